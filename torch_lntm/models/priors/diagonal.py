@@ -17,10 +17,10 @@ class DiagonalNormalPrior(LogisticNormalPrior):
     """eta ~ Normal(loc, diag std²), theta = softmax(eta), with a prior on the variances.
 
     The prior of the *ZhuSuan LNTM tutorial*, and the diagonal case of :class:`LogisticNormalPrior`.
-    Each variance has an inverse-gamma prior, written as data. For D documents with sum of squares
-    S, the mode of a variance is (pseudo_documents × pseudo_variance + S) / (pseudo_documents + D).
-    In the usual symbols, the shape is pseudo_documents/2 − 1 and the scale pseudo_documents ×
-    pseudo_variance / 2.
+    Each variance has an inverse-gamma prior, expressed as pseudo-data. For D documents with sum of
+    squares S, the mode of a variance is (pseudo_documents × pseudo_variance + S) /
+    (pseudo_documents + D). In the usual symbols, the shape is pseudo_documents/2 − 1 and the scale
+    pseudo_documents × pseudo_variance / 2.
 
     Args:
         num_topics: Number of topics K.

@@ -147,7 +147,10 @@ class DirichletPrior(DocumentPrior):
         return theta.clamp_min(MIN_PROPORTION)
 
     def inflate_covariance(self) -> None:
-        """See :meth:`DocumentPrior.inflate_covariance`. At most 1 in total; same mean."""
+        """See :meth:`DocumentPrior.inflate_covariance`.
+
+        The total concentration becomes at most 1. The mean of theta stays.
+        """
         concentration = self.concentration.detach().double()
         total = float(concentration.sum())
         if self.learn_concentration and total > WIDE_TOTAL:

@@ -44,7 +44,7 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
     exp(−abs(s)) and variance 2. The noise is normal with a precision per topic. With Gaussian
     sources, eta is Normal(loc, AAᵀ + Λ⁻¹).
 
-    The parameters have a prior, written as data as in
+    The parameters have a prior, expressed as pseudo-data as in
     :class:`~torch_lntm.models.LogisticNormalPrior`: ``pseudo_documents`` documents of independent
     logits with variance ``pseudo_variance``. Their sources have prior variance, and are unrelated
     to the logits. The prior shrinks the columns of A and bounds the noise away from 0.
@@ -244,8 +244,8 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
         """Set A, loc and Λ to their joint maximisers (*Putthividhya et al. 2009, eqs 15–17*).
 
         In the paper, the updates of A and loc each depend on the other. Solved together, they are a
-        regression of eta on the sources and 1. Its eq. 17 omits a_kᵀB⁻¹a_k; the residual sum of
-        squares below contains the term.
+        regression of eta on the sources and 1. The paper's eq. 17 omits a_kᵀB⁻¹a_k; the residual
+        sum of squares below contains the term.
 
         Args:
             num_docs: Number of documents in the sums, except for empty documents.

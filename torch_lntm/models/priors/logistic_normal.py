@@ -18,19 +18,19 @@ from torch_lntm.models.priors.pseudo_documents import PseudoDocuments
 class LogisticNormalPrior(PseudoDocuments, NormalPrior):
     """eta ~ Normal(loc, covariance), theta = softmax(eta), with a prior on the covariance.
 
-    The covariance has an inverse-Wishart prior, written as data: ``pseudo_documents`` documents of
-    K independent logits with variance ``pseudo_variance``. For D documents with scatter S, the mode
-    of the covariance is (pseudo_documents × P + S) / (pseudo_documents + D), with P =
-    pseudo_variance × I (times I + 11ᵀ if anchored, for the same distribution of theta). In the
-    usual symbols, Ψ = pseudo_documents × P and ν + latent_dim + 1 = pseudo_documents. The prior
+    The covariance has an inverse-Wishart prior, expressed as pseudo-data: ``pseudo_documents``
+    documents of K independent logits with variance ``pseudo_variance``. For D documents with
+    scatter S, the mode of the covariance is (pseudo_documents × P + S) / (pseudo_documents + D),
+    with P = pseudo_variance × I (times I + 11ᵀ if anchored, for the same distribution of theta). In
+    the usual symbols, Ψ = pseudo_documents × P and ν + latent_dim + 1 = pseudo_documents. The prior
     keeps the covariance from diverging, as the maximum-likelihood estimate may.
 
     Args:
         num_topics: Number of topics K.
         anchored: Fix the last topic's component at 0.
         loc: ``(latent_dim,)`` prior mean. Defaults to 0.
-        covariance: ``(latent_dim, latent_dim)`` prior covariance. Defaults to K independent unit
-            normals, minus the last of them if anchored.
+        covariance: ``(latent_dim, latent_dim)`` prior covariance. Defaults to the covariance of K
+            independent unit normals or, if anchored, of their differences from the last.
         pseudo_documents: Weight of the covariance's prior. Defaults to 2K + 2, a weak proper prior.
             0 gives maximum likelihood.
         pseudo_variance: Variance of the logits in the pseudo-documents. Defaults to 1, and to 10 in
@@ -136,8 +136,9 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
 
         Raises:
             NumericalError: The documents and ``pseudo_documents`` are too few, or the sums are not
-                finite. Under a prior of some weight a GPU is not queried, to save a wait of the
-                host; parameters then become NaN, and fits report it.
+                finite. On a GPU, under a prior of some weight, the check is left out, because the
+                host would wait for its result. The parameters then become NaN, and fits report
+                them.
         """
         if num_docs == 0:
             return

@@ -18,8 +18,8 @@ class NormalPrior(DocumentPrior):
     """Base class of priors eta ~ Normal(location, LLᵀ), theta = softmax(eta).
 
     A subclass defines its parameters, :meth:`location`, :attr:`scale_tril` and :meth:`m_step`. It
-    then works with every guide for normal priors, every sampler and every evaluator. An M-step that
-    needs more than the sums of eta and eta etaᵀ also extends :meth:`statistics`.
+    then works with every guide for normal priors, every sampler and every evaluator. A subclass
+    also extends :meth:`statistics` if its M-step needs more than the sums of eta and eta etaᵀ.
     ``docs/own_prior.md`` has complete examples.
 
     Two parameterisations describe the same family of distributions of theta (*Ahmed & Xing 2007,

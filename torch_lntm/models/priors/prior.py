@@ -44,7 +44,7 @@ class DocumentPrior(nn.Module):
         ('eta', 10, 'NormalSpace')
     """
 
-    #: Name of the site with the argument of :meth:`theta`.
+    #: Name of the main site, from which :meth:`theta` follows.
     latent: ClassVar[str]
     #: Name of the default guide.
     default_posterior: ClassVar[str]
@@ -72,8 +72,7 @@ class DocumentPrior(nn.Module):
             corpus: The documents.
 
         Returns:
-            The encoded corpus. It is the object ``corpus`` for priors without covariates, and if
-            the covariates are present.
+            The encoded corpus. It is ``corpus`` itself if nothing has to be added.
 
         Raises:
             CorpusError: The documents lack a column of the covariates.

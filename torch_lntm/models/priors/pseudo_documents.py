@@ -51,9 +51,9 @@ class PseudoDocuments:
     def _should_check(self, info: Tensor) -> bool:
         """Whether to check the success of a factorisation in the M-step.
 
-        Under a prior of some weight it succeeds for finite sums, unless they are absurdly large.
-        Parameters then become infinite or NaN, and fits report it. The check would make the host
-        wait for a GPU.
+        Under a prior of some weight, the factorisation only fails for sums that are infinite, NaN
+        or absurdly large. Such sums make the parameters infinite or NaN too, and fits report these.
+        On a GPU the check is left out, because the host would wait for its result.
         """
         return self.pseudo_documents * self.pseudo_variance < 1.0 or not info.is_cuda
 

@@ -42,8 +42,8 @@ class StructuralPrior(LogisticNormalPrior):
         slopes: ``(num_covariates, latent_dim)`` change of the prior mean per standard deviation of
             each covariate. Defaults to 0.
         covariance: ``(latent_dim, latent_dim)`` prior covariance.
-        penalty: Precision of the slopes' prior, relative to ``covariance``. By default M-steps
-            estimate it by the evidence, from 1 on (*MacKay 1992*).
+        penalty: Precision of the slopes' prior, relative to ``covariance``. By default, M-steps
+            estimate it by the evidence, starting from 1 (*MacKay 1992*).
         pseudo_documents: As for :class:`LogisticNormalPrior`.
         pseudo_variance: As for :class:`LogisticNormalPrior`.
         dtype: Floating-point type.

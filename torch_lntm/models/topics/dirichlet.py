@@ -22,7 +22,7 @@ CONCENTRATION, LOWEST, HIGHEST = 0.1, 1e-3, 10.0
 
 
 class LogitTopics(Topics):
-    """Topics with the unnormalised log probabilities of their words for parameters.
+    """Topics parameterised by unnormalised log probabilities of their words.
 
     The parameters are stored word by word, the order of the documents' accesses.
 

@@ -60,7 +60,7 @@ class Topics(nn.Module):
     Args:
         num_topics: Number of topics K.
         num_words: Size of the vocabulary V.
-        groups: Groups of documents with different topics. Defaults to equal topics in all
+        groups: Groups of documents with different topics. Defaults to the same topics in all
             documents.
 
     Attributes:
@@ -216,7 +216,7 @@ class Topics(nn.Module):
         return 1 if self.column is None else len(self.column.levels)
 
     def encode(self, corpus: Corpus) -> Corpus:
-        """The corpus with the array ``"content"`` of its documents' groups, if the topics have any."""
+        """The corpus with the array ``"content"`` of its documents' groups, if there are any."""
         return corpus if self.column is None else self.column.encode(corpus)
 
     def assign_groups(self, batch: DocumentBatch) -> DocumentBatch:

@@ -45,8 +45,8 @@ class DirichletMultinomial(Words):
     and otherwise repeats one of the N tokens. Topics then depend less on single documents.
 
     Args:
-        concentration: Initial value of a. In a document of a tokens, its own words weigh as much as
-            its topics.
+        concentration: Initial value of a. In a document of length a, the document's own words weigh
+            as much as its topics.
         dtype: Floating-point type of the parameter.
 
     Attributes:
@@ -148,8 +148,8 @@ class DirichletMultinomial(Words):
     def m_step(self, *, log_concentration: Tensor) -> None:  # type: ignore[override]
         """Step in log a toward the maximum of the log likelihood, by sums over all batches.
 
-        It is a Newton step if the log likelihood is concave, as near the maximum. Otherwise the
-        size of the step is bounded, and the log likelihood may decrease slightly.
+        It is a Newton step if the log likelihood is concave, as it is near the maximum. Otherwise
+        the size of the step is bounded, and the log likelihood may decrease slightly.
         """
         bend, line = log_concentration
         present = self.log_concentration.double()
@@ -186,7 +186,7 @@ class DirichletMultinomial(Words):
     ) -> Tensor:
         """See :meth:`Words.draw_tokens`.
 
-        A token after i tokens of its word came from the topics with probability x / (x + i).
+        A token that follows i tokens of its word came from the topics with probability x / (x + i).
         """
         counts = batch.counts.round().long()
         entry = torch.arange(batch.nnz, device=batch.device).repeat_interleave(counts)

@@ -12,12 +12,12 @@ from torch_lntm.kernels.likelihood import CountLikelihood
 
 
 class Words(nn.Module, CountLikelihood):
-    """Likelihood of a document's counts, with its own parameters.
+    """Likelihood of a document's counts, possibly with parameters.
 
     Given theta, the topics give word v the probability s_v = Σ_k theta_k φ_kv. A subclass defines
     the probability of the counts from s, by :meth:`log_terms` and :meth:`tokens`. These two methods
     suffice for ``SVI``, NUTS, chains, every guide, annealed importance sampling and completion.
-    Parameters also need :meth:`statistics` and :meth:`m_step`. ``docs/own_words.md`` adds a
+    Fits of parameters also need :meth:`statistics` and :meth:`m_step`. ``docs/own_words.md`` adds a
     likelihood, and :func:`torch_lntm.testing.check_words` checks it.
 
     Optional methods of a subclass:
