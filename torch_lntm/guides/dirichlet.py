@@ -143,7 +143,7 @@ class DirichletGuide(_AspectGuide):
         )
 
     def default_start(self, batch: DocumentBatch, space: LatentSpace) -> Tensor:
-        """Equal proportions. A topic that started near 0 would stay there."""
+        """Equal proportions. A topic that starts near 0 would stay near 0."""
         size, model = (batch.num_docs, space.num_topics), self.model
         return torch.full(size, 1.0 / space.num_topics, dtype=model.dtype, device=model.device)
 
@@ -170,7 +170,7 @@ class EPGuide(_AspectGuide):
     """Expectation propagation (*Minka & Lafferty 2002, §4.2, eqs 12–25*).
 
     Mean and variance of theta match the exact posterior's term by term. The objective is an
-    estimate of log p(w), and no bound. The estimate and the mean are closer to the exact values
+    estimate of log p(w), but not a bound. The estimate and the mean are closer to the exact values
     than those of variational Bayes. Topics fitted by EM with this guide are no more different than
     the documents say.
 

@@ -53,7 +53,7 @@ class Guide(ABC, Generic[P]):
 
     Args:
         model: The model. Its parameters are read at every call.
-        tolerance: Convergence tolerance of a document. Its unit is given by the subclass.
+        tolerance: Convergence tolerance of a document. The subclass gives the unit.
         max_iterations: Bound on the iterations of each document.
 
     Raises:

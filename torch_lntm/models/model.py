@@ -479,8 +479,8 @@ class TopicModel(VersionedPickle, nn.Module):
 
         Example:
             >>> by_party = lntm.models.stm(5, posts, "~ party")
-            >>> by_party.encode(posts).covariates["prevalence"].shape
-            (270, 1)
+            >>> by_party.encode(posts).batch().covariates["prevalence"].shape
+            torch.Size([270, 1])
         """
         self._check_dtype()
         remedy = "re-index the corpus with corpus.with_vocabulary(model.vocabulary)"

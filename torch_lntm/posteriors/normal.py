@@ -25,7 +25,7 @@ class EtaPosterior(Posterior):
 
     Attributes:
         space: Coordinates of the prior.
-        mean: ``(num_docs, latent_dim)``.
+        mean: ``(num_docs, latent_dim)`` posterior mean of eta.
     """
 
     space: EtaSpace | FactorSpace

@@ -215,7 +215,7 @@ class Posterior(Moments):
         """Equal-tailed intervals of the topic proportions, by draws.
 
         Args:
-            level: Probability that an interval covers under this posterior, between 0 and 1.
+            level: Posterior probability of each interval, between 0 and 1.
             num_samples: Number of draws.
             seed: Seed of the draws.
 

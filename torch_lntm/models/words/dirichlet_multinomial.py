@@ -57,7 +57,7 @@ class DirichletMultinomial(Words):
 
     Example:
         >>> bursty = lntm.models.ctm(10, 500, bursty=True)
-        >>> bursty.words, round(float(bursty.words.concentration), 3)
+        >>> bursty.words, round(bursty.words.cache_weight, 3)
         (DirichletMultinomial(), 200.0)
     """
 
