@@ -116,7 +116,7 @@ def test_a_fit_by_a_guide_has_no_chains_to_keep(fitted, tmp_path) -> None:
 def test_chains_that_cannot_be_are_refused_with_the_file(run, damage) -> None:
     path = run / "chains.safetensors"
     rewritten(path, **damage)
-    with pytest.raises(ConfigError, match=r"chains.safetensors: .*new chains take their place"):
+    with pytest.raises(ConfigError, match=r"chains.safetensors: .*delete the file to use new chains"):
         load_run(run).posterior()
     path.unlink()
     assert isinstance(load_run(run).posterior(), DocumentHMC)
@@ -133,5 +133,5 @@ def test_chains_of_a_folder_that_was_replaced_are_refused(fitted, run) -> None:
     model, _, result = fitted
     loaded = load_run(run)
     save_run(run, model, replace(result, seconds=9.0), CONFIG, overwrite=True)
-    with pytest.raises(ConfigError, match="it is of another run"):
+    with pytest.raises(ConfigError, match="the chains are of another run"):
         loaded.posterior()

@@ -1,11 +1,11 @@
-"""Models and runs in folders: safetensors, JSON and text, nothing that executes when loaded.
+"""Models and runs in folders of safetensors, JSON and text. Loading executes no code.
 
-A model's folder holds ``model.json`` (the constructor's name and settings), ``model.safetensors``
-(the parameters) and ``vocabulary.txt``. A run's folder holds these and ``config.json`` (what was
-asked for), ``metadata.json`` (what came of it, and under which versions), ``history.jsonl`` (a
-record per iteration) and, where documents were held out, ``split.npz`` and ``evaluation.json``.
-A fit by chains leaves ``chains.safetensors``, from which reports and effects continue.
-Both folders hold a card for people, ``README.md``, which no function reads.
+A model's folder holds ``model.json`` (name and settings of the constructor), ``model.safetensors``
+(the parameters) and ``vocabulary.txt``. A run's folder also holds ``config.json`` (the
+configuration), ``metadata.json`` (results and versions) and ``history.jsonl`` (a record per
+iteration). Runs with held-out documents hold ``split.npz`` and ``evaluation.json``. Runs by chains
+hold ``chains.safetensors``, for reports and effects to continue the chains. Both folders hold a
+card for people, ``README.md``. The library ignores the card.
 """
 
 from torch_lntm.io.folders import check_target

@@ -11,7 +11,7 @@ from torch_lntm import __version__
 from torch_lntm.inference.em.result import ENDS
 from torch_lntm.models import TopicModel
 
-#: The most topics, and words of a topic, that a card lists; the most characters of a value.
+#: Maximum number of topics, of words of a topic, and of characters of a value on a card.
 _TOPICS, _WORDS, _CHARACTERS = 50, 8, 300
 #: Options of a fit that the card omits, or shows elsewhere.
 _OMITTED = frozenset(
@@ -35,8 +35,8 @@ def model_card(
 
     Args:
         model: The model.
-        config: Configuration of the fit. Defaults to None, for a model alone.
-        metadata: Facts about the fit, the content of ``metadata.json``. Defaults to None.
+        config: Configuration of the fit. Omit it for a model alone.
+        metadata: Facts about the fit, the content of ``metadata.json``. Omit for a model alone.
         scores: Scores on held-out documents, the content of ``evaluation.json``.
     """
     config, metadata = config or {}, metadata or {}
@@ -57,7 +57,7 @@ def model_card(
 
 
 def code(value: object) -> str:
-    """A value as a Markdown code span. Markdown and HTML in the value have no effect.
+    """A value as a Markdown code span. Markdown and HTML in the value stay inert.
 
     Control characters and line breaks become spaces. Long values are cut. The fence is longer than
     each run of backticks in the value.

@@ -1,4 +1,4 @@
-"""Chains in run folders: where those of a fit ended, for reports and effects to continue."""
+"""Last states of a fit's chains in run folders, for reports and effects to continue."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from torch_lntm.inference import KeptChains
 from torch_lntm.inference.chains.settings import HMCSettings
 from torch_lntm.models import TopicModel
 
-#: Size in bytes above which chains are kept only if asked for.
+#: Larger files of chains, in bytes, are saved only on request.
 MAX_KEPT_BYTES = 100e6
-#: Most leapfrog steps of a transition that a file may ask for: more would take for ever.
+#: Maximum number of leapfrog steps in a file, to bound the time of a transition.
 MAX_STEPS = 1000
 #: Prefix of the tensors of the latent variables.
 _LATENT = "latent."
-#: Settings of the chains that are written beside the tensors.
+#: Settings of the chains in the file's metadata.
 _SETTINGS = ("mass_matrix", "num_steps", "target_accept", "jitter")
 
 
 def chains_size(chains: KeptChains) -> int:
-    """Size in bytes of the file of chains."""
+    """Size of the file of chains, in bytes."""
     dim = sum(value.shape[-1] for value in chains.latents.values())
     return chains.num_docs * (8 + 4 * chains.settings.num_chains * (dim + 1))
 
 
 def write_chains(path: Path, chains: KeptChains, run: str) -> None:
-    """Write the states of chains in float32, with the identity of their run."""
+    """Write the states of chains in float32, with the identity of the run."""
     columns = torch.from_numpy(chains.columns)
     tensors = {
         _LATENT + site: value[:, columns].float().contiguous()
@@ -51,7 +51,7 @@ def read_chains(path: Path, model: TopicModel, seed: int, run: str) -> KeptChain
 
     Args:
         path: The file.
-        model: The model of the same run.
+        model: The model of the run.
         seed: Seed of the next transitions.
         run: Identity of the run.
 
@@ -63,22 +63,22 @@ def read_chains(path: Path, model: TopicModel, seed: int, run: str) -> KeptChain
             about = json.loads((file.metadata() or {})["chains"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         if about["run"] != run:
-            raise ValueError("it is of another run")
+            raise ValueError("the chains are of another run")
         return _checked(tensors, about, model, seed)
     except (OSError, SafetensorError, LookupError, ValueError, TypeError, AttributeError) as error:
         raise ConfigError(
-            f"{path}: not a complete file of the model's chains ({error}); delete it, and new "
-            "chains take their place"
+            f"{path}: not a complete file of the model's chains ({error}); delete the file "
+            "to use new chains"
         ) from error
 
 
 def _checked(
     tensors: dict[str, Tensor], about: dict[str, Any], model: TopicModel, seed: int
 ) -> KeptChains:
-    """The chains of a file.
+    """Chains of checked tensors and settings.
 
     Raises:
-        ValueError: A tensor or a setting has a value that chains cannot have.
+        ValueError: A tensor or a setting has an impossible value.
     """
     documents, step_size = tensors.pop("documents"), tensors.pop("step_size")
     latents = {name.removeprefix(_LATENT): value for name, value in tensors.items()}

@@ -1,4 +1,4 @@
-"""The files of models and runs, and where their folders may be written."""
+"""Names of the files of models and runs, and checks of folders to write."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from torch_lntm.errors import ConfigError
 from torch_lntm.files import read_text, resolve_link
 
-#: The files of a model's folder and of a run's.
+#: Files of a model's folder and of a run's folder.
 MODEL, TENSORS, VOCABULARY = "model.json", "model.safetensors", "vocabulary.txt"
 CONFIG, METADATA, HISTORY = "config.json", "metadata.json", "history.jsonl"
 SPLIT, EVALUATION, CHECKPOINT = "split.npz", "evaluation.json", "checkpoint.safetensors"
@@ -17,15 +17,15 @@ CHAINS, CARD = "chains.safetensors", "README.md"
 
 
 def check_target(path: Path, overwrite: bool) -> None:
-    """Check that a folder may be written here.
+    """Check that a folder may be written.
 
     Args:
         path: The folder.
-        overwrite: Whether a model or run may be replaced.
+        overwrite: Whether an existing model or run may be replaced.
 
     Raises:
-        ConfigError: The path is a file or a folder of something else, or holds a model or run that
-            may not be replaced.
+        ConfigError: The path is a file or another kind of folder, or holds a model or run and
+            ``overwrite`` is false.
     """
     if not path.name:
         raise ConfigError(f"{path}: is the present folder; name one to write")
@@ -41,10 +41,10 @@ def check_target(path: Path, overwrite: bool) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object of a file.
+    """Read a JSON object from a file.
 
     Raises:
-        ConfigError: The file is missing, damaged, or holds something else.
+        ConfigError: The file is missing or damaged, or holds another value.
     """
     value = parse_json(path, read_text(path))
     if not isinstance(value, dict):
@@ -53,10 +53,10 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def parse_json(path: Path, text: str) -> Any:
-    """The value of a JSON text from a file.
+    """Parse a JSON text from a file.
 
     Raises:
-        ConfigError: The text is not JSON.
+        ConfigError: The text is invalid.
     """
     try:
         return json.loads(text)

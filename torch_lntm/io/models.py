@@ -1,4 +1,4 @@
-"""Models in folders: a constructor's name and arguments, and the parameters."""
+"""Models in folders: name and arguments of the constructor, and the parameters."""
 
 from __future__ import annotations
 
@@ -26,26 +26,32 @@ from torch_lntm.io.folders import CARD, MODEL, TENSORS, VOCABULARY, check_target
 from torch_lntm.models import CONSTRUCTORS, TopicModel, construct, find_constructor
 
 FORMAT_VERSION = 1
-#: Word probabilities that a folder may ask memory for: this number, or so many for each parameter.
+#: Bounds on the number of word probabilities of a folder's model: a number for any folder, and a
+#: number per stored parameter.
 LEAST_PROBABILITIES, PROBABILITIES_PER_PARAMETER = 2**24, 64
 
 
 def save_model(
     model: TopicModel | str | Path, path: str | Path | TopicModel, *, overwrite: bool = False
 ) -> Path:
-    """Write a model's folder, which appears complete or not at all.
+    """Write a model to a folder atomically.
 
     Args:
         model: The model, on any device.
-        path: The folder to write. The two may be given in either order.
-        overwrite: Replace a model or run that is there already.
+        path: The folder to write. ``model`` and ``path`` are accepted in either order.
+        overwrite: Replace an existing model or run.
 
     Returns:
         The folder.
 
     Raises:
-        ConfigError: The folder exists and may not be replaced, cannot be written, or would not give
-            the model back; see :func:`check_saveable`.
+        ConfigError: The folder exists and ``overwrite`` is false, or writing fails.
+            :func:`check_saveable` refuses the model.
+
+    Example:
+        >>> folder = lntm.save_model(model, "model")
+        >>> torch.equal(lntm.load_model(folder).topics.probs, model.topics.probs)
+        True
     """
     if isinstance(path, TopicModel):
         model, path = path, model
@@ -63,50 +69,51 @@ def save_model(
 
 
 def check_saveable(model: TopicModel) -> None:
-    """Check that a model's folder would give the model back.
+    """Check that a model can be restored from a folder.
 
     Args:
         model: The model.
 
     Raises:
-        ConfigError: No registered constructor made the model, one of its arguments cannot be
-            written as JSON, the same call makes another kind of model, or a word cannot be written.
+        ConfigError: The model's constructor is unregistered or now makes another kind of model, an
+            argument has a type outside of JSON, or a word is invalid Unicode.
     """
-    made = model.construction
-    if made is None or made.name not in CONSTRUCTORS:
+    call = model.construction
+    if call is None or call.name not in CONSTRUCTORS:
         raise ConfigError(
             f"no registered constructor made this model of {type(model.prior).__name__} and "
             f"{type(model.topics).__name__}, so a file of it could not be loaded. Register the "
             "function that makes such models, mine = lntm.models.register('mine', mine), and make "
             "the model by mine(...)"
         )
-    settings = made.to_json()
+    settings = call.to_json()
     for name, value in settings.items():
         try:
             json.dumps(value)
         except (TypeError, ValueError):
             raise ConfigError(
-                f"the model {made.name} has the argument {name} of type {type(value).__name__}, "
+                f"the model {call.name} has the argument {name} of type {type(value).__name__}, "
                 "which JSON cannot hold; let the constructor take numbers, texts or lists"
             ) from None
     try:
-        twin = construct(made.name, **settings)
+        twin = construct(call.name, **settings)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(
-            f"the model {made.name} cannot be made again from its arguments without tensors "
-            f"({error}); give those of the constructor defaults"
+            f"the model {call.name} cannot be made again without its tensor arguments "
+            f"({error}); give tensor arguments of the constructor defaults"
         ) from error
-    kinds, again = ({n: type(m) for n, m in one.named_modules()} for one in (model, twin))
-    changed = next((name or "it" for name in kinds if again.get(name) is not kinds[name]), None)
+    types, twin_types = ({n: type(m) for n, m in x.named_modules()} for x in (model, twin))
+    changed = next((n or "the model" for n in types if twin_types.get(n) is not types[n]), None)
     state, expected = model.state_dict(), twin.state_dict()
     for name in sorted({*state, *expected}):
-        found = state.get(name)
-        if changed is None and _mismatch(expected.get(name), found, finite=False):
+        tensor = state.get(name)
+        if changed is None and _mismatch(expected.get(name), tensor, finite=False):
             changed = name
     if changed is not None:
         raise ConfigError(
-            f"the model is no longer what its constructor {made.name} makes: {changed} is another. "
-            "Register the function that makes such models: lntm.models.register(name, constructor)"
+            f"the model differs from a new model of its constructor {call.name}: {changed} has "
+            "changed. Register the function for this kind of model: "
+            "lntm.models.register(name, constructor)"
         )
     for position, word in enumerate(model.vocabulary or ()):
         try:
@@ -119,23 +126,28 @@ def check_saveable(model: TopicModel) -> None:
 
 
 def load_model(path: str | Path) -> TopicModel:
-    """Read a model from its folder, or from a run's.
+    """Read a model from the folder of a model or a run.
 
     Args:
         path: The folder.
 
     Returns:
-        The model, on the CPU, with the very parameters that were saved.
+        The model, on the CPU, with the saved parameters unchanged.
 
     Raises:
-        ConfigError: A file is missing, damaged, does not fit the others or is of a later version,
-            or the model's constructor is not registered; the message names the file.
+        ConfigError: A file is missing, damaged or of a later version, two files contradict, or the
+            constructor is unknown. The message names the file.
+
+    Example:
+        >>> folder = lntm.save_model(model, "model")
+        >>> lntm.load_model(folder).num_topics
+        10
     """
     return read_consistent(Path(path), read_model)
 
 
 def read_model(folder: Path) -> TopicModel:
-    """The model of a folder that stays as it is meanwhile; see :func:`load_model`."""
+    """Read a model from a folder that stays unchanged; see :func:`load_model`."""
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder; expected one with a {MODEL}")
     about = read_json(folder / MODEL)
@@ -172,7 +184,7 @@ def read_model(folder: Path) -> TopicModel:
 
 
 def write_model(folder: Path, model: TopicModel) -> None:
-    """Write the files of a model, which :func:`check_saveable` accepts, into a folder."""
+    """Write the files of a model into a folder. Call :func:`check_saveable` first."""
     assert model.construction is not None
     about = {
         "format_version": FORMAT_VERSION,
@@ -187,24 +199,25 @@ def write_model(folder: Path, model: TopicModel) -> None:
         (folder / VOCABULARY).write_bytes(as_lines(model.vocabulary, "word", VOCABULARY))
 
 
-def _mismatch(expected: Tensor | None, found: Tensor | None, finite: bool = True) -> str | None:
-    """What is wrong with a tensor of a model's file, if anything is."""
+def _mismatch(expected: Tensor | None, tensor: Tensor | None, finite: bool = True) -> str | None:
+    """Problem of a tensor in a model's file; ``None`` for a correct tensor."""
     if expected is None:
         return "is not a parameter of this model; do the files belong together?"
-    if found is None:
+    if tensor is None:
         return "is missing; is the file complete?"
-    if found.shape != expected.shape or found.dtype != expected.dtype:
+    if tensor.shape != expected.shape or tensor.dtype != expected.dtype:
         return (
-            f"is {tuple(found.shape)} {found.dtype}; expected {tuple(expected.shape)} "
+            f"is {tuple(tensor.shape)} {tensor.dtype}; expected {tuple(expected.shape)} "
             f"{expected.dtype} by {MODEL}"
         )
-    return None if not finite or torch.isfinite(found).all() else "holds NaN or infinity"
+    return None if not finite or torch.isfinite(tensor).all() else "holds NaN or infinity"
 
 
 def _check_sizes(folder: Path, settings: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    """Refuse sizes out of proportion to the parameters, before memory is taken for them.
+    """Refuse sizes out of proportion to the parameters, before allocating memory.
 
-    Topics of a model need not be stored as such: embedded topics are products of small tables.
+    Word probabilities may exceed the stored parameters: embedded topics are products of small
+    tables.
     """
     sizes: list[Any] = [settings.get(name) for name in ("num_topics", "num_words")]
     if not all(type(size) is int and size > 0 for size in sizes):
@@ -221,7 +234,7 @@ def _check_sizes(folder: Path, settings: dict[str, Any], tensors: dict[str, Tens
 
 
 def _renamed(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Parameters by their present names: before 0.2.0 the words of a bursty model were `bursts`."""
+    """Parameters by current names. Before 0.2.0, ``words`` of a bursty model was ``bursts``."""
     old = "bursts.log_concentration"
     return {"words.log_concentration" if n == old else n: x for n, x in tensors.items()}
 

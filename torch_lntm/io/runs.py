@@ -1,4 +1,4 @@
-"""Runs in folders: a fitted model with what was asked for, what came of it and how it scores."""
+"""Runs in folders: a fitted model with its configuration, history and scores."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from torch_lntm.recipes import SAMPLERS, guide_of
 
 T = TypeVar("T")
 
-#: What of a run's configuration a report does not tell: it is of no interest, or told already.
-_UNTOLD = (
+#: Options that a report omits, because they are uninteresting or shown elsewhere.
+_OMITTED = (
     *("out", "overwrite", "progress", "threads", "num_words", "checkpoint_seconds"),
     "keep_chains",
     *("model", "num_topics"),
@@ -47,14 +47,15 @@ _UNTOLD = (
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A finished fit, as a run folder holds it.
+    """Finished fit, read from a run folder.
 
     Attributes:
         path: The folder.
         model: The fitted model, on the CPU.
         config: The resolved configuration of the fit.
-        metadata: ``stop_reason``, ``topic_shares``, ``corpus``, ``versions``, ``date`` and so on.
-        history: One record per iteration; see :class:`~torch_lntm.inference.FitResult`.
+        metadata: Facts about the fit: ``stop_reason``, ``topic_shares``, ``corpus``, ``versions``,
+            ``date`` and others.
+        history: A record per iteration; see :class:`~torch_lntm.inference.FitResult`.
     """
 
     path: Path
@@ -67,37 +68,35 @@ class Run:
         return f"Run({str(self.path)!r}, {self.model.name}, {self.model.num_topics} topics)"
 
     def guide(self, **settings: Any) -> Guide[Any]:
-        """The guide of the posterior that the model was fitted by.
-
-        A model that was fitted to samples gets the default guide of its kind.
+        """Guide of the fit. Fits by chains get the default guide of the model.
 
         Args:
-            **settings: The guide's own, such as ``tolerance``.
+            **settings: Settings of the guide, such as ``tolerance``.
 
         Raises:
-            ConfigError: The configuration names a posterior that does not exist.
-            IncompatibleGuideError: The posterior is not one of this model.
+            ConfigError: The posterior in the configuration is unknown.
+            IncompatibleGuideError: The posterior belongs to another kind of model.
         """
         return guide_of(self.config.get("posterior"), self.model, **settings)
 
     def posterior(self, seed: int = 0) -> Guide[Any] | DocumentHMC | KeptChains:
-        """Source of draws of the documents' proportions, as by the fit, for reports and effects.
+        """Source of draws of the documents' proportions, for reports and effects.
 
-        A run that was fitted by a guide has its :meth:`guide`. A run that was fitted by chains has
-        these where they ended, or new chains where the folder holds none.
+        A run by a guide gives its :meth:`guide`. A run by chains gives the saved chains to
+        continue, or new chains if they are missing.
 
         Args:
             seed: Seed of the chains.
 
         Raises:
-            ConfigError: The file of the chains is damaged; or see :meth:`guide`.
+            ConfigError: The file of the chains is damaged. See also :meth:`guide`.
             IncompatibleGuideError: See :meth:`guide`.
         """
         if self.config.get("posterior") not in SAMPLERS:
             return self.guide()
-        kept = self.path / CHAINS
-        if kept.is_file():
-            return read_chains(kept, self.model, seed, _identity(self.metadata))
+        file = self.path / CHAINS
+        if file.is_file():
+            return read_chains(file, self.model, seed, _identity(self.metadata))
         return DocumentHMC(self.model, seed=seed)
 
     def topic_table(self, *, num_words: int = 8, num_correlated: int = 0) -> TopicTable:
@@ -116,47 +115,49 @@ class Run:
         )
 
     def settings(self) -> dict[str, Any]:
-        """How the model was fitted, by name, as a report lists it."""
-        told = {
+        """Settings and results of the fit by name, for a report."""
+        settings = {
             name: value
             for name, value in self.config.items()
-            if name not in _UNTOLD and value is not None
+            if name not in _OMITTED and value is not None
         }
         about = self.metadata
         stop_reason = str(about.get("stop_reason", ""))
-        told |= {"ended": ENDS.get(stop_reason, stop_reason)}
-        told |= {name: about[name] for name in ("date", "seconds") if name in about}
-        told |= {f"version of {name}": value for name, value in about.get("versions", {}).items()}
-        return told
+        settings |= {"ended": ENDS.get(stop_reason, stop_reason)}
+        settings |= {name: about[name] for name in ("date", "seconds") if name in about}
+        versions = about.get("versions", {})
+        return settings | {f"version of {name}": value for name, value in versions.items()}
 
     def split(self, corpus: Corpus) -> Split[Corpus] | None:
-        """The training and the held-out documents of this run, if any were held out.
+        """Split of the fit: training and held-out documents. ``None`` for a fit to all documents.
 
         Args:
-            corpus: The corpus that the run was given.
+            corpus: The corpus of the run.
 
         Raises:
-            CorpusError: It is another corpus, or the file is damaged.
-            ConfigError: The file is missing though documents were held out.
+            CorpusError: The corpus is different, or the file is damaged.
+            ConfigError: Documents were held out, and the file is missing.
         """
-        found = self.read(SPLIT, lambda path: load_split(path, corpus))
-        if found is None and self.config.get("test_fraction"):
+        split = self.read(SPLIT, lambda path: load_split(path, corpus))
+        if split is None and self.config.get("test_fraction"):
             raise ConfigError(
                 f"{self.path / SPLIT}: no such file, but documents were held out; is the folder "
                 "complete?"
             )
-        return found
+        return split
 
     def read(self, name: str, reader: Callable[[Path], T]) -> T | None:
-        """What a function reads from a file of the run's folder; None if there is no such file.
+        """Read a file of the run's folder.
 
         Args:
-            name: The file's name.
+            name: Name of the file.
             reader: Reads the file.
 
+        Returns:
+            The result of ``reader``; ``None`` if the file is missing.
+
         Raises:
-            ConfigError: The folder holds another run than when this one was loaded, or see the
-                function.
+            ConfigError: The folder now holds another run. Errors of ``reader`` are passed on.
         """
 
         def read(folder: Path) -> T | None:
@@ -179,29 +180,33 @@ def save_run(
     keep_chains: bool | None = None,
     overwrite: bool = False,
 ) -> Path:
-    """Write a run's folder, which appears complete or not at all.
+    """Write a run to a folder atomically.
 
     Args:
         path: The folder to write.
         model: The fitted model.
-        result: What the fit returned.
+        result: The result of the fit.
         config: The configuration of the fit, JSON-able.
         metadata: Further facts to record, JSON-able. The card shows ``"licence"`` and
             ``"topic_shares"``.
-        split: Which documents were trained on and which held out.
-        evaluation: Scores on the documents held out, as :func:`torch_lntm.reports.score_records`
-            gives them.
-        keep_chains: Keep where the chains of the fit ended, so that reports and effects continue
-            them. It takes 4 bytes for each document, topic and chain. Defaults to fits of up to
-            100 MB.
-        overwrite: Replace a model or run that is there already.
+        split: The training and the held-out documents.
+        evaluation: Scores on the held-out documents, from
+            :func:`torch_lntm.reports.score_records`.
+        keep_chains: Save the last states of the chains, for reports and effects to continue. They
+            take 4 bytes per document, topic and chain. Defaults to saving up to 100 MB.
+        overwrite: Replace an existing model or run.
 
     Returns:
         The folder.
 
     Raises:
-        ConfigError: The folder exists and may not be replaced, cannot be written, or would not give
-            the model back; see :func:`check_saveable`.
+        ConfigError: The folder exists and ``overwrite`` is false, or writing fails.
+            :func:`check_saveable` refuses the model.
+
+    Example:
+        >>> folder = lntm.io.save_run("run", model, result, {"model": "ctm"})
+        >>> lntm.load_run(folder)
+        Run('run', ctm, 10 topics)
     """
     check_saveable(model)
     about = {
@@ -239,7 +244,7 @@ def save_run(
 
 
 def write_card(run: Run, evaluation: Sequence[Mapping[str, Any]]) -> None:
-    """Write the card of a run again, with scores that were computed since.
+    """Rewrite the card of a run with new scores.
 
     Args:
         run: The run.
@@ -250,27 +255,34 @@ def write_card(run: Run, evaluation: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _identity(metadata: Mapping[str, Any]) -> str:
-    """What tells a run from others: a folder may be replaced between two readings of its files."""
+    """Identity of a run, to detect the replacement of a folder between two readings."""
     return " ".join(str(metadata.get(name)) for name in ("date", "seconds", "objective"))
 
 
 def load_run(path: str | Path) -> Run:
-    """Read a run's folder.
+    """Read a run from its folder.
 
     Args:
         path: The folder.
 
     Returns:
-        The run, its model on the CPU.
+        The run, with the model on the CPU.
 
     Raises:
-        ConfigError: A file is missing, damaged or does not fit the others; the message names it.
+        ConfigError: A file is missing or damaged, or two files contradict. The message names the
+            file.
+
+    Example:
+        >>> folder = lntm.io.save_run("run", model, result, {"model": "ctm"})
+        >>> run = lntm.load_run(folder)
+        >>> run.model.num_topics, len(run.history) == len(result.history)
+        (10, True)
     """
     return read_consistent(Path(path), _read_run)
 
 
 def _read_run(folder: Path) -> Run:
-    """The run of a folder that stays as it is meanwhile; see :func:`load_run`."""
+    """Read a run from a folder that stays unchanged; see :func:`load_run`."""
     model = read_model(folder)
     metadata = read_json(folder / METADATA)
     shares = metadata.get("topic_shares", [0.0] * model.num_topics)

@@ -1,4 +1,4 @@
-"""Unfinished runs: a folder that a killed fit leaves and that the same fit continues from."""
+"""Unfinished runs: the folder of a running or killed fit, to continue from."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ _LOCK = "lock"
 
 
 def partial_folder(path: Path) -> Path:
-    """The folder that a fit keeps while it runs, for the path where its run will be saved."""
+    """Folder of a running fit, for the final path of the run."""
     return path.with_name(f"{shortened(path.name)}.partial")
 
 
 class UnfinishedRun:
-    """The folder ``PATH.partial`` that a fit keeps while it runs, to be continued if it is killed.
+    """Folder ``PATH.partial`` of a running fit, to continue from after a kill.
 
-    It holds the fit's configuration and its latest checkpoint. While this object is held, no
-    other process gets the same folder.
+    The folder holds the configuration and the latest checkpoint. This object locks the folder
+    against further processes.
 
     Args:
-        path: Where the run will be saved.
+        path: Final path of the run.
         config: The configuration of the fit, JSON-able.
 
     Raises:
-        ConfigError: A checkpoint of another configuration is there, or something else, or another
-            process is at it.
+        ConfigError: The folder holds a checkpoint of another configuration or foreign files, or is
+            locked by another process.
     """
 
     def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
@@ -45,7 +45,9 @@ class UnfinishedRun:
             self._refuse_others()
             lock = _lock(self.folder / _LOCK)
         if lock is None:
-            raise ConfigError(f"{self.folder}: another fit is writing there; wait for its end")
+            raise ConfigError(
+                f"{self.folder}: another fit is writing there; wait until it has ended"
+            )
         self._lock = lock
         try:
             self._claim(json.loads(json.dumps(config)))
@@ -54,10 +56,10 @@ class UnfinishedRun:
             raise
 
     def _refuse_others(self) -> None:
-        """Refuse a folder that holds something else, since it is removed in the end."""
-        own = (CONFIG, CHECKPOINT, _LOCK)
+        """Refuse a folder with foreign files, because the folder is removed at the end."""
+        names = (CONFIG, CHECKPOINT, _LOCK)
         for path in self.folder.iterdir():
-            if not any(path.name == name or path.name.startswith(f".{name}.") for name in own):
+            if not any(path.name == name or path.name.startswith(f".{name}.") for name in names):
                 raise ConfigError(
                     f"{self.folder}: holds {path.name}, which is no part of an unfinished fit; "
                     "choose another path"
@@ -65,42 +67,42 @@ class UnfinishedRun:
 
     def _claim(self, config: dict[str, Any]) -> None:
         if self.checkpoint.exists():
-            found = read_json(self.folder / CONFIG)
+            old = read_json(self.folder / CONFIG)
             different = [
-                f"{name} is {config.get(name)!r}, was {found.get(name)!r}"
-                for name in sorted({*config, *found})
-                if config.get(name) != found.get(name)
+                f"{name} is {config.get(name)!r}, was {old.get(name)!r}"
+                for name in sorted({*config, *old})
+                if config.get(name) != old.get(name)
             ]
             if different:
                 raise ConfigError(
                     f"{self.folder}: holds an unfinished fit of another configuration "
-                    f"({'; '.join(different)}). Run it as it was to continue it, delete the "
-                    "folder to start anew, or choose another path"
+                    f"({'; '.join(different)}). Use the old configuration to continue, delete "
+                    "the folder to start anew, or choose another path"
                 )
         with path_errors(self.folder), atomic_write(self.folder / CONFIG) as file:
             file.write(as_json(config))
 
     @property
     def started(self) -> bool:
-        """Whether there is a checkpoint to continue from."""
+        """Whether the folder has a checkpoint."""
         return self.checkpoint.exists()
 
     @staticmethod
     def find(folder: Path, prefix: str, config: Mapping[str, Any]) -> Path | None:
-        """Where the newest unfinished run of this very configuration would be saved.
+        """Find the newest unfinished run of a configuration.
 
         Args:
             folder: The folder of runs.
-            prefix: What the run's name begins with.
+            prefix: Beginning of the run's name.
             config: The configuration.
 
         Returns:
-            The run's path, or None if there is none that can be continued.
+            The final path of the run; ``None`` if there are only finished runs.
         """
-        wanted = json.loads(json.dumps(config))
+        config = json.loads(json.dumps(config))
         for partial in sorted(folder.glob(f"{glob.escape(prefix)}*.partial"), reverse=True):
             try:
-                matches = read_json(partial / CONFIG) == wanted
+                matches = read_json(partial / CONFIG) == config
             except ConfigError:
                 continue
             if matches and (partial / CHECKPOINT).exists():
@@ -111,7 +113,7 @@ class UnfinishedRun:
         return None
 
     def discard(self) -> None:
-        """Remove the folder, because the fit is finished."""
+        """Remove the folder after the fit."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self._lock.close()
 
@@ -119,16 +121,16 @@ class UnfinishedRun:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Leave the folder for a later run to continue, if there is anything to continue."""
+        """Keep the folder for a later run if it has a checkpoint; remove it otherwise."""
         if not self._lock.closed and not self.started:
             self.discard()
         self._lock.close()
 
 
 def _lock(path: Path) -> IO[bytes] | None:
-    """An open file, locked until it is closed or the process ends; None if another has it."""
-    file = open(path, "ab")  # noqa: SIM115 - stays open, and with it the lock
-    if try_lock(file.fileno()) is False:  # without locks, two fits of one name are up to the user
+    """Open and lock a file, until it is closed; ``None`` if another process has the lock."""
+    file = open(path, "ab")  # noqa: SIM115 - the open file keeps the lock
+    if try_lock(file.fileno()) is False:  # systems with no locks count as success
         file.close()
         return None
     return file
