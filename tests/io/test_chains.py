@@ -116,7 +116,9 @@ def test_a_fit_by_a_guide_has_no_chains_to_keep(fitted, tmp_path) -> None:
 def test_chains_that_cannot_be_are_refused_with_the_file(run, damage) -> None:
     path = run / "chains.safetensors"
     rewritten(path, **damage)
-    with pytest.raises(ConfigError, match=r"chains.safetensors: .*delete the file to use new chains"):
+    with pytest.raises(
+        ConfigError, match=r"chains.safetensors: .*delete the file to use new chains"
+    ):
         load_run(run).posterior()
     path.unlink()
     assert isinstance(load_run(run).posterior(), DocumentHMC)

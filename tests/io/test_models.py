@@ -311,7 +311,9 @@ def test_a_model_that_its_constructor_would_not_make_again_is_refused(tmp_path, 
     replaced = make_model()
     replaced.topics = lntm.models.NormalTopics(3, 5)
     for model, part in ((changed, "prior"), (replaced, "topics")):
-        with pytest.raises(ConfigError, match=f"differs from a new model of its constructor ctm: {part} "):
+        with pytest.raises(
+            ConfigError, match=f"differs from a new model of its constructor ctm: {part} "
+        ):
             save_model(model, tmp_path / "model")
 
     @register("needs-tensor")
