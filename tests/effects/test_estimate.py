@@ -75,7 +75,7 @@ def hand_made(corpus: Corpus) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.slow
-def test_without_the_coefficients_draws_are_the_posteriors_own(model, guide, corpus) -> None:
+def test_without_coefficients_draws_come_from_the_posteriors_alone(model, guide, corpus) -> None:
     rows = np.arange(NUM_DOCS)
     ready = model.encode(corpus)
     draws = theta_draws(guide, ready, 4, rows=rows)
@@ -121,7 +121,7 @@ def test_draws_have_the_joint_covariance_of_documents_and_coefficients(model, co
     assert np.trace(expected[:dim, :dim]) > 1.05 * np.trace(alone)
 
 
-def test_a_prior_without_such_a_mean_has_documents_alone(corpus) -> None:
+def test_a_prior_without_coefficients_draws_documents_alone(corpus) -> None:
     model = lntm.models.lda(NUM_TOPICS, NUM_WORDS, dtype="float64")
     found = estimate(model, make_guide("vb", model), corpus, "~ party", num_draws=5)
     assert len(found.sources_of_uncertainty) == 1
@@ -154,7 +154,7 @@ def test_chains_draw_from_the_exact_posteriors(model, corpus) -> None:
     assert float(off[usable].max()) < 5.5
 
 
-def test_chains_take_the_guides_place(model, corpus) -> None:
+def test_chains_can_replace_a_guide(model, corpus) -> None:
     few = corpus[:20]
     sampler = lntm.inference.DocumentHMC(model, seed=1)
     found = estimate(model, sampler, few, "~ age", num_draws=5)
@@ -168,7 +168,7 @@ def test_chains_take_the_guides_place(model, corpus) -> None:
         estimate(other, sampler, few, "~ age")
 
 
-def test_joint_draws_say_what_they_hold(model, corpus) -> None:
+def test_joint_draws_name_their_sources_of_uncertainty(model, corpus) -> None:
     theta = torch.full((3, NUM_DOCS, NUM_TOPICS), 1 / 3)
     theta[:, ::2, 0] += torch.tensor([0.1, 0.2, 0.3])[:, None]
     said = ("the documents' proportions and their prior", "the topics' words")
@@ -194,7 +194,7 @@ def test_joint_draws_say_what_they_hold(model, corpus) -> None:
 # -------------------------------------------------------------------- coefficients
 
 
-def test_given_draws_are_regressed_one_by_one(model, guide, corpus) -> None:
+def test_draws_in_an_array_are_regressed_one_by_one(model, guide, corpus) -> None:
     theta = theta_of(model, guide, corpus, 5)
     found = estimate(
         model, theta.numpy(), corpus, "~ party * age", standard_errors="classical", topics=[2, 0]
@@ -211,7 +211,7 @@ def test_given_draws_are_regressed_one_by_one(model, guide, corpus) -> None:
         np.testing.assert_allclose(found.pooled.within[row], residual * inverse, rtol=1e-8)
 
 
-def test_a_guide_gives_the_same_as_its_draws(model, guide, corpus) -> None:
+def test_a_guide_and_its_draws_give_equal_effects(model, guide, corpus) -> None:
     by_guide = estimate(model, guide, corpus, "~ party", num_draws=6, coefficients=False)
     by_draws = estimate(model, theta_of(model, guide, corpus, 6), corpus, "~ party")
     for name in ("coefficients", "within", "between"):
@@ -220,7 +220,7 @@ def test_a_guide_gives_the_same_as_its_draws(model, guide, corpus) -> None:
         )
 
 
-def test_proportions_add_up_to_one_and_so_do_effects(effects) -> None:
+def test_effects_add_up_over_topics_as_proportions_do(effects) -> None:
     totals = effects.pooled.coefficients.sum(0).numpy()
     np.testing.assert_allclose(totals, [1, 0, 0, 0, 0, 0], atol=1e-10)
 
@@ -265,7 +265,7 @@ def test_clusters_and_weights_are_columns_or_values(model, guide, corpus) -> Non
     assert not torch.allclose(plain.pooled.coefficients, by_name.pooled.coefficients, rtol=1e-3)
 
 
-def test_repr_says_what_the_intervals_hold(effects) -> None:
+def test_repr_names_the_sources_of_uncertainty_in_the_intervals(effects) -> None:
     said = repr(effects)
     assert "in the intervals: the regression (HC3)" in said
     assert "by LaplaceGuide; the coefficients of their prior mean (20 draws)" in said
@@ -293,7 +293,7 @@ def test_predictions_average_over_the_documents(effects, corpus) -> None:
     assert x.shape[1] == 6
 
 
-def test_typical_others_are_the_median_and_the_most_frequent(effects, corpus) -> None:
+def test_typical_values_are_the_median_and_the_most_frequent(effects, corpus) -> None:
     _, rows = hand_made(corpus)
     age = np.median(corpus.metadata["age"][rows])
     beta = effects.pooled.coefficients.numpy()
@@ -307,7 +307,7 @@ def test_typical_others_are_the_median_and_the_most_frequent(effects, corpus) ->
     assert same.estimate == pytest.approx(named.estimate)
 
 
-def test_differences_are_those_of_predictions(effects) -> None:
+def test_differences_equal_differences_of_predictions(effects) -> None:
     left, right = (effects.predict(party=value, age=40.0) for value in ("Left", "Right"))
     found = effects.difference("party", "Right", "Left", age=40.0)
     for one, two, both in zip(right, left, found, strict=True):
@@ -319,7 +319,7 @@ def test_differences_are_those_of_predictions(effects) -> None:
 
 
 @pytest.mark.slow
-def test_all_levels_and_grids(model, guide, corpus) -> None:
+def test_predictions_cover_all_levels_or_a_grid(model, guide, corpus) -> None:
     found = estimate(model, guide, corpus, "~ party + bs(date, df=4) + C(blog)", num_draws=3)
     parties = [point.values["party"] for point in found.predict("party")[:3]]
     assert parties == ["Left", "Middle", "Right"]
@@ -339,7 +339,7 @@ def test_all_levels_and_grids(model, guide, corpus) -> None:
 
 
 @pytest.mark.slow
-def test_plots(effects, model, guide, corpus) -> None:
+def test_plots_show_the_predictions(effects, model, guide, corpus) -> None:
     pytest.importorskip("matplotlib").use("Agg")
     import matplotlib.pyplot as plt
 
@@ -368,7 +368,7 @@ def test_plots(effects, model, guide, corpus) -> None:
 # -------------------------------------------------------------------- refusals
 
 
-def test_values_that_cannot_be_are_refused(effects) -> None:
+def test_invalid_values_are_refused(effects) -> None:
     with pytest.raises(ConfigError, match="does not read the column 'income'; it reads party, age"):
         effects.predict("income")
     with pytest.raises(CorpusError, match="'Green'"):
@@ -379,7 +379,7 @@ def test_values_that_cannot_be_are_refused(effects) -> None:
         effects.predict("party", others="mean")
 
 
-def test_arguments_that_cannot_be_are_refused(model, guide, corpus) -> None:
+def test_invalid_arguments_are_refused(model, guide, corpus) -> None:
     theta = theta_of(model, guide, corpus, 3)
 
     def refused(match: str, *arguments: Any, error: type[Exception] = ConfigError, **options: Any):

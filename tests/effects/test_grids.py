@@ -66,7 +66,7 @@ def one_by_one(formula, columns, weights, points) -> np.ndarray:
         [{"age": age, "party": "Left", "date": "2004-03-03", "blog": 1} for age in (1.5, 22.0)],
     ],
 )
-def test_a_grid_at_once_is_what_single_points_are(
+def test_a_grid_gives_the_rows_of_its_single_points(
     formula, columns, points, max_rows, monkeypatch
 ) -> None:
     monkeypatch.setattr(grids, "MAX_ROWS", max_rows)
@@ -76,7 +76,7 @@ def test_a_grid_at_once_is_what_single_points_are(
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)
 
 
-def test_a_whole_grid_is_one_evaluation(effects) -> None:
+def test_a_grid_needs_one_evaluation_of_the_formula(effects) -> None:
     pytest.importorskip("matplotlib").use("Agg")
     import matplotlib.pyplot as plt
 
@@ -104,7 +104,7 @@ def test_predictions_average_over_weighted_documents(columns) -> None:
     np.testing.assert_allclose(found, expected)
 
 
-def test_documents_that_agree_are_evaluated_once(formula, columns, monkeypatch) -> None:
+def test_documents_with_equal_values_are_evaluated_once(formula, columns, monkeypatch) -> None:
     sizes = []
     evaluate = Formula.evaluate
 
@@ -120,14 +120,14 @@ def test_documents_that_agree_are_evaluated_once(formula, columns, monkeypatch) 
     assert sizes == [2 * kinds]
 
 
-def test_refusals_name_the_value_of_the_grid(effects) -> None:
+def test_errors_name_the_value_of_the_grid(effects) -> None:
     with pytest.raises(CorpusError, match="'party' is 'Green' in value 1"):
         effects.predict(party=["Left", "Green"])
     with pytest.raises(CorpusError, match=r"in 1 value\(s\), first in value 2 \(1999-01-01\)"):
         effects.predict(date=["2004-02-01", "2004-03-01", "1999-01-01"])
 
 
-def test_refusals_of_numbers_name_the_value_of_the_grid(columns) -> None:
+def test_errors_about_numbers_name_the_value_of_the_grid(columns) -> None:
     read = {name: columns[name] for name in ("age", "party")}
     formula, _ = Formula.fit("~ log(age) + party", read, NUM_DOCS)
     with pytest.raises(CorpusError, match=r"log\(age\) is nan in value 1"):

@@ -37,7 +37,7 @@ def fit_to(corpus: Corpus):
 
 
 @pytest.mark.slow
-def test_a_column_with_an_effect_is_told_from_one_without(corpus) -> None:
+def test_only_a_column_with_an_effect_has_large_statistics(corpus) -> None:
     options = {"num_permutations": 9, "num_draws": 5}
     found = permutation_test(fit_to, corpus, "~ party + sign", "party", **options)
     assert found.permuted.shape == found.similarity.shape == (9, 2)
@@ -50,14 +50,14 @@ def test_a_column_with_an_effect_is_told_from_one_without(corpus) -> None:
     assert other.observed.max() < 0.1 * found.observed.max()
 
 
-def test_what_cannot_be_tested_is_refused(corpus) -> None:
+def test_invalid_arguments_are_refused(corpus) -> None:
     with pytest.raises(ConfigError, match="does not read 'sign'; it reads party"):
         permutation_test(fit_to, corpus, "~ party", "sign", num_draws=2)
     with pytest.raises(ConfigError, match="tests all of them"):
         permutation_test(fit_to, corpus, "~ party", "party", topics=[0])
 
 
-def test_ctrl_c_ends_the_test_with_the_permutations_that_are_done(corpus, monkeypatch) -> None:
+def test_ctrl_c_keeps_the_finished_permutations(corpus, monkeypatch) -> None:
     steps, fits = VariationalRun.steps, 0
 
     def interrupted(self):

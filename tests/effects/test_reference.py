@@ -1,4 +1,4 @@
-"""Coefficients and effects of a fit beside Pyro's NUTS over documents and coefficients together."""
+"""Coefficients and effects of a fit, against Pyro's NUTS over documents and coefficients."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def arguments(fitted: Fitted) -> tuple[Tensor, Tensor, Tensor, Tensor, float]:
 
 @pytest.mark.slow
 @torch.no_grad()
-def test_the_program_takes_any_coefficients(fitted) -> None:
+def test_the_program_accepts_any_coefficients(fitted) -> None:
     """Its density differs from the reference's by a constant, wherever the coefficients are."""
     model = fitted.model
     batch = model.encode(fitted.corpus).batch(dtype=torch.float64)
@@ -110,7 +110,7 @@ def test_the_program_takes_any_coefficients(fitted) -> None:
 
 @pytest.mark.slow
 @pytest.mark.stat
-def test_coefficients_and_effects_have_the_posterior_that_nuts_draws_from(fitted) -> None:
+def test_coefficients_and_effects_have_the_posterior_of_nuts(fitted) -> None:
     """At the penalty and the covariance that the fit found.
 
     Laplace's method takes the mode of a document's posterior for its mean, which is off by the

@@ -47,7 +47,7 @@ def in_parts(
 
 @pytest.mark.slow  # the import of statsmodels
 @pytest.mark.parametrize("kind", ["classical", "HC0", "HC1", "HC2", "HC3", "clusters"])
-def test_one_draw_is_statsmodels_weighted_regression(problem, kind) -> None:
+def test_one_draw_equals_the_weighted_regression_of_statsmodels(problem, kind) -> None:
     statsmodels = pytest.importorskip("statsmodels.api")
     clusters = NUM_CLUSTERS if kind == "clusters" else None
     found = regress(in_parts(problem, draws=1), "HC3" if clusters else kind, clusters)
@@ -92,7 +92,7 @@ def test_documents_may_come_in_parts(problem, kind) -> None:
         torch.testing.assert_close(getattr(parts, name), getattr(whole, name))
 
 
-def test_what_cannot_be_regressed_is_refused(problem) -> None:
+def test_impossible_regressions_are_refused(problem) -> None:
     with pytest.raises(ConfigError, match="3 documents with words for 3 coefficients"):
         regress(in_parts(problem, (3,)))
     with pytest.raises(ConfigError, match="1 cluster; expected at least 2"):

@@ -1,4 +1,4 @@
-"""Effects as text: aligned columns, one form of numbers, and proportions that cannot be."""
+"""Effects as text: aligned columns, equal number formats, and a note on impossible proportions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def rows_of(text: str) -> list[list[str]]:
     return [line.split() for line in lines if line.startswith("  s")]
 
 
-def test_all_numbers_of_a_table_have_the_same_decimals_and_end_in_the_same_place() -> None:
+def test_numbers_of_a_table_have_equal_decimals_and_are_aligned() -> None:
     text = format_predictions(
         predictions((0.21, 0.02), (0.0013, 0.00072), (0.00095, 0.0011)), LABELS
     )
@@ -51,7 +51,7 @@ def test_all_numbers_of_a_table_have_the_same_decimals_and_end_in_the_same_place
     assert len({len(line) for line in lines}) == 1
 
 
-def test_coefficients_in_small_units_get_decimals_and_tiny_ones_powers_of_ten() -> None:
+def test_small_coefficients_get_more_decimals_and_tiny_ones_powers_of_ten() -> None:
     def coefficients(error: float) -> str:
         rows = [
             Effect(**numbers(0.3, 0.05), topic=0, term="sIntercept"),
@@ -67,7 +67,7 @@ def test_coefficients_in_small_units_get_decimals_and_tiny_ones_powers_of_ten() 
         assert rows_of(text)[0][1:3] == ["1.0000", "0.0000"]
 
 
-def test_intervals_of_proportions_that_leave_0_to_1_are_explained() -> None:
+def test_a_note_explains_intervals_outside_0_to_1() -> None:
     inside = format_predictions(predictions((0.3, 0.1), (0.5, 0.1)), LABELS)
     assert "Note" not in inside
     below = format_predictions(predictions((-0.003, 0.001), (0.5, 0.1)), LABELS)

@@ -12,7 +12,7 @@ FAST = {"start_epochs": 1, "stepwise_epochs": 1}
 
 
 @parametrize_with_checks([lntm.CorrelatedTopicModel(posterior="taylor", max_iter=1, options=FAST)])
-def test_conventions(estimator, check):
+def test_the_correlated_model_follows_scikit_learns_conventions(estimator, check):
     check(estimator)
 
 
@@ -26,5 +26,5 @@ def test_conventions(estimator, check):
         lntm.StructuralTopicModel(posterior="taylor", max_iter=1, options=FAST),
     ]
 )
-def test_conventions_of_every_estimator(estimator, check):
+def test_every_estimator_follows_scikit_learns_conventions(estimator, check):
     check(estimator)

@@ -1,4 +1,4 @@
-"""The estimators do what scikit-learn's users expect, and what the library does without them."""
+"""Estimators follow scikit-learn's conventions, and agree with models, guides and engines."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_fit_finds_the_two_kinds_of_documents(name):
     assert estimator.stop_reason_ in ("converged", "stopped_early", "max_iterations")
 
 
-def test_a_fit_is_the_recipes():
+def test_a_fit_equals_the_recipes_fit():
     X = counts()
     estimator = ESTIMATORS["ctm"]().set_params(random_state=np.random.RandomState(7)).fit(X)
     seed = int(np.random.RandomState(7).randint(2**31 - 1))
@@ -112,7 +112,7 @@ def test_a_fit_is_the_recipes():
 @pytest.mark.parametrize(
     "make", [lntm.CorrelatedTopicModel, lntm.IndependentFactorTopicModel, lntm.AspectModel]
 )
-def test_auto_takes_what_suits_the_documents(make, monkeypatch):
+def test_auto_chooses_a_posterior_by_the_documents(make, monkeypatch):
     estimator = make(2, max_iter=1, random_state=0).fit(counts())
     assert estimator.recipe_.posterior == "hmc"
     assert len(estimator.history_) == 1  # one epoch
@@ -137,7 +137,7 @@ def test_options_go_to_the_recipe_and_unknown_ones_are_refused():
         lntm.AspectModel(2, device="gpu").fit(counts())
 
 
-def test_sources_of_factor_models():
+def test_factor_models_have_sources():
     estimator = ESTIMATORS["iftm"]().fit(counts())
     assert estimator.mixing_.shape == (3, 2)
     laplace = clone(estimator).set_params(source="laplace", n_sources=1).fit(counts())
@@ -184,7 +184,7 @@ def test_ctrl_c_ends_a_search_of_scikit_learn(monkeypatch):
 
 
 @pytest.mark.parametrize("posterior", ["taylor", "hmc"])
-def test_partial_fit_goes_on_from_a_fit_in_inference_mode(posterior):
+def test_partial_fit_continues_a_fit_made_in_inference_mode(posterior):
     X = counts(40)
     estimators = [
         lntm.CorrelatedTopicModel(3, posterior=posterior, max_iter=2, random_state=0)
@@ -198,7 +198,7 @@ def test_partial_fit_goes_on_from_a_fit_in_inference_mode(posterior):
     np.testing.assert_array_equal(estimators[0].components_, estimators[1].components_)
 
 
-def test_topics_have_the_shares_of_the_fit():
+def test_topics_show_the_shares_of_the_fit():
     X = counts(40)
     estimator = ESTIMATORS["ctm"]().fit(X)
     shares = [topic.share for topic in estimator.topics(vocabulary=list("abcdefgh"))]
@@ -209,7 +209,7 @@ def test_topics_have_the_shares_of_the_fit():
 
 
 @pytest.mark.slow
-def test_auto_takes_an_accelerator(accelerator):
+def test_auto_uses_an_accelerator(accelerator):
     X = counts(12)
     estimator = ESTIMATORS["ctm"]().set_params(device="auto").fit(X)
     assert estimator.model_.device.type == accelerator.type
@@ -222,7 +222,7 @@ def test_auto_takes_an_accelerator(accelerator):
     assert estimator.topic_correlation_.shape == (3, 3)
 
 
-def test_progress_is_shown_when_it_is_asked_for(terminal, capsys):
+def test_verbose_shows_progress(terminal, capsys):
     ESTIMATORS["ctm"](verbose=1).fit(counts())
     assert "doc" in capsys.readouterr().err
     ESTIMATORS["ctm"]().fit(counts())
@@ -232,7 +232,7 @@ def test_progress_is_shown_when_it_is_asked_for(terminal, capsys):
 # -- documents -----------------------------------------------------------------------------------
 
 
-def test_forms_of_counts_agree(fitted):
+def test_all_forms_of_counts_give_equal_results(fitted):
     X = counts(10, seed=1)
     theta = fitted.transform(X)
     for form in (X.toarray(), X.tocoo(), sp.csr_array(X), X.astype(float), X.tolil()):
@@ -243,7 +243,7 @@ def test_forms_of_counts_agree(fitted):
     assert again.n_features_in_ == 8
 
 
-def test_transform_is_the_mode_of_the_posterior(fitted):
+def test_transform_returns_the_mode_of_the_posterior(fitted):
     X = counts(10, seed=1)
     posterior = fitted.posteriors(X)
     np.testing.assert_allclose(fitted.transform(X), posterior.theta_mode().numpy(), atol=0.02)
@@ -254,7 +254,7 @@ def test_transform_is_the_mode_of_the_posterior(fitted):
     assert posterior.num_docs == 10
 
 
-def test_documents_without_words_get_the_priors_proportions(fitted):
+def test_documents_without_words_have_the_priors_proportions(fitted):
     X = counts(6, seed=2).tolil()
     X[2] = 0
     theta = fitted.transform(X)
@@ -282,12 +282,12 @@ def test_documents_without_words_get_the_priors_proportions(fitted):
         ([["a"] * 8], "could not convert|Unable to convert|dtype"),
     ],
 )
-def test_what_is_no_count_is_refused(X, message):
+def test_values_that_are_not_counts_are_refused(X, message):
     with pytest.raises(ValueError, match=message):
         ESTIMATORS["ctm"]().fit(X)
 
 
-def test_an_estimator_that_is_not_fitted_says_so():
+def test_an_estimator_before_its_fit_raises():
     estimator = lntm.CorrelatedTopicModel()
     for method in ("transform", "score", "perplexity", "posteriors", "topics", "held_out"):
         with pytest.raises(NotFittedError):
@@ -298,7 +298,7 @@ def test_an_estimator_that_is_not_fitted_says_so():
 # -- scores --------------------------------------------------------------------------------------
 
 
-def test_scores_are_those_of_the_evaluators(fitted):
+def test_scores_equal_the_scores_of_evaluation(fitted):
     X = counts(20, seed=3)
     corpus = lntm.Corpus.from_matrix(X)
     guide = lntm.guides.TaylorGuide(fitted.model_)
@@ -332,7 +332,7 @@ def test_partial_fit_learns_from_later_documents(name):
     np.testing.assert_allclose(estimator.transform(X).sum(1), 1.0, rtol=1e-5)
 
 
-def test_partial_fit_goes_on_from_a_fit():
+def test_partial_fit_continues_a_fit():
     X = counts(40)
     estimator = ESTIMATORS["ctm"]().fit(X)
     before = estimator.components_
@@ -349,7 +349,7 @@ def test_partial_fit_goes_on_from_a_fit():
 # -- names ---------------------------------------------------------------------------------------
 
 
-def test_words_from_a_vectorizer_its_vocabulary_or_a_frame():
+def test_words_come_from_a_vectorizer_its_vocabulary_or_a_frame():
     vectorizer = CountVectorizer().fit(TEXTS)
     X = vectorizer.transform(TEXTS)
     named = [vectorizer, vectorizer.vocabulary_, vectorizer.get_feature_names_out(), WORDS]
@@ -370,7 +370,7 @@ def test_words_from_a_vectorizer_its_vocabulary_or_a_frame():
     assert [topic.topic for topic in estimator.topics()] == [0, 1, 2]
 
 
-def test_a_model_in_a_pipeline_is_told_its_words_afterwards():
+def test_a_model_in_a_pipeline_gets_its_words_from_the_vectorizer():
     vectorizer, model = CountVectorizer(), ESTIMATORS["ctm"]()
     make_pipeline(vectorizer, model).fit(TEXTS)
     unnamed, named = model.topics()[0].words, model.topics(vocabulary=vectorizer)[0].words
@@ -378,7 +378,7 @@ def test_a_model_in_a_pipeline_is_told_its_words_afterwards():
     assert model.model_.vocabulary is None
 
 
-def test_a_vocabulary_that_does_not_fit_is_refused():
+def test_a_vocabulary_of_another_size_is_refused():
     X = counts()
     with pytest.raises(ConfigError, match="vectorizer that is not fitted"):
         ESTIMATORS["ctm"](vocabulary=CountVectorizer()).fit(X)
@@ -386,7 +386,7 @@ def test_a_vocabulary_that_does_not_fit_is_refused():
         ESTIMATORS["ctm"](vocabulary=["a", "b"]).fit(X)
 
 
-def test_output_names_and_frames(fitted):
+def test_output_can_be_a_data_frame_with_names(fitted):
     names = [f"correlatedtopicmodel{k}" for k in range(3)]
     assert list(fitted.get_feature_names_out()) == names
     frame = pd.DataFrame(counts(5).toarray(), index=list("abcde"))
@@ -401,7 +401,7 @@ def test_output_names_and_frames(fitted):
 # -- among scikit-learn's tools ------------------------------------------------------------------
 
 
-def test_in_a_pipeline_and_a_grid_search():
+def test_an_estimator_works_in_a_pipeline_and_a_grid_search():
     labels = [0, 0, 1, 1, 0, 1] * 4
     pipeline = make_pipeline(CountVectorizer(), ESTIMATORS["lda"](), LogisticRegression(C=100.0))
     search = GridSearchCV(pipeline, {"aspectmodel__n_components": [1, 2]}, cv=2)
@@ -412,7 +412,7 @@ def test_in_a_pipeline_and_a_grid_search():
     np.testing.assert_allclose(unknown.sum(1), 1.0, rtol=1e-5)
 
 
-def test_a_grid_search_by_the_models_own_score():
+def test_a_grid_search_uses_the_estimators_score():
     search = GridSearchCV(ESTIMATORS["ctm"](), {"n_components": [1, 2]}, cv=2)
     search.fit(counts(40))
     assert search.best_params_ == {"n_components": 2}
@@ -424,7 +424,7 @@ def test_tf_idf_is_refused():
         make_pipeline(TfidfVectorizer(), lntm.CorrelatedTopicModel(2)).fit(TEXTS)
 
 
-def test_a_pickle_gives_the_estimator_back(fitted, tmp_path):
+def test_a_pickled_estimator_can_be_loaded(fitted, tmp_path):
     X = counts(9, seed=4)
     joblib.dump(fitted, tmp_path / "estimator")
     for twin in (pickle.loads(pickle.dumps(fitted)), joblib.load(tmp_path / "estimator")):
@@ -434,7 +434,7 @@ def test_a_pickle_gives_the_estimator_back(fitted, tmp_path):
     np.testing.assert_array_equal(ours.components_, theirs.components_)
 
 
-def test_a_model_from_a_file(fitted, tmp_path):
+def test_from_model_wraps_a_model_from_a_file(fitted, tmp_path):
     X = counts(9, seed=4)
     lntm.save_model(fitted.model_, tmp_path / "model")
     model = lntm.load_model(tmp_path / "model")
@@ -452,7 +452,7 @@ def test_a_model_from_a_file(fitted, tmp_path):
 
 
 @pytest.mark.slow
-def test_scikit_learn_is_loaded_with_the_estimators_alone():
+def test_only_the_estimators_import_scikit_learn():
     code = (
         "import sys, torch_lntm as lntm\n"
         "lntm.recipes, lntm.io, lntm.reports\n"
@@ -475,7 +475,7 @@ def test_words_in_another_order_are_refused() -> None:
             estimator.transform(frame[words[::-1]])
 
 
-def test_a_model_without_an_estimator_is_told_what_to_take() -> None:
+def test_from_model_names_the_estimator_of_another_model() -> None:
     corpus = lntm.Corpus.from_matrix(counts(), metadata={"x": np.arange(30.0)})
     with pytest.raises(ConfigError, match=r"is one of stm; take.*inference\.transform"):
         lntm.CorrelatedTopicModel.from_model(lntm.models.stm(2, corpus, "~ x"))

@@ -1,4 +1,4 @@
-"""Topics of two fits matched with each other."""
+"""Alignment of the topics of two fits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_permutation_is_undone() -> None:
     assert repr(found).startswith("Alignment(4 topics, similarity 1.000")
 
 
-def test_the_match_is_the_best_of_all() -> None:
+def test_no_other_matching_is_more_similar() -> None:
     other = torch.from_numpy(np.random.default_rng(1).dirichlet(np.full(9, 0.5), 4))
     affinity = np.sqrt(PROBS.numpy()) @ np.sqrt(other.numpy()).T
     best = max(
@@ -35,14 +35,14 @@ def test_the_match_is_the_best_of_all() -> None:
     assert found.mean == pytest.approx(best / 4)
 
 
-def test_other_numbers_of_topics() -> None:
+def test_numbers_of_topics_may_differ() -> None:
     found = align_topics(PROBS, PROBS[[3, 1]])
     assert found.partner.tolist() == [-1, 1, -1, 0]
     np.testing.assert_allclose(found.similarity, [0, 1, 0, 1])
     assert align_topics(PROBS[[3, 1]], PROBS).partner.tolist() == [3, 1]
 
 
-def test_models_of_other_words_are_refused() -> None:
+def test_models_with_other_words_are_refused() -> None:
     one, other = (lntm.models.ctm(2, 3, vocabulary=words) for words in ("abc", "abd"))
     with pytest.raises(ConfigError, match="the same words in the same order"):
         align_topics(one, other)

@@ -1,4 +1,4 @@
-"""Held-out tokens under topics and a document's own words, against the formula written out."""
+"""The cache language model of held-out tokens, against its formula."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def model_of(name: str) -> TopicModel:
 
 @pytest.mark.parametrize("a", [0.3, 8.0, 300.0])
 @pytest.mark.parametrize("predictive", ["mode", "mean"])
-def test_document_completion(device, predictive, a) -> None:
+def test_document_completion_equals_the_formula(device, predictive, a) -> None:
     model = model_of("lda").to(device)  # its means of theta are exact: no draws
     guide = lntm.guides.make_guide(None, model)
     result = document_completion(
@@ -62,7 +62,7 @@ def test_document_completion(device, predictive, a) -> None:
 
 
 @pytest.mark.parametrize("name", ["ctm", "lda"])
-def test_mode_of_the_fair_evaluator(name) -> None:
+def test_completion_at_the_mode_equals_the_formula(name) -> None:
     model = model_of(name)
     result = completion_of(model, None, hold_out(), "mode", cache_weight=5.0)
     plain = completion_of(model, None, hold_out(), "mode")
@@ -74,7 +74,7 @@ def test_mode_of_the_fair_evaluator(name) -> None:
     np.testing.assert_allclose(result.log_predictive.numpy(), expected(theta @ TOPICS, 5.0))
 
 
-def test_exact_mean_of_the_fair_evaluator() -> None:
+def test_exact_completion_equals_the_formula() -> None:
     """Its score is that of the topics alone, at theta's exact mean, put into the formula."""
     # Each document once with each word held out: the scores are the log probabilities of words.
     observed = np.tile(OBSERVED[:2], (NUM_WORDS, 1))
@@ -94,7 +94,7 @@ def test_exact_mean_of_the_fair_evaluator() -> None:
     assert own.simulation_error < plain.simulation_error
 
 
-def test_topics_alone_are_the_limit() -> None:
+def test_a_large_weight_gives_the_topics_alone() -> None:
     model = model_of("ctm")
     guide = lntm.guides.make_guide(None, model)
     plain = document_completion(model, guide, hold_out())
@@ -102,8 +102,8 @@ def test_topics_alone_are_the_limit() -> None:
     torch.testing.assert_close(limit.log_predictive, plain.log_predictive, rtol=1e-9, atol=1e-9)
 
 
-def test_words_that_differ_between_groups() -> None:
-    """A document's own words are words of the vocabulary, whichever its group."""
+def test_each_group_uses_its_own_topics() -> None:
+    """The cache has columns of the vocabulary for documents of every group."""
     counts = OBSERVED + HELD_OUT + 1
     corpus = Corpus.from_matrix(counts, metadata={"party": ["a", "b", "a", "b", "b"]})
     model = lntm.models.stm(3, corpus, content="party", dtype="float64")
@@ -124,7 +124,7 @@ def test_words_that_differ_between_groups() -> None:
     np.testing.assert_allclose(result.log_predictive, (held_out * np.log(p)).sum(1), rtol=1e-9)
 
 
-def test_counts_at_other_entries() -> None:
+def test_counts_are_found_for_the_words_of_another_batch() -> None:
     seen, unseen = (part.batch() for part in hold_out())
     rows, words = unseen.row_index.numpy(), unseen.word_index.numpy()
     assert counts_at(seen, unseen).tolist() == OBSERVED[rows, words].tolist()
@@ -132,8 +132,7 @@ def test_counts_at_other_entries() -> None:
     assert counts_at(nothing, unseen).tolist() == [0.0] * unseen.nnz
 
 
-def test_words_in_another_order() -> None:
-    """A user's batch need not have its words sorted."""
+def test_a_batch_may_have_unsorted_words() -> None:
     matrix = torch.sparse_csr_tensor(
         torch.tensor([0, 3, 4]),
         torch.tensor([5, 0, 2, 1]),
@@ -147,7 +146,7 @@ def test_words_in_another_order() -> None:
     assert got.tolist() == dense[two.row_index, two.word_index].tolist()
 
 
-def test_expected_topic_counts_are_the_gradient() -> None:
+def test_expected_topic_counts_equal_theta_times_the_gradient() -> None:
     model, split = model_of("ctm"), hold_out()
     seen, unseen = (part.batch(dtype=torch.float64) for part in split)
     words = held_out_words(model, seen, unseen, 2.0)
@@ -165,8 +164,7 @@ def test_expected_topic_counts_are_the_gradient() -> None:
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_word_without_probability() -> None:
-    """Its logarithm is finite, and the others tell the weight."""
+def test_a_word_outside_every_topic_leaves_the_weight_finite() -> None:
     counts, topics = [3.0, 2.0, 1.0], [0.2, 0.1, 0.0]
     found = best_cache_weight(torch.tensor([counts, topics, [2.0, 0.0, 0.0], [5.0] * 3]).double())
 
@@ -187,8 +185,8 @@ def bursty(a: float, num_docs: int) -> Corpus:
 
 @pytest.mark.stat
 @pytest.mark.parametrize("a", [2.0, 20.0, math.inf])
-def test_fit(a) -> None:
-    """It finds the optimum, and the concentration that documents were drawn with."""
+def test_the_fitted_weight_is_close_to_the_true_weight(a) -> None:
+    """The weight is optimal, and close to the concentration of the simulated documents."""
     corpus = bursty(a, 4000)
     split = corpus.hold_out_words(seed=0)
     found = fit_cache_weight(np.array([1.0]), TOPICS[:1], split, max_docs=1500)
@@ -210,7 +208,7 @@ def test_fit(a) -> None:
     assert np.std(logs) < 0.2
 
 
-def test_fit_on_a_device(device) -> None:
+def test_the_fitted_weight_is_equal_on_every_device(device) -> None:
     split = bursty(5.0, 60).hold_out_words(seed=0)
     found = [
         fit_cache_weight(model_of("ctm").to(where), None, split, max_docs=25)
@@ -219,7 +217,7 @@ def test_fit_on_a_device(device) -> None:
     assert found[1] == pytest.approx(found[0], rel=1e-4)
 
 
-def test_arguments() -> None:
+def test_invalid_arguments_are_refused() -> None:
     model = model_of("ctm")
     guide = lntm.guides.make_guide(None, model)
     for bad in (0, -1.0, math.nan, math.inf, "2", True):
@@ -235,7 +233,7 @@ def test_arguments() -> None:
         fit_cache_weight(model, None, hold_out(OBSERVED, 0 * HELD_OUT))
 
 
-def test_models_with_laplace_sources_have_weights_too() -> None:
+def test_a_weight_can_be_fitted_for_laplace_sources() -> None:
     corpus = Corpus.from_matrix(np.random.default_rng(0).poisson(2.0, (12, 8)))
     hold_out = corpus.hold_out_words(0.5, 0)
     model = lntm.models.iftm(3, 8, 2, source="laplace")

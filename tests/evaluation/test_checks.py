@@ -1,4 +1,4 @@
-"""What evaluations refuse before they compute anything."""
+"""Arguments that evaluations refuse before any computation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EVALUATIONS = {
 
 
 @pytest.mark.parametrize("name", EVALUATIONS)
-def test_what_is_no_guide_of_the_model_is_refused(name) -> None:
+def test_guides_of_other_models_are_refused(name) -> None:
     model = make_model()
     for guide in ("taylor", TaylorGuide):
         with pytest.raises(ConfigError, match=r"guide is .*; expected a guide of this model"):
@@ -38,7 +38,7 @@ def test_what_is_no_guide_of_the_model_is_refused(name) -> None:
         EVALUATIONS[name](model, TaylorGuide(make_model()))
 
 
-def test_transform_refuses_what_is_no_guide() -> None:
+def test_transform_refuses_arguments_that_are_not_guides() -> None:
     with pytest.raises(ConfigError, match=r"guide is 'taylor'; expected a guide"):
         transform("taylor", make_corpus())
 
@@ -52,13 +52,13 @@ def test_transform_refuses_what_is_no_guide() -> None:
         (lambda: DocumentHMC(make_model(), num_chains=1.5), "num_chains is 1.5"),
     ],
 )
-def test_numbers_that_are_not_whole_are_refused(make, message) -> None:
+def test_fractional_numbers_are_refused(make, message) -> None:
     with pytest.raises(ConfigError, match=message):
         make()
 
 
 @pytest.mark.parametrize("what", ["samples", "theta_samples", "theta_mean"])
-def test_no_draws_are_no_posterior(what) -> None:
+def test_a_posterior_needs_at_least_one_draw(what) -> None:
     posterior = TaylorGuide(make_model()).posterior(make_corpus().batch())
     for num_samples in (0, -1, 2.5):
         with pytest.raises(ConfigError, match="num_samples is"):
@@ -66,26 +66,26 @@ def test_no_draws_are_no_posterior(what) -> None:
 
 
 @pytest.mark.parametrize("effort", [{"tolerance": 0.0}, {"max_iterations": 0}])
-def test_a_posterior_is_not_solved_with_an_effort_that_cannot_be(effort) -> None:
+def test_impossible_solver_options_are_refused(effort) -> None:
     guide = TaylorGuide(make_model())
     with pytest.raises(ConfigError, match="expected both positive"):
         guide.posterior(make_corpus().batch(), **effort)
 
 
 @pytest.mark.parametrize("name", EVALUATIONS)
-def test_other_words_are_refused(name) -> None:
+def test_corpora_with_other_words_are_refused(name) -> None:
     model = make_model(vocabulary=("ant", "bee", "dog", "cat"))
     with pytest.raises(ConfigError, match=r"column 2 is 'cat', in the model 'dog'; re-index"):
         EVALUATIONS[name](model, TaylorGuide(model))
 
 
-def test_transform_refuses_other_words() -> None:
+def test_transform_refuses_corpora_with_other_words() -> None:
     guide = TaylorGuide(make_model(vocabulary=("ant", "bee", "dog", "cat")))
     with pytest.raises(ConfigError, match=r"column 2 is 'cat', in the model 'dog'; re-index"):
         transform(guide, make_corpus())
 
 
-def test_a_matrix_of_counts_will_do() -> None:
+def test_a_matrix_of_counts_is_accepted() -> None:
     corpus, model = make_corpus(), make_model()
     counts, topics = corpus.to_scipy(), model.topics.probs
     assert torch.equal(coherence(topics, counts, top_n=3), coherence(topics, corpus, top_n=3))
@@ -98,6 +98,6 @@ def test_a_matrix_of_counts_will_do() -> None:
         coherence(topics, None)
 
 
-def test_words_without_names_are_taken_as_they_are() -> None:
+def test_a_corpus_without_a_vocabulary_is_accepted() -> None:
     guide = TaylorGuide(make_model(vocabulary=None))
     assert transform(guide, make_corpus()).theta.shape == (9, 3)

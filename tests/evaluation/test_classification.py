@@ -1,4 +1,4 @@
-"""Classification beside scikit-learn's own search, scores and confusion matrices."""
+"""Classification against scikit-learn's search, scores and confusion matrices."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def by_hand(theta: Any, labels: Any, train: Any, test: Any, folds: int) -> tuple
     return PENALTIES[best], machines[best].fit(x[train], y[train]).predict(x[test])
 
 
-def test_classifies_as_scikit_learn_does(problem: Any) -> None:
+def test_the_classifier_equals_scikit_learns(problem: Any) -> None:
     theta, labels, splits = problem
     result = classification(theta, labels, splits, penalties=PENALTIES, folds=3)
     assert result.classes == CLASSES
@@ -62,7 +62,7 @@ def test_classifies_as_scikit_learn_does(problem: Any) -> None:
     assert "2 splits, 3 classes" in repr(result)
 
 
-def test_differences_are_split_by_split_and_allow_for_overlap(problem: Any) -> None:
+def test_differences_compare_split_by_split_and_allow_for_overlap(problem: Any) -> None:
     theta, labels, splits = problem
     ours = classification(theta, labels, splits, penalties=[1.0], folds=2)
     other = classification(theta[:, :3], labels, splits, penalties=[1.0], folds=2)
@@ -79,7 +79,7 @@ def test_differences_are_split_by_split_and_allow_for_overlap(problem: Any) -> N
         accuracy_difference(ours, single)
 
 
-def test_labels_may_be_anything_and_order_does_not_matter(problem: Any) -> None:
+def test_labels_of_any_type_work_in_any_order(problem: Any) -> None:
     theta, labels, splits = problem
     numbers = [CLASSES.index(label) for label in labels]
     ours = classification(theta, labels, splits[:1], penalties=[1.0], folds=2)

@@ -1,4 +1,4 @@
-"""Coherence by brute force and beside gensim, and topic diversity."""
+"""Coherence against a count of all pairs and against gensim, and topic diversity."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def corpus() -> Corpus:
 
 
 @pytest.mark.parametrize("measure", ["npmi", "umass"])
-def test_coherence_by_brute_force(corpus: Corpus, measure: str) -> None:
+def test_coherence_equals_a_count_of_all_pairs(corpus: Corpus, measure: str) -> None:
     weights = torch.rand(8, 25, generator=torch.Generator().manual_seed(0))
     weights[0, [3, 4, 5]] = 2.0
     values = coherence(weights, corpus, measure, top_n=7)
@@ -59,7 +59,7 @@ def test_coherence_by_brute_force(corpus: Corpus, measure: str) -> None:
 
 
 @pytest.mark.parametrize("measure", ["npmi", "umass"])
-def test_matrices_positions_and_words_mean_the_same(corpus: Corpus, measure: str) -> None:
+def test_matrices_positions_and_words_give_equal_results(corpus: Corpus, measure: str) -> None:
     weights = np.random.default_rng(1).random((3, 25))
     positions = np.argsort(-weights)[:, :6]
     expected = coherence(weights, corpus, measure, top_n=6)
@@ -68,7 +68,7 @@ def test_matrices_positions_and_words_mean_the_same(corpus: Corpus, measure: str
         torch.testing.assert_close(coherence(topics, corpus, measure, top_n=6), expected)
 
 
-def test_npmi_of_perfect_and_absent_company() -> None:
+def test_npmi_is_one_for_pairs_always_together_and_minus_one_for_pairs_never_together() -> None:
     corpus = Corpus.from_matrix([[1, 1, 0, 1, 0], [2, 1, 0, 1, 0], [0, 0, 1, 1, 0]])
     pairs = [[0, 1], [0, 2], [0, 3], [0, 4], [4, 3]]
     values = coherence(pairs, corpus, "npmi", top_n=2)
@@ -76,7 +76,7 @@ def test_npmi_of_perfect_and_absent_company() -> None:
     torch.testing.assert_close(values, torch.tensor([1.0, -1.0, 0.0, -1.0, -1.0]).double())
 
 
-def test_umass_of_absent_words_is_the_least_value() -> None:
+def test_umass_of_absent_words_is_the_smallest_value() -> None:
     corpus = Corpus.from_matrix([[1, 1, 0, 0], [2, 0, 0, 0], [1, 0, 0, 0]])
     values = coherence([[0, 1], [1, 0], [0, 2], [2, 0], [2, 3]], corpus, "umass", top_n=2)
     expected = torch.log(torch.tensor([2 / 3, 2.0, 1 / 3, 1 / 3, 1 / 3]).double())
@@ -84,7 +84,7 @@ def test_umass_of_absent_words_is_the_least_value() -> None:
     assert bool((values >= math.log(1 / 3)).all())
 
 
-def test_umass_beside_gensim(lee: Corpus) -> None:
+def test_umass_equals_gensims(lee: Corpus) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         models = pytest.importorskip("gensim.models")
@@ -116,7 +116,7 @@ def test_coherent_topics_score_higher(lee: Corpus) -> None:
         assert float(values[0]) > float(values[1]) + 0.3
 
 
-def test_small_vocabularies(corpus: Corpus) -> None:
+def test_small_vocabularies_work(corpus: Corpus) -> None:
     one_word = Corpus.from_matrix([[2], [1]])
     for measure in ("npmi", "umass"):
         assert coherence(torch.ones(2, 1), one_word, measure).tolist() == [0.0, 0.0]
@@ -130,7 +130,7 @@ def test_ties_are_broken_by_position(corpus: Corpus) -> None:
     )
 
 
-def test_topic_diversity() -> None:
+def test_topic_diversity_is_the_share_of_distinct_top_words() -> None:
     assert topic_diversity(torch.eye(4), top_n=1) == 1.0
     assert topic_diversity(torch.ones(4, 10), top_n=5) == 0.25
     assert topic_diversity([["a", "b"], ["b", "c"]]) == 0.75
@@ -154,7 +154,7 @@ def test_topic_diversity() -> None:
         ([[]], {}, "non-empty"),
     ],
 )
-def test_input_that_cannot_be_used(corpus: Corpus, topics, options: dict, message: str) -> None:
+def test_invalid_arguments_are_refused(corpus: Corpus, topics, options: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         coherence(topics, corpus, **options)
 
@@ -166,7 +166,7 @@ def test_words_need_a_vocabulary() -> None:
         topic_diversity([[1]], top_n=0)
 
 
-def test_a_model_stands_for_its_topics(corpus: Corpus) -> None:
+def test_a_model_gives_the_result_of_its_topics(corpus: Corpus) -> None:
     model = ctm(3, corpus.num_words)
     probs = model.topics.mean_probs
     assert torch.equal(coherence(model, corpus, top_n=3), coherence(probs, corpus, top_n=3))

@@ -49,7 +49,9 @@ def test_uniform_topics_have_perplexity_v(corpus: Corpus, predictive: str) -> No
 
 
 @pytest.mark.parametrize("guide_name", ["taylor", "laplace", "blei-lafferty", "khan-bouchard"])
-def test_mode_predictive_by_hand(model: TopicModel, corpus: Corpus, guide_name: str) -> None:
+def test_scores_at_the_mode_equal_a_calculation_by_hand(
+    model: TopicModel, corpus: Corpus, guide_name: str
+) -> None:
     guide = make_guide(guide_name, model)
     result = document_completion(model, guide, corpus, 0.3, seed=4)
     observed, held_out = corpus.hold_out_words(0.3, seed=4)
@@ -66,7 +68,9 @@ def test_mode_predictive_by_hand(model: TopicModel, corpus: Corpus, guide_name: 
 
 @pytest.mark.slow
 @pytest.mark.stat
-def test_mean_and_integrated_predictive_by_sampling(model: TopicModel, corpus: Corpus) -> None:
+def test_mean_and_integrated_scores_equal_averages_over_samples(
+    model: TopicModel, corpus: Corpus
+) -> None:
     # Against draws of the posterior object itself; tolerances are five times what 20,000 draws
     # against 20,000 leave.
     guide = LaplaceGuide(model)
@@ -92,7 +96,7 @@ def test_mean_and_integrated_predictive_by_sampling(model: TopicModel, corpus: C
 
 
 @pytest.mark.slow
-def test_integrated_predictive_is_a_ratio_of_marginals() -> None:
+def test_the_integrated_score_is_a_ratio_of_marginal_likelihoods() -> None:
     # With an exact posterior, log p(held out | observed) = log p(all) − log p(observed); Laplace's
     # is close to exact where tokens are many, and every method of the package must meet there.
     model = make_model(3, covariance=0.5 * torch.eye(3))
@@ -107,7 +111,9 @@ def test_integrated_predictive_is_a_ratio_of_marginals() -> None:
 
 
 @pytest.mark.parametrize("predictive", ["mode", "mean", "integrated"])
-def test_batches_do_not_matter(model: TopicModel, corpus: Corpus, predictive: str) -> None:
+def test_scores_do_not_depend_on_batches(
+    model: TopicModel, corpus: Corpus, predictive: str
+) -> None:
     guide = TaylorGuide(model)
     options = {"theta": predictive, "num_samples": 20}
     whole = document_completion(model, guide, corpus, **options)
@@ -115,7 +121,9 @@ def test_batches_do_not_matter(model: TopicModel, corpus: Corpus, predictive: st
     torch.testing.assert_close(whole.log_predictive, parts.log_predictive, atol=1e-6, rtol=0)
 
 
-def test_empty_and_one_token_documents_have_no_say(model: TopicModel, corpus: Corpus) -> None:
+def test_documents_with_fewer_than_two_tokens_are_left_out(
+    model: TopicModel, corpus: Corpus
+) -> None:
     result = document_completion(model, TaylorGuide(model), corpus)
     assert result.log_predictive[:2].tolist() == [0.0, 0.0]
     assert result.held_out_tokens[:3].tolist() == [0, 0, 1]
@@ -124,7 +132,7 @@ def test_empty_and_one_token_documents_have_no_say(model: TopicModel, corpus: Co
         document_completion(model, TaylorGuide(model), short)
 
 
-def test_completion_perplexity_takes_arrays_and_weights(corpus: Corpus) -> None:
+def test_completion_perplexity_accepts_arrays_and_normalises_them(corpus: Corpus) -> None:
     rng = np.random.default_rng(0)
     theta = rng.dirichlet(np.ones(5), corpus.num_docs)
     topics = rng.dirichlet(np.ones(NUM_WORDS), 5)
@@ -137,7 +145,7 @@ def test_completion_perplexity_takes_arrays_and_weights(corpus: Corpus) -> None:
     assert tensors.perplexity == pytest.approx(expected, rel=1e-12)
 
 
-def test_standard_error_is_the_jackknife_s(corpus: Corpus) -> None:
+def test_the_standard_error_equals_the_jackknifes(corpus: Corpus) -> None:
     # The delta method and the jackknife of a ratio agree to order 1/num_docs.
     rng = np.random.default_rng(1)
     theta = rng.dirichlet(np.ones(5), corpus.num_docs)
@@ -151,7 +159,7 @@ def test_standard_error_is_the_jackknife_s(corpus: Corpus) -> None:
     assert result.standard_error == pytest.approx(jackknife, rel=0.05)
 
 
-def test_standard_error_of_one_document_is_infinite() -> None:
+def test_the_standard_error_of_a_single_document_is_infinite() -> None:
     value, error = per_token(torch.tensor([-6.0, 0.0]), torch.tensor([3, 0]))
     assert (value, error) == (-2.0, math.inf)
 
@@ -169,19 +177,19 @@ def test_standard_error_of_one_document_is_infinite() -> None:
         (np.eye(3, 2)[[0, 1, 0]], np.ones((2, 4)) - np.eye(2, 4, 1), "word 1 of document 2 has"),
     ],
 )
-def test_proportions_and_topics_that_cannot_be_used(theta, topics, message: str) -> None:
+def test_invalid_proportions_and_topics_are_refused(theta, topics, message: str) -> None:
     held_out = Corpus.from_matrix([[1, 0, 0, 0], [1, 2, 0, 0], [0, 3, 0, 0]])
     with pytest.raises(ConfigError, match=message):
         completion_perplexity(theta, topics, held_out)
 
 
-def test_tiny_probabilities_are_not_taken_for_zero() -> None:
+def test_tiny_probabilities_differ_from_zero() -> None:
     held_out = Corpus.from_matrix([[0, 100]])
     result = completion_perplexity([[1.0]], [[1.0, 1e-30]], held_out)
     assert result.nats_per_token == pytest.approx(math.log(1e-30))
 
 
-def test_unigram_perplexity() -> None:
+def test_unigram_perplexity_uses_smoothed_word_frequencies() -> None:
     train = Corpus.from_matrix([[3, 1, 0], [1, 0, 0]], vocabulary=["a", "b", "c"])
     held_out = Corpus.from_matrix([[1, 1, 1], [0, 0, 0]], vocabulary=["a", "b", "c"])
     result = unigram_perplexity(train, held_out, smoothing=1.0)
@@ -197,7 +205,7 @@ def test_unigram_perplexity() -> None:
         unigram_perplexity(train, other)
 
 
-def test_one_word_vocabulary_is_certain() -> None:
+def test_a_vocabulary_of_one_word_has_perplexity_one() -> None:
     corpus = Corpus.from_matrix([[4], [2]])
     assert unigram_perplexity(corpus, corpus).perplexity == 1.0
     model = ctm(2, 1, dtype="float64")
@@ -205,7 +213,7 @@ def test_one_word_vocabulary_is_certain() -> None:
     assert result.perplexity == pytest.approx(1.0)
 
 
-def test_a_fitted_topic_model_beats_unigrams_where_there_are_topics(
+def test_a_fitted_topic_model_beats_unigrams_on_documents_with_topics(
     model: TopicModel, corpus: Corpus
 ) -> None:
     held_out = corpus.hold_out_words()
@@ -223,13 +231,13 @@ def test_a_fitted_topic_model_beats_unigrams_where_there_are_topics(
         ({"seed": -1}, "seed is -1"),
     ],
 )
-def test_settings_that_cannot_be_used(
+def test_invalid_settings_are_refused(
     model: TopicModel, corpus: Corpus, settings: dict, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         document_completion(model, TaylorGuide(model), corpus, **settings)
 
 
-def test_guide_of_another_model(model: TopicModel, corpus: Corpus) -> None:
+def test_a_guide_of_another_model_is_refused(model: TopicModel, corpus: Corpus) -> None:
     with pytest.raises(IncompatibleGuideError, match="another model"):
         document_completion(model, TaylorGuide(make_model()), corpus)

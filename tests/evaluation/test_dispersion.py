@@ -43,7 +43,7 @@ def test_dispersion_is_pearsons_statistic_over_its_degrees_of_freedom(fitted, mo
 
 
 @pytest.mark.stat
-def test_dispersion_is_one_of_a_model_that_is_right(fitted) -> None:
+def test_the_dispersion_of_a_correct_model_is_one(fitted) -> None:
     model, guide, _ = fitted
     corpus, _ = model.generate([200] * 2000, seed=1)
     found = residual_dispersion(model, guide, corpus, max_documents=2000)
@@ -65,7 +65,7 @@ def test_too_few_documents_are_refused(fitted) -> None:
         residual_dispersion(model, guide, corpus[:2])
 
 
-def test_exclusivity_is_its_formula() -> None:
+def test_exclusivity_equals_its_formula() -> None:
     topics = torch.tensor([[0.6, 0.3, 0.1], [0.6, 0.1, 0.3]])
     # Topic 0: ranks by probability 3, 2, 1; by share 2 (one half), 3 (three quarters), 1.
     first = 1 / (0.7 / (2 / 3) + 0.3 / 1.0)

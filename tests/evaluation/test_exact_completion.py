@@ -1,4 +1,4 @@
-"""The fair evaluator against quadrature over theta, enumeration, and what must not matter."""
+"""Exact document completion against quadrature and enumeration, and its invariances."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def check(result: CompletionResult, expected: np.ndarray, times: int) -> None:
 @pytest.mark.slow
 @pytest.mark.stat
 @pytest.mark.parametrize("num_topics", [2, 3])
-def test_a_dirichlet_prior_against_quadrature(num_topics: int) -> None:
+def test_scores_of_a_dirichlet_prior_equal_quadrature(num_topics: int) -> None:
     alpha, topics = ALPHA[num_topics], TOPICS[num_topics]
     points = dirichlet.quadrature(alpha, float(OBSERVED.sum(1).max()))
     expected = score_at(means(*points, topics), topics)
@@ -107,7 +107,7 @@ def test_a_dirichlet_prior_against_quadrature(num_topics: int) -> None:
 @pytest.mark.slow
 @pytest.mark.stat
 @pytest.mark.parametrize("num_topics", [2, 3])
-def test_a_logistic_normal_prior_against_quadrature(num_topics: int) -> None:
+def test_scores_of_a_logistic_normal_prior_equal_quadrature(num_topics: int) -> None:
     loc, covariance, topics = (x[num_topics] for x in (LOC, COVARIANCE, TOPICS))
     expected = score_at(means(*normal_points(loc, covariance), topics), topics)
     check(completion_of((loc, covariance), topics, hold_out(50), tolerance=0.1), expected, 50)
@@ -119,7 +119,7 @@ def test_a_logistic_normal_prior_against_quadrature(num_topics: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.stat
-def test_a_dirichlet_prior_against_enumeration() -> None:
+def test_scores_of_a_dirichlet_prior_equal_enumeration() -> None:
     alpha, topics = ALPHA[3], TOPICS[3]
     theta = np.full((4, 3), 1 / 3)  # nothing is held out of the last
     theta[:3] = enumerated_means(alpha, topics, OBSERVED[:3])
@@ -142,7 +142,7 @@ def enumerated_means(alpha: np.ndarray, topics: np.ndarray, observed: np.ndarray
 
 @pytest.mark.slow
 @pytest.mark.stat
-def test_the_claimed_error_holds_for_the_total_and_not_for_every_document() -> None:
+def test_the_reported_error_holds_for_the_total_score() -> None:
     rng = np.random.default_rng(1)
     num_docs, num_words, alpha, times = 200, 12, np.full(3, 0.05), 12
     topics = rng.dirichlet(np.full(num_words, 0.1), 3) * 0.97 + 0.03 / num_words
@@ -194,7 +194,7 @@ def test_chains_are_doubled_until_they_are_within_the_tolerance() -> None:
 
 
 @pytest.mark.slow
-def test_models_are_scored_as_their_prior_and_topics_are() -> None:
+def test_a_model_scores_like_its_prior_and_topics() -> None:
     options = {"tolerance": 1.0, "num_samples": 5}
     pairs = [
         (ALPHA[3], lda(3, NUM_WORDS, concentration=torch.from_numpy(ALPHA[3]), **_topics())),
@@ -222,7 +222,7 @@ def _topics() -> dict[str, object]:
 
 
 @pytest.mark.slow
-def test_the_modes_are_where_the_gradient_vanishes() -> None:
+def test_the_gradient_is_zero_at_the_modes() -> None:
     topics = torch.from_numpy(TOPICS[3])
     result = completion_of(ALPHA[3], topics, hold_out(), "mode")
     assert result.theta == "mode"
@@ -258,7 +258,7 @@ def test_a_document_scores_the_same_in_every_batch() -> None:
         torch.testing.assert_close(whole.rhat, parts.rhat)
 
 
-def test_the_tokens_must_be_those_that_were_frozen() -> None:
+def test_other_tokens_than_the_frozen_ones_are_refused() -> None:
     frozen = hold_out().fingerprint()
     result = completion_of(ALPHA[3], TOPICS[3], hold_out(), tolerance=1.0, fingerprint=frozen)
     assert isinstance(result, ExactCompletion)
@@ -309,14 +309,14 @@ def test_differences_are_paired() -> None:
         (ALPHA[3], TOPICS[3], {"num_samples": 3}, "num_samples"),
     ],
 )
-def test_what_cannot_be_used_is_named(prior, topics, options, message) -> None:
+def test_invalid_arguments_are_named(prior, topics, options, message) -> None:
     with pytest.raises(ConfigError, match=message):
         completion_of(prior, topics, hold_out(), **options)
     with pytest.raises(ConfigError, match="the hold-out that"):
         completion_of(ALPHA[3], TOPICS[3], hold_out().corpus)
 
 
-def test_rhat_tells_chains_that_have_met_from_those_that_have_not() -> None:
+def test_rhat_separates_chains_that_agree_from_chains_that_differ() -> None:
     draws = torch.randn(4, 500, 3, generator=torch.Generator().manual_seed(0)).double()
     draws[0, :, 1] += 1.0
     draws[:, :, 2] = 5.0
@@ -326,7 +326,7 @@ def test_rhat_tells_chains_that_have_met_from_those_that_have_not() -> None:
     assert float(rhat[2]) == 1.0
 
 
-def test_other_tokens_of_the_same_number_are_no_pair() -> None:
+def test_results_of_different_tokens_cannot_be_paired() -> None:
     corpus = Corpus.from_matrix(np.random.default_rng(0).poisson(2.0, (12, 8)))
     model = ctm(3, 8)
     guide = TaylorGuide(model)

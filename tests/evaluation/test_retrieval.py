@@ -1,4 +1,4 @@
-"""Retrieval beside scikit-learn's metrics, and each similarity by its definition."""
+"""Retrieval against scikit-learn's metrics, and similarities against their definitions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def problem() -> tuple[torch.Tensor, np.ndarray[Any, Any], np.ndarray[Any, Any]]
 
 
 @pytest.mark.parametrize("ties", [True, False])
-def test_judges_rankings_as_scikit_learn_does(problem: Any, ties: bool) -> None:
+def test_average_precision_equals_scikit_learns(problem: Any, ties: bool) -> None:
     scores, queries, documents = problem
     if not ties:
         scores = scores + torch.rand(scores.shape, generator=torch.Generator().manual_seed(0))
@@ -66,7 +66,9 @@ def test_judges_rankings_as_scikit_learn_does(problem: Any, ties: bool) -> None:
     assert "11 queries" in repr(result)
 
 
-def test_chunks_of_queries_change_nothing(problem: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_do_not_depend_on_chunks_of_queries(
+    problem: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scores, queries, documents = problem
     asked: list[slice] = []
 
@@ -94,7 +96,7 @@ def model() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Corpus, Corpus]:
     return queries, documents, topics, first, second
 
 
-def test_likelihood_is_the_words_given_the_query(model: Any) -> None:
+def test_by_likelihood_is_the_log_probability_of_the_words_given_the_query(model: Any) -> None:
     theta, _, topics, _, documents = model
     rows = slice(1, 3)
     counts = documents.to_scipy().toarray()
@@ -110,7 +112,7 @@ def test_likelihood_is_the_words_given_the_query(model: Any) -> None:
     np.testing.assert_allclose(by_likelihood(theta, topics, documents)(rows), total / lengths)
 
 
-def test_likelihood_of_a_word_that_no_topic_has_is_finite(model: Any) -> None:
+def test_by_likelihood_is_finite_for_a_word_outside_every_topic(model: Any) -> None:
     theta, _, topics, _, documents = model
     topics = topics.clone()
     topics[:, 0] = 0.0
@@ -120,7 +122,7 @@ def test_likelihood_of_a_word_that_no_topic_has_is_finite(model: Any) -> None:
     assert float(scores[:, ~without].max()) < float(scores[:, without].min())
 
 
-def test_proportions_by_cosine_and_hellinger(model: Any) -> None:
+def test_cosine_and_hellinger_equal_their_formulas(model: Any) -> None:
     first, second = model[:2]
     rows = slice(0, 3)
     expected = cosine_similarity(first.numpy(), second.numpy())
@@ -133,7 +135,7 @@ def test_proportions_by_cosine_and_hellinger(model: Any) -> None:
     np.testing.assert_allclose(by_hellinger(first, 2 * second)(rows), affinity)
 
 
-def test_tfidf_weighs_by_the_documents(model: Any) -> None:
+def test_tfidf_weights_come_from_the_ranked_documents(model: Any) -> None:
     queries, documents = model[3:]
     weights = TfidfTransformer().fit(documents.to_scipy())
     expected = cosine_similarity(
@@ -144,7 +146,7 @@ def test_tfidf_weighs_by_the_documents(model: Any) -> None:
     assert float(scores[:, 1].abs().max()) == 0.0  # the empty document
 
 
-def test_differences_are_query_by_query(problem: Any) -> None:
+def test_differences_compare_query_by_query(problem: Any) -> None:
     scores, queries, documents = problem
     ours = retrieval(lambda rows: scores[rows], queries, documents)
     other = retrieval(lambda rows: -scores[rows], queries, documents)
@@ -158,7 +160,7 @@ def test_differences_are_query_by_query(problem: Any) -> None:
         average_precision_difference(ours, few)
 
 
-def test_never_holds_all_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_of_all_scores_is_never_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MODULE, "_MAX_NUMBERS", 2000)
     most = 0
 
@@ -194,7 +196,7 @@ def test_wrong_arguments_are_refused(problem: Any, change: dict[str, Any], messa
         retrieval(**given)
 
 
-def test_shapes_that_do_not_fit_are_refused(model: Any) -> None:
+def test_wrong_shapes_are_refused(model: Any) -> None:
     theta, documents, topics, asked, counts = model
     with pytest.raises(ConfigError, match="topics has shape"):
         by_likelihood(theta, topics[:, :5], counts)

@@ -1,4 +1,4 @@
-"""Pictures of correlations show what the model says, and their labels do not overlap."""
+"""Plots of correlations show the model's numbers, with labels that do not overlap."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_colours_run_from_blue_over_near_white_to_orange():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_topics", [2, 3, 25])
-def test_every_size_has_a_picture(num_topics, tmp_path):
+def test_plots_work_for_every_number_of_topics(num_topics, tmp_path):
     model = make_model(num_topics)
     for name, ax in (("map", correlation_heatmap(model)), ("graph", correlation_graph(model))):
         ax.figure.savefig(tmp_path / f"{name}.png", dpi=40)
@@ -107,7 +107,7 @@ def test_names_in_the_graph_do_not_overlap(num_topics):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("num_topics", "figsize"), [(15, (9.4, 4.6)), (25, (12, 6))])
-def test_long_names_cover_neither_names_nor_circles(num_topics, figsize):
+def test_long_names_cover_no_other_names_or_circles(num_topics, figsize):
     model = make_model(num_topics)
     _, axes = plt.subplots(1, 2, figsize=figsize, width_ratios=(1.75, 1), layout="constrained")
     names = [f"{k} hollingworth firefighters" for k in range(num_topics)]
@@ -125,7 +125,7 @@ def test_long_names_cover_neither_names_nor_circles(num_topics, figsize):
         assert not covers[np.arange(num_topics) != k].any()
 
 
-def test_pictures_go_into_given_axes():
+def test_plots_can_use_existing_axes():
     model = make_model()
     _, axes = plt.subplots(1, 2)
     assert correlation_heatmap(model, ax=axes[0]) is axes[0]
@@ -144,7 +144,7 @@ def test_weak_correlations_stay_pale_and_have_no_line():
     assert "no correlation of 0.1 or more" in {text.get_text() for text in ax.texts}
 
 
-def test_the_weakest_line_is_as_strong_as_asked():
+def test_lines_have_at_least_the_requested_correlation():
     model = make_model()
     correlation = model.topic_correlation().numpy()
     pairs = np.sort(correlation[np.triu_indices(6, 1)])[::-1]
@@ -158,7 +158,7 @@ def test_the_weakest_line_is_as_strong_as_asked():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_topics", [10, 100])
-def test_names_in_the_heat_map_can_be_read(num_topics):
+def test_names_in_the_heat_map_are_readable(num_topics):
     ax = correlation_heatmap(make_model(num_topics))
     ax.figure.canvas.draw()
     labels = ax.get_yticklabels()
@@ -168,7 +168,7 @@ def test_names_in_the_heat_map_can_be_read(num_topics):
         assert not any(a.overlaps(b) for a, b in itertools.pairwise(boxes))
 
 
-def test_lines_and_topics_lie_inside_the_picture():
+def test_lines_and_topics_lie_inside_the_axes():
     ax = correlation_graph(make_model(30), num_edges=60, min_correlation=0)
     (left, right), (low, high) = ax.get_xlim(), ax.get_ylim()
     for line in ax.lines:

@@ -1,4 +1,4 @@
-"""Pictures of documents show what the posterior says."""
+"""Plots of documents show means and intervals of the posterior."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch_lntm.plotting import (
 )
 
 
-def test_document_proportions_are_the_posteriors():
+def test_document_proportions_show_means_and_quantiles_of_the_posterior():
     model = make_model()
     posterior = lntm.guides.LaplaceGuide(model).posterior(small_corpus().batch())
     ax = document_proportions(
@@ -37,7 +37,7 @@ def test_document_proportions_are_the_posteriors():
     assert np.array_equal(last, again)
 
 
-def test_document_proportions_of_a_dirichlet_are_its_own():
+def test_document_proportions_of_a_dirichlet_equal_its_marginals():
     model = lntm.models.lda(6, len(WORDS), concentration=0.7)
     posterior = lntm.guides.DirichletGuide(model).posterior(small_corpus().batch())
     ax = document_proportions(posterior, 2, level=0.9, num_topics=None, num_samples=20_000)
@@ -53,7 +53,7 @@ def test_document_proportions_of_a_dirichlet_are_its_own():
         assert (np.abs(found - probability) < 6 * np.sqrt(0.05 * 0.95 / 20_000)).all()
 
 
-def test_document_proportions_of_draws_are_of_a_document_of_the_corpus():
+def test_document_proportions_accept_draws_of_a_corpus():
     corpus = small_corpus()
     guide = lntm.guides.LaplaceGuide(make_model())
     draws = lntm.inference.theta_draws(guide, corpus, 5)
@@ -65,7 +65,7 @@ def test_document_proportions_of_draws_are_of_a_document_of_the_corpus():
         document_proportions(draws, len(corpus))
 
 
-def test_draws_of_one_document_are_those_of_the_batch():
+def test_draws_of_one_document_equal_draws_of_the_batch():
     posterior = lntm.guides.LaplaceGuide(make_model()).posterior(small_corpus().batch())
     position, draws = posterior.document_draws(2, num_samples=7, seed=3)
     assert position == 2

@@ -1,4 +1,4 @@
-"""Where topics lie, and which way lines take."""
+"""Positions of topics in a graph, and lines between them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch_lntm.plotting.graph_layout import TOPIC_WIDTH, lay_out_topics, route_
 ROOM = np.full((10, 2), [TOPIC_WIDTH / 2, 0.3])
 
 
-def test_a_line_with_nothing_in_its_way_is_straight():
+def test_a_line_without_obstacles_is_straight():
     points = np.array([[0.0, 0.0], [4.0, 2.0], [0.0, 2.0], [4.0, 0.0]])
     line = route_line(points, 0, 1)
     np.testing.assert_allclose(line[0], points[0])
@@ -20,7 +20,7 @@ def test_a_line_with_nothing_in_its_way_is_straight():
 
 
 @pytest.mark.parametrize("offset", [-0.1, 0.1])
-def test_a_line_bends_around_a_topic_in_its_way(offset):
+def test_a_line_bends_around_a_topic(offset):
     points = np.array([[0.0, 0.0], [5.0, 0.0], [2.5, offset]])
     line = route_line(points, 0, 1)
     gap = line - points[2]
@@ -29,13 +29,13 @@ def test_a_line_bends_around_a_topic_in_its_way(offset):
     np.testing.assert_allclose(line[[0, -1]], points[:2])
 
 
-def test_a_line_that_meets_topics_every_way_stays_nearly_straight():
+def test_a_line_with_topics_on_every_side_stays_nearly_straight():
     wall = np.stack([np.full(60, 2.0), np.linspace(-5, 5, 60)], 1)
     points = np.concatenate([[[0.0, 0.0], [4.0, 0.0]], wall])
     assert np.abs(route_line(points, 0, 1)[:, 1]).max() < 1.0
 
 
-def test_topics_without_a_line_stand_in_rows_below_the_others():
+def test_topics_without_a_line_are_in_rows_at_the_bottom():
     correlation = np.eye(9)
     correlation[0, 1] = correlation[1, 0] = 0.8
     width = 3 * TOPIC_WIDTH + 0.1
@@ -51,7 +51,7 @@ def test_topics_without_a_line_stand_in_rows_below_the_others():
     np.testing.assert_allclose(np.diff(first[:, 0]), TOPIC_WIDTH)
 
 
-def test_all_or_no_topics_may_have_a_line():
+def test_layouts_work_if_all_or_none_of_the_topics_have_a_line():
     for height in (None, 5.0):
         assert np.isfinite(lay_out_topics(np.eye(3), [], [0, 1, 2], ROOM, 5.0, height)).all()
         assert np.isfinite(lay_out_topics(np.eye(3), [0, 1, 2], [], ROOM, 5.0, height)).all()

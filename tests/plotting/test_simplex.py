@@ -1,4 +1,4 @@
-"""The triangle shows where the draws are."""
+"""The simplex plot shows draws at their proportions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def cells(ax):
     return found.get_offsets(), found.get_array()
 
 
-def test_draws_are_where_their_proportions_say():
+def test_draws_lie_at_their_proportions():
     corner = torch.eye(3)
     third = torch.full((3,), 1 / 3)
     draws = torch.cat([corner[:1].expand(50, 3), corner[2:].expand(7, 3), third.expand(20, 3)])
@@ -43,12 +43,12 @@ def test_draws_are_where_their_proportions_say():
         (torch.eye(3), {"point": torch.full((2,), 0.5)}),
     ],
 )
-def test_other_than_three_topics_are_refused(draws, options):
+def test_two_or_four_topics_are_refused(draws, options):
     with pytest.raises(ConfigError, match="expected draws"):
         simplex_plot(draws, **options)
 
 
-def test_the_style_is_the_palette():
+def test_the_style_sets_the_palette():
     with mpl.rc_context():
         use_style()
         _, ax = mpl.pyplot.subplots()

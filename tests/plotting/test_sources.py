@@ -1,4 +1,4 @@
-"""Pictures of sources show their loadings, with names that can be read."""
+"""Plots of sources show loadings with readable names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch_lntm.plotting import (
 )
 
 
-def test_source_plot_shows_the_ends_of_the_centred_columns():
+def test_the_source_plot_shows_the_largest_centred_loadings():
     model = make_factor_model()
     ax = source_plot(model, num_topics=2, num_words=3)
     mixing = model.prior.mixing.detach().double().numpy()
@@ -39,7 +39,7 @@ def test_source_plot_shows_the_ends_of_the_centred_columns():
     assert colours[1:5] == ["#c25b00", "#c25b00", "#2166ac", "#2166ac"]
 
 
-def test_source_plot_of_one_source_and_few_topics():
+def test_the_source_plot_can_show_one_source_and_few_topics():
     model = make_factor_model(2, 1)
     ax = source_plot(model, 0)
     widths = [bar.get_width() for bar in ax.patches][1:]
@@ -56,7 +56,7 @@ def test_source_plot_of_one_source_and_few_topics():
 @pytest.mark.parametrize(
     "words", [WORDS, tuple(f"$unpronounceable{'w' * v}$" for v in range(len(WORDS)))]
 )
-def test_names_in_the_source_plot_are_whole_and_apart(num_topics, num_sources, words):
+def test_names_in_the_source_plot_are_complete_and_do_not_overlap(num_topics, num_sources, words):
     ax = source_plot(make_factor_model(num_topics, num_sources, words), num_words=6)
     ax.figure.canvas.draw()
     picture = ax.figure.bbox

@@ -1,4 +1,4 @@
-"""Names of topics, and what is said where nothing can be drawn."""
+"""Names of topics, and errors of plots."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torch_lntm.plotting import (
 )
 
 
-def test_labels():
+def test_default_labels_are_numbers_and_words():
     model = make_model()
     top = model.topics.probs[2].detach().topk(2).indices.tolist()
     assert topic_labels(model)[2] == f"2 {WORDS[top[0]]} {WORDS[top[1]]}"
@@ -45,7 +45,7 @@ def test_labels():
         (lambda m, p: source_plot(make_factor_model(), num_words=0), "num_words is 0"),
     ],
 )
-def test_what_cannot_be_drawn_is_said(draw, message):
+def test_invalid_arguments_are_refused(draw, message):
     model = make_model()
     corpus = lntm.Corpus.from_matrix(np.ones((2, len(WORDS))))
     posterior = lntm.guides.TaylorGuide(model).posterior(corpus.batch())

@@ -1,4 +1,4 @@
-"""Documents in groups of a column's values."""
+"""Groups of documents by a metadata column."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def grouped(values):
     return group_documents("x", corpus.metadata["x"])
 
 
-def test_names_are_groups_the_largest_first():
+def test_names_form_groups_the_largest_first():
     groups = grouped(["b", "a", None, "b"])
     assert groups.names == ("b", "a")
     assert groups.codes.tolist() == [0, 1, -1, 0]
@@ -22,7 +22,7 @@ def test_names_are_groups_the_largest_first():
     assert not groups.ordered
 
 
-def test_of_many_names_the_rest_are_together():
+def test_rare_names_share_a_group():
     names = [f"n{i:02}" for i in range(20)] + ["n19"]
     groups = grouped(names)
     assert groups.names == ("n19", *(f"n{i:02}" for i in range(10)), "other (9)")
@@ -30,14 +30,14 @@ def test_of_many_names_the_rest_are_together():
     assert groups.codes[18] == 11
 
 
-def test_few_numbers_are_groups_on_an_axis():
+def test_few_different_numbers_form_groups_on_an_axis():
     groups = grouped([3.0, 1.5, float("nan"), 3.0])
     assert groups.names == ("1.5", "3")
     assert groups.codes.tolist() == [1, 0, -1, 1]
     assert groups.positions.tolist() == [1.5, 3.0]
 
 
-def test_many_numbers_are_cut_into_bins_of_as_many_documents():
+def test_many_numbers_form_bins_with_equal_numbers_of_documents():
     groups = grouped(list(range(100)))
     assert len(groups.names) == 10
     assert np.bincount(groups.codes).tolist() == [10] * 10
@@ -54,7 +54,7 @@ def test_many_numbers_are_cut_into_bins_of_as_many_documents():
         (["1901-01-03", "2008-04-01", "1902-12-31"], ("1901 to 1903", "2006 to 2008"), [0, 1, 0]),
     ],
 )
-def test_dates_are_groups_by_the_period_that_suits_them(dates, names, codes):
+def test_dates_form_groups_by_a_suitable_period(dates, names, codes):
     # The second: 2008-01 to 2008-04 is 92 days, more than 36, and 4 months.
     groups = grouped(dates)
     assert groups.names == names
@@ -63,7 +63,7 @@ def test_dates_are_groups_by_the_period_that_suits_them(dates, names, codes):
 
 
 @pytest.mark.parametrize("odd", ["2008-13-01", "2008-01-03x", "in 2008-01"])
-def test_what_is_no_date_is_a_name(odd):
+def test_a_text_that_is_not_a_date_is_a_name(odd):
     assert not grouped(["2008-01-01", odd]).ordered
 
 
@@ -100,7 +100,7 @@ def test_numbers_are_skewed_if_half_of_them_lie_in_a_tenth(values, skewed):
     assert is_skewed(values) is skewed
 
 
-def test_columns_that_tell_documents_apart_are_not_for_groups():
+def test_columns_of_ids_do_not_group_documents():
     num_docs = 60
     corpus = lntm.Corpus.from_matrix(
         np.ones((num_docs, 2), int),

@@ -1,4 +1,4 @@
-"""Words that label topics, against their formulas, and documents that represent them."""
+"""Labels of topics against their formulas, and representative documents."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TOTALS = np.array([100, 40, 50, 2])
         (["one"], ["one"]),
     ],
 )
-def test_a_name_has_no_two_words_that_begin_alike(words, said) -> None:
+def test_words_of_a_name_begin_differently(words, said) -> None:
     assert distinct_words(words, 2) == said
 
 
@@ -45,7 +45,7 @@ def test_names_of_topics_skip_inflections() -> None:
     assert topic_labels(model, 3) == ["0 file disk files"]
 
 
-def test_lift_and_score_are_their_formulas() -> None:
+def test_lift_and_score_equal_their_formulas() -> None:
     lift = word_scores(TOPICS, TOTALS, "lift")
     np.testing.assert_allclose(lift[0, 1], np.log(0.4 / (40 / 192)))
     score = word_scores(TOPICS, TOTALS, "score")
@@ -56,7 +56,7 @@ def test_lift_and_score_are_their_formulas() -> None:
     assert np.isfinite(never[:, :3]).all()
 
 
-def test_frex_is_the_harmonic_mean_of_ranks() -> None:
+def test_frex_equals_the_harmonic_mean_of_ranks() -> None:
     """By hand; of "rare" James and Stein leave 1/2 + (1 - lambda)(50/51 - 1/2)."""
     share = 0.05 / 0.051
     shrinkage = 2 * share * (1 - share) / 1 / (2 * (share - 0.5) ** 2)
@@ -70,13 +70,13 @@ def test_frex_is_the_harmonic_mean_of_ranks() -> None:
     np.testing.assert_allclose(found[0], expected)
 
 
-def test_exclusivity_of_words_that_occur_once_says_nothing() -> None:
+def test_exclusivity_of_words_with_one_token_is_uniform() -> None:
     found = word_scores(TOPICS, np.array([100, 40, 50, 1]), "frex", frequency_weight=0.0)
     # The rare word ties with the one of both topics alike, behind "tax".
     np.testing.assert_allclose(found[0], np.array([2.5, 4, 1, 2.5]) / 4)
 
 
-def test_labels_are_words() -> None:
+def test_labels_are_the_best_words_by_each_measure() -> None:
     counts = np.array([[50, 40, 0, 1], [50, 0, 50, 1]])
     corpus = lntm.Corpus.from_matrix(counts, WORDS)
     model = lntm.models.ctm(
@@ -100,7 +100,7 @@ def test_labels_are_words() -> None:
         ({"frequency_weight": 1.5}, "frequency_weight is 1.5"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(options, match) -> None:
+def test_invalid_settings_are_refused(options, match) -> None:
     with pytest.raises(ConfigError, match=match):
         word_scores(TOPICS, TOTALS, **options)
     with pytest.raises(ConfigError, match="totals of"):
@@ -118,7 +118,7 @@ def make_found() -> DocumentTopics:
     )
 
 
-def test_documents_that_represent_topics() -> None:
+def test_representative_documents_have_the_largest_shares() -> None:
     found = representative_documents(make_found(), num_docs=2)
     assert [(one.topic, one.document) for one in found] == [(0, 1), (0, 2), (1, 0), (1, 2)]
     assert found[0].share == pytest.approx(0.9)

@@ -1,4 +1,4 @@
-"""Places of topics in a picture."""
+"""Layout of topics in a plane."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from scipy.spatial.distance import pdist, squareform
 from torch_lntm.reports.layout import avoid_overlaps, name_lines, plane_coordinates
 
 
-def test_places_reproduce_distances_of_the_plane():
+def test_coordinates_reproduce_distances_of_the_plane():
     points = np.random.default_rng(0).normal(size=(12, 2))
     distance = squareform(pdist(points))
     assert squareform(pdist(plane_coordinates(distance))) == pytest.approx(distance, abs=1e-4)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 8])
-def test_few_topics_and_topics_at_one_place_have_places(size):
+def test_few_or_identical_topics_have_coordinates(size):
     for distance in (np.zeros((size, size)), 1.0 - np.eye(size)):
         points = plane_coordinates(distance)
         assert points.shape == (size, 2)
@@ -30,7 +30,7 @@ def test_a_long_name_has_a_line_for_each_word():
     assert name_lines("", 16) == ("",)
 
 
-def test_a_picture_is_as_high_as_asked_where_topics_find_room():
+def test_a_picture_keeps_its_height_if_the_topics_fit():
     points = np.random.default_rng(0).normal(size=(5, 2))
     room = np.full((5, 2), 10.0)
     assert avoid_overlaps(points, room, 400.0, 100.0)[1] == 100.0

@@ -1,4 +1,4 @@
-"""The report page: complete, alone, safe with any text, and the same in a browser."""
+"""The report page is complete, self-contained, safe for any text, and works in a browser."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def page(html):
     return Page(html)
 
 
-def test_the_page_has_its_parts_and_links_that_lead_somewhere(page):
+def test_the_page_has_all_sections_and_every_link_has_a_target(page):
     ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
     assert len(ids) == len(set(ids))
     parts = ["topics", "map", "correlations", "prevalence", "each", "scores", "settings", "cite"]
@@ -80,7 +80,7 @@ def test_the_page_has_its_parts_and_links_that_lead_somewhere(page):
     assert all(link.startswith("#") for link in links)
 
 
-def test_the_page_needs_nothing_else(page, html):
+def test_the_page_loads_nothing_from_outside(page, html):
     assert not page.all("link")
     assert not page.all("img")
     assert not page.all("iframe")
@@ -89,7 +89,7 @@ def test_the_page_needs_nothing_else(page, html):
     assert len(html.encode()) < 200_000
 
 
-def test_no_text_of_documents_becomes_markup(page):
+def test_texts_of_documents_are_escaped(page):
     assert len(page.all("script")) == 1
     for _, attributes in page.elements:
         assert not [name for name in attributes if name.startswith("on")]
@@ -106,7 +106,7 @@ def test_no_text_of_documents_becomes_markup(page):
     assert "script-src 'sha256-" in policy
 
 
-def test_the_page_can_be_read_without_seeing_it(page):
+def test_screen_readers_can_read_the_page(page):
     assert page.all("html") == [{"lang": "en"}]
     levels = [int(tag[1]) for tag, _ in page.elements if re.fullmatch("h[1-6]", tag)]
     assert levels[0] == 1
@@ -121,7 +121,7 @@ def test_the_page_can_be_read_without_seeing_it(page):
     assert {"main", "header", "nav"} <= {tag for tag, _ in page.elements}
 
 
-def test_numbers_are_those_of_the_summary(known, page):
+def test_numbers_equal_the_summarys(known, page):
     guide, corpus = known
     found = lntm.reports.summarise_corpus(guide, corpus, ["party"])
     cells = " ".join(page.said("td"))
@@ -138,7 +138,7 @@ def test_numbers_are_those_of_the_summary(known, page):
     assert "512.25" in page.said("td")
 
 
-def test_the_documents_with_most_of_a_topic_represent_it(known, html):
+def test_documents_with_the_largest_share_represent_a_topic(known, html):
     guide, corpus = known
     theta = lntm.reports.summarise_corpus(guide, corpus).documents.theta
     section = html.split('id="topic-1"')[1].split("</details>")[0]
@@ -147,7 +147,7 @@ def test_the_documents_with_most_of_a_topic_represent_it(known, html):
     assert f"text {shown[0]}<" in section
 
 
-def test_correlated_topics_are_joined_and_others_are_not():
+def test_lines_join_correlated_topics_only():
     guide, corpus = make(num_docs=400)
     page = Page(render_page(guide, corpus, by=[], num_docs=0))
     drawn = {g["data-ends"] for g in page.all("g") if "data-ends" in g}
@@ -193,7 +193,7 @@ def test_every_model_has_a_page(model, known):
     )
 
 
-def test_what_makes_no_page_is_said(known):
+def test_invalid_arguments_are_refused(known):
     guide, corpus = known
     with pytest.raises(ConfigError, match="39 texts for 40 documents"):
         render_page(guide, corpus, texts=["a"] * 39)
@@ -214,7 +214,7 @@ def test_a_page_of_many_topics_stays_small():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_browser_runs_our_script_and_no_other(html, tmp_path, scheme):
+def test_a_browser_runs_the_pages_own_script_only(html, tmp_path, scheme):
     browser = shutil.which("chromium") or shutil.which("chromium-browser")
     if browser is None:
         pytest.skip("needs the browser chromium (Debian's package)")
@@ -265,7 +265,7 @@ def test_a_structural_model_has_a_page_with_its_effects():
 
 
 @pytest.mark.slow
-def test_a_page_by_chains_says_so_and_has_their_numbers(known):
+def test_a_page_by_chains_has_the_numbers_of_the_chains(known):
     guide, corpus = known
     few = corpus[:12]
     sampler = lntm.inference.DocumentHMC(guide.model, seed=4)
@@ -282,7 +282,7 @@ def test_a_page_by_chains_says_so_and_has_their_numbers(known):
     assert share in page.said("td")
 
 
-def test_a_page_replaces_no_file_unless_asked(known, tmp_path):
+def test_a_page_replaces_a_file_only_with_overwrite(known, tmp_path):
     guide, corpus = known
     options = {"by": [], "num_docs": 0, "num_draws": 2}
     path = lntm.report(guide, corpus[:5], tmp_path / "page.html", **options)
@@ -304,7 +304,7 @@ def test_a_page_replaces_no_file_unless_asked(known, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["variational", "monte-carlo"])
-def test_a_fits_result_reports_by_the_fits_own_posterior(known, tmp_path, engine):
+def test_the_page_of_a_result_uses_the_posterior_of_the_fit(known, tmp_path, engine):
     corpus = known[1][:10]
     model = lntm.models.ctm(2, corpus.num_words, vocabulary=corpus.vocabulary, seed=0)
     guide = lntm.guides.TaylorGuide(model)
@@ -348,7 +348,7 @@ def test_the_example_of_the_documentation_runs(tmp_path, monkeypatch):
     assert Page((tmp_path / "report.html").read_text(encoding="utf-8")).said("h1")
 
 
-def test_effects_over_time_are_courses_with_bands_that_end_at_zero():
+def test_effects_over_time_are_lines_with_bands_cut_at_zero():
     days = ["2004-01-01", "2004-02-01", "2004-03-01"]
     expected = {4: [(0.1, -0.1, 0.3), (-0.05, -0.2, 0.1), (0.2, 0.1, 0.4)]}
     expected[7] = [(0.1, 0.05, 0.15)] * 3  # the same at all times: it comes last
@@ -370,7 +370,7 @@ def test_effects_over_time_are_courses_with_bands_that_end_at_zero():
     assert effect_charts(predictions[:1], "date", 5) == []
 
 
-def test_the_axis_of_a_skewed_column_is_logarithmic_and_says_so():
+def test_a_skewed_column_has_a_logarithmic_axis_with_a_note():
     sizes = [1.0, 10.0, 100.0, 1000.0]
     predictions = [
         Prediction(0.1 * size**0.1, 0.01, 50.0, 0.05, 0.3, 0.95, topic, {"size": size})

@@ -1,4 +1,4 @@
-"""Prevalence of topics and errors of their correlations, against sums over draws one by one."""
+"""Prevalence of topics and errors of correlations, against loops over draws."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def theta(known):
 
 
 @pytest.mark.parametrize("max_docs", [None, 5])
-def test_means_and_intervals_are_rubins(known, theta, max_docs):
+def test_means_and_intervals_follow_rubins_rules(known, theta, max_docs):
     guide, corpus = known
     draws = theta_draws(guide, corpus, SAMPLES, seed=3, max_docs=max_docs)
     found = summarise_corpus(draws, corpus, ["party"])
@@ -81,7 +81,7 @@ def test_groups_that_differ_more_clearly_have_a_larger_difference(known):
     assert unlike.differences() == pytest.approx([0.0, 25.0, 0.25])
 
 
-def test_errors_of_correlations_lose_the_information_that_is_missing(known, theta):
+def test_missing_information_enlarges_the_errors_of_correlations(known, theta):
     found = summarise_corpus(*known, num_draws=SAMPLES, seed=3).correlation_error
     filled = [d for d in range(12) if d != 4]
     z = []
@@ -105,7 +105,7 @@ def test_intervals_of_correlations_are_fishers():
     assert (lower[1, 1], upper[1, 1]) == (-1.0, 1.0)
 
 
-def test_what_cannot_be_summarised_is_said(known):
+def test_invalid_arguments_are_refused(known):
     guide, corpus = known
     with pytest.raises(ConfigError, match="level is 95"):
         summarise_corpus(guide, corpus, level=95)
@@ -119,7 +119,7 @@ def test_what_cannot_be_summarised_is_said(known):
 
 
 @pytest.mark.stat
-def test_intervals_of_correlations_cover_the_truth_where_topics_are_found():
+def test_intervals_of_correlations_cover_the_truth():
     """The fit starts at the true topics, and all else is estimated.
 
     Of 45 independent intervals at 95 %, fewer than 38 cover the truth in one run of 600.
@@ -145,7 +145,7 @@ def test_intervals_of_correlations_cover_the_truth_where_topics_are_found():
     assert {(line.first, line.second) for line in drawn if line.correlation > 0} >= {(0, 1), (2, 3)}
 
 
-def test_shares_that_change_while_they_are_drawn_are_told(known):
+def test_shares_that_drift_give_a_warning(known):
     guide, corpus = known
     generator = torch.Generator().manual_seed(0)
     theta = torch.softmax(torch.randn(24, len(corpus), 3, generator=generator), -1)

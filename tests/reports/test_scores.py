@@ -1,4 +1,4 @@
-"""Scores with their digits, and as files."""
+"""Digits of scores in tables, and files of scores."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from torch_lntm.reports import (
 )
 
 
-def test_scores_show_the_digits_their_errors_allow(tmp_path):
+def test_scores_have_the_digits_of_their_standard_errors(tmp_path):
     scores = [
         Score("perplexity", 1234.567, 45.6, "per token", "so", 30, 1000),
         Score("coherence", 0.123456, 0.0123, "mean over topics", "so"),
@@ -42,7 +42,7 @@ def test_scores_show_the_digits_their_errors_allow(tmp_path):
     assert records[0]["value"] == 1234.567
 
 
-def test_a_table_of_scores_fits_a_terminal_and_says_every_method_once():
+def test_a_table_of_scores_fits_a_terminal_and_lists_every_method_once():
     about = ("completion perplexity", 123456.7, 123.4, "share of different words")
     long = "annealed importance sampling, 16 chains, 64 temperatures (sigmoid schedule) " * 3
     methods = [long.strip(), long.strip(), "words alone"]
@@ -67,7 +67,7 @@ def test_completion_scores_name_their_method():
     assert score.documents == 8
 
 
-def test_scores_come_back_from_their_file(tmp_path):
+def test_scores_are_equal_after_writing_and_reading(tmp_path):
     scores = [Score("a", 1.5, 0.25, "per token", "so", 3, 40), Score("b", 2.0, None, "share", "ö")]
     write_scores(tmp_path / "scores.json", scores)
     assert read_scores(tmp_path / "scores.json") == scores
@@ -77,7 +77,7 @@ def test_scores_come_back_from_their_file(tmp_path):
             read_scores(tmp_path / "scores.json")
 
 
-def test_coherence_and_diversity_are_of_the_top_words():
+def test_coherence_and_diversity_use_the_top_words():
     model, corpus = make_model(), make_corpus()
     scores = [*lntm.reports.coherence_scores(model, corpus, 2)]
     probs = model.topics.probs.detach()
@@ -98,7 +98,7 @@ def test_coherence_and_diversity_are_of_the_top_words():
         ("colour", "red"),
     ],
 )
-def test_scores_of_a_file_are_of_their_types(tmp_path, name, value):
+def test_values_of_wrong_types_in_a_file_are_refused(tmp_path, name, value):
     record = score_records([Score("x", 1.0, None, "y", "z", 3, 4)])[0]
     path = tmp_path / "evaluation.json"
     path.write_text(json.dumps([record]))
@@ -109,7 +109,7 @@ def test_scores_of_a_file_are_of_their_types(tmp_path, name, value):
 
 
 @pytest.mark.parametrize("content", [5, None, "x", [5], ["x"], [[]], {"a": 1}])
-def test_files_of_other_things_are_no_scores(tmp_path, content):
+def test_files_with_other_contents_are_refused(tmp_path, content):
     (tmp_path / "a.json").write_text(json.dumps(content))
     with pytest.raises(ConfigError, match=r"a\.json: not a list of scores"):
         read_scores(tmp_path / "a.json")

@@ -1,4 +1,4 @@
-"""Sources by their topics and their documents."""
+"""Topics of sources, and activity of sources in documents."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def corpus():
 
 
 @pytest.mark.parametrize(("source", "variance"), [("gaussian", 1.0), ("laplace", 2.0)])
-def test_sources_by_the_ends_of_their_centred_columns(source, variance):
+def test_topics_of_a_source_come_from_its_centred_column(source, variance):
     first, second = summarise_sources(make_factor_model(source), num_topics=1, num_words=2)
     # A's columns less their means: (1, -1, 0) and (0.1, 0.2, -0.3).
     assert [(t.topic, pytest.approx(t.loading)) for t in first.positive] == [(0, 1.0)]
@@ -44,7 +44,7 @@ def test_sources_by_the_ends_of_their_centred_columns(source, variance):
     assert second.share == pytest.approx(variance * 0.14 / total)
 
 
-def test_the_share_is_of_the_variance_of_drawn_logits():
+def test_the_share_equals_the_explained_variance_of_drawn_logits():
     model = make_factor_model("laplace")
     _, latents = model.generate([1] * 100_000)
     eta = latents["eta"].numpy()
@@ -103,12 +103,12 @@ def test_sources_in_three_formats():
         lambda m: most_active_documents(SourceActivity(*[torch.zeros(3, 2)] * 3), 0, num_docs=0),
     ],
 )
-def test_what_sources_cannot_tell_is_said(wrong):
+def test_invalid_arguments_are_refused(wrong):
     with pytest.raises(ConfigError):
         wrong(make_factor_model())
 
 
-def test_models_without_sources_say_so(corpus):
+def test_models_without_sources_are_refused(corpus):
     for model in (make_model(), lntm.models.lda(3, 4)):
         with pytest.raises(ConfigError, match=f"{model.name}, has no sources; iftm has"):
             summarise_sources(model)
@@ -118,7 +118,7 @@ def test_models_without_sources_say_so(corpus):
 
 
 @pytest.mark.parametrize("source", ["gaussian", "laplace"])
-def test_source_activity_is_the_factor_posteriors(corpus, source):
+def test_source_activity_equals_the_factor_posterior(corpus, source):
     guide = lntm.guides.FactorGuide(make_factor_model(source))
     posterior = guide.posterior(corpus.batch())
     found = source_activity(guide, corpus, max_docs=2)
@@ -129,7 +129,7 @@ def test_source_activity_is_the_factor_posteriors(corpus, source):
 
 
 @pytest.mark.parametrize("name", ["taylor", "laplace"])
-def test_source_activity_of_a_posterior_of_eta(corpus, name):
+def test_source_activity_integrates_eta_out_for_other_guides(corpus, name):
     model = make_factor_model()
     guide = lntm.guides.make_guide(name, model)
     found = source_activity(guide, corpus)
@@ -148,7 +148,7 @@ def test_source_activity_of_a_posterior_of_eta(corpus, name):
     np.testing.assert_allclose(found.std[4], 1.0, rtol=1e-6)
 
 
-def test_the_most_active_documents_are_at_either_end():
+def test_the_most_active_documents_have_the_largest_means_of_each_sign():
     mean = torch.tensor([[0.0, 1.0], [0.5, -2.0], [2.0, 0.0], [-1.0, 3.0], [0.0, -4.0]])
     activity = SourceActivity(mean, torch.ones(5, 2), torch.ones(5, dtype=torch.bool))
     assert most_active_documents(activity, 0) == ([2, 1], [3])

@@ -1,4 +1,4 @@
-"""The accuracy of posteriors against quadrature and against guides wrong by a known amount."""
+"""Accuracy of posteriors, against quadrature and for guides with known errors."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def by_quadrature(kind: str, guide, corpus: Corpus) -> list[dict[str, float]]:
 @pytest.mark.slow
 @pytest.mark.stat
 @pytest.mark.parametrize("kind", ["ctm", "iftm", "lda"])
-def test_distances_are_those_of_quadrature(kind: str) -> None:
+def test_distances_equal_distances_by_quadrature(kind: str) -> None:
     """Within 5 times the noise that the result itself states, at five documents and two guides.
 
     A distance moves by at most its noise per standard error: about 40 values, false-failure rate
@@ -194,7 +194,7 @@ def blank() -> tuple[TopicModel, Corpus, PosteriorAccuracy]:
 
 @pytest.mark.slow
 @pytest.mark.stat
-def test_an_exact_posterior_shows_the_noise_and_no_more() -> None:
+def test_an_exact_posterior_has_the_distance_of_the_noise() -> None:
     """Ratios to the noise stated, over 60 documents that share nothing, within 5 standard errors.
 
     A distance squared has the noise squared as its mean, with at most the relative standard
@@ -216,7 +216,7 @@ def test_an_exact_posterior_shows_the_noise_and_no_more() -> None:
 
 
 @pytest.mark.slow
-def test_known_errors_are_found() -> None:
+def test_deliberate_errors_are_measured() -> None:
     """Tolerances are five times the noise of an average over 60 documents, and more."""
     _, _, result = blank()
     used, noise = result.reliable, result.average("noise")
@@ -240,7 +240,7 @@ def test_known_errors_are_found() -> None:
 
 
 @pytest.mark.slow
-def test_a_document_does_not_depend_on_its_batch() -> None:
+def test_distances_of_a_document_do_not_depend_on_its_batch() -> None:
     model, corpus = make_model("ctm", make_topics()), make_corpus()
     options = {"num_samples": 100, "warmup_steps": 10}
     with warnings.catch_warnings():
@@ -253,7 +253,7 @@ def test_a_document_does_not_depend_on_its_batch() -> None:
 
 
 @pytest.mark.slow
-def test_some_documents_are_drawn_at_random_among_those_with_tokens() -> None:
+def test_documents_are_drawn_at_random_from_those_with_tokens() -> None:
     model, corpus = make_model("ctm", make_topics()), make_corpus((3, 0) * 10)
     options = {"num_docs": 6, "num_samples": 100, "warmup_steps": 5}
     with warnings.catch_warnings():
@@ -281,7 +281,7 @@ def test_chains_too_short_are_left_out_with_a_warning() -> None:
 
 
 @pytest.mark.slow
-def test_unreliable_documents_are_in_no_average() -> None:
+def test_averages_leave_out_unreliable_documents() -> None:
     _, _, result = blank()
     few = torch.zeros_like(result.reliable)
     few[[3, 8]] = True
@@ -311,7 +311,7 @@ def test_the_table_and_the_dictionary() -> None:
     assert f"{average['mean']:.3f}" in table[4]
 
 
-def test_what_cannot_be_used_is_refused() -> None:
+def test_invalid_arguments_are_refused() -> None:
     model, corpus = make_model("ctm", make_topics()), make_corpus()
     guide = TaylorGuide(model)
     for options, named in (

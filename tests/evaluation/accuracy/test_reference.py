@@ -1,4 +1,4 @@
-"""Reference chains: what their own noise, and that of a guide's draws, amounts to."""
+"""Noise of reference chains and of a guide's draws."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch_lntm.evaluation.accuracy.reference import GUIDE_DRAWS, Reference
 
 
-def test_noise_has_the_guides_draws_where_there_are_any() -> None:
+def test_noise_includes_the_guides_draws_of_theta() -> None:
     parts = {field.name: torch.zeros(1, 2).double() for field in fields(Reference)}
     parts["covariance"] = torch.eye(2).double()[None]
     parts["theta_error"] = torch.tensor([[0.003, 0.003]]).double()

@@ -186,7 +186,7 @@ def test_laplace_sources_agree_with_an_integral(start: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ctm", "lda"])
-def test_closed_forms(kind: str) -> None:
+def test_estimates_equal_closed_forms(kind: str) -> None:
     flat = make_model(kind, 3, topics=torch.ones(3, NUM_WORDS))
     corpus, _ = flat.generate([7, 0, 40], seed=0)
     settings = AIS(num_chains=4, num_temperatures=5, start="prior")
@@ -222,7 +222,7 @@ def reversed_weights(
 
 
 @pytest.mark.slow
-def test_batch_chains_seed_and_device(
+def test_estimates_depend_on_the_seed_but_not_on_batches_and_devices(
     device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for kind, start in (("ctm", "posterior"), ("ctm", "prior"), ("lda", "prior")):
@@ -259,7 +259,7 @@ def test_single_precision_models_are_computed_in_double() -> None:
 
 
 @pytest.mark.slow
-def test_targets_are_in_double_and_in_as_few_coordinates_as_there_are() -> None:
+def test_targets_are_float64_in_the_fewest_coordinates() -> None:
     model = make_model("iftm", 3, dtype="float32")
     corpus, parts = Corpus.from_matrix(np.ones((2, model.num_words), int)), [np.arange(2)]
     topics = model.topics.double_probs
@@ -275,7 +275,7 @@ def test_targets_are_in_double_and_in_as_few_coordinates_as_there_are() -> None:
 
 
 @pytest.mark.slow
-def test_extreme_models_give_numbers() -> None:
+def test_extreme_models_give_finite_estimates() -> None:
     topics = torch.tensor([[1.0, 1e-30, 1e-30], [1e-30, 1.0, 1e-30], [1e-30, 1e-30, 1.0]])
     corpus = Corpus.from_matrix(np.array([[1, 0, 0], [100_000, 0, 0], [3, 5, 1], [0, 0, 0]]))
     for model in (
@@ -292,7 +292,7 @@ def test_extreme_models_give_numbers() -> None:
             assert bool(torch.isfinite(values).all())
 
 
-def test_no_documents_with_tokens() -> None:
+def test_a_corpus_without_tokens_has_zero_log_likelihood() -> None:
     model = make_model("ctm")
     corpus, _ = model.generate([3, 0, 0], seed=0)
     empty = corpus[1:]
@@ -301,7 +301,7 @@ def test_no_documents_with_tokens() -> None:
     assert estimate.effective_sample_size.tolist() == [16.0, 16.0]
 
 
-def test_bad_chains_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documents_with_unreliable_chains_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make_model("ctm", 5)
     corpus, _ = model.generate([3, 400], seed=0)
     with pytest.warns(
@@ -318,7 +318,7 @@ def test_bad_chains_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_reports() -> None:
+def test_reports_name_method_and_errors() -> None:
     bracket, _ = bracketed("lda", 3, "prior")
     text = repr(bracket.lower)
     for part in ("sampling, 12 chains", "25 temperatures (power schedule) from the prior on"):
@@ -342,12 +342,12 @@ def test_reports() -> None:
         ({"schedule": torch.tensor([0.0, 0.7, 0.5, 1.0])}, "each above the one before"),
     ],
 )
-def test_settings_that_cannot_be_used(settings: dict, message: str) -> None:
+def test_invalid_settings_are_refused(settings: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         AIS(**settings)
 
 
-def test_what_else_cannot_be_used() -> None:
+def test_invalid_arguments_are_refused() -> None:
     model = make_model("ctm")
     corpus, _ = model.generate([3, 5], seed=0)
     with pytest.raises(ConfigError, match="guide is an option of method importance and quadrature"):
@@ -362,7 +362,7 @@ def test_what_else_cannot_be_used() -> None:
         log_likelihood(model, corpus, AIS(num_temperatures=5))
 
 
-def test_paths_start_where_the_prior_lets_them() -> None:
+def test_the_default_start_depends_on_the_prior() -> None:
     for kind in KINDS:
         model = make_model(kind)
         corpus, _ = model.generate([3], seed=0)
@@ -387,7 +387,7 @@ def test_a_path_from_the_posterior_is_better_than_a_long_one_from_the_prior() ->
     assert float(errors[0].square().mean()) < 0.5 * float(errors[1].square().mean())
 
 
-def test_a_given_schedule_and_the_progress_bar(
+def test_the_progress_bar_counts_the_temperatures_of_a_custom_schedule(
     terminal: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = make_model("ctm")

@@ -60,7 +60,7 @@ def exact(model: TopicModel, corpus: Corpus) -> np.ndarray:
 
 @pytest.mark.parametrize("concentration", [0.05, 0.5, 5.0])
 @pytest.mark.parametrize(("num_topics", "longest", "tolerance"), [(2, 150, 1e-8), (3, 25, 1e-5)])
-def test_quadrature_is_the_expansion(
+def test_quadrature_equals_the_expansion_over_topics(
     num_topics: int, longest: int, tolerance: float, concentration: float
 ) -> None:
     model = make_model(num_topics, concentration)
@@ -146,7 +146,7 @@ def test_the_dirichlet_itself_agrees_where_its_weights_have_finite_variance() ->
 
 
 @pytest.mark.parametrize("proposal", ["sticks", "dirichlet"])
-def test_batch_and_device_do_not_matter(proposal: str, device: torch.device) -> None:
+def test_estimates_do_not_depend_on_batch_and_device(proposal: str, device: torch.device) -> None:
     model = make_model(5, 1.0)
     corpus = make_corpus(model, 20, longest=20)
     options = {"num_samples": 100, "proposal": proposal}
@@ -162,7 +162,7 @@ def test_batch_and_device_do_not_matter(proposal: str, device: torch.device) -> 
     assert base.log_likelihood[::7].tolist() == [0.0] * 3
 
 
-def test_extreme_models_give_numbers() -> None:
+def test_extreme_models_give_finite_estimates() -> None:
     # A tiny concentration, topics that share no word, a huge count; float32 throughout.
     topics = torch.tensor([[1.0, 1e-30, 1e-30], [1e-30, 1.0, 1e-30], [1e-30, 1e-30, 1.0]])
     model = lda(3, 3, concentration=1e-6, topics=topics)
@@ -176,7 +176,7 @@ def test_extreme_models_give_numbers() -> None:
         assert estimate.log_likelihood[:2].tolist() == pytest.approx([-math.log(3)] * 2, abs=0.05)
 
 
-def test_proposals_that_cannot_be_used() -> None:
+def test_invalid_proposals_are_refused() -> None:
     model = make_model(4, 0.5)
     corpus = make_corpus(model, 3, longest=5)
     for proposal in ("student_t", "gaussian", "beta"):
@@ -201,7 +201,7 @@ def test_improper_posteriors_are_named() -> None:
     assert caught.value.documents == (1,)
 
 
-def test_heavy_weights_are_noticed() -> None:
+def test_heavy_tailed_weights_give_a_warning() -> None:
     # γ a hundred times as concentrated as it should be.
     class Narrow(DirichletGuide):
         def posterior(self, batch, init=None, **kwargs):
@@ -215,7 +215,7 @@ def test_heavy_weights_are_noticed() -> None:
         log_likelihood(model, corpus, guide=Narrow(model), proposal="dirichlet")
 
 
-def test_completion_with_a_dirichlet_posterior() -> None:
+def test_completion_works_with_a_dirichlet_posterior() -> None:
     model = make_model(4, 0.5)
     corpus = make_corpus(model, 30, longest=30)
     guide = EPGuide(model)

@@ -1,4 +1,4 @@
-"""Held-out log likelihood of independent factor models, with either kind of sources."""
+"""Held-out log likelihood of factor models with Gaussian or Laplace sources."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def quiet(*args, **kwargs) -> LikelihoodEstimate:
 
 
 @pytest.mark.parametrize("guide_type", [LaplaceGuide, TaylorGuide])
-def test_gaussian_sources_integrate_out(guide_type: type) -> None:
+def test_gaussian_sources_are_integrated_out(guide_type: type) -> None:
     model = make_model(6, 2, "gaussian")
     same = as_ctm(model)
     corpus = make_corpus(model, 15, 40)
@@ -87,13 +87,13 @@ def test_gaussian_sources_integrate_out(guide_type: type) -> None:
     torch.testing.assert_close(*values, atol=1e-4, rtol=0)
 
 
-def test_default_guides() -> None:
+def test_default_guides_suit_the_sources() -> None:
     for source, name in (("gaussian", "LaplaceGuide's"), ("laplace", "FactorGuide's")):
         model = make_model(4, 1, source)
         assert name in repr(quiet(model, make_corpus(model, 3, 9), num_samples=100))
 
 
-def test_quadrature_with_gaussian_sources() -> None:
+def test_quadrature_with_gaussian_sources_equals_the_integral() -> None:
     model = make_model(3, 2, "gaussian")
     corpus = make_corpus(model, 12, 60)
     expected = log_likelihood(as_ctm(model), corpus, "quadrature").log_likelihood
@@ -183,7 +183,7 @@ def test_laplace_sources_are_unbiased_with_honest_errors(num_topics: int) -> Non
     assert "Student-t(5) of sources and eta" in repr(estimate)
 
 
-def test_source_contrasts_are_the_prior_s() -> None:
+def test_source_contrasts_have_the_priors_density() -> None:
     # log density and logits against the model's own joint density with noise integrated over the
     # shift that all topics share, which is a normal density in one dimension.
     model = make_model(5, 2)
@@ -207,7 +207,7 @@ def test_source_contrasts_are_the_prior_s() -> None:
     np.testing.assert_allclose(constants, jacobian, atol=1e-9)
 
 
-def test_approximation_is_laplace_s() -> None:
+def test_the_approximation_equals_laplaces() -> None:
     # The precision is minus the Hessian of the log joint by automatic differentiation, with the
     # sources' prior replaced by N(0, scale), less the directions in which the likelihood is convex.
     # (Two topics share the words and a third has the document: which of the two is undecided.)
@@ -232,7 +232,7 @@ def test_approximation_is_laplace_s() -> None:
     assert float(values.min()) < -0.1, "nothing was convex here"
 
 
-def test_batch_and_device_do_not_matter(device: torch.device) -> None:
+def test_estimates_do_not_depend_on_batch_and_device(device: torch.device) -> None:
     for source in ("gaussian", "laplace"):
         model = make_model(5, 2, source)
         corpus = make_corpus(model, 20, 30)
@@ -246,7 +246,7 @@ def test_batch_and_device_do_not_matter(device: torch.device) -> None:
         assert base.log_likelihood[::7].tolist() == [0.0] * 3
 
 
-def test_float32_and_long_documents() -> None:
+def test_float32_agrees_with_float64_for_long_documents() -> None:
     single, double = (make_model(4, 1, dtype=dtype) for dtype in ("float32", "float64"))
     corpus, _ = double.generate([20_000, 1, 300], seed=1)
     values = [quiet(m, corpus) for m in (single, double)]
@@ -256,7 +256,7 @@ def test_float32_and_long_documents() -> None:
     assert bool((difference < 4.5 * error + torch.tensor([0.2, 1e-4, 1e-2])).all())
 
 
-def test_settings_guides_and_posteriors_that_cannot_be_used() -> None:
+def test_invalid_settings_guides_and_posteriors_are_refused() -> None:
     model = make_model(3, 1)
     corpus = make_corpus(model, 3, 9)
     with pytest.raises(ConfigError, match="quadrature is not for this IndependentFactorPrior"):
@@ -280,7 +280,7 @@ def test_settings_guides_and_posteriors_that_cannot_be_used() -> None:
     assert caught.value.documents == (2,)
 
 
-def test_heavy_weights_are_noticed() -> None:
+def test_heavy_tailed_weights_give_a_warning() -> None:
     class Astray(FactorGuide):
         def posterior(self, batch, init=None, **kwargs):
             posterior = super().posterior(batch, init, **kwargs)
@@ -294,7 +294,7 @@ def test_heavy_weights_are_noticed() -> None:
 
 
 @pytest.mark.parametrize("source", ["gaussian", "laplace"])
-def test_completion_with_a_factor_posterior(source: str) -> None:
+def test_completion_works_with_a_factor_posterior(source: str) -> None:
     # Draws of eta's diagonal posterior by NumPy; tolerances are five times what 4,000 draws
     # against 4,000 leave.
     model = make_model(4, 1, source)

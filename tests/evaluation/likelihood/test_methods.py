@@ -1,4 +1,4 @@
-"""log_likelihood: methods by name and as objects, with options that are theirs."""
+"""``log_likelihood``: methods by name and as objects, with their options."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def some_documents(model: TopicModel) -> Corpus:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*are not reliable:UserWarning")
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_name_with_options_is_the_object(family: str) -> None:
+def test_a_name_with_options_equals_the_method_object(family: str) -> None:
     model = make_model(family)
     corpus = some_documents(model)
     for name, options, method in [
@@ -42,7 +42,7 @@ def test_a_name_with_options_is_the_object(family: str) -> None:
         assert by_name.seed == 3
 
 
-def test_descriptions_say_the_settings() -> None:
+def test_descriptions_list_the_settings() -> None:
     model = ctm(3, 5, dtype="float64")
     corpus = Corpus.from_matrix(np.eye(5, dtype=int))
     guide = LaplaceGuide(model)
@@ -98,13 +98,13 @@ def test_a_matrix_of_counts_is_a_corpus() -> None:
         ((AIS(),), {"num_chains": 2}, r"num_chains given beside .* give them to AIS"),
     ],
 )
-def test_settings_that_cannot_be_used(arguments: tuple, settings: dict, message: str) -> None:
+def test_invalid_settings_are_refused(arguments: tuple, settings: dict, message: str) -> None:
     model = make_model("ctm")
     with pytest.raises(ConfigError, match=message):
         log_likelihood(model, some_documents(model), *arguments, **settings)
 
 
-def test_model_and_corpus_in_the_wrong_order() -> None:
+def test_model_and_corpus_in_the_wrong_order_are_refused() -> None:
     model = make_model("ctm")
     corpus = some_documents(model)
     for method in ("importance", "quadrature", "ais"):
@@ -118,7 +118,7 @@ def test_model_and_corpus_in_the_wrong_order() -> None:
             log_likelihood(model, np.ones((2, 3), int), method)
 
 
-def test_a_method_that_is_not_in_the_package() -> None:
+def test_a_method_from_outside_the_package_works() -> None:
     class Certain(LikelihoodMethod):
         name = "certain"
 
@@ -131,7 +131,7 @@ def test_a_method_that_is_not_in_the_package() -> None:
         Certain().estimate("model", some_documents(model))
 
 
-def test_a_prior_that_does_not_say_what_is_identified() -> None:
+def test_a_prior_without_identified_coordinates_is_refused() -> None:
     class Silent(DocumentPrior):
         num_topics = 4
 
@@ -175,7 +175,7 @@ class Shifted(NormalPrior):
 
 
 @pytest.mark.filterwarnings("ignore:.*are not reliable:UserWarning")
-def test_a_prior_with_covariates_and_each_of_its_documents_alone() -> None:
+def test_a_prior_with_covariates_scores_each_document_by_its_own_mean() -> None:
     # False-failure rate under 1e-4: eight z-scores below 4.5.
     topics = torch.tensor(np.random.default_rng(0).dirichlet(np.ones(8), 3))
     inner = ctm(3, 8, topics=topics, dtype="float64")

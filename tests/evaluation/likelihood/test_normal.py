@@ -67,7 +67,7 @@ def short_documents(anchored: bool) -> tuple[TopicModel, Corpus, LikelihoodEstim
 @pytest.mark.slow
 @pytest.mark.parametrize("anchored", [False, True])
 @pytest.mark.parametrize(("num_topics", "num_points"), [(2, 4001), (3, 601)])
-def test_quadrature_is_the_integral(num_topics: int, num_points: int, anchored: bool) -> None:
+def test_quadrature_equals_the_integral(num_topics: int, num_points: int, anchored: bool) -> None:
     model = make_model(num_topics, anchored, scale=1.5)
     corpus = make_corpus(model, 12)
     estimate = log_likelihood(model, corpus, "quadrature")
@@ -99,7 +99,7 @@ def test_quadrature_of_a_long_document_does_not_depend_on_the_guide() -> None:
     np.testing.assert_allclose(*values, atol=1e-5)
 
 
-def test_quadrature_warns_where_points_are_too_few() -> None:
+def test_quadrature_warns_of_too_few_points() -> None:
     model = make_model(3)
     with pytest.warns(UserWarning, match=r"documents have a quadrature error .*raise num_points"):
         log_likelihood(model, make_corpus(model, 4), "quadrature", num_points=11)
@@ -145,7 +145,7 @@ def test_normal_proposal_agrees_where_its_weights_have_finite_variance() -> None
     assert "normal" in repr(estimate)
 
 
-def test_too_narrow_a_normal_proposal_is_noticed() -> None:
+def test_a_normal_proposal_that_is_too_narrow_gives_a_warning() -> None:
     class Narrow(TaylorGuide):
         def posterior(self, batch, init=None, **kwargs):
             posterior = super().posterior(batch, init, **kwargs)
@@ -163,7 +163,7 @@ def test_too_narrow_a_normal_proposal_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("num_topics", [2, 6])
-def test_free_and_anchored_are_the_same_model(num_topics: int) -> None:
+def test_free_and_anchored_models_have_equal_likelihoods(num_topics: int) -> None:
     # The contrasts of the two have the same prior and posterior, so even the draws agree.
     free = make_model(num_topics)
     difference = torch.cat([torch.eye(num_topics - 1), -torch.ones(num_topics - 1, 1)], 1).double()
@@ -219,7 +219,7 @@ def test_draws_depend_on_seed_and_position_only() -> None:
     assert not torch.allclose(base.log_likelihood, other.log_likelihood, atol=1e-6)
 
 
-def test_device_does_not_matter(device: torch.device) -> None:
+def test_estimates_do_not_depend_on_the_device(device: torch.device) -> None:
     model = make_model(3)
     corpus = make_corpus(model, 10)
     for method in ("importance", "quadrature"):
@@ -236,7 +236,7 @@ def test_float32_model_agrees_with_float64() -> None:
     torch.testing.assert_close(*values, atol=5e-3, rtol=0)
 
 
-def test_empty_documents_have_probability_one_and_no_say() -> None:
+def test_empty_documents_have_probability_one_and_are_left_out() -> None:
     model = make_model(3)
     counts = np.zeros((4, NUM_WORDS), int)
     counts[1, :5] = 2
@@ -263,7 +263,7 @@ def test_uniform_topics_have_perplexity_v() -> None:
     torch.testing.assert_close(estimate.pareto_k, torch.full((20,), -math.inf).double())
 
 
-def test_ill_conditioned_prior() -> None:
+def test_float32_agrees_with_float64_for_an_ill_conditioned_prior() -> None:
     rotation = np.linalg.qr(np.random.default_rng(0).normal(size=(12, 12)))[0]
     covariance = rotation * np.geomspace(1e-6, 1e2, 12) @ rotation.T
     covariance = torch.tensor((covariance + covariance.T) / 2)
@@ -309,7 +309,7 @@ def test_report_names_estimator_unit_and_errors() -> None:
     assert "above 0.7 in 1 documents" in text
 
 
-def test_numerical_errors_add_up() -> None:
+def test_numerical_errors_add_linearly() -> None:
     estimate = LikelihoodEstimate(
         log_likelihood=torch.tensor([-30.0, -60.0]).double(),
         standard_error=torch.tensor([0.3, 0.4]).double(),
@@ -321,7 +321,7 @@ def test_numerical_errors_add_up() -> None:
     assert estimate.total_error == pytest.approx(0.7)
 
 
-def test_wrong_vocabulary_guide_and_posterior() -> None:
+def test_a_wrong_vocabulary_guide_or_posterior_is_refused() -> None:
     model = make_model(4)
     with pytest.raises(ConfigError, match="3 words"):
         log_likelihood(model, Corpus.from_matrix(np.ones((2, 3), int)))
