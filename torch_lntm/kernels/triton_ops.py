@@ -219,17 +219,17 @@ def _transition_kernel(
     end_prior = prior + 0.5 * (_square(start_z) - _square(z))
     kinetic = 0.5 * (_square(r) - _square(start_r))
     error = (prior - end_prior) + inverse_temperature * (value - end_value) + kinetic
-    sound = (error > float("-inf")) & (error <= MAX_ERROR)
-    probability = tl.where(sound, tl.exp(tl.minimum(-error, 0.0)), 0.0)
-    taken = tl.load(acceptance_uniform + chain) < probability
-    tl.store(new_position + here, tl.where(taken, z, start_z), i < dim)
-    tl.store(new_gradient + here, tl.where(taken, g, start_g), i < dim)
-    tl.store(new_log_prior + chain, tl.where(taken, end_prior, prior))
-    tl.store(new_log_likelihood + chain, tl.where(taken, end_value, value))
+    valid = (error > float("-inf")) & (error <= MAX_ERROR)
+    probability = tl.where(valid, tl.exp(tl.minimum(-error, 0.0)), 0.0)
+    accept = tl.load(acceptance_uniform + chain) < probability
+    tl.store(new_position + here, tl.where(accept, z, start_z), i < dim)
+    tl.store(new_gradient + here, tl.where(accept, g, start_g), i < dim)
+    tl.store(new_log_prior + chain, tl.where(accept, end_prior, prior))
+    tl.store(new_log_likelihood + chain, tl.where(accept, end_value, value))
     tl.store(acceptance + chain, probability)
     tl.store(energy_error + chain, error)
-    tl.store(accepted + chain, taken.to(tl.int8))
-    tl.store(divergent + chain, (sound == 0).to(tl.int8))
+    tl.store(accepted + chain, accept.to(tl.int8))
+    tl.store(divergent + chain, (valid == 0).to(tl.int8))
 
 
 @triton.jit

@@ -61,8 +61,8 @@ class LaplaceSourcesSpace(LatentSpace):
         """See :meth:`LatentSpace.log_density`."""
         z = z.double()
         source, noise = z[..., : self.num_sources], z[..., self.num_sources :]
-        of_noise = standard_normal_log_density(noise, -self.num_sources * math.log(2.0))
-        return of_noise - source.abs().sum(-1)
+        noise_log_density = standard_normal_log_density(noise, -self.num_sources * math.log(2.0))
+        return noise_log_density - source.abs().sum(-1)
 
     def gradient(self, z: Tensor) -> Tensor:
         """See :meth:`LatentSpace.gradient`; it jumps at a source of 0."""

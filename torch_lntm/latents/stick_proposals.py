@@ -70,9 +70,9 @@ def mixture_draws(
     tokens = stick_parameters((gamma - concentration).clamp_min(1e-6))
     share = DEFENSIVE_SHARE / max(1, prior.numel())
     # P(some token) = 1 − e^−μ. The log odds of absence are −log(e^μ − 1) = −(μ + log(1 − e^−μ)).
-    some = -torch.expm1(-tokens)
-    absent = torch.sigmoid(-ODDS_POWER * (tokens + some.log())).clamp(share, 1.0 - share)
-    present = prior + tokens / some
+    prob_some = -torch.expm1(-tokens)
+    absent = torch.sigmoid(-ODDS_POWER * (tokens + prob_some.log())).clamp(share, 1.0 - share)
+    present = prior + tokens / prob_some
     use_prior = torch.from_numpy(rng.random((num_samples, *prior.shape))).to(gamma) < absent
     shapes = torch.where(use_prior, prior, present)
     variates = log_gamma_variates(rng, shapes.cpu().numpy()).to(gamma.device)

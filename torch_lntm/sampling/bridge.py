@@ -48,8 +48,8 @@ class Bridge(DocumentTarget):
     def _loading(self) -> Tensor:
         """Change of logits and z with u, ``(num_docs, dim, num_topics + dim)``."""
         eye = torch.eye(self.space.num_topics, dtype=self.loc.dtype, device=self.loc.device)
-        of_logits = self.space.pull(eye, self.loc[:1]).mT
-        return torch.cat([self.factor.mT @ of_logits, self.factor.mT], -1)
+        logit_loading = self.space.pull(eye, self.loc[:1]).mT
+        return torch.cat([self.factor.mT @ logit_loading, self.factor.mT], -1)
 
     @cached_property
     def _log_volume(self) -> Tensor:
@@ -122,5 +122,5 @@ class Bridge(DocumentTarget):
 
     def _gradient_at(self, u: Tensor, theta: Tensor, z: Tensor, topic_counts: Tensor) -> Tensor:
         in_logits = self._logits_gradient(theta, topic_counts)
-        of_both = torch.cat([in_logits, self.space.gradient(z)], -1).transpose(0, 1)
-        return torch.baddbmm(u.transpose(0, 1), of_both, self._loading.mT).transpose(0, 1)
+        gradients = torch.cat([in_logits, self.space.gradient(z)], -1).transpose(0, 1)
+        return torch.baddbmm(u.transpose(0, 1), gradients, self._loading.mT).transpose(0, 1)

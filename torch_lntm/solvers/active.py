@@ -110,8 +110,8 @@ def replace_rows(part: Tensor | tuple[Any, ...], rows: Tensor, other: Any) -> No
     if isinstance(part, Tensor):
         part[rows] = other
         return
-    for mine, its in zip(part, other, strict=True):
-        replace_rows(mine, rows, its)
+    for target, source in zip(part, other, strict=True):
+        replace_rows(target, rows, source)
 
 
 def bound_rounding(bound: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:

@@ -364,14 +364,14 @@ def _line_search(
     moved = point.value >= start.value + SUFFICIENT_INCREASE * decrement - rounding
     step = 1.0
     for _ in range(MAX_HALVINGS):
-        bad = (~moved).nonzero().squeeze(-1)
-        if bad.numel() == 0:
+        failed = (~moved).nonzero().squeeze(-1)
+        if failed.numel() == 0:
             return point, moved
         step /= 2.0
-        trial = objective.select(bad).evaluate(start.z[bad] + step * delta[bad])
-        replace_rows(point, bad, trial)
-        gain = SUFFICIENT_INCREASE * step * decrement[bad] - rounding[bad]
-        moved[bad] = trial.value >= start.value[bad] + gain
-    bad = (~moved).nonzero().squeeze(-1)
-    replace_rows(point, bad, select_rows(start, bad))
+        trial = objective.select(failed).evaluate(start.z[failed] + step * delta[failed])
+        replace_rows(point, failed, trial)
+        gain = SUFFICIENT_INCREASE * step * decrement[failed] - rounding[failed]
+        moved[failed] = trial.value >= start.value[failed] + gain
+    failed = (~moved).nonzero().squeeze(-1)
+    replace_rows(point, failed, select_rows(start, failed))
     return point, moved

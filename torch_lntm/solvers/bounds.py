@@ -85,10 +85,10 @@ def tilted_log_normaliser(
         for _ in range(40):
             trial = a + step[:, None] * delta
             trial_value, trial_q = evaluate(trial)
-            bad = active & (trial_value > value - 1e-4 * step * slope + 1e-13 * value.abs())
-            if not bool(bad.any()):
+            too_high = active & (trial_value > value - 1e-4 * step * slope + 1e-13 * value.abs())
+            if not bool(too_high.any()):
                 break
-            step = torch.where(bad, step / 2.0, step)
+            step = torch.where(too_high, step / 2.0, step)
         better = active & (trial_value <= value)
         if not bool(better.any()):
             break

@@ -207,7 +207,7 @@ class Workspace:
         positive: ``(n, 1)`` 0 if the current word is skipped, else 1.
         top: ``(2, n, 1)`` topic t, for u and r.
         zero: ``(2, n, 1)`` zeros.
-        rest: ``(2, n, 1)`` sums of u and r without topic t, then of all u (``total``) and r.
+        sums: ``(2, n, 1)`` sums of u and r without topic t, then of all u (``total``) and r.
         pairs: ``(2, n, 1)`` Q and B, also separately as ``q`` and ``b``.
     """
 
@@ -215,8 +215,8 @@ class Workspace:
         self.start, self.change, self.u, self.r = tables[:, :n].unbind()
         self.both = tables[2:, :n]
         self.damping, self.travelled, self.intact, self.positive = columns[:4, :n].unbind()
-        self.zero, self.rest, self.pairs = columns[4:, :n].unflatten(0, (3, 2)).unbind()
-        self.total = self.rest[0]
+        self.zero, self.sums, self.pairs = columns[4:, :n].unflatten(0, (3, 2)).unbind()
+        self.total = self.sums[0]
         self.q, self.b = self.pairs.unbind()
         self.top = top[:n].expand(2, n, 1)
 
@@ -405,16 +405,16 @@ def _visit(visit: WordVisit, words: Tensor, long: bool) -> None:
 
 def _shrink(work: Workspace, tiny: float) -> Tensor:
     """Factors h ``(n, 1)``, with a single operation for u and r wherever possible."""
-    both, rest, pairs = work.both, work.rest, work.pairs
+    both, sums, pairs = work.both, work.sums, work.pairs
     largest = both.gather(-1, work.top)
     both.scatter_(-1, work.top, work.zero)
-    torch.sum(both, -1, True, out=rest)
+    torch.sum(both, -1, True, out=sums)
     norm = torch.linalg.vector_norm(both, 2, -1, True)
     both.scatter_(-1, work.top, largest)
     # 2 x_t X + X² − Σ x_k². The difference is (X − |x|)(X + |x|), which rounds less than squares.
-    torch.sub(rest, norm, out=pairs)
-    pairs.mul_(norm.add_(rest)).addcmul_(largest, rest, value=2.0)
-    rest.add_(largest)
+    torch.sub(sums, norm, out=pairs)
+    pairs.mul_(norm.add_(sums)).addcmul_(largest, sums, value=2.0)
+    sums.add_(largest)
     # pairs becomes Q + U B and B + U B. A single topic has no variance to match: 0 / tiny.
     pairs.add_(work.total.mul_(work.b))
     return work.b.div_(work.q.clamp_min_(tiny)).clamp_(0.0, 1.0)
@@ -440,11 +440,11 @@ def _evidence(
         word, cavity = words[batch.word_index[entries]].double(), gamma[docs] - site
         mean = (word * cavity).sum(-1) / cavity.sum(-1)
         terms[entries] = mean.log() + log_multivariate_beta(cavity) - normaliser[docs]
-        bad = (~(cavity > 0).all(-1)).nonzero().squeeze(-1)
-        expected = expected_log_theta(gamma[docs[bad]])
-        jensen = torch.logsumexp(word[bad].log() + expected, -1)
-        terms[entries[bad]] = jensen - (site[bad] * expected).sum(-1)
-        proper[docs[bad]] = False
+        skipped = (~(cavity > 0).all(-1)).nonzero().squeeze(-1)
+        expected = expected_log_theta(gamma[docs[skipped]])
+        jensen = torch.logsumexp(word[skipped].log() + expected, -1)
+        terms[entries[skipped]] = jensen - (site[skipped] * expected).sum(-1)
+        proper[docs[skipped]] = False
     total = torch.segment_reduce(
         batch.counts.double() * terms, "sum", offsets=batch.row_offsets, axis=0, initial=0.0
     )

@@ -119,8 +119,8 @@ class _Sources:
         scale = self.space.source_scale(self.second_moment(z))
         if scale is None:
             return self, self.space.whiten(eta)
-        mean, *rest = self.space.source_normals(eta, scale, index)
-        sources = _Sources(self.space, scale, *rest)
+        mean, *moments = self.space.source_normals(eta, scale, index)
+        sources = _Sources(self.space, scale, *moments)
         return sources, sources.whiten(eta, mean)
 
 

@@ -166,21 +166,21 @@ class _Dual:
         """Move ``point`` by Newton steps until no gap exceeds ``tolerance`` nats."""
         # Part of the gap due to the rounding of log p.
         rounding = (ROUNDED_UNITS * torch.finfo(point.gap.dtype).eps) ** 2 * self.lengths
-        enough = rounding.clamp_min(tolerance)
+        largest_gap = rounding.clamp_min(tolerance)
         step = torch.ones_like(self.logits[:, :1])
         for _ in range(MAX_NEWTON_STEPS):
-            rows = (point.gap > enough).nonzero().squeeze(-1)
+            rows = (point.gap > largest_gap).nonzero().squeeze(-1)
             if not len(rows):
                 break
-            present, dual = _Point(*(part[rows] for part in point)), self.select(rows)
-            change = step[rows] * dual._newton(present)
-            log_p = present.log_p + change.clamp(-LARGEST_CHANGE, LARGEST_CHANGE)
+            current, dual = _Point(*(part[rows] for part in point)), self.select(rows)
+            change = step[rows] * dual._newton(current)
+            log_p = current.log_p + change.clamp(-LARGEST_CHANGE, LARGEST_CHANGE)
             trial = dual.at(torch.log_softmax(log_p, -1))
-            better = (trial.value <= present.value) | (trial.gap <= enough[rows])
+            better = (trial.value <= current.value) | (trial.gap <= largest_gap[rows])
             step[rows] *= torch.where(better, 2.0, 0.5)[:, None]
             step.clamp_max_(1.0)
-            for mine, old, new in zip(point, present, trial, strict=True):
-                mine[rows] = torch.where(better.view(-1, *(1,) * (new.dim() - 1)), new, old)
+            for values, old, new in zip(point, current, trial, strict=True):
+                values[rows] = torch.where(better.view(-1, *(1,) * (new.dim() - 1)), new, old)
 
     def _newton(self, point: _Point) -> Tensor:
         """Newton's step over p ``(num_docs, num_topics)``, to be applied to log p.

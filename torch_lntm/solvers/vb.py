@@ -95,9 +95,9 @@ def vb(
         position = update
         if iteration % 2 == 1:
             # A step goes at most half way to the prior. A topic at the prior hardly ever returns.
-            far = torch.maximum(update + (LONG_STEP - 1.0) * step, 0.5 * (update + alpha))
+            extrapolated = torch.maximum(update + (LONG_STEP - 1.0) * step, 0.5 * (update + alpha))
             slow = (change < LONG_BELOW) & (change > 0.5 * last_change)
-            position = torch.where(slow[:, None], far, update)
+            position = torch.where(slow[:, None], extrapolated, update)
         current, position, last_change = active.drop_stopped(current, position, change)
         if active.finished:
             break
