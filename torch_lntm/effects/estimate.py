@@ -42,10 +42,11 @@ def estimate(
     Jackman 2008*). Least squares regresses each draw on the formula's columns. Coefficients and
     covariances are pooled over draws (*Rubin 1987*).
 
-    The intervals contain the uncertainty of the regression and of the documents' posteriors, each
-    with its own covariance. With ``coefficients``, they also contain the uncertainty of the prior
-    mean's coefficients, which all documents share. They leave out the uncertainty of the topics'
-    words and of the prior's covariance. Joint draws include all of it.
+    The intervals contain the uncertainty of the regression and of the documents' posteriors. (Every
+    document has its own posterior covariance.) With ``coefficients``, they also contain the
+    uncertainty of the prior mean's coefficients, which is common to all documents. They leave out
+    the uncertainty of the topics' words and of the prior's covariance; draws from
+    ``inference.joint_draws`` include both.
 
     Args:
         model: The fitted model. It may have covariates (``models.stm``), but needs none.

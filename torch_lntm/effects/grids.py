@@ -22,7 +22,7 @@ def average_rows(
 ) -> NDArray[np.float64]:
     """Design row of the formula at each point, averaged over documents.
 
-    Documents that have equal values in all other columns are evaluated once, with the sum of their
+    Documents with equal values in all other columns are evaluated once, with the sum of their
     weights. Large grids are evaluated in parts.
 
     Args:

@@ -40,7 +40,7 @@ class IntervalEstimate:
 
 @dataclass(frozen=True)
 class Effect(IntervalEstimate):
-    """One coefficient: the change of a topic's proportion with a term.
+    """A coefficient: the change of a topic's proportion with a term.
 
     Attributes:
         topic: The topic.

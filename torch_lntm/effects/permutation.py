@@ -28,7 +28,7 @@ class PermutationTest:
     """Effects of a column, beside effects of the shuffled column.
 
     Attributes:
-        column: The column that was shuffled.
+        column: The shuffled column.
         observed: ``(num_topics,)`` Wald statistics per coefficient, for the terms of the column.
         permuted: ``(num_permutations, num_topics)`` statistics of fits to shuffled documents, for
             the matching topics.
@@ -66,7 +66,7 @@ def permutation_test(
 ) -> PermutationTest:
     """Permutation test: effects of a column compared with effects of the shuffled column.
 
-    A model that reads the column can show effects where none exist. Each permutation shuffles the
+    A model that reads the column can show effects of pure chance. Each permutation shuffles the
     column, keeps the words and the other columns, fits a new model, and estimates the effects. The
     comparison therefore includes all uncertainty of a fit.
 
@@ -101,7 +101,7 @@ def permutation_test(
         (4, 10)
     """
     if "topics" in options:
-        raise ConfigError("topics is no option of permutation_test, which tests all of them")
+        raise ConfigError("permutation_test has no option topics; it tests all topics")
     require_whole(1, num_permutations=num_permutations)
     require_whole(0, seed=seed)
     with propagate_interrupts():

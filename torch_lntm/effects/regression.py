@@ -1,4 +1,4 @@
-"""Least squares of many outcomes on one design, for many draws of the outcomes at once."""
+"""Least-squares regression of many outcomes and many draws on a common design."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class Pooled:
 
     Attributes:
         coefficients: ``(num_outcomes, num_terms)`` means over draws.
-        within: ``(num_outcomes, num_terms, num_terms)`` covariance of one regression, mean over
-            draws.
+        within: ``(num_outcomes, num_terms, num_terms)`` covariance of a single regression, mean
+            over draws.
         between: ``(num_outcomes, num_terms, num_terms)`` covariance of the coefficients between
             draws.
         num_draws: Number of draws.
-        freedom: Degrees of freedom of one regression.
+        freedom: Degrees of freedom of a single regression.
     """
 
     coefficients: Tensor

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 #: Values of the columns that a prediction does not set.
 Others = Literal["average", "typical"]
-#: Most documents that a prediction averages over, and grid values of a number or date.
+#: Most documents in the average of a prediction, and grid values of a number or date.
 MAX_AVERAGED, GRID = 10_000, 50
 
 
@@ -119,7 +119,7 @@ class Effects:
         ]
 
     def frame(self, level: float = 0.95) -> Any:
-        """The coefficients as a pandas data frame, one in each row.
+        """A pandas data frame with a row for each coefficient.
 
         Args:
             level: See :meth:`table`.
@@ -381,7 +381,7 @@ def _typical(column: NDArray[Any], kind: str) -> NDArray[Any]:
 
 
 def to_frame(rows: Sequence[Effect] | Sequence[Prediction]) -> Any:
-    """Effects or predictions as a pandas data frame, one in each row.
+    """A pandas data frame with a row for each effect or prediction.
 
     Args:
         rows: The result of :meth:`Effects.table`, :meth:`Effects.predict` or

@@ -16,7 +16,7 @@ ROUNDING = 1e-10
 
 
 def format_coefficients(rows: Sequence[Effect], labels: Sequence[str]) -> str:
-    """Text tables of coefficients, one for each topic.
+    """Text tables of coefficients by topic.
 
     Args:
         rows: The coefficients.
@@ -26,7 +26,7 @@ def format_coefficients(rows: Sequence[Effect], labels: Sequence[str]) -> str:
 
 
 def format_predictions(rows: Sequence[Prediction], labels: Sequence[str]) -> str:
-    """Text tables of predictions, or of differences with p values, one for each topic.
+    """Text tables of predictions, or of differences with p values, by topic.
 
     Args:
         rows: The predictions.
@@ -58,7 +58,7 @@ def _tables(
     kind: str,
     effects: bool = True,
 ) -> str:
-    """Text tables, one for each topic, with one number format.
+    """Text tables by topic, all with the same number format.
 
     Args:
         rows: The numbers, topic by topic.

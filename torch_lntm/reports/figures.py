@@ -285,15 +285,15 @@ def _chart(
     if positions is None:
         along = (CHART - _NAMES - 8) / most
         ys = _ROW * (np.arange(len(mean), dtype=np.float64) + 0.5)
-        drawn = _NAMES + shown * along
+        pixels = _NAMES + shown * along
         height = _ROW * len(mean)
-        xs = drawn[0]
+        xs = pixels[0]
     else:
         height = LINE_CHART
         span = max(float(np.ptp(positions)), 1e-9)
         xs = 8 + (positions - positions.min()) / span * (CHART - 16)
-        drawn = height - 4 - shown / most * (height - 10)
-        ys = drawn[0]
+        pixels = height - 4 - shown / most * (height - 10)
+        ys = pixels[0]
     marks = []
     for g, name in enumerate(names):
         description = f"{name}: {mean[g]:.2%}"
@@ -303,7 +303,7 @@ def _chart(
             description += f" ({counts[g]} document{'s' * (counts[g] != 1)})"
             if not counts[g]:
                 continue
-        x, y, low, high = (float(v) for v in (xs[g], ys[g], drawn[1, g], drawn[2, g]))
+        x, y, low, high = (float(v) for v in (xs[g], ys[g], pixels[1, g], pixels[2, g]))
         marks.append(Mark(name, shorten(name, _LETTERS), x, y, low, high, description))
     is_smooth = counts is None and positions is not None
     return Chart(topic, tuple(marks), height, most, positions is not None, is_smooth, axis)

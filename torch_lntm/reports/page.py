@@ -190,17 +190,17 @@ def render_page(
     model = require_source(draws).model
     corpus = model.encode(corpus)
     # Draws are made in a single pass over the documents, so memory need not hold them.
-    drawn = theta_draws(draws, corpus, num_draws, seed=seed, keep=False, progress=progress)
+    theta_source = theta_draws(draws, corpus, num_draws, seed=seed, keep=False, progress=progress)
     columns = grouping_columns(corpus)[:_COLUMNS] if by is None else list(by)
-    summary = summarise_corpus(drawn, corpus, columns, level=LEVEL)
+    summary = summarise_corpus(theta_source, corpus, columns, level=LEVEL)
     shares = summary.overall.mean[0].tolist()
     topics = model.topic_table(shares, num_words=num_words, num_correlated=3)
     representatives = represent_topics(
-        drawn, corpus, summary.documents, num_docs, texts, level=LEVEL
+        theta_source, corpus, summary.documents, num_docs, texts, level=LEVEL
     )
     correlations = _correlations(model, topics, summary)
     names, settings = correlations["names"], settings or {}
-    data = PageData(model, corpus, drawn, summary, topics, names, scores, settings, LEVEL)
+    data = PageData(model, corpus, theta_source, summary, topics, names, scores, settings, LEVEL)
     rendered_sections = render_sections(sections, data)
     return _TEMPLATES.get_template("report.html").render(
         title=title or f"Topics of {corpus.name or 'a corpus'}",
@@ -208,7 +208,7 @@ def render_page(
         model=model,
         corpus=corpus,
         is_short=corpus.num_tokens < SHORT_DOCUMENT * len(corpus),
-        posterior=drawn.description,
+        posterior=theta_source.description,
         instead_of_chains=instead_of_chains,
         unconverged=int((~summary.documents.converged).sum()),
         topics=topics,
@@ -223,9 +223,9 @@ def render_page(
         has_pictures=any(section.has_pictures for section in rendered_sections),
         scores=scores,
         settings=settings,
-        citations=citations(model.name, drawn.name, model.words.cache_weight is not None),
+        citations=citations(model.name, theta_source.name, model.words.cache_weight is not None),
         level=LEVEL,
-        num_draws=drawn.num_draws,
+        num_draws=theta_source.num_draws,
     )
 
 

@@ -72,8 +72,8 @@ def represent_topics(
         ConfigError: The number of texts differs from the number of documents.
     """
     model = draws.model
-    chosen = representative_documents(proportions, num_docs=num_docs) if num_docs else []
-    positions = sorted({row.document for row in chosen})
+    representatives = representative_documents(proportions, num_docs=num_docs) if num_docs else []
+    positions = sorted({row.document for row in representatives})
     excerpts = None if texts is None else _excerpts(texts, set(positions), len(corpus))
     ends: dict[int, tuple[Tensor, Tensor]] = {}
     tails = torch.tensor([(1 - level) / 2, (1 + level) / 2])
@@ -81,7 +81,7 @@ def represent_topics(
         lower, upper = torch.quantile(part.theta, tails.to(part.theta), dim=0)
         ends |= {d: (lower[i], upper[i]) for i, d in enumerate(part.rows.tolist())}
     shown: list[list[Representative]] = [[] for _ in range(model.num_topics)]
-    for row in chosen:
+    for row in representatives:
         d, k = row.document, row.topic
         shown[k].append(
             Representative(

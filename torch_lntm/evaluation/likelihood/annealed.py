@@ -350,9 +350,10 @@ class _FromPosterior(_FromPrior):
     def _bridge(self, batch: DocumentBatch) -> Bridge:
         guide = make_guide(identified_space(self.model, batch).reference, self.model)
         space, posterior = solve(self.model, batch.to(dtype=self.model.dtype), guide)
-        drawn, _ = guide.as_independent(batch, posterior)
+        independent_batch, _ = guide.as_independent(batch, posterior)
         documents = (
-            (words, cells.counts) for words, cells in document_words(drawn, self.topics.mT)
+            (words, cells.counts)
+            for words, cells in document_words(independent_batch, self.topics.mT)
         )
         loc, factor = space.normal(posterior, documents)
         return Bridge(

@@ -73,8 +73,10 @@ def documents(
     with tqdm(total=corpus.num_docs, disable=not progress, unit="doc") as bar:
         for batch in corpus.batches(max_docs=max_docs, device=model.device, dtype=model.dtype):
             space, posterior = solve(model, batch, guide)
-            drawn, _ = guide.as_independent(batch, posterior)
-            independent = drawn.counts.double().split(drawn.row_offsets.diff().tolist())
+            independent_batch, _ = guide.as_independent(batch, posterior)
+            independent = independent_batch.counts.double().split(
+                independent_batch.row_offsets.diff().tolist()
+            )
             nonempty = [
                 Document(int(batch.index[row]), space, posterior, row, *words_and_cells, counts)
                 for row, (words_and_cells, counts) in enumerate(
