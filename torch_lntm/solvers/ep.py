@@ -1,20 +1,23 @@
 """Expectation propagation for the Dirichlet aspect model (Minka & Lafferty 2002, §4.2).
 
-A document has a term t_w(θ) = Σ_k φ_kw θ_k to the power of the count n_w for every word w. The
-approximation of the term is s_w Π_k θ_k^β_wk, so the posterior is Dirichlet(γ), γ = α + Σ_w n_w
-β_w. A visit to a word takes a copy of its approximation out, g = γ − β_w (eq. 17). It then finds
-the Dirichlet γ' with the mean and the summed variance of t_w(θ) Dirichlet(g) (eqs 23–25). The
-product is a mixture of Dirichlet(g + e_k) with weights r_k = φ_kw g_k / Σ_j φ_jw g_j. With u = g +
-r, eqs 23–25 reduce to
+The likelihood of a document is a product over its words w of terms t_w(θ) = Σ_k φ_kw θ_k, each to
+the power of the count n_w. EP approximates a term by s_w Π_k θ_k^β_wk. The posterior is then
+Dirichlet(γ), γ = α + Σ_w n_w β_w.
+
+A visit to a word takes a copy of its approximation out, g = γ − β_w (eq. 17). It then finds the
+Dirichlet γ' with the mean and the summed variance of t_w(θ) Dirichlet(g) (eqs 23–25). The product
+t_w(θ) Dirichlet(g) is a mixture of Dirichlet(g + e_k) with weights r_k = φ_kw g_k / Σ_j φ_jw g_j.
+With u = g + r, eqs 23–25 reduce to
 
     γ' = (1 − h)·u,   h = (U + 1) B / (Q + U B),   U = Σ_k u_k,
     Q = Σ_{j≠k} u_j u_k,   B = Σ_{j≠k} r_j r_k.
 
-The printed eq. 25 subtracts nearly equal numbers if theta is near a corner or γ is large. The sum
-Σ_{j≠k} x_j x_k equals 2 x_t X + X² − Σ_{k≠t} x_k² with X = Σ_{k≠t} x_k, for any topic t. If x_t is
-the largest, at most x_t X is subtracted, and no digits are lost. Here t is the topic with the
-largest γ at the start of the pass. If another topic outgrows it in that pass, the rounding error of
-h is about the machine epsilon divided by the share of U outside the largest u_k. The move
+The printed eq. 25 subtracts nearly equal numbers if theta is near a corner or γ is large. A
+different form of the sums loses no digits: Σ_{j≠k} x_j x_k = 2 x_t X + X² − Σ_{k≠t} x_k² with X =
+Σ_{k≠t} x_k, for any topic t. If x_t is the largest, at most x_t X is subtracted. Here t is the
+topic with the largest γ at the start of the pass. If another topic outgrows it in that pass, the
+rounding error of h is about the machine epsilon divided by the share of U outside the largest u_k.
+The move
 
     γ' − γ = r − β_w − h·u
 
@@ -67,11 +70,15 @@ def ep(
     Words of equal counts keep their stored order. The documents are visited together, with one word
     of each at a time. A word is skipped in a pass if its γ − β_w is not positive.
 
-    The step of a visit is the share μ of the way that β_w goes. It does not change the fixed
-    points. For counts up to 2 the step is the paper's safest 1/n_w, with which γ becomes γ'; below
-    a count of 1 it is 1. For larger counts 1/n_w would take n_w passes. The step is then 1/2,
-    shortened as needed to keep each γ_k above half of its value, but at least 1/n_w. γ stays
-    positive, so the paper's second reason to skip a word does not arise.
+    The step μ of a visit is the fraction of its full move that β_w takes. It does not change the
+    fixed points.
+
+    * For counts n_w from 1 to 2 the step is 1/n_w, the paper's safest. γ then becomes γ'.
+    * For counts below 1 the step is 1.
+    * For larger counts 1/n_w would take n_w passes. The step is 1/2, shortened as needed to keep
+      each γ_k above half of its value, but at least 1/n_w.
+
+    γ stays positive, so the paper's second reason to skip a word does not arise.
 
     Each document has a damping factor for its steps. It is halved if γ travelled further than in
     the pass before, or a word was skipped. Otherwise it recovers. After a skipped word, the
@@ -86,16 +93,16 @@ def ep(
         concentration: ``(num_topics,)`` positive α.
         init: ``(nnz, num_topics)`` starting β from an earlier call with these documents. Defaults
             to zeros. A document starts from zeros if its γ would not be positive.
-        tolerance: Distance Σ_w Σ_k |Δγ_k| / Σ_k γ_k of γ in a pass, undamped. A document has
-            converged at this distance if no word was skipped; β stands still too. At least 64
-            roundings of the dtype of ``topics``.
+        tolerance: Largest distance of γ in a pass, Σ_w Σ_k |Δγ_k| / Σ_k γ_k undamped, for a
+            converged document. β stands still too. A document with a skipped word has not
+            converged. At least 64 roundings of the dtype of ``topics``.
         max_iterations: Bound on the passes over each document.
 
     Returns:
         The posterior with its ``sites`` β in the dtype of ``topics``. Its objective is an estimate
-        of log p(w) rather than a bound. A document with a nonpositive γ − β_w at the end counts as
-        not converged. The word contributes variational Bayes' term, log Σ_k φ_kw exp(E log θ_k) −
-        Σ_k β_wk E log θ_k. The posterior of an empty document is the prior.
+        of log p(w) rather than a bound. If γ − β_w of a word is not positive at the end, the
+        document has not converged, and the word contributes variational Bayes' term, log Σ_k φ_kw
+        exp(E log θ_k) − Σ_k β_wk E log θ_k. The posterior of an empty document is the prior.
 
     Raises:
         NumericalError: A document's γ or evidence is not finite; names documents.
