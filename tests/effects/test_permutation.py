@@ -53,7 +53,7 @@ def test_only_a_column_with_an_effect_has_large_statistics(corpus) -> None:
 def test_invalid_arguments_are_refused(corpus) -> None:
     with pytest.raises(ConfigError, match="does not read 'sign'; it reads party"):
         permutation_test(fit_to, corpus, "~ party", "sign", num_draws=2)
-    with pytest.raises(ConfigError, match="tests all of them"):
+    with pytest.raises(ConfigError, match="tests all topics"):
         permutation_test(fit_to, corpus, "~ party", "party", topics=[0])
 
 
