@@ -12,7 +12,7 @@ from torch_lntm.kernels import INDEPENDENT, Cells, CountLikelihood
 from torch_lntm.kernels.dense import log_likelihood_at, log_likelihood_of
 from torch_lntm.latents.identified import IdentifiedSpace
 
-#: Nats below the integrand at the centre from which on the integrand is negligible.
+#: Nats below the log integrand at the centre at which the integrand becomes negligible.
 NEGLIGIBLE = 40.0
 
 
@@ -27,7 +27,7 @@ def marginal_by_quadrature(
 ) -> tuple[Tensor, Tensor]:
     """Integrate a single document: log ∫ p(z) p(document | z) dz, by a trapezoid rule.
 
-    The grid covers every z of relevance. Let f be the log integrand, c the centre of the grid and U
+    The grid covers every relevant z. Let f be the log integrand, c the centre of the grid and U
     the log likelihood of the document if every token had its best topic. Then f(z) > f(c) − 40
     implies log p(z) > log p(c) − (U − log p(document | c) + 40). This bounds z.
 
