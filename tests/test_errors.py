@@ -11,7 +11,7 @@ from torch_lntm import errors
 from torch_lntm.errors import ConfigError, CorpusWarning, import_extra, require, require_whole, warn
 
 
-def test_one_tree_of_errors_and_one_of_warnings():
+def test_errors_form_one_tree_and_warnings_another():
     for name in errors.__all__:
         value = getattr(errors, name)
         if isinstance(value, type) and name.endswith("Error"):
@@ -21,7 +21,7 @@ def test_one_tree_of_errors_and_one_of_warnings():
     assert issubclass(errors.LNTMWarning, UserWarning)
 
 
-def test_settings_below_the_least_are_refused_by_name():
+def test_the_error_for_a_small_setting_names_it():
     require(1, num_docs=1, max_docs=None, share=1.5)
     with pytest.raises(ConfigError, match="max_docs is 0; expected at least 1"):
         require(1, num_docs=1, max_docs=0)
@@ -31,7 +31,7 @@ def test_settings_below_the_least_are_refused_by_name():
         require(1, num_docs="3")
 
 
-def test_a_missing_library_is_named_with_its_extra():
+def test_the_error_for_a_missing_library_names_its_extra():
     assert import_extra("json", "viz", "this") is not None
     with pytest.raises(ConfigError, match=r"this needs nowhere, .*pip install 'torch-lntm\[viz\]'"):
         import_extra("nowhere.inside", "viz", "this")
@@ -48,14 +48,14 @@ def test_a_warning_points_at_the_caller_outside_the_package():
     assert caught[0].category is CorpusWarning
 
 
-def test_numbers_that_no_machine_counts_to_are_refused():
+def test_numbers_beyond_int64_are_refused():
     require_whole(1, num_topics=2**63 - 1)
     with pytest.raises(ConfigError, match=r"num_topics is 9223372036854775808; expected .* below"):
         require_whole(1, num_topics=2**63)
 
 
 @pytest.mark.parametrize("name", ["CTM", "ctm", "models.CTM", "models.LDA", "Corpuses"])
-def test_names_that_are_nearly_right_are_told_the_right_one(name):
+def test_the_error_for_a_misspelt_name_suggests_the_right_one(name):
     meant = {"Corpuses": "torch_lntm.Corpus", "models.LDA": "torch_lntm.models.lda"}
     meant = meant.get(name, "torch_lntm.models.ctm")
     module = lntm.models if name.startswith("models.") else lntm

@@ -32,7 +32,7 @@ def theta(known):
     return lntm.inference.transform(known[0], known[1], "mean").theta.numpy()
 
 
-def test_topics_as_gensim_gives_them():
+def test_topics_have_the_form_of_gensim():
     model = make_model()
     topics = interop.get_topics(model)
     assert topics == pytest.approx(TOPICS.numpy(), abs=1e-6)
@@ -66,7 +66,7 @@ def test_pyldavis_draws_our_topics_in_our_order(known):
     assert prepared.topic_order == [0, 1, 2]
 
 
-def test_topic_data_of_topicwizard(known, theta):
+def test_topic_data_has_the_keys_of_topicwizard(known, theta):
     guide, corpus, vectorizer = known
     data = interop.to_topicwizard(guide, corpus, TEXTS, vectorizer=vectorizer)
     # The keys of topicwizard.data.TopicData.
@@ -87,7 +87,7 @@ def test_topic_data_of_topicwizard(known, theta):
     assert interop.to_topicwizard(guide, corpus, TEXTS)["transform"] is None
 
 
-def test_output_of_octis(known, theta):
+def test_octis_output_has_topics_and_matrices(known, theta):
     guide, corpus, _ = known
     output = interop.to_octis(guide, corpus, corpus[:2], num_words=2)
     assert output["topics"] == [["ant", "bee"], ["dog", "cat"], ["ant", "cat"]]
@@ -97,7 +97,7 @@ def test_output_of_octis(known, theta):
     assert "test-topic-document-matrix" not in interop.to_octis(guide, corpus)
 
 
-def test_topic_info_has_berts_columns(known, theta):
+def test_topic_info_has_the_columns_of_bertopic(known, theta):
     guide, corpus, _ = known
     info = interop.topic_info(guide, corpus, TEXTS, num_words=2, num_docs=2)
     assert info["Topic"].tolist() == [0, 1, 2]
@@ -111,7 +111,7 @@ def test_topic_info_has_berts_columns(known, theta):
     assert interop.topic_info(guide, corpus, num_docs=2)["Representative_Docs"][1] == best
 
 
-def test_document_info_has_berts_columns(known, theta):
+def test_document_info_has_the_columns_of_bertopic(known, theta):
     guide, corpus, _ = known
     info = interop.document_info(guide, corpus, TEXTS, num_words=2, num_docs=1)
     assert info.columns.tolist() == [
@@ -129,14 +129,14 @@ def test_document_info_has_berts_columns(known, theta):
 
 
 @pytest.mark.parametrize("function", [interop.topic_info, interop.document_info])
-def test_texts_must_be_those_of_the_documents(known, function):
+def test_the_number_of_texts_must_match_the_documents(known, function):
     with pytest.raises(ConfigError, match="2 texts for 5 documents"):
         function(known[0], known[1], TEXTS[:2])
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of anndata and what it imports
-def test_anndata_out_and_in(known, theta):
+def test_anndata_keeps_counts_metadata_and_topics(known, theta):
     pytest.importorskip("anndata", reason="needs anndata")
     guide, corpus, _ = known
     adata = interop.to_anndata(guide, corpus)
@@ -183,7 +183,7 @@ def test_without_pandas_an_error_says_what_to_install():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_a_corpus_of_other_words_is_refused(known):
+def test_a_corpus_with_another_vocabulary_is_refused(known):
     other = lntm.Corpus.from_matrix(torch.ones(2, 3, dtype=torch.int64))
     with pytest.raises(ConfigError, match="3 words"):
         interop.to_pyldavis(known[0], other)

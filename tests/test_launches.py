@@ -76,7 +76,7 @@ def parts() -> Iterator[Parts]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXACT)
-def test_launches_and_waits_only_fall(name: str, parts: Parts) -> None:
+def test_launches_and_waits_do_not_increase(name: str, parts: Parts) -> None:
     launches, waits = EXACT[name]
     cost = parts.by_name()[name]()
     assert 0 < cost.launches <= launches
@@ -85,7 +85,7 @@ def test_launches_and_waits_only_fall(name: str, parts: Parts) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", UNTIL_CONVERGED)
-def test_launches_and_waits_until_convergence_only_fall(name: str, parts: Parts) -> None:
+def test_launches_and_waits_until_convergence_do_not_increase(name: str, parts: Parts) -> None:
     launches, waits = UNTIL_CONVERGED[name]
     cost = parts.by_name()[name]()
     assert 0 < cost.launches <= ROOM * launches
@@ -94,7 +94,7 @@ def test_launches_and_waits_until_convergence_only_fall(name: str, parts: Parts)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FUSED)
-def test_launches_by_fused_kernels_only_fall(name: str, fused: torch.device) -> None:
+def test_launches_by_fused_kernels_do_not_increase(name: str, fused: torch.device) -> None:
     launches, waits = FUSED[name]
     with PretendDevice() as device:
         cost = Parts(device, replace(SHAPE, num_docs=2, length=6)).by_name()[name]()
@@ -102,7 +102,7 @@ def test_launches_by_fused_kernels_only_fall(name: str, fused: torch.device) -> 
     assert cost.waits <= waits
 
 
-def test_bytes_grow_with_the_documents_and_launches_do_not() -> None:
+def test_more_documents_take_more_bytes_and_no_more_launches() -> None:
     with PretendDevice() as device:
         small = Parts(device, SHAPE).expected_counts()
         large = Parts(device, replace(SHAPE, num_docs=64)).expected_counts()

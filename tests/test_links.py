@@ -84,17 +84,17 @@ def broken_links(page: Path, text: str) -> Iterator[str]:
             yield f"{page.name}: {link} leads to no heading"
 
 
-def test_there_are_pages_with_links() -> None:
+def test_pages_have_links_to_check() -> None:
     assert len(PAGES) > 20
     assert sum(len(links(prose(page))) for page in PAGES) > 40
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_every_link_has_a_target(page: Path) -> None:
     assert list(broken_links(page, prose(page))) == []
 
 
-def test_files_of_the_project_that_are_named_are_there() -> None:
+def test_every_named_file_of_the_project_exists() -> None:
     """``docs/decisions.md`` and the like, which docstrings and pages name without a link."""
     named = re.compile(
         r"`((?:docs|notebooks|studies|configs|tests)/[\w./*-]+\.(?:md|ipynb|json|yaml|py))`"

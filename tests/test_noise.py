@@ -12,7 +12,7 @@ from scipy import stats
 from torch_lntm import noise
 
 
-def test_keys_are_splitmix64(device: torch.device) -> None:
+def test_keys_agree_with_splitmix64(device: torch.device) -> None:
     """Against Python's integers, and the published outputs from the state 1234567."""
 
     def mix(bits: int) -> int:
@@ -33,7 +33,7 @@ def test_keys_are_splitmix64(device: torch.device) -> None:
     assert [[value % 2**64 for value in row] for row in keys.tolist()] == expected
 
 
-def test_split_keys_are_those_that_the_numbers_fold_in(device: torch.device) -> None:
+def test_split_folds_in_successive_numbers(device: torch.device) -> None:
     keys = noise.document_keys(3, torch.tensor([0, 5, 123456], device=device), 2)
     several = noise.split(keys, 4)
     assert several.shape == (4, 2, 3)
@@ -68,7 +68,7 @@ def test_noise_has_its_distribution_and_no_correlations(device: torch.device) ->
         assert np.abs(correlation).max() < (6 if values is columns else 8) / math.sqrt(num_docs)
 
 
-def test_noise_is_a_function_of_document_and_chain_alone(device: torch.device) -> None:
+def test_noise_depends_on_document_and_chain_only(device: torch.device) -> None:
     keys = noise.document_keys(3, torch.tensor([4, 9, 2], device=device), 3)
     few = noise.document_keys(3, torch.tensor([2], device=device), 1)
     assert int(keys[0, 2]) == int(few[0, 0])
@@ -76,7 +76,7 @@ def test_noise_is_a_function_of_document_and_chain_alone(device: torch.device) -
 
 
 @pytest.mark.parametrize("shape", [1e-3, 0.3, 1.0, 40.0])
-def test_gamma_variates_have_their_law(shape: float, device: torch.device) -> None:
+def test_gamma_variates_have_the_gamma_distribution(shape: float, device: torch.device) -> None:
     """Kolmogorov–Smirnov, false-failure rate 1e-4 each, of logs: a tiny one underflows."""
     keys = noise.document_keys(0, torch.arange(50, device=device), 20)
     shapes = torch.full((20, 50, 8), shape, dtype=torch.float64, device=device)
@@ -87,7 +87,7 @@ def test_gamma_variates_have_their_law(shape: float, device: torch.device) -> No
 
 
 @pytest.mark.stat
-def test_what_accepts_a_gamma_variate_is_independent_of_it() -> None:
+def test_rejection_does_not_distort_gamma_variates() -> None:
     """A twentieth of the proposals is rejected at most, which only many draws show."""
     keys = noise.document_keys(0, torch.arange(8000), 20)
     logs = noise.log_gamma(keys, torch.ones(20, 8000, 8, dtype=torch.float64)).flatten()
@@ -95,7 +95,7 @@ def test_what_accepts_a_gamma_variate_is_independent_of_it() -> None:
     assert stats.kstest(logs.exp().numpy(), "expon").pvalue > 1e-4
 
 
-def test_shapes_that_are_not_numbers_end() -> None:
+def test_nan_shapes_give_nan_variates() -> None:
     keys = noise.document_keys(0, torch.arange(2), 1)
     shapes = torch.tensor([[1.0, math.nan], [2.0, 3.0]], dtype=torch.float64).expand(1, 2, 2)
     found = noise.log_gamma(keys, shapes)

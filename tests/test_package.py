@@ -39,7 +39,7 @@ def test_a_fit_to_counts_loads_nothing_for_texts():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_every_public_name_is_there():
+def test_every_public_name_exists():
     names = [name for name in dir(lntm) if not name.startswith("_")]
     assert {"Corpus", "read_corpus", "models", "guides", "inference", "evaluation"} <= set(names)
     assert {"LNTMError", "CorpusError", "ConfigError", "load_model", "plotting"} <= set(names)
@@ -69,7 +69,7 @@ def test_progress_bars_are_for_terminals(terminal, capsys, monkeypatch):
     assert shown() == ""
 
 
-def test_every_progress_bar_is_one_for_terminals():
+def test_every_module_uses_the_packages_progress_bar():
     package = Path(lntm.__file__).parent
     direct = [
         str(path.relative_to(package))

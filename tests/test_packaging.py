@@ -138,11 +138,13 @@ def test_an_undeclared_import_is_found(source: str, metadata: configparser.Confi
         "library('matplotlib.pyplot')",
     ],
 )
-def test_a_declared_import_is_not(source: str, metadata: configparser.ConfigParser) -> None:
+def test_a_declared_import_is_accepted(source: str, metadata: configparser.ConfigParser) -> None:
     assert undeclared(source, metadata) == []
 
 
-def test_the_least_python_is_the_same_everywhere(metadata: configparser.ConfigParser) -> None:
+def test_the_minimum_python_version_is_the_same_everywhere(
+    metadata: configparser.ConfigParser,
+) -> None:
     least = re.fullmatch(r">=(\d+\.\d+)", metadata["options"]["python_requires"]).group(1)
     files = {
         "pyproject.toml": r'target-version = "py(3)(\d+)"',
@@ -159,7 +161,7 @@ def test_the_least_python_is_the_same_everywhere(metadata: configparser.ConfigPa
     assert min(versions, key=lambda version: int(version.partition(".")[2])) == least
 
 
-def test_the_page_of_the_installation_lists_every_extra(
+def test_the_installation_page_lists_every_extra(
     metadata: configparser.ConfigParser,
 ) -> None:
     page = (REPOSITORY / "docs" / "install.md").read_text(encoding="utf-8")

@@ -42,7 +42,7 @@ class FormerPickler(pickle.Pickler):
 @pytest.mark.parametrize(
     "clone", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))]
 )
-def test_pickles_and_copies_give_the_object_back(make, clone):
+def test_pickles_and_copies_restore_the_object(make, clone):
     made = make()
     found = clone(made)
     assert type(found) is type(made)
@@ -66,7 +66,7 @@ def test_a_pickle_of_another_version_is_refused(make, monkeypatch):
 
 
 @MAKE
-def test_the_version_is_read_before_what_another_version_cannot_make(make, monkeypatch):
+def test_the_version_is_checked_before_the_content_is_read(make, monkeypatch):
     made = make()
     with monkeypatch.context() as patch:
         patch.setattr(pickles, "__version__", "9.8.7")

@@ -31,7 +31,7 @@ def test_every_model_has_a_default(name, posterior):
     assert made.engine.guide is made.guide
 
 
-def test_options_go_to_whom_they_belong():
+def test_options_go_to_model_guide_or_engine():
     options = {"num_topics": 4, "topic_smoothing": 0.3, "topics_update": "second-order"}
     options |= {"tolerance": 1e-5, "max_iterations": 7, "restarts": 2}
     made = Recipe("lda", "vb").make(7, seed=5, device="cpu", options=options)
@@ -71,30 +71,30 @@ def test_a_sampler_is_an_engine_with_the_models_default_guide():
         (("ctm",), {"colour": 1, "shape": 2}, "no model, posterior or engine takes colour, shape"),
     ],
 )
-def test_what_does_not_belong_to_a_recipe_is_refused(names, options, message):
+def test_unknown_options_are_refused(names, options, message):
     with pytest.raises(ConfigError, match=message):
         Recipe(*names).make(7, options={"num_topics": 3} | options)
 
 
 @pytest.mark.parametrize("posterior", ["taylor", "hmc"])
-def test_a_seed_that_cannot_be_one_is_refused(posterior):
+def test_an_invalid_seed_is_refused(posterior):
     with pytest.raises(ConfigError, match="seed is -1"):
         Recipe("ctm", posterior).make(7, seed=-1, options={"num_topics": 3})
 
 
-def test_a_pair_that_makes_no_sense_is_refused():
+def test_a_posterior_of_another_model_is_refused():
     with pytest.raises(IncompatibleGuideError):
         Recipe("lda", "taylor").make(7, options={"num_topics": 3})
 
 
-def test_options_of_a_model_of_ones_own():
+def test_registered_models_take_options():
     made = Recipe("ctm").make(7, model_options={"num_topics": 3, "anchored": True})
     assert made.model.latent_dim == 2
     with pytest.raises(ConfigError, match="takes no anchord; did you mean anchored"):
         Recipe("ctm").make(7, model_options={"num_topics": 3, "anchord": True})
 
 
-def test_a_model_gets_words_that_its_constructor_does_not_take(monkeypatch):
+def test_a_model_gets_the_vocabulary_without_a_constructor_argument(monkeypatch):
     def wordless(num_topics, num_words):
         return lntm.models.ctm(num_topics, num_words)
 
@@ -123,7 +123,7 @@ def documents(num_docs: int, num_words: int, length: int) -> Corpus:
         ("lda", 50, 200, 0.05 * 0.4),
     ],
 )
-def test_auto_takes_chains_and_a_smoothing(model, num_topics, length, smoothing) -> None:
+def test_auto_chooses_chains_and_the_smoothing(model, num_topics, length, smoothing) -> None:
     corpus = documents(100, 1000, length)
     chosen = Recipe(model, "auto").for_corpus(corpus, num_topics)
     assert chosen.recipe == Recipe(model, "hmc")
@@ -133,7 +133,7 @@ def test_auto_takes_chains_and_a_smoothing(model, num_topics, length, smoothing)
 
 
 @pytest.mark.parametrize(("visits", "epochs"), [(60_000, None), (59_999, 59), (6_000, 6), (10, 4)])
-def test_auto_takes_fewer_epochs_for_large_corpora(monkeypatch, visits, epochs) -> None:
+def test_auto_chooses_fewer_epochs_for_large_corpora(monkeypatch, visits, epochs) -> None:
     corpus = documents(100, 1000, 10)
     monkeypatch.setattr(recipes, "MAX_VISITS", visits)
     chosen = Recipe("ctm", "auto").for_corpus(corpus, 5)
@@ -151,7 +151,7 @@ def test_auto_takes_fewer_epochs_for_large_corpora(monkeypatch, visits, epochs) 
     assert "max_epochs" not in Recipe("ctm", "hmc").for_corpus(corpus, 5).options
 
 
-def test_auto_leaves_millions_of_documents_to_variational_em(monkeypatch) -> None:
+def test_auto_chooses_variational_em_for_millions_of_documents(monkeypatch) -> None:
     corpus = documents(100, 1000, 10)
     monkeypatch.setattr(recipes, "MAX_CHAIN_NUMBERS", 500)
     assert Recipe("ctm", "auto").for_corpus(corpus, 5).recipe == Recipe("ctm", "hmc")
@@ -162,18 +162,18 @@ def test_auto_leaves_millions_of_documents_to_variational_em(monkeypatch) -> Non
     assert chosen.reason == ("variational EM, since chains of 100 documents would take much memory")
 
 
-def test_a_posterior_that_is_named_stays() -> None:
+def test_a_named_posterior_is_not_replaced() -> None:
     chosen = Recipe("ctm", "laplace").for_corpus(documents(10, 100, 5), 3)
     assert chosen.recipe == Recipe("ctm", "laplace")
     assert chosen.reason is None
 
 
-def test_auto_needs_the_documents() -> None:
+def test_auto_must_be_resolved_for_a_corpus() -> None:
     with pytest.raises(ConfigError, match="for_corpus"):
         Recipe("ctm", "auto").make(10, options={"num_topics": 3})
 
 
-def test_devices_by_name(monkeypatch):
+def test_devices_are_found_by_name(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert find_device("auto") == find_device("cpu") == torch.device("cpu")
     with pytest.raises(ConfigError, match="device cuda: torch finds no CUDA device"):

@@ -53,7 +53,7 @@ def test_every_number_of_topics_has_every_criterion(selection) -> None:
 
 
 @pytest.mark.slow
-def test_completion_is_that_of_the_frozen_split(corpus) -> None:
+def test_completion_is_scored_on_the_fixed_split(corpus) -> None:
     found = lntm.select(corpus, [3], num_seeds=1, top_n=5, seed=2, likelihood=BRIEF)
     train, test = corpus.split(0.1, 2)
     chosen = Recipe("ctm").for_corpus(train, 3)
@@ -78,7 +78,7 @@ def test_completion_is_that_of_the_frozen_split(corpus) -> None:
     assert one.standard_error == pytest.approx(whole.nats_per_token_standard_error)
 
 
-def test_it_says_what_bursty_models_predict_by(corpus) -> None:
+def test_the_description_says_that_bursty_models_use_own_words(corpus) -> None:
     options = {"max_iterations": 2}
     for bursty in (False, True):
         found = lntm.select(
@@ -88,7 +88,7 @@ def test_it_says_what_bursty_models_predict_by(corpus) -> None:
 
 
 @pytest.mark.slow
-def test_tables_and_pictures(selection) -> None:
+def test_selections_have_tables_and_pictures(selection) -> None:
     pytest.importorskip("matplotlib").use("Agg")
     import matplotlib.pyplot as plt
 
@@ -118,7 +118,7 @@ def made(*rows: tuple[int, float, float, float]) -> Selection:
     )
 
 
-def test_the_fewest_topics_as_good_as_the_best_are_recommended() -> None:
+def test_the_fewest_topics_within_one_standard_error_are_recommended() -> None:
     found = made((5, -7.0, 0.5, 0.1), (10, -6.51, 0.01, 0.02), (20, -6.5, 0.0, 0.0))
     assert found.recommended.num_topics == 10
     assert found.because.startswith(
@@ -144,12 +144,12 @@ def test_the_fewest_topics_as_good_as_the_best_are_recommended() -> None:
         ([3], {"options": {"max_epoch": 3}}, "max_epoch"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(corpus, sizes, options, match) -> None:
+def test_invalid_settings_are_refused(corpus, sizes, options, match) -> None:
     with pytest.raises(ConfigError, match=match):
         lntm.select(corpus, sizes, **options)
 
 
-def test_more_parameters_than_the_residuals_tell_of_have_no_dispersion(corpus) -> None:
+def test_models_with_too_many_parameters_have_no_dispersion(corpus) -> None:
     found = lntm.select(corpus[:12], [2, 10], num_seeds=1, top_n=3, test_fraction=0.2)
     assert "dispersion" not in found.rows[1].criteria
     assert [len(row) for row in csv.reader(found.format("csv").splitlines())] == [12] * 3
@@ -159,7 +159,7 @@ def test_more_parameters_than_the_residuals_tell_of_have_no_dispersion(corpus) -
 
 
 @pytest.mark.parametrize("at", [0, 2, 3])
-def test_ctrl_c_leaves_the_fits_that_are_complete(corpus, monkeypatch, at) -> None:
+def test_ctrl_c_keeps_the_completed_fits(corpus, monkeypatch, at) -> None:
     """In the fit itself, which would end early and be judged as if it were complete."""
     options = {"num_seeds": 2, "top_n": 3, "recipe": Recipe("ctm", "hmc")}
     options["options"] = {"max_epochs": 4}

@@ -40,7 +40,7 @@ def test_document_topics_do_not_depend_on_batches(corpus, posterior, make, estim
     assert (together.sources is not None) == hasattr(guide.model.prior, "mixing")
 
 
-def test_batches_are_as_large_as_the_guide_needs_them(corpus, monkeypatch):
+def test_the_size_of_batches_follows_the_guides_memory(corpus, monkeypatch):
     guide = lntm.guides.TaylorGuide(make_model())
     sizes = []
 
@@ -74,7 +74,7 @@ def test_batches_are_as_large_as_the_guide_needs_them(corpus, monkeypatch):
     assert sizes == [18, 12]
 
 
-def test_document_topics_are_the_posteriors(corpus):
+def test_document_topics_equal_the_guides_posteriors(corpus):
     guide = lntm.guides.LaplaceGuide(make_model(dtype="float64"))
     posterior = guide.posterior(corpus.batch())
     mode = transform(guide, corpus)
@@ -85,7 +85,7 @@ def test_document_topics_are_the_posteriors(corpus):
     assert (mean.theta - mode.theta).abs().max() > 1e-3
 
 
-def test_empty_documents_have_the_priors_theta(corpus):
+def test_empty_documents_have_the_theta_of_the_prior(corpus):
     model = make_model(loc=torch.tensor([1.0, 0.0, -1.0]))
     theta = transform(lntm.guides.TaylorGuide(model), corpus).theta
     torch.testing.assert_close(theta[4], model.theta(model.prior.loc).detach())
@@ -96,7 +96,7 @@ def test_an_unknown_estimate_is_refused(corpus):
         transform(lntm.guides.TaylorGuide(make_model()), corpus, "median")
 
 
-def test_documents_keep_what_identifies_them(corpus):
+def test_document_topics_keep_the_metadata(corpus):
     guide = lntm.guides.TaylorGuide(make_model())
     found = transform(guide, corpus)
     assert found.metadata == {}
@@ -107,7 +107,7 @@ def test_documents_keep_what_identifies_them(corpus):
     assert found.metadata["label"].tolist() == list("abcdefghi")
 
 
-def test_what_is_found_shows_itself_in_a_line(corpus):
+def test_results_have_a_repr_of_one_line(corpus):
     found = transform(lntm.guides.FactorGuide(make_factor_model()), corpus)
     assert repr(found) == "DocumentTopics(9 documents, 3 topics, mode, 0 unconverged)"
     assert repr(found.sources) == "SourceActivity(9 documents, 2 sources)"
@@ -121,6 +121,6 @@ def test_what_is_found_shows_itself_in_a_line(corpus):
         ({"seed": -1}, "seed is -1; expected at least 0"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(corpus, settings, message):
+def test_invalid_settings_are_refused(corpus, settings, message):
     with pytest.raises(ConfigError, match=message):
         transform(lntm.guides.TaylorGuide(make_model()), corpus, **settings)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -114,7 +116,7 @@ def test_draws_are_made_once_and_shared(known, monkeypatch) -> None:
     assert sum(sizes) == 2 * len(corpus) + 2
 
 
-def test_draws_for_one_pass_stay_in_no_memory(known, monkeypatch) -> None:
+def test_draws_without_keep_are_made_again(known, monkeypatch) -> None:
     model, corpus = known
     sizes = begun(monkeypatch)
     draws = theta_draws(DocumentHMC(model), corpus, 3, warmup_steps=5, keep=False)
@@ -128,7 +130,7 @@ def test_draws_for_one_pass_stay_in_no_memory(known, monkeypatch) -> None:
     assert sum(sizes) == 3 * len(corpus)
 
 
-def test_draws_of_large_corpora_are_made_again_and_are_the_same(known, monkeypatch) -> None:
+def test_draws_of_large_corpora_are_repeated_identically(known, monkeypatch) -> None:
     model, corpus = known
     monkeypatch.setattr(theta_module, "MAX_KEPT", 3 * 7 * 3 - 1)
     sizes = begun(monkeypatch)
@@ -137,7 +139,7 @@ def test_draws_of_large_corpora_are_made_again_and_are_the_same(known, monkeypat
     assert sum(sizes) == 2 * len(corpus)
 
 
-def test_documents_whose_chains_are_stuck_are_told(known) -> None:
+def test_stuck_chains_are_warned_of(known) -> None:
     model, corpus = known
     for part in theta_draws(DocumentHMC(model), corpus, 30, warmup_steps=1, thinning=1):
         assert bool(part.converged.all())
@@ -164,7 +166,7 @@ def test_ctrl_c_ends_the_draws(known, monkeypatch) -> None:
 # -------------------------------------------------------------------- a fit's chains
 
 
-def test_a_fits_chains_continue_where_they_ended(fitted, monkeypatch) -> None:
+def test_chains_of_a_fit_continue_from_their_last_state(fitted, monkeypatch) -> None:
     model, corpus, result = fitted
     kept = result.posterior
     rows = np.flatnonzero(corpus.lengths)
@@ -190,7 +192,7 @@ def test_a_fits_chains_continue_where_they_ended(fitted, monkeypatch) -> None:
     assert "which continue the fit's" in draws.description
 
 
-def test_a_fits_chains_find_their_documents_in_any_corpus(fitted) -> None:
+def test_chains_of_a_fit_find_their_documents_in_any_corpus(fitted) -> None:
     _, corpus, result = fitted
     order = np.random.default_rng(0).permutation(len(corpus))[:25]
     new = Corpus.from_matrix(np.eye(12, dtype=int)[:2])
@@ -202,14 +204,14 @@ def test_a_fits_chains_find_their_documents_in_any_corpus(fitted) -> None:
     assert kept.find(new).tolist() == [-1, -1]
 
 
-def test_documents_differ_in_their_signatures_by_counts_and_by_words() -> None:
+def test_signatures_differ_by_words_and_counts() -> None:
     counts = np.array([[1, 2, 0], [2, 1, 0], [1, 2, 1], [0, 0, 0], [1, 2, 0], [3, 0, 0]])
     found = signatures(Corpus.from_matrix(counts, allow_empty=True)).tolist()
     assert found[0] == found[4]
     assert len(set(found)) == 5
 
 
-def test_documents_that_a_fit_did_not_have_get_new_chains(fitted, monkeypatch) -> None:
+def test_new_documents_get_new_chains(fitted, monkeypatch) -> None:
     _, corpus, result = fitted
     counts = corpus.to_scipy().toarray()
     counts[3], counts[8] = 7, 9
@@ -221,7 +223,7 @@ def test_documents_that_a_fit_did_not_have_get_new_chains(fitted, monkeypatch) -
     assert sorted(parts[1].rows.tolist()) == [3, 5, 8]
 
 
-def test_chains_that_are_still_in_their_warm_up_are_not_continued(fitted) -> None:
+def test_chains_in_warm_up_are_not_continued(fitted) -> None:
     _, corpus, _ = fitted
     model = lntm.models.ctm(3, 12, seed=0)
     early = MonteCarloEM(model, max_epochs=2, warmup_epochs=2, progress=False).fit(corpus)
@@ -230,7 +232,7 @@ def test_chains_that_are_still_in_their_warm_up_are_not_continued(fitted) -> Non
     assert theta_draws(early.posterior, corpus, 2).theta.isfinite().all()
 
 
-def test_chains_whose_steps_are_too_long_are_told(fitted) -> None:
+def test_low_acceptance_is_warned_of(fitted) -> None:
     from dataclasses import replace
 
     _, corpus, result = fitted
@@ -247,7 +249,7 @@ def test_chains_whose_steps_are_too_long_are_told(fitted) -> None:
 @pytest.mark.parametrize(
     ("num_docs", "draws"), [(0, 50), (300, 50), (5000, 50), (6250, 40), (10_000, 25), (10**6, 25)]
 )
-def test_fewer_draws_are_enough_for_more_documents(num_docs, draws) -> None:
+def test_larger_corpora_need_fewer_draws(num_docs, draws) -> None:
     assert enough_draws(num_docs) == draws
 
 
@@ -260,7 +262,7 @@ def test_the_number_of_draws_follows_from_the_number_of_documents(known, monkeyp
     assert theta_draws(guide, corpus, rows=np.array([0])).num_draws == 50
 
 
-def test_draws_that_exist_are_taken_as_they_are(known) -> None:
+def test_existing_draws_are_used_unchanged(known) -> None:
     model, corpus = known
     theta = torch.rand(4, 3, 3, generator=torch.Generator().manual_seed(0))
     draws = ThetaDraws.of(theta, model, np.array([1, 4, 6]))
@@ -277,7 +279,19 @@ def test_draws_that_exist_are_taken_as_they_are(known) -> None:
             ThetaDraws.of(torch.full((2, 3, 3), bad), model)
 
 
-def test_what_cannot_draw_is_refused(known) -> None:
+def test_any_object_with_the_attributes_of_a_source_is_a_source(known) -> None:
+    model, corpus = known
+    theta = torch.rand(2, len(corpus), 3, generator=torch.Generator().manual_seed(0))
+    source = SimpleNamespace(
+        model=model, kept_chains=None, existing_draws=ThetaDraws.of(theta, model)
+    )
+    assert torch.equal(theta_draws(source, corpus).theta, theta)
+    source.kept_chains, source.existing_draws = DocumentHMC(model, seed=5).kept_chains, None
+    expected = theta_draws(DocumentHMC(model, seed=5), corpus, 2, warmup_steps=2)
+    assert torch.equal(theta_draws(source, corpus, 2, warmup_steps=2).theta, expected.theta)
+
+
+def test_invalid_sources_are_refused(known) -> None:
     model, corpus = known
     with pytest.raises(ConfigError, match="expected a guide"):
         theta_draws(model, corpus)

@@ -33,7 +33,7 @@ def monte_carlo(model):
         (lambda: lda(3, 4), monte_carlo),
     ],
 )
-def test_ctrl_c_during_a_copy_leaves_no_record_of_what_was_undone(make, engine, monkeypatch):
+def test_ctrl_c_during_a_copy_removes_the_record_of_the_undone_step(make, engine, monkeypatch):
     copies, at = 0, -1
     kept = {}
     clone, keep = loop.dict_of_clones, loop.ResumableFit.keep
@@ -71,7 +71,7 @@ def test_ctrl_c_during_a_copy_leaves_no_record_of_what_was_undone(make, engine, 
             torch.testing.assert_close(value, reference[len(found)][name], rtol=0, atol=0)
 
 
-def test_ctrl_c_in_a_later_restart_leaves_the_statistics_of_the_best(monkeypatch):
+def test_ctrl_c_in_a_later_restart_keeps_the_statistics_of_the_best(monkeypatch):
     """Stepwise EM begins with their M-step, which must not go to another restart's topics."""
     model, record = make_model(), VariationalRun._record
 
@@ -100,7 +100,7 @@ def test_ctrl_c_in_a_later_restart_leaves_the_statistics_of_the_best(monkeypatch
     torch.testing.assert_close(model.topics.probs, expected.topics.probs, rtol=1e-4, atol=1e-5)
 
 
-def test_parts_of_a_whole_pass_ctrl_c_on(monkeypatch):
+def test_fits_of_a_comparison_propagate_ctrl_c(monkeypatch):
     model = make_model()
     step = chains.Chains.move
 

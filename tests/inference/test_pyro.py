@@ -98,7 +98,7 @@ def test_predictive_draws_from_the_guide(family: str) -> None:
 
 
 @pytest.mark.slow
-def test_stock_hmc_runs_on_the_same_program() -> None:
+def test_pyros_hmc_runs_on_the_same_program() -> None:
     model = make_any_model("ctm")
     batch = model.generate([20, 5], seed=2)[0].batch(dtype=torch.float64)
     pyro.set_rng_seed(0)
@@ -208,7 +208,7 @@ def test_samplers_run_on_every_model_in_single_precision(
     assert all(bool(draws.isfinite().all()) for draws in samples.values())
 
 
-def test_every_optimiser_moves_what_the_guide_reads() -> None:
+def test_the_guide_reads_the_parameters_of_every_optimiser() -> None:
     """Pyro's own optimisers write to .data, which torch's version counters do not see."""
     batch = make_corpus(10).batch(dtype=torch.float64)
     model = make_model()
@@ -268,7 +268,7 @@ def test_posteriors_follow_every_optimiser(optimiser: type) -> None:
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 
-def test_a_posterior_is_remembered_while_nothing_changes() -> None:
+def test_a_posterior_is_cached_until_a_parameter_changes() -> None:
     model = make_model()
     guide, batch = TaylorGuide(model), make_corpus(10).batch(dtype=torch.float64)
     first = guide._cached_posterior(batch)
@@ -278,7 +278,7 @@ def test_a_posterior_is_remembered_while_nothing_changes() -> None:
 
 
 @pytest.mark.parametrize("bursty", [False, True])
-def test_batches_and_models_of_inference_mode(bursty: bool) -> None:
+def test_batches_and_models_of_inference_mode_work(bursty: bool) -> None:
     """What was met there is trained on later, and what was made there can be used there."""
     model = make_model(bursty=bursty)
     guide, batch = TaylorGuide(model), make_corpus(10).batch(dtype=torch.float64)

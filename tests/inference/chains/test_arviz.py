@@ -64,7 +64,7 @@ def test_diagnostics_agree_with_arviz(az: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("family", ["ctm", "iftm(source='laplace')", "lda"])
-def test_groups_dimensions_and_coordinates(az: ModuleType, family: str) -> None:
+def test_exported_groups_have_named_dimensions_and_coordinates(az: ModuleType, family: str) -> None:
     samples = draw(family, num_chains=2, num_samples=8)
     data = to_arviz(samples)
     posterior, stats = data["posterior"], data["sample_stats"]
@@ -96,7 +96,7 @@ def test_groups_dimensions_and_coordinates(az: ModuleType, family: str) -> None:
     assert len(az.summary(data, var_names=["theta"])) == 12
 
 
-def test_an_anchored_eta_is_not_labelled_by_topics(az: ModuleType) -> None:
+def test_eta_of_an_anchored_model_has_its_own_dimension(az: ModuleType) -> None:
     problem = random_problem(3, lengths=(20, 2), anchored=True)
     kernel = DocumentHMC(problem.model())
     data = to_arviz(kernel.run(problem.batch(), 5, 5, progress=False))
@@ -104,7 +104,7 @@ def test_an_anchored_eta_is_not_labelled_by_topics(az: ModuleType) -> None:
     assert data["posterior"]["theta"].sizes["topic"] == 3
 
 
-def test_without_arviz_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_without_arviz_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> ModuleType:
         raise ModuleNotFoundError(f"No module named {name!r}")
 
@@ -113,7 +113,7 @@ def test_without_arviz_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> 
         to_arviz(draw(num_samples=4))
 
 
-def test_without_inference_data_it_is_a_data_tree(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arviz_1_gets_a_data_tree(monkeypatch: pytest.MonkeyPatch) -> None:
     """As from ArviZ 1.0 on, which needs a later Python than the oldest supported."""
     xarray = pytest.importorskip("xarray")
     modules = {"arviz": ModuleType("arviz"), "xarray": xarray}
@@ -125,7 +125,7 @@ def test_without_inference_data_it_is_a_data_tree(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("family", ["ctm", "lda"])
-def test_chains_that_pyro_ran_are_read_by_arviz(az: ModuleType, family: str) -> None:
+def test_arviz_reads_chains_of_pyro(az: ModuleType, family: str) -> None:
     batch = make_batch(make_counts())
     kernel = DocumentHMC(make_model(family), num_steps=3)
     mcmc = MCMC(kernel, num_samples=6, warmup_steps=4, num_chains=1, disable_progbar=True)

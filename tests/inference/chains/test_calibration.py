@@ -101,7 +101,7 @@ def uniformity(ranks: np.ndarray) -> dict[str, float]:
         ("lda", {"num_steps": 10}),
     ],
 )
-def test_truths_rank_evenly_among_draws(
+def test_true_values_have_uniform_ranks_among_draws(
     family: str, settings: dict[str, object], device: torch.device
 ) -> None:
     model, counts, truth, samples = simulate(family, device, **settings)

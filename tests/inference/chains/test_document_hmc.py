@@ -90,7 +90,7 @@ def test_moments_agree_with_quadrature(
     check_theta(quiet(kernel, problem.batch(device), 100, 80), problem)
 
 
-def test_the_anchored_form_of_a_model_has_the_same_theta(device: torch.device) -> None:
+def test_anchored_and_free_models_have_the_same_theta(device: torch.device) -> None:
     free = random_problem(3, lengths=(20, 0, 2), seed=1)
     difference = np.hstack([np.eye(2), -np.ones((2, 1))])
     anchored = Problem(
@@ -104,7 +104,7 @@ def test_the_anchored_form_of_a_model_has_the_same_theta(device: torch.device) -
     check_theta(samples, free)
 
 
-def test_a_model_in_single_precision(device: torch.device) -> None:
+def test_moments_in_single_precision_agree_with_quadrature(device: torch.device) -> None:
     problem = random_problem(3, lengths=(40, 0, 2), seed=2)
     kernel = DocumentHMC(problem.model(device, torch.float32), num_chains=20)
     samples = quiet(kernel, problem.batch(device), 100, 80)
@@ -114,7 +114,7 @@ def test_a_model_in_single_precision(device: torch.device) -> None:
 
 @pytest.mark.slow
 @pytest.mark.stat
-def test_moments_agree_with_stock_nuts() -> None:
+def test_moments_agree_with_pyros_nuts() -> None:
     """With more topics than a grid can hold."""
     model = make_model("ctm")
     batch = make_batch(make_counts((25, 3)))
@@ -261,7 +261,7 @@ def test_lda_agrees_with_gibbs_sampling() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["ctm", "iftm(source='laplace')", "lda"])
 @pytest.mark.parametrize("settings", [{"mass_matrix": "prior"}, {"step_size": 0.3}])
-def test_a_document_does_not_depend_on_its_batch(
+def test_draws_of_a_document_do_not_depend_on_its_batch(
     family: str, settings: dict, device: torch.device
 ) -> None:
     """Adaptation included, or long steps, in trajectories too short to magnify the last digits."""
@@ -286,7 +286,7 @@ def test_a_document_does_not_depend_on_its_batch(
     assert not torch.allclose(latents(together)[0], latents(together)[1])
 
 
-def test_the_number_of_documents_changes_neither_acceptance_nor_step_size(
+def test_acceptance_and_step_size_do_not_depend_on_the_number_of_documents(
     device: torch.device,
 ) -> None:
     model = make_model("ctm").to(device)
@@ -334,7 +334,9 @@ def test_step_sizes_reach_the_target_acceptance(device: torch.device) -> None:
 @pytest.mark.slow
 @pytest.mark.stat
 @pytest.mark.parametrize("mass_matrix", ["prior", "laplace"])
-def test_trajectories_do_not_turn_back(mass_matrix: str, device: torch.device) -> None:
+def test_trajectories_are_at_most_a_third_of_a_period(
+    mass_matrix: str, device: torch.device
+) -> None:
     """Of a posterior that is the prior, with which leapfrogs of any length would be accepted."""
     problem = random_problem(4, lengths=(0, 40))
     for num_steps in (2, 5, 12):
@@ -349,7 +351,7 @@ def test_trajectories_do_not_turn_back(mass_matrix: str, device: torch.device) -
         assert float(samples.effective_sample_size("eta")[0].min()) > 800
 
 
-def test_a_fixed_step_size_is_kept(device: torch.device) -> None:
+def test_a_given_step_size_stays_constant(device: torch.device) -> None:
     model, batch = make_model("ctm").to(device), make_batch(make_counts(), device)
     sizes = 0.1 + torch.rand(2, 5, generator=torch.Generator().manual_seed(0))
     samples = quiet(DocumentHMC(model, num_chains=2, step_size=sizes), batch, 5, 10)
@@ -381,7 +383,7 @@ def make_samples(seed: int = 0, num_chains: int = 3, num_samples: int = 60) -> D
 
 
 @pytest.mark.parametrize("num_samples", [60, 61, 63])
-def test_diagnostics_are_pyros_of_split_chains(num_samples: int) -> None:
+def test_diagnostics_agree_with_pyros_for_split_chains(num_samples: int) -> None:
     samples = make_samples(num_samples=num_samples)
     theta = torch.softmax(samples.latents["eta"], -1)
     torch.testing.assert_close(samples.theta(), theta)
@@ -402,7 +404,7 @@ def test_diagnostics_are_pyros_of_split_chains(num_samples: int) -> None:
     torch.testing.assert_close(samples.effective_sample_size(), split_size(scores))
 
 
-def test_chains_that_never_moved_are_named_and_left_out(device: torch.device) -> None:
+def test_stuck_chains_are_reported_and_left_out_of_means(device: torch.device) -> None:
     model = make_model("ctm").to(device)
     batch = make_batch(make_counts(), device)
     batch = replace(batch, index=batch.index + 40)
@@ -451,7 +453,7 @@ def test_an_interrupted_run_keeps_its_draws(
             samples.rhat()
 
 
-def test_sources_belong_to_samples_of_a_factor_model() -> None:
+def test_samples_of_a_factor_model_have_sources() -> None:
     batch = make_batch(make_counts())
     samples = quiet(DocumentHMC(make_model("iftm(source='laplace')")), batch, 10, 10)
     assert samples.mean("source").shape == (5, 2)
@@ -466,7 +468,9 @@ def test_sources_belong_to_samples_of_a_factor_model() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("num_chains", [1, 2])
 @pytest.mark.parametrize("family", ["ctm", "iftm(source='gaussian')", "lda"])
-def test_it_is_a_kernel_of_pyros_mcmc(family: str, num_chains: int, device: torch.device) -> None:
+def test_document_hmc_is_a_kernel_of_pyros_mcmc(
+    family: str, num_chains: int, device: torch.device
+) -> None:
     model = make_model(family).to(device)
     batch = make_batch(make_counts(), device)
 
@@ -493,7 +497,7 @@ def test_it_is_a_kernel_of_pyros_mcmc(family: str, num_chains: int, device: torc
     assert diagnostics["acceptance rate"]["chain 0"].shape == (num_chains, 5)
 
 
-def test_divergences_are_samples_as_of_pyros_kernels() -> None:
+def test_divergences_are_sample_numbers_as_in_pyro() -> None:
     """One document of two diverges at every transition; nobody counts warm-up."""
     batch = make_batch(make_counts((30, 4)))
     batch = replace(batch, index=batch.index + 40)
@@ -506,7 +510,7 @@ def test_divergences_are_samples_as_of_pyros_kernels() -> None:
     assert found["divergent"]["chain 0"] == found["stuck"]["chain 0"] * 5 == [41] * 5
 
 
-def test_inside_pyro_it_runs_the_same_chains_as_on_its_own() -> None:
+def test_chains_are_the_same_inside_and_outside_of_pyro() -> None:
     model, batch = make_model("ctm"), make_batch(make_counts())
     samples = quiet(DocumentHMC(model, seed=3), batch, 6, 4)
     kernel = DocumentHMC(model, seed=3)
@@ -518,7 +522,7 @@ def test_inside_pyro_it_runs_the_same_chains_as_on_its_own() -> None:
     torch.testing.assert_close(mcmc.get_samples()["eta"], samples.latents["eta"][0])
 
 
-def test_pyros_own_chains_differ() -> None:
+def test_chains_of_pyro_differ_from_each_other() -> None:
     """Pyro sets up one kernel again for each of its chains."""
     kernel, batch = DocumentHMC(make_model("ctm")), make_batch(make_counts())
     pyro.set_rng_seed(0)
@@ -530,7 +534,7 @@ def test_pyros_own_chains_differ() -> None:
     assert not torch.allclose(*starts)
 
 
-def test_chains_start_where_they_are_told_to() -> None:
+def test_chains_start_at_the_initial_params() -> None:
     model, batch = make_model("iftm(source='laplace')"), make_batch(make_counts())
     space = model.prior.space(batch)
     params = space.latents(space.draw(noise.document_keys(0, batch.index, 1))[0])
@@ -547,7 +551,7 @@ def test_chains_start_where_they_are_told_to() -> None:
         quiet(kernel, batch, 1, 0, initial_params={**params, "eta": params["eta"][1:]})
 
 
-def test_proportions_come_back_from_their_coordinates() -> None:
+def test_initial_proportions_are_restored_from_their_coordinates() -> None:
     """Of lda, where many coordinates have the same proportions."""
     model, batch = make_model("lda"), make_batch(make_counts())
     theta = torch.from_numpy(np.random.default_rng(0).dirichlet(np.ones(4), (2, 5)))
@@ -557,7 +561,7 @@ def test_proportions_come_back_from_their_coordinates() -> None:
 
 
 @pytest.mark.parametrize("family", ["ctm", "iftm(source='laplace')", "lda"])
-def test_chains_continue_where_they_ended(family: str) -> None:
+def test_continued_chains_make_the_same_draws_as_uninterrupted_chains(family: str) -> None:
     """From latent variables and progress alone, as the chains of Monte-Carlo EM do."""
     model, batch = make_model(family), make_batch(make_counts())
     kernel = DocumentHMC(model, num_chains=2, num_steps=3, mass_matrix="prior")
@@ -591,14 +595,14 @@ def test_chains_continue_where_they_ended(family: str) -> None:
         ("lda", "prior", 30),
     ],
 )
-def test_defaults_are_the_spaces(family: str, mass_matrix: str, num_steps: int) -> None:
+def test_defaults_come_from_the_latent_space(family: str, mass_matrix: str, num_steps: int) -> None:
     settings = DocumentHMC(make_model(family)).settings
     assert (settings.mass_matrix, settings.num_steps) == (mass_matrix, num_steps)
     if mass_matrix == "prior" and family != "lda":
         assert DocumentHMC(make_model(family), mass_matrix="taylor").settings.num_steps == 5
 
 
-def test_mass_matrices_start_where_they_are_told_to() -> None:
+def test_solvers_of_mass_matrices_start_at_the_given_means() -> None:
     model, batch = make_model("ctm"), make_batch(make_counts())
     settings = DocumentHMC(model, mass_matrix="laplace").settings
     first = Chains(model, settings, batch, 0, 0)
@@ -616,7 +620,7 @@ def test_mass_matrices_start_where_they_are_told_to() -> None:
 # -- bad input -----------------------------------------------------------------------------------
 
 
-def test_what_is_not_a_number_is_named() -> None:
+def test_the_error_for_a_nan_names_the_parameter_or_the_documents() -> None:
     model: TopicModel = make_model("ctm")
     batch = make_batch(make_counts())
     batch = replace(batch, index=batch.index + 7)
@@ -643,7 +647,7 @@ def test_what_is_not_a_number_is_named() -> None:
         quiet(DocumentHMC(model), batch, 1, 0)
 
 
-def test_documents_are_too_long_from_the_tokens_on_at_which_rounding_matters() -> None:
+def test_documents_too_long_for_the_dtype_are_warned_of() -> None:
     """Which is 0.05 nats; several documents of fewer tokens each are not."""
     bound = 0.05 / np.finfo(np.float32).eps
     model, counts = make_model("ctm", dtype="float32"), np.zeros((2, NUM_WORDS))
@@ -660,7 +664,7 @@ def test_documents_are_too_long_from_the_tokens_on_at_which_rounding_matters() -
 
 
 @pytest.mark.parametrize("ahead", [1, 50, 200])
-def test_what_is_drawn_ahead_is_what_would_be_drawn_one_by_one(ahead: int, monkeypatch) -> None:
+def test_random_numbers_drawn_ahead_equal_those_drawn_one_by_one(ahead: int, monkeypatch) -> None:
     def draws() -> DocumentSamples:
         batch = make_batch(make_counts())
         return quiet(DocumentHMC(make_model("ctm"), num_chains=2, step_size=0.3), batch, 9, 4)
@@ -671,7 +675,7 @@ def test_what_is_drawn_ahead_is_what_would_be_drawn_one_by_one(ahead: int, monke
     torch.testing.assert_close(some, draws().latents["eta"], rtol=1e-9, atol=1e-9)
 
 
-def test_warnings_name_the_line_that_asked() -> None:
+def test_warnings_point_at_the_callers_line() -> None:
     counts = np.zeros((2, NUM_WORDS))
     counts[1, 0] = 1e6
     model = make_model("ctm", dtype="float32")
@@ -690,7 +694,7 @@ def test_a_prior_without_a_latent_space_is_refused() -> None:
         DocumentHMC(model)
 
 
-def test_models_batches_and_settings_that_cannot_be_used_are_refused() -> None:
+def test_invalid_models_batches_and_settings_are_refused() -> None:
     model = make_model("ctm")
     with pytest.raises(ConfigError, match=f"over {NUM_WORDS + 1} words"):
         quiet(DocumentHMC(model), make_batch(np.ones((2, NUM_WORDS + 1))))

@@ -63,7 +63,7 @@ def assert_near(draws: np.ndarray, expected: np.ndarray) -> None:
 @pytest.mark.slow
 @pytest.mark.stat
 @pytest.mark.parametrize("kind", ["ctm", "stm", "lntm"])
-def test_a_prior_draws_from_its_posterior(kind: str, known) -> None:
+def test_the_priors_parameters_are_drawn_from_their_posterior(kind: str, known) -> None:
     """Against the moments of the inverse Wishart, or gamma, and of the regression of eta."""
     eta, x = known
     penalty, weight = 2.0, 12.0
@@ -91,7 +91,7 @@ def test_a_prior_draws_from_its_posterior(kind: str, known) -> None:
     assert_near(squares, np.outer(rows, np.diag(expected)))
 
 
-def test_too_few_documents_have_no_posterior() -> None:
+def test_too_few_documents_for_a_proper_posterior_are_refused() -> None:
     prior = LogisticNormalPrior(DIM, pseudo_documents=0.0, dtype=torch.float64)
     sums = {"latent_sum": torch.zeros(DIM), "latent_outer": torch.eye(DIM)}
     with pytest.raises(NumericalError, match="7 documents and pseudo_documents=0 leave"):
@@ -107,7 +107,7 @@ def make_corpus(num_docs: int = 40, length: int = 20) -> Corpus:
 
 @pytest.mark.slow
 @pytest.mark.stat
-def test_one_topic_is_drawn_from_its_dirichlet() -> None:
+def test_a_topic_is_drawn_from_its_dirichlet_posterior() -> None:
     """All tokens are of the only topic, so its posterior is known."""
     corpus = make_corpus()
     model = lntm.models.ctm(1, 10, dtype="float64")
@@ -125,7 +125,7 @@ def test_one_topic_is_drawn_from_its_dirichlet() -> None:
 
 
 @pytest.mark.slow
-def test_draws_are_reproduced_and_leave_the_model_alone() -> None:
+def test_draws_are_reproducible_and_leave_the_model_unchanged() -> None:
     corpus = make_corpus()
     model = lntm.models.stm(3, corpus, "~ x", seed=1)
     before = copy.deepcopy(model.state_dict())
@@ -153,7 +153,7 @@ def test_draws_are_reproduced_and_leave_the_model_alone() -> None:
 
 
 @pytest.mark.slow
-def test_known_topics_stay_and_others_move() -> None:
+def test_fixed_topics_stay_and_drawn_topics_move() -> None:
     corpus = make_corpus()
     model = lntm.models.stm(3, corpus, "~ x", seed=1)
     for topics in (False, True):
@@ -166,7 +166,7 @@ def test_known_topics_stay_and_others_move() -> None:
 
 @pytest.mark.slow
 @pytest.mark.stat
-def test_unknown_topics_and_prior_make_effects_less_certain() -> None:
+def test_drawing_topics_and_prior_widens_the_intervals_of_effects() -> None:
     """Between draws, the difference of mean proportions varies more than under a known model."""
     corpus = make_corpus(60)
     model = lntm.models.stm(3, corpus, "~ x", dtype="float64")
@@ -183,7 +183,7 @@ def test_unknown_topics_and_prior_make_effects_less_certain() -> None:
     assert variance(joint) > 1.5 * variance(alone)
 
 
-def test_what_has_no_posterior_is_refused() -> None:
+def test_priors_and_topics_without_draws_are_refused() -> None:
     corpus = make_corpus()
     with pytest.raises(IncompatibleGuideError, match="has no method draw_"):
         JointChain(lntm.models.lda(3, 10), corpus, warmup_steps=1)
@@ -203,7 +203,7 @@ def test_what_has_no_posterior_is_refused() -> None:
         joint_draws(unlike, Corpus.from_matrix(np.ones((2, 9), int)))
 
 
-def test_the_topics_concentration_goes_to_that_of_highest_likelihood() -> None:
+def test_the_topics_concentration_converges_to_the_most_likely_value() -> None:
     counts = np.random.default_rng(0).poisson(np.linspace(0.1, 6.0, 40), (3, 40)).astype(float)
 
     def minus_log_likelihood(beta: float) -> float:

@@ -22,7 +22,7 @@ def test_annealing_at_temperature_one_is_plain_em() -> None:
     assert_same(plain, annealed)
 
 
-def test_the_papers_annealing_runs_its_schedule_and_parts_the_topics_again() -> None:
+def test_the_papers_schedule_runs_and_ends_with_distinct_topics() -> None:
     corpus = make_corpus(60)
     model, result = fit(corpus, annealing="ahmed-xing", start="documents", max_iterations=3)
     apart = 0.5 * (model.topics.probs[:, None] - model.topics.probs[None]).abs().sum(-1)
@@ -41,7 +41,7 @@ def test_the_papers_annealing_runs_its_schedule_and_parts_the_topics_again() -> 
     assert not any(r["phase"] == "stepwise" for r in result.history)
 
 
-def test_noise_parts_topics_only_where_there_is_some() -> None:
+def test_topics_separate_only_with_noise() -> None:
     """At a temperature near 0 all topics become the same, and EM alone leaves them there."""
     corpus = make_corpus()
     apart = []
@@ -64,12 +64,12 @@ def test_noise_parts_topics_only_where_there_is_some() -> None:
         (((1.0,), (1.0,), 3, float("nan")), "noise=nan"),
     ],
 )
-def test_schedules_that_cannot_be_are_refused(settings, message) -> None:
+def test_invalid_schedules_are_refused(settings, message) -> None:
     with pytest.raises(ConfigError, match=message):
         Annealing(*settings)
 
 
-def test_annealing_is_refused_where_a_guide_has_none() -> None:
+def test_guides_without_annealing_refuse_a_schedule() -> None:
     model = lda(3, 40)
     with pytest.raises(ConfigError, match=r"annealing is for .*TaylorGuide.*; got DirichletGuide"):
         VariationalEM(model, make_guide("vb", model), annealing="ahmed-xing")

@@ -29,7 +29,7 @@ from torch_lntm.inference.em.statistics import Statistics
 from torch_lntm.models import DirichletTopics, LogisticNormalPrior, TopicModel, ctm, lda
 
 
-def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_a_saved_state_is_read_back_unchanged(tmp_path: Path) -> None:
     def words() -> torch.Tensor:
         return torch.rand(5, 3, dtype=torch.float64).mT
 
@@ -104,7 +104,7 @@ STATE = FitState(
 PARAMETERS = {"topics.logits": torch.ones(5, 3)}
 
 
-def test_no_damaged_bit_goes_unnoticed(tmp_path: Path) -> None:
+def test_every_damaged_bit_is_detected(tmp_path: Path) -> None:
     path = tmp_path / "fit.safetensors"
     write_checkpoint(path, STATE, PARAMETERS, {"seed": 1})
     complete = path.read_bytes()
@@ -137,7 +137,7 @@ RECORD = {"phase": "em", "iteration": 1, "objective": -1.0}
         ("unknown", 1),
     ],
 )
-def test_items_of_another_type_are_refused(name: str, value: Any, tmp_path: Path) -> None:
+def test_items_of_the_wrong_type_are_refused(name: str, value: Any, tmp_path: Path) -> None:
     path = tmp_path / "fit.safetensors"
     write_checkpoint(path, STATE, PARAMETERS, {})
     with safe_open(path, framework="pt") as file:
@@ -158,7 +158,7 @@ def test_parameters_of_another_model_are_refused(parameters: Any, tmp_path: Path
         read_checkpoint(path, {}, PARAMETERS)
 
 
-def test_a_record_that_is_no_object_is_refused(tmp_path: Path) -> None:
+def test_a_record_must_be_a_json_object(tmp_path: Path) -> None:
     path = tmp_path / "fit.safetensors"
     for text in ("[]", "3", '"a text"', "{"):
         metadata = {"record": text, "checksum": checksum_of(text, {})}
@@ -168,7 +168,7 @@ def test_a_record_that_is_no_object_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_cannot_be_continued_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_invalid_checkpoints_are_refused_and_left_unchanged(tmp_path: Path) -> None:
     corpus, path = make_corpus(), tmp_path / "fit.safetensors"
     options: dict[str, Any] = {"checkpoint": path, "max_iterations": 1}
     fit(corpus, **options, checkpoint_seconds=0.0)
@@ -200,7 +200,7 @@ def test_what_cannot_be_continued_is_refused_and_left_alone(tmp_path: Path) -> N
     refused("not a complete checkpoint")
 
 
-def test_another_fit_s_checkpoint_is_refused_naming_what_differs(tmp_path: Path) -> None:
+def test_the_error_for_a_checkpoint_of_another_fit_names_the_differences(tmp_path: Path) -> None:
     corpus = make_corpus()
     counts = corpus.to_scipy().toarray()
     other = counts.copy()
@@ -260,7 +260,7 @@ def test_another_fit_s_checkpoint_is_refused_naming_what_differs(tmp_path: Path)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["variational", "monte carlo"])
-def test_a_fit_takes_the_corpus_s_fingerprint_once(engine, tmp_path, monkeypatch) -> None:
+def test_a_fit_computes_the_corpus_fingerprint_once(engine, tmp_path, monkeypatch) -> None:
     corpus, taken = make_corpus(), []
     fingerprint = Corpus.fingerprint
 
@@ -281,7 +281,7 @@ def test_a_fit_takes_the_corpus_s_fingerprint_once(engine, tmp_path, monkeypatch
     assert len(taken) == 1
 
 
-def test_tables_are_on_the_device_again(tmp_path: Path, accelerator) -> None:
+def test_continued_tables_are_on_the_models_device(tmp_path: Path, accelerator) -> None:
     corpus, path = make_corpus(12), tmp_path / "fit.safetensors"
 
     def run() -> MonteCarloRun:

@@ -21,7 +21,7 @@ def solved(max_docs: int | None):
     return sample.solve(corpus.batch(dtype=guide.model.dtype), None, 1, OPTIONS)
 
 
-def test_a_sample_solved_in_parts_has_the_same_moments() -> None:
+def test_moments_do_not_depend_on_the_documents_solved_at_once() -> None:
     (modes, whole), (_, parts) = solved(None), solved(1)
     assert whole is not None
     assert parts is not None
@@ -31,7 +31,7 @@ def test_a_sample_solved_in_parts_has_the_same_moments() -> None:
     assert float(whole.objective()) != pytest.approx(float(modes.objective.sum()), rel=1e-3)
 
 
-def test_documents_without_covariances_are_many_at_once() -> None:
+def test_batches_of_means_are_larger_than_batches_of_covariances() -> None:
     num_topics = 400
     model = lntm.models.ctm(num_topics, 4)
     corpus = lntm.Corpus.from_matrix(np.ones((3, 4)))
@@ -48,7 +48,7 @@ def test_documents_without_covariances_are_many_at_once() -> None:
 
 
 @pytest.mark.parametrize("num_docs", [3, 16, 20])
-def test_samples_stand_for_all_documents(num_docs) -> None:
+def test_the_sum_over_a_sample_is_scaled_to_all_documents(num_docs) -> None:
     """Of documents that are alike, a sample has the sum of all, whatever its offset."""
     model = lntm.models.ctm(3, 4, dtype="float64")
     guide = make_guide("taylor", model)

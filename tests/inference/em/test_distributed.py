@@ -77,7 +77,7 @@ def assert_follows(other: dict[str, Any], first: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("size", "cases"), [(2, CASES), (3, CASES[::3])])
-def test_a_shared_fit_is_that_of_one_process(size: int, cases: Any) -> None:
+def test_a_shared_fit_equals_the_fit_of_one_process(size: int, cases: Any) -> None:
     results = in_processes(size, shared_fits.fits, cases)
     for i, case in enumerate(cases):
         for other in results[1:]:
@@ -87,7 +87,7 @@ def test_a_shared_fit_is_that_of_one_process(size: int, cases: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("posterior", ["taylor", "hmc"])
-def test_after_the_start_a_process_reads_its_own_documents_alone(posterior: str) -> None:
+def test_processes_read_only_their_own_documents_after_the_start(posterior: str) -> None:
     first, second = in_processes(2, shared_fits.read_after_the_start, posterior)
     own, others = ({d for rows in batches for d in rows} for batches in (first, second))
     assert own.isdisjoint(others)
@@ -96,7 +96,7 @@ def test_after_the_start_a_process_reads_its_own_documents_alone(posterior: str)
 
 
 @pytest.mark.slow
-def test_float32_agrees_as_far_as_float32_does() -> None:
+def test_shared_fits_in_float32_agree_within_rounding() -> None:
     case = ("ctm", "taylor", {"dtype": "float32"})
     found = in_processes(2, fitted, *case)
     assert_follows(found[1], found[0])
@@ -116,7 +116,7 @@ def test_float32_agrees_as_far_as_float32_does() -> None:
         (2, 3, ("lntm", "hmc", MONTE_CARLO), 2),
     ],
 )
-def test_checkpoints_go_on_in_any_number_of_processes(
+def test_checkpoints_continue_in_any_number_of_processes(
     before: int, after: int, case: Any, step: int, tmp_path: Path
 ) -> None:
     def run(size: int, work: Any, *arguments: Any) -> Any:
@@ -152,7 +152,7 @@ def test_the_callback_of_the_first_process_stops_the_fit_in_all() -> None:
 
 
 @pytest.mark.slow
-def test_processes_that_do_not_make_the_same_fit_are_refused() -> None:
+def test_processes_with_different_fits_are_refused() -> None:
     found = in_processes(2, shared_fits.refusals)
     assert found[0] == found[1]
     seed, corpus, small = found[0]
@@ -162,7 +162,7 @@ def test_processes_that_do_not_make_the_same_fit_are_refused() -> None:
 
 
 @pytest.mark.slow
-def test_processes_may_each_fit_alone() -> None:
+def test_processes_can_make_separate_fits() -> None:
     topics = in_processes(2, shared_fits.alone)
     assert topics[0] != topics[1]
     assert topics[0] == shared_fits.alone()
@@ -183,7 +183,7 @@ def test_ctrl_c_in_one_process_ends_all_at_the_same_step() -> None:
 
 
 @pytest.mark.slow
-def test_what_happens_to_one_process_in_the_start_reaches_all() -> None:
+def test_errors_and_ctrl_c_during_the_start_reach_all_processes() -> None:
     """All of them make its steps, 8 an epoch."""
     for found in in_processes(2, shared_fits.starts, 70, "error"):
         assert found == ["documents 1, 7 left the numbers", True, (1, 7)]
@@ -204,14 +204,14 @@ def test_what_happens_to_one_process_in_the_start_reaches_all() -> None:
 
 
 @pytest.mark.slow
-def test_who_is_left_alone_says_so() -> None:
+def test_a_lost_process_is_reported_by_the_remaining_ones() -> None:
     said, gone = in_processes(2, shared_fits.left_alone)
     assert gone == GONE
     assert said.startswith("ProcessError: process 0 of 2 waited for the others in vain: one of")
 
 
 @pytest.mark.slow
-def test_sums_are_float64_and_word_counts_of_the_type_asked_for() -> None:
+def test_sums_are_float64_and_word_counts_have_the_requested_dtype() -> None:
     """The first process has no documents of the mini-batch, and one word in three never occurs."""
     values = np.random.default_rng(0).standard_normal((3, 200))
     values *= 10.0 ** np.arange(-6, 14).repeat(10)
@@ -233,7 +233,7 @@ def test_sums_are_float64_and_word_counts_of_the_type_asked_for() -> None:
         assert found[rank]["told"] == [0, 1, 2]
 
 
-def test_one_process_has_nothing_to_add_up() -> None:
+def test_one_process_returns_its_own_statistics() -> None:
     processes = Processes()
     assert processes.alone
     assert processes.first
@@ -245,7 +245,7 @@ def test_one_process_has_nothing_to_add_up() -> None:
         processes.together(lambda: (_ for _ in ()).throw(ConfigError("mine")))
 
 
-def test_processes_that_a_launcher_started_but_nobody_joined_are_warned_of(monkeypatch) -> None:
+def test_several_processes_without_a_group_are_warned_of(monkeypatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "4")
     with pytest.warns(UnsharedFitWarning, match=r"WORLD_SIZE is 4, .*init_process_group\(\)"):
         assert Processes().alone
@@ -264,11 +264,11 @@ class Some(Processes):
 
 
 @pytest.mark.parametrize(("size", "num_docs"), [(2, 1000), (7, 500), (64, 1000), (3, 3)])
-def test_documents_are_dealt_out_evenly_in_every_group(size: int, num_docs: int) -> None:
+def test_processes_get_equal_shares_of_every_group(size: int, num_docs: int) -> None:
     rng = np.random.default_rng(0)
     sizes = np.ceil(rng.lognormal(4.0, 1.0, num_docs)).astype(np.int64)
-    step, turn = np.arange(num_docs) // 128, np.arange(num_docs) % 8
-    found = assign_owners(sizes, Some(size), step, turn)
+    step, rank = np.arange(num_docs) // 128, np.arange(num_docs) % 8
+    found = assign_owners(sizes, Some(size), step, rank)
     assert np.ptp(np.bincount(found, minlength=size)) <= 1
     for s in range(step.max() + 1):
         assert np.ptp(np.bincount(found[step == s], minlength=size)) <= 2
@@ -280,6 +280,6 @@ def test_documents_are_dealt_out_evenly_in_every_group(size: int, num_docs: int)
     assert whole.max() - whole.min() <= 2 * sizes.max()
 
 
-def test_no_more_processes_than_documents() -> None:
+def test_more_processes_than_documents_are_refused() -> None:
     with pytest.raises(ConfigError, match="4 processes for 3 documents with words; use fewer"):
         assign_owners(np.ones(3, dtype=np.int64), Some(4))

@@ -66,7 +66,7 @@ def test_tables_keep_their_type() -> None:
     assert documents.tables["means"].dtype == torch.float64
 
 
-def test_tables_of_some_documents_hold_their_rows_alone() -> None:
+def test_tables_of_a_process_have_rows_for_its_documents_only() -> None:
     corpus = make_corpus(12, empty=(0, 5))
     owned = np.array([1, 2, 7, 11])
     rows = DocumentRows(corpus.row_offsets, owned)
@@ -92,7 +92,7 @@ def test_tables_of_some_documents_hold_their_rows_alone() -> None:
 
 
 @pytest.mark.parametrize("room", [True, False])
-def test_tables_are_on_the_device_where_there_is_room(room: bool, monkeypatch) -> None:
+def test_tables_are_on_the_device_if_they_fit(room: bool, monkeypatch) -> None:
     corpus = make_corpus(6)
     monkeypatch.setattr(rooms, "fits", lambda size, device: room)
     with PretendDevice() as pretend:
@@ -129,7 +129,7 @@ PARTS = [np.array([3, 7, 8]), np.array([0]), np.array([11, 5])]
 
 
 @pytest.mark.parametrize("copied", [True, False])
-def test_batches_are_the_corpus_s(copied: bool, monkeypatch) -> None:
+def test_batches_equal_those_of_the_corpus(copied: bool, monkeypatch) -> None:
     corpus = make_corpus(12, empty=(5,))
     corpus = corpus.with_covariates({"x": np.arange(12.0)[:, None]})
     monkeypatch.setattr(rooms, "fits", lambda size, device: copied)
@@ -154,7 +154,7 @@ def test_batches_are_the_corpus_s(copied: bool, monkeypatch) -> None:
     assert waits == (1 if copied else 15)
 
 
-def test_no_batches_of_no_parts() -> None:
+def test_no_parts_give_no_batches() -> None:
     with PretendDevice():
         source = CorpusBatches(make_corpus(3), torch.device("cuda"), torch.float32)
         assert list(source.of([])) == []

@@ -68,7 +68,7 @@ class Counting(ResumableFit):
         )
 
 
-def test_every_step_leaves_a_record_with_its_time() -> None:
+def test_every_step_adds_a_record_with_its_time() -> None:
     counting = Counting()
     assert counting.run(None, 60.0) == "max_iterations"
     assert counting.numbers == (5, 5, 5)
@@ -78,7 +78,7 @@ def test_every_step_leaves_a_record_with_its_time() -> None:
     assert counting.state.seconds >= seconds[-1] - 1e-3
 
 
-def test_ctrl_c_returns_to_the_end_of_the_last_finished_step() -> None:
+def test_ctrl_c_restores_the_end_of_the_last_step() -> None:
     counting = Counting(error_at=4, error=KeyboardInterrupt())
     assert counting.run(None, 60.0) == "interrupted"
     assert counting.numbers == (3, 3, 3)
@@ -86,13 +86,13 @@ def test_ctrl_c_returns_to_the_end_of_the_last_finished_step() -> None:
     assert "scratch" not in counting.state.documents
 
 
-def test_ctrl_c_in_the_first_step_returns_to_the_start() -> None:
+def test_ctrl_c_in_the_first_step_restores_the_start() -> None:
     counting = Counting(error_at=1, error=KeyboardInterrupt())
     assert counting.run(None, 60.0) == "interrupted"
     assert counting.numbers == (0, 0, 0)
 
 
-def test_a_killed_fit_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+def test_a_killed_fit_continues_from_its_checkpoint(tmp_path: Path) -> None:
     path = tmp_path / "fit.safetensors"
     with pytest.raises(RuntimeError, match="killed"):
         Counting(error_at=4, error=RuntimeError("killed")).run(path, 0.0)
@@ -107,7 +107,7 @@ def test_a_killed_fit_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     assert done.numbers == again.numbers
 
 
-def test_checkpoints_are_no_closer_than_asked_for(tmp_path: Path, monkeypatch) -> None:
+def test_checkpoints_keep_their_least_time_apart(tmp_path: Path, monkeypatch) -> None:
     clock = iter(range(1000))
     monkeypatch.setattr("torch_lntm.inference.em.loop.time.monotonic", lambda: next(clock))
     written = []
@@ -197,7 +197,7 @@ def test_a_fit_tells_its_callback_the_history_and_stops_when_asked(engine) -> No
     assert len(told) == 4
 
 
-def test_a_checkpoint_that_cannot_be_written_ends_no_fit(tmp_path: Path) -> None:
+def test_a_fit_continues_if_its_checkpoint_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     counting = Counting()
     with pytest.warns(SavingWarning, match="could not be written .* the fit goes on") as caught:
@@ -229,7 +229,7 @@ class Closing(Counting):
             self.closed = True
 
 
-def test_steps_are_closed_with_the_fit_and_not_some_time_later() -> None:
+def test_steps_are_closed_at_the_end_of_the_fit() -> None:
     closing = Closing(nan_at=3)
     # The error holds on to the frame that has the steps.
     with pytest.raises(NumericalError) as caught:
@@ -270,7 +270,7 @@ def test_a_killed_fit_continues_to_the_same_bits(tmp_path: Path, at: int) -> Non
 
 
 @pytest.mark.slow
-def test_a_killed_fit_goes_on_with_its_sites(tmp_path: Path) -> None:
+def test_a_killed_fit_continues_with_its_warm_starts(tmp_path: Path) -> None:
     corpus, path = make_corpus(), tmp_path / "fit.safetensors"
 
     def engine() -> VariationalEM:
@@ -304,7 +304,7 @@ def test_ctrl_c_keeps_the_last_finished_iteration() -> None:
     assert_same(model, short)
 
 
-def test_ctrl_c_in_a_restart_keeps_the_best_one_scored() -> None:
+def test_ctrl_c_in_a_restart_keeps_the_best_scored_restart() -> None:
     corpus = make_corpus(32)
     options: dict[str, Any] = {"start_epochs": 2, "stepwise_epochs": 2, "progress": False}
     model, single = (ctm(3, corpus.num_words, dtype="float64") for _ in range(2))

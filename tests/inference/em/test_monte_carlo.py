@@ -72,7 +72,7 @@ def grid_moments(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.slow
-def test_draws_have_the_posterior_s_moments_and_the_m_step_is_theirs(device: str) -> None:
+def test_draws_and_m_step_have_the_moments_of_the_posterior(device: str) -> None:
     problem = random_problem(3, lengths=(30, 1, 3, 60), anchored=True)
     model = problem.model(device, pseudo_documents=3.0, pseudo_variance=0.5, topic_smoothing=0.2)
     result = fit_monte_carlo(
@@ -104,7 +104,7 @@ def test_draws_have_the_posterior_s_moments_and_the_m_step_is_theirs(device: str
 
 @pytest.mark.slow
 @pytest.mark.stat
-def test_draws_of_theta_have_the_posterior_s_mean_and_the_m_step_is_theirs(device) -> None:
+def test_draws_of_theta_and_m_step_have_the_posterior_mean(device) -> None:
     rng = np.random.default_rng(0)
     alpha, topics = np.array([0.4, 1.0, 2.5]), rng.dirichlet(np.ones(15), 3)
     counts = make_counts((30, 1, 3, 60))
@@ -140,7 +140,7 @@ def test_draws_of_theta_have_the_posterior_s_mean_and_the_m_step_is_theirs(devic
 
 
 @pytest.mark.slow
-def test_mini_batch_gradients_average_to_that_of_the_corpus(monkeypatch) -> None:
+def test_gradients_of_mini_batches_average_to_the_gradient_of_the_corpus(monkeypatch) -> None:
     """What Adam is given in an epoch: each batch times num_docs/batch, the prior once."""
     corpus = make_corpus(40, empty=(5,))
     model = lntm(3, 30, topic_scale=0.5, dtype="float64", seed=1)
@@ -190,7 +190,7 @@ def watch_epochs(monkeypatch: Any, watch: Callable[[Any, dict[str, Any]], None])
 
 
 @pytest.mark.slow
-def test_the_running_average_weighs_mini_batches_as_written(monkeypatch) -> None:
+def test_the_running_average_has_the_documented_weights(monkeypatch) -> None:
     """With one batch an epoch the prior's mean is a mixture of the epochs' draws."""
     # So that a mini-batch is a unit of the schedule.
     monkeypatch.setattr(monte_carlo, "documents_per_block", lambda num_docs, length: num_docs)
@@ -217,7 +217,7 @@ def test_the_running_average_weighs_mini_batches_as_written(monkeypatch) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("rise", "max_epochs", "min_gain", "turn", "last", "reason"),
+    ("rise", "max_epochs", "min_gain", "averaging_start", "last", "reason"),
     [
         # The last five gain 0.05, 0.04, 0.03, 0.02 and, after 22 epochs, 0.01: less than 0.015.
         (18, 60, 0.003, 22, 30, "converged"),
@@ -232,8 +232,8 @@ def test_the_running_average_weighs_mini_batches_as_written(monkeypatch) -> None
         (18, 40, 0.0, 30, 40, "max_iterations"),
     ],
 )
-def test_the_search_ends_where_epochs_gain_little(
-    monkeypatch, rise, max_epochs, min_gain, turn, last, reason
+def test_the_search_ends_when_epochs_gain_little(
+    monkeypatch, rise, max_epochs, min_gain, averaging_start, last, reason
 ) -> None:
     """An objective that rises by 0.01 an epoch for so many of them, and then falls a little."""
 
@@ -245,7 +245,11 @@ def test_the_search_ends_where_epochs_gain_little(
     options = {"max_epochs": max_epochs, "min_gain": min_gain, "num_transitions": 1}
     result = fit_monte_carlo(ctm(3, 30), make_corpus(40), start="model", **options)
     warmup = min(10, max_epochs // 2)
-    phases = ["warm-up"] * warmup + ["sampling"] * (turn - warmup) + ["averaging"] * (last - turn)
+    phases = (
+        ["warm-up"] * warmup
+        + ["sampling"] * (averaging_start - warmup)
+        + ["averaging"] * (last - averaging_start)
+    )
     assert [record["phase"] for record in result.history] == phases
     assert result.stop_reason == reason
 
@@ -255,7 +259,7 @@ def test_the_search_ends_where_epochs_gain_little(
     ("tokens", "rise", "last", "reason"),
     [(200, 60, 60, "max_iterations"), (199, 60, 20, "stopped_early"), (199, 3, 20, "converged")],
 )
-def test_of_few_tokens_a_word_the_search_is_not_prolonged(
+def test_the_search_ends_early_for_few_tokens_per_word(
     monkeypatch, tokens, rise, last, reason
 ) -> None:
     """Ten words."""
@@ -319,7 +323,7 @@ def test_the_tutorial_s_model_finds_its_topics(update) -> None:
     assert result.history[-1]["acceptance"] > 0.7
 
 
-def test_a_parameter_that_leaves_the_real_numbers_is_named(monkeypatch) -> None:
+def test_the_error_for_an_infinite_parameter_names_it(monkeypatch) -> None:
     """At the end of the epoch, also on a GPU, which is not asked at every visit."""
     sampled = chain_e_step.chain_statistics
 
@@ -337,7 +341,7 @@ def test_a_parameter_that_leaves_the_real_numbers_is_named(monkeypatch) -> None:
 
 
 @pytest.mark.slow
-def test_chains_do_not_depend_on_who_shares_their_mini_batch(device: str) -> None:
+def test_chains_do_not_depend_on_their_mini_batch(device: str) -> None:
     """In the first epoch, which has no M-step before its end."""
     corpus, results = make_corpus(40, empty=(5,)), []
     for batch_size in (1, 7, 100):
@@ -379,7 +383,7 @@ def test_step_sizes_adapt_in_warm_up_only() -> None:
     np.testing.assert_allclose(sizes[4:], sizes[3], rtol=1e-9)
 
 
-def test_empty_documents_take_no_part() -> None:
+def test_empty_documents_are_skipped() -> None:
     corpus = make_corpus(40, empty=(5,))
     occupied = np.flatnonzero(corpus.lengths)
     model = ctm(3, 30, dtype="float64", pseudo_documents=0.0)
@@ -397,7 +401,7 @@ def test_empty_documents_take_no_part() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
-def test_one_document_of_one_word(family: str) -> None:
+def test_a_document_of_one_word_can_be_fitted(family: str) -> None:
     model = make_model(family, dtype="float32")
     corpus = Corpus.from_matrix(np.eye(15, dtype=int)[:1])
     result = fit_monte_carlo(model, corpus, max_epochs=4, num_chains=2)
@@ -405,7 +409,7 @@ def test_one_document_of_one_word(family: str) -> None:
     assert all(math.isfinite(r["objective"]) for r in result.history)
 
 
-def test_a_vocabulary_of_one_word() -> None:
+def test_a_vocabulary_of_one_word_can_be_fitted() -> None:
     model = lntm(2, 1)
     result = fit_monte_carlo(model, Corpus.from_matrix(np.array([[3], [1]])), max_epochs=2)
     assert result.history[-1]["perplexity"] == pytest.approx(1.0)
@@ -428,7 +432,7 @@ def hold(monkeypatch, held: Callable[[Tensor, Tensor], Tensor]) -> None:
     monkeypatch.setattr(hmc, "step", stubborn)
 
 
-def test_a_chain_that_never_moves_is_reported_and_left_out(monkeypatch) -> None:
+def test_stuck_chains_are_reported_and_left_out_of_statistics(monkeypatch) -> None:
     corpus = make_corpus(40, empty=(5,))
     hold(monkeypatch, lambda chain, position: position == 3)
     model = ctm(3, 30, dtype="float64", pseudo_documents=0.0)
@@ -456,7 +460,7 @@ def count_epochs(monkeypatch) -> Callable[[], int]:
     return lambda: len(begun)
 
 
-def test_a_chain_counts_as_stuck_that_stands_still_since_warm_up(monkeypatch) -> None:
+def test_chains_without_a_move_since_warm_up_count_as_stuck(monkeypatch) -> None:
     begun = count_epochs(monkeypatch)
     hold(monkeypatch, lambda chain, position: (position == 3) & (begun() > 2))
     epochs = {"max_epochs": 4, "warmup_epochs": 2, "num_transitions": 10, "start": "model"}
@@ -468,7 +472,7 @@ def test_a_chain_counts_as_stuck_that_stands_still_since_warm_up(monkeypatch) ->
     assert result.moved[0].tolist() == [d != 3 for d in range(12)]
 
 
-def test_means_leave_out_chains_that_never_moved(monkeypatch) -> None:
+def test_means_leave_out_stuck_chains(monkeypatch) -> None:
     corpus = make_corpus(12)
     hold(monkeypatch, lambda chain, position: (chain < 2) & (position == 3))
     engine = {"num_chains": 4, "num_transitions": 30, "max_epochs": 1, "start": "model"}
@@ -479,7 +483,7 @@ def test_means_leave_out_chains_that_never_moved(monkeypatch) -> None:
     torch.testing.assert_close(result.means[4], eta[:, 4].mean(0))
 
 
-def test_a_first_epoch_in_which_nothing_moves_is_no_error(monkeypatch) -> None:
+def test_a_first_epoch_without_any_move_is_valid(monkeypatch) -> None:
     """There is nothing to learn from it: the model stays, and the fit goes on."""
     begun = count_epochs(monkeypatch)
     first = 1
@@ -548,7 +552,7 @@ def assert_identical(one: tuple[TopicModel, Any], other: tuple[TopicModel, Any])
 @pytest.mark.slow
 @pytest.mark.parametrize("visits", [3, 9])
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_a_killed_fit_goes_on_to_the_same_bits(setting: str, visits: int, tmp_path: Path) -> None:
+def test_a_killed_fit_continues_to_the_same_bits(setting: str, visits: int, tmp_path: Path) -> None:
     """Two batches an epoch: killed within the second epoch, in warm-up, and the last."""
     path = tmp_path / "checkpoint.safetensors"
     kept = {"checkpoint": path, "checkpoint_seconds": 0.0}
@@ -562,14 +566,14 @@ def test_a_killed_fit_goes_on_to_the_same_bits(setting: str, visits: int, tmp_pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_ctrl_c_ends_with_the_last_finished_epoch(setting: str) -> None:
+def test_ctrl_c_keeps_the_last_finished_epoch(setting: str) -> None:
     interrupted = small_fit(setting, 7)
     assert interrupted[1].stop_reason == "interrupted"
     assert_identical(small_fit(setting, max_epochs=3), interrupted)
     assert bool(interrupted[1].moved[:, 0].all())
 
 
-def test_ctrl_c_in_the_first_epoch_leaves_the_start() -> None:
+def test_ctrl_c_in_the_first_epoch_keeps_the_start() -> None:
     model, result = small_fit("exact", 1, start="model")
     assert result.history == []
     assert result.chains == {}
@@ -582,7 +586,7 @@ def test_ctrl_c_in_the_first_epoch_leaves_the_start() -> None:
 
 
 @pytest.mark.slow
-def test_another_fit_s_checkpoint_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_fit_is_refused(tmp_path: Path) -> None:
     kept = {"checkpoint": tmp_path / "c.safetensors", "checkpoint_seconds": 0.0}
     small_fit("exact", **kept)
     with pytest.raises(ConfigError, match="num_steps"):
@@ -602,7 +606,7 @@ def test_more_epochs_continue_a_finished_fit(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_fit_killed_while_it_averages_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+def test_a_fit_killed_during_averaging_continues_to_the_same_bits(tmp_path: Path) -> None:
     kept = {"checkpoint": tmp_path / "c.safetensors", "checkpoint_seconds": 0.0, "max_epochs": 12}
     with pytest.raises(RuntimeError, match="killed"):
         small_fit("exact", 21, error=RuntimeError("killed"), **kept)
@@ -615,7 +619,7 @@ def test_a_fit_killed_while_it_averages_goes_on_to_the_same_bits(tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", ["prior.loc", "topics.logits"])
-def test_a_parameter_that_is_not_a_number_is_named(name: str) -> None:
+def test_the_error_for_a_nan_parameter_names_it(name: str) -> None:
     model = make_model("ctm")
     model.get_parameter(name).data.view(-1)[0] = torch.nan
     with pytest.raises(NumericalError, match=name.replace(".", r"\.")):
@@ -637,12 +641,12 @@ def test_a_parameter_that_is_not_a_number_is_named(name: str) -> None:
         ({"mass_matrix": "full"}, "mass_matrix 'full'"),
     ],
 )
-def test_settings_that_cannot_be_are_named(options: dict[str, Any], named: str) -> None:
+def test_the_error_for_an_invalid_setting_names_it(options: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         MonteCarloEM(make_model("ctm"), **options)
 
 
-def test_models_and_corpora_that_cannot_be() -> None:
+def test_invalid_models_and_corpora_are_refused() -> None:
     model = make_model("ctm")
     model.prior = torch.nn.Identity()
     with pytest.raises(IncompatibleGuideError, match="Identity"):
@@ -654,7 +658,7 @@ def test_models_and_corpora_that_cannot_be() -> None:
         fit_monte_carlo(ctm(3, 30), nothing)
 
 
-def test_a_progress_bar_says_how_the_chains_fare(terminal, capsys) -> None:
+def test_the_progress_bar_shows_perplexity_acceptance_and_latent_mean(terminal, capsys) -> None:
     MonteCarloEM(make_model("ctm"), max_epochs=2).fit(Corpus.from_matrix(make_counts()))
     shown = capsys.readouterr().err
     assert "perplexity" in shown
@@ -664,7 +668,7 @@ def test_a_progress_bar_says_how_the_chains_fare(terminal, capsys) -> None:
 
 
 @pytest.mark.slow
-def test_step_sizes_follow_posteriors_that_get_sharper() -> None:
+def test_step_sizes_adapt_to_sharper_posteriors() -> None:
     """From topics that say nothing, under which any step is accepted, to topics that say much."""
     truth = lntm(5, 100, topics=synthetic_topics(5, 100, 0.1, seed=0), dtype="float64")
     corpus = truth.generate([300] * 100, seed=0)[0]
@@ -681,14 +685,14 @@ def test_step_sizes_follow_posteriors_that_get_sharper() -> None:
 
 
 @pytest.mark.parametrize(("make", "leapfrogs"), [(ctm, 8), (lntm, 8), (lda, 16)])
-def test_leapfrogs_are_those_that_suit_the_latent_space(make, leapfrogs) -> None:
+def test_the_default_number_of_leapfrogs_is_the_latent_spaces(make, leapfrogs) -> None:
     model = make(3, 5)
     assert MonteCarloEM(model).settings.chains.num_steps == leapfrogs
     assert MonteCarloEM(model, num_steps=5).settings.chains.num_steps == 5
 
 
 @pytest.mark.parametrize("source", ["gaussian", "laplace"])
-def test_sources_end_in_the_form_that_is_the_convention(monkeypatch, source: str) -> None:
+def test_sources_end_in_their_canonical_form(monkeypatch, source: str) -> None:
     """The prior turns, and the sources with it: eta's means given them stay."""
     corpus = Corpus.from_matrix(make_counts((30, 8, 60, 12, 40, 25)))
     found = []

@@ -36,7 +36,7 @@ from torch_lntm.models.priors.prior import WIDE_VARIANCE
 
 
 @pytest.mark.filterwarnings("ignore::torch_lntm.errors.ConvergenceWarning")
-def test_every_epoch_has_mini_batches_of_its_own(monkeypatch) -> None:
+def test_every_epoch_has_new_mini_batches(monkeypatch) -> None:
     corpus = make_corpus(20)
     visit, batches = MonteCarloRun._run_e_step, []
 
@@ -58,7 +58,7 @@ def test_every_epoch_has_mini_batches_of_its_own(monkeypatch) -> None:
     assert len({frozenset(epoch) for epoch in epochs}) == 3
 
 
-def test_a_batch_is_checked_once_a_visit(monkeypatch) -> None:
+def test_a_batch_is_checked_once_per_visit(monkeypatch) -> None:
     corpus, checks = make_corpus(20), []
     check = TopicModel.check_batch
 
@@ -79,7 +79,7 @@ def test_mini_batches_of_short_documents_are_larger(length: int, expected: int) 
     assert run.num_batches == -(-4900 // expected)
 
 
-def test_ctrl_c_in_the_start_leaves_the_topics_of_its_last_finished_epoch(monkeypatch) -> None:
+def test_ctrl_c_in_the_start_keeps_the_topics_of_its_last_finished_epoch(monkeypatch) -> None:
     corpus, epochs = make_corpus(20), []
 
     epoch = Start._epoch
@@ -99,7 +99,7 @@ def test_ctrl_c_in_the_start_leaves_the_topics_of_its_last_finished_epoch(monkey
     torch.testing.assert_close(model.topics.probs, epochs[1])
 
 
-def test_chains_start_where_the_start_left_the_documents(monkeypatch) -> None:
+def test_chains_start_at_the_means_of_the_start(monkeypatch) -> None:
     """At the logits of its proportions: no posterior is solved."""
     corpus, found = make_corpus(20), []
     begin = LogisticNormalPrior.start_latents
@@ -129,7 +129,9 @@ def test_chains_start_under_a_wide_prior(recipe: Callable[..., TopicModel]) -> N
 
 
 @pytest.mark.parametrize("recipe", [ctm, lntm, partial(iftm, num_sources=2)])
-def test_widening_scales_and_never_narrows(recipe: Callable[..., TopicModel]) -> None:
+def test_inflating_the_covariance_scales_it_and_never_shrinks_it(
+    recipe: Callable[..., TopicModel],
+) -> None:
     prior = recipe(4, 30).prior
     before, loc = prior.contrast_covariance(), prior.loc.clone()
     prior.inflate_covariance()
@@ -146,7 +148,7 @@ def test_widening_scales_and_never_narrows(recipe: Callable[..., TopicModel]) ->
 
 
 @pytest.mark.parametrize("recipe", [ctm, lntm, partial(iftm, num_sources=2)])
-def test_the_parameters_own_prior_is_wide_unless_chosen(
+def test_the_pseudo_variance_defaults_to_a_large_value(
     recipe: Callable[..., TopicModel], tmp_path: Path
 ) -> None:
     corpus = make_corpus(20)
@@ -163,14 +165,14 @@ def test_the_parameters_own_prior_is_wide_unless_chosen(
         torch.testing.assert_close(loaded.prior.log_prior(), one.prior.log_prior())
 
 
-def test_a_variance_set_by_hand_stays() -> None:
+def test_a_pseudo_variance_set_by_the_user_stays() -> None:
     prior = ctm(3, 30).prior
     prior.pseudo_variance = 3.0
     assert prior.expect_draws() == {}
     assert prior.pseudo_variance == 3.0
 
 
-def test_a_constructor_without_the_setting_still_makes_its_models(tmp_path: Path) -> None:
+def test_constructors_without_pseudo_variance_still_work(tmp_path: Path) -> None:
     def mine(num_topics: int, num_words: int) -> TopicModel:
         return TopicModel(LogisticNormalPrior(num_topics), DirichletTopics(num_topics, num_words))
 
@@ -186,7 +188,7 @@ def test_a_constructor_without_the_setting_still_makes_its_models(tmp_path: Path
         CONSTRUCTORS.pop("mine", None)
 
 
-def test_a_dirichlet_prior_is_widened_by_its_total() -> None:
+def test_a_dirichlet_prior_is_inflated_by_its_total_concentration() -> None:
     prior = lda(3, 30, concentration=[0.5, 1.0, 2.5]).prior
     prior.inflate_covariance()
     assert prior.concentration.tolist() == pytest.approx([0.125, 0.25, 0.625])
@@ -199,7 +201,7 @@ def test_a_dirichlet_prior_is_widened_by_its_total() -> None:
     assert given.concentration.tolist() == pytest.approx([2.0, 2.0, 2.0])
 
 
-def test_a_single_topic_has_nothing_to_widen() -> None:
+def test_a_single_topic_has_no_covariance_to_inflate() -> None:
     prior = ctm(1, 30).prior
     before = prior.covariance.clone()
     prior.inflate_covariance()

@@ -16,7 +16,7 @@ from torch_lntm.inference.em.schedule import (
 )
 
 
-def test_units_are_a_hundredth_of_the_corpus_within_bounds() -> None:
+def test_blocks_are_a_hundredth_of_the_corpus_within_bounds() -> None:
     """40 to 400 documents; of short ones 1,200 tokens at least; never over a quarter."""
     sizes = [documents_per_block(n, 100.0) for n in (20, 2000, 7000, 18_000, 75_000, 1_000_000)]
     assert sizes == [5, 40, 70, 180, 400, 400]
@@ -24,14 +24,14 @@ def test_units_are_a_hundredth_of_the_corpus_within_bounds() -> None:
     assert documents_per_block(18_000, 10.0) == 180
 
 
-def test_mini_batches_are_eight_units_or_a_quarter_of_the_corpus() -> None:
+def test_mini_batches_are_eight_blocks_or_a_quarter_of_the_corpus() -> None:
     sizes = [default_batch_docs(n, 100.0) for n in (1, 50, 300, 2000, 7000, 18_000, 1_000_000)]
     assert sizes == [1, 13, 75, 320, 560, 1440, 3200]
     assert default_batch_docs(3000, 10.0) == 750
     assert default_batch_docs(9000, 10.0) == 960
 
 
-def test_steps_are_as_small_as_topics_allow() -> None:
+def test_stochastic_steps_have_enough_tokens_for_every_topic() -> None:
     """240 tokens a topic, if that is 64 documents or more, and neither too few nor too many."""
     assert default_step_docs(10_000, 100.0, 50) == 120
     assert default_step_docs(10_000, 100.0, 5) == 64
@@ -39,7 +39,7 @@ def test_steps_are_as_small_as_topics_allow() -> None:
     assert default_step_docs(100, 6.0, 50) == 13
 
 
-def test_weights_are_those_of_the_memory_that_is_replaced() -> None:
+def test_weights_integrate_the_replaced_share_of_the_memory() -> None:
     """By steps so small that each replaces its share of the memory."""
     step_sizes, step = StepSizes(block_docs=10.0, exponent=0.3, averaging_start=50.0), 1e-3
     for seen, size in ((0.0, 5.0), (20.0, 10.0), (45.0, 25.0), (100.0, 40.0)):
@@ -50,7 +50,7 @@ def test_weights_are_those_of_the_memory_that_is_replaced() -> None:
 
 
 @pytest.mark.parametrize("averaging_start", [math.inf, 700.0])
-def test_what_is_forgotten_does_not_depend_on_the_mini_batches(averaging_start: float) -> None:
+def test_the_decay_of_old_documents_does_not_depend_on_mini_batches(averaging_start: float) -> None:
     step_sizes = StepSizes(50.0, 0.3, averaging_start)
     left = []
     for size in (1, 5, 40, 400):
@@ -59,7 +59,7 @@ def test_what_is_forgotten_does_not_depend_on_the_mini_batches(averaging_start: 
     assert left == pytest.approx([left[0]] * 4)
 
 
-def test_an_average_weighs_all_documents_alike() -> None:
+def test_plain_averaging_gives_all_documents_equal_weights() -> None:
     """While averaging, what is kept of each of two mini-batches of one size is the same."""
     step_sizes = StepSizes(block_docs=10.0, exponent=0.3, averaging_start=10.0)
     weights = [step_sizes.weight(7.0 * n, 7.0) for n in range(2, 40)]
@@ -67,7 +67,7 @@ def test_an_average_weighs_all_documents_alike() -> None:
         assert first * (1.0 - second) == pytest.approx(second)
 
 
-def test_weights_are_weights_whatever_the_sizes() -> None:
+def test_weights_are_between_0_and_1_for_any_sizes() -> None:
     for block_docs, seen, size in (
         (50.0, 0.0, 5.0),
         (50.0, 50.0, 1.0),

@@ -26,7 +26,7 @@ from torch_lntm.inference.em.start import (
 )
 
 
-def test_starting_topics_are_documents_mixed_with_the_corpus() -> None:
+def test_initial_topics_mix_documents_with_corpus_frequencies() -> None:
     corpus = make_corpus(20, empty=(3,))
     occupied = np.flatnonzero(corpus.lengths)
     topics = document_topics(corpus, occupied, 4, seed=5).numpy()
@@ -47,14 +47,14 @@ def test_starting_topics_are_documents_mixed_with_the_corpus() -> None:
     assert not torch.equal(document_topics(corpus, occupied, 4, seed=6), torch.from_numpy(topics))
 
 
-def test_a_corpus_smaller_than_a_topic_s_documents() -> None:
+def test_topics_start_from_fewer_documents_in_a_tiny_corpus() -> None:
     corpus = Corpus.from_matrix(np.array([[3, 0], [0, 1]]))
     topics = document_topics(corpus, np.arange(2), 3, seed=0)
     assert bool((topics > 0).all())
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_an_epoch_is_what_its_docstring_says(first: bool, device) -> None:
+def test_an_epoch_makes_the_documented_updates(first: bool, device) -> None:
     """Fixed-point sweeps of theta, and counts averaged by step size, in plain loops."""
     rng = np.random.default_rng(0)
     counts = rng.poisson(1.0, (5, 15)).astype(float)
@@ -98,7 +98,7 @@ def test_an_epoch_is_what_its_docstring_says(first: bool, device) -> None:
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.3])
-def test_running_topics_are_those_of_the_plain_average(smoothing: float, device) -> None:
+def test_running_topics_equal_those_of_a_plain_average(smoothing: float, device) -> None:
     """Also where all is forgotten, and after so many updates that the scale would underflow."""
     rng = np.random.default_rng(1)
     average = rng.gamma(1.0, size=(3, 20))
@@ -124,7 +124,7 @@ def test_running_topics_are_those_of_the_plain_average(smoothing: float, device)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_start_ends_with_a_prior_and_means_of_the_documents(family: str) -> None:
+def test_the_start_sets_the_prior_and_the_documents_means(family: str) -> None:
     corpus = make_corpus()
     posterior = {"lda": "vb"}.get(family, "factor" if "iftm" in family else "taylor")
     options = {"stepwise_epochs": 0, "max_iterations": 0, "tolerance": 0.0}
@@ -139,7 +139,7 @@ def test_the_start_ends_with_a_prior_and_means_of_the_documents(family: str) -> 
         assert result.means.std(0).min() > 0.1
 
 
-def test_documents_start_with_few_pseudo_tokens() -> None:
+def test_pseudo_tokens_of_the_start_are_bounded() -> None:
     """Never more than a tenth of their own, nor than five, nor than 0.3 a topic."""
     assert start_concentration(2, 20.0) == start_concentration(10, 200.0) == 0.3
     for num_topics, mean_length, expected in ((50, 6.0, 0.6), (100, 1.0, 0.1), (400, 150.0, 5.0)):

@@ -59,7 +59,7 @@ def test_a_running_average_is_a_weighted_mean() -> None:
             torch.testing.assert_close(numbers(one)[item], expected)
 
 
-def test_maximise_is_both_m_steps() -> None:
+def test_maximise_makes_the_m_steps_of_prior_and_topics() -> None:
     model, twin = make_model("ctm"), make_model("ctm")
     guide, batch = make_guide("taylor", model), make_batch(make_counts())
     statistics = expected_statistics(guide, batch, guide.posterior(batch))
@@ -71,7 +71,7 @@ def test_maximise_is_both_m_steps() -> None:
 
 
 @pytest.mark.parametrize("family", ["ctm", "lntm", "iftm(source='laplace')", "lda"])
-def test_statistics_of_draws_are_means_over_the_chains_that_are_used(family, device) -> None:
+def test_statistics_of_draws_are_means_over_the_used_chains(family, device) -> None:
     """Summed up in plain loops; the last document has no chain left."""
     model, counts = make_model(family).to(device), make_counts((30, 1, 8, 5))
     rng = np.random.default_rng(1)

@@ -32,7 +32,7 @@ def started(num_docs: int = 40, model: lntm.models.TopicModel | None = None):
     return model, guide, engine.fit(documents(num_docs, 0)).statistics
 
 
-def test_with_decay_one_all_tokens_weigh_alike():
+def test_a_decay_of_one_gives_all_tokens_equal_weights():
     model, guide, statistics = started()
     engine = StepwiseEM(model, guide, statistics, decay=1.0)
     new = documents(10, 1)
@@ -54,7 +54,7 @@ def test_with_decay_one_all_tokens_weigh_alike():
     torch.testing.assert_close(model.prior.covariance, twin.prior.covariance)
 
 
-def test_the_weight_of_a_part_is_its_share_to_the_decay():
+def test_the_weight_of_new_tokens_is_their_share_to_the_power_of_decay():
     _, _, statistics = started(30)
     new = documents(10, 1)
     results = []
@@ -69,7 +69,7 @@ def test_the_weight_of_a_part_is_its_share_to_the_decay():
 
 
 @pytest.mark.parametrize("sampled", [False, True])
-def test_a_stream_teaches_new_words(sampled, device):
+def test_a_stream_adds_new_words_to_topics(sampled, device):
     corpus = documents(60, 2)
     half = lntm.Corpus.from_matrix(corpus.to_scipy()[:, :8])  # without the third topic's words
     narrow = lntm.Corpus.from_matrix(np.pad(half.to_scipy().toarray(), ((0, 0), (0, 4))))
@@ -100,7 +100,7 @@ def test_the_same_seed_gives_the_same_model():
     assert torch.equal(*found)
 
 
-def test_sources_that_the_fit_has_reordered_are_those_of_the_statistics():
+def test_sources_follow_the_order_of_the_statistics():
     def made():
         model = lntm.models.iftm(3, 12, 2, source="laplace", topics=TOPICS, dtype="float64")
         return started(model=model)
@@ -115,7 +115,7 @@ def test_sources_that_the_fit_has_reordered_are_those_of_the_statistics():
     torch.testing.assert_close(model.prior.mixing, twin.prior.mixing)
 
 
-def test_nothing_comes_of_empty_documents_and_other_words():
+def test_empty_documents_change_nothing_and_unknown_words_are_refused():
     model, guide, statistics = started()
     before = model.topics.probs
     stream = StepwiseEM(model, guide, statistics)

@@ -70,7 +70,7 @@ def test_batching_does_not_change_an_em_iteration(family, name, monkeypatch) -> 
 
 
 @pytest.mark.slow
-def test_a_whole_fit_does_not_depend_on_the_documents_solved_at_once() -> None:
+def test_a_fit_does_not_depend_on_the_documents_solved_at_once() -> None:
     corpus = make_corpus(60)
     options = {"start_epochs": 3, "stepwise_epochs": 3, "max_iterations": 2, "tolerance": 0.0}
     one, other = (fit(corpus, max_docs=size, **options)[0] for size in (None, 3))
@@ -99,7 +99,7 @@ def test_em_never_lowers_the_bound(family, name, monkeypatch) -> None:
 
 
 @each_pair
-def test_the_objective_is_the_guide_s_and_the_parameters_log_prior(family, name) -> None:
+def test_the_objective_is_the_guides_plus_the_parameters_log_prior(family, name) -> None:
     """That of the last E-step, which all documents share."""
     corpus = make_corpus(10, empty=(4,))
     model = new_model(family, 3, 30, dtype="float64")
@@ -114,7 +114,7 @@ def test_the_objective_is_the_guide_s_and_the_parameters_log_prior(family, name)
     assert result.num_unconverged == int((~solved[-1][1].converged).sum())
 
 
-def test_what_converged_means() -> None:
+def test_a_fit_converges_at_a_small_change_in_either_direction() -> None:
     """The last iteration changed the objective by no more than the tolerance, up or down."""
     model = ctm(3, 30)
     engine = VariationalEM(model, TaylorGuide(model), tolerance=1e-3, progress=False)
@@ -134,7 +134,7 @@ def test_what_converged_means() -> None:
 
 
 @pytest.mark.slow
-def test_a_fit_ends_with_the_iteration_that_changes_nothing_much() -> None:
+def test_a_fit_ends_after_an_iteration_with_little_change() -> None:
     corpus = make_corpus()
     _, result = fit(corpus, tolerance=1e-4)
     assert result.stop_reason == "converged"
@@ -146,7 +146,7 @@ def test_a_fit_ends_with_the_iteration_that_changes_nothing_much() -> None:
     assert [r["iteration"] for r in short.history if r["phase"] == "em"] == [1, 2]
 
 
-def test_kept_sites_leave_little_to_do(monkeypatch) -> None:
+def test_kept_warm_starts_save_iterations(monkeypatch) -> None:
     """Where no M-step moves the parameters, a second iteration has hardly a pass to make."""
     monkeypatch.setattr("torch_lntm.inference.em.variational.Statistics.maximise", lambda *_: None)
     monkeypatch.setattr(EPGuide, "em_options", {"tolerance": 1e-3, "max_iterations": 100})
@@ -169,7 +169,7 @@ def test_kept_sites_leave_little_to_do(monkeypatch) -> None:
 # -- seeds and restarts --------------------------------------------------------------------------
 
 
-def test_the_same_seed_gives_the_same_fit_and_another_one_does_not() -> None:
+def test_equal_seeds_give_equal_fits_and_different_seeds_different_fits() -> None:
     corpus = make_corpus()
     options = {"start_epochs": 2, "stepwise_epochs": 1, "max_iterations": 1}
     one, same, other = (fit(corpus, seed=seed, **options)[0] for seed in (3, 3, 4))
@@ -178,7 +178,7 @@ def test_the_same_seed_gives_the_same_fit_and_another_one_does_not() -> None:
 
 
 @pytest.mark.slow
-def test_restarts_keep_the_best_one(monkeypatch) -> None:
+def test_the_best_restart_is_kept(monkeypatch) -> None:
     monkeypatch.setattr(TaylorGuide, "em_options", EXACT)
     options = {"start_epochs": 1, "stepwise_epochs": 1, "max_iterations": 0}
     _, several = fit(make_corpus(), restarts=3, **options)
@@ -191,7 +191,7 @@ def test_restarts_keep_the_best_one(monkeypatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("best", range(3))
-def test_the_best_restart_goes_on_wherever_it_comes(best, monkeypatch) -> None:
+def test_em_continues_the_best_restart_in_any_position(best, monkeypatch) -> None:
     seen: list[tuple[dict[str, Tensor], Tensor]] = []
     objective = VariationalRun._objective
 
@@ -318,7 +318,7 @@ def fit_from(truth: TopicModel, corpus: Corpus, name: str) -> TopicModel:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("family", "name"), [("ctm", "taylor"), ("lda", "ep"), ("lda", "vb")])
-def test_empty_documents_take_no_part_and_stay_in_the_output(family, name) -> None:
+def test_empty_documents_are_skipped_and_stay_in_the_output(family, name) -> None:
     corpus = make_corpus()
     rows = corpus.to_scipy().toarray()
     padded = Corpus.from_matrix(np.insert(rows, [0, 15, 30], 0, axis=0))
@@ -333,7 +333,7 @@ def test_empty_documents_take_no_part_and_stay_in_the_output(family, name) -> No
 
 @pytest.mark.slow
 @each_pair
-def test_means_are_the_documents_own(family, name) -> None:
+def test_each_mean_belongs_to_its_document(family, name) -> None:
     """Each row is the mean of the last posterior that was solved of the document there."""
     corpus = make_corpus(9, empty=(0, 4))
     model = new_model(family, 3, 30, dtype="float64")
@@ -374,7 +374,7 @@ class TablePrior(LogisticNormalPrior):
     start = m_step
 
 
-def test_a_table_of_documents_is_read_by_their_positions() -> None:
+def test_tables_are_read_by_the_documents_positions() -> None:
     """Every iteration and every epoch visits each non-empty document once, under its own index."""
     corpus = make_corpus(20, empty=(0, 7, 8))
     occupied = np.flatnonzero(corpus.lengths).tolist()
@@ -417,7 +417,7 @@ def test_no_engine_copies_the_corpus(monkeypatch) -> None:
     assert engine.fit(corpus).means.shape == (40, 3)
 
 
-def test_an_error_names_the_document_s_place_in_the_corpus() -> None:
+def test_an_error_names_the_documents_position_in_the_corpus() -> None:
     """Not its place among the non-empty documents, nor in its batch."""
     corpus = make_corpus(12, empty=(0, 5))
     model = lda(3, 30)
@@ -472,7 +472,7 @@ def test_bad_settings_are_refused(options, message) -> None:
         VariationalEM(model, TaylorGuide(model), **options)
 
 
-def test_what_is_no_guide_of_the_model_is_refused() -> None:
+def test_guides_of_another_model_are_refused() -> None:
     model, other = ctm(3, 40), ctm(3, 40)
     with pytest.raises(IncompatibleGuideError, match=r"another model; .*TaylorGuide\(model\)"):
         VariationalEM(other, TaylorGuide(model))
@@ -483,7 +483,7 @@ def test_what_is_no_guide_of_the_model_is_refused() -> None:
             VariationalEM(model, guide)  # type: ignore[arg-type]
 
 
-def test_documents_that_cannot_be_fitted_are_refused() -> None:
+def test_invalid_documents_are_refused() -> None:
     model = ctm(3, 4)
     engine = VariationalEM(model, TaylorGuide(model), progress=False)
     with pytest.raises(ConfigError, match="the corpus has 5 words and the model 4; re-index"):
@@ -500,7 +500,7 @@ def test_documents_that_cannot_be_fitted_are_refused() -> None:
 
 
 @pytest.mark.slow
-def test_a_matrix_is_as_good_as_a_corpus() -> None:
+def test_a_matrix_gives_the_same_fit_as_its_corpus() -> None:
     counts = make_corpus(10).to_scipy()
     fits = []
     for documents in (
@@ -538,7 +538,7 @@ def test_a_non_finite_objective_is_an_error() -> None:
     ("at_once", "max_docs", "expected"),
     [(40, None, 50), (39, None, 39), (90, None, 90), (40, 45, 45)],
 )
-def test_a_step_of_a_few_documents_more_than_fit_at_once_is_not_split(
+def test_a_step_slightly_above_the_memory_bound_is_not_split(
     monkeypatch, at_once, max_docs, expected
 ) -> None:
     """Steps of 50 of 400 documents; a quarter more than 40, and more than that beyond 39."""

@@ -17,7 +17,7 @@ from torch_lntm.models import ctm, lda
 
 
 @pytest.mark.slow
-def test_a_restart_starts_from_no_posterior_of_the_last_one(monkeypatch) -> None:
+def test_a_restart_ignores_posteriors_of_the_last_restart(monkeypatch) -> None:
     corpus = make_corpus()
     model = lda(3, corpus.num_words, dtype="float64")
     guide = EPGuide(model)
@@ -39,7 +39,7 @@ def test_a_restart_starts_from_no_posterior_of_the_last_one(monkeypatch) -> None
     assert all(start is None or not bool(start.any()) for start in starts)
 
 
-def test_the_noise_of_every_change_of_temperature_is_its_own() -> None:
+def test_every_change_of_temperature_has_new_noise() -> None:
     corpus = make_corpus()
     model = ctm(3, corpus.num_words, dtype="float64")
     engine = VariationalEM(model, TaylorGuide(model), annealing="ahmed-xing", progress=False)
@@ -61,7 +61,7 @@ def test_the_noise_of_every_change_of_temperature_is_its_own() -> None:
     assert abs(correlation) < 6 / len(first) ** 0.5
 
 
-def test_batches_of_long_and_short_documents_weigh_alike(monkeypatch) -> None:
+def test_batches_of_long_and_short_documents_have_equal_weights(monkeypatch) -> None:
     corpus = make_corpus()
     # Every other document ten times as long.
     factors = np.where(np.arange(corpus.num_docs) % 2, 10, 1)
@@ -81,7 +81,7 @@ def test_batches_of_long_and_short_documents_weigh_alike(monkeypatch) -> None:
 
 
 @pytest.mark.slow
-def test_covariances_of_some_documents_do_for_all() -> None:
+def test_a_sample_of_covariances_gives_nearly_the_same_fit() -> None:
     """The same fit but for the noise of the sample, whatever the batches' size."""
     corpus = make_corpus(num_docs=200)
     found = {}
@@ -105,7 +105,7 @@ def test_covariances_of_some_documents_do_for_all() -> None:
     ("num_topics", "num_docs", "stride"),
     [(3, 2000, 1), (40, 2000, 8), (40, 300, 2), (40, 30, 1), (400, 4000, 31)],
 )
-def test_the_sample_of_covariances_suits_the_batches(num_topics, num_docs, stride) -> None:
+def test_the_covariance_stride_follows_topics_and_batches(num_topics, num_docs, stride) -> None:
     corpus = make_corpus(num_docs=num_docs, length=5)
     model = ctm(num_topics, corpus.num_words)
     engine = VariationalEM(model, TaylorGuide(model), progress=False)
