@@ -83,9 +83,10 @@ class GammaSpace(DirichletSpace):
 
         x(z) = log σ(cz)/α + z/√(1 + α) + log(1 + α),    c = π/√3
 
-    evens this tail out. As α → 0 the tail tends to the law of log U/α with U uniform, and the first
-    term makes it logistic with unit variance. As α → ∞ the law of x tends to a normal around log α
-    with variance 1/α, and so do the other terms. The density of z is exact for any function x(z).
+    evens this tail out. As α → 0 the tail tends to the law of log U/α with U uniform. Through the
+    first term z is then logistic with unit variance. As α → ∞ the law of x tends to a normal around
+    log α with variance 1/α, which the other terms give for standard normal z. The density of z is
+    exact for any function x(z).
 
     Attributes:
         dtype: Floating-point type of draws. Constants of α are computed in float64.

@@ -16,11 +16,11 @@ def second_order_word_counts(
 
     The responsibility of a token is φ_a theta_a / Σ_b φ_b theta_b. Its expectation under
     Dirichlet(γ) is (φ_a γ_a / γ_0) E[1 / Σ_b φ_b theta_b], where γ has an additional token of topic
-    a (*Minka & Lafferty 2002, eqs 31 and 36–38*). 1/x is expanded to second order about the mean
-    there (*eqs 32–34, 39–42*). With s = Σ_b φ_b γ_b and q = Σ_b φ_b² γ_b the sums of eq. 33 are Σ_b
-    φ_b m_ab = (s + φ_a)/(γ_0 + 1) and Σ_b φ_b² m_ab = (q + φ_a²)/(γ_0 + 1). A token therefore costs
-    O(K) rather than O(K²). S of eq. 33 depends on the word too, although its printed indices leave
-    out the word.
+    a (*Minka & Lafferty 2002, eqs 31 and 36–38*). The function 1/x is expanded to second order
+    about the mean of x under this distribution (*eqs 32–34, 39–42*). With s = Σ_b φ_b γ_b and q =
+    Σ_b φ_b² γ_b the sums of eq. 33 are Σ_b φ_b m_ab = (s + φ_a)/(γ_0 + 1) and Σ_b φ_b² m_ab = (q +
+    φ_a²)/(γ_0 + 1). A token therefore costs O(K) rather than O(K²). S of eq. 33 depends on the word
+    too, although its printed indices leave out the word.
 
     Under the expansion, the responsibilities of a token do not sum exactly to 1, so the counts of a
     word do not sum to its tokens. The excess differs between words and documents, and normalising
