@@ -33,7 +33,7 @@ class BagOfWords(TorchDistribution):
             :class:`~torch_lntm.models.DirichletMultinomial`. Defaults to independent draws.
 
     Raises:
-        ValueError: Shapes disagree. Or theta has invalid proportions, if ``validate_args`` is set.
+        ValueError: Shapes disagree. Or theta is off the simplex, if ``validate_args`` is set.
 
     Example:
         >>> theta = guide.posterior(batch).theta_mean()

@@ -38,14 +38,14 @@ def solve_by_surrogates(
 
     The surrogate counts at a posterior, and the posterior given surrogate counts, raise a common
     bound on the log likelihood; see :mod:`torch_lntm.kernels.likelihood`. Rounds of the two
-    continue for documents with changing counts. The last round solves all documents, so every
-    document is independent of the others.
+    continue for documents with changing counts. The last round solves all documents, so that no
+    document depends on the others.
 
     Args:
         guide: The guide.
         solve: Its solver for independent draws.
-        solve_means: A solver for equal means that may omit the covariances, for all rounds but the
-            last.
+        solve_means: A solver for the same means that may omit the covariances, for all rounds but
+            the last.
         batch: The documents.
         topics: As for the solver.
         space: As for the solver.

@@ -26,6 +26,10 @@ class Groups:
     Attributes:
         column: Name of the column.
         levels: Values of the column in the training documents, sorted. Each value is a group.
+
+    Example:
+        >>> lntm.models.Groups.of(posts, "party")
+        Groups(column='party', levels=('left', 'right'))
     """
 
     column: str

@@ -396,8 +396,8 @@ class TopicModel(VersionedPickle, nn.Module):
     ) -> TopicTable:
         """The topics in words, as a table to print.
 
-        ``result.topic_table()`` of a fit and ``lntm.load_run(folder).topic_table()`` add the shares
-        of the topics in the documents.
+        Fits and runs add the shares of the topics in the documents: ``result.topic_table()`` and
+        ``lntm.load_run(folder).topic_table()``.
 
         Args:
             shares: ``(num_topics,)`` mean proportions. The table is sorted by them, in decreasing

@@ -124,6 +124,10 @@ def construct(name: str, **settings: Any) -> TopicModel:
 
     Raises:
         ConfigError: The name is unknown, or an argument is refused.
+
+    Example:
+        >>> lntm.models.construct("ctm", num_topics=3, num_words=50).name
+        'ctm'
     """
     if isinstance(settings.get("dtype"), str):
         # Files hold JSON, and so the name of the type.

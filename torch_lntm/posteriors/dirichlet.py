@@ -37,6 +37,12 @@ class DirichletPosterior(Posterior):
         gamma: ``(num_docs, num_topics)`` float64 γ, the parameters.
         sites: ``(nnz, num_topics)`` β, parameters of the terms in expectation propagation: γ = α +
             Σ_w n_w β_w. ``None`` from other solvers.
+
+    Example:
+        >>> lda = lntm.models.lda(10, corpus.num_words)
+        >>> posterior = lntm.guides.make_guide("vb", lda).posterior(batch)
+        >>> bool((posterior.gamma.sum(-1) > batch.lengths).all())
+        True
     """
 
     concentration: Tensor

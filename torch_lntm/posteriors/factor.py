@@ -24,6 +24,11 @@ class FactorPosterior(NormalPosterior):
             the covariance of the sources. (The paper writes N(s; s̄, B), but its B is the
             precision.) With Gaussian sources all documents share a factor, and this tensor is a
             view of it.
+
+    Example:
+        >>> iftm = lntm.models.iftm(12, corpus.num_words, num_sources=3)
+        >>> lntm.guides.make_guide("factor", iftm).posterior(batch).source_mean.shape
+        torch.Size([5, 3])
     """
 
     space: FactorSpace

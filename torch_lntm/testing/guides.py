@@ -126,7 +126,7 @@ def _check_bound(guide: Guide[Any], batch: DocumentBatch, posterior: Posterior) 
     check(bool(torch.isfinite(bound).all()), "bound is not finite")
     equal(guide.bound(batch, posterior), bound, "bound differs at the given posterior", 1e-4)
     if model.words.independent:
-        # Every word has its highest probability in any topic.
+        # An upper bound: every word comes from its most probable topic.
         best = model.topics.probs.detach().double().amax(0).log()
         most = batch.to_csr().to_dense().double() @ best
         check(

@@ -29,8 +29,7 @@ def check_prior(prior: DocumentPrior, batch: DocumentBatch, *, exact_m_step: boo
     Args:
         prior: The prior, in float64. It stays unchanged.
         batch: Documents, with the covariates of the prior if it has any.
-        exact_m_step: Whether the M-step is an exact maximiser. Its objective must then stay or
-            rise.
+        exact_m_step: Whether the M-step is an exact maximiser. If not, it is left unchecked.
 
     Raises:
         AssertionError: A check fails. The message names the method.

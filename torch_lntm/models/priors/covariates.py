@@ -35,6 +35,11 @@ class Covariates:
         scales: Standard deviations of the columns in the training documents.
         formula: Formula that makes the columns from metadata. ``None`` for columns given as an
             array, ``corpus.with_covariates({"prevalence": x})``.
+
+    Example:
+        >>> covariates = lntm.models.Covariates.of(posts, "~ party + year")
+        >>> covariates.names, covariates.means
+        (('party[T.right]', 'year'), (0.5, 2002.0))
     """
 
     names: tuple[str, ...]
