@@ -10,7 +10,6 @@ from torch_lntm.guides.guide import (
     make_guide,
     require_guide,
 )
-from torch_lntm.guides.memory import WarmStarts
 from torch_lntm.guides.normal import (
     BleiLaffertyGuide,
     KhanBouchardGuide,
@@ -18,6 +17,7 @@ from torch_lntm.guides.normal import (
     NormalGuide,
     TaylorGuide,
 )
+from torch_lntm.guides.warm_starts import WarmStarts
 
 __all__ = [
     "GUIDES",

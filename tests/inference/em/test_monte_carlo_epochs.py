@@ -31,8 +31,8 @@ from torch_lntm.models import (
     lntm,
     register,
 )
-from torch_lntm.models.priors.dirichlet import WIDE_TOTAL
-from torch_lntm.models.priors.prior import WIDE_VARIANCE
+from torch_lntm.models.priors.dirichlet import INFLATED_TOTAL
+from torch_lntm.models.priors.prior import INFLATED_VARIANCE
 
 
 @pytest.mark.filterwarnings("ignore::torch_lntm.errors.ConvergenceWarning")
@@ -125,7 +125,7 @@ def test_chains_start_under_a_wide_prior(recipe: Callable[..., TopicModel]) -> N
     run = MonteCarloRun(model, MonteCarloEM(model, progress=False).settings, corpus)
     run._start()
     covariance = model.prior.contrast_covariance()
-    assert float(covariance.diagonal().mean()) == pytest.approx(WIDE_VARIANCE, rel=1e-5)
+    assert float(covariance.diagonal().mean()) == pytest.approx(INFLATED_VARIANCE, rel=1e-5)
 
 
 @pytest.mark.parametrize("recipe", [ctm, lntm, partial(iftm, num_sources=2)])
@@ -135,7 +135,7 @@ def test_inflating_the_covariance_scales_it_and_never_shrinks_it(
     prior = recipe(4, 30).prior
     before, loc = prior.contrast_covariance(), prior.loc.clone()
     prior.inflate_covariance()
-    scale = WIDE_VARIANCE / before.diagonal().mean()
+    scale = INFLATED_VARIANCE / before.diagonal().mean()
     torch.testing.assert_close(prior.contrast_covariance(), scale * before, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(prior.loc, loc)
     if isinstance(prior, IndependentFactorPrior):
@@ -156,7 +156,7 @@ def test_the_pseudo_variance_defaults_to_a_large_value(
     assert model.prior.pseudo_variance == 1.0
     for one in (model, narrow):
         MonteCarloEM(one, max_epochs=1, warmup_epochs=1, progress=False).fit(corpus)
-    assert model.prior.pseudo_variance == WIDE_VARIANCE
+    assert model.prior.pseudo_variance == INFLATED_VARIANCE
     assert narrow.prior.pseudo_variance == 0.7
     for one in (model, narrow):
         save_model(one, tmp_path / "model", overwrite=True)
@@ -179,7 +179,7 @@ def test_constructors_without_pseudo_variance_still_work(tmp_path: Path) -> None
     try:
         model = register("mine", mine)(3, 30)
         MonteCarloEM(model, max_epochs=1, warmup_epochs=1, progress=False).fit(make_corpus(20))
-        assert model.prior.pseudo_variance == WIDE_VARIANCE
+        assert model.prior.pseudo_variance == INFLATED_VARIANCE
         save_model(model, tmp_path / "model")
         torch.testing.assert_close(
             load_model(tmp_path / "model").prior.covariance, model.prior.covariance
@@ -192,7 +192,7 @@ def test_a_dirichlet_prior_is_inflated_by_its_total_concentration() -> None:
     prior = lda(3, 30, concentration=[0.5, 1.0, 2.5]).prior
     prior.inflate_covariance()
     assert prior.concentration.tolist() == pytest.approx([0.125, 0.25, 0.625])
-    assert float(prior.concentration.detach().sum()) == pytest.approx(WIDE_TOTAL)
+    assert float(prior.concentration.detach().sum()) == pytest.approx(INFLATED_TOTAL)
     prior.set_([0.1, 0.1, 0.1])
     prior.inflate_covariance()
     assert prior.concentration.tolist() == pytest.approx([0.1, 0.1, 0.1])

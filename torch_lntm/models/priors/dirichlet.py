@@ -17,7 +17,7 @@ from torch_lntm.posteriors import Moments
 from torch_lntm.solvers.concentration import fit_concentration
 
 #: Total concentration of an inflated prior.
-WIDE_TOTAL = 1.0
+INFLATED_TOTAL = 1.0
 
 
 class DirichletPrior(DocumentPrior):
@@ -153,8 +153,8 @@ class DirichletPrior(DocumentPrior):
         """
         concentration = self.concentration.detach().double()
         total = float(concentration.sum())
-        if self.learn_concentration and total > WIDE_TOTAL:
-            self.set_(concentration * (WIDE_TOTAL / total))
+        if self.learn_concentration and total > INFLATED_TOTAL:
+            self.set_(concentration * (INFLATED_TOTAL / total))
 
     def contrast_covariance(self) -> Tensor:
         """Covariance ``(num_topics, num_topics)`` of the centred log proportions, float64.

@@ -15,7 +15,7 @@ from torch_lntm.posteriors import Moments
 #: Lower bound of proportions in starts, before logarithms.
 MIN_PROPORTION = 1e-4
 #: Average variance of the centred logits of theta under an inflated normal prior.
-WIDE_VARIANCE = 10.0
+INFLATED_VARIANCE = 10.0
 
 
 class DocumentPrior(nn.Module):
@@ -246,7 +246,7 @@ def inflation_factor(covariance: Tensor) -> float:
         covariance: ``(num_topics, num_topics)``.
     """
     variance = float(covariance.diagonal().mean())
-    return max(1.0, WIDE_VARIANCE / variance) if variance > 0.0 else 1.0
+    return max(1.0, INFLATED_VARIANCE / variance) if variance > 0.0 else 1.0
 
 
 def check_tensor(value: Tensor, name: str, *shape: int, positive: bool = False) -> Tensor:

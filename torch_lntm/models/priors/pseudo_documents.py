@@ -5,10 +5,10 @@ from __future__ import annotations
 from torch import Tensor
 
 from torch_lntm.errors import ConfigError
-from torch_lntm.models.priors.prior import WIDE_VARIANCE
+from torch_lntm.models.priors.prior import INFLATED_VARIANCE
 
 #: Default variance of the imaginary logits, except in fits by chains.
-NARROW_VARIANCE = 1.0
+DEFAULT_VARIANCE = 1.0
 
 
 class PseudoDocuments:
@@ -41,7 +41,7 @@ class PseudoDocuments:
         """
         self._has_default_variance = variance is None
         self.pseudo_documents = float(documents)
-        self.pseudo_variance = NARROW_VARIANCE if variance is None else float(variance)
+        self.pseudo_variance = DEFAULT_VARIANCE if variance is None else float(variance)
         if not self.pseudo_documents >= 0 or not self.pseudo_variance > 0:
             raise ConfigError(
                 f"the prior of {name} has pseudo_documents={self.pseudo_documents} and "
@@ -60,7 +60,7 @@ class PseudoDocuments:
     def expect_draws(self) -> dict[str, float]:
         """See :meth:`DocumentPrior.expect_draws`. Chooses a ``pseudo_variance`` of 10."""
         # An attribute set after construction is a choice of the caller too.
-        if not self._has_default_variance or self.pseudo_variance != NARROW_VARIANCE:
+        if not self._has_default_variance or self.pseudo_variance != DEFAULT_VARIANCE:
             return {}
-        self.pseudo_variance = WIDE_VARIANCE
-        return {"pseudo_variance": WIDE_VARIANCE}
+        self.pseudo_variance = INFLATED_VARIANCE
+        return {"pseudo_variance": INFLATED_VARIANCE}
