@@ -126,6 +126,8 @@ def test_registered_readers_read_texts_counts_and_zipped_files(plugin, monkeypat
     )
     renamed = lntm.read_corpus("counts.pairs", vocabulary=["x", "y", "z"])
     assert renamed.vocabulary == ("x", "y", "z")
+    lntm.convert_corpus("counts.pairs", "folder")
+    assert lntm.read_corpus("folder").vocabulary == ("a", "b", "c")
     with pytest.raises(CorpusError, match="min_df would choose the words of texts"):
         lntm.read_corpus("counts.pairs", min_df=2)
 
