@@ -146,7 +146,7 @@ def test_counts_without_words_need_the_models_columns(workplace, capsys):
     assert not Path("y.csv").exists()
 
 
-def test_evaluate_scores_the_documents_held_out(run_folder, counts, capsys):
+def test_evaluate_scores_held_out_documents(run_folder, counts, capsys):
     fitted = json.loads(Path("run/evaluation.json").read_text())
     capsys.readouterr()
     options = ["--num-samples", "50", "--no-progress", "--out", "scores.json"]
@@ -183,7 +183,7 @@ def test_evaluate_on_other_documents_and_some_metrics(run_folder, counts, capsys
 
 
 @pytest.mark.slow
-def test_after_a_fit_by_chains_completion_says_where_theta_is_from(counts, capsys, monkeypatch):
+def test_after_a_fit_by_chains_completion_names_the_approximation(counts, capsys, monkeypatch):
     # Rough scores by chains are fast.
     complete = functools.partial(lntm.evaluation.document_completion, tolerance=0.1)
     monkeypatch.setattr(lntm.evaluation, "document_completion", complete)
@@ -242,7 +242,7 @@ def test_runs_of_earlier_versions_are_read(run_folder, counts, change):
 
 
 @pytest.mark.parametrize("posterior", ["vb", "gibbs", ["taylor"], 3])
-def test_a_posterior_that_the_model_cannot_have_is_said(run_folder, counts, posterior, capsys):
+def test_a_posterior_of_another_model_is_refused(run_folder, counts, posterior, capsys):
     path = Path(run_folder, "config.json")
     path.write_text(json.dumps(json.loads(path.read_text()) | {"posterior": posterior}))
     capsys.readouterr()
@@ -255,7 +255,7 @@ def test_a_posterior_that_the_model_cannot_have_is_said(run_folder, counts, post
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["importance", "ais", "quadrature"])
-def test_evaluate_takes_the_estimator(run_folder, counts, method, capsys):
+def test_evaluate_uses_the_estimator_of_the_option(run_folder, counts, method, capsys):
     settings = {"importance": {}, "ais": {"num_temperatures": 20}, "quadrature": {}}[method]
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
     options = ["--metrics", "likelihood", "--method", method, *flags, "--out", "scores.json"]
@@ -271,7 +271,7 @@ def test_evaluate_takes_the_estimator(run_folder, counts, method, capsys):
     )
 
 
-def test_evaluate_says_when_it_scores_the_training_documents(counts, capsys):
+def test_evaluate_warns_of_scoring_training_documents(counts, capsys):
     assert main(["fit", counts, "--out", "run", *QUICK, "--test-fraction", "0"]) == 0
     assert main(["evaluate", "run", counts, "--metrics", "completion"]) == 0
     assert "warning: the model was fitted to these documents" in capsys.readouterr().err
@@ -300,7 +300,7 @@ def write_posts(path, delimiter=",", field="body"):
             writer.writerow(["left" if d % 2 else "right", text])
 
 
-def test_transform_reads_as_the_fit_did(workplace, capsys):
+def test_transform_uses_the_reading_options_of_the_fit(workplace, capsys):
     write_posts("docs.csv")
     options = ["--text-field", "body", "--label-field", "party", "--encoding", "latin-1"]
     assert main(["fit", "docs.csv", "--out", "run", *QUICK, *options]) == 0
@@ -322,7 +322,7 @@ def test_transform_reads_as_the_fit_did(workplace, capsys):
     assert "'body'" in capsys.readouterr().err
 
 
-def test_the_format_of_a_name_that_tells_none_is_the_fits(texts, capsys):
+def test_a_name_without_a_format_has_the_format_of_the_fit(texts, capsys):
     Path("texts").write_bytes(Path(texts).read_bytes())
     assert main(["fit", "texts", "--format", "txt", "--out", "run", *QUICK]) == 0
     Path("new").write_text("dog cat\nstocks")
@@ -394,7 +394,7 @@ def test_parquet_of_texts_is_read_as_in_the_fit(texts, monkeypatch, capsys):
     assert "stocks and bonds fall as banks fail" in Path("run/report.html").read_text()
 
 
-def test_standard_input_of_a_run_fitted_to_a_folder_has_a_document_a_line(
+def test_standard_input_has_a_document_per_line_if_the_fit_read_a_folder(
     texts, monkeypatch, capsys
 ):
     Path("folder").mkdir()
@@ -408,7 +408,7 @@ def test_standard_input_of_a_run_fitted_to_a_folder_has_a_document_a_line(
     assert [row["tokens"] for row in rows_of(capsys.readouterr().out)] == ["3", "2"]
 
 
-def test_advice_is_in_the_words_of_the_command_line(capsys):
+def test_advice_names_options_of_the_command_line(capsys):
     Path("posts.csv").write_text("body\ncat dog\n")
     assert main(["fit", "posts.csv"]) == 1
     assert "the fields are body; choose by --text-field" in capsys.readouterr().err
@@ -437,9 +437,7 @@ def test_transform_carries_the_documents_columns(run_folder, counts):
 
 
 @pytest.mark.parametrize("command", ["evaluate", "report", "effects"])
-def test_a_corpus_that_has_changed_is_not_taken_for_that_of_the_fit(
-    run_folder, counts, command, capsys
-):
+def test_a_corpus_changed_since_the_fit_is_detected(run_folder, counts, command, capsys):
     corpus = lntm.read_corpus(counts)
     matrix = corpus.to_scipy().toarray()
     matrix[0] += 1
@@ -456,7 +454,7 @@ def test_a_corpus_that_has_changed_is_not_taken_for_that_of_the_fit(
         assert "including training documents" in capsys.readouterr().err
 
 
-def test_a_corpus_that_is_gone_is_asked_for(run_folder, counts, capsys):
+def test_a_missing_corpus_of_the_fit_is_an_error(run_folder, counts, capsys):
     Path("elsewhere").mkdir()
     for path in Path().glob("counts.*"):
         path.rename("elsewhere" / path)
@@ -468,7 +466,7 @@ def test_a_corpus_that_is_gone_is_asked_for(run_folder, counts, capsys):
 
 
 @pytest.mark.parametrize("command", ["transform", "evaluate"])
-def test_files_are_not_replaced_unasked(run_folder, counts, command, capsys):
+def test_files_are_replaced_only_with_overwrite(run_folder, counts, command, capsys):
     Path("out.csv").write_text("precious")
     call = [command, run_folder, counts, "--out", "out.csv", "--no-progress"]
     call += ["--metrics", "diversity"] if command == "evaluate" else []
@@ -490,7 +488,7 @@ def test_files_are_not_replaced_unasked(run_folder, counts, command, capsys):
         ((), ("--num-temperatures", "20"), "annealed"),
     ],
 )
-def test_the_likelihood_is_estimated_as_suits_the_run(counts, options, given, method):
+def test_the_default_estimator_of_the_likelihood_follows_the_run(counts, options, given, method):
     limit = "--max-epochs" if options else "--max-iterations"
     fit = ["--num-topics", "3", "--no-progress", limit, "2", *options]
     assert main(["fit", counts, "--out", "run", *fit]) == 0
@@ -527,7 +525,9 @@ def test_a_column_of_long_texts_is_left_out_of_npz(run_folder, counts, monkeypat
         *(("token_pattern", ["a"]), ("min_df", "5"), ("lowercase", 0)),
     ],
 )
-def test_a_configuration_of_other_types_is_refused(run_folder, counts, name, value, capsys):
+def test_a_run_with_configuration_values_of_wrong_types_is_refused(
+    run_folder, counts, name, value, capsys
+):
     path = Path(run_folder) / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
     assert main(["transform", run_folder, counts, "--out", "-"]) == 1
@@ -535,7 +535,7 @@ def test_a_configuration_of_other_types_is_refused(run_folder, counts, name, val
     assert error.startswith(f"error: run/config.json: {name!r} is {value!r}; expected ")
 
 
-def test_texts_are_no_formulas_of_spreadsheets(run_folder):
+def test_texts_that_look_like_spreadsheet_formulas_are_escaped(run_folder):
     kinds = ["=cmd|x", "@SUM(A1)", "+1 great", "-x", "-5", "+2.5", "plain", "\tx"]
     words = lntm.load_model(run_folder).vocabulary
     counts = np.ones((8, len(words)), int)
@@ -550,7 +550,7 @@ def test_texts_are_no_formulas_of_spreadsheets(run_folder):
     assert np.load("out.npz")["metadata.=kind"].tolist() == kinds
 
 
-def test_a_stream_of_blank_lines_has_the_priors_theta(texts, monkeypatch, capsys):
+def test_blank_documents_have_the_theta_of_the_prior(texts, monkeypatch, capsys):
     assert main(["fit", texts, "--out", "run", *QUICK]) == 0
     capsys.readouterr()
     for lines in (b"\n\n", b"a\n?\n"):

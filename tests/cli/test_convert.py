@@ -41,7 +41,7 @@ def test_a_file_of_stop_words_and_standard_input(texts, monkeypatch, capsys):
     assert "error: standard input, line 1: not utf-8" in capsys.readouterr().err
 
 
-def test_what_is_there_stays(counts, capsys):
+def test_existing_files_are_not_replaced(counts, capsys):
     Path("notes").mkdir()
     Path("notes", "a.txt").write_text("precious")
     assert main(["convert", counts, "notes"]) == 1
@@ -54,7 +54,7 @@ def test_what_is_there_stays(counts, capsys):
     assert main(["convert", counts, "corpus", "--overwrite"]) == 0
 
 
-def test_folder_not_given(counts, capsys):
+def test_a_missing_folder_argument_is_refused(counts, capsys):
     with pytest.raises(SystemExit):
         main(["convert", counts])
     assert "FOLDER not given" in capsys.readouterr().err

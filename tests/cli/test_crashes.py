@@ -129,7 +129,7 @@ def power(workplace):
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def test_what_was_returned_outlasts_a_power_cut(counts, power, monkeypatch):
+def test_written_files_survive_a_power_cut(counts, power, monkeypatch):
     folder, cut = power
     corpus = lntm.read_corpus(counts)
     model = lntm.models.ctm(3, 30, vocabulary=corpus.vocabulary)
@@ -149,7 +149,7 @@ def test_what_was_returned_outlasts_a_power_cut(counts, power, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_fit_outlasts_a_power_cut(counts, power, capsys, monkeypatch):
+def test_a_fit_survives_a_power_cut(counts, power, capsys, monkeypatch):
     folder, cut = power
     command = ["fit", counts, "--out", str(folder / "run"), *FIT]
     fit = lntm.inference.VariationalEM.fit

@@ -62,7 +62,7 @@ def test_scores_of_bursty_documents(counts, capsys):
 
 
 @pytest.mark.slow
-def test_fit_is_the_libraries_fit(counts):
+def test_the_command_fit_equals_a_fit_in_python(counts):
     options = ["--seed", "4", "--posterior", "laplace", "--anchored", "--topic-smoothing", "0.2"]
     assert main(["fit", counts, "--out", "run", *QUICK, *options, "--test-fraction", "0"]) == 0
     corpus = lntm.read_corpus(counts)
@@ -102,7 +102,7 @@ def test_fit_passes_the_models_options_on(counts, model, options, expected):
 
 
 @pytest.mark.slow
-def test_a_concentration_that_is_not_learned_stays(counts):
+def test_a_fixed_concentration_does_not_change(counts):
     options = ["--concentration", "0.7", "--no-learn-concentration"]
     run = fit_quickly(counts, "--model", "lda", *options)
     torch.testing.assert_close(run.model.prior.concentration, torch.full((3,), 0.7))
@@ -111,7 +111,7 @@ def test_a_concentration_that_is_not_learned_stays(counts):
 
 
 @pytest.mark.slow
-def test_every_kind_of_model_has_its_posteriors(counts):
+def test_every_model_is_fitted_with_each_of_its_posteriors(counts):
     for model, guides in {
         "ctm": ["taylor", "laplace", "blei-lafferty", "khan-bouchard"],
         "lntm": ["taylor", "laplace", "blei-lafferty", "khan-bouchard"],
@@ -189,7 +189,7 @@ def test_prevalence_depends_on_columns(workplace, capsys):
     assert "content is an option of stm" in capsys.readouterr().err
 
 
-def test_options_of_the_other_engine_are_refused(counts, capsys):
+def test_options_of_another_engine_are_refused(counts, capsys):
     assert main(["fit", counts, "--posterior", "taylor", "--max-epochs", "3"]) == 1
     assert "max_epochs is an option of posterior hmc; leave it out" in capsys.readouterr().err
     assert main(["fit", counts, "--posterior", "hmc", "--restarts", "3"]) == 1
@@ -207,7 +207,7 @@ def test_options_of_the_other_engine_are_refused(counts, capsys):
         (["--model", "lda", "--topics-update", "bound"], "vb"),
     ],
 )
-def test_without_a_posterior_options_or_documents_choose(counts, options, posterior):
+def test_the_default_posterior_follows_options_and_documents(counts, options, posterior):
     """The documents are short."""
     common = ("--num-topics", "2", "--out", "run", "--no-progress", "--num-words", "1")
     assert main(["fit", counts, *common, *options]) == 0
@@ -215,7 +215,7 @@ def test_without_a_posterior_options_or_documents_choose(counts, options, poster
 
 
 @pytest.mark.slow
-def test_the_topics_update_is_the_guides(counts, monkeypatch):
+def test_the_topics_update_is_passed_to_the_guide(counts, monkeypatch):
     seen = []
     engine = lntm.inference.VariationalEM
     fit = engine.fit
@@ -239,9 +239,7 @@ def test_the_topics_update_is_the_guides(counts, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("asked", "epochs"), [([], 4), (["--max-epochs", "6"], 6)])
-def test_auto_s_fewer_epochs_yield_to_those_asked_for(
-    capsys, counts, monkeypatch, asked, epochs
-) -> None:
+def test_max_epochs_of_the_user_override_auto(capsys, counts, monkeypatch, asked, epochs) -> None:
     monkeypatch.setattr("torch_lntm.recipes.MAX_VISITS", 1)
     options = ["--num-topics", "3", "--posterior", "auto", "--no-progress", *asked]
     assert main(["fit", counts, "--out", "run", *options]) == 0
@@ -251,7 +249,7 @@ def test_auto_s_fewer_epochs_yield_to_those_asked_for(
     assert "posterior auto: Monte-Carlo EM, by default 4 epochs at most" in capsys.readouterr().err
 
 
-def test_defaults_are_the_librarys():
+def test_defaults_equal_those_of_the_python_interface():
     options = {field.name: field.default for field in fields(Fit)}
     engines = lntm.inference.VariationalEM, lntm.inference.MonteCarloEM
     constructors = lntm.models.CONSTRUCTORS.values()
@@ -269,7 +267,7 @@ def test_defaults_are_the_librarys():
 
 
 @pytest.mark.slow
-def test_auto_says_what_it_takes_and_the_run_keeps_it(capsys, counts) -> None:
+def test_the_choice_of_auto_is_printed_and_saved(capsys, counts) -> None:
     options = ["--num-topics", "3", "--max-epochs", "2", "--no-progress"]
     assert main(["fit", counts, "--out", "run", "--posterior", "auto", *options]) == 0
     assert "posterior auto: Monte-Carlo EM" in capsys.readouterr().err
@@ -291,7 +289,7 @@ def test_fit_of_lee_into_the_default_folder(capsys):
     assert lntm.load_run(folder).metadata["corpus"]["num_docs"] == 300
 
 
-def test_fit_counts_words_of_texts_as_told(texts, capsys):
+def test_fit_counts_words_by_the_word_options(texts, capsys):
     Path("stop.txt").write_text("the\nand\n")
     options = ["--min-df", "2", "--stop-words", "stop.txt", "--token-pattern", r"\w{3,}"]
     assert main(["fit", texts, "--out", "run", *QUICK, *options]) == 0
@@ -344,7 +342,7 @@ def plugin(workplace, monkeypatch):
 
 
 @pytest.mark.parametrize("suffix", ["", ".py"])
-def test_a_model_of_ones_own_is_fitted_saved_and_used(counts, plugin, suffix, capsys):
+def test_a_model_of_a_plugin_is_fitted_saved_and_used(counts, plugin, suffix, capsys):
     name = plugin + suffix
     assert main(["fit", counts, "--out", "run", *QUICK, "--model", "plugged"]) == 1
     printed = capsys.readouterr().err
@@ -371,7 +369,7 @@ def test_a_model_of_ones_own_is_fitted_saved_and_used(counts, plugin, suffix, ca
     assert main(["topics", "run", "--plugin", name]) == 0
 
 
-def test_what_is_wrong_with_a_plugin_or_its_options_is_said(counts, plugin, capsys):
+def test_errors_of_plugins_and_their_options_are_explained(counts, plugin, capsys):
     Path("broken.py").write_text("import nowhere_to_be_found")
     assert main(["fit", counts, "--plugin", "broken"]) == 1
     assert "the plug-in broken cannot be imported (ModuleNotFoundError" in capsys.readouterr().err
@@ -395,7 +393,7 @@ def test_what_is_wrong_with_a_plugin_or_its_options_is_said(counts, plugin, caps
     ],
 )
 @pytest.mark.filterwarnings("default:3 topics for 2 documents")
-def test_what_no_fit_can_mend_is_said_in_a_line(documents, options, message, capsys):
+def test_impossible_fits_are_refused_in_a_line(documents, options, message, capsys):
     Path("small.txt").write_text("\n".join(documents))
     assert main(["fit", "small.txt", "--out", "run", *QUICK, *options]) == 0
     lines = [line for line in capsys.readouterr().err.splitlines() if message in line]
@@ -405,7 +403,7 @@ def test_what_no_fit_can_mend_is_said_in_a_line(documents, options, message, cap
 
 @pytest.mark.slow
 @pytest.mark.parametrize("structured", [False, True])
-def test_a_model_that_predicts_worse_than_words_alone_is_reported(counts, structured, capsys):
+def test_a_model_worse_than_the_unigram_model_gives_a_warning(counts, structured, capsys):
     if structured:  # half of the documents use half of the words; else words are drawn alike
         matrix = np.kron(np.eye(2, dtype=int), np.full((20, 15), 2))
         lntm.Corpus.from_matrix(matrix).save(counts)

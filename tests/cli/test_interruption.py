@@ -40,7 +40,7 @@ def wait_for(path, process):
 
 
 @pytest.mark.slow
-def test_ctrl_c_keeps_the_best_so_far(counts, capsys):
+def test_ctrl_c_saves_the_best_iteration_so_far(counts, capsys):
     process = start("fit", counts, "--out", "run", *ENDLESS, "--max-iterations", "1000000")
     wait_for(Path("run.partial/checkpoint.safetensors"), process)
     process.send_signal(signal.SIGINT)
@@ -151,7 +151,7 @@ def test_the_default_folder_continues_too(counts, capsys, monkeypatch):
 
 
 @pytest.mark.slow
-def test_fits_of_the_same_second_have_their_own_folders(counts, monkeypatch):
+def test_fits_started_in_the_same_second_have_different_folders(counts, monkeypatch):
     monkeypatch.setattr(time, "strftime", lambda pattern: pattern.partition("%")[0] + "now")
     for _ in range(3):
         assert main(["fit", counts, *QUICK]) == 0
@@ -163,7 +163,7 @@ def test_fits_of_the_same_second_have_their_own_folders(counts, monkeypatch):
 # -------------------------------------------------------------------- the end of a fit
 
 
-def test_scores_are_in_the_run_from_its_first_moment(counts, monkeypatch):
+def test_a_run_appears_together_with_its_scores(counts, monkeypatch):
     """Whatever ends the process after the run is there finds it complete."""
     seen = []
     discard = lntm.io.UnfinishedRun.discard
@@ -178,7 +178,7 @@ def test_scores_are_in_the_run_from_its_first_moment(counts, monkeypatch):
 
 
 @pytest.mark.parametrize("out", [["--out", "run"], []])
-def test_a_fit_killed_after_its_run_was_saved_is_shown(counts, out, monkeypatch, capsys):
+def test_a_fit_killed_after_saving_is_shown_as_finished(counts, out, monkeypatch, capsys):
     def killed(self):
         raise SystemError("killed")
 
@@ -202,7 +202,7 @@ def test_a_fit_killed_after_its_run_was_saved_is_shown(counts, out, monkeypatch,
     assert (run / "evaluation.json").read_bytes() == scores
 
 
-def test_the_same_command_shows_what_the_first_one_printed(counts, capsys):
+def test_a_repeated_command_prints_the_output_of_the_first(counts, capsys):
     fit = ["fit", counts, "--out", "run", *QUICK]
     assert main(fit) == 0
     first = capsys.readouterr().out
@@ -218,7 +218,7 @@ def test_the_same_command_shows_what_the_first_one_printed(counts, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), lntm.NumericalError("no numbers")])
-def test_a_fit_is_not_lost_with_its_scores(counts, error, monkeypatch, capsys):
+def test_a_fit_is_saved_even_if_scoring_fails(counts, error, monkeypatch, capsys):
     def fail(*arguments, **options):
         raise error
 
@@ -240,7 +240,7 @@ def test_a_fit_is_not_lost_with_its_scores(counts, error, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_a_reader_that_goes_away_leaves_a_complete_run(counts):
+def test_a_closed_output_pipe_leaves_a_complete_run(counts):
     pytest.importorskip("fcntl")
     with start("fit", counts, "--out", "run", *QUICK) as process:
         process.stdout.close()

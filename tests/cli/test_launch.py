@@ -60,7 +60,7 @@ def second(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
 
 
-def test_what_the_launcher_says(monkeypatch, second):
+def test_the_rank_is_read_from_the_launchers_variables(monkeypatch, second):
     assert launch.launched_rank() == 1
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert launch.launched_rank() is None
@@ -69,7 +69,7 @@ def test_what_the_launcher_says(monkeypatch, second):
     assert launch.launched_rank() is None
 
 
-def test_one_process_alone_runs_other_commands(run_folder, second, capsys):
+def test_other_commands_refuse_several_processes(run_folder, second, capsys):
     capsys.readouterr()
     assert main(["topics", run_folder]) == 1
     captured = capsys.readouterr()
@@ -77,7 +77,7 @@ def test_one_process_alone_runs_other_commands(run_folder, second, capsys):
     assert captured.err == "error: this command runs in one process; start it by torch-lntm\n"
 
 
-def test_what_all_processes_say_the_first_says(second, monkeypatch, capsys):
+def test_only_the_first_process_prints(second, monkeypatch, capsys):
     """A stand-in for a process group: an error that is known to be everyone's."""
     known = False
 

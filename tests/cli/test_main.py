@@ -24,7 +24,7 @@ from torch_lntm.io import models
 
 
 @pytest.mark.parametrize(("options", "threads"), [({}, 1), ({"threads": 2}, 2)])
-def test_commands_compute_with_one_thread_unless_asked(options, threads) -> None:
+def test_commands_use_one_thread_by_default(options, threads) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(3 - threads)
     try:
@@ -92,14 +92,14 @@ def test_errors_are_one_line(arguments, message, counts, capsys):
     assert not list(Path().glob("**/*.partial"))
 
 
-def test_cuda_must_be_there(counts, monkeypatch, capsys):
+def test_cuda_is_refused_if_unavailable(counts, monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert main(["fit", counts, "--device", "cuda", *QUICK]) == 1
     assert "torch finds no CUDA device here; use auto or cpu" in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_a_run_is_only_replaced_when_asked_to(run_folder, counts, capsys):
+def test_a_run_is_replaced_only_with_the_flag(run_folder, counts, capsys):
     before = tensors(run_folder)
     assert main(["fit", counts, "--out", "run", *QUICK, "--seed", "1"]) == 1
     assert "run: exists already" in capsys.readouterr().err
@@ -146,7 +146,7 @@ def test_output_in_any_encoding_is_printed(workplace):
         assert minus in printed[encoding]
 
 
-def test_streams_are_left_as_they_were(run_folder, capsys):
+def test_settings_of_the_output_streams_are_restored(run_folder, capsys):
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     with contextlib.redirect_stdout(stream):
         assert main(["topics", run_folder]) == 0
@@ -231,7 +231,7 @@ def test_a_full_disk_is_named_with_what_to_do(counts, where, monkeypatch, capsys
 
 
 @pytest.mark.parametrize("name", [None, "disk/checkpoint"])
-def test_what_the_system_refuses_in_a_fit_is_one_line(counts, name, monkeypatch, capsys):
+def test_errors_of_the_system_in_a_fit_are_one_line(counts, name, monkeypatch, capsys):
     def full(*arguments, **options):
         raise OSError(errno.ENOSPC, "No space left on device", name)
 
@@ -242,7 +242,7 @@ def test_what_the_system_refuses_in_a_fit_is_one_line(counts, name, monkeypatch,
     assert capsys.readouterr().err.splitlines()[-1].startswith(expected)
 
 
-def test_where_nothing_can_be_written_is_said_before_the_fit(counts, capsys):
+def test_unwritable_folders_are_refused_before_the_fit(counts, capsys):
     Path("file").write_text("")
     assert main(["fit", counts, "--out", "file/run", *QUICK]) == 1
     error = capsys.readouterr().err.splitlines()[-1]
@@ -251,7 +251,9 @@ def test_where_nothing_can_be_written_is_said_before_the_fit(counts, capsys):
 
 
 @pytest.mark.parametrize("command", [["fit"], ["convert"], ["transform", "run"]])
-def test_a_link_to_itself_is_told_before_any_work(run_folder, counts, command, monkeypatch, capsys):
+def test_a_link_to_itself_is_refused_before_the_fit(
+    run_folder, counts, command, monkeypatch, capsys
+):
     Path("loop.csv").symlink_to("loop.csv")
     monkeypatch.setattr(lntm.inference.VariationalEM, "fit", None)
     monkeypatch.setattr(lntm.inference, "transform", None)
@@ -262,7 +264,7 @@ def test_a_link_to_itself_is_told_before_any_work(run_folder, counts, command, m
     assert error.endswith("a symbolic link leads back to itself; remove it, or choose another path")
 
 
-def test_runs_and_tables_may_have_names_as_long_as_the_system_takes(counts, capsys):
+def test_runs_and_tables_may_have_names_of_maximum_length(counts, capsys):
     run, table = "r" * 255, "t" * 251 + ".csv"
     assert main(["fit", counts, "--out", run, *QUICK]) == 0
     assert main(["transform", run, counts, "--out", table]) == 0
@@ -275,7 +277,7 @@ def test_runs_and_tables_may_have_names_as_long_as_the_system_takes(counts, caps
     assert lntm.load_run(folder).metadata["corpus"]["name"] == "c" * 240
 
 
-def test_words_that_cannot_be_written_are_found_before_the_fit(workplace, monkeypatch, capsys):
+def test_words_that_cannot_be_written_are_refused_before_the_fit(workplace, monkeypatch, capsys):
     matrix = np.ones((5, 2), dtype=int)
     corpus = lntm.Corpus.from_matrix(matrix, ["a", "c"])
     corpus = replace(corpus, vocabulary=("a\ud800b", "c"))
@@ -328,7 +330,7 @@ def test_without_a_terminal_there_are_no_progress_bars(counts):
         ("a.txt", b"wood", "--threads 100000", "threads is 100000; expected 1 to 1024"),
     ],
 )
-def test_advice_is_in_the_words_of_the_command_line(name, content, options, message, capsys):
+def test_advice_names_options_of_the_command_line(name, content, options, message, capsys):
     Path(name).write_bytes(content)
     assert main(["fit", name, *options.split()]) == 1
     err = capsys.readouterr().err
@@ -337,12 +339,12 @@ def test_advice_is_in_the_words_of_the_command_line(name, content, options, mess
     assert "with_metadata" not in err
 
 
-def test_a_run_that_is_there_is_not_spoken_of_in_python(run_folder, counts, capsys):
+def test_advice_on_existing_runs_names_options_of_the_command_line(run_folder, counts, capsys):
     assert main(["fit", counts, "--out", run_folder]) == 1
     assert capsys.readouterr().err.endswith("choose another path, or pass --overwrite\n")
 
 
-def test_words_and_names_cannot_steer_the_terminal(capsys):
+def test_control_characters_of_words_and_names_are_escaped(capsys):
     Path("v.ldac").write_text("2 0:3 1:2\n1 1:4\n2 0:1 1:1\n")
     Path("v.vocab.txt").write_text("wo\x1b[31mod\nst\x9bone\n")
     Path("h.csv").write_text("a,b\x1b]0;title\x07\nx,wood\n")

@@ -28,7 +28,7 @@ def write_config(**options):
 
 
 @pytest.mark.slow
-def test_options_come_from_the_file_and_then_from_the_line(counts):
+def test_the_command_line_overrides_the_configuration_file(counts):
     config = write_config(
         corpus=counts, num_topics=5, tolerance=1e-3, anchored=True, max_iterations=1, progress=False
     )
@@ -44,7 +44,7 @@ def test_options_come_from_the_file_and_then_from_the_line(counts):
     assert lntm.load_run("half").metadata["corpus"]["num_docs"] == 20
 
 
-def test_a_runs_own_configuration_makes_the_same_run(run_folder):
+def test_the_configuration_of_a_run_reproduces_the_run(run_folder):
     assert main(["fit", "--config", f"{run_folder}/config.json", "--out", "again"]) == 0
     for name, tensor in tensors("again").items():
         assert torch.equal(tensor, tensors("run")[name])
@@ -128,7 +128,7 @@ def test_help_and_version(capsys):
 @pytest.mark.parametrize(
     ("name", "kind"), [("quickstart", "ctm"), ("iftm", "iftm"), ("aspect", "lda")]
 )
-def test_the_recommended_configurations_are_some(name, kind):
+def test_the_recommended_configurations_are_valid(name, kind):
     quick = ["--max-iterations", "0", "--out", "run", "--no-progress"]
     assert main(["fit", "--config", str(CONFIGS / f"{name}.yaml"), *quick]) == 0
     model = lntm.load_run("run").model
@@ -136,7 +136,7 @@ def test_the_recommended_configurations_are_some(name, kind):
     assert 10 <= model.num_topics <= 20
 
 
-def test_every_option_stands_under_one_heading_and_says_what_it_is():
+def test_every_option_has_help_and_a_single_heading():
     for command in COMMANDS.values():
         grouped = [name for names in command.groups.values() for name in names]
         assert len(grouped) == len(set(grouped))
@@ -151,7 +151,7 @@ def test_every_option_stands_under_one_heading_and_says_what_it_is():
         assert not [name for name in names if documented[name].startswith("Of ")]
 
 
-def test_help_is_grouped_by_what_options_belong_to(capsys):
+def test_help_groups_options_by_topic(capsys):
     with pytest.raises(SystemExit):
         main(["fit", "--help"])
     out = capsys.readouterr().out
@@ -161,7 +161,7 @@ def test_help_is_grouped_by_what_options_belong_to(capsys):
     assert "--max-epochs" not in out.partition("Monte-Carlo EM (posterior hmc):")[0]
 
 
-def test_null_is_a_text_like_any_other(texts, capsys):
+def test_null_is_read_as_a_text_for_text_options(texts, capsys):
     Path(texts).rename("null")
     assert main(["fit", "null", "--format", "txt", "--out", "none", *QUICK]) == 0
     assert main(["topics", "none"]) == 0
@@ -169,7 +169,7 @@ def test_null_is_a_text_like_any_other(texts, capsys):
 
 
 @pytest.mark.parametrize("stream", ["stdin", "stdout", "stderr"])
-def test_closed_streams_are_no_traceback(run_folder, monkeypatch, stream):
+def test_closed_streams_give_no_traceback(run_folder, monkeypatch, stream):
     monkeypatch.setattr(sys, stream, None)
     assert main(["topics", run_folder]) == 0
     corpus, code = ("-", 1) if stream == "stdin" else ("counts.npz", 0)
@@ -190,7 +190,7 @@ def test_closed_streams_are_no_traceback(run_folder, monkeypatch, stream):
         ("a: " + "[" * 5000, "not YAML"),
     ],
 )
-def test_configurations_of_strangers_are_refused_in_a_line(config, message, counts, capsys):
+def test_hostile_configurations_are_refused_in_a_line(config, message, counts, capsys):
     Path("config.yaml").write_text(config)
     with pytest.raises(SystemExit) as stop:
         main(["fit", counts, "--config", "config.yaml"])
@@ -200,7 +200,7 @@ def test_configurations_of_strangers_are_refused_in_a_line(config, message, coun
     assert message in err
 
 
-def test_aliases_of_aliases_take_no_time(counts, capsys):
+def test_aliases_of_aliases_are_refused_fast(counts, capsys):
     lines = ["a0: &a0 {x: 1}"]
     for level in range(1, 20):
         keys = ", ".join(f"k{i}: *a{level - 1}" for i in range(9))
@@ -237,12 +237,12 @@ def test_values_have_the_types_of_their_options(hint, text, value):
     ("hint", "value"),
     [(int, True), (int, 2.0), (int, "2.0"), (int, 2**63), (float, "a"), (bool | None, "maybe")],
 )
-def test_values_of_other_types_are_refused(hint, value):
+def test_values_of_wrong_types_are_refused(hint, value):
     with pytest.raises(ValueError, match=f"x: expected .*; got {value}"):
         read_value("x", hint, value)
 
 
-def test_a_number_of_topics_that_no_machine_holds_is_refused_in_a_line(counts, capsys):
+def test_a_number_of_topics_beyond_any_memory_is_refused_in_a_line(counts, capsys):
     with pytest.raises(SystemExit):
         main(["fit", counts, "--num-topics", "99999999999999999999"])
     assert "num_topics: expected int; got 99999999999999999999" in capsys.readouterr().err

@@ -58,7 +58,7 @@ def test_report_of_a_run_quotes_its_texts(posts, capsys):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*never moved")
 @pytest.mark.filterwarnings("ignore:chains accepted")
-def test_a_run_that_was_fitted_by_chains_is_reported_by_chains(posts, capsys, monkeypatch):
+def test_the_report_of_a_fit_by_chains_uses_chains(posts, capsys, monkeypatch):
     hmc = ("--posterior", "hmc", "--max-epochs", "13", "--no-progress", "--num-topics", "2")
     assert main(["fit", posts, "--out", "run", *hmc]) == 0
     init, batches = Chains.__init__, []

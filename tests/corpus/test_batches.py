@@ -62,13 +62,13 @@ def test_batches_cover_every_document_once_within_bounds(
         assert full or tokens > max_tokens
 
 
-def test_a_document_over_the_bound_makes_its_own_batch():
+def test_a_document_over_the_bound_is_a_batch_alone():
     corpus = Corpus.from_matrix([[1], [9], [1], [1]])
     batches = corpus.batches(max_tokens=2)
     assert [b.index.tolist() for b in batches] == [[0], [1], [2, 3]]
 
 
-def test_shuffling_follows_the_seed(corpus):
+def test_equal_seeds_give_equal_orders(corpus):
     def order(seed):
         return torch.cat([b.index for b in corpus.batches(7, shuffle=True, seed=seed)]).tolist()
 
@@ -86,14 +86,14 @@ def test_order_does_not_depend_on_the_batch_size(corpus):
     assert orders[0] == orders[1] == orders[2]
 
 
-def test_bad_bounds_are_refused_at_once(corpus):
+def test_invalid_bounds_are_refused_before_the_first_batch(corpus):
     with pytest.raises(CorpusError, match="max_docs must be at least 1, got 0"):
         corpus.batches(0)
     with pytest.raises(CorpusError, match="max_tokens must be at least 1, got -5"):
         corpus.batches(max_tokens=-5)
 
 
-def test_writing_to_a_batch_leaves_the_corpus_alone(corpus, counts):
+def test_writing_to_a_batch_does_not_change_the_corpus(corpus, counts):
     batch = next(corpus.batches())
     batch.counts.zero_()
     batch.word_index.zero_()
@@ -101,7 +101,7 @@ def test_writing_to_a_batch_leaves_the_corpus_alone(corpus, counts):
     np.testing.assert_array_equal(corpus.to_scipy().toarray(), counts)
 
 
-def test_batches_of_a_selection_number_its_own_documents(corpus, counts):
+def test_batches_of_a_selection_count_positions_from_0(corpus, counts):
     part = corpus[[5, 20, 7]]
     batch = part.batch()
     assert batch.index.tolist() == [0, 1, 2]
@@ -119,7 +119,7 @@ def test_batch_of_some_documents_keeps_their_positions(corpus, counts):
 
 
 @pytest.mark.parametrize("rows", ["cpu", torch.device("cpu"), torch.float64])
-def test_a_device_is_no_position(corpus, rows):
+def test_a_device_passed_as_rows_is_refused(corpus, rows):
     with pytest.raises(CorpusError, match=r"must be positions of documents, got .* by name"):
         corpus.batch(rows)
 
@@ -134,7 +134,7 @@ def test_batches_in_a_given_order(corpus, counts):
     assert torch.cat([b.index for b in bounded]).tolist() == order
 
 
-def test_bad_orders(corpus):
+def test_invalid_orders_are_refused(corpus):
     with pytest.raises(IndexError, match="out of bounds"):
         corpus.batches(order=[40])
     with pytest.raises(CorpusError, match="order and shuffle both"):
@@ -199,7 +199,7 @@ def test_repeat_stacks_copies(known, counts):
     np.testing.assert_array_equal(dense(known.batch([1, 20]).repeat(2)), counts[[1, 20, 1, 20]])
 
 
-def test_positions_follow_a_replaced_index(corpus):
+def test_a_replaced_index_gives_new_positions(corpus):
     batch = corpus.batch([3, 4])
     assert dataclasses.replace(batch, index=batch.index + 1).positions.tolist() == [4, 5]
 
@@ -224,7 +224,7 @@ def test_batches_can_be_copied(known, clone):
 
 
 @pytest.mark.parametrize("words", [[1, 3, 4], [0, 1, 3, 4], [0, 1, 2, 3, 4, 5]])
-def test_a_batch_over_some_words(words, device):
+def test_a_batch_over_some_words_has_the_same_counts(words, device):
     counts = np.array([[0, 2, 0, 0, 1, 0], [0, 0, 0, 0, 0, 0], [0, 1, 0, 3, 0, 0]])
     batch = Corpus.from_matrix(counts).batch(device=device)
     assert batch.words.tolist() == [1, 3, 4]
@@ -237,7 +237,7 @@ def test_a_batch_over_some_words(words, device):
         assert torch.equal(carried, made)
 
 
-def test_documents_without_words_are_over_none(device):
+def test_empty_documents_have_a_batch_over_no_words(device):
     batch = Corpus.from_matrix(np.eye(3)).batch(device=device)
     empty = batch.select(torch.arange(0, device=device))
     assert empty.words.tolist() == []

@@ -75,7 +75,7 @@ def test_kinds_of_columns(values, expected, dtype):
         ([1, 2, 3], "must be a mapping of column names .* got a list"),
     ],
 )
-def test_bad_metadata(metadata, match):
+def test_invalid_metadata_are_refused(metadata, match):
     with pytest.raises(CorpusError, match=match):
         Corpus.from_matrix(np.ones((3, 2)), metadata=metadata)
 
@@ -151,7 +151,7 @@ def check_known(corpus: Corpus, numbers) -> None:
         assert not array.flags.writeable
 
 
-def test_everything_carries_metadata_and_covariates(known, tmp_path):
+def test_selections_and_splits_keep_metadata_and_covariates(known, tmp_path):
     check_known(known, range(50))
     check_known(known[[7, 3, 3]], [7, 3, 3])
     check_known(known[-1], [49])
@@ -217,7 +217,7 @@ def about(**changes) -> np.ndarray:
         ),
     ],
 )
-def test_damaged_saved_metadata(tmp_path, changes, match):
+def test_damaged_metadata_in_files_are_refused(tmp_path, changes, match):
     corpus = Corpus.from_matrix(np.ones((2, 2)), metadata={"a": [1, 2]})
     corpus.save(tmp_path / "toy.npz")
     change(tmp_path / "toy.npz", **changes)
@@ -225,7 +225,7 @@ def test_damaged_saved_metadata(tmp_path, changes, match):
         read_corpus(tmp_path / "toy.npz")
 
 
-def test_data_frames_without_pandas_say_what_to_install(monkeypatch):
+def test_data_frames_need_pandas_and_name_it(monkeypatch):
     corpus = make_corpus()
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(CorpusError, match=r"pip install pandas"):
@@ -246,7 +246,7 @@ def test_data_frames_without_pandas_say_what_to_install(monkeypatch):
         ({3: [1, 2, 3]}, "must have names, got 3"),
     ],
 )
-def test_bad_covariates(covariates, match):
+def test_invalid_covariates_are_refused(covariates, match):
     with pytest.raises(CorpusError, match=match):
         Corpus.from_matrix(np.ones((3, 2))).with_covariates(covariates)
 

@@ -70,7 +70,7 @@ def test_entries_are_sorted_summed_and_positive():
     np.testing.assert_array_equal(matrix.indices, [2, 0, 1, 2, 0])  # the input is left alone
 
 
-def test_a_claim_to_be_sorted_is_not_believed():
+def test_a_wrong_sorted_flag_of_a_matrix_is_detected():
     matrix = sp.csr_matrix(([1, 2, 4], [2, 0, 2], [0, 3]), shape=(1, 3))
     matrix.has_canonical_format = True
     corpus = Corpus.from_matrix(matrix)
@@ -144,14 +144,14 @@ def test_a_corpus_is_immutable_and_independent_of_its_input():
     ],
 )
 @pytest.mark.parametrize("convert", [np.asarray, sp.csr_matrix, torch.from_numpy])
-def test_counts_that_are_none_name_document_and_word(value, shown, convert):
+def test_errors_of_invalid_counts_name_document_and_word(value, shown, convert):
     counts = COUNTS.astype(float)
     counts[2, 3] = value
     with pytest.raises(CorpusError, match=f"got {shown} in document 2, word 3"):
         Corpus.from_matrix(convert(counts))
 
 
-def test_bad_counts_are_found_before_duplicates_are_summed():
+def test_invalid_counts_are_found_before_duplicates_are_summed():
     matrix = sp.coo_matrix(([3, -1], ([0, 0], [1, 1])), shape=(1, 2))
     with pytest.raises(CorpusError, match="got -1 in document 0, word 1"):
         Corpus.from_matrix(matrix)
@@ -206,12 +206,12 @@ def test_an_empty_corpus_is_an_error(shape, convert):
         (torch.ones(1, 1, dtype=torch.complex64), "of complex64"),
     ],
 )
-def test_what_is_no_matrix_of_numbers(matrix, match):
+def test_objects_other_than_matrices_of_numbers_are_refused(matrix, match):
     with pytest.raises(CorpusError, match=match):
         Corpus.from_matrix(matrix)
 
 
-def test_malformed_sparse_matrix():
+def test_malformed_sparse_matrices_are_refused():
     matrix = sp.csr_matrix(COUNTS)
     matrix.indices = matrix.indices.copy()
     matrix.indices[0] = 99
@@ -220,7 +220,7 @@ def test_malformed_sparse_matrix():
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state:UserWarning")
-def test_malformed_torch_tensors():
+def test_malformed_torch_tensors_are_refused():
     one = torch.ones(1)
     csr = torch.sparse_csr_tensor(
         torch.tensor([0, 1]), torch.tensor([9]), one, (1, 2), check_invariants=False
@@ -245,7 +245,7 @@ def test_malformed_torch_tensors():
         (("apple", "b\ud800ee", "cat", "dog"), "word 1 .* half of a surrogate pair"),
     ],
 )
-def test_bad_vocabularies(vocabulary, match):
+def test_invalid_vocabularies_are_refused(vocabulary, match):
     with pytest.raises(CorpusError, match=match):
         Corpus.from_matrix(COUNTS, vocabulary)
 
@@ -256,7 +256,7 @@ def test_vocabulary_of_numpy_strings_becomes_strings():
     assert {type(word) for word in corpus.vocabulary} == {str}
 
 
-def test_labels_must_fit():
+def test_labels_of_another_length_are_refused():
     with pytest.raises(CorpusError, match="each of 4 documents, got 3"):
         Corpus.from_matrix(COUNTS, labels=["a", "b", "c"])
 
@@ -279,7 +279,7 @@ def test_labels_must_fit():
         [1],
     ],
 )
-def test_selection_is_numpys(rows):
+def test_selections_follow_the_rules_of_numpy(rows):
     corpus = Corpus.from_matrix(COUNTS, WORDS, "abcd", "toy")
     chosen = corpus[rows]
     positions = np.arange(4)[np.asarray(rows) if isinstance(rows, torch.Tensor) else rows]
@@ -294,7 +294,7 @@ def test_integer_selection_and_iteration_give_single_documents():
     np.testing.assert_array_equal(np.concatenate([dense(doc) for doc in corpus]), COUNTS)
 
 
-def test_bad_selections():
+def test_invalid_selections_are_refused():
     corpus = Corpus.from_matrix(COUNTS)
     with pytest.raises(CorpusError, match="holds no document"):
         corpus[[]]
@@ -304,7 +304,7 @@ def test_bad_selections():
         corpus[np.array([True, False])]
 
 
-def test_with_counts_drops_what_becomes_zero():
+def test_with_counts_drops_entries_of_zero():
     corpus = Corpus.from_matrix(COUNTS)
     fewer = corpus.with_counts(np.array([1, 0, 5, 0, 0, 1]))
     np.testing.assert_array_equal(
@@ -367,7 +367,7 @@ def test_documents_of_unknown_words_only_are_kept_empty():
 # ------------------------------------------------------------------ fingerprint and saving
 
 
-def test_fingerprint_tells_contents():
+def test_different_contents_have_different_fingerprints():
     corpus = Corpus.from_matrix(COUNTS, WORDS)
     same = Corpus.from_matrix(sp.csc_matrix(COUNTS.astype(np.uint8)), WORDS, "abcd", "other name")
     assert corpus.fingerprint() == same.fingerprint()
@@ -401,7 +401,7 @@ def test_save_and_read_round_trip(tmp_path, largest):
     ]
 
 
-def test_saving_replaces_what_an_older_corpus_left(tmp_path):
+def test_saving_removes_the_files_of_an_older_corpus(tmp_path):
     path = tmp_path / "toy.npz"
     Corpus.from_matrix(COUNTS, WORDS, "abcd").save(path)
     write(tmp_path / "toy.labels.txt", "a\nb\nc\nd\n")
@@ -477,13 +477,13 @@ def test_as_corpus_takes_corpora_and_frames():
         ({"a": 1}, "got a dict"),
     ],
 )
-def test_as_corpus_says_how_to_make_one(documents, match):
+def test_as_corpus_refuses_other_documents_with_advice(documents, match):
     with pytest.raises(ConfigError, match=match):
         as_corpus(documents)
 
 
 @pytest.mark.parametrize("given", [["wood stone"], np.eye(2), "posts.csv"])
-def test_the_class_itself_makes_no_corpus(given):
+def test_calling_the_class_with_documents_is_refused_with_advice(given):
     with pytest.raises(CorpusError, match=r"Corpus\.from_texts\(texts\), .*from_matrix.*read_corp"):
         Corpus(given)
 
@@ -492,13 +492,13 @@ def test_the_class_itself_makes_no_corpus(given):
     "given",
     [pd.DataFrame({"text": ["wood", "stone"]}), [{"text": "wood"}], ["wood"], pd.Series(["wood"])],
 )
-def test_texts_in_the_place_of_counts_are_told_how_to_be_counted(given):
+def test_texts_passed_as_counts_are_refused_with_code_to_count_them(given):
     with pytest.raises(ConfigError, match=r"got texts; count their words by Corpus\.from_\w+\("):
         as_corpus(given)
     with pytest.raises(CorpusError, match=r"matrix of numbers.*texts by Corpus\.from_\w+\("):
         Corpus.from_matrix(given)
 
 
-def test_a_description_names_some_columns_only():
+def test_the_repr_lists_only_some_of_many_columns():
     corpus = make_corpus().with_metadata({f"c{i}": range(50) for i in range(30)})
     assert repr(corpus).endswith("c18 and 11 more)")

@@ -37,7 +37,7 @@ def test_lee_corpus_takes_options():
     assert "the" in corpus.vocabulary
 
 
-def test_lee_corpus_without_gensim_says_what_to_install(monkeypatch):
+def test_lee_corpus_without_gensim_advises_to_install_it(monkeypatch):
     monkeypatch.setattr(examples, "find_spec", lambda name: None)
     with pytest.raises(CorpusError, match=r"torch-lntm\[demo\]"):
         lee_corpus()
@@ -85,7 +85,7 @@ def test_synthetic_topics_have_dirichlet_moments():
     assert topics.var().item() == pytest.approx(0.1 * 0.9 / 6, rel=0.05)
 
 
-def test_synthetic_topics_follow_the_seed():
+def test_equal_seeds_give_equal_synthetic_topics():
     torch.testing.assert_close(synthetic_topics(2, 5), synthetic_topics(2, 5))
     generator = np.random.default_rng(0)
     first = synthetic_topics(2, 5, seed=generator)
@@ -94,6 +94,6 @@ def test_synthetic_topics_follow_the_seed():
 
 
 @pytest.mark.parametrize("sizes", [(0, 5, 1.0), (5, 0, 1.0), (2, 2, 0.0), (2, 2, -1.0)])
-def test_synthetic_topics_refuse_what_is_not_positive(sizes):
+def test_synthetic_topics_refuse_sizes_that_are_not_positive(sizes):
     with pytest.raises(ConfigError, match="must be positive"):
         synthetic_topics(*sizes)

@@ -116,14 +116,14 @@ def test_a_lazy_frame_is_refused_with_advice():
 
 
 @pytest.mark.parametrize("library", MAKERS)
-def test_a_frame_in_the_place_of_texts_is_refused_with_the_right_function(library):
+def test_frames_passed_as_texts_are_refused_with_advice(library):
     advice = re.escape("Corpus.from_frame(frame, text='body')")
     with pytest.raises(CorpusError, match=advice):
         Corpus.from_texts(MAKERS[library](TABLE))
 
 
 @pytest.mark.parametrize("given", [["wood stone"], {"text": ["wood"]}, None])
-def test_what_is_no_frame_is_refused_with_the_right_functions(given):
+def test_other_objects_than_frames_are_refused_with_advice(given):
     with pytest.raises(CorpusError, match=r"expected a data frame.* Corpus\.from_texts, lists of"):
         Corpus.from_frame(given)
 

@@ -21,7 +21,7 @@ def corpus() -> Corpus:
 # ------------------------------------------------------------------ documents
 
 
-def test_split_is_a_partition(corpus):
+def test_a_split_is_a_partition_of_the_documents(corpus):
     split = corpus.split(0.2, seed=3)
     assert (split.train.num_docs, split.test.num_docs) == (40, 10)
     together = np.concatenate([split.train_index, split.test_index])
@@ -35,18 +35,18 @@ def test_split_is_a_partition(corpus):
     np.testing.assert_array_equal(test.to_scipy().toarray(), counts[split.test_index])
 
 
-def test_split_follows_the_seed(corpus):
+def test_equal_seeds_give_equal_splits(corpus):
     assert (corpus.split(seed=1).test_index == corpus.split(seed=1).test_index).all()
     assert (corpus.split(seed=1).test_index != corpus.split(seed=2).test_index).any()
 
 
 @pytest.mark.parametrize(("fraction", "num_test"), [(0.001, 1), (0.5, 25), (0.999, 49)])
-def test_either_side_has_a_document(corpus, fraction, num_test):
+def test_both_sides_of_a_split_have_a_document(corpus, fraction, num_test):
     assert corpus.split(fraction).test.num_docs == num_test
 
 
 @pytest.mark.parametrize("fraction", [0, 1, -0.1, 1.5, float("nan")])
-def test_fractions_must_be_fractions(corpus, fraction):
+def test_fractions_outside_of_0_to_1_are_refused(corpus, fraction):
     with pytest.raises(CorpusError, match="test_fraction must lie between 0 and 1"):
         corpus.split(fraction)
     with pytest.raises(CorpusError, match="observed_fraction must lie between 0 and 1"):
@@ -62,7 +62,7 @@ def test_one_document_cannot_be_split(corpus):
 
 
 @pytest.mark.parametrize("fraction", [0.01, 0.1, 0.5, 0.9, 0.99])
-def test_hold_out_divides_every_document(corpus, fraction):
+def test_a_hold_out_divides_every_document(corpus, fraction):
     hold_out = corpus.hold_out_words(fraction)
     observed, held_out = hold_out
     assert (observed.to_scipy() + held_out.to_scipy() != corpus.to_scipy()).nnz == 0
@@ -75,7 +75,7 @@ def test_hold_out_divides_every_document(corpus, fraction):
     assert (held_out.lengths[n > 1] > 0).all()
 
 
-def test_hold_out_follows_the_seed(corpus):
+def test_equal_seeds_give_equal_hold_outs(corpus):
     first = corpus.hold_out_words(seed=1).observed_counts
     np.testing.assert_array_equal(first, corpus.hold_out_words(seed=1).observed_counts)
     assert (first != corpus.hold_out_words(seed=2).observed_counts).any()
@@ -146,7 +146,7 @@ def test_hold_out_draws_are_hypergeometric(small, monkeypatch):
         assert statistic < chi2(len(expected) - 1).isf(1e-7)
 
 
-def test_holding_out_tokens_takes_no_memory_for_each():
+def test_memory_of_a_hold_out_does_not_grow_with_the_tokens():
     corpus = Corpus.from_matrix([[3 * 10**8, 5], [2**31 - 1, 2**31 - 1]])
     tracemalloc.start()
     observed, _ = corpus.hold_out_words(0.3)
@@ -179,7 +179,7 @@ def test_neighbouring_documents_are_drawn_independently():
 # ------------------------------------------------------------------ saving
 
 
-def test_split_round_trip(corpus, tmp_path):
+def test_a_saved_split_is_read_back_unchanged(corpus, tmp_path):
     split = corpus.split(0.3, seed=7)
     split.save(tmp_path / "split.npz")
     back = load_split(str(tmp_path / "split.npz"), make_corpus())
@@ -189,7 +189,7 @@ def test_split_round_trip(corpus, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["split.npz"]
 
 
-def test_hold_out_round_trip(corpus, tmp_path):
+def test_a_saved_hold_out_is_read_back_unchanged(corpus, tmp_path):
     hold_out = corpus.hold_out_words(0.3, seed=7)
     hold_out.save(tmp_path / "words.npz")
     back = load_word_hold_out(tmp_path / "words.npz", make_corpus())
@@ -197,7 +197,7 @@ def test_hold_out_round_trip(corpus, tmp_path):
     assert back.held_out.fingerprint() == hold_out.held_out.fingerprint()
 
 
-def test_loading_for_another_corpus(corpus, tmp_path):
+def test_a_split_of_another_corpus_is_refused(corpus, tmp_path):
     corpus.split().save(tmp_path / "split.npz")
     corpus.hold_out_words().save(tmp_path / "words.npz")
     with pytest.raises(CorpusError, match=r"split\.npz: made from another corpus"):
@@ -206,7 +206,7 @@ def test_loading_for_another_corpus(corpus, tmp_path):
         load_word_hold_out(tmp_path / "words.npz", corpus[1:])
 
 
-def test_loading_the_wrong_kind(corpus, tmp_path):
+def test_files_of_splits_and_hold_outs_are_not_interchangeable(corpus, tmp_path):
     corpus.split().save(tmp_path / "split.npz")
     with pytest.raises(CorpusError, match=r"split\.npz: expected the arrays .* missing observed"):
         load_word_hold_out(tmp_path / "split.npz", corpus)
@@ -227,7 +227,7 @@ def test_loading_the_wrong_kind(corpus, tmp_path):
         ([0.5], [1.0], "non-empty integer"),
     ],
 )
-def test_damaged_splits(corpus, tmp_path, train, test, match):
+def test_damaged_splits_are_refused(corpus, tmp_path, train, test, match):
     np.savez(
         tmp_path / "split.npz",
         fingerprint=corpus.fingerprint(),
@@ -238,7 +238,7 @@ def test_damaged_splits(corpus, tmp_path, train, test, match):
         load_split(tmp_path / "split.npz", corpus)
 
 
-def test_damaged_hold_outs(corpus, tmp_path):
+def test_damaged_hold_outs_are_refused(corpus, tmp_path):
     good = corpus.hold_out_words().observed_counts
     rare = corpus.counts.argmin()
     beyond = np.where(np.arange(corpus.nnz) == rare, corpus.counts[rare] + 1, good)
@@ -265,7 +265,7 @@ def test_files_of_python_objects_are_refused(corpus, tmp_path):
 # ------------------------------------------------------------------ fingerprints
 
 
-def test_a_fingerprint_is_of_the_documents_and_of_what_is_observed(corpus):
+def test_a_fingerprint_depends_on_documents_and_observed_tokens(corpus):
     hold_out = corpus.hold_out_words(seed=1)
     found = hold_out.fingerprint()
     assert corpus.hold_out_words(seed=1).check_fingerprint(found) == found

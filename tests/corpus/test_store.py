@@ -55,7 +55,7 @@ def assert_same(found: Corpus, expected: Corpus) -> None:
     assert found.fingerprint() == expected.fingerprint()
 
 
-def test_a_folder_gives_the_corpus_back(corpus, folder):
+def test_a_corpus_saved_to_a_folder_is_read_back_unchanged(corpus, folder):
     found = read_corpus(folder)
     assert_same(found, corpus)
     assert found.name == "toy"
@@ -72,7 +72,7 @@ def test_the_arrays_are_plain_numpy_files(corpus, folder):
         np.testing.assert_array_equal(array, getattr(corpus, name))
 
 
-def test_a_corpus_of_counts_alone(tmp_path):
+def test_a_corpus_without_vocabulary_or_metadata_is_read_back(tmp_path):
     bare = Corpus.from_matrix([[0, 2], [0, 0]])
     bare.save(tmp_path / "bare")
     assert_same(read_corpus(tmp_path / "bare"), bare)
@@ -86,14 +86,14 @@ def test_a_corpus_of_counts_alone(tmp_path):
         read_corpus(tmp_path / "bare", vocabulary=["cat"])
 
 
-def test_a_corpus_without_a_token(tmp_path):
+def test_a_folder_keeps_a_corpus_without_tokens(tmp_path):
     Corpus.from_matrix(np.zeros((3, 2)), allow_empty=True).save(tmp_path / "none")
     found = read_corpus(tmp_path / "none")
     assert found.lengths.tolist() == [0, 0, 0]
     assert next(found.batches()).nnz == 0
 
 
-def test_scattered_documents_without_a_token(tmp_path):
+def test_selections_of_empty_documents_of_a_folder_are_read(tmp_path):
     Corpus.from_matrix([[0], [1], [0], [1]]).save(tmp_path / "some")
     found = read_corpus(tmp_path / "some")
     assert found[[2, 0]].lengths.tolist() == [0, 0]
@@ -167,7 +167,7 @@ def test_saving_again(corpus, folder, tmp_path):
 
 
 @pytest.mark.slow
-def test_what_was_read_does_not_stay_in_memory(tmp_path):
+def test_pages_of_mapped_files_are_released_after_use(tmp_path):
     counts = np.ones((40_000, 50), np.int32)
     Corpus.from_matrix(counts).save(tmp_path / "large")
     corpus = read_corpus(tmp_path / "large")
@@ -193,14 +193,14 @@ def test_descriptors_are_closed_with_the_corpus(corpus, folder):
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_file_that_was_cut_short_under_a_corpus(folder):
+def test_a_file_truncated_under_an_open_corpus_is_an_error(folder):
     found = read_corpus(folder)
     os.truncate(folder / "counts.npy", 200)
     with pytest.raises(FileError, match="a file of the corpus has been cut short"):
         found.batch([50, 3])
 
 
-def test_ranges_without_the_file(corpus, folder, monkeypatch):
+def test_ranges_are_read_through_the_mapping_without_preadv(corpus, folder, monkeypatch):
     found = read_corpus(folder)
     monkeypatch.setattr(mapped, "_FILES", {})  # as where the system cannot read at a position
     assert_same(found[[50, 3, 9]], corpus[[50, 3, 9]])
@@ -237,7 +237,7 @@ def put(folder, name, array):
 @pytest.mark.parametrize(
     "name", [*(f"{name}.npy" for name in NAMES), "documents.npz", "vocabulary.txt"]
 )
-def test_missing_and_truncated_files(folder, name):
+def test_missing_and_truncated_files_are_refused(folder, name):
     data = (folder / name).read_bytes()
     for size in (0, 5, len(data) // 2, len(data) - 1):
         (folder / name).write_bytes(data[:size])
@@ -249,7 +249,7 @@ def test_missing_and_truncated_files(folder, name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_damaged_and_mismatched_arrays(folder, tmp_path, name):
+def test_damaged_and_mismatched_arrays_are_refused(folder, tmp_path, name):
     path = folder / f"{name}.npy"
     good = np.load(path)
     make_corpus(num_docs=61, num_words=20).save(tmp_path / "other")
@@ -284,7 +284,7 @@ def test_damaged_and_mismatched_arrays(folder, tmp_path, name):
     ],
 )
 @pytest.mark.usefixtures("in_parts")
-def test_arrays_that_are_no_documents(folder, name, entry, value, match):
+def test_arrays_of_impossible_documents_are_refused(folder, name, entry, value, match):
     array = np.load(folder / f"{name}.npy")
     array[entry] = value
     put(folder, name, array)
@@ -317,20 +317,20 @@ def test_a_plausible_change_is_found(folder):
         ({"preparation": 5}, "preparation is 5"),
     ],
 )
-def test_what_is_said_of_a_corpus_is_checked(folder, changes, match):
+def test_values_of_corpus_json_are_checked(folder, changes, match):
     change(folder, **changes)
     with pytest.raises(FileError, match=match):
         read_corpus(folder)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "5", '{"format_version": 1', "[" * 10**5, "{}"])
-def test_no_json(folder, text):
+def test_invalid_json_is_refused(folder, text):
     (folder / "corpus.json").write_text(text)
     with pytest.raises(FileError, match=r"corpus\.json: "):
         read_corpus(folder)
 
 
-def test_the_rest_is_bounded(folder):
+def test_vocabulary_and_metadata_are_read_with_a_bound(folder):
     with pytest.raises(FileError, match=r"documents\.npz: holds more than 600 bytes"):
         read_corpus(folder, max_bytes=600)
 
@@ -338,7 +338,7 @@ def test_the_rest_is_bounded(folder):
 # ------------------------------------------------------------------ writing
 
 
-def test_only_a_corpus_is_replaced(corpus, tmp_path):
+def test_saving_replaces_only_folders_of_corpora(corpus, tmp_path):
     (tmp_path / "mine").mkdir()
     corpus.save(tmp_path / "mine")  # an empty folder
     (tmp_path / "notes").mkdir()
@@ -355,7 +355,9 @@ def test_only_a_corpus_is_replaced(corpus, tmp_path):
 @pytest.mark.parametrize(
     ("module", "name"), [(stores, "as_json"), (np, "savez_compressed"), (stores, "as_lines")]
 )
-def test_nothing_is_half_written(corpus, folder, tmp_path, monkeypatch, module, name):
+def test_failed_writing_leaves_no_partial_folder(
+    corpus, folder, tmp_path, monkeypatch, module, name
+):
     def full(*args, **options):
         raise OSError(errno.ENOSPC, "No space left on device")
 

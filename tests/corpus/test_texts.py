@@ -26,7 +26,7 @@ def test_from_texts_counts_words():
     assert corpus.labels == ("x", "y", "x", "y")
 
 
-def test_from_texts_passes_options_on():
+def test_from_texts_passes_options_to_the_vectorizer():
     texts = ["one two two", "two three", "two three four"]
     assert Corpus.from_texts(texts, stop_words=None, min_df=2).vocabulary == ("three", "two")
     bounds = Corpus.from_texts(texts, stop_words=None, max_df=2, min_df=2)
@@ -70,7 +70,7 @@ def test_from_texts_with_a_vocabulary_warns_once_with_counts():
     np.testing.assert_array_equal(dense(corpus), [[0, 2, 0], [1, 0, 0], [0, 1, 0]])
 
 
-def test_dropped_stop_words_are_told_from_other_unknown_words():
+def test_the_warning_of_dropped_words_counts_stop_words_separately():
     fitted = Corpus.from_texts(["the cat and the dog", "the dog and the bird"])
     new = Corpus.from_texts(["The cat and the zebra"], stop_words=None, min_df=1)
     with pytest.warns(UserWarning, match="dropped 4 of 5 tokens") as caught:
@@ -102,7 +102,7 @@ def test_stop_words_in_capitals_are_left_out_too():
     assert Corpus.from_texts(["The cat"], lowercase=False).vocabulary == ("cat",)
 
 
-def test_texts_that_are_not_english_keep_all_words():
+def test_texts_in_other_languages_keep_all_words():
     # "was" and "in" are English stop words, too few of them for a text in English.
     text = "die Katze und der Hund sahen was der Vogel im Garten hinter dem alten Haus machte "
     corpus = Corpus.from_texts([text + "während alle anderen in der Küche aßen"])
@@ -135,7 +135,7 @@ def test_rare_words_are_left_out_of_many_texts():
     assert "unique" in Corpus.from_texts(texts[:49]).vocabulary
 
 
-def test_both_kinds_of_words_left_out_are_said():
+def test_preparation_names_stop_words_and_rare_words():
     corpus = Corpus.from_texts(["the common word"] * 60 + ["of one", "of two birds"])
     assert corpus.vocabulary == ("common", "word")
     assert corpus.preparation == (
@@ -155,7 +155,7 @@ def test_max_features_alone_chooses_by_frequency():
     assert corpus.num_words == 2
 
 
-def test_nothing_is_left_out_of_a_given_vocabulary():
+def test_a_given_vocabulary_keeps_all_words():
     texts = ["the cat"] * 60
     corpus = Corpus.from_texts(texts, vocabulary=["the", "cat"])
     assert corpus.num_tokens == 120
@@ -186,7 +186,7 @@ def test_a_fitted_vectorizer_counts():
         (CountVectorizer().fit(["cat"]), {"vocabulary": ["cat"]}, "vocabulary would choose"),
     ],
 )
-def test_vectorizers_that_cannot_count(vectorizer, options, match):
+def test_unusable_vectorizers_are_refused(vectorizer, options, match):
     with pytest.raises(CorpusError, match=match):
         Corpus.from_texts(["cat dog"], vectorizer=vectorizer, **options)
 
@@ -203,12 +203,12 @@ def test_vectorizers_that_cannot_count(vectorizer, options, match):
         ([{"id": 1, "body": "wood"}], "from_records(records, text='body')"),
     ],
 )
-def test_tables_and_records_are_no_texts(given, advice):
+def test_tables_and_records_passed_as_texts_are_refused(given, advice):
     with pytest.raises(CorpusError, match=f"must be a.* string.*{re.escape(advice)}"):
         Corpus.from_texts(given)
 
 
-def test_a_column_of_a_table_holds_texts():
+def test_a_column_of_a_table_is_accepted_as_texts():
     table = pd.DataFrame({"text": ["wood stone", "stone"], "year": [1, 2]})
     corpus = Corpus.from_texts(table["text"], metadata=table)
     assert corpus.num_tokens == 3

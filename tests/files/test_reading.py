@@ -19,7 +19,7 @@ from torch_lntm.corpus.mapped import map_array
 from torch_lntm.errors import ConfigError, CorpusError, FileError
 
 
-def test_file_errors_are_errors_of_what_the_file_holds():
+def test_file_errors_are_corpus_errors_config_errors_and_os_errors():
     assert issubclass(FileError, (CorpusError, ConfigError))
     assert issubclass(FileError, CorpusError)
     assert issubclass(FileError, ConfigError)
@@ -39,14 +39,14 @@ def test_reading_is_bounded(tmp_path, name):
         files.read_bytes(path, 99_999)
 
 
-def test_a_file_that_is_too_large_is_not_begun(tmp_path, monkeypatch):
+def test_a_file_that_is_too_large_is_refused_before_reading(tmp_path, monkeypatch):
     (tmp_path / "a.txt").write_bytes(b"x" * 100)
     monkeypatch.setattr(files.reading, "_PIECE", "no size, so that reading would fail")
     with pytest.raises(FileError, match="holds more than 99 bytes"):
         files.read_bytes(tmp_path / "a.txt", 99)
 
 
-def test_text_in_pieces_is_the_text(tmp_path, monkeypatch):
+def test_pieces_of_a_text_join_to_the_text(tmp_path, monkeypatch):
     text = "\ufeffé one\r\ntwo €\n\r\n\nlast\r"
     (tmp_path / "a.txt").write_text(text, encoding="utf-8", newline="")
     (tmp_path / "mac.txt").write_bytes(b"one\rtwo")
@@ -125,7 +125,7 @@ def test_pipes_of_the_shell_are_read():
         os.close(end)
 
 
-def test_folders_and_missing_files(tmp_path):
+def test_folders_and_missing_files_are_refused(tmp_path):
     with pytest.raises(FileError, match="is a folder; expected a file"):
         files.read_bytes(tmp_path)
     for read in (files.read_bytes, files.read_arrays):
@@ -144,7 +144,7 @@ def test_folders_and_missing_files(tmp_path):
         (b"", ""),
     ],
 )
-def test_line_ends_and_marks(tmp_path, data, expected):
+def test_all_line_ends_and_byte_order_marks_are_normalised(tmp_path, data, expected):
     (tmp_path / "a.txt").write_bytes(data)
     assert files.read_text(tmp_path / "a.txt") == expected
 
@@ -158,7 +158,7 @@ def test_line_ends_and_marks(tmp_path, data, expected):
         ("nä".encode("latin-1"), "line 1: not utf-8 text .* e.g. 'latin-1'"),
     ],
 )
-def test_other_encodings_are_named(tmp_path, data, match):
+def test_errors_suggest_another_encoding(tmp_path, data, match):
     (tmp_path / "a.txt").write_bytes(data)
     with pytest.raises(FileError, match=match):
         files.read_text(tmp_path / "a.txt")
@@ -198,7 +198,7 @@ def test_only_the_named_arrays_are_read(tmp_path):
 
 
 @pytest.mark.parametrize("shape", ["(1000000000000,)", "(9,)", "(2,)", "(0,)"])
-def test_arrays_that_announce_another_size(tmp_path, shape):
+def test_arrays_of_another_size_than_announced_are_refused(tmp_path, shape):
     data = npy(np.arange(3), shape)
     assert shape.encode() in data
     with pytest.raises(FileError, match=r"announces .* bytes and holds 24"):
@@ -208,7 +208,7 @@ def test_arrays_that_announce_another_size(tmp_path, shape):
 @pytest.mark.parametrize(
     "array", [np.zeros((2, 3)), np.asfortranarray(np.arange(6).reshape(2, 3)), np.array("text")]
 )
-def test_arrays_of_every_form(tmp_path, array):
+def test_arrays_of_every_type_and_shape_are_read_back(tmp_path, array):
     files.write_arrays(tmp_path / "a.npz", a=array, empty=np.zeros((0, 4)))
     found = files.read_arrays(tmp_path / "a.npz", "a", "empty")
     np.testing.assert_array_equal(found["a"], array)
@@ -217,7 +217,7 @@ def test_arrays_of_every_form(tmp_path, array):
 
 
 @pytest.mark.parametrize(("place", "byte"), [(8, b"("), (10, b"("), (21, b",")])
-def test_damaged_headers_of_arrays_are_told(tmp_path, place, byte):
+def test_damaged_headers_of_arrays_are_refused(tmp_path, place, byte):
     path = tmp_path / "x.npy"
     np.save(path, np.arange(3))
     damaged = bytearray(path.read_bytes())

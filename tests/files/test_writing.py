@@ -33,7 +33,7 @@ def write(path, content):
         (errno.EIO, "Input/output error.*: choose another path"),
     ],
 )
-def test_errors_of_the_system_name_the_file_and_what_to_do(tmp_path, monkeypatch, number, match):
+def test_errors_of_the_system_name_the_file_and_give_advice(tmp_path, monkeypatch, number, match):
     path = tmp_path / "out" / "a.txt"
     path.parent.mkdir()
     path.write_text("old")
@@ -48,7 +48,7 @@ def test_errors_of_the_system_name_the_file_and_what_to_do(tmp_path, monkeypatch
     assert path.read_text() == "old"
 
 
-def test_a_path_through_a_file_is_named(tmp_path):
+def test_a_path_through_a_file_is_refused(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(FileError, match=r"file/a\.npz: cannot be written .* is a file and not a"):
         files.write_arrays(tmp_path / "file" / "a.npz", a=np.zeros(1))
@@ -69,7 +69,7 @@ def test_a_link_is_written_through(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "real"]
 
 
-def test_a_byte_order_mark_would_not_come_back():
+def test_words_with_a_byte_order_mark_are_refused():
     with pytest.raises(FileError, match="byte-order mark"):
         as_lines(["\ufeffa", "b"], "word", "words.txt")
 
@@ -98,7 +98,7 @@ def root(tmp_path):
 
 
 @pytest.mark.parametrize("old", [None, b"old"])
-def test_a_crash_leaves_the_old_file_or_the_new(root, monkeypatch, old):
+def test_a_crash_leaves_the_complete_old_file_or_the_complete_new_file(root, monkeypatch, old):
     if old is not None:
         (root / "x").write_bytes(old)
     disk = ForgetfulDisk(root, monkeypatch)
@@ -108,7 +108,7 @@ def test_a_crash_leaves_the_old_file_or_the_new(root, monkeypatch, old):
 
 
 @pytest.mark.parametrize("old", [None, (), (("a", b"old"), ("c", b"oldest"))])
-def test_a_crash_leaves_the_old_folder_or_the_new(root, monkeypatch, old):
+def test_a_crash_leaves_the_complete_old_folder_or_the_complete_new_folder(root, monkeypatch, old):
     if old is not None:
         make(old, root / "x")
     disk = ForgetfulDisk(root, monkeypatch)
@@ -118,7 +118,7 @@ def test_a_crash_leaves_the_old_folder_or_the_new(root, monkeypatch, old):
     assert [path.name for path in root.iterdir()] == ["x"]
 
 
-def test_folders_above_a_new_file_outlast_a_crash(root, monkeypatch):
+def test_new_parent_folders_survive_a_crash(root, monkeypatch):
     disk = ForgetfulDisk(root, monkeypatch)
     write(root / "one" / "two" / "x", b"new")
     assert disk.finally_left == {(("one", (("two", (("x", b"new"),)),)),)}
@@ -137,7 +137,7 @@ def test_without_an_exchange_a_crash_leaves_the_old_folder_under_another_name(ro
 
 
 @pytest.mark.parametrize("step", ["_sync_tree", "_sync_folder"])
-def test_the_forgetful_disk_notices_what_is_not_synced(root, monkeypatch, step):
+def test_the_simulated_disk_forgets_unsynced_content(root, monkeypatch, step):
     make((("a", b"old"),), root / "x")
     monkeypatch.setattr(writing, step, lambda folder: None)
     disk = ForgetfulDisk(root, monkeypatch)
@@ -149,7 +149,7 @@ def test_the_forgetful_disk_notices_what_is_not_synced(root, monkeypatch, step):
 
 
 @pytest.mark.parametrize("name", [*(n * "n" for n in (200, 201, 218, 230, 255)), 127 * "ü"])
-def test_names_as_long_as_the_system_takes(tmp_path, name):
+def test_names_of_maximum_length_are_written(tmp_path, name):
     write(tmp_path / name, b"new")
     assert (tmp_path / name).read_bytes() == b"new"
     (tmp_path / name).unlink()
@@ -158,14 +158,14 @@ def test_names_as_long_as_the_system_takes(tmp_path, name):
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_long_names_that_begin_alike_stay_apart():
+def test_long_names_with_equal_beginnings_stay_different():
     assert files.shortened("n" * 200) == "n" * 200
     one, other = (files.shortened("n" * 200 + end) for end in "ab")
     assert one != other
     assert len(one) == len(other) < 80
 
 
-def test_a_name_that_is_too_long_is_told(tmp_path):
+def test_a_name_that_is_too_long_is_refused(tmp_path):
     with pytest.raises(FileError, match=r"cannot be written .*: its name is too long; choose"):
         write(tmp_path / ("n" * 256), b"new")
 
@@ -181,7 +181,7 @@ def test_a_link_to_a_file_is_written_through(tmp_path, target):
 
 
 @pytest.mark.parametrize("writer", [lambda path: write(path, b"new"), write_folder])
-def test_a_link_to_itself_is_told(tmp_path, writer):
+def test_a_link_to_itself_is_refused(tmp_path, writer):
     (tmp_path / "link").symlink_to("link")
     with pytest.raises(FileError, match=r"link: cannot be written .* leads back to itself; remove"):
         writer(tmp_path / "link")
@@ -207,7 +207,7 @@ def killed(root, statement, **replaced):
 
 
 @pytest.mark.parametrize("step", ["_sync_tree", "_replace_folder", "_remove"])
-def test_what_a_killed_writer_of_a_folder_left_is_removed_by_the_next(root, step):
+def test_leftovers_of_a_killed_writer_of_a_folder_are_removed(root, step):
     make((("a", b"old"),), root / "x")
     killed(root, "w.atomic_folder(path)", **{step: None})
     assert len(list(root.iterdir())) == 2
@@ -216,14 +216,14 @@ def test_what_a_killed_writer_of_a_folder_left_is_removed_by_the_next(root, step
     assert [path.name for path in root.iterdir()] == ["x"]
 
 
-def test_what_a_killed_writer_of_a_file_left_is_removed_by_the_next(root):
+def test_leftovers_of_a_killed_writer_of_a_file_are_removed(root):
     killed(root, "w.atomic_write(path)", **{"os.replace": None})
     assert [path.name.startswith(".x.") for path in root.iterdir()] == [True]
     write(root / "x", b"new")
     assert [path.name for path in root.iterdir()] == ["x"]
 
 
-def test_a_writer_that_is_alive_is_left_alone(root):
+def test_hidden_files_of_a_running_writer_are_kept(root):
     with atomic_folder(root / "x") as one:
         (one / "a").write_bytes(b"one")
         write_folder(root / "x")
@@ -235,7 +235,7 @@ def test_a_writer_that_is_alive_is_left_alone(root):
     assert sorted(path.name for path in root.iterdir()) == ["x", "y"]
 
 
-def test_a_hidden_name_that_is_taken_for_a_leftover_at_once_is_given_up(root, monkeypatch):
+def test_a_hidden_file_locked_by_another_writer_is_replaced_by_a_new_one(root, monkeypatch):
     taken = []
 
     def try_lock(descriptor):
@@ -252,7 +252,7 @@ def test_a_hidden_name_that_is_taken_for_a_leftover_at_once_is_given_up(root, mo
     assert [path.name for path in root.iterdir()] == ["x"]
 
 
-def test_a_hidden_name_that_is_removed_before_it_is_locked_is_given_up(root, monkeypatch):
+def test_a_hidden_file_removed_before_its_lock_is_replaced_by_a_new_one(root, monkeypatch):
     real, removed = writing._open, []
 
     def opened_too_late(path):
@@ -271,13 +271,13 @@ def test_a_hidden_name_that_is_removed_before_it_is_locked_is_given_up(root, mon
 
 
 @pytest.mark.parametrize("name", [f".xy.{HEX}.new", f".x.{HEX}", ".x.new", f".x.{HEX}.new.txt"])
-def test_what_is_no_leftover_stays(root, name):
+def test_files_other_than_leftovers_are_kept(root, name):
     (root / name).write_bytes(b"precious")
     write(root / "x", b"new")
     assert (root / name).read_bytes() == b"precious"
 
 
-def test_an_old_folder_is_kept_until_another_has_its_place(root):
+def test_an_old_folder_is_kept_until_the_new_folder_has_its_name(root):
     old = make((("a", b"old"),), root / f".x.{HEX}.old")
     write_folder(root / "x")
     assert (old / "a").read_bytes() == b"old"
@@ -286,7 +286,7 @@ def test_an_old_folder_is_kept_until_another_has_its_place(root):
 
 
 @pytest.mark.parametrize("exchange", [True, False])
-def test_a_folder_that_cannot_be_synced_in_its_place_gives_it_back(root, monkeypatch, exchange):
+def test_a_failed_sync_restores_the_old_folder(root, monkeypatch, exchange):
     make((("a", b"old"),), root / "x")
 
     def fail(folder):
@@ -312,7 +312,7 @@ def test_a_folder_that_cannot_be_synced_in_its_place_gives_it_back(root, monkeyp
 
 
 @pytest.mark.parametrize("writer", [lambda path: write(path, b"new"), write_folder])
-def test_nothing_is_left_without_a_free_descriptor(root, monkeypatch, writer):
+def test_no_hidden_file_is_left_without_a_free_descriptor(root, monkeypatch, writer):
     def fail(path):
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
@@ -323,7 +323,7 @@ def test_nothing_is_left_without_a_free_descriptor(root, monkeypatch, writer):
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP, errno.EIO])
-def test_file_systems_that_cannot_sync_folders_are_written_to(root, monkeypatch, number):
+def test_file_systems_without_sync_of_folders_are_supported(root, monkeypatch, number):
     fsync = os.fsync
 
     def refuse(descriptor):
@@ -341,7 +341,7 @@ def test_file_systems_that_cannot_sync_folders_are_written_to(root, monkeypatch,
         assert (root / "x" / "b").read_bytes() == b"newer"
 
 
-def test_folders_that_may_be_written_but_not_read_are_synced_with_everything(root, monkeypatch):
+def test_unreadable_folders_are_synced_with_the_whole_system(root, monkeypatch):
     synced, real = [], os.open
 
     def unreadable(path, *arguments, **options):
@@ -372,7 +372,7 @@ def test_file_systems_without_an_exchange_rename_twice(root, monkeypatch, number
     assert [path.name for path in root.iterdir()] == ["x"]
 
 
-def test_an_exchange_that_fails_for_another_reason_is_told(root, monkeypatch):
+def test_an_exchange_that_fails_for_another_reason_is_an_error(root, monkeypatch):
     make((("a", b"old"),), root / "x")
 
     def refuse(*arguments):

@@ -52,7 +52,7 @@ def rewritten(path: Path, **changes: object) -> None:
     path.write_bytes(safetensors.torch.save(tensors, {"chains": json.dumps(about)}))
 
 
-def test_a_run_continues_its_chains_as_the_result_does(fitted, run) -> None:
+def test_a_loaded_run_and_its_result_continue_chains_equally(fitted, run) -> None:
     _, corpus, result = fitted
     loaded = load_run(run).posterior()
     assert loaded.num_docs == result.posterior.num_docs == 29
@@ -70,7 +70,7 @@ def test_a_report_of_a_run_continues_its_chains(fitted, run) -> None:
 
 
 @pytest.mark.parametrize("keep_chains", [None, True, False])
-def test_large_states_are_kept_only_if_asked_for(
+def test_large_states_of_chains_are_saved_only_on_request(
     fitted, tmp_path, monkeypatch, keep_chains
 ) -> None:
     model, _, result = fitted
@@ -113,7 +113,7 @@ def test_a_fit_by_a_guide_has_no_chains_to_keep(fitted, tmp_path) -> None:
     ],
     ids=lambda damage: next(iter(damage)),
 )
-def test_chains_that_cannot_be_are_refused_with_the_file(run, damage) -> None:
+def test_impossible_states_of_chains_are_refused(run, damage) -> None:
     path = run / "chains.safetensors"
     rewritten(path, **damage)
     with pytest.raises(
@@ -125,13 +125,13 @@ def test_chains_that_cannot_be_are_refused_with_the_file(run, damage) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"\xff" * 100])
-def test_a_file_that_is_cut_or_garbage_is_refused(run, content) -> None:
+def test_truncated_and_random_files_of_chains_are_refused(run, content) -> None:
     (run / "chains.safetensors").write_bytes(content)
     with pytest.raises(ConfigError, match=r"chains\.safetensors"):
         load_run(run).posterior()
 
 
-def test_chains_of_a_folder_that_was_replaced_are_refused(fitted, run) -> None:
+def test_chains_of_a_replaced_run_are_refused(fitted, run) -> None:
     model, _, result = fitted
     loaded = load_run(run)
     save_run(run, model, replace(result, seconds=9.0), CONFIG, overwrite=True)

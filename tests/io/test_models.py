@@ -28,7 +28,7 @@ from torch_lntm.models import CONSTRUCTORS, construct, register
 @pytest.mark.parametrize("anchored", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("vocabulary", [WORDS, None])
-def test_a_model_comes_back_as_it_was(tmp_path, anchored, dtype, vocabulary):
+def test_a_saved_model_is_loaded_unchanged(tmp_path, anchored, dtype, vocabulary):
     model = make_model(anchored=anchored, dtype=dtype, vocabulary=vocabulary, topic_smoothing=0.3)
     dim = model.latent_dim
     model.prior.set_(loc=torch.arange(float(dim)), covariance=0.5 * torch.eye(dim) + 0.2)
@@ -54,7 +54,7 @@ def test_a_model_comes_back_as_it_was(tmp_path, anchored, dtype, vocabulary):
         (make_aspect_model, {"learn_concentration": False}),
     ],
 )
-def test_other_models_come_back_as_they_were(tmp_path, make, settings):
+def test_saved_models_of_other_kinds_are_loaded_unchanged(tmp_path, make, settings):
     model = make(**settings)
     if model.name == "iftm":
         model.prior.set_(loc=torch.arange(4.0), noise_precision=torch.arange(1.0, 5.0))
@@ -82,7 +82,7 @@ def test_other_models_come_back_as_they_were(tmp_path, make, settings):
     assert torch.equal(loaded.log_prior(), model.log_prior())
 
 
-def test_what_is_no_run_is_never_replaced(tmp_path):
+def test_only_folders_of_models_and_runs_are_replaced(tmp_path):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.txt").write_text("years of work")
     with pytest.raises(ConfigError, match="not a run folder"):
@@ -108,7 +108,7 @@ def test_what_is_no_run_is_never_replaced(tmp_path):
         ({"vocabulary": None}, "lacks 'config' or 'vocabulary'"),
     ],
 )
-def test_a_model_file_must_say_what_it_is(folder, changes, message):
+def test_model_json_needs_version_kind_and_settings(folder, changes, message):
     edit_json(folder / "model.json", **changes)
     with pytest.raises(ConfigError, match=rf"model\.json: .*{message}"):
         load_model(folder)
@@ -127,7 +127,7 @@ def test_a_model_file_must_say_what_it_is(folder, changes, message):
         ({"colour": "red"}, "model.json"),
     ],
 )
-def test_settings_must_fit_the_parameters(folder, changes, file):
+def test_settings_that_contradict_the_parameters_are_refused(folder, changes, file):
     edit_settings(folder / "model.json", **changes)
     with pytest.raises(ConfigError, match=file):
         load_model(folder)
@@ -145,7 +145,7 @@ def test_settings_must_fit_the_parameters(folder, changes, file):
         ({"extra": torch.zeros(1)}, "extra is not a parameter"),
     ],
 )
-def test_parameters_must_be_the_models(folder, changes, message):
+def test_wrong_parameters_are_refused(folder, changes, message):
     edit_tensors(folder / "model.safetensors", **changes)
     with pytest.raises(ConfigError, match=rf"model\.safetensors: .*{message}"):
         load_model(folder)
@@ -172,7 +172,9 @@ def test_parameters_must_be_the_models(folder, changes, message):
         (make_aspect_model, {"num_sources": 2}, r"model\.json: unusable settings"),
     ],
 )
-def test_settings_of_other_models_must_fit_the_parameters(tmp_path, make, changes, message):
+def test_settings_of_other_models_that_contradict_the_parameters_are_refused(
+    tmp_path, make, changes, message
+):
     folder = save_model(make(), tmp_path / "model")
     edit_settings(folder / "model.json", **changes)
     with pytest.raises(ConfigError, match=message):
@@ -189,7 +191,7 @@ def test_settings_of_other_models_must_fit_the_parameters(tmp_path, make, change
         ({"prior__unconstrained_tril": torch.zeros(4, 4)}, "is not a parameter of this model"),
     ],
 )
-def test_parameters_of_a_factor_model_must_be_its_own(tmp_path, changes, message):
+def test_wrong_parameters_of_a_factor_model_are_refused(tmp_path, changes, message):
     folder = save_model(make_factor_model(), tmp_path / "model")
     edit_tensors(folder / "model.safetensors", **changes)
     with pytest.raises(ConfigError, match=rf"model\.safetensors: .*{message}"):
@@ -197,7 +199,7 @@ def test_parameters_of_a_factor_model_must_be_its_own(tmp_path, changes, message
 
 
 @pytest.mark.parametrize("words", [WORDS[:4], (*WORDS, "more"), ("a", "b", "a", "c", "d")])
-def test_the_vocabulary_must_fit(folder, words):
+def test_a_vocabulary_of_another_size_is_refused(folder, words):
     (folder / "vocabulary.txt").write_text("".join(f"{word}\n" for word in words))
     with pytest.raises(ConfigError, match=r"vocabulary\.txt"):
         load_model(folder)
@@ -270,7 +272,7 @@ def make_own(num_topics, num_words, *, scale=1.0, loc=None, shape=(1, 2), vocabu
     )
 
 
-def test_a_registered_model_comes_back(tmp_path, own_names):
+def test_a_registered_model_is_loaded_unchanged(tmp_path, own_names):
     register("own", make_own)
     model = construct("own", num_topics=3, num_words=5, scale=2.0, loc=torch.arange(3.0))
     model.prior.design.fill_(7.0)
@@ -296,7 +298,7 @@ def compositions():
     yield make_own(3, 5)
 
 
-def test_what_could_not_be_loaded_is_refused_before_anything_is_written(tmp_path):
+def test_models_that_could_not_be_loaded_are_refused_before_writing(tmp_path):
     for model in compositions():
         with pytest.raises(ConfigError, match=r"lntm\.models\.register\('mine', mine\)"):
             save_model(model, tmp_path / "model")
@@ -305,7 +307,7 @@ def test_what_could_not_be_loaded_is_refused_before_anything_is_written(tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_model_that_its_constructor_would_not_make_again_is_refused(tmp_path, own_names):
+def test_a_model_changed_after_construction_is_refused(tmp_path, own_names):
     changed = make_model()
     changed.prior = lntm.models.DiagonalNormalPrior(3)
     replaced = make_model()
@@ -340,7 +342,7 @@ def test_words_that_are_not_unicode_are_refused(tmp_path, word):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_vocabulary_that_ends_within_a_word_is_found(folder):
+def test_a_truncated_vocabulary_is_refused(folder):
     path = folder / "vocabulary.txt"
     path.write_text("ant\nbee\ncat\ndog\nelepha")
     with pytest.raises(ConfigError, match=r"vocabulary\.txt: ends within a line"):

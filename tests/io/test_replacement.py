@@ -58,7 +58,7 @@ def test_a_model_replaced_between_two_reads_is_the_new_model(
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_a_model_replaced_by_one_of_other_sizes_is_no_error(tmp_path, monkeypatch, number):
+def test_a_model_replaced_by_a_model_of_other_sizes_is_read(tmp_path, monkeypatch, number):
     path = save_model(MODELS[0], tmp_path / "model")
     other = lntm.models.ctm(4, 7)
     between_reads(monkeypatch, number, lambda: save_model(other, path, overwrite=True))
@@ -80,7 +80,7 @@ def test_a_run_replaced_between_two_reads_is_the_new_run(tmp_path, monkeypatch, 
     assert (which(run.model), run.config["i"], run.metadata["seconds"]) == (1, 1, 1)
 
 
-def test_a_run_takes_no_split_or_scores_of_another(tmp_path):
+def test_a_run_refuses_split_and_scores_of_another_run(tmp_path):
     corpus = lntm.Corpus.from_matrix(np.ones((8, 5), int), VOCABULARIES[0])
     score = [asdict(Score("perplexity", 2.0, None, "per token", "importance"))]
     for seconds in (1.0, 2.0):
@@ -113,7 +113,7 @@ def test_a_corpus_replaced_between_two_reads_is_the_new_corpus(tmp_path, monkeyp
     assert len(opened) == 14
 
 
-def test_a_link_that_turns_to_another_model_between_two_reads(tmp_path, monkeypatch):
+def test_a_link_changed_between_two_reads_gives_the_new_model(tmp_path, monkeypatch):
     for i, model in enumerate(MODELS):
         save_model(model, tmp_path / str(i))
     link = tmp_path / "link"
@@ -127,7 +127,7 @@ def test_a_link_that_turns_to_another_model_between_two_reads(tmp_path, monkeypa
     assert which(load_model(link)) == 1
 
 
-def test_a_damaged_model_that_nobody_replaces_is_refused_at_once(tmp_path, monkeypatch):
+def test_a_damaged_model_is_refused_without_further_attempts(tmp_path, monkeypatch):
     path = save_model(MODELS[0], tmp_path / "model")
     (path / "vocabulary.txt").unlink()
     opened = between_reads(monkeypatch, 0, None)
@@ -136,7 +136,7 @@ def test_a_damaged_model_that_nobody_replaces_is_refused_at_once(tmp_path, monke
     assert len(opened) == 2
 
 
-def test_a_folder_that_is_replaced_for_ever_is_refused(tmp_path):
+def test_a_folder_replaced_at_every_attempt_is_refused(tmp_path):
     def read(path):
         with atomic_folder(path) as folder:
             (folder / "a").touch()
@@ -146,7 +146,7 @@ def test_a_folder_that_is_replaced_for_ever_is_refused(tmp_path):
         read_consistent(tmp_path / "x", read)
 
 
-def test_a_folder_that_is_removed_and_made_again_is_another_folder(tmp_path):
+def test_a_removed_and_recreated_folder_counts_as_replaced(tmp_path):
     """File systems give the number of a removed folder to the next one, if they may."""
     (tmp_path / "x").mkdir()
     reads = []

@@ -28,7 +28,7 @@ from torch_lntm.io.folders import SPLIT, check_target
 from torch_lntm.reports import Score, read_scores
 
 
-def test_a_run_comes_back_as_it_was(tmp_path, corpus):
+def test_a_saved_run_is_loaded_unchanged(tmp_path, corpus):
     split = corpus.split(0.25, seed=1)
     result = make_result(stop_reason="interrupted", num_unconverged=2)
     config = {"num_topics": 3, "out": "wörter", "tolerance": float("inf"), "x": None}
@@ -68,7 +68,7 @@ def test_a_run_without_a_split_has_none(folder, corpus):
     assert load_run(folder).split(corpus) is None
 
 
-def test_a_split_that_is_gone_is_no_run_on_all_documents(tmp_path, corpus):
+def test_a_missing_split_is_an_error_if_documents_were_held_out(tmp_path, corpus):
     split, config = corpus.split(0.25, seed=1), {"test_fraction": 0.25}
     path = save_run(tmp_path / "run", make_model(), make_result(), config, split=split)
     (path / SPLIT).unlink()
@@ -76,7 +76,7 @@ def test_a_split_that_is_gone_is_no_run_on_all_documents(tmp_path, corpus):
         load_run(path).split(corpus)
 
 
-def test_a_runs_report_stands_in_its_folder(tmp_path, corpus):
+def test_the_report_of_a_run_is_written_to_its_folder(tmp_path, corpus):
     scores = [asdict(Score("perplexity", 512.25, 3.5, "per token", "importance", 8))]
     config = {"num_topics": 3, "posterior": "taylor", "start": "lda", "progress": False}
     made = save_run(tmp_path / "run", make_model(), make_result(), config, evaluation=scores)
@@ -98,7 +98,7 @@ def test_a_runs_report_stands_in_its_folder(tmp_path, corpus):
         lntm.report(run, corpus, tmp_path / "page.html", **few)
 
 
-def test_a_run_has_the_posterior_that_it_was_fitted_by(tmp_path):
+def test_a_run_has_the_posterior_of_its_fit(tmp_path):
     sampled = save_run(tmp_path / "a", make_model(), make_result(), {"posterior": "hmc"})
     found = load_run(sampled).posterior(seed=3)
     assert isinstance(found, DocumentHMC)
@@ -107,7 +107,7 @@ def test_a_run_has_the_posterior_that_it_was_fitted_by(tmp_path):
     assert load_run(solved).posterior().name == "laplace"
 
 
-def test_a_history_may_hold_what_is_no_number(tmp_path):
+def test_a_history_may_hold_nan_and_infinity(tmp_path):
     history = [{"objective": float("-inf")}, {"objective": float("nan")}]
     path = save_run(tmp_path / "run", make_model(), make_result(history=history), {})
     first, second = load_run(path).history
@@ -115,12 +115,12 @@ def test_a_history_may_hold_what_is_no_number(tmp_path):
     assert second["objective"] != second["objective"]
 
 
-def test_nothing_that_executes_is_written(folder):
+def test_saved_files_contain_no_executable_content(folder):
     suffixes = {path.suffix for path in folder.iterdir()}
     assert suffixes == {".json", ".jsonl", ".md", ".safetensors", ".txt"}
 
 
-def test_a_run_is_not_replaced_unless_asked_to(folder):
+def test_a_run_is_replaced_only_with_overwrite(folder):
     before = (folder / "metadata.json").read_bytes()
     with pytest.raises(ConfigError, match="exists already"):
         save_run(folder, make_model(), make_result(), {})
@@ -166,14 +166,14 @@ def test_a_damaged_file_is_named(folder, name, damage):
 
 @pytest.mark.parametrize("name", ["versions", "corpus"])
 @pytest.mark.parametrize("value", ["x", 5, None, []])
-def test_metadata_of_other_types_are_refused(folder, name, value):
+def test_metadata_of_wrong_types_are_refused(folder, name, value):
     path = folder / "metadata.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
     with pytest.raises(ConfigError, match=rf"metadata\.json: {name} is .*; expected an object"):
         load_run(folder)
 
 
-def test_no_folder(tmp_path):
+def test_a_missing_folder_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="no such folder"):
         load_run(tmp_path / "nowhere")
 
@@ -205,7 +205,7 @@ def test_a_configuration_may_name_files_that_are_not_unicode(tmp_path):
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES])
-def test_what_the_system_refuses_is_said_with_the_path(tmp_path, number, monkeypatch):
+def test_errors_of_the_system_name_the_path(tmp_path, number, monkeypatch):
     def refuse(*arguments, **options):
         raise OSError(number, os.strerror(number))
 
@@ -219,7 +219,7 @@ def test_what_the_system_refuses_is_said_with_the_path(tmp_path, number, monkeyp
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_of_somebody_else_is_no_unfinished_run(tmp_path):
+def test_a_folder_with_foreign_files_is_refused_as_an_unfinished_run(tmp_path):
     other = tmp_path / "run.partial"
     other.mkdir()
     (other / "mine.txt").write_text("mine")
@@ -228,7 +228,7 @@ def test_a_folder_of_somebody_else_is_no_unfinished_run(tmp_path):
     assert (other / "mine.txt").read_text() == "mine"
 
 
-def test_the_present_folder_is_no_place_to_write(tmp_path, monkeypatch):
+def test_writing_to_the_current_folder_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match="present folder"):
         check_target(Path(), overwrite=False)
@@ -256,7 +256,7 @@ def test_runs_of_the_first_format_are_read(name):
     torch.testing.assert_close(theta, torch.tensor(expected["theta"]), rtol=0, atol=1e-3)
 
 
-def test_a_run_of_the_first_format_serves_the_command_line(tmp_path, capsys):
+def test_the_command_line_reads_runs_of_the_first_format(tmp_path, capsys):
     shutil.copytree(FITS / "stm", tmp_path / "run")
     posts, run = str(FITS / "posts.csv"), str(tmp_path / "run")
     assert main(["topics", run]) == 0

@@ -30,7 +30,7 @@ def test_an_unfinished_run_without_a_checkpoint_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_another_configuration_does_not_continue_it(tmp_path):
+def test_an_unfinished_run_of_another_configuration_is_refused(tmp_path):
     leave_checkpoint(tmp_path / "run", {"num_topics": 3, "seed": 0})
     with pytest.raises(ConfigError, match=r"num_topics is 4, was 3\)"):
         UnfinishedRun(tmp_path / "run", {"num_topics": 4, "seed": 0})

@@ -94,7 +94,7 @@ def test_line_ends(tmp_path, name, text, end):
     assert assert_same(tmp_path, tmp_path / name).num_docs == 3
 
 
-def test_entries_given_twice_across_pieces_are_added_up(tmp_path):
+def test_repeated_entries_in_different_pieces_are_added_up(tmp_path):
     text = "2\n4\n9\n" + "1 2 1\n" * 8 + "2 4 1\n"
     found = assert_same(tmp_path, write(tmp_path / "docword.a.txt", text))
     assert found.counts.tolist() == [8, 1]
@@ -131,7 +131,7 @@ def test_archives_and_folders(tmp_path):
         ("a.ldac", "1 0:9999999999\n", "counts must be whole numbers from 0 to 2147483647"),
     ],
 )
-def test_malformed_counts_leave_nothing(tmp_path, name, text, match):
+def test_malformed_counts_leave_no_folder(tmp_path, name, text, match):
     source = write(tmp_path / name, text)
     with pytest.raises(CorpusError, match=match) as raised:
         convert_corpus(source, tmp_path / "out")
@@ -208,7 +208,7 @@ def test_folders_of_texts(tmp_path):
     assert set(found.labels) == {"animals", "money"}
 
 
-def test_texts_over_a_given_vocabulary(tmp_path):
+def test_texts_are_counted_over_a_given_vocabulary(tmp_path):
     source = write(tmp_path / "a.txt", "\n".join(SENTENCES))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
@@ -241,7 +241,7 @@ def test_texts_that_cannot_be_counted(tmp_path, text, options, match):
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
 
 
-def test_what_is_there_stays(tmp_path):
+def test_existing_files_are_not_replaced(tmp_path):
     source = write(tmp_path / "a.txt", "cat\ndog")
     Corpus.from_matrix([[1]]).save(tmp_path / "out")
     with pytest.raises(FileError, match="line 2"):

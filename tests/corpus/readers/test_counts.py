@@ -54,7 +54,7 @@ def test_words_and_labels_are_found_beside_counts(tmp_path, name, text, vocabula
     assert corpus.labels == ("a|b", "", "c")
 
 
-def test_given_words_and_labels_win(tmp_path):
+def test_words_and_labels_of_the_caller_override_files_beside_counts(tmp_path):
     path = write(tmp_path / "toy.ldac", LDAC)
     write(tmp_path / "vocab.txt", "one\ntwo\n")  # would not fit
     write(tmp_path / "toy.labels.txt", "x\n")
@@ -103,7 +103,7 @@ def test_the_count_formats_agree_on_random_corpora(tmp_path):
         np.testing.assert_array_equal(dense(read_corpus(tmp_path / name)), counts)
 
 
-def test_repeated_entries_are_added(tmp_path):
+def test_repeated_entries_are_added_up(tmp_path):
     path = write(tmp_path / "a.ldac", "3 0:1 0:2 1:0\n")
     np.testing.assert_array_equal(dense(read_corpus(path)), [[3, 0]])
 
@@ -126,7 +126,7 @@ def test_repeated_entries_are_added(tmp_path):
         ("1 0:" + "9" * 15, "in document 1, word 0"),
     ],
 )
-def test_damaged_ldac(tmp_path, line, match):
+def test_damaged_ldac_is_refused(tmp_path, line, match):
     path = write(tmp_path / "toy.ldac", f"1 0:1\n{line}\n1 1:1\n")
     with pytest.raises(CorpusError, match=rf"toy\.ldac.*{match}"):
         read_corpus(path, vocabulary=WORDS)
@@ -156,7 +156,7 @@ def test_damaged_ldac(tmp_path, line, match):
         ("1 3 1", "1 3 3000000000", "document 0, word 2"),
     ],
 )
-def test_damaged_uci(tmp_path, old, new, match):
+def test_damaged_uci_is_refused(tmp_path, old, new, match):
     path = write(tmp_path / "docword.toy.txt", UCI.replace(old, new, 1))
     with pytest.raises(CorpusError, match=rf"docword\.toy\.txt.*{match}"):
         read_corpus(path)
@@ -179,7 +179,7 @@ def test_damaged_uci(tmp_path, old, new, match):
         ("3 2 5\n", "3 2 ", "line 6: expected"),
     ],
 )
-def test_damaged_matrix_market(tmp_path, old, new, match):
+def test_damaged_matrix_market_is_refused(tmp_path, old, new, match):
     path = write(tmp_path / "toy.mtx", MTX.replace(old, new, 1))
     with pytest.raises(CorpusError, match=rf"toy\.mtx.*{match}"):
         read_corpus(path)
@@ -211,7 +211,7 @@ def test_fractional_count_in_a_real_matrix_names_the_line(tmp_path):
         ({"format": b"csc"}, "expected a CSR matrix"),
     ],
 )
-def test_damaged_npz(tmp_path, changes, match):
+def test_damaged_npz_is_refused(tmp_path, changes, match):
     matrix = sp.csr_matrix(COUNTS)
     arrays = {"data": matrix.data, "indices": matrix.indices, "indptr": matrix.indptr}
     arrays |= {"shape": np.array([3, 3])} | changes
@@ -221,7 +221,7 @@ def test_damaged_npz(tmp_path, changes, match):
 
 
 @pytest.mark.parametrize("size", [0, 10, 200, -30])
-def test_truncated_npz(tmp_path, size):
+def test_truncated_npz_is_refused(tmp_path, size):
     sp.save_npz(tmp_path / "toy.npz", sp.csr_matrix(COUNTS))
     data = (tmp_path / "toy.npz").read_bytes()
     (tmp_path / "toy.npz").write_bytes(data[:size])
@@ -229,13 +229,13 @@ def test_truncated_npz(tmp_path, size):
         read_corpus(tmp_path / "toy.npz")
 
 
-def test_a_bare_array_is_no_npz(tmp_path):
+def test_a_single_array_is_refused_as_npz(tmp_path):
     np.save(tmp_path / "toy.npy", COUNTS)
     with pytest.raises(CorpusError, match=r"not a complete \.npz"):
         read_corpus(tmp_path / "toy.npy", format="npz")
 
 
-def test_the_vocabulary_of_another_corpus_is_not_a_saved_ones(tmp_path):
+def test_npz_files_ignore_a_vocab_txt_beside_them(tmp_path):
     sp.save_npz(tmp_path / "toy.npz", sp.csr_matrix(COUNTS))
     write(tmp_path / "vocab.txt", "x\ny\nz\n")
     assert read_corpus(tmp_path / "toy.npz").vocabulary is None
@@ -250,13 +250,13 @@ def test_the_vocabulary_of_another_corpus_is_not_a_saved_ones(tmp_path):
         ("", r"vocab\.txt, line 1: expected a word"),
     ],
 )
-def test_damaged_vocabulary_files(tmp_path, words, match):
+def test_damaged_vocabulary_files_are_refused(tmp_path, words, match):
     write(tmp_path / "toy.vocab.txt", words)
     with pytest.raises(CorpusError, match=match):
         read_corpus(write(tmp_path / "toy.mtx", MTX))
 
 
-def test_labels_of_the_wrong_length(tmp_path):
+def test_labels_of_a_wrong_length_are_refused(tmp_path):
     write(tmp_path / "toy.labels.txt", "a\nb\n")
     with pytest.raises(CorpusError, match=r"toy\.labels\.txt: .*each of 3 documents, got 2"):
         read_corpus(write(tmp_path / "toy.mtx", MTX))
@@ -283,7 +283,7 @@ HUGE_NPZ = {"data": [1], "indices": [0], "indptr": [0, 1], "shape": [1, 10**12]}
         ("a.npz", None, "1000000000000 words are out of proportion to its 1 entries"),
     ],
 )
-def test_sizes_out_of_proportion_are_refused(tmp_path, name, text, match):
+def test_sizes_out_of_proportion_to_the_file_are_refused(tmp_path, name, text, match):
     path = tmp_path / name
     if text is None:
         np.savez(path, **HUGE_NPZ)

@@ -212,7 +212,7 @@ def test_small_files_are_read_or_refused_in_bounded_time_and_memory(tmp_path):
         assert after < max(0.3, 2.5 * small / large * before), line
 
 
-def test_the_same_sizes_are_read_from_files_that_are_not_compressed(tmp_path, monkeypatch):
+def test_uncompressed_files_are_not_bounded_by_their_size(tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "_UNPACKED", 4000)
     monkeypatch.setattr(reading, "_FREE", 100)
     text = "wood stone\n" * 500
@@ -224,7 +224,7 @@ def test_the_same_sizes_are_read_from_files_that_are_not_compressed(tmp_path, mo
     assert read_corpus(write(tmp_path / "a.txt", text)).num_docs == 500
 
 
-def test_a_bound_that_is_given_counts_instead(tmp_path, monkeypatch):
+def test_max_bytes_replaces_the_default_bound(tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "_UNPACKED", 100)
     path = write(tmp_path / "a.txt.gz", "wood stone\n" * 100)
     assert read_corpus(path, max_bytes=10_000).num_docs == 100
@@ -258,7 +258,7 @@ def test_a_json_array_is_read_in_pieces_of_any_size(tmp_path, monkeypatch):
             read_corpus(path)
 
 
-def test_a_json_object_has_a_bound(tmp_path, monkeypatch):
+def test_long_json_objects_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(texts, "_MOST_CHARACTERS", 1000)
     monkeypatch.setattr(reading, "_PIECE", 64)
     for name, form in (("a.json", "[%s]"), ("a.jsonl", "%s\n")):
@@ -285,7 +285,7 @@ def test_records_have_at_most_ten_thousand_fields(tmp_path, name):
 # ------------------------------------------------------------------ CSV
 
 
-def test_csv_files_are_read_side_by_side_and_leave_no_limit_behind(tmp_path):
+def test_csv_files_are_read_in_parallel_and_the_field_limit_is_restored(tmp_path):
     path = write(tmp_path / "a.csv", "text\n" + f"{'wood ' * 40_000}\n" * 3)
     limit = csv.field_size_limit()
     first, second = (iter(texts.TextStream(path, "csv", texts.TextOptions())) for _ in "ab")
@@ -367,7 +367,7 @@ def test_anndata_follows_no_links(table, name):
             read(folder / "a.h5ad")
 
 
-def test_anndata_whose_texts_repeat_a_long_one_is_refused(table, monkeypatch):
+def test_anndata_with_a_very_often_repeated_long_text_is_refused(table, monkeypatch):
     file, folder = table
     file["obs"]["s"] = ["x" * 1000] * 12
     file.close()
@@ -391,7 +391,7 @@ def test_anndata_of_an_empty_matrix_is_refused(table, shape):
 # ------------------------------------------------------------------ Parquet
 
 
-def test_a_parquet_file_that_repeats_a_long_text_holds_it_once(tmp_path):
+def test_a_repeated_long_text_of_parquet_is_in_memory_once(tmp_path):
     texts = pa.DictionaryArray.from_arrays(pa.array([0] * 3000), pa.array(["x" * 1_000_000]))
     words = pa.array([["a", "b"]] * 3000)
     pq.write_table(pa.table({"words": words, "long": texts}), tmp_path / "a.parquet")
@@ -400,7 +400,7 @@ def test_a_parquet_file_that_repeats_a_long_text_holds_it_once(tmp_path):
     np.testing.assert_array_equal(dense(corpus), np.ones((3000, 2)))
 
 
-def test_a_text_of_parquet_that_repeats_counts_every_time(tmp_path, monkeypatch):
+def test_every_repetition_of_a_parquet_text_counts_towards_the_bound(tmp_path, monkeypatch):
     path = tmp_path / "a.parquet"
     path.write_bytes(posts("wood coal " * 100, 12))
     assert read_corpus(path).num_tokens == 2400
@@ -412,7 +412,7 @@ def test_a_text_of_parquet_that_repeats_counts_every_time(tmp_path, monkeypatch)
     assert read_corpus(path, max_bytes=50_000).num_tokens == 2400
 
 
-def test_texts_of_parquet_are_converted_within_bounds_of_memory(tmp_path, monkeypatch):
+def test_conversion_of_parquet_texts_has_bounded_memory(tmp_path, monkeypatch):
     texts = [f"wood{i} " * 1000 for i in range(300)]
     pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet", row_group_size=50)
     monkeypatch.setattr(tables, "readable_bytes", lambda: 100_000)
@@ -434,12 +434,12 @@ def test_a_parquet_column_whose_name_is_not_unicode_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("encoding", ["zlib_codec", "rot13", "undefined", "punycode", "a\0b", "no"])
-def test_encodings_of_other_things_than_texts_are_refused(tmp_path, encoding):
+def test_encodings_of_other_data_than_text_are_refused(tmp_path, encoding):
     path = write(tmp_path / "a.txt", "wood")
     with pytest.raises(FileError, match=r"a\.txt: encoding .* cannot be used"):
         read_corpus(path, encoding=encoding)
 
 
-def test_utf_16_without_its_mark_is_refused_in_words(tmp_path):
+def test_utf_16_without_a_byte_order_mark_is_refused_with_an_explanation(tmp_path):
     with pytest.raises(FileError, match=r"a\.txt, line 1: not utf-16 text \(.*BOM"):
         read_corpus(write(tmp_path / "a.txt", "wood"), encoding="utf-16")

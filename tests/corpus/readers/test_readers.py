@@ -14,13 +14,13 @@ from torch_lntm.corpus import convert_corpus, read_corpus, readers
 from torch_lntm.errors import CorpusError
 
 
-def test_format_can_be_told(tmp_path):
+def test_the_format_is_an_option(tmp_path):
     path = write(tmp_path / "counts", LDAC)
     np.testing.assert_array_equal(dense(read_corpus(path, format="ldac")), COUNTS)
     assert read_corpus(path, format="txt", token_pattern=r"\d+").num_docs == 3
 
 
-def test_format_errors(tmp_path):
+def test_unknown_formats_are_refused(tmp_path):
     path = write(tmp_path / "toy.xyz", LDAC)
     with pytest.raises(CorpusError, match=r"toy\.xyz: cannot tell the format from .*'\.xyz'"):
         read_corpus(path)
@@ -33,7 +33,7 @@ def test_format_errors(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text"), [("toy.LDAC", LDAC), ("DOCWORD.toy.TXT", UCI), ("toy.Mtx.GZ", MTX)]
 )
-def test_endings_in_capitals(tmp_path, name, text):
+def test_suffixes_in_capitals_are_recognised(tmp_path, name, text):
     np.testing.assert_array_equal(dense(read_corpus(write(tmp_path / name, text))), COUNTS)
 
 
@@ -55,7 +55,7 @@ def test_options_of_other_formats_are_refused(tmp_path, name, text, options, mat
         read_corpus(write(tmp_path / name, text), **options)
 
 
-def test_files_that_never_end_are_refused(tmp_path):
+def test_pipes_and_devices_are_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe.txt")
     with pytest.raises(CorpusError, match="is a named pipe"):
         read_corpus(tmp_path / "pipe.txt")
@@ -64,12 +64,12 @@ def test_files_that_never_end_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["no.npz", "no.txt", "docword.no.txt.gz", "folder"])
-def test_missing_files(tmp_path, name):
+def test_missing_files_are_refused(tmp_path, name):
     with pytest.raises(CorpusError, match=f"{name}: no such file or folder"):
         read_corpus(tmp_path / name)
 
 
-def test_missing_vocabulary_and_labels(tmp_path):
+def test_missing_files_of_vocabulary_and_labels_are_refused(tmp_path):
     path = write(tmp_path / "toy.mtx", MTX)
     with pytest.raises(CorpusError, match=r"words\.txt: no such file"):
         read_corpus(path, tmp_path / "words.txt")
@@ -78,7 +78,7 @@ def test_missing_vocabulary_and_labels(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["truncated", "corrupt", "no gzip"])
-def test_damaged_gzip(tmp_path, damage):
+def test_damaged_gzip_files_are_refused(tmp_path, damage):
     data = gzip.compress(UCI.encode() * 100)
     broken = {
         "truncated": data[: len(data) // 2],
@@ -155,18 +155,18 @@ def test_the_root_folder_has_no_name(tmp_path, monkeypatch):
         (3, r"from_texts\(texts\) or"),
     ],
 )
-def test_documents_in_memory_are_no_path(given, advice):
+def test_documents_passed_as_a_path_are_refused_with_advice(given, advice):
     with pytest.raises(CorpusError, match=f"expected the path of a file or folder.*{advice}"):
         read_corpus(given)
 
 
 @pytest.mark.parametrize(("name", "advice"), [("a.xlsx", "as CSV"), ("a.docx", "as plain text")])
-def test_documents_of_office_programs_are_told_what_to_be_saved_as(tmp_path, name, advice):
+def test_office_documents_are_refused_with_advice(tmp_path, name, advice):
     with pytest.raises(CorpusError, match=rf"{name}: .* files cannot be read; save .* {advice}"):
         read_corpus(write(tmp_path / name, "PK"))
 
 
-def test_a_folder_without_texts_is_named_once(tmp_path):
+def test_errors_name_a_folder_without_texts_once(tmp_path):
     (tmp_path / "none").mkdir()
     with pytest.raises(CorpusError) as error:
         read_corpus(tmp_path / "none")
@@ -174,7 +174,7 @@ def test_a_folder_without_texts_is_named_once(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
-def test_a_column_of_numbers_is_no_text(tmp_path, name):
+def test_a_column_of_numbers_is_refused_as_text(tmp_path, name):
     texts = {"a.csv": "id,text\n%s,1\n%s,-2.5\n,\n", "a.jsonl": '{"text": "%s", "id": 1}\n' * 2}
     with pytest.raises(CorpusError, match=r"the field 'text' holds numbers, not texts; .*text, id"):
         read_corpus(write(tmp_path / name, texts[name] % (1, 2)))

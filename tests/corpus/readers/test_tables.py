@@ -112,7 +112,7 @@ def put(file, name, value):
         (lambda f: put(f, "obs/count/mask", [True]), "mask of another length"),
     ],
 )
-def test_anndata_that_cannot_be_used(tmp_path, edit, match):
+def test_unusable_anndata_are_refused(tmp_path, edit, match):
     path = edited(write_h5ad(tmp_path / "a.h5ad", sp.csr_array(COUNTS)), edit)
     with pytest.raises(CorpusError, match=match):
         read_corpus(path)
@@ -121,7 +121,7 @@ def test_anndata_that_cannot_be_used(tmp_path, edit, match):
     assert not (tmp_path / "out").exists()
 
 
-def test_values_that_take_all_memory_are_not_read(tmp_path):
+def test_announced_sizes_beyond_the_memory_are_refused_before_reading(tmp_path):
     path = write_h5ad(tmp_path / "a.h5ad", sp.csr_array(COUNTS))
     with h5py.File(path, "r+") as file:  # announced, and not stored
         del file["obs/age"]
@@ -131,7 +131,7 @@ def test_values_that_take_all_memory_are_not_read(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a.h5ad", "a.parquet"])
-def test_truncated_and_other_files(tmp_path, name):
+def test_truncated_and_foreign_files_are_refused(tmp_path, name):
     path = tmp_path / name
     if name == "a.h5ad":
         write_h5ad(path, sp.csr_array(COUNTS))
@@ -206,7 +206,7 @@ def test_parquet_of_tokens(tmp_path):
         ({"words": [[10**12]] * 50, "counts": None}, "1000000000001 words are out of proportion"),
     ],
 )
-def test_parquet_that_cannot_be_used(tmp_path, columns, match):
+def test_unusable_parquet_is_refused(tmp_path, columns, match):
     path = write_parquet(tmp_path / "a.parquet", **columns)
     with pytest.raises(CorpusError, match=match):
         read_corpus(path)
@@ -230,7 +230,7 @@ def write_posts(path, **columns):
     return path
 
 
-def test_texts_of_parquet_are_read_as_those_of_json_lines(tmp_path):
+def test_texts_of_parquet_and_json_lines_give_equal_corpora(tmp_path):
     path = write_posts(tmp_path / "a.parquet")
     corpus = read_both(path, tmp_path)
     np.testing.assert_array_equal(dense(corpus), [[2, 0], [1, 1], [0, 0], [0, 0], [0, 1]])
@@ -261,7 +261,7 @@ def test_the_only_column_of_parquet_holds_the_texts(tmp_path):
         read_corpus(tmp_path / "a.parquet", text_field="post")
 
 
-def test_parquet_of_words_and_texts_holds_counts_unless_the_texts_are_named(tmp_path):
+def test_parquet_of_words_and_texts_is_read_as_counts_by_default(tmp_path):
     path = write_parquet(tmp_path / "a.parquet", text=["emu owl"] * 50)
     counted = read_both(path, tmp_path)
     assert counted.vocabulary == tuple(sorted(WORDS))
@@ -290,7 +290,7 @@ def test_parquet_of_words_and_texts_holds_counts_unless_the_texts_are_named(tmp_
         ({}, {"delimiter": ";"}, "delimiter is an option of csv; leave it out, the format is parq"),
     ],
 )
-def test_parquet_of_texts_that_cannot_be_used(tmp_path, columns, options, match):
+def test_unusable_parquet_of_texts_is_refused(tmp_path, columns, options, match):
     path = write_posts(tmp_path / "a.parquet", **columns)
     with pytest.raises(CorpusError, match=rf"a\.parquet.*{match}"):
         read_corpus(path, **options)
@@ -307,7 +307,7 @@ def test_options_of_texts_are_refused_for_parquet_of_counts(tmp_path):
         read_corpus(path, stop_words="english")
 
 
-def test_parquet_without_a_row_or_with_two_columns_of_a_name_is_refused(tmp_path):
+def test_empty_parquet_and_repeated_column_names_are_refused(tmp_path):
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": pa.array([], pa.string())}), path)
     with pytest.raises(FileError, match=r"a\.parquet: holds no document"):

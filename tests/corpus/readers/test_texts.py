@@ -24,7 +24,7 @@ def test_a_document_per_line(tmp_path, name):
     assert (corpus.name, corpus.labels) == ("toy", ("a", "b", "c", "d"))
 
 
-def test_texts_over_a_given_vocabulary(tmp_path):
+def test_texts_are_counted_over_a_given_vocabulary(tmp_path):
     path = write(tmp_path / "toy.txt", "cat cat dog\ndog emu\n")
     words = write(tmp_path / "words.txt", "dog\ncat\n")
     with pytest.warns(UserWarning, match="dropped 1 of 5 tokens: 1 words .* in 1 of 2 documents"):
@@ -72,7 +72,7 @@ def test_json_lines_without_labels_and_with_other_fields(tmp_path):
         ('{"text": 7}', "line 3: expected a text in the field 'text', got 7"),
     ],
 )
-def test_damaged_json_lines(tmp_path, line, match):
+def test_damaged_json_lines_are_refused(tmp_path, line, match):
     path = write(tmp_path / "toy.jsonl", f'{{"text": "cat"}}\n\n{line}\n')
     with pytest.raises(CorpusError, match=rf"toy\.jsonl, {match}"):
         read_corpus(path)
@@ -107,7 +107,7 @@ def test_csv_with_other_columns_and_a_long_document(tmp_path):
         ('id,text\n1,"word"x\n', "line 2: not a CSV record"),
     ],
 )
-def test_damaged_csv(tmp_path, text, match):
+def test_damaged_csv_is_refused(tmp_path, text, match):
     with pytest.raises(CorpusError, match=rf"toy\.csv, {match}"):
         read_corpus(write(tmp_path / "toy.csv", text))
 
@@ -125,12 +125,12 @@ def test_damaged_csv(tmp_path, text, match):
         ("toy.txt", "\n \n", "toy.txt: the texts cannot be counted: all 2 of them are blank"),
     ],
 )
-def test_files_without_words(tmp_path, name, text, match):
+def test_files_without_words_are_refused(tmp_path, name, text, match):
     with pytest.raises(CorpusError, match=match):
         read_corpus(write(tmp_path / name, text))
 
 
-def test_options_that_leave_no_word_are_named(tmp_path):
+def test_errors_name_the_options_that_leave_no_word(tmp_path):
     path = write(tmp_path / "toy.txt", "cat\ndog\n")
     with pytest.raises(CorpusError, match=r"toy\.txt: .*no word of 2 documents .* min_df=1000;"):
         read_corpus(path, min_df=1000)
@@ -139,7 +139,7 @@ def test_options_that_leave_no_word_are_named(tmp_path):
 # ------------------------------------------------------------------ fields
 
 
-def test_other_fields_become_metadata(tmp_path):
+def test_further_fields_become_metadata(tmp_path):
     records = [
         {"text": "cat", "id": "a1", "year": 1990, "tags": ["x", "y"], "share": 0.5},
         {"text": "dog", "id": "a2", "year": None, "party": {"name": "p"}},
@@ -183,7 +183,7 @@ def test_columns_of_numbers_become_numbers(tmp_path):
     np.testing.assert_array_equal(metadata["year"], [1990, np.nan, 2000])
 
 
-def test_another_field_as_label_stays_under_its_name(tmp_path):
+def test_a_label_field_stays_a_column_under_its_name(tmp_path):
     path = write(tmp_path / "toy.csv", "text,party,label\ncat,x,1\ndog,,2\n")
     corpus = read_corpus(path, label_field="party")
     assert corpus.labels == ("x", "")
@@ -204,7 +204,7 @@ def test_a_misspelt_label_field_is_an_error(tmp_path, name, text):
         read_corpus(path, label_field="pary")
 
 
-def test_many_fields_are_not_all_named(tmp_path):
+def test_errors_list_only_some_of_many_fields(tmp_path):
     header = ",".join(f"f{i}" for i in range(500))
     with pytest.raises(CorpusError, match=r"f0, .*, f19 and 480 more; choose by text_field"):
         read_corpus(write(tmp_path / "toy.csv", f"{header}\n{header}\n"))
@@ -219,12 +219,12 @@ def test_many_fields_are_not_all_named(tmp_path):
         ('[{"body": "cat"}]', r"toy\.json, record 1: expected a text in the field 'text'"),
     ],
 )
-def test_damaged_json(tmp_path, text, match):
+def test_damaged_json_is_refused(tmp_path, text, match):
     with pytest.raises(CorpusError, match=match):
         read_corpus(write(tmp_path / "toy.json", text))
 
 
-def test_fields_that_all_differ_are_refused(tmp_path):
+def test_records_with_too_many_different_fields_are_refused(tmp_path):
     records = (json.dumps({"text": "cat", f"f{i}": 1}) for i in range(2_000))
     with pytest.raises(CorpusError, match=r"line \d+: the records have \d+ different fields"):
         read_corpus(write(tmp_path / "toy.jsonl", "\n".join(records)))
@@ -243,7 +243,7 @@ def test_delimiters_are_found_by_the_header(tmp_path, name, delimiter):
     assert corpus.name == "toy"
 
 
-def test_a_delimiter_can_be_given(tmp_path):
+def test_the_delimiter_is_an_option(tmp_path):
     path = write(tmp_path / "toy.csv", "id:text\n1:cat\n")
     assert read_corpus(path, delimiter=":").metadata["id"].tolist() == [1]
     with pytest.raises(CorpusError, match="the fields are id:text; choose by text_field"):
@@ -303,7 +303,7 @@ def test_flat_folder_has_no_labels(tmp_path):
     assert corpus.metadata["id"].tolist() == ["1.txt", "2.txt"]
 
 
-def test_skipped_files_are_counted(tmp_path):
+def test_skipped_files_are_counted_in_a_warning(tmp_path):
     write(tmp_path / "a.txt", "ball")
     write(tmp_path / "b.text", "ball")
     write(tmp_path / "sub" / "readme.md", "ball")
@@ -340,7 +340,7 @@ def test_the_files_of_a_folder_are_bounded_together(tmp_path):
         read_corpus(tmp_path, max_bytes=1499)
 
 
-def test_folder_errors(tmp_path):
+def test_folders_without_readable_texts_are_refused(tmp_path):
     with pytest.raises(CorpusError, match=r"expected a folder of \.txt files, found none"):
         read_corpus(tmp_path)
     (tmp_path / "bad.txt").write_bytes(b"fine\nfine\n\xff\n")
