@@ -132,6 +132,14 @@ def test_registered_readers_read_texts_counts_and_zipped_files(plugin, monkeypat
         lntm.read_corpus("counts.pairs", min_df=2)
 
 
+def test_a_format_that_the_library_cannot_read_may_get_a_reader():
+    Path("a.pdf").write_text("red apple")
+    with pytest.raises(CorpusError, match=r"\.pdf files cannot be read; save it as plain text"):
+        lntm.read_corpus("a.pdf")
+    register_reader("pdf", [".pdf"], lambda path, options: [{"text": path.read_text()}])
+    assert lntm.read_corpus("a.pdf", min_df=1).vocabulary == ("apple", "red")
+
+
 def test_a_function_may_register_its_reader_again_with_other_suffixes():
     def read(path, options):
         yield {"text": "red apple"}
@@ -290,6 +298,16 @@ def test_a_matplotlib_figure_is_a_picture_of_the_page(fitted):
 def test_a_page_without_pictures_allows_none(fitted):
     page = page_with(fitted, ("Mine", lambda page: "text"))
     assert not any("img-src" in str(m.get("content")) for m in page.all("meta"))
+
+
+def test_a_title_belongs_to_one_registered_section():
+    def mine(page):
+        return "text"
+
+    lntm.reports.register_section("Mine", mine)
+    lntm.reports.register_section("Mine", mine)
+    with pytest.raises(ConfigError, match=r"section title 'Mine' is registered already, by .*mine"):
+        lntm.reports.register_section("Mine", sorted)
 
 
 @pytest.mark.parametrize(

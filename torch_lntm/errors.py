@@ -33,6 +33,7 @@ __all__ = [
     "TooFewDocumentsError",
     "UnreliableEstimateWarning",
     "import_extra",
+    "refuse_other_owner",
     "renamed_arguments",
     "require",
     "require_whole",
@@ -174,6 +175,34 @@ def warn(message: str, category: type[LNTMWarning]) -> None:
     while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in inside:
         level, frame = level + 1, frame.f_back
     warnings.warn(message, category, stacklevel=level)
+
+
+def refuse_other_owner(what: str, name: str, owner: Any, value: Any) -> None:
+    """Refuse to register a name that belongs to another function or class.
+
+    A function may be registered twice under one name, for notebooks that run a cell again: the
+    functions are equal if their modules and names are.
+
+    Args:
+        what: The kind of name, as the beginning of a sentence.
+        name: The name.
+        owner: The function or class that is registered by this name; None if the name is free.
+        value: The function or class to register.
+
+    Raises:
+        ConfigError: The name belongs to another function or class.
+    """
+
+    def origin(registered: Any) -> str:
+        module = getattr(registered, "__module__", "")
+        return f"{module}.{getattr(registered, '__qualname__', '')}"
+
+    if owner is None or origin(owner) == origin(value):
+        return
+    package = __name__.partition(".")[0]
+    own = origin(owner).startswith(f"{package}.")
+    by = f"is one of {package}'s own" if own else f"is registered already, by {origin(owner)}"
+    raise ConfigError(f"{what} {name!r} {by}; choose another")
 
 
 def warn_deprecated(old: str, new: str, removed_in: str) -> None:

@@ -13,7 +13,7 @@ import docstring_parser
 
 from torch_lntm.cli.commands import COMMANDS
 from torch_lntm.cli.documents import Command
-from torch_lntm.errors import ConfigError
+from torch_lntm.errors import ConfigError, refuse_other_owner
 
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
 
@@ -43,19 +43,10 @@ def register_command(name: str, command: type[Command] | None = None) -> Callabl
         raise ConfigError(
             f"command name {name!r}; expected lower-case letters, digits and hyphens, such as count"
         )
-    known = COMMANDS.get(name)
-    if known is not None and _origin(known) != _origin(command):
-        own = known.__module__.partition(".")[0] == __name__.partition(".")[0]
-        by = "is one of torch_lntm's own" if own else f"is registered already, by {_origin(known)}"
-        raise ConfigError(f"command name {name!r} {by}; choose another")
+    refuse_other_owner("command name", name, COMMANDS.get(name), command)
     _check_class(name, command)
     COMMANDS[name] = command
     return command
-
-
-def _origin(command: object) -> str:
-    """Module and name of a class."""
-    return f"{getattr(command, '__module__', '')}.{getattr(command, '__qualname__', '')}"
 
 
 def _check_class(name: str, command: type[Command]) -> None:

@@ -11,7 +11,7 @@ from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 from torch_lntm.corpus import Corpus
-from torch_lntm.errors import ConfigError
+from torch_lntm.errors import ConfigError, refuse_other_owner
 from torch_lntm.inference import ThetaDraws
 from torch_lntm.models import TopicModel, TopicSummary
 from torch_lntm.reports.prevalence import CorpusSummary
@@ -166,7 +166,7 @@ def register_section(title: str, contents: Any = None) -> Any:
     """Add a section to every report page, including pages of ``torch-lntm report --plugin``.
 
     Args:
-        title: Title of the section. A second section of the same title replaces the first.
+        title: Title of the section.
         contents: Function of the page's data; see :class:`Section`. ``register_section`` is a
             decorator if the function is left out.
 
@@ -174,11 +174,15 @@ def register_section(title: str, contents: Any = None) -> Any:
         The function.
 
     Raises:
-        ConfigError: The title is empty or of another type, or the contents cannot be called.
+        ConfigError: The title is empty, of another type or belongs to another function, or the
+            contents cannot be called.
     """
     if contents is None:
         return lambda function: register_section(title, function)
-    _REGISTERED[title] = check_section((title, contents))
+    section = check_section((title, contents))
+    owner = _REGISTERED[title].contents if title in _REGISTERED else None
+    refuse_other_owner("section title", title, owner, contents)
+    _REGISTERED[title] = section
     return contents
 
 

@@ -321,7 +321,7 @@ def find_format(path: Path) -> str:
     if name.startswith("docword") and name.endswith(".txt"):
         return "uci"
     suffix = Path(name).suffix
-    if suffix in _CONVERTED:
+    if suffix not in SUFFIXES and suffix in _CONVERTED:
         raise CorpusError(f"{path}: {suffix} files cannot be read; {_CONVERTED[suffix]}")
     if suffix not in SUFFIXES:
         raise CorpusError(

@@ -16,7 +16,7 @@ from torch_lntm.corpus.readers.texts import (
     RecordReader,
     TextOptions,
 )
-from torch_lntm.errors import ConfigError, FileError
+from torch_lntm.errors import ConfigError, FileError, refuse_other_owner
 
 #: A function of a file and the options of reading: it yields records, or returns a corpus.
 Reader = Callable[[Path, TextOptions], Any]
@@ -99,15 +99,9 @@ def _check_name(name: str, function: Reader) -> None:
         raise ConfigError(f"format name {name!r}; expected a word")
     if not callable(function):
         raise ConfigError(f"reader {function!r} of the format {name!r}; expected a function")
-    if name not in known_formats():
-        return
-    if name not in _REGISTERED:
+    if name in known_formats() and name not in _REGISTERED:
         raise ConfigError(f"format name {name!r} is one of torch_lntm's own; choose another")
-    if _origin(_REGISTERED[name]) != _origin(function):
-        raise ConfigError(
-            f"format name {name!r} is registered already, by {'.'.join(_origin(_REGISTERED[name]))}"
-            "; choose another"
-        )
+    refuse_other_owner("format name", name, _REGISTERED.get(name), function)
 
 
 def _is_suffix(suffix: object) -> bool:
@@ -117,11 +111,6 @@ def _is_suffix(suffix: object) -> bool:
         and suffix == suffix.lower()
         and suffix != ".gz"
     )
-
-
-def _origin(function: Reader) -> tuple[str, str]:
-    """Module and name of a function."""
-    return str(getattr(function, "__module__", "")), getattr(function, "__qualname__", "")
 
 
 def _forget(name: str) -> None:
