@@ -1,4 +1,4 @@
-"""Priors and guides that are not in the package: the ones of the documentation, everywhere."""
+"""User priors and guides: the examples of the documentation work with everything."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def corpus() -> Corpus:
 
 @pytest.fixture(scope="module")
 def own_code(corpus):
-    """The names that the two pages define, as their code runs from top to bottom."""
+    """The names defined by the code of the two pages, run from top to bottom."""
     module = ModuleType("own_code")
     module.__dict__["corpus"] = corpus
     with warnings.catch_warnings():
@@ -140,14 +140,14 @@ def test_samplers_and_evaluators_accept_user_priors(own_code, corpus, kind) -> N
     sampled = DocumentHMC(model, num_chains=2).run(
         corpus.batch(np.arange(5)), 100, 50, progress=False
     )
-    # The mode of a posterior is nearer to its mean than the prior mean is.
+    # The mode of a posterior is closer to the posterior mean than the prior mean is.
     batch = corpus.batch(np.arange(5), dtype=torch.float64)
     exact, mode = sampled.mean("eta"), guide.posterior(batch).mean
     from_prior = (exact - model.prior.space(batch).centre).abs().mean()
     assert float((exact - mode).abs().mean()) < 0.5 * float(from_prior)
     by_importance = log_likelihood(model, corpus[:8], num_samples=2000)
     by_chains = log_likelihood(model, corpus[:8], AIS(num_chains=16, num_temperatures=100))
-    # Each of the 8 differences has a standard error of its own: 5 of them, one in 200,000 runs.
+    # 8 differences at 5 standard errors each: false-failure rate 5e-6.
     error = (by_importance.standard_error**2 + by_chains.standard_error**2).sqrt()
     difference = (by_importance.log_likelihood - by_chains.log_likelihood).abs()
     assert bool((difference < 5 * error + 1e-3).all())
@@ -184,7 +184,7 @@ def test_generate_draws_from_user_priors(own_code) -> None:
     x = np.stack([np.ones(400), np.repeat([-1.0, 1.0], 200)], 1)
     made, latents = model.generate([10] * 400, covariates={"x": x}, seed=1)
     means = latents["eta"].unflatten(0, (2, 200)).mean(1)
-    # 200 unit normals a mean: 5 standard errors are 0.35.
+    # Means of 200 unit normals: 5 standard errors are 0.35.
     expected = torch.tensor([[0.0, -3.0, 0.0], [0.0, 3.0, 0.0]], dtype=means.dtype)
     torch.testing.assert_close(means, expected, rtol=0, atol=0.35)
     assert made.covariates["x"].shape == (400, 2)
@@ -204,7 +204,7 @@ def test_generate_refuses_covariates_with_a_wrong_number_of_rows(own_code) -> No
 
 
 def test_variational_em_recovers_the_slopes(own_code) -> None:
-    """Slopes come back, although engines visit documents in an order of their own."""
+    """The fit recovers the slopes, in any order of the documents."""
     rng = np.random.default_rng(3)
     topics = torch.from_numpy(rng.dirichlet(np.full(30, 0.1), NUM_TOPICS) + 1e-3)
     truth = TopicModel(
@@ -225,7 +225,7 @@ def test_variational_em_recovers_the_slopes(own_code) -> None:
     VariationalEM(model, guide, start="model", max_iterations=15, progress=False).fit(made)
     found = model.prior.weights.detach()
     found = found - found.mean(1, keepdim=True)
-    # Regression on 500 documents has errors of about 0.05 a slope; nothing learned has 1.
+    # Regression on 500 documents has errors of about 0.05 per slope; slopes of 0 have errors of 1.
     assert float((found - slopes)[1].abs().max()) < 0.25
 
 
@@ -265,7 +265,7 @@ def test_registered_models_work_with_files_and_the_command_line(
 
 
 def test_a_subclass_with_a_new_mean_does_not_inherit_the_draw(own_code, corpus) -> None:
-    """The base pools documents about one mean, which this prior does not have."""
+    """The base class draws a common mean of all documents; this prior has no common mean."""
     model = make_model(own_code, "covariates")
     assert is_up_to_date(ctm(2, 3).prior, "draw_", "location", "statistics")
     assert not is_up_to_date(model.prior, "draw_", "location", "statistics")

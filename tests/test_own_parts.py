@@ -1,4 +1,4 @@
-"""Topics and words of one's own: the pages that explain them run, and their classes work."""
+"""User topics and words: the code of their pages runs, and their classes work."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def corpus() -> Corpus:
 
 @pytest.fixture(scope="module")
 def own_code(corpus):
-    """The names that the two pages define, as their code runs from top to bottom."""
+    """The names defined by the code of the two pages, run from top to bottom."""
     module = ModuleType("own_code")
     module.__dict__["corpus"] = corpus
     with warnings.catch_warnings():
@@ -260,7 +260,7 @@ def test_joint_chains_sample_user_parts_or_refuse_them_by_name(make, corpus, kin
 
 
 class TiedTopics(lntm.models.DirichletTopics):
-    """Topics in which the first ten words have the same probability."""
+    """Topics with a common probability of the first ten words."""
 
     def m_step(self, word_counts: Tensor) -> None:
         word_counts = word_counts.clone()
@@ -276,7 +276,7 @@ def test_joint_chains_keep_tied_topics_tied(corpus) -> None:
 
 
 class GradientNamed(lntm.models.DirichletTopics):
-    """Topics with a method of the user's whose name is an algorithm's."""
+    """Topics with a user method that has the name of an algorithm."""
 
     def gradient(self) -> SimpleNamespace:
         return SimpleNamespace()

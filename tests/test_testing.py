@@ -1,4 +1,4 @@
-"""The shipped contracts: this package's priors and guides satisfy them, and broken ones do not."""
+"""The checks of contracts: the package's priors and guides pass, and broken ones fail."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_guides_keep_their_contract(family, name, batch) -> None:
 
 
 class _Prior(LogisticNormalPrior):
-    """A correct one to break."""
+    """A correct prior, the base of broken priors."""
 
     def __init__(self) -> None:
         covariance = torch.tensor([[2.0, 0.5, 0.1], [0.5, 1.0, -0.3], [0.1, -0.3, 0.7]])

@@ -1,4 +1,4 @@
-"""The shipped contracts of topics and words: the package's own satisfy them, broken ones do not."""
+"""The checks of topics and words: the package's own pass, and broken ones fail."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ def test_check_words_finds_nonconvex_terms(batch) -> None:
 
 
 class _SiteOfItsOwn(models.Topics):
-    """Correct topics, to show that the checks ask for nothing else."""
+    """Correct topics with another site name, which the checks accept."""
 
     def __init__(self) -> None:
         super().__init__(2, NUM_WORDS)

@@ -61,7 +61,7 @@ def test_draws_have_the_requested_shape(device) -> None:
     draws = bags(device, lengths).expand([2, 4]).sample(torch.Size([3]))
     assert draws.shape == (3, 2, 4, 6)
     assert draws.to_dense().sum(-1).tolist() == [[lengths] * 2] * 3
-    # Each is a draw of its own.
+    # The draws are different.
     assert len({tuple(draw.to_dense().flatten().tolist()) for row in draws for draw in row}) == 6
 
 

@@ -1,4 +1,4 @@
-"""WordCounts: sparse counts that behave as the dense tensor they stand for."""
+"""WordCounts: sparse counts that behave as a dense tensor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Guides: the Pyro face of the solvers, their warm starts, and what they refuse."""
+"""Guides: solvers as Pyro guides, warm starts, and refused arguments."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def trace_of(program: Any, batch: Any) -> Any:
     return trace
 
 
-# -- Pyro's face ---------------------------------------------------------------------------------
+# -- Pyro ----------------------------------------------------------------------------------------
 
 
 @each_pair
@@ -48,7 +48,7 @@ def test_a_guide_emits_its_posterior_at_the_models_sites(device, family, name) -
         expected = normal.log_prob(site["value"])
     torch.testing.assert_close(site["unscaled_log_prob"], expected)
     torch.testing.assert_close(site["log_prob"], 3 * site["unscaled_log_prob"])
-    # The model replays it: same plate, same sites, same shapes.
+    # The model replays the guide's trace: same plate, same sites, same shapes.
     replayed = trace_of(poutine.replay(model, trace=trace), batch)
     latent = {n for n, s in replayed.nodes.items() if s["type"] == "sample" and "value" in s}
     for found in {n for n, s in trace.nodes.items() if s["type"] == "sample"} - {"documents"}:
@@ -61,7 +61,7 @@ def test_a_guide_emits_its_posterior_at_the_models_sites(device, family, name) -
 
 @pytest.mark.parametrize("name", ["taylor", "laplace"])
 def test_the_source_site_has_the_exact_conditional_distribution(device, name) -> None:
-    """log q(source | eta) is log p(source, eta) less the marginal log p(eta)."""
+    """log q(source | eta) equals log p(source, eta) minus the marginal log p(eta)."""
     model = make_model("iftm(source='gaussian')").to(device)
     batch = make_batch(make_counts(LENGTHS), device)
     trace = trace_of(make_guide(name, model), batch)
@@ -77,7 +77,7 @@ def test_the_source_site_has_the_exact_conditional_distribution(device, name) ->
 @pytest.mark.slow
 @each_pair
 def test_svi_starts_documents_at_their_last_solution(family, name) -> None:
-    """Called again at the same parameters, a solver has next to nothing left to do."""
+    """A second call at the same parameters converges almost at once."""
     guide = make_guide(name, make_model(family), tolerance=1e-6, max_iterations=500)
     batch = make_batch(make_counts((30, 1, 8, 60, 3)))
     iterations: list[int] = []
@@ -94,12 +94,12 @@ def test_svi_starts_documents_at_their_last_solution(family, name) -> None:
     svi.step(batch)
     svi.step(batch)
     first, second = iterations
-    # A solver takes one iteration at least to see that a document has converged.
+    # A solver takes at least one iteration to find that a document has converged.
     assert second - 5 <= 0.35 * (first - 5)
-    # The order and the company of documents do not matter.
+    # The order and the composition of the batch do not matter.
     svi.step(batch.select(torch.tensor([4, 0])))
     assert iterations[2] <= second
-    # Documents of another corpus of the same size start as they would with a new guide.
+    # Documents of another corpus of the same size start as with a new guide.
     other = make_batch(make_counts((31, 2, 9, 61, 4), seed=1))
     svi.step(other)
     fresh = make_guide(name, guide.model, tolerance=1e-6, max_iterations=500)
@@ -212,7 +212,7 @@ def test_both_aspect_guides_support_both_topic_updates(name) -> None:
         GUIDES[name](model, topics_update="both")
 
 
-# -- names, and what is refused ------------------------------------------------------------------
+# -- names, and refused arguments ----------------------------------------------------------------
 
 
 def test_guides_are_made_by_name() -> None:
@@ -255,7 +255,7 @@ def test_the_error_for_an_unsuitable_prior_names_suitable_guides(family) -> None
 
 def test_a_user_prior_is_matched_by_its_space() -> None:
     class Own(type(make_model("ctm").prior)):  # type: ignore[misc]
-        """A subclass that says nothing about guides."""
+        """A subclass that declares nothing about guides."""
 
     model = make_model("ctm")
     model.prior = Own(4, dtype=torch.float64)

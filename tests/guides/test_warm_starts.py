@@ -1,4 +1,4 @@
-"""What a guide remembers of documents, and of which corpus."""
+"""Warm starts: solutions of documents, by their positions in a corpus."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch_lntm.guides.warm_starts import WarmStarts
 
 
 def batch(num_docs: int, documents: list[int]) -> DocumentBatch:
-    """Some documents of a corpus whose documents all have three tokens over two words."""
+    """Some documents of a corpus. All have three tokens over two words."""
     corpus = Corpus.from_matrix(torch.tensor([[1, 2]]).expand(num_docs, -1).numpy())
     return corpus.batch(documents, dtype=torch.float64)
 
@@ -20,7 +20,7 @@ def test_warm_starts_of_another_corpus_are_dropped() -> None:
     warm.write(batch(3, [0, 1, 2]), starts)
     assert torch.equal(warm.read(batch(3, [2, 0])), starts[[2, 0]])
     warm.write(batch(4, [0]), starts[:1])
-    # As many tokens, at a position that the first corpus had too.
+    # The same number of tokens, at a position in the first corpus.
     assert torch.equal(warm.read(batch(4, [0])), starts[:1])
     assert warm.read(batch(4, [1])) is None
     assert warm.read(batch(4, [0, 1])) is None

@@ -52,7 +52,7 @@ def at(model: TopicModel, a: float) -> TopicModel:
 
 
 def counts_of(num_docs: int = 8, seed: int = 0) -> np.ndarray:
-    """Counts that repeat; the first document is empty, the second a single word."""
+    """Counts with repetitions. The first document is empty, the second is a single word."""
     rng = np.random.default_rng(seed)
     counts = rng.poisson(0.7, (num_docs, NUM_WORDS)) * rng.integers(1, 6, (num_docs, NUM_WORDS))
     counts[0], counts[1] = 0, np.eye(NUM_WORDS, dtype=int)[0] * 7
@@ -78,7 +78,7 @@ def test_the_program_has_the_dirichlet_multinomial_density(device, kind) -> None
     np.testing.assert_allclose(found.detach().cpu().numpy(), expected, rtol=1e-9)
     assert "words.log_concentration" in trace.nodes
 
-    # What SVI follows in log a is the slope of the same.
+    # SVI's gradient in log a is the derivative of this density.
     model.zero_grad()
     found.sum().backward()
     step = 1e-5
@@ -143,7 +143,7 @@ def test_words_outside_all_topics_count_as_single_tokens(dtype) -> None:
     words = DirichletMultinomial(dtype=dtype)
     least = torch.full((batch.nnz,), probability_floor(dtype), dtype=dtype)
     found = words.statistics(least, batch)["log_concentration"]
-    # One token each came from the topics, whatever the concentration.
+    # One token of each word came from the topics, for any concentration.
     a, lengths = words.concentration.detach(), batch.lengths.double()
     slope = batch.nnz - (a * ((a + lengths).digamma() - a.digamma())).sum()
     line = slope + found[0] * words.log_concentration.detach()
@@ -171,7 +171,7 @@ def test_documents_of_at_most_one_token_do_not_change_the_concentration() -> Non
 
 
 def statistics_of(words: DirichletMultinomial, counts: np.ndarray) -> dict[str, Tensor]:
-    """Statistics of documents whose words are all as probable as each other."""
+    """Statistics of documents with equally probable words."""
     batch = make_batch(counts)
     probability = torch.full((batch.nnz,), 1.0 / NUM_WORDS, dtype=torch.float64)
     return words.statistics(probability, batch)
@@ -279,7 +279,7 @@ def test_documents_converge_with_their_surrogate_counts(device) -> None:
     error = (few.mean - exact.mean).abs().amax(-1)
     assert bool(few.converged[0])
     assert bool((error[~few.converged] > 1e-3).all())
-    # The solver was done with these documents, and their surrogate counts still changed.
+    # The solver had converged for these documents, but their surrogate counts still changed.
     assert bool((~few.converged & (few.iterations < 3)).any())
 
 
@@ -288,7 +288,7 @@ def test_iterations_are_summed_over_all_rounds(device) -> None:
     guide = make_guide("taylor", model)
     first = guide.posterior(batch)
     again = guide.posterior(batch, first.warm_start)
-    assert bool((again.iterations == 2).all())  # a round, and the last one
+    assert bool((again.iterations == 2).all())  # one round, and the last round
     assert bool((first.iterations > 2).all())
 
 
@@ -304,7 +304,7 @@ def test_modes_maximise_the_density(device, kind) -> None:
     independent = model.bind(batch)
     object.__setattr__(independent, "words", INDEPENDENT)
     other = independent.likelihood_gradient(z) + independent.prior_gradient(z)
-    assert float(other.abs().max()) > 0.1  # the words' repetitions count
+    assert float(other.abs().max()) > 0.1  # repetitions of words count
 
 
 def test_modes_under_a_dirichlet_prior_maximise_the_density(device) -> None:
@@ -329,7 +329,7 @@ def test_drawn_words_repeat_at_the_expected_rate() -> None:
     same = float((TOPICS[0] ** 2).sum())
     expected = (1 + A * same) / (1 + A)
     assert pairs == pytest.approx(expected, abs=4 * math.sqrt(expected * (1 - expected) / 20_000))
-    # Token by token: the third is a copy of either, or of none.
+    # Token by token: the third token copies the first, the second, or neither.
     corpus, _ = model.generate([3] * 20_000, seed=1)
     triples = float((corpus.counts == 3).sum()) / len(corpus)
     p = TOPICS[0]
@@ -353,7 +353,7 @@ def test_fits_recover_the_concentration(generated, engine) -> None:
     else:
         guide = make_guide(engine, model)
         VariationalEM(model, guide, tolerance=1e-4, progress=False).fit(generated)
-    # Approximate posteriors take some of the topics' variation for repetitions.
+    # Approximate posteriors attribute some variation of the topics to repetitions.
     assert 0.7 * 25.0 < model.words.cache_weight < 1.3 * 25.0
 
 
@@ -447,7 +447,7 @@ def test_a_batch_is_solved_again_after_the_concentration_changes(device, monkeyp
     for _ in range(3):
         guide(batch)
     assert len(solved) == 1
-    # Neither another value nor a handler's is taken for the old one.
+    # A new value, and a value from a handler, each need a new solution.
     at(model, 5.0)
     guide(batch)
     assert len(solved) == 2
@@ -570,7 +570,7 @@ def test_proposals_account_for_repetitions() -> None:
     annealed = lntm.evaluation.log_likelihood(model, corpus, "ais", seed=1)
     error = (drawn.standard_error.square() + annealed.standard_error.square()).sqrt()
     assert bool(((drawn.log_likelihood - annealed.log_likelihood).abs() <= 4 * error + 1e-9).all())
-    # 423 of 1,000; 282 where all tokens count as draws from the topics.
+    # 423 of 1,000; 282 if all tokens count as draws from the topics.
     assert drawn.effective_sample_size is not None
     assert float(drawn.effective_sample_size.mean()) > 350.0
 

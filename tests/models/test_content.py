@@ -47,7 +47,7 @@ def topics_of(penalty: float = 2.0, smoothing: float = 0.1, groups: Groups = GRO
 
 
 def make(corpus: Corpus, prevalence: str | None = None, **settings: Any) -> TopicModel:
-    """A model whose groups differ."""
+    """A model with differences between groups."""
     settings = {"content": "party", "dtype": "float64", **settings}
     model = lntm.models.stm(NUM_TOPICS, corpus, prevalence, **settings)
     generator = torch.Generator().manual_seed(1)
@@ -122,7 +122,7 @@ def test_the_m_step_matches_scipys_maximum(penalty) -> None:
         options={"maxiter": 20000, "maxfun": 40000, "ftol": 1e-15, "gtol": 1e-8, "maxcor": 30},
     )
     topics = topics_of(penalty, smoothing)
-    # Where between the groups a shared topic lies the counts leave nearly open: that takes long.
+    # The counts barely determine the position of a shared topic between the groups: slow.
     for _ in range(8000):
         topics.m_step(in_columns(counts))
     found = (counts * np.log(by_hand(topics))).sum() + float(topics.log_prior().detach())
@@ -279,7 +279,7 @@ def test_the_dispersion_uses_the_topics_of_the_documents_groups(corpus, device) 
         guide = lntm.guides.TaylorGuide(model)
         return lntm.evaluation.residual_dispersion(model, guide, corpus).value
 
-    # Deviations that are 0 are no parameters.
+    # Deviations of 0 are not counted as parameters.
     assert dispersion(model) == pytest.approx(dispersion(plain), rel=1e-6)
 
 
@@ -319,7 +319,7 @@ def test_generated_documents_have_words_of_their_group(corpus, device) -> None:
     for g in range(3):
         counts = np.asarray(drawn.to_scipy()[groups == g].sum(0)).ravel()
         expected = 200 * words[groups == g].sum(0)
-        # A chi-square statistic of 11 degrees of freedom is above 45 in 5 of a million cases.
+        # A chi-square statistic of 11 degrees of freedom exceeds 45 in 5 of a million runs.
         assert ((counts - expected) ** 2 / expected).sum() < 45
     with pytest.raises(ConfigError, match="from 0 to 2"):
         model.generate([5, 5], covariates={"content": [0, -1]})
@@ -388,7 +388,7 @@ def test_whole_numbers_and_truth_values_make_groups(corpus) -> None:
 
 @pytest.mark.slow
 def test_fits_recover_the_deviations_of_groups(device) -> None:
-    """Two groups, of which one has two other words in one of two topics."""
+    """In one of two topics, the second group has two different words."""
     rng = np.random.default_rng(0)
     topics = np.full((2, 2, 20), 0.01)
     topics[:, 0, :6] = topics[:, 1, 10:16] = 1.0

@@ -1,4 +1,4 @@
-"""The correlated topic model: one density however it is asked for, and closed-form M-steps."""
+"""The correlated topic model: one density from all interfaces, and closed-form M-steps."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ DTYPES = [torch.float32, torch.float64]
 
 @pytest.mark.parametrize("anchored", [False, True])
 def test_the_priors_of_the_parameters_are_dirichlet_and_inverse_wishart(anchored) -> None:
-    """Up to a constant, so between two settings of the parameters."""
+    """The density is known up to a constant, so two settings of the parameters are compared."""
     options = {"topic_smoothing": 0.3, "pseudo_documents": 11.0, "pseudo_variance": 0.7}
     settings = [random_problem(anchored=anchored, seed=s) for s in (1, 2)]
     dim = len(settings[0].loc)
     values, expected = [], []
     for problem in settings:
         values.append(problem.model(**options).log_prior().item())
-        # Differences to the last of independent components share its variance.
+        # Differences between independent components and the last share the variance of the last.
         wishart = stats.invwishart(11.0 - dim - 1, 11.0 * 0.7 * (np.eye(dim) + anchored))
         topics = [stats.dirichlet(np.full(15, 1.3)).logpdf(row) for row in problem.topics]
         expected.append(wishart.logpdf(problem.covariance) + sum(topics))

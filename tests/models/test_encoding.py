@@ -1,4 +1,4 @@
-"""What a model derives of a corpus's columns: derived once, carried along, and its own."""
+"""Arrays that a model encodes from a corpus's columns: computed once, and carried along."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_model_with_array_covariates_ignores_encoded_arrays(corpus, model) -> 
     back = plain.encode(encoded)
     assert back.batch().covariates["prevalence"].tolist() == given.covariates["prevalence"].tolist()
     assert plain.encode(given) is given
-    # A model made from an encoded corpus is made of the arrays that the user gave.
+    # A model made from an encoded corpus uses the arrays of the user.
     assert lntm.models.stm(3, encoded).prior.covariates == plain.prior.covariates
 
 
@@ -134,7 +134,7 @@ def test_generated_documents_keep_their_covariates(corpus) -> None:
     assert drawn.batch(dtype=torch.float64).covariates["prevalence"].tolist() == x.tolist()
     with pytest.raises(CorpusError, match="has 1 columns; the model was made for 2"):
         model.encode(drawn.with_covariates({"prevalence": x[:, :1]}))
-    # Columns come before an array.
+    # Columns have precedence over an array.
     named = drawn.with_metadata({"party": ["Left"] * 6, "age": range(20, 26)})
     assert model.encode(named).encodings["prevalence"][:, 1].tolist() == list(range(20, 26))
 

@@ -52,7 +52,7 @@ def test_draws_have_the_prior_distribution(device, source) -> None:
 @SOURCES
 @pytest.mark.parametrize("weight", [0.0, 9.0])
 def test_the_m_step_maximises_the_penalised_expected_log_density(source, weight) -> None:
-    """*eqs 15–17*, with the middle term they leave out, against a numerical maximiser."""
+    """*eqs 15–17*, with their missing middle term, against a numerical maximiser."""
     num_docs, num_topics, num_sources = 7, 3, 2
     model = iftm(
         num_topics, 4, num_sources, source=source, dtype="float64",
@@ -89,7 +89,7 @@ def test_the_m_step_maximises_the_penalised_expected_log_density(source, weight)
     found = np.concatenate([mixing.ravel(), loc, np.log(precision)])
     np.testing.assert_allclose(found, best.x, atol=2e-5)
     assert loss(found) <= best.fun + 1e-9
-    # What is maximised is what log_prior says, up to a constant.
+    # The M-step's penalty is log_prior, up to a constant.
     before = model.prior.log_prior().item()
     with torch.no_grad():
         model.prior.mixing.mul_(2.0)
@@ -98,7 +98,7 @@ def test_the_m_step_maximises_the_penalised_expected_log_density(source, weight)
 
 
 def test_moments_of_eta_determine_moments_of_gaussian_sources() -> None:
-    """Monte Carlo over eta, then the exact conditional of the sources given each."""
+    """Monte Carlo over eta, then the exact conditional of the sources given each eta."""
     model = make_model(family("gaussian"))
     other = make_model(family("gaussian"))
     loc, mixing, precision = arrays(model)
@@ -163,7 +163,7 @@ def test_a_start_matches_the_moments_of_its_proportions(source) -> None:
     centred -= centred.mean(1, keepdims=True)
     np.testing.assert_allclose(latent.numpy(), centred)
     np.testing.assert_allclose(model.prior.loc.tolist(), centred.mean(0), atol=1e-12)
-    # The noise takes 0.1 more than is there.
+    # The start adds 0.1 to the variance of the noise.
     expected = np.cov(centred.T, bias=True)
     np.testing.assert_allclose(
         np.diag(model.prior.covariance.detach().numpy()), np.diag(expected) + 0.1, rtol=0.05

@@ -1,4 +1,4 @@
-"""The generative aspect model: its density, its M-step, and what it refuses."""
+"""The generative aspect model: its density, its M-step, and refused arguments."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def arrays(model: TopicModel) -> tuple[np.ndarray, ...]:
 
 
 def test_the_priors_of_the_parameters_are_normal_and_inverse_gamma() -> None:
-    """Up to a constant, so between two settings of the parameters."""
+    """The density is known up to a constant, so two settings of the parameters are compared."""
     values, expected = [], []
     for seed in (1, 2):
         model = make_model("lntm", seed, topic_scale=2.5, pseudo_documents=7, pseudo_variance=0.6)
@@ -168,11 +168,11 @@ def test_the_m_step_of_the_topics_is_the_maximiser(scale: float, device: torch.d
     for row, best in zip(COUNTS, found, strict=True):
         start = np.zeros(6)
         result = optimize.minimize(lambda b, n: -log_joint(b, n, scale), start, (row,), tol=1e-12)
-        # The optimiser is the less exact of the two: it may not do better by more than rounding.
+        # The optimiser is less exact than the M-step: it may exceed it by rounding errors only.
         assert log_joint(best, row, scale) >= -result.fun - 1e-9 * max(1.0, abs(result.fun))
         if row.sum() < 1e4 and scale < 1000:
             np.testing.assert_allclose(best, result.x, rtol=2e-3, atol=2e-3)
-    # From its own result and from another start it ends in the same place.
+    # The M-step reaches the same maximum from its own result and from another start.
     topics.m_step(counts)
     np.testing.assert_allclose(topics.logits.detach().cpu().mT, found, rtol=1e-9, atol=1e-12)
 
@@ -247,7 +247,7 @@ def test_stock_nuts_draws_topics_and_documents_together() -> None:
     assert bool(((draws[0].mean(0) - torch.tensor(moments)).abs() < 5 * error).all())
 
 
-# -- what cannot be ------------------------------------------------------------------------------
+# -- refused arguments ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_a_covariance_must_be_diagonal() -> None:
 @pytest.mark.parametrize("scale", [0.1, 10.0, 1e3, 1e6])
 @pytest.mark.parametrize("total", [1e-12, 1.0, 1e3, 1e9])
 def test_the_m_step_stays_finite_from_any_start(dtype: str, scale: float, total: float) -> None:
-    """Also from topics with words of probability zero, whose logits are hundreds apart."""
+    """This includes topics with words of probability zero, and logits that differ by hundreds."""
     topics = lntm(3, 20, topic_scale=scale, dtype=dtype).topics
     topics.set_(torch.eye(3).repeat(1, 7)[:, :20])
     counts = torch.zeros(3, 20, dtype=torch.float64)
@@ -290,7 +290,7 @@ def test_the_m_step_stays_finite_from_any_start(dtype: str, scale: float, total:
     assert bool(torch.isfinite(topics.logits).all())
     topics.gradient_(counts)
     gradient = topics.logits.grad.double().norm(dim=0)
-    # Relative to the prior's pull at the maximum, which the counts' balances.
+    # Relative to the gradient of the log prior, which balances the gradient of the counts.
     pull = (topics.logits.double() / scale**2).norm(dim=0)
     resolution = 1e-2 if dtype == "float32" else 1e-6
     assert bool((gradient <= resolution * (pull + counts.sum(1)) + 1e-30).all())

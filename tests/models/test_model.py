@@ -1,4 +1,4 @@
-"""The one Pyro program: its sites' densities against SciPy's, and corpora drawn from it."""
+"""The Pyro program: densities of its sites against SciPy's, and generated corpora."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def reference(model: TopicModel, values: dict[str, np.ndarray]) -> np.ndarray:
     prior: Any = model.prior
     if "theta" in values:
         alpha = array(prior.concentration)
-        # Without the last proportion: those of float32 do not add up to 1 for SciPy.
+        # Without the last proportion: SciPy's check of the sum is too strict for float32.
         return np.array([stats.dirichlet.logpdf(theta[:-1], alpha) for theta in values["theta"]])
     loc, eta = array(prior.loc), values["eta"]
     if "source" not in values:
@@ -74,7 +74,7 @@ def test_the_programs_densities_match_scipy(family, dtype, device) -> None:
     ]
     found = trace.nodes["counts"]["unscaled_log_prob"]
     np.testing.assert_allclose(array(found), words, rtol=tolerance, atol=tolerance)
-    # A batch of 3 from a corpus of 30 counts tenfold, the parameters' priors once.
+    # A batch of 3 documents from a corpus of 30 counts 10 times, the priors of parameters once.
     for site in (*values, "counts"):
         node = trace.nodes[site]
         torch.testing.assert_close(node["log_prob"], 10 * node["unscaled_log_prob"])
@@ -96,7 +96,7 @@ def test_generated_corpora_have_the_lengths_and_seed_asked_for(device) -> None:
     assert corpus.lengths.tolist() == lengths
     assert corpus.vocabulary == model.vocabulary
     assert corpus.fingerprint() == again.fingerprint() != other.fingerprint()
-    # The lengths of a corpus will do, which are an array that cannot be written to.
+    # The read-only lengths of a corpus are accepted.
     assert model.generate(corpus.lengths, seed=4)[0].fingerprint() == corpus.fingerprint()
     assert torch.equal(eta, eta_again)
 

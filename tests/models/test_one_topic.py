@@ -1,4 +1,4 @@
-"""Models of one topic are the unigram model, whatever their prior."""
+"""Models of one topic are the unigram model, under any prior."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def test_every_guide_fits_a_single_topic(name):
 @pytest.mark.parametrize("name", MODELS)
 def test_a_single_topic_has_the_unigram_likelihood(name):
     options = {"num_topics": 1, "dtype": "float64", "progress": False, "max_epochs": 2}
-    # Words of several mini-batches would weigh the more the later they come.
+    # With several mini-batches, later words would have more weight.
     options |= {"topic_update": "exact", "batch_size": len(CORPUS)}
     model, _, engine = Recipe(name, "hmc").make(4, options=options)
     engine.fit(CORPUS)
     shares = CORPUS.word_totals / CORPUS.num_tokens
-    # Smoothing, or the prior of normal logits, moves the topic a little from the words' shares.
+    # Smoothing, or the prior of normal logits, moves the topic slightly away from the shares.
     np.testing.assert_allclose(model.topics.probs[0].detach(), shares, atol=1e-3)
     expected = shares @ model.topics.probs[0].detach().log().numpy()
     for method, few in (("importance", {"num_samples": 25}), ("ais", {"num_temperatures": 3})):

@@ -57,7 +57,7 @@ each_way = pytest.mark.parametrize("parallel", [False, True])
 
 @pytest.fixture(autouse=True)
 def _pyro() -> Any:
-    """A seed, and none of the autoguides' parameters left over."""
+    """A seed, and an empty parameter store."""
     pyro.clear_param_store()
     pyro.set_rng_seed(0)
     yield
@@ -95,7 +95,7 @@ def test_the_program_runs_at_substituted_parameters(family: str) -> None:
 
 @pytest.mark.slow
 def test_lift_puts_a_prior_on_a_parameter() -> None:
-    """Posterior draws of the mean under a prior that leaves it no choice."""
+    """Posterior draws of the mean under a prior with almost no variance."""
     model = make_model("ctm").float()
     batch = make_batch(model)
     prior = dist.Normal(torch.full((4,), 7.0), 1e-3).to_event(1)
@@ -199,7 +199,7 @@ def test_a_replaced_parameter_gets_the_gradient() -> None:
     program = poutine.substitute(poutine.condition(model, eta), {"prior.loc": loc})
     (got,) = torch.autograd.grad(log_joint(program, batch), loc)
     covariance = model.prior.covariance.detach()
-    # Of Normal(0 | loc, Σ) three times: −3 Σ⁻¹ loc.
+    # Gradient of three times log Normal(0 | loc, Σ): −3 Σ⁻¹ loc.
     torch.testing.assert_close(got, -3 * torch.linalg.solve(covariance, loc.detach()))
 
 
@@ -227,7 +227,7 @@ def test_a_model_that_pyro_ran_is_freed() -> None:
 
 
 def test_optimiser_state_transfers_to_another_model(tmp_path) -> None:
-    """Settings by name, state saved, and loaded for a copy: both go on alike."""
+    """Settings by name; saved state is loaded for a copy, and both continue alike."""
 
     def settings(name: str) -> dict[str, float]:
         return {"lr": 0.3 if name == "prior.loc" else 0.01}
@@ -280,7 +280,7 @@ def test_a_model_works_within_a_pyro_module(family: str) -> None:
     prior = dist.Normal(parameter.detach().clone(), 0.1).to_event(parameter.dim())
     setattr(model.prior, name, PyroSample(prior))
     trace = poutine.trace(model).get_trace(batch)
-    # One for all documents.
+    # A single factor for all documents.
     assert trace.nodes[f"prior.{name}"]["value"].shape == prior.event_shape
     mcmc = MCMC(NUTS(model), num_samples=3, warmup_steps=3, disable_progbar=True)
     mcmc.run(batch)
@@ -324,7 +324,7 @@ def test_an_autoguide_with_the_models_plate_trains_the_documents_of_the_batch() 
             svi.step(batch)
     got = model.theta(guide.median()["eta"])
     expected = make_guide(model, "ctm").posterior(corpus.batch(dtype=model.dtype)).theta_mode()
-    # Of other documents' rows the correlation is that of documents with one another, 0.2.
+    # Rows of different documents have the correlation between documents, 0.2.
     both = torch.stack([got.flatten(), expected.flatten()])
     assert torch.corrcoef(both)[0, 1] > 0.9
 
@@ -383,7 +383,7 @@ def test_weighed_predictive_returns_log_densities_of_model_and_guide(
     model = make_model(family)
     batch = make_batch(model)
     guide = make_guide(model, family)
-    # It goes on from where it left the documents: only a converged posterior stays the same.
+    # The guide continues from its last solution: only a converged posterior stays the same.
     guide.tolerance, guide.max_iterations = 1e-10, 1000
     result = WeighedPredictive(model, guide=guide, num_samples=6, parallel=parallel)(batch)
     names = model.prior.space(batch).sites
@@ -555,7 +555,7 @@ def test_an_svi_step_allocates_no_large_tensor(
     assert largest.size < 0.7 * 8 * forbidden
 
 
-# Masks, precision, and what is refused
+# Masks, precision, and refused arguments
 
 
 def test_a_mask_excludes_documents_and_counts_priors_once() -> None:
@@ -686,7 +686,7 @@ def test_a_batch_is_converted_to_the_models_precision_once() -> None:
 def test_a_data_loader_over_positions_makes_batches(device: torch.device) -> None:
     model = make_model("ctm")
     batch = make_batch(model)
-    # The pretend device is none of the accelerators that a loader looks for.
+    # A data loader does not recognise the pretend device as an accelerator.
     pinned = torch.accelerator.is_available()
     loader = torch.utils.data.DataLoader(
         range(3),  # type: ignore[arg-type]

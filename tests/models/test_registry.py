@@ -1,4 +1,4 @@
-"""Constructors of models by name, and what a model remembers of its own."""
+"""Constructors of models by name, and the record of a model's construction."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch_lntm.models import CONSTRUCTORS, construct, find_constructor, registe
 
 @pytest.fixture(autouse=True)
 def own_names():
-    """Names registered in a test are forgotten after it."""
+    """Names registered in a test are removed after it."""
     before = dict(CONSTRUCTORS)
     yield
     CONSTRUCTORS.clear()
@@ -24,7 +24,7 @@ def own_names():
 
 
 def make(num_topics, num_words, *, knob=1.0, dtype=torch.float32, vocabulary=None, **more):
-    """A model of one's own."""
+    """A user model."""
     return lntm.models.ctm(num_topics, num_words, dtype=dtype, vocabulary=vocabulary)
 
 
@@ -70,7 +70,7 @@ def test_a_user_constructor_may_wrap_a_library_constructor():
     expected = {"num_topics": 3, "num_words": 5, "knob": 2.5, "dtype": "float32", "colour": "red"}
     assert model.config == expected
     assert make(3, 5).name == "ctm"
-    # None is a value of its own, unless it is the default.
+    # None is recorded, unless it is the default.
     assert own(3, 5, knob=None, vocabulary=None).config == {
         "num_topics": 3,
         "num_words": 5,
@@ -85,7 +85,7 @@ def test_register_works_as_a_decorator_and_replaces_earlier_registrations():
         return make(num_topics, num_words)
 
     assert CONSTRUCTORS["mine"] is mine
-    again = register("mine", make)  # as when a cell of a notebook runs twice
+    again = register("mine", make)  # as if a cell of a notebook ran twice
     assert CONSTRUCTORS["mine"] is again
 
 

@@ -42,7 +42,7 @@ def corpus() -> Corpus:
 
 
 def make(corpus: Corpus, formula: str = FORMULA, **settings: Any) -> TopicModel:
-    """A model with slopes that are not zero."""
+    """A model with nonzero slopes."""
     model = lntm.models.stm(NUM_TOPICS, corpus, formula, **{"dtype": "float64", **settings})
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -51,7 +51,7 @@ def make(corpus: Corpus, formula: str = FORMULA, **settings: Any) -> TopicModel:
 
 
 def draws_of(prior: StructuralPrior, corpus: Corpus) -> tuple[dict[str, torch.Tensor], Any]:
-    """Statistics of arbitrary latent variables of all documents, and these."""
+    """Statistics of random latent variables of all documents, and the variables."""
     batch = prior.encode(corpus).batch(dtype=torch.float64)
     eta = torch.randn(
         NUM_DOCS, prior.latent_dim, dtype=torch.float64, generator=torch.Generator().manual_seed(3)
@@ -147,7 +147,7 @@ def test_coefficients_are_in_the_units_of_the_columns(corpus) -> None:
 def log_evidence(u: np.ndarray, eta: np.ndarray, covariance: np.ndarray, penalty: float) -> float:
     """Log density of eta's contrasts between documents, the slopes integrated out."""
     num_docs = len(u)
-    # An orthonormal basis of what a flat intercept leaves.
+    # An orthonormal basis of the contrasts orthogonal to a flat intercept.
     basis = np.linalg.svd(np.eye(num_docs) - 1 / num_docs)[0][:, : num_docs - 1].T
     rows = basis @ (np.eye(num_docs) + u @ u.T / penalty) @ basis.T
     m = basis @ eta
@@ -351,7 +351,7 @@ def test_engines_and_evaluators_encode_the_corpus(corpus, tmp_path) -> None:
         corpus, checkpoint=tmp_path / "fit.ckpt", checkpoint_seconds=0
     )
     assert all(math.isfinite(record["objective"]) for record in result.history)
-    # A second fit of the same model goes on from the first's checkpoint.
+    # A second fit of the same model continues from the checkpoint of the first.
     again = VariationalEM(model, guide, max_iterations=2, progress=False).fit(
         corpus, checkpoint=tmp_path / "fit.ckpt", checkpoint_seconds=0
     )
@@ -410,7 +410,7 @@ def test_fits_recover_the_slopes() -> None:
     VariationalEM(model, guide, start="model", max_iterations=15, progress=False).fit(made)
     found = model.prior.coefficients[1:] * torch.tensor([[10.0], [1.0]])
     found = found - found.mean(1, keepdim=True)
-    # Regression on 500 documents has errors of about 0.05 a slope; nothing learned has 1.
+    # Regression on 500 documents has errors of about 0.05 per slope; slopes of 0 have errors of 1.
     assert float((found - slopes).abs().max()) < 0.25
 
 

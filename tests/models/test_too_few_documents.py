@@ -1,4 +1,4 @@
-"""Priors without a prior of their own say so where the documents are too few for them."""
+"""Too few documents for a prior without pseudo-documents are reported."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_one_document_without_pseudo_documents_is_refused(model, sums, what):
 def test_a_failed_m_step_on_a_gpu_leaves_parameters_that_fits_report(
     make, accelerator, monkeypatch
 ):
-    """Where it is not, since the sums are no sums or no numbers, parameters are no numbers."""
+    """The sums are impossible or NaN, so the covariance is undetermined: parameters become NaN."""
     for value in (-1e9, torch.nan):
         model = make(3, 5).to(accelerator)
         outer = torch.full((3, 3), value, dtype=torch.float64, device=accelerator)
@@ -56,7 +56,7 @@ def test_a_failed_m_step_on_a_gpu_leaves_parameters_that_fits_report(
             model.check_parameters()
     cholesky_ex = torch.linalg.cholesky_ex
     with monkeypatch.context() as patch:
-        # A library may leave anything where a factorisation failed.
+        # A library may return any numbers from a failed factorisation.
         patch.setattr(
             torch.linalg, "cholesky_ex", lambda x: (torch.eye(3).to(x), cholesky_ex(x).info)
         )

@@ -27,7 +27,7 @@ def test_topics_are_sorted_by_share_and_list_correlated_topics():
 
 
 def make_unequal():
-    """All topics are opposed, each pair more or less than the others."""
+    """All pairs of topics have different negative correlations."""
     return make_model(covariance=torch.tensor([1.0, 0.5, 0.1]).diag())
 
 

@@ -23,7 +23,7 @@ NUM_TOPICS, NUM_WORDS = 2, 500_000
 def make_topics(
     cls: type[DirichletTopics], device: torch.device, num_words: int = NUM_WORDS
 ) -> DirichletTopics:
-    """Topics of counts that are mostly zero, as those of a large vocabulary are."""
+    """Topics from counts that are mostly zero, as in a large vocabulary."""
     counts = np.random.default_rng(0).poisson(0.01, (NUM_TOPICS, num_words)) + 0.01
     return cls(NUM_TOPICS, num_words, probs=torch.from_numpy(counts)).to(device)
 
@@ -68,8 +68,8 @@ def test_held_out_scores_agree_in_single_and_double_precision(device) -> None:
         ]
         for model in (single.to(device), double.to(device))
     ]
-    # Nats per token. Topics that are normalised in float32 only put both off by a hundred times
-    # that.
+    # In nats per token. Topics normalised in float32 would change both numbers by 100 times this
+    # tolerance.
     np.testing.assert_allclose(*scores, atol=1e-5)
 
 
@@ -87,7 +87,7 @@ def test_the_log_prior_of_a_large_vocabulary_is_accurate(device) -> None:
     expected = (
         topics.smoothing * log_softmax(topics.logits.detach().cpu().double().numpy(), 0).sum()
     )
-    # An error of 1e-7, float32's, in the normaliser of each topic counts half a million times.
+    # A rounding error of 1e-7 in the normaliser of each topic counts 500,000 times.
     error = 1e-7 * topics.smoothing * NUM_TOPICS * NUM_WORDS
     assert math.isclose(topics.log_prior().item(), expected, abs_tol=error)
 

@@ -1,4 +1,4 @@
-"""Likelihoods of words: what their constructors refuse."""
+"""Likelihoods of words: refused arguments, single tokens, and bound densities."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_a_concentration_must_be_a_positive_number(number) -> None:
 
 
 class Repeats(DirichletMultinomial):
-    """Repeated words, whose likelihood of single tokens is the generic one."""
+    """Repeated words with the default likelihood of single tokens."""
 
     for_single_tokens = CountLikelihood.for_single_tokens
 

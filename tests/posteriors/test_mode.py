@@ -1,4 +1,4 @@
-"""Modes without covariances, and moments with the covariances of some documents."""
+"""Modes without covariances, and moments with covariances from a sample of documents."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_samples_over_all_documents_average_to_the_moments(name, device) -> None
     covariance, objective = 0.0, 0.0
     for turn in range(2):
         rows = torch.arange(turn, batch.num_docs, 2, device=device)
-        # From the prior mean, as the others: documents converge on their own.
+        # From the prior mean, as for all documents: each converges independently.
         moments = SampledMoments(modes, 2.0)
         for part in rows.split(2):
             moments.add(guide.posterior(batch.select(part)), part)
