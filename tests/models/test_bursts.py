@@ -539,9 +539,9 @@ def test_estimators_accept_bursty(generated) -> None:
 def test_reports_name_the_likelihood(generated) -> None:
     model = make("ctm", a=25.0)
     page = render_page(make_guide(None, model), generated[:40])
-    assert "after 25 words of a document, the next one repeats an earlier one" in page
+    assert "After 25 words of a document, the next word repeats an earlier word" in page
     page = render_page(make_guide(None, at(model, 0.314)), generated[:40])
-    assert "after 0.31 words of a document" in page
+    assert "After 0.31 words of a document" in page
     at(model, 25.0)
     assert "Accounting for burstiness in topic models" in page
     plain = lntm.models.ctm(3, NUM_WORDS)
