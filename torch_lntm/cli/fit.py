@@ -409,10 +409,10 @@ class Fit(ChoosesWords, OnDocuments):
         path = UnfinishedRun.find(Path("runs"), f"{name}-", fixed)
         if path is None:
             first = path = Path("runs", f"{name}-{time.strftime('%Y%m%d-%H%M%S')}")
-            others = 1
+            number = 1
             while path.exists() or partial_folder(path).exists():
-                others += 1
-                path = first.with_name(f"{first.name}-{others}")
+                number += 1
+                path = first.with_name(f"{first.name}-{number}")
         return path
 
     def _save(

@@ -206,13 +206,13 @@ def _import_plugin_of(arguments: Sequence[str]) -> list[str]:
     """
     parser = Parser(prog="torch-lntm", add_help=False, allow_abbrev=False)
     parser.add_argument("--plugin")
-    options, others = parser.parse_known_args(arguments)
+    options, remaining = parser.parse_known_args(arguments)
     if options.plugin is None:
         return list(arguments)
     _import_plugin(options.plugin)
-    if not others or others[0].startswith("-"):
-        return others  # help or version
-    return [others[0], "--plugin", options.plugin, *others[1:]]
+    if not remaining or remaining[0].startswith("-"):
+        return remaining  # help or version
+    return [remaining[0], "--plugin", options.plugin, *remaining[1:]]
 
 
 def _import_plugin(plugin: str) -> None:

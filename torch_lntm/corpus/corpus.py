@@ -40,8 +40,9 @@ from torch_lntm.files import as_lines, atomic_write
 class Corpus(Documents):
     """Word counts of ``num_docs`` documents, with a vocabulary, metadata and covariates.
 
-    A corpus is immutable. The constructors are ``from_matrix``, ``from_texts`` and
-    ``read_corpus``. They check their input. The attributes are listed at ``Documents``.
+    A corpus is immutable. The constructors are ``from_texts``, ``from_frame``,
+    ``from_records``, ``from_matrix`` and the function ``read_corpus``. They check their input. The
+    attributes are listed at ``Documents``.
 
     Example:
         >>> corpus
@@ -89,7 +90,7 @@ class Corpus(Documents):
             metadata: Further columns: a mapping of names to ``num_docs`` values each, or a data
                 frame of pandas, Polars or Arrow with a row for each document in order. The index
                 of a data frame is ignored.
-            allow_empty: Accept a matrix of zeros, such as documents of unknown words only.
+            allow_empty: Accept a matrix of zeros. New documents can consist of unknown words only.
 
         Returns:
             The corpus. Rows of zeros are kept as empty documents.
@@ -143,8 +144,8 @@ class Corpus(Documents):
             labels: One label per document. They become the column ``label`` of the metadata.
             name: Name of the corpus for messages and reports.
             metadata: As for ``from_matrix``.
-            vectorizer: A fitted ``CountVectorizer``. Its ``transform`` counts the words.
-                Excludes ``vocabulary`` and the options below.
+            vectorizer: A fitted ``CountVectorizer``. Its ``transform`` counts the words. It
+                replaces ``vocabulary`` and the options below.
             stop_words: Words to leave out. ``"english"`` is scikit-learn's list of 318 English
                 words. A list may be in any language. ``None`` and ``"none"`` keep all words.
                 Defaults to ``"auto"``: the English words if they make up at least a tenth of the
@@ -454,8 +455,8 @@ class Corpus(Documents):
 
         Args:
             observed_fraction: Share of each document's tokens to observe, rounded to whole tokens.
-                Documents of two or more tokens have a token in each part. A single token is
-                observed.
+                Documents of two or more tokens have a token in each part. The only token of
+                a document is observed.
             seed: Seed of the random numbers. Equal seeds give equal parts.
 
         Returns:

@@ -132,7 +132,7 @@ def read_text_pieces(
         FileError: See ``read_pieces``. The bytes are invalid in ``encoding``.
     """
     decoder = _decoder(path, encoding)
-    start, lines, first, held = b"", 0, True, ""
+    start, lines, first, last_return = b"", 0, True, ""
     old_mac: bool | None = None
     for piece in itertools.chain(read_pieces(path, max_bytes), [b""]):
         start = start or piece[:2]
@@ -149,13 +149,13 @@ def read_text_pieces(
                     f"{path}: not {encoding} text (every other character is NUL); pass the file's "
                     "encoding, which may be 'utf-16-le' or 'utf-16-be'"
                 )
-        text = held + text
+        text = last_return + text
         # Only files of old Macs end lines by a carriage return alone. A carriage return at the end
         # of a piece may have its newline in the next piece.
         if old_mac is None and ("\n" in text or "\r" in text[:-1] or not piece):
             old_mac = "\n" not in text
-        held = "\r" if text.endswith("\r") and piece and not old_mac else ""
-        text = text[: len(text) - len(held)]
+        last_return = "\r" if text.endswith("\r") and piece and not old_mac else ""
+        text = text[: len(text) - len(last_return)]
         yield text.replace("\r", "\n") if old_mac else text.replace("\r\n", "\n")
 
 

@@ -86,8 +86,8 @@ def odd_value(values: Iterable[Any]) -> tuple[str, int | None]:
     """
     kinds = [_kind_of_text(str(value)) for value in values]
     frequent = (kind for kind in ("number", "date") if 2 * kinds.count(kind) > len(kinds))
-    most = next(frequent, "text")
-    return most, next((row for row, kind in enumerate(kinds) if kind != most), None)
+    common = next(frequent, "text")
+    return common, next((row for row, kind in enumerate(kinds) if kind != common), None)
 
 
 def shown(value: float, kind: Kind) -> str:

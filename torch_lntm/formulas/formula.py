@@ -206,7 +206,7 @@ class Formula:
                 )
             if self.kinds.get(name) != "text":
                 continue
-            most, odd = odd_value(levels)
+            common_kind, odd = odd_value(levels)
             if len(levels) == num_docs >= MANY_LEVELS:
                 warn(
                     f"formula {self.text!r}: {name} is a different text in every document, such as "
@@ -214,12 +214,12 @@ class Formula:
                     "write dates as in 2004-09-30",
                     CorpusWarning,
                 )
-            elif most != "text" and odd is not None:
+            elif common_kind != "text" and odd is not None:
                 row = columns[name].tolist().index(levels[odd])
                 warn(
-                    f"formula {self.text!r}: {name} holds {most}s, and {levels[odd]!r} in document "
-                    f"{row}. The column is treated as text, with a coefficient for each value; "
-                    "correct the values, or leave these documents out",
+                    f"formula {self.text!r}: {name} holds {common_kind}s, and {levels[odd]!r} in "
+                    f"document {row}. The column is treated as text, with a coefficient for each "
+                    "value; correct the values, or leave these documents out",
                     CorpusWarning,
                 )
 

@@ -77,7 +77,7 @@ def _most_terms(right: str) -> float:
     most (p + c + 1)/(c + 1) terms each. ``*`` and ``/`` also keep the terms of their operands. A
     power is a repeated crossing.
     """
-    most, depth, summand = 1.0, 0, ""
+    bound, depth, summand = 1.0, 0, ""
     for sign in [*right.replace("%in%", ":").replace("**", "^"), "+"]:
         depth += (sign == "(") - (sign == ")")
         if depth > 0 or sign not in "+-":
@@ -87,9 +87,9 @@ def _most_terms(right: str) -> float:
         crossed = power * (1 + sum(map(summand.count, "*/:")))
         added = power * sum(map(summand.count, "+-"))
         logarithm = crossed * math.log(2 * (added + crossed) / crossed)
-        most = max(most, math.exp(min(logarithm, 700.0)))
+        bound = max(bound, math.exp(min(logarithm, 700.0)))
         summand = ""
-    return most
+    return bound
 
 
 def plain_message(error: Exception) -> str:

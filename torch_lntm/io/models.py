@@ -225,8 +225,8 @@ def _check_sizes(folder: Path, settings: dict[str, Any], tensors: dict[str, Tens
             f"{folder / MODEL}: num_topics and num_words are {sizes}; expected whole numbers from 1"
         )
     stored = sum(tensor.numel() for tensor in tensors.values())
-    most = max(LEAST_PROBABILITIES, PROBABILITIES_PER_PARAMETER * stored)
-    if math.prod(sizes) > most:
+    limit = max(LEAST_PROBABILITIES, PROBABILITIES_PER_PARAMETER * stored)
+    if math.prod(sizes) > limit:
         raise ConfigError(
             f"{folder / MODEL}: num_topics and num_words are {sizes}, but {TENSORS} holds {stored} "
             "numbers; expected parameters of all topics and words. Do the files belong together?"

@@ -261,8 +261,8 @@ def open_source(
         raise CorpusError(f"{path}: no such file or folder; check the path")
     format = find_format(path) if format is None else format
     if format not in known_formats():
-        known = ", ".join(known_formats())
-        raise CorpusError(f"{path}: unknown format {format!r}; give one of {known}")
+        formats = ", ".join(known_formats())
+        raise CorpusError(f"{path}: unknown format {format!r}; give one of {formats}")
     is_text = holds_texts(path, format, options.text_field)
     if not is_text and (names := ", ".join(text_options)):
         raise CorpusError(

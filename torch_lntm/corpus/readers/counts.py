@@ -54,10 +54,10 @@ def check_size(
     Raises:
         FileError: A size is out of proportion to the entries and differs from the vocabulary's.
     """
-    most = max(_FREE_SIZE, _SIZE_PER_ENTRY * num_entries)
+    limit = max(_FREE_SIZE, _SIZE_PER_ENTRY * num_entries)
     sizes = (("documents", num_docs, None), ("words", num_words, vocabulary_size))
     for what, size, trusted_size in sizes:
-        if size > most and size != trusted_size:
+        if size > limit and size != trusted_size:
             raise FileError(
                 f"{path}: {size} {what} are out of proportion to its {num_entries} entries; check "
                 "the file" + (", or give its vocabulary" if what == "words" else "")

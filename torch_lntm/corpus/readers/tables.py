@@ -40,17 +40,17 @@ class _Budget:
         path: The file.
         max_bytes: Maximum number of bytes of metadata. Defaults to the bound for unpacking a file
             of this size. The bound also replaces infinity.
-        held: The content stays in memory, so the available memory is a further bound.
+        in_memory: The content stays in memory, so the available memory is a further bound.
     """
 
-    def __init__(self, path: Path, max_bytes: float | None, *, held: bool = True) -> None:
+    def __init__(self, path: Path, max_bytes: float | None, *, in_memory: bool = True) -> None:
         self.path = path
         self.on_disk = path.stat().st_size
         unpacked = unpacked_bytes(self.on_disk)
         self.num_entries = unpacked // 6  # an entry takes many bytes in use
         is_finite = max_bytes not in (None, math.inf)
         self.left = max_bytes if is_finite and max_bytes else unpacked
-        if held:
+        if in_memory:
             self.left = min(self.left, readable_bytes())
 
     def take(self, size: int, what: str) -> None:
@@ -379,7 +379,7 @@ class _Parquet:
             names = [text]
         texts = self.budget
         if max_bytes == math.inf:  # conversion reads the texts twice, in parts
-            texts = _Budget(self.path, max_bytes, held=False)
+            texts = _Budget(self.path, max_bytes, in_memory=False)
         announced = self._check_sizes(self.names[names.index(text)], texts)
         size = announced // max(1, self.file.metadata.num_rows)
         num_rows = max(1, min(_ROWS, _TEXT_BYTES // (size + 1)))
@@ -455,19 +455,19 @@ class _Parquet:
         except (OSError, ValueError, self.arrow.ArrowException) as error:
             raise FileError(f"{self.path}: cannot be read, is it complete? ({error})") from error
 
-    def _texts(self, column: Any, held: bool = True) -> list[Any]:
+    def _texts(self, column: Any, in_memory: bool = True) -> list[Any]:
         """Values of a column. Repeated texts are a single Python object.
 
         Args:
             column: The column.
-            held: Whether the values stay in memory.
+            in_memory: Whether the values stay in memory.
         """
         indices = values = column
         if self.arrow.types.is_dictionary(column.type):
             indices = column.indices
             distinct = indices.unique()
             values = column.dictionary.take(distinct)
-        if held:
+        if in_memory:
             self.budget.take(values.nbytes, "the values")
         if values is column:
             return list(column.to_pylist())

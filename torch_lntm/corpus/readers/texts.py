@@ -286,8 +286,8 @@ class _JsonText:
         if len(rest) > _MOST_CHARACTERS:
             raise self.error(_TOO_LONG)
         more, size = [], 0
-        most = min(len(rest), _MOST_CHARACTERS - len(rest))
-        while size <= most and (piece := next(self._pieces, "")):
+        limit = min(len(rest), _MOST_CHARACTERS - len(rest))
+        while size <= limit and (piece := next(self._pieces, "")):
             more.append(piece)
             size += len(piece)
         self._line += self._held.count("\n", 0, self._at)
@@ -425,8 +425,8 @@ class _Columns:
         self._num_values += len(record)
         _check_fields(self._path, place, self._columns)
         check_proportion(self._path, self._num_values, "values")
-        most = max(_FREE_CELLS, _CELLS_PER_VALUE * self._num_values)
-        if len(self._columns) * num_docs > most:
+        limit = max(_FREE_CELLS, _CELLS_PER_VALUE * self._num_values)
+        if len(self._columns) * num_docs > limit:
             raise FileError(
                 f"{self._path}, {place}: the records have {len(self._columns)} different fields, "
                 "nearly all of them missing in most; put the varying fields into a single field"
