@@ -720,3 +720,19 @@ def test_invalid_models_batches_and_settings_are_refused() -> None:
         quiet(DocumentHMC(model), batch, 1, -1)
     with pytest.raises(ConfigError, match="no chains yet"):
         DocumentHMC(model).sample({})
+
+
+def test_theta_intervals_are_quantiles_of_the_moving_chains() -> None:
+    model = lda(3, 5)
+    draws = torch.distributions.Dirichlet(torch.ones(3, dtype=torch.float64)).sample((2, 101, 4))
+    samples = DocumentSamples.without_rejections(model, {"theta": draws}, torch.arange(4))
+    moved = samples.moved.clone()
+    moved[1, 2] = False  # the second chain of the third document is stuck
+    lower, upper = replace(samples, moved=moved).theta_interval(0.8)
+    theta = samples.theta().double().numpy()
+    expected = np.quantile(theta.reshape(-1, 4, 3), [0.1, 0.9], axis=0)
+    expected[:, 2] = np.quantile(theta[0, :, 2], [0.1, 0.9], axis=0)
+    np.testing.assert_allclose(lower, expected[0], rtol=1e-6)
+    np.testing.assert_allclose(upper, expected[1], rtol=1e-6)
+    with pytest.raises(ConfigError, match="level is 1"):
+        samples.theta_interval(1.0)

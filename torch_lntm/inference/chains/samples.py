@@ -122,6 +122,27 @@ class DocumentSamples:
             raise ConfigError("there is a single draw; a standard deviation needs 2")
         return self._summarise(quantity, lambda draws: draws.flatten(0, 1).std(0))
 
+    def theta_interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
+        """Equal-tailed posterior intervals of the topic proportions.
+
+        Args:
+            level: Posterior probability of each interval, between 0 and 1.
+
+        Returns:
+            ``(lower, upper)``, each ``(num_docs, num_topics)`` float64.
+
+        Raises:
+            ConfigError: ``level`` is not between 0 and 1.
+        """
+        if not 0 < level < 1:
+            raise ConfigError(f"level is {level}; expected a probability between 0 and 1")
+
+        def quantile(q: float) -> Tensor:
+            return self._summarise("theta", lambda draws: draws.flatten(0, 1).quantile(q, dim=0))
+
+        tail = (1.0 - level) / 2.0
+        return quantile(tail), quantile(1.0 - tail)
+
     def rhat(self, quantity: str = "theta") -> Tensor:
         """Split R-hat ``(num_docs, dim)``. It is 1 if the halves of all chains agree.
 
