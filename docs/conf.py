@@ -30,11 +30,23 @@ myst_heading_anchors = 3
 nb_execution_mode = "off"
 
 autodoc_member_order = "bysource"
-autodoc_typehints = "signature"
-autodoc_default_options = {"members": True, "show-inheritance": True}
+# Types stand beside the descriptions of arguments, so that a signature is a line of names.
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented_params"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 100
+# scikit-learn writes the docstrings of its request methods, with references to its own site.
+_REQUESTS = ",".join(f"set_{name}_request" for name in ("fit", "partial_fit", "score", "transform"))
+autodoc_default_options = {
+    "members": True,
+    "show-inheritance": True,
+    "exclude-members": _REQUESTS,
+}
 napoleon_use_ivar = True
 
-# `make links`: resolvers and publishers that answer programs with a refusal, whatever is there.
+# `make links`: resolvers and publishers refuse every program.
 linkcheck_ignore = [r"https?://(dx\.)?doi\.org/", r"https?://(dl\.acm|www\.jstor|academic\.oup)\."]
 linkcheck_timeout, linkcheck_retries = 20, 2
 
@@ -44,7 +56,7 @@ html_static_path: list[str] = []
 
 
 def _escape_bars(app, what, name, obj, options, lines) -> None:  # type: ignore[no-untyped-def]
-    """Absolute values and conditions in docstrings are no substitutions."""
+    """Escape the bars of absolute values and conditions: Sphinx reads bars as substitutions."""
     for i, line in enumerate(lines):
         parts = line.split("``")
         parts[::2] = [part.replace("|", r"\|") for part in parts[::2]]

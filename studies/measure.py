@@ -1,7 +1,7 @@
 """The framework of every study: cells kept as they are measured, tables, figures, JSON.
 
 A study measures *cells*, such as one model on one fold. Each cell is a piece of JSON. A measured
-cell is written to ``result.json`` at once and never measured again. An interrupted study
+cell goes to ``result.json`` at once and never measured again. An interrupted study
 continues with the first missing cell.
 """
 

@@ -38,7 +38,7 @@ def main() -> None:
     lntm.plotting.correlation_graph(model, shares=shares, labels=labels, ax=left)
     left.set_title(f"{NUM_TOPICS} topics of {len(train)} news articles, and which come together")
 
-    # Chains approximate nothing: these are intervals of the model's posterior.
+    # Intervals of the model's exact posterior.
     samples = lntm.inference.DocumentHMC(model, num_chains=4).run(test.batch(), progress=False)
     document = int(samples.mean().topk(2).values[:, 1].argmax())  # two topics share it
     draws = samples.theta()[:, :, document].flatten(0, 1)

@@ -22,7 +22,7 @@ PANELS = {
     "ap": "news, 194 tokens (ap)",
     "nips_uci": "papers, 1,247 tokens (nips_uci)",
 }
-#: Names of the systems in the figure; the others of a file are not drawn.
+#: Names of the drawn systems.
 SYSTEMS = {
     "torch_lntm ctm, auto": "auto",
     "torch_lntm ctm, auto, 4 epochs": "auto, 4 epochs",
@@ -33,7 +33,7 @@ SYSTEMS = {
     "gensim LDA": "gensim LDA",
     "scikit-learn LDA": "scikit-learn LDA",
 }
-#: Points below the marker at which the names of crowded systems stand; the others are beside it.
+#: Vertical offsets of names beside a marker, in points, for crowded systems.
 LOWER = {"torch_lntm ctm, auto, 4 epochs": -14, "torch_lntm ctm, auto": -3, "topica LDA": -12}
 
 

@@ -180,8 +180,8 @@ def tables(rows: list[dict[str, Any]]) -> str:
         f"{table_of(lines)}\n\nperplexity of held-out tokens at the exact posterior mean of theta, "
         "over all seeds; s.e. over\ndocuments. '1st better by': lead of the first system with "
         "topics, nats per token with own words,\nand its paired s.e. '2nd better by': lead of the "
-        "second. a: weight of the topics in tokens of the\ndocument. NPMI: coherence of ten top "
-        "words in the test documents. Simulation:\nMonte-Carlo s.e., nats per "
+        "second system. Column a: weight of the topics in\ntokens of the document. NPMI: coherence "
+        "of ten top words in the test documents. Simulation:\nMonte-Carlo s.e., nats per "
         "token."
     )
 
