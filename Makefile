@@ -36,6 +36,7 @@ check: .venv/.installed
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	.venv/bin/mypy
+	.venv/bin/python -m tests.support.prose
 
 # The package as one file, dist/torch_lntm-VERSION-py3-none-any.whl.
 wheel: .venv/.installed

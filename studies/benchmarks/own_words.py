@@ -178,7 +178,7 @@ def tables(rows: list[dict[str, Any]]) -> str:
             lines.append(line)
     return (
         f"{table_of(lines)}\n\nperplexity of held-out tokens at the exact posterior mean of theta, "
-        "over all seeds; s.e. over\ndocuments. '1st better by': lead of the first system with "
+        "over all seeds; s.e. over\ndocuments.\n\n'1st better by': lead of the first system with "
         "topics, nats per token with own words,\nand its paired s.e. '2nd better by': lead of the "
         "second system. Column a: weight of the topics in\ntokens of the document. NPMI: coherence "
         "of ten top words in the test documents. Simulation:\nMonte-Carlo s.e., nats per "

@@ -252,7 +252,7 @@ def difficulty(sentence: Sentence) -> float:
 
 
 def main() -> int:
-    """Prints a line a place and says where a limit is passed."""
+    """Prints the counts, of every place too if paths are given, and where a limit is passed."""
     parser = argparse.ArgumentParser(description="Counts what makes text hard to read.")
     parser.add_argument(
         "paths", nargs="*", type=Path, help="files and folders; the whole project if none is given"
@@ -269,8 +269,9 @@ def main() -> int:
     places = defaultdict(list)
     for sentence in every:
         places[place_of(sentence.path)].append(sentence)
-    for place, rows in sorted(places.items()):
-        print(f"{place:34} {Count.of(rows)}")
+    if args.paths:
+        for place, rows in sorted(places.items()):
+            print(f"{place:34} {Count.of(rows)}")
     print(f"{'together':34} {Count.of(every)}")
     for sentence in sorted(every, key=difficulty, reverse=True)[: args.worst]:
         print(f"  {sentence.path}:{sentence.line}: {sentence.text[:400]}")
