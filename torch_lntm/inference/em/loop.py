@@ -214,17 +214,19 @@ class ResumableFit(ABC, Generic[R]):
         if checkpoint is not None:
             self._resume(checkpoint, identity)
         self.keep()
-        began = saved = time.monotonic()
+        start_time = saved = time.monotonic()
         before = self.state.seconds
         steps = self.steps()
         try:
             for record in steps:
                 now = time.monotonic()
                 waited = now - saved >= checkpoint_seconds
-                told = processes.gather([before + now - began, waited, callback is not None])
-                self.state.seconds, due, _ = told[0]
+                messages = processes.gather(
+                    [before + now - start_time, waited, callback is not None]
+                )
+                self.state.seconds, due, _ = messages[0]
                 self._finish_step({**record, "seconds": round(self.state.seconds, 3)})
-                called = any(has_callback for *_, has_callback in told)
+                called = any(has_callback for *_, has_callback in messages)
                 stopped = called and self._stopped_by(callback, checkpoint, identity)
                 if checkpoint is not None and (due or stopped):
                     self._save(checkpoint, identity)
@@ -242,7 +244,7 @@ class ResumableFit(ABC, Generic[R]):
             reason = "interrupted"
         finally:
             steps.close()
-            self.state.seconds = before + time.monotonic() - began
+            self.state.seconds = before + time.monotonic() - start_time
             del self._kept  # the result needs the memory
         self.state.seconds = processes.gather(self.state.seconds)[0]
         return reason
