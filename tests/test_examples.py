@@ -51,3 +51,39 @@ def test_an_example_prints_what_its_docstring_shows(
     with mock.patch.dict(torch_lntm.models.CONSTRUCTORS):
         failed = runner.run(example, out=report.append)
     assert not failed.failed, "".join(report)
+
+
+#: The names that users meet first. Each has an example in its docstring.
+MAIN = re.findall(
+    r"\S+",
+    """
+    Corpus Corpus.from_texts Corpus.from_matrix Corpus.from_frame Corpus.from_records Corpus.split
+    Corpus.hold_out_words read_corpus convert_corpus lee_corpus example_corpus
+    models.ctm models.iftm models.lntm models.lda models.stm models.TopicModel models.register
+    models.LogisticNormalPrior models.IndependentFactorPrior models.DirichletPrior
+    models.DirichletTopics models.NormalTopics models.ContentTopics
+    models.Multinomial models.DirichletMultinomial
+    guides.TaylorGuide guides.LaplaceGuide guides.BleiLaffertyGuide guides.KhanBouchardGuide
+    guides.FactorGuide guides.DirichletGuide guides.EPGuide
+    inference.VariationalEM inference.StepwiseEM inference.MonteCarloEM inference.DocumentHMC
+    inference.JointChain inference.transform inference.theta_draws inference.joint_draws
+    CorrelatedTopicModel IndependentFactorTopicModel LogisticNormalTopicModel AspectModel
+    StructuralTopicModel
+    evaluation.document_completion evaluation.completion_of evaluation.log_likelihood
+    evaluation.ais_bracket evaluation.posterior_accuracy evaluation.coherence
+    evaluation.exclusivity evaluation.align_topics evaluation.classification evaluation.retrieval
+    effects.estimate effects.permutation_test report select
+    reports.topic_labels reports.representative_documents
+    plotting.correlation_graph plotting.document_proportions plotting.simplex_plot
+    save_model load_model load_run interop.topic_info interop.to_pyldavis
+    testing.check_prior testing.check_topics testing.check_words testing.check_guide
+""",
+)
+
+
+@pytest.mark.parametrize("name", MAIN)
+def test_a_main_name_has_an_example(name: str) -> None:
+    value = torch_lntm
+    for part in name.split("."):
+        value = getattr(value, part)
+    assert ">>>" in (value.__doc__ or ""), f"{name} has no example"
