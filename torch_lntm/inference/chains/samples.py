@@ -204,7 +204,7 @@ class DocumentSamples:
 
     @torch.no_grad()
     def _summarise(self, quantity: str, function: Callable[[Tensor], Tensor]) -> Tensor:
-        """Apply a function of draws ``(chains, samples, docs, dim)`` to the chains in motion."""
+        """Apply a function of draws ``(chains, samples, docs, dim)`` to the moving chains."""
         if quantity != "theta" and quantity not in self.latents:
             names = dict.fromkeys(["theta", *self.latents])
             raise ConfigError(f"quantity {quantity!r}; expected one of {', '.join(names)}")

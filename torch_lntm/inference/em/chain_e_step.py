@@ -171,7 +171,7 @@ class LastDraws:
             self.latents[site] = self.latents[site] @ rotations[site].to(self.latents[site])
 
     def means(self, before: Tensor | None, site: str) -> Tensor | None:
-        """Means ``(num_docs, dim)`` of a site over the chains in motion.
+        """Means ``(num_docs, dim)`` of a site over the moving chains.
 
         Args:
             before: Means for documents with stuck chains only. ``None`` if there are no tables.

@@ -28,7 +28,7 @@ MIN_SAMPLED_DOCS, MIN_SAMPLED_TOPICS = 16, 32
 
 
 def default_stride(guide: Guide[Any], step_docs: int) -> int:
-    """Number of documents represented by each document of the sample; 1 for all documents.
+    """Default stride: number of documents represented by each document of the sample.
 
     Args:
         guide: The guide.

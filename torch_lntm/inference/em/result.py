@@ -188,7 +188,7 @@ class MonteCarloResult(FitResult):
     * ``stop_reason``: ``"converged"`` if the search before the averaging ended because of a small
       gain, and ``"stopped_early"`` if it ended early to avoid overfitting a corpus of few tokens.
       See ``min_gain`` of :class:`MonteCarloEM`.
-    * ``means``: averages of the documents' last draws over the chains in motion.
+    * ``means``: averages of the documents' last draws over the moving chains.
     * ``num_unconverged``: number of documents with a stuck chain.
     * ``history``: records also have the ``perplexity`` of the documents at their draws,
       ``acceptance``, ``divergences``, ``stuck`` chains and ``step_size``. ``latent_mean`` and
