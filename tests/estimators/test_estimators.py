@@ -442,7 +442,7 @@ def test_from_model_wraps_a_model_from_a_file(fitted, tmp_path):
     assert twin.n_components == 3
     np.testing.assert_allclose(twin.transform(X), fitted.transform(X), atol=1e-6)
     assert twin.score(X) == pytest.approx(fitted.score(X))
-    with pytest.raises(ConfigError, match="does not have; call fit"):
+    with pytest.raises(ConfigError, match="has none; call fit"):
         twin.partial_fit(X)
     assert clone(twin).fit(X).partial_fit(X).components_.shape == (3, 8)
     with pytest.raises(

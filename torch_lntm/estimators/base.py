@@ -179,8 +179,8 @@ class TopicModelEstimator(
         if stepwise is None:
             if hasattr(self, "model_") and not hasattr(self, "_stepwise"):
                 raise ConfigError(
-                    "partial_fit goes on from the statistics of a fit, which a model from a file "
-                    "does not have; call fit"
+                    "partial_fit continues from the statistics of a fit, and a model from a file "
+                    "has none; call fit"
                 )
             return self.fit(X)
         with torch.inference_mode(False):

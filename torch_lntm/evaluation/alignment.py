@@ -42,7 +42,7 @@ class Alignment:
 
 
 def align_topics(reference: TopicModel | Tensor, other: TopicModel | Tensor) -> Alignment:
-    """Match the topics of two fits one to one, with the largest total similarity.
+    """Match the topics of two fits in pairs with the largest total similarity.
 
     The similarity of two topics is their Bhattacharyya coefficient Σ_v √(φ_v ψ_v), which gives rare
     words more weight than a cosine. The Hungarian method maximises the total (*Kuhn 1955*).

@@ -37,8 +37,8 @@ class Grouping:
             largest first.
         codes: ``(num_docs,)`` group of each document; -1 for documents without a value.
         positions: ``(num_groups,)`` positions of the groups on an axis; None for names. Bins are
-            equally spaced. Other numbers lie at their values, or at their logarithms where
-            :func:`is_skewed`; dates at their days.
+            equally spaced. Other numbers lie at their values, or at their logarithms if they are
+            skewed (:func:`is_skewed`). Dates lie at their days.
         axis_note: Note on the axis for readers.
     """
 

@@ -321,12 +321,18 @@ def test_documents_with_unreliable_chains_are_named(monkeypatch: pytest.MonkeyPa
 def test_reports_name_method_and_errors() -> None:
     bracket, _ = bracketed("lda", 3, "prior")
     text = repr(bracket.lower)
-    for part in ("sampling, 12 chains", "25 temperatures (power schedule) from the prior on"):
+    for part in ("sampling, 12 chains from the prior", "25 temperatures (power schedule)"):
         assert part in text
     for part in ("4 leapfrog steps, seed 0", "weights     effective", "acceptance 0."):
         assert part in text
     text = repr(bracket)
-    for part in ("160 simulated documents", "each way by", "12 chains", "from below", "from above"):
+    for part in (
+        "160 simulated documents",
+        "in both directions by",
+        "12 chains",
+        "from below",
+        "from above",
+    ):
         assert part in text
     assert f"{bracket.mean_gap:.3g} nats per document" in text
 
@@ -396,7 +402,7 @@ def test_the_progress_bar_counts_the_temperatures_of_a_custom_schedule(
     values = torch.linspace(0, 1, 9)
     given = log_likelihood(model, corpus, AIS(schedule=values), progress=True)
     torch.testing.assert_close(named.log_likelihood, given.log_likelihood)
-    assert "9 temperatures (given schedule)" in repr(given)
+    assert "9 temperatures (custom schedule)" in repr(given)
     assert "8/8" in capsys.readouterr().err
     log_likelihood(model, corpus, AIS(schedule=values), max_docs=2, progress=True)
     assert "16/16" in capsys.readouterr().err

@@ -55,13 +55,13 @@ def test_descriptions_list_the_settings() -> None:
         (Quadrature(num_points=101), "quadrature on 10201 points"),
         (
             AIS(num_chains=4, num_temperatures=5, start="prior"),
-            "annealed importance sampling, 4 chains, 5 temperatures (power schedule) from the "
-            "prior on, each with a transition of 5 leapfrog steps",
+            "annealed importance sampling, 4 chains from the prior, 5 temperatures (power "
+            "schedule), each with a transition of 5 leapfrog steps",
         ),
         (
             AIS(num_chains=4, num_temperatures=5),
-            "annealed importance sampling, 4 chains, 5 temperatures (sigmoid schedule) from a "
-            "normal near the posterior on, each with a transition of 6 leapfrog steps",
+            "annealed importance sampling, 4 chains from a normal near the posterior, 5 "
+            "temperatures (sigmoid schedule), each with a transition of 6 leapfrog steps",
         ),
     ]:
         estimate = method.estimate(model, corpus)

@@ -70,7 +70,7 @@ class CompletionResult:
 
     def __repr__(self) -> str:
         where = f" of {self.corpus_name}" if self.corpus_name else ""
-        split = "a given hold-out"
+        split = "a hold-out of your own"
         if self.observed_fraction is not None:
             split = f"{self.observed_fraction:.0%} observed, seed {self.seed}"
         return (

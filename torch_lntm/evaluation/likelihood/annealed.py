@@ -61,11 +61,11 @@ class AnnealingPath:
 
     def describe(self) -> str:
         """The method and its settings, in words."""
-        name = self.schedule if isinstance(self.schedule, str) else "given"
+        name = self.schedule if isinstance(self.schedule, str) else "custom"
         start = "the prior" if self.start == "prior" else "a normal near the posterior"
         return (
-            f"annealed importance sampling, {self.num_chains} chains, {len(self.temperatures)} "
-            f"temperatures ({name} schedule) from {start} on, each with a transition of "
+            f"annealed importance sampling, {self.num_chains} chains from {start}, "
+            f"{len(self.temperatures)} temperatures ({name} schedule), each with a transition of "
             f"{self.num_steps} leapfrog steps"
         )
 

@@ -56,8 +56,8 @@ class AISBracket:
     def __repr__(self) -> str:
         lower, tokens = self.lower, int(self.lower.lengths.sum())
         return (
-            f"AISBracket: log p(w) of {lower.num_docs} simulated documents, {tokens} tokens, each "
-            f"way by {lower.description}, seed {lower.seed}\n"
+            f"AISBracket: log p(w) of {lower.num_docs} simulated documents, {tokens} tokens, in "
+            f"both directions by {lower.description}, seed {lower.seed}\n"
             f"  from below  {lower.total:.1f} nats, {lower.nats_per_token:.4f} per token\n"
             f"  from above  {float(self.upper.sum()):.1f} nats, "
             f"{float(self.upper.sum()) / max(tokens, 1):.4f} per token\n"
