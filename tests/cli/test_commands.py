@@ -188,7 +188,7 @@ def test_after_a_fit_by_chains_completion_names_the_approximation(counts, capsys
     complete = functools.partial(lntm.evaluation.document_completion, tolerance=0.1)
     monkeypatch.setattr(lntm.evaluation, "document_completion", complete)
     hint = "completion uses the posterior of TaylorGuide, an approximation of the fit's chains"
-    exactly = "torch-lntm evaluate run --theta exact takes it from chains"
+    exactly = "torch-lntm evaluate run --theta exact uses chains"
     options = ["--posterior", "hmc", "--max-epochs", "2", "--num-topics", "3", "--no-progress"]
     assert main(["fit", counts, "--out", "run", *options]) == 0
     assert f"{hint}; {exactly}" in capsys.readouterr().err

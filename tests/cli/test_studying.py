@@ -81,7 +81,7 @@ def test_effects(run, capsys):
 @pytest.mark.slow
 def test_effects_of_a_model_without_a_formula_need_the_option(run_folder, capsys):
     assert main(["effects", run_folder]) == 1
-    assert "give one by --formula" in capsys.readouterr().err
+    assert "give a formula by --formula" in capsys.readouterr().err
 
 
 @pytest.mark.slow
