@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from importlib.metadata import version as version_of
 from pathlib import Path
@@ -63,6 +64,12 @@ def _escape_bars(app, what, name, obj, options, lines) -> None:  # type: ignore[
         lines[i] = "``".join(parts)
 
 
+def _skip_generated(app, what, name, obj, skip, options):  # type: ignore[no-untyped-def]
+    """Leave out scikit-learn's generated methods: their text refers to its own glossary."""
+    return True if re.fullmatch(r"set_\w+_request", name) else None
+
+
 def setup(app) -> None:  # type: ignore[no-untyped-def]
-    """Connect the above, before napoleon reads the docstrings."""
+    """Connect the functions above, before napoleon reads the docstrings."""
+    app.connect("autodoc-skip-member", _skip_generated)
     app.connect("autodoc-process-docstring", _escape_bars, priority=100)
