@@ -61,8 +61,9 @@ class Guide(ABC, Generic[P]):
         ConfigError: A setting is zero or negative.
 
     Example:
-        >>> guide.name, guide.fits(model), guide.fits(lntm.models.lda(3, 50))
-        ('taylor', True, False)
+        >>> import pyro
+        >>> pyro.infer.Trace_ELBO().loss(model, lntm.guides.TaylorGuide(model), batch) > 0
+        True
     """
 
     #: Name of the guide for :func:`make_guide`, in files and on the command line.
@@ -109,7 +110,12 @@ class Guide(ABC, Generic[P]):
 
     @classmethod
     def fits(cls, model: TopicModel) -> bool:
-        """Whether the model's prior offers the latent space of this posterior."""
+        """Whether the model's prior offers the latent space of this posterior.
+
+        Example:
+            >>> guide.fits(model), guide.fits(lntm.models.lda(3, 50))
+            (True, False)
+        """
         offered = getattr(getattr(model, "prior", None), "space_type", None)
         return offered is not None and issubclass(offered, cls.space_type)
 

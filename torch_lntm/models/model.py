@@ -184,6 +184,11 @@ class TopicModel(VersionedPickle, nn.Module):
 
         Raises:
             ConfigError: As for the class.
+
+        Example:
+            >>> content = lntm.models.stm(5, posts, content="party")
+            >>> content.with_parts(topics=content.topics.in_group("left")).topics
+            FixedTopics(5 topics, 2132 words)
         """
         return TopicModel(
             self.prior if prior is None else prior,
