@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-#: Most numbers of the documents computed together on a CPU.
+#: Maximum number of values of the documents computed together on a CPU.
 CPU_NUMBERS = 2**23
 #: Largest share of a CUDA device's memory for the documents computed together.
 CUDA_SHARE = 1 / 8

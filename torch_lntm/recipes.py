@@ -47,13 +47,13 @@ class FitComponents(NamedTuple):
 
 #: Name of the posterior that :meth:`Recipe.for_corpus` chooses by the documents.
 AUTO = "auto"
-#: Most tokens times epochs of a fit by chains, if a recipe chooses the epochs: about 10 minutes on
-#: a core with 50 topics. Larger corpora get fewer epochs, at least the second number.
+#: Maximum of tokens times epochs of a fit by chains, if a recipe chooses the epochs: about 10
+#: minutes on a core with 50 topics. Larger corpora get fewer epochs, at least the second number.
 MAX_VISITS, MIN_EPOCHS = 400_000_000, 4
-#: Most documents times topics for a fit by chains, if a recipe chooses the engine. Chains need 35
-#: bytes of memory for each of these numbers, variational EM 7 bytes.
+#: Maximum of documents times topics for a fit by chains, if a recipe chooses the engine. Chains
+#: need 35 bytes of memory for each of these numbers, variational EM 7 bytes.
 MAX_CHAIN_NUMBERS = 2**26
-#: Most pseudo-counts of a word in a topic, if a recipe chooses them.
+#: Maximum number of pseudo-counts of a word in a topic, if a recipe chooses them.
 MAX_SMOOTHING = 0.05
 
 

@@ -33,9 +33,10 @@ MAX_TRAJECTORY_LENGTH = 2.0 * math.pi / 3.0
 #: Mass matrices with the bound. A posterior is hardly wider than a unit normal in them. It may be
 #: much wider in the metric of Taylor's posterior, because this posterior is too narrow.
 _BOUNDED = ("prior", "laplace")
-#: Fewest transitions after which a chain without a move counts as stuck. Earlier it may be unlucky.
+#: Minimum number of transitions for a chain without a move to count as stuck. Earlier it may be
+#: unlucky.
 FEWEST_TRANSITIONS = 10
-#: Most numbers of momenta drawn at once, for several transitions.
+#: Maximum number of momenta drawn at once, for several transitions.
 DRAWN_AHEAD = 2**16
 #: Largest acceptable rounding error of a document's log likelihood in nats, estimated as its number
 #: of tokens times the dtype's machine epsilon. Larger errors make acceptance unreliable.

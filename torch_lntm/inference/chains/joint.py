@@ -21,7 +21,7 @@ from torch_lntm.posteriors.draws import Draws
 
 #: Leapfrog steps of the documents' transitions, in coordinates with a standard normal prior.
 NUM_STEPS = 5
-#: Most numbers in memory at once for the draws of the tokens' topics.
+#: Maximum number of values in memory at once, for the draws of the tokens' topics.
 MAX_NUMBERS = 2**22
 
 

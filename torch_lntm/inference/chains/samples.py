@@ -17,7 +17,7 @@ from torch_lntm.models import TopicModel
 if TYPE_CHECKING:
     from typing import Self
 
-#: Most numbers in memory at once for the diagnostics.
+#: Maximum number of values in memory at once, for the diagnostics.
 _MAX_NUMBERS = 2**22
 
 

@@ -28,7 +28,7 @@ WARMUP_STEPS, RESUMED_STEPS = 100, 6
 #: Transitions from one draw to the next, of ``DocumentHMC`` and of Monte-Carlo EM. Steps of
 #: Monte-Carlo EM are longer: draws two transitions apart have a correlation of 0.1 to 0.2.
 THINNING, RESUMED_THINNING = 4, 2
-#: Most documents whose chains run at once. Larger batches are no faster.
+#: Maximum number of documents whose chains run at once. Larger batches are no faster.
 _CHAINS_AT_ONCE = 1000
 #: Advice about stuck chains.
 _STUCK = "their draws are all alike; use more warmup_steps, or take the draws of a guide"

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 Positions = NDArray[np.int64]
 #: Quantities estimated by the fit and taken as known by draws of the documents' proportions.
 FIXED = ("the topics' words", "the prior's covariance")
-#: Most numbers kept in memory after the first pass over the draws: 256 MB of float32.
+#: Maximum number of values kept in memory after a pass over the draws: 256 MB of float32.
 MAX_KEPT = 2**26
-#: Fewest and most draws of a document by :func:`enough_draws`, and its limit on the draws of all
-#: documents together.
+#: Minimum and maximum number of draws of a document by :func:`enough_draws`, and target number of
+#: draws of all documents together.
 FEWEST, MOST, ALL_DRAWS = 25, 50, 250_000
 
 
@@ -235,7 +235,7 @@ class ThetaDraws:
 
         Args:
             document: Position of the document in the corpus.
-            num_samples: Most draws; see :meth:`take`.
+            num_samples: Maximum number of draws; see :meth:`take`.
             seed: Ignored: the source of the draws has its own seed.
 
         Returns:

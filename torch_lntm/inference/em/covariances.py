@@ -22,8 +22,8 @@ from torch_lntm.posteriors import Posterior, SampledMoments
 
 #: Default stride, and number of topics for each further multiple of it.
 STRIDE, TOPICS_PER_STRIDE = 8, 100
-#: Least number of sampled documents in a stochastic step. Least number of topics for a sample to
-#: save time.
+#: Minimum number of sampled documents in a stochastic step, and minimum number of topics for a
+#: sample to save time.
 MIN_SAMPLED_DOCS, MIN_SAMPLED_TOPICS = 16, 32
 
 
@@ -54,7 +54,7 @@ class CovarianceSample:
 
     Attributes:
         stride: Number of documents represented by each document of the sample.
-        max_docs: Most documents of a batch for :meth:`solve`.
+        max_docs: Maximum number of documents of a batch for :meth:`solve`.
     """
 
     def __init__(

@@ -23,7 +23,7 @@ from torch_lntm.inference.em.statistics import Statistics
 
 T = TypeVar("T")
 
-#: Most numbers of a table collected from the processes at once, to bound memory.
+#: Maximum number of values of a table collected from the processes at once, to bound memory.
 COLLECTED_NUMBERS = 2**20
 
 

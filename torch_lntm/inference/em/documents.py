@@ -18,12 +18,12 @@ from torch_lntm.inference.em.distributed import Processes
 from torch_lntm.models import TopicModel
 from torch_lntm.progress import tqdm
 
-#: Largest number of topics without a warning below 2 documents for each topic. Toy corpora are
-#: thus accepted.
+#: Maximum number of topics without a warning of fewer than 2 documents for each topic. Toy corpora
+#: have few topics, and give no warning.
 _FEW_TOPICS = 20
 #: Tables with rows for stored counts. All further tables have rows for documents.
 ENTRY_TABLES = frozenset({"sites"})
-#: Most stored counts of a corpus whose batches are cached between epochs. Rebuilding a small batch
+#: Maximum number of stored counts of a corpus with cached batches. Rebuilding a small batch
 #: would take longer than its arithmetic. Batches of larger corpora would take too much memory.
 MAX_CACHED_COUNTS = 4_000_000
 

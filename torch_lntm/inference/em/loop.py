@@ -29,7 +29,7 @@ from torch_lntm.inference.em.statistics import Statistics
 from torch_lntm.inference.interruption import stops_on_interrupt
 from torch_lntm.models import TopicModel
 
-#: Most documents of a batch for the computation of prior means.
+#: Maximum number of documents of a batch for the computation of prior means.
 MAX_FILLED_DOCS = 1024
 
 R = TypeVar("R", bound=FitResult)
@@ -197,7 +197,7 @@ class ResumableFit(ABC, Generic[R]):
 
         Args:
             checkpoint: File for the state. An existing file is continued.
-            checkpoint_seconds: Least time between two saves.
+            checkpoint_seconds: Minimum time between two saves.
             callback: As for :meth:`Engine.fit`.
 
         Raises:
@@ -382,7 +382,7 @@ class Engine(ABC, Generic[R]):
                 more epochs (Monte-Carlo EM). Monte-Carlo EM refuses more epochs once averaging has
                 begun. It also refuses them after a ``max_epochs`` below 20, because the default
                 warm-up would become longer.
-            checkpoint_seconds: Least time between two saves.
+            checkpoint_seconds: Minimum time between two saves.
             callback: Function to call with each record of ``result.history`` as soon as the record
                 exists, for logs and trackers (``docs/callbacks.md``). The model then has the
                 parameters of this step. The fit ends if the function returns True, with

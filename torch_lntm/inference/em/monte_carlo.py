@@ -50,10 +50,10 @@ EStep = Callable[[EpochStats], Statistics | None]
 #: Exponent of the running statistics' memory. The memory is short at first, because early chains
 #: and topics still depend on their start.
 MEMORY_EXPONENT = 0.3
-#: Least tokens per word of the vocabulary for a long search. A longer search of a smaller corpus
+#: Minimum number of tokens per vocabulary word for a long search. A long search of a smaller corpus
 #: overfits: new documents lose more than the training documents gain.
 WORD_TOKENS = 20
-#: Default number of most epochs, and of warm-up epochs.
+#: Defaults of the maximum number of epochs, and of the warm-up epochs.
 MAX_EPOCHS, WARMUP_EPOCHS = 60, 10
 #: Settings of a fit that must agree with its checkpoint, besides the settings of the chains.
 KEPT_SETTINGS = (
@@ -118,8 +118,9 @@ class MonteCarloEM(Engine[MonteCarloResult]):
         mass_matrix: As for :class:`~torch_lntm.inference.DocumentHMC`. Mass matrices from
             posteriors are solved at every visit, and cost several times more than they gain.
         target_accept: Target of the adaptation: mean acceptance probability.
-        max_epochs: Most visits of every document. Four epochs take about as long as variational EM.
-            They predict about as well, and far better for short documents.
+        max_epochs: Maximum number of epochs; an epoch visits every document. Four epochs take about
+            as long as variational EM. They predict about as well, and far better for short
+            documents.
         min_gain: Stopping rule of the search, in nats per token and epoch. The search ends when the
             log likelihood at the draws has risen by less than this, on average, over the last five
             epochs after warm-up. Averaging follows, and ``stop_reason`` is ``"converged"``. Corpora

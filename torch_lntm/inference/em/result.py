@@ -31,9 +31,9 @@ ENDS: dict[str, str] = {
     "stopped_by_callback": "stopped by its callback",
     "interrupted": "interrupted",
 }
-#: Most documents with solved posterior means for the topic shares of a fit by a guide.
+#: Maximum number of documents with solved posterior means for the topic shares of a fit by a guide.
 _SHARE_DOCS = 2000
-#: Most topics of a printed result.
+#: Maximum number of topics of a printed result.
 _PRINTED_TOPICS = 20
 
 

@@ -19,13 +19,13 @@ from torch import Tensor
 from torch_lntm.errors import ConfigError
 
 #: Blocks of :class:`StepSizes`: their number in a corpus, bounds on the documents of a block, and
-#: the least tokens of a block. Short documents exceed the bounds to reach these tokens.
+#: the minimum number of tokens of a block. Short documents exceed the bounds to reach these tokens.
 NUM_BLOCKS, BLOCK_DOCS, BLOCK_TOKENS = 100, (40, 400), 1200
-#: Blocks of a mini-batch of Monte-Carlo EM, and least number of mini-batches of an epoch.
+#: Blocks of a mini-batch of Monte-Carlo EM, and minimum number of mini-batches of an epoch.
 BATCH_BLOCKS, MIN_EPOCH_BATCHES = 8, 4
-#: Tokens for every topic, and least number of documents, of a stochastic step of variational EM.
+#: Tokens for every topic, and minimum number of documents, of a stochastic step of variational EM.
 STEP_TOKENS, MIN_STEP_DOCS = 240, 64
-#: Most documents of a stochastic step, and least number of steps of an epoch.
+#: Maximum number of documents of a stochastic step, and minimum number of steps of an epoch.
 MAX_STEP_DOCS, MIN_BATCHES = 1024, 8
 #: Epochs of Monte-Carlo EM in the mean gain of its stopping rule, and share of all epochs for the
 #: averaging at the end.
@@ -76,9 +76,9 @@ class PhaseSchedule:
     epochs so far.
 
     Attributes:
-        max_epochs: Most epochs.
+        max_epochs: Maximum number of epochs.
         warmup_epochs: Epochs of the warm-up.
-        min_gain: Least gain of the objective for the search to continue, nats per token and epoch.
+        min_gain: Minimum gain of the objective to continue the search, nats per token and epoch.
         small_corpus: Whether the corpus is too small for a long search. The search then ends at its
             first check, for any gain.
     """
@@ -126,7 +126,7 @@ class PhaseSchedule:
 
     @property
     def _max_search_epochs(self) -> float:
-        """Most epochs of the search."""
+        """Maximum number of epochs of the search."""
         return max((1.0 - AVERAGED_SHARE) * self.max_epochs, self.warmup_epochs)
 
     def _gain(self, epochs: int, history: Sequence[dict[str, Any]]) -> float:

@@ -40,7 +40,7 @@ STEPWISE_EXPONENT, STEPWISE_OFFSET = 0.5, 10
 STEPWISE_UPDATES, STEPWISE_EPOCHS = 80, (2, 10)
 #: Largest ratio of a stochastic step to the documents solved at once, to solve it in one part.
 SLACK = 1.25
-#: Most numbers of warm starts with a row for each stored count, to keep them between visits.
+#: Maximum size of warm starts with a row for each stored count, to keep them between visits.
 MAX_KEPT_NUMBERS = 2**28
 #: Settings of a fit that must agree with its checkpoint.
 KEPT_SETTINGS = ("start", "start_epochs", "stepwise_epochs", "restarts", "seed")
@@ -77,8 +77,8 @@ class VariationalEM(Engine[FitResult]):
     Args:
         model: The model to fit, in place.
         guide: Guide of the E-step, over the same model.
-        max_iterations: Most M-steps of EM. One more E-step follows the last M-step. 0 stops after
-            the stochastic phases and an E-step.
+        max_iterations: Maximum number of M-steps of EM. One more E-step follows the last M-step.
+            0 stops after the stochastic phases and an E-step.
         tolerance: Relative change of the objective for convergence. The default stops after a few
             iterations, because further iterations predict held-out words less well: topics of the
             stochastic phases generalise better than topics of a tightly converged EM
