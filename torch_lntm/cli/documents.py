@@ -340,8 +340,8 @@ class OnDocuments(ReadsDocuments):
                 raise ConfigError(f"{folder}: does not name the corpus of the fit; give CORPUS")
             if corpus_of_fit not in EXAMPLES and not Path(corpus_of_fit).exists():
                 raise ConfigError(
-                    f"{corpus_of_fit}: no such file or folder, and it is where {folder} had its "
-                    "corpus from; name the documents, as CORPUS after the run's folder"
+                    f"{corpus_of_fit}: no such file or folder, and the corpus of {folder} was read "
+                    "from there; name the documents, as CORPUS after the run's folder"
                 )
             self.corpus = corpus_of_fit
         run.model.to(device)

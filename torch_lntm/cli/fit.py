@@ -97,10 +97,10 @@ class Fit(ChoosesWords, OnDocuments):
             with topics' prevalence by columns of the corpus. Plug-ins can register further models.
         posterior: Method for the documents' posteriors. auto: Monte-Carlo EM (hmc), with fewer
             epochs above 7 million tokens, and variational EM above 67 million documents x topics to
-            save memory. hmc: Monte-Carlo EM, by sampling. ctm, lntm and stm have the approximations
-            taylor, laplace, blei-lafferty and khan-bouchard. lda has vb and ep. iftm has factor,
-            and also taylor and laplace for gaussian sources. Defaults to auto, or to the engine of
-            your options if you set options of a single engine.
+            save memory. hmc: Monte-Carlo EM, by sampling. Variational EM has these approximations:
+            taylor, laplace, blei-lafferty and khan-bouchard for ctm, lntm and stm; vb and ep for
+            lda; factor for iftm, and taylor and laplace for iftm with gaussian sources. Defaults to
+            auto, or to the engine of your options if you set options of a single engine.
         num_topics: Number of topics, K.
         topic_smoothing: Pseudo-count of every word in every topic, except for lntm. Defaults to
             0.05, and to less for corpora with fewer tokens than topics x words.

@@ -206,7 +206,7 @@ class Corpus(Documents):
     def from_frame(cls, frame: Any, text: str = "text", **options: Any) -> Corpus:
         """Makes a corpus of the texts in one column of a data frame.
 
-        All other columns become metadata.
+        Further columns become metadata.
 
         Args:
             frame: A data frame of pandas, Polars or Arrow with a document in each row. Frames of
@@ -219,9 +219,9 @@ class Corpus(Documents):
             The corpus, in the order of the rows.
 
         Raises:
-            CorpusError: ``frame`` is not a data frame or has no column ``text``, a text is missing
-                or is not a string, or see :meth:`from_texts`.
-            ConfigError: narwhals is needed and not installed.
+            CorpusError: ``frame`` is of another type or lacks the column ``text``. A text is
+                missing or of another type. See also :meth:`from_texts`.
+            ConfigError: narwhals is needed and missing.
 
         Example:
             >>> import pandas
@@ -237,7 +237,7 @@ class Corpus(Documents):
     ) -> Corpus:
         """Makes a corpus of the texts in one field of a list of dicts.
 
-        All other fields become metadata. A field that a record lacks is missing in its document.
+        Further fields become metadata. A field missing in a record is a missing value.
 
         Args:
             records: A dict for each document.
@@ -248,7 +248,7 @@ class Corpus(Documents):
             The corpus, in the order of the records.
 
         Raises:
-            CorpusError: A record is not a dict, a text is missing or is not a string, or see
+            CorpusError: A record is of another type. A text is missing or of another type. See also
                 :meth:`from_texts`.
 
         Example:

@@ -135,7 +135,7 @@ class Documents:
 
     @property
     def batch_covariates(self) -> Arrays:
-        """Arrays for batches: the encodings, and the covariates of further names."""
+        """Arrays for batches. Encodings replace covariates of equal names."""
         return FrozenDict({**self.covariates, **self.encodings})
 
     def metadata_frame(self) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 
 from torch_lntm.errors import CorpusError, import_extra
 
-#: Most names and rows that a message lists.
+#: Maximum number of names and rows in a message.
 _LISTED = 20
 
 
@@ -22,7 +22,7 @@ def is_missing(value: Any) -> bool:
 
 
 def listed(items: Iterable[Any]) -> str:
-    """The first of some items for a message, and the number of the others."""
+    """Items for a message: the first 20, then the number of further items."""
     texts = [str(item) for item in items]
     more = f" and {len(texts) - _LISTED} more" if len(texts) > _LISTED else ""
     return ", ".join(texts[:_LISTED]) + more
@@ -59,8 +59,8 @@ def frame_columns(frame: Any) -> list[tuple[Any, Any]]:
         Pairs of a name and the values, in order.
 
     Raises:
-        ConfigError: narwhals is needed and not installed.
-        CorpusError: ``frame`` is not a data frame, or a lazy one.
+        ConfigError: narwhals is needed and missing.
+        CorpusError: ``frame`` is of another type, or lazy.
     """
     if is_frame(frame):
         return [(name, frame.iloc[:, i]) for i, name in enumerate(frame.columns)]
@@ -89,7 +89,7 @@ def frame_columns(frame: Any) -> list[tuple[Any, Any]]:
 
 
 def record_columns(records: Iterable[Mapping[str, Any]]) -> list[tuple[str, list[Any]]]:
-    """The columns of records. A field that a record lacks is None.
+    """Columns of records. Missing fields are None.
 
     Args:
         records: One mapping of fields to values for each document.
@@ -126,11 +126,10 @@ def take_texts(
         text: Name of the column with the texts.
 
     Returns:
-        The texts, and the pairs of all other columns.
+        The texts, and the pairs of all further columns.
 
     Raises:
-        CorpusError: The number of columns with this name is not 1, or a text is missing or is not a
-            string.
+        CorpusError: The column is missing or repeated. A text is missing or of another type.
     """
     matching = [values for name, values in columns if name == text]
     if len(matching) != 1:

@@ -176,7 +176,7 @@ def _decoder(path: Path, encoding: str) -> codecs.IncrementalDecoder:
     """Decoder of bytes to text.
 
     Raises:
-        FileError: The encoding is unknown or for other data than text.
+        FileError: The encoding is unknown, or encodes data other than text.
     """
     try:
         bytes(4).decode(encoding)  # refuses compressions and similar codecs

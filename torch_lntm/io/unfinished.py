@@ -130,7 +130,7 @@ class UnfinishedRun:
 def _lock(path: Path) -> IO[bytes] | None:
     """Open and lock a file, until it is closed; ``None`` if another process has the lock."""
     file = open(path, "ab")  # noqa: SIM115 - the open file keeps the lock
-    if try_lock(file.fileno()) is False:  # systems with no locks count as success
+    if try_lock(file.fileno()) is False:  # None (locks are unsupported) counts as success
         file.close()
         return None
     return file
