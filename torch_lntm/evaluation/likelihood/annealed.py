@@ -88,8 +88,8 @@ class AIS(LikelihoodMethod):
     wide priors. For other priors 32 temperatures of 4 leapfrog steps take a third of the work, and
     are still more accurate than the default from the prior.
 
-    More temperatures improve the accuracy most: twice the number halves the variance of the log
-    weights. More chains help little if this variance is above 1.
+    More temperatures improve the accuracy most: twice the number about halves the variance of the
+    log weights. More chains help little if the variance is above 1.
 
     Args:
         num_chains: Chains, and thus weights, of each document; at least 2.
