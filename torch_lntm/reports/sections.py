@@ -93,7 +93,7 @@ class Picture:
         image = self.image
         if hasattr(image, "savefig"):
             file = io.BytesIO()
-            image.savefig(file, format="svg", bbox_inches="tight")
+            image.savefig(file, format="svg", bbox_inches="tight", metadata={"Date": None})
             image = file.getvalue()
         if not isinstance(image, bytes):
             raise ConfigError(
