@@ -43,7 +43,9 @@ def check_guide(guide: Guide[Any], batch: DocumentBatch) -> None:
     _check_theta(posterior)
     _check_independence(guide, batch, posterior)
     statistics = model.prior.statistics(posterior, batch)
-    check(all(torch.isfinite(x).all() for x in statistics.values()), "statistics are not finite")
+    check(
+        all(torch.isfinite(x).all() for x in statistics.values()), "statistics contain NaN or inf"
+    )
     _check_bound(guide, batch, posterior)
     _check_word_counts(guide, batch, posterior)
     _check_emission(guide, batch, posterior)
@@ -67,7 +69,7 @@ def _check_shapes(posterior: Posterior, batch: DocumentBatch, dim: int) -> None:
             f"{name} has shape {tuple(value.shape)}; expected {shape}",
         )
         if value.is_floating_point():
-            check(bool(torch.isfinite(value).all()), f"{name} is not finite")
+            check(bool(torch.isfinite(value).all()), f"{name} contains NaN or inf")
     check(bool((posterior.index == batch.index).all()), "index differs from the batch's")
     equal(posterior.covariance.diagonal(dim1=-2, dim2=-1), posterior.variance, "variance", 1e-6)
     equal(posterior.covariance.double().sum(0), posterior.covariance_sum(), "covariance_sum", 1e-6)
@@ -123,7 +125,7 @@ def _check_bound(guide: Guide[Any], batch: DocumentBatch, posterior: Posterior) 
     """The bound is a finite number for each document, at most the largest possible likelihood."""
     model, bound = guide.model, guide.bound(batch)
     check(tuple(bound.shape) == (batch.num_docs,), f"bound has shape {tuple(bound.shape)}")
-    check(bool(torch.isfinite(bound).all()), "bound is not finite")
+    check(bool(torch.isfinite(bound).all()), "bound contains NaN or inf")
     equal(guide.bound(batch, posterior), bound, "bound differs at the given posterior", 1e-4)
     if model.words.independent:
         # An upper bound: every word comes from its most probable topic.

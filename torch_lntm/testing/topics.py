@@ -117,7 +117,7 @@ def _check_program(topics: Topics) -> None:
         torch.manual_seed(0)
         draw = topics.emit()
     check(tuple(draw.shape) == tuple(topics.probs.shape), "a draw of emit() has another shape")
-    check(bool(torch.isfinite(draw).all()), "a draw of emit() is not finite")
+    check(bool(torch.isfinite(draw).all()), "a draw of emit() contains NaN or inf")
 
 
 def _check_documents(topics: Topics, batch: DocumentBatch) -> None:

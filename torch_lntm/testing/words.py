@@ -83,7 +83,7 @@ def _check_terms(words: Words, theta: Tensor, topics: Tensor, batch: DocumentBat
 def _check_layouts(words: Words, theta: Tensor, topics: Tensor, batch: DocumentBatch) -> None:
     """Padded documents, single documents and float32 have the likelihood of the batch."""
     expected = mixture_log_likelihood(theta, topics, batch, words)
-    check(bool(expected.isfinite().all()), "the log likelihood is not finite")
+    check(bool(expected.isfinite().all()), "the log likelihood contains NaN or inf")
     empty = batch.row_offsets.diff() == 0
     equal(expected[empty], torch.zeros_like(expected[empty]), "an empty document has a likelihood")
     chains = torch.stack([theta, theta.flip(1)])
