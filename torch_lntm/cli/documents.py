@@ -213,7 +213,8 @@ class ChoosesWords(Command):
     Attributes:
         stop_words: Words to leave out: "english", "none", or a file with a word per line. Defaults
             to English words for English texts.
-        min_df: Minimum number of documents with a word, or share such as 0.01.
+        min_df: Minimum number of documents with a word, or share such as 0.01. Defaults to 1 for
+            fewer than 50 documents, 2 from 50, 3 from 500, and so forth.
         max_df: Maximum number of documents with a word, or share such as 0.5.
         token_pattern: Regular expression of a word.
         lowercase: Convert words to lower case. Defaults to true.

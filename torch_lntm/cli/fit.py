@@ -102,12 +102,12 @@ class Fit(ChoosesWords, OnDocuments):
             lda; factor for iftm, and taylor and laplace for iftm with gaussian sources. Defaults to
             auto, or to the engine of your options if you set options of a single engine.
         num_topics: Number of topics, K.
-        topic_smoothing: Pseudo-count of every word in every topic, except for lntm. Defaults to
-            0.05, and to less for corpora with fewer tokens than topics x words.
-        pseudo_documents: Weight of the prior of the covariance, in documents. Ignored by lda.
+        topic_smoothing: Pseudo-count of every word in every topic. Unavailable for lntm. Defaults
+            to 0.05, and to less for corpora with fewer tokens than topics x words.
+        pseudo_documents: Weight of the prior of the covariance, in documents. Unavailable for lda.
             Defaults to 2K + 2, and to 2 for iftm.
-        pseudo_variance: Variance of the prior of the covariance. Ignored by lda. Defaults to 1, and
-            to 10 with hmc.
+        pseudo_variance: Variance of the prior of the covariance. Unavailable for lda. Defaults to
+            1, and to 10 with hmc.
         bursty: Model repeated words. Each document has its own distribution of words around the
             topics' mixture, and topics depend less on single documents.
         dtype: Floating-point type of the parameters.
@@ -117,7 +117,7 @@ class Fit(ChoosesWords, OnDocuments):
         num_sources: Number of sources, below K. Defaults to K / 4.
         source: Distribution of the sources. laplace gives sparse, readable sources.
         concentration: Dirichlet parameter of the topic proportions, for --no-learn-concentration or
-            --start model. Further starts estimate it. Defaults to 1 / K.
+            --start model. The starts lda and documents estimate it. Defaults to 1 / K.
         symmetric: Use an equal concentration for all topics.
         learn_concentration: Fit the concentration.
         prevalence: Formula of the columns for the prevalence of topics, such as
@@ -140,8 +140,8 @@ class Fit(ChoosesWords, OnDocuments):
             the memory of the posterior.
         max_epochs: Maximum number of visits of every document. Defaults to 60, and to fewer for
             posterior auto above 7 million tokens.
-        min_gain: Minimum gain of the search, in nats per token per epoch. The search ends below it.
-            0 runs all max_epochs.
+        min_gain: Minimum gain of the search, in nats per token per epoch. The search ends at a
+            smaller gain. 0 runs all max_epochs.
         num_chains: Number of chains per document.
         num_transitions: Number of transitions of each chain per visit.
         batch_size: Number of documents between two updates of the model. Defaults to 8 % of the

@@ -76,8 +76,8 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     If ``path`` is a symbolic link, the link stays and its target is replaced.
 
     Raises:
-        FileError: The file cannot be written. The old content of ``path`` is unchanged, unless the
-            disk fails after the rename.
+        FileError: The file cannot be written. No partial file is left. The old content of ``path``
+            is unchanged, unless the disk fails after the rename.
     """
     with path_errors(path):
         target = resolve_link(path)
@@ -100,7 +100,8 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     folder are synced to the disk.
 
     Raises:
-        FileError: The folder cannot be written. The old content of ``path`` is unchanged.
+        FileError: The folder cannot be written. No partial folder is left. The old content of
+            ``path`` is unchanged.
     """
     with path_errors(path):
         target = resolve_link(path)
