@@ -77,6 +77,12 @@ def test_a_plugin_adds_a_reader_a_command_and_a_section(plugin, capsys):
     assert any("river floods" in text for text in page.said("blockquote"))
 
 
+def test_a_plugin_without_a_model_leaves_the_posterior_to_the_corpus(plugin, capsys):
+    fit = ["fit", "letters.note", "--plugin", plugin, "--out", "run", "--num-topics", "2"]
+    assert main([*fit, "--no-progress", "--test-fraction", "0"]) == 0
+    assert "posterior auto: Monte-Carlo EM" in capsys.readouterr().err
+
+
 def test_a_command_of_a_plugin_is_known_wherever_the_plugin_is_named(plugin, capsys):
     for arguments in (
         ["--plugin", plugin, "longest", "letters.note"],

@@ -496,6 +496,16 @@ def refuse_existing(path: Path, overwrite: bool) -> None:
         raise ConfigError(f"{path}: exists already; choose another path, or pass --overwrite")
 
 
+def is_built_in(model: str) -> bool:
+    """Whether a model's name is the package's own. Chains may not suit a model of a plug-in.
+
+    Raises:
+        ConfigError: No model has this name.
+    """
+    constructor = lntm.models.find_constructor(model)
+    return constructor.__module__.partition(".")[0] == __name__.partition(".")[0]
+
+
 def structural_options(
     model: str, prevalence: str | None, content: str | None, corpus: Any
 ) -> dict[str, Any]:

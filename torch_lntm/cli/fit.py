@@ -14,6 +14,7 @@ from torch_lntm.cli.documents import (
     ChoosesWords,
     OnDocuments,
     in_options,
+    is_built_in,
     say,
     structural_options,
 )
@@ -383,7 +384,7 @@ class Fit(ChoosesWords, OnDocuments):
     def _posterior(self) -> str | None:
         """Name of the posterior: the user's, or a choice by the user's other options."""
         options = self._options()
-        if self.posterior is not None or self.plugin is not None:
+        if self.posterior is not None or not is_built_in(self.model):
             return self.posterior
         if any(name in options for name in (*_VARIATIONAL_OPTIONS, *_GUIDE_OPTIONS)):
             return None

@@ -14,6 +14,7 @@ from torch_lntm.cli.documents import (
     DrawsPosteriors,
     OnDocuments,
     in_options,
+    is_built_in,
     say,
     structural_options,
 )
@@ -189,7 +190,7 @@ class Select(ChoosesWords, OnDocuments):
         from torch_lntm.recipes import Recipe
 
         sizes = whole_numbers("num_topics", self.num_topics)
-        default = "auto" if self.plugin is None else None
+        default = "auto" if is_built_in(self.model) else None
         recipe = Recipe(self.model, self.posterior or default)
         device = self.torch_device()
         corpus = self.read(**self.word_options())
