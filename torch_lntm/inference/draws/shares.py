@@ -12,7 +12,7 @@ from torch import Tensor
 from torch_lntm.corpus import Corpus
 from torch_lntm.inference.draws.sources import DrawSource, theta_draws
 
-#: Least number of draws of all documents together that a share is a mean of, and most draws of a
+#: Minimum number of draws of all documents together for a share, and maximum number of draws of a
 #: document.
 SHARE_DRAWS, MOST_DRAWS = 10_000, 50
 

@@ -212,13 +212,13 @@ class MonteCarloEM(Engine[MonteCarloResult]):
 
 
 class MonteCarloRun(ResumableFit[MonteCarloResult]):
-    """One fit: settings applied to the documents of a corpus.
+    """A fit of the documents of a corpus.
 
     Args:
         model: The model, fitted in place.
         settings: The settings.
-        corpus: The documents; at least one is not empty.
-        processes: The processes that share the fit. Defaults to this one alone.
+        corpus: The documents. At least one has words.
+        processes: The processes of the fit. Defaults to this process alone.
     """
 
     def __init__(
@@ -496,7 +496,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         return KeptChains.of(self.model, settings.chains, self.corpus, *draws)
 
     def _warn(self, moved: Tensor) -> None:
-        """Warn of stuck chains, and of too long step sizes.
+        """Warn of stuck chains, and of chains with low acceptance.
 
         Warns:
             ConvergenceWarning: Chains are stuck, or accept less than half of the target.
