@@ -161,8 +161,8 @@ class FitResult:
     def __repr__(self) -> str:
         last = self.history[-1] if self.history else {"iteration": 0, "objective": math.nan}
         return (
-            f"FitResult({self.stop_reason} after {self.seconds:.1f} s, iteration "
-            f"{last['iteration']}, {last['objective']:.4f} nats per token "
+            f"FitResult({self.ended}; iteration {last['iteration']}, {self.seconds:.1f} s, "
+            f"{last['objective']:.4f} nats per token "
             f"[{self.objective_name}], {self.num_unconverged} documents unconverged)"
         )
 
@@ -211,8 +211,8 @@ class MonteCarloResult(FitResult):
     def __repr__(self) -> str:
         last = self.history[-1] if self.history else {"iteration": 0, "perplexity": math.nan}
         return (
-            f"MonteCarloResult({self.stop_reason} after {self.seconds:.1f} s, epoch "
-            f"{last['iteration']}, perplexity {last['perplexity']:.2f} at the draws, "
+            f"MonteCarloResult({self.ended}; epoch {last['iteration']}, {self.seconds:.1f} s, "
+            f"perplexity {last['perplexity']:.2f} at the draws, "
             f"{self.num_unconverged} documents with a stuck chain)"
         )
 
