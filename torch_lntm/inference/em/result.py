@@ -54,13 +54,14 @@ class FitResult:
             tolerance. ``"max_iterations"``: the fit made all allowed iterations.
             ``"stopped_by_callback"``: the callback returned True. ``"interrupted"``: Ctrl-C ended
             the fit.
-        num_unconverged: Documents above the guide's tolerance in the last E-step.
+        num_unconverged: Number of documents whose posterior missed the guide's tolerance in the
+            last E-step.
         means: ``(num_docs, latent_dim)`` posterior means of the documents in the last E-step. Empty
             documents have the prior mean. Use them as starting points of
             ``guide.posterior(batch, init)``. After a fit by several processes the first process has
             the means of all documents, and the array is empty elsewhere.
         objective_name: Description of the objective.
-        seconds: Time of the fit, including interrupted runs before a checkpoint.
+        seconds: Time of the fit, including earlier runs continued from a checkpoint.
         statistics: Statistics of the last E-step, or the running average of Monte-Carlo EM.
             :class:`~torch_lntm.inference.StepwiseEM` continues from them. ``None`` if the fit ended
             before its first E-step.
@@ -193,7 +194,7 @@ class MonteCarloResult(FitResult):
     * ``history``: records also have the ``perplexity`` of the documents at their draws,
       ``acceptance``, ``divergences``, ``stuck`` chains and ``step_size``. ``latent_mean`` and
       ``latent_std`` are the mean of eta (theta under a Dirichlet prior) and its standard deviation
-      over documents, averaged over topics. This perplexity is lower than the perplexity of
+      over documents, averaged over topics. The perplexity at draws is lower than the perplexity of
       new documents, because the draws are fitted to the same words.
 
     Attributes:

@@ -36,7 +36,8 @@ class Statistics:
         word_counts: ``(num_topics, num_words)`` expected tokens, stored word by word.
         objective: Sum of the guide's objective, nats. It stays a tensor on a GPU, so that the host
             need not wait.
-        num_unconverged: Documents above their solver's tolerance. It stays a tensor on a GPU too.
+        num_unconverged: Number of documents whose posterior missed the solver's tolerance. It stays
+            a tensor on a GPU too.
     """
 
     num_docs: float
