@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,9 @@ def recipes() -> dict[str, Any]:
     names: dict[str, Any] = {}
     pyro.clear_param_store()
     pyro.set_rng_seed(0)
-    exec(compile("\n\n".join(code), PAGE.name, "exec"), names)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # ArviZ warns of large Pareto k
+        exec(compile("\n\n".join(code), PAGE.name, "exec"), names)
     return names
 
 
