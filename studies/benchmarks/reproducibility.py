@@ -132,20 +132,21 @@ def run(settings: Settings, cells: Cells) -> list[dict[str, Any]]:
     """Compare every fit with its reference."""
 
     @cache
-    def reference(*key: str) -> Any:
-        return run_fit(*key, settings.num_topics)
+    def reference(corpus: str, posterior: str, dtype: str) -> Any:
+        return run_fit(corpus, posterior, dtype, settings.num_topics)
 
     def compare(key: tuple[str, str, str, str]) -> dict[str, Any]:
-        *fitted, condition = key
-        first = reference(*fitted)
-        other = run_fit(*fitted, settings.num_topics, **CONDITIONS[condition])
+        corpus, posterior, dtype, condition = key
+        first = reference(corpus, posterior, dtype)
+        changes = CONDITIONS[condition]
+        other = run_fit(corpus, posterior, dtype, settings.num_topics, **changes)
         topics = [torch.from_numpy(arrays["topics"]) for arrays in (first, other)]
         alignment = lntm.evaluation.align_topics(*topics)
         equal = all(np.array_equal(first[name], other[name]) for name in first)
         return {
-            "corpus": fitted[0],
-            "posterior": fitted[1],
-            "dtype": fitted[2],
+            "corpus": corpus,
+            "posterior": posterior,
+            "dtype": dtype,
             "condition": condition,
             "bit-equal": equal,
             "largest difference of a word's probability": float(
