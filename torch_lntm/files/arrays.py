@@ -1,4 +1,4 @@
-"""Plain arrays in ``.npz`` and ``.npy`` files: bounded reading without unpickling."""
+"""Plain arrays in ``.npz`` and ``.npy`` files: bounded reading. Pickles are refused."""
 
 from __future__ import annotations
 

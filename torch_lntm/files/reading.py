@@ -126,7 +126,7 @@ def read_pieces(path: Path, max_bytes: float | None = None) -> Iterator[bytes]:
 def read_text_pieces(
     path: Path, encoding: str = "utf-8", max_bytes: float | None = None
 ) -> Iterator[str]:
-    r"""Yields the text of a file in pieces, with newlines as ``\n`` and without byte-order mark.
+    r"""Yields the text of a file in pieces, with newlines as ``\n``. A byte-order mark is removed.
 
     Raises:
         FileError: See ``read_pieces``. The bytes are invalid in ``encoding``.
