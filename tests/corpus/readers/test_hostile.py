@@ -139,21 +139,23 @@ def bombs(scale: int) -> dict[str, tuple[bytes, str]]:
     }
 
 
-#: Reads files under limits that are smaller by a factor, and prints of each the CPU seconds, the
-#: peak of memory in kB since the start, and the corpus or the error. Arguments: factors and paths.
+#: Reads files with limits and pieces that are smaller by a factor: a true miniature of the usual
+#: reading. Prints the CPU seconds, the peak of memory in kB since the start, and the corpus or the
+#: error of each file. The arguments are factors and paths.
 READ = """
 import gc, sys, time
 import h5py, pyarrow.parquet, sklearn.feature_extraction.text
 from torch_lntm.corpus import read_corpus
-from torch_lntm.corpus.readers import tables, texts
+from torch_lntm.corpus.readers import counts, tables, texts
 from torch_lntm.files import reading
 
 def peak():
     about = open("/proc/self/status").read() if sys.platform == "linux" else "VmHWM: 0"
     return int(about.split("VmHWM:")[1].split()[0])
 
-limits = [(reading, "_UNPACKED"), (reading, "_FREE"), (texts, "_MOST_CHARACTERS"),
-          (texts, "_DOCUMENTS"), (tables, "_CHUNK")]
+limits = [(reading, "_UNPACKED"), (reading, "_FREE"), (reading, "_PIECE"), (counts, "_LINES"),
+          (texts, "_MOST_CHARACTERS"), (texts, "_DOCUMENTS"),
+          (tables, "_CHUNK"), (tables, "_ENTRIES"), (tables, "_ROWS")]
 usual = [getattr(module, name) for module, name in limits]
 gc.collect()
 gc.freeze()  # a collection that traverses the modules would take longer than small files
