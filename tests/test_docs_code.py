@@ -55,3 +55,14 @@ def test_the_page_on_choosing_runs(capsys: pytest.CaptureFixture[str]) -> None:
         exec(compile(code, "choosing.md", "exec"), names)
     assert capsys.readouterr().out.count("perplexity") == 2
     assert names["capped"].counts.max() <= 3
+
+
+@pytest.mark.slow
+def test_the_page_on_keywords_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, Any] = {}
+    exec(compile(code_of("keywords.md"), "keywords.md", "exec"), names)
+    model = names["model"]
+    assert model.topic_names[:3] == ("cricket", "afghanistan", "middle east")
+    assert "cricket" in capsys.readouterr().out
+    assert names["theta"].shape == (5, 10)
+    assert names["mass"].diagonal().min() > 0.03

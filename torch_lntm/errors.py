@@ -143,6 +143,10 @@ class CorpusWarning(LNTMWarning):
     """Loss while reading or converting documents: words outside of the vocabulary, for example."""
 
 
+class KeywordWarning(LNTMWarning):
+    """Keyword that is unknown, rare or shared, or a topic that lost its keywords."""
+
+
 class ConvergenceWarning(LNTMWarning):
     """Iteration or chains used before convergence."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import sys
+import warnings
 from dataclasses import fields
 from pathlib import Path
 
@@ -427,3 +428,44 @@ def test_how_texts_were_prepared_is_printed(texts, capsys):
     assert preparation not in capsys.readouterr().err
     words = {folder: set(lntm.load_model(folder).vocabulary) for folder in ("run", "other")}
     assert words["other"] - words["run"] == {"the", "and", "at", "as", "while"}
+
+
+def test_keywords_come_from_a_file_or_a_configuration(counts, capsys):
+    Path("keys.yaml").write_text("first: [w3, w4]\nsecond:\n- w7\n")
+    command = ["fit", counts, "--out", "run", *QUICK, "--keywords", "keys.yaml"]
+    assert main([*command, "--keyword-strength", "5"]) == 0
+    model = lntm.load_model("run")
+    assert model.topics.keywords.columns == ((3, 4), (7,))
+    assert model.topics.keywords.tokens == 5.0
+    assert model.topic_names[:2] == ("first", "second")
+    Path("keys.yaml").write_text("first: [w3]\n")
+    capsys.readouterr()
+    assert main([*command, "--keyword-strength", "5"]) == 1  # the run has other keywords
+    Path("config.yaml").write_text("keywords: {first: [w3]}\n")
+    assert main(["fit", counts, "--out", "other", *QUICK, "--config", "config.yaml"]) == 0
+    assert lntm.load_model("other").topics.keywords.columns == ((3,),)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("- a", "expected lines 'topic: [word, word]', got a list"),
+        ("a: [w1]\na: [w2]", "give every topic once"),
+        ("a: [unknown]", "no keyword of the topic 'a' is in the vocabulary"),
+        ("a: w1", "expected a list"),
+    ],
+)
+def test_unusable_files_of_keywords_are_refused(counts, capsys, text, message):
+    Path("keys.yaml").write_text(text)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert main(["fit", counts, "--out", "run", *QUICK, "--keywords", "keys.yaml"]) == 1
+    assert message in capsys.readouterr().err
+    assert not Path("run").exists()
+
+
+def test_models_without_keywords_refuse_them(counts, capsys):
+    Path("keys.json").write_text('{"a": ["w1"]}')
+    options = [*QUICK, "--model", "lntm", "--keywords", "keys.json"]
+    assert main(["fit", counts, "--out", "run", *options]) == 1
+    assert "keywords is an option of ctm, iftm, lda and stm" in capsys.readouterr().err

@@ -98,3 +98,10 @@ def test_select(posts, capsys):
     assert "needs --prevalence" in capsys.readouterr().err
     assert main(["select", posts, *options, "--prevalence", "~ party"]) == 1
     assert "takes no prevalence" in capsys.readouterr().err
+
+
+def test_select_takes_keywords(counts, capsys):
+    Path("keys.json").write_text('{"a": ["w1", "w2"]}')
+    options = ["--num-topics", "2,3", "--num-seeds", "1", "--posterior", "taylor"]
+    assert main(["select", counts, *options, "--keywords", "keys.json"]) == 0
+    assert "topics" in capsys.readouterr().out

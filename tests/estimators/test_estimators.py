@@ -479,3 +479,21 @@ def test_from_model_names_the_estimator_of_another_model() -> None:
     corpus = lntm.Corpus.from_matrix(counts(), metadata={"x": np.arange(30.0)})
     with pytest.raises(ConfigError, match=r"is one of stm; take.*inference\.transform"):
         lntm.CorrelatedTopicModel.from_model(lntm.models.stm(2, corpus, "~ x"))
+
+
+def test_keywords_are_column_names_of_a_data_frame() -> None:
+    rng = np.random.default_rng(0)
+    counts = rng.multinomial(20, rng.dirichlet(np.full(8, 0.3), 40))
+    frame = pd.DataFrame(counts, columns=list("abcdefgh"))
+    settings = {"keywords": {"one": ["g", "h"]}, "posterior": "taylor"}
+    estimator = lntm.CorrelatedTopicModel(2, max_iter=1, device="cpu", **settings)
+    clone(estimator).fit(frame)
+    estimator.fit(frame)
+    assert estimator.model_.topics.keywords.columns == ((6, 7),)
+    assert estimator.model_.topic_names == ("one", "1")
+    with_words = lntm.AspectModel(
+        2, keywords={"one": ["g", "h"]}, vocabulary=list("abcdefgh"), posterior="vb", max_iter=1
+    )
+    assert with_words.fit(counts).model_.topics.keywords.columns == ((6, 7),)
+    with pytest.raises(ConfigError, match="keywords is an option of ctm"):
+        lntm.LogisticNormalTopicModel(2, **settings).fit(frame)

@@ -17,7 +17,7 @@ from torch_lntm.errors import ConvergenceWarning, LNTMError, NumericalError
 from torch_lntm.guides import make_guide
 from torch_lntm.inference import FitResult, Processes, Statistics, VariationalEM
 from torch_lntm.inference.em.start import Start
-from torch_lntm.models import TopicModel
+from torch_lntm.models import TopicModel, ctm
 
 #: Few documents for many processes, one of them empty: some steps leave a process without any.
 NUM_DOCS, EMPTY = 40, (3,)
@@ -258,3 +258,19 @@ def read_after_the_start(posterior: str) -> list[list[int]]:
     finally:
         Corpus.batch, Start._finish = made, finish  # type: ignore[method-assign]
     return started
+
+
+def with_keywords() -> tuple[np.ndarray, int]:
+    """Topics of a fit with a rare keyword, and the number of warnings."""
+    rng = np.random.default_rng(0)
+    counts = rng.multinomial(30, rng.dirichlet(np.full(12, 0.3), 60))
+    counts[:, 0] = np.arange(60) < 3
+    lists = {"a": [1, 2], "rare": [0]}
+    model = ctm(3, 12, keywords=lists)
+    guide = make_guide("taylor", model)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        VariationalEM(model, guide, max_iterations=2, progress=False).fit(
+            Corpus.from_matrix(counts)
+        )
+    return model.topics.probs.detach().numpy(), len(caught)

@@ -19,6 +19,7 @@ from torch_lntm.cli.documents import (
     structural_options,
 )
 from torch_lntm.cli.launch import processes_on
+from torch_lntm.cli.mappings import read_keywords
 from torch_lntm.cli.results import CHANGEABLE, same_run, stage
 from torch_lntm.errors import ConfigError
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 _ANY_MODEL = (
     *("num_topics", "topic_smoothing", "pseudo_documents", "pseudo_variance"),
-    *("bursty", "dtype"),
+    *("keywords", "keyword_strength", "bursty", "dtype"),
 )
 _OF_MODELS = {
     "model ctm": ("anchored",),
@@ -109,6 +110,11 @@ class Fit(ChoosesWords, OnDocuments):
             Defaults to 2K + 2, and to 2 for iftm.
         pseudo_variance: Variance of the prior of the covariance. Unavailable for lda. Defaults to
             1, and to 10 with hmc.
+        keywords: YAML or JSON file of keywords by topic, such as "economy: [tax, budget]", or in a
+            configuration file the keywords themselves. These topics come first. num_topics counts
+            them and the free topics. For ctm, iftm, lda and stm.
+        keyword_strength: Pseudo-tokens on the keywords of each topic. 0 uses the keywords for the
+            start only. Defaults to 2 % of the tokens per topic.
         bursty: Model repeated words. Each document has its own distribution of words around the
             topics' mixture, and topics depend less on single documents.
         dtype: Floating-point type of the parameters.
@@ -178,6 +184,8 @@ class Fit(ChoosesWords, OnDocuments):
     topic_smoothing: float | None = None
     pseudo_documents: float | None = None
     pseudo_variance: float | None = None
+    keywords: str | dict[str, Any] | None = None
+    keyword_strength: float | None = None
     bursty: bool = False
     dtype: Literal["float32", "float64"] = "float32"
     model_options: dict[str, Any] | None = None
@@ -229,6 +237,7 @@ class Fit(ChoosesWords, OnDocuments):
 
         if self.num_words < 1:
             raise ConfigError(f"num_words is {self.num_words}; expected at least 1")
+        self.keywords = read_keywords(self.keywords)  # the run keeps the words
         requested = Recipe(self.model, self._posterior())
         if self.out is not None:
             check_target(Path(self.out), overwrite=True)

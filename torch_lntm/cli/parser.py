@@ -23,10 +23,8 @@ import yaml
 import torch_lntm as lntm
 from torch_lntm.cli.commands import COMMANDS
 from torch_lntm.cli.documents import Command, visible
+from torch_lntm.cli.mappings import read_mapping
 from torch_lntm.errors import ConfigError
-
-#: Maximum number of characters of a configuration file.
-_MOST_CHARACTERS = 100_000
 
 
 class Parser(argparse.ArgumentParser):
@@ -308,7 +306,10 @@ def add_option(group: Any, name: str, hint: Any, default: Any, text: str, **sett
 
 def _read_config(parser: Parser, command: type[Command], path: Path) -> dict[str, Any]:
     """Read and check the options in a configuration file."""
-    values = _read_yaml(parser, path)
+    try:
+        values = read_mapping(path)
+    except ConfigError as error:
+        parser.error(str(error))
     allowed = {
         field.name: field for field in fields(command) if field.name not in command.line_only
     }
@@ -331,43 +332,3 @@ def _read_config(parser: Parser, command: type[Command], path: Path) -> dict[str
         except ValueError as error:
             parser.error(f"{path}: {error}")
     return values
-
-
-def _read_yaml(parser: Parser, path: Path) -> dict[Any, Any]:
-    """Read a configuration file of unknown origin."""
-    try:
-        with path.open(encoding="utf-8") as file:
-            text = file.read(_MOST_CHARACTERS + 1)
-        if len(text) > _MOST_CHARACTERS:
-            parser.error(
-                f"{path}: holds more than {_MOST_CHARACTERS} characters; is it another file?"
-            )
-        # Aliases of aliases let a short file expand to billions of values.
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
-            parser.error(f"{path}: holds an alias, as in *name; write out the value")
-        repeated = _repeated_key(yaml.compose(text, Loader=yaml.SafeLoader))
-        if repeated is not None:
-            parser.error(f"{path}: {repeated}; give every option once")
-        values = yaml.safe_load(text)
-    except (OSError, UnicodeDecodeError) as error:
-        parser.error(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})")
-    except (yaml.YAMLError, TypeError, ValueError, RecursionError) as error:
-        parser.error(f"{path}: not YAML of options: {error}")
-    values = {} if values is None else values
-    if not isinstance(values, dict):
-        parser.error(f"{path}: expected lines 'option: value', got a {type(values).__name__}")
-    return values
-
-
-def _repeated_key(node: yaml.Node | None) -> str | None:
-    """Message about a repeated key in a mapping of a YAML document; ``None`` if there is none."""
-    seen: dict[str, int] = {}
-    if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            line = key.start_mark.line + 1
-            if key.value in seen:
-                return f"{key.value!r} stands on line {seen[key.value]} and on line {line}"
-            seen[str(key.value)] = line
-            if (message := _repeated_key(value)) is not None:
-                return message
-    return None

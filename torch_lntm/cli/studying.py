@@ -19,6 +19,7 @@ from torch_lntm.cli.documents import (
     structural_options,
 )
 from torch_lntm.cli.fit import INTERRUPTED
+from torch_lntm.cli.mappings import read_keywords
 from torch_lntm.errors import ConfigError
 
 
@@ -157,6 +158,7 @@ class Select(ChoosesWords, OnDocuments):
         posterior: Method for the documents' posteriors, as for fit. Defaults to auto.
         prevalence: Formula of the columns for the prevalence of topics, for stm.
         content: Column of groups of documents with different words of topics, for stm.
+        keywords: YAML or JSON file of keywords by topic, as for fit.
         num_seeds: Number of fits for each number of topics. Two or more fits show the stability of
             topics.
         test_fraction: Share of the documents to hold out.
@@ -178,6 +180,7 @@ class Select(ChoosesWords, OnDocuments):
     posterior: str | None = None
     prevalence: str | None = None
     content: str | None = None
+    keywords: str | dict[str, Any] | None = None
     num_seeds: int = 2
     test_fraction: float = 0.1
     top_n: int = 10
@@ -196,6 +199,9 @@ class Select(ChoosesWords, OnDocuments):
         corpus = self.read(**self.word_options())
         if corpus.preparation:
             say(in_options(corpus.preparation))
+        options = structural_options(self.model, self.prevalence, self.content, corpus)
+        if self.keywords is not None:
+            options["keywords"] = read_keywords(self.keywords)
         selection = lntm.select(
             corpus,
             sizes,
@@ -205,7 +211,7 @@ class Select(ChoosesWords, OnDocuments):
             seed=self.seed,
             top_n=self.top_n,
             likelihood=self.likelihood,
-            model_options=structural_options(self.model, self.prevalence, self.content, corpus),
+            model_options=options,
             device=device,
             progress=self.shows_progress,
         )

@@ -95,6 +95,7 @@ class TopicModelEstimator(
         *,
         posterior: str | None = None,
         max_iter: int | None = None,
+        keywords: Mapping[str, Any] | None = None,
         vocabulary: Any = None,
         score_method: ScoreMethod = "completion",
         device: str = "auto",
@@ -105,6 +106,7 @@ class TopicModelEstimator(
         self.n_components = n_components
         self.posterior = posterior
         self.max_iter = max_iter
+        self.keywords = keywords
         self.vocabulary = vocabulary
         self.score_method = score_method
         self.device = device
@@ -221,6 +223,7 @@ class TopicModelEstimator(
         parameters: dict[str, Any] = {
             "num_topics": self.n_components,
             "max_epochs" if recipe.samples else "max_iterations": self.max_iter,
+            "keywords": self.keywords,
             **self._model_options(corpus),
         }
         parameters = {name: value for name, value in parameters.items() if value is not None}

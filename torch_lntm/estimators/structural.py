@@ -44,6 +44,7 @@ class StructuralTopicModel(TopicModelEstimator):
             Defaults to None: topics have the same words in all documents.
         posterior: See :class:`CorrelatedTopicModel`.
         max_iter: See :class:`CorrelatedTopicModel`.
+        keywords: See :class:`CorrelatedTopicModel`.
         vocabulary: See :class:`CorrelatedTopicModel`.
         score_method: See :class:`CorrelatedTopicModel`.
         device: See :class:`CorrelatedTopicModel`.
@@ -74,6 +75,7 @@ class StructuralTopicModel(TopicModelEstimator):
         content: str | None = None,
         posterior: str | None = None,
         max_iter: int | None = None,
+        keywords: Mapping[str, Any] | None = None,
         vocabulary: Any = None,
         score_method: ScoreMethod = "completion",
         device: str = "auto",
@@ -85,6 +87,7 @@ class StructuralTopicModel(TopicModelEstimator):
             n_components,
             posterior=posterior,
             max_iter=max_iter,
+            keywords=keywords,
             vocabulary=vocabulary,
             score_method=score_method,
             device=device,

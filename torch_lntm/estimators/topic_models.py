@@ -27,6 +27,9 @@ class CorrelatedTopicModel(TopicModelEstimator):
             ``"hmc"``, they use the model's default guide, ``"taylor"``.
         max_iter: Most iterations of EM, or epochs of Monte-Carlo EM. Defaults to the engine's
             number.
+        keywords: Keywords of the first topics by the names of the topics, such as ``{"economy":
+            ["tax", "budget"]}``. They are words of ``vocabulary``, or column names of a data frame.
+            See :func:`~torch_lntm.models.ctm`.
         vocabulary: Words of the columns: a list or an array, a mapping from words to columns, or a
             fitted ``CountVectorizer``, which clones of the estimator keep. Defaults to the column
             names of a data frame.
@@ -55,6 +58,7 @@ class LogisticNormalTopicModel(TopicModelEstimator):
         n_components: Number of topics.
         posterior: See :class:`CorrelatedTopicModel`. Defaults to ``"hmc"``.
         max_iter: See :class:`CorrelatedTopicModel`.
+        keywords: None. Topics with normal logits take no keywords.
         vocabulary: See :class:`CorrelatedTopicModel`.
         score_method: See :class:`CorrelatedTopicModel`.
         device: See :class:`CorrelatedTopicModel`.
@@ -83,6 +87,7 @@ class IndependentFactorTopicModel(TopicModelEstimator):
         posterior: ``"auto"`` or ``"hmc"`` (see :class:`CorrelatedTopicModel`); ``"factor"`` for
             variational EM; for Gaussian sources also ``"taylor"`` or ``"laplace"``.
         max_iter: See :class:`CorrelatedTopicModel`.
+        keywords: See :class:`CorrelatedTopicModel`.
         vocabulary: See :class:`CorrelatedTopicModel`.
         score_method: See :class:`CorrelatedTopicModel`.
         device: See :class:`CorrelatedTopicModel`.
@@ -107,6 +112,7 @@ class IndependentFactorTopicModel(TopicModelEstimator):
         source: Source = "gaussian",
         posterior: str | None = None,
         max_iter: int | None = None,
+        keywords: Mapping[str, Any] | None = None,
         vocabulary: Any = None,
         score_method: ScoreMethod = "completion",
         device: str = "auto",
@@ -118,6 +124,7 @@ class IndependentFactorTopicModel(TopicModelEstimator):
             n_components,
             posterior=posterior,
             max_iter=max_iter,
+            keywords=keywords,
             vocabulary=vocabulary,
             score_method=score_method,
             device=device,
@@ -146,6 +153,7 @@ class AspectModel(TopicModelEstimator):
             variational EM; ``"ep"`` for expectation propagation, which is more accurate and many
             times slower.
         max_iter: See :class:`CorrelatedTopicModel`.
+        keywords: See :class:`CorrelatedTopicModel`.
         vocabulary: See :class:`CorrelatedTopicModel`.
         score_method: See :class:`CorrelatedTopicModel`.
         device: See :class:`CorrelatedTopicModel`.

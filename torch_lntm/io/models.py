@@ -174,6 +174,12 @@ def read_model(folder: Path) -> TopicModel:
     except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(f"{folder / MODEL}: unusable settings ({error})") from error
     model.vocabulary = vocabulary
+    names = about.get("topic_names")  # files before 0.3.0 lack it
+    if names is not None:
+        try:
+            model.topic_names = names
+        except (ConfigError, TypeError) as error:
+            raise ConfigError(f"{folder / MODEL}: {error}") from None
     expected = model.state_dict()
     for name in sorted({*expected, *tensors}):
         problem = _mismatch(expected.get(name), tensors.get(name))
@@ -191,6 +197,7 @@ def write_model(folder: Path, model: TopicModel) -> None:
         "kind": model.construction.name,
         "config": model.construction.to_json(),
         "vocabulary": model.vocabulary is not None,
+        "topic_names": model.topic_names,
     }
     (folder / MODEL).write_bytes(as_json(about))
     tensors = {name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()}

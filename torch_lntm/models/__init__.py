@@ -18,6 +18,7 @@ from torch_lntm.models.registry import CONSTRUCTORS, construct, find_constructor
 from torch_lntm.models.topic_table import TopicSummary, TopicTable
 from torch_lntm.models.topics.content import ContentTopics
 from torch_lntm.models.topics.dirichlet import DirichletTopics
+from torch_lntm.models.topics.keywords import Keywords
 from torch_lntm.models.topics.normal import NormalTopics
 from torch_lntm.models.topics.topics import FixedTopics, Topics
 from torch_lntm.models.words.dirichlet_multinomial import DirichletMultinomial
@@ -37,6 +38,7 @@ __all__ = [
     "FixedTopics",
     "Groups",
     "IndependentFactorPrior",
+    "Keywords",
     "LogisticNormalPrior",
     "Multinomial",
     "NormalPrior",

@@ -21,6 +21,7 @@ from torch_lntm.models.priors.structural import StructuralPrior
 from torch_lntm.models.registry import register
 from torch_lntm.models.topics.content import ContentTopics
 from torch_lntm.models.topics.dirichlet import DirichletTopics
+from torch_lntm.models.topics.keywords import Keywords
 from torch_lntm.models.topics.normal import NormalTopics
 from torch_lntm.models.topics.topics import Topics
 from torch_lntm.models.words.dirichlet_multinomial import DirichletMultinomial
@@ -29,7 +30,19 @@ from torch_lntm.models.words.words import Words
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
-@register("ctm")
+def _learn_keywords(
+    keywords: Keywords | Mapping[str, Any] | None = None,
+    keyword_strength: float | None = None,
+    vocabulary: Sequence[str] | None = None,
+    **arguments: Any,
+) -> dict[str, Any]:
+    """The argument ``keywords`` of a constructor, looked up in the vocabulary."""
+    if keywords is None:
+        return {}
+    return {"keywords": Keywords.of(keywords, vocabulary, keyword_strength)}
+
+
+@register("ctm", learn=_learn_keywords)
 def ctm(
     num_topics: int,
     num_words: int,
@@ -39,6 +52,8 @@ def ctm(
     covariance: Tensor | None = None,
     topics: Tensor | None = None,
     topic_smoothing: float = 0.05,
+    keywords: Keywords | Mapping[str, Any] | None = None,
+    keyword_strength: float | None = None,
     pseudo_documents: float | None = None,
     pseudo_variance: float | None = None,
     bursty: bool = False,
@@ -60,6 +75,12 @@ def ctm(
         topics: ``(num_topics, num_words)`` word probabilities.
         topic_smoothing: Pseudo-counts of every word in every topic (Dirichlet(1 + smoothing) prior
             at its mode). 0 gives maximum likelihood.
+        keywords: Keywords of the first topics by the names of the topics, such as ``{"economy":
+            ["tax", "budget"]}``, looked up in ``vocabulary`` (``docs/keywords.md``). ``num_topics``
+            counts keyword topics and free topics. Defaults to free topics only.
+        keyword_strength: Pseudo-tokens on the keywords of each keyword topic. Defaults to 2 % of
+            the training documents' tokens per topic. 0 uses the keywords for the start of the fit
+            only.
         pseudo_documents: Weight of the covariance's inverse-Wishart prior, in documents. Defaults
             to 2K + 2.
         pseudo_variance: Variance of the logits in the pseudo-documents. Defaults to 1, and to 10 in
@@ -93,7 +114,7 @@ def ctm(
         pseudo_variance=pseudo_variance,
         dtype=dtype,
     )
-    phi = _topics(num_topics, num_words, topics, topic_smoothing, dtype, seed)
+    phi = _topics(num_topics, num_words, topics, topic_smoothing, keywords, dtype, seed)
     return TopicModel(prior, phi, vocabulary, _words(bursty, dtype))
 
 
@@ -159,7 +180,7 @@ def lntm(
     return TopicModel(prior, phi, vocabulary, _words(bursty, dtype))
 
 
-@register("iftm")
+@register("iftm", learn=_learn_keywords)
 def iftm(
     num_topics: int,
     num_words: int,
@@ -171,6 +192,8 @@ def iftm(
     noise_precision: Tensor | None = None,
     topics: Tensor | None = None,
     topic_smoothing: float = 0.05,
+    keywords: Keywords | Mapping[str, Any] | None = None,
+    keyword_strength: float | None = None,
     pseudo_documents: float | None = None,
     pseudo_variance: float | None = None,
     bursty: bool = False,
@@ -195,6 +218,8 @@ def iftm(
         noise_precision: ``(num_topics,)`` diagonal of Λ.
         topics: ``(num_topics, num_words)`` word probabilities.
         topic_smoothing: As for :func:`ctm`.
+        keywords: As for :func:`ctm`.
+        keyword_strength: As for :func:`ctm`.
         pseudo_documents: Weight of the prior of A and Λ, in documents. Defaults to 2. A large
             weight removes the effect of most Laplace sources.
         pseudo_variance: As for :func:`ctm`.
@@ -227,11 +252,11 @@ def iftm(
         dtype=dtype,
         generator=torch.Generator().manual_seed(seed),
     )
-    phi = _topics(num_topics, num_words, topics, topic_smoothing, dtype, seed)
+    phi = _topics(num_topics, num_words, topics, topic_smoothing, keywords, dtype, seed)
     return TopicModel(prior, phi, vocabulary, _words(bursty, dtype))
 
 
-@register("lda")
+@register("lda", learn=_learn_keywords)
 def lda(
     num_topics: int,
     num_words: int,
@@ -241,6 +266,8 @@ def lda(
     learn_concentration: bool = True,
     topics: Tensor | None = None,
     topic_smoothing: float = 0.05,
+    keywords: Keywords | Mapping[str, Any] | None = None,
+    keyword_strength: float | None = None,
     bursty: bool = False,
     vocabulary: Sequence[str] | None = None,
     dtype: torch.dtype | str = torch.float32,
@@ -261,6 +288,8 @@ def lda(
         learn_concentration: Whether fits change the concentration.
         topics: ``(num_topics, num_words)`` word probabilities.
         topic_smoothing: As for :func:`ctm`. The paper has 0.
+        keywords: As for :func:`ctm`.
+        keyword_strength: As for :func:`ctm`.
         bursty: As for :func:`ctm`.
         vocabulary: Words of the vocabulary, in the order of the columns.
         dtype: As for :func:`ctm`.
@@ -285,7 +314,7 @@ def lda(
         learn_concentration=learn_concentration,
         dtype=dtype,
     )
-    phi = _topics(num_topics, num_words, topics, topic_smoothing, dtype, seed)
+    phi = _topics(num_topics, num_words, topics, topic_smoothing, keywords, dtype, seed)
     return TopicModel(prior, phi, vocabulary, _words(bursty, dtype))
 
 
@@ -302,10 +331,11 @@ def _learn_columns(
                 f"stm got a {type(num_words).__name__} for the corpus; its covariates are learned "
                 "from the training documents: stm(num_topics, corpus, prevalence='~ party')"
             )
-        return {}
+        return _learn_keywords(**arguments)
     corpus = num_words
     words = arguments.get("vocabulary", corpus.vocabulary)
     learned: dict[str, Any] = {"num_words": corpus.num_words, "vocabulary": words}
+    learned |= _learn_keywords(**arguments | {"vocabulary": words})
     if content is not None and not isinstance(content, Groups | Mapping):
         learned["content"] = Groups.of(corpus, content)
     is_plain = prevalence is None and content is not None and PREVALENCE not in corpus.covariates
@@ -326,6 +356,8 @@ def stm(
     content_penalty: float = 3.0,
     topics: Tensor | None = None,
     topic_smoothing: float = 0.05,
+    keywords: Keywords | Mapping[str, Any] | None = None,
+    keyword_strength: float | None = None,
     pseudo_documents: float | None = None,
     pseudo_variance: float | None = None,
     bursty: bool = False,
@@ -357,6 +389,8 @@ def stm(
             :class:`ContentTopics`.
         topics: ``(num_topics, num_words)`` word probabilities.
         topic_smoothing: As for :func:`ctm`.
+        keywords: As for :func:`ctm`.
+        keyword_strength: As for :func:`ctm`.
         pseudo_documents: As for :func:`ctm`.
         pseudo_variance: As for :func:`ctm`.
         bursty: As for :func:`ctm`.
@@ -393,7 +427,7 @@ def stm(
     )
     phi: Topics
     if content is None:
-        phi = _topics(num_topics, size, topics, topic_smoothing, dtype, seed)
+        phi = _topics(num_topics, size, topics, topic_smoothing, keywords, dtype, seed)
     else:
         phi = ContentTopics(
             num_topics,
@@ -402,6 +436,7 @@ def stm(
             penalty=content_penalty,
             smoothing=topic_smoothing,
             probs=topics,
+            keywords=cast("Keywords | None", keywords),
             dtype=dtype,
             generator=torch.Generator().manual_seed(seed),
         )
@@ -426,12 +461,18 @@ def _topics(
     num_words: int,
     probs: Tensor | None,
     smoothing: float,
+    keywords: Any,
     dtype: torch.dtype,
     seed: int,
 ) -> Topics:
-    generator = torch.Generator().manual_seed(seed)
     return DirichletTopics(
-        num_topics, num_words, smoothing=smoothing, probs=probs, dtype=dtype, generator=generator
+        num_topics,
+        num_words,
+        smoothing=smoothing,
+        probs=probs,
+        keywords=keywords,
+        dtype=dtype,
+        generator=torch.Generator().manual_seed(seed),
     )
 
 

@@ -85,6 +85,8 @@ class TopicModel(VersionedPickle, nn.Module):
             :class:`Multinomial`, independent draws.
 
     Attributes:
+        topic_names: Names of all topics, or ``None`` for numbers. Models with keywords have the
+            names of their keyword topics. Names never change a number.
         construction: Record of the registered constructor call, see
             :func:`torch_lntm.models.register`. ``None`` for a model made by this class.
 
@@ -121,7 +123,32 @@ class TopicModel(VersionedPickle, nn.Module):
         self.topics = topics
         self.words = Multinomial() if words is None else words
         self.vocabulary = None if vocabulary is None else tuple(vocabulary)
+        keywords = topics.keywords
+        self._topic_names = None if keywords is None else keywords.topic_names(topics.num_topics)
         self.construction: Construction | None = None
+
+    @property
+    def topic_names(self) -> tuple[str, ...] | None:
+        """Names of all topics; ``None`` for numbers."""
+        return self._topic_names
+
+    @topic_names.setter
+    def topic_names(self, names: Sequence[str] | None) -> None:
+        """Set the names of all topics.
+
+        Raises:
+            ConfigError: There are more or fewer names than topics, or a name is no text, is blank,
+                or occurs twice.
+        """
+        if names is not None:
+            names = tuple(names)
+            bad = [n for n in names if not isinstance(n, str) or not n.strip()]
+            if bad or len(set(names)) != len(names) or len(names) != self.num_topics:
+                raise ConfigError(
+                    f"topic names {names!r:.80}; expected {self.num_topics} different texts, one "
+                    "for each topic"
+                )
+        self._topic_names = names
 
     @property
     def name(self) -> str:
@@ -190,12 +217,15 @@ class TopicModel(VersionedPickle, nn.Module):
             >>> content.with_parts(topics=content.topics.in_group("left")).topics
             FixedTopics(5 topics, 2132 words)
         """
-        return TopicModel(
+        model = TopicModel(
             self.prior if prior is None else prior,
             self.topics if topics is None else topics,
             self.vocabulary if vocabulary is None else vocabulary,
             self.words,
         )
+        if model.num_topics == self.num_topics:
+            model.topic_names = self.topic_names
+        return model
 
     def theta(self, latent: Tensor) -> Tensor:
         """Topic proportions ``(..., num_topics)`` from eta or theta ``(..., latent_dim)``."""

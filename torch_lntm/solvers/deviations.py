@@ -7,7 +7,7 @@ Topic k has in group g the word probabilities
 with t_k the topic shared by all groups, a_g the deviation of group g for all topics, and b_gk the
 deviation of group g for topic k. Given expected counts n the M-step maximises
 
-    Σ_gkv n_gkv log φ_gkv + s Σ_kv log t_kv − λ Σ_gv |log a_gv| − λ Σ_gkv |log b_gkv|
+    Σ_gkv n_gkv log φ_gkv + Σ_kv s_kv log t_kv − λ Σ_gv |log a_gv| − λ Σ_gkv |log b_gkv|
 
 with t_k on the simplex. (*Roberts, Stewart & Airoldi 2016* and *Taddy 2013* approximate the maximum
 by a Poisson lasso for each word; R's stm solves them in turn.)
@@ -50,7 +50,7 @@ def sparse_deviations(
     counts: Tensor,
     start: GroupedWords,
     *,
-    smoothing: float,
+    smoothing: float | Tensor,
     penalty: float,
     floor: float,
     rounds: int,
@@ -62,7 +62,8 @@ def sparse_deviations(
         counts: ``(num_groups, num_words, num_topics)`` n, expected tokens.
         start: Starting factors, in the floating-point type of the computation. A topic without
             counts and smoothing keeps its shared words.
-        smoothing: s, pseudo-counts of every word in every shared topic.
+        smoothing: s, pseudo-counts in the shared topics, ``(num_words, num_topics)``, or one
+            number for all.
         penalty: λ > 0, in tokens. A factor is 1 unless the counts differ by more from the
             expectation under the other factors.
         floor: Least probability of a word in a shared topic, and least expected count.
@@ -75,7 +76,7 @@ def sparse_deviations(
     counts = counts.to(start.shared.dtype)
     by_group, by_cell = counts.sum(2, keepdim=True), counts.sum(1, keepdim=True)
     by_word = counts.sum(0) + smoothing
-    pseudo = smoothing * counts.shape[1]
+    pseudo = smoothing.sum(0) if isinstance(smoothing, Tensor) else smoothing * counts.shape[1]
     t, a, b = start
     weights = t * a * b
     scale = by_cell / weights.sum(1, keepdim=True)  # N/ξ

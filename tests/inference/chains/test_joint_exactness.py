@@ -28,6 +28,7 @@ from torch_lntm.inference.chains.chains import Progress
 from torch_lntm.models import (
     Covariates,
     DirichletTopics,
+    Keywords,
     LogisticNormalPrior,
     StructuralPrior,
     TopicModel,
@@ -261,18 +262,21 @@ def test_a_structural_prior_is_drawn_from_its_posterior(reference: State) -> Non
 
 @pytest.mark.slow
 @pytest.mark.stat
-def test_topics_are_drawn_from_their_posterior(monkeypatch) -> None:
+@pytest.mark.parametrize("keywords", [None, Keywords(("a",), (("w0", "w2"),), ((0, 2),), 3.0)])
+def test_topics_are_drawn_from_their_posterior(monkeypatch, keywords) -> None:
     """Against all the topics that twelve tokens can have, at known proportions.
 
     Means of 40 draws in turn are as good as independent.
     """
-    monkeypatch.setattr(dirichlet, "improved_concentration", lambda concentration, counts: BETA)
+    monkeypatch.setattr(dirichlet, "improved_concentration", lambda *arguments: BETA)
     counts = np.array([[4, 1, 0], [0, 2, 1], [1, 0, 3]])
     theta = np.array([[0.9, 0.1], [0.5, 0.5], [0.15, 0.85]])
     document, word = (np.repeat(index, counts[counts > 0]) for index in np.nonzero(counts))
     assigned = np.array(list(itertools.product(range(NUM_TOPICS), repeat=len(word))))
     cell = np.eye(NUM_TOPICS * NUM_WORDS)[assigned * NUM_WORDS + word].sum(1)
     alpha = BETA + cell.reshape(-1, NUM_TOPICS, NUM_WORDS)
+    if keywords is not None:
+        alpha[:, 0, [0, 2]] += 1.5
     total = alpha.sum(2, keepdims=True)
     log_mass = np.log(theta[document, assigned]).sum(1)
     log_mass += gammaln(alpha).sum((1, 2)) - gammaln(total).sum((1, 2))
@@ -282,7 +286,8 @@ def test_topics_are_drawn_from_their_posterior(monkeypatch) -> None:
     expected = np.tensordot(mass, np.stack([mean, square], 1), 1)
 
     prior = LogisticNormalPrior(NUM_TOPICS, dtype=torch.float64)
-    model = TopicModel(prior, DirichletTopics(NUM_TOPICS, NUM_WORDS, dtype=torch.float64))
+    topics = DirichletTopics(NUM_TOPICS, NUM_WORDS, keywords=keywords, dtype=torch.float64)
+    model = TopicModel(prior, topics)
     chain = JointChain(model, Corpus.from_matrix(counts), warmup_steps=1)
     drawn = []
     for _ in range(2040):

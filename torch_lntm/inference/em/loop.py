@@ -28,6 +28,7 @@ from torch_lntm.inference.em.result import FitResult, StopReason
 from torch_lntm.inference.em.statistics import Statistics
 from torch_lntm.inference.interruption import stops_on_interrupt
 from torch_lntm.models import TopicModel
+from torch_lntm.models.registry import record_settings
 
 #: Maximum number of documents of a batch for the computation of prior means.
 MAX_FILLED_DOCS = 1024
@@ -406,7 +407,17 @@ class Engine(ABC, Generic[R]):
         """
         processes = processes or Processes()
         corpus = processes.together(lambda: corpus_to_fit(self.model, corpus))
+        topics = self.model.topics
+        if topics.keywords is not None:
+            topics.keywords = topics.keywords.for_corpus(corpus, topics.num_topics)
+            record_settings(self.model, {"keyword_strength": topics.keywords.strength})
+        keywords = topics.keywords if processes.first else None
+        if keywords is not None:
+            keywords.check_corpus(corpus)
         run = self.prepare(corpus, processes)
         path = None if checkpoint is None else Path(checkpoint)
         with processes.working(self.model.device):
-            return run.result(run.run(path, checkpoint_seconds, callback))
+            result = run.result(run.run(path, checkpoint_seconds, callback))
+        if keywords is not None:
+            keywords.check_topics(topics.mean_probs.detach())
+        return result

@@ -33,7 +33,7 @@ from torch_lntm.kernels import (
     expected_topic_counts,
     probability_floor,
 )
-from torch_lntm.models import TopicModel
+from torch_lntm.models import Keywords, TopicModel
 from torch_lntm.models.priors.prior import MIN_PROPORTION
 from torch_lntm.posteriors import Draws
 
@@ -109,18 +109,34 @@ class RunningTopics:
         word_counts: ``(num_topics, num_words)`` average, stored word by word. It is overwritten,
             and holds the average again after :meth:`apply_scale`.
         smoothing: Pseudo-counts of every word in every topic.
+        keywords: Keywords of the first topics, with further pseudo-counts. ``None`` without.
     """
 
-    def __init__(self, word_counts: Tensor, smoothing: float) -> None:
+    def __init__(
+        self, word_counts: Tensor, smoothing: float, keywords: Keywords | None = None
+    ) -> None:
         self._rows, self._scale = word_counts.mT, 1.0
         self._totals = self._rows.sum(0, dtype=torch.float64)
+        self._pseudo_totals: float | Tensor = smoothing * len(self._rows)
         self._smoothing = smoothing
+        self._key_rows: Tensor | None = None
+        if keywords is not None:
+            topics, columns, tokens = (x.to(self._rows.device) for x in keywords.entries)
+            different, rows = columns.unique(return_inverse=True)
+            # Row 0 is for all further words.
+            self._row_of = torch.zeros(len(self._rows), dtype=torch.int64, device=topics.device)
+            self._row_of[different] = torch.arange(1, len(different) + 1, device=topics.device)
+            self._key_rows = self._rows.new_zeros(len(different) + 1, self._rows.shape[1])
+            self._key_rows[rows + 1, topics] = tokens.to(self._key_rows.dtype)
+            self._pseudo_totals = self._pseudo_totals + self._key_rows.double().sum(0)
 
     def probs(self, words: Tensor) -> Tensor:
         """Probabilities ``(num_topics, n)`` of the words at positions ``(n,)``."""
         dtype = self._rows.dtype
-        totals = self._totals + self._smoothing * len(self._rows)
+        totals = self._totals + self._pseudo_totals
         counts = self._rows.index_select(0, words).mul_(self._scale).add_(self._smoothing)
+        if self._key_rows is not None:
+            counts += self._key_rows[self._row_of[words]]
         probs = counts.div_(totals.clamp_min(torch.finfo(dtype).tiny).to(dtype))
         return probs.clamp_min_(probability_floor(dtype)).mT
 
@@ -221,9 +237,12 @@ class Start:
                 yield objective
 
     def _begin(self, state: FitState) -> None:
-        """Set initial topics from documents, and uniform proportions."""
+        """Set initial topics from documents and keywords, and uniform proportions."""
         model, num_topics = self.model, self.model.num_topics
         topics = document_topics(self.corpus, self.order, num_topics, self.seed + state.restart)
+        keywords = model.topics.keywords
+        if keywords is not None:
+            topics[: len(keywords)] = torch.from_numpy(keywords.initial_topics(self.corpus))
         topics = topics.to(model.device)
         model.topics.set_(topics)
         # Kernels and topics store the counts word by word.
@@ -238,7 +257,8 @@ class Start:
         assert state.word_counts is not None
         objective: float | Tensor = 0.0
         sweeps = SWEEPS if state.step else FIRST_SWEEPS
-        running = RunningTopics(state.word_counts, model.topics.start_smoothing)
+        topics = model.topics
+        running = RunningTopics(state.word_counts, topics.start_smoothing, topics.keywords)
         theta, steps = self._proportions(state), self._steps()
 
         def advance() -> bool:

@@ -14,6 +14,7 @@ from torch_lntm.errors import ConfigError
 from torch_lntm.kernels import probability_floor
 from torch_lntm.models.groups import Groups
 from torch_lntm.models.topics.dirichlet import DirichletTopics
+from torch_lntm.models.topics.keywords import Keywords
 from torch_lntm.solvers.deviations import GroupedWords, sparse_deviations
 
 #: Bound on the rounds of an M-step, and their tolerance in tokens.
@@ -37,6 +38,7 @@ class ContentTopics(DirichletTopics):
             their expectation for a deviation of 0, differ by at most ``penalty``.
         smoothing: As for :class:`DirichletTopics`, for the shared topics.
         probs: ``(num_topics, num_words)`` as for :class:`DirichletTopics`, in all groups.
+        keywords: As for :class:`DirichletTopics`, for the shared topics.
         dtype: Floating-point type.
         generator: As for :class:`DirichletTopics`.
 
@@ -65,6 +67,7 @@ class ContentTopics(DirichletTopics):
         penalty: float,
         smoothing: float = 0.05,
         probs: Tensor | None = None,
+        keywords: Keywords | None = None,
         dtype: torch.dtype = torch.float32,
         generator: torch.Generator | None = None,
     ) -> None:
@@ -75,6 +78,7 @@ class ContentTopics(DirichletTopics):
             num_words,
             smoothing=smoothing,
             probs=probs,
+            keywords=keywords,
             groups=column,
             dtype=dtype,
             generator=generator,
@@ -137,7 +141,7 @@ class ContentTopics(DirichletTopics):
         factors = sparse_deviations(
             word_counts.mT.unflatten(0, (self.num_groups, self.num_words)),
             self._factors or self._factorised(torch.float64),
-            smoothing=self.smoothing,
+            smoothing=self._pseudo_counts(),
             penalty=self.penalty,
             floor=probability_floor(self.logits.dtype),
             rounds=1 if often else ROUNDS,
@@ -150,7 +154,8 @@ class ContentTopics(DirichletTopics):
 
     def start_(self, word_counts: Tensor) -> None:
         """See :meth:`Topics.start_`."""
-        self.set_(word_counts + max(self.smoothing, probability_floor(self.logits.dtype)))
+        counts = word_counts + max(self.smoothing, probability_floor(self.logits.dtype))
+        self.set_(counts if self.keywords is None else self.keywords.add_to_(counts))
 
     def sites(self) -> Mapping[str, TorchDistribution]:
         """See :meth:`Topics.sites`: ``"topics"`` (shared), ``"groups"`` and ``"cells"``."""
@@ -189,6 +194,14 @@ class ContentTopics(DirichletTopics):
     def extra_repr(self) -> str:
         """Sizes, smoothing and groups, for ``repr``."""
         return f"{super().extra_repr()}, penalty={self.penalty}"
+
+    def _pseudo_counts(self) -> float | Tensor:
+        """Pseudo-counts of the shared topics: ``(num_words, num_topics)``, or one number."""
+        if self.keywords is None:
+            return self.smoothing
+        dtype = torch.float64 if self._factors is None else self.logits.dtype
+        counts = torch.full_like(self.logits.mT, self.smoothing, dtype=dtype)
+        return self.keywords.add_to_(counts).mT
 
     @torch.no_grad()
     def _factorised(self, dtype: torch.dtype) -> GroupedWords:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch_lntm.errors import ConfigError
 from torch_lntm.kernels import probability_floor
 from torch_lntm.models.groups import Groups
+from torch_lntm.models.topics.keywords import Keywords
 from torch_lntm.models.topics.topics import Topics, TopicUpdate
 
 #: Initial concentration of draws in a joint chain, and its bounds.
@@ -73,12 +74,15 @@ class DirichletTopics(LogitTopics):
             smoothing). 0 gives maximum likelihood.
         probs: ``(num_topics, num_words)`` initial word probabilities. Defaults to random
             probabilities near uniform, drawn with ``generator``.
+        keywords: Keywords of the first topics. Each of them has pseudo-counts in its topic beside
+            the smoothing, see :class:`Keywords`. Defaults to free topics.
         groups: As for :class:`Topics`, for subclasses.
         dtype: Floating-point type.
         generator: Random number generator of the default initial values.
 
     Raises:
-        ConfigError: A size, ``smoothing`` or ``probs`` is out of range.
+        ConfigError: A size, ``smoothing`` or ``probs`` is out of range, or the keywords need more
+            topics or words.
 
     Example:
         >>> lntm.models.DirichletTopics(10, 500)
@@ -95,6 +99,7 @@ class DirichletTopics(LogitTopics):
         *,
         smoothing: float = 0.05,
         probs: Tensor | None = None,
+        keywords: Keywords | None = None,
         groups: Groups | None = None,
         dtype: torch.dtype = torch.float32,
         generator: torch.Generator | None = None,
@@ -105,7 +110,13 @@ class DirichletTopics(LogitTopics):
         self.smoothing = float(smoothing)
         self._deferred = False
         self._draw_concentration = CONCENTRATION
-        self.set_(near_uniform(num_topics, num_words, generator) if probs is None else probs)
+        self.keywords = keywords
+        if keywords is not None:
+            keywords.check_sizes(num_topics, num_words)
+        if probs is None:
+            probs = near_uniform(num_topics, num_words, generator)
+            probs = probs if keywords is None else keywords.blend(probs)
+        self.set_(probs)
 
     def sites(self) -> Mapping[str, TorchDistribution]:
         """See :meth:`Topics.sites`. The site ``"topics"`` holds the word probabilities.
@@ -113,6 +124,8 @@ class DirichletTopics(LogitTopics):
         The prior for a smoothing of 0 is uniform, and proper.
         """
         pseudo = self.logits.new_full((self.num_topics, self.num_words), 1.0 + self.smoothing)
+        if self.keywords is not None:
+            pseudo = self.keywords.add_to_(pseudo)
         return {"topics": Dirichlet(pseudo).to_event(1)}
 
     def compute_probs(self, *, topics: Tensor) -> Tensor:  # type: ignore[override]
@@ -136,13 +149,16 @@ class DirichletTopics(LogitTopics):
         Args:
             normalisers: Log-sum-exp of each topic's logits, float64. Computed by default.
         """
-        if self.smoothing == 0:
+        if self.smoothing == 0 and self.keywords is None:
             return self.logits.new_zeros((), dtype=torch.float64)
         if normalisers is None:
             normalisers = softmax_of_words(self.logits)[1]
         # Sum of all log probabilities. Rounding errors of float32 would add up over the words.
         total = self.logits.sum(dtype=torch.float64)
-        return self.smoothing * (total - self.num_words * normalisers.sum())
+        density = self.smoothing * (total - self.num_words * normalisers.sum())
+        if self.keywords is not None:
+            density = density + self.keywords.log_density(self.logits.mT, normalisers)
+        return density
 
     @contextmanager
     def updated_often(self) -> Iterator[None]:
@@ -172,7 +188,11 @@ class DirichletTopics(LogitTopics):
         """
         counts = word_counts.mT.to(self.logits.dtype).contiguous()
         total = word_counts.sum(1) + self.num_words * self.smoothing
-        probs = (counts + self.smoothing).div_(total.to(counts.dtype))
+        probs = counts + self.smoothing
+        if self.keywords is not None:
+            self.keywords.add_to_(probs.mT)
+            total[: len(self.keywords)] += self.keywords.tokens
+        probs.div_(total.to(counts.dtype))
         probs.clamp_min_(probability_floor(probs.dtype))
         new, old = (probs, self.probs.mT) if self._deferred else (probs.log_(), self.logits)
         if self.smoothing == 0:  # smoothing fills every topic, and `where` doubles the time
@@ -190,12 +210,20 @@ class DirichletTopics(LogitTopics):
     def draw_(self, word_counts: Tensor, rng: np.random.Generator) -> None:
         """See :meth:`Topics.draw_`.
 
-        The prior of the draw is Dirichlet(β). β maximises the likelihood of the tokens' topics, and
-        every draw improves it (*Minka 2000*). The prior of a fit, Dirichlet(1 + smoothing), suits
-        modes; in draws it would pull topics towards uniform.
+        The prior of the draw is Dirichlet(β), with the pseudo-tokens of keywords added to β. β
+        maximises the likelihood of the tokens' topics, and every draw improves it (*Minka 2000*).
+        The prior of a fit, Dirichlet(1 + smoothing), suits modes; in draws it would pull topics
+        towards uniform.
         """
-        self._draw_concentration = improved_concentration(self._draw_concentration, word_counts)
-        drawn = rng.standard_gamma((word_counts + self._draw_concentration).numpy())
+        concentration = self._draw_concentration
+        if self.keywords is None:
+            concentration = improved_concentration(concentration, word_counts)
+        else:
+            pseudo = self.keywords.add_to_(torch.zeros_like(word_counts))
+            concentration = improved_concentration(concentration, word_counts, pseudo)
+            word_counts = word_counts + pseudo
+        self._draw_concentration = concentration
+        drawn = rng.standard_gamma((word_counts + concentration).numpy())
         self.set_(torch.from_numpy(drawn.clip(min=1e-300)).to(self.device))
 
     def extra_repr(self) -> str:
@@ -249,16 +277,26 @@ def _largest(logits: Tensor) -> Tensor:
     return rows.amax(0)
 
 
-def improved_concentration(concentration: float, counts: Tensor) -> float:
-    """A symmetric Dirichlet's concentration of higher likelihood (*Minka 2000, eq. 55*).
+def improved_concentration(
+    concentration: float, counts: Tensor, pseudo: Tensor | None = None
+) -> float:
+    """The symmetric part of a Dirichlet's concentration, at a higher likelihood.
+
+    *Minka 2000, eq. 55*. With pseudo-tokens s, a second bound is needed, at the current β₀: log(β +
+    s) ≥ β₀/(β₀ + s) log β + constant. The update keeps its form.
 
     Args:
         concentration: The current β.
         counts: ``(num_topics, num_words)`` float64.
+        pseudo: ``(num_topics, num_words)`` s, the constant part of the concentration. Defaults to
+            0.
     """
     num_words = counts.shape[1]
     beta = torch.tensor(concentration, dtype=torch.float64)
-    total = (counts.sum(1) + num_words * beta).digamma() - (num_words * beta).digamma()
+    sums = num_words * beta
+    if pseudo is not None:
+        beta, sums = beta + pseudo, sums + pseudo.sum(1)
+    total = ((counts.sum(1) + sums).digamma() - sums.digamma()).sum()
     words = ((counts + beta).digamma() - beta.digamma()).sum()
-    improved = concentration * float(words / (num_words * total.sum()).clamp_min(1e-300))
+    improved = concentration * float(words / (num_words * total).clamp_min(1e-300))
     return min(max(improved, LOWEST), HIGHEST)

@@ -17,6 +17,7 @@ from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError
 from torch_lntm.kernels import probability_floor
 from torch_lntm.models.groups import CONTENT, Groups, Level
+from torch_lntm.models.topics.keywords import Keywords
 
 #: Updates of topics in Monte-Carlo EM: M-steps, or Adam along gradients.
 TopicUpdate = Literal["exact", "gradient"]
@@ -67,6 +68,7 @@ class Topics(nn.Module):
         num_topics: Number of topics K.
         num_words: Size of the vocabulary V.
         column: The groups, or ``None``.
+        keywords: Keywords of the first topics, or ``None``.
 
     Example:
         >>> indices, probabilities = model.topics.top_words(3)
@@ -82,6 +84,7 @@ class Topics(nn.Module):
         self.num_topics = num_topics
         self.num_words = num_words
         self.column = groups
+        self.keywords: Keywords | None = None
         self._cached: Tensor | None = None
         self._max_iterations = MAX_ITERATIONS
 
@@ -416,6 +419,8 @@ class Topics(nn.Module):
     def extra_repr(self) -> str:
         """Sizes and groups, for ``repr``."""
         sizes = f"{self.num_topics} topics, {self.num_words} words"
+        if self.keywords is not None:
+            sizes += f", keywords of {', '.join(self.keywords.names)}"
         if self.column is None:
             return sizes
         return f"{sizes}, groups of {self.column.column}: {', '.join(map(str, self.column.levels))}"

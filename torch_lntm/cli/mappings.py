@@ -1,0 +1,80 @@
+"""YAML and JSON files of names and values: options, keywords."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from torch_lntm.errors import ConfigError
+
+#: Maximum number of characters of a file.
+_MOST_CHARACTERS = 100_000
+
+
+def read_keywords(keywords: str | dict[str, Any] | None) -> dict[str, Any] | None:
+    """Keywords by topic, from a file or from a configuration file.
+
+    Args:
+        keywords: Path of a YAML or JSON file, keywords by topic, or ``None``.
+
+    Raises:
+        ConfigError: The file is unreadable, or has another form.
+    """
+    if not isinstance(keywords, str):
+        return keywords
+    return read_mapping(Path(keywords), "topic", "[word, word]")
+
+
+def read_mapping(path: Path, key: str = "option", value: str = "value") -> dict[Any, Any]:
+    """Read a YAML or JSON file of unknown origin.
+
+    Args:
+        path: The file.
+        key: Meaning of its names, for messages.
+        value: Form of its values, for messages.
+
+    Raises:
+        ConfigError: The file is unreadable, too large, or has another form. A name stands twice in
+            it, or an alias.
+    """
+    try:
+        with path.open(encoding="utf-8") as file:
+            text = file.read(_MOST_CHARACTERS + 1)
+        if len(text) > _MOST_CHARACTERS:
+            raise ConfigError(
+                f"{path}: holds more than {_MOST_CHARACTERS} characters; is it another file?"
+            )
+        # Aliases of aliases let a short file expand to billions of values.
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
+            raise ConfigError(f"{path}: holds an alias, as in *name; write out the value")
+        repeated = _repeated_key(yaml.compose(text, Loader=yaml.SafeLoader))
+        if repeated is not None:
+            raise ConfigError(f"{path}: {repeated}; give every {key} once")
+        values = yaml.safe_load(text)
+    except ConfigError:
+        raise
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{path}: cannot be read ({reason})") from error
+    except (yaml.YAMLError, TypeError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: not YAML of {key}s: {error}") from error
+    values = {} if values is None else values
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: expected lines '{key}: {value}', got a {type(values).__name__}")
+    return values
+
+
+def _repeated_key(node: yaml.Node | None) -> str | None:
+    """Message about a repeated key in a mapping of a YAML document; ``None`` if there is none."""
+    seen: dict[str, int] = {}
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            line = key.start_mark.line + 1
+            if key.value in seen:
+                return f"{key.value!r} stands on line {seen[key.value]} and on line {line}"
+            seen[str(key.value)] = line
+            if (message := _repeated_key(value)) is not None:
+                return message
+    return None
