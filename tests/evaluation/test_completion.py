@@ -92,7 +92,7 @@ def test_mean_and_integrated_scores_equal_averages_over_samples(
     expected = (counts * np.log(theta.mean(0) @ topics)).sum(1)
     np.testing.assert_allclose(result.log_predictive, expected, atol=0.05)
     assert result.observed_fraction is None
-    assert "given hold-out" in repr(result)
+    assert "a hold-out of your own" in repr(result)
 
 
 @pytest.mark.slow
