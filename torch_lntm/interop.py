@@ -17,6 +17,7 @@ from torch_lntm.errors import ConfigError, CorpusError, import_extra, require_wh
 from torch_lntm.guides import Guide, require_guide
 from torch_lntm.inference import transform
 from torch_lntm.models import TopicModel
+from torch_lntm.models.names import is_named
 from torch_lntm.reports import representative_documents
 
 __all__ = [
@@ -318,7 +319,7 @@ def to_anndata(guide: Guide[Any], corpus: Corpus, adata: Any = None) -> Any:
 
     ``obsm["X_topics"]`` holds the proportions ``(num_docs, num_topics)``, ``varm["topics"]`` the
     topics ``(num_words, num_topics)``, and ``uns["topics"]`` the names of the model and of the
-    posterior, the estimate of the proportions, and the correlations of the topics.
+    posterior, the estimate of the proportions, and the correlations and names of the topics.
 
     Args:
         guide: A guide over the model.
@@ -353,6 +354,7 @@ def to_anndata(guide: Guide[Any], corpus: Corpus, adata: Any = None) -> Any:
         "posterior": guide.name or type(guide).__name__,
         "estimate": "mean",
         "correlation": model.topic_correlation().detach().cpu().numpy(),
+        "names": np.array(model.topic_names),
     }
     return adata
 
@@ -382,9 +384,12 @@ def _top_words(model: TopicModel, num_words: int) -> list[list[tuple[str, float]
 
 
 def _names(model: TopicModel) -> list[str]:
-    """Name of each topic in the style of BERTopic: ``0_game_team_games_season``."""
-    topics = _top_words(model, 4)
-    return ["_".join([str(k), *(word for word, _ in topic)]) for k, topic in enumerate(topics)]
+    """Name of each topic. A topic without a name has BERTopic's: ``0_game_team_games_season``."""
+    names = model.topic_names
+    return [
+        names[k] if is_named(names, k) else "_".join([names[k], *(word for word, _ in topic)])
+        for k, topic in enumerate(_top_words(model, 4))
+    ]
 
 
 def _counts(corpus: Corpus) -> sp.csr_matrix:

@@ -386,7 +386,7 @@ def test_invalid_arguments_are_refused(model, guide, corpus) -> None:
         with pytest.raises(error, match=match):
             estimate(*arguments, **options)
 
-    refused("expected different numbers from 0 to 2", model, theta, corpus, "~ party", topics=[3])
+    refused("expected numbers from 0 to 2", model, theta, corpus, "~ party", topics=[3])
     refused(r"expected \(num_draws, 60, 3\)", model, theta[:, :5], corpus, "~ party")
     refused("finite and not negative", model, -theta, corpus, "~ party")
     refused("'income'", model, theta, corpus, "~ income", error=MissingColumnError)

@@ -114,6 +114,7 @@ def make_found() -> DocumentTopics:
         torch.ones(4, dtype=torch.bool),
         np.array([5, 5, 5, 0]),
         "mode",
+        ("0", "fires"),
         metadata={"title": np.array(["a", "b", "c", "d"], object)},
     )
 
@@ -123,7 +124,7 @@ def test_representative_documents_have_the_largest_shares() -> None:
     assert [(one.topic, one.document) for one in found] == [(0, 1), (0, 2), (1, 0), (1, 2)]
     assert found[0].share == pytest.approx(0.9)
     assert found[0].metadata == {"title": "b"}
-    few = representative_documents(make_found(), num_docs=3, least=0.5, topics=[1])
+    few = representative_documents(make_found(), num_docs=3, least=0.5, topics=["fires"])
     assert [(one.topic, one.document) for one in few] == [(1, 0)]
-    with pytest.raises(ConfigError, match="topic 2; expected 0 to 1"):
+    with pytest.raises(ConfigError, match="topic 2; expected numbers from 0 to 1"):
         representative_documents(make_found(), topics=[2])

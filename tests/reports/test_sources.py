@@ -81,7 +81,7 @@ def test_sources_in_three_formats():
     assert "rotated to the principal axes" in format_sources(summarise_sources(make_factor_model()))
     records = json.loads(format_sources(summaries, "json"))
     assert records[1]["negative"] == [
-        {"topic": 2, "loading": pytest.approx(-0.3), "words": ["ant", "cat"]}
+        {"topic": 2, "name": "2", "loading": pytest.approx(-0.3), "words": ["ant", "cat"]}
     ]
     table = list(csv.DictReader(format_sources(summaries, "csv").splitlines()))
     assert [(row["source"], row["topic"]) for row in table] == [

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -23,9 +24,11 @@ from torch_lntm.cli.documents import (
     with_stop_words,
 )
 from torch_lntm.cli.fit import Fit
+from torch_lntm.cli.names import Names
 from torch_lntm.cli.report import Report
 from torch_lntm.cli.studying import Effects, Select
 from torch_lntm.errors import ConfigError
+from torch_lntm.models.names import is_named
 
 if TYPE_CHECKING:
     from torch_lntm.corpus import Corpus
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
 _METHOD_OPTIONS = ("num_samples", "num_chains", "num_temperatures")
 #: Maximum number of characters of a text column in .npz, with every text padded to the longest.
 MAX_CHARACTERS = 2**26
+#: Heads of columns of .csv that no name of a topic may repeat.
+_RESERVED = re.compile(r"document|tokens|converged|(topic|source)_\d+")
 _METRICS = ("completion", "likelihood", "coherence", "diversity")
 
 
@@ -111,9 +116,11 @@ class Transform(OnDocuments):
     Attributes:
         run_folder: The run's folder.
         out: File to write, .csv or .npz, or - for CSV on standard output. CSV puts an apostrophe
-            before texts that a spreadsheet would compute, such as =A1. The arrays of .npz are
-            theta, converged, lengths, sources (posterior means, for iftm only) and metadata.NAME
-            for each column of the documents. Columns of long texts are omitted from .npz.
+            before texts that a spreadsheet would compute, such as =A1. A topic's column has
+            its name, or topic_3 for topic 3 without a name. The arrays of .npz are theta,
+            topic_names, converged, lengths, sources (posterior means, for iftm only) and
+            metadata.NAME for each column of the documents. Columns of long texts are omitted from
+            .npz.
         estimate: Estimate of the proportions. mode: posterior mode on the softmax scale. mean:
             posterior mean of theta.
         num_samples: Number of draws per document for the mean.
@@ -171,6 +178,7 @@ def _as_arrays(topics: DocumentTopics) -> dict[str, Any]:
         "theta": topics.theta.numpy(),
         "converged": topics.converged.numpy(),
         "lengths": topics.lengths,
+        "topic_names": np.array(topics.topic_names),
     }
     if topics.sources is not None:
         arrays["sources"] = topics.sources.mean.numpy()
@@ -191,7 +199,7 @@ def _as_csv(topics: DocumentTopics) -> str:
     """Topics of documents as a table with a row for each document."""
     import numpy as np
 
-    columns = [f"topic_{k}" for k in range(topics.theta.shape[1])]
+    columns = _heads(topics.topic_names)
     table = topics.theta.numpy()
     if topics.sources is not None:
         sources = topics.sources.mean.numpy()
@@ -201,12 +209,23 @@ def _as_csv(topics: DocumentTopics) -> str:
     names = [f"metadata.{name}" if name in reserved else name for name in topics.metadata]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["document", *map(_no_formula, names), "tokens", "converged", *columns])
+    heads = ["document", *names, "tokens", "converged", *columns]
+    writer.writerow(map(_no_formula, heads))
     for d, numbers in enumerate(table):
         about = [_no_formula(_cell(values[d])) for values in topics.metadata.values()]
         row = [d, *about, topics.lengths[d], int(topics.converged[d])]
         writer.writerow([*row, *(f"{number:.6g}" for number in numbers)])
     return text.getvalue()
+
+
+def _heads(names: Sequence[str]) -> list[str]:
+    """Heads of the topics' columns: names, and ``topic_3`` for a topic without a name."""
+    heads: list[str] = []
+    for k, name in enumerate(names):
+        # A name must not repeat the head of another column.
+        is_free = is_named(names, k) and not _RESERVED.fullmatch(name)
+        heads.append(name if is_free else f"topic_{name}")
+    return heads
 
 
 def _cell(value: object) -> str:
@@ -392,6 +411,7 @@ COMMANDS: dict[str, type[Command]] = {
     "sources": Sources,
     "transform": Transform,
     "evaluate": Evaluate,
+    "names": Names,
     "effects": Effects,
     "select": Select,
     "convert": Convert,

@@ -1,4 +1,4 @@
-"""YAML and JSON files of names and values: options, keywords."""
+"""Names and values in the shell, and in YAML and JSON files: options, keywords, groups."""
 
 from __future__ import annotations
 
@@ -25,6 +25,38 @@ def read_keywords(keywords: str | dict[str, Any] | None) -> dict[str, Any] | Non
     if not isinstance(keywords, str):
         return keywords
     return read_mapping(Path(keywords), "topic", "[word, word]")
+
+
+def mapping_option(option: str, value: str | dict[Any, Any]) -> dict[str, Any]:
+    """The mapping that an option gives.
+
+    Args:
+        option: Name of the option, for messages.
+        value: A mapping from a configuration file; or text such as ``"economy=3,7; war=1"``; or
+            the path of a file that ends in .json, .yaml or .yml.
+
+    Returns:
+        The values by name. Values of a text are text.
+
+    Raises:
+        ConfigError: The text is no mapping, has a name twice, or the file is unreadable.
+    """
+    if isinstance(value, str) and Path(value).suffix in (".json", ".yaml", ".yml"):
+        value = read_mapping(Path(value), "name")
+    if isinstance(value, dict):
+        return {str(name): item for name, item in value.items()}
+    mapping: dict[str, Any] = {}
+    for part in filter(None, (part.strip() for part in value.split(";"))):
+        name, sign, text = (piece.strip() for piece in part.partition("="))
+        if not sign or not name:
+            raise ConfigError(
+                f"{option}: {part!r}; expected pairs such as 'economy=3,7; war=1', or a file that "
+                "ends in .json or .yaml"
+            )
+        if name in mapping:
+            raise ConfigError(f"{option}: {name!r} is given twice; give it once")
+        mapping[name] = text
+    return mapping
 
 
 def read_mapping(path: Path, key: str = "option", value: str = "value") -> dict[Any, Any]:

@@ -33,7 +33,7 @@ class Effects(DrawsPosteriors):
         run_folder: The run's folder.
         formula: Formula of the columns, such as "~ party * bs(date, df=6)". Defaults to the
             formula of the model's prevalence.
-        topics: Topics to regress, separated by commas. Defaults to all topics.
+        topics: Topics to regress, by number or name, separated by commas. Defaults to all topics.
         standard_errors: Standard errors of the regression: classical, or robust to unequal
             variances (HC0 to HC3).
         clusters: Column of groups of dependent documents.
@@ -90,7 +90,7 @@ class Effects(DrawsPosteriors):
             draws,
             corpus,
             self.formula or _own_formula(run.model),
-            topics=None if self.topics is None else whole_numbers("topics", self.topics),
+            topics=None if self.topics is None else self.topics.split(","),
             standard_errors=self.standard_errors,
             clusters=self.clusters,
             weights=self.weights,

@@ -18,6 +18,7 @@ from torch_lntm.formulas import Formula
 from torch_lntm.inference import DrawSource, ThetaDraws, theta_draws
 from torch_lntm.models import TopicModel
 from torch_lntm.models.model import require_model
+from torch_lntm.models.names import find_topics
 
 
 @torch.no_grad()
@@ -27,7 +28,7 @@ def estimate(
     corpus: Corpus,
     formula: str,
     *,
-    topics: Sequence[int] | None = None,
+    topics: Sequence[int | str] | None = None,
     standard_errors: StandardErrors = "HC3",
     clusters: Any = None,
     weights: Any = None,
@@ -58,7 +59,7 @@ def estimate(
             words are left out.
         formula: The columns, such as ``"~ party * bs(date, df=6)"`` (``docs/structural.md``). Terms
             that are absent from the model's own formula are shrunk towards no effect.
-        topics: Topics to regress. Defaults to all.
+        topics: Topics to regress, by number or name. Defaults to all.
         standard_errors: ``"classical"``, or ``"HC0"`` to ``"HC3"`` for robustness to unequal
             variances. Defaults to ``"HC3"``, since proportions near 0 vary less.
         clusters: Groups of dependent documents: the name of a column, or ``(num_docs,)`` values.
@@ -133,14 +134,9 @@ def estimate(
     )
 
 
-def _topics(model: TopicModel, topics: Sequence[int] | None) -> list[int]:
-    numbers = list(range(model.num_topics)) if topics is None else [int(k) for k in topics]
-    bad = [k for k in numbers if not 0 <= k < model.num_topics]
-    if bad or not numbers or len(set(numbers)) < len(numbers):
-        raise ConfigError(
-            f"topics {numbers}; expected different numbers from 0 to {model.num_topics - 1}"
-        )
-    return numbers
+def _topics(model: TopicModel, topics: Sequence[int | str] | None) -> list[int]:
+    numbers = range(model.num_topics)
+    return list(numbers) if topics is None else find_topics(model.topic_names, topics)
 
 
 def _draws_of_array(theta: Tensor, model: TopicModel, corpus: Corpus) -> ThetaDraws:

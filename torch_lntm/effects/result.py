@@ -19,6 +19,7 @@ from torch_lntm.effects.text import format_coefficients, format_predictions
 from torch_lntm.errors import ConfigError, import_extra
 from torch_lntm.formulas import Formula
 from torch_lntm.models import TopicModel
+from torch_lntm.models.names import find_topics
 from torch_lntm.reports.groups import is_skewed
 from torch_lntm.reports.labels import topic_labels
 from torch_lntm.reports.prevalence import SHORT_DOCUMENT
@@ -236,7 +237,7 @@ class Effects:
         name: str,
         *,
         by: str | None = None,
-        topics: Sequence[int] | None = None,
+        topics: Sequence[int | str] | None = None,
         level: float = 0.95,
         others: Others = "average",
         ax: Axes | None = None,
@@ -247,7 +248,8 @@ class Effects:
         Args:
             name: The column.
             by: A column of levels. Each level has its own lines or points.
-            topics: Topics to draw. Defaults to all; choose a few for a readable plot.
+            topics: Topics to draw, by number or name. Defaults to all; choose a few for a readable
+                plot.
             level: See :meth:`predict`.
             others: See :meth:`predict`.
             ax: Axes to draw into. Defaults to a new figure.
@@ -261,7 +263,8 @@ class Effects:
         """
         from torch_lntm.plotting.effects import Series, plot_effects
 
-        drawn_topics = self.topics if topics is None else tuple(topics)
+        names = self.model.topic_names
+        drawn_topics = self.topics if topics is None else tuple(find_topics(names, topics))
         unknown = [k for k in drawn_topics if k not in self.topics]
         if unknown:
             raise ConfigError(

@@ -30,6 +30,7 @@ from torch_lntm.guides import Guide
 from torch_lntm.inference import StepwiseEM, topic_shares, transform
 from torch_lntm.inference.interruption import propagate_interrupts
 from torch_lntm.models import TopicModel, TopicTable
+from torch_lntm.models.names import is_named
 from torch_lntm.pickles import VersionedPickle
 from torch_lntm.posteriors import Posterior
 from torch_lntm.recipes import AUTO, FitComponents, Recipe, find_device, guide_of
@@ -367,7 +368,30 @@ class TopicModelEstimator(
         return (
             table
             if X is not None
-            else TopicTable(tuple(sorted(table, key=lambda topic: topic.topic)))
+            else TopicTable(tuple(sorted(table, key=lambda topic: topic.topic)), table.names)
+        )
+
+    @property
+    def topic_names_(self) -> tuple[str, ...]:
+        """Name of each topic; see :attr:`TopicModel.topic_names`. Can be set."""
+        return self.model_.topic_names
+
+    @topic_names_.setter
+    def topic_names_(self, names: Any) -> None:
+        self.model_.topic_names = names
+
+    def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
+        """Names of the columns of :meth:`transform`: the names of the topics.
+
+        A topic without a name has the name of the class and its number, as in scikit-learn.
+
+        Args:
+            input_features: Ignored.
+        """
+        numbered = super().get_feature_names_out(input_features)
+        names = self.model_.topic_names
+        return np.array(
+            [names[k] if is_named(names, k) else name for k, name in enumerate(numbered)], object
         )
 
     @property

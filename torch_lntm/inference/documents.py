@@ -50,6 +50,7 @@ class DocumentTopics:
         estimate: ``"mode"``: mode of the posterior on the softmax scale, i.e. softmax of the mean
             of eta, or mean of theta under a Dirichlet posterior. ``"mean"``: posterior mean of
             theta.
+        topic_names: Names of the topics; see :attr:`TopicModel.topic_names`.
         sources: The documents' sources, for models with sources.
         metadata: ``(num_docs,)`` values of every column of the corpus's metadata, by name.
     """
@@ -58,6 +59,7 @@ class DocumentTopics:
     converged: Tensor
     lengths: NDArray[np.int64]
     estimate: Estimate
+    topic_names: tuple[str, ...]
     sources: SourceActivity | None = None
     metadata: dict[str, NDArray[Any]] = field(default_factory=dict)
 
@@ -134,7 +136,13 @@ def transform(
     theta, converged, *moments = (torch.cat(column) for column in zip(*parts, strict=True))
     sources = SourceActivity(moments[0], moments[1], converged) if moments else None
     return DocumentTopics(
-        theta, converged, corpus.lengths, estimate, sources, dict(corpus.metadata)
+        theta,
+        converged,
+        corpus.lengths,
+        estimate,
+        model.topic_names,
+        sources,
+        dict(corpus.metadata),
     )
 
 

@@ -10,7 +10,7 @@ card for people, ``README.md``. The library ignores the card.
 
 from torch_lntm.io.folders import check_target
 from torch_lntm.io.models import FORMAT_VERSION, check_saveable, load_model, save_model
-from torch_lntm.io.runs import Run, load_run, save_run, write_card
+from torch_lntm.io.runs import Run, load_run, save_run, write_card, write_topic_names
 from torch_lntm.io.unfinished import UnfinishedRun, partial_folder
 
 __all__ = [
@@ -25,4 +25,5 @@ __all__ = [
     "save_model",
     "save_run",
     "write_card",
+    "write_topic_names",
 ]

@@ -130,7 +130,8 @@ def _topics(model: TopicModel, shares: Sequence[float] | None) -> list[str]:
     lines = []
     for topic in table[:_TOPICS]:
         share = "" if shares is None else f" ({shares[topic.topic]:.1%})"
-        lines.append(f"topic {topic.topic}{share}: {code(' '.join(topic.words))}")
+        name = topic.name if topic.name == str(topic.topic) else code(topic.name)
+        lines.append(f"topic {name}{share}: {code(' '.join(topic.words))}")
     if len(table) > _TOPICS:
         lines.append(f"and {len(table) - _TOPICS} smaller topics")
     return lines

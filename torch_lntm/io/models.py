@@ -174,12 +174,10 @@ def read_model(folder: Path) -> TopicModel:
     except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(f"{folder / MODEL}: unusable settings ({error})") from error
     model.vocabulary = vocabulary
-    names = about.get("topic_names")  # files before 0.3.0 lack it
-    if names is not None:
-        try:
-            model.topic_names = names
-        except (ConfigError, TypeError) as error:
-            raise ConfigError(f"{folder / MODEL}: {error}") from None
+    try:
+        model.topic_names = about.get("topic_names")  # files before 0.3.0 lack it
+    except ConfigError as error:
+        raise ConfigError(f"{folder / MODEL}: {error}") from None
     expected = model.state_dict()
     for name in sorted({*expected, *tensors}):
         problem = _mismatch(expected.get(name), tensors.get(name))
@@ -189,17 +187,22 @@ def read_model(folder: Path) -> TopicModel:
     return model
 
 
-def write_model(folder: Path, model: TopicModel) -> None:
-    """Write the files of a model into a folder. Call :func:`check_saveable` first."""
+def describe_model(model: TopicModel) -> bytes:
+    """Content of a model's JSON file. Call :func:`check_saveable` first."""
     assert model.construction is not None
     about = {
         "format_version": FORMAT_VERSION,
         "kind": model.construction.name,
         "config": model.construction.to_json(),
         "vocabulary": model.vocabulary is not None,
-        "topic_names": model.topic_names,
+        "topic_names": model.topic_names if model.has_topic_names else None,
     }
-    (folder / MODEL).write_bytes(as_json(about))
+    return as_json(about)
+
+
+def write_model(folder: Path, model: TopicModel) -> None:
+    """Write the files of a model into a folder. Call :func:`check_saveable` first."""
+    (folder / MODEL).write_bytes(describe_model(model))
     tensors = {name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
     (folder / TENSORS).write_bytes(safetensors.torch.save(tensors))
     if model.vocabulary is not None:

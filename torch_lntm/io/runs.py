@@ -26,12 +26,13 @@ from torch_lntm.io.folders import (
     EVALUATION,
     HISTORY,
     METADATA,
+    MODEL,
     SPLIT,
     check_target,
     parse_json,
     read_json,
 )
-from torch_lntm.io.models import check_saveable, read_model, write_model
+from torch_lntm.io.models import check_saveable, describe_model, load_model, read_model, write_model
 from torch_lntm.models import TopicModel, TopicTable
 from torch_lntm.recipes import SAMPLERS, guide_of
 
@@ -241,6 +242,55 @@ def save_run(
             if small if keep_chains is None else keep_chains:
                 write_chains(folder / CHAINS, chains, _identity(about))
     return Path(path)
+
+
+def write_topic_names(folder: str | Path, names: Any) -> tuple[str, ...]:
+    """Set the names of the topics of a saved model or run.
+
+    Args:
+        folder: The folder.
+        names: The names; see :attr:`TopicModel.topic_names`.
+
+    Returns:
+        The names of all topics.
+
+    Raises:
+        ConfigError: The folder cannot be read or written, or a name is refused.
+
+    Example:
+        >>> folder = lntm.save_model(model, "model")
+        >>> lntm.io.write_topic_names(folder, {0: "fires"})[0]
+        'fires'
+    """
+    path = Path(folder)
+    is_run = (path / METADATA).is_file()
+    run = load_run(path) if is_run else None
+    model = load_model(path) if run is None else run.model
+    old_names = model.topic_names
+    model.topic_names = names
+    with atomic_write(path / MODEL) as file:
+        file.write(describe_model(model))
+    card = path / CARD
+    old, new = (_card_with(path, model, run, each) for each in (old_names, model.topic_names))
+    # People edit cards, for instance to add a licence. An edited card stays.
+    if card.is_file() and old == read_text(card):
+        with atomic_write(card) as file:
+            file.write(new.encode())
+    return model.topic_names
+
+
+def _card_with(path: Path, model: TopicModel, run: Run | None, names: Sequence[str]) -> str:
+    """The card of a folder, with some names of the topics."""
+    named = model.with_parts()
+    named.construction, named.topic_names = model.construction, names
+    if run is None:
+        return model_card(named)
+    scores = (
+        parse_json(path / EVALUATION, read_text(path / EVALUATION))
+        if (path / EVALUATION).is_file()
+        else []
+    )
+    return model_card(named, run.config, run.metadata, scores)
 
 
 def write_card(run: Run, evaluation: Sequence[Mapping[str, Any]]) -> None:

@@ -6,6 +6,7 @@ from torch_lntm.errors import no_attribute
 from torch_lntm.models.constructors import ctm, iftm, lda, lntm, stm
 from torch_lntm.models.groups import Groups
 from torch_lntm.models.model import Construction, TopicModel
+from torch_lntm.models.names import find_topics
 from torch_lntm.models.priors.covariates import Covariates
 from torch_lntm.models.priors.diagonal import DiagonalNormalPrior
 from torch_lntm.models.priors.dirichlet import DirichletPrior
@@ -52,6 +53,7 @@ __all__ = [
     "construct",
     "ctm",
     "find_constructor",
+    "find_topics",
     "iftm",
     "lda",
     "lntm",

@@ -17,6 +17,7 @@ from torch_lntm.distributions import BagOfWords, WordCounts
 from torch_lntm.errors import ConfigError, NumericalError, require_whole
 from torch_lntm.kernels.uncompiled import uncompiled
 from torch_lntm.latents import DocumentTarget
+from torch_lntm.models.names import check_topic_names, is_named
 from torch_lntm.models.priors.prior import DocumentPrior
 from torch_lntm.models.sites import (
     capture,
@@ -85,8 +86,6 @@ class TopicModel(VersionedPickle, nn.Module):
             :class:`Multinomial`, independent draws.
 
     Attributes:
-        topic_names: Names of all topics, or ``None`` for numbers. Models with keywords have the
-            names of their keyword topics. Names never change a number.
         construction: Record of the registered constructor call, see
             :func:`torch_lntm.models.register`. ``None`` for a model made by this class.
 
@@ -124,31 +123,9 @@ class TopicModel(VersionedPickle, nn.Module):
         self.words = Multinomial() if words is None else words
         self.vocabulary = None if vocabulary is None else tuple(vocabulary)
         keywords = topics.keywords
-        self._topic_names = None if keywords is None else keywords.topic_names(topics.num_topics)
+        names = None if keywords is None else keywords.topic_names(topics.num_topics)
+        self._topic_names = check_topic_names(names, topics.num_topics)
         self.construction: Construction | None = None
-
-    @property
-    def topic_names(self) -> tuple[str, ...] | None:
-        """Names of all topics; ``None`` for numbers."""
-        return self._topic_names
-
-    @topic_names.setter
-    def topic_names(self, names: Sequence[str] | None) -> None:
-        """Set the names of all topics.
-
-        Raises:
-            ConfigError: There are more or fewer names than topics, or a name is no text, is blank,
-                or occurs twice.
-        """
-        if names is not None:
-            names = tuple(names)
-            bad = [n for n in names if not isinstance(n, str) or not n.strip()]
-            if bad or len(set(names)) != len(names) or len(names) != self.num_topics:
-                raise ConfigError(
-                    f"topic names {names!r:.80}; expected {self.num_topics} different texts, one "
-                    "for each topic"
-                )
-        self._topic_names = names
 
     @property
     def name(self) -> str:
@@ -164,6 +141,37 @@ class TopicModel(VersionedPickle, nn.Module):
     def num_words(self) -> int:
         """Size of the vocabulary V."""
         return self.topics.num_words
+
+    @property
+    def topic_names(self) -> tuple[str, ...]:
+        """Name of each topic; a topic without a name has its number as text.
+
+        Tables, plots, reports and exports show the names. Saved models keep them. No number depends
+        on a name. Set a name (or None) for each topic, in order; or the names of some topics by
+        number, which removes all other names; or None to remove all names. A name has at most 80
+        printable characters, and at least one of them is no digit. White space at its ends is
+        removed.
+
+        Raises:
+            ConfigError: The number of names is wrong, a name is unsuitable, or two topics have the
+                same name.
+
+        Example:
+            >>> named = lntm.models.ctm(3, 500)
+            >>> named.topic_names = {1: "economy"}
+            >>> named.topic_names
+            ('0', 'economy', '2')
+        """
+        return self._topic_names
+
+    @topic_names.setter
+    def topic_names(self, names: Sequence[str | None] | Mapping[int, str] | None) -> None:
+        self._topic_names = check_topic_names(names, self.num_topics)
+
+    @property
+    def has_topic_names(self) -> bool:
+        """Whether at least one topic has a name."""
+        return any(is_named(self._topic_names, k) for k in range(self.num_topics))
 
     @property
     def latent_dim(self) -> int:
@@ -199,6 +207,8 @@ class TopicModel(VersionedPickle, nn.Module):
         vocabulary: Sequence[str] | None = None,
     ) -> TopicModel:
         """A model with some parts replaced. It shares the remaining parts with this model.
+
+        The names of the topics stay, unless the number of topics changes.
 
         ``model.with_parts(model.prior.averaged())`` takes documents with unknown covariates.
         ``model.with_parts(topics=model.topics.in_group("Liberal"))`` has the topics of a single
@@ -468,6 +478,7 @@ class TopicModel(VersionedPickle, nn.Module):
             rows.append(
                 TopicSummary(
                     topic=k,
+                    name=self.topic_names[k],
                     share=None if shares is None else float(shares[k]),
                     words=self.words_at(at),
                     probabilities=tuple(probabilities[k].tolist()),
@@ -475,7 +486,8 @@ class TopicModel(VersionedPickle, nn.Module):
                     opposed=tuple((j, r) for j, r in reversed(pairs) if r < 0)[:num_correlated],
                 )
             )
-        return TopicTable(tuple(sorted(rows, key=lambda row: -(row.share or 0.0))))
+        rows.sort(key=lambda row: -(row.share or 0.0))
+        return TopicTable(tuple(rows), self.topic_names)
 
     def check_parameters(self) -> None:
         """Raise if a parameter is not finite.

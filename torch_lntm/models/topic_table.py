@@ -14,6 +14,7 @@ class TopicSummary:
 
     Attributes:
         topic: Number of the topic, from 0, as in ``model.topics.probs``.
+        name: Name of the topic; its number as text if it has no name.
         share: Posterior mean of the topic's proportion, averaged over the documents. None if no
             documents are known.
         words: Most probable words. ``#17`` stands for column 17 if the model has no vocabulary.
@@ -24,6 +25,7 @@ class TopicSummary:
     """
 
     topic: int
+    name: str
     share: float | None
     words: tuple[str, ...]
     probabilities: tuple[float, ...]
@@ -41,6 +43,7 @@ class TopicTable(Sequence[TopicSummary]):
 
     Attributes:
         topics: The topics.
+        names: Names of all topics of the model, by number.
 
     Example:
         >>> table = result.topic_table(num_words=3)
@@ -53,6 +56,7 @@ class TopicTable(Sequence[TopicSummary]):
     """
 
     topics: tuple[TopicSummary, ...]
+    names: tuple[str, ...] = ()
 
     @overload
     def __getitem__(self, index: int) -> TopicSummary: ...
@@ -60,7 +64,9 @@ class TopicTable(Sequence[TopicSummary]):
     def __getitem__(self, index: slice) -> TopicTable: ...
     def __getitem__(self, index: int | slice) -> TopicSummary | TopicTable:
         """One topic by its place in the table, or a table of the topics in a slice."""
-        return TopicTable(self.topics[index]) if isinstance(index, slice) else self.topics[index]
+        if isinstance(index, slice):
+            return TopicTable(self.topics[index], self.names)
+        return self.topics[index]
 
     def __len__(self) -> int:
         return len(self.topics)
@@ -76,20 +82,23 @@ class TopicTable(Sequence[TopicSummary]):
     def __repr__(self) -> str:
         """The table as text, one topic a line, with correlated topics in a line below it."""
         has_correlations = any(topic.correlated or topic.opposed for topic in self.topics)
+        has_names = any(topic.name != str(topic.topic) for topic in self.topics)
+        width = max([5, *(len(topic.name) for topic in self.topics)])
         lines = []
         if self.has_shares:
             lines.append("share: posterior mean of the proportion, averaged over the documents")
         lines.append(
-            "topic   "
+            f"{'topic':<{width}}   "
             + ("share   " if self.has_shares else "")
             + ("top words, most correlated topics" if has_correlations else "top words")
         )
-        indent = " " * (16 if self.has_shares else 8)
+        indent = " " * (width + (11 if self.has_shares else 3))
         for topic in self.topics:
             share = f"{_percent(topic.share):>6}   " if self.has_shares else " "
-            lines.append(f"{topic.topic:>5}  {share}{' '.join(topic.words)}")
+            name = f"{topic.name:{'<' if has_names else '>'}{width}}"
+            lines.append(f"{name}  {share}{' '.join(topic.words)}")
             partners = [
-                " ".join([relation, *(f"{k:>4} ({signed(r)})" for k, r in pairs)])
+                " ".join([relation, *(f"{self._name(k)} ({signed(r)})" for k, r in pairs)])
                 for relation, pairs in (("with", topic.correlated), ("against", topic.opposed))
                 if pairs
             ]
@@ -97,10 +106,14 @@ class TopicTable(Sequence[TopicSummary]):
                 lines.append(indent + "   ".join(partners))
         return "\n".join(lines)
 
+    def _name(self, topic: int) -> str:
+        """Name of a topic, as wide as 4 digits for a number."""
+        return f"{self.names[topic] if self.names else topic:>4}"
+
     def _repr_html_(self) -> str:
         """The table for notebooks: topics, shares if they are known, and words."""
         rows = [
-            f"<tr><td>{topic.topic}</td>"
+            f"<tr><td>{html.escape(topic.name)}</td>"
             + (f"<td>{_percent(topic.share)}</td>" if self.has_shares else "")
             + f'<td style="text-align: left">{html.escape(" ".join(topic.words))}</td></tr>'
             for topic in self.topics

@@ -13,13 +13,15 @@ from torch_lntm.models import TopicModel
 from torch_lntm.plotting.graph_layout import TOPIC_WIDTH, lay_out_topics, route_line
 from torch_lntm.plotting.style import (
     DIVERGING,
+    NAME_LETTERS,
     NEGATIVE,
     NEUTRAL,
     POSITIVE,
     labels_or_default,
     library,
+    number_and_words,
 )
-from torch_lntm.reports.layout import name_lines
+from torch_lntm.reports.layout import name_lines, shorten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,7 +45,7 @@ def correlation_heatmap(
 
     Args:
         model: The model.
-        labels: Names of the topics. Defaults to numbers and first words.
+        labels: Names of the topics. Defaults to the model's names, or numbers and first words.
         cluster: Place correlated topics side by side. If False, sort topics by number.
         ax: Axes to draw into. Defaults to a new figure.
 
@@ -75,10 +77,12 @@ def correlation_heatmap(
     image = ax.imshow(shown, cmap=colours.with_extremes(bad="#d9d9d9"), vmin=-limit, vmax=limit)
     row = ax.get_window_extent().height / ax.figure.dpi * 72 / size  # points
     fontsize = float(np.clip(0.7 * row, 3, 9))
-    rotation = 90 if size > 20 else 0  # horizontal numbers would overlap
-    numbers = [names[k].split(" ")[0] for k in order]
-    ax.set_xticks(range(size), numbers, fontsize=fontsize, rotation=rotation)
-    ax.set_yticks(range(size), [names[k] for k in order], fontsize=fontsize)
+    # Names of topics stand upright below the columns; numbers do if they would overlap.
+    columns = [shorten(_column_name(names[k], k), _LETTERS) for k in order.tolist()]
+    rotation = 90 if size > 20 or any(not name.isdigit() for name in columns) else 0
+    ax.set_xticks(range(size), columns, fontsize=fontsize, rotation=rotation, parse_math=False)
+    rows = [shorten(names[k], NAME_LETTERS) for k in order]
+    ax.set_yticks(range(size), rows, fontsize=fontsize, parse_math=False)
     ax.set_xticks(np.arange(size) - 0.5, minor=True)
     ax.set_yticks(np.arange(size) - 0.5, minor=True)
     ax.grid(False)
@@ -91,6 +95,12 @@ def correlation_heatmap(
     bar.outline.set_visible(False)
     ax.set_title("Topic correlations")
     return ax
+
+
+def _column_name(label: str, topic: int) -> str:
+    """The number of a label that begins with it, else the label."""
+    number, words = number_and_words(label, topic)
+    return label if words == label else number
 
 
 def correlation_graph(
@@ -114,7 +124,7 @@ def correlation_graph(
         num_edges: Most correlations to draw, the strongest first. Defaults to 1.5 for each topic.
         min_correlation: Smallest absolute correlation to draw.
         negative: Also draw negative correlations, as dashed blue lines.
-        labels: Names of the topics. Defaults to numbers and first words.
+        labels: Names of the topics. Defaults to the model's names, or numbers and first words.
         ax: Axes to draw into. Defaults to a new figure.
 
     Returns:
@@ -196,7 +206,8 @@ class _Topics(NamedTuple):
         size = len(names)
         weights = np.full(size, 1 / size) if shares is None else np.asarray(shares, dtype=float)
         areas = 130 + 600 * weights / max(float(weights.max()), 1e-12)
-        numbers, words = zip(*(name.partition(" ")[::2] for name in names), strict=True)
+        pairs = [number_and_words(name, k) for k, name in enumerate(names)]
+        numbers, words = zip(*pairs, strict=True)
         lines = [name_lines(text, _LETTERS) for text in words]
         below = np.array([_LINE * len(name) for name in lines]) / 2
         radii = np.sqrt(areas) / 2 / 72

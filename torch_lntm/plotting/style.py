@@ -64,6 +64,19 @@ def labels_or_default(model: TopicModel, labels: Sequence[str] | None) -> list[s
     return names
 
 
+def number_and_words(label: str, topic: int) -> tuple[str, str]:
+    """Number and words of a label such as ``"3 fire sydney"``.
+
+    The words of another label, such as a topic's name, are the label itself.
+
+    Args:
+        label: The label.
+        topic: The topic's number.
+    """
+    number, _, words = label.partition(" ")
+    return (number, words) if number == str(topic) else (str(topic), label)
+
+
 def rule(ax: Axes, axis: Literal["x", "y"]) -> None:
     """Reduce grid and frame to the lines that help to read one axis."""
     ax.grid(False)

@@ -20,6 +20,7 @@ class GroupWords:
 
     Attributes:
         topic: The topic's number, from 0.
+        name: Name of the topic; its number as text if it has no name.
         group: The group's value of the column.
         words: Words of the group, the most typical first. Few or none if the groups write alike.
         probabilities: Probabilities of the words in the group's topic.
@@ -27,6 +28,7 @@ class GroupWords:
     """
 
     topic: int
+    name: str
     group: Any
     words: tuple[str, ...]
     probabilities: tuple[float, ...]
@@ -69,6 +71,7 @@ def group_words(model: TopicModel, *, num_words: int = 7) -> list[GroupWords]:
             summaries.append(
                 GroupWords(
                     topic=k,
+                    name=model.topic_names[k],
                     group=level,
                     words=model.words_at(columns.tolist()),
                     probabilities=tuple(probs[k, g][columns].tolist()),
@@ -91,18 +94,24 @@ def format_group_words(summaries: Sequence[GroupWords], format: TableFormat = "t
     if format == "json":
         return json.dumps([asdict(summary) for summary in summaries], ensure_ascii=False, indent=2)
     if format == "csv":
-        rows = [["topic", "group", "word", "probability", "average"]]
+        has_names = any(summary.name != str(summary.topic) for summary in summaries)
+        head = ["topic", *(["name"] if has_names else [])]
+        rows = [[*head, "group", "word", "probability", "average"]]
         for summary in summaries:
             columns = (summary.words, summary.probabilities, summary.averages)
             for word, *numbers in zip(*columns, strict=True):
-                cells = [str(summary.topic), str(summary.group), word]
+                name = [summary.name] if has_names else []
+                cells = [str(summary.topic), *name, str(summary.group), word]
                 rows.append([*cells, *(f"{x:.6g}" for x in numbers)])
         return to_csv(rows)
     check_text(format)
     width = max((len(str(summary.group)) for summary in summaries), default=0)
+    first = max([10, *(len(f"topic {summary.name}") for summary in summaries)])
     lines, last_topic = [], None
     for summary in summaries:
-        head = "" if summary.topic == last_topic else f"topic {summary.topic}"
-        lines.append(f"{head:10}  {summary.group!s:{width}}  {' '.join(summary.words)}".rstrip())
+        title = "" if summary.topic == last_topic else f"topic {summary.name}"
+        lines.append(
+            f"{title:{first}}  {summary.group!s:{width}}  {' '.join(summary.words)}".rstrip()
+        )
         last_topic = summary.topic
     return "\n".join(lines)

@@ -16,6 +16,7 @@ from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.inference import DocumentTopics
 from torch_lntm.models import TopicModel
+from torch_lntm.models.names import find_topics, is_named
 
 #: Candidate words for each word of a short name.
 _CANDIDATES = 5
@@ -30,6 +31,7 @@ class TopicLabels:
 
     Attributes:
         topic: The topic's number, from 0.
+        name: Name of the topic; its number as text if it has no name.
         probability: Most probable words.
         frex: Words that are both frequent and exclusive.
         lift: Words that are far more probable in the topic than in the corpus.
@@ -37,6 +39,7 @@ class TopicLabels:
     """
 
     topic: int
+    name: str
     probability: tuple[str, ...]
     frex: tuple[str, ...]
     lift: tuple[str, ...]
@@ -61,27 +64,29 @@ class RepresentativeDocument:
 
 
 def topic_labels(model: TopicModel, num_words: int = 2) -> list[str]:
-    """Short names of the topics: the number and the most probable words.
+    """Short labels of the topics: the name, or the number and the most probable words.
 
-    A name leaves out inflections of its earlier words: "file data" instead of "file files".
+    A label leaves out inflections of its earlier words: "file data" instead of "file files".
 
     Args:
         model: The model.
-        num_words: Words in a name; 0 for the number alone.
+        num_words: Words in the label of a topic without a name; 0 for the number alone.
 
     Returns:
-        ``num_topics`` names such as ``"3 fire sydney"``.
+        ``num_topics`` labels such as ``"3 fire sydney"``.
 
     Example:
         >>> lntm.reports.topic_labels(model)[0].split()[0], len(lntm.reports.topic_labels(model))
         ('0', 10)
     """
-    vocabulary = model.vocabulary
+    vocabulary, names = model.vocabulary, model.topic_names
     if vocabulary is None or num_words < 1:
-        return [str(k) for k in range(model.num_topics)]
+        return list(names)
     top = model.topics.top_words(min(_CANDIDATES * num_words, len(vocabulary)))[0].tolist()
     return [
-        " ".join([str(k), *distinct_words([vocabulary[v] for v in row], num_words)])
+        names[k]
+        if is_named(names, k)
+        else " ".join([names[k], *distinct_words([vocabulary[v] for v in row], num_words)])
         for k, row in enumerate(top)
     ]
 
@@ -210,18 +215,19 @@ def label_topics(
         order = np.lexsort((-topics, -scores))[:, :num_words]
         labels[measure] = [model.words_at(row) for row in order.tolist()]
     return [
-        TopicLabels(topic=k, **{measure: words[k] for measure, words in labels.items()})
-        for k in range(model.num_topics)
+        TopicLabels(topic=k, name=name, **{m: words[k] for m, words in labels.items()})
+        for k, name in enumerate(model.topic_names)
     ]
 
 
 def format_labels(labels: Sequence[TopicLabels]) -> str:
     """Labels as text, four lines for each topic."""
     lines = []
-    for label in labels:
-        head = f"topic {label.topic}"
+    heads = [f"topic {label.name}" for label in labels]
+    width = max([10, *map(len, heads)])
+    for label, head in zip(labels, heads, strict=True):
         for measure in get_args(LabelMeasure):
-            lines.append(f"{head:10}  {measure:11}  {' '.join(getattr(label, measure))}")
+            lines.append(f"{head:{width}}  {measure:11}  {' '.join(getattr(label, measure))}")
             head = ""
     return "\n".join(lines)
 
@@ -231,7 +237,7 @@ def representative_documents(
     *,
     num_docs: int = 3,
     least: float = 0.0,
-    topics: Sequence[int] | None = None,
+    topics: Sequence[int | str] | None = None,
 ) -> list[RepresentativeDocument]:
     """Documents with the largest share of each topic.
 
@@ -239,7 +245,7 @@ def representative_documents(
         proportions: The result of :func:`torch_lntm.inference.transform`.
         num_docs: Most documents of each topic.
         least: Smallest share of the topic in a document.
-        topics: The topics. Defaults to all.
+        topics: The topics, by number or name. Defaults to all.
 
     Returns:
         The documents, topic by topic, the largest share first. Empty documents are left out.
@@ -254,15 +260,12 @@ def representative_documents(
         [0, 0, 1, 1]
     """
     require_whole(1, num_docs=num_docs)
-    num_topics = proportions.theta.shape[1]
-    topics = range(num_topics) if topics is None else topics
-    unknown = [k for k in topics if not 0 <= k < num_topics]
-    if unknown:
-        raise ConfigError(f"topic {unknown[0]}; expected 0 to {num_topics - 1}")
+    names = proportions.topic_names
+    numbers = find_topics(names, range(len(names)) if topics is None else topics)
     shares = proportions.theta.double().clone()
     shares[torch.from_numpy(proportions.lengths == 0)] = -1.0
     documents = []
-    for k in topics:
+    for k in numbers:
         order = shares[:, k].argsort(stable=True, descending=True)[:num_docs]
         documents += [
             RepresentativeDocument(

@@ -13,6 +13,8 @@ Array = NDArray[np.float64]
 _ROUNDS, _PUSHES = 300, 200
 #: Growth of a picture that is too small, and the most steps of growth.
 _GROWTH, _GROWTHS = 1.15, 5
+#: Maximum number of lines of a name.
+_LINES = 4
 
 
 def plane_coordinates(distance: Array) -> Array:
@@ -53,13 +55,21 @@ def plane_coordinates(distance: Array) -> Array:
 
 
 def name_lines(name: str, letters: int) -> tuple[str, ...]:
-    """Lines of a topic's name: one line if it fits, otherwise one line for each word.
+    """Lines of a topic's name, each as long as possible, and at most 4.
 
     Args:
         name: The name.
         letters: Most letters in a line. Wide letters count twice. Longer words are cut.
     """
-    lines = [name] if shorten(name, letters) == name else name.split(" ")
+    lines: list[str] = []
+    for word in name.split(" "):
+        joined = f"{lines[-1]} {word}" if lines else word
+        if lines and shorten(joined, letters) == joined:
+            lines[-1] = joined
+        else:
+            lines.append(word)
+    if len(lines) > _LINES:
+        lines = [*lines[: _LINES - 1], f"{lines[_LINES - 1]} …"]
     return tuple(shorten(line, letters) for line in lines)
 
 

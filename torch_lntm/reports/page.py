@@ -22,10 +22,11 @@ from torch_lntm.inference.draws import require_source
 from torch_lntm.io import Run
 from torch_lntm.io.folders import EVALUATION
 from torch_lntm.models import TopicModel, TopicTable
+from torch_lntm.models.names import is_named
 from torch_lntm.reports import figures
 from torch_lntm.reports.citations import citations
 from torch_lntm.reports.groups import grouping_columns
-from torch_lntm.reports.labels import distinct_words, label_topics
+from torch_lntm.reports.labels import distinct_words, label_topics, topic_labels
 from torch_lntm.reports.prevalence import (
     SHORT_DOCUMENT,
     CorpusSummary,
@@ -247,12 +248,16 @@ def _page_parts() -> dict[str, Any]:
 def _correlations(model: TopicModel, topics: TopicTable, summary: CorpusSummary) -> dict[str, Any]:
     """Names of the topics, their map, and their correlations as a graph and as numbers."""
     shares, reach = summary.overall.mean[0], summary.overall.upper[0]
-    names = [" ".join(distinct_words(s.words, 2)) for s in sorted(topics, key=lambda s: s.topic)]
+    names = [
+        s.name if is_named(topics.names, s.topic) else " ".join(distinct_words(s.words, 2))
+        for s in sorted(topics, key=lambda s: s.topic)
+    ]
     correlation, error = model.topic_correlation(), summary.correlation_error
     lines = figures.correlation_lines(correlation.detach().cpu().numpy(), error, LEVEL)
     words = model.topics.mean_probs.detach().double().cpu().numpy()
     return {
         "names": names,
+        "heads": topic_labels(model),
         "map": figures.topic_map(words, names, shares, reach),
         "graph": figures.correlation_graph(lines, names, shares, reach),
         "lines": lines[:_PAIRS],

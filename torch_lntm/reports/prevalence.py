@@ -168,9 +168,14 @@ def summarise_corpus(
         theta[rows] = draws_of_theta.mean(0).to(model.dtype)
         converged[rows] = part.converged
     overall, *others = (sums.result(level) for sums in group_sums)
-    _check_drift(group_sums[0].by_draw()[:, 0])
+    _check_drift(group_sums[0].by_draw()[:, 0], model.topic_names)
     documents = DocumentTopics(
-        theta, converged, corpus.lengths, "mean", metadata=dict(corpus.metadata)
+        theta,
+        converged,
+        corpus.lengths,
+        "mean",
+        model.topic_names,
+        metadata=dict(corpus.metadata),
     )
     return CorpusSummary(documents, overall, tuple(others), logits.error())
 
@@ -214,11 +219,12 @@ class _GroupSums:
         )
 
 
-def _check_drift(shares: Array) -> None:
+def _check_drift(shares: Array, names: Sequence[str]) -> None:
     """Warn of shares that drift over the draws, a sign of chains that have not converged.
 
     Args:
         shares: ``(num_draws, num_topics)`` mean proportions of the documents at each draw.
+        names: Names of the topics.
     """
     if len(shares) < FEWEST_DRAWS:
         return
@@ -228,8 +234,9 @@ def _check_drift(shares: Array) -> None:
     drifts = np.where(change > DRIFT_ERRORS * error, change, 0.0)
     if drifts.max() > LAST_DIGIT:
         warn(
-            f"the share of topic {drifts.argmax()} changes by {100 * drifts.max():.1f} percentage "
-            "points from the first half of the draws to the second: the chains have not settled. "
+            f"the share of topic {names[int(drifts.argmax())]} changes by {100 * drifts.max():.1f} "
+            "percentage points from the first half of the draws to the second: the chains have "
+            "not settled. "
             "Fit with more epochs, or draw with more warmup_steps",
             ConvergenceWarning,
         )

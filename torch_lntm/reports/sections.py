@@ -32,7 +32,7 @@ class PageData:
         draws: Draws of the documents' topic proportions.
         summary: Posterior means of the documents, shares of the topics, and prevalence by column.
         topics: The topics, the largest first.
-        names: Short name of each topic, by its number.
+        names: Name of each topic, by its number. A topic without a name has its first words.
         scores: The scores of the page.
         settings: The settings of the fit, by name.
         level: Probability of every interval on the page.

@@ -25,12 +25,14 @@ class SourceTopic:
 
     Attributes:
         topic: The topic's number, from 0.
+        name: Name of the topic; its number as text if it has no name.
         loading: Change of the topic's logit per unit of the source, minus the mean over topics (the
             softmax ignores the mean).
         words: Most probable words of the topic.
     """
 
     topic: int
+    name: str
     loading: float
     words: tuple[str, ...]
 
@@ -93,7 +95,8 @@ def summarise_sources(
     summaries = []
     for source in range(prior.num_sources):
         topics = [
-            SourceTopic(k, float(loadings[k, source]), words[k]) for k in order[:, source].tolist()
+            SourceTopic(k, model.topic_names[k], float(loadings[k, source]), words[k])
+            for k in order[:, source].tolist()
         ]
         summaries.append(
             SourceSummary(
@@ -121,10 +124,14 @@ def format_sources(summaries: Sequence[SourceSummary], format: TableFormat = "te
     if format == "json":
         return json.dumps([asdict(summary) for summary in summaries], indent=2, ensure_ascii=False)
     if format == "csv":
-        rows = [["source", "share", "topic", "loading", "words"]]
+        ends = [t for s in summaries for t in (*s.positive, *s.negative)]
+        has_names = any(t.name != str(t.topic) for t in ends)
+        head = ["topic", *(["name"] if has_names else [])]
+        rows = [["source", "share", *head, "loading", "words"]]
         for s in summaries:
             for t in (*s.positive, *s.negative):
-                numbers = [f"{s.share:.6f}", str(t.topic), f"{t.loading:.6f}"]
+                name = [t.name] if has_names else []
+                numbers = [f"{s.share:.6f}", str(t.topic), *name, f"{t.loading:.6f}"]
                 rows.append([str(s.source), *numbers, " ".join(t.words)])
         return to_csv(rows)
     check_text(format)
@@ -137,12 +144,14 @@ def format_sources(summaries: Sequence[SourceSummary], format: TableFormat = "te
         lines.append(f"sources: {kind}, variance {variance:g}, in the order of their shares;")
         rotation = "rotated to the principal axes of the loadings, " if kind == "gaussian" else ""
         lines.append(f"  {rotation}the largest loading of each source is positive")
-    lines.append("source   share  loading  topic  top words")
+    width = max([5, *(len(t.name) for s in summaries for t in (*s.positive, *s.negative))])
+    lines.append(f"source   share  loading  {'topic':<{width}}  top words")
     for s in summaries:
-        head = f"{s.source:>6}  {s.share:6.1%}"
+        title = f"{s.source:>6}  {s.share:6.1%}"
         for t in (*s.positive, *reversed(s.negative)):
-            lines.append(f"{head:14}  {signed(t.loading):>7}  {t.topic:>5}  {' '.join(t.words)}")
-            head = ""
+            label = f"{t.name:{'>' if t.name == str(t.topic) else '<'}{width}}"
+            lines.append(f"{title:14}  {signed(t.loading):>7}  {label}  {' '.join(t.words)}")
+            title = ""
     return "\n".join(lines)
 
 

@@ -17,7 +17,7 @@ def to_arviz(samples: DocumentSamples) -> Any:
     with ``_dim`` otherwise. The group ``sample_stats`` has ``acceptance_rate``, ``step_size`` and
     ``moved`` by ``chain`` and ``document``, and ``divergences`` by ``document``. ``moved`` is false
     for stuck chains, and the averages of ArviZ include stuck chains. Documents are labelled by
-    their positions in the corpus.
+    their positions in the corpus, and topics by their names if the model has names.
 
     Chains of Pyro, ``mcmc = MCMC(DocumentHMC(model), num_samples=500, num_chains=4)``, need no
     conversion: ``mcmc.get_samples(group_by_chain=True)`` has ArviZ's axes. In ArviZ 0.x
@@ -57,7 +57,9 @@ def to_arviz(samples: DocumentSamples) -> Any:
         "moved": (chains, samples.moved.numpy()),
         "divergences": (("document",), samples.divergences.numpy()),
     }
-    by_last = {last: range(values.shape[-1]) for values, last in draws.values()}
+    by_last: dict[str, Any] = {last: range(values.shape[-1]) for values, last in draws.values()}
+    if samples.model.has_topic_names:
+        by_last["topic"] = list(samples.model.topic_names)
     groups = {
         "posterior": xarray.Dataset(posterior, {**coords, **by_last}),
         "sample_stats": xarray.Dataset(

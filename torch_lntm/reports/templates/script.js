@@ -47,7 +47,8 @@ filter.closest("p").hidden = false;
 filter.addEventListener("input", () => {
   const wanted = filter.value.trim().toLowerCase();
   for (const row of rows) {
-    row.hidden = !row.lastElementChild.textContent.toLowerCase().includes(wanted);
+    const text = `${row.firstElementChild.textContent} ${row.lastElementChild.textContent}`;
+    row.hidden = !text.toLowerCase().includes(wanted);
   }
   const shown = rows.filter((row) => !row.hidden).length;
   document.getElementById("filter-count").textContent = wanted ? `${shown} of ${rows.length}` : "";

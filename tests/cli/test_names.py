@@ -1,0 +1,77 @@
+"""``torch-lntm names`` sets names, and other commands show and accept them."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import torch_lntm as lntm
+from torch_lntm.cli import main
+
+
+def test_names_are_set_changed_and_removed(run_folder, capsys):
+    assert main(["names", run_folder, "--set", "0=economy; 1=foreign affairs"]) == 0
+    assert "foreign affairs" in capsys.readouterr().out
+    assert main(["names", run_folder, "--set", "economy=budget; 1="]) == 0
+    names = lntm.load_run(run_folder).model.topic_names
+    assert names[:2] == ("budget", "1")
+    Path("names.json").write_text(json.dumps({"1": "war", "budget": None}))
+    assert main(["names", run_folder, "--set", "names.json"]) == 0
+    assert lntm.load_run(run_folder).model.topic_names[:2] == ("0", "war")
+    assert main(["names", run_folder, "--clear", "--format", "csv"]) == 0
+    assert not lntm.load_run(run_folder).model.has_topic_names
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("economy", "expected pairs such as"),
+        ("0=a; 0=b", "'0' is given twice"),
+        ("99=a", "set: topic 99; expected numbers"),
+        ("0=a; 1=a", "topics 0 and 1 have the same name 'a'"),
+        ("0=7", "numbers denote topics"),
+        ("none.json", "none.json: cannot be read"),
+    ],
+)
+def test_unsuitable_names_change_nothing(run_folder, value, message, capsys):
+    assert main(["names", run_folder, "--set", value]) == 1
+    assert message in capsys.readouterr().err
+    assert not lntm.load_run(run_folder).model.has_topic_names
+
+
+def test_columns_of_documents_have_names(run_folder, counts, capsys):
+    theta = lntm.inference.transform(
+        lntm.load_run(run_folder).guide(), lntm.read_corpus(counts)
+    ).theta.numpy()
+    assert main(["names", run_folder, "--set", "0==economy; 1=tokens"]) == 0
+    assert main(["transform", run_folder, counts, "--out", "theta.csv"]) == 0
+    with open("theta.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0])[:6] == ["document", "label", "tokens", "converged"] + [
+        "'=economy",
+        "topic_tokens",
+    ]
+    np.testing.assert_allclose([float(row["'=economy"]) for row in rows], theta[:, 0], rtol=1e-4)
+    assert main(["transform", run_folder, counts, "--out", "theta.npz"]) == 0
+    with np.load("theta.npz") as arrays:
+        assert arrays["topic_names"][:2].tolist() == ["=economy", "tokens"]
+        np.testing.assert_array_equal(arrays["theta"], theta)
+    capsys.readouterr()
+    assert main(["topics", run_folder]) == 0
+    assert "=economy" in capsys.readouterr().out
+
+
+def test_effects_show_and_accept_names(capsys):
+    assert main(["fit", "example", "--out", "run", "--num-topics", "3", "--max-epochs", "2"]) == 0
+    assert main(["names", "run", "--set", "2=war"]) == 0
+    capsys.readouterr()
+    column = next(iter(lntm.example_corpus().metadata))
+    options = ["--formula", f"~ {column}", "--topics", "war,0", "--num-draws", "3"]
+    assert main(["effects", "run", *options, "--draws", "guide"]) == 0
+    out = capsys.readouterr().out
+    assert "Topic war\n" in out
+    assert out.index("Topic war") < out.index("Topic 0 ")

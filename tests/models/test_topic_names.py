@@ -1,0 +1,198 @@
+"""Names of topics are checked, travel with the model, and stand in place of numbers."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import torch_lntm as lntm
+from torch_lntm.errors import ConfigError
+from torch_lntm.models import TopicModel, ctm, find_topics, iftm, stm
+from torch_lntm.models.names import check_topic_names
+
+WORDS = tuple(f"word{v}" for v in range(30))
+
+
+def make_model(names: Any = None, num_topics: int = 4) -> TopicModel:
+    model = ctm(num_topics, len(WORDS), vocabulary=WORDS)
+    model.topic_names = names
+    return model
+
+
+def test_topics_without_names_have_their_numbers() -> None:
+    model = make_model()
+    assert model.topic_names == ("0", "1", "2", "3")
+    assert not model.has_topic_names
+    model.topic_names = model.topic_names
+    assert not model.has_topic_names
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["economy", None, "war ", "3"],
+        ("economy", "1", "war", None),
+        {0: "economy", 2: "war"},
+        {"0": "economy", np.int64(2): "war"},
+        np.array(["economy", "1", "war", "3"]),
+    ],
+)
+def test_names_are_given_in_order_or_by_number(names: Any) -> None:
+    model = make_model(names)
+    assert model.topic_names == ("economy", "1", "war", "3")
+    assert model.has_topic_names
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["a", "b", "c"], "3 topic_names for 4 topics"),
+        (["a", "b", "a", "c"], "topics 0 and 2 have the same name 'a'"),
+        ({1: "  "}, "1 to 80 printable characters"),
+        ({1: "a\nb"}, "1 to 80 printable characters"),
+        ({1: "\x1b[31mred"}, "1 to 80 printable characters"),
+        ({1: "\ud800"}, "1 to 80 printable characters"),
+        ({1: "a\u202eb"}, "1 to 80 printable characters"),
+        ({1: "x" * 81}, "1 to 80 printable characters"),
+        ({1: "3"}, "numbers denote topics"),
+        ({1: "-3"}, "numbers denote topics"),
+        ({1: 3.0}, "expected text"),
+        ({4: "a"}, "topic 4; expected numbers from 0 to 3"),
+        ({"war": "a"}, "topic 'war'; expected numbers from 0 to 3"),
+        ({True: "a"}, "topic True; expected numbers"),
+        ("abcd", "expected a name for each of the 4 topics"),
+        (5, "expected a name for each of the 4 topics"),
+    ],
+)
+def test_unsuitable_names_are_refused_and_change_nothing(names: Any, message: str) -> None:
+    model = make_model({0: "economy"})
+    with pytest.raises(ConfigError, match=message):
+        model.topic_names = names
+    assert model.topic_names[0] == "economy"
+
+
+def test_topics_are_found_by_number_or_name() -> None:
+    names = check_topic_names({3: "war", 1: "tax, budget"}, 5)
+    assert find_topics(names, [2, "war", "4", "tax, budget"]) == [2, 3, 4, 1]
+    for topics, message in (
+        (["peace"], "topic 'peace'; expected numbers from 0 to 4, or names: 'tax, budget', 'war'"),
+        ([3, "war"], "topic war is given twice"),
+        ([], "topics is empty"),
+        ([-1], "topic -1; expected"),
+        ([1.0], "topic 1.0; expected"),
+        ("war", "expected a list of topics"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            find_topics(names, topics)
+
+
+def test_names_travel_with_the_model(tmp_path) -> None:
+    model = make_model({1: "economy"})
+    for other in (
+        copy.deepcopy(model),
+        model.with_parts(model.prior),
+        lntm.load_model(lntm.save_model(model, tmp_path / "model")),
+    ):
+        assert other.topic_names == model.topic_names
+    about = json.loads((tmp_path / "model" / "model.json").read_text())
+    about["topic_names"] = ["a", "a", None, None]
+    (tmp_path / "model" / "model.json").write_text(json.dumps(about))
+    with pytest.raises(ConfigError, match=r"model.json: topics 0 and 1 have the same name"):
+        lntm.load_model(tmp_path / "model")
+
+
+def test_removed_names_of_keyword_topics_stay_removed(tmp_path) -> None:
+    model = ctm(3, len(WORDS), vocabulary=WORDS, keywords={"economy": ["word1"]})
+    assert model.topic_names == ("economy", "1", "2")
+    model.topic_names = None
+    loaded = lntm.load_model(lntm.save_model(model, tmp_path / "model"))
+    assert loaded.topic_names == ("0", "1", "2")
+
+
+def test_names_of_a_folder_are_written_to_the_model_and_its_card(tmp_path) -> None:
+    folder = lntm.save_model(make_model(), tmp_path / "model")
+    before = lntm.load_model(folder).state_dict()
+    assert lntm.io.write_topic_names(folder, {2: "`war`"})[2] == "`war`"
+    assert lntm.load_model(folder).topic_names[2] == "`war`"
+    assert "topic `` `war` ``:" in (folder / "README.md").read_text()
+    (folder / "README.md").write_text("Licence: mine\n")
+    lntm.io.write_topic_names(folder, None)
+    assert (folder / "README.md").read_text() == "Licence: mine\n"
+    loaded = lntm.load_model(folder)
+    assert not loaded.has_topic_names
+    assert all(torch.equal(before[name], x) for name, x in loaded.state_dict().items())
+
+
+def test_tables_show_names_in_place_of_numbers() -> None:
+    model = make_model({1: "foreign affairs", 2: "war <b>"})
+    table = model.topic_table([0.1, 0.4, 0.3, 0.2], num_words=2, num_correlated=1)
+    head, columns, *lines = str(table).splitlines()
+    assert columns.startswith("topic             share   top words")
+    rows = [line for line in lines if not line.startswith(" ")]
+    assert [row[:15].rstrip() for row in rows] == ["foreign affairs", "war <b>", "3", "0"]
+    assert all(row[17:23].strip().endswith("%") for row in rows)
+    assert str(table[:1]).count("foreign affairs") == 1
+    assert "war &lt;b&gt;" in table._repr_html_()
+    csv = lntm.reports.format_topics(table, "csv").splitlines()
+    assert csv[0] == "topic,name,share,words,correlated,opposed"
+    assert csv[1].startswith("1,foreign affairs,0.4")
+    assert json.loads(lntm.reports.format_topics(table, "json"))[0]["name"] == "foreign affairs"
+    assert lntm.reports.topic_labels(model)[1] == "foreign affairs"
+    assert lntm.reports.topic_labels(model)[3].startswith("3 word")
+    assert lntm.reports.topic_labels(model, 0) == ["0", "foreign affairs", "war <b>", "3"]
+
+
+def test_correlated_topics_are_listed_by_name() -> None:
+    covariance = torch.eye(4) + 0.5 * torch.ones(4, 4)
+    covariance[0, 1] = covariance[1, 0] = 1.3
+    model = ctm(4, len(WORDS), vocabulary=WORDS, covariance=covariance)
+    model.topic_names = {0: "economy", 1: "budget"}
+    text = str(model.topic_table(num_words=2, num_correlated=1)[:1])
+    assert "with budget (+" in text
+
+
+def test_tables_without_names_keep_their_form() -> None:
+    table = make_model().topic_table([0.1, 0.4, 0.3, 0.2], num_words=1)
+    lines = str(table).splitlines()
+    assert lines[1] == "topic   share   top words"
+    assert lines[2].startswith("    1   40.0%   word")
+
+
+def test_words_by_source_and_group_show_names() -> None:
+    factors = iftm(4, len(WORDS), 2, vocabulary=WORDS)
+    factors.topic_names = {k: f"topic {chr(97 + k)}" for k in range(4)}
+    sources = lntm.reports.summarise_sources(factors, num_words=1)
+    assert "topic a  word" in lntm.reports.format_sources(sources)
+    assert ",name," in lntm.reports.format_sources(sources, "csv").splitlines()[0]
+    counts = np.eye(4, len(WORDS), dtype=np.int64) + 1
+    corpus = lntm.Corpus.from_matrix(counts, vocabulary=WORDS, metadata={"party": list("abab")})
+    model = stm(2, corpus, content="party")
+    model.topic_names = {1: "economy"}
+    words = lntm.reports.group_words(model)
+    assert "topic economy  a" in lntm.reports.format_group_words(words)
+    assert lntm.reports.format_group_words(words, "csv").startswith("topic,name,group")
+    labels = lntm.reports.label_topics(model, corpus, num_words=2)
+    assert "topic economy  probability" in lntm.reports.format_labels(labels)
+
+
+def test_names_never_change_a_number() -> None:
+    corpus, _ = make_model().generate([40] * 12, seed=1)
+    models = []
+    for names in (None, {1: "economy", 3: "war"}):
+        model = make_model(names)
+        guide = lntm.guides.TaylorGuide(model)
+        result = lntm.inference.VariationalEM(model, guide, max_iterations=3).fit(corpus)
+        models.append((model, result))
+    (plain, first), (named, second) = models
+    assert named.topic_names[1] == "economy"
+    assert "economy" in str(second)
+    assert torch.equal(first.means, second.means)
+    assert all(
+        torch.equal(x, y)
+        for x, y in zip(plain.state_dict().values(), named.state_dict().values(), strict=True)
+    )
