@@ -51,7 +51,11 @@ def test_columns_of_documents_have_names(run_folder, counts, capsys):
     assert main(["transform", run_folder, counts, "--out", "theta.csv"]) == 0
     with open("theta.csv", newline="") as file:
         rows = list(csv.DictReader(file))
-    assert list(rows[0])[:6] == ["document", "label", "tokens", "converged"] + [
+    assert list(rows[0])[:6] == [
+        "document",
+        "label",
+        "tokens",
+        "converged",
         "'=economy",
         "topic_tokens",
     ]

@@ -131,7 +131,7 @@ def test_names_of_a_folder_are_written_to_the_model_and_its_card(tmp_path) -> No
 def test_tables_show_names_in_place_of_numbers() -> None:
     model = make_model({1: "foreign affairs", 2: "war <b>"})
     table = model.topic_table([0.1, 0.4, 0.3, 0.2], num_words=2, num_correlated=1)
-    head, columns, *lines = str(table).splitlines()
+    _head, columns, *lines = str(table).splitlines()
     assert columns.startswith("topic             share   top words")
     rows = [line for line in lines if not line.startswith(" ")]
     assert [row[:15].rstrip() for row in rows] == ["foreign affairs", "war <b>", "3", "0"]
