@@ -1,6 +1,6 @@
-"""Differences between fits that are repeated under other conditions, and between seeds.
+"""Differences between repeated fits under changed conditions, and between seeds.
 
-Each fit runs in a process of its own. The first fit is the reference. The other fits change one
+Each fit runs in a process of its own. The first fit is the reference. Each further fit changes one
 condition: the process, the number of threads, the instructions of the processor, the order of the
 documents, the seed.
 """
@@ -24,7 +24,7 @@ from studies.machine import ROOT
 from studies.measure import Cells, Study, check_numbers, corpus_file
 from studies.tables import table_of
 
-#: Changes of the reference's conditions, by what they are called in the table.
+#: Changes of the reference's conditions, by their names in the table.
 CONDITIONS: dict[str, dict[str, Any]] = {
     "a second process": {},
     "two threads instead of one": {"threads": 2},

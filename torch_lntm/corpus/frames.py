@@ -53,7 +53,7 @@ def frame_columns(frame: Any) -> list[tuple[Any, Any]]:
     """The columns of a data frame.
 
     Args:
-        frame: A data frame of pandas, or of a library that narwhals reads, such as Polars.
+        frame: A data frame of pandas, or of another library with narwhals' support (Polars).
 
     Returns:
         Pairs of a name and the values, in order.
@@ -119,7 +119,7 @@ def record_columns(records: Iterable[Mapping[str, Any]]) -> list[tuple[str, list
 def take_texts(
     columns: list[tuple[Any, Any]], text: str
 ) -> tuple[list[str], list[tuple[Any, Any]]]:
-    """The texts of one column, and the other columns.
+    """The texts of a column, and all further columns.
 
     Args:
         columns: Pairs of a name and the values.
@@ -155,7 +155,7 @@ def take_texts(
 
 
 def _kind(value: object) -> str:
-    """The type of an object with the library it comes from, such as ``polars DataFrame``."""
+    """The library and the type of an object, for example ``polars DataFrame``."""
     library = type(value).__module__.partition(".")[0]
     name = type(value).__name__
     return name if library == "builtins" else f"{library} {name}"

@@ -41,7 +41,7 @@ class StructuralTopicModel(TopicModelEstimator):
             ``"~ party + bs(date, df=6)"``. Defaults to None: the array ``"prevalence"`` of the
             corpus's covariates, or a constant mean, as in :class:`CorrelatedTopicModel`.
         content: Column of the groups of documents between which the words of topics differ.
-            Defaults to None: topics have the same words in all documents.
+            Defaults to None: equal words in all documents.
         posterior: See :class:`CorrelatedTopicModel`.
         max_iter: See :class:`CorrelatedTopicModel`.
         keywords: See :class:`CorrelatedTopicModel`.
@@ -225,7 +225,7 @@ class StructuralTopicModel(TopicModelEstimator):
         Args:
             X: Documents whose shares the topics have. Defaults to the documents of :meth:`fit`.
             n_words: Words of each topic.
-            vocabulary: The words of the columns, if the model does not know them.
+            vocabulary: The words of the columns, for models without a vocabulary.
             metadata: As for :meth:`transform`.
         """
         documents = None if X is None else self._documents(X, "topics", metadata)
