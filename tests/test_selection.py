@@ -128,10 +128,10 @@ def test_the_fewest_topics_within_one_standard_error_are_recommended() -> None:
     found = made((5, -7.0, 0.5, 0.1), (10, -6.5, 0.0, 0.0), (20, -6.6, 0.1, 0.02))
     assert found.recommended.num_topics == 10
     assert "10 topics: they predict held-out words best" in found.because
-    assert "5 topics worse, by 0.5000 ± 0.1" in found.because
-    assert "try more" not in found.because
+    assert "5 topics predict them worse, by 0.5000 ± 0.1" in found.because
+    assert "try larger numbers" not in found.because
     found = made((5, -7.0, 0.5, 0.1), (10, -6.5, 0.0, 0.0))
-    assert found.because.endswith("the largest number tried; try more")
+    assert found.because.endswith("the largest number tried; try larger numbers")
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_ctrl_c_keeps_the_completed_fits(corpus, monkeypatch, at) -> None:
             return
         found = lntm.select(corpus, [2, 3], **options)
     assert found.interrupted
-    assert "Ctrl-C ended the fits" in found.because
+    assert "Ctrl-C ended the comparison" in found.because
     assert [row.num_topics for row in found.rows] == [2, 3][: at - 1]
     whole = lntm.select(corpus, [2, 3], **options)
     assert not whole.interrupted

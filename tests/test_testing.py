@@ -171,7 +171,7 @@ class _AnotherSite(TaylorGuide):
 
 @pytest.mark.parametrize(
     ("guide", "message"),
-    [(_DependsOnNeighbours, "shares its batch"), (_AnotherSite, "the guide emits")],
+    [(_DependsOnNeighbours, "its batch's documents"), (_AnotherSite, "the guide emits")],
 )
 def test_check_guide_finds_broken_guides(guide, message, batch) -> None:
     with pytest.raises(AssertionError, match=message):
@@ -228,7 +228,7 @@ class _Elsewhere(TaylorGuide):
     ("guide", "message"),
     [
         (_HighBound, "bound is above"),
-        (_OtherTopics, "of other topics"),
+        (_OtherTopics, "differs from the posterior's topic weights"),
         (_Elsewhere, "emits as eta is not the posterior"),
     ],
 )

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import torch
 
-#: Maximum number of values of the documents computed together on a CPU.
+#: Largest number of floating-point numbers to hold for documents computed together on a CPU.
 CPU_NUMBERS = 2**23
 #: Largest share of a CUDA device's memory for the documents computed together.
 CUDA_SHARE = 1 / 8
 #: Largest share of a CUDA device's memory for one table of a fit. A fit has a few tables, with two
 #: copies of each.
 TABLE_SHARE = 1 / 32
-#: Bounds on the number of documents. Every batch has fixed costs: the solver's last rounds, with
-#: few documents, and launches on CUDA. Fixed costs are negligible above the upper bounds.
+#: Bounds on the number of documents. Every batch has fixed costs: the last rounds of the solver,
+#: where few documents remain, and kernel launches on CUDA. Above the upper bounds these costs are
+#: negligible.
 LEAST_DOCS = 8
 MOST_ON_CPU, MOST_ON_CUDA = 4096, 65536
 
@@ -28,8 +29,8 @@ def docs_at_once(
     therefore computes the same batches.
 
     Args:
-        numbers_per_document: Floating-point numbers of one document, such as the entries of its
-            posterior covariance.
+        numbers_per_document: Number of floating-point numbers that one document needs, such as the
+            entries of its posterior covariance.
         device: Device of the computation.
         dtype: Type of the numbers.
 

@@ -93,12 +93,13 @@ class FileError(CorpusError, ConfigError, OSError):
     """Unreadable, unwritable or damaged file. The message names the file, and the line if any.
 
     The error is a ``CorpusError`` and a ``ConfigError`` as well, because a file holds a corpus or a
-    configuration. Readers of either kind have one error to catch.
+    configuration. Code that reads a corpus catches ``CorpusError`` only, and code that reads a
+    configuration ``ConfigError`` only.
     """
 
 
 class IncompatibleGuideError(LNTMError, TypeError):
-    """Guide without a posterior for the model. The message lists the guides of the model."""
+    """Guide that does not support the model. The message lists the guides that do."""
 
 
 class NotFittedError(LNTMError, ValueError, AttributeError):
@@ -118,7 +119,7 @@ class NumericalError(LNTMError, ArithmeticError):
 
 
 class ProcessError(LNTMError, RuntimeError):
-    """Failed, lost or unresponsive process of a shared fit."""
+    """Failed, lost or unresponsive process of a fit that several processes share."""
 
 
 def no_attribute(module: str, name: str, names: Iterable[str]) -> AttributeError:
@@ -148,7 +149,7 @@ class KeywordWarning(LNTMWarning):
 
 
 class ConvergenceWarning(LNTMWarning):
-    """Iteration or chains used before convergence."""
+    """Results of iterations or chains that have not converged."""
 
 
 class UnreliableEstimateWarning(LNTMWarning):
@@ -156,15 +157,15 @@ class UnreliableEstimateWarning(LNTMWarning):
 
 
 class UnsharedFitWarning(LNTMWarning):
-    """Several processes of a launcher make separate fits."""
+    """Processes of one launcher, such as torchrun, make separate fits instead of a shared fit."""
 
 
 class SavingWarning(LNTMWarning):
-    """Failure to write a file, for example a checkpoint. The computation continues."""
+    """Failure to write a file, for example a checkpoint. The computation continues without it."""
 
 
 class LNTMDeprecationWarning(LNTMWarning, FutureWarning):
-    """Use of a deprecated name; names the replacement and the version of the removal."""
+    """Use of a deprecated name. The message names the replacement and the version of removal."""
 
 
 def warn(message: str, category: type[LNTMWarning]) -> None:
@@ -184,13 +185,13 @@ def warn(message: str, category: type[LNTMWarning]) -> None:
 def refuse_other_owner(what: str, name: str, owner: Any, value: Any) -> None:
     """Refuse to register a name that belongs to another function or class.
 
-    A function may be registered twice under one name, for notebooks that run a cell again: the
-    functions are equal if their modules and names are.
+    A function may be registered again under its own name, so that notebooks can run a cell twice.
+    Two functions count as the same if they have the same module and the same qualified name.
 
     Args:
-        what: The kind of name, as the beginning of a sentence.
+        what: Kind of the name, such as ``"reader"``; the message begins with it.
         name: The name.
-        owner: The function or class that is registered by this name; None if the name is free.
+        owner: The function or class registered under this name. ``None`` if the name is free.
         value: The function or class to register.
 
     Raises:
@@ -289,7 +290,8 @@ def require_whole(least: int, **settings: Any) -> None:
         **settings: Numbers by the settings' names. ``None`` stands for a default and is valid.
 
     Raises:
-        ConfigError: A value is below ``least`` or not whole. The message names the setting.
+        ConfigError: A value is below ``least``, is 2**63 or more, or is not a whole number. The
+            message names the setting.
     """
     for name, value in settings.items():
         if value is not None and not isinstance(value, Integral):
@@ -304,8 +306,8 @@ def import_extra(module: str, extra: str, purpose: str) -> Any:
 
     Args:
         module: The module's full name.
-        extra: Extra of this package to install the dependency.
-        purpose: Feature in need of the module, as the subject of the error message.
+        extra: Name of the extra of this package that installs the dependency.
+        purpose: Feature that needs the module. It is the subject of the error message.
 
     Raises:
         ConfigError: The import fails. The message says how to install the module.

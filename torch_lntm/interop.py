@@ -1,6 +1,7 @@
 """Export of fits for pyLDAvis, topicwizard, OCTIS, AnnData, and users of BERTopic and gensim.
 
-Each function needs at most the library of its name. Functions for plain arrays need no library.
+``topic_info`` and ``document_info`` need pandas, and ``to_anndata`` without an object to write to
+needs anndata and pandas. The other functions need no further library.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def show_topics(
 
     Args:
         model: The model.
-        num_words: Words of each topic.
+        num_words: Number of words for each topic.
         formatted: Whether to write a topic as ``0.050*"word" + ...``. If False, a topic is a list
             of pairs of a word and its probability.
 
@@ -74,7 +75,8 @@ def show_topics(
 def to_pyldavis(guide: Guide[Any], corpus: Corpus) -> dict[str, Any]:
     """Arguments of ``pyLDAvis.prepare``.
 
-    Documents without words are left out. Topics keep their numbers from 0 on.
+    Documents without words are left out. The options keep the order of the topics, and number them
+    from 0.
 
     Args:
         guide: A guide over the model.
@@ -111,8 +113,8 @@ def to_topicwizard(
         guide: A guide over the model.
         corpus: Documents over the model's vocabulary.
         texts: The documents' texts, in order.
-        vectorizer: The fitted ``CountVectorizer`` of the corpus. topicwizard needs it to find the
-            topics of new texts.
+        vectorizer: The fitted ``CountVectorizer`` of the corpus, for topics of new texts. Without
+            it, the entry ``transform`` is ``None``.
 
     Raises:
         ConfigError: The guide is invalid, the corpus has a different vocabulary, or the numbers of
@@ -145,7 +147,7 @@ def to_octis(
         guide: A guide over the model.
         corpus: The training documents.
         test: The test documents, if any.
-        num_words: Words of each topic.
+        num_words: Number of words for each topic.
 
     Returns:
         ``topics``: lists of words. ``topic-word-matrix``: ``(num_topics, num_words)``.
@@ -179,20 +181,21 @@ def topic_info(
 ) -> Any:
     """Data frame of the topics, with the columns of BERTopic's ``get_topic_info``.
 
-    ``Count`` is the number of documents whose largest proportion belongs to the topic. An
-    additional column ``Share`` is the mean proportion. There is no outlier topic -1.
+    ``Count`` is the number of documents whose largest proportion belongs to the topic. The
+    additional column ``Share`` is the topic's mean proportion. Both skip documents without words.
+    There is no outlier topic -1.
 
     Args:
         guide: A guide over the model.
         corpus: Documents over the model's vocabulary.
         texts: The documents' texts, for ``Representative_Docs``. Defaults to the documents'
             positions.
-        num_words: Words of each topic.
-        num_docs: Representative documents of each topic.
+        num_words: Number of words for each topic.
+        num_docs: Number of representative documents for each topic.
 
     Returns:
-        A pandas data frame with a row for each topic: ``Topic``, ``Count``, ``Share``, ``Name``,
-        ``Representation``, ``Representative_Docs``.
+        A pandas data frame with a row for each topic and the columns ``Topic``, ``Count``,
+        ``Share``, ``Name``, ``Representation`` and ``Representative_Docs``.
 
     Raises:
         ConfigError: The guide is invalid, the corpus has a different vocabulary, the numbers of
@@ -239,19 +242,19 @@ def document_info(
     """Data frame of the documents, with the columns of BERTopic's ``get_document_info``.
 
     ``Topic`` is the topic with the largest proportion, and ``Probability`` is this proportion. A
-    document without words has topic -1 and probability 0. Columns of the metadata follow.
+    document without words has topic -1 and probability 0. The metadata's columns come last.
 
     Args:
         guide: A guide over the model.
         corpus: Documents over the model's vocabulary.
         texts: The documents' texts, for the column ``Document``. Defaults to the documents'
             positions.
-        num_words: Words of each topic.
-        num_docs: Representative documents of each topic.
+        num_words: Number of words for each topic.
+        num_docs: Number of representative documents for each topic.
 
     Returns:
-        A pandas data frame with a row for each document: ``Document``, ``Topic``, ``Name``,
-        ``Representation``, ``Representative_Docs``, ``Top_n_words``, ``Probability``,
+        A pandas data frame with a row for each document and the columns ``Document``, ``Topic``,
+        ``Name``, ``Representation``, ``Representative_Docs``, ``Top_n_words``, ``Probability`` and
         ``Representative_document``.
 
     Raises:
@@ -265,7 +268,7 @@ def document_info(
     topic = np.where(nonempty, theta.argmax(1), -1)
     representative = topics["Representative_Docs"].tolist()
     nothing: list[Any] = []
-    # Topic -1, of documents without words, is the last item.
+    # Documents without words have topic -1, which selects the last item.
     words = [*topics["Representation"], nothing]
     documents = [
         *([d if texts is None else texts[d] for d in rows] for rows in representative),
@@ -296,9 +299,9 @@ def from_anndata(adata: Any, layer: str | None = None) -> Corpus:
     """Corpus of an AnnData object. Observations are documents, and variables are words.
 
     Args:
-        adata: The object. Its ``obs`` become the metadata, and the names of its observations the
-            column ``id``.
-        layer: Layer of the integer counts. Defaults to ``X``.
+        adata: The object. The columns of its ``obs`` become the metadata, and the names of its
+            observations become the column ``id``.
+        layer: Name of the layer with the integer counts. Defaults to ``adata.X``.
 
     Raises:
         CorpusError: The layer is missing, or holds numbers that are not counts.
@@ -319,7 +322,7 @@ def to_anndata(guide: Guide[Any], corpus: Corpus, adata: Any = None) -> Any:
 
     ``obsm["X_topics"]`` holds the proportions ``(num_docs, num_topics)``, ``varm["topics"]`` the
     topics ``(num_words, num_topics)``, and ``uns["topics"]`` the names of the model and of the
-    posterior, the estimate of the proportions, and the correlations and names of the topics.
+    posterior, the kind of the estimate (``"mean"``), and the correlations and names of the topics.
 
     Args:
         guide: A guide over the model.
@@ -401,5 +404,5 @@ def _counts(corpus: Corpus) -> sp.csr_matrix:
 def _check_texts(texts: Sequence[str] | None, corpus: Corpus) -> None:
     if texts is not None and len(texts) != len(corpus):
         raise ConfigError(
-            f"{len(texts)} texts for {len(corpus)} documents; expected as many, in order"
+            f"{len(texts)} texts for {len(corpus)} documents; expected a text for each, in order"
         )

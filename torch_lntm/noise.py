@@ -1,9 +1,9 @@
-"""Random numbers as functions of keys, the same on every device and in every batch.
+"""Random numbers as functions of keys: the same in every batch and, up to rounding, every device.
 
 A key is a 64-bit integer. :func:`document_keys` makes a key for every chain or draw of every
 document, from a seed and the document's position in the corpus. :func:`fold_in` makes new keys from
-old keys. Without a generator, a document's random numbers are independent of its batch and of the
-number of documents.
+old keys. There is no generator with a state. The random numbers of a document therefore do not
+depend on its batch or on the number of documents.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from torch_lntm.kernels import fused
 # SplitMix64's increment and multipliers (Steele, Lea & Flood 2014), as signed integers.
 _INCREMENT = 0x9E3779B97F4A7C15 - 2**64
 _MULTIPLIERS = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
-#: Attempts of a rejection sampler with an acceptance of at least 95 %. All of them fail only for
-#: NaN shapes, whose variates are NaN.
+#: Bound on the attempts of a rejection sampler that accepts at least 95 %. In practice all attempts
+#: fail only for a shape of NaN; the variate is then NaN.
 _ATTEMPTS = 64
 
 
@@ -29,7 +29,7 @@ def _in_one_launch(key: Tensor) -> bool:
 
 
 def _shifted(bits: Tensor, count: int) -> Tensor:
-    """Logical right shift of signed integers; the shift of torch is arithmetic."""
+    """Logical right shift of signed integers, because torch's own shift is arithmetic."""
     return (bits >> count) & ((1 << (64 - count)) - 1)
 
 
@@ -45,7 +45,7 @@ def _mixed(bits: Tensor) -> Tensor:
 def fold_in(key: Tensor, data: int | Tensor) -> Tensor:
     """New keys from keys and integers.
 
-    Use a key either to fold into or to draw from. Both read the same bits.
+    Use each key for one purpose, to make new keys or to draw: both read the same bits.
 
     Args:
         key: ``(...,)`` int64.
@@ -104,7 +104,7 @@ def laplace(key: Tensor, size: int) -> Tensor:
 
 
 def log_gamma(key: Tensor, shapes: Tensor) -> Tensor:
-    """Logs of gamma variates. The logs stay finite if small shapes make the variates underflow.
+    """Logarithms of gamma variates. They stay finite where variates of small shape underflow.
 
     The rejection sampler of *Marsaglia & Tsang 2000* with shape a + 1 accepts at least 95 %, and
     G(a) = G(a + 1) U^(1/a) in distribution.

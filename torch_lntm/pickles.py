@@ -11,10 +11,10 @@ _VERSION_KEY = "_pickled_by"
 
 
 class VersionedPickle:
-    """Base class of objects whose pickles load in the same version of the library only.
+    """Base class of objects whose pickles only load in the same version of the library.
 
     A pickle holds an object's internals, and their layout changes between versions. Loading checks
-    the version before reading the rest of the pickle. Put this class before all base classes.
+    the version before it reads the rest of the pickle. Put this class first among the base classes.
     """
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
@@ -25,7 +25,7 @@ class VersionedPickle:
         """Restore the content of a pickle.
 
         Raises:
-            ConfigError: The pickle comes from an early version, and has no version in it.
+            ConfigError: The pickle holds no version, because an early version made it.
         """
         if self.__dict__.pop(_VERSION_KEY, None) is None:
             raise _version_error(type(self), "before its pickles named a version")
@@ -48,6 +48,6 @@ def _empty_object(kind: type[Any], version: str) -> Any:
 def _version_error(kind: type, version: str) -> ConfigError:
     return ConfigError(
         f"this {kind.__name__} was pickled by torch_lntm {version}, and this is {__version__}; "
-        "pickles are for one version. Fit it again, or load it with the version that pickled it "
-        "and keep the model by lntm.save_model, which later versions read"
+        "a pickle loads in the same version only. Fit it again, or load it with the version that "
+        "pickled it and save the model by lntm.save_model, which later versions read"
     )

@@ -1,8 +1,8 @@
 """Recipes: a model, its guide and the engine that fits it, by name and with flat options.
 
-A recipe has two names. The first is the name of a registered model. The second is the name of a
-posterior: a guide, to be solved by variational EM, or a sampler, such as ``"hmc"`` for Monte-Carlo
-EM. The command line, the estimators and the studies choose by these names.
+A recipe consists of two names: the name of a registered model, and the name of a posterior. A
+posterior is a guide, such as ``"taylor"``, for variational EM, or a sampler, such as ``"hmc"``, for
+Monte-Carlo EM. The command line, the estimators and the studies use these names.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from torch_lntm.models import CONSTRUCTORS, TopicModel, find_constructor
 
 Engine = VariationalEM | MonteCarloEM
 
-#: Engines that sample the posteriors, by the name in the place of a recipe's posterior.
+#: Engines that sample the posteriors, by the name of the sampler in a recipe.
 SAMPLERS: dict[str, Callable[..., Any]] = {"hmc": MonteCarloEM}
 
-#: Options of both guides and engines. A recipe gives them to the engine.
+#: Options that guides and engines both have. A recipe gives them to the engine.
 _ENGINE_OPTIONS = ("tolerance", "max_iterations")
 
 
@@ -45,15 +45,15 @@ class FitComponents(NamedTuple):
     engine: Engine
 
 
-#: Name of the posterior that :meth:`Recipe.for_corpus` chooses by the documents.
+#: Placeholder for a posterior that :meth:`Recipe.for_corpus` chooses for the documents.
 AUTO = "auto"
-#: Maximum of tokens times epochs of a fit by chains, if a recipe chooses the epochs: about 10
-#: minutes on a core with 50 topics. Larger corpora get fewer epochs, at least the second number.
+#: Limit on tokens times epochs of a fit by chains, if a recipe chooses the number of epochs: about
+#: 10 minutes on a core with 50 topics. Larger corpora get fewer epochs, at least ``MIN_EPOCHS``.
 MAX_VISITS, MIN_EPOCHS = 400_000_000, 4
-#: Maximum of documents times topics for a fit by chains, if a recipe chooses the engine. Chains
-#: need 35 bytes of memory for each of these numbers, variational EM 7 bytes.
+#: Limit on documents times topics of a fit by chains, if a recipe chooses the engine. For each
+#: document and topic, chains need 35 bytes of memory, and variational EM 7 bytes.
 MAX_CHAIN_NUMBERS = 2**26
-#: Maximum number of pseudo-counts of a word in a topic, if a recipe chooses them.
+#: Largest pseudo-count of a word in a topic, if a recipe chooses it.
 MAX_SMOOTHING = 0.05
 
 
@@ -62,9 +62,10 @@ class ResolvedRecipe(NamedTuple):
 
     Attributes:
         recipe: The recipe, with a posterior instead of ``"auto"``.
-        options: Options of :meth:`Recipe.make` for the corpus: ``topic_smoothing``, unless the
-            model lacks it or has its own default, and ``max_epochs`` if it is reduced.
-        reason: Reason for the choice, one line for the user. ``None`` if the recipe was complete.
+        options: Options of :meth:`Recipe.make` for the corpus: ``topic_smoothing`` for models with
+            its usual default of 0.05, and ``max_epochs`` if the corpus is large.
+        reason: Reason for the choice, one line for the user. ``None`` unless the posterior was
+            ``"auto"``.
     """
 
     recipe: Recipe
@@ -78,8 +79,8 @@ class Recipe:
 
     Args:
         model: Name of a registered constructor, such as ``"ctm"``.
-        posterior: Name of a guide, such as ``"taylor"``, or of a sampler (``"hmc"``). ``"auto"``
-            suits the documents; see :meth:`for_corpus`. Defaults to the model's default guide.
+        posterior: Name of a guide, such as ``"taylor"``, or of a sampler (``"hmc"``). With
+            ``"auto"``, :meth:`for_corpus` chooses. Defaults to the model's default guide.
 
     Raises:
         ConfigError: The model or the posterior has an unknown name.
@@ -108,13 +109,13 @@ class Recipe:
         return self.posterior in SAMPLERS
 
     def for_corpus(self, corpus: Corpus, num_topics: int) -> ResolvedRecipe:
-        """Choose the posterior and the options by the documents.
+        """Choose the posterior and the options for a corpus.
 
         Only the posterior ``"auto"`` is replaced. It becomes ``"hmc"`` (Monte-Carlo EM) for most
         corpora. Chains predicted better than variational EM on every tested corpus of 1,000
-        documents or more, and far better on short documents. Approximate posteriors understate the
-        uncertainty of short documents. As a result the prior shrinks, and the topics become alike
-        (``docs/decisions.md``).
+        documents or more, and far better on short documents. There, approximate posteriors
+        understate the uncertainty; as a result the prior's variance shrinks, and the topics become
+        alike (``docs/decisions.md``).
 
         Corpora of more than 7 million tokens get fewer epochs, at least 4. Four epochs take as long
         as variational EM, and still predict better on most corpora. Corpora of more than 67 million
@@ -127,7 +128,8 @@ class Recipe:
         Returns:
             The recipe and its options.
         """
-        # Pseudo-counts must not outweigh the tokens of topics with fewer tokens than words.
+        # A topic may have fewer tokens than the vocabulary has words. Pseudo-counts must not
+        # outweigh these tokens.
         share = corpus.num_tokens / (max(1, num_topics) * corpus.num_words)
         takes = _parameters(find_constructor(self.model)).get("topic_smoothing")
         options: dict[str, Any] = {}
@@ -173,14 +175,15 @@ class Recipe:
             The three parts of a fit.
 
         Raises:
-            ConfigError: An option is unknown or has an invalid value.
-            IncompatibleGuideError: The model lacks this posterior.
+            ConfigError: An option is unknown or has an invalid value, or the posterior is
+                ``"auto"``.
+            IncompatibleGuideError: The guide does not support the model.
         """
         remaining = dict(options or {})
         for_model = _pop_options(self.model, CONSTRUCTORS, remaining) | dict(model_options or {})
         if self.posterior == AUTO:
             raise ConfigError(
-                "posterior auto depends on the documents; take recipe.for_corpus(corpus, "
+                "posterior auto depends on the documents; use recipe.for_corpus(corpus, "
                 "num_topics).recipe"
             )
         sampler = f"posterior {self.posterior}"
@@ -246,7 +249,7 @@ def guide_of(posterior: str | None, model: TopicModel, **settings: Any) -> Guide
 
     Raises:
         ConfigError: The posterior has an unknown name.
-        IncompatibleGuideError: The model lacks this posterior.
+        IncompatibleGuideError: The guide does not support the model.
     """
     sampled = isinstance(posterior, str) and posterior in SAMPLERS
     return make_guide(None if sampled else posterior, model, **settings)
@@ -262,15 +265,15 @@ def _pop_options(
 
     Args:
         name: Name of the function or class.
-        makers: All functions and classes of its kind, by the names of a user.
-        options: All options. The returned ones are removed.
-        excluded: Options to leave for another kind.
+        makers: All functions and classes of the same kind, by the names that users know.
+        options: All options. The function removes those that it returns.
+        excluded: Options to leave for a different kind.
 
     Returns:
         The options of ``name``.
 
     Raises:
-        ConfigError: An option belongs to others of this kind only.
+        ConfigError: An option belongs only to different functions or classes of this kind.
     """
     arguments = {maker: _parameters(make) for maker, make in makers.items()}
     selected = {}

@@ -35,7 +35,7 @@ from torch_lntm.reports.tables import TableFormat, check_text, to_csv
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: Unit or meaning of each criterion, in the order of the tables.
+#: Unit or meaning of each criterion, in the order of the tables' columns.
 CRITERIA = {
     "completion": "nats per held-out token",
     "likelihood": "nats per token of held-out documents, by annealed importance sampling",
@@ -63,16 +63,16 @@ class Criterion:
 
 @dataclass(frozen=True)
 class SelectionRow:
-    """Criteria of one number of topics, from fits of several seeds.
+    """Criteria of one number of topics, as means over the fits from several seeds.
 
     Attributes:
         num_topics: Number of topics K.
         criteria: The criteria of :data:`CRITERIA` by name. ``likelihood`` is optional.
             ``stability`` needs at least two seeds. ``dispersion`` is left out if the model has more
             parameters than the residuals have degrees of freedom.
-        behind: Loss of completion against the best K, nats per token, with the standard error of
-            the difference document by document.
-        seconds: Time of the fits.
+        behind: Difference in ``completion`` between the best K and this K, in nats per token. The
+            standard error is computed from the differences of single documents.
+        seconds: Total time of the fits.
     """
 
     num_topics: int
@@ -92,7 +92,7 @@ class Selection:
 
     Attributes:
         rows: One row for each number of topics, in ascending order.
-        about: Description of model, documents and split, in words.
+        about: Description of the model, the documents and the split, in words.
         interrupted: Whether Ctrl-C ended the fits early.
     """
 
@@ -126,7 +126,7 @@ class Selection:
             if fewer:
                 last = fewer[-1]
                 text += (
-                    f", and {last.num_topics} topics worse, by {last.behind.value:.4f} ± "
+                    f"; {last.num_topics} topics predict them worse, by {last.behind.value:.4f} ± "
                     f"{last.behind.standard_error:.2g} nats per token"
                 )
         else:
@@ -140,9 +140,9 @@ class Selection:
             likeliest = max(self.rows, key=lambda row: row.criteria["likelihood"].value)
             text += f". The likelihood of whole documents is highest with {likeliest.num_topics}"
         if self.interrupted:
-            text += ". But Ctrl-C ended the fits before all were made"
+            text += ". Ctrl-C ended the comparison before all fits were made"
         elif chosen is self.rows[-1] and len(self.rows) > 1:
-            text += ". That is the largest number tried; try more"
+            text += ". This is the largest number tried; try larger numbers"
         return text
 
     @property
@@ -170,7 +170,7 @@ class Selection:
             return to_csv(self._csv_rows())
         check_text(format)
         lines = [f"{name}: {CRITERIA[name]}" for name in self._criteria]
-        lines += ["behind: nats per token that completion is worse than the best's", ""]
+        lines += ["behind: nats per held-out token below the best completion", ""]
         return "\n".join([*lines, *self._text_rows(), "", self.because])
 
     def _numbers(self, row: SelectionRow) -> list[Criterion | None]:
@@ -255,22 +255,25 @@ def select(
         corpus: The documents.
         num_topics: Numbers of topics to compare.
         recipe: The model and its posterior, or the model's name.
-        num_seeds: Fits of each number of topics, from different seeds. Two or more measure the
-            stability of topics.
+        num_seeds: Number of fits for each number of topics, each from its own seed. The stability
+            of topics needs at least 2.
         test_fraction: Share of the documents to hold out.
-        observed_fraction: Share of the held-out documents' tokens to observe.
-        seed: Seed of the split, of the tokens, and of the first fit.
-        top_n: Top words of each topic for coherence and exclusivity.
-        likelihood: Whether to estimate the log likelihood of entire held-out documents too, or the
-            settings of the estimate. The estimate takes about as long as the fits.
+        observed_fraction: Share of each held-out document's tokens to observe. The remaining tokens
+            are predicted.
+        seed: Seed of the split of the documents, of the split of their tokens, and of the first
+            fit.
+        top_n: Number of top words per topic for coherence and exclusivity.
+        likelihood: Whether to estimate also the log likelihood of entire held-out documents. It
+            takes about as long as the fits. Give an ``AIS`` to choose its settings.
         options: Options of model, guide and engine, as for :meth:`~torch_lntm.recipes.Recipe.make`.
         model_options: Further arguments of the model's constructor.
         device: Device of the computation.
         progress: Whether to show a progress bar on standard error.
 
     Returns:
-        The criteria with standard errors, and a recommendation. Models of bursty words also predict
-        by the document's own observed words. Their completion is comparable among themselves only.
+        The criteria with standard errors, and a recommendation. Models of bursty words also use the
+        observed words of a document to predict its held-out words. Compare their completion with
+        other models of bursty words only.
 
     Raises:
         ConfigError: A number or option is invalid.
@@ -398,8 +401,8 @@ def _criteria(fits: Sequence[_Fit], train: Corpus, top_n: int) -> dict[str, Crit
     for first, second in itertools.combinations(fits, 2):
         similarity = torch.from_numpy(align_topics(first.model, second.model).similarity)
         values.setdefault("stability", []).append(_over_topics(similarity))
-    # Fits of all seeds share the documents and words. Their mean is hardly more certain than each
-    # fit, so the standard error is a mean too.
+    # The fits of all seeds share documents and words, so their mean is hardly more certain than a
+    # single fit. The standard error is therefore averaged too.
     return criteria | {
         name: Criterion(
             float(np.mean([criterion.value for criterion in of_seeds])),

@@ -70,7 +70,10 @@ def test_the_report_of_a_fit_by_chains_uses_chains(posts, capsys, monkeypatch):
     monkeypatch.setattr(Chains, "__init__", counted)
     few = ("--num-docs", "0", "--num-draws", "3", "--no-progress")
     for options, used in (
-        ((), "chains of each document (Hamiltonian Monte Carlo), which continue the fit's"),
+        (
+            (),
+            "chains of each document (Hamiltonian Monte Carlo), which continue the chains of the fit",
+        ),
         (("--draws", "guide"), "the posterior taylor"),
     ):
         capsys.readouterr()

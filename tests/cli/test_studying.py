@@ -61,7 +61,7 @@ def test_effects(run, capsys):
     words = [line.split()[0] for line in printed if line]
     assert words == ["Topic", "party", "Left", "Right"] * 2
     assert main(["effects", run, "--draws", "chains", "--num-draws", "3", "--no-progress"]) == 0
-    assert "(Hamiltonian Monte Carlo), which continue the fit's (3 draws)" in (
+    assert "(Hamiltonian Monte Carlo), which continue the chains of the fit (3 draws)" in (
         capsys.readouterr().err
     )
     assert main(["effects", run, "--draws", "joint", "--num-draws", "3", "--no-progress"]) == 0

@@ -300,7 +300,7 @@ def test_a_start_of_theta_must_be_positive() -> None:
 
 def test_a_temperature_is_refused_by_guides_without_annealing() -> None:
     batch = make_batch(make_counts())
-    message = r"DirichletGuide has no other temperature than 1; annealing is for TaylorGuide"
+    message = r"DirichletGuide only has temperature 1; annealing is for TaylorGuide"
     for temperatures in ({"temperature": 0.5}, {"topic_temperature": 0.5}):
         with pytest.raises(ConfigError, match=message):
             make_guide("vb", make_model("lda")).posterior(batch, **temperatures)

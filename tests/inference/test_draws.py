@@ -189,7 +189,7 @@ def test_chains_of_a_fit_continue_from_their_last_state(fitted, monkeypatch) -> 
     expected = torch.stack([seen[7], seen[9]], 1).flatten(0, 1)[:3]
     draws = theta_draws(kept, corpus, 3, model=model, rows=rows, max_docs=11)
     torch.testing.assert_close(draws.theta, expected)
-    assert "which continue the fit's" in draws.description
+    assert "which continue the chains of the fit" in draws.description
 
 
 def test_chains_of_a_fit_find_their_documents_in_any_corpus(fitted) -> None:
@@ -240,7 +240,7 @@ def test_low_acceptance_is_warned_of(fitted) -> None:
     few = corpus[:30][np.flatnonzero(corpus[:30].lengths)]
     with pytest.warns(ConvergenceWarning) as told:
         _ = theta_draws(kept, few, 20).theta
-    assert any("of their proposals, where 0.8 was aimed at" in str(w.message) for w in told)
+    assert any("of their proposals, far below the target 0.8" in str(w.message) for w in told)
 
 
 # -------------------------------------------------------------------- numbers, arrays, refusals
@@ -296,7 +296,9 @@ def test_invalid_sources_are_refused(known) -> None:
     with pytest.raises(ConfigError, match="expected a guide"):
         theta_draws(model, corpus)
     other = make_model(dtype="float64")
-    with pytest.raises(IncompatibleGuideError, match=r"make one for this: DocumentHMC\(model\)"):
+    with pytest.raises(
+        IncompatibleGuideError, match=r"make a source for this model: DocumentHMC\(model\)"
+    ):
         theta_draws(DocumentHMC(other), corpus, model=model)
     with pytest.raises(IncompatibleGuideError, match="was made for another model"):
         theta_draws(lntm.guides.TaylorGuide(other), corpus, model=model)

@@ -42,7 +42,7 @@ def test_a_single_topic_has_the_unigram_likelihood(name):
 
 
 def test_a_single_topic_cannot_be_anchored():
-    with pytest.raises(ConfigError, match="one topic leaves nothing free if it is anchored"):
+    with pytest.raises(ConfigError, match="one topic has no free component if anchored"):
         lntm.models.ctm(1, 4, anchored=True)
     with pytest.raises(ConfigError, match="num_sources is 2; expected 1 to 1"):
         lntm.models.iftm(1, 4, 2)

@@ -641,7 +641,7 @@ def test_an_enumerating_elbo_needs_double_precision() -> None:
     assert loss(model, enumerating) == pytest.approx(loss(model, Trace_ELBO()))
     model.float()
     assert loss(model, Trace_ELBO()) < float("inf")
-    with pytest.raises(ConfigError, match=r"TraceEnum_ELBO .* take model\.double\(\)"):
+    with pytest.raises(ConfigError, match=r"TraceEnum_ELBO .* use model\.double\(\)"):
         loss(model, enumerating)
 
 

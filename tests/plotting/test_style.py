@@ -35,7 +35,10 @@ def test_default_labels_are_numbers_and_words():
         (lambda m, p: correlation_graph(m, shares=[1.0]), "1 shares for 6 topics"),
         (lambda m, p: correlation_graph(m, num_edges=-1), "num_edges is -1"),
         (lambda m, p: correlation_graph(m, min_correlation=-0.1), "min_correlation is -0.1"),
-        (lambda m, p: document_proportions(p, 3), "document 3 of a posterior of 2"),
+        (
+            lambda m, p: document_proportions(p, 3),
+            "document is 3; expected a row of the posterior, -2 to 1",
+        ),
         (lambda m, p: document_proportions(p, 0, level=1.0), "level is 1.0"),
         (lambda m, p: document_proportions(p, 0, labels=["a"]), "1 labels for 6 topics"),
         (lambda m, p: source_plot(m), "ctm, has no sources; iftm has"),

@@ -27,8 +27,8 @@ class BagOfWords(TorchDistribution):
     Args:
         theta: ``(..., num_docs, num_topics)`` topic proportions.
         topics: ``(num_topics, num_words)`` word probabilities of each topic, or ``(..., 1,
-            num_topics, num_words)`` for different topics at the leading indices.
-        lengths: ``(num_docs,)`` tokens per document, for ``sample``.
+            num_topics, num_words)`` for different topics at each index of the leading dimensions.
+        lengths: ``(num_docs,)`` number of tokens of each document. Only draws need it.
         words: Likelihood of the words given the mixture, such as
             :class:`~torch_lntm.models.DirichletMultinomial`. Defaults to independent draws.
 
@@ -99,7 +99,7 @@ class BagOfWords(TorchDistribution):
                 f"counts of shape {tuple(counts.shape)} given to a BagOfWords over "
                 f"(num_docs, num_words) = {expected}"
             )
-        # Pyro's inspection tracks values through dense functions only.
+        # Pyro's inspection can only track values through dense functions.
         parameters: Any
         parameters, provenance = extract_provenance((self.theta, self.topics))
         theta, topics = parameters
@@ -134,7 +134,7 @@ class BagOfWords(TorchDistribution):
         if len(self.batch_shape) != 1 or self.topics.dim() != 2:
             raise ValueError(
                 f"sample_counts draws one bag per document: got batch_shape "
-                f"{tuple(self.batch_shape)}; take sample() instead"
+                f"{tuple(self.batch_shape)}; use sample() instead"
             )
         return self._draw(self.theta, self.topics, generator)
 
@@ -144,7 +144,7 @@ class BagOfWords(TorchDistribution):
     ) -> Tensor:
         """Counts ``(num_docs, num_words)`` as a sparse CSR tensor."""
         if self.lengths is None:
-            raise ValueError("BagOfWords needs lengths=(num_docs,) token counts to be sampled")
+            raise ValueError("BagOfWords needs lengths, the (num_docs,) numbers of tokens, to draw")
         num_docs, num_words = theta.shape[0], topics.shape[1]
         lengths = self.lengths.long()
         rows = torch.repeat_interleave(torch.arange(num_docs, device=lengths.device), lengths)
@@ -179,7 +179,7 @@ def _stacked(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Theta and topics at each index of the leading dimensions, in row-major order."""
     topics = topics if topics.dim() == 2 else topics.squeeze(-3)
-    # An extra dimension in front serves the case of zero leading dimensions.
+    # The extra first dimension covers the case of zero leading dimensions.
     theta = theta.expand(1, *leading, *theta.shape[-2:]).flatten(0, -3)
     topics = topics.expand(1, *leading, *topics.shape[-2:]).flatten(0, -3)
     return zip(theta, topics, strict=True)
@@ -187,7 +187,7 @@ def _stacked(
 
 def _log_prob(theta: Tensor, topics: Tensor, counts: WordCounts, words: CountLikelihood) -> Tensor:
     """Log probabilities ``(..., num_docs)`` of counts, with broadcast leading dimensions."""
-    # For a float32 model, samplers pass float64 eta, the type of its log densities.
+    # Samplers pass float64 eta even for a float32 model: its log densities are float64.
     to: Any = {"device": theta.device, "dtype": theta.dtype}
     topics = topics.to(**to)
     leading = torch.broadcast_shapes(theta.shape[:-2], counts.shape[:-2])

@@ -38,7 +38,7 @@ _IDENTITIES = {
     torch.clone,
     torch.detach,
 }
-#: Attributes that hold rearranged tensors.
+#: Attributes that return rearranged tensors.
 _VIEWS = {"T", "mT", "H", "mH", "real", "imag"}
 _SHAPES = {Tensor.expand, Tensor.reshape, torch.reshape}
 _MOVES = {Tensor.to, Tensor.cpu, Tensor.cuda, Tensor.float, Tensor.double}
@@ -48,12 +48,12 @@ class WordCounts(Tensor):
     """Counts ``(..., num_docs, num_words)`` as a tensor, stored as batches of documents.
 
     It is the value of a Pyro site of words, observed or drawn. Pyro's handlers read its shape,
-    expand, stack and reshape it; these operations leave the counts in place. Any further function
-    of PyTorch converts it to a dense tensor first, of at most :data:`MAX_DENSE` entries.
+    expand, stack and reshape it. These operations keep the sparse storage. All other functions of
+    PyTorch first convert it to a dense tensor of at most :data:`MAX_DENSE` entries.
 
     Args:
-        batches: A batch of documents, or a batch for each index of the leading dimensions in
-            row-major order. A single batch stands for all indices.
+        batches: A batch of documents for all indices of the leading dimensions, or a batch for each
+            index, in row-major order.
         leading: Sizes of the leading dimensions. Defaults to zero dimensions.
 
     Example:
@@ -90,7 +90,7 @@ class WordCounts(Tensor):
         if self.numel() > MAX_DENSE:
             raise ConfigError(
                 f"counts of shape {tuple(self.shape)} would have {self.numel():,} entries as a "
-                f"dense tensor, and the limit is {MAX_DENSE:,}; take fewer documents or draws, or "
+                f"dense tensor, and the limit is {MAX_DENSE:,}; use fewer documents or draws, or "
                 "read counts[i].to_sparse_csr()"
             )
         *leading, num_docs, num_words = self.shape
@@ -133,7 +133,7 @@ class WordCounts(Tensor):
     def __torch_function__(
         cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Answer from shape and dtype if they suffice, else apply the function to dense tensors."""
+        """Keep the sparse storage if possible; otherwise apply the function to dense tensors."""
         kwargs = kwargs or {}
         counts: Any = args[0] if args else None
         if isinstance(counts, WordCounts):

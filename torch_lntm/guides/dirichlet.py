@@ -29,7 +29,7 @@ class _AspectGuide(Guide[DirichletPosterior]):
         model: The model. Its parameters are read at every call.
         topics_update: Expected word counts for the topics' M-step: ``"bound"`` (*Minka & Lafferty
             2002, eq. 27*, which maximises VB's bound) or ``"second-order"`` (*eqs 32–34*).
-        tolerance: Convergence tolerance of a document, see the class.
+        tolerance: Convergence tolerance of a document; see the subclass.
         max_iterations: Bound on the iterations of each document.
 
     Raises:
@@ -70,7 +70,7 @@ class _AspectGuide(Guide[DirichletPosterior]):
     def bound(self, batch: DocumentBatch, posterior: DirichletPosterior | None = None) -> Tensor:
         """Lower bound on each document's log probability (*Minka & Lafferty 2002, eqs 6–9*).
 
-        The bound of variational Bayes, valid for any Dirichlet; see
+        This is the bound of variational Bayes. It is valid for any Dirichlet posterior; see
         :func:`torch_lntm.solvers.vb.dirichlet_bound`.
 
         Args:
@@ -105,16 +105,16 @@ class _AspectGuide(Guide[DirichletPosterior]):
 
 
 class DirichletGuide(_AspectGuide):
-    """Variational Bayes (*Minka & Lafferty 2002, eqs 10–11; Blei et al. 2003*).
+    """Dirichlet posterior by variational Bayes (*Minka & Lafferty 2002, eqs 10–11*).
 
-    The posterior maximises a lower bound on log p(w). It is too narrow, and EM with it makes the
-    topics too different from each other; see :class:`EPGuide`.
+    The method of *Blei et al. 2003*. The posterior maximises a lower bound on log p(w). It is too
+    narrow, and topics fitted by EM with it differ too much from each other; see :class:`EPGuide`.
 
     Args:
         model: The model. Its parameters are read at every call.
         topics_update: Expected word counts for the topics' M-step: ``"bound"`` (*Minka & Lafferty
             2002, eq. 27*, which maximises this guide's bound) or ``"second-order"`` (*eqs 32–34*).
-        tolerance: Convergence tolerance of a document, see :func:`torch_lntm.solvers.vb.vb`.
+        tolerance: Convergence tolerance of a document; see :func:`torch_lntm.solvers.vb.vb`.
         max_iterations: Bound on the iterations of each document.
 
     Raises:
@@ -167,12 +167,12 @@ class DirichletGuide(_AspectGuide):
 
 
 class EPGuide(_AspectGuide):
-    """Expectation propagation (*Minka & Lafferty 2002, §4.2, eqs 12–25*).
+    """Dirichlet posterior by expectation propagation (*Minka & Lafferty 2002, §4.2, eqs 12–25*).
 
-    Mean and variance of theta match the exact posterior's term by term. The objective is an
-    estimate of log p(w), but not a bound. The estimate and the mean are closer to the exact values
-    than those of variational Bayes. Topics fitted by EM with this guide are no more different than
-    the documents say.
+    Each word's factor of the exact posterior is approximated so that mean and variance of theta
+    match. The objective is an estimate of log p(w), and may lie above or below it. The estimate and
+    the posterior mean are closer to the exact values than in variational Bayes. EM with this guide
+    does not exaggerate the differences between topics.
 
     Use it for models of few topics. With hundreds of topics and short documents, many documents
     need more than the default number of passes, and some never converge; see ``converged``. The
@@ -182,7 +182,7 @@ class EPGuide(_AspectGuide):
         model: The model. Its parameters are read at every call.
         topics_update: Expected word counts for the topics' M-step: ``"second-order"`` (*Minka &
             Lafferty 2002, eqs 32–34*) or ``"bound"`` (*eq. 27*).
-        tolerance: Convergence tolerance of a document, see :func:`torch_lntm.solvers.ep.ep`.
+        tolerance: Convergence tolerance of a document; see :func:`torch_lntm.solvers.ep.ep`.
         max_iterations: Bound on the passes over each document's words.
 
     Raises:
@@ -212,7 +212,7 @@ class EPGuide(_AspectGuide):
         )
 
     def default_start(self, batch: DocumentBatch, space: LatentSpace) -> None:
-        """None: the solver starts all terms at 1, and the posterior at the prior."""
+        """``None``: the solver starts from the prior, with all words' factors at 1."""
 
     def _solve(
         self,
@@ -227,5 +227,5 @@ class EPGuide(_AspectGuide):
         return ep(batch, topics, space.concentration, init=start, **settings)
 
     def memory_per_document(self, entries: float) -> float:
-        """See :meth:`Guide.memory_per_document`. A row of numbers for each stored count."""
+        """See :meth:`Guide.memory_per_document`. A number per topic for each stored count."""
         return (entries + 1.0) * self.model.num_topics

@@ -21,13 +21,14 @@ from torch_lntm.solvers.factor import factor
 class FactorGuide(Guide[FactorPosterior]):
     """Independent normal posteriors of sources and of each eta_k (*Putthividhya et al. 2009, §2*).
 
-    q(source) is normal with a full covariance, and q(eta) is normal and diagonal. They maximise the
-    tangent bound; Laplace sources enter through their convex dual. The cost is linear in the number
-    of topics.
+    q(source) is normal with a full covariance, and q(eta) is normal with a diagonal covariance.
+    Both maximise the tangent bound. The density of Laplace sources is bounded by its convex dual.
+    The cost is linear in the number of topics.
 
     Args:
         model: The model. Its parameters are read at every call.
-        tolerance: Convergence tolerance of a document: gain of the bound in the last round, nats.
+        tolerance: Convergence tolerance of a document: gain of the bound in the last round, in
+            nats.
         max_iterations: Bound on the rounds of each document.
 
     Raises:
@@ -81,7 +82,7 @@ class FactorGuide(Guide[FactorPosterior]):
     ) -> Tensor:
         """See :meth:`NormalGuide.bound`. Defaults to ``"tangent"``, the bound this guide maximises.
 
-        ``"tilted"`` forms a matrix of num_topics² for each document.
+        ``"tilted"`` forms a matrix ``(num_topics, num_topics)`` for each document.
         """
         batch = self.model.check_batch(batch)
         if posterior is None:
@@ -92,7 +93,7 @@ class FactorGuide(Guide[FactorPosterior]):
         return gaussian_bound(batch, self.model.topics.probs, posterior, kind) + offset
 
     def memory_per_document(self, entries: float) -> float:
-        """See :meth:`Guide.memory_per_document`. Laplace sources add squares."""
+        """See :meth:`Guide.memory_per_document`. Laplace sources add a covariance per document."""
         prior = cast(IndependentFactorPrior, self.model.prior)
         # With Laplace sources, every document has its own covariance: a root in float64.
         squares = 0 if prior.space_type.shares_source_covariance else 2

@@ -33,7 +33,7 @@ class SolverOptions(TypedDict):
     max_iterations: int
 
 
-#: Numbers held per topic and per stored count of a document while its mean is solved.
+#: Numbers in memory per topic and per stored count of a document, while its mean is solved.
 MEAN_TABLES = 8
 P = TypeVar("P", bound=Posterior, default=Posterior)
 #: Guides by name: all subclasses of :class:`Guide` with a ``name``.
@@ -41,19 +41,19 @@ GUIDES: dict[str, type[Guide[Any]]] = {}
 
 
 class Guide(ABC, Generic[P]):
-    """Solved posterior of every document, as a Pyro guide.
+    """Approximate posterior of every document, found by a solver, as a Pyro guide.
 
     A call with a batch solves the documents' posteriors and emits them at the sites of the model's
     prior, in the plate ``"documents"``. The posterior carries no gradient, so ``SVI``
     differentiates only the model's parameters. The guide remembers the solution of each document by
-    its position in the corpus, and starts the next solve there.
+    its position in the corpus. The next call starts from this solution.
 
-    A subclass defines :meth:`_solve`, :meth:`forward` and :meth:`bound`. ``docs/own_guide.md`` adds
-    a guide.
+    A subclass defines :meth:`_solve`, :meth:`forward` and :meth:`bound`. ``docs/own_guide.md``
+    writes a guide of its own.
 
     Args:
         model: The model. Its parameters are read at every call.
-        tolerance: Convergence tolerance of a document. The subclass gives the unit.
+        tolerance: Convergence tolerance of a document, in the unit of the subclass.
         max_iterations: Bound on the iterations of each document.
 
     Raises:
@@ -77,12 +77,12 @@ class Guide(ABC, Generic[P]):
     warm_start_rows: ClassVar[WarmStartRows] = "documents"
     #: Whether the guide supports temperatures other than 1.
     anneals: ClassVar[bool] = False
-    #: Chains kept for draws of theta; guides draw from their posteriors instead.
+    #: Chains to draw theta from. Always ``None``: guides draw from their posteriors instead.
     kept_chains: ClassVar[None] = None
-    #: Existing draws of theta; as for ``kept_chains``.
+    #: Existing draws of theta. Always ``None``, as ``kept_chains``.
     existing_draws: ClassVar[None] = None
-    #: Solver options of an EM iteration, and of a stochastic step. Steps visit a document many
-    #: times, so few iterations suffice.
+    #: Solver options of an EM iteration, and of a stochastic step. A stochastic fit visits a
+    #: document many times, so few iterations per visit suffice.
     em_options: ClassVar[SolverOptions] = {"tolerance": 1e-2, "max_iterations": 50}
     step_options: ClassVar[SolverOptions] = {"tolerance": 1e-2, "max_iterations": 3}
 
@@ -135,13 +135,13 @@ class Guide(ABC, Generic[P]):
         Args:
             batch: The documents, over the model's vocabulary.
             init: Initial values. The ``warm_start`` of an earlier posterior of these documents is
-                the best start. Any means ``(num_docs, latent_dim)`` are accepted too. Defaults to
-                :meth:`default_start`.
+                the best start. All guides except :class:`~torch_lntm.guides.EPGuide` also accept
+                any means ``(num_docs, latent_dim)``. Defaults to :meth:`default_start`.
             temperature: Inverse temperature of deterministic annealing (*Ahmed & Xing 2007, §3.2*).
                 Defaults to 1, the posterior itself.
             topic_temperature: Inverse temperature T of the topics, φ^T. Defaults to 1.
-            tolerance: Convergence tolerance. Defaults to the guide's.
-            max_iterations: Bound on the iterations. Defaults to the guide's.
+            tolerance: Convergence tolerance. Defaults to the tolerance of the guide.
+            max_iterations: Bound on the iterations. Defaults to the bound of the guide.
 
         Returns:
             The posterior. ``converged`` marks documents that reached the tolerance.
@@ -150,7 +150,7 @@ class Guide(ABC, Generic[P]):
             ConfigError: The batch has another vocabulary size, ``init`` has a wrong shape or an
                 invalid entry, a setting is zero or negative, or this guide only supports
                 temperature 1.
-            NumericalError: The posterior of a document failed; the message names the documents.
+            NumericalError: The solver failed for a document. The message names the documents.
 
         Example:
             >>> guide.posterior(batch)
@@ -168,12 +168,12 @@ class Guide(ABC, Generic[P]):
 
     @property
     def separates_means(self) -> bool:
-        """Whether :meth:`means` saves num_topics³ operations a document over :meth:`posterior`."""
+        """Whether :meth:`means` saves the num_topics³ operations per document of covariances."""
         return False
 
     @torch.no_grad()
     def means(self, batch: DocumentBatch, init: Tensor | None = None, **settings: Any) -> Posterior:
-        """Solve the posterior means, and the covariances only if the means need them.
+        """Solve the posterior means. Covariances are solved too if the means depend on them.
 
         Args:
             batch: The documents.
@@ -201,7 +201,7 @@ class Guide(ABC, Generic[P]):
         batch = self.model.check_batch(batch)
         if not self.anneals and (temperature, topic_temperature) != (1.0, 1.0):
             raise ConfigError(
-                f"{type(self).__name__} has no other temperature than 1; annealing is for "
+                f"{type(self).__name__} only has temperature 1; annealing is for "
                 f"{', '.join(g.__name__ for g in GUIDES.values() if g.anneals)}"
             )
         tolerance = self.tolerance if tolerance is None else tolerance
@@ -223,7 +223,7 @@ class Guide(ABC, Generic[P]):
 
     @torch.no_grad()
     def word_probabilities(self, batch: DocumentBatch, posterior: Posterior) -> Tensor:
-        """Probabilities of a batch's words under a posterior, as in its bound.
+        """Probabilities of a batch's words under a posterior, as in the guide's bound.
 
         Args:
             batch: The documents.
@@ -247,17 +247,17 @@ class Guide(ABC, Generic[P]):
     def as_independent(
         self, batch: DocumentBatch, posterior: Posterior
     ) -> tuple[DocumentBatch, Tensor]:
-        """Documents of independent draws that stand in for a batch's documents.
+        """Replace documents that repeat words by documents of independent tokens.
 
         Args:
             batch: The documents.
-            posterior: Their posterior, at which the bound below is tight.
+            posterior: Their posterior. The bound below is tight at this posterior.
 
         Returns:
             The documents with surrogate counts (:mod:`torch_lntm.kernels.likelihood`), and offsets
             ``(num_docs,)`` in float64 nats. The log likelihood of the surrogates plus the offset
-            bounds the log likelihood of the documents from below. If tokens are independent draws,
-            the batch and 0.
+            bounds the log likelihood of the documents from below. If the model's tokens are
+            independent draws already, the batch itself and 0.
         """
         batch = self.model.check_batch(batch)
         if self.model.words.independent:
@@ -351,15 +351,15 @@ class Guide(ABC, Generic[P]):
 
     @uncompiled
     def __call__(self, batch: DocumentBatch) -> Tensor:
-        """:meth:`forward` at full precision, even within ``torch.autocast``."""
+        """Call :meth:`forward` at full precision, even within ``torch.autocast``."""
         with torch.autocast(self.model.device.type, enabled=False):
             return self.forward(batch)
 
     def _cached_posterior(self, batch: DocumentBatch) -> P:
         """The posterior, started from the last solution of these documents.
 
-        Repeated calls for a batch at unchanged parameters, as ``Predictive`` makes for each sample,
-        return the same object.
+        Repeated calls for the same batch at unchanged parameters return the same object:
+        ``Predictive`` makes such calls for each sample.
         """
         batch = self.model.check_batch(batch)
         values = (*self.model.parameters(), *self.model.buffers())
@@ -403,8 +403,9 @@ class Guide(ABC, Generic[P]):
 
         Returns:
             ``(num_topics, num_words)`` in the model's dtype, stored word by word. The counts sum to
-            the number of tokens, or of tokens from the topics in bursty models. The second-order
-            counts of :class:`~torch_lntm.guides.EPGuide` may sum to fewer.
+            the number of tokens; in bursty models, to the expected number of tokens that come from
+            the topics. The second-order counts of :class:`~torch_lntm.guides.EPGuide` may have a
+            smaller sum.
         """
         batch, _ = self.as_independent(batch, posterior)
         weights = posterior.topic_weights(temperature).to(batch.counts)
@@ -419,9 +420,10 @@ class Guide(ABC, Generic[P]):
         return MEAN_TABLES * (self.model.num_topics + entries)
 
     def memory_per_document(self, entries: float) -> float:
-        """Approximate number of floats needed to solve a document. Defaults to those for its mean.
+        """Approximate number of floats needed to solve a document.
 
-        Engines choose the number of documents in a step by it.
+        Engines choose the number of documents in a step by this number. Defaults to
+        :meth:`memory_of_means`.
 
         Args:
             entries: Average number of stored counts per document.
@@ -444,11 +446,11 @@ def _check_options(tolerance: float, max_iterations: int) -> None:
 
 
 def require_guide(guide: Any, model: TopicModel | None = None) -> Guide[Any]:
-    """Check that the argument is a guide, of the given model if any, and return it.
+    """Check that the argument is a guide, and belongs to a model, and return it.
 
     Args:
         guide: The argument.
-        model: The model. Optional.
+        model: The model. By default, guides of all models are accepted.
 
     Raises:
         ConfigError: The argument or ``model`` has another type.
@@ -466,7 +468,7 @@ def require_guide(guide: Any, model: TopicModel | None = None) -> Guide[Any]:
         require_model(model)
     if model is not None and guide.model is not model:
         raise IncompatibleGuideError(
-            f"{type(guide).__name__} was made for another model; make one for this: "
+            f"{type(guide).__name__} was made for another model; make a guide for this model: "
             f"{type(guide).__name__}(model)"
         )
     return guide
@@ -493,8 +495,8 @@ def make_guide(posterior: str | None, model: TopicModel, **settings: Any) -> Gui
         **settings: Settings of the guide, such as ``tolerance`` and ``max_iterations``.
 
     Raises:
-        ConfigError: The name is unknown, or a setting is refused.
-        IncompatibleGuideError: The posterior does not fit the model's prior.
+        ConfigError: The name is unknown, or a setting is out of range.
+        IncompatibleGuideError: The guide does not fit the model's prior.
 
     Example:
         >>> lntm.guides.make_guide("laplace", model, tolerance=1e-6)

@@ -119,11 +119,11 @@ def _distribution(posterior: NormalPosterior) -> TorchDistribution:
 
 
 class ModeGuide(NormalGuide):
-    """Normal posterior around the mode, which is independent of the covariance."""
+    """Normal posterior around the mode. The mode does not depend on the covariance."""
 
     @property
     def separates_means(self) -> bool:
-        """See :attr:`Guide.separates_means`. Priors of low rank have cheap covariances."""
+        """See :attr:`Guide.separates_means`. False for factor priors with cheap covariances."""
         return issubclass(self.model.prior.space_type, NormalSpace)
 
     def _geometric_mean(self, posterior: Posterior) -> Tensor:
@@ -137,10 +137,10 @@ class ModeGuide(NormalGuide):
 
 
 class TaylorGuide(ModeGuide):
-    """Full covariance by a second-order Taylor expansion (*Ahmed & Xing 2007, eqs 8–12*).
+    """Normal posterior by a second-order Taylor expansion (*Ahmed & Xing 2007, eqs 8–12*).
 
-    The fastest guide for normal priors, and their default. Its covariance is too narrow, because it
-    omits the uncertainty of the topic assignments; see :class:`LaplaceGuide`.
+    It is the fastest guide for normal priors, and their default. The covariance is full, and too
+    narrow: it omits the uncertainty of the topic assignments; see :class:`LaplaceGuide`.
 
     Example:
         >>> posterior = lntm.guides.TaylorGuide(model).posterior(batch)
@@ -154,7 +154,10 @@ class TaylorGuide(ModeGuide):
 
 
 class LaplaceGuide(ModeGuide):
-    """Mode of the Taylor guide, with the observed information (*Roberts et al. 2016*).
+    """Normal posterior by the Laplace approximation (*Roberts et al. 2016*).
+
+    It has the mode of :class:`TaylorGuide`. The covariance is the inverse of the observed
+    information, which includes the uncertainty of the topic assignments.
 
     Example:
         >>> laplace = lntm.guides.LaplaceGuide(model).posterior(batch)
@@ -168,7 +171,9 @@ class LaplaceGuide(ModeGuide):
 
 
 class BleiLaffertyGuide(NormalGuide):
-    """Diagonal covariance on the tangent bound (*Ahmed & Xing 2007, §3.3, eqs 13–15*).
+    """Normal posterior with a diagonal covariance, which maximises the tangent bound.
+
+    The method of Blei and Lafferty (*Ahmed & Xing 2007, §3.3, eqs 13–15*).
 
     Example:
         >>> lntm.guides.BleiLaffertyGuide(model).posterior(batch).std.shape
@@ -187,10 +192,10 @@ class BleiLaffertyGuide(NormalGuide):
 
 
 class KhanBouchardGuide(NormalGuide):
-    """Full covariance on the tangent bound (*Khan & Bouchard 2009, eqs 33–38*).
+    """Normal posterior with a full covariance, which maximises the tangent bound.
 
-    The slowest guide for normal priors: a round costs num_topics³ a document, for one topic after
-    another.
+    The method of *Khan & Bouchard 2009, eqs 33–38*. It is the slowest guide for normal priors: a
+    round updates one topic after another, and costs num_topics³ operations per document.
 
     Example:
         >>> khan_bouchard = lntm.guides.KhanBouchardGuide(model)

@@ -17,7 +17,8 @@ from torch_lntm.latents import LatentSpace
 #: Tolerance of a document's surrogate counts between rounds, in tokens. The objective changes by
 #: about the square of this number.
 MAX_ERROR = 1e-2
-#: Iterations of a solver per round. Visits with fewer iterations take the counts at the start.
+#: Iterations of a solver per round. Calls with fewer iterations keep the surrogate counts of the
+#: start.
 ROUND_ITERATIONS = 4
 
 
@@ -36,10 +37,10 @@ def solve_by_surrogates(
 ) -> Any:
     """Solve documents that repeat words, by posteriors of independent draws.
 
-    The surrogate counts at a posterior, and the posterior given surrogate counts, raise a common
-    bound on the log likelihood; see :mod:`torch_lntm.kernels.likelihood`. Rounds of the two
-    continue for documents with changing counts. The last round solves all documents, so that no
-    document depends on the others.
+    A round updates the surrogate counts at the posterior, and then the posterior at these counts.
+    Both updates raise the same bound on the log likelihood; see
+    :mod:`torch_lntm.kernels.likelihood`. Rounds continue for documents whose counts still change.
+    The last round solves all documents, so that no document depends on the others.
 
     Args:
         guide: The guide.

@@ -22,10 +22,10 @@ class WarmStarts:
         self._corpus_size = -1
 
     def read(self, batch: DocumentBatch) -> Tensor | None:
-        """Warm start of a batch; None unless all its documents have been visited.
+        """Warm start of a batch. ``None`` unless all its documents have been visited.
 
-        A document counts as visited if the last document at its position had as many tokens. A
-        guide that is called for another corpus starts afresh.
+        A document counts as visited if the last document at its position had the same number of
+        tokens. Solutions of a corpus of another size are ignored.
         """
         if batch.corpus_size != self._corpus_size:
             return None
@@ -42,7 +42,7 @@ class WarmStarts:
         return start if len(start) == expected else None
 
     def write(self, batch: DocumentBatch, warm_start: Tensor) -> None:
-        """Remember the solutions of a batch."""
+        """Remember the solutions of a batch, and forget a corpus of another size."""
         if batch.corpus_size != self._corpus_size:
             self._solutions, self._corpus_size = {}, batch.corpus_size
         by_document = self._kind == "documents"

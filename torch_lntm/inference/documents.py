@@ -47,9 +47,8 @@ class DocumentTopics:
         theta: ``(num_docs, num_topics)`` proportions. Empty documents have the prior's proportions.
         converged: ``(num_docs,)`` bool: the document's posterior met the guide's tolerance.
         lengths: ``(num_docs,)`` number of tokens of the document.
-        estimate: ``"mode"``: mode of the posterior on the softmax scale, i.e. softmax of the mean
-            of eta, or mean of theta under a Dirichlet posterior. ``"mean"``: posterior mean of
-            theta.
+        estimate: ``"mode"`` for the softmax of eta's posterior mean, or for the mean of theta if
+            the posterior is a Dirichlet distribution. ``"mean"`` for the posterior mean of theta.
         topic_names: Names of the topics; see :attr:`TopicModel.topic_names`.
         sources: The documents' sources, for models with sources.
         metadata: ``(num_docs,)`` values of every column of the corpus's metadata, by name.
@@ -82,7 +81,7 @@ def transform(
     max_docs: int | None = None,
     progress: bool = False,
 ) -> DocumentTopics:
-    """Topic proportions of every document, empty documents included, by a guide's posteriors.
+    """Topic proportions of all documents, including empty documents, by a guide's posteriors.
 
     Args:
         guide: A guide over the model.
@@ -90,15 +89,16 @@ def transform(
         estimate: ``"mode"`` or ``"mean"``; see :class:`DocumentTopics`.
         num_samples: Number of draws for ``"mean"``.
         seed: Seed of the draws.
-        max_docs: Documents of a batch, to bound memory. Defaults to a number by the guide's memory.
+        max_docs: Largest number of documents in a batch, to bound memory. Defaults to a number that
+            suits the memory that the guide needs per document.
         progress: Whether to show a progress bar on standard error.
 
     Returns:
         The proportions, on the CPU, and the sources if the model has sources.
 
     Raises:
-        ConfigError: The guide is invalid, the estimate is unknown, or the corpus has a different
-            vocabulary.
+        ConfigError: The guide is invalid, the estimate is unknown, a number is out of range, or the
+            corpus has a different vocabulary.
 
     Example:
         >>> topics = lntm.inference.transform(guide, test)

@@ -24,5 +24,5 @@ def propagate_interrupts() -> Iterator[None]:
 
 
 def stops_on_interrupt() -> bool:
-    """Whether the present fit or chains stop early on Ctrl-C; otherwise they raise it."""
+    """Whether fits and chains stop early on Ctrl-C instead of raising it."""
     return not _PROPAGATES.get()

@@ -1,4 +1,4 @@
-"""Constructors of the models: each puts a document prior, topics and words together."""
+"""Constructors of the models. Each combines a document prior, topics and a likelihood of words."""
 
 from __future__ import annotations
 
@@ -86,8 +86,9 @@ def ctm(
         pseudo_variance: Variance of the logits in the pseudo-documents. Defaults to 1, and to 10 in
             fits by :class:`~torch_lntm.inference.MonteCarloEM`.
         bursty: Let documents repeat their words (*Doyle & Elkan 2009*). Every document then has its
-            own word distribution, around its mixture of topics. The fit estimates how close the two
-            are. Topics depend less on single documents; see ``docs/choosing.md``.
+            own word distribution, which varies around its mixture of topics. The fit estimates the
+            amount of variation. Single documents influence the topics less; see
+            ``docs/choosing.md``.
         vocabulary: Words of the vocabulary, in the order of the columns.
         dtype: Floating-point type of the parameters: ``torch.float32``, ``torch.float64`` or their
             names.
@@ -134,7 +135,7 @@ def lntm(
     dtype: torch.dtype | str = torch.float32,
     seed: int = 0,
 ) -> TopicModel:
-    """The logistic-normal topic model: independent logits of theta, normal logits of topics.
+    """The logistic-normal topic model: independent logits of theta, and normal logits of topics.
 
     eta_d ~ Normal(loc, diag std²), theta_d = softmax(eta_d), each word from a topic drawn from
     theta_d; topics softmax(b_k) with b_k ~ Normal(0, topic_scale² I) (*ZhuSuan LNTM tutorial*).
@@ -146,8 +147,8 @@ def lntm(
         std: ``(num_topics,)`` prior standard deviations. Defaults to 1.
         topics: ``(num_topics, num_words)`` word probabilities.
         topic_scale: Prior standard deviation of the topics' logits, the tutorial's δ.
-        pseudo_documents: Weight of the variances' inverse-gamma prior, in documents. Defaults to 2K
-            + 2. 0 gives maximum likelihood, as in the tutorial.
+        pseudo_documents: Weight of the inverse-gamma prior of the variances, in documents. Defaults
+            to 2K + 2. 0 gives maximum likelihood, as in the tutorial.
         pseudo_variance: As for :func:`ctm`.
         bursty: As for :func:`ctm`.
         vocabulary: Words of the vocabulary, in the order of the columns.
@@ -221,7 +222,7 @@ def iftm(
         keywords: As for :func:`ctm`.
         keyword_strength: As for :func:`ctm`.
         pseudo_documents: Weight of the prior of A and Λ, in documents. Defaults to 2. A large
-            weight removes the effect of most Laplace sources.
+            weight shrinks the columns of A of most Laplace sources to almost 0.
         pseudo_variance: As for :func:`ctm`.
         bursty: As for :func:`ctm`.
         vocabulary: Words of the vocabulary, in the order of the columns.
@@ -282,12 +283,12 @@ def lda(
         num_topics: Number of topics (aspects) K. K = 1 is a unigram model.
         num_words: Size of the vocabulary V.
         concentration: ``(num_topics,)`` positive numbers, or a single number for all topics.
-            Defaults to 1/K. A fit that learns the concentration starts from it with
-            ``start="model"`` only, and estimates it otherwise.
+            Defaults to 1/K. Fits that learn the concentration use it as a start only with
+            ``start="model"``. All other starts estimate a new one.
         symmetric: Learn a single number for all topics.
         learn_concentration: Whether fits change the concentration.
         topics: ``(num_topics, num_words)`` word probabilities.
-        topic_smoothing: As for :func:`ctm`. The paper has 0.
+        topic_smoothing: As for :func:`ctm`. The paper uses 0.
         keywords: As for :func:`ctm`.
         keyword_strength: As for :func:`ctm`.
         bursty: As for :func:`ctm`.
@@ -324,7 +325,7 @@ def _learn_columns(
     content: str | Groups | Mapping[str, Any] | None = None,
     **arguments: Any,
 ) -> dict[str, Any]:
-    """Replacements for arguments of :func:`stm`, learned from the training documents."""
+    """Arguments of :func:`stm` with the covariates learned from the training documents."""
     if not isinstance(num_words, Corpus):
         if isinstance(prevalence, str) or isinstance(content, str):
             raise ConfigError(
@@ -368,24 +369,27 @@ def stm(
     """The structural topic model: topic proportions and words depend on metadata.
 
     eta_d ~ Normal(Γᵀ(1, x_d), covariance), theta_d = softmax(eta_d), each word from a topic drawn
-    from theta_d (*Roberts, Stewart & Airoldi 2016*). With ``content`` the words of the topics
-    differ between groups of documents, see :class:`ContentTopics`.
+    from theta_d (*Roberts, Stewart & Airoldi 2016*). x_d holds the covariates of document d. With
+    ``content``, the words of the topics differ between groups of documents; see
+    :class:`ContentTopics`.
 
     Args:
         num_topics: Number of topics K. K = 1 is a unigram model.
-        num_words: The training documents. The formula and the groups are learned from their
-            metadata. Or the size of the vocabulary V, if ``prevalence`` and ``content`` are learned
-            already.
+        num_words: The training documents. The model learns the formula and the groups from their
+            metadata. If ``prevalence`` and ``content`` are learned already, the size of the
+            vocabulary V suffices.
         prevalence: A formula over the metadata, such as ``"~ party + bs(date, df=6)"``
-            (``docs/structural.md``). Defaults to the array ``(num_docs, num_columns)`` of
+            (``docs/structural.md``). Defaults to the array ``x`` ``(num_docs, num_columns)`` of
             ``corpus.with_covariates({"prevalence": x})``, without an intercept. With ``content``
-            the array is optional; without it the mean is constant, as in :func:`ctm`. Learned
-            :class:`Covariates` and their ``to_json`` are accepted too.
-        content: Name of the metadata column with the groups. Defaults to the same topics in all
-            documents. Learned :class:`Groups` and their ``to_json`` are accepted too.
+            and without formula and array, the mean of eta is constant, as in :func:`ctm`. Learned
+            :class:`Covariates` and the result of their ``to_json`` are accepted too.
+        content: Name of the metadata column with the groups. By default all documents share the
+            same topics. Learned :class:`Groups` and the result of their ``to_json`` are accepted
+            too.
         anchored: As for :func:`ctm`.
-        penalty: Precision of the slopes' prior. By default, fits estimate it by the evidence.
-        content_penalty: Precision of the prior of the groups' deviations, see
+        penalty: Precision of the slopes' prior. By default, fits estimate it by maximising the
+            evidence (marginal likelihood).
+        content_penalty: Precision of the prior of the groups' deviations; see
             :class:`ContentTopics`.
         topics: ``(num_topics, num_words)`` word probabilities.
         topic_smoothing: As for :func:`ctm`.
@@ -400,11 +404,12 @@ def stm(
         seed: Seed of the topics' random initial values.
 
     Returns:
-        The model, on the CPU. It keeps the levels and knots of the formula and the groups, so it
-        encodes further corpora exactly as the training documents.
+        The model, on the CPU. It keeps the levels and knots of the formula and the groups, and
+        encodes further corpora exactly as it encoded the training documents.
 
     Raises:
-        ConfigError: The formula, a size or a value is refused, or the covariates are damaged.
+        ConfigError: The formula is invalid, a size or value is out of range, or the data of
+            covariates or groups are damaged.
         CorpusError: A column is missing, or lacks values.
 
     Example:
@@ -444,7 +449,7 @@ def stm(
 
 
 def _check(num_topics: Any, num_words: Any, dtype: torch.dtype | str) -> torch.dtype:
-    """Check the sizes and return the floating-point type as torch's."""
+    """Check the sizes, and return the floating-point type as a ``torch.dtype``."""
     sizes = {"num_topics": num_topics, "num_words": num_words}
     for name, size in sizes.items():
         if size is None or isinstance(size, bool):

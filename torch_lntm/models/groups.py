@@ -1,4 +1,4 @@
-"""Groups: the groups of documents behind content covariates."""
+"""Groups: groups of documents with different words in their topics."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class Groups:
 
         Args:
             corpus: The documents.
-            column: A column of their metadata with text, truth values or whole numbers.
+            column: Name of a metadata column with text, truth values or whole numbers.
 
         Raises:
-            ConfigError: ``column`` is not a name, or the column holds fractions, is constant, or
-                has too many values for groups of several documents.
+            ConfigError: ``column`` is not a name. Or the column holds floating-point numbers, is
+                constant, or has more values than half the number of documents.
             CorpusError: The column is missing or lacks values.
         """
         if not isinstance(column, str):
@@ -72,14 +72,14 @@ class Groups:
         return cls(column, levels)
 
     def encode(self, corpus: Corpus) -> Corpus:
-        """The corpus with the array ``"content"`` ``(num_docs,)``, the positions of the groups.
+        """The corpus with the array ``"content"``: each document's group, as its position.
 
-        An encoded corpus is returned unchanged. If the documents lack the column, an existing array
-        ``"content"`` is kept.
+        The array has shape ``(num_docs,)``. An encoded corpus is returned unchanged. If the
+        documents lack the column, an existing array ``"content"`` is kept.
 
         Raises:
-            CorpusError: Column and array are missing, the column lacks values, or a value is
-                unknown.
+            CorpusError: The column and the array are missing, the column lacks values, or a value
+                of the column is no level of the training documents.
         """
         if self.column not in corpus.metadata and CONTENT in corpus.covariates:
             return corpus.without_encodings(CONTENT)
@@ -92,9 +92,9 @@ class Groups:
         unknown = [value for value in levels.tolist() if value not in position]
         if unknown:
             raise CorpusError(
-                f"column {self.column!r} is {unknown[0]!r} in some documents, a group that the "
-                f"model has no topics of; it knows {', '.join(map(str, self.levels))}. Leave these "
-                "out, or take the mean of the groups' topics: "
+                f"column {self.column!r} is {unknown[0]!r} in some documents, and the model has no "
+                f"topics for this group; it knows {', '.join(map(str, self.levels))}. Leave these "
+                "documents out, or use the mean of the groups' topics: "
                 "model.with_parts(topics=model.topics.in_group())"
             )
         groups = np.array([position[value] for value in levels.tolist()], np.int64)
@@ -125,7 +125,7 @@ class Groups:
         return cls(data["column"], tuple(levels))
 
     def position(self, level: Level) -> int:
-        """Position of a level.
+        """Position of a level in ``levels``.
 
         Raises:
             ConfigError: The level is unknown.
@@ -139,7 +139,11 @@ class Groups:
 
 
 def _values(corpus: Corpus, column: str) -> NDArray[Any]:
-    """Values of a column, checked for missing values; text as text."""
+    """Values of a column.
+
+    Raises:
+        CorpusError: The column is missing or lacks values.
+    """
     values = find_column(column, corpus.metadata)
     refuse_missing(column, values)
     return values

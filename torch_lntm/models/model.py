@@ -36,9 +36,9 @@ from torch_lntm.pickles import VersionedPickle
 
 
 class Construction(NamedTuple):
-    """Name and settings of the constructor call behind a model.
+    """Name and settings of the constructor call that made a model.
 
-    Files store this record and rebuild the model from it.
+    Saved models hold this record, and loading calls the constructor again.
 
     Attributes:
         name: Registered name of the constructor.
@@ -49,7 +49,7 @@ class Construction(NamedTuple):
     settings: dict[str, Any]
 
     def to_json(self) -> dict[str, Any]:
-        """The settings as JSON-able data; objects such as fitted formulas are converted."""
+        """The settings as JSON-able data. Objects such as fitted formulas are converted."""
         return {
             name: value.to_json() if hasattr(type(value), "from_json") else value
             for name, value in self.settings.items()
@@ -68,7 +68,7 @@ class _Program(nn.Module):
 
 
 class TopicModel(VersionedPickle, nn.Module):
-    """Topic model: a prior of every document's theta, topics, and a likelihood of words.
+    """Topic model: a prior of the documents' theta, topics, and a likelihood of words.
 
     A call with a batch runs the model as a Pyro program. The plate ``"documents"`` holds the sites
     of the prior (``"eta"``; ``"source"`` and ``"eta"``; or ``"theta"``) and the observed site
@@ -81,13 +81,13 @@ class TopicModel(VersionedPickle, nn.Module):
     Args:
         prior: The document prior.
         topics: The topics.
-        vocabulary: One word per column, or None.
+        vocabulary: The word of each column, or ``None``.
         words: Likelihood of a document's words given its mixture of topics. Defaults to
             :class:`Multinomial`, independent draws.
 
     Attributes:
-        construction: Record of the registered constructor call, see
-            :func:`torch_lntm.models.register`. ``None`` for a model made by this class.
+        construction: Record of the registered constructor call; see
+            :func:`torch_lntm.models.register`. ``None`` for a model made directly by this class.
 
     Raises:
         ConfigError: Prior and topics differ in the number of topics, or the length of the
@@ -175,12 +175,12 @@ class TopicModel(VersionedPickle, nn.Module):
 
     @property
     def latent_dim(self) -> int:
-        """Dimension of the latent variable behind theta."""
+        """Dimension of the latent variable that determines theta."""
         return self.prior.latent_dim
 
     @property
     def is_conjugate(self) -> bool:
-        """Whether Gibbs sampling of the tokens' topics can draw theta."""
+        """Whether theta can be drawn by Gibbs sampling, given the topics of the tokens."""
         return self.prior.space_type.conjugate and self.words.independent
 
     @property
@@ -195,7 +195,7 @@ class TopicModel(VersionedPickle, nn.Module):
 
     @property
     def config(self) -> dict[str, Any]:
-        """JSON-able settings of the constructor, or the ``repr`` of each part."""
+        """JSON-able settings of the registered constructor. Otherwise the ``repr`` of each part."""
         if self.construction is None:
             return {name: repr(part) for name, part in self.named_children()}
         return self.construction.to_json()
@@ -210,17 +210,17 @@ class TopicModel(VersionedPickle, nn.Module):
 
         The names of the topics stay, unless the number of topics changes.
 
-        ``model.with_parts(model.prior.averaged())`` takes documents with unknown covariates.
+        ``model.with_parts(model.prior.averaged())`` accepts documents with unknown covariates.
         ``model.with_parts(topics=model.topics.in_group("Liberal"))`` has the topics of a single
         group.
 
         Args:
             prior: The new document prior.
             topics: The new topics.
-            vocabulary: The new words of the columns.
+            vocabulary: The new vocabulary.
 
         Raises:
-            ConfigError: As for the class.
+            ConfigError: The parts differ in the number of topics, or in the number of words.
 
         Example:
             >>> content = lntm.models.stm(5, posts, content="party")
@@ -242,7 +242,7 @@ class TopicModel(VersionedPickle, nn.Module):
         return self.prior.theta(latent)
 
     def plate(self, batch: DocumentBatch, *args: Any, **kwargs: Any) -> pyro.plate:
-        """The plate ``"documents"`` of a batch, at the documents' positions in the corpus.
+        """The plate ``"documents"`` for a batch, indexed by the documents' positions in the corpus.
 
         Autoguides need this plate for mini-batches: ``AutoNormal(model,
         create_plates=model.plate)``. Otherwise autoguides draw their own subsample of documents.
@@ -262,23 +262,24 @@ class TopicModel(VersionedPickle, nn.Module):
 
         Args:
             batch: The documents.
-            sample_topics: Sample the topics at the site ``"topics"``, in place of their param sites
-                and log prior. ``MCMC(NUTS(model)).run(batch, sample_topics=True)`` then draws
-                topics and documents together, for small corpora. Draws are identified up to a
-                permutation of the topics.
-            log_prior: Add the log priors of the parameters, as the factors ``"topics_prior"`` and
-                ``"document_prior"``. A program with several calls of a model adds them in a single
-                call. Defaults to True.
+            sample_topics: Whether to sample the topics at the sites of ``model.topics.sites()``,
+                such as ``"topics"``, instead of their param sites and log prior. For small corpora,
+                ``MCMC(NUTS(model)).run(batch, sample_topics=True)`` then draws topics and documents
+                together. Draws are identified up to a permutation of the topics.
+            log_prior: Whether to add the log priors of the parameters, as the factors
+                ``"topics_prior"``, ``"document_prior"`` and, for words with a prior,
+                ``"words_prior"``. If a program calls the model several times, add them in a single
+                call.
 
         Returns:
             eta or theta ``(num_docs, latent_dim)``.
 
         Raises:
-            ConfigError: The batch has another vocabulary size, or the model's dtype is of low
-                precision. A handler gives a param site a value of another shape. The documents in
-                the plate of a guide differ from the batch. The caller's priors cover only some of
-                the parameters of a log prior. ``torch.jit`` runs the program, or an enumerating
-                ELBO runs a float32 model.
+            ConfigError: The batch has another vocabulary size, or the model's dtype is neither
+                float32 nor float64. A handler gives a param site a value of another shape. The
+                plate of a guide holds other documents than the batch. The caller's priors cover
+                only some of the parameters of a log prior. ``torch.jit`` runs the program, or an
+                enumerating ELBO runs a float32 model.
         """
         check_tools(self.dtype)
         batch = self.check_batch(batch)
@@ -324,8 +325,8 @@ class TopicModel(VersionedPickle, nn.Module):
             prior_factor("words_prior", self.words.log_prior(), documents)
         with documents:
             latent = self.prior.emit(batch)
-            # Sampling the site needs lengths. With groups it would give a document the columns of
-            # another group, so lengths are left out; generate() draws group by group.
+            # Without lengths the site cannot be sampled. With groups, a sample would hold words in
+            # the columns of other groups, so lengths are left out. generate() draws by groups.
             lengths = batch.lengths if self.topics.num_groups == 1 else None
             words = BagOfWords(self.theta(latent), topics, lengths, capture(self.words))
             pyro.sample("counts", words, obs=WordCounts(batch))
@@ -344,8 +345,8 @@ class TopicModel(VersionedPickle, nn.Module):
 
         Returns:
             The target at the current parameters. Its ``log_joint(z)`` gives the log prior density
-            of z and the log likelihood, each ``(..., num_docs)``. The log prior density is the
-            program's, times the Jacobian of its sites in z.
+            of z and the log likelihood, each ``(..., num_docs)``. The prior density of z is the
+            program's density of the sites times the Jacobian determinant of the sites in z.
         """
         batch = self.check_batch(batch)
         dtype = self.dtype if dtype is None else dtype
@@ -368,12 +369,12 @@ class TopicModel(VersionedPickle, nn.Module):
     ) -> tuple[Corpus, dict[str, Tensor]]:
         """Draw a corpus from the model.
 
-        The latent variables of a document are a function of the seed and of its position. They are
-        equal on all devices, for any number of documents.
+        The latent variables of a document depend on the seed and on its position only. They are the
+        same on all devices, up to rounding, and for any number of documents.
 
         Args:
-            lengths: ``(num_docs,)`` tokens of each document.
-            seed: Seed.
+            lengths: ``(num_docs,)`` number of tokens of each document.
+            seed: Seed of the draws.
             covariates: ``(num_docs, ...)`` arrays by name, for priors and topics with covariates.
                 The corpus carries them too.
 
@@ -381,8 +382,8 @@ class TopicModel(VersionedPickle, nn.Module):
             The corpus, and the latent variables ``(num_docs, dim)`` by the names of their sites.
 
         Raises:
-            ConfigError: A length is negative or fractional, or the model's dtype is of low
-                precision.
+            ConfigError: A length is negative or fractional, or the model's dtype is neither float32
+                nor float64.
             CorpusError: There are no documents, or the covariates have another number of rows.
 
         Example:
@@ -396,7 +397,7 @@ class TopicModel(VersionedPickle, nn.Module):
         bad = ~(values >= 0) | (values != values.round())
         if values.dim() != 1 or bool(bad.any()):
             raise ConfigError(
-                f"lengths of shape {tuple(values.shape)}, the first that cannot be one "
+                f"lengths of shape {tuple(values.shape)}, first invalid length "
                 f"{values[bad].tolist()[:1]}; expected a whole number of tokens for each document"
             )
         sizes = values.to(self.device, torch.int64)
@@ -420,14 +421,19 @@ class TopicModel(VersionedPickle, nn.Module):
     def topic_correlation(self) -> Tensor:
         """Correlations ``(num_topics, num_topics)`` of the centred logits of theta, float64.
 
-        They come from the covariance projected on the contrasts. The data identify only this part.
+        They are computed from the covariance of the contrasts, the only part of the prior
+        covariance that the data identify.
         """
         covariance = self.prior.contrast_covariance()
         scale = covariance.diagonal().clamp_min(torch.finfo(torch.float64).tiny).sqrt()
         return (covariance / scale[:, None] / scale).fill_diagonal_(1.0)
 
     def words_at(self, positions: Sequence[int]) -> tuple[str, ...]:
-        """The words at some positions of the vocabulary; ``#17`` if there is no vocabulary."""
+        """The words at some positions of the vocabulary. Without a vocabulary, word 17 is ``#17``.
+
+        Args:
+            positions: Positions in the vocabulary.
+        """
         words = self.vocabulary
         return tuple(f"#{v}" if words is None else words[v] for v in positions)
 
@@ -441,21 +447,22 @@ class TopicModel(VersionedPickle, nn.Module):
     ) -> TopicTable:
         """The topics in words, as a table to print.
 
-        Fits and runs add the shares of the topics in the documents: ``result.topic_table()`` and
-        ``lntm.load_run(folder).topic_table()``.
+        The tables of fits and runs, ``result.topic_table()`` and
+        ``lntm.load_run(folder).topic_table()``, also hold the topics' shares of the documents.
 
         Args:
-            shares: ``(num_topics,)`` mean proportions. The table is sorted by them, in decreasing
-                order. By default it has no shares, and keeps the order of the topics.
+            shares: ``(num_topics,)`` mean proportions. The table lists the largest first. By
+                default the table has no shares, and lists the topics by number.
             num_words: Number of words for each topic.
-            num_correlated: Number of correlated topics for each topic: so many with the highest
-                positive correlations, and so many with the lowest negative correlations.
+            num_correlated: Largest number of positively correlated topics to list for each topic,
+                and of negatively correlated topics.
 
         Returns:
             The table.
 
         Raises:
-            ConfigError: ``shares`` has another length, or a number is below 0.
+            ConfigError: ``shares`` has another length, ``num_words`` is below 1, or
+                ``num_correlated`` is below 0.
 
         Example:
             >>> print(lntm.models.ctm(2, 3, vocabulary=["cat", "dog", "owl"]).topic_table())
@@ -465,7 +472,7 @@ class TopicModel(VersionedPickle, nn.Module):
         """
         if shares is not None and len(shares) != self.num_topics:
             raise ConfigError(
-                f"{len(shares)} shares for {self.num_topics} topics; expected as many"
+                f"{len(shares)} shares for {self.num_topics} topics; expected one for each topic"
             )
         require_whole(1, num_words=num_words)
         require_whole(0, num_correlated=num_correlated)
@@ -493,7 +500,7 @@ class TopicModel(VersionedPickle, nn.Module):
         """Raise if a parameter is not finite.
 
         Raises:
-            NumericalError: A parameter has an entry of NaN or inf; the message names the parameter.
+            NumericalError: A parameter contains NaN or infinity. The message names the parameter.
         """
         parameters = dict(self.named_parameters())
         if not parameters:
@@ -507,11 +514,11 @@ class TopicModel(VersionedPickle, nn.Module):
     def encode(self, corpus: Corpus) -> Corpus:
         """Check a corpus and add the arrays for this model's batches.
 
-        Prior and topics derive these arrays from the metadata of the documents: the design matrix
-        of a formula, the positions of groups. The arrays travel with the corpus through selections
-        and splits. Encode a corpus once before several function calls, and before making batches by
-        hand. Engines, evaluators and reports encode every corpus themselves; encoding an encoded
-        corpus is free.
+        The prior and the topics derive these arrays from the metadata of the documents: the design
+        matrix of a formula, and the documents' groups. Selections and splits of the corpus keep the
+        arrays. Encode a corpus before you make batches by hand, and once before several calls that
+        need the arrays. Engines, evaluators and reports encode their corpus themselves, and a
+        second encoding costs nothing.
 
         Args:
             corpus: The documents. Arrays derived by another model are replaced.
@@ -520,8 +527,8 @@ class TopicModel(VersionedPickle, nn.Module):
             The encoded corpus. It is ``corpus`` itself if nothing has to be added.
 
         Raises:
-            ConfigError: The corpus has another number of words, another vocabulary, or another
-                order of words. Or the model's dtype is of low precision.
+            ConfigError: The corpus has another number of words, other words, or another order of
+                words. Or the model's dtype is neither float32 nor float64.
             CorpusError: The documents lack a column of the covariates.
 
         Example:
@@ -548,7 +555,7 @@ class TopicModel(VersionedPickle, nn.Module):
         if self.dtype not in (torch.float32, torch.float64):
             raise ConfigError(
                 f"the model's parameters are of type {self.dtype}; expected torch.float32 or "
-                "torch.float64: take model.float()"
+                "torch.float64: use model.float()"
             )
 
     def check_batch(self, batch: DocumentBatch) -> DocumentBatch:
@@ -556,12 +563,12 @@ class TopicModel(VersionedPickle, nn.Module):
 
         Raises:
             ConfigError: The argument is not a batch, its vocabulary has another size, or the
-                model's dtype is of low precision.
+                model's dtype is neither float32 nor float64.
         """
         if not isinstance(batch, DocumentBatch):
             raise ConfigError(
-                f"documents given as {type(batch).__name__}; expected a DocumentBatch, which "
-                "corpus.batch() makes, or corpus.batches() in parts"
+                f"documents given as {type(batch).__name__}; expected a DocumentBatch: make one "
+                "with corpus.batch(), or several with corpus.batches()"
             )
         self._check_dtype()
         if batch.num_words not in (self.num_words, self.topics.num_groups * self.num_words):

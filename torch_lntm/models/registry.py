@@ -48,31 +48,31 @@ def register(
     *,
     learn: Callable[..., Mapping[str, Any]] | None = None,
 ) -> Any:
-    """Register a constructor of models by a name, for saving and loading its models.
+    """Register a constructor of models under a name, so that its models can be saved and loaded.
 
-    ``save_model``, ``load_model``, recipes and the command line then know the models. A saved model
-    holds the name and the JSON-able arguments of the call. Arguments with methods ``to_json`` and
-    ``from_json`` are written by ``to_json``; the constructor reads the written form by
-    ``from_json``. Tensors and arrays are left out, because parameters and buffers are saved anyway.
-    Such arguments must be optional, with defaults that make parameters of equal shapes.
-    ``save_model`` checks this by a second call of the constructor.
+    ``save_model``, ``load_model``, recipes and the command line then know the name. A saved model
+    holds the name and the arguments of the call as JSON. An argument with methods ``to_json`` and
+    ``from_json`` is written by ``to_json``, and the constructor must accept the written form (read
+    it by ``from_json``). Tensors and arrays are left out, because parameters and buffers are saved
+    anyway. Such arguments must be optional, and their defaults must make parameters of the same
+    shapes. ``save_model`` checks this by a second call of the constructor.
 
     Args:
-        name: The name. A second registration replaces the first; names of this library are
-            reserved.
+        name: The name, without spaces. A second registration replaces the first. The names of this
+            library are reserved.
         constructor: A function that returns a :class:`TopicModel`. Its arguments include
-            ``num_topics`` and ``num_words``, and can be given by name. ``register`` is a decorator
-            if the constructor is left out.
-        learn: Function called before the constructor, with its arguments by name. It returns
-            replacements, for instance a fitted formula in place of its text. The record holds the
-            replacements.
+            ``num_topics`` and ``num_words``, and all can be passed by name. Without
+            ``constructor``, ``register(name)`` is a decorator.
+        learn: Function that is called before the constructor, with the same arguments by name. It
+            returns new values of some arguments, such as a fitted formula instead of its text. The
+            record of the call holds the new values.
 
     Returns:
         The constructor. Its models carry the record of the call.
 
     Raises:
-        ConfigError: The name is no word or is reserved, or the constructor has unsuitable
-            arguments.
+        ConfigError: The name is empty, contains spaces or is reserved. Or the constructor lacks an
+            argument, or has arguments that cannot be passed by name.
 
     Example:
         >>> @lntm.models.register("small")
@@ -123,14 +123,14 @@ def construct(name: str, **settings: Any) -> TopicModel:
         **settings: Arguments of the constructor.
 
     Raises:
-        ConfigError: The name is unknown, or an argument is refused.
+        ConfigError: The name is unknown, or an argument is invalid.
 
     Example:
         >>> lntm.models.construct("ctm", num_topics=3, num_words=50).name
         'ctm'
     """
     if isinstance(settings.get("dtype"), str):
-        # Files hold JSON, and so the name of the type.
+        # Files hold JSON: the type is stored by its name.
         settings["dtype"] = getattr(torch, settings["dtype"].removeprefix("torch."), None)
     return find_constructor(name)(**settings)
 
@@ -164,7 +164,7 @@ def find_constructor(name: str) -> Callable[..., TopicModel]:
 
 
 def _settings(bound: inspect.BoundArguments) -> dict[str, Any]:
-    """Arguments of a call for a file, including defaults."""
+    """Arguments of a call as a file stores them, including defaults."""
     bound.apply_defaults()
     arguments = dict(bound.arguments)
     for name, parameter in bound.signature.parameters.items():
@@ -181,7 +181,7 @@ def _settings(bound: inspect.BoundArguments) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value after a round trip through JSON; other objects unchanged."""
+    """A value after a round trip through JSON. Objects that JSON cannot hold stay unchanged."""
     if isinstance(value, torch.dtype):
         return str(value).removeprefix("torch.")
     if isinstance(value, np.generic):
@@ -189,4 +189,4 @@ def _plain(value: Any) -> Any:
     try:
         return json.loads(json.dumps(value))
     except (TypeError, ValueError):
-        return value  # save_model refuses it, with a message
+        return value  # save_model raises an error if it cannot convert the value either

@@ -1,4 +1,4 @@
-"""Pyro sites of a model: its parameters and their priors, and checks of the tools around it."""
+"""Pyro sites of a model: its parameters and their priors, and checks of Pyro's handlers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Part = TypeVar("Part", bound=nn.Module)
 
 
 class _WeakKey(weakref.ref[nn.Parameter]):
-    """Dictionary key that finds a parameter and disappears together with it."""
+    """Dictionary key that equals its parameter, and is removed when the parameter is deleted."""
 
     _hash: int
 
@@ -49,7 +49,7 @@ class ParamSite(NamedTuple):
 
     Attributes:
         value: Value from a handler. ``None`` if the parameter keeps its own value.
-        is_drawn: Whether a prior of the caller drew the value, as under ``poutine.lift``.
+        is_drawn: Whether the value is a draw from a prior of the caller, as under ``poutine.lift``.
     """
 
     value: Tensor | None
@@ -59,10 +59,14 @@ class ParamSite(NamedTuple):
 def param_site(parameter: nn.Parameter, name: str) -> ParamSite:
     """Emit a Pyro param site for a parameter of a module, bypassing the parameter store.
 
-    ``SVI`` collects the parameters to optimise from these sites, by ``value.unconstrained()``. A
-    parameter store is global and keyed by name: it would hand the values of the first model to a
-    second model. Here it learns only the names, for the lifetime of the parameters. Optimisers look
-    up the settings and the state of each parameter by its name.
+    ``SVI`` collects the parameters to optimise from these sites, by ``value.unconstrained()``. The
+    parameter store is global and keyed by name, so a second model would get the values of the
+    first. Only the names are stored here, for as long as the parameters exist, because optimisers
+    look up the settings and the state of each parameter by its name.
+
+    Args:
+        parameter: The parameter.
+        name: Name of the site.
 
     Raises:
         ConfigError: A handler gave the site a value of another shape.
@@ -97,7 +101,7 @@ def param_site(parameter: nn.Parameter, name: str) -> ParamSite:
     if value.shape != parameter.shape:
         raise ConfigError(
             f"the param site {name!r} was given a value of shape {tuple(value.shape)}; expected "
-            f"{tuple(parameter.shape)}. Give a prior that shape by .expand(...).to_event(...); "
+            f"{tuple(parameter.shape)}. Give a prior this shape by .expand(...).to_event(...); "
             "several values at once, as in a vectorised plate, are not supported"
         )
     return ParamSite(value.to(parameter.dtype), is_drawn)
@@ -120,16 +124,16 @@ def draw_pyro_samples(module: nn.Module) -> set[str]:
 def capture(
     part: Part, take: Callable[[str, Tensor], Tensor] = lambda _, value: value, path: str = ""
 ) -> Part:
-    """A copy of a part with its current parameter values in the program.
+    """A copy of a part that keeps the parameter values of the running program.
 
-    The values include those from handlers and draws. Pyro asks the distribution of a site for
-    densities after the program has run, when the handlers' values are gone from the module. The
-    copy shares the parameters, so gradients reach them.
+    The values include values from handlers and draws. Pyro computes the densities of a site after
+    the program has run, and the handlers' values are gone from the module by then. Gradients reach
+    the original parameters through the copy.
 
     Args:
-        part: The part.
-        take: Function of the name and value of a parameter; it returns the tensor to read instead.
-            Defaults to the value.
+        part: The document prior, topics or words.
+        take: Function of the name and value of a parameter. It returns the tensor that the copy
+            holds instead. Defaults to the value.
         path: Prefix of the names.
     """
     twin = copy.copy(part)
@@ -144,11 +148,10 @@ def capture(
 
 
 def log_prior_counts(part: nn.Module, name: str, drawn: set[str]) -> bool:
-    """Whether a part's log prior is added to the priors that drew its parameters.
+    """Whether the program adds a part's own log prior, if the caller gave some parameters priors.
 
     A prior of the caller replaces the prior of the part. The log prior of the part is left out if
-    it depends on drawn parameters only, and is added in full if it depends on the remaining
-    parameters only.
+    it depends on the drawn parameters, and is added if it depends on none of them.
 
     Args:
         part: The document prior, topics or words.
@@ -156,7 +159,7 @@ def log_prior_counts(part: nn.Module, name: str, drawn: set[str]) -> bool:
         drawn: Names in the model of the parameters drawn from priors of the caller.
 
     Raises:
-        ConfigError: The log prior depends on parameters of both kinds.
+        ConfigError: The log prior depends on drawn parameters and on others.
     """
     drawn_here = {full.removeprefix(f"{name}.") for full in drawn if full.startswith(f"{name}.")}
     if not drawn_here:
@@ -187,8 +190,8 @@ def log_prior_counts(part: nn.Module, name: str, drawn: set[str]) -> bool:
 def prior_factor(name: str, log_prior: Tensor, documents: pyro.plate) -> None:
     """Emit the log prior of parameters as a factor that counts once for all documents.
 
-    A mask of documents would multiply the factor. Under a mask, every unmasked document therefore
-    gets an equal share of it, within the plate.
+    Under a mask of documents, a single factor would be added once per unmasked document. Every
+    unmasked document therefore gets an equal share of it, within the plate.
     """
     mask = pyro.poutine.get_mask()
     if not isinstance(mask, Tensor) or mask.dim() == 0:
@@ -204,8 +207,12 @@ def prior_factor(name: str, log_prior: Tensor, documents: pyro.plate) -> None:
 def check_documents(documents: pyro.plate, index: Tensor) -> None:
     """Raise if a guide's plate holds other documents than the batch.
 
+    Args:
+        documents: The plate ``"documents"``.
+        index: ``(num_docs,)`` positions of the batch's documents.
+
     Raises:
-        ConfigError: The documents differ. The message says how the guide gets those of the batch.
+        ConfigError: The documents differ. The message says how to give the guide the right ones.
     """
     positions: Any
     with documents as positions:
@@ -214,9 +221,9 @@ def check_documents(documents: pyro.plate, index: Tensor) -> None:
         return
     raise ConfigError(
         f"the guide's plate 'documents' holds documents {positions[:3].tolist()}..., the batch "
-        f"{index[:3].tolist()}...: an autoguide draws documents of its own, whose parameters it "
-        "would fit to these words. Give it the batch's by AutoNormal(model, "
-        "create_plates=model.plate), and by the same argument to any other autoguide"
+        f"{index[:3].tolist()}...: an autoguide draws its own documents, and would fit their "
+        "parameters to the words of this batch. Give it the documents of the batch by "
+        "AutoNormal(model, create_plates=model.plate), or the same argument of another autoguide"
     )
 
 
@@ -234,16 +241,16 @@ def check_tools(dtype: torch.dtype) -> None:
             "torch.jit cannot trace the program of a topic model; use Trace_ELBO instead of "
             "JitTrace_ELBO, and NUTS or HMC without jit_compile"
         )
-    # Samplers enumerate too, but choose the dimension themselves; an ELBO takes the guide's.
+    # Samplers enumerate too, but choose the first dimension themselves. An ELBO leaves it None.
     enumerates = any(
         isinstance(handler, EnumMessenger) and handler.first_available_dim is None
         for handler in _PYRO_STACK
     )
     if enumerates and dtype != torch.float64:
         raise ConfigError(
-            f"TraceEnum_ELBO multiplies log probabilities of one floating-point type, and the "
-            f"words of a {dtype} model have them in float64, its documents in {dtype}; take "
-            "model.double(), or Trace_ELBO if nothing is enumerated"
+            f"TraceEnum_ELBO needs log probabilities of a single floating-point type, but in this "
+            f"model the words have float64 and the documents {dtype}; use model.double(), or "
+            "Trace_ELBO if nothing is enumerated"
         )
 
 

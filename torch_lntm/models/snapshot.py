@@ -23,8 +23,8 @@ class Snapshot:
     def holds(self, tensors: Iterable[Tensor]) -> bool:
         """Whether the tensors are the same objects with unchanged values.
 
-        Version counters would show most changes for free. Optimisers that write to ``.data``, such
-        as Pyro's, leave the counters unchanged, so values are compared too.
+        Version counters show most changes at no cost. But optimisers that write to ``.data``, such
+        as Pyro's, leave the counters unchanged, so the values are compared too.
         """
         tensors = [tensor.detach() for tensor in tensors]
         if _identities(tensors) != self._identities:

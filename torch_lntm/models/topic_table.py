@@ -14,14 +14,14 @@ class TopicSummary:
 
     Attributes:
         topic: Number of the topic, from 0, as in ``model.topics.probs``.
-        name: Name of the topic; its number as text if it has no name.
-        share: Posterior mean of the topic's proportion, averaged over the documents. None if no
-            documents are known.
+        name: Name of the topic. Defaults to its number, as text.
+        share: Posterior mean of the topic's proportion, averaged over the documents. ``None`` in
+            the table of a model without documents.
         words: Most probable words. ``#17`` stands for column 17 if the model has no vocabulary.
         probabilities: Probabilities of ``words``.
-        correlated: Pairs ``(topic, correlation)`` with the highest positive correlations
-            of centred logits.
-        opposed: Pairs ``(topic, correlation)`` with the lowest negative correlations.
+        correlated: Pairs ``(topic, correlation)`` with the highest positive correlations of the
+            centred logits.
+        opposed: Pairs ``(topic, correlation)`` with the most negative correlations.
     """
 
     topic: int
@@ -35,11 +35,11 @@ class TopicSummary:
 
 @dataclass(frozen=True, repr=False)
 class TopicTable(Sequence[TopicSummary]):
-    """Topics of a model in words, the largest first.
+    """Topics of a model in words: the largest first, or by number if their shares are unknown.
 
-    The table prints as text, and shows as a table in notebooks. It is a sequence of
-    :class:`TopicSummary`. :meth:`TopicModel.topic_table` and
-    :attr:`~torch_lntm.inference.FitResult.topic_table` make it.
+    The table prints as text, and is displayed as a table in notebooks. It is a sequence of
+    :class:`TopicSummary`, made by :meth:`TopicModel.topic_table` and
+    :meth:`~torch_lntm.inference.FitResult.topic_table`.
 
     Attributes:
         topics: The topics.
@@ -63,7 +63,7 @@ class TopicTable(Sequence[TopicSummary]):
     @overload
     def __getitem__(self, index: slice) -> TopicTable: ...
     def __getitem__(self, index: int | slice) -> TopicSummary | TopicTable:
-        """One topic by its place in the table, or a table of the topics in a slice."""
+        """The topic in a row of the table, or a table of the topics in a slice of rows."""
         if isinstance(index, slice):
             return TopicTable(self.topics[index], self.names)
         return self.topics[index]
@@ -80,7 +80,7 @@ class TopicTable(Sequence[TopicSummary]):
         return any(topic.share is not None for topic in self.topics)
 
     def __repr__(self) -> str:
-        """The table as text, one topic a line, with correlated topics in a line below it."""
+        """The table as text: a line for each topic, and below it a line of correlated topics."""
         has_correlations = any(topic.correlated or topic.opposed for topic in self.topics)
         has_names = any(topic.name != str(topic.topic) for topic in self.topics)
         width = max([5, *(len(topic.name) for topic in self.topics)])

@@ -35,8 +35,8 @@ class DirichletPosterior(Posterior):
     Attributes:
         concentration: ``(num_topics,)`` float64 α of the prior.
         gamma: ``(num_docs, num_topics)`` float64 γ, the parameters.
-        sites: ``(nnz, num_topics)`` β, parameters of the terms in expectation propagation: γ = α +
-            Σ_w n_w β_w. ``None`` from other solvers.
+        sites: ``(nnz, num_topics)`` β, parameters of the words' factors in expectation propagation:
+            γ = α + Σ_w n_w β_w. ``None`` from other solvers.
 
     Example:
         >>> lda = lntm.models.lda(10, corpus.num_words)
@@ -90,7 +90,7 @@ class DirichletPosterior(Posterior):
 
     @property
     def warm_start(self) -> Tensor:
-        """The sites ``(nnz, num_topics)`` of expectation propagation, else the means."""
+        """The sites ``(nnz, num_topics)`` of expectation propagation, or else the means."""
         return self.mean if self.sites is None else self.sites
 
     def kl(self) -> Tensor:

@@ -21,8 +21,8 @@ class FactorPosterior(NormalPosterior):
         space: Coordinates of the prior.
         source_mean: ``(num_docs, num_sources)`` s̄.
         source_root: ``(num_docs, num_sources, num_sources)`` float64 lower Cholesky factor of B⁻¹,
-            the covariance of the sources. (The paper writes N(s; s̄, B), but its B is the
-            precision.) With Gaussian sources all documents share a factor, and this tensor is a
+            the covariance of the sources. The paper writes N(s; s̄, B), but its B is the precision.
+            With Gaussian sources all documents share one factor, and this tensor is an expanded
             view of it.
 
     Example:
@@ -62,7 +62,7 @@ class FactorPosterior(NormalPosterior):
 
     @property
     def _roots(self) -> Tensor:
-        """``source_root``, with a single row if all documents share it; saves copies."""
+        """``source_root``, with a single row if all documents share it, to save copies."""
         if self.space.shares_source_covariance:
             return self.space.source_tril[None]
         return self.source_root
@@ -70,7 +70,7 @@ class FactorPosterior(NormalPosterior):
     def kl(self) -> Tensor:
         """KL(q(s) q(eta) ‖ p(s) p(eta | s)) of each document ``(num_docs,)`` float64 nats.
 
-        For Laplace sources it is the upper bound of the dual, with sqrt(E s_l²) for E|s_l|.
+        For Laplace sources the value is an upper bound: sqrt(E s_l²) replaces E|s_l|.
         """
         assert self.std is not None
         root = self._roots
@@ -96,7 +96,7 @@ class FactorPosterior(NormalPosterior):
     def source_sums(self) -> SourceSums:
         """See :meth:`Moments.source_sums`. *Putthividhya et al. 2009, eqs 15–17*."""
         mean, source = self.mean.double(), self.source_mean.double()
-        roots = self._roots.transpose(0, 1).flatten(1)  # one product instead of one a document
+        roots = self._roots.transpose(0, 1).flatten(1)  # one product instead of one per document
         spread = roots @ roots.mT
         if self.space.shares_source_covariance:
             spread = len(source) * spread

@@ -18,7 +18,7 @@ from torch_lntm.posteriors.posterior import Rows
 
 @dataclass(eq=False, kw_only=True, repr=False)
 class LowRankPosterior(NormalPosterior):
-    """Normal posteriors of eta with covariance diag(d) + WWᵀ; dense matrices only on demand.
+    """Normal posteriors of eta with covariance diag(d) + WWᵀ. Dense matrices are made on demand.
 
     The precision is Σ⁻¹ + diag w − wwᵀ/N, with the marginal covariance Σ of eta and w = N·theta at
     the mean (*Ahmed & Xing 2007, eq. 9*). Densities and divergences use the precision, to avoid
@@ -54,7 +54,7 @@ class LowRankPosterior(NormalPosterior):
         return self.diagonal + self.loading.square().sum(-1)
 
     def covariance_sum(self) -> Tensor:
-        """Σ_d V_d ``(num_topics, num_topics)`` float64. Documents' covariances are never formed."""
+        """Σ_d V_d ``(num_topics, num_topics)`` float64, without forming documents' covariances."""
         loading = self.loading.double().movedim(1, 0).flatten(1)
         return self.diagonal.double().sum(0).diag_embed() + loading @ loading.mT
 

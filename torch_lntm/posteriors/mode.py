@@ -15,8 +15,8 @@ from torch_lntm.posteriors.posterior import Moments, Posterior, Rows
 class ModePosterior(EtaPosterior):
     """Posterior of each document as a point at its mode.
 
-    Covariances are 0, and draws equal the mode. It is the Taylor or Laplace posterior without the
-    covariances, which cost num_topics³ a document. Means are modes.
+    It is the Taylor or Laplace posterior without covariances, which would cost num_topics³
+    operations per document. The mean and all draws are the mode, and the covariance is 0.
     """
 
     @property
@@ -45,7 +45,7 @@ class ModePosterior(EtaPosterior):
 
 
 class SampledMoments(Moments):
-    """Moments of documents with covariances from a sample of them.
+    """Moments of documents, with the sum of covariances estimated from a sample of documents.
 
     Only sums of the sample are kept, so a large sample can be added part by part.
 
@@ -80,5 +80,5 @@ class SampledMoments(Moments):
         return self._modes.expected_log_theta()
 
     def objective(self) -> Tensor:
-        """Sum of the posteriors' objectives (scalar), nats; terms of covariances are estimates."""
+        """Sum of the posteriors' objectives (scalar, nats). Terms of covariances are estimates."""
         return self._objective

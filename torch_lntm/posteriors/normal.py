@@ -60,8 +60,8 @@ class NormalPosterior(EtaPosterior):
     Attributes:
         whitened: ``(num_docs, latent_dim, latent_dim)``, or ``None``.
         std: ``(num_docs, latent_dim)``, or ``None``.
-        fallback: ``(num_docs,)`` bool, documents with a Taylor covariance in place of an indefinite
-            Laplace information. ``None`` for solvers without a fallback.
+        fallback: ``(num_docs,)`` bool: the document has the Taylor covariance, because its observed
+            information is indefinite. ``None`` for solvers without a fallback.
 
     Example:
         >>> posterior = guide.posterior(batch)
@@ -102,7 +102,7 @@ class NormalPosterior(EtaPosterior):
         return self.scale_tril.square().sum(-1)
 
     def covariance_sum(self) -> Tensor:
-        """See :meth:`Moments.covariance_sum`. Documents' covariances are never formed."""
+        """See :meth:`Moments.covariance_sum`. Computed without forming documents' covariances."""
         if self.whitened is None:
             return self.variance.double().sum(0).diag_embed()
         scale = self._marginal_tril.flip(1)
@@ -113,14 +113,14 @@ class NormalPosterior(EtaPosterior):
         return (self.mean.double().square() + self.variance.double()).sum(0)
 
     def expected_log_theta(self) -> Tensor:
-        """See :meth:`Moments.expected_log_theta`. Refused: a normal posterior lacks a closed form.
+        """See :meth:`Moments.expected_log_theta`. Normal posteriors have no closed form of it.
 
         Raises:
             ConfigError: Always.
         """
         raise ConfigError(
-            "a normal posterior of eta does not determine E log theta, which a Dirichlet prior's "
-            "M-step needs; give moments of Draws, or a DirichletPosterior"
+            "E log theta, which a Dirichlet prior's M-step needs, has no closed form under a "
+            "normal posterior of eta; use Draws or a DirichletPosterior"
         )
 
     def kl(self) -> Tensor:
@@ -155,9 +155,9 @@ class NormalPosterior(EtaPosterior):
         """Mass matrix for chains in z: the posterior covariance of z.
 
         Args:
-            lengths: ``(num_docs,)`` tokens of the documents.
+            lengths: ``(num_docs,)`` number of tokens of each document.
         """
-        # z = Xᵀr with its coordinates in reverse order.
+        # For a standard normal r, z is Xᵀr with its coordinates in reverse order.
         assert self.whitened is not None
         return DenseMetric(self.whitened.mT.flip(1).contiguous())
 

@@ -35,8 +35,8 @@ class SourceSums(NamedTuple):
 class Moments(ABC):
     """Expectations of documents' latent variables, from a posterior or from draws.
 
-    A prior makes its ``statistics`` from them. The main latent variable, called x below, is eta, or
-    theta under a Dirichlet prior.
+    A prior computes its ``statistics`` from them. The main latent variable, called x below, is eta,
+    or theta under a Dirichlet prior.
     """
 
     #: ``(num_docs, latent_dim)`` E x.
@@ -56,11 +56,11 @@ class Moments(ABC):
         """E log theta ``(num_docs, num_topics)`` float64.
 
         Raises:
-            ConfigError: The moments do not determine it.
+            ConfigError: The moments have no closed form of E log theta.
         """
 
     def source_sums(self) -> SourceSums | None:
-        """Moments of the sources. None if sources are integrated out, or absent."""
+        """Moments of the sources. ``None`` if sources are integrated out, or absent."""
         return None
 
     def outer_sum(self) -> Tensor:
@@ -111,13 +111,13 @@ class Posterior(Moments):
 
     @abstractmethod
     def topic_weights(self, temperature: float = 1.0) -> Tensor:
-        """Weights t of the topics in the responsibilities ∝ t_k φ_kv ``(num_docs, num_topics)``.
+        """Weights t ``(num_docs, num_topics)`` of the topics in the responsibilities ∝ t_k φ_kv.
 
         Args:
             temperature: Inverse temperature of deterministic annealing.
 
         Returns:
-            Positive, normalised over topics, in the dtype of the model.
+            Positive weights that sum to 1 over topics, in the dtype of the model.
         """
 
     @abstractmethod
@@ -138,7 +138,7 @@ class Posterior(Moments):
         By default they follow from the moments of eta, for sources that are normal given eta.
 
         Args:
-            space: The documents' space, of a prior with sources.
+            space: The documents' latent space under a prior with sources.
         """
         return cast(GaussianFactorSpace, space).source_moments(self.mean, self.covariance)
 
@@ -153,8 +153,13 @@ class Posterior(Moments):
     def samples(self, num_samples: int, seed: int = 0) -> Tensor:
         """Draws of the latent variable ``(num_samples, num_docs, latent_dim)``.
 
-        A draw is a function of the seed and of the document's position in its corpus. Draws are
-        independent between documents, and equal in every batch and on every device.
+        A draw is a function of the seed and of the document's position in its corpus. Draws of
+        different documents are independent. A document's draws are the same in every batch and, up
+        to rounding, on every device.
+
+        Args:
+            num_samples: Number of draws.
+            seed: Seed of the draws.
         """
         require_whole(1, num_samples=num_samples)
         key = noise.document_keys(seed, self.index, num_samples)
@@ -192,7 +197,10 @@ class Posterior(Moments):
         """
         num_docs = self.num_docs
         if not -num_docs <= document < num_docs:
-            raise ConfigError(f"document {document} of a posterior of {num_docs} documents")
+            raise ConfigError(
+                f"document is {document}; expected a row of the posterior, {-num_docs} to "
+                f"{num_docs - 1}"
+            )
         row = slice(document % num_docs, document % num_docs + 1)
         key = noise.document_keys(seed, self.index[row], num_samples)
         return int(self.index[row]), self.theta(self.draw(key, row))[:, 0].cpu().double()

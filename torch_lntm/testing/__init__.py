@@ -1,4 +1,4 @@
-"""Checks of the contracts of models' parts and of guides, for tests.
+"""Checks for tests: whether a part of a model, or a guide, keeps its contract.
 
 :func:`check_prior`, :func:`check_topics` and :func:`check_words` compare the methods of a part with
 its Pyro program, the definition of the part. :func:`check_guide` checks a guide's posteriors for

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
-#: Relative and absolute tolerance of equal numbers.
+#: Relative and absolute tolerance of numbers that must be equal.
 RTOL, ATOL = 1e-6, 1e-8
 #: Tolerance of means of draws, in standard errors. A check of 24 means fails falsely once in
 #: 100,000 runs.
@@ -23,7 +23,7 @@ def check(holds: bool, message: str) -> None:
 
 
 def equal(actual: Tensor, expected: Tensor, message: str, rtol: float = RTOL) -> None:
-    """Raise ``AssertionError`` unless two tensors agree. The error adds the largest difference.
+    """Raise ``AssertionError`` unless two tensors agree. The error shows the largest difference.
 
     Args:
         actual: A tensor.

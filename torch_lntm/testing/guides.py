@@ -16,8 +16,8 @@ from torch_lntm.posteriors import Posterior
 from torch_lntm.testing.checks import ATOL, STANDARD_ERRORS, check, equal
 from torch_lntm.testing.programs import latent_sites
 
-#: Number of emissions in the comparison of means, and the least cosine between two estimates of
-#: word counts.
+#: Number of draws from the guide in the comparison of means, and smallest cosine similarity of two
+#: estimates of word counts.
 EMISSIONS, LEAST_SIMILARITY = 30, 0.8
 
 
@@ -88,7 +88,7 @@ def _check_theta(posterior: Posterior) -> None:
 
 
 def _check_independence(guide: Guide[Any], batch: DocumentBatch, posterior: Posterior) -> None:
-    """Posteriors and draws depend on the document alone; warm starts save iterations."""
+    """Posteriors and draws depend on the document only, and warm starts add no iterations."""
     again = guide.posterior(batch, posterior.warm_start)
     check(
         int(again.iterations.sum()) <= int(posterior.iterations.sum()),
@@ -96,11 +96,11 @@ def _check_independence(guide: Guide[Any], batch: DocumentBatch, posterior: Post
     )
     single = batch.select(torch.tensor([1], device=batch.device))
     alone = guide.posterior(single)
-    equal(alone.mean, posterior.mean[1:2], "a posterior depends on who shares its batch", 1e-4)
+    equal(alone.mean, posterior.mean[1:2], "a posterior depends on its batch's documents", 1e-4)
     equal(
         type(alone).theta_samples(alone, 3)[:, 0],
         posterior.theta_samples(3)[:, 1],
-        "draws depend on who shares the batch",
+        "draws depend on the other documents of the batch",
         1e-2,
     )
 
@@ -117,7 +117,7 @@ def _check_word_counts(guide: Guide[Any], batch: DocumentBatch, posterior: Poste
     similarity = float(torch.cosine_similarity(first, second, dim=0))
     check(
         not model.words.independent or similarity >= LEAST_SIMILARITY,
-        f"word_counts is of other topics than the posterior (similarity {similarity:.2f})",
+        f"word_counts differs from the posterior's topic weights (similarity {similarity:.2f})",
     )
 
 
@@ -128,7 +128,7 @@ def _check_bound(guide: Guide[Any], batch: DocumentBatch, posterior: Posterior) 
     check(bool(torch.isfinite(bound).all()), "bound contains NaN or inf")
     equal(guide.bound(batch, posterior), bound, "bound differs at the given posterior", 1e-4)
     if model.words.independent:
-        # An upper bound: every word comes from its most probable topic.
+        # The likelihood is largest if every word comes from the topic that gives it the most.
         best = model.topics.probs.detach().double().amax(0).log()
         most = batch.to_csr().to_dense().double() @ best
         check(

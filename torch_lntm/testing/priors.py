@@ -27,9 +27,9 @@ def check_prior(prior: DocumentPrior, batch: DocumentBatch, *, exact_m_step: boo
     """Check that a prior's spaces, statistics and M-step agree with its Pyro program.
 
     Args:
-        prior: The prior, in float64. It stays unchanged.
+        prior: The prior. It stays unchanged: a float64 copy is checked.
         batch: Documents, with the covariates of the prior if it has any.
-        exact_m_step: Whether the M-step is an exact maximiser. If not, it is left unchecked.
+        exact_m_step: Whether the M-step is an exact maximiser. An inexact M-step is left unchecked.
 
     Raises:
         AssertionError: A check fails. The message names the method.
@@ -74,7 +74,7 @@ def _site_log_prob(model: TopicModel, batch: DocumentBatch, latents: dict[str, T
 
 
 def _draw(space: LatentSpace, batch: DocumentBatch, seed: int = 0) -> Tensor:
-    """A draw of z ``(num_docs, dim)``."""
+    """A draw of z ``(num_docs, dim)`` from the prior."""
     return space.draw(noise.document_keys(seed, batch.index, 1))[0].double()
 
 
@@ -82,7 +82,7 @@ def _draw(space: LatentSpace, batch: DocumentBatch, seed: int = 0) -> Tensor:
 
 
 def _check_space(space: LatentSpace, model: TopicModel, batch: DocumentBatch, name: str) -> None:
-    """Shapes, derivatives and selections of a space."""
+    """Shapes, derivatives and selections of a space are right."""
     z = _draw(space, batch)
     rows = batch.num_docs
     check(tuple(z.shape) == (rows, space.dim), f"{name}: draw has shape {tuple(z.shape)}")
@@ -95,7 +95,7 @@ def _check_space(space: LatentSpace, model: TopicModel, batch: DocumentBatch, na
     density = space.log_density(z)
     check(tuple(density.shape) == (rows,), f"{name}: log_density has shape {tuple(density.shape)}")
     gradient = torch.autograd.functional.jacobian(lambda x: space.log_density(x).sum(), z)
-    equal(space.gradient(z), gradient, f"{name}: gradient() is not that of log_density()")
+    equal(space.gradient(z), gradient, f"{name}: gradient() is not the gradient of log_density()")
     weights = torch.linspace(-1.0, 1.0, logits.numel(), dtype=z.dtype).view_as(logits)
     pulled = torch.autograd.functional.jacobian(lambda x: (space.logits(x) * weights).sum(), z)
     equal(space.pull(weights, z), pulled, f"{name}: pull() is not the chain rule of logits()")
@@ -149,7 +149,7 @@ def _check_program_density(space: LatentSpace, model: TopicModel, batch: Documen
     equal(
         space.log_density(z) - jacobian,
         _site_log_prob(model, batch, latents),
-        "log_density() less the Jacobian of latents() is not the program's density",
+        "log_density() minus the Jacobian of latents() is not the program's density",
     )
 
 
@@ -261,7 +261,7 @@ def _check_joint(model: TopicModel, batch: DocumentBatch) -> None:
     slope = torch.autograd.functional.jacobian(
         lambda x: _log_likelihood(model, batch, target.space, x), z
     )
-    equal(gradient, slope, "likelihood()'s gradient is not its own")
+    equal(gradient, slope, "likelihood()'s gradient is not the gradient of its value")
 
 
 def _log_likelihood(

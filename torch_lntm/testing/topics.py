@@ -25,8 +25,8 @@ def check_topics(topics: Topics, batch: DocumentBatch, *, exact_m_step: bool = T
     """Check that topics, their prior and their M-step agree with the Pyro program.
 
     Args:
-        topics: The topics. They stay unchanged.
-        batch: Documents over their vocabulary, with the groups of the topics if they have any.
+        topics: The topics. They stay unchanged: a float64 copy is checked.
+        batch: Documents over their vocabulary, with their groups if the topics have groups.
         exact_m_step: Whether the M-step is an exact maximiser. An inexact M-step must keep or raise
             its objective.
 
@@ -74,7 +74,7 @@ def _log_joint(topics: Topics, counts: Tensor) -> Tensor:
 
 
 def _nudged(topics: Topics, seed: int) -> Topics:
-    """A copy with parameters a random step away."""
+    """A copy with every parameter moved by a random step."""
     moved = copy.deepcopy(topics)
     nudge_(moved.parameters(), seed, 0.1)
     return moved
@@ -107,7 +107,7 @@ def _check_program(topics: Topics) -> None:
         latents = {name: value.detach() for name, value in version.latents().items()}
         trace: Any = poutine.trace(poutine.condition(version.emit, data=latents)).get_trace()
         names = [n for n, site in trace.nodes.items() if site["type"] == "sample"]
-        check(names == list(version.sites()), f"emit() has the sites {names}, sites() others")
+        check(names == list(version.sites()), f"emit() has the sites {names}, unlike sites()")
         check(set(names) == set(latents), "latents() has other sites than sites()")
         returned = trace.nodes["_RETURN"]["value"]
         equal(returned, version.probs, "emit() at latents() gives other probabilities than probs")
@@ -146,7 +146,7 @@ def _check_copies(topics: Topics) -> None:
 
 
 def _check_contexts(topics: Topics) -> None:
-    """cached() computes probabilities once, and they are computed anew after it."""
+    """Probabilities are computed once within cached(), and anew after it."""
     moved = _nudged(topics, 3)
     before = topics.probs.detach().clone()
     with topics.cached():

@@ -25,7 +25,7 @@ from torch_lntm.testing.checks import ATOL, STANDARD_ERRORS, check, check_m_step
 
 #: Number of drawn documents, and of draws of the topics' tokens.
 DRAWN_DOCS, DRAWS = 20_000, 2_000
-#: M-steps from any start to the maximum.
+#: Number of M-steps that must suffice to reach the maximum.
 M_STEPS = 60
 #: Methods that define the distribution of the counts.
 DENSITY = ("log_terms", "tokens", "length_term")
@@ -35,8 +35,8 @@ def check_words(words: Words, batch: DocumentBatch) -> None:
     """Check that a likelihood is a distribution, and that its methods agree with it.
 
     Args:
-        words: The likelihood. It stays unchanged.
-        batch: Documents over at least three words. Some of them repeat words.
+        words: The likelihood. It stays unchanged: a float64 copy is checked.
+        batch: Documents over at least three words. Some documents must repeat words.
 
     Raises:
         AssertionError: A check fails. The message names the method.
@@ -107,7 +107,7 @@ def _check_layouts(words: Words, theta: Tensor, topics: Tensor, batch: DocumentB
 
 
 def _check_bound(words: Words, theta: Tensor, topics: Tensor, batch: DocumentBatch) -> None:
-    """Independent draws of tokens() bound the likelihood from below, tightly at their theta."""
+    """Independent draws of tokens() bound the likelihood from below, tightly at their own theta."""
     exact = mixture_log_likelihood(theta, topics, batch, words)
     for other in (theta, theta.flip(1), theta.square() / theta.square().sum(1, keepdim=True)):
         surrogates, offset = surrogate(words, word_probabilities(other, topics, batch), batch)

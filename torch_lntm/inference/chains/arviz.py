@@ -13,15 +13,15 @@ def to_arviz(samples: DocumentSamples) -> Any:
 
     The group ``posterior`` has ``theta`` and the program's sites (``eta``, ``source``). Their
     dimensions are ``chain``, ``draw``, ``document``, and a last dimension. The last dimension is
-    ``topic`` for theta, and for a main site with a component for each topic. It is the site's name
-    with ``_dim`` otherwise. The group ``sample_stats`` has ``acceptance_rate``, ``step_size`` and
-    ``moved`` by ``chain`` and ``document``, and ``divergences`` by ``document``. ``moved`` is false
-    for stuck chains, and the averages of ArviZ include stuck chains. Documents are labelled by
-    their positions in the corpus, and topics by their names if the model has names.
+    ``topic`` for theta, and for a main site with a component for each topic. For other sites it is
+    the site's name with ``_dim``. The group ``sample_stats`` has ``acceptance_rate``, ``step_size``
+    and ``moved`` by ``chain`` and ``document``, and ``divergences`` by ``document``. ``moved`` is
+    false for stuck chains. ArviZ's averages include stuck chains. Documents are labelled by their
+    positions in the corpus, and topics by their names if the model has names.
 
     Chains of Pyro, ``mcmc = MCMC(DocumentHMC(model), num_samples=500, num_chains=4)``, need no
-    conversion: ``mcmc.get_samples(group_by_chain=True)`` has ArviZ's axes. In ArviZ 0.x
-    ``arviz.from_dict(posterior=...)`` reads its values as NumPy arrays.
+    conversion: ``mcmc.get_samples(group_by_chain=True)`` has ArviZ's axes. In ArviZ 0.x, pass its
+    values as NumPy arrays to ``arviz.from_dict(posterior=...)``.
 
     Args:
         samples: The draws.

@@ -25,26 +25,26 @@ from torch_lntm.models import TopicModel
 from torch_lntm.sampling import hmc
 from torch_lntm.sampling.step_sizes import DualAveraging, find_step_size
 
-#: Numbers folded into a chain's key: for its start, its search of a step size, its transitions.
+#: Numbers folded into a chain's key, for its start, its search for a step size and its transitions.
 _START, _SEARCH, _TRANSITIONS = 0, 1, 2
 #: Upper bound on step size × number of steps, before jitter. The dynamics of a unit normal have
 #: period 2π. Trajectories longer than 1/3 of the period begin to return to their start.
 MAX_TRAJECTORY_LENGTH = 2.0 * math.pi / 3.0
-#: Mass matrices with the bound. A posterior is hardly wider than a unit normal in them. It may be
-#: much wider in the metric of Taylor's posterior, because this posterior is too narrow.
+#: Mass matrices with the bound. In their coordinates, a posterior is hardly wider than a unit
+#: normal. In the metric of Taylor's posterior, which is too narrow, it may be much wider.
 _BOUNDED = ("prior", "laplace")
-#: Minimum number of transitions for a chain without a move to count as stuck. Earlier it may be
-#: unlucky.
+#: Number of transitions without a move after which a chain counts as stuck. Shorter pauses happen
+#: by chance.
 FEWEST_TRANSITIONS = 10
 #: Maximum number of momenta drawn at once, for several transitions.
 DRAWN_AHEAD = 2**16
-#: Largest acceptable rounding error of a document's log likelihood in nats, estimated as its number
-#: of tokens times the dtype's machine epsilon. Larger errors make acceptance unreliable.
+#: Largest acceptable rounding error of a document's log likelihood, in nats. The error is estimated
+#: as the number of tokens times the dtype's machine epsilon. Larger errors spoil the acceptance.
 MAX_ENERGY_ROUNDING = 0.05
 
 
 class Progress(NamedTuple):
-    """State of chains besides their positions, from which a later visit continues.
+    """State of chains, besides their positions, with which a later visit continues.
 
     Attributes:
         num_transitions: Number of past transitions.
@@ -62,14 +62,14 @@ class Chains:
         model: The model. Its parameters are read once.
         settings: Settings of the chains.
         batch: The documents.
-        seed: Seed of all noise.
+        seed: Seed of all random numbers.
         warmup_steps: Transitions with adapting step sizes.
         initial: ``(num_chains, num_docs, dim)`` initial latent variables by the names of the sites.
             The first axis may be missing for one chain. Defaults to prior draws.
         progress: Progress of an earlier visit of the same chains, to continue its adaptation from
             the latent variables ``initial``. Checks are then skipped. Defaults to new chains.
-        means: ``(num_docs, latent_dim)`` starting points for the solver of the mass matrices.
-            Defaults to the solver's choice.
+        means: ``(num_docs, latent_dim)`` starting points for the solver of the mass matrices. By
+            default the solver chooses.
 
     Attributes:
         target: Density of the documents.
@@ -78,8 +78,9 @@ class Chains:
         step_size: ``(num_chains, num_docs)`` float64 step size of the next transition, before
             jitter.
         num_transitions: Number of past transitions.
-        last: Outcome of the last transition, or ``None`` before it.
-        divergences: ``(num_chains, num_docs)`` int64 divergent transitions after warm-up.
+        last: Outcome of the last transition. ``None`` before the first transition.
+        divergences: ``(num_chains, num_docs)`` int64 numbers of divergent transitions after
+            warm-up.
         moved: ``(num_chains, num_docs)`` bool: the chain accepted a proposal after warm-up.
 
     Raises:
@@ -114,7 +115,7 @@ class Chains:
         keys = noise.document_keys(seed, self.target.batch.index, settings.num_chains)
         self._keys = noise.fold_in(keys, _TRANSITIONS)
         start_keys = noise.fold_in(keys, _START)
-        # Coordinates without a value in the latents are drawn, with new keys at every visit.
+        # Coordinates that the latents do not determine are drawn, with new keys at every visit.
         visit = 0 if progress is None else progress.num_transitions
         if initial is None:
             position = self.target.draw_prior(start_keys)
@@ -228,8 +229,8 @@ class Chains:
         """Make one transition, and adapt the step sizes during warm-up.
 
         Args:
-            remaining: Number of coming transitions, including this transition. Their random numbers
-                are drawn together, because a larger draw takes hardly longer.
+            remaining: Number of transitions still to come, including this transition. Their random
+                numbers are drawn together, because a larger draw takes hardly longer.
         """
         if not self._drawn:
             ahead = max(1, min(remaining, DRAWN_AHEAD // max(1, self.state.position.numel())))
@@ -282,7 +283,7 @@ class Chains:
 
     @property
     def mean_acceptance(self) -> Tensor:
-        """Mean acceptance probability after warm-up ``(num_chains, num_docs)``; NaN during it."""
+        """Mean acceptance probability ``(num_chains, num_docs)`` after warm-up. NaN before."""
         return self._acceptance / self.num_samples if self.num_samples else self._acceptance / 0.0
 
     @property
@@ -295,10 +296,10 @@ class Chains:
         }
 
     def warn_of_stuck(self, advice: str) -> None:
-        """Warn of documents with a chain stuck since warm-up.
+        """Warn of documents with chains that have been stuck since warm-up.
 
         Args:
-            advice: Consequence of stuck chains and remedy, in words.
+            advice: Consequence of stuck chains, and a remedy, in words.
 
         Warns:
             ConvergenceWarning: A chain never moved. The message names its document.
@@ -310,13 +311,15 @@ class Chains:
 def initial_latents(
     model: TopicModel, batch: DocumentBatch, means: Tensor, num_chains: int, seed: int
 ) -> dict[str, Tensor]:
-    """Initial latent variables of chains at given means. Further coordinates are drawn.
+    """Initial latent variables of chains, with the main latent variable at given means.
+
+    Further coordinates are drawn.
 
     Args:
         model: The model.
         batch: The documents.
         means: ``(num_docs, latent_dim)`` values of the prior's main latent variable.
-        num_chains: Chains of each document.
+        num_chains: Number of chains of each document.
         seed: Seed of the draws.
 
     Returns:
@@ -328,7 +331,7 @@ def initial_latents(
 
 
 def _warn_of_rounding(batch: DocumentBatch) -> None:
-    """Warn of documents too long for the dtype: rounding spoils their acceptance.
+    """Warn of documents that are too long for the dtype: rounding would spoil their acceptance.
 
     Warns:
         UnreliableEstimateWarning: A document is too long. The message names its position.
@@ -355,7 +358,7 @@ def warn_of_stuck(moved: Tensor, index: Tensor, num_transitions: int, advice: st
         moved: ``(num_chains, num_docs)`` bool: the chain moved.
         index: ``(num_docs,)`` positions of the documents.
         num_transitions: Number of observed transitions.
-        advice: Consequence of stuck chains and remedy, in words.
+        advice: Consequence of stuck chains, and a remedy, in words.
 
     Warns:
         ConvergenceWarning: A chain never moved. The message names its document.

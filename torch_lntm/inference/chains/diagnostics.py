@@ -30,9 +30,9 @@ def split_rhat(draws: Tensor) -> Tensor:
 def effective_sample_size(draws: Tensor) -> Tensor:
     """Effective sample size of split chains, by Geyer's initial monotone sequence.
 
-    The estimate is the one of Pyro and Stan (*Vehtari et al. 2021, §3.2*) for chains cut in two.
-    Memory is linear in the number of draws, and quadratic in Pyro. The estimate stays positive for
-    alternating chains, and can be negative in Pyro.
+    The estimate is that of Pyro and Stan (*Vehtari et al. 2021, §3.2*) for chains split in halves.
+    Memory is linear in the number of draws, but quadratic in Pyro's function. For alternating
+    chains the estimate stays positive; Pyro's function may return a negative number.
 
     Args:
         draws: ``(num_chains, num_samples, ...)``, at least 4 samples.
@@ -71,5 +71,5 @@ def normal_scores(draws: Tensor) -> Tensor:
 
 
 def _ranks(values: Tensor) -> Tensor:
-    """Ranks from 0 on along the first axis. Equal values rank in order of appearance."""
+    """Ranks along the first axis, from 0. Equal values rank in order of appearance."""
     return values.argsort(dim=0, stable=True).argsort(0)

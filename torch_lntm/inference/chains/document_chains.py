@@ -1,4 +1,4 @@
-"""chains_for: chains of a batch's documents, by the sampler for their model."""
+"""chains_for: chains of a batch's documents, by the sampler that suits the model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch_lntm.models import TopicModel
 from torch_lntm.sampling.collapsed import CollapsedGibbs
 from torch_lntm.sampling.gibbs import gibbs
 
-#: Sweeps of Gibbs sampling from draw to draw.
+#: Sweeps of Gibbs sampling from one draw to the next.
 _SWEEPS = 5
 
 
@@ -27,13 +27,13 @@ class DocumentChains(ABC):
     Args:
         model: The model.
         batch: The documents.
-        num_chains: Chains of each document.
-        warmup_steps: Transitions before the first draw of :meth:`sample`. Hamiltonian chains adapt
-            their step sizes during warm-up, for :meth:`move` as well.
-        seed: Seed of all noise.
+        num_chains: Number of chains of each document.
+        warmup_steps: Number of transitions before the first draw of :meth:`sample`. Hamiltonian
+            chains adapt their step sizes in these transitions, also with :meth:`move`.
+        seed: Seed of all random numbers.
     """
 
-    #: Name of the sampler, as an adjective of "chains".
+    #: Name of the sampler, for use in front of the word "chains".
     name: ClassVar[str]
 
     def __init__(
@@ -61,7 +61,7 @@ class DocumentChains(ABC):
         """Draw from the posteriors by new chains. Draws during warm-up are left out.
 
         Args:
-            num_samples: Draws of each chain.
+            num_samples: Number of draws of each chain.
         """
 
 
@@ -158,9 +158,9 @@ def chains_for(
     Args:
         model: The model.
         batch: The documents.
-        num_chains: Chains of each document.
-        warmup_steps: Transitions of warm-up; see :class:`DocumentChains`.
-        seed: Seed of all noise.
+        num_chains: Number of chains of each document.
+        warmup_steps: Number of warm-up transitions; see :class:`DocumentChains`.
+        seed: Seed of all random numbers.
         mass_matrix: As for :class:`DocumentHMC`. Gibbs sampling ignores it.
         num_steps: As for :class:`DocumentHMC`. Gibbs sampling ignores it.
 

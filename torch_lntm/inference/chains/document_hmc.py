@@ -31,34 +31,35 @@ class DocumentHMC(MCMCKernel):
     ``pyro.infer.MCMC(DocumentHMC(model), num_samples=500).run(batch)``. Each document has its own
     mass matrix, and each chain its own acceptance and step size. All documents and chains move in
     one tensor, with gradients in closed form. The draws of a document depend on the model, the
-    document, its position in the corpus and the seed. Its batch changes the draws by rounding only.
+    document, its position in the corpus and the seed. Other documents of the batch change the draws
+    by rounding only.
 
     A sample inside ``pyro.infer.MCMC`` has the shape ``(num_docs, dim)`` for one chain, as with
-    Pyro's kernels, and ``(num_chains, num_docs, dim)`` for several chains. Chains inside of Pyro
-    also depend on ``pyro.set_rng_seed``, so that the ``num_chains`` of Pyro differ.
+    Pyro's kernels, and ``(num_chains, num_docs, dim)`` for several chains. Inside Pyro, the chains
+    also depend on ``pyro.set_rng_seed``, so that the chains of ``MCMC(..., num_chains=4)`` differ.
 
     Chains start from prior draws, and the prior is wider than the posterior. An R-hat of 1
-    therefore shows that chains have explored all modes of a document. Step sizes adapt to each
-    chain's acceptance by dual averaging during warm-up, and are frozen afterwards. Trajectories
-    with the mass matrices ``"prior"`` and ``"laplace"`` are limited to 1/3 of a period, so
-    acceptance may exceed its target. Mass matrices are constant.
+    therefore indicates that the chains have explored all modes of a document. Step sizes adapt to
+    each chain's acceptance by dual averaging during warm-up, and are frozen afterwards.
+    Trajectories with the mass matrices ``"prior"`` and ``"laplace"`` have at most 1/3 of the period
+    of a unit normal, so acceptance may exceed its target. Mass matrices stay the same throughout.
 
     Args:
         model: A model with a latent space, like all of :mod:`torch_lntm.models`.
-        num_chains: Chains of each document.
+        num_chains: Number of chains of each document.
         mass_matrix: Coordinates with unit mass. ``"prior"``: the coordinates of the latent space.
             ``"identity"``: the sites themselves, if the space supports it. ``"laplace"`` (for ctm
             and lntm) and ``"taylor"`` (also for iftm, jointly for eta and sources) whiten the
             document's own posterior; see the space's ``posterior_metrics``. Defaults to the space's
             ``default_metric``: ``"laplace"`` for ctm and lntm, ``"prior"`` for iftm and lda.
-        num_steps: Leapfrog steps of a transition. Defaults to 5 with the document's own mass
-            matrix, and to 30 otherwise.
-        step_size: Constant step size, as a number or ``(num_chains, num_docs)``. Defaults to a
-            search with adaptation.
-        target_accept: Target of the adaptation: mean acceptance probability.
-        jitter: Largest relative change of a step size between transitions. Variable lengths keep
-            trajectories from returning to their start.
-        seed: Seed of all noise.
+        num_steps: Number of leapfrog steps of a transition. Defaults to 5 with the document's own
+            mass matrix, and to 30 otherwise.
+        step_size: Constant step size, as a number or ``(num_chains, num_docs)``. By default, step
+            sizes are searched for and adapted.
+        target_accept: Mean acceptance probability that the adaptation aims at.
+        jitter: Largest relative change of a step size between transitions. Trajectories of varying
+            length do not keep returning to their start.
+        seed: Seed of all random numbers.
 
     Attributes:
         model: The model.
@@ -79,7 +80,7 @@ class DocumentHMC(MCMCKernel):
 
     #: Transforms of the samples by Pyro's ``MCMC``.
     transforms: Mapping[str, Any] = {}
-    #: Draws that exist already: chains have none.
+    #: Existing draws of theta. Always ``None``: chains make new draws.
     existing_draws: ClassVar[None] = None
 
     def __init__(
@@ -107,7 +108,7 @@ class DocumentHMC(MCMCKernel):
         self.model = model
         self._initial: Mapping[str, Tensor] | None = None
         self._chains: Chains | None = None
-        #: One bool scalar for each transition: a chain diverged. On the chains' device.
+        #: For each transition, a bool scalar on the chains' device: whether any chain diverged.
         self._divergent: list[Tensor] = []
 
     @property
@@ -131,8 +132,8 @@ class DocumentHMC(MCMCKernel):
 
         Args:
             batch: The documents, over the model's vocabulary.
-            num_samples: Draws of each chain.
-            warmup_steps: Transitions before the first draw, with adapting step sizes.
+            num_samples: Number of draws of each chain.
+            warmup_steps: Number of transitions before the first draw, with adapting step sizes.
             initial_params: ``(num_chains, num_docs, dim)`` initial values by the names of the
                 sites. The first axis may be missing for one chain. Defaults to prior draws.
             progress: Whether to show a progress bar on standard error.
@@ -176,7 +177,7 @@ class DocumentHMC(MCMCKernel):
                     raise
                 interrupted = True
         store = {site: draws[:, :num_drawn] for site, draws in store.items()}
-        chains.warn_of_stuck(f"means leave them out. {_ADVICE}")
+        chains.warn_of_stuck(f"means exclude these chains. {_ADVICE}")
         return DocumentSamples(
             model=self.model,
             latents=store,
@@ -196,7 +197,7 @@ class DocumentHMC(MCMCKernel):
 
         Args:
             warmup_steps: Transitions with adapting step sizes.
-            *args: The batch, and no further argument.
+            *args: The batch, as the only argument.
             **kwargs: Must be empty.
 
         Raises:
@@ -208,7 +209,7 @@ class DocumentHMC(MCMCKernel):
                 f"DocumentHMC takes a batch and nothing else; got {len(args)} arguments"
                 + (f" and {', '.join(kwargs)}" if kwargs else "")
             )
-        # Chains of Pyro differ in the state of its global generator only.
+        # Pyro's chains only differ in the state of its global generator.
         seed = self.settings.seed + int(torch.randint(2**62, ()))
         self._chains = Chains(self.model, self.settings, args[0], seed, warmup_steps, self._initial)
         self._initial, self._divergent = None, []
@@ -240,9 +241,9 @@ class DocumentHMC(MCMCKernel):
 
         Returns:
             ``"divergences"``: numbers of the samples with a divergent transition of any document,
-            as with Pyro's kernels. ``"divergent"``: position of the document for each divergent
+            as with Pyro's kernels. ``"divergent"``: the document's position for each divergent
             transition. ``"acceptance rate"`` and ``"step size"``: each ``(num_chains, num_docs)``.
-            ``"stuck"``: position of the document for each stuck chain.
+            ``"stuck"``: the document's position for each stuck chain.
 
         Warns:
             ConvergenceWarning: Some chains never moved.
@@ -265,7 +266,7 @@ class DocumentHMC(MCMCKernel):
 
     def _running(self) -> Chains:
         if self._chains is None:
-            raise ConfigError("DocumentHMC has no chains yet; call setup with a batch, or run")
+            raise ConfigError("DocumentHMC has no chains yet; call run(batch), or use it in MCMC")
         return self._chains
 
     def _params(self) -> dict[str, Tensor]:

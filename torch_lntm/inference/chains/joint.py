@@ -21,36 +21,37 @@ from torch_lntm.posteriors.draws import Draws
 
 #: Leapfrog steps of the documents' transitions, in coordinates with a standard normal prior.
 NUM_STEPS = 5
-#: Maximum number of values in memory at once, for the draws of the tokens' topics.
+#: Largest number of values in memory at once, while the topics of tokens are drawn.
 MAX_NUMBERS = 2**22
 
 
 class JointChain:
     """One Markov chain over all unknown quantities: eta of the documents, topics, and the prior.
 
-    A fit takes its topics and prior as known. The chain draws them as well, so that its draws
-    contain their uncertainty too. One sweep draws each quantity given all others:
+    Draws at a fitted model treat its topics and prior as known. This chain draws topics and prior
+    too, so that its draws contain their uncertainty. One sweep draws each quantity given all
+    others:
 
     * Each document makes a Hamiltonian transition.
-    * Every token draws a topic. The topics then have a Dirichlet distribution, and are drawn by
-      their ``draw_``. Its docstring names the prior of the topics. With a likelihood of bursty
-      words, ``draw_tokens`` of the words first draws the tokens written by the topics.
-    * The prior's parameters are drawn given all eta, by the prior's ``draw_``.
+    * Every token draws its topic. The topics are then drawn given the words of their tokens, by
+      ``draw_`` of the topics, which also documents their prior. For bursty words, ``draw_tokens``
+      of the words first draws which tokens came from the topics.
+    * The prior's parameters are drawn given all eta, by ``draw_`` of the prior.
 
-    Parameters of the words are taken as known.
+    Parameters of the words, such as the concentration of bursty words, stay fixed.
 
-    The chain starts at the fitted model and leaves it unchanged. One chain explores one order of
-    the topics. Topics keep their places, and poor topics of a fit improve.
+    The chain starts at the fitted model and leaves it unchanged. Topics keep their order along the
+    chain, and poor topics of a fit may improve.
 
     Args:
         model: A fitted model.
         corpus: The documents of the fit, with the model's columns of covariates.
-        warmup_steps: Sweeps with adapting step sizes.
-        topics: Whether to draw the topics. If False they are taken as known.
+        warmup_steps: Number of sweeps with adapting step sizes.
+        topics: Whether to draw the topics. If False, they stay fixed.
         seed: Seed of the chain.
 
     Attributes:
-        model: Copy of the model with the chain's present parameters.
+        model: Copy of the model with the chain's current parameters.
         rows: ``(num_rows,)`` positions of the documents with words.
 
     Raises:
@@ -74,14 +75,14 @@ class JointChain:
         topics: bool = True,
         seed: int = 0,
     ) -> None:
-        # Later sweeps take the step sizes of the warm-up.
+        # Sweeps after warm-up need the adapted step sizes, hence at least one sweep of warm-up.
         require_whole(1, warmup_steps=warmup_steps)
         require_whole(0, seed=seed)
         corpus = model.encode(corpus)
         if not is_up_to_date(model.prior, "draw_", "location", "statistics"):
             raise IncompatibleGuideError(
-                f"{type(model.prior).__name__} has no method draw_ of its own, by which a joint "
-                "chain draws a prior's parameters; those of ctm, lntm and stm have one"
+                f"{type(model.prior).__name__} has no method draw_ of its own, which a joint chain "
+                "needs to draw a prior's parameters; the priors of ctm, lntm and stm have it"
             )
         if topics:
             _require_draws(model)
@@ -152,7 +153,7 @@ class JointChain:
         topics.draw_(counts.view(topics.num_topics, topics.num_words).double().cpu(), self._rng)
 
     def _entries(self, theta: Tensor) -> Tensor:
-        """Positions of stored counts: one for every token written by the topics."""
+        """Positions of stored counts, one for every token that came from the topics."""
         batch = self._batch.to(dtype=torch.float64)
         q = word_probabilities(theta, self.model.topics.double_probs, batch)
         tokens = self.model.words.draw_tokens(q, batch, self._rng)
@@ -173,6 +174,6 @@ def _require_draws(model: TopicModel) -> None:
     ):
         if not is_up_to_date(part, method, *others):
             raise IncompatibleGuideError(
-                f"{type(part).__name__} has no method {method} of its own, by which a joint chain "
-                "draws topics; take the topics as known by topics=False"
+                f"{type(part).__name__} has no method {method} of its own, which a joint chain "
+                "needs to draw topics; use topics=False to keep the topics fixed"
             )

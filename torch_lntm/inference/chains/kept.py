@@ -1,4 +1,4 @@
-"""KeptChains: last states of a fit's chains, to continue from."""
+"""KeptChains: last states of a fit's chains, from which the chains can continue."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ HASHED_AT_ONCE = 2**16
 class KeptChains:
     """Last states and step sizes of the chains of a fit's documents.
 
-    New draws continue the chains of the fit's documents, anywhere in a corpus. Documents are
-    recognised by the counts of their words. Chains of unknown documents start anew.
+    New draws continue the chains of the fit's documents, in any corpus and at any position.
+    Documents are recognised by the counts of their words. Chains of unknown documents start anew.
 
     Attributes:
         model: The fitted model.
@@ -50,7 +50,7 @@ class KeptChains:
     documents: NDArray[np.int64]
     columns: NDArray[np.int64]
     num_transitions: int
-    #: Draws that exist already: chains have none.
+    #: Existing draws of theta. Always ``None``: chains make new draws.
     existing_draws: ClassVar[None] = None
 
     @classmethod
@@ -96,7 +96,7 @@ class KeptChains:
         return len(self.documents)
 
     def find(self, corpus: Corpus) -> NDArray[np.int64]:
-        """Positions ``(num_docs,)`` of a corpus's documents in ``latents``; -1 if unknown."""
+        """Positions ``(num_docs,)`` of a corpus's documents in ``latents``, -1 if unknown."""
         if not self.num_docs:
             return np.full(corpus.num_docs, -1)
         documents = signatures(corpus)
@@ -113,7 +113,7 @@ class KeptChains:
         at = torch.from_numpy(columns)
         device, num_past = batch.device, self.num_transitions
         log_step = self.step_size[:, at].to(device, torch.float64).log()
-        # Step sizes stay frozen: the adaptation has made all its updates.
+        # Step sizes stay frozen, because the fit's warm-up has ended the adaptation.
         adaptation = DualAveraging(log_step, log_step, 0.0 * log_step, log_step, num_past)
         latents = {site: value[:, at].to(device) for site, value in self.latents.items()}
         return Chains(
@@ -138,7 +138,7 @@ def signatures(corpus: Corpus) -> NDArray[np.int64]:
     """
     hashes = []
     for _, rows in corpus.parts():
-        # Sums of 64-bit hashes wrap around. Few counts at a time keep temporary copies small.
+        # Sums of 64-bit hashes wrap around. Parts of the counts keep temporary copies small.
         before = np.zeros(len(rows.counts) + 1, np.int64)
         for start in range(0, len(rows.counts), HASHED_AT_ONCE):
             part = slice(start, start + HASHED_AT_ONCE)

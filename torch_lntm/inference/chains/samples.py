@@ -17,7 +17,7 @@ from torch_lntm.models import TopicModel
 if TYPE_CHECKING:
     from typing import Self
 
-#: Maximum number of values in memory at once, for the diagnostics.
+#: Largest number of values in memory at once, while diagnostics are computed.
 _MAX_NUMBERS = 2**22
 
 
@@ -36,7 +36,8 @@ class DocumentSamples:
         acceptance: ``(num_chains, num_docs)`` float64 mean acceptance probability.
         step_size: ``(num_chains, num_docs)`` float64 step sizes, frozen after warm-up. NaN for
             samplers without step sizes.
-        divergences: ``(num_docs,)`` int64 divergent transitions of all chains after warm-up.
+        divergences: ``(num_docs,)`` int64 numbers of divergent transitions after warm-up, summed
+            over chains.
         moved: ``(num_chains, num_docs)`` bool: the chain accepted a proposal after warm-up.
         interrupted: Whether Ctrl-C ended the run early.
     """
@@ -163,8 +164,8 @@ class DocumentSamples:
         Args:
             quantity: As for :meth:`mean`.
             kind: ``"bulk"`` uses the normal scores of the ranks (*Vehtari et al. 2021, §4.1*), and
-                exists for any distribution. ``"mean"`` uses the draws themselves, for the error of
-                the mean. Both split the chains.
+                also exists for distributions without moments. ``"mean"`` uses the draws themselves,
+                for the error of the mean. Both split the chains in halves.
 
         Raises:
             ConfigError: A chain has fewer than 4 draws, or the quantity or kind is unknown.

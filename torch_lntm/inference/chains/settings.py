@@ -11,7 +11,7 @@ from torch_lntm.errors import ConfigError, IncompatibleGuideError, require_whole
 from torch_lntm.latents import LatentSpace
 from torch_lntm.models import TopicModel
 
-#: Default leapfrog steps with the documents' own metrics, and with metrics shared by all documents.
+#: Default numbers of leapfrog steps, with a metric per document and with a common metric.
 _FEW_STEPS, _MANY_STEPS = 5, 30
 
 
@@ -20,14 +20,14 @@ class HMCSettings:
     """Settings of Hamiltonian Monte Carlo; see :class:`DocumentHMC` for details.
 
     Attributes:
-        num_chains: Chains of each document.
+        num_chains: Number of chains of each document.
         mass_matrix: ``"prior"``, ``"identity"``, or a key of the space's ``posterior_metrics``.
-        num_steps: Leapfrog steps of a transition.
+        num_steps: Number of leapfrog steps of a transition.
         step_size: Constant step size, as a number or ``(num_chains, num_docs)``. ``None`` searches
             and adapts step sizes.
-        target_accept: Target of the adaptation: mean acceptance probability.
+        target_accept: Mean acceptance probability that the adaptation aims at.
         jitter: Largest relative change of a step size between transitions.
-        seed: Seed of all noise.
+        seed: Seed of all random numbers.
     """
 
     num_chains: int
@@ -57,8 +57,8 @@ class HMCSettings:
             model: The model.
             num_chains: See the attributes.
             mass_matrix: See the attributes. Defaults to the space's ``default_metric``.
-            num_steps: See the attributes. Defaults to 5 with the documents' own metrics, and to 30
-                otherwise.
+            num_steps: See the attributes. Defaults to 5 with a metric from each document's own
+                posterior, and to 30 otherwise.
             step_size: See the attributes.
             target_accept: See the attributes.
             jitter: See the attributes.
@@ -83,7 +83,7 @@ class HMCSettings:
         require_whole(1, num_chains=num_chains, num_steps=num_steps)
         if not 0 < target_accept < 1 or not 0 <= jitter < 1:
             raise ConfigError(
-                f"target_accept is {target_accept} and jitter {jitter}; expected them between 0 "
+                f"target_accept is {target_accept} and jitter {jitter}; expected numbers between 0 "
                 "and 1"
             )
         if step_size is not None:
@@ -106,6 +106,6 @@ def space_type_of(model: TopicModel) -> type[LatentSpace]:
     except (AttributeError, NotImplementedError):
         name = type(getattr(model, "prior", model)).__name__
         raise IncompatibleGuideError(
-            f"DocumentHMC needs a latent space, which {name} does not have; a prior has one if it "
-            "defines space_type and space. pyro.infer.NUTS takes every model"
+            f"DocumentHMC needs a latent space, and {name} has none; a prior has one if it defines "
+            "space_type and space. pyro.infer.NUTS works with every model"
         ) from None

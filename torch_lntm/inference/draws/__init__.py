@@ -1,4 +1,4 @@
-"""Draws of documents' proportions: by guides, by chains, by joint chains, or from an array."""
+"""Draws of documents' topic proportions by guides, chains or joint chains, or from an array."""
 
 from torch_lntm.inference.draws.joint import joint_draws
 from torch_lntm.inference.draws.shares import topic_shares

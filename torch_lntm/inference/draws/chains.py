@@ -1,4 +1,4 @@
-"""Draws of documents' proportions by Hamiltonian Monte Carlo, from new chains or those of a fit."""
+"""Draws of documents' proportions by Hamiltonian Monte Carlo, from new chains or a fit's chains."""
 
 from __future__ import annotations
 
@@ -22,31 +22,35 @@ from torch_lntm.inference.chains.kept import KeptChains
 from torch_lntm.inference.draws.theta import DrawnDocuments, Positions
 from torch_lntm.progress import tqdm
 
-#: Transitions before the first draw, of a new chain and of a chain of a fit. Chains of a fit need
-#: few: the fit was their warm-up, and its last epochs changed the parameters little.
+#: Transitions before the first draw, for a new chain and for a chain of a fit. A chain of a fit
+#: needs few: the fit was its warm-up, and the last epochs changed the parameters little.
 WARMUP_STEPS, RESUMED_STEPS = 100, 6
-#: Transitions from one draw to the next, of ``DocumentHMC`` and of Monte-Carlo EM. Steps of
-#: Monte-Carlo EM are longer: draws two transitions apart have a correlation of 0.1 to 0.2.
+#: Transitions from one draw to the next, for chains of ``DocumentHMC`` and of Monte-Carlo EM.
+#: Transitions of Monte-Carlo EM move further: draws at a distance of 2 transitions have a
+#: correlation of 0.1 to 0.2.
 THINNING, RESUMED_THINNING = 4, 2
 #: Maximum number of documents whose chains run at once. Larger batches are no faster.
 _CHAINS_AT_ONCE = 1000
 #: Advice about stuck chains.
-_STUCK = "their draws are all alike; use more warmup_steps, or take the draws of a guide"
+_STUCK = "all their draws are equal; use more warmup_steps, or draw by a guide"
 
 
 @dataclass(eq=False)
 class ChainDraws:
     """Draws by chains of each document.
 
-    Chains of the fit's documents continue. Chains of new documents start at the means of the
-    model's default guide. Prior draws may be too far away for a warm-up of 100 transitions.
+    The chains of the fit's documents continue. The chains of new documents start at the posterior
+    means of the model's default guide, because prior draws may be too far away for a warm-up of 100
+    transitions.
 
     Args:
-        chains: The chains of a fit, or chains of no document.
+        chains: The chains of a fit, or kept chains of no document.
         corpus: The documents, with the covariates of the model.
         warmup_steps: Transitions of a new chain before its first draw.
-        thinning: Transitions from one draw to the next. None is 4, and 2 for the chains of a fit.
-        max_docs: Documents whose chains run at once. None takes as many as fit in memory.
+        thinning: Transitions from one draw to the next. ``None`` stands for 4, or 2 for the chains
+            of a fit.
+        max_docs: Number of documents whose chains run at once. ``None`` stands for the number that
+            fits in memory, at most 1000.
         progress: Whether to show a progress bar on standard error.
     """
 
@@ -58,12 +62,12 @@ class ChainDraws:
     progress: bool
 
     def __post_init__(self) -> None:
-        """Find the chains of the corpus's documents among those of the fit."""
+        """Find the chains of the corpus's documents among the chains of the fit."""
         self.columns = self.chains.find(self.corpus)
         continued = self.chains.num_docs > 0
         self.name, self.description = "hmc", "chains of each document (Hamiltonian Monte Carlo)"
         if continued:
-            self.description += ", which continue the fit's"
+            self.description += ", which continue the chains of the fit"
         self.sources_of_uncertainty = (f"the documents' proportions, by {self.description}",)
         self.step = self.thinning or (RESUMED_THINNING if continued else THINNING)
 
@@ -91,8 +95,8 @@ class ChainDraws:
         Args:
             rows: Positions of the documents.
             skipped: Transitions of each chain before its first draw.
-            sampled: Transitions of each chain after them.
-            num_draws: Draws of each document.
+            sampled: Transitions of each chain from then on.
+            num_draws: Number of draws of each document.
             bar: Progress bar.
 
         Warns:
@@ -122,14 +126,13 @@ class ChainDraws:
         target = self.chains.settings.target_accept
         if mean < target / 2.0:
             warn(
-                f"chains accepted {mean:.2f} of their proposals, where {target} was aimed at: "
-                "their draws move too little; fit with more warmup_epochs, or take the draws of a "
-                "guide",
+                f"chains accepted {mean:.2f} of their proposals, far below the target {target}: "
+                "their draws move too little; fit with more warmup_epochs, or draw by a guide",
                 ConvergenceWarning,
             )
 
     def _begin(self, batch: DocumentBatch, columns: Positions) -> Chains:
-        """Chains of a batch: the fit's at their last state, or new ones."""
+        """Chains of a batch: the chains of the fit at their last state, or new chains."""
         if columns[0] >= 0:
             return self.chains.resume(batch, columns)
         model, settings = self.chains.model, self.chains.settings
@@ -140,5 +143,5 @@ class ChainDraws:
 
 
 def transitions_of(chains: KeptChains, num_draws: int) -> int:
-    """Transitions of each chain of a fit for ``num_draws`` draws of a document."""
+    """Number of transitions of each chain of a fit for ``num_draws`` draws of a document."""
     return RESUMED_STEPS + RESUMED_THINNING * math.ceil(num_draws / chains.settings.num_chains)

@@ -18,8 +18,9 @@ from torch_lntm.models.priors.prior import is_up_to_date
 from torch_lntm.posteriors import Posterior
 from torch_lntm.progress import tqdm
 
-#: Largest eigenvalue of the coefficients' information to count as zero, relative to the largest of
-#: all. A shift shared by all topics of eta leaves theta unchanged, and has no information.
+#: Bound on the eigenvalues of the coefficients' information that count as 0, relative to the
+#: largest eigenvalue. The documents have no information about a shift of all topics of eta, because
+#: theta stays the same.
 NO_INFORMATION = 1e-10
 
 
@@ -31,14 +32,15 @@ class GuideDraws:
         guide: The guide.
         corpus: The documents, with the covariates of the model.
         seed: Seed of the draws.
-        means: ``(num_docs, latent_dim)`` starting points of the solver. None leaves the choice to
-            the guide.
-        max_docs: Documents computed together. None takes as many as fit in memory.
+        means: ``(num_docs, latent_dim)`` starting points of the solver. ``None`` leaves the choice
+            to the guide.
+        max_docs: Number of documents computed together. ``None`` stands for the number that fits in
+            memory.
         progress: Whether to show a progress bar on standard error.
 
     Attributes:
-        shifts: ``(num_draws, num_coefficients, latent_dim)`` draws of Σ⁻¹Δᵀ, where Δ is added to
-            the coefficients of the prior's mean. None keeps the fitted coefficients.
+        shifts: ``(num_draws, num_coefficients, latent_dim)`` draws of ΔΣ⁻¹, where Δ is added to
+            the coefficients of the prior's mean. ``None`` keeps the fitted coefficients.
     """
 
     guide: Guide[Any]
@@ -49,7 +51,7 @@ class GuideDraws:
     progress: bool
 
     def __post_init__(self) -> None:
-        """Take the starting points, and name the method."""
+        """Store the starting points, and describe the method."""
         self.name = self.guide.name or type(self.guide).__name__
         self.description = f"the posterior {self.name}"
         self.shifts: Tensor | None = None

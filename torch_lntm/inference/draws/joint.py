@@ -26,26 +26,26 @@ def joint_draws(
     seed: int = 0,
     progress: bool = False,
 ) -> ThetaDraws:
-    """Draws of the training documents' proportions, with topics and prior drawn too.
+    """Draws of the training documents' proportions together with topics and prior.
 
     Intervals from these draws include the uncertainty of proportions, topics and prior. The
     uncertainty of topics and prior matters if documents are short or few (``docs/structural.md``).
-    One :class:`~torch_lntm.inference.JointChain` makes the draws. All documents move at once, in
-    memory of a few times ``num_docs × num_topics`` numbers.
+    One :class:`~torch_lntm.inference.JointChain` makes the draws. All documents move at once, which
+    needs memory for a few times ``num_docs × num_topics`` numbers.
 
     Args:
         model: The fitted model. It stays unchanged.
         corpus: The documents of the fit.
-        num_draws: Draws of each document.
+        num_draws: Number of draws of each document.
         thinning: Sweeps of the chain from one draw to the next.
         warmup_steps: Sweeps before the first draw.
-        topics: Whether to draw the topics too. If False they are taken as known.
+        topics: Whether to draw the topics too. If False, they stay fixed.
         seed: Seed of the chain.
         progress: Whether to show a progress bar on standard error.
 
     Returns:
         The draws of the documents with words, float32. Their ``model`` has the mean of the drawn
-        topics. Label the topics of this model, because the chain improves the topics of a poor fit.
+        topics. Label the topics of this model: the chain may move the topics away from a poor fit.
 
     Raises:
         ConfigError: A number is out of range, or the corpus has other words.

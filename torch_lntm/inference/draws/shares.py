@@ -12,8 +12,7 @@ from torch import Tensor
 from torch_lntm.corpus import Corpus
 from torch_lntm.inference.draws.sources import DrawSource, theta_draws
 
-#: Minimum number of draws of all documents together for a share, and maximum number of draws of a
-#: document.
+#: Target number of draws of all documents together, and largest number of draws of one document.
 SHARE_DRAWS, MOST_DRAWS = 10_000, 50
 
 
@@ -28,7 +27,7 @@ def topic_shares(
     """Shares of the topics: posterior means of their proportions, averaged over documents.
 
     Every document has the same weight. The Monte-Carlo standard error of a share is at most about
-    0.1 percentage points. A report has the same shares, with more draws and with intervals.
+    0.1 percentage points. Reports estimate the same shares from more draws, and add intervals.
 
     Args:
         source: Source of draws of the documents' proportions; see :func:`theta_draws`.

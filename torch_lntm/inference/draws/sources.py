@@ -23,7 +23,6 @@ class DrawSource(Protocol):
 
     Guides, :class:`~torch_lntm.inference.DocumentHMC`, the chains of a fit
     (:class:`~torch_lntm.inference.KeptChains`) and :class:`ThetaDraws` are sources.
-
     """
 
     @property
@@ -32,11 +31,11 @@ class DrawSource(Protocol):
 
     @property
     def kept_chains(self) -> KeptChains | None:
-        """Chains to draw by; None for guides and existing draws."""
+        """Chains to draw from. ``None`` for guides and existing draws."""
 
     @property
     def existing_draws(self) -> ThetaDraws | None:
-        """Existing draws; None for guides and chains."""
+        """Existing draws. ``None`` for guides and chains."""
 
 
 def theta_draws(
@@ -62,22 +61,23 @@ def theta_draws(
 
     Args:
         source: Source of the draws. A guide draws from approximate posteriors.
-            ``DocumentHMC(model)`` runs new chains: exact, but slower. ``result.posterior`` of a
-            Monte-Carlo EM fit continues its chains. Existing :class:`ThetaDraws` are reused.
+            ``DocumentHMC(model)`` runs new chains, which are exact but slower. ``result.posterior``
+            of a Monte-Carlo EM fit continues its chains. Existing :class:`ThetaDraws` are reused.
         corpus: The documents, over the model's vocabulary.
-        num_draws: Draws of each document. Defaults to 25 to 50, fewer for larger corpora
-            (:func:`enough_draws`), and to all draws of existing :class:`ThetaDraws`.
-        model: Model to which the source must belong. Defaults to the source's model.
+        num_draws: Number of draws of each document. Defaults to 25 to 50, fewer for larger corpora
+            (:func:`enough_draws`). Existing :class:`ThetaDraws` default to all their draws.
+        model: Model to which a guide or chains must belong. By default, every model is accepted.
         rows: ``(num_docs,)`` positions of the documents to draw. Defaults to all documents.
         seed: Seed of a guide's draws. Chains have their own seed.
         means: ``(num_docs, latent_dim)`` starting points of a guide's solver, such as
-            ``result.means`` of a fit to the corpus. Defaults to the guide's choice.
-        coefficients: Whether to draw the coefficients of the prior's mean too, if the prior of a
-            guide's model has coefficients.
+            ``result.means`` of a fit to the corpus. By default the guide chooses.
+        coefficients: Whether to draw the coefficients of the prior's mean too. Only guides draw
+            them, for priors with coefficients.
         warmup_steps: Transitions of a new chain before its first draw.
         thinning: Transitions of a chain from one draw to the next. Defaults to 4, and to 2 for the
             chains of a fit.
-        max_docs: Documents computed together, to bound memory. Defaults to what memory allows.
+        max_docs: Number of documents computed together, to bound memory. Defaults to the number
+            that fits in memory.
         keep: Whether to keep the draws in memory for later passes, up to 256 MB of float32.
         progress: Whether to show a progress bar on standard error.
 
@@ -133,7 +133,7 @@ def require_source(source: object, model: TopicModel | None = None) -> DrawSourc
 
     Args:
         source: A source, or any object of a caller.
-        model: Model to which a guide or chains must belong. Defaults to any model.
+        model: Model to which a guide or chains must belong. By default, every model is accepted.
 
     Returns:
         The source.
@@ -143,14 +143,14 @@ def require_source(source: object, model: TopicModel | None = None) -> DrawSourc
         IncompatibleGuideError: The source belongs to another model.
     """
     if not isinstance(source, DrawSource):
-        return require_guide(source, model)  # raises: every guide is a source
+        return require_guide(source, model)  # raises an error, because every guide is a source
     if source.existing_draws is not None:
         return source
     if source.kept_chains is None:
         return require_guide(source, model)
     if model is not None and source.model is not model:
         raise IncompatibleGuideError(
-            f"{type(source).__name__} was made for another model; make one for this: "
+            f"{type(source).__name__} was made for another model; make a source for this model: "
             "DocumentHMC(model)"
         )
     return source

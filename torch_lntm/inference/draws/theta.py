@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from typing import Self
 
 Positions = NDArray[np.int64]
-#: Quantities estimated by the fit and taken as known by draws of the documents' proportions.
+#: Quantities that the fit estimates, and that draws of the documents' proportions keep fixed.
 FIXED = ("the topics' words", "the prior's covariance")
-#: Maximum number of values kept in memory after a pass over the draws: 256 MB of float32.
+#: Largest number of values kept in memory after a pass over the draws: 256 MB of float32.
 MAX_KEPT = 2**26
-#: Minimum and maximum number of draws of a document by :func:`enough_draws`, and target number of
+#: Smallest and largest number of draws of a document by :func:`enough_draws`, and target number of
 #: draws of all documents together.
 FEWEST, MOST, ALL_DRAWS = 25, 50, 250_000
 
@@ -44,7 +44,7 @@ class DrawnDocuments(NamedTuple):
     converged: Tensor
 
 
-#: Draws of the documents at some positions, in parts: ``draw(rows, num_draws)``.
+#: Function ``draw(rows, num_draws)`` that draws the documents at some positions, in parts.
 DrawsDocuments = Callable[[Positions, int], Iterator[DrawnDocuments]]
 
 
@@ -54,22 +54,22 @@ class ThetaDraws:
 
     Functions such as :func:`theta_draws` and :func:`joint_draws` make them. Reports, effects and
     other libraries read them. Iteration yields the documents in parts (:class:`DrawnDocuments`), so
-    that large corpora need little memory; :attr:`theta` is the whole array. The first pass makes
-    the draws. Later passes read them from memory if they have at most 67 million numbers
-    (``keep``), and otherwise make the same draws again.
+    that large corpora need little memory; :attr:`theta` is the array of all draws. The first pass
+    makes the draws. If they have at most 67 million numbers and ``keep`` is true, later passes read
+    them from memory. Otherwise later passes make the same draws again.
 
     Attributes:
-        draw: Function to draw the documents at some positions.
-        model: The model. If the topics were drawn too, as by :func:`joint_draws`, it has their
-            mean.
+        draw: Function that draws the documents at some positions.
+        model: The model. If the topics were drawn too, as by :func:`joint_draws`, its topics are
+            the mean of the drawn topics.
         rows: ``(num_docs,)`` positions of the documents in the corpus.
-        num_draws: Draws of each document.
-        name: Name of the posterior in a recipe.
+        num_draws: Number of draws of each document.
+        name: Name of the posterior in a recipe, or of the source of the draws.
         description: Method of drawing, in words.
         sources_of_uncertainty: Quantities with different values in different draws, in words.
-        fixed: Quantities estimated by the fit and taken as known by the draws, in words.
-        max_draws: Number of existing draws of a document. None if more can be made.
-        keep: Whether to keep the draws in memory for later passes, unless they are too many.
+        fixed: Quantities that the fit estimates and the draws keep fixed, in words.
+        max_draws: Number of existing draws of a document. ``None`` if more can be made.
+        keep: Whether to keep the draws in memory for later passes, if they are few enough.
 
     Example:
         >>> draws = lntm.inference.theta_draws(result.posterior, train, num_draws=25)
@@ -90,7 +90,7 @@ class ThetaDraws:
     fixed: tuple[str, ...] = FIXED
     max_draws: int | None = None
     keep: bool = True
-    #: Chains to draw by: existing draws need no chains.
+    #: Chains to draw from. Always ``None``: existing draws need no chains.
     kept_chains: ClassVar[None] = None
     _kept: list[DrawnDocuments] | None = field(default=None, init=False)
 
@@ -123,11 +123,11 @@ class ThetaDraws:
             model: The model.
             rows: ``(num_docs,)`` ascending positions of the documents in the corpus. Defaults to
                 all documents, in order.
-            name: Name of the posterior in a recipe.
+            name: Name of the source of the draws.
             description: Method of drawing, in words.
             sources_of_uncertainty: Quantities with different values in different draws, in words.
                 Defaults to the documents' proportions.
-            fixed: Quantities estimated by the fit and taken as known by the draws, in words.
+            fixed: Quantities that the fit estimates and the draws keep fixed, in words.
 
         Raises:
             ConfigError: The array has the wrong shape, or a number is negative or not finite.
@@ -146,8 +146,8 @@ class ThetaDraws:
             columns = np.searchsorted(positions, wanted)
             if (columns >= len(positions)).any() or (positions[columns] != wanted).any():
                 raise ConfigError(
-                    f"draws of {len(positions)} documents do not hold all of the {len(wanted)} "
-                    "documents asked for; draw them for the same corpus"
+                    f"the draws of {len(positions)} documents lack some of the {len(wanted)} "
+                    "requested documents; make draws for the same corpus"
                 )
             size = docs_at_once(num_draws * model.num_topics, "cpu", torch.float64)
             for first in range(0, len(wanted), size):
@@ -193,7 +193,7 @@ class ThetaDraws:
         return self.keep and numbers <= MAX_KEPT
 
     def _select(self, rows: Positions, num_draws: int) -> Iterator[DrawnDocuments]:
-        """Draws of some of the documents, from a pass over all draws if they are enough."""
+        """Draws of some documents, taken from the pass over all draws if it has enough of them."""
         if num_draws != self.num_draws or not np.isin(rows, self.rows).all():
             yield from self.draw(rows, num_draws)
             return
@@ -210,12 +210,12 @@ class ThetaDraws:
     ) -> ThetaDraws:
         """Draws of different documents of the same corpus, or a different number of draws.
 
-        Draws from an array or a joint chain are limited: the result has at most their number.
+        Draws from an array or a joint chain exist already. The result has at most their number.
 
         Args:
             rows: ``(num_docs,)`` positions of the documents. Defaults to the same documents.
-            num_draws: Draws of each document. Defaults to the same number.
-            keep: Whether to keep them in memory for later passes, unless they are too many.
+            num_draws: Number of draws of each document. Defaults to the same number.
+            keep: Whether to keep the draws in memory for later passes, if they are few enough.
 
         Raises:
             ConfigError: ``num_draws`` is below 1.
@@ -223,7 +223,7 @@ class ThetaDraws:
         rows = self.rows if rows is None else rows
         num_draws = self.num_draws if num_draws is None else num_draws
         draw = self.draw
-        # One pass over all draws, which stay in memory, serves most of the documents.
+        # For most of the documents, a pass over all draws, which then stay in memory, is cheaper.
         if num_draws == self.num_draws and self._stays_in_memory and 2 * len(rows) > len(self.rows):
             draw, keep = self._select, False
         return replace(self, draw=draw, rows=rows, num_draws=num_draws, keep=keep)
@@ -235,8 +235,8 @@ class ThetaDraws:
 
         Args:
             document: Position of the document in the corpus.
-            num_samples: Maximum number of draws; see :meth:`take`.
-            seed: Ignored: the source of the draws has its own seed.
+            num_samples: Number of draws. Existing draws may be fewer; see :meth:`take`.
+            seed: Ignored, because the source of the draws has its own seed.
 
         Returns:
             The document's position, and the draws ``(num_draws, num_topics)``, float64.
@@ -273,8 +273,8 @@ def enough_draws(num_docs: int) -> int:
 
     The Monte-Carlo standard error of a share is at most 0.05 percentage points, half a unit of its
     last printed digit. The bound holds for proportions with posterior standard deviations of up to
-    0.25. In corpora below 5,000 documents the standard error is at most 1/14 of half the width of
-    the share's 95 % interval.
+    0.25. In corpora of fewer than 5,000 documents, the standard error is at most 1/14 of half the
+    width of the share's 95 % interval.
 
     Args:
         num_docs: Number of documents in the mean of a share.

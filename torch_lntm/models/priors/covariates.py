@@ -1,4 +1,4 @@
-"""Covariates: the columns behind the prior mean of a structural prior."""
+"""Covariates: the columns that determine the prior mean of a structural prior."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from torch_lntm.formulas import Formula
 
 #: The name of the array in a batch's covariates.
 PREVALENCE = "prevalence"
-#: Relative spread of a column, up to which it counts as constant.
+#: Relative spread up to which a column counts as constant.
 MIN_SPREAD = 1e-10
-#: Relative spread of a column that float32, the type in batches, resolves to 0.1 %.
+#: Relative spread that float32, the type of batches, still resolves to 0.1 %.
 RESOLVED_SPREAD = 1e-4
-#: Largest size of a column's values, and the inverse of the smallest, for float32.
+#: Limit on the largest absolute value of a column. Its inverse is the lower limit.
 MAX_SIZE = 1e30
 
 
 @dataclass(frozen=True)
 class Covariates:
-    """Columns of a structural topic model's linear prior mean.
+    """Columns of metadata that a structural topic model's prior mean is linear in.
 
     The intercept is implied, and has no column.
 
@@ -33,8 +33,8 @@ class Covariates:
         names: Names of the columns.
         means: Means of the columns in the training documents.
         scales: Standard deviations of the columns in the training documents.
-        formula: Formula that makes the columns from metadata. ``None`` for columns given as an
-            array, ``corpus.with_covariates({"prevalence": x})``.
+        formula: Formula that makes the columns from metadata. ``None`` if the columns are the array
+            of ``corpus.with_covariates({"prevalence": x})``.
 
     Example:
         >>> covariates = lntm.models.Covariates.of(posts, "~ party + year")
@@ -53,13 +53,13 @@ class Covariates:
 
         Args:
             corpus: The documents.
-            formula: A formula over their metadata. ``None`` for their array ``"prevalence"``
-                ``(num_docs, num_columns)``, without an intercept.
+            formula: A formula over their metadata. ``None`` uses their array ``"prevalence"``
+                ``(num_docs, num_columns)``, which has no intercept column.
 
         Raises:
             ConfigError: The formula is invalid or lacks an intercept. Or a column is constant, too
                 large or too small, or varies too little for single precision.
-            CorpusError: Documents lack a value or the array.
+            CorpusError: Documents lack a value, or the corpus lacks the array.
         """
         if formula is None:
             fitted, matrix = None, _array(corpus)
@@ -86,16 +86,16 @@ class Covariates:
         constant = np.flatnonzero(scales <= MIN_SPREAD * sizes)
         if len(constant):
             raise ConfigError(
-                f"prevalence: the column {names[constant[0]]} is the same in all documents, which "
-                "the intercept says already; leave it out"
+                f"prevalence: the column {names[constant[0]]} is the same in all documents, like "
+                "the intercept; leave it out"
             )
         blurred = np.flatnonzero(scales <= RESOLVED_SPREAD * sizes)
         if len(blurred):
             name = names[blurred[0]]
             raise ConfigError(
                 f"prevalence: the column {name} varies by {scales[blurred[0]]:.2g} around "
-                f"{means[blurred[0]]:.9g}, which single precision would round; take center({name}) "
-                "in the formula, or subtract the mean; and write dates as in 2004-09-30"
+                f"{means[blurred[0]]:.9g}, and single precision would round this variation; use "
+                f"center({name}) in the formula, or subtract the mean; write dates as in 2004-09-30"
             )
         return cls(names, tuple(means.tolist()), tuple(scales.tolist()), fitted)
 
@@ -103,8 +103,8 @@ class Covariates:
         """The corpus with the array ``"prevalence"`` ``(num_docs, num_columns)``.
 
         An encoded corpus is returned unchanged. If the documents lack all the columns, an existing
-        array is kept, for instance of generated documents. Documents without columns and array get
-        the mean of the training documents, with a warning.
+        array is kept; generated documents have such an array. Documents without columns and array
+        get the columns' means in the training documents, with a warning.
 
         Raises:
             CorpusError: Some of the columns or a value are missing, or a level is unknown.
@@ -125,7 +125,7 @@ class Covariates:
             return self.formula.matrix(corpus.metadata, corpus.num_docs)[:, 1:]
         warn(
             f"{corpus!r} has no column of the model's prevalence ({', '.join(self.names)}); its "
-            "documents get the mean of the training documents'",
+            "documents get the columns' means in the training documents",
             CorpusWarning,
         )
         return np.broadcast_to(self.means, (corpus.num_docs, len(self.names)))
@@ -168,7 +168,7 @@ class Covariates:
 
 
 def _array(corpus: Corpus) -> NDArray[np.float64]:
-    """The array of covariates of a corpus."""
+    """The array ``"prevalence"`` of a corpus, ``(num_docs, num_columns)`` float64."""
     array = np.asarray(corpus.covariates[PREVALENCE], np.float64)
     if array.ndim != 2:
         raise CorpusError(

@@ -101,7 +101,7 @@ class DiagonalNormalPrior(LogisticNormalPrior):
         if bool((covariance != covariance.diagonal().diag_embed()).any()):
             raise ConfigError(
                 "prior covariance is not diagonal, but logits are independent under this prior; "
-                "give their standard deviations by std, or take ctm for a full covariance"
+                "give their standard deviations by std, or use ctm for a full covariance"
             )
 
     def _write_scale(self, tril: Tensor) -> None:
@@ -109,7 +109,7 @@ class DiagonalNormalPrior(LogisticNormalPrior):
         self.log_std.copy_(tril.diagonal().log())
 
     def _constrain_covariance(self, covariance: Tensor) -> Tensor:
-        """The diagonal: variances of independent logits maximise separately."""
+        """The diagonal, because the variances of independent logits are maximised separately."""
         return covariance.diagonal().diag_embed()
 
     def _draw_covariance(self, scale: Tensor, freedom: float, rng: np.random.Generator) -> Tensor:

@@ -16,7 +16,7 @@ from torch_lntm.models.priors.prior import MIN_PROPORTION, DocumentPrior
 from torch_lntm.posteriors import Moments
 from torch_lntm.solvers.concentration import fit_concentration
 
-#: Total concentration of an inflated prior.
+#: Largest total concentration of an inflated prior.
 INFLATED_TOTAL = 1.0
 
 
@@ -26,8 +26,8 @@ class DirichletPrior(DocumentPrior):
     Args:
         num_topics: Number of topics K.
         concentration: ``(num_topics,)`` positive numbers, or a single number for all topics.
-            Defaults to 1/K. A fit that learns the concentration starts from it with
-            ``start="model"`` only, and estimates it otherwise.
+            Defaults to 1/K. Fits that learn the concentration use it as a start only with
+            ``start="model"``. All other starts estimate a new one.
         symmetric: Learn a single number for all topics.
         learn_concentration: Whether M-steps and ``SVI`` change the concentration.
         dtype: Floating-point type.
@@ -92,7 +92,9 @@ class DirichletPrior(DocumentPrior):
         if not torch.isfinite(rounded).all() or not (rounded > 0).all():
             raise ConfigError(f"concentration {concentration}; expected positive, finite numbers")
         if self.symmetric and not torch.allclose(values, values[0]):
-            raise ConfigError("concentration has different entries; expected one with symmetric")
+            raise ConfigError(
+                "concentration has different entries; expected equal entries with symmetric=True"
+            )
         self.log_concentration.copy_(values[: len(self.log_concentration)].log())
 
     def theta(self, latent: Tensor) -> Tensor:
@@ -134,11 +136,11 @@ class DirichletPrior(DocumentPrior):
         """Set the concentration to its maximiser, by Newton (*Minka & Lafferty 2002, eq. 30*).
 
         Args:
-            num_docs: Number of documents in the sums, except for empty documents.
+            num_docs: Number of documents in the sums, without empty documents.
             **sums: ``log_theta_sum`` ``(num_topics,)`` Σ_d E log theta.
         """
         if self.learn_concentration and num_docs > 0:
-            # Many steps with few numbers: the CPU is faster, and waits for the GPU once.
+            # For many small steps the CPU is faster, and it waits for the GPU only once.
             mean, start = sums["log_theta_sum"].double() / num_docs, self.concentration.double()
             self.set_(fit_concentration(mean.cpu(), start.cpu(), symmetric=self.symmetric))
 
@@ -149,7 +151,7 @@ class DirichletPrior(DocumentPrior):
     def inflate_covariance(self) -> None:
         """See :meth:`DocumentPrior.inflate_covariance`.
 
-        The total concentration becomes at most 1. The mean of theta stays.
+        The total concentration becomes at most 1. The mean of theta stays the same.
         """
         concentration = self.concentration.detach().double()
         total = float(concentration.sum())

@@ -46,14 +46,15 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
 
     The parameters have a prior, expressed as pseudo-data as in
     :class:`~torch_lntm.models.LogisticNormalPrior`: ``pseudo_documents`` documents of independent
-    logits with variance ``pseudo_variance``. Their sources have prior variance, and are unrelated
-    to the logits. The prior shrinks the columns of A and bounds the noise away from 0.
+    logits with variance ``pseudo_variance``. The sources of these documents have the variance of
+    their prior, and are uncorrelated with the logits. The prior shrinks the columns of A and keeps
+    the noise away from 0.
 
     Different parameters can describe the same distribution of theta. Fits end with
     :meth:`canonicalise_`, which chooses among them. It rotates Gaussian sources to the principal
     axes of A with centred columns; Laplace sources cannot be rotated. It sorts the sources by the
-    norms of their centred columns, and makes the largest entry of each column positive. The scale
-    of the sources is the scale of their prior.
+    norms of their centred columns, and makes the entry of largest absolute value in each column
+    positive. The sources keep the scale of their prior.
 
     Args:
         num_topics: Number of topics K.
@@ -62,8 +63,8 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
         loc: ``(num_topics,)`` mean of eta. Defaults to 0.
         mixing: ``(num_topics, num_sources)`` A. Defaults to small random numbers.
         noise_precision: ``(num_topics,)`` diagonal of Λ. Defaults to 1.
-        pseudo_documents: Weight of the parameters' prior. Defaults to 2, a weak prior: the factors
-            restrain the covariance too. 0 gives maximum likelihood.
+        pseudo_documents: Weight of the parameters' prior. Defaults to 2, a weak prior, because the
+            small number of sources restricts the covariance already. 0 gives maximum likelihood.
         pseudo_variance: As for :class:`~torch_lntm.models.LogisticNormalPrior`.
         dtype: Floating-point type.
         generator: Random number generator of the default mixing matrix.
@@ -102,7 +103,7 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
         if not 1 <= num_sources <= most:
             raise ConfigError(
                 f"num_sources is {num_sources}; expected 1 to {most}: {num_topics} topics have "
-                f"{num_topics - 1} contrasts, which more sources cannot be told apart by"
+                f"{num_topics - 1} contrasts, and more sources cannot be told apart"
             )
         self.num_topics = num_topics
         self.num_sources = num_sources
@@ -202,7 +203,7 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
         return family(loc, scale).to_event(1)
 
     def _eta_given(self, source: Tensor) -> TorchDistribution:
-        # For a float32 model, samplers pass float64 sources, the type of its log densities.
+        # Samplers pass float64 sources even for a float32 model: its log densities are float64.
         mean = self.loc + source @ self.mixing.mT.to(source.dtype)
         return Normal(mean, (-0.5 * self.log_noise_precision).exp()).to_event(1)
 
@@ -225,8 +226,8 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
         """See :meth:`DocumentPrior.statistics`.
 
         Returns:
-            The sums of :meth:`m_step`. They are sums of sources and eta; or ``latent_sum`` and
-            ``latent_outer``, for moments of eta with sources integrated out.
+            The sums of :meth:`m_step`: sums of sources and eta. If the sources are integrated out
+            of the moments, ``latent_sum`` and ``latent_outer`` of eta.
         """
         eta_sum, sources = moments.mean.double().sum(0), moments.source_sums()
         if sources is None:
@@ -248,12 +249,12 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
         sum of squares below contains the term.
 
         Args:
-            num_docs: Number of documents in the sums, except for empty documents.
+            num_docs: Number of documents in the sums, without empty documents.
             **sums: ``eta_sum`` ``(K,)``, ``eta_square`` ``(K,)``, ``source_sum`` ``(L,)``,
                 ``eta_source`` ``(K, L)`` and ``source_outer`` ``(L, L)``: Σ_d E of eta, of its
-                squares, of the sources, and of the products. For a posterior of eta alone,
-                ``latent_sum`` and ``latent_outer``: moments of the sources then follow from moments
-                of eta at the current parameters.
+                squares, of the sources, and of the products. Or ``latent_sum`` and
+                ``latent_outer``, for a posterior of eta alone: the moments of Gaussian sources then
+                follow from the moments of eta at the current parameters.
 
         Raises:
             NumericalError: The documents are too few to determine A under the prior.
@@ -276,8 +277,8 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
         weights, info = torch.linalg.solve_ex(design, response, left=False)
         if self._should_check(info) and int(info) != 0:
             raise NumericalError(
-                f"{num_docs:g} documents do not determine the prior's mixing matrix, whose own "
-                f"prior has the weight pseudo_documents={self.pseudo_documents:g}; raise that"
+                f"{num_docs:g} documents do not determine the prior's mixing matrix with "
+                f"pseudo_documents={self.pseudo_documents:g}; raise pseudo_documents"
             )
         # Residual sum of squares at the maximiser of A and loc, including their prior.
         residual = sums["eta_square"].double() - (weights * response).sum(1)
@@ -293,7 +294,10 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
     ) -> dict[str, Tensor]:
         """Moments of sources and eta from moments of eta, by p(s | eta) of Gaussian sources."""
         if self.source != "gaussian":
-            raise ConfigError("moments of eta alone determine those of Gaussian sources only")
+            raise ConfigError(
+                "moments of eta determine the moments of Gaussian sources, but not of Laplace "
+                "sources; use a posterior or draws with sources"
+            )
         loc, mixing = self.loc.double(), self.mixing.double()
         weighted = mixing.mT * self.log_noise_precision.double().exp()
         eye = torch.eye(self.num_sources, dtype=loc.dtype, device=loc.device)

@@ -22,8 +22,8 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
     documents of K independent logits with variance ``pseudo_variance``. For D documents with
     scatter S, the mode of the covariance is (pseudo_documents × P + S) / (pseudo_documents + D),
     with P = pseudo_variance × I (times I + 11ᵀ if anchored, for the same distribution of theta). In
-    the usual symbols, Ψ = pseudo_documents × P and ν + latent_dim + 1 = pseudo_documents. The prior
-    keeps the covariance from diverging, as the maximum-likelihood estimate may.
+    the usual symbols, Ψ = pseudo_documents × P and ν + latent_dim + 1 = pseudo_documents. Without
+    the prior, the maximum-likelihood estimate of the covariance may diverge.
 
     Args:
         num_topics: Number of topics K.
@@ -130,15 +130,15 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
         The covariance maximises the likelihood times its inverse-Wishart prior.
 
         Args:
-            num_docs: Number of documents in the sums, except for empty documents.
+            num_docs: Number of documents in the sums, without empty documents.
             **sums: ``latent_sum`` ``(latent_dim,)`` Σ_d E[eta_d] and ``latent_outer``
                 ``(latent_dim, latent_dim)`` Σ_d E[eta_d eta_dᵀ].
 
         Raises:
             NumericalError: The documents and ``pseudo_documents`` are too few, or the sums are not
-                finite. On a GPU, under a prior of some weight, the check is left out, because the
-                host would wait for its result. The parameters then become NaN, and fits report
-                them.
+                finite. On a GPU, if ``pseudo_documents`` × ``pseudo_variance`` is at least 1, the
+                check is left out, because the host would wait for its result. The parameters then
+                become NaN, and fits report the NaN.
         """
         if num_docs == 0:
             return
@@ -149,8 +149,8 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
         tril, info = torch.linalg.cholesky_ex(self._constrain_covariance(covariance))
         if self._should_check(info) and int(info) != 0:
             raise NumericalError(
-                f"{num_docs:g} documents do not determine the prior's covariance, whose own prior "
-                f"has the weight pseudo_documents={self.pseudo_documents:g}; raise that"
+                f"{num_docs:g} documents do not determine the prior's covariance with "
+                f"pseudo_documents={self.pseudo_documents:g}; raise pseudo_documents"
             )
         self._write_scale(tril.where(info == 0, torch.nan))
         self.loc.copy_(mean)
@@ -194,7 +194,8 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
         if freedom < self.latent_dim:
             raise NumericalError(
                 f"{num_docs:g} documents and pseudo_documents={self.pseudo_documents:g} leave the "
-                f"covariance of {self.latent_dim} logits without a proper posterior; raise that"
+                f"covariance of {self.latent_dim} logits without a proper posterior; raise "
+                "pseudo_documents"
             )
         scale = self.pseudo_documents * self._prior_covariance() + (scatter + scatter.mT) / 2
         self.set_(loc=mean, covariance=self._draw_covariance(scale, freedom, rng).to(scale))
@@ -241,7 +242,7 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
         return ones, ones.new_zeros(1)
 
     def _prior_covariance(self) -> Tensor:
-        """Covariance of the pseudo-documents, float64; the same contrasts if free or anchored."""
+        """Covariance of the pseudo-documents, float64. Anchoring leaves the contrasts the same."""
         eye = torch.eye(self.latent_dim, dtype=torch.float64, device=self.loc.device)
         # Differences between K independent components and the last have covariance I + 11ᵀ.
         return self.pseudo_variance * (eye + 1.0 if self.anchored else eye)

@@ -44,7 +44,7 @@ class NormalPrior(DocumentPrior):
     def __init__(self, num_topics: int, *, anchored: bool = False) -> None:
         super().__init__()
         if anchored and num_topics < 2:
-            raise ConfigError("one topic leaves nothing free if it is anchored; use anchored=False")
+            raise ConfigError("one topic has no free component if anchored; use anchored=False")
         self.num_topics = num_topics
         self.anchored = anchored
 
@@ -82,7 +82,7 @@ class NormalPrior(DocumentPrior):
 
     def space(self, batch: DocumentBatch) -> NormalSpace:
         """See :meth:`DocumentPrior.space`. The coordinates are z = L⁻¹(eta − location)."""
-        location = self.location(batch).detach().clone()  # spaces survive changes of parameters
+        location = self.location(batch).detach().clone()  # later M-steps must not change a space
         return NormalSpace(location, self.scale_tril.detach().double(), self.anchored)
 
     def identified(self, batch: DocumentBatch) -> ContrastSpace:
@@ -128,7 +128,7 @@ class NormalPrior(DocumentPrior):
         return eta[:, :-1] - eta[:, -1:] if self.anchored else eta
 
     def contrast_covariance(self) -> Tensor:
-        """See :meth:`DocumentPrior.contrast_covariance`. The same in both parameterisations."""
+        """See :meth:`DocumentPrior.contrast_covariance`. Equal in both parameterisations."""
         tril = self.scale_tril.detach().double()
         lifted = torch.cat([tril, tril.new_zeros(1, tril.shape[1])]) if self.anchored else tril
         centred = lifted - lifted.mean(0, keepdim=True)

@@ -12,7 +12,7 @@ from torch_lntm.errors import ConfigError
 from torch_lntm.latents import IdentifiedSpace, LatentSpace
 from torch_lntm.posteriors import Moments
 
-#: Lower bound of proportions in starts, before logarithms.
+#: Lower bound of the proportions of a start, before their logarithms are taken.
 MIN_PROPORTION = 1e-4
 #: Average variance of the centred logits of theta under an inflated normal prior.
 INFLATED_VARIANCE = 10.0
@@ -60,7 +60,7 @@ class DocumentPrior(nn.Module):
 
     @property
     def space_type(self) -> type[LatentSpace]:
-        """Class of the result of :meth:`space`. Guides and samplers check it for what they need."""
+        """Class of the result of :meth:`space`. Guides check by it whether they fit the prior."""
         raise self._undefined("space_type")
 
     def encode(self, corpus: Corpus) -> Corpus:
@@ -133,7 +133,7 @@ class DocumentPrior(nn.Module):
         """Set the parameters to their maximisers.
 
         Args:
-            num_docs: Number of documents in the sums, except for empty documents.
+            num_docs: Number of documents in the sums, without empty documents.
             **sums: Results of :meth:`statistics`, added over documents.
         """
         raise self._undefined("m_step")
@@ -158,16 +158,18 @@ class DocumentPrior(nn.Module):
     def inflate_covariance(self) -> None:
         """Increase the variance of theta after a start, for chains.
 
-        Rough proportions vary too little. From their variance, EM would need hundreds of
-        transitions to find the variance of short documents, and blur the topics meanwhile
-        (``docs/decisions.md``). The default implementation does nothing.
+        The rough proportions of a start vary too little. From their variance, Monte-Carlo EM would
+        need hundreds of transitions to reach the variance of short documents, and would blur the
+        topics in the meantime (``docs/decisions.md``). The default implementation does nothing.
         """
 
     def expect_draws(self) -> dict[str, float]:
-        """Choose default settings for fits with M-steps from draws instead of modes.
+        """Replace default settings by the defaults for fits from draws instead of modes.
+
+        Settings that the caller has chosen stay.
 
         Returns:
-            The chosen settings, by their names in the constructor. Empty by default.
+            The new settings, by their names in the constructor. Empty by default.
         """
         return {}
 
@@ -200,11 +202,13 @@ class DocumentPrior(nn.Module):
         )
 
     def canonicalise_(self) -> dict[str, Tensor]:
-        """Replace the parameters by the conventional choice among equivalent parameters.
+        """Replace the parameters by equivalent parameters that follow a convention.
+
+        The model stays the same distribution.
 
         Returns:
-            Matrices ``(dim, dim)``, by the names of the sites that change. Multiply rows of the
-            sites' values by them to obtain the values under the new parameters.
+            Matrices ``(dim, dim)``, by the names of the sites with new coordinates. A row vector
+            ``x`` of such a site becomes ``x @ matrix``.
         """
         return {}
 

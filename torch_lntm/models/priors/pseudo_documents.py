@@ -7,7 +7,7 @@ from torch import Tensor
 from torch_lntm.errors import ConfigError
 from torch_lntm.models.priors.prior import INFLATED_VARIANCE
 
-#: Default variance of the imaginary logits, except in fits by chains.
+#: Default variance of the imaginary logits. Fits by chains use ``INFLATED_VARIANCE``.
 DEFAULT_VARIANCE = 1.0
 
 
@@ -15,9 +15,9 @@ class PseudoDocuments:
     """Prior of a document prior's parameters, as imaginary documents of independent logits.
 
     There are ``pseudo_documents`` documents, and their logits have variance ``pseudo_variance``.
-    The variance defaults to 1, and to 10 in fits by chains. Posterior modes of logits vary about as
-    much as 1, draws ten times as much. For draws, a prior variance of 1 would blur the topics of
-    short documents (``docs/decisions.md``).
+    The variance defaults to 1, and to 10 in fits by chains. Posterior modes of logits have a
+    variance of about 1, and draws a variance of about 10. With draws, a prior variance of 1 would
+    blur the topics of short documents (``docs/decisions.md``).
 
     Attributes:
         pseudo_documents: Weight of the prior, in documents.
@@ -29,7 +29,7 @@ class PseudoDocuments:
     _has_default_variance: bool
 
     def _set_pseudo_documents(self, name: str, documents: float, variance: float | None) -> None:
-        """Set number and variance.
+        """Set the number of pseudo-documents and their variance.
 
         Args:
             name: Name of the parameters, for the error.
@@ -51,15 +51,15 @@ class PseudoDocuments:
     def _should_check(self, info: Tensor) -> bool:
         """Whether to check the success of a factorisation in the M-step.
 
-        Under a prior of some weight, the factorisation only fails for sums that are infinite, NaN
-        or absurdly large. Such sums make the parameters infinite or NaN too, and fits report these.
-        On a GPU the check is left out, because the host would wait for its result.
+        If the prior weighs enough, the factorisation only fails for sums that are infinite, NaN or
+        extremely large. The parameters then become infinite or NaN too, and fits report this. On a
+        GPU the check is therefore left out, because the host would wait for its result.
         """
         return self.pseudo_documents * self.pseudo_variance < 1.0 or not info.is_cuda
 
     def expect_draws(self) -> dict[str, float]:
         """See :meth:`DocumentPrior.expect_draws`. Chooses a ``pseudo_variance`` of 10."""
-        # An attribute set after construction is a choice of the caller too.
+        # A caller may also have set the attribute after construction. This value stays too.
         if not self._has_default_variance or self.pseudo_variance != DEFAULT_VARIANCE:
             return {}
         self.pseudo_variance = INFLATED_VARIANCE

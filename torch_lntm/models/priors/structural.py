@@ -43,7 +43,7 @@ class StructuralPrior(LogisticNormalPrior):
             each covariate. Defaults to 0.
         covariance: ``(latent_dim, latent_dim)`` prior covariance.
         penalty: Precision of the slopes' prior, relative to ``covariance``. By default, M-steps
-            estimate it by the evidence, starting from 1 (*MacKay 1992*).
+            estimate it by maximising the evidence, starting from 1 (*MacKay 1992*).
         pseudo_documents: As for :class:`LogisticNormalPrior`.
         pseudo_variance: As for :class:`LogisticNormalPrior`.
         dtype: Floating-point type.
@@ -93,7 +93,7 @@ class StructuralPrior(LogisticNormalPrior):
         if penalty is not None and not MIN_PENALTY <= penalty <= MAX_PENALTY:
             raise ConfigError(
                 f"penalty is {penalty}; expected a number from {MIN_PENALTY:g} to {MAX_PENALTY:g}, "
-                "or None to find it"
+                "or None to estimate it"
             )
         self.covariates = covariates
         self.learn_penalty = penalty is None
@@ -132,10 +132,10 @@ class StructuralPrior(LogisticNormalPrior):
 
         ``(1 + num_covariates, 1 + num_covariates)``. Entries (p, k) and (q, j) of Γ have the
         covariance ``coefficient_covariance()[p, q] * covariance[k, j]``. In standard symbols the
-        matrix is (XᵀX + R)⁻¹. The uncertainty of the documents' eta comes on top of it.
+        matrix is (XᵀX + R)⁻¹. It excludes the uncertainty of the documents' eta.
 
         Raises:
-            NotFittedError: There was no M-step yet.
+            NotFittedError: The prior has had no M-step yet.
         """
         units = self._to_units()
         return units @ torch.linalg.inv(self._row_precision()) @ units.mT
@@ -143,11 +143,14 @@ class StructuralPrior(LogisticNormalPrior):
     def _row_precision(self) -> Tensor:
         """UᵀU + R, precision of the coefficients of (1, u) given the documents' eta, float64."""
         if float(self.gram[0, 0]) == 0:
-            raise NotFittedError("the model has not been fitted; VariationalEM(model, guide).fit")
+            raise NotFittedError(
+                "the model has not been fitted; fit it, for example by "
+                "VariationalEM(model, guide).fit(corpus)"
+            )
         return self.gram + self._penalties().diag()
 
     def _penalties(self) -> Tensor:
-        """Penalties ``(1 + num_covariates,)``: 0 for the intercept, and those of the slopes."""
+        """Penalties ``(1 + num_covariates,)``: 0 for the intercept, ``penalty`` for the slopes."""
         slopes = self.penalty.expand(self.num_covariates)
         return torch.cat([slopes.new_zeros(1), slopes])
 
@@ -167,7 +170,7 @@ class StructuralPrior(LogisticNormalPrior):
         """See :meth:`DocumentPrior.encode`. Derives the array ``"prevalence"``.
 
         If the documents lack the columns, an existing array is kept. Documents without columns and
-        array get the mean of the training documents, with a warning.
+        array get the covariates' means in the training documents, with a warning.
         """
         return self.covariates.encode(corpus) if self.num_covariates else corpus
 
@@ -175,14 +178,14 @@ class StructuralPrior(LogisticNormalPrior):
         """Covariates of a batch in standard units ``(num_docs, num_covariates)``, float64.
 
         Raises:
-            ConfigError: The batch lacks covariates, or carries another number of them.
+            ConfigError: The batch lacks covariates, or has another number of covariates.
         """
         if self.num_covariates == 0:
             return self.means.new_zeros(batch.num_docs, 0)
         if PREVALENCE not in batch.covariates:
             raise ConfigError(
-                "the batch carries no covariates, which this model's prior mean depends on; make "
-                "it by model.encode(corpus).batch()"
+                "the batch has no covariates, and this model's prior mean depends on them; make "
+                "the batch by model.encode(corpus).batch()"
             )
         x = batch.covariates[PREVALENCE].double()
         if tuple(x.shape) != (batch.num_docs, self.num_covariates):
@@ -200,8 +203,9 @@ class StructuralPrior(LogisticNormalPrior):
         """See :meth:`NormalPrior.statistics`.
 
         Returns:
-            Its sums, and for the standardised covariates u: ``covariate_sum`` Σ_d u,
-            ``covariate_outer`` Σ_d uuᵀ and ``covariate_latent`` Σ_d u E etaᵀ.
+            The sums of a normal prior, and sums of the standardised covariates u:
+            ``covariate_sum`` Σ_d u, ``covariate_outer`` Σ_d uuᵀ and ``covariate_latent`` Σ_d u E
+            etaᵀ.
         """
         u, mean = self.standardised(batch), moments.mean.double()
         return super().statistics(moments, batch) | {
@@ -263,8 +267,8 @@ class StructuralPrior(LogisticNormalPrior):
     def _by_evidence(self, values: Tensor, rotated: Tensor) -> Tensor:
         """Penalty r at a stationary point of the evidence (*MacKay 1992, eq. 27*).
 
-        r = dim γ / tr(Σ⁻¹ΓᵀΓ), with γ = Σ_i λ_i/(λ_i + r) the number of determined coefficients of
-        each of dim outcomes, Γ the slopes and Σ the current covariance.
+        r = dim γ / tr(Σ⁻¹ΓᵀΓ). Here γ = Σ_i λ_i/(λ_i + r) is the effective number of coefficients
+        for each of the dim outcomes, Γ are the slopes, and Σ is the current covariance.
 
         Args:
             values: ``(num_covariates,)`` eigenvalues λ of UᵀU.
@@ -296,15 +300,15 @@ class StructuralPrior(LogisticNormalPrior):
     def averaged(self) -> LogisticNormalPrior:
         """Prior of documents with unknown covariates, averaged over the training documents.
 
-        It is normal. Its mean is the average of the training documents' prior means, and their
-        spread is added to the covariance.
+        The prior is normal. Its mean is the average of the training documents' prior means, and the
+        covariance of these means is added to the prior covariance.
 
         Returns:
             A plain prior that reads no covariates. ``model.with_parts(model.prior.averaged())``
             accepts any documents.
 
         Raises:
-            NotFittedError: There was no M-step yet.
+            NotFittedError: The prior has had no M-step yet.
         """
         self._row_precision()
         num_docs, total = self.gram[0, 0], self.gram[0, 1:]

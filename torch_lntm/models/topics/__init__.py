@@ -1,1 +1,1 @@
-"""Topics of a model, distributions over words, one file a kind."""
+"""Topics of a model (distributions over words), in one file for each kind."""

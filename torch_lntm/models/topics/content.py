@@ -27,17 +27,17 @@ class ContentTopics(DirichletTopics):
     φ_gkv ∝ exp(logits_kv + groups_gv + cells_gkv): topics shared by all groups, and sparse
     deviations from them (*Roberts, Stewart & Airoldi 2016; Eisenstein, Ahmed & Xing 2011*). The
     shared topics have the prior of :class:`DirichletTopics`, and every deviation has the prior
-    Laplace(0, 1/penalty). The documents determine the probabilities in the groups. The position of
-    the shared topic between the groups may stay undetermined.
+    Laplace(0, 1/penalty). The documents determine the probabilities in each group. They may leave
+    open how the probabilities split into shared topics and deviations.
 
     Args:
         num_topics: Number of topics K.
         num_words: Size of the vocabulary V.
-        column: The G groups.
-        penalty: Precision of the deviations' prior, in tokens. A deviation is 0 if the counts, and
-            their expectation for a deviation of 0, differ by at most ``penalty``.
+        column: The groups of documents.
+        penalty: Precision of the deviations' prior, in tokens. A deviation is 0 if the word's count
+            differs from its expectation without the deviation by at most ``penalty``.
         smoothing: As for :class:`DirichletTopics`, for the shared topics.
-        probs: ``(num_topics, num_words)`` as for :class:`DirichletTopics`, in all groups.
+        probs: As for :class:`DirichletTopics`; the same in all groups.
         keywords: As for :class:`DirichletTopics`, for the shared topics.
         dtype: Floating-point type.
         generator: As for :class:`DirichletTopics`.
@@ -132,7 +132,7 @@ class ContentTopics(DirichletTopics):
 
     @torch.no_grad()
     def m_step(self, word_counts: Tensor) -> None:
-        """Raise the log joint density given expected counts; many calls reach the maximum.
+        """Raise the log joint density given expected counts. Repeated calls reach the maximum.
 
         Args:
             word_counts: ``(num_topics, num_groups * num_words)`` expected tokens.
@@ -187,7 +187,7 @@ class ContentTopics(DirichletTopics):
         return self.probs, self.log_prior()
 
     def log_prior(self, normalisers: Tensor | None = None) -> Tensor:
-        """See :meth:`Topics.log_prior`. The deviations' prior is added."""
+        """See :meth:`Topics.log_prior`. The sum of the priors of shared topics and deviations."""
         sizes = [value.double().abs().sum() for value in (self.groups, self.cells)]
         return super().log_prior(normalisers) - self.penalty * (sizes[0] + sizes[1])
 

@@ -25,7 +25,7 @@ CONCENTRATION, LOWEST, HIGHEST = 0.1, 1e-3, 10.0
 class LogitTopics(Topics):
     """Topics parameterised by unnormalised log probabilities of their words.
 
-    The parameters are stored word by word, the order of the documents' accesses.
+    The parameters are stored word by word, because documents read them by words.
 
     Args:
         num_topics: Number of topics K.
@@ -89,7 +89,7 @@ class DirichletTopics(LogitTopics):
         DirichletTopics(10 topics, 500 words, smoothing=0.05)
     """
 
-    # M-steps are closed forms.
+    # M-steps have a closed form.
     updates: ClassVar[tuple[TopicUpdate, ...]] = ("exact",)
 
     def __init__(
@@ -164,8 +164,9 @@ class DirichletTopics(LogitTopics):
     def updated_often(self) -> Iterator[None]:
         """See :meth:`Topics.updated_often`. M-steps set the probabilities only.
 
-        The parameters are their logarithms, and follow at the end of the context. A logarithm and a
-        softmax in every update would cost more than all the rest of a small batch.
+        The parameters are the logarithms of the probabilities, and are set at the end of the
+        context. A logarithm and a softmax in every update would take longer than all other work
+        for a small batch.
         """
         before = self._cached = self.probs.detach()
         self._deferred = True
@@ -182,9 +183,11 @@ class DirichletTopics(LogitTopics):
     def m_step(self, word_counts: Tensor) -> None:
         """Set the topics to the maximiser given expected counts (*Khan & Bouchard 2009, eq. 41*).
 
+        If the smoothing is 0, a topic without tokens stays the same, and a word without tokens gets
+        a tiny probability instead of 0.
+
         Args:
-            word_counts: ``(num_topics, num_words)`` expected tokens. If the smoothing is 0, a topic
-                without tokens keeps its words. A word without tokens keeps the floor.
+            word_counts: ``(num_topics, num_words)`` expected tokens.
         """
         counts = word_counts.mT.to(self.logits.dtype).contiguous()
         total = word_counts.sum(1) + self.num_words * self.smoothing
@@ -195,7 +198,7 @@ class DirichletTopics(LogitTopics):
         probs.div_(total.to(counts.dtype))
         probs.clamp_min_(probability_floor(probs.dtype))
         new, old = (probs, self.probs.mT) if self._deferred else (probs.log_(), self.logits)
-        if self.smoothing == 0:  # smoothing fills every topic, and `where` doubles the time
+        if self.smoothing == 0:  # smoothing gives every topic mass, and `where` doubles the time
             new = torch.where(total > 0, new, old)
         if self._deferred:
             self._cached = new.mT
@@ -210,9 +213,9 @@ class DirichletTopics(LogitTopics):
     def draw_(self, word_counts: Tensor, rng: np.random.Generator) -> None:
         """See :meth:`Topics.draw_`.
 
-        The prior of the draw is Dirichlet(β), with the pseudo-tokens of keywords added to β. β
-        maximises the likelihood of the tokens' topics, and every draw improves it (*Minka 2000*).
-        The prior of a fit, Dirichlet(1 + smoothing), suits modes; in draws it would pull topics
+        The prior of the draw is Dirichlet(β), with the pseudo-tokens of keywords added to β. Every
+        draw first moves β a step towards its maximum likelihood given the tokens (*Minka 2000*).
+        The prior of a fit, Dirichlet(1 + smoothing), suits modes. In draws it would pull topics
         towards uniform.
         """
         concentration = self._draw_concentration
@@ -234,7 +237,7 @@ class DirichletTopics(LogitTopics):
 def near_uniform(num_topics: int, num_words: int, generator: torch.Generator | None) -> Tensor:
     """Random word probabilities ``(num_topics, num_words)`` near uniform.
 
-    Words differ by 10 %, enough to distinguish topics.
+    Probabilities vary by about 10 %, enough to tell the topics apart.
     """
     noise = torch.randn(num_words, num_topics, generator=generator, dtype=torch.float64)
     return torch.softmax(0.1 * noise, 0).mT
@@ -249,10 +252,10 @@ def to_logits(probs: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def softmax_of_words(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Word probabilities of sum 1 within rounding, and log normalisers of the topics in float64.
+    """Word probabilities that sum to 1 within rounding, and float64 log normalisers of the topics.
 
     PyTorch's softmax in float32 adds the words one after another. Over 500,000 words its sums are
-    off by up to 1 %. ``sum`` adds in pairs, to the precision of the dtype.
+    off by up to 1 %. ``sum`` adds in pairs, and is exact to the precision of the dtype.
 
     Args:
         logits: ``(num_words, num_topics)``.
@@ -280,7 +283,7 @@ def _largest(logits: Tensor) -> Tensor:
 def improved_concentration(
     concentration: float, counts: Tensor, pseudo: Tensor | None = None
 ) -> float:
-    """The symmetric part of a Dirichlet's concentration, at a higher likelihood.
+    """Symmetric part β of a Dirichlet's concentration after one step of maximisation.
 
     *Minka 2000, eq. 55*. With pseudo-tokens s, a second bound is needed, at the current β₀: log(β +
     s) ≥ β₀/(β₀ + s) log β + constant. The update keeps its form.

@@ -22,9 +22,9 @@ STEPS, TOLERANCE = 100, 1e-13
 class NormalTopics(LogitTopics):
     """Word probabilities softmax(b_k) of each topic, with b_k ~ Normal(0, scale² I).
 
-    The prior of the *ZhuSuan LNTM tutorial*, with the scale for its δ. A larger scale gives sparser
-    topics. It is a density of the logits. The softmax ignores a common shift of the logits, and the
-    prior determines it: at any maximum the logits of a topic sum to 0.
+    The prior of the *ZhuSuan LNTM tutorial*, which calls the scale δ. A larger scale gives sparser
+    topics. The prior is a density of the logits. The softmax ignores a common shift of the logits,
+    but the prior determines the shift: at any maximum the logits of a topic sum to 0.
 
     Args:
         num_topics: Number of topics K.
@@ -45,7 +45,7 @@ class NormalTopics(LogitTopics):
         NormalTopics(10 topics, 500 words, scale=5.0)
     """
 
-    # The exact maximiser of a mini-batch would cost more than the chains of its documents.
+    # The exact maximiser for a mini-batch would take longer than the chains of its documents.
     updates: ClassVar[tuple[TopicUpdate, ...]] = ("gradient", "exact")
 
     def __init__(
@@ -90,9 +90,9 @@ class NormalTopics(LogitTopics):
         self.logits.sub_(self.logits.mean(0))
 
     def start_(self, word_counts: Tensor) -> None:
-        """See :meth:`Topics.start_`. Pseudo-counts replace the exact maximiser.
+        """See :meth:`Topics.start_`. The probabilities are the counts plus pseudo-counts.
 
-        The maximiser takes many times longer, and starts gain nothing from it.
+        The exact maximiser takes many times longer, and does not improve starts.
         """
         self.set_(word_counts + self.start_smoothing)
 
@@ -109,9 +109,9 @@ class NormalTopics(LogitTopics):
         """Set each topic to the maximiser of Σ_v n_v log softmax(b)_v − |b|²/2δ².
 
         With N = Σ n_v, the Wright omega function ω and s = lse(b), the gradient is 0 for x_v = δ²N
-        φ_v = ω(δ²n_v + log(δ²N) − s) and Σ_v b_v = Σ_v (δ²n_v − x_v) = 0. A single unknown per
-        topic remains, s. Its equation is convex and decreasing, so Newton's steps converge,
-        monotonically after the first.
+        φ_v = ω(δ²n_v + log(δ²N) − s) and Σ_v b_v = Σ_v (δ²n_v − x_v) = 0. The only unknown of a
+        topic is then s. The left-hand side of its equation is convex and decreasing in s, so
+        Newton's method converges, monotonically after the first step.
 
         Args:
             word_counts: ``(num_topics, num_words)`` expected tokens. A topic without tokens becomes
@@ -124,14 +124,14 @@ class NormalTopics(LogitTopics):
         level = self.logits.double()[:, has_tokens].logsumexp(0)
         for count in range(STEPS):
             x = wright_omega(centre - level)
-            # Two equal expressions. Each loses precision where the other is exact.
+            # The two expressions are equal. Each loses precision where the other is exact.
             logits = torch.where(x > 1.0, x.log() - total.log() + level, pull - x)
             step = -logits.sum(0) / (x / (1.0 + x)).sum(0)
-            # Later steps down are rounding errors.
+            # After the first step, only rounding errors decrease s.
             if count and bool((step <= TOLERANCE * level.abs()).all()):
                 break
-            # The logits sum to 0, so s is at least log V. The bound limits steps from the right of
-            # the root, where the slope may round to 0.
+            # The logits sum to 0, so s is at least log V. This bound matters for a first step from
+            # the right of the root, where the slope may round to 0 and the step be huge.
             level = (level + step).clamp_min(math.log(self.num_words))
         self.logits.zero_()
         self.logits[:, has_tokens] = (logits - logits.mean(0)).to(self.logits.dtype)

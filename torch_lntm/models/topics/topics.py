@@ -19,11 +19,11 @@ from torch_lntm.kernels import probability_floor
 from torch_lntm.models.groups import CONTENT, Groups, Level
 from torch_lntm.models.topics.keywords import Keywords
 
-#: Updates of topics in Monte-Carlo EM: M-steps, or Adam along gradients.
+#: Updates of topics in Monte-Carlo EM: ``"exact"`` M-steps, or ``"gradient"`` steps of Adam.
 TopicUpdate = Literal["exact", "gradient"]
 #: Pseudo-counts of every word in every topic, in starts.
 START_PSEUDO_COUNTS = 0.05
-#: Tokens per topic that :meth:`Topics.set_` multiplies word probabilities by.
+#: Tokens per topic by which :meth:`Topics.set_` multiplies word probabilities.
 TOKENS_OF_PROBABILITIES = 1e6
 #: Bounds on the iterations of the default M-step, alone and within :meth:`Topics.updated_often`,
 #: and its tolerance: the gradient per token.
@@ -51,10 +51,10 @@ class Topics(nn.Module):
 
     ``docs/own_topics.md`` continues the example, and :func:`torch_lntm.testing.check_topics` checks
     a subclass. A subclass may override :meth:`m_step`, :meth:`start_`, :meth:`gradient_`,
-    :meth:`log_prior` and :meth:`updated_often` by faster or more exact methods. It may define
+    :meth:`log_prior` and :meth:`updated_often` with faster or more exact methods. It may define
     :meth:`draw_` for joint chains.
 
-    Topics that differ between groups of documents take ``groups``. Column g · num_words + v of
+    Pass ``groups`` for topics that differ between groups of documents. Column g · num_words + v of
     :attr:`probs` then holds word v in group g, and :meth:`assign_groups` moves the words of a batch
     to these columns. Algorithms treat the columns as words of a larger vocabulary.
 
@@ -98,7 +98,7 @@ class Topics(nn.Module):
         """Word probabilities ``(num_topics, num_groups * num_words)`` from values of the sites.
 
         Args:
-            **latents: A value for each of :meth:`sites`. The result is differentiable in them.
+            **latents: Values of the sites, by name. The result is differentiable in them.
         """
         raise self._undefined("compute_probs")
 
@@ -166,7 +166,7 @@ class Topics(nn.Module):
 
     @contextmanager
     def cached(self) -> Iterator[None]:
-        """A context with ``probs`` computed once. The parameters must stay unchanged in it."""
+        """A context that computes ``probs`` only once. Its code must not change the parameters."""
         if self._cached is not None:
             yield
             return
@@ -181,7 +181,7 @@ class Topics(nn.Module):
         """The most probable words of each topic, in decreasing order of probability.
 
         Args:
-            num_words: Number of words, at most the vocabulary.
+            num_words: Number of words per topic. A number above V counts as V.
 
         Returns:
             Positions in the vocabulary and probabilities, both ``(num_topics, min(num_words,
@@ -219,11 +219,17 @@ class Topics(nn.Module):
         return 1 if self.column is None else len(self.column.levels)
 
     def encode(self, corpus: Corpus) -> Corpus:
-        """The corpus with the array ``"content"`` of its documents' groups, if there are any."""
+        """The corpus with the array ``"content"`` of its documents' groups, if topics have groups.
+
+        Args:
+            corpus: The documents.
+        """
         return corpus if self.column is None else self.column.encode(corpus)
 
     def assign_groups(self, batch: DocumentBatch) -> DocumentBatch:
-        """The batch with its words in the columns of its documents' groups; idempotent.
+        """The batch with its words in the columns of its documents' groups.
+
+        A batch that has its words there already is returned unchanged.
 
         Raises:
             ConfigError: The batch lacks the groups of its documents.
@@ -232,13 +238,13 @@ class Topics(nn.Module):
             return batch
         if CONTENT not in batch.covariates:
             raise ConfigError(
-                "the batch does not say which groups its documents are of, which this model's "
-                "topics depend on; make it by model.encode(corpus).batch()"
+                "the batch lacks the groups of its documents, and this model's topics depend on "
+                "them; make the batch by model.encode(corpus).batch()"
             )
         return batch.in_blocks(CONTENT, self.num_groups)
 
     def by_group(self, batch: DocumentBatch, probs: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Documents and topics of each group.
+        """Rows of the documents and topics of each group.
 
         Args:
             batch: The documents, before or after :meth:`assign_groups`.
@@ -258,9 +264,9 @@ class Topics(nn.Module):
 
     @property
     def differing_words(self) -> Tensor:
-        """``(num_topics, num_words)`` bool: words with different probabilities in the groups.
+        """``(num_topics, num_words)`` bool: whether a word's probability differs between groups.
 
-        Defaults to all words. Subclasses exclude words that differ only by normalisation.
+        Defaults to True for all words. Subclasses exclude words that differ only by normalisation.
         """
         return torch.full((self.num_topics, self.num_words), self.num_groups > 1)
 
@@ -275,8 +281,8 @@ class Topics(nn.Module):
         """
         if self.column is None:
             raise ConfigError(
-                "these topics are the same for all documents; expected topics of groups, such as "
-                "those of models.stm(num_topics, corpus, content='party')"
+                "these topics are the same for all documents; expected topics with groups, such as "
+                "the topics of models.stm(num_topics, corpus, content='party')"
             )
         probs = self.double_probs.unflatten(1, (self.num_groups, self.num_words))
         probs = probs.mean(1) if level is None else probs[:, self.column.position(level)]
@@ -394,9 +400,10 @@ class Topics(nn.Module):
 
     @contextmanager
     def updated_often(self) -> Iterator[None]:
-        """A context for many M-steps in a row. Each may do part of the work.
+        """A context for many M-steps in a row, where each may do only part of the work.
 
-        The default M-step runs a few iterations in it. Each of them raises the density.
+        In this context the default M-step runs at most 5 iterations. Each iteration raises the
+        objective.
         """
         self._max_iterations = OFTEN_ITERATIONS
         try:
@@ -405,7 +412,7 @@ class Topics(nn.Module):
             self._max_iterations = MAX_ITERATIONS
 
     def draw_(self, word_counts: Tensor, rng: np.random.Generator) -> None:
-        """Draw the topics given their tokens, as a step of a joint chain.
+        """Set the topics to a draw from their posterior given their tokens, for joint chains.
 
         Args:
             word_counts: ``(num_topics, num_words)`` float64 tokens, on the CPU.
@@ -414,7 +421,9 @@ class Topics(nn.Module):
         Raises:
             ConfigError: The subclass does not define the draw.
         """
-        raise ConfigError(f"{type(self).__name__} has no method draw_, by which topics are drawn")
+        raise ConfigError(
+            f"{type(self).__name__} has no method draw_, which a joint chain needs to draw topics"
+        )
 
     def extra_repr(self) -> str:
         """Sizes and groups, for ``repr``."""
@@ -439,7 +448,7 @@ class _LogJoint(nn.Module):
 
 
 class FixedTopics(Topics):
-    """Topics with fixed word probabilities: they have no parameters, and fits leave them unchanged.
+    """Topics with fixed word probabilities. They have no parameters, and fits leave them unchanged.
 
     Args:
         probs: ``(num_topics, num_words)`` word probabilities. Rows are normalised.
@@ -468,5 +477,5 @@ class FixedTopics(Topics):
 
     @property
     def num_free_parameters(self) -> int:
-        """See :attr:`Topics.num_free_parameters`. Counted as for fitted topics."""
+        """See :attr:`Topics.num_free_parameters`. The number is the same as for fitted topics."""
         return self.num_topics * (self.num_words - 1)

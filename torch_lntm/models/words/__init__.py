@@ -1,1 +1,1 @@
-"""Likelihoods of a document's words given the mixture of its topics, one file a kind."""
+"""Likelihoods of a document's words given its mixture of topics, in one file each."""

@@ -6,15 +6,17 @@ probability of its N tokens in a given order,
 
     Γ(a) / Γ(a + N) Π_v Γ(c_v + x_v) / Γ(x_v)        x_v = a s_v,
 
-over the stored counts c alone. As a grows, the words become independent draws from s_d.
+where the product only runs over words with a stored count c_v. As a grows, the words become
+independent draws from s_d.
 
-The first token of a word always comes from the topics. A later token often repeats it. The number
-of tokens from the topics has the expectation
+The first token of a word always comes from the topics. A later token of the word often repeats an
+earlier token. The number of tokens from the topics has the expectation
 
     t_v = x_v (ψ(c_v + x_v) − ψ(x_v))    between 1 and c_v, and 1 for c_v = 1.
 
-It is the derivative of the log probability in log s_v. Around any x, the terms of t independent
-draws bound the terms from below (*Minka 2000, Estimating a Dirichlet distribution, appendix*),
+The expectation is the derivative of the log probability in log s_v. For any x, the terms of t
+independent draws bound the terms from below, with equality at y = x (*Minka 2000, Estimating a
+Dirichlet distribution, appendix*),
 
     log Γ(c + y) / Γ(y)  ≥  log Γ(c + x) / Γ(x) + t (log y − log x).
 """
@@ -32,9 +34,9 @@ from torch_lntm.errors import ConfigError
 from torch_lntm.kernels.likelihood import INDEPENDENT, Cells, CountLikelihood
 from torch_lntm.models.words.words import Words
 
-#: Bounds of a fitted concentration. At the upper bound, words are independent draws.
+#: Bounds of a fitted concentration. At the upper bound, words are almost independent draws.
 LOWEST, HIGHEST = 1e-3, 1e7
-#: Largest change of log a in an M-step, and curvature, in tokens, treated as 0.
+#: Largest change of log a in an M-step, and the curvature, in tokens, that counts as 0.
 MAX_STEP, NEGLIGIBLE = 1.0, 1e-6
 
 
@@ -45,8 +47,8 @@ class DirichletMultinomial(Words):
     and otherwise repeats one of the N tokens. Topics then depend less on single documents.
 
     Args:
-        concentration: Initial value of a. In a document of length a, the document's own words weigh
-            as much as its topics.
+        concentration: Initial value of a, in tokens. After a tokens of a document, these tokens
+            weigh as much as the topics in the prediction of the next token.
         dtype: Floating-point type of the parameter.
 
     Attributes:
@@ -122,9 +124,9 @@ class DirichletMultinomial(Words):
     ) -> dict[str, Tensor]:
         """See :meth:`Words.statistics`: ``log_concentration`` ``(2,)`` float64.
 
-        The entries are −h and g − h log a, for the log likelihood's derivatives g and h in log a.
-        Sums of both determine the maximum even if the batches were visited at different a. Sums of
-        g alone would not.
+        The entries are −h and g − h log a, for the first and second derivatives g and h of the log
+        likelihood in log a. Their sums determine the maximum even if the batches were visited at
+        different values of a, unlike the sums of g alone.
         """
         a, lengths = self.concentration, batch.lengths.double()
         entries, counts = batch.repeated
@@ -146,10 +148,10 @@ class DirichletMultinomial(Words):
 
     @torch.no_grad()
     def m_step(self, *, log_concentration: Tensor) -> None:  # type: ignore[override]
-        """Step in log a toward the maximum of the log likelihood, by sums over all batches.
+        """Step in log a towards the maximum of the log likelihood, by sums over all batches.
 
-        It is a Newton step if the log likelihood is concave, as it is near the maximum. Otherwise
-        the size of the step is bounded, and the log likelihood may decrease slightly.
+        Near the maximum the log likelihood is concave, and the step is a Newton step of at most 1.
+        Where it is convex, the step has size 1, and the log likelihood may decrease slightly.
         """
         bend, line = log_concentration
         present = self.log_concentration.double()

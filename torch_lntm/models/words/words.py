@@ -17,8 +17,8 @@ class Words(nn.Module, CountLikelihood):
     Given theta, the topics give word v the probability s_v = Σ_k theta_k φ_kv. A subclass defines
     the probability of the counts from s, by :meth:`log_terms` and :meth:`tokens`. These two methods
     suffice for ``SVI``, NUTS, chains, every guide, annealed importance sampling and completion.
-    Fits of parameters also need :meth:`statistics` and :meth:`m_step`. ``docs/own_words.md`` adds a
-    likelihood, and :func:`torch_lntm.testing.check_words` checks it.
+    EM of parameters also needs :meth:`statistics` and :meth:`m_step`. ``docs/own_words.md`` writes
+    a likelihood of its own, and :func:`torch_lntm.testing.check_words` checks it.
 
     Optional methods of a subclass:
 
@@ -33,10 +33,10 @@ class Words(nn.Module, CountLikelihood):
 
     @property
     def cache_weight(self) -> float | None:
-        """Weight a of the topics, in tokens, beside the N observed tokens of a document.
+        """Weight a of the topics, in tokens, against the N observed tokens of a document.
 
-        The next token is word v with probability (c_v + a s_v) / (N + a). Defaults to ``None``: the
-        next token depends on theta only.
+        The next token is word v with probability (c_v + a s_v) / (N + a), where c_v is the number
+        of observed tokens of the word. Defaults to ``None``: the next token depends on theta only.
         """
         return None
 
@@ -56,12 +56,12 @@ class Words(nn.Module, CountLikelihood):
         return {}
 
     def m_step(self, **sums: Tensor) -> None:
-        """Set the parameters by the sums of :meth:`statistics`. Does nothing by default."""
+        """Update the parameters from the sums of :meth:`statistics`. Does nothing by default."""
 
     def draw_tokens(
         self, probability: Tensor, batch: DocumentBatch, rng: np.random.Generator
     ) -> Tensor:
-        """Draw the number of tokens in each stored count that came from the topics, given theta.
+        """Draw how many tokens of each stored count came from the topics, given theta.
 
         Args:
             probability: ``(nnz,)`` s at the stored counts, float64.
@@ -69,12 +69,12 @@ class Words(nn.Module, CountLikelihood):
             rng: Random number generator.
 
         Returns:
-            ``(nnz,)`` int64, at most the counts.
+            ``(nnz,)`` int64 numbers of tokens, at most the counts.
 
         Raises:
             ConfigError: The subclass does not define the draw.
         """
-        raise _lacks(self, "draw_tokens", "a joint chain draws the tokens of topics")
+        raise _lacks(self, "draw_tokens", "a joint chain")
 
     def overdispersion(self, lengths: Tensor) -> Tensor:
         """Variances of counts, divided by the variances of independent draws with equal means.
@@ -88,11 +88,11 @@ class Words(nn.Module, CountLikelihood):
         Raises:
             ConfigError: The subclass does not define the ratio.
         """
-        raise _lacks(self, "overdispersion", "residuals are scaled")
+        raise _lacks(self, "overdispersion", "the dispersion of residuals")
 
 
 def _lacks(words: Words, method: str, purpose: str) -> ConfigError:
     return ConfigError(
-        f"{type(words).__name__} has no method {method}, by which {purpose}; define it, or take "
+        f"{type(words).__name__} has no method {method}, which {purpose} needs; define it, or use "
         "Multinomial or DirichletMultinomial words"
     )
