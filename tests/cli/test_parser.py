@@ -138,7 +138,7 @@ def test_the_recommended_configurations_are_valid(name, kind):
 
 def test_every_option_has_help_and_a_single_heading():
     for command in COMMANDS.values():
-        grouped = [name for names in command.groups.values() for name in names]
+        grouped = [name for names in command.headings.values() for name in names]
         assert len(grouped) == len(set(grouped))
         names = {field.name for field in fields(command)}
         assert set(grouped) <= names

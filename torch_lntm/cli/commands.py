@@ -24,6 +24,7 @@ from torch_lntm.cli.documents import (
     with_stop_words,
 )
 from torch_lntm.cli.fit import Fit
+from torch_lntm.cli.mappings import groups_option
 from torch_lntm.cli.names import Names
 from torch_lntm.cli.report import Report
 from torch_lntm.cli.studying import Effects, Select
@@ -55,6 +56,8 @@ class Topics(Command):
             positive and of the most negative correlations.
         by_group: Print the differences of words between groups. Needs a model fitted with
             --content.
+        groups: Print groups of topics, such as "economy=3,7; war=1", or a file that ends in .json
+            or .yaml with topics by group: their shares, and the words of the merged topics.
         format: Output format.
     """
 
@@ -64,6 +67,7 @@ class Topics(Command):
     num_words: int = 10
     num_correlated: int = 2
     by_group: bool = False
+    groups: dict | str | None = None  # type: ignore[type-arg]
     format: Literal["text", "json", "csv"] = "text"
 
     def run(self) -> int:
@@ -72,6 +76,14 @@ class Topics(Command):
         if self.by_group:
             words = lntm.reports.group_words(run.model, num_words=self.num_words)
             print(lntm.reports.format_group_words(words, self.format))
+            return 0
+        groups = groups_option(self.groups)
+        if groups is not None:
+            shares = run.metadata.get("topic_shares")
+            summaries = lntm.reports.summarise_groups(
+                run.model, groups, shares, num_words=self.num_words
+            )
+            print(lntm.reports.format_groups(summaries, self.format))
             return 0
         table = run.topic_table(num_words=self.num_words, num_correlated=self.num_correlated)
         print(lntm.reports.format_topics(table, self.format))
@@ -121,6 +133,9 @@ class Transform(OnDocuments):
             topic_names, converged, lengths, sources (posterior means, for iftm only) and
             metadata.NAME for each column of the documents. Columns of long texts are omitted from
             .npz.
+        groups: Groups of topics, such as "economy=3,7; war=1", or a file that ends in .json or
+            .yaml with topics by group. A group's column is the sum over its topics. In .npz they
+            are the arrays groups and group_names.
         estimate: Estimate of the proportions. mode: posterior mode on the softmax scale. mean:
             posterior mean of theta.
         num_samples: Number of draws per document for the mean.
@@ -132,6 +147,7 @@ class Transform(OnDocuments):
 
     run_folder: str | None = None
     out: str | None = None
+    groups: dict | str | None = None  # type: ignore[type-arg]
     estimate: Literal["mode", "mean"] = "mode"
     num_samples: int = 200
     overwrite: bool = False
@@ -152,6 +168,7 @@ class Transform(OnDocuments):
             self.estimate,
             num_samples=self.num_samples,
             seed=self.seed,
+            groups=groups_option(self.groups),
             progress=self.shows_progress,
         )
         if self.out == "-":
@@ -180,6 +197,9 @@ def _as_arrays(topics: DocumentTopics) -> dict[str, Any]:
         "lengths": topics.lengths,
         "topic_names": np.array(topics.topic_names),
     }
+    if topics.groups is not None:
+        arrays["groups"] = topics.group_theta.numpy()
+        arrays["group_names"] = np.array(topics.groups.names)
     if topics.sources is not None:
         arrays["sources"] = topics.sources.mean.numpy()
     for name, values in topics.metadata.items():
@@ -201,6 +221,9 @@ def _as_csv(topics: DocumentTopics) -> str:
 
     columns = _heads(topics.topic_names)
     table = topics.theta.numpy()
+    if topics.groups is not None:
+        columns += _heads(topics.groups.names, columns)
+        table = np.hstack([table, topics.group_theta.numpy()])
     if topics.sources is not None:
         sources = topics.sources.mean.numpy()
         columns += [f"source_{k}" for k in range(sources.shape[1])]
@@ -218,13 +241,18 @@ def _as_csv(topics: DocumentTopics) -> str:
     return text.getvalue()
 
 
-def _heads(names: Sequence[str]) -> list[str]:
-    """Heads of the topics' columns: names, and ``topic_3`` for a topic without a name."""
+def _heads(names: Sequence[str], taken: Collection[str] = ()) -> list[str]:
+    """Heads of the columns of topics, or of groups of topics.
+
+    A head is the name. It is ``topic_3`` for a topic without a name, and ``group_NAME`` for a group
+    with the head of a topic.
+    """
     heads: list[str] = []
     for k, name in enumerate(names):
         # A name must not repeat the head of another column.
-        is_free = is_named(names, k) and not _RESERVED.fullmatch(name)
-        heads.append(name if is_free else f"topic_{name}")
+        is_free = (taken or is_named(names, k)) and not _RESERVED.fullmatch(name)
+        head = name if is_free else f"topic_{name}"
+        heads.append(f"group_{name}" if head in taken else head)
     return heads
 
 
@@ -376,8 +404,8 @@ class Convert(ChoosesWords, ReadsDocuments):
     """
 
     positionals = ("corpus", "folder")
-    groups: ClassVar[dict[str, tuple[str, ...]]] = {
-        **ReadsDocuments.groups,
+    headings: ClassVar[dict[str, tuple[str, ...]]] = {
+        **ReadsDocuments.headings,
         "words of texts": WORD_OPTIONS,
     }
 

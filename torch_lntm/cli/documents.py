@@ -46,7 +46,7 @@ class Command:
     * ``positionals``: Fields for arguments without a flag.
     * ``optional``: Positional arguments with a default.
     * ``required``: Flags without a default.
-    * ``groups``: Flags under each heading of the help.
+    * ``headings``: Flags under each heading of the help.
     * ``line_only``: Options refused in configuration files.
     * ``shared``: Whether several processes can share the work.
 
@@ -60,7 +60,7 @@ class Command:
     optional: ClassVar[tuple[str, ...]] = ()
     required: ClassVar[tuple[str, ...]] = ()
     line_only: ClassVar[tuple[str, ...]] = ("plugin",)
-    groups: ClassVar[dict[str, tuple[str, ...]]] = {}
+    headings: ClassVar[dict[str, tuple[str, ...]]] = {}
     shared: ClassVar[bool] = False
 
     plugin: str | None = None
@@ -133,7 +133,7 @@ class ReadsDocuments(Command):
         encoding: Encoding of text files. Defaults to "utf-8".
     """
 
-    groups: ClassVar[dict[str, tuple[str, ...]]] = {"reading documents": READING_OPTIONS}
+    headings: ClassVar[dict[str, tuple[str, ...]]] = {"reading documents": READING_OPTIONS}
 
     corpus: str | None = None
     format: str | None = None
@@ -244,8 +244,8 @@ class OnDocuments(ReadsDocuments):
         progress: Show progress bars if standard error is a terminal.
     """
 
-    groups: ClassVar[dict[str, tuple[str, ...]]] = {
-        **ReadsDocuments.groups,
+    headings: ClassVar[dict[str, tuple[str, ...]]] = {
+        **ReadsDocuments.headings,
         "computation": ("device", "threads", "seed", "progress"),
     }
 

@@ -163,9 +163,9 @@ class Fit(ChoosesWords, OnDocuments):
 
     positionals = ("corpus",)
     shared = True
-    groups: ClassVar[dict[str, tuple[str, ...]]] = {
+    headings: ClassVar[dict[str, tuple[str, ...]]] = {
         "output": ("out", "overwrite", "num_words", "checkpoint_seconds", "keep_chains"),
-        "reading documents": OnDocuments.groups["reading documents"],
+        "reading documents": OnDocuments.headings["reading documents"],
         "words of texts": WORD_OPTIONS,
         "model": ("model", *_ANY_MODEL, "model_options"),
         **_OF_MODELS,
@@ -173,7 +173,7 @@ class Fit(ChoosesWords, OnDocuments):
         "variational EM (all posteriors except hmc)": _VARIATIONAL_OPTIONS,
         "posteriors vb and ep": _GUIDE_OPTIONS,
         "Monte-Carlo EM (posterior hmc)": _SAMPLER_OPTIONS,
-        "computation": OnDocuments.groups["computation"],
+        "computation": OnDocuments.headings["computation"],
     }
 
     out: str | None = None

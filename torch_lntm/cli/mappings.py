@@ -59,6 +59,24 @@ def mapping_option(option: str, value: str | dict[Any, Any]) -> dict[str, Any]:
     return mapping
 
 
+def groups_option(value: str | dict[Any, Any] | None) -> dict[str, list[int | str]] | None:
+    """Groups of topics that an option gives, as numbers and names of topics by group.
+
+    Args:
+        value: As for :func:`mapping_option`.
+
+    Raises:
+        ConfigError: As for :func:`mapping_option`.
+    """
+    if value is None:
+        return None
+    groups = mapping_option("groups", value)
+    return {
+        name: [part.strip() for part in topics.split(",")] if isinstance(topics, str) else topics
+        for name, topics in groups.items()
+    }
+
+
 def read_mapping(path: Path, key: str = "option", value: str = "value") -> dict[Any, Any]:
     """Read a YAML or JSON file of unknown origin.
 

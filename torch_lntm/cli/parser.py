@@ -264,9 +264,9 @@ def _command_parser(prog: str, command: type[Command]) -> Parser:
     parser.add_argument("--config", type=Path, help="YAML or JSON file of options by name.")
     hints = typing.get_type_hints(command)
     options = {field.name: field for field in fields(command)}
-    grouped = {name for names in command.groups.values() for name in names}
+    grouped = {name for names in command.headings.values() for name in names}
     ungrouped = tuple(name for name in options if name not in {*command.positionals, *grouped})
-    for title, names in {"": ungrouped, **command.groups}.items():
+    for title, names in {"": ungrouped, **command.headings}.items():
         group = parser.add_argument_group(title) if title else parser
         for name in names:
             add_option(group, name, hints[name], options[name].default, help_of[name])

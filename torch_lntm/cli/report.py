@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch_lntm as lntm
 from torch_lntm.cli.documents import DrawsPosteriors, refuse_existing, say
+from torch_lntm.cli.mappings import groups_option
 
 
 @dataclass(kw_only=True)
@@ -23,6 +24,8 @@ class Report(DrawsPosteriors):
         by: Columns of the documents for the topics' prevalence, separated by commas. Defaults to
             the first six columns that divide the documents into groups. An empty text shows no
             column.
+        groups: Groups of topics to show, such as "economy=3,7; war=1", or a file that ends in .json
+            or .yaml with topics by group. With --effects, the effects are those of the groups.
         effects: Formula of effects to show, such as "~ party". By default the page shows no
             effects.
         title: Title of the page.
@@ -37,6 +40,7 @@ class Report(DrawsPosteriors):
     run_folder: str | None = None
     out: str | None = None
     by: str | None = None
+    groups: dict | str | None = None  # type: ignore[type-arg]
     effects: str | None = None
     title: str | None = None
     num_words: int = 12
@@ -51,13 +55,14 @@ class Report(DrawsPosteriors):
         run, _, corpus = self.load(str(self.run_folder))
         corpus = run.model.encode(corpus)
         draws = self.posterior_of(run, corpus)
-        effects = None
+        effects, groups = None, groups_option(self.groups)
         if self.effects is not None:
             effects = lntm.effects.estimate(
                 run.model,
                 draws,
                 corpus,
                 self.effects,
+                groups=groups,
                 num_draws=self.num_draws,
                 seed=self.seed,
                 progress=self.shows_progress,
@@ -69,6 +74,7 @@ class Report(DrawsPosteriors):
             overwrite=self.overwrite,
             draws=draws,
             by=None if self.by is None else [c.strip() for c in self.by.split(",") if c.strip()],
+            groups=groups,
             texts=self.texts(),
             effects=effects,
             title=self.title,

@@ -19,7 +19,7 @@ from torch_lntm.cli.documents import (
     structural_options,
 )
 from torch_lntm.cli.fit import INTERRUPTED
-from torch_lntm.cli.mappings import read_keywords
+from torch_lntm.cli.mappings import groups_option, read_keywords
 from torch_lntm.errors import ConfigError
 
 
@@ -33,7 +33,10 @@ class Effects(DrawsPosteriors):
         run_folder: The run's folder.
         formula: Formula of the columns, such as "~ party * bs(date, df=6)". Defaults to the
             formula of the model's prevalence.
-        topics: Topics to regress, by number or name, separated by commas. Defaults to all topics.
+        topics: Topics to regress, by number or name, separated by commas. Defaults to all topics,
+            and to no topic with --groups.
+        groups: Groups of topics to regress, such as "economy=3,7; war=1", or a file that ends in
+            .json or .yaml with topics by group.
         standard_errors: Standard errors of the regression: classical, or robust to unequal
             variances (HC0 to HC3).
         clusters: Column of groups of dependent documents.
@@ -58,6 +61,7 @@ class Effects(DrawsPosteriors):
     run_folder: str | None = None
     formula: str | None = None
     topics: str | None = None
+    groups: dict | str | None = None  # type: ignore[type-arg]
     standard_errors: Literal["classical", "HC0", "HC1", "HC2", "HC3"] = "HC3"
     clusters: str | None = None
     weights: str | None = None
@@ -91,6 +95,7 @@ class Effects(DrawsPosteriors):
             corpus,
             self.formula or _own_formula(run.model),
             topics=None if self.topics is None else self.topics.split(","),
+            groups=groups_option(self.groups),
             standard_errors=self.standard_errors,
             clusters=self.clusters,
             weights=self.weights,
@@ -170,8 +175,8 @@ class Select(ChoosesWords, OnDocuments):
     """
 
     positionals = ("corpus",)
-    groups: ClassVar[dict[str, tuple[str, ...]]] = {
-        **OnDocuments.groups,
+    headings: ClassVar[dict[str, tuple[str, ...]]] = {
+        **OnDocuments.headings,
         "words of texts": WORD_OPTIONS,
     }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,10 @@ from torch_lntm.effects.result import Effects
 from torch_lntm.errors import ConfigError, CorpusError, require_whole
 from torch_lntm.formulas import Formula
 from torch_lntm.inference import DrawSource, ThetaDraws, theta_draws
-from torch_lntm.models import TopicModel
+from torch_lntm.models import TopicGroups, TopicModel
 from torch_lntm.models.model import require_model
 from torch_lntm.models.names import find_topics
+from torch_lntm.models.topic_groups import as_groups
 
 
 @torch.no_grad()
@@ -29,6 +30,7 @@ def estimate(
     formula: str,
     *,
     topics: Sequence[int | str] | None = None,
+    groups: Mapping[str, Sequence[int | str]] | TopicGroups | None = None,
     standard_errors: StandardErrors = "HC3",
     clusters: Any = None,
     weights: Any = None,
@@ -59,7 +61,11 @@ def estimate(
             words are left out.
         formula: The columns, such as ``"~ party * bs(date, df=6)"`` (``docs/structural.md``). Terms
             that are absent from the model's own formula are shrunk towards no effect.
-        topics: Topics to regress, by number or name. Defaults to all.
+        topics: Topics to regress, by number or name. Defaults to all topics, or to no topic if
+            there are groups.
+        groups: Groups of topics to regress, such as ``{"economy": [3, 7]}``; see
+            :class:`TopicGroups`. The proportion of a group is the sum over its topics, draw by
+            draw. Groups follow the topics.
         standard_errors: ``"classical"``, or ``"HC0"`` to ``"HC3"`` for robustness to unequal
             variances. Defaults to ``"HC3"``, since proportions near 0 vary less.
         clusters: Groups of dependent documents: the name of a column, or ``(num_docs,)`` values.
@@ -90,16 +96,14 @@ def estimate(
     if num_draws is not None:
         require_whole(2, num_draws=num_draws)
     corpus = model.encode(as_corpus(corpus))
-    topic_numbers = _topics(model, topics)
+    topic_numbers, topic_groups = _topics(model, topics, groups)
     fitted, matrix = Formula.fit(formula, corpus.metadata, corpus.num_docs)
     rows = corpus.nonempty
     _check_rank(formula, fitted.names, matrix[rows])
     all_weights = _weights(corpus, weights)
-    groups, num_groups = _clusters(corpus, clusters, rows)
-    if isinstance(draws, Tensor | np.ndarray):
-        draws = _draws_of_array(torch.as_tensor(draws), model, corpus)
+    cluster_of, num_clusters = _clusters(corpus, clusters, rows)
     proportions = theta_draws(
-        draws,
+        _source(draws, model, corpus),
         corpus,
         num_draws,
         model=model,
@@ -115,36 +119,53 @@ def estimate(
         for part in proportions:
             yield Part(
                 torch.from_numpy(matrix[part.rows]),
-                part.theta[..., topic_numbers].double(),
+                _responses(part.theta.double(), topic_numbers, topic_groups),
                 torch.from_numpy(all_weights[part.rows]),
-                None if groups is None else torch.from_numpy(groups[part.rows]),
+                None if cluster_of is None else torch.from_numpy(cluster_of[part.rows]),
             )
 
     return Effects(
         formula=fitted,
-        topics=tuple(topic_numbers),
-        pooled=regress(parts, standard_errors, num_groups),
+        topics=(*topic_numbers, *(topic_groups.names if topic_groups else ())),
+        pooled=regress(parts, standard_errors, num_clusters),
         columns={name: np.asarray(corpus.metadata[name])[rows] for name in fitted.kinds},
         weights=all_weights[rows],
         sources_of_uncertainty=proportions.sources_of_uncertainty,
         fixed=proportions.fixed,
-        method=standard_errors if num_groups is None else f"{num_groups} clusters",
+        method=standard_errors if num_clusters is None else f"{num_clusters} clusters",
         model=proportions.model,
+        groups=topic_groups,
         mean_length=float(corpus.lengths[rows].mean()),
     )
 
 
-def _topics(model: TopicModel, topics: Sequence[int | str] | None) -> list[int]:
-    numbers = range(model.num_topics)
-    return list(numbers) if topics is None else find_topics(model.topic_names, topics)
+def _topics(
+    model: TopicModel, topics: Sequence[int | str] | None, groups: Any
+) -> tuple[list[int], TopicGroups | None]:
+    """Numbers of the topics to regress, and the groups of topics."""
+    found = as_groups(model, groups)
+    if topics is not None:
+        return find_topics(model.topic_names, topics), found
+    return ([] if found else list(range(model.num_topics))), found
 
 
-def _draws_of_array(theta: Tensor, model: TopicModel, corpus: Corpus) -> ThetaDraws:
-    """Draws in an array as ``ThetaDraws``.
+def _responses(theta: Tensor, topics: Sequence[int], groups: TopicGroups | None) -> Tensor:
+    """Proportions of the regressed topics, then of the groups of topics, in the last dimension."""
+    columns = theta[..., topics]
+    return columns if groups is None else torch.cat([columns, groups.sums(theta)], -1)
+
+
+def _source(
+    draws: DrawSource | Tensor | NDArray[Any], model: TopicModel, corpus: Corpus
+) -> DrawSource:
+    """The source of draws; an array as ``ThetaDraws``.
 
     Raises:
         ConfigError: The shape is different, or the numbers are not proportions.
     """
+    if not isinstance(draws, Tensor | np.ndarray):
+        return draws
+    theta = torch.as_tensor(draws)
     expected = (corpus.num_docs, model.num_topics)
     if theta.dim() != 3 or tuple(theta.shape[1:]) != expected or len(theta) < 2:
         raise ConfigError(

@@ -43,12 +43,14 @@ class Effect(IntervalEstimate):
     """A coefficient: the change of a topic's proportion with a term.
 
     Attributes:
-        topic: The topic.
+        topic: Number of the topic, or name of the group of topics.
         term: Name of the term.
+        name: Name of the topic or group; the number as text for a topic without a name.
     """
 
-    topic: int
+    topic: int | str
     term: str
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,9 +58,11 @@ class Prediction(IntervalEstimate):
     """Expected proportion of a topic at values of some columns, or a difference of two.
 
     Attributes:
-        topic: The topic.
+        topic: Number of the topic, or name of the group of topics.
         values: Values by column. A difference has a pair ``(first, second)``.
+        name: Name of the topic or group; the number as text for a topic without a name.
     """
 
-    topic: int
+    topic: int | str
     values: Mapping[str, Any]
+    name: str = ""

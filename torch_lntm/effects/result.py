@@ -18,7 +18,7 @@ from torch_lntm.effects.regression import Pooled
 from torch_lntm.effects.text import format_coefficients, format_predictions
 from torch_lntm.errors import ConfigError, import_extra
 from torch_lntm.formulas import Formula
-from torch_lntm.models import TopicModel
+from torch_lntm.models import TopicGroups, TopicModel
 from torch_lntm.models.names import find_topics
 from torch_lntm.reports.groups import is_skewed
 from torch_lntm.reports.labels import topic_labels
@@ -39,7 +39,8 @@ class Effects:
 
     Attributes:
         formula: The fitted formula, with levels and knots.
-        topics: The topics, in the order of the coefficients.
+        topics: Numbers of the topics, then names of the groups of topics, in the order of the
+            coefficients.
         pooled: Coefficients and covariances, pooled over draws.
         columns: ``(num_docs,)`` values of the formula's columns.
         weights: ``(num_docs,)`` weights of the documents.
@@ -48,10 +49,11 @@ class Effects:
         method: Kind of the regression's standard errors.
         model: The model.
         mean_length: Mean number of tokens of a document.
+        groups: Groups of topics, if some were regressed.
     """
 
     formula: Formula
-    topics: tuple[int, ...]
+    topics: tuple[int | str, ...]
     pooled: Pooled
     columns: Mapping[str, NDArray[Any]]
     weights: NDArray[np.float64]
@@ -60,6 +62,7 @@ class Effects:
     method: str
     model: TopicModel
     mean_length: float
+    groups: TopicGroups | None = None
 
     @property
     def num_docs(self) -> int:
@@ -69,7 +72,7 @@ class Effects:
     def __repr__(self) -> str:
         excluded = "".join(f"\n  {text}" for text in self._excluded)
         return (
-            f"Effects({self.formula.text!r} on {len(self.topics)} topics of {self.num_docs} "
+            f"Effects({self.formula.text!r} on {self._responses} of {self.num_docs} "
             f"documents)\n  in the intervals: {self._included}{excluded}"
         )
 
@@ -77,11 +80,30 @@ class Effects:
     def description(self) -> str:
         """The regression, and sources of uncertainty inside and outside the intervals, in words."""
         return (
-            f"A regression of the proportions of {len(self.topics)} topics in "
+            f"A regression of the proportions of {self._responses} in "
             f"{self.num_docs:,} documents on {self.formula.text}. In the intervals: "
             f"{self._included}."
             + "".join(f" {text[0].upper()}{text[1:]}." for text in self._excluded)
         )
+
+    @property
+    def _responses(self) -> str:
+        """Numbers of topics and of groups of topics, in words."""
+        num_groups = 0 if self.groups is None else len(self.groups)
+        num_topics = len(self.topics) - num_groups
+        texts = [f"{num_topics} topics"] * (num_topics > 0)
+        texts += [f"{num_groups} groups of topics"] * (num_groups > 0)
+        return " and ".join(texts)
+
+    def _labels(self, num_words: int = 2) -> dict[int | str, str]:
+        """Labels of topics by number, and of groups of topics by name."""
+        labels: dict[int | str, str] = dict(enumerate(topic_labels(self.model, num_words)))
+        if self.groups is None:
+            return labels
+        return labels | {name: name for name in self.groups.names}
+
+    def _name(self, topic: int | str) -> str:
+        return topic if isinstance(topic, str) else self.model.topic_names[topic]
 
     @property
     def _included(self) -> str:
@@ -114,7 +136,7 @@ class Effects:
         """
         rows = self._combine(np.eye(len(self.formula.names)), level)
         return [
-            Effect(**vars(estimate), topic=topic, term=term)
+            Effect(**vars(estimate), topic=topic, term=term, name=self._name(topic))
             for topic, estimates in zip(self.topics, rows, strict=True)
             for term, estimate in zip(self.formula.names, estimates, strict=True)
         ]
@@ -136,7 +158,7 @@ class Effects:
         Args:
             level: See :meth:`table`.
         """
-        return f"{self!r}\n{format_coefficients(self.table(level), topic_labels(self.model, 5))}"
+        return f"{self!r}\n{format_coefficients(self.table(level), self._labels(5))}"
 
     # -- predictions -----------------------------------------------------------------------------
 
@@ -230,7 +252,7 @@ class Effects:
         Args:
             rows: The result of :meth:`predict` or :meth:`difference`.
         """
-        return format_predictions(rows, topic_labels(self.model, 5))
+        return format_predictions(rows, self._labels(5))
 
     def plot(
         self,
@@ -248,8 +270,8 @@ class Effects:
         Args:
             name: The column.
             by: A column of levels. Each level has its own lines or points.
-            topics: Topics to draw, by number or name. Defaults to all; choose a few for a readable
-                plot.
+            topics: Topics to draw, by number or name, and names of groups of topics. Defaults to
+                all; choose a few for a readable plot.
             level: See :meth:`predict`.
             others: See :meth:`predict`.
             ax: Axes to draw into. Defaults to a new figure.
@@ -263,14 +285,13 @@ class Effects:
         """
         from torch_lntm.plotting.effects import Series, plot_effects
 
-        names = self.model.topic_names
-        drawn_topics = self.topics if topics is None else tuple(find_topics(names, topics))
+        drawn_topics = self.topics if topics is None else tuple(map(self._find, topics))
         unknown = [k for k in drawn_topics if k not in self.topics]
         if unknown:
             raise ConfigError(
                 f"topic {unknown[0]} was not regressed; expected some of {self.topics}"
             )
-        labels = topic_labels(self.model)
+        labels = self._labels()
         levels = [None] if by is None else self._grid(by)
         values = values if by is None else {**values, by: levels}
         predictions = self.predict(name, level=level, others=others, **values)
@@ -289,6 +310,12 @@ class Effects:
                 )
             )
         return plot_effects(series, name, self.formula.kinds[name], level, ax=ax)
+
+    def _find(self, topic: int | str) -> int | str:
+        """A topic by number or name, or a group of topics by name."""
+        if self.groups is not None and topic in self.groups.names:
+            return topic
+        return find_topics(self.model.topic_names, [topic])[0]
 
     def _require(self, name: str) -> None:
         if name not in self.formula.kinds:
@@ -333,7 +360,7 @@ class Effects:
         self, design: NDArray[np.float64], points: Sequence[Mapping[str, Any]], level: float
     ) -> list[Prediction]:
         return [
-            Prediction(**vars(estimate), topic=topic, values=point)
+            Prediction(**vars(estimate), topic=topic, values=point, name=self._name(topic))
             for topic, estimates in zip(self.topics, self._combine(design, level), strict=True)
             for point, estimate in zip(points, estimates, strict=True)
         ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch_lntm.effects.numbers import Effect, IntervalEstimate, Prediction
@@ -15,22 +15,22 @@ MIN_DECIMALS, MAX_DECIMALS = 4, 7
 ROUNDING = 1e-10
 
 
-def format_coefficients(rows: Sequence[Effect], labels: Sequence[str]) -> str:
+def format_coefficients(rows: Sequence[Effect], labels: Mapping[int | str, str]) -> str:
     """Text tables of coefficients by topic.
 
     Args:
         rows: The coefficients.
-        labels: ``num_topics`` names of the topics.
+        labels: Labels of the topics by number, and of groups of topics by name.
     """
     return _tables(rows, [row.term for row in rows], labels, "", "estimate")
 
 
-def format_predictions(rows: Sequence[Prediction], labels: Sequence[str]) -> str:
+def format_predictions(rows: Sequence[Prediction], labels: Mapping[int | str, str]) -> str:
     """Text tables of predictions, or of differences with p values, by topic.
 
     Args:
         rows: The predictions.
-        labels: ``num_topics`` names of the topics.
+        labels: Labels of the topics by number, and of groups of topics by name.
 
     Returns:
         The tables. A note follows if an interval of a proportion is partly outside 0 to 1.
@@ -53,7 +53,7 @@ def format_predictions(rows: Sequence[Prediction], labels: Sequence[str]) -> str
 def _tables(
     rows: Sequence[Effect | Prediction],
     names: Sequence[str],
-    labels: Sequence[str],
+    labels: Mapping[int | str, str],
     heading: str,
     kind: str,
     effects: bool = True,
@@ -63,7 +63,7 @@ def _tables(
     Args:
         rows: The numbers, topic by topic.
         names: Names of the rows.
-        labels: ``num_topics`` names of the topics.
+        labels: Labels of the topics by number, and of groups of topics by name.
         heading: Head of the column of names.
         kind: Head of the column of estimates.
         effects: Whether the numbers are effects, with a sign and a p value.
@@ -83,7 +83,8 @@ def _tables(
     lines = []
     lines_of_cells = zip(names, rows, cells, strict=True)
     for topic, group in itertools.groupby(lines_of_cells, lambda row: row[1].topic):
-        lines += [f"\nTopic {labels[topic]}", head]
+        kind = "Group" if isinstance(topic, str) else "Topic"
+        lines += [f"\n{kind} {labels[topic]}", head]
         for name, row, (estimate, error, lower, upper) in group:
             line = f"  {name:{first}}  {estimate:>{estimates}}  {error:>{width}}"
             line += f"  {lower:>{width}} {upper:>{width}}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast, get_args
 
@@ -14,7 +15,8 @@ from torch_lntm.budget import docs_at_once
 from torch_lntm.corpus import Corpus, as_corpus
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.guides import Guide, require_guide
-from torch_lntm.models import IndependentFactorPrior, TopicModel
+from torch_lntm.models import IndependentFactorPrior, TopicGroups, TopicModel
+from torch_lntm.models.topic_groups import as_groups
 from torch_lntm.progress import tqdm
 
 Estimate = Literal["mode", "mean"]
@@ -52,6 +54,7 @@ class DocumentTopics:
         topic_names: Names of the topics; see :attr:`TopicModel.topic_names`.
         sources: The documents' sources, for models with sources.
         metadata: ``(num_docs,)`` values of every column of the corpus's metadata, by name.
+        groups: Groups of topics, if asked for.
     """
 
     theta: Tensor
@@ -61,6 +64,21 @@ class DocumentTopics:
     topic_names: tuple[str, ...]
     sources: SourceActivity | None = None
     metadata: dict[str, NDArray[Any]] = field(default_factory=dict)
+    groups: TopicGroups | None = None
+
+    @property
+    def group_theta(self) -> Tensor:
+        """Proportions ``(num_docs, num_groups)`` of the groups: sums of their topics' proportions.
+
+        The sum of posterior means is the posterior mean of the group's proportion. The sum of modes
+        is a plug-in estimate.
+
+        Raises:
+            ConfigError: There are no groups.
+        """
+        if self.groups is None:
+            raise ConfigError("there are no groups of topics; give transform its argument groups")
+        return self.groups.sums(self.theta)
 
     def __repr__(self) -> str:
         num_docs, num_topics = self.theta.shape
@@ -79,6 +97,7 @@ def transform(
     num_samples: int = 200,
     seed: int = 0,
     max_docs: int | None = None,
+    groups: Mapping[str, Sequence[int | str]] | TopicGroups | None = None,
     progress: bool = False,
 ) -> DocumentTopics:
     """Topic proportions of all documents, including empty documents, by a guide's posteriors.
@@ -91,14 +110,15 @@ def transform(
         seed: Seed of the draws.
         max_docs: Largest number of documents in a batch, to bound memory. Defaults to a number that
             suits the memory that the guide needs per document.
+        groups: Groups of topics, such as ``{"economy": [3, 7]}``; see :class:`TopicGroups`.
         progress: Whether to show a progress bar on standard error.
 
     Returns:
         The proportions, on the CPU, and the sources if the model has sources.
 
     Raises:
-        ConfigError: The guide is invalid, the estimate is unknown, a number is out of range, or the
-            corpus has a different vocabulary.
+        ConfigError: The guide is invalid, the estimate is unknown, a number is out of range, a
+            group is refused, or the corpus has a different vocabulary.
 
     Example:
         >>> topics = lntm.inference.transform(guide, test)
@@ -112,6 +132,7 @@ def transform(
     require_whole(1, num_samples=num_samples, max_docs=max_docs)
     require_whole(0, seed=seed)
     model = require_guide(guide).model
+    topic_groups = as_groups(model, groups)
     corpus = model.encode(as_corpus(corpus, allow_empty=True))
     mode = estimate == "mode"
     only_means = mode and not model.prior.num_sources
@@ -143,6 +164,7 @@ def transform(
         model.topic_names,
         sources,
         dict(corpus.metadata),
+        topic_groups,
     )
 
 

@@ -16,6 +16,7 @@ from torch_lntm.models.priors.normal import NormalPrior
 from torch_lntm.models.priors.prior import DocumentPrior
 from torch_lntm.models.priors.structural import StructuralPrior
 from torch_lntm.models.registry import CONSTRUCTORS, construct, find_constructor, register
+from torch_lntm.models.topic_groups import TopicGroups, merged_topics
 from torch_lntm.models.topic_table import TopicSummary, TopicTable
 from torch_lntm.models.topics.content import ContentTopics
 from torch_lntm.models.topics.dirichlet import DirichletTopics
@@ -45,6 +46,7 @@ __all__ = [
     "NormalPrior",
     "NormalTopics",
     "StructuralPrior",
+    "TopicGroups",
     "TopicModel",
     "TopicSummary",
     "TopicTable",
@@ -57,6 +59,7 @@ __all__ = [
     "iftm",
     "lda",
     "lntm",
+    "merged_topics",
     "register",
     "stm",
 ]

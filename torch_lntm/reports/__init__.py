@@ -12,6 +12,7 @@ from torch_lntm.reports.labels import (
     topic_labels,
     word_scores,
 )
+from torch_lntm.reports.merged import GroupSummary, format_groups, summarise_groups
 from torch_lntm.reports.page import report
 from torch_lntm.reports.prevalence import CorpusSummary, Prevalence, summarise_corpus
 from torch_lntm.reports.scores import (
@@ -39,6 +40,7 @@ from torch_lntm.reports.topics import format_topics
 
 __all__ = [
     "CorpusSummary",
+    "GroupSummary",
     "GroupWords",
     "Grouping",
     "LabelMeasure",
@@ -57,6 +59,7 @@ __all__ = [
     "completion_scores",
     "diversity_score",
     "format_group_words",
+    "format_groups",
     "format_labels",
     "format_scores",
     "format_sources",
@@ -73,6 +76,7 @@ __all__ = [
     "score_records",
     "source_activity",
     "summarise_corpus",
+    "summarise_groups",
     "summarise_sources",
     "topic_labels",
     "word_scores",

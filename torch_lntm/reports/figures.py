@@ -89,7 +89,7 @@ class Chart:
     """Proportions of a topic by group: rows of dots, or a line over an axis.
 
     Attributes:
-        topic: The topic's number.
+        topic: The topic's number, or the name of a group of topics.
         marks: The groups.
         height: Height in pixels.
         most: Largest proportion of the scale, which begins at 0.
@@ -98,7 +98,7 @@ class Chart:
         axis_note: Note on the axis for readers.
     """
 
-    topic: int
+    topic: int | str
     marks: tuple[Mark, ...]
     height: float
     most: float
@@ -220,12 +220,15 @@ def correlation_graph(
     return Diagram(diagram.nodes, diagram.height, tuple(positive))
 
 
-def charts(prevalence: Prevalence, most: int) -> list[Chart]:
+def charts(
+    prevalence: Prevalence, most: int, topics: Sequence[int | str] | None = None
+) -> list[Chart]:
     """Charts of the topics whose prevalence differs most clearly between groups.
 
     Args:
         prevalence: Prevalence by the groups of a column.
         most: Most charts.
+        topics: Names of the columns of the prevalence. Defaults to the numbers of the topics.
     """
     if len(prevalence.grouping.names) < 2:
         return []
@@ -241,8 +244,16 @@ def charts(prevalence: Prevalence, most: int) -> list[Chart]:
         ]
     )
     counts = prevalence.num_docs.tolist()
+    columns = range(prevalence.mean.shape[1]) if topics is None else topics
     return [
-        _chart(k, grouping.names, grouping.positions, ends[:, :, k], grouping.axis_note, counts)
+        _chart(
+            columns[k],
+            grouping.names,
+            grouping.positions,
+            ends[:, :, k],
+            grouping.axis_note,
+            counts,
+        )
         for k in order.tolist()
     ]
 
@@ -255,7 +266,7 @@ def effect_charts(predictions: Sequence[Any], column: str, most: int) -> list[Ch
         column: The column.
         most: Most charts.
     """
-    topics = sorted({point.topic for point in predictions})
+    topics = list(dict.fromkeys(point.topic for point in predictions))
     values = [point.values[column] for point in predictions if point.topic == topics[0]]
     if len(values) < 2:
         return []
@@ -270,7 +281,7 @@ def effect_charts(predictions: Sequence[Any], column: str, most: int) -> list[Ch
 
 
 def _chart(
-    topic: int,
+    topic: int | str,
     names: Sequence[str],
     positions: Array | None,
     ends: Array,

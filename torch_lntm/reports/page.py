@@ -21,12 +21,13 @@ from torch_lntm.inference import DrawSource, FitResult, theta_draws
 from torch_lntm.inference.draws import require_source
 from torch_lntm.io import Run
 from torch_lntm.io.folders import EVALUATION
-from torch_lntm.models import TopicModel, TopicTable
+from torch_lntm.models import TopicGroups, TopicModel, TopicTable
 from torch_lntm.models.names import is_named
 from torch_lntm.reports import figures
 from torch_lntm.reports.citations import citations
 from torch_lntm.reports.groups import grouping_columns
 from torch_lntm.reports.labels import distinct_words, label_topics, topic_labels
+from torch_lntm.reports.merged import group_words_of, topic_tokens
 from torch_lntm.reports.prevalence import (
     SHORT_DOCUMENT,
     CorpusSummary,
@@ -138,6 +139,7 @@ def render_page(
     corpus: Corpus,
     *,
     by: Sequence[str] | None = None,
+    groups: Mapping[str, Sequence[int | str]] | TopicGroups | None = None,
     texts: Iterable[str] | None = None,
     effects: EstimatedEffects | None = None,
     scores: Sequence[Score] = (),
@@ -161,6 +163,7 @@ def render_page(
         corpus: The documents of the report, over the model's vocabulary.
         by: Metadata columns for the prevalence. Defaults to the first six columns that group the
             documents.
+        groups: Groups of topics to show, such as ``{"economy": [3, 7]}``; see :class:`TopicGroups`.
         texts: Texts of the documents in the order of the corpus, to quote. Defaults to each
             document's most frequent words.
         effects: The result of ``lntm.effects.estimate``, to show coefficients and expected
@@ -182,8 +185,9 @@ def render_page(
         The page, for a file in UTF-8.
 
     Raises:
-        ConfigError: ``draws`` is of another type, a number is too small, the corpus has other words
-            or none, or the number of texts differs from the number of documents.
+        ConfigError: ``draws`` is of another type, a number is too small, a group is refused, the
+            corpus has other words or none, or the number of texts differs from the number of
+            documents.
         MissingColumnError: A column is missing from the metadata.
     """
     require_whole(1, num_words=num_words)
@@ -193,7 +197,7 @@ def render_page(
     # Draws are made in a single pass over the documents, so memory need not hold them.
     theta_source = theta_draws(draws, corpus, num_draws, seed=seed, keep=False, progress=progress)
     columns = grouping_columns(corpus)[:_COLUMNS] if by is None else list(by)
-    summary = summarise_corpus(theta_source, corpus, columns, level=LEVEL)
+    summary = summarise_corpus(theta_source, corpus, columns, level=LEVEL, groups=groups)
     shares = summary.overall.mean[0].tolist()
     topics = model.topic_table(shares, num_words=num_words, num_correlated=3)
     representatives = represent_topics(
@@ -217,7 +221,7 @@ def render_page(
         overall=summary.overall,
         **correlations,
         documents=representatives,
-        prevalence=[(p, figures.charts(p, _CHARTS)) for p in summary.prevalence],
+        **_prevalence(model, summary, num_words),
         effects=effects,
         **_effects(effects),
         sections=rendered_sections,
@@ -263,6 +267,40 @@ def _correlations(model: TopicModel, topics: TopicTable, summary: CorpusSummary)
         "lines": lines[:_PAIRS],
         "num_lines": len(lines),
         "intervals": correlation_intervals(correlation, error, LEVEL),
+    }
+
+
+def _prevalence(model: TopicModel, summary: CorpusSummary, num_words: int) -> dict[str, Any]:
+    """Charts of prevalence, and shares, words and charts of the groups of topics."""
+    charts = [(p, figures.charts(p, _CHARTS)) for p in summary.prevalence]
+    groups, overall = summary.groups, summary.overall_groups
+    if groups is None or overall is None:
+        no_charts: list[figures.Chart] = []
+        return {
+            "prevalence": charts,
+            "group_rows": [],
+            "group_charts": [no_charts] * len(charts),
+        }
+    topics = [k for members in groups.members for k in members]
+    words = group_words_of(model, groups, topic_tokens(summary.documents), num_words)
+    rows = [
+        {
+            "name": name,
+            "topics": members,
+            "share": overall.mean[0, g],
+            "lower": overall.lower[0, g],
+            "upper": overall.upper[0, g],
+            "words": words[g],
+        }
+        for g, (name, members) in enumerate(zip(groups.names, groups.members, strict=True))
+    ]
+    return {
+        "prevalence": charts,
+        "group_rows": sorted(rows, key=lambda row: -row["share"]),
+        "groups_overlap": len(set(topics)) < len(topics),
+        "group_charts": [
+            figures.charts(p, _CHARTS, groups.names) for p in summary.group_prevalence
+        ],
     }
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -14,6 +14,8 @@ from torch import Tensor
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, ConvergenceWarning, warn
 from torch_lntm.inference import DocumentTopics, DrawSource, theta_draws
+from torch_lntm.models import TopicGroups
+from torch_lntm.models.topic_groups import as_groups
 from torch_lntm.reports.groups import Grouping, group_documents
 
 Array = NDArray[np.float64]
@@ -52,6 +54,11 @@ class Prevalence:
         groups, topics = self.mean.shape
         return f"Prevalence({self.grouping.column!r}, {groups} groups, {topics} topics)"
 
+    def select(self, columns: slice) -> Prevalence:
+        """Prevalence of some topics."""
+        names = ("mean", "lower", "upper", "standard_error")
+        return replace(self, **{name: getattr(self, name)[:, columns] for name in names})
+
     def differences(self) -> Array:
         """Evidence for a difference between groups, for each topic; see :func:`differences`."""
         return differences(self.mean, self.standard_error)
@@ -83,12 +90,19 @@ class CorpusSummary:
         correlation_error: ``(num_topics, num_topics)`` standard errors of the topics' correlations,
             on the scale of Fisher's z; infinite for correlations that the documents do not
             determine.
+        groups: Groups of topics, if asked for.
+        overall_groups: Prevalence of the groups of topics in all documents; groups of topics are in
+            the place of topics.
+        group_prevalence: Prevalence of the groups of topics by each requested column.
     """
 
     documents: DocumentTopics
     overall: Prevalence
     prevalence: tuple[Prevalence, ...]
     correlation_error: Array
+    groups: TopicGroups | None = None
+    overall_groups: Prevalence | None = None
+    group_prevalence: tuple[Prevalence, ...] = ()
 
     def __repr__(self) -> str:
         return f"CorpusSummary({self.documents!r})"
@@ -101,6 +115,7 @@ def summarise_corpus(
     by: Sequence[str] = (),
     *,
     level: float = 0.95,
+    groups: Mapping[str, Sequence[int | str]] | TopicGroups | None = None,
     num_draws: int | None = None,
     seed: int = 0,
     progress: bool = False,
@@ -122,6 +137,8 @@ def summarise_corpus(
         corpus: The documents.
         by: Columns of the metadata.
         level: Coverage probability of each interval.
+        groups: Groups of topics, such as ``{"economy": [3, 7]}``; see :class:`TopicGroups`. Their
+            intervals are those of the summed draws.
         num_draws: Draws of each document. Defaults to 25 to 50, fewer for larger corpora.
         seed: Seed of a guide's draws. Chains have their own.
         progress: Show a progress bar on standard error.
@@ -131,7 +148,7 @@ def summarise_corpus(
 
     Raises:
         ConfigError: ``draws`` is of another type, the level is outside (0, 1), there are fewer than
-            2 draws, or the corpus has other words or none.
+            2 draws, a group is refused, or the corpus has other words or none.
         MissingColumnError: A column is missing from the metadata.
 
     Warns:
@@ -152,23 +169,28 @@ def summarise_corpus(
         raise ConfigError("the documents have no words; give some that do")
     model, nonempty = theta_source.model, torch.from_numpy(corpus.lengths > 0)
     everything = Grouping("all documents", ("all documents",), np.zeros(len(corpus), np.int64))
+    topic_groups = as_groups(model, groups)
+    num_columns = model.num_topics + len(topic_groups or ())
     groupings = [everything, *(group_documents(name, corpus.metadata[name]) for name in by)]
     group_sums = [
-        _GroupSums(grouping, corpus, theta_source.num_draws, model.num_topics)
-        for grouping in groupings
+        _GroupSums(grouping, corpus, theta_source.num_draws, num_columns) for grouping in groupings
     ]
     logits = _LogitMoments(theta_source.num_draws, model.num_topics)
     theta = torch.full((len(corpus), model.num_topics), 1.0 / model.num_topics, dtype=model.dtype)
     converged = torch.ones(len(corpus), dtype=torch.bool)
     for part in theta_source:
         rows, draws_of_theta = torch.from_numpy(part.rows), part.theta.double()
+        columns = draws_of_theta
+        if topic_groups is not None:
+            columns = torch.cat([columns, topic_groups.sums(columns)], -1)
         for sums in group_sums:
-            sums.add(draws_of_theta, rows)
+            sums.add(columns, rows)
         logits.add(draws_of_theta[:, nonempty[rows]])
         theta[rows] = draws_of_theta.mean(0).to(model.dtype)
         converged[rows] = part.converged
-    overall, *others = (sums.result(level) for sums in group_sums)
-    _check_drift(group_sums[0].by_draw()[:, 0], model.topic_names)
+    results = [sums.result(level) for sums in group_sums]
+    overall, *others = (result.select(slice(model.num_topics)) for result in results)
+    _check_drift(group_sums[0].by_draw()[:, 0, : model.num_topics], model.topic_names)
     documents = DocumentTopics(
         theta,
         converged,
@@ -177,7 +199,13 @@ def summarise_corpus(
         model.topic_names,
         metadata=dict(corpus.metadata),
     )
-    return CorpusSummary(documents, overall, tuple(others), logits.error())
+    summary = CorpusSummary(documents, overall, tuple(others), logits.error())
+    if topic_groups is None:
+        return summary
+    first, *by_column = (result.select(slice(model.num_topics, None)) for result in results)
+    return replace(
+        summary, groups=topic_groups, overall_groups=first, group_prevalence=tuple(by_column)
+    )
 
 
 class _GroupSums:

@@ -1,0 +1,175 @@
+"""Groups of topics: their proportions are sums of draws, with the intervals of the sums."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import torch_lntm as lntm
+from torch_lntm.errors import ConfigError
+from torch_lntm.inference import ThetaDraws
+from torch_lntm.models import TopicGroups, ctm, lda, merged_topics
+
+WORDS = tuple(f"word{v}" for v in range(20))
+GROUPS = {"economy": [0, "trade"], "war": [3], "all but one": [0, 1, 2, 3]}
+
+
+@pytest.fixture(scope="module")
+def documents() -> tuple[Any, Any, torch.Tensor]:
+    model = ctm(5, len(WORDS), vocabulary=WORDS)
+    model.topic_names = {2: "trade"}
+    corpus, _ = model.generate([30] * 60, seed=1)
+    column = np.array(["left", "right", "left"] * 20, object)
+    corpus = corpus.with_metadata({"party": column, "year": np.arange(60) % 7})
+    logits = torch.randn(12, 60, 5, generator=torch.Generator().manual_seed(0)).double()
+    return model, corpus, (0.5 * logits + torch.randn(60, 5)).softmax(-1)
+
+
+def merged_draws(theta: torch.Tensor) -> tuple[Any, torch.Tensor]:
+    """A model of 2 topics, and the draws of economy and of the rest as its topics' draws."""
+    economy = theta[..., [0, 2]].sum(-1)
+    return lda(2, len(WORDS), vocabulary=WORDS), torch.stack([economy, 1 - economy], -1)
+
+
+def test_groups_are_found_and_summed(documents: Any) -> None:
+    model, _, theta = documents
+    groups = TopicGroups.of(model.topic_names, GROUPS)
+    assert groups.members == ((0, 2), (3,), (0, 1, 2, 3))
+    assert TopicGroups.of(model.topic_names, groups) == groups
+    sums = groups.sums(theta)
+    torch.testing.assert_close(sums[..., 0], theta[..., 0] + theta[..., 2])
+    torch.testing.assert_close(sums[..., 2], 1 - theta[..., 4])
+    assert groups.describe(model.topic_names)[0] == "0, trade"
+
+
+def test_a_group_may_be_a_topic(documents: Any) -> None:
+    names = documents[0].topic_names
+    assert TopicGroups.of(names, {"trade": [2], "3": [3]}).names == ("trade", "3")
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        ({}, "expected topics by name"),
+        ([[1, 2]], "expected topics by name"),
+        ({"a": []}, "group 'a' is empty"),
+        ({"a": [5]}, "group 'a': topic 5; expected numbers from 0 to 4, or names: 'trade'"),
+        ({"a": [2, "trade"]}, "group 'a': topic trade is given twice"),
+        ({"a": "trade"}, "group 'a' is 'trade'; expected a list of topics"),
+        ({"trade": [0, 2]}, "the group 'trade' has the name of a topic"),
+        ({"3": [0]}, "numbers denote topics"),
+        ({" a": [0], "a": [1]}, "two groups have the name 'a'"),
+        ({"a\n": [0], "\x07": [1]}, "printable"),
+    ],
+)
+def test_unsuitable_groups_are_refused(groups: Any, message: str, documents: Any) -> None:
+    with pytest.raises(ConfigError, match=message):
+        TopicGroups.of(documents[0].topic_names, groups)
+
+
+def test_prevalence_of_a_group_is_the_prevalence_of_the_summed_draws(documents: Any) -> None:
+    model, corpus, theta = documents
+    draws = ThetaDraws.of(theta, model)
+    summary = lntm.reports.summarise_corpus(draws, corpus, ["party"], groups=GROUPS)
+    other, sums = merged_draws(theta)
+    expected = lntm.reports.summarise_corpus(ThetaDraws.of(sums, other), corpus, ["party"])
+    pairs = [
+        (summary.overall_groups, expected.overall),
+        (summary.group_prevalence[0], expected.prevalence[0]),
+    ]
+    for group, topic in pairs:
+        assert group is not None
+        for name in ("mean", "lower", "upper", "standard_error"):
+            first, second = getattr(group, name)[:, 0], getattr(topic, name)[:, 0]
+            np.testing.assert_allclose(first, second, rtol=1e-9)
+    # The interval of a sum is not the sum of the ends.
+    overall, topics = summary.overall_groups, summary.overall
+    assert overall is not None
+    width = (overall.upper - overall.lower)[0, 0]
+    assert width < (topics.upper - topics.lower)[0, [0, 2]].sum() * 0.99
+    plain = lntm.reports.summarise_corpus(draws, corpus, ["party"])
+    np.testing.assert_allclose(plain.overall.lower, topics.lower, rtol=1e-12)
+
+
+def test_effects_of_a_group_are_the_effects_of_the_summed_draws(documents: Any) -> None:
+    model, corpus, theta = documents
+    effects = lntm.effects.estimate(model, theta, corpus, "~ party + year", groups=GROUPS)
+    assert effects.topics == ("economy", "war", "all but one")
+    other, sums = merged_draws(theta)
+    expected = lntm.effects.estimate(other, sums, corpus, "~ party + year", topics=[0])
+    differences = effects.difference("party", "left", "right")
+    for rows, others in (
+        (effects.table()[:3], expected.table()),
+        (effects.predict("party")[:2], expected.predict("party")),
+        (differences[:1], expected.difference("party", "left", "right")),
+    ):
+        for row, twin in zip(rows, others, strict=True):
+            assert (row.topic, row.name) == ("economy", "economy")
+            for name in ("estimate", "standard_error", "lower", "upper", "freedom"):
+                assert getattr(row, name) == pytest.approx(getattr(twin, name), rel=1e-8)
+    # Least squares is linear: coefficients of a group are sums over its topics.
+    by_topic = lntm.effects.estimate(model, theta, corpus, "~ party + year", topics=[0, "trade"])
+    assert [row.name for row in by_topic.table()[::3]] == ["0", "trade"]
+    totals = by_topic.pooled.coefficients.sum(0)
+    torch.testing.assert_close(effects.pooled.coefficients[0], totals)
+
+
+def test_effects_of_topics_and_groups_are_printed_and_plotted(documents: Any) -> None:
+    model, corpus, theta = documents
+    effects = lntm.effects.estimate(
+        model, theta, corpus, "~ party", topics=["trade"], groups={"economy": [0, 2]}
+    )
+    assert "1 topics and 1 groups of topics" in repr(effects)
+    text = effects.summary()
+    assert text.index("Topic trade\n") < text.index("Group economy\n")
+    assert "Group economy" in effects.format(effects.predict("party"))
+    ax = effects.plot("party", topics=["economy", 2])
+    labels = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert labels == ["economy", "trade"]
+    assert list(effects.frame()["name"]) == ["trade", "trade", "economy", "economy"]
+
+
+def test_proportions_of_groups_are_sums(documents: Any) -> None:
+    model, corpus, _ = documents
+    guide = lntm.guides.TaylorGuide(model)
+    topics = lntm.inference.transform(guide, corpus, groups=GROUPS)
+    torch.testing.assert_close(topics.group_theta[:, 0], topics.theta[:, [0, 2]].sum(1))
+    with pytest.raises(ConfigError, match="there are no groups"):
+        _ = lntm.inference.transform(guide, corpus).group_theta
+
+
+def test_words_of_a_merged_topic_are_weighted_by_tokens(documents: Any) -> None:
+    model = documents[0]
+    tokens = torch.tensor([3.0, 1.0, 1.0, 2.0, 0.0])
+    words = merged_topics(model, {"a": [0, 2], "b": [4]}, tokens)
+    probs = model.topics.probs.detach().double()
+    torch.testing.assert_close(words[0], 0.75 * probs[0] + 0.25 * probs[2])
+    torch.testing.assert_close(words[1], probs[4])
+    summary = lntm.reports.summarise_groups(model, {"a": [0, 2]}, tokens / 7, num_words=3)[0]
+    best = words[0].argsort(descending=True)[:3]
+    assert summary.words == model.words_at(best.tolist())
+    assert summary.share == pytest.approx(4 / 7)
+    assert "trade" in lntm.reports.format_groups([summary])
+    with pytest.raises(ConfigError, match="expected 5 numbers from 0"):
+        merged_topics(model, {"a": [0]}, [1.0, 2.0])
+
+
+def test_the_report_shows_groups_and_escapes_their_names(documents: Any, tmp_path: Any) -> None:
+    model, corpus, theta = documents
+    draws = ThetaDraws.of(theta, model)
+    groups = {"<b>economy</b>": [0, 2], "war": [3, 0]}
+    effects = lntm.effects.estimate(model, theta, corpus, "~ party", groups=groups)
+    page = lntm.report(
+        draws, corpus, tmp_path / "page.html", by=["party"], groups=groups, effects=effects
+    ).read_text(encoding="utf-8")
+    assert "<b>economy" not in page
+    assert "&lt;b&gt;economy" in page
+    assert "in several groups" in page
+    summary = lntm.reports.summarise_corpus(draws, corpus, groups=groups)
+    assert summary.overall_groups is not None
+    assert f"{100 * summary.overall_groups.mean[0, 0]:.1f} %" in page
+    assert "Prevalence of group war by party" in page
+    assert "Expected proportion of group war by party" in page
