@@ -204,7 +204,7 @@ def about(**changes) -> np.ndarray:
         ({"documents": about(values=[1, 2**70])}, "are damaged"),
         ({"documents": about(values=3)}, "column 'a' has no name or no list"),
         ({"documents": about(kind="object")}, "are damaged"),
-        ({"documents": about(kind="text")}, "holds other things than text"),
+        ({"documents": about(kind="text")}, "holds values other than text"),
         ({"documents": about(name=None)}, "are damaged"),
         ({"documents": about(covariates=["x"])}, "missing covariate_0"),
         (

@@ -195,7 +195,7 @@ def test_unigram_perplexity_uses_smoothed_word_frequencies() -> None:
     result = unigram_perplexity(train, held_out, smoothing=1.0)
     assert result.perplexity == pytest.approx((8**3 / (5 * 2 * 1)) ** (1 / 3))
     assert result.theta == "unigram"
-    assert "2 training documents + 1" in repr(result)
+    assert "2 training documents, plus 1 for each word" in repr(result)
     with pytest.raises(ConfigError, match="word 2 of document 0"):
         unigram_perplexity(train, held_out, smoothing=0.0)
     with pytest.raises(ConfigError, match="smoothing is -1"):

@@ -66,7 +66,7 @@ def test_a_loaded_run_and_its_result_continue_chains_equally(fitted, run) -> Non
 
 def test_a_report_of_a_run_continues_its_chains(fitted, run) -> None:
     page = lntm.report(load_run(run), fitted[1], num_docs=0).read_text(encoding="utf-8")
-    assert page.count("which continue the fit") >= 2
+    assert page.count("which continue the chains of the fit") >= 2
 
 
 @pytest.mark.parametrize("keep_chains", [None, True, False])

@@ -230,9 +230,9 @@ def test_a_folder_with_foreign_files_is_refused_as_an_unfinished_run(tmp_path):
 
 def test_writing_to_the_current_folder_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match="present folder"):
+    with pytest.raises(ConfigError, match="current folder"):
         check_target(Path(), overwrite=False)
-    with pytest.raises(CorpusError, match="present folder"):
+    with pytest.raises(CorpusError, match="current folder"):
         Corpus.from_matrix([[1]]).save(Path())
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from torch_lntm.reports import Score
 
 _METHOD_OPTIONS = ("num_samples", "num_chains", "num_temperatures")
-#: Maximum number of characters of a text column in .npz, with every text padded to the longest.
+#: Maximum number of characters of a text column in .npz. NumPy pads every text to the longest.
 MAX_CHARACTERS = 2**26
 #: Heads of columns of .csv that no name of a topic may repeat.
 _RESERVED = re.compile(r"document|tokens|converged|(topic|source)_\d+")
@@ -52,8 +52,8 @@ class Topics(Command):
     Attributes:
         run_folder: The run's folder.
         num_words: Number of top words of each topic.
-        num_correlated: Number of correlated topics to print for each topic: this number of the most
-            positive and of the most negative correlations.
+        num_correlated: Number of correlated topics to print for each topic, on each side: with the
+            most positive and with the most negative correlations.
         by_group: Print the differences of words between groups. Needs a model fitted with
             --content.
         groups: Print groups of topics, such as "economy=3,7; war=1", or a file that ends in .json
@@ -120,10 +120,10 @@ class Sources(Command):
 
 @dataclass(kw_only=True)
 class Transform(OnDocuments):
-    """Write the topic proportions of documents under a run's model, and sources of iftm.
+    """Write the topic proportions of documents, and their sources for the model iftm.
 
-    The rows include the columns of the documents, such as labels. The fit's options for reading and
-    counting words are the defaults.
+    The rows include the columns of the documents, such as labels. Options for reading and counting
+    words default to the options of the fit.
 
     Attributes:
         run_folder: The run's folder.
@@ -136,8 +136,8 @@ class Transform(OnDocuments):
         groups: Groups of topics, such as "economy=3,7; war=1", or a file that ends in .json or
             .yaml with topics by group. A group's column is the sum over its topics. In .npz they
             are the arrays groups and group_names.
-        estimate: Estimate of the proportions. mode: posterior mode on the softmax scale. mean:
-            posterior mean of theta.
+        estimate: Estimate of the proportions. mode: the softmax of the posterior mode of the
+            logits. mean: the posterior mean of theta.
         num_samples: Number of draws per document for the mean.
         overwrite: Replace an existing file.
     """
@@ -388,7 +388,7 @@ def _default_method(run: Run, options: Collection[str]) -> str:
 
     if options:
         return "importance" if "num_samples" in options else "ais"
-    # Chains fit wide priors. The approximate posteriors are then too narrow as proposals.
+    # Fits by chains have wide priors, and approximate posteriors are then too narrow as proposals.
     return "ais" if run.config.get("posterior") in SAMPLERS else "importance"
 
 

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from torch_lntm.io import Run
     from torch_lntm.reports import Score
 
-#: Options of splitting texts into words.
+#: Options for splitting texts into words.
 TOKEN_OPTIONS = ("stop_words", "token_pattern", "lowercase")
-#: Options of choosing the vocabulary among the words.
+#: Options for the choice of the vocabulary among the words.
 PRUNING_OPTIONS = ("min_df", "max_df")
 WORD_OPTIONS = (*TOKEN_OPTIONS, *PRUNING_OPTIONS)
 _MOST_THREADS = 1024
@@ -129,7 +129,8 @@ class ReadsDocuments(Command):
         text_field: Field of .jsonl, or column of .csv or .parquet, with the text. Defaults to
             "text", and to the only column of .parquet.
         label_field: Field or column with the document's label. Defaults to "label".
-        delimiter: Character between the columns of .csv. Defaults to a choice by the header.
+        delimiter: Character between the columns of .csv. Defaults to the character that fits the
+            header.
         encoding: Encoding of text files. Defaults to "utf-8".
     """
 
@@ -271,7 +272,7 @@ class OnDocuments(ReadsDocuments):
     def read_for(self, run: Run) -> Corpus:
         """Read the corpus over the vocabulary of a fitted model.
 
-        The fit's options of reading and counting are the defaults.
+        Options for reading and counting default to the options of the fit.
         """
         _check_reading(run)
         is_corpus_of_fit = self.corpus == run.config.get("corpus")
@@ -282,7 +283,7 @@ class OnDocuments(ReadsDocuments):
             if self.corpus not in EXAMPLES and not self._holds_texts(path):
                 options = {}
             elif not is_corpus_of_fit:
-                # The model's vocabulary chooses the words.
+                # The model's vocabulary determines the words.
                 options = {"stop_words": "none"} | options
                 words = None if self.corpus in EXAMPLES else self.vocabulary or run.model.vocabulary
                 options |= {"min_df": 1, "max_df": 1.0} if words is None else {"vocabulary": words}
@@ -303,7 +304,8 @@ class OnDocuments(ReadsDocuments):
             return
         names = list(READING_OPTIONS)
         if not is_corpus_of_fit:
-            # Another file can have another format and lack labels. The model has the words.
+            # Another file may have another format, or no labels. The words are the words of the
+            # model.
             names = [n for n in names if n not in ("format", "vocabulary", "label_field")]
             format_of_fit = run.config.get("format") or _format_of(run.config.get("corpus"))
             format = self.format or _format_of(self.corpus)
@@ -379,7 +381,7 @@ class OnDocuments(ReadsDocuments):
             guide: The guide of the model.
             test: Documents to score.
             train: Documents of the fit, for the score of the unigram model; ``None`` if unknown.
-            run_of_chains: Folder of the run after a fit by chains; ``None`` after further fits.
+            run_of_chains: Folder of the run after a fit by chains; ``None`` after variational EM.
             observed_fraction: Share of each document's tokens to observe.
             theta: As for :func:`~torch_lntm.evaluation.document_completion`.
         """
@@ -424,11 +426,11 @@ class DrawsPosteriors(OnDocuments):
 
     Attributes:
         draws: Source of the draws. guide: The approximation of the run's posterior, or the model's
-            default guide after posterior hmc. chains: Chains for each document. They are slower and
-            need no approximation, and they continue the chains of a fit by hmc. auto: chains after
-            posterior hmc, and guide otherwise.
-        num_draws: Number of draws from each document's posterior. Defaults to 25 to 50, with fewer
-            for larger corpora.
+            default guide after posterior hmc. chains: Chains of each document, which are exact and
+            slower. After a fit by hmc, they continue its chains. auto: chains after posterior hmc,
+            and guide otherwise.
+        num_draws: Number of draws from each document's posterior. Defaults to 50, and to fewer for
+            large corpora, but at least 25.
     """
 
     draws: Literal["auto", "guide", "chains"] = "auto"
@@ -511,7 +513,8 @@ def structural_options(
 ) -> dict[str, Any]:
     """Arguments of the constructor for a formula of prevalence and a column of content.
 
-    All documents define them, because held-out documents may have further levels and dates.
+    The arguments are derived from all documents, because held-out documents may have levels and
+    dates that the training documents lack.
 
     Raises:
         ConfigError: The model is stm, and both options are missing.

@@ -96,13 +96,13 @@ class Fit(ChoosesWords, OnDocuments):
         model: Model to fit. ctm: The correlated topic model. lntm: The logistic-normal topic model
             without correlations. iftm: The independent factor topic model. lda: Latent Dirichlet
             allocation, also called the generative aspect model. stm: The structural topic model,
-            with topics' prevalence by columns of the corpus. Plug-ins can register further models.
+                whose topics depend on columns of the corpus. Plug-ins can register further models.
         posterior: Method for the documents' posteriors. auto: Monte-Carlo EM (hmc), with fewer
             epochs above 7 million tokens, and variational EM above 67 million documents x topics to
             save memory. hmc: Monte-Carlo EM, by sampling. Variational EM has these approximations:
             taylor, laplace, blei-lafferty and khan-bouchard for ctm, lntm and stm; vb and ep for
             lda; factor for iftm, and taylor and laplace for iftm with gaussian sources. Defaults to
-            auto, or to the engine of your options if you set options of a single engine.
+            auto. If you set options that only one of the two engines has, defaults to that engine.
         num_topics: Number of topics, K.
         topic_smoothing: Pseudo-count of every word in every topic. Unavailable for lntm. Defaults
             to 0.05, and to less for corpora with fewer tokens than topics x words.
@@ -135,8 +135,8 @@ class Fit(ChoosesWords, OnDocuments):
         content_penalty: Precision of the prior of the differences between groups, in tokens. Larger
             values give fewer differences.
         topics_update: Update of the topics. Defaults to bound for vb and to second-order for ep.
-        start: Initial topics. lda: A fast fit without correlations. documents: A shorter fit.
-            model: Random topics.
+        start: Initial topics. lda: A fast fit of a model without correlations. documents: A single
+            epoch of this fit. model: Random topics.
         max_iterations: Maximum number of EM iterations after the stochastic phases. 0 stops after
             these phases and a single pass over all documents.
         tolerance: Relative change of the objective for convergence of EM.
@@ -152,13 +152,14 @@ class Fit(ChoosesWords, OnDocuments):
         num_chains: Number of chains per document.
         num_transitions: Number of transitions of each chain per visit.
         batch_size: Number of documents between two updates of the model. Defaults to 8 % of the
-            documents, from 320 to 3,200 and at most a quarter.
+            documents, within 320 to 3,200, or to 9,600 tokens if the documents are short. It is at
+            most a quarter of the documents.
         test_fraction: Share of the documents to hold out for evaluation. 0 holds out none.
         num_words: Number of top words to print for each topic.
         checkpoint_seconds: Seconds between checkpoints.
-        keep_chains: Save the last states of the chains of posterior hmc, for report and effects to
-            continue. They take 4 bytes per document, topic and chain. Defaults to saving up to
-            100 MB.
+        keep_chains: Save the last states of the chains of posterior hmc. The commands report and
+            effects continue these chains. They take 4 bytes per document, topic and chain. By
+            default they are saved if they take at most 100 MB.
     """
 
     positionals = ("corpus",)
@@ -309,7 +310,7 @@ class Fit(ChoosesWords, OnDocuments):
             processes.gather(str(unfinished.checkpoint))
             result = self._result(task, unfinished.checkpoint, processes)
             shares = result.topic_shares
-            assert shares is not None  # the first process has the shares of all documents
+            assert shares is not None  # the first process has the topic shares of all documents
             metadata = {
                 "corpus": {
                     **{name: getattr(corpus, name) for name in _ABOUT_CORPUS},
@@ -341,7 +342,7 @@ class Fit(ChoosesWords, OnDocuments):
                         task.guide, split.test, split.train, path if task.samples else None
                     )
             except BaseException:
-                save(None)  # keeps the fit; the next call of this command computes the scores
+                save(None)  # The fit is kept. The next call of this command computes the scores.
                 raise
             save(scores)
         say(f"{result.ended}: {stage(result)}, {result.seconds:.1f} s")

@@ -19,7 +19,7 @@ TIMEOUT = timedelta(minutes=30)
 
 
 def launched_rank() -> int | None:
-    """Rank of this process by the launcher's variables; ``None`` for a single process."""
+    """Rank of this process, from the launcher's variables; ``None`` for a single process."""
     names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     if not all(os.environ.get(name) for name in names) or int(os.environ["WORLD_SIZE"]) < 2:
         return None

@@ -86,8 +86,8 @@ def read_mapping(path: Path, key: str = "option", value: str = "value") -> dict[
         value: Form of its values, for messages.
 
     Raises:
-        ConfigError: The file is unreadable, too large, or has another form. A name stands twice in
-            it, or an alias.
+        ConfigError: The file is unreadable, too large, or has another form; or it repeats a name,
+            or holds an alias.
     """
     try:
         with path.open(encoding="utf-8") as file:

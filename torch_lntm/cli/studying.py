@@ -25,7 +25,7 @@ from torch_lntm.errors import ConfigError
 
 @dataclass(kw_only=True)
 class Effects(DrawsPosteriors):
-    """Print the effects of columns of the documents on the topic proportions.
+    """Print the effects of the documents' metadata columns on the topic proportions.
 
     CORPUS defaults to the corpus of the fit, including the held-out documents.
 
@@ -42,11 +42,10 @@ class Effects(DrawsPosteriors):
         clusters: Column of groups of dependent documents.
         weights: Column of the documents' weights.
         draws: Source of the draws. guide: The approximation of the run's posterior, or the model's
-            default guide after posterior hmc. chains: Chains for each document. They are slower and
-            need no approximation, and they continue the chains of a fit by hmc. joint: A joint
-            chain of documents, topics and prior. Its intervals include the uncertainty of the fit,
-            as is necessary for short documents. auto: chains after posterior hmc, and guide
-            otherwise.
+            default guide after posterior hmc. chains: Chains of each document, which are exact and
+            slower. After a fit by hmc, they continue its chains. joint: A joint chain of documents,
+            topics and prior. Its intervals include the uncertainty of the fit. Short documents need
+            it. auto: chains after posterior hmc, and guide otherwise.
         level: Probability of the intervals.
         predict: Column for predictions. Prints the expected proportions at the values of this
             column instead of coefficients.

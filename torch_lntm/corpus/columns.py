@@ -213,7 +213,7 @@ def decode_metadata(columns: Any, num_docs: int) -> Arrays:
             if not isinstance(name, str) or not isinstance(values, list):
                 raise TypeError(f"column {name!r:.60} has no name or no list of values")
             if kind == "text" and not all(v is None or isinstance(v, str) for v in values):
-                raise TypeError(f"column {name!r:.60} holds other things than text")
+                raise TypeError(f"column {name!r:.60} holds values other than text")
             arrays[name] = np.fromiter(values, _KINDS[kind], count=len(values))
             if len(values) != num_docs:
                 raise ValueError(f"column {name!r:.60} has {len(values)} values")

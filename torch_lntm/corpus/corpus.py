@@ -61,7 +61,7 @@ class Corpus(Documents):
         """
         if documents:
             raise CorpusError(
-                f"Corpus({type(documents[0]).__name__}) is not a way to make one; "
+                f"Corpus({type(documents[0]).__name__}) cannot be called; "
                 "take Corpus.from_texts(texts), Corpus.from_matrix(counts) or read_corpus(path)"
             )
         return super().__new__(cls)
@@ -488,8 +488,8 @@ class Corpus(Documents):
             path: Path with the suffix ``.npz`` for a file, or without a suffix for a folder.
 
         Raises:
-            CorpusError: The path has another suffix, something else is there, or a word contains a
-                line break.
+            CorpusError: The path has another suffix or holds other files, or a word contains a line
+                break.
             FileError: A file cannot be written.
 
         Example:

@@ -96,7 +96,8 @@ def _map(file: Any, dtype: np.dtype[Any], start: int, size: int) -> NDArray[Any]
     return array
 
 
-#: By mapping: the file's descriptor, and the difference of file position and memory address.
+#: For each mapping: the descriptor of the file, and the difference between the position in the file
+#: and the address in memory.
 _FILES: weakref.WeakKeyDictionary[Any, tuple[int, int]] = weakref.WeakKeyDictionary()
 
 

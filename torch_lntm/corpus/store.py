@@ -128,7 +128,7 @@ def new_store(path: Path) -> Iterator[StoreWriter]:
         FileError: The folder cannot be written.
     """
     if not path.name:
-        raise CorpusError(f"{path}: is the present folder; name one to write")
+        raise CorpusError(f"{path}: is the current folder; name another folder to write")
     if path.exists() and not (path.is_dir() and (is_store(path) or not any(path.iterdir()))):
         raise CorpusError(f"{path}: exists and is not the folder of a corpus; choose another path")
     with atomic_folder(path) as folder:

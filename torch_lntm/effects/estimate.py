@@ -72,18 +72,19 @@ def estimate(
             Standard errors are then robust to any dependence within a group.
         weights: Positive weights of the documents in the regression: the name of a column of
             numbers, or ``(num_docs,)`` numbers. Defaults to equal weights.
-        num_draws: Draws of each document. Defaults to 25 to 50, fewer for larger corpora, or to all
-            draws of ``ThetaDraws`` and arrays.
+        num_draws: Draws of each document. Defaults to 50, and to fewer for large corpora, but at
+            least 25. ``ThetaDraws`` and arrays default to all of their draws.
         coefficients: Draw the prior mean's coefficients too, if the prior has coefficients.
-        seed: Seed of a guide's draws. Chains have their own.
+        seed: Seed of a guide's draws. Chains have a seed of their own.
         progress: Show progress bars on standard error.
 
     Returns:
         The effects, with tables, predictions, differences and plots.
 
     Raises:
-        ConfigError: The formula, the draws or a setting cannot be used, or a term repeats others.
-        CorpusError: A column is missing, or lacks values.
+        ConfigError: The formula, the draws or a setting cannot be used, or the other terms
+            determine a term.
+        CorpusError: A column is missing, or has missing values.
         IncompatibleGuideError: The guide belongs to another model.
 
     Example:

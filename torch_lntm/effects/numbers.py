@@ -55,7 +55,7 @@ class Effect(IntervalEstimate):
 
 @dataclass(frozen=True)
 class Prediction(IntervalEstimate):
-    """Expected proportion of a topic at values of some columns, or a difference of two.
+    """Expected proportion of a topic at values of some columns, or a difference of proportions.
 
     Attributes:
         topic: Number of the topic, or name of the group of topics.

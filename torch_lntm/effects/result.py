@@ -122,7 +122,8 @@ class Effects:
             return [text]
         return [
             f"{text}, which is large for documents of {self.mean_length:.0f} tokens",
-            "intervals are therefore too narrow, and effects by approximate posteriors too small; "
+            "the intervals are therefore too narrow, and effects are too small if the posteriors "
+            "are approximate; "
             "lntm.inference.joint_draws, or torch-lntm effects --draws joint, includes it",
         ]
 

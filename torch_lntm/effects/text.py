@@ -46,7 +46,7 @@ def format_predictions(rows: Sequence[Prediction], labels: Mapping[int | str, st
     return (
         f"{text}\n\nNote: of {len(rows)} intervals, {num_outside} reach below 0 or above 1. "
         "Proportions lie between 0 and 1,\nbut the linear regression ignores these bounds: read "
-        "a value outside as close to the bound."
+        "a value outside of the bounds as a value close to the bound."
     )
 
 

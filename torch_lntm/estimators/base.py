@@ -205,7 +205,7 @@ class TopicModelEstimator(
         if model.name != cls._model:
             raise ConfigError(
                 f"{cls.__name__} is an estimator of {cls._model}, and the model is one of "
-                f"{model.name}; take the estimator of that, or if there is none, "
+                f"{model.name}; take the estimator of {model.name}, or "
                 "torch_lntm.inference.transform(guide, corpus) with the guide() of a run"
             )
         estimator = cls(**{**params, "n_components": model.num_topics})
@@ -254,8 +254,9 @@ class TopicModelEstimator(
     def transform(self, X: Any) -> NDArray[np.floating[Any]]:
         """Topic proportions of documents, at their posterior modes.
 
-        The mode is on the softmax scale. For ``AspectModel``, the result is the posterior mean. The
-        solver has the tolerance of an E-step; :meth:`posteriors` is more precise.
+        The mode is the softmax of the posterior mode of the logits. For ``AspectModel``, the result
+        is the posterior mean. The solver has the tolerance of an E-step; :meth:`posteriors` is more
+        precise.
 
         Args:
             X: The documents.

@@ -38,8 +38,9 @@ class StructuralTopicModel(TopicModelEstimator):
     Args:
         n_components: Number of topics.
         prevalence: Formula of the columns that the proportions of topics depend on, such as
-            ``"~ party + bs(date, df=6)"``. Defaults to None: the array ``"prevalence"`` of the
-            corpus's covariates, or a constant mean, as in :class:`CorrelatedTopicModel`.
+            ``"~ party + bs(date, df=6)"``. Defaults to None: the array ``"prevalence"`` among the
+            covariates of the corpus, if there is one, and otherwise a constant mean, as in
+            :class:`CorrelatedTopicModel`.
         content: Column of the groups of documents between which the words of topics differ.
             Defaults to None: equal words in all documents.
         posterior: See :class:`CorrelatedTopicModel`.
@@ -114,8 +115,8 @@ class StructuralTopicModel(TopicModelEstimator):
             The estimator.
 
         Raises:
-            CorpusError: The counts are refused, or a column is missing or lacks values.
-            ConfigError: A parameter or the formula is refused, or the documents lack metadata.
+            CorpusError: An entry is not a count, or a column is missing or has missing values.
+            ConfigError: A parameter or the formula is invalid, or the documents lack metadata.
         """
         return self._fit(_described(self._corpus(X, "fit", reset=True), metadata))
 
@@ -167,14 +168,14 @@ class StructuralTopicModel(TopicModelEstimator):
         Args:
             X: The documents.
             metadata: Columns with a value for each document. Documents without the columns of
-                ``prevalence`` get the mean prior of the training documents, with a warning.
+                ``prevalence`` get the prior averaged over the training documents, with a warning.
 
         Returns:
             ``(n_samples, n_components)`` in the model's dtype. Rows sum to 1.
 
         Raises:
-            CorpusError: A column of ``prevalence`` or ``content`` is missing or lacks values, or a
-                level is new.
+            CorpusError: A column of ``prevalence`` or ``content`` is missing or has missing values,
+                or a level is new.
         """
         return super().transform(self._documents(X, "transform", metadata))
 
@@ -223,7 +224,7 @@ class StructuralTopicModel(TopicModelEstimator):
         """The topics in words; see :meth:`TopicModelEstimator.topics`.
 
         Args:
-            X: Documents whose shares the topics have. Defaults to the documents of :meth:`fit`.
+            X: Documents for the shares of the topics. Defaults to the documents of :meth:`fit`.
             n_words: Words of each topic.
             vocabulary: The words of the columns, for models without a vocabulary.
             metadata: As for :meth:`transform`.

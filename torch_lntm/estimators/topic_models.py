@@ -25,8 +25,8 @@ class CorrelatedTopicModel(TopicModelEstimator):
             the largest (:meth:`Recipe.for_corpus <torch_lntm.recipes.Recipe.for_corpus>`). Defaults
             to ``"auto"``. :meth:`transform` and :meth:`posteriors` use the same posterior; after
             ``"hmc"``, they use the model's default guide, ``"taylor"``.
-        max_iter: Most iterations of EM, or epochs of Monte-Carlo EM. Defaults to the engine's
-            number.
+        max_iter: Most iterations of EM, or epochs of Monte-Carlo EM. Defaults to the default of the
+            engine.
         keywords: Keywords of the first topics by the names of the topics, such as ``{"economy":
             ["tax", "budget"]}``. They are words of ``vocabulary``, or column names of a data frame.
             See :func:`~torch_lntm.models.ctm`.
@@ -82,7 +82,8 @@ class IndependentFactorTopicModel(TopicModelEstimator):
 
     Args:
         n_components: Number of topics.
-        n_sources: Number of sources, smaller than ``n_components``. Defaults to a quarter of it.
+        n_sources: Number of sources, smaller than ``n_components``. Defaults to ``n_components`` /
+            4.
         source: ``"gaussian"``, or ``"laplace"`` for sparse, interpretable sources.
         posterior: ``"auto"`` or ``"hmc"`` (see :class:`CorrelatedTopicModel`); ``"factor"`` for
             variational EM; for Gaussian sources also ``"taylor"`` or ``"laplace"``.

@@ -54,7 +54,7 @@ def identified_space(model: TopicModel, batch: DocumentBatch) -> IdentifiedSpace
     except NotImplementedError:
         name = type(model.prior).__name__
         raise IncompatibleGuideError(
-            f"{name} does not say what is identified, which this evaluation needs; define "
+            f"{name} defines no identified coordinates, which this evaluation needs; define "
             f"{name}.identified(batch)"
         ) from None
 
@@ -71,7 +71,7 @@ def format_positions(documents: Tensor) -> str:
 
 
 def warn_of_documents(bad: Tensor, problem: str, cure: str, what: str = "log likelihoods") -> None:
-    """Warn of unreliable documents, once for all: their number and their first positions.
+    """Warn of unreliable documents in a single warning: their number and the first positions.
 
     Args:
         bad: ``(num_docs,)`` bool, the unreliable documents. There is a warning if any is True.

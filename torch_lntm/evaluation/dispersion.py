@@ -49,9 +49,10 @@ def residual_dispersion(
     """Dispersion of a model's residuals, to choose the number of topics (*Taddy 2012, §4.2*).
 
     The dispersion is Σ_dv (c − Nq)²/(Nq(1 − q)) divided by its degrees of freedom, with
-    q = θ_dᵀφ_v at the mode of θ_d. The degrees of freedom are the cells with Nq above 0.01, less
-    the words, less the parameters. A bursty model with concentration a has a variance
-    (N + a)/(1 + a) times as large.
+    q = θ_dᵀφ_v at the mode of θ_d. The degrees of freedom are the number of cells with Nq above
+    0.01, minus the number of words, minus the number of free parameters of theta and of the topics.
+    A cell is a document and a word. A bursty model with concentration a has a variance (N + a)/(1 +
+    a) times as large.
 
     Compare models with similar numbers of parameters. Most expected counts in a document are far
     below 1. Each fitted word probability then lowers the sum by two or three, but the degrees of
@@ -101,7 +102,8 @@ def residual_dispersion(
             cells = (expected > LEAST_COUNT).sum(1).double()
             sums.append(torch.stack([squares, cells]).cpu())
     squares, cells = torch.cat(sums, 1)
-    # A document uses K − 1 degrees of freedom for theta, and an equal part of the shared ones.
+    # A document uses K − 1 degrees of freedom for theta, and its equal share of those of the
+    # topics.
     shared = model.num_words + model.topics.num_free_parameters
     freedom = cells - (model.num_topics - 1) - shared / len(nonempty)
     total = float(freedom.sum())

@@ -183,7 +183,7 @@ def _decoder(path: Path, encoding: str) -> codecs.IncrementalDecoder:
         return codecs.getincrementaldecoder(encoding)()
     except (LookupError, ValueError) as error:
         raise FileError(
-            f"{path}: encoding {encoding!r} cannot be used ({error}); give one of text that Python "
+            f"{path}: encoding {encoding!r} cannot be used ({error}); give a text encoding that "
             "knows, e.g. 'latin-1'"
         ) from error
 
@@ -288,7 +288,7 @@ def open_to_read(path: Path) -> IO[bytes]:
         if not stat.S_ISREG(mode) and not piped:
             kind = "a named pipe" if stat.S_ISFIFO(mode) else "a device or socket"
             raise FileError(
-                f"{path}: is {kind}; save what it gives to a regular file, and read that"
+                f"{path}: is {kind}; save its output to a regular file, and read this file"
             )
         return open(path, "rb")
     except OSError as error:
@@ -299,9 +299,9 @@ def too_large(path: Path, limit: float) -> FileError:
     """Error for a file of more than ``limit`` bytes."""
     size = f"{limit / 2**30:.1f} GiB" if limit >= 1 << 28 else f"{limit:.0f} bytes"
     return FileError(
-        f"{path}: holds more than {size} when read, the most that is allowed (by default a third "
-        "of the available memory, and of a compressed file a multiple of its size); check the "
-        "file, unpack it, or raise max_bytes"
+        f"{path}: holds more than {size} when read. This is the limit: by default a third of the "
+        "available memory, and a multiple of its size for a compressed file. Check the file, "
+        "unpack it, or raise max_bytes"
     )
 
 

@@ -197,7 +197,7 @@ def _check_constant(node: ast.expr, value: Any, as_argument: bool) -> None:
     elif not isinstance(value, int | float):
         raise _Refused(_described(node))
     elif isinstance(value, int) and abs(value) > MAX_NUMBER:
-        raise _Refused(f"a whole number above {MAX_NUMBER} (write it with a point)")
+        raise _Refused(f"a whole number above {MAX_NUMBER} (write it with a decimal point)")
 
 
 def _check_call(name: str, arguments: list[ast.expr], keywords: list[ast.keyword]) -> None:
@@ -206,7 +206,7 @@ def _check_call(name: str, arguments: list[ast.expr], keywords: list[ast.keyword
         raise _Refused(f"a call of {name!r}")
     for keyword in keywords:
         if keyword.arg is None or keyword.arg.startswith("_"):
-            raise _Refused("an argument of no public name")
+            raise _Refused("an argument by ** or with a private name")
     for argument in [*arguments, *(keyword.value for keyword in keywords)]:
         _check_node(argument, as_argument=True)
 

@@ -28,7 +28,7 @@ def check_target(path: Path, overwrite: bool) -> None:
             ``overwrite`` is false.
     """
     if not path.name:
-        raise ConfigError(f"{path}: is the present folder; name one to write")
+        raise ConfigError(f"{path}: is the current folder; name another folder to write")
     resolve_link(path)
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return

@@ -45,7 +45,7 @@ def save_model(
         The folder.
 
     Raises:
-        ConfigError: The folder exists and ``overwrite`` is false, or writing fails.
+        ConfigError: The folder exists and ``overwrite`` is false, writing fails, or
             :func:`check_saveable` refuses the model.
 
     Example:

@@ -101,12 +101,12 @@ class Run:
         return DocumentHMC(self.model, seed=seed)
 
     def topic_table(self, *, num_words: int = 8, num_correlated: int = 0) -> TopicTable:
-        """The topics in words, with the shares that the fit left; see :class:`TopicTable`.
+        """Table of the topics with words, and with the shares at the end of the fit.
 
         Args:
             num_words: Words of each topic.
-            num_correlated: Number of the most positively correlated topics listed with each topic,
-                and of the most negatively correlated ones.
+            num_correlated: Number of correlated topics of each topic, on each side: with the most
+                positive and with the most negative correlations.
 
         Raises:
             ConfigError: A number is below its minimum.
@@ -201,7 +201,7 @@ def save_run(
         The folder.
 
     Raises:
-        ConfigError: The folder exists and ``overwrite`` is false, or writing fails.
+        ConfigError: The folder exists and ``overwrite`` is false, writing fails, or
             :func:`check_saveable` refuses the model.
 
     Example:

@@ -1,4 +1,4 @@
-"""Words of documents for the weights of many chains at once, in a sparse and a padded layout."""
+"""Words of documents in a sparse and a padded layout, for topic weights of many chains at once."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class SparseWords:
 
 
 class PaddedWords:
-    """Padded layout: the words of every document fill up to the longest, for dense products.
+    """Padded layout: every document is filled up to the longest, for dense products.
 
     All chains of a document share its words. With 16 chains in float64, dense products are many
     times faster than sparse products. Memory is proportional to ``num_docs × longest × (num_topics

@@ -26,8 +26,8 @@ def is_enabled(tensor: Tensor) -> bool:
     """Whether the user has switched the kernels on, for a tensor of this device.
 
     Raises:
-        ConfigError: The kernels are switched on, but Triton is missing or the tensor is on another
-            device than CUDA. Also if the variable is different from 0 and 1.
+        ConfigError: The variable is neither 0 nor 1. Or the kernels are switched on, and Triton is
+            missing or the tensor is on another device than CUDA.
     """
     setting = os.environ.get("LNTM_TRITON", "0")
     if setting in ("", "0"):

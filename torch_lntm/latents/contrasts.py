@@ -90,7 +90,7 @@ class ContrastSpace(CentredSpace, StandardNormalSpace):
 
     Attributes:
         tril: ``(num_topics - 1, num_topics - 1)`` L.
-        anchored: Whether eta has one component less than there are topics.
+        anchored: Whether eta has ``num_topics - 1`` components.
     """
 
     tril: Tensor

@@ -171,7 +171,7 @@ class GammaSpace(DirichletSpace):
         """See :meth:`LatentSpace.locate`.
 
         The sum of the variates is Gamma(Σα), independent of theta, and is drawn. A proportion below
-        the smallest number of its dtype is drawn from its law there, a power.
+        the smallest number of its dtype is drawn from its distribution there, a power law.
         """
         assert key is not None, "theta does not determine z: locate needs keys"
         theta = latents["theta"]

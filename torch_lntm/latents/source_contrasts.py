@@ -131,8 +131,8 @@ class SourceContrastSpace(CentredSpace, LaplaceSourcesSpace):
 
         Draws lie around the posterior's means, but with another covariance. A mean field makes the
         sources and the components of eta independent. The covariance of :meth:`approximate`
-        includes their dependence. A joint normal or Student-t has two equal readings: sources and
-        then eta given them (*Putthividhya et al. 2009, §3.2.1*), or eta first.
+        includes their dependence. Under a joint normal or Student-t, it is the same to draw the
+        sources and then eta given the sources (*Putthividhya et al. 2009, §3.2.1*), or eta first.
         """
         space, loc, tril = self._around(posterior, row, words, counts)
         return Proposal(space, partial(elliptical_draws, loc, tril, degrees_of_freedom))

@@ -148,7 +148,8 @@ class LatentSpace(ABC):
 
         Args:
             latent: ``(..., num_docs, latent_dim)`` values of the main site.
-            key: ``(..., num_docs)`` keys, for the freedom in z.
+            key: ``(..., num_docs)`` keys for draws of the components of z that ``latent`` leaves
+                open.
 
         Returns:
             ``(..., num_docs, dim)``.

@@ -144,7 +144,7 @@ def correlation_graph(
     names = labels_or_default(model, labels)
     size = len(names)
     if shares is not None and len(shares) != size:
-        raise ConfigError(f"{len(shares)} shares for {size} topics; expected as many")
+        raise ConfigError(f"{len(shares)} shares for {size} topics; expected one for each topic")
     require_whole(0, num_edges=num_edges)
     require(0, min_correlation=min_correlation)
     max_edges = int(1.5 * size) if num_edges is None else num_edges

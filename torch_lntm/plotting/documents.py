@@ -41,7 +41,7 @@ def document_proportions(
             ``inference.theta_draws(result.posterior, corpus)``.
         document: Position of the document in the batch, or in the corpus for draws.
         level: Posterior probability of each interval.
-        num_samples: Draws behind the means and intervals.
+        num_samples: Number of draws for the means and intervals.
         seed: Seed of the draws from a posterior.
         labels: Names of the topics, such as :func:`topic_labels`. Defaults to numbers.
         num_topics: Number of topics to show, the largest first; None for all.
@@ -68,7 +68,9 @@ def document_proportions(
     mean = draws.mean(0).numpy()
     names = [str(k) for k in range(len(mean))] if labels is None else list(labels)
     if len(names) != len(mean):
-        raise ConfigError(f"{len(names)} labels for {len(mean)} topics; expected as many")
+        raise ConfigError(
+            f"{len(names)} labels for {len(mean)} topics; expected one for each topic"
+        )
     shown = np.argsort(-mean, kind="stable")[:num_topics][::-1]
     rows = np.arange(len(shown))
     if ax is None:

@@ -56,7 +56,7 @@ def simplex_plot(
     if sizes != [3, 3, 3] or draws.numel() == 0:
         raise ConfigError(
             f"draws of shape {tuple(draws.shape)}, {sizes[1]} labels, a point of {sizes[2]}; "
-            "expected draws (..., 3), at least one, and three of the others"
+            "expected draws (..., 3), at least one, 3 labels and a point of 3 numbers"
         )
     if ax is None:
         _, ax = plt.subplots(figsize=(3.0, 2.8), layout="constrained")

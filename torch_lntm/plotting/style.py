@@ -12,7 +12,8 @@ from torch_lntm.reports.labels import topic_labels
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Blue and orange, distinguishable with all common types of colour blindness, and a map between.
+#: Blue and orange, distinguishable with all common types of colour blindness, and a colour map
+#: between them.
 NEGATIVE, POSITIVE, NEUTRAL = "#2166ac", "#c25b00", "#4d4d4d"
 DIVERGING = ("#123c69", NEGATIVE, "#92c5de", "#f7f7f7", "#f9be82", POSITIVE, "#7a3600")
 #: Colour of grid lines.
@@ -60,7 +61,9 @@ def labels_or_default(model: TopicModel, labels: Sequence[str] | None) -> list[s
     """
     names = topic_labels(model) if labels is None else list(labels)
     if len(names) != model.num_topics:
-        raise ConfigError(f"{len(names)} labels for {model.num_topics} topics; expected as many")
+        raise ConfigError(
+            f"{len(names)} labels for {model.num_topics} topics; expected one for each topic"
+        )
     return names
 
 

@@ -78,7 +78,7 @@ def group_documents(column: str, values: NDArray[Any]) -> Grouping:
 def grouping_columns(corpus: Corpus) -> list[str]:
     """Metadata columns that group the documents, in the order of the metadata.
 
-    Columns with a single value are left out, and columns with many different names, such as ids.
+    Columns with a single value, and columns with many different names such as ids, are left out.
     """
     columns = []
     for column, values in corpus.metadata.items():

@@ -176,9 +176,9 @@ def render_page(
         instead_of_chains: Add a note that a guide drew the proportions of a model fitted by chains.
         num_words: Top words of each topic.
         num_docs: Representative documents of each topic.
-        num_draws: Draws of each document's posterior. Defaults to 25 to 50, fewer for larger
-            corpora.
-        seed: Seed of a guide's draws. Chains have their own.
+        num_draws: Draws of each document's posterior. Defaults to 50, and to fewer for large
+            corpora, but at least 25.
+        seed: Seed of a guide's draws. Chains have a seed of their own.
         progress: Show a progress bar on standard error.
 
     Returns:

@@ -139,8 +139,9 @@ def summarise_corpus(
         level: Coverage probability of each interval.
         groups: Groups of topics, such as ``{"economy": [3, 7]}``; see :class:`TopicGroups`. Their
             intervals are those of the summed draws.
-        num_draws: Draws of each document. Defaults to 25 to 50, fewer for larger corpora.
-        seed: Seed of a guide's draws. Chains have their own.
+        num_draws: Draws of each document. Defaults to 50, and to fewer for large corpora, but at
+            least 25.
+        seed: Seed of a guide's draws. Chains have a seed of their own.
         progress: Show a progress bar on standard error.
 
     Returns:
@@ -166,7 +167,7 @@ def summarise_corpus(
     if theta_source.num_draws < 2:
         raise ConfigError(f"{theta_source!r}; expected at least 2 draws")
     if not corpus.num_tokens:
-        raise ConfigError("the documents have no words; give some that do")
+        raise ConfigError("the documents have no words; give documents with words")
     model, nonempty = theta_source.model, torch.from_numpy(corpus.lengths > 0)
     everything = Grouping("all documents", ("all documents",), np.zeros(len(corpus), np.int64))
     topic_groups = as_groups(model, groups)

@@ -19,7 +19,7 @@ from torch_lntm.reports.labels import representative_documents
 
 #: Most characters of a text and of a metadata value, most columns, most words of a document.
 _TEXT, _VALUE, _FIELDS, _WORDS = 420, 80, 6, 15
-#: Draws behind an interval.
+#: Number of draws for an interval.
 _DRAWS = 200
 
 
@@ -106,7 +106,9 @@ def _excerpts(texts: Iterable[str], positions: set[int], num_docs: int) -> dict[
             # A text can be a whole book: cut it before cleaning its white space.
             excerpts[position] = _cut(" ".join(text[: 4 * _TEXT].split()), _TEXT)
     if number != num_docs:
-        raise ConfigError(f"{number} texts for {num_docs} documents; expected as many, in order")
+        raise ConfigError(
+            f"{number} texts for {num_docs} documents; expected one for each, in order"
+        )
     return excerpts
 
 

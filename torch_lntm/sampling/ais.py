@@ -14,8 +14,8 @@ Carlo are their own reversals.
 The coordinates z are those of a :class:`~torch_lntm.latents.LatentSpace`. In them the prior is
 standard normal or close to standard normal, and the mass matrix is I. A Dirichlet prior takes the
 same path. Gibbs sampling, although free of tuning, would move along p(theta) ∏_w (Σ_k theta_k
-φ_kw^t)^{n_w}. For small t this density is largest at documents of a single topic, so that path is
-not taken.
+φ_kw^t)^{n_w}. For small t this density is largest at documents of a single topic, so the path of
+Gibbs sampling is not taken.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ def fit(
 
     Chains go through the knots, as in :func:`tune`, and then take some draws at the last knot. The
     new normal has the means and variances of these draws, along the axes of the old normal. To
-    remove chance, a document's means and variances are shrunk towards the old values. The amount
+    reduce noise, a document's means and variances are shrunk towards the old values. The amount
     follows from the spread between chains. Most normals come from a mode and its curvature. They
     are inaccurate for skewed posteriors, as along topics without tokens in the document. They are
     accurate if the document has few words.
@@ -255,7 +255,7 @@ def fit(
 
 
 def _shrunk(distance: Tensor) -> Tensor:
-    """Means over chains ``(num_docs, dim)``, shrunk towards 0 by the share of chance in each row.
+    """Means over chains ``(num_docs, dim)``, shrunk towards 0 by the share of noise in each row.
 
     Args:
         distance: ``(num_chains, num_docs, dim)`` values of each chain.

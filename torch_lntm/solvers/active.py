@@ -115,9 +115,9 @@ def replace_rows(part: Tensor | tuple[Any, ...], rows: Tensor, other: Any) -> No
 
 
 def bound_rounding(bound: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
-    """Largest fall of the bounds in a round by rounding, in nats.
+    """Largest fall of each bound that rounding can cause in a round, in nats.
 
-    It adds the rounding of the bound and, for each token, the rounding of the logits.
+    The result is the rounding of the bound plus, for each token, the rounding of the logits.
 
     Args:
         bound: ``(num_docs,)`` float64.

@@ -20,15 +20,16 @@ accepted step raise f.
 The complete-data information is larger than the true curvature, because it treats the topic
 assignments as known. Steps are therefore too short if topics overlap. From the second step on, a
 BFGS update corrects the information by the change of the gradient along the last step, and keeps it
-positive definite. To a tight tolerance the correction reduces the number of steps to two thirds,
-and to a quarter in the slowest documents.
+positive definite. With a tight tolerance the correction reduces the number of steps to two thirds,
+and to a quarter for the slowest documents.
 
 Conjugate gradients solve for a step by a few products with the shared factor. A Cholesky
 factorisation of each document's information would cost num_topics³. Converged documents leave the
 batch.
 
-F may have more columns than rows (the sources and noise of a factor model). The gradients lie among
-the shortest z of each m, so the ascent stays among them if it starts there.
+F may have more columns than rows (the sources and noise of a factor model). Each m has a shortest
+z. These z form a subspace, which contains all gradients. An ascent that starts in the subspace
+therefore stays in it.
 """
 
 from __future__ import annotations
@@ -139,7 +140,7 @@ class Secant(NamedTuple):
         return cls(step, fall, rho)
 
     def after_small_gains(self, gain: Tensor) -> Secant:
-        """The secants, without documents whose last round gained more than ``MAX_GAIN_FOR_SECANT``.
+        """The secants; 0 for documents whose last round gained more than ``MAX_GAIN_FOR_SECANT``.
 
         Args:
             gain: ``(num_docs,)`` nats.
@@ -272,8 +273,9 @@ def _direction(
 ) -> Tensor:
     """BFGS direction from the complete-data information and, if present, a secant.
 
-    It goes uphill for any ρ ≥ 0, and for any accuracy of conjugate gradients. ∇f·δ is the product
-    of the corrected gradient and their solution, which is positive, plus ρ(s·∇f)².
+    It goes uphill for any ρ ≥ 0, and for any accuracy of conjugate gradients. ∇f·δ is a sum of two
+    terms. The product of the corrected gradient and the solution of conjugate gradients is
+    positive, and ρ(s·∇f)² is at least 0.
     """
     rhs = point.gradient
     if secant is not None:

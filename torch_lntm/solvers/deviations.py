@@ -64,7 +64,7 @@ def sparse_deviations(
             counts and smoothing keeps its shared words.
         smoothing: s, pseudo-counts in the shared topics, ``(num_words, num_topics)``, or one
             number for all.
-        penalty: λ > 0, in tokens. A factor is 1 unless the counts differ by more from the
+        penalty: λ > 0, in tokens. A factor is 1 if the counts differ by at most λ from their
             expectation under the other factors.
         floor: Least probability of a word in a shared topic, and least expected count.
         rounds: Largest number of rounds.

@@ -49,7 +49,7 @@ LEAST_DAMPING = 1.0 / 16.0
 DAMP, UNDAMP = 0.5, 1.25
 #: Factor of the β of a document after a pass with a skipped word.
 SHRINKAGE = 0.5
-#: Share of converged documents in the held stored counts before they are dropped.
+#: Largest share of converged documents in the held stored counts. Above it they are dropped.
 IDLE_SHARE = 0.25
 #: Numbers in each table of the evidence at a time.
 MAX_ELEMENTS = 2**20
@@ -93,9 +93,10 @@ def ep(
         concentration: ``(num_topics,)`` positive α.
         init: ``(nnz, num_topics)`` starting β from an earlier call with these documents. Defaults
             to zeros. A document starts from zeros if its γ would not be positive.
-        tolerance: Largest distance of γ in a pass, Σ_w Σ_k |Δγ_k| / Σ_k γ_k undamped, for a
-            converged document. β stands still too. A document with a skipped word has not
-            converged. At least 64 roundings of the dtype of ``topics``.
+        tolerance: Largest distance that γ of a converged document travels in a pass, Σ_w Σ_k |Δγ_k|
+            / Σ_k γ_k without damping. The sum is over visits, so every β_w stands still too. A
+            document with a skipped word has not converged. Raised to 64 times the machine epsilon
+            of ``topics`` if smaller.
         max_iterations: Bound on the passes over each document.
 
     Returns:

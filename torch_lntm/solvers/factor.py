@@ -200,10 +200,10 @@ def factor(
     *Putthividhya et al. 2009, §2.2–2.3.1.* The first round is the paper's: the Wright omega update
     of x̄ between the updates of ξ, the responsibilities and s̄. Far from the optimum it leads to
     better optima than Newton's steps. Later rounds take a Newton step in x̄ and s̄ together, then
-    update |η|, B and s̄ of Laplace sources, then each ν_k² at fixed ξ (*eq. 6*; the print is twice
-    the derivative). Every update raises the bound or keeps it. The Newton steps make the method
-    fast. ξ ties all x̄_k together and s̄ to them, and the paper's rounds alone take 10 times as
-    many.
+    update |η|, B and s̄ of Laplace sources, then each ν_k² at fixed ξ (*eq. 6*; the printed
+    equation is twice the derivative). Every update raises the bound or keeps it. The Newton steps
+    make the method fast. ξ ties all x̄_k together and s̄ to them, and the paper's rounds alone take
+    10 times as many.
 
     With A = 0 the result is Blei–Lafferty's posterior of eta under N(μ, Λ⁻¹). The bound then equals
     theirs if the sources are Gaussian. With Laplace sources the dual costs log 2 + ½ − ½ log 2π =

@@ -21,9 +21,10 @@ LONG_STEP = 3.0
 LONG_BELOW = 0.01
 #: Smallest mean of theta at the start, for every dtype.
 LOWEST_START = 1e-7
-#: Smallest log weight of a topic relative to the document's largest, far above float32 underflow.
+#: Smallest log weight of a topic minus the largest log weight of its document, far above underflow
+#: in float32.
 LOWEST_LOG_WEIGHT = -40.0
-#: Share of converged documents among the held documents before they are dropped together.
+#: Largest share of converged documents among the held documents. Above it they are dropped.
 IDLE_SHARE = 0.125
 
 
@@ -57,7 +58,7 @@ def vb(
             returns. Equal proportions favour no topic.
         tolerance: Largest Σ_k |Δγ_k| / Σ_k γ_k of an update of eq. 10 for a converged document. It
             is the total change of the mean of theta. The remaining distance is this change times 1
-            / (1 − λ). At least 8 times the machine epsilon of ``topics``.
+            / (1 − λ). Raised to 8 times the machine epsilon of ``topics`` if smaller.
         max_iterations: Bound on the updates of each document.
 
     Returns:

@@ -38,7 +38,9 @@ SUFFIXES = {
 }
 #: Advice for formats that cannot be read.
 _CONVERTED = {
-    **dict.fromkeys((".xlsx", ".xls", ".ods"), "save the sheet as CSV, a document a row"),
+    **dict.fromkeys(
+        (".xlsx", ".xls", ".ods"), "save the sheet as CSV, with a document in each row"
+    ),
     **dict.fromkeys((".docx", ".doc", ".odt", ".rtf", ".pdf"), "save it as plain text (.txt)"),
 }
 #: Functions by format that make a stream of counts from a path, the number of words (``None`` if

@@ -40,7 +40,7 @@ def register_reader(
 
     The function is called with the file's path and the options of reading (:class:`TextOptions`).
     ``torch_lntm.files.iterate_lines(path, options.encoding, options.max_bytes)`` reads lines
-    safely: the function unpacks ``.gz`` files, bounds the size, and names the file in errors.
+    safely. It unpacks ``.gz`` files, bounds the size, and names the file in errors.
 
     Args:
         name: Name of the format, for ``read_corpus(format=...)`` and ``--format``.
@@ -53,8 +53,9 @@ def register_reader(
         The function.
 
     Raises:
-        ConfigError: The name or a suffix belongs to another reader, or is unusable. A function may
-            be registered twice under one name, for notebooks that run a cell again.
+        ConfigError: The name or a suffix belongs to another reader, or is unusable. A second
+            registration of a function under the same name is accepted, because notebooks run cells
+            again.
 
     Example:
         >>> @lntm.corpus.register_reader("paragraphs", [".para"])

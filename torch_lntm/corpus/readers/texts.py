@@ -62,7 +62,8 @@ class TextOptions:
         text_field: Field with the text. Defaults to "text".
         label_field: Required field with the label. Defaults to an optional field "label".
         encoding: Encoding of the file.
-        delimiter: Character between the fields of ``csv``. Defaults to a choice by the header.
+        delimiter: Character between the fields of ``csv``. Defaults to the delimiter that fits the
+            header.
         max_bytes: Maximum number of bytes to read.
     """
 
@@ -445,7 +446,7 @@ class _Columns:
     def finished(self, text_field: str) -> dict[str, list[Any]]:
         """Columns of all documents."""
         if not self._labels:
-            raise FileError(f"{self._path}: holds no document; expected a record for each")
+            raise FileError(f"{self._path}: holds no document; expected a record for each document")
         if self._options.label_field is not None and self._label_field not in {
             *self._columns,
             text_field,

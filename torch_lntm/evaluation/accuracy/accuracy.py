@@ -61,7 +61,7 @@ def posterior_accuracy(
         progress: Show a progress bar.
 
     Returns:
-        The distances, and the part of them that is the chains' own noise.
+        The distances, and the part of the distances that comes from the noise of the chains.
 
     Raises:
         ConfigError: A number is too small, there is no guide, or the corpus has another vocabulary
@@ -135,7 +135,10 @@ def _guides_by_name(
     """Checked guides by name."""
     guides = guide if isinstance(guide, Mapping) else {require_guide(guide, model).name: guide}
     if not guides or NOISE in guides:
-        raise ConfigError(f"guides are named {', '.join(guides)}; expected some, none {NOISE!r}")
+        raise ConfigError(
+            f"guides are named {', '.join(guides)}; expected at least one name, other than "
+            f"{NOISE!r}"
+        )
     for each in guides.values():
         require_guide(each, model)
     return guides
@@ -148,8 +151,8 @@ def _warn_of_chains(index: Tensor, reliable: Tensor) -> None:
         warn(
             f"the chains of {len(left_out)} of {len(index)} documents (positions "
             f"{format_positions(left_out)}) have an R-hat above {LARGEST_RHAT}, an effective "
-            f"sample size below {SMALLEST_EFFECTIVE_SAMPLE_SIZE:.0f}, or one that never moved, and "
-            "are left out; raise num_samples or warmup_steps",
+            f"sample size below {SMALLEST_EFFECTIVE_SAMPLE_SIZE:.0f}, or a chain that never "
+            "moved, and are left out; raise num_samples or warmup_steps",
             ConvergenceWarning,
         )
 

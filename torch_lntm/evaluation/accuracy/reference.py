@@ -17,7 +17,7 @@ from torch_lntm.posteriors import Posterior
 #: Requirements for reliable chains of a document (*Vehtari et al. 2021, §4*).
 LARGEST_RHAT = 1.01
 SMALLEST_EFFECTIVE_SAMPLE_SIZE = 400.0
-#: Draws behind a guide's mean of theta.
+#: Number of draws for a guide's mean of theta.
 GUIDE_DRAWS = 10_000
 #: Segments of each chain, for the error of its covariance.
 _SEGMENTS = 10
@@ -71,7 +71,8 @@ class Reference:
         x = latent.double() @ standardiser
         mean, size = x.mean((0, 1)), effective_sample_size(x)
         centred = x - mean
-        # Covariances of segments about the common mean. Their spread tells the covariance's error.
+        # Covariances of segments about the common mean. Their spread gives the error of the
+        # covariance.
         length = x.shape[1] // _SEGMENTS
         segments = centred[:, : length * _SEGMENTS].unflatten(1, (_SEGMENTS, length)).flatten(0, 1)
         by_segment = torch.einsum("csdi,csdj->cdij", segments, segments) / length

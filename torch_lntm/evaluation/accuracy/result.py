@@ -43,8 +43,9 @@ class PosteriorAccuracy:
     Attributes:
         guides: Distances of all documents, by name of the guide.
         noise: Expected distances of an exact posterior. They are above 0 because the chains and
-            the guide's draws of theta are finite. ``std_ratio`` is 1 plus its standard error.
-            Squared errors of the mean and covariance add to the squared noise.
+            the guide's draws of theta are finite. ``std_ratio`` is 1 plus the standard error of the
+            ratio. Measured errors of the mean and of the covariance contain the noise: their
+            squares are about the sum of the squared true error and the squared noise.
         unconverged: Number of documents that a guide's solver did not finish, by name of the guide.
         index: ``(num_docs,)`` positions of the documents in the corpus.
         lengths: ``(num_docs,)`` tokens of the documents.

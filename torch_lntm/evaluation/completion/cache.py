@@ -100,7 +100,7 @@ def held_out_words(
 
 
 def counts_at(batch: DocumentBatch, other: DocumentBatch) -> Tensor:
-    """Counts ``(nnz of other,)`` that one batch has for the stored words of another batch.
+    """Counts ``(nnz of other,)`` in one batch of the words that another batch stores.
 
     Args:
         batch: Tokens of documents. Words without a token here count 0.
@@ -117,7 +117,7 @@ def counts_at(batch: DocumentBatch, other: DocumentBatch) -> Tensor:
 
 
 def cache_description(cache_weight: float | None) -> str:
-    """Words about the cache for the method of a result."""
+    """Description of the cache, for the method of a result."""
     return (
         "" if cache_weight is None else f", and the documents' own words (a = {cache_weight:.4g})"
     )

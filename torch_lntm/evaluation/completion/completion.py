@@ -78,10 +78,11 @@ def document_completion(
 
     * ``"mode"``: Σ_v c_v log Σ_k θ_k φ_kv at θ = softmax of the guide's posterior mean of eta. For
       a Dirichlet posterior, θ is its mean, which is the mode of log θ. Without a guide, θ is the
-      mode of the true posterior on the softmax scale.
+      softmax of the true posterior's mode of the logits. This page calls it the mode on the softmax
+      scale.
     * ``"mean"``: the same sum at the guide's posterior mean of θ. Σ_k θ_k φ_kv is linear in θ, so
       the sum uses each token's probability averaged over the posterior. The mean is exact for a
-      Dirichlet posterior, and by draws for others.
+      Dirichlet posterior. For other posteriors it is estimated by draws.
     * ``"integrated"``: log of the average of Π_v (Σ_k θ_k φ_kv)^c_v over the guide's posterior.
       Held-out tokens are predicted together, so early tokens inform later tokens. The estimate is
       biased low if draws are few.
@@ -378,7 +379,7 @@ def _hold_out(
     seed: int,
     max_docs: int,
 ) -> WordHoldOut[Corpus]:
-    """A checked hold-out with the covariates of the model; drawn here from a plain corpus."""
+    """A checked hold-out with the covariates of the model. A plain corpus is split here."""
     if isinstance(corpus, WordHoldOut):
         hold_out = corpus.of(check_arguments(model, corpus.corpus, seed=seed, max_docs=max_docs))
     else:

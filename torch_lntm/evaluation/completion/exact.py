@@ -14,9 +14,10 @@ from torch_lntm.inference.chains.diagnostics import split_rhat
 from torch_lntm.kernels import SparseWords
 from torch_lntm.models import TopicModel
 
-#: Most observed tokens of a short document, and leapfrog steps of a Hamiltonian transition for
-#: short and for longer documents. The mass matrix is the prior's. A mass matrix of each document
-#: takes longer to the same error, and leaves some chains stuck at the start, in the prior's tails.
+#: Most observed tokens of a short document, and number of leapfrog steps of a Hamiltonian
+#: transition for short and for longer documents. The mass matrix is the prior's. A mass matrix of
+#: each document takes longer to the same error, and leaves some chains stuck at the start, in the
+#: prior's tails.
 SHORT, SHORT_STEPS, LONG_STEPS = 150, 10, 20
 
 
@@ -46,7 +47,8 @@ def score_by_chains(
         seen: Observed tokens of documents that are all short, or all longer than ``SHORT``.
         unseen: Held-out tokens of the same documents, float64.
         tolerance: Largest Monte-Carlo standard error over the corpus, and largest bias before its
-            removal, in nats per token. These documents have a part of it by their held-out tokens.
+            removal, in nats per token. The documents of this call get a share of it in proportion
+            to their held-out tokens.
         num_chains: Chains of each document.
         num_samples: First number of kept draws of each chain, at least 4.
         max_samples: Most draws of each chain to keep.
@@ -70,7 +72,7 @@ def score_by_chains(
     for _ in range(num_samples):
         chains.move()
     while True:
-        # This transition only tells the shape.
+        # This transition only gives the shape of the sum.
         total, values = torch.zeros_like(chains.move()), []
         for _ in range(num_samples):
             theta = chains.move()

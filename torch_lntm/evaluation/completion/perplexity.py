@@ -101,5 +101,8 @@ def unigram_perplexity(
         )
     counts = train.word_totals + smoothing
     result = completion_perplexity(np.ones((held_out.num_docs, 1)), counts[None], held_out)
-    method = f"unigram frequencies of {train.num_docs} training documents + {smoothing:g}"
+    method = (
+        f"unigram frequencies of {train.num_docs} training documents, plus {smoothing:g} for each "
+        "word"
+    )
     return replace(result, theta="unigram", method=method)

@@ -88,7 +88,7 @@ class ExactCompletion(CompletionResult):
     """Scores of held-out tokens at the exact posterior mean of theta, with the simulation's error.
 
     Attributes:
-        tolerance: Largest ``simulation_error`` and ``simulation_bias`` asked for, nats per token.
+        tolerance: Requested limit of ``simulation_error`` and ``simulation_bias``, nats per token.
         variance: ``(num_docs,)`` float64 Monte-Carlo variance of ``log_predictive``, nats², from
             the spread of few chains. Use it in sums over documents. The variance of a single
             document can be far too small if all of its chains missed a rare mode.

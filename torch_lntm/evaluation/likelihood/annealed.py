@@ -29,8 +29,9 @@ from torch_lntm.sampling.importance import summarise_weights
 #: Most numbers of a batch's words and chains. The limit of CPUs fits their caches; the limit of
 #: other devices keeps them busy.
 _MAX_NUMBERS_CPU, _MAX_NUMBERS_ELSEWHERE = 2**19, 2**25
-#: A part of at least this many numbers ends before a document with less than this share of the
-#: words of the part's longest document.
+#: Documents of similar length are annealed in one part. A shorter document starts a new part if the
+#: old part has at least this many numbers, and the document has less than this share of the words
+#: of the longest document in the old part.
 _FEWEST_NUMBERS, _LEAST_SHARE = 2**16, 0.8
 #: Transitions after which a chain without a move counts as stuck.
 _FEWEST_TRANSITIONS = 10
@@ -80,8 +81,8 @@ class AIS(LikelihoodMethod):
     * ``start="posterior"``: chains start from a normal q near the posterior, along q^(1−t) p^t. A
       short run of other chains first moves Laplace's normal to the posterior's mass, so a poor
       approximation suffices. Available for normal priors of eta and for factor priors.
-    * ``start="prior"``: chains start from the prior, along p(z) p(w | z)^t. It takes many times the
-      work, and needs the prior's density alone. Available for every prior.
+    * ``start="prior"``: chains start from the prior, along p(z) p(w | z)^t. It needs the prior's
+      density alone, and takes many times the work. Available for every prior.
 
     Chains from q must travel to parts of the posterior that q misses. If the prior is wide and few
     chains arrive, the estimates are lower than their spread suggests. The defaults are safe for
@@ -246,7 +247,8 @@ def anneal_corpus(
     with tqdm(total=total, disable=not progress, unit="temperature") as bar:
         for first in start.targets(corpus, parts, max_docs):
             batch = first.batch
-            # Documents are the outermost axis in memory, as in all products with these keys.
+            # Documents are the outermost axis in memory, because every product with these keys
+            # needs this order.
             keys = noise.document_keys(seed, batch.index, path.num_chains).mT.contiguous().mT
             target, transitions = start.prepare(first, schedule, keys, path.num_steps)
             posterior = None
