@@ -56,7 +56,7 @@ def test_topics_separate_only_with_noise() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (((0.5, 0.9), (1.0, 1.0)), "temperatures .* expected numbers in .* the last of each 1"),
+        (((0.5, 0.9), (1.0, 1.0)), "temperatures .* expected numbers in .* 1 as the last of each"),
         (((0.0, 1.0), (1.0, 1.0)), "expected numbers in"),
         (((1.0,), (0.5, 1.0)), "1 temperatures and 2 topic temperatures"),
         (((), ()), "at least 1"),

@@ -207,7 +207,7 @@ def test_errors_and_ctrl_c_during_the_start_reach_all_processes() -> None:
 def test_a_lost_process_is_reported_by_the_remaining_ones() -> None:
     said, gone = in_processes(2, shared_fits.left_alone)
     assert gone == GONE
-    assert said.startswith("ProcessError: process 0 of 2 waited for the others in vain: one of")
+    assert said.startswith("ProcessError: process 0 of 2 lost the other processes: one of")
 
 
 @pytest.mark.slow

@@ -33,9 +33,10 @@ class ChainEStep:
     Args:
         model: The model.
         settings: Settings of the chains.
-        num_transitions: Transitions of each chain at a visit of its document.
-        warmup_epochs: Visits of each document with adapting step sizes.
-        from_prior: Whether chains start at prior draws. If False, at the documents' means.
+        num_transitions: Number of transitions of each chain at a visit of its document.
+        warmup_epochs: Number of visits of each document with adapting step sizes.
+        from_prior: Whether chains start at prior draws. If False, they start at the documents'
+            means.
     """
 
     def __init__(
@@ -116,9 +117,9 @@ class ChainEStep:
         }
 
     def countable_transitions(self, epochs: int) -> int:
-        """Number of transitions behind the table ``moved`` after ``epochs`` epochs.
+        """Number of transitions that the table ``moved`` covers after ``epochs`` epochs.
 
-        The table starts anew when the step sizes are frozen.
+        The table is reset when the step sizes are frozen.
         """
         if epochs > self.warmup_epochs:
             epochs -= self.warmup_epochs
@@ -133,7 +134,8 @@ class LastDraws:
         latents: ``(num_chains, num_docs, dim)`` latent variables by the names of the sites. NaN for
             empty documents. Empty before the first visit.
         moved: ``(num_chains, num_docs)`` bool: the chain has moved.
-        step_size: ``(num_chains, num_docs)`` averages of the adaptation. 1 before the first visit.
+        step_size: ``(num_chains, num_docs)`` average step sizes of the adaptation. 1 before the
+            first visit.
     """
 
     latents: dict[str, Tensor]
@@ -152,7 +154,7 @@ class LastDraws:
         Args:
             tables: The tables by name, on the CPU.
             empty: ``(num_docs,)`` bool: the document is empty.
-            num_chains: Chains of each document.
+            num_chains: Number of chains of each document.
         """
         zeros = torch.zeros(len(empty), num_chains)
         latents = {
@@ -166,7 +168,7 @@ class LastDraws:
         return cls(latents, tables.get("moved", zeros.bool()).mT, step_size)
 
     def rotate(self, rotations: Mapping[str, Tensor]) -> None:
-        """Rotate the draws of each site by the prior's rotation of this site."""
+        """Rotate the draws of each site by the rotation from ``prior.canonicalise_``."""
         for site in self.latents.keys() & rotations.keys():
             self.latents[site] = self.latents[site] @ rotations[site].to(self.latents[site])
 
@@ -174,7 +176,7 @@ class LastDraws:
         """Means ``(num_docs, dim)`` of a site over the moving chains.
 
         Args:
-            before: Means for documents with stuck chains only. ``None`` if there are no tables.
+            before: Means for documents whose chains are all stuck. ``None`` without tables.
             site: The site.
         """
         if before is None or not self.latents:
@@ -190,7 +192,7 @@ class EpochStats:
     """Average diagnostics of an epoch's transitions, computed without waiting for the device.
 
     Args:
-        num_batches: Mini-batches of the epoch.
+        num_batches: Number of mini-batches of the epoch.
     """
 
     def __init__(self, num_batches: int) -> None:
@@ -224,9 +226,9 @@ class EpochStats:
         """Sums and means of the epoch over all processes, float64 scalars.
 
         Returns:
-            ``log_likelihood``: nats at the draws of all chains, stuck chains included.
-            ``acceptance``: mean of the transitions. ``divergences``: their number. ``step_size``:
-            mean of the transitions.
+            ``log_likelihood``: nats at the draws of all chains, including stuck chains.
+            ``acceptance`` and ``step_size``: means over the transitions. ``divergences``: number of
+            divergent transitions.
         """
         visited_share = len(self._log_likelihood) / self._num_batches
         return processes.total(
@@ -240,7 +242,7 @@ class EpochStats:
 
 
 def _weighted(value: Tensor, share: float) -> Tensor:
-    """The value times a share. A share of 1 saves a launch on a GPU."""
+    """The value times a share. A share of 1 skips the multiplication, a launch on a GPU."""
     return value if share == 1.0 else share * value
 
 
@@ -257,8 +259,9 @@ def latent_spread(
         processes: The processes.
 
     Returns:
-        Float64 scalars. ``stuck``: number of chains without a move. ``latent_mean``: mean.
-        ``latent_std``: standard deviation over documents, averaged over components.
+        Float64 scalars. ``stuck``: number of chains without a move. ``latent_mean``: mean over
+        documents and components. ``latent_std``: standard deviation over documents, averaged over
+        components.
     """
     draws, moved = (tables[name][rows.to(tables[name].device)] for name in (CHAIN + site, "moved"))
     flat = draws.double().flatten(0, 1)
@@ -272,7 +275,7 @@ def latent_spread(
 
 
 def to_floats(values: Mapping[str, float | Tensor]) -> dict[str, float]:
-    """Scalars as Python numbers. The host waits for a GPU once for all scalars."""
+    """Scalars as Python numbers. The host waits for a GPU only once, for all scalars together."""
     device = next((x.device for x in values.values() if isinstance(x, Tensor)), None)
     scalars = [torch.as_tensor(x, dtype=torch.float64, device=device) for x in values.values()]
     return dict(zip(values, torch.stack(scalars).tolist(), strict=True))

@@ -25,7 +25,7 @@ from torch_lntm.models import TopicModel
 
 #: Format number of every checkpoint. Files of a different format are refused.
 FORMAT_VERSION = 5
-#: Types of the numbers, texts and lists of :class:`FitState`, and of the records of its history.
+#: Types of the plain values of :class:`FitState`, and of the values in the records of its history.
 _STATE_TYPES = {
     "restart": int,
     "phase": str,
@@ -48,8 +48,8 @@ class FitState:
             and the tables of Monte-Carlo EM's chains. Each process of a shared fit has the rows of
             its own documents. A checkpoint has all rows.
         restart: Number of the restart, from 0.
-        phase: ``"start"``, ``"stepwise"``, ``"annealing"`` or ``"em"``. For Monte-Carlo EM
-            ``"warm-up"``, ``"sampling"`` or ``"averaging"``.
+        phase: ``"start"``, ``"stepwise"``, ``"annealing"`` or ``"em"`` of variational EM;
+            ``"warm-up"``, ``"sampling"`` or ``"averaging"`` of Monte-Carlo EM.
         step: Number of past epochs or iterations of the phase.
         updates: Number of stochastic updates.
         seconds: Time of the fit so far.
@@ -87,8 +87,8 @@ def corpus_identity(corpus: Corpus) -> dict[str, Any]:
 def model_identity(model: TopicModel) -> dict[str, Any]:
     """JSON-able description of a model's constant parts.
 
-    The constructor's arguments are not enough: a model may be composed of parts, and the parts'
-    settings may have changed since.
+    The constructor's arguments are not enough, because a model may be composed of parts, and the
+    settings of the parts may have changed since the call.
     """
     construction = model.construction
     return {
@@ -115,7 +115,7 @@ def write_checkpoint(
         path: The file.
         state: The fit's state.
         parameters: The model's parameters at this state.
-        identity: JSON-able description of the fit. A reader needs an equal description.
+        identity: JSON-able description of the fit. Only a fit of equal description can read it.
     """
     tensors = {f"model.{name}": value for name, value in parameters.items()}
     record: dict[str, Any] = {
@@ -168,7 +168,7 @@ def read_checkpoint(
 
     Args:
         path: The file.
-        identity: Description of the present fit.
+        identity: Description of the current fit.
         model: Parameters of the model by name. The file's parameters must have equal shapes, and
             are loaded to the same device.
 
@@ -229,7 +229,7 @@ def _state_of(
     shapes = {name: value.shape for name, value in model.items()}
     parameters = part("model.")
     if {name: value.shape for name, value in parameters.items()} != shapes:
-        raise ValueError(f"its parameters are not {', '.join(shapes)} of the model's shapes")
+        raise ValueError(f"expected the parameters {', '.join(shapes)} in the model's shapes")
     device = next(iter(model.values())).device
     state = FitState(
         documents=part("documents."),
@@ -261,7 +261,7 @@ def _typed(value: Any, types: Mapping[str, Any], what: str) -> dict[str, Any]:
 
     Raises:
         KeyError: An item is missing.
-        TypeError: The value is no object, or an item has the wrong type.
+        TypeError: The value is not a JSON object, or an item has the wrong type.
     """
     if not isinstance(value, dict):
         raise TypeError(f"{what} is no object")

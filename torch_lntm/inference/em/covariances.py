@@ -1,8 +1,8 @@
 """E-steps with the covariances of a random sample of the documents.
 
-The covariance of a document costs num_topics³ operations, far more than its mean. Some guides solve
-means without covariances. The M-step needs the sum of the covariances only, and the scaled sum over
-a sample estimates it well.
+The covariance of a document costs num_topics³ operations, far more than its mean. Some guides can
+solve means without covariances. The M-step only needs the sum of the covariances, and a sample of
+documents estimates this sum well.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from torch_lntm.guides import Guide, SolverOptions
 from torch_lntm.inference.em.statistics import Statistics, expected_statistics
 from torch_lntm.posteriors import Posterior, SampledMoments
 
-#: Default stride, and number of topics for each further multiple of it.
+#: Default stride, and number of topics after which another default stride is added.
 STRIDE, TOPICS_PER_STRIDE = 8, 100
-#: Minimum number of sampled documents in a stochastic step, and minimum number of topics for a
-#: sample to save time.
+#: Smallest number of sampled documents in a stochastic step, and smallest number of topics for
+#: which a sample saves time.
 MIN_SAMPLED_DOCS, MIN_SAMPLED_TOPICS = 16, 32
 
 
@@ -32,7 +32,7 @@ def default_stride(guide: Guide[Any], step_docs: int) -> int:
 
     Args:
         guide: The guide.
-        step_docs: Documents of a stochastic step.
+        step_docs: Number of documents of a stochastic step.
     """
     num_topics = guide.model.num_topics
     if num_topics < MIN_SAMPLED_TOPICS or not guide.separates_means:
@@ -50,7 +50,7 @@ class CovarianceSample:
         order: Positions of the non-empty documents in the corpus, in a random order.
         stride: Number of documents represented by each document of the sample. It becomes 1 if the
             guide solves means and covariances together.
-        max_docs: Documents solved at once. Defaults to a number by their memory.
+        max_docs: Number of documents solved at once. Defaults to the number that fits in memory.
 
     Attributes:
         stride: Number of documents represented by each document of the sample.
@@ -86,10 +86,13 @@ class CovarianceSample:
         options: SolverOptions,
         **temperatures: Any,
     ) -> tuple[Posterior, Statistics]:
-        """E-step of a batch: its posteriors, or their means, and its statistics.
+        """E-step of a batch.
 
         The arguments are those of :meth:`solve`. The batch is checked here, so that later checks
         of the same batch take no time.
+
+        Returns:
+            The posteriors of the batch, possibly with means only, and its statistics.
         """
         batch = self._guide.model.check_batch(batch)
         posterior, moments = self.solve(batch, init, offset, options, **temperatures)
@@ -110,19 +113,19 @@ class CovarianceSample:
         Args:
             batch: The documents.
             init: Starting point of the guide.
-            offset: Number of the sample, modulo ``stride``.
+            offset: Number of the sample. Equal numbers modulo ``stride`` have the same documents.
             options: Settings of the solver.
             **temperatures: Temperatures of annealing.
 
         Returns:
-            The posteriors and ``None`` if the stride is 1. Otherwise posteriors with means only,
-            and moments with the sample's covariances.
+            If the stride is 1, the posteriors and ``None``. Otherwise posteriors with means only,
+            and moments with the covariances of the sample.
         """
         settings: dict[str, Any] = {**temperatures, **options}
         if self.stride == 1:
             return self._guide.posterior(batch, init, **settings), None
         modes = self._guide.means(batch, init, **settings)
-        # Every stride-th document. The last stride may have too few documents for one more.
+        # The sample has every stride-th document from the offset on.
         offset %= self.stride
         sampled = -(-(self._num_docs - offset) // self.stride)
         moments = SampledMoments(modes, self._num_docs / max(sampled, 1))

@@ -1,4 +1,4 @@
-"""Processes: several processes with a shared fit, its sums, agreements and errors."""
+"""Processes: communication between the processes that share a fit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from torch_lntm.inference.em.statistics import Statistics
 
 T = TypeVar("T")
 
-#: Maximum number of values of a table collected from the processes at once, to bound memory.
+#: Largest number of values that are collected from the processes at once, to bound memory.
 COLLECTED_NUMBERS = 2**20
 
 
@@ -31,9 +31,9 @@ class Processes:
     """Processes of a shared fit. Each process solves its part of every batch.
 
     Every process makes this object, reads the entire corpus and calls the same engine with the same
-    settings. For an update of the parameters the additive statistics are summed over the processes,
-    and every process makes the same M-step. The result equals the fit of one process up to
-    rounding. The parameters are equal in all processes, to the last bit.
+    settings. For an update of the parameters, the processes sum their additive statistics, and each
+    makes the same M-step. The result equals the fit of one process up to rounding. The parameters
+    are equal in all processes, to the last bit.
 
     Errors are shared. If a process fails in its part of a batch, all processes raise its error.
     Ctrl-C in one process ends the fit in all processes at the same update.
@@ -41,7 +41,7 @@ class Processes:
     Args:
         group: Process group of ``torch.distributed``. Defaults to the default group if it is
             initialised, and to this process alone otherwise.
-        alone: Whether to fit in this process alone and ignore all groups.
+        alone: Whether to fit in this process alone, and ignore all groups.
 
     Attributes:
         rank: Rank of this process, from 0.
@@ -77,7 +77,7 @@ class Processes:
 
     @property
     def alone(self) -> bool:
-        """Whether this is the only process, without sums or agreements."""
+        """Whether this is the only process of the fit."""
         return self.size == 1
 
     @property
@@ -99,11 +99,11 @@ class Processes:
         """Sum the statistics over all processes.
 
         Args:
-            make: Function to compute the statistics of this process's documents. It returns
+            make: Function that computes the statistics of this process's documents. It returns
                 ``None`` without documents.
             dtype: Floating-point type for the sum of the word counts.
-            occurs: ``(num_words,)`` bool: words of this process's documents. Counts of words
-                without occurrence in any process are 0 and need not be sent. Defaults to all words.
+            occurs: ``(num_words,)`` bool: the word occurs in this process's documents. Counts of
+                words that occur in no process are 0 and need not be sent. Defaults to all words.
 
         Returns:
             The statistics of the documents of all processes.
@@ -149,7 +149,7 @@ class Processes:
         return Statistics(num_docs, num_tokens, sums, rows.mT, objective, round(unconverged))
 
     def total(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Float64 sums over the processes, by one all-reduce.
+        """Sum tensors over the processes in float64, by a single all-reduce.
 
         Args:
             tensors: This process's tensors by name. Names and shapes are equal in all processes.
@@ -192,8 +192,8 @@ class Processes:
             yield
         except RuntimeError as error:
             raise ProcessError(
-                f"process {self.rank} of {self.size} waited for the others in vain: one of them is "
-                f"gone, or did not answer in the time that the process group allows ({error})"
+                f"process {self.rank} of {self.size} lost the other processes: one of them has "
+                f"ended, or did not answer within the timeout of the process group ({error})"
             ) from error
 
     # -- agreement -------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ class Processes:
         return value  # type: ignore[return-value]
 
     def _try(self, make: Callable[[], T]) -> tuple[T | None, BaseException | None]:
-        """Value and error of ``make``; one of them is None."""
+        """Value and error of ``make``. One of the two is ``None``."""
         try:
             self.poll()
             return make(), None
@@ -330,10 +330,10 @@ class Processes:
 
     @contextmanager
     def working(self, device: torch.device) -> Iterator[None]:
-        """Context in which Ctrl-C takes effect at the next agreement, in all processes together.
+        """Context in which Ctrl-C takes effect in all processes together, at their next exchange.
 
-        If one process left at once, all others would wait for it. A second Ctrl-C ends this process
-        at once.
+        If one process stopped at once, all other processes would wait for it. A second Ctrl-C ends
+        this process at once.
 
         Args:
             device: Device of the sums.
@@ -354,11 +354,11 @@ class Processes:
             self._working = False
             if handles:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
-        if self._pending and not self._interrupted:  # after the last agreement
+        if self._pending and not self._interrupted:  # Ctrl-C came after the last exchange
             raise KeyboardInterrupt
 
     def _on_interrupt(self, number: int, frame: Any) -> None:
-        """Handle Ctrl-C: the first one waits for the next agreement, the second one acts."""
+        """Handle Ctrl-C: the first waits for the next exchange, the second acts at once."""
         if self._pending:
             signal.default_int_handler(number, frame)
         self._pending = True
@@ -374,13 +374,13 @@ class Processes:
 
 
 def _sizes_of(part: Statistics) -> dict[str, list[int]]:
-    """Shapes of the sums by name. The shape of the word counts is the one in memory."""
+    """Shapes of the sums and of the word counts by name. Word counts are ``(words, topics)``."""
     sizes = {name: list(value.shape) for name, value in part.sums.items()}
     return {**sizes, "word_counts": list(part.word_counts.mT.shape)}
 
 
 def _flags(error: BaseException | None) -> list[bool]:
-    """Flags of a process: it has failed; it was interrupted."""
+    """Whether a process has failed, and whether it was interrupted."""
     interrupted = isinstance(error, KeyboardInterrupt)
     return [error is not None and not interrupted, interrupted]
 
@@ -396,7 +396,7 @@ def _warn_without_group() -> None:
         warn(
             f"WORLD_SIZE is {size}, but torch.distributed is not initialised: every process makes "
             "the whole fit by itself. Call torch.distributed.init_process_group() first to share "
-            "it, or pass processes=Processes(alone=True) if that is meant",
+            "the fit, or pass processes=Processes(alone=True) to keep separate fits",
             UnsharedFitWarning,
         )
 

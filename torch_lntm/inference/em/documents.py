@@ -1,4 +1,4 @@
-"""Documents of a fit: their batches, their processes, and their tables of values between visits."""
+"""Documents of a fit: their batches, their processes, and tables with values between visits."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from torch_lntm.inference.em.distributed import Processes
 from torch_lntm.models import TopicModel
 from torch_lntm.progress import tqdm
 
-#: Maximum number of topics without a warning of fewer than 2 documents for each topic. Toy corpora
-#: have few topics, and give no warning.
+#: Largest number of topics for which fewer than 2 documents per topic give no warning. Toy corpora
+#: have few topics.
 _FEW_TOPICS = 20
-#: Tables with rows for stored counts. All further tables have rows for documents.
+#: Tables with rows for stored counts. All other tables have rows for documents.
 ENTRY_TABLES = frozenset({"sites"})
-#: Maximum number of stored counts of a corpus with cached batches. Rebuilding a small batch
-#: would take longer than its arithmetic. Batches of larger corpora would take too much memory.
+#: Largest number of stored counts of a corpus whose batches are cached. To rebuild a small batch
+#: takes longer than its arithmetic, but the batches of larger corpora would take too much memory.
 MAX_CACHED_COUNTS = 4_000_000
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ B = TypeVar("B", DocumentBatch, DocumentBatch | None)
 
 
 def corpus_to_fit(model: TopicModel, documents: Corpus) -> Corpus:
-    """Corpus of the documents of a fit, encoded for the model.
+    """The documents of a fit as a corpus, encoded for the model.
 
     Args:
         model: The model.
@@ -43,8 +43,8 @@ def corpus_to_fit(model: TopicModel, documents: Corpus) -> Corpus:
         CorpusError: The documents have no tokens, or a matrix holds numbers that are not counts.
 
     Warns:
-        LNTMWarning: There are more topics than non-empty documents, or more than 20 topics with
-            fewer than 2 non-empty documents each.
+        LNTMWarning: There are more topics than non-empty documents. Or there are more than 20
+            topics, and fewer than 2 non-empty documents per topic.
     """
     corpus = model.encode(as_corpus(documents))
     if corpus.num_tokens == 0:
@@ -53,8 +53,8 @@ def corpus_to_fit(model: TopicModel, documents: Corpus) -> Corpus:
     few = num_docs < model.num_topics or _FEW_TOPICS < model.num_topics > num_docs / 2
     if few and num_docs > 1:
         warn(
-            f"{model.num_topics} topics for {num_docs} documents with words; take fewer: topics "
-            "are what several documents share",
+            f"{model.num_topics} topics for {num_docs} documents with words; use fewer topics, "
+            "because several documents must share a topic",
             LNTMWarning,
         )
     return corpus
@@ -63,8 +63,8 @@ def corpus_to_fit(model: TopicModel, documents: Corpus) -> Corpus:
 class CorpusBatches:
     """Batches of a corpus on a model's device.
 
-    A GPU with enough memory gets a copy of the entire corpus, and makes the batches from it. This
-    saves the host from gathering and copying the counts of every batch.
+    A GPU with enough memory holds a copy of the entire corpus, from which it makes the batches. The
+    host then need not gather and copy the counts of every batch.
 
     Args:
         corpus: The corpus.
@@ -101,7 +101,7 @@ class CorpusBatches:
             )
 
     def _copied_corpus(self) -> DocumentBatch:
-        """Batch of all documents, copied in parts: the host's memory may hold less."""
+        """Batch of all documents, copied in parts, because the host's memory may be too small."""
         corpus, device = self._corpus, self._device
         template = corpus.batch([0], device=device, dtype=self._dtype)
         word_index = template.word_index.new_empty(corpus.nnz)
@@ -128,10 +128,10 @@ def assign_owners(
     """Assign every document to a process, for the duration of a fit.
 
     Each process gets about the same number of documents and stored counts of every group. Documents
-    are dealt out from the largest to the smallest, in alternating rounds forth and back. The order
-    of processes within a round is random. A fixed order would give one process the largest
-    documents of all groups. Rounds continue across groups. Otherwise one process would get the odd
-    documents of all groups.
+    are dealt out from the largest to the smallest, in rounds that alternate between forth and back.
+    The order of processes within a round is random, because a fixed order would give one process
+    the largest documents of all groups. Rounds continue from group to group. Otherwise one process
+    would get the left-over documents of all groups.
 
     Args:
         sizes: ``(num_docs,)`` number of stored counts of each document.
@@ -205,7 +205,7 @@ class DocumentShard:
         return positions if self._is_local is None else positions[self._is_local[positions]]
 
     def batches(self, parts: Iterable[NDArray[np.int64]]) -> Iterator[DocumentBatch | None]:
-        """This process's documents of each part; ``None`` for a part without such documents."""
+        """This process's documents of each part. ``None`` for a part without such documents."""
         local = [self.local_part(part) for part in parts]
         nonempty = self._batches.of(part for part in local if len(part))
         return (next(nonempty) if len(part) else None for part in local)
@@ -220,10 +220,10 @@ class DocumentShard:
         return self._batches.of(parts)
 
     def cached(self, key: Any, items: Iterator[T]) -> Iterator[T]:
-        """Items of this key from the cache, or new items.
+        """Items of this key from the cache, or else the new items.
 
-        The cache holds one list of items: the batches of EM replace those of the stochastic phases.
-        Items of large corpora are not cached.
+        The cache holds a single list of items: the batches of EM replace the batches of the
+        stochastic phases. Items of large corpora are not cached.
         """
         if self.corpus.nnz > MAX_CACHED_COUNTS:
             return items
@@ -287,13 +287,13 @@ class DocumentRows:
         return _ranges(offsets[rows], offsets[rows + 1], num_entries)
 
     def _on(self, name: str, array: NDArray[np.int64], device: torch.device) -> Tensor:
-        """Array on a device. It is copied once."""
+        """Array on a device. The copy is made once."""
         if (name, device) not in self._copies:
             self._copies[name, device] = torch.tensor(array, device=device)
         return self._copies[name, device]
 
     def select(self, tables: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """These rows of the tables of an entire corpus."""
+        """Rows of this process in tables of the entire corpus."""
         if self._local is None:
             return dict(tables)
         return {name: table[self._positions(name)] for name, table in tables.items()}
@@ -348,12 +348,12 @@ def to_device(tables: Mapping[str, Tensor], device: torch.device) -> dict[str, T
 class DocumentTables:
     """Tables with rows for documents, or for their stored counts.
 
-    Tables are on the model's device, so that the host need not wait for access. Tables too large
-    for the device are on the CPU. Rows are found by the documents' positions in the corpus, in any
-    order and composition of batches.
+    Tables are on the model's device, so that the host need not wait for their values. Tables that
+    are too large for the device are on the CPU. Documents are found by their positions in the
+    corpus, for any batches.
 
     Args:
-        tables: The tables by name. The first writing of a name adds a table.
+        tables: The tables by name. :meth:`write` adds a table if the name is new.
         rows: Rows of the documents in the tables.
         device: Device of the model and of the batches.
     """
@@ -407,8 +407,8 @@ def document_bar(
 
     Args:
         description: Text of the bar.
-        epochs: Number of epochs; ``None`` if it is unknown.
-        num_docs: Documents of an epoch.
+        epochs: Number of epochs. ``None`` if it is unknown.
+        num_docs: Number of documents in an epoch.
         done: Number of past epochs.
         shown: Whether to show the bar.
     """
@@ -423,7 +423,7 @@ def document_bar(
 
 
 def with_progress(bar: tqdm, batches: Iterator[B]) -> Iterator[B]:
-    """The same batches. A progress bar advances after each batch."""
+    """The same batches, with a progress bar that advances after each batch."""
     for batch in batches:
         yield batch
         if batch is not None:

@@ -30,16 +30,16 @@ from torch_lntm.inference.interruption import stops_on_interrupt
 from torch_lntm.models import TopicModel
 from torch_lntm.models.registry import record_settings
 
-#: Maximum number of documents of a batch for the computation of prior means.
+#: Largest number of documents in a batch whose prior means are computed.
 MAX_FILLED_DOCS = 1024
 
 R = TypeVar("R", bound=FitResult)
-#: A function that is called with each record of a fit. It returns True to end the fit.
+#: Function that is called with each record of a fit. The fit ends if it returns True.
 Callback = Callable[[dict[str, Any]], Any]
 
 
 class ResumableFit(ABC, Generic[R]):
-    """A fit in steps. Each step ends in a record and a state for its restoration.
+    """A fit in steps. Each step ends with a record, and a state that can be restored.
 
     Attributes:
         model: The model, fitted in place.
@@ -47,7 +47,7 @@ class ResumableFit(ABC, Generic[R]):
         corpus: The documents.
         shard: This process's documents.
         processes: The processes of the fit.
-        state: State for the continuation of the fit after a step.
+        state: State from which the fit continues after a step.
     """
 
     model: TopicModel
@@ -56,12 +56,12 @@ class ResumableFit(ABC, Generic[R]):
     shard: DocumentShard
     processes: Processes
     state: FitState
-    #: Tables of documents without influence on the result. Ctrl-C need not restore them.
+    #: Tables of documents that do not affect the result. Ctrl-C need not restore them.
     not_restored: ClassVar[frozenset[str]] = frozenset()
 
     @abstractmethod
     def steps(self) -> Generator[dict[str, Any]]:
-        """Make all steps from the present state on.
+        """Make all steps from the current state on.
 
         Yields:
             A JSON-able record at the end of each step, with at least ``phase``, ``iteration`` and
@@ -70,22 +70,22 @@ class ResumableFit(ABC, Generic[R]):
 
     @abstractmethod
     def result(self, stop_reason: StopReason) -> R:
-        """Result at the present state."""
+        """Result at the current state."""
 
     @abstractmethod
     def identity(self) -> dict[str, Any]:
-        """JSON-able description of the fit. A checkpoint continues a fit of equal identity."""
+        """JSON-able description of the fit. A checkpoint only continues a fit of equal identity."""
 
     def end_reason(self) -> StopReason:
         """Reason for the end of the fit after its last step."""
         return "max_iterations"
 
     def after_resume(self) -> None:
-        """Hook after the state and the parameters have been read from a checkpoint."""
+        """Called after the state and the parameters have been read from a checkpoint."""
 
     @property
     def documents(self) -> DocumentTables:
-        """Tables of the state, read and written by batches."""
+        """Tables of the state, which are read and written batch by batch."""
         return DocumentTables(self.state.documents, self.shard.rows, self.model.device)
 
     @property
@@ -95,7 +95,7 @@ class ResumableFit(ABC, Generic[R]):
 
     @property
     def is_averaging(self) -> bool:
-        """Whether the statistics of the present phase are a running average."""
+        """Whether the statistics of the current phase are a running average."""
         return False
 
     # -- sums and means ----------------------------------------------------------------------------
@@ -103,11 +103,11 @@ class ResumableFit(ABC, Generic[R]):
     def add_up_batch(
         self, batch: DocumentBatch | None, make: Callable[[], Statistics | None]
     ) -> Statistics:
-        """Sum the statistics of a mini-batch over the processes, for the batch's words only.
+        """Sum the statistics of a mini-batch over the processes. Only counts of its words are sent.
 
         Args:
             batch: This process's documents of the mini-batch, or ``None``.
-            make: Function to compute their statistics. It returns ``None`` without documents.
+            make: Function that computes their statistics. It returns ``None`` without documents.
         """
         model, occurs = self.model, None
         if not self.processes.alone:
@@ -124,11 +124,11 @@ class ResumableFit(ABC, Generic[R]):
         return self.shard.rows.collect(selected, self.processes)
 
     def with_prior_means(self, means: Tensor | None) -> Tensor:
-        """Means of the documents for a result, with prior means for documents without a posterior.
+        """Means of the documents for a result. Documents without a posterior have prior means.
 
         Args:
-            means: ``(num_docs, latent_dim)`` means of all non-empty documents, in the first
-                process. They are overwritten. ``None`` before the first E-step.
+            means: ``(num_docs, latent_dim)`` table with the means of all non-empty documents, in
+                the first process. The other rows are overwritten. ``None`` before the first E-step.
 
         Returns:
             ``(num_docs, latent_dim)`` in the first process, ``(0, latent_dim)`` elsewhere.
@@ -149,11 +149,11 @@ class ResumableFit(ABC, Generic[R]):
 
     @property
     def constant_tables(self) -> frozenset[str]:
-        """Tables of documents without changes in later steps. They need no copy for Ctrl-C."""
+        """Tables of documents that later steps do not change. They need no copy for Ctrl-C."""
         return frozenset()
 
     def keep(self) -> None:
-        """Keep the state at the end of a step, for :meth:`restore` after Ctrl-C."""
+        """Keep a copy of the state at the end of a step, for :meth:`restore` after Ctrl-C."""
         tables = {
             name: table if name in self.constant_tables else table.clone()
             for name, table in self.state.documents.items()
@@ -170,14 +170,14 @@ class ResumableFit(ABC, Generic[R]):
         self._kept = self.snapshot(), state
 
     def _kept_statistics(self) -> Statistics | None:
-        """Statistics of the state, as a copy if the next step changes them in place."""
+        """Statistics of the state. A copy if the next step would change them in place."""
         statistics = self.state.statistics
         if statistics is None or not self.is_averaging:
             return statistics
         return replace(statistics, word_counts=statistics.word_counts.clone())
 
     def restore(self) -> None:
-        """Restore the state of the last :meth:`keep`. The fit ends with it."""
+        """Restore the state of the last :meth:`keep`, at which the fit ends."""
         parameters, self.state = self._kept
         self.model.load_state_dict(parameters)
 
@@ -197,13 +197,13 @@ class ResumableFit(ABC, Generic[R]):
         process. The first process measures the time and writes the checkpoint.
 
         Args:
-            checkpoint: File for the state. An existing file is continued.
+            checkpoint: File for the state. If it exists, the fit continues from it.
             checkpoint_seconds: Minimum time between two saves.
             callback: As for :meth:`Engine.fit`.
 
         Raises:
-            ConfigError: The checkpoint is damaged or belongs to another fit, or the processes have
-                different fits.
+            ConfigError: The checkpoint is damaged or belongs to another fit, or the processes
+                do not make the same fit.
             NumericalError: The objective is not finite.
         """
         processes = self.processes
@@ -296,8 +296,8 @@ class ResumableFit(ABC, Generic[R]):
             return
         if not all(exists):
             raise ConfigError(
-                f"{checkpoint} is not there for process {exists.index(False)} of {len(exists)}; "
-                "put it on a file system that all processes see"
+                f"process {exists.index(False)} of {len(exists)} cannot find {checkpoint}; put it "
+                "on a file system that all processes share"
             )
         device, rows = self.model.device, self.shard.rows
         self.state, parameters = self.processes.together(
@@ -325,10 +325,10 @@ class ResumableFit(ABC, Generic[R]):
         try:
             write_checkpoint(checkpoint, state, self.snapshot(), identity)
         except OSError as error:
-            # The fit runs in memory, and can continue with a full disk.
+            # The fit runs in memory, and can continue even if the disk is full.
             warn(
                 f"the checkpoint {checkpoint} could not be written ({error.strerror or error}); "
-                "the fit goes on. Free space there, so that it can be continued if it is killed",
+                "the fit goes on. Free some space, so that the fit can be continued if it is killed",
                 SavingWarning,
             )
 
@@ -377,19 +377,19 @@ class Engine(ABC, Generic[R]):
 
         Args:
             corpus: The documents, or a matrix of counts. Empty documents are skipped.
-            checkpoint: File for the state of the fit. An existing file is continued, by any number
-                of processes, with the same result as an uninterrupted fit. The file remains after
-                the fit. A finished fit can be continued with more iterations (variational EM) or
-                more epochs (Monte-Carlo EM). Monte-Carlo EM refuses more epochs once averaging has
-                begun. It also refuses them after a ``max_epochs`` below 20, because the default
-                warm-up would become longer.
+            checkpoint: File for the state of the fit. If the file exists, the fit continues from
+                it, with any number of processes, and with the same result as an uninterrupted fit.
+                The file remains after the fit. A finished fit can be continued with more iterations
+                (variational EM) or more epochs (Monte-Carlo EM). Monte-Carlo EM refuses more epochs
+                once averaging has begun. It also refuses them after a ``max_epochs`` below 20,
+                because the default warm-up would become longer.
             checkpoint_seconds: Minimum time between two saves.
             callback: Function to call with each record of ``result.history`` as soon as the record
                 exists, for logs and trackers (``docs/callbacks.md``). The model then has the
-                parameters of this step. The fit ends if the function returns True, with
+                parameters of this step. If the function returns True, the fit ends with
                 ``stop_reason`` ``"stopped_by_callback"``. If the function raises an error, the
-                checkpoint is saved, and the error ends the fit. In several processes, the first
-                process calls the function.
+                checkpoint is saved, and the error ends the fit. In a fit by several processes, only
+                the first process calls the function.
             processes: The processes of the fit. Defaults to the default group of
                 ``torch.distributed``, or to this process alone.
 

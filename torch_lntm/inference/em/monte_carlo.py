@@ -47,13 +47,13 @@ from torch_lntm.progress import tqdm
 #: E-step of this process's documents of a mini-batch. It returns None without documents.
 EStep = Callable[[EpochStats], Statistics | None]
 
-#: Exponent of the running statistics' memory. The memory is short at first, because early chains
-#: and topics still depend on their start.
+#: Exponent by which the memory of the running statistics grows. The memory is short at first,
+#: because early chains and topics still depend on their start.
 MEMORY_EXPONENT = 0.3
-#: Minimum number of tokens per vocabulary word for a long search. A long search of a smaller corpus
-#: overfits: new documents lose more than the training documents gain.
+#: Smallest number of tokens per vocabulary word for a long search. On a smaller corpus, a long
+#: search overfits: predictions of new documents get worse.
 WORD_TOKENS = 20
-#: Defaults of the maximum number of epochs, and of the warm-up epochs.
+#: Default maximum number of epochs, and default number of warm-up epochs.
 MAX_EPOCHS, WARMUP_EPOCHS = 60, 10
 #: Settings of a fit that must agree with its checkpoint, besides the settings of the chains.
 KEPT_SETTINGS = (
@@ -93,33 +93,33 @@ class MonteCarloEM(Engine[MonteCarloResult]):
     (*Cappé & Moulines 2009*), each scaled to the corpus by num_docs/batch.
 
     A fit has three phases. Step sizes adapt during *warm-up*, and are frozen during *sampling*.
-    These two phases are the search, with an average of short memory. The memory is counted in
-    documents, and the size of a mini-batch hardly affects the fit. The *averaging* follows once
-    the objective stops rising (``min_gain``), or after 3/4 of ``max_epochs``. The memory then grows
-    with every visit. Averaging takes 1/3 as many epochs as the search.
+    These two phases form the search, in which the running average has a short memory. The memory is
+    counted in documents, so the size of a mini-batch hardly affects the fit. *Averaging* follows
+    once the objective stops rising (``min_gain``), or after 3/4 of ``max_epochs``. The memory then
+    grows with every visit. Averaging takes 1/3 as many epochs as the search.
 
-    The prior's parameters are at their closed-form maximisers. The same holds for the topics, with
-    expected counts over the topic of each word. Normal topics take the tutorial's step instead: one
-    step of Adam for each mini-batch, along the gradient of the scaled word counts and the topics'
-    prior. A model without a ``pseudo_variance`` gets the value 10, because draws vary more than
-    modes, and M-steps must not shrink them.
+    M-steps set the prior's parameters to their closed-form maximisers. They also maximise over the
+    topics, at expected counts that sum out the topic of each word. Normal topics instead take the
+    tutorial's step: one step of Adam for each mini-batch, along the gradient of the scaled word
+    counts and the topics' prior. The default ``pseudo_variance`` of the model's prior becomes 10,
+    because draws vary more than modes, and M-steps must not shrink this variance.
 
-    Each chain has its own acceptance and step size, independent of the mini-batch. Mini-batches
-    affect chains through the M-steps only. A chain without a move in 10 or more transitions since
-    its step size was frozen is excluded from the statistics. ``fit`` warns of chains stuck at the
-    end, and names their documents.
+    Each chain has its own acceptance and step size. Mini-batches affect chains through the M-steps
+    only. A chain without a move in 10 or more transitions since its step size was frozen is
+    excluded from the statistics. ``fit`` warns of chains that are stuck at the end, and names their
+    documents.
 
     Args:
         model: The model to fit, in place.
-        num_chains: Chains of each document.
-        num_transitions: Transitions of each chain at a visit.
-        num_steps: Leapfrog steps of a transition. Defaults to the latent space's ``leapfrogs``: 8,
-            or 16 for Dirichlet priors, whose chains mix more slowly.
+        num_chains: Number of chains of each document.
+        num_transitions: Number of transitions of each chain at a visit of its document.
+        num_steps: Number of leapfrog steps of a transition. Defaults to the latent space's
+            ``leapfrogs``: 8, or 16 for Dirichlet priors, whose chains mix more slowly.
         mass_matrix: As for :class:`~torch_lntm.inference.DocumentHMC`. Mass matrices from
-            posteriors are solved at every visit, and cost several times more than they gain.
-        target_accept: Target of the adaptation: mean acceptance probability.
-        max_epochs: Maximum number of epochs; an epoch visits every document. Four epochs take about
-            as long as variational EM. They predict about as well, and far better for short
+            posteriors are solved at every visit, and take several times more time than they save.
+        target_accept: Mean acceptance probability that the adaptation aims at.
+        max_epochs: Maximum number of epochs. An epoch visits every document once. Four epochs take
+            about as long as variational EM. They predict about as well, and far better for short
             documents.
         min_gain: Stopping rule of the search, in nats per token and epoch. The search ends when the
             log likelihood at the draws has risen by less than this, on average, over the last five
@@ -127,19 +127,21 @@ class MonteCarloEM(Engine[MonteCarloResult]):
             with fewer than 20 tokens per vocabulary word end the search as soon as five epochs have
             followed the warm-up, to avoid overfitting (``stop_reason="stopped_early"``). 0 runs all
             ``max_epochs``.
-        warmup_epochs: Epochs with adapting step sizes. Defaults to 10, or to half of ``max_epochs``
-            if this is less.
-        batch_size: Documents of a mini-batch. Small mini-batches give more M-steps, and large ones
-            take less time per document. Defaults to 8 % of the corpus, within 320 to 3,200, or to
-            9,600 tokens if the documents are short. It is at most 1/4 of the corpus.
-        topic_update: ``"exact"``, or ``"gradient"`` for normal topics. Defaults to ``"gradient"``
-            for normal topics: exact M-steps double the time of an epoch and predict about as well.
+        warmup_epochs: Number of epochs with adapting step sizes. Defaults to 10, or to half of
+            ``max_epochs`` if this is less.
+        batch_size: Number of documents of a mini-batch. Small mini-batches give more M-steps, and
+            large mini-batches take less time per document. Defaults to 8 % of the corpus, at least
+            320 and at most 3,200 documents; for short documents to as many as have 9,600 tokens. It
+            is at most 1/4 of the corpus.
+        topic_update: ``"exact"`` for M-steps, ``"gradient"`` for steps of Adam. Defaults to
+            ``"gradient"`` for normal topics, because exact M-steps double the time of an epoch and
+            predict about as well, and to ``"exact"`` for all others.
         learning_rate: Adam's learning rate for ``"gradient"``. In epoch e, counted from 0, the rate
             is learning_rate / (1 + e/10).
-        start: ``"lda"``: topics, prior and chains from the start of
+        start: ``"lda"`` for topics, prior and chains from the start of
             :class:`~torch_lntm.inference.VariationalEM`, with the covariance inflated by
-            ``prior.inflate_covariance``. ``"documents"``: one epoch of this start. ``"model"``: the
-            model as it is, with chains from prior draws.
+            ``prior.inflate_covariance``. ``"documents"`` for only one epoch of this start.
+            ``"model"`` for the parameters of the model, and chains from prior draws.
         seed: Seed of the start, of the order of documents and of the chains.
         progress: Whether to show a progress bar on standard error.
 
@@ -258,7 +260,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
     # -- epochs ----------------------------------------------------------------------------------
 
     def steps(self) -> Generator[dict[str, Any]]:
-        """See :meth:`ResumableFit.steps`; an epoch is a step."""
+        """See :meth:`ResumableFit.steps`. A step is an epoch."""
         settings, state, num_docs = self.settings, self.state, self.shard.num_docs
         if not state.step:
             self._start()
@@ -271,7 +273,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         ) as bar:
             while state.step < self._last_epoch:
                 if state.step == settings.warmup_epochs:
-                    # The table starts anew, for moves with the frozen step size.
+                    # From now on, the table counts moves with the frozen step sizes.
                     state.documents["moved"] = torch.zeros_like(state.documents["moved"])
                 state.phase = self.phases.next_phase(state.phase, state.history)
                 bar.total = self._last_epoch * num_docs
@@ -286,7 +288,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
 
     @property
     def _last_epoch(self) -> int:
-        """Number of the last epoch, as expected at present."""
+        """Number of the last epoch, as expected now."""
         return self.phases.last_epoch(self.state.phase, self.state.history)
 
     @property
@@ -296,7 +298,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
 
     @property
     def constant_tables(self) -> frozenset[str]:
-        """See :attr:`ResumableFit.constant_tables`. Solvers of mass matrices change the means."""
+        """See :attr:`ResumableFit.constant_tables`. Only solved mass matrices change the means."""
         shared = self.settings.chains.mass_matrix not in space_type_of(self.model).posterior_metrics
         return frozenset({"means"} if shared else ())
 
@@ -305,7 +307,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         return self.phases.stop_reason(self.state.phase, self.state.history)
 
     def _start(self) -> None:
-        """Set topics, prior and means by the start, or only the means by the model."""
+        """Set topics, prior and means by the start. With start="model", set only the means."""
         settings, model, state = self.settings, self.model, self.state
         if settings.start == "model":
             for batch in self.corpus.batches(
@@ -346,7 +348,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
                     unconverged += int(new.num_unconverged)
                     if new.num_docs:
                         self._maximise(new)
-        # The check makes the host wait for a GPU, so there is one for each epoch.
+        # The check makes the host wait for a GPU, so it runs only once per epoch.
         self.model.check_parameters()
         state.step += 1
         numbers = to_floats(
@@ -369,7 +371,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         """This process's documents of each mini-batch of an epoch, and their E-step."""
         generator = np.random.default_rng([self.settings.seed, self.state.step])
         order = generator.permutation(self.corpus.nonempty)
-        # Documents of a part are in the corpus's order, so that neighbours are close in memory.
+        # Documents of a part keep the order of the corpus, in which neighbours are close in memory.
         parts = [np.sort(part) for part in np.array_split(order, self.num_batches)]
         for part, batch in zip(parts, self.shard.batches(parts), strict=True):
             yield batch, partial(self._run_e_step, batch, len(part))
@@ -379,7 +381,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
     def _run_e_step(
         self, batch: DocumentBatch | None, num_docs: int, stats: EpochStats
     ) -> Statistics | None:
-        """E-step of this process's documents of a mini-batch; None without documents."""
+        """E-step of this process's documents of a mini-batch. ``None`` without documents."""
         self.processes.poll()
         if batch is None:
             return None
@@ -389,10 +391,10 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
 
     @property
     def _include_unmoved(self) -> bool:
-        """Whether chains without a move enter the statistics. The host need not wait to know."""
+        """Whether chains without a move enter the statistics. Known without waiting for a GPU."""
         state = self.state
-        # A chain without a move may be unlucky in its first transitions. Dropping these chains
-        # would bias the statistics towards states with an easy exit.
+        # In its first transitions a chain may fail to move by chance. Without these chains, the
+        # statistics would be biased towards states that are easy to leave.
         if self.e_step.countable_transitions(state.step + 1) < FEWEST_TRANSITIONS:
             return True
         reset = state.step in (0, self.settings.warmup_epochs)
@@ -434,7 +436,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         state.optimizer = self.ascent.step(scale * new.word_counts, state.step)
 
     def _weight(self) -> float:
-        """Weight of the present mini-batch in the running statistics."""
+        """Weight of the current mini-batch in the running statistics."""
         epochs = self.phases.averaging_start(self.state.phase, self.state.history)
         averaging_start = math.inf if epochs is None else epochs * self.num_docs
         size = self.num_docs / self.num_batches
@@ -460,7 +462,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         }
 
     def result(self, stop_reason: StopReason) -> MonteCarloResult:
-        """Result at the present state."""
+        """Result at the current state."""
         state, prior = self.state, self.model.prior
         tables = self.collect("means", *(name for name in state.documents if LastDraws.needs(name)))
         empty = torch.from_numpy(self.corpus.lengths == 0)
@@ -486,7 +488,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         )
 
     def _kept_chains(self, last: LastDraws) -> KeptChains:
-        """Chains of the result. Only chains beyond their warm-up can be continued."""
+        """Chains of the result. Only chains that have finished their warm-up can be continued."""
         settings, num_epochs = self.settings, self.state.step
         usable = last.moved.all(0)
         if num_epochs <= settings.warmup_epochs:
@@ -502,15 +504,15 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
             ConvergenceWarning: Chains are stuck, or accept less than half of the target.
         """
         state, index = self.state, torch.from_numpy(self.corpus.nonempty)
-        advice = "statistics and means leave them out; use more epochs or num_transitions"
+        advice = "statistics and means exclude them; use more epochs or num_transitions"
         num_transitions = self.e_step.countable_transitions(state.step)
         warn_of_stuck(moved[:, index], index, num_transitions, advice)
         acceptance = state.history[-1]["acceptance"]
         target = self.settings.chains.target_accept
         if acceptance < target / 2.0:
             warn(
-                f"chains accepted {acceptance:.2f} of their proposals in the last epoch, where "
-                f"{target} was aimed at: posteriors have become sharper since step sizes were "
+                f"chains accepted {acceptance:.2f} of their proposals in the last epoch, far below "
+                f"the target {target}: posteriors have become sharper since step sizes were "
                 "frozen; use more warmup_epochs",
                 ConvergenceWarning,
             )

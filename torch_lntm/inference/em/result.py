@@ -31,9 +31,10 @@ ENDS: dict[str, str] = {
     "stopped_by_callback": "stopped by its callback",
     "interrupted": "interrupted",
 }
-#: Maximum number of documents with solved posterior means for the topic shares of a fit by a guide.
+#: Largest number of documents whose posterior means are computed for the topic shares of a fit by a
+#: guide.
 _SHARE_DOCS = 2000
-#: Maximum number of topics of a printed result.
+#: Largest number of topics that ``print(result)`` shows.
 _PRINTED_TOPICS = 20
 
 
@@ -41,15 +42,15 @@ _PRINTED_TOPICS = 20
 class FitResult:
     """Result of a fit, besides the fitted model.
 
-    ``print(result)`` shows the end of the fit, and the topics with their words and shares.
+    ``print(result)`` shows how the fit ended, and the topics with their words and shares.
 
     Attributes:
         history: One JSON-able record for each epoch or iteration, with ``phase``, ``iteration``,
             ``objective`` (nats per token), ``seconds`` since the start, and the number of
-            ``unconverged`` documents. The objective is the guide's. In the phases ``"score"``,
-            ``"annealing"`` and ``"em"`` it includes the parameters' log prior. Compare objectives
-            within the phase ``"em"`` only, because the parameters of stochastic phases change
-            between batches.
+            ``unconverged`` documents. The objective is that of the guide (``objective_name``). In
+            the phases ``"score"``, ``"annealing"`` and ``"em"`` it includes the parameters' log
+            prior. Compare objectives within the phase ``"em"`` only: in the stochastic phases the
+            parameters change between batches.
         stop_reason: ``"converged"``: the last iteration changed the objective by at most the
             tolerance. ``"max_iterations"``: the fit made all allowed iterations.
             ``"stopped_by_callback"``: the callback returned True. ``"interrupted"``: Ctrl-C ended
@@ -57,9 +58,9 @@ class FitResult:
         num_unconverged: Number of documents whose posterior missed the guide's tolerance in the
             last E-step.
         means: ``(num_docs, latent_dim)`` posterior means of the documents in the last E-step. Empty
-            documents have the prior mean. Use them as starting points of
-            ``guide.posterior(batch, init)``. After a fit by several processes the first process has
-            the means of all documents, and the array is empty elsewhere.
+            documents have the prior mean. They are good starting points ``init`` for
+            ``guide.posterior(batch, init)``. After a fit by several processes, the first process
+            has the means of all documents, and all other processes have an empty tensor.
         objective_name: Description of the objective.
         seconds: Time of the fit, including earlier runs continued from a checkpoint.
         statistics: Statistics of the last E-step, or the running average of Monte-Carlo EM.
@@ -68,7 +69,7 @@ class FitResult:
         posterior: Source of draws of the documents' proportions, for
             :func:`~torch_lntm.inference.theta_draws`, reports and effects: the guide of the fit, or
             the chains of Monte-Carlo EM in their last state.
-        corpus: The documents of the fit. ``None`` if they are unknown.
+        corpus: The documents of the fit, or ``None``.
 
     Example:
         >>> result.means.shape == (len(train), model.latent_dim)
@@ -95,7 +96,7 @@ class FitResult:
 
         ``(num_topics,)`` float64, summing to 1, over the documents with words. The Monte-Carlo
         standard error of a share is at most about 0.1 percentage points. The shares are computed at
-        the first use. They are None if this process does not have the fit's documents.
+        the first use. ``None`` if this process lacks the documents or their means.
         """
         if self.corpus is None or len(self.means) != self.corpus.num_docs:
             return None
@@ -104,8 +105,8 @@ class FitResult:
 
     def _mean_proportions(self, corpus: Corpus, rows: NDArray[np.int64]) -> Tensor:
         """Posterior means of the proportions ``(num_topics,)``, averaged over documents."""
-        # Proportions at the modes are known for all documents. A sample of the documents gives
-        # the difference between posterior means and modes.
+        # Proportions at the modes are known for all documents. A sample of documents gives the
+        # average difference between posterior means and modes.
         sample = rows
         if len(rows) > _SHARE_DOCS:
             sample = np.sort(np.random.default_rng(0).choice(rows, _SHARE_DOCS, replace=False))
@@ -123,15 +124,15 @@ class FitResult:
         """The topics in words with their shares, the largest first.
 
         Args:
-            num_words: Words of each topic.
-            num_correlated: Number of the most positively correlated topics listed with each topic,
-                and of the most negatively correlated ones.
+            num_words: Number of words for each topic.
+            num_correlated: Largest number of positively correlated topics to list for each topic,
+                and of negatively correlated topics.
 
         Returns:
-            The table. It prints as text, and shows as a table in notebooks.
+            The table. It prints as text, and is displayed as a table in notebooks.
 
         Raises:
-            ConfigError: A number is below its minimum.
+            ConfigError: ``num_words`` is below 1, or ``num_correlated`` is below 0.
 
         Example:
             >>> print(result.topic_table(num_words=4))
@@ -155,7 +156,7 @@ class FitResult:
         return self.topic_table()[:_PRINTED_TOPICS]
 
     def _more_topics(self) -> str:
-        """Advice about further topics below a printed result."""
+        """Line about the remaining topics, below a printed result."""
         more = self.posterior.model.num_topics - _PRINTED_TOPICS
         return f"\n{more} more topics: print(result.topic_table())" if more > 0 else ""
 
@@ -169,11 +170,11 @@ class FitResult:
 
     @property
     def ended(self) -> str:
-        """Description of the fit's end."""
+        """How the fit ended, in words."""
         return ENDS[self.stop_reason]
 
     def settings(self) -> dict[str, str]:
-        """Entries of a report about the fit's end, by name."""
+        """Entries of a report about the end of the fit, by name."""
         entries = {"ended": self.ended, "seconds": f"{self.seconds:.1f}"}
         if self.history:
             entries[self.objective_name] = f"{self.history[-1]['objective']:.4f} nats per token"
@@ -186,9 +187,9 @@ class MonteCarloResult(FitResult):
 
     Attributes of :class:`FitResult` differ as follows:
 
-    * ``stop_reason``: ``"converged"`` if the search before the averaging ended because of a small
-      gain, and ``"stopped_early"`` if it ended early to avoid overfitting a corpus of few tokens.
-      See ``min_gain`` of :class:`MonteCarloEM`.
+    * ``stop_reason``: ``"converged"`` if the search ended because of a small gain, and
+      ``"stopped_early"`` if it ended early to avoid overfitting a corpus of few tokens. See
+      ``min_gain`` of :class:`MonteCarloEM`.
     * ``means``: averages of the documents' last draws over the moving chains.
     * ``num_unconverged``: number of documents with a stuck chain.
     * ``history``: records also have the ``perplexity`` of the documents at their draws,
@@ -200,10 +201,10 @@ class MonteCarloResult(FitResult):
     Attributes:
         chains: ``(num_chains, num_docs, dim)`` last draws, on the CPU, by the names of the sites:
             ``eta``, with ``source`` under a factor prior, or ``theta``. NaN for empty documents.
-            After a fit by several processes the first process has the ``means``, ``chains`` and
-            ``moved`` of all documents, and the arrays are empty elsewhere.
-        moved: ``(num_chains, num_docs)`` bool: the chain accepted a proposal since its step size
-            was frozen, or since its start during warm-up.
+            After a fit by several processes, the first process has the ``means``, ``chains`` and
+            ``moved`` of all documents, and all other processes have empty tensors.
+        moved: ``(num_chains, num_docs)`` bool: the chain accepted a proposal after its step size
+            was frozen. If the fit ended during warm-up, in any of its transitions.
     """
 
     chains: dict[str, Tensor] = field(default_factory=dict)
@@ -218,7 +219,7 @@ class MonteCarloResult(FitResult):
         )
 
     def _mean_proportions(self, corpus: Corpus, rows: NDArray[np.int64]) -> Tensor:
-        """See :meth:`FitResult._mean_proportions`. Enough last draws need no new draws."""
+        """See :meth:`FitResult._mean_proportions`. New draws are made if there are too few."""
         if len(rows) * len(self.moved) < SHARE_DRAWS:
             return topic_shares(self.posterior, corpus, rows=rows)
         latent = self.posterior.model.prior.latent

@@ -1,8 +1,8 @@
 """Schedules: sizes of mini-batches, weights of running statistics, phases, annealing.
 
-The running statistics of Monte-Carlo EM count their age in documents. Old documents lose weight at
-the same rate for mini-batches of any size. Mini-batches can therefore have the fastest size, as
-long as the average remembers more documents than a mini-batch has.
+The running statistics of Monte-Carlo EM count their age in documents: old documents lose weight at
+the same rate for mini-batches of any size. The size of mini-batches can therefore be chosen for
+speed, as long as the average remembers more documents than a mini-batch has.
 """
 
 from __future__ import annotations
@@ -19,16 +19,19 @@ from torch import Tensor
 from torch_lntm.errors import ConfigError
 
 #: Blocks of :class:`StepSizes`: their number in a corpus, bounds on the documents of a block, and
-#: the minimum number of tokens of a block. Short documents exceed the bounds to reach these tokens.
+#: the smallest number of tokens of a block. For short documents a block exceeds the bounds, to
+#: reach this number of tokens.
 NUM_BLOCKS, BLOCK_DOCS, BLOCK_TOKENS = 100, (40, 400), 1200
-#: Blocks of a mini-batch of Monte-Carlo EM, and minimum number of mini-batches of an epoch.
+#: Number of blocks in a mini-batch of Monte-Carlo EM, and smallest number of mini-batches of an
+#: epoch.
 BATCH_BLOCKS, MIN_EPOCH_BATCHES = 8, 4
-#: Tokens for every topic, and minimum number of documents, of a stochastic step of variational EM.
+#: Stochastic step of variational EM: tokens for every topic, and smallest number of documents.
 STEP_TOKENS, MIN_STEP_DOCS = 240, 64
-#: Maximum number of documents of a stochastic step, and minimum number of steps of an epoch.
+#: Stochastic step of variational EM: largest number of documents, and smallest number of steps of
+#: an epoch.
 MAX_STEP_DOCS, MIN_BATCHES = 1024, 8
-#: Epochs of Monte-Carlo EM in the mean gain of its stopping rule, and share of all epochs for the
-#: averaging at the end.
+#: Stopping rule of Monte-Carlo EM: epochs in the mean gain, and share of all epochs that averaging
+#: takes at the end.
 GAIN_WINDOW, AVERAGED_SHARE = 5, 0.25
 
 
@@ -36,14 +39,14 @@ GAIN_WINDOW, AVERAGED_SHARE = 5, 0.25
 class StepSizes:
     """Weights of mini-batches in a running average (*Cappé & Moulines 2009*).
 
-    The average remembers n^exponent blocks of documents after n blocks. With this memory of m
-    blocks, dn new blocks replace the share dn/m of the average. After ``averaging_start`` documents
-    it is a plain average, and m grows by one block for each block.
+    After n blocks of documents, the average has a memory of m = n^exponent blocks: dn new blocks
+    replace the share dn/m of the average. After ``averaging_start`` documents it becomes a plain
+    average, and m grows by one with each block.
 
     Attributes:
-        block_docs: Documents of a block.
+        block_docs: Number of documents in a block.
         exponent: Growth of the memory, in [0, 1).
-        averaging_start: Documents before the plain average.
+        averaging_start: Number of documents before the plain average begins.
     """
 
     block_docs: float
@@ -54,8 +57,8 @@ class StepSizes:
         """Weight of a mini-batch: 1 − exp(−∫ dn/m) over its documents.
 
         Args:
-            seen: Documents before the mini-batch.
-            size: Documents of the mini-batch.
+            seen: Number of documents before the mini-batch.
+            size: Number of documents in the mini-batch.
         """
         return -math.expm1(self._age(seen) - self._age(seen + size))
 
@@ -72,13 +75,13 @@ class StepSizes:
 class PhaseSchedule:
     """Phases of Monte-Carlo EM: ``"warm-up"``, ``"sampling"``, ``"averaging"``.
 
-    The first two phases are the search. All methods take the present phase and the records of all
+    The first two phases form the search. All methods take the current phase and the records of all
     epochs so far.
 
     Attributes:
         max_epochs: Maximum number of epochs.
-        warmup_epochs: Epochs of the warm-up.
-        min_gain: Minimum gain of the objective to continue the search, nats per token and epoch.
+        warmup_epochs: Number of warm-up epochs.
+        min_gain: Gain of the objective, in nats per token and epoch, below which the search ends.
         small_corpus: Whether the corpus is too small for a long search. The search then ends at its
             first check, for any gain.
     """
@@ -101,13 +104,13 @@ class PhaseSchedule:
         return "warm-up" if epochs < self.warmup_epochs else "sampling"
 
     def averaging_start(self, phase: str, history: Sequence[dict[str, Any]]) -> int | None:
-        """Number of epochs before averaging; None during the search."""
+        """Number of epochs before averaging. ``None`` during the search."""
         if phase != "averaging":
             return None
         return sum(record["phase"] != "averaging" for record in history)
 
     def last_epoch(self, phase: str, history: Sequence[dict[str, Any]]) -> int:
-        """Number of the last epoch, as expected at present."""
+        """Number of the last epoch, as expected now."""
         start = self.averaging_start(phase, history)
         if start is None:
             return self.max_epochs
@@ -130,9 +133,9 @@ class PhaseSchedule:
         return max((1.0 - AVERAGED_SHARE) * self.max_epochs, self.warmup_epochs)
 
     def _gain(self, epochs: int, history: Sequence[dict[str, Any]]) -> float:
-        """Mean gain of an epoch, nats per token, over the last epochs of the first ``epochs``.
+        """Mean gain per epoch, in nats per token, over the last 5 of the first ``epochs`` epochs.
 
-        It is infinite if ``min_gain`` is 0, or if too few epochs followed the warm-up.
+        It is infinite if ``min_gain`` is 0, or if fewer than 5 epochs have followed the warm-up.
         """
         first = epochs - GAIN_WINDOW
         if not self.min_gain or first < self.warmup_epochs:
@@ -147,11 +150,11 @@ def num_epochs(updates: int, num_batches: int, bounds: tuple[int, int]) -> int:
 
 
 def documents_per_block(num_docs: int, mean_length: float) -> float:
-    """Documents of a block of :class:`StepSizes` in Monte-Carlo EM.
+    """Number of documents in a block of :class:`StepSizes`, for Monte-Carlo EM.
 
     Args:
-        num_docs: Documents of the corpus.
-        mean_length: Tokens of the average document.
+        num_docs: Number of documents of the corpus.
+        mean_length: Mean number of tokens of a document.
     """
     fewest, most = BLOCK_DOCS
     block_docs = max(min(max(num_docs / NUM_BLOCKS, fewest), most), BLOCK_TOKENS / mean_length)
@@ -159,26 +162,26 @@ def documents_per_block(num_docs: int, mean_length: float) -> float:
 
 
 def default_batch_docs(num_docs: int, mean_length: float) -> int:
-    """Documents of a mini-batch of Monte-Carlo EM.
+    """Default number of documents in a mini-batch of Monte-Carlo EM.
 
     Large mini-batches take less time per document. Small mini-batches give more M-steps.
 
     Args:
-        num_docs: Documents of the corpus.
-        mean_length: Tokens of the average document.
+        num_docs: Number of documents of the corpus.
+        mean_length: Mean number of tokens of a document.
     """
     docs = BATCH_BLOCKS * documents_per_block(num_docs, mean_length)
     return math.ceil(min(docs, num_docs / MIN_EPOCH_BATCHES))
 
 
 def default_step_docs(num_docs: int, mean_length: float, num_topics: int) -> int:
-    """Documents of a stochastic step of variational EM: few, but with tokens of every topic.
+    """Default number of documents in a stochastic step of variational EM.
 
-    The noise of small steps finds good topics. Steps with too few tokens lose rare topics.
+    Small steps find good topics through their noise. Steps with too few tokens lose rare topics.
 
     Args:
-        num_docs: Documents of the corpus.
-        mean_length: Tokens of the average document.
+        num_docs: Number of documents of the corpus.
+        mean_length: Mean number of tokens of a document.
         num_topics: Number of topics.
     """
     docs = max(MIN_STEP_DOCS, math.ceil(STEP_TOKENS * num_topics / mean_length))
@@ -190,25 +193,27 @@ class Annealing:
     """Schedule of inverse temperatures, rising to 1 (*Ahmed & Xing 2007, §3.2*).
 
     The objective is E_q log p + H(q)/T, where T is the inverse temperature. (The paper prints
-    E_q[p^T] by mistake.) The paper leaves four points open, decided here as follows:
+    E_q[p^T] by mistake.) The paper leaves four points open. This implementation decides them as
+    follows:
 
     * The topics' inverse temperature T′ enters the responsibilities as φ^T′.
-    * The M-step uses the untempered covariance. V/T would multiply the shared variance by 1/T at
-      every step.
-    * Every temperature runs ``iterations`` full EM steps.
-    * A change of temperature multiplies the topics by noise. All topics become equal at low
-      temperatures, and EM alone stays at this saddle point. Without noise the paper's schedule ends
-      at the unigram model on *ap*.
+    * The M-step uses the untempered covariance V. With V/T, every step would multiply the prior's
+      variance by 1/T.
+    * EM makes ``iterations`` full steps at every temperature.
+    * A change of temperature multiplies the topics by noise. At low inverse temperatures all topics
+      become equal, and EM alone stays at this saddle point. On the corpus *ap*, the paper's
+      schedule without noise ends at the unigram model.
 
     Args:
         temperatures: Inverse temperatures of the documents' posteriors.
-        topic_temperatures: Inverse temperatures of the topics, equally many.
-        iterations: EM iterations at each temperature.
-        noise: Standard deviation of the noise's log at a change of temperature. 0 adds no noise.
+        topic_temperatures: Inverse temperatures of the topics, as many as ``temperatures``.
+        iterations: Number of EM iterations at each temperature.
+        noise: Standard deviation of the log of the noise at a change of temperature. 0 means no
+            noise.
 
     Raises:
-        ConfigError: The lengths differ, a temperature is outside (0, 1], or the last one is below
-            1.
+        ConfigError: The lengths differ, a temperature is outside (0, 1], the last temperature is
+            below 1, ``iterations`` is below 1, or ``noise`` is negative.
     """
 
     temperatures: tuple[float, ...] = (0.1, 0.25, 0.5, 1.0)
@@ -221,7 +226,7 @@ class Annealing:
         if len(both[0]) != len(both[1]) or not both[0]:
             raise ConfigError(
                 f"annealing has {len(both[0])} temperatures and {len(both[1])} topic temperatures; "
-                "expected as many of each, and at least 1"
+                "expected the same number of both, at least 1"
             )
         if self.iterations < 1 or not self.noise >= 0:
             raise ConfigError(
@@ -230,8 +235,8 @@ class Annealing:
             )
         if any(not 0 < t <= 1 for row in both for t in row) or any(row[-1] != 1 for row in both):
             raise ConfigError(
-                f"annealing temperatures {both[0]} and {both[1]}; expected numbers in (0, 1], the "
-                "last of each 1"
+                f"annealing temperatures {both[0]} and {both[1]}; expected numbers in (0, 1], and "
+                "1 as the last of each"
             )
 
     @property
@@ -246,12 +251,12 @@ class Annealing:
         return topics * (self.noise * noise).exp().to(topics)
 
 
-#: Presets of :class:`~torch_lntm.inference.VariationalEM` by name.
+#: Named schedules for ``annealing`` of :class:`~torch_lntm.inference.VariationalEM`.
 ANNEALING = {"ahmed-xing": Annealing()}
 
 
 def annealing_named(name: str) -> Annealing:
-    """Preset schedule of a name.
+    """Annealing schedule of a name.
 
     Raises:
         ConfigError: The name is unknown.

@@ -1,6 +1,6 @@
 """Start of a fit: topics, prior and means from a fast stand-in model.
 
-The start decides the local optimum at the end of EM.
+The start decides which local optimum EM reaches.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ StartName = Literal["lda", "documents", "model"]
 #: Number of documents in each initial topic, and share of the corpus's word frequencies in it.
 SEED_DOCUMENTS = 3
 BACKGROUND_SHARE = 0.5
-#: Dirichlet pseudo-tokens of all topics in a document during the start, on the softmax scale: their
-#: share of the mean document's tokens, their largest sum, and the largest number for one topic.
+#: Dirichlet pseudo-tokens of a document during the start, on the softmax scale: their sum as a
+#: share of the mean document's tokens, the largest sum, and the largest number for one topic.
 PSEUDO_SHARE, MAX_PSEUDO_TOKENS, MAX_CONCENTRATION = 0.1, 5.0, 0.3
 #: Updates of theta at the first visit of a batch, and at later visits.
 FIRST_SWEEPS, SWEEPS = 8, 2
-#: Smallest separate scale of running word counts. Smaller scales are multiplied into the counts.
+#: Smallest scale kept apart from running word counts. Smaller scales are multiplied into them.
 MIN_SCALE = 1e-12
-#: Step size of an update: (updates + 1)^-exponent.
+#: Exponent of the step size of an update, updates^-exponent. The first update counts as 1.
 START_EXPONENT = 0.3
 #: Target number of the topics' updates in the start, and bounds on its epochs.
 START_UPDATES, START_EPOCHS = 1200, (3, 40)
-#: Steps between two exchanges of errors and Ctrl-C among the processes.
+#: Number of steps after which the processes tell each other of errors and Ctrl-C.
 STEPS_TOGETHER = 64
 
 
@@ -89,25 +89,25 @@ def start_concentration(num_topics: int, mean_length: float) -> float:
     """Pseudo-tokens of each topic in a document during the start.
 
     Short documents get fewer pseudo-tokens than long documents. Otherwise the pseudo-tokens would
-    outweigh their tokens, and make proportions, prior and topics alike.
+    outweigh their tokens, and all proportions and topics would become alike.
 
     Args:
         num_topics: Number of topics.
-        mean_length: Tokens of the average document.
+        mean_length: Mean number of tokens of a document.
     """
     pseudo_tokens = min(MAX_PSEUDO_TOKENS, PSEUDO_SHARE * mean_length)
     return min(MAX_CONCENTRATION, pseudo_tokens / num_topics)
 
 
 class RunningTopics:
-    """Topics from a running average of word counts, with updates of a batch's words only.
+    """Topics from a running average of word counts. Updates touch only the words of their batch.
 
-    An update multiplies the counts of all words by the same number. A separate scale keeps this
-    number, so that the time of an update is independent of the size of the vocabulary.
+    An update multiplies the counts of all words by the same number. This number is kept in a
+    separate scale, so that the time of an update is independent of the size of the vocabulary.
 
     Args:
-        word_counts: ``(num_topics, num_words)`` average, stored word by word. It is overwritten,
-            and holds the average again after :meth:`apply_scale`.
+        word_counts: ``(num_topics, num_words)`` average, stored word by word. Updates overwrite the
+            tensor. It holds the average again after :meth:`apply_scale`.
         smoothing: Pseudo-counts of every word in every topic.
         keywords: Keywords of the first topics, with further pseudo-counts. ``None`` without.
     """
@@ -145,7 +145,7 @@ class RunningTopics:
 
         Args:
             words: ``(n,)`` different positions of words.
-            counts: ``(num_topics, n)`` counts of these words. All further words have count 0.
+            counts: ``(num_topics, n)`` counts of these words. All other words have count 0.
             weight: Weight of the new counts.
             scale: Factor of the new counts.
         """
@@ -170,24 +170,26 @@ class Start:
     Stepwise EM finds the topics with a fast stand-in model. The stand-in's prior of theta is a
     symmetric Dirichlet distribution. The mode of theta on the softmax scale is the fixed point
     theta ∝ topic_counts + concentration. The topics' word counts are a running average over batches
-    with step size (updates + 1)^−exponent (*Cappé & Moulines 2009*). The noise of the steps acts as
+    with step size updates^−exponent (*Cappé & Moulines 2009*). The noise of the steps acts as
     annealing, and finds better topics than many more full sweeps.
 
-    Every process makes every step. Steps are so small that several processes would take longer to
-    add their parts than one process takes for the sum. The prior and the means come from the final
-    proportions. Each process computes them for its own documents.
+    Every process makes every step. Steps are so small that sharing a step between processes would
+    take longer than making it. The prior and the means come from the final proportions. Each
+    process computes them for its own documents.
 
     Args:
-        model: The model. Its topics are set at the end of every epoch, its prior after the last.
+        model: The model. Its topics are set at the end of every epoch, and its prior after the last
+            epoch.
         shard: The documents of this process.
         processes: The processes of the fit. All continue from the counts of the first process.
         name: ``"lda"``, or ``"documents"`` for one epoch.
-        epochs: Epochs of ``"lda"``. Defaults to enough for 1,200 updates, within 3 to 40.
+        epochs: Number of epochs of ``"lda"``. Defaults to enough for 1,200 updates, at least 3 and
+            at most 40.
         seed: Seed of the order of documents, and of the documents in the initial topics.
 
     Attributes:
         order: Positions of the non-empty documents, in the order of their visits.
-        step_docs: Documents of a step.
+        step_docs: Number of documents of a step.
         epochs: Number of epochs.
     """
 
@@ -252,7 +254,7 @@ class Start:
         state.theta = new_table(uniform.expand(self.corpus.num_docs, num_topics), model.device)
 
     def _epoch(self, state: FitState, bar: Any) -> float:
-        """Visit all documents; returns the log likelihood accumulated on the way, nats."""
+        """Visit all documents, and return the log likelihood accumulated on the way, in nats."""
         model, processes, num_tokens = self.model, self.processes, self.corpus.num_tokens
         assert state.word_counts is not None
         objective: float | Tensor = 0.0
@@ -262,7 +264,7 @@ class Start:
         theta, steps = self._proportions(state), self._steps()
 
         def advance() -> bool:
-            """Make the next steps; returns whether steps may remain."""
+            """Make the next steps, and return whether steps may remain."""
             nonlocal objective
             before = state.updates
             for words, batch in islice(steps, STEPS_TOGETHER):
@@ -279,7 +281,7 @@ class Start:
         while processes.together(advance):
             pass
         running.apply_scale()
-        # Different machines may round differently.
+        # Machines may round differently, so all continue with the counts of the first process.
         processes.share({"word_counts": state.word_counts})
         model.topics.start_(state.word_counts)
         return float(processes.gather(float(objective))[0])

@@ -34,10 +34,10 @@ class Statistics:
         sums: Float64 sums by name: moments of the posteriors for the prior's M-step, and sums with
             the prefix ``words.`` for the words' M-step.
         word_counts: ``(num_topics, num_words)`` expected tokens, stored word by word.
-        objective: Sum of the guide's objective, nats. It stays a tensor on a GPU, so that the host
+        objective: Sum of the guide's objective, nats. On a GPU it is a tensor, so that the host
             need not wait.
-        num_unconverged: Number of documents whose posterior missed the solver's tolerance. It stays
-            a tensor on a GPU too.
+        num_unconverged: Number of documents whose posterior missed the solver's tolerance. On a GPU
+            it is a tensor too.
     """
 
     num_docs: float
@@ -62,7 +62,7 @@ class Statistics:
         return self
 
     def scaled(self, weight: float) -> Statistics:
-        """Statistics with the weight ``weight`` for every document."""
+        """Statistics in which every document has the weight ``weight``."""
         return Statistics(
             weight * self.num_docs,
             weight * self.num_tokens,
@@ -75,8 +75,8 @@ class Statistics:
     def blend_(self, new: Statistics, weight: float, scale: float = 1.0) -> None:
         """Move this running average towards new statistics, in place (*Cappé & Moulines 2009*).
 
-        The average becomes (1 − weight) × average + weight × scale × new. ``num_unconverged``
-        becomes the number of ``new``.
+        The average becomes (1 − weight) × average + weight × scale × new. ``num_unconverged`` is
+        taken from ``new``.
         """
         old_weight, new_weight = 1.0 - weight, weight * scale
         self.num_docs = old_weight * self.num_docs + new_weight * new.num_docs
@@ -89,7 +89,7 @@ class Statistics:
         self.num_unconverged = new.num_unconverged
 
     def maximise(self, model: TopicModel) -> None:
-        """M-step: set the model's parameters to their maximisers, including their priors."""
+        """M-step: set the model's parameters to their maximisers under their priors."""
         self.maximise_prior(model)
         model.topics.m_step(self.word_counts)
 
@@ -102,10 +102,13 @@ class Statistics:
 
 
 def sum_statistics(parts: Iterable[Statistics | None]) -> Statistics | None:
-    """Sum of the statistics of several sets of documents. Parts without documents are None.
+    """Sum of the statistics of several sets of documents.
+
+    Args:
+        parts: The statistics. ``None`` stands for a set without documents.
 
     Returns:
-        The sum; ``None`` if all parts are ``None``.
+        The sum. ``None`` if all parts are ``None``.
     """
     total: Statistics | None = None
     for part in parts:
@@ -131,9 +134,10 @@ def expected_statistics(
 
     Args:
         guide: The guide of the posterior.
-        batch: Non-empty documents. An empty document would enter the M-step of the prior.
+        batch: Non-empty documents. The M-step of the prior must not see empty documents.
         posterior: Posterior of the documents.
-        moments: Moments instead of the posterior's, for a posterior without covariances.
+        moments: Moments to use if the posterior has no covariances. Defaults to the moments of the
+            posterior.
         **temperatures: ``temperature`` and ``topic_temperature`` of annealing, for guides with
             annealing.
     """
@@ -164,7 +168,7 @@ def sampled_statistics(
 ) -> Statistics:
     """Statistics of a batch at draws of its latent variables, averaged over chains.
 
-    Documents without a used chain are left out.
+    Documents whose chains are all unused are left out.
 
     Args:
         model: The model.
@@ -175,7 +179,7 @@ def sampled_statistics(
         used: ``(num_chains, num_docs)`` bool: chains in the average. Defaults to all chains.
 
     Returns:
-        The statistics. The objective is the log likelihood. Documents with unused chains count as
+        The statistics. The objective is the log likelihood. Documents with an unused chain count as
         unconverged.
     """
     batch = model.check_batch(batch)

@@ -28,9 +28,9 @@ WARMUP_TRANSITIONS, TRANSITIONS = 20, 10
 class StepwiseEM:
     """Update a fitted topic model by a stream of new documents, each seen once.
 
-    Every mini-batch makes an update (*Cappé & Moulines 2009*): an E-step, a running average of its
+    Every mini-batch makes an update (*Cappé & Moulines 2009*): an E-step, a running average of the
     statistics, and an M-step. The weight of the new statistics is (new tokens / all tokens)^decay.
-    The average represents all tokens so far, so the influence of the parameters' priors shrinks.
+    The average is scaled to all tokens so far, so the influence of the parameters' priors shrinks.
     The weight of old documents decays slowly, so the model can follow a drifting stream.
 
     Args:
@@ -41,7 +41,7 @@ class StepwiseEM:
         chains: Settings of chains, for E-steps by sampling. Use the settings of the fit:
             ``MonteCarloEM(...).settings.chains`` or ``DocumentHMC(...).settings``. Defaults to
             E-steps by the guide.
-        decay: Decay of the weights, above 0 and up to 1. All tokens have equal weights for 1.
+        decay: Exponent of the weights, above 0 and up to 1. With 1, all tokens have equal weights.
             Smaller values give new tokens more weight.
         seed: Seed of the order of new documents, and of the chains.
 
@@ -107,8 +107,8 @@ class StepwiseEM:
         covariances = CovarianceSample(self.guide, corpus, order, stride)
         device, dtype = self.model.device, self.model.dtype
         with self.model.topics.updated_often():
-            # The fit has rotated the parameters to their canonical form. The average has not been
-            # rotated, so an M-step brings the parameters back to it.
+            # The end of the fit has rotated the parameters to their canonical form, but not the
+            # average. An M-step makes parameters and average agree again.
             self.statistics.maximise(self.model)
             for rows in np.array_split(order, -(-len(order) // MAX_STEP_DOCS)):
                 batch = corpus.batch(np.sort(rows), device=device, dtype=dtype)

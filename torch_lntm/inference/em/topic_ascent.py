@@ -9,7 +9,7 @@ from torch_lntm.errors import ConfigError
 from torch_lntm.models import Topics
 from torch_lntm.models.topics.topics import TopicUpdate
 
-#: Number of epochs for the learning rate to fall by half.
+#: Number of epochs after which the learning rate has fallen by half.
 LEARNING_DELAY = 10.0
 
 
@@ -27,7 +27,7 @@ class TopicAscent:
 
     @staticmethod
     def check(topics: Topics, topic_update: TopicUpdate | None) -> TopicUpdate:
-        """Checked kind of the topics' update. ``None`` gives the topics' default.
+        """Check the kind of the topics' update. ``None`` stands for the default of the topics.
 
         Raises:
             ConfigError: The topics lack this update.
@@ -45,10 +45,11 @@ class TopicAscent:
 
         Args:
             word_counts: ``(num_topics, num_words)`` counts, scaled to the entire corpus.
-            epoch: Number of the epoch, from 0. The learning rate falls with it.
+            epoch: Number of the epoch, from 0. The learning rate falls with this number.
 
         Returns:
-            The optimiser's state. Keys are a parameter's position and the optimiser's name.
+            The optimiser's state. A key is the position of a parameter, a dot, and the optimiser's
+            name for the value.
         """
         rate = self._learning_rate / (1.0 + epoch / LEARNING_DELAY)
         self._optimizer.param_groups[0]["lr"] = rate

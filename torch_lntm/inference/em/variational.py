@@ -33,14 +33,16 @@ from torch_lntm.inference.em.statistics import Statistics, sum_statistics
 from torch_lntm.models import TopicModel
 from torch_lntm.progress import tqdm
 
-#: Exponent of the stepwise phase's step size, (updates + 1)^-exponent, and number of updates
-#: ascribed to the running statistics at its beginning.
+#: Stepwise phase: exponent of the step size updates^-exponent, and count of the updates at its
+#: beginning.
 STEPWISE_EXPONENT, STEPWISE_OFFSET = 0.5, 10
-#: Target number of the parameters' updates in the stepwise phase, and bounds on its epochs.
+#: Target number of updates of the parameters in the stepwise phase, and bounds on its epochs.
 STEPWISE_UPDATES, STEPWISE_EPOCHS = 80, (2, 10)
-#: Largest ratio of a stochastic step to the documents solved at once, to solve it in one part.
+#: A stochastic step may have this many times the documents of ``max_docs``, and is still solved in
+#: one part.
 SLACK = 1.25
-#: Maximum size of warm starts with a row for each stored count, to keep them between visits.
+#: Largest number of values in warm starts with a row for each stored count. Larger warm starts are
+#: not kept between visits.
 MAX_KEPT_NUMBERS = 2**28
 #: Settings of a fit that must agree with its checkpoint.
 KEPT_SETTINGS = ("start", "start_epochs", "stepwise_epochs", "restarts", "seed")
@@ -67,40 +69,43 @@ class VariationalEM(Engine[FitResult]):
     """Fit a topic model by variational EM.
 
     A fit has three phases. The *start* finds topics by stepwise EM with a stand-in model (LDA with
-    a Dirichlet prior), at a few sparse passes per update. The *stepwise* phase solves the model's
-    own posterior on mini-batches. Its M-step uses a running average of the statistics (*Cappé &
-    Moulines 2009*). The noise of these two phases keeps the fit out of poor local optima, a known
-    weakness of EM. *EM* then alternates full E-steps and closed-form M-steps (*Khan & Bouchard
-    2009, eqs 39–42*) until the objective's relative change is below ``tolerance``. An EM iteration
-    does not depend on the batches.
+    a Dirichlet prior), whose updates need a few sparse passes only. The *stepwise* phase solves the
+    model's own posterior on mini-batches. Its M-step uses a running average of the statistics
+    (*Cappé & Moulines 2009*). The noise of these two phases keeps the fit out of poor local optima,
+    a known weakness of EM. *EM* then alternates full E-steps and M-steps (*Khan & Bouchard 2009,
+    eqs 39–42*) until the relative change of the objective is at most ``tolerance``. The division
+    into batches does not affect an EM iteration.
 
     Args:
         model: The model to fit, in place.
         guide: Guide of the E-step, over the same model.
-        max_iterations: Maximum number of M-steps of EM. One more E-step follows the last M-step.
-            0 stops after the stochastic phases and an E-step.
+        max_iterations: Maximum number of M-steps of EM. An E-step follows the last M-step. With 0,
+            the fit ends after the stochastic phases and an E-step.
         tolerance: Relative change of the objective for convergence. The default stops after a few
             iterations, because further iterations predict held-out words less well: topics of the
             stochastic phases generalise better than topics of a tightly converged EM
             (``docs/decisions.md``). Use 1e-5 for the optimum of the objective itself.
-        start: ``"lda"``: the start above. ``"documents"``: one epoch of it, with initial topics
-            from a few random documents each. ``"model"``: the model as it is.
-        start_epochs: Epochs of the start. Defaults to enough for 1,200 updates, within 3 to 40.
-        stepwise_epochs: Epochs of the stepwise phase. 0 skips the phase. Defaults to enough for 80
-            updates, within 2 to 10, and to 0 with annealing or ``start="model"``.
-        restarts: Runs of the first two phases with different seeds. EM continues the run with the
-            best objective.
+        start: ``"lda"`` for the start described above. ``"documents"`` for only one epoch of this
+            start. Both begin with topics from a few random documents each. ``"model"`` continues
+            from the parameters of the model.
+        start_epochs: Number of epochs of the start ``"lda"``. Defaults to enough for 1,200 updates,
+            at least 3 and at most 40.
+        stepwise_epochs: Number of epochs of the stepwise phase. 0 skips the phase. Defaults to
+            enough for 80 updates, at least 2 and at most 10, and to 0 with annealing or
+            ``start="model"``.
+        restarts: Number of runs of the first two phases, each with its own seed. EM continues the
+            run with the best objective.
         annealing: An :class:`~torch_lntm.inference.Annealing` schedule between the stepwise phase
             and EM, or ``"ahmed-xing"`` for the schedule of the paper.
         covariance_stride: Number of documents represented by each covariance in M-steps. 1 uses the
             covariances of all documents. Larger strides save time for the posteriors of Taylor and
-            Laplace, whose covariances cost more than their means. They change fits by less than a
-            new seed does. Defaults to 1 below 32 topics, 8 below 200 topics, and 8 more for each
-            further 100 topics; small batches have smaller strides. The covariances' part of the
-            objective is estimated from the same documents.
-        max_docs: Documents solved at once, to bound memory. It changes results by rounding only.
-            Defaults to a number by the number of topics.
-        seed: Seed of the start's documents and of the batches.
+            Laplace, whose covariances cost more than their means. They change a fit by less than a
+            new seed. Defaults to 1 below 32 topics, 8 below 200 topics, and 8 more for each
+            further 100 topics; small mini-batches have smaller strides. The covariances' part of
+            the objective is estimated from the same documents.
+        max_docs: Number of documents solved at once, to bound memory. It changes results by
+            rounding only. Defaults to the number that fits in memory.
+        seed: Seed of the start's documents and of the order of the documents.
         progress: Whether to show progress bars on standard error.
 
     Raises:
@@ -148,9 +153,11 @@ class VariationalEM(Engine[FitResult]):
         require_whole(1, covariance_stride=covariance_stride, max_docs=max_docs)
         require(0, tolerance=tolerance)
         if start_epochs is not None and start != "lda":
-            raise ConfigError(f"start_epochs is of start='lda'; leave it out with start={start!r}")
+            raise ConfigError(
+                f"start_epochs is an option of start='lda'; leave it out with start={start!r}"
+            )
         if restarts > 1 and start == "model":
-            raise ConfigError("restarts from start='model' are all the same; use restarts=1")
+            raise ConfigError("restarts with start='model' are all the same; use restarts=1")
         self.model = model
         self.guide = guide
         self.settings = VariationalSettings(
@@ -200,13 +207,15 @@ class VariationalRun(ResumableFit[FitResult]):
         self.corpus = corpus
         self.order = order = random_order(corpus, settings.seed)
         self.num_tokens = float(corpus.num_tokens)
-        # max_docs bounds memory only. step_docs is part of the algorithm and independent of memory.
+        # max_docs bounds memory only. step_docs is part of the algorithm, so it must not depend on
+        # the memory.
         length = self.num_tokens / len(order)
         self.step_docs = default_step_docs(len(order), length, model.num_topics)
         stride = settings.covariance_stride or default_stride(guide, self.step_docs)
         self.covariances = CovarianceSample(guide, corpus, order, stride, settings.max_docs)
         self.max_docs = self.covariances.max_docs
-        # A step in two parts would need a sum in float64, with more memory than a few documents.
+        # A step in two parts needs a sum of word counts in float64, which takes more memory than a
+        # few more documents.
         if settings.max_docs is None and self.step_docs <= SLACK * self.max_docs:
             self.max_docs = max(self.max_docs, self.step_docs)
         rank = np.arange(len(order))
@@ -217,13 +226,13 @@ class VariationalRun(ResumableFit[FitResult]):
         self._keeps_entries = (
             guide.warm_start_rows == "entries" and corpus.nnz * model.num_topics <= MAX_KEPT_NUMBERS
         )
-        #: Statistics of the best restart. They are not in checkpoints.
+        #: Statistics of the best restart. Checkpoints leave them out.
         self._best_statistics: Statistics | None = None
 
     # -- steps -----------------------------------------------------------------------------------
 
     def steps(self) -> Generator[dict[str, Any]]:
-        """See :meth:`ResumableFit.steps`. A step is an epoch or iteration."""
+        """See :meth:`ResumableFit.steps`. A step is an epoch or an iteration."""
         state = self.state
         while state.phase in ("start", "stepwise"):
             if state.phase == "start":
@@ -258,7 +267,7 @@ class VariationalRun(ResumableFit[FitResult]):
     # -- phases ----------------------------------------------------------------------------------
 
     def _start(self) -> Iterator[dict[str, Any]]:
-        """Set topics, prior and means by the start, or only the means by the model."""
+        """Set topics, prior and means by the start. With start="model", set only the means."""
         settings, state, guide = self.settings, self.state, self.guide
         if settings.start != "model":
             start = Start(
@@ -314,12 +323,12 @@ class VariationalRun(ResumableFit[FitResult]):
         return self.shard.cached("steps", self.shard.batches(parts))
 
     def _step(self, batch: DocumentBatch | None) -> Statistics:
-        """Update the parameters once; returns the statistics of the step's documents."""
+        """Update the parameters once, and return the statistics of the step's documents."""
         state = self.state
         parts = batch.split(self.max_docs) if batch is not None else []
         new = self.add_up_batch(batch, partial(self._expected, parts, self.guide.step_options))
-        # Each batch represents the corpus. The scale counts tokens, so that batches of long and of
-        # short documents have equal weight in the topics.
+        # Each batch represents the corpus. The scale is a ratio of tokens, so that batches of long
+        # and of short documents have equal weight in the topics.
         scale = self.num_tokens / new.num_tokens
         if state.statistics is None:
             state.statistics = new.scaled(scale)
@@ -331,7 +340,7 @@ class VariationalRun(ResumableFit[FitResult]):
         return new
 
     def _score(self) -> Iterator[dict[str, Any]]:
-        """Score this restart and keep the best; then start the next, or continue the best."""
+        """Score this restart, keep the best, and begin the next restart or continue the best."""
         state = self.state
         state.step = 0
         with self._bar("score", 1) as bar:
