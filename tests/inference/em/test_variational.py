@@ -562,12 +562,12 @@ def test_too_many_topics_for_the_documents_are_warned_of(num_topics, num_docs, w
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         engine.fit(corpus)
-    expected = f"{num_topics} topics for {num_docs} documents with words; take fewer"
+    expected = f"{num_topics} topics for {num_docs} documents with words; use fewer"
     assert any(expected in str(w.message) for w in found) is warned
 
 
 def test_more_topics_than_documents_are_warned_of() -> None:
     model = ctm(6, 20)
     engine = VariationalEM(model, TaylorGuide(model), max_iterations=0)
-    with pytest.warns(LNTMWarning, match="6 topics for 5 documents with words; take fewer"):
+    with pytest.warns(LNTMWarning, match="6 topics for 5 documents with words; use fewer"):
         engine.fit(Corpus.from_matrix(np.vstack([np.eye(5, 20), np.zeros((3, 20))])))

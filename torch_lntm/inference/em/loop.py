@@ -328,7 +328,7 @@ class ResumableFit(ABC, Generic[R]):
             # The fit runs in memory, and can continue even if the disk is full.
             warn(
                 f"the checkpoint {checkpoint} could not be written ({error.strerror or error}); "
-                "the fit goes on. Free some space, so that the fit can be continued if it is killed",
+                "the fit goes on. Free space there, so that a killed fit can be continued",
                 SavingWarning,
             )
 
