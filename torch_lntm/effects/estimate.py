@@ -100,7 +100,7 @@ def estimate(
     topic_numbers, topic_groups = _topics(model, topics, groups)
     fitted, matrix = Formula.fit(formula, corpus.metadata, corpus.num_docs)
     rows = corpus.nonempty
-    _check_rank(formula, fitted.names, matrix[rows])
+    _check_rank(fitted, matrix[rows])
     all_weights = _weights(corpus, weights)
     cluster_of, num_clusters = _clusters(corpus, clusters, rows)
     proportions = theta_draws(
@@ -176,12 +176,19 @@ def _source(
     return ThetaDraws.of(theta, model)
 
 
-def _check_rank(formula: str, names: Sequence[str], matrix: NDArray[np.float64]) -> None:
+def _check_rank(formula: Formula, matrix: NDArray[np.float64]) -> None:
     """Check that the terms are linearly independent.
 
     Raises:
-        ConfigError: Earlier terms determine a term; names the first such term.
+        ConfigError: Earlier terms determine a term; names the first such term. Or there are random
+            terms.
     """
+    if formula.random:
+        raise ConfigError(
+            f"formula {formula.text!r} has random terms, which effects do not support; leave them "
+            f"out, and give clusters={next(iter(formula.random))!r} for dependent documents"
+        )
+    names = formula.names
     scale = np.linalg.norm(matrix, axis=0)
     scaled = matrix / np.where(scale > 0, scale, 1.0)
     diagonal = np.abs(np.diagonal(np.linalg.qr(scaled, mode="r")))
@@ -189,7 +196,7 @@ def _check_rank(formula: str, names: Sequence[str], matrix: NDArray[np.float64])
     if len(dependent) or len(matrix) < len(names):
         name = names[dependent[0]] if len(dependent) else names[-1]
         raise ConfigError(
-            f"formula {formula!r}: {name} is determined by the terms before it in these "
+            f"formula {formula.text!r}: {name} is determined by the terms before it in these "
             f"{len(matrix)} documents; leave it out (a spline by cr takes constraints='center')"
         )
 

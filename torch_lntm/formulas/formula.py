@@ -6,15 +6,29 @@ import math
 import re
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from torch_lntm.errors import ConfigError, CorpusError, CorpusWarning, import_extra, warn
-from torch_lntm.formulas.columns import Kind, find_column, kind_of, odd_value, read_values, shown
-from torch_lntm.formulas.language import check_formula, columns_of, numeric_factors, plain_message
+from torch_lntm.formulas.columns import (
+    Kind,
+    find_column,
+    kind_of,
+    odd_value,
+    read_values,
+    refuse_missing,
+    shown,
+)
+from torch_lntm.formulas.language import (
+    check_formula,
+    columns_of,
+    numeric_factors,
+    plain_message,
+    split_random,
+)
 
 #: Minimum number of documents for a warning about a text column with distinct values only.
 MANY_LEVELS = 10
@@ -36,6 +50,8 @@ class Formula:
             ``"text"``.
         levels: Levels of each categorical expression.
         transforms: State of each stateful function, such as the knots of splines.
+        random: Sorted levels of the column of each random term, such as ``(1 | author)``. Random
+            terms have no columns in :meth:`matrix`; see :meth:`positions`.
 
     Example:
         >>> columns = {"party": ["Left", "Right", "Left"], "year": [1990.0, 2000.0, 2010.0]}
@@ -51,6 +67,7 @@ class Formula:
     kinds: Mapping[str, Kind]
     levels: Mapping[str, tuple[Any, ...]]
     transforms: Mapping[str, Any]
+    random: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
     @classmethod
     def fit(
@@ -75,7 +92,7 @@ class Formula:
         Warns:
             CorpusWarning: A column of text differs in every document.
         """
-        parsed = check_formula(text)
+        parsed, all_columns = check_formula(text), columns
         columns = {name: find_column(name, columns) for name in columns_of(parsed)}
         kinds = {name: kind_of(values) for name, values in columns.items()}
         blank = cls(text, (), kinds, {}, {})
@@ -93,7 +110,12 @@ class Formula:
         }
         levels = {name: tuple(_plain(level) for level in v) for name, v in categorical.items()}
         fitted = cls(
-            text, tuple(map(str, matrix.columns)), kinds, levels, _encode(spec.transform_state)
+            text,
+            tuple(map(str, matrix.columns)),
+            kinds,
+            levels,
+            _encode(spec.transform_state),
+            _levels_of_random_terms(text, all_columns, num_docs),
         )
         fitted._check_levels(columns, num_docs)
         return fitted, fitted._numbers(matrix)
@@ -166,16 +188,51 @@ class Formula:
             )
         return self._numbers(matrix, each, size)
 
+    def positions(self, columns: Mapping[str, Any], num_docs: int) -> NDArray[np.int64]:
+        """Position of every document's level in each random term.
+
+        Args:
+            columns: ``(num_docs,)`` values by name.
+            num_docs: Number of documents.
+
+        Returns:
+            ``(num_docs, num_random_terms)``. Levels absent from the fit are -1.
+
+        Raises:
+            CorpusError: A column or a value is missing.
+        """
+        result = np.full((num_docs, len(self.random)), -1)
+        for j, (name, levels) in enumerate(self.random.items()):
+            values = _random_values(name, columns)
+            known = np.array(levels)
+            if (known.dtype.kind in "biuf") != (values.dtype.kind in "biuf"):
+                raise CorpusError(
+                    f"column {name!r} holds {values[0]!r:.40}; expected values such as "
+                    f"{levels[0]!r}, as in the documents that the formula was fitted to"
+                )
+            at = np.searchsorted(known, values).clip(max=len(known) - 1)
+            result[:, j] = np.where(known[at] == values, at, -1)
+        return result
+
+    def without_random(self) -> Formula:
+        """The formula with its fixed terms only."""
+        return replace(self, text=split_random(self.text)[0], random={}) if self.random else self
+
     def reads_any(self, columns: Mapping[str, Any]) -> bool:
         """Whether ``columns`` has a column of the formula."""
-        return any(name in columns for name in self.kinds)
+        return any(name in columns for name in (*self.kinds, *self.random))
 
     def to_json(self) -> dict[str, Any]:
         """The formula as JSON-able data."""
-        return asdict(self) | {
+        data = asdict(self) | {
             "names": list(self.names),
             "levels": {name: list(levels) for name, levels in self.levels.items()},
         }
+        if self.random:
+            data["random"] = {name: list(levels) for name, levels in self.random.items()}
+        else:
+            del data["random"]
+        return data
 
     @classmethod
     def from_json(cls, data: Any) -> Formula:
@@ -188,13 +245,16 @@ class Formula:
             text, names, kinds = data["text"], tuple(data["names"]), dict(data["kinds"])
             levels = {name: tuple(values) for name, values in data["levels"].items()}
             transforms = dict(data["transforms"])
+            random = {name: tuple(values) for name, values in data.get("random", {}).items()}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(f"the state of a formula is damaged ({error!r})") from error
         columns = set(columns_of(check_formula(text)))
         is_text = all(isinstance(name, str) for name in names)
         if not is_text or set(kinds) != columns or set(kinds.values()) - {"number", "date", "text"}:
             raise ConfigError(f"the state of formula {text!r} does not fit the formula")
-        return cls(text, names, kinds, levels, transforms)
+        if tuple(random) != split_random(text)[1] or not all(map(_are_levels, random.values())):
+            raise ConfigError(f"the random terms of formula {text!r} are damaged")
+        return cls(text, names, kinds, levels, transforms, random)
 
     def _check_levels(self, columns: Mapping[str, NDArray[Any]], num_docs: int) -> None:
         """Refuse a single level, and warn of implausible levels."""
@@ -297,6 +357,49 @@ class Formula:
                 f"{each} {row // size}; {advice}"
             )
         return numbers
+
+
+# -------------------------------------------------------------------- random terms
+
+
+def _random_values(name: str, columns: Mapping[str, Any]) -> NDArray[Any]:
+    """Values of the column of a random term: numbers or text."""
+    values = find_column(name, columns)
+    refuse_missing(name, values if values.dtype.kind in "bif" else values.astype(object))
+    return values if values.dtype.kind in "bif" else values.astype(str)
+
+
+def _levels_of_random_terms(
+    text: str, columns: Mapping[str, Any], num_docs: int
+) -> dict[str, tuple[Any, ...]]:
+    """Sorted levels of each random term's column.
+
+    Raises:
+        ConfigError: A column has the same value in all documents, or a different value in each.
+        CorpusError: A column or a value is missing.
+    """
+    terms = {}
+    for name in split_random(text)[1]:
+        levels = np.unique(_random_values(name, columns))
+        if not 1 < len(levels) < num_docs:
+            what = "the same" if len(levels) == 1 else "different"
+            raise ConfigError(
+                f"formula {text!r}: {name} is {what} in all documents, so (1 | {name}) has no "
+                "effect to learn; leave the term out"
+            )
+        terms[name] = tuple(levels.tolist())
+    return terms
+
+
+def _are_levels(levels: tuple[Any, ...]) -> bool:
+    """Whether values are sorted, different levels of one type."""
+    is_text = all(isinstance(level, str) for level in levels)
+    is_number = all(isinstance(level, int | float) and math.isfinite(level) for level in levels)
+    return (
+        len(levels) > 1
+        and (is_text or is_number)
+        and bool(np.all(np.diff(np.unique(np.array(levels), return_inverse=True)[1]) == 1))
+    )
 
 
 # -------------------------------------------------------------------- state as JSON

@@ -26,6 +26,39 @@ MAX_LENGTH, MAX_TERMS, MAX_POWER, MAX_NUMBER = 1000, 5000, 5, 10_000
 _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow, ast.UAdd, ast.USub)
 
 
+#: A random term, such as ``(1 | author)``.
+_RANDOM = re.compile(r"\(\s*1\s*\|\s*([^\W\d]\w*)\s*\)")
+
+
+def split_random(text: str) -> tuple[str, tuple[str, ...]]:
+    """Divide a formula into its fixed terms and the columns of its random terms.
+
+    Args:
+        text: A formula, such as ``"~ party + (1 | author)"``.
+
+    Returns:
+        The right-hand side without random terms, ``"1"`` if nothing else is left, and the columns.
+
+    Raises:
+        ConfigError: A column has several random terms.
+    """
+    if "|" not in text:
+        return text, ()
+    summands, depth = [""], 0
+    for sign in text.strip().removeprefix("~"):
+        depth += (sign == "(") - (sign == ")")
+        if sign == "+" and depth == 0:
+            summands.append("")
+        else:
+            summands[-1] += sign
+    matches = [_RANDOM.fullmatch(summand.strip()) for summand in summands]
+    columns = tuple(match[1] for match in matches if match)
+    if len(set(columns)) < len(columns):
+        raise ConfigError(f"formula {text!r} has several random terms of one column; leave one")
+    fixed = [part for part, match in zip(summands, matches, strict=True) if not match]
+    return "+".join(fixed) if fixed else "1", columns
+
+
 def check_formula(text: str) -> Any:
     """Parse a formula. Evaluates nothing.
 
@@ -34,7 +67,7 @@ def check_formula(text: str) -> Any:
             ``"~ party * bs(date, df=6)"``.
 
     Returns:
-        The ``formulaic`` formula.
+        The ``formulaic`` formula of the fixed terms. :func:`split_random` has the random terms.
 
     Raises:
         ConfigError: The text is no right-hand side, has a forbidden part, or formulaic is missing.
@@ -44,8 +77,13 @@ def check_formula(text: str) -> Any:
         raise ConfigError(f"formula {text!r}; expected text such as '~ party + bs(date, df=6)'")
     if len(text) > MAX_LENGTH:
         raise ConfigError(f"a formula of {len(text)} characters; expected at most {MAX_LENGTH}")
-    right = text.strip().removeprefix("~")
-    for sign, what in (("~", "a left-hand side"), ("|", "several parts"), ("\n", "several lines")):
+    right = split_random(text)[0].strip().removeprefix("~")
+    if "|" in right:
+        raise ConfigError(
+            f"formula {text!r} has a | outside of a random term; expected a sum of terms, with "
+            "random terms such as (1 | author) for a column of the metadata"
+        )
+    for sign, what in (("~", "a left-hand side"), ("\n", "several lines")):
         if sign in right:
             raise ConfigError(
                 f"formula {text!r} has {what}; expected the right-hand side alone, such as "

@@ -12,6 +12,7 @@ from torch_lntm.models.priors.diagonal import DiagonalNormalPrior
 from torch_lntm.models.priors.dirichlet import DirichletPrior
 from torch_lntm.models.priors.factor import IndependentFactorPrior
 from torch_lntm.models.priors.logistic_normal import LogisticNormalPrior
+from torch_lntm.models.priors.mixed import LevelEffects, MixedPrior
 from torch_lntm.models.priors.normal import NormalPrior
 from torch_lntm.models.priors.prior import DocumentPrior
 from torch_lntm.models.priors.structural import StructuralPrior
@@ -41,7 +42,9 @@ __all__ = [
     "Groups",
     "IndependentFactorPrior",
     "Keywords",
+    "LevelEffects",
     "LogisticNormalPrior",
+    "MixedPrior",
     "Multinomial",
     "NormalPrior",
     "NormalTopics",

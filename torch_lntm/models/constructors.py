@@ -17,6 +17,7 @@ from torch_lntm.models.priors.diagonal import DiagonalNormalPrior
 from torch_lntm.models.priors.dirichlet import DirichletPrior
 from torch_lntm.models.priors.factor import IndependentFactorPrior, Source
 from torch_lntm.models.priors.logistic_normal import LogisticNormalPrior
+from torch_lntm.models.priors.mixed import MixedPrior
 from torch_lntm.models.priors.structural import StructuralPrior
 from torch_lntm.models.registry import register
 from torch_lntm.models.topics.content import ContentTopics
@@ -378,8 +379,9 @@ def stm(
         num_words: The training documents. The model learns the formula and the groups from their
             metadata. If ``prevalence`` and ``content`` are learned already, the size of the
             vocabulary V suffices.
-        prevalence: A formula over the metadata, such as ``"~ party + bs(date, df=6)"``
-            (``docs/structural.md``). Defaults to the array ``x`` ``(num_docs, num_columns)`` of
+        prevalence: A formula over the metadata, such as ``"~ party + bs(date, df=6)"``. Random
+            terms such as ``(1 | author)`` give a :class:`MixedPrior` (``docs/structural.md``).
+            Defaults to the array ``x`` ``(num_docs, num_columns)`` of
             ``corpus.with_covariates({"prevalence": x})``, without an intercept. With ``content``
             and without formula and array, the mean of eta is constant, as in :func:`ctm`. Learned
             :class:`Covariates` and the result of their ``to_json`` are accepted too.
@@ -421,7 +423,8 @@ def stm(
     if not isinstance(prevalence, Covariates):
         none = Covariates((), (), ())
         prevalence = none if prevalence is None else Covariates.from_json(prevalence)
-    prior = StructuralPrior(
+    kind = MixedPrior if prevalence.random else StructuralPrior
+    prior = kind(
         num_topics,
         prevalence,
         anchored=anchored,

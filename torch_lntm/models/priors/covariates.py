@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,8 @@ from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, CorpusError, CorpusWarning, warn
 from torch_lntm.formulas import Formula
 
-#: The name of the array in a batch's covariates.
-PREVALENCE = "prevalence"
+#: Names of the arrays in a batch's covariates: columns, and positions of random terms' levels.
+PREVALENCE, LEVELS = "prevalence", "prevalence_levels"
 #: Relative spread up to which a column counts as constant.
 MIN_SPREAD = 1e-10
 #: Relative spread that float32, the type of batches, still resolves to 0.1 %.
@@ -46,6 +46,16 @@ class Covariates:
     means: tuple[float, ...]
     scales: tuple[float, ...]
     formula: Formula | None = None
+
+    @property
+    def random(self) -> Mapping[str, tuple[Any, ...]]:
+        """Levels of each random term, by the name of its column."""
+        return {} if self.formula is None else self.formula.random
+
+    def without_random(self) -> Covariates:
+        """The covariates without random terms."""
+        formula = None if self.formula is None else self.formula.without_random()
+        return replace(self, formula=formula)
 
     @classmethod
     def of(cls, corpus: Corpus, formula: str | None) -> Covariates:
@@ -109,6 +119,8 @@ class Covariates:
         Raises:
             CorpusError: Some of the columns or a value are missing, or a level is unknown.
         """
+        if not self.names:
+            return corpus
         has_columns = self.formula is not None and self.formula.reads_any(corpus.metadata)
         if PREVALENCE in corpus.covariates and not has_columns:
             width = _array(corpus).shape[1]
@@ -119,6 +131,49 @@ class Covariates:
                 )
             return corpus.without_encodings(PREVALENCE)
         return corpus.with_encoding(PREVALENCE, self, lambda: self._derive(corpus))
+
+    def encode_levels(self, corpus: Corpus) -> Corpus:
+        """The corpus with the positions ``"prevalence_levels"`` ``(num_docs, num_random_terms)``.
+
+        Levels absent from the training documents are -1. An existing array is kept if the documents
+        lack all the columns.
+
+        Raises:
+            CorpusError: Some of the columns or a value are missing.
+
+        Warns:
+            CorpusWarning: Documents have new levels.
+        """
+        formula = self.formula
+        if formula is None or not formula.random:
+            return corpus
+        if LEVELS in corpus.covariates and not formula.reads_any(corpus.metadata):
+            array = corpus.covariates[LEVELS]
+            sizes = [len(levels) for levels in formula.random.values()]
+            fits = array.shape == (corpus.num_docs, len(sizes)) and array.dtype.kind == "i"
+            if not fits or (array < -1).any() or (array >= sizes).any():
+                raise CorpusError(
+                    f"the covariate {LEVELS!r} must hold whole numbers from -1 to below {sizes}, "
+                    "with a row for each document: positions of levels, and -1 for new levels"
+                )
+            return corpus.without_encodings(LEVELS)
+        return corpus.with_encoding(LEVELS, self, lambda: self._derive_levels(corpus))
+
+    def _derive_levels(self, corpus: Corpus) -> NDArray[np.int64]:
+        assert self.formula is not None
+        if not self.formula.reads_any(corpus.metadata):
+            return np.full((corpus.num_docs, len(self.random)), -1)
+        positions = self.formula.positions(corpus.metadata, corpus.num_docs)
+        for name, column in zip(self.random, positions.T, strict=True):
+            if (column < 0).any():
+                warn(
+                    f"{(column < 0).sum()} documents have values of {name} that the model was not "
+                    f"fitted to, such as {corpus.metadata[name][column.argmin()]!r:.40}; the "
+                    f"effect of a new {name} is 0. model.prior.at_new_levels() is the prior with "
+                    "its uncertainty",
+                    CorpusWarning,
+                )
+        return positions
 
     def _derive(self, corpus: Corpus) -> NDArray[np.float64]:
         if self.formula is not None and self.formula.reads_any(corpus.metadata):

@@ -199,9 +199,7 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
             )
         scale = self.pseudo_documents * self._prior_covariance() + (scatter + scatter.mT) / 2
         self.set_(loc=mean, covariance=self._draw_covariance(scale, freedom, rng).to(scale))
-        rows = torch.linalg.cholesky(self._mean_covariance(num_docs))
-        noise = torch.from_numpy(rng.standard_normal((len(rows), self.latent_dim))).to(rows)
-        self._move_mean(rows @ noise @ self.scale_tril.double().mT)
+        self._move_mean(self._draw_change(num_docs, rng) @ self.scale_tril.double().mT)
 
     def _draw_covariance(self, scale: Tensor, freedom: float, rng: np.random.Generator) -> Tensor:
         """A draw from the inverse Wishart of a scale ``(latent_dim, latent_dim)``."""
@@ -215,6 +213,11 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
     def _mean_covariance(self, num_docs: float) -> Tensor:
         """Covariance between rows of the mean given eta, relative to ``covariance``; float64."""
         return torch.full((1, 1), 1.0 / num_docs, dtype=torch.float64, device=self.loc.device)
+
+    def _draw_change(self, num_docs: float, rng: np.random.Generator) -> Tensor:
+        """Draw ``(num_rows, latent_dim)`` with the covariance between rows of the mean; float64."""
+        rows = torch.linalg.cholesky(self._mean_covariance(num_docs))
+        return rows @ torch.from_numpy(rng.standard_normal((len(rows), self.latent_dim))).to(rows)
 
     def _move_mean(self, change: Tensor) -> None:
         """Add a change ``(num_rows, latent_dim)`` to the rows of the mean."""

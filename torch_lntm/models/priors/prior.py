@@ -50,6 +50,9 @@ class DocumentPrior(nn.Module):
     default_posterior: ClassVar[str]
     #: Names of buffers that fits change.
     fitted_buffers: ClassVar[frozenset[str]] = frozenset()
+    #: Names of statistics that need a document's whole posterior, such as its covariance. All other
+    #: statistics are expectations over single draws.
+    posterior_statistics: ClassVar[frozenset[str]] = frozenset()
     num_topics: int
     num_sources: int = 0
 

@@ -1,0 +1,467 @@
+"""MixedPrior: a structural prior with random terms, such as ``(1 | author)``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from torch_lntm.corpus import Corpus, DocumentBatch
+from torch_lntm.errors import ConfigError, NotFittedError
+from torch_lntm.models.priors.covariates import LEVELS, Covariates
+from torch_lntm.models.priors.logistic_normal import LogisticNormalPrior
+from torch_lntm.models.priors.structural import (
+    EVIDENCE_STEPS,
+    MAX_PENALTY,
+    MIN_PENALTY,
+    StructuralPrior,
+)
+from torch_lntm.posteriors import Moments
+from torch_lntm.solvers.arrow import Arrow
+
+#: Maximum number of pairs of levels of different random terms.
+MAX_PAIRS = 2**22
+
+
+class LevelEffects(NamedTuple):
+    """Effects of the levels of a random term on the prior mean of eta.
+
+    Attributes:
+        levels: Values of the column.
+        mean: ``(num_levels, latent_dim)`` expected effects given the documents' eta, float64.
+        variance: ``(num_levels,)`` variances relative to the prior's ``covariance``, float64.
+    """
+
+    levels: tuple[Any, ...]
+    mean: Tensor
+    variance: Tensor
+
+
+class MixedPrior(StructuralPrior):
+    """Structural prior whose mean also has an effect for each level of some columns.
+
+    eta_d ~ Normal(Γᵀ(1, x_d) + Σ_j b_j[level of d], covariance). The effects of the levels of
+    random term j are Normal(0, covariance / ``level_penalties[j]``). M-steps learn the penalty of
+    each term, and of the slopes, from the evidence. Small levels shrink to 0 more than large levels
+    do, and levels that are absent from the training documents have the effect 0.
+
+    Documents carry positions of their levels, so no array has the size documents × levels. The
+    term with the most levels takes memory and time in proportion to its levels. Further terms may
+    have at most 2²² pairs of levels with the terms beside them.
+
+    All coefficients are integrated out of the covariance: D documents with scatter S give
+    (pseudo_documents × P + S) / (pseudo_documents + D), without the number of coefficients that
+    :class:`StructuralPrior` adds to the denominator. With 2,000 levels of 5,000 documents that
+    number would make the covariance 29 % too small.
+
+    Args:
+        num_topics: Number of topics K.
+        covariates: Covariates of a formula with at least 1 random term.
+        level_effects: ``(num_levels, latent_dim)`` effects of all levels, term by term. Defaults
+            to 0.
+        **settings: Settings of :class:`StructuralPrior`. ``penalty`` fixes the penalty of the
+            slopes only.
+
+    Attributes:
+        level_effects: ``(num_levels, latent_dim)`` effects of all levels, term by term.
+        level_penalties: ``(num_random_terms,)`` precision of each term's effects, relative to
+            ``covariance``.
+
+    Raises:
+        ConfigError: A shape or value is out of range, or terms have too many pairs of levels.
+
+    Example:
+        >>> covariates = lntm.models.Covariates.of(posts, "~ party + (1 | year)")
+        >>> prior = lntm.models.MixedPrior(3, covariates)
+        >>> prior.names, prior.effects_of("year").mean.shape
+        (('Intercept', 'party[T.right]'), torch.Size([3, 3]))
+    """
+
+    fitted_buffers = frozenset({"penalty", "gram", "level_penalties", "level_gram", "level_counts"})
+    posterior_statistics = frozenset({"latent_covariance"})
+    level_penalties: Tensor
+    level_gram: Tensor
+    level_counts: Tensor
+
+    def __init__(
+        self,
+        num_topics: int,
+        covariates: Covariates,
+        *,
+        level_effects: Tensor | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(num_topics, covariates, **settings)
+        sizes = [len(levels) for levels in covariates.random.values()]
+        if not sizes:
+            raise ConfigError("MixedPrior needs a random term, such as '~ party + (1 | author)'")
+        self._sizes = sizes
+        self._main = int(np.argmax(sizes))
+        num_other = sum(sizes) - sizes[self._main]
+        if num_other * sum(sizes) > MAX_PAIRS:
+            raise ConfigError(
+                f"the random terms {', '.join(covariates.random)} have {sizes} levels, and more "
+                f"than {MAX_PAIRS:,} pairs of levels; leave out a term, or make its levels coarser"
+            )
+        if level_effects is None:
+            level_effects = torch.zeros(sum(sizes), self.latent_dim)
+        if tuple(level_effects.shape) != (sum(sizes), self.latent_dim):
+            raise ConfigError(
+                f"level_effects: got shape {tuple(level_effects.shape)}; expected "
+                f"{(sum(sizes), self.latent_dim)}"
+            )
+        self.level_effects = nn.Parameter(level_effects.detach().clone().to(self.loc.dtype))
+        self.register_buffer("level_penalties", torch.ones(len(sizes)).double())
+        # The Gram matrix of the last M-step's documents, as an arrow. The dense block has the
+        # intercept, the covariates, and the levels of all terms but the largest.
+        num_dense = 1 + self.num_covariates + num_other
+        self.register_buffer("gram", torch.zeros(num_dense, num_dense).double())
+        self.register_buffer("level_gram", torch.zeros(num_dense, sizes[self._main]).double())
+        self.register_buffer("level_counts", torch.zeros(sizes[self._main]).double())
+
+    # -- documents -------------------------------------------------------------------------------
+
+    def encode(self, corpus: Corpus) -> Corpus:
+        """See :meth:`StructuralPrior.encode`. Derives ``"prevalence_levels"`` too."""
+        return self.covariates.encode_levels(super().encode(corpus))
+
+    def positions(self, batch: DocumentBatch) -> Tensor:
+        """Position of each document's level in every random term.
+
+        Args:
+            batch: The documents.
+
+        Returns:
+            ``(num_docs, num_random_terms)`` int64; -1 for new levels.
+
+        Raises:
+            ConfigError: The batch lacks the positions, or carries those of another formula.
+        """
+        shape = (batch.num_docs, len(self._sizes))
+        if LEVELS not in batch.covariates or tuple(batch.covariates[LEVELS].shape) != shape:
+            raise ConfigError(
+                "the batch lacks the levels of the prior's random terms "
+                f"({', '.join(self.covariates.random)}); make it by model.encode(corpus).batch()"
+            )
+        return batch.covariates[LEVELS].to(self.loc.device)
+
+    def location(self, batch: DocumentBatch) -> Tensor:
+        """See :meth:`NormalPrior.location`. The mean is ``(num_docs, latent_dim)``."""
+        location = super().location(batch)
+        positions = self.positions(batch)
+        for effects, at in zip(self.level_effects.split(self._sizes), positions.mT, strict=True):
+            # Position -1, of new levels, is the row of zeros at the end.
+            location = location + torch.cat([effects, effects.new_zeros(1, self.latent_dim)])[at]
+        return location
+
+    def regressors(self, batch: DocumentBatch) -> tuple[Tensor, Tensor] | None:
+        """See :meth:`DocumentPrior.regressors`. None: a dense design would be too large."""
+        return None
+
+    # -- the M-step ------------------------------------------------------------------------------
+
+    def statistics(self, moments: Moments, batch: DocumentBatch) -> dict[str, Tensor]:
+        """See :meth:`NormalPrior.statistics`.
+
+        Returns:
+            The sums of :class:`StructuralPrior`, and ``latent_covariance`` Σ_d V_d. For the levels
+            of all terms, one after the other: ``level_covariates`` Σ_d (1, u) and ``level_latent``
+            Σ_d E eta over the documents of each level. ``level_pairs`` is the number of documents
+            of each pair of levels of 2 terms, in one vector.
+        """
+        u, mean = self.standardised(batch), moments.mean.double()
+        x = torch.cat([u.new_ones(batch.num_docs, 1), u], 1)
+        rows = self.positions(batch)
+        pairs = []
+        for i, j in self._pairs:
+            at = rows[:, i] * self._sizes[j] + rows[:, j]
+            at = at[(rows[:, i] >= 0) & (rows[:, j] >= 0)]
+            pairs.append(torch.bincount(at, minlength=self._sizes[i] * self._sizes[j]).double())
+        return super().statistics(moments, batch) | {
+            "latent_covariance": moments.covariance_sum().double(),
+            "level_covariates": self._sum_by_level(x, rows),
+            "level_latent": self._sum_by_level(mean, rows),
+            "level_pairs": torch.cat(pairs) if pairs else u.new_zeros(0),
+        }
+
+    @property
+    def _pairs(self) -> list[tuple[int, int]]:
+        """Pairs of random terms."""
+        num_terms = len(self._sizes)
+        return [(i, j) for i in range(num_terms) for j in range(i + 1, num_terms)]
+
+    def _sum_by_level(self, values: Tensor, rows: Tensor) -> Tensor:
+        """Sums of documents' values over each level, term by term ``(num_levels, num_columns)``."""
+        sums = []
+        for size, at in zip(self._sizes, rows.mT, strict=True):
+            total = values.new_zeros(size + 1, values.shape[1])
+            sums.append(total.index_add_(0, at.where(at >= 0, size), values)[:-1])
+        return torch.cat(sums)
+
+    def _divide(self, levels: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows of the levels of all terms but the largest, and rows of the largest."""
+        parts = list(levels.split(self._sizes))
+        main = parts.pop(self._main)
+        return torch.cat([*parts, levels[:0]]), main
+
+    def _join(self, other: Tensor, main: Tensor) -> Tensor:
+        """Inverse of :meth:`_divide`."""
+        sizes = [size for j, size in enumerate(self._sizes) if j != self._main]
+        parts = list(other.split(sizes)) if sizes else []
+        parts.insert(self._main, main)
+        return torch.cat(parts)
+
+    def _arrow_of(self, num_docs: float, sums: Mapping[str, Tensor]) -> Arrow:
+        """Gram matrix of intercept, covariates and levels."""
+        other, main = self._divide(sums["level_covariates"])
+        size = 1 + self.num_covariates
+        dense = torch.zeros_like(self.gram)
+        dense[0, 0] = num_docs
+        dense[0, 1:size] = dense[1:size, 0] = sums["covariate_sum"]
+        dense[1:size, 1:size] = sums["covariate_outer"]
+        dense[size:, :size], dense[:size, size:] = other, other.mT
+        dense[size:, size:] = other[:, 0].diag()
+        crossed = torch.zeros_like(self.level_gram)
+        crossed[:size] = main.mT
+        starts, start = {}, size
+        for j, length in enumerate(self._sizes):
+            if j != self._main:
+                starts[j], start = slice(start, start + length), start + length
+        counts = sums["level_pairs"].split(
+            [self._sizes[i] * self._sizes[j] for i, j in self._pairs]
+        )
+        for (i, j), count in zip(self._pairs, counts, strict=True):
+            table = count.view(self._sizes[i], self._sizes[j])
+            if i == self._main:
+                crossed[starts[j]] = table.mT
+            elif j == self._main:
+                crossed[starts[i]] = table
+            else:
+                dense[starts[i], starts[j]], dense[starts[j], starts[i]] = table, table.mT
+        return Arrow(dense, crossed, main[:, 0])
+
+    def _penalised(self, gram: Arrow) -> Arrow:
+        """Precision of the coefficients given eta, relative to the covariance's inverse."""
+        sizes = torch.tensor(self._sizes, device=self.gram.device)
+        other, main = self._divide(self.level_penalties.repeat_interleave(sizes)[:, None])
+        return gram.plus(torch.cat([super()._penalties(), other[:, 0]]), main[:, 0])
+
+    @torch.no_grad()
+    def _fit_mean(
+        self, num_docs: float, sums: Mapping[str, Tensor], learn: bool = True
+    ) -> tuple[Tensor, Tensor, float]:
+        """See :meth:`LogisticNormalPrior._fit_mean`. Sets slopes and effects, learns penalties."""
+        gram = self._arrow_of(num_docs, sums)
+        other, main = self._divide(sums["level_latent"])
+        dense = torch.cat([sums["latent_sum"][None], sums["covariate_latent"], other])
+        if learn:
+            self._learn_penalties(gram, dense, main, sums["latent_covariance"] / num_docs)
+        first, levels = self._penalised(gram).solve(dense, main)
+        size = 1 + self.num_covariates
+        self.slopes.copy_(first[1:size])
+        self.level_effects.copy_(self._join(first[size:], levels))
+        self.gram.copy_(gram.dense)
+        self.level_gram.copy_(gram.crossed)
+        self.level_counts.copy_(gram.diagonal)
+        scatter = sums["latent_outer"] - first.mT @ dense - levels.mT @ main
+        return first[0], scatter, num_docs
+
+    def _learn_penalties(self, gram: Arrow, dense: Tensor, main: Tensor, spread: Tensor) -> None:
+        """Update the penalties of the slopes and of each term by the evidence.
+
+        The penalty of term j is
+
+            r_j = dim γ_j / (tr(Σ⁻¹Γ_jᵀΓ_j) + Σ_d |a_dj|² tr(Σ⁻¹V_d)).
+
+        γ_j = P_j − r_j tr[G⁻¹]_jj is the number of determined coefficients among the P_j rows Γ_j.
+        G is XᵀX + R, and a_d is G⁻¹x_d. This is *MacKay 1992, eq. 27*, for outcomes known up to a
+        covariance V_d. The average of the documents' covariances stands for each V_d.
+
+        Args:
+            gram: XᵀX.
+            dense: ``(num_dense, latent_dim)`` first rows of XᵀM, for the posterior means M.
+            main: ``(num_levels, latent_dim)`` rows of the largest term.
+            spread: ``(latent_dim, latent_dim)`` average posterior covariance of a document.
+        """
+        tril = self.scale_tril.detach().double()
+        dense, main = (
+            torch.linalg.solve_triangular(tril.mT, rows, upper=True, left=False)
+            for rows in (dense, main)
+        )
+        trace = (torch.cholesky_inverse(tril) * spread).sum()
+        size = 1 + self.num_covariates
+        for _ in range(EVIDENCE_STEPS):
+            system = self._penalised(gram)
+            squares = [rows.square().sum(1) for rows in system.solve(dense, main)]
+            spreads = system.sandwich_diagonal(gram)
+            variances = system.inverse_diagonal()
+            lengths = torch.cat(squares) + trace * torch.cat(spreads)
+            by_row = torch.stack([torch.cat(variances), lengths], 1)
+            if self.learn_penalty and self.num_covariates:
+                self.penalty.copy_(self._updated(self.penalty, by_row[1:size]))
+            levels = self._join(by_row[size : len(dense)], by_row[len(dense) :])
+            for j, part in enumerate(levels.split(self._sizes)):
+                self.level_penalties[j] = self._updated(self.level_penalties[j], part)
+
+    def _updated(self, penalty: Tensor, rows: Tensor) -> Tensor:
+        """A penalty after one update.
+
+        Args:
+            penalty: The penalty.
+            rows: ``(num_rows, 2)`` variance and expected squared length of each coefficient.
+        """
+        variance, length = rows.sum(0)
+        determined = (len(rows) - penalty * variance).clamp_min(0.0)
+        new = self.latent_dim * determined / length.clamp_min(1e-300)
+        return new.clamp(MIN_PENALTY, MAX_PENALTY)
+
+    @torch.no_grad()
+    def draw_(self, num_docs: float, rng: np.random.Generator, **sums: Tensor) -> None:
+        """See :meth:`StructuralPrior.draw_`. Penalties of the random terms are drawn likewise."""
+        super().draw_(num_docs, rng, **sums)
+        tril = self.scale_tril.double()
+        white = torch.linalg.solve_triangular(tril, self.level_effects.double().mT, upper=False)
+        for j, part in enumerate(white.split(self._sizes, 1)):
+            rate = 0.5 + 0.5 * float(part.square().sum())
+            drawn = rng.gamma(0.5 + 0.5 * part.numel()) / rate
+            self.level_penalties[j] = min(max(drawn, MIN_PENALTY), MAX_PENALTY)
+
+    def _draw_change(self, num_docs: float, rng: np.random.Generator) -> Tensor:
+        """See :meth:`LogisticNormalPrior._draw_change`. Rows: dense block, then largest term."""
+        noise = [
+            torch.from_numpy(rng.standard_normal((size, self.latent_dim))).to(self.gram)
+            for size in self.level_gram.shape
+        ]
+        return torch.cat(self._system().draw(*noise))
+
+    def _move_mean(self, change: Tensor) -> None:
+        """See :meth:`LogisticNormalPrior._move_mean`."""
+        size, num_dense = 1 + self.num_covariates, len(self.gram)
+        super()._move_mean(change[:size])
+        self.level_effects.add_(self._join(change[size:num_dense], change[num_dense:]))
+
+    # -- results ---------------------------------------------------------------------------------
+
+    def _system(self) -> Arrow:
+        """Precision of the coefficients given eta, of the last M-step's documents."""
+        if float(self.gram[0, 0]) == 0:
+            raise NotFittedError("the model has not been fitted; VariationalEM(model, guide).fit")
+        return self._penalised(Arrow(self.gram, self.level_gram, self.level_counts))
+
+    def coefficient_covariance(self) -> Tensor:
+        """See :meth:`StructuralPrior.coefficient_covariance`. Effects of levels are integrated out.
+
+        Raises:
+            NotFittedError: There was no M-step yet.
+        """
+        units, size = self._to_units(), 1 + self.num_covariates
+        return units @ self._system().dense_inverse[:size, :size] @ units.mT
+
+    def effects_of(self, column: str) -> LevelEffects:
+        """Effects of the levels of a random term.
+
+        Args:
+            column: Column of the term.
+
+        Raises:
+            ConfigError: The column has no random term.
+
+        Example:
+            >>> by_year = lntm.models.stm(3, posts, "~ party + (1 | year)")
+            >>> by_year.prior.effects_of("year").levels
+            (2001, 2002, 2003)
+        """
+        random = self.covariates.random
+        if column not in random:
+            raise ConfigError(
+                f"the prior has no random term of {column!r}; it has {', '.join(random)}"
+            )
+        at = list(random).index(column)
+        if float(self.gram[0, 0]):
+            dense, main = self._system().inverse_diagonal()
+            variances = self._join(dense[1 + self.num_covariates :], main)
+        else:
+            variances = (1 / self.level_penalties).repeat_interleave(
+                torch.tensor(self._sizes, device=self.gram.device)
+            )
+        effects = self.level_effects.detach().double().split(self._sizes)[at]
+        return LevelEffects(random[column], effects, variances.split(self._sizes)[at])
+
+    def log_prior(self) -> Tensor:
+        """See :meth:`LogisticNormalPrior.log_prior`. Evidence of the coefficients is added.
+
+        With the coefficients Γ integrated out, their prior and their posterior's entropy add
+        ½ dim (log|R| − log|XᵀX + R|) − ½ tr(Σ⁻¹ΓᵀRΓ). The intercept's flat prior is left out of
+        R. Before the first M-step the determinants are absent.
+        """
+        tril = self.scale_tril.double()
+        prior = LogisticNormalPrior.log_prior(self)
+        sizes = torch.tensor([self.num_covariates, *self._sizes], device=tril.device)
+        penalties = torch.cat([self.penalty[None], self.level_penalties])
+        rows = torch.cat([self.slopes, self.level_effects]).double()
+        whitened = torch.linalg.solve_triangular(tril.mT, rows, upper=True, left=False)
+        lengths = whitened.square().sum(1)
+        prior = prior - 0.5 * (penalties.repeat_interleave(sizes) * lengths).sum()
+        if float(self.gram[0, 0]) == 0:
+            return prior
+        determinants = (sizes * penalties.log()).sum() - self._system().log_det
+        return prior + 0.5 * self.latent_dim * determinants
+
+    def averaged(self) -> LogisticNormalPrior:
+        """See :meth:`StructuralPrior.averaged`. Levels are averaged over too."""
+        self._system()
+        gram = Arrow(self.gram, self.level_gram, self.level_counts)
+        other, main = self._divide(self.level_effects.detach().double())
+        dense = torch.cat([self.loc[None].detach(), self.slopes.detach(), other]).double()
+        first, last = gram.times(dense, main)
+        num_docs = self.gram[0, 0]
+        mean = first[0] / num_docs
+        spread = (dense.mT @ first + main.mT @ last) / num_docs - torch.outer(mean, mean)
+        covariance = self.covariance.detach().double() + spread
+        return LogisticNormalPrior(
+            self.num_topics,
+            anchored=self.anchored,
+            loc=mean,
+            covariance=(covariance + covariance.mT) / 2,
+            pseudo_documents=self.pseudo_documents,
+            pseudo_variance=self.pseudo_variance,
+            dtype=self.loc.dtype,
+        )
+
+    def at_new_levels(self) -> StructuralPrior:
+        """Prior of documents whose levels are all new.
+
+        The effects of new levels have mean 0 and the covariance of their prior, so the covariance
+        is multiplied by 1 + Σ_j 1/r_j for the penalties r_j of the random terms.
+
+        Returns:
+            A structural prior of the fixed terms. ``model.with_parts(model.prior.at_new_levels())``
+            is a model of new documents.
+        """
+        factor = 1 + float((1 / self.level_penalties).sum())
+        prior = StructuralPrior(
+            self.num_topics,
+            self.covariates.without_random(),
+            anchored=self.anchored,
+            loc=self.loc.detach(),
+            slopes=self.slopes.detach(),
+            covariance=self.covariance.detach().double() * factor,
+            penalty=float(self.penalty),
+            pseudo_documents=self.pseudo_documents,
+            pseudo_variance=self.pseudo_variance,
+            dtype=self.loc.dtype,
+        ).to(self.loc.device)
+        size = 1 + self.num_covariates
+        prior.gram.copy_(self.gram[:size, :size])
+        return prior
+
+    def extra_repr(self) -> str:
+        """Sizes and prior, for ``repr``."""
+        terms = ", ".join(
+            f"{size} levels of {name}"
+            for size, name in zip(self._sizes, self.covariates.random, strict=True)
+        )
+        return f"{super().extra_repr()}; random effects of {terms}"
