@@ -12,7 +12,7 @@ setup: .venv/.installed
 demo: .venv/.installed
 	.venv/bin/torch-lntm fit --config configs/quickstart.yaml
 
-# One thread to a process: two processes on two cores are faster than two threads in one.
+# One thread per process: two processes on two cores are faster than two threads in one process.
 PYTEST = OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n $(JOBS) --dist worksteal
 STUDIES = tests/studies
 
@@ -46,8 +46,8 @@ wheel: .venv/.installed
 docs: .venv/.docs
 	.venv/bin/python -m sphinx -W --keep-going -q docs build/site
 
-# Asks every site that a page links to, so it needs a network, and no test runs it. The README's links count too; it is no
-# page of the site, so pages are not in its table of contents.
+# Requests every address that a page links to. It needs a network, so no test runs it. The README stands in for the front page here,
+# and has no table of contents; two warnings about pages outside of a table of contents are therefore off.
 LINKED = README.md,CHANGELOG.md,studies/README.md,docs/*.md,notebooks/*.ipynb
 links: .venv/.docs
 	.venv/bin/python -m sphinx -b linkcheck -q -c docs -D root_doc=README -D include_patterns='$(LINKED)' \
@@ -57,7 +57,7 @@ links: .venv/.docs
 	.venv/bin/python -m pip install --disable-pip-version-check -q -c constraints.txt -e '.[docs]'
 	@touch $@
 
-# The stamp is written last: after an interruption, the next make completes what is there.
+# The stamp is written last, so the next make completes an interrupted installation.
 .venv/.installed: setup.cfg pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and "The pinned dependencies need Python 3.11 or newer; $(PYTHON) is %d.%d. Name another: make PYTHON=python3.11" % v[:2] or 0)'
 	$(PYTHON) -m venv .venv
