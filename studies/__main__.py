@@ -44,6 +44,7 @@ STUDIES = {
         "aspect": "E-steps of LDA beside scikit-learn's",
         "accuracy": "Every posterior beside long chains",
         "sampling": "Effective samples per second beside Pyro's HMC and NUTS",
+        "keywords": "Topics with keywords beside keyATM, SeededLDA and CorEx",
         "structural": "Structural topic models beside topica's STM",
         "coverage": "Coverage of intervals of effects, on simulated corpora",
         "reproducibility": "Fits under other conditions: process, threads, order, seed",

@@ -80,7 +80,7 @@ def frozen(name: str, seed: int, max_docs: int, max_test_docs: int) -> Frozen:
     corpus = lntm.read_corpus(path)
     rng = np.random.default_rng(seed)
     taken = _some(rng, np.arange(corpus.num_docs), max_docs)
-    is_test = _own_split(path, corpus.num_docs)
+    is_test = own_split(path, corpus.num_docs)
     if is_test is None:
         test = taken[corpus[taken].split(TEST_FRACTION, seed).test_index]
     else:
@@ -119,7 +119,7 @@ def _some(rng: np.random.Generator, positions: NDArray[np.int64], most: int) -> 
     return np.sort(rng.choice(positions, most, replace=False))
 
 
-def _own_split(path: Path, num_docs: int) -> NDArray[np.bool_] | None:
+def own_split(path: Path, num_docs: int) -> NDArray[np.bool_] | None:
     """Test documents by the corpus's own split file, or None without such a file."""
     file = path.with_name(f"{path.stem}.split.txt")
     if not file.exists():
