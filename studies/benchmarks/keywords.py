@@ -282,7 +282,12 @@ def scores_of(fit: Fit, task: Task, has_keywords: bool) -> dict[str, float]:
     if fit.topics is not None:
         hold_out = task.test.hold_out_words(0.5, task.seed)
         completion = completion_of(
-            fit.prior, fit.topics, hold_out, "mode", concentration=fit.concentration
+            fit.prior,
+            fit.topics,
+            hold_out,
+            "mode",
+            concentration=fit.concentration,
+            cache_weight=None,
         )
         scores["perplexity"] = completion.perplexity
     return scores
