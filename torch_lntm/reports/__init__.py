@@ -2,6 +2,7 @@
 
 from torch_lntm.reports.content import GroupWords, format_group_words, group_words
 from torch_lntm.reports.groups import Grouping, group_documents
+from torch_lntm.reports.keywords import KeywordTopic, keyword_topics
 from torch_lntm.reports.labels import (
     LabelMeasure,
     RepresentativeDocument,
@@ -43,6 +44,7 @@ __all__ = [
     "GroupSummary",
     "GroupWords",
     "Grouping",
+    "KeywordTopic",
     "LabelMeasure",
     "PageData",
     "Picture",
@@ -66,6 +68,7 @@ __all__ = [
     "format_topics",
     "group_documents",
     "group_words",
+    "keyword_topics",
     "label_topics",
     "likelihood_scores",
     "most_active_documents",
