@@ -92,7 +92,7 @@ def keyword_topics(
         raise ConfigError(f"level is {level}; expected a number between 0 and 1")
     probs = model.topics.mean_probs.detach().double().cpu()
     loads = lists.loads(probs)
-    names = model.topic_names or lists.topic_names(model.num_topics)
+    names = model.topic_names
     pseudo = lists.tokens + getattr(model.topics, "smoothing", 0.0) * model.num_words
     order = model.topics.top_words(model.num_words)[0]
     rows = []
