@@ -13,7 +13,7 @@ from torch import Tensor
 
 from torch_lntm.errors import ConfigError
 from torch_lntm.models import TopicModel
-from torch_lntm.reports.sections import Block, PageData, Picture, Table
+from torch_lntm.reports.sections import Block, PageData, Picture, Section, Table
 
 #: Colours of the keywords in the picture, in turn.
 _COLOURS = ("#3b6ea5", "#6d9bc9", "#9dbfe0", "#c6dbef")
@@ -119,8 +119,13 @@ def keyword_topics(
     return rows
 
 
-def keyword_section(page: PageData) -> list[Block]:
-    """Contents of the report's section on keywords."""
+def keyword_sections(model: TopicModel) -> list[Section]:
+    """The report's section on keywords, for models with keywords."""
+    return [] if model.topics.keywords is None else [Section("Keywords", _contents)]
+
+
+def _contents(page: PageData) -> list[Block]:
+    """Contents of the section on keywords."""
     shares = page.summary.overall.mean[0].tolist()
     rows = keyword_topics(page.model, shares, page.corpus.num_tokens, level=page.level)
     lost = [row for row in rows if row.rival is not None]

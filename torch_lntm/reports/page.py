@@ -26,7 +26,7 @@ from torch_lntm.models.names import is_named
 from torch_lntm.reports import figures
 from torch_lntm.reports.citations import citations
 from torch_lntm.reports.groups import grouping_columns
-from torch_lntm.reports.keywords import keyword_section
+from torch_lntm.reports.keywords import keyword_sections
 from torch_lntm.reports.labels import distinct_words, label_topics, topic_labels
 from torch_lntm.reports.merged import group_words_of, topic_tokens
 from torch_lntm.reports.prevalence import (
@@ -207,9 +207,7 @@ def render_page(
     correlations = _correlations(model, topics, summary)
     names, settings = correlations["names"], settings or {}
     data = PageData(model, corpus, theta_source, summary, topics, names, scores, settings, LEVEL)
-    if model.topics.keywords is not None:
-        sections = [Section("Keywords", keyword_section), *sections]
-    rendered_sections = render_sections(sections, data)
+    rendered_sections = render_sections([*keyword_sections(model), *sections], data)
     return _TEMPLATES.get_template("report.html").render(
         title=title or f"Topics of {corpus.name or 'a corpus'}",
         **_page_parts(),
