@@ -269,7 +269,7 @@ def test_existing_draws_are_used_unchanged(known) -> None:
     assert torch.equal(draws.theta, theta)
     assert torch.equal(draws.take(np.array([6, 4]), 2).theta, theta[:2, [2, 1]])
     assert torch.equal(theta_draws(draws, corpus, 9, rows=np.array([1])).theta, theta[:, :1])
-    assert repr(draws) == "ThetaDraws(4 draws of 3 documents, 3 topics, by the draws given)"
+    assert repr(draws) == "ThetaDraws(4 draws of 3 documents, 3 topics, by existing draws)"
     with pytest.raises(ConfigError, match="lack some of the 2 requested documents"):
         _ = draws.take(np.array([1, 2])).theta
     with pytest.raises(ConfigError, match=r"expected \(num_draws, num_docs, 3\)"):

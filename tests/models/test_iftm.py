@@ -190,7 +190,7 @@ def test_the_contrast_covariance_is_the_centred_covariance() -> None:
         ({"mixing": torch.full((4, 2), torch.nan)}, "mixing: got shape (4, 2); expected (4, 2)"),
         (
             {"mixing": torch.tensor([[1.0, 0.0]] * 4)},
-            "mixing: the column of source 1 is zero, and EM never moves it",
+            "mixing: the column of source 1 is 0, and EM would keep it at 0",
         ),
         ({"noise_precision": torch.tensor([1.0, 0, 1, 1])}, "noise_precision must be positive"),
         (

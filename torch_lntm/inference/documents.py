@@ -139,8 +139,9 @@ def transform(
     solve = guide.means if only_means else guide.posterior
     entries = corpus.nnz / corpus.num_docs
     if max_docs is None:
-        lean = only_means and guide.separates_means
-        size = (guide.memory_of_means if lean else guide.memory_per_document)(entries)
+        no_covariances = only_means and guide.separates_means
+        memory = guide.memory_of_means if no_covariances else guide.memory_per_document
+        size = memory(entries)
         if not mode:
             size = max(size, model.num_topics * num_samples)
         max_docs = docs_at_once(size, model.device, model.dtype)

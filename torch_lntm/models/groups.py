@@ -119,8 +119,8 @@ class Groups:
             or not 0 < len(set(levels)) == len(levels)
         ):
             raise ConfigError(
-                f"content is {data!r:.80}; expected what Groups.to_json() gives. Make the model by "
-                "models.stm(num_topics, corpus, content='party')"
+                f"content is {data!r:.80}; expected the result of Groups.to_json(). Make the model "
+                "by models.stm(num_topics, corpus, content='party')"
             )
         return cls(data["column"], tuple(levels))
 

@@ -22,9 +22,9 @@ def split_rhat(draws: Tensor) -> Tensor:
     split = torch.cat([draws[:, :half], draws[:, -half:]])
     within, between = split.var(1).mean(0), split.mean(1).var(0)
     rounding = (1e-12 * (1.0 + draws.abs().amax((0, 1)))).square()
-    still = within + between <= rounding
-    ratio = (half - 1) / half + between / torch.where(still, 1.0, within)
-    return torch.where(still, 1.0, ratio.sqrt())
+    constant = within + between <= rounding
+    ratio = (half - 1) / half + between / torch.where(constant, 1.0, within)
+    return torch.where(constant, 1.0, ratio.sqrt())
 
 
 def effective_sample_size(draws: Tensor) -> Tensor:

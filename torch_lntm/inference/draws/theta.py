@@ -112,7 +112,7 @@ class ThetaDraws:
         rows: Positions | None = None,
         *,
         name: str = "draws",
-        description: str = "the draws given",
+        description: str = "existing draws",
         sources_of_uncertainty: tuple[str, ...] | None = None,
         fixed: tuple[str, ...] = FIXED,
     ) -> Self:

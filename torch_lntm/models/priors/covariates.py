@@ -203,8 +203,8 @@ class Covariates:
         """
         if not isinstance(data, Mapping):
             raise ConfigError(
-                f"prevalence is {data!r:.80}; expected what Covariates.to_json() gives. Make the "
-                "model by models.stm(num_topics, corpus, prevalence='~ party')"
+                f"prevalence is {data!r:.80}; expected the result of Covariates.to_json(). Make "
+                "the model by models.stm(num_topics, corpus, prevalence='~ party')"
             )
         try:
             names = tuple(map(str, data["names"]))
@@ -215,10 +215,13 @@ class Covariates:
         numbers = np.array([means, scales])
         fits = len(names) == len(means) == len(scales)
         if not fits or not np.isfinite(numbers).all() or not (numbers[1] > 0).all():
-            raise ConfigError("the covariates of prevalence are damaged: their sizes do not fit")
+            raise ConfigError(
+                "the covariates of prevalence are damaged: expected a name, a finite mean and a "
+                "positive scale for each"
+            )
         fitted = None if formula is None else Formula.from_json(formula)
         if fitted is not None and fitted.names != ("Intercept", *names):
-            raise ConfigError("the covariates of prevalence are not those of its formula")
+            raise ConfigError("the names of the covariates of prevalence differ from its formula's")
         return cls(names, means, scales, fitted)
 
 

@@ -161,8 +161,8 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
             zero = (mixing == 0).all(0).nonzero().flatten().tolist()
             if zero:
                 raise ConfigError(
-                    f"mixing: the column of source {zero[0]} is zero, and EM never moves it from "
-                    "there; give it small random values, or take fewer sources"
+                    f"mixing: the column of source {zero[0]} is 0, and EM would keep it at 0; give "
+                    "it small random values, or use fewer sources"
                 )
             self.mixing.copy_(mixing)
         if noise_precision is not None:

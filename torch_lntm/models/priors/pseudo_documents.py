@@ -45,7 +45,8 @@ class PseudoDocuments:
         if not self.pseudo_documents >= 0 or not self.pseudo_variance > 0:
             raise ConfigError(
                 f"the prior of {name} has pseudo_documents={self.pseudo_documents} and "
-                f"pseudo_variance={self.pseudo_variance}; expected >= 0 and > 0"
+                f"pseudo_variance={self.pseudo_variance}; expected pseudo_documents >= 0 and "
+                "pseudo_variance > 0"
             )
 
     def _should_check(self, info: Tensor) -> bool:

@@ -154,12 +154,12 @@ class DirichletMultinomial(Words):
         Where it is convex, the step has size 1, and the log likelihood may decrease slightly.
         """
         bend, line = log_concentration
-        present = self.log_concentration.double()
-        slope = line - bend * present
+        current = self.log_concentration.double()
+        slope = line - bend * current
         # The step has the largest size if the log likelihood is convex or nearly flat, and is 0 if
         # the slope is negligible too.
         step = slope / torch.maximum(bend, slope.abs() / MAX_STEP).clamp_min(NEGLIGIBLE)
-        self.log_concentration.copy_((present + step).clamp(math.log(LOWEST), math.log(HIGHEST)))
+        self.log_concentration.copy_((current + step).clamp(math.log(LOWEST), math.log(HIGHEST)))
 
     @torch.no_grad()
     def draw_words(
