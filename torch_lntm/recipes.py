@@ -1,4 +1,4 @@
-"""Recipes: a model, its guide and the engine that fits it, by name and with flat options.
+"""Recipes: a model, its guide and the engine that fits it, chosen by names and options.
 
 A recipe consists of two names: the name of a registered model, and the name of a posterior. A
 posterior is a guide, such as ``"taylor"``, for variational EM, or a sampler, such as ``"hmc"``, for

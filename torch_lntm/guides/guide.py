@@ -49,7 +49,7 @@ class Guide(ABC, Generic[P]):
     its position in the corpus. The next call starts from this solution.
 
     A subclass defines :meth:`_solve`, :meth:`forward` and :meth:`bound`. ``docs/own_guide.md``
-    writes a guide of its own.
+    shows how to write a guide.
 
     Args:
         model: The model. Its parameters are read at every call.
@@ -57,7 +57,7 @@ class Guide(ABC, Generic[P]):
         max_iterations: Bound on the iterations of each document.
 
     Raises:
-        IncompatibleGuideError: The model's prior lacks the latent space of this posterior.
+        IncompatibleGuideError: The model's prior lacks the latent space that the guide needs.
         ConfigError: A setting is zero or negative.
 
     Example:
@@ -110,7 +110,7 @@ class Guide(ABC, Generic[P]):
 
     @classmethod
     def fits(cls, model: TopicModel) -> bool:
-        """Whether the model's prior offers the latent space of this posterior.
+        """Whether the model's prior has the latent space that the guide needs.
 
         Example:
             >>> guide.fits(model), guide.fits(lntm.models.lda(3, 50))

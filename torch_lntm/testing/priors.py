@@ -177,8 +177,8 @@ def _affine_densities(
 ) -> tuple[Tensor, Tensor]:
     """Log densities of the logits' contrasts and of further sites: the space's and the program's.
 
-    The program's density is integrated over the remaining directions. The integral is exact for
-    densities log-quadratic in these directions, such as a normal eta's.
+    The program's density is integrated over the remaining directions. The integral is exact if the
+    log density is quadratic in these directions, as for a normal eta.
     """
     basis = contrast_basis(model.num_topics).to(z)
     further_sites = space.sites[:-1]

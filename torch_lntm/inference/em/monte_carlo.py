@@ -133,9 +133,10 @@ class MonteCarloEM(Engine[MonteCarloResult]):
             large mini-batches take less time per document. Defaults to 8 % of the corpus, at least
             320 and at most 3,200 documents; for short documents to as many as have 9,600 tokens. It
             is at most 1/4 of the corpus.
-        topic_update: ``"exact"`` for M-steps, ``"gradient"`` for steps of Adam. Defaults to
-            ``"gradient"`` for normal topics, because exact M-steps double the time of an epoch and
-            predict about as well, and to ``"exact"`` for all others.
+        topic_update: ``"exact"`` for M-steps, ``"gradient"`` for steps of Adam. Defaults to the
+            first of ``model.topics.updates``: ``"gradient"`` for normal topics, because exact
+            M-steps double the time of an epoch and predict about as well, and ``"exact"`` for all
+            other topics of this library.
         learning_rate: Adam's learning rate for ``"gradient"``. In epoch e, counted from 0, the rate
             is learning_rate / (1 + e/10).
         start: ``"lda"`` for topics, prior and chains from the start of
