@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
 from support.commands import QUICK, fit_quickly
 
@@ -469,3 +470,15 @@ def test_models_without_keywords_refuse_them(counts, capsys):
     options = [*QUICK, "--model", "lntm", "--keywords", "keys.json"]
     assert main(["fit", counts, "--out", "run", *options]) == 1
     assert "keywords is an option of ctm, iftm, lda and stm" in capsys.readouterr().err
+
+
+def test_columns_of_another_file_are_metadata_of_counts(workplace, capsys):
+    rng = np.random.default_rng(0)
+    counts = sp.csr_matrix(rng.poisson(1.0, (40, 6)))
+    sp.save_npz("counts.npz", counts)
+    Path("columns.csv").write_text("\n".join(["side", *["left", "right"] * 20]))
+    options = [*QUICK, "--metadata", "columns.csv", "--model", "stm", "--prevalence", "~ side"]
+    assert main(["fit", "counts.npz", "--out", "run", *options]) == 0
+    # The run reads the columns of its own corpus again.
+    assert main(["effects", "run", "--draws", "guide"]) == 0
+    assert "side[T.right]" in capsys.readouterr().out

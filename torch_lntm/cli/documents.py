@@ -34,7 +34,10 @@ _MOST_THREADS = 1024
 #: Names of corpora that are not files: ``lntm.lee_corpus`` and ``lntm.example_corpus``.
 EXAMPLES = ("lee", "example")
 #: Options of reading a file.
-READING_OPTIONS = ("format", "vocabulary", "text_field", "label_field", "delimiter", "encoding")
+READING_OPTIONS = (
+    *("format", "vocabulary", "text_field", "label_field", "delimiter", "encoding"),
+    "metadata",
+)
 
 
 @dataclass(kw_only=True)
@@ -132,6 +135,7 @@ class ReadsDocuments(Command):
         delimiter: Character between the columns of .csv. Defaults to the character that fits the
             header.
         encoding: Encoding of text files. Defaults to "utf-8".
+        metadata: CSV file with further columns and a record for each document, in order.
     """
 
     headings: ClassVar[dict[str, tuple[str, ...]]] = {"reading documents": READING_OPTIONS}
@@ -143,6 +147,7 @@ class ReadsDocuments(Command):
     label_field: str | None = None
     delimiter: str | None = None
     encoding: str | None = None
+    metadata: str | None = None
 
     def read(self, **options: Any) -> Corpus:
         """Read the corpus.
@@ -306,7 +311,8 @@ class OnDocuments(ReadsDocuments):
         if not is_corpus_of_fit:
             # Another file may have another format, or no labels. The words are the words of the
             # model.
-            names = [n for n in names if n not in ("format", "vocabulary", "label_field")]
+            of_corpus = ("format", "vocabulary", "label_field", "metadata")
+            names = [name for name in names if name not in of_corpus]
             format_of_fit = run.config.get("format") or _format_of(run.config.get("corpus"))
             format = self.format or _format_of(self.corpus)
             if format is None:

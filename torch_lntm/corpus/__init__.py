@@ -9,7 +9,7 @@ from torch_lntm.corpus.examples import (
     lee_file,
     synthetic_topics,
 )
-from torch_lntm.corpus.readers import read_corpus
+from torch_lntm.corpus.readers import read_corpus, read_metadata
 from torch_lntm.corpus.readers.convert import convert_corpus
 from torch_lntm.corpus.readers.registration import register_reader
 from torch_lntm.corpus.readers.texts import TextOptions
@@ -30,6 +30,7 @@ __all__ = [
     "load_split",
     "load_word_hold_out",
     "read_corpus",
+    "read_metadata",
     "register_reader",
     "synthetic_topics",
 ]

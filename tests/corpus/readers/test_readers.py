@@ -5,9 +5,11 @@ from __future__ import annotations
 import gzip
 import os
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from support.corpora import COUNTS, LDAC, MTX, UCI, dense, write
 
 from torch_lntm.corpus import convert_corpus, read_corpus, readers
@@ -180,3 +182,35 @@ def test_a_column_of_numbers_is_refused_as_text(tmp_path, name):
         read_corpus(write(tmp_path / name, texts[name] % (1, 2)))
     some = texts[name].replace("1\n", "1 wood\n", 1) % ("wood", 2)
     assert read_corpus(write(tmp_path / name, some)).num_tokens == 1
+
+
+def test_metadata_of_a_file_are_columns_of_the_corpus(tmp_path: Path) -> None:
+    counts = sp.csr_matrix([[1, 0], [0, 2], [3, 0]])
+    sp.save_npz(tmp_path / "counts.npz", counts)
+    columns = tmp_path / "columns.csv"
+    columns.write_text('party;year;label\nleft;1990;7\n"the ""right""";2000;8\n;2010;9\n')
+    corpus = read_corpus(tmp_path / "counts.npz", metadata=columns)
+    assert list(corpus.metadata["party"]) == ["left", 'the "right"', None]
+    assert corpus.metadata["year"].dtype.kind == "i"
+    assert list(corpus.labels) == ["7", "8", "9"]
+    convert_corpus(tmp_path / "counts.npz", tmp_path / "store", metadata=columns)
+    stored = read_corpus(tmp_path / "store")
+    assert list(stored.metadata["year"]) == [1990, 2000, 2010]
+    by_name = read_corpus(tmp_path / "counts.npz", metadata={"year": [1, 2, 3]})
+    assert list(by_name.metadata["year"]) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("party\nleft\n", r"npz with .*columns\.csv: .*each of 2 documents, got 1"),
+        ("party,year\nleft\n", "expected 2 fields"),
+        ("party,party\nleft,right\n", "different names"),
+        ("party\n", "holds no document"),
+    ],
+)
+def test_metadata_that_do_not_fit_are_refused(text: str, message: str, tmp_path: Path) -> None:
+    sp.save_npz(tmp_path / "counts.npz", sp.csr_matrix([[1, 0], [0, 2]]))
+    (tmp_path / "columns.csv").write_text(text)
+    with pytest.raises(CorpusError, match=message):
+        read_corpus(tmp_path / "counts.npz", metadata=tmp_path / "columns.csv")

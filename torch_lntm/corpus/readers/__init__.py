@@ -14,12 +14,18 @@ from torch_lntm.corpus.checks import check_vocabulary, counting_code
 from torch_lntm.corpus.corpus import Corpus
 from torch_lntm.corpus.readers.counts import COUNT_STREAMS, assemble, check_size
 from torch_lntm.corpus.readers.tables import TABLE_STREAMS, has_counts
-from torch_lntm.corpus.readers.texts import TEXT_READERS, WITH_FIELDS, TextOptions, TextStream
+from torch_lntm.corpus.readers.texts import (
+    TEXT_READERS,
+    WITH_FIELDS,
+    TextOptions,
+    TextStream,
+    read_metadata,
+)
 from torch_lntm.corpus.store import is_store, read_store
 from torch_lntm.errors import CorpusError, FileError
 from torch_lntm.files import at_line, read_lines
 
-__all__ = ["find_format", "holds_texts", "read_corpus"]
+__all__ = ["find_format", "holds_texts", "read_corpus", "read_metadata"]
 
 #: Formats by the endings of files.
 SUFFIXES = {
@@ -67,6 +73,7 @@ def read_corpus(
     label_field: str | None = None,
     encoding: str = "utf-8",
     delimiter: str | None = None,
+    metadata: Any = None,
     max_bytes: int | None = None,
     **options: Any,
 ) -> Corpus:
@@ -117,6 +124,8 @@ def read_corpus(
         encoding: Encoding of all text in files.
         delimiter: Character between the fields of ``csv``. Defaults to the first of comma,
             semicolon, tab and bar that gives the header a column of the text.
+        metadata: Further columns: a CSV file with a record for each document, in order, or columns
+            as for ``Corpus.with_metadata``.
         max_bytes: Maximum number of bytes to read, after decompression. Defaults to a third of the
             available memory. The default also bounds compressed files by their size: 10 MiB on disk
             may unpack to 128 MiB, and each further byte to 100 bytes.
@@ -144,8 +153,10 @@ def read_corpus(
         TextOptions(text_field, label_field, encoding, delimiter, max_bytes),
         options,
     )
+    columns = source.find_metadata(metadata)
     try:
-        return source.read(options)
+        corpus = source.read(options)
+        return corpus if columns is None else corpus.with_metadata(columns)
     except FileError:
         raise
     except CorpusError as error:
@@ -163,7 +174,7 @@ class Source:
         options: Options of reading.
         vocabulary: The words, from the caller or from the file beside it.
         labels: The labels, from the caller or from the file beside it.
-        files: The file, and the files of the vocabulary and the labels.
+        files: The file, and the files of the vocabulary, the labels and the metadata.
     """
 
     path: Path
@@ -183,6 +194,13 @@ class Source:
     def num_words(self) -> int | None:
         """Size of the vocabulary; ``None`` if unknown."""
         return None if self.vocabulary is None else len(self.vocabulary)
+
+    def find_metadata(self, metadata: Any) -> Any:
+        """Columns of metadata, read from a file if ``metadata`` is a path."""
+        if not isinstance(metadata, (str, Path)):
+            return metadata
+        self.files.append(Path(metadata))
+        return read_metadata(metadata, self.options.encoding)
 
     def read(self, options: Mapping[str, Any]) -> Corpus:
         """Reads the corpus, with options of ``Corpus.from_texts``."""

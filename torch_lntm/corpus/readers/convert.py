@@ -32,6 +32,7 @@ def convert_corpus(
     label_field: str | None = None,
     encoding: str = "utf-8",
     delimiter: str | None = None,
+    metadata: Any = None,
     **options: Any,
 ) -> Path:
     r"""Converts a file or folder to a corpus's folder for memory-mapping by ``read_corpus``.
@@ -51,6 +52,7 @@ def convert_corpus(
         label_field: As for ``read_corpus``.
         encoding: As for ``read_corpus``.
         delimiter: As for ``read_corpus``.
+        metadata: As for ``read_corpus``.
         **options: Options of ``Corpus.from_texts`` for texts, except ``vectorizer``.
 
     Returns:
@@ -71,9 +73,10 @@ def convert_corpus(
     documents = open_source(source, vocabulary, format, labels, text_options, options)
     if "vectorizer" in options:
         raise CorpusError("vectorizer cannot be given here; give its options and vocabulary")
+    columns = documents.find_metadata(metadata)
     with new_store(folder) as writer:
         try:
-            _convert(documents, writer, options)
+            _convert(documents, writer, columns, options)
         except FileError:
             raise
         except CorpusError as error:
@@ -81,7 +84,7 @@ def convert_corpus(
     return folder
 
 
-def _convert(source: Source, writer: StoreWriter, options: Mapping[str, Any]) -> None:
+def _convert(source: Source, writer: StoreWriter, columns: Any, options: Mapping[str, Any]) -> None:
     preparation = None
     covariates: Arrays = FrozenDict()
     metadata: Mapping[str, Any]
@@ -111,8 +114,10 @@ def _convert(source: Source, writer: StoreWriter, options: Mapping[str, Any]) ->
         )
     if source.labels is not None:
         metadata = {**metadata, "label": [str(label) for label in source.labels]}
-    columns = make_metadata(metadata, writer.num_docs)
-    writer.close(num_words, check_vocabulary(words, num_words), columns, covariates, preparation)
+    metadata = make_metadata(metadata, writer.num_docs)
+    if columns is not None:
+        metadata = FrozenDict({**metadata, **make_metadata(columns, writer.num_docs)})
+    writer.close(num_words, check_vocabulary(words, num_words), metadata, covariates, preparation)
 
 
 def write_stream(path: Path, stream: CountStream, writer: StoreWriter) -> int:

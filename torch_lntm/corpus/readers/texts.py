@@ -129,10 +129,7 @@ class TextStream:
         if not self._complete:
             self.metadata = columns.finished(text_field)
             if self.format == "csv":
-                self.metadata = {
-                    name: values if name == "label" else _numbers(values)
-                    for name, values in self.metadata.items()
-                }
+                self.metadata = _with_numbers(self.metadata)
             self._complete = True
 
 
@@ -326,6 +323,38 @@ def read_csv(path: Path, options: TextOptions) -> Iterator[Record]:
         raise CorpusError(f"delimiter must be one character, got {options.delimiter!r}") from error
 
 
+def read_metadata(path: str | Path, encoding: str = "utf-8") -> dict[str, Any]:
+    r"""Reads the columns of a CSV file with a header and a record for each document, in order.
+
+    The delimiter is the first of comma, semicolon, tab and bar with 2 or more fields in the header.
+
+    Args:
+        path: The file. It may be gzipped.
+        encoding: Encoding of the file.
+
+    Returns:
+        Columns by name, for ``Corpus.with_metadata``. Columns of numbers become numbers.
+
+    Raises:
+        CorpusError: The file is missing, malformed, too large or empty.
+
+    Example:
+        >>> from pathlib import Path
+        >>> size = Path("columns.csv").write_text("party,year\nleft,1990\nright,2000\n")
+        >>> lntm.corpus.read_metadata("columns.csv")["party"]
+        ['left', 'right']
+    """
+    options = TextOptions(encoding=encoding)
+    columns = _Columns(Path(path), options)
+    lines = _csv_lines(Path(path), options)
+    first = list(itertools.islice(lines, _HEADER_LINES))
+    delimiter = _find_delimiter(first, None)
+    # No column has an empty name, so every column counts.
+    for place, record in _csv_records(Path(path), itertools.chain(first, lines), delimiter):
+        columns.add(place, record, "")
+    return _with_numbers(columns.finished(""))
+
+
 def _next_row(reader: Iterator[list[str]]) -> list[str] | None:
     """Next record, with fields of any length; ``None`` at the end.
 
@@ -347,14 +376,17 @@ def _csv_lines(path: Path, options: TextOptions) -> Iterator[str]:
         yield from io.StringIO(f"{line}\n", newline="") if "\r" in line else (f"{line}\n",)
 
 
-def _find_delimiter(lines: list[str], text_field: str) -> str:
-    """First delimiter that gives the header the field of the text. Defaults to a comma."""
+def _find_delimiter(lines: list[str], text_field: str | None) -> str:
+    """First delimiter that gives the header the field of the text. Defaults to a comma.
+
+    Without a field, the first delimiter that gives the header 2 or more fields.
+    """
     for delimiter in _DELIMITERS:
         try:
             header = _next_row(csv.reader(lines, delimiter=delimiter)) or []
         except csv.Error:
             continue
-        if text_field in header:
+        if len(header) > 1 if text_field is None else text_field in header:
             return delimiter
     return ","
 
@@ -459,6 +491,13 @@ class _Columns:
         if any(self._labels):
             self._columns["label"] = self._labels
         return self._columns
+
+
+def _with_numbers(columns: dict[str, list[Any]]) -> dict[str, Any]:
+    """Converts columns of numbers, except the label."""
+    return {
+        name: values if name == "label" else _numbers(values) for name, values in columns.items()
+    }
 
 
 def _numbers(values: list[Any]) -> Any:
