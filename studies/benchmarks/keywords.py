@@ -184,7 +184,9 @@ def corex(task: Task) -> Fit:
         "anchor_strength": 3.0,
         "seed": task.seed,
     }
-    model = topica.CorEx(task.num_topics, **options)  # type: ignore[attr-defined]
+    # The stubs of topica leave CorEx out.
+    library: Any = topica
+    model = library.CorEx(task.num_topics, **options)
     return _topica(task, model)
 
 
