@@ -72,7 +72,8 @@ def test_the_report_of_a_fit_by_chains_uses_chains(posts, capsys, monkeypatch):
     for options, used in (
         (
             (),
-            "(Hamiltonian Monte Carlo), which continue the chains of the fit",
+            "chains of each document (Hamiltonian Monte Carlo), "
+            "which continue the chains of the fit",
         ),
         (("--draws", "guide"), "the posterior taylor"),
     ):

@@ -70,7 +70,7 @@ def test_effects(run, capsys):
         (("--figure", "x.png"), "name their column by --predict"),
         (("--predict", "party", "--figure", "x.nope"), "x.nope"),
         (("--formula", "~ open('x', 'w')"), "which is forbidden"),
-        (("--topics", "a"), "expected whole numbers"),
+        (("--topics", "a"), "the topics have no names"),
         (("~ party",), "'~ party' is a formula; give it by --formula"),
     ):
         assert main(["effects", run, *options]) == 1
