@@ -28,6 +28,7 @@ from torch_lntm.cli.mappings import groups_option
 from torch_lntm.cli.names import Names
 from torch_lntm.cli.report import Report
 from torch_lntm.cli.studying import Effects, Select
+from torch_lntm.cli.tree import Tree
 from torch_lntm.errors import ConfigError
 from torch_lntm.models.names import is_named
 
@@ -440,6 +441,7 @@ COMMANDS: dict[str, type[Command]] = {
     "transform": Transform,
     "evaluate": Evaluate,
     "names": Names,
+    "tree": Tree,
     "effects": Effects,
     "select": Select,
     "convert": Convert,

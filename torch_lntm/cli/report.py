@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch_lntm as lntm
 from torch_lntm.cli.documents import DrawsPosteriors, refuse_existing, say
 from torch_lntm.cli.mappings import groups_option
+from torch_lntm.cli.studying import whole_numbers
+
+if TYPE_CHECKING:
+    from torch_lntm.io import Run
+    from torch_lntm.reports import TopicTree
 
 
 @dataclass(kw_only=True)
@@ -26,6 +32,8 @@ class Report(DrawsPosteriors):
             column.
         groups: Groups of topics to show, such as "economy=3,7; war=1", or a file that ends in .json
             or .yaml with topics by group. With --effects, the effects are those of the groups.
+        levels: Numbers of groups, separated by commas, such as 40,10. Shows a tree of the topics,
+            and the groups of the smallest level unless you name --groups.
         effects: Formula of effects to show, such as "~ party". By default the page shows no
             effects.
         title: Title of the page.
@@ -41,6 +49,7 @@ class Report(DrawsPosteriors):
     out: str | None = None
     by: str | None = None
     groups: dict | str | None = None  # type: ignore[type-arg]
+    levels: str | None = None
     effects: str | None = None
     title: str | None = None
     num_words: int = 12
@@ -55,7 +64,8 @@ class Report(DrawsPosteriors):
         run, _, corpus = self.load(str(self.run_folder))
         corpus = run.model.encode(corpus)
         draws = self.posterior_of(run, corpus)
-        effects, groups = None, groups_option(self.groups)
+        effects = None
+        tree, groups = self.tree_and_groups(run)
         if self.effects is not None:
             effects = lntm.effects.estimate(
                 run.model,
@@ -75,6 +85,7 @@ class Report(DrawsPosteriors):
             draws=draws,
             by=None if self.by is None else [c.strip() for c in self.by.split(",") if c.strip()],
             groups=groups,
+            tree=tree,
             texts=self.texts(),
             effects=effects,
             title=self.title,
@@ -86,6 +97,15 @@ class Report(DrawsPosteriors):
         )
         say(f"wrote {path}")
         return 0
+
+    def tree_and_groups(self, run: Run) -> tuple[TopicTree | None, Any]:
+        """The tree of the topics, and the groups to show; each None unless asked for."""
+        groups = groups_option(self.groups)
+        if self.levels is None:
+            return None, groups
+        levels, shares = whole_numbers("levels", self.levels), run.metadata.get("topic_shares")
+        tree = lntm.topic_tree(run.model, levels, shares=shares)
+        return tree, tree.groups(tree.levels[-1]) if groups is None else groups
 
     def texts(self) -> Iterable[str] | None:
         """Texts of the documents; ``None`` for counts and for standard input."""

@@ -107,7 +107,7 @@ class Effects(DrawsPosteriors):
         if self.predict is not None:
             rows = effects.predict(self.predict, level=self.level)
         if self.figure is not None:
-            _save_figure(effects.plot(str(self.predict), level=self.level).figure, self.figure)
+            save_figure(effects.plot(str(self.predict), level=self.level).figure, self.figure)
         if self.print_as == "json":
             print(json.dumps([asdict(r) | {"p_value": r.p_value} for r in rows], indent=2))
         elif self.print_as == "csv":
@@ -130,7 +130,8 @@ def _own_formula(model: Any) -> str:
     return text
 
 
-def _save_figure(figure: Any, path: str) -> None:
+def save_figure(figure: Any, path: str) -> None:
+    """Save a Matplotlib figure in the format of the file's name. Defaults to PNG."""
     from torch_lntm.files import atomic_write
 
     name = Path(path)
@@ -221,5 +222,5 @@ class Select(ChoosesWords, OnDocuments):
         )
         print(selection.format(self.print_as))
         if self.figure is not None:
-            _save_figure(selection.plot(), self.figure)
+            save_figure(selection.plot(), self.figure)
         return INTERRUPTED if selection.interrupted else 0

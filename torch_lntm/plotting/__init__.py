@@ -5,6 +5,7 @@ from torch_lntm.plotting.documents import document_proportions
 from torch_lntm.plotting.simplex import simplex_plot
 from torch_lntm.plotting.sources import source_plot
 from torch_lntm.plotting.style import PALETTE, use_style
+from torch_lntm.plotting.tree import tree_plot
 from torch_lntm.reports import topic_labels
 
 __all__ = [
@@ -15,5 +16,6 @@ __all__ = [
     "simplex_plot",
     "source_plot",
     "topic_labels",
+    "tree_plot",
     "use_style",
 ]

@@ -38,6 +38,7 @@ from torch_lntm.reports.sources import (
 )
 from torch_lntm.reports.tables import TableFormat
 from torch_lntm.reports.topics import format_topics
+from torch_lntm.reports.tree import TopicTree, format_tree, topic_tree
 
 __all__ = [
     "CorpusSummary",
@@ -57,6 +58,7 @@ __all__ = [
     "Table",
     "TableFormat",
     "TopicLabels",
+    "TopicTree",
     "coherence_scores",
     "completion_scores",
     "diversity_score",
@@ -66,6 +68,7 @@ __all__ = [
     "format_scores",
     "format_sources",
     "format_topics",
+    "format_tree",
     "group_documents",
     "group_words",
     "keyword_topics",
@@ -82,6 +85,7 @@ __all__ = [
     "summarise_groups",
     "summarise_sources",
     "topic_labels",
+    "topic_tree",
     "word_scores",
     "write_scores",
 ]

@@ -13,12 +13,15 @@ from scipy.special import ndtri
 from torch_lntm.reports.groups import axis_note, axis_positions, format_number
 from torch_lntm.reports.layout import avoid_overlaps, name_lines, plane_coordinates, shorten
 from torch_lntm.reports.prevalence import Array, Prevalence, differences
+from torch_lntm.reports.tree import TopicTree, hellinger_distances
 
 #: Pixels of a diagram of topics: its width, radius of the smallest and the largest circle, height
 #: of a line of a name, width of a letter; and the most letters in a line.
 WIDTH, _LEAST, _MOST, LINE_HEIGHT, _LETTER, _LETTERS = 960.0, 9.0, 26.0, 14.0, 7.0, 16
 #: Pixels of a small chart: its width, width of names, height of a row, height of a line chart.
 CHART, _NAMES, _ROW, LINE_CHART = 300.0, 112.0, 17.0, 110.0
+#: Pixels of the names beside a tree.
+_TREE_NAMES = 260.0
 #: Most lines of the correlation graph, divided by the number of topics.
 _LINES_PER_TOPIC = 1.0
 
@@ -113,6 +116,45 @@ class Chart:
         return "; ".join(mark.description for mark in marks)
 
 
+@dataclass(frozen=True)
+class TreePicture:
+    """A tree of topics in pixels.
+
+    Attributes:
+        rows: Numbers of the topics, from the first row to the last, and pixels from the top.
+        branches: Corners of each merge.
+        cuts: Number of groups and pixels from the left, for each level.
+        height: Height of the picture.
+    """
+
+    rows: tuple[tuple[int, float], ...]
+    branches: tuple[tuple[tuple[float, float], ...], ...]
+    cuts: tuple[tuple[int, float], ...]
+    height: float
+
+
+def tree_picture(tree: TopicTree) -> TreePicture:
+    """The picture of a tree: topics at the left, merges to the right at their distances."""
+    order, branches = tree.branches()
+    first = 0.8 * float(tree.merges[0, 2])  # nothing happens before the first merge
+    along = (WIDTH - _TREE_NAMES - 24) / max(1.05 * float(tree.merges[-1, 2]) - first, 1e-9)
+    top = 2.5 * LINE_HEIGHT
+
+    def point(row: float, distance: float) -> tuple[float, float]:
+        return _TREE_NAMES + along * max(distance - first, 0.0), top + _ROW * (row + 0.5)
+
+    corners = [
+        (point(a, x_a), point(a, x), point(b, x), point(b, x_b))
+        for a, x_a, b, x_b, x in branches.tolist()
+    ]
+    return TreePicture(
+        tuple((k, point(row, 0.0)[1]) for row, k in enumerate(order)),
+        tuple(corners),
+        tuple((level, point(0, tree.cut(level))[0]) for level in tree.levels),
+        top + _ROW * len(order),
+    )
+
+
 def lay_out_topics(
     distance: Array, topics: Sequence[int], names: Sequence[str], shares: Array, reach: Array
 ) -> Diagram:
@@ -152,8 +194,7 @@ def topic_map(topics: Array, names: Sequence[str], shares: Array, reach: Array) 
         shares: See :func:`lay_out_topics`.
         reach: See :func:`lay_out_topics`.
     """
-    roots = np.sqrt(topics)
-    distance = np.sqrt((1 - roots @ roots.T).clip(0))
+    distance = hellinger_distances(topics)
     return lay_out_topics(distance, range(len(topics)), names, shares, reach)
 
 

@@ -38,6 +38,7 @@ from torch_lntm.reports.prevalence import (
 from torch_lntm.reports.representatives import represent_topics
 from torch_lntm.reports.scores import Score, read_scores
 from torch_lntm.reports.sections import PageData, Section, render_sections
+from torch_lntm.reports.tree import TopicTree
 
 #: Coverage probability of every interval on the page.
 LEVEL = 0.95
@@ -141,6 +142,7 @@ def render_page(
     *,
     by: Sequence[str] | None = None,
     groups: Mapping[str, Sequence[int | str]] | TopicGroups | None = None,
+    tree: TopicTree | None = None,
     texts: Iterable[str] | None = None,
     effects: EstimatedEffects | None = None,
     scores: Sequence[Score] = (),
@@ -165,6 +167,7 @@ def render_page(
         by: Metadata columns for the prevalence. Defaults to the first six columns that group the
             documents.
         groups: Groups of topics to show, such as ``{"economy": [3, 7]}``; see :class:`TopicGroups`.
+        tree: Tree of topics to show; see :func:`topic_tree`.
         texts: Texts of the documents in the order of the corpus, to quote. Defaults to each
             document's most frequent words.
         effects: The result of ``lntm.effects.estimate``, to show coefficients and expected
@@ -201,9 +204,6 @@ def render_page(
     summary = summarise_corpus(theta_source, corpus, columns, level=LEVEL, groups=groups)
     shares = summary.overall.mean[0].tolist()
     topics = model.topic_table(shares, num_words=num_words, num_correlated=3)
-    representatives = represent_topics(
-        theta_source, corpus, summary.documents, num_docs, texts, level=LEVEL
-    )
     correlations = _correlations(model, topics, summary)
     names, settings = correlations["names"], settings or {}
     data = PageData(model, corpus, theta_source, summary, topics, names, scores, settings, LEVEL)
@@ -220,8 +220,10 @@ def render_page(
         topics=topics,
         labels=label_topics(model, corpus, num_words=num_words),
         overall=summary.overall,
+        tree=tree,
+        branches=None if tree is None else figures.tree_picture(tree),
         **correlations,
-        documents=representatives,
+        documents=represent_topics(theta_source, corpus, summary.documents, num_docs, texts),
         **_prevalence(model, summary, num_words),
         effects=effects,
         **_effects(effects),

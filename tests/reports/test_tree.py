@@ -1,0 +1,151 @@
+"""A tree of topics merges similar topics, and its levels are groups."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import torch_lntm as lntm
+from torch_lntm.cli import main
+from torch_lntm.errors import ConfigError
+from torch_lntm.models import TopicModel, ctm
+from torch_lntm.reports.tree import hellinger_distances
+
+WORDS = tuple(f"{letter}{v}" for v in range(8) for letter in ("ant", "bee", "cat"))
+
+
+def make_model(size: int = 6) -> TopicModel:
+    """Topics 0, 3 and topics 1, 4 and topics 2, 5 share their frequent words."""
+    generator = torch.Generator().manual_seed(0)
+    probs = torch.rand(size, len(WORDS), generator=generator) + 0.05
+    for k in range(size):
+        probs[k, k % 3 :: 3] += 4
+    model = ctm(size, len(WORDS), vocabulary=WORDS, topics=probs / probs.sum(1, keepdim=True))
+    model.topic_names = {1: "bees", 4: "hives"}
+    return model
+
+
+def test_similar_topics_are_merged() -> None:
+    tree = lntm.topic_tree(make_model(), levels=[3, 5, 3])
+    assert tree.levels == (5, 3)
+    assert set(tree.groups(3).values()) == {(0, 3), (1, 4), (2, 5)}
+    assert "bees + hives" in tree.groups(3)
+    assert len({*tree.names}) == len(tree.names) == 11
+
+
+@pytest.mark.parametrize("level", range(1, 7))
+def test_every_level_divides_the_topics_and_refines_the_next(level: int) -> None:
+    tree = lntm.topic_tree(make_model(), by="correlation")
+    groups = tree.groups(level)
+    assert len(groups) == level
+    assert sorted(itertools.chain.from_iterable(groups.values())) == list(range(6))
+    if level > 1:
+        coarse = [set(topics) for topics in tree.groups(level - 1).values()]
+        assert all(any(set(topics) <= other for other in coarse) for topics in groups.values())
+
+
+def test_groups_of_a_tree_are_groups_of_all_functions() -> None:
+    model = make_model()
+    tree = lntm.topic_tree(model, levels=[5, 3])
+    groups = lntm.models.TopicGroups.of(model.topic_names, tree.groups())
+    assert {*groups.members} == {*tree.groups(3).values(), *tree.groups(5).values()}
+    theta = torch.rand(3, 6).softmax(-1)
+    level = lntm.models.TopicGroups.of(model.topic_names, tree.groups(3))
+    torch.testing.assert_close(level.sums(theta).sum(-1), torch.ones(3))
+
+
+def test_distances_are_those_of_ward() -> None:
+    probs = make_model().topics.probs.detach().double().numpy()
+    distance = hellinger_distances(probs)
+    direct = np.sqrt(np.square(np.sqrt(probs)[:, None] - np.sqrt(probs)).sum(-1) / 2)
+    np.testing.assert_allclose(distance, direct, atol=1e-7)
+    tree = lntm.topic_tree(make_model())
+    first, second, height, size = tree.merges[0]
+    assert size == 2
+    assert height == pytest.approx(distance[int(first), int(second)])
+    assert height == pytest.approx(distance[distance > 1e-6].min())
+
+
+def test_cuts_cross_a_branch_for_each_group() -> None:
+    tree = lntm.topic_tree(make_model())
+    _, branches = tree.branches()
+    for level in range(1, 7):
+        cut = tree.cut(level)
+        # A branch leads from a node, at its own distance, to its merge.
+        crossed = sum(int(row[i] < cut < row[4]) for row in branches for i in (1, 3))
+        assert crossed == (level if level > 1 else 0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"levels": [7]}, "level is 7; expected a number of groups from 1 to 6"),
+        ({"levels": [0]}, "level is 0"),
+        ({"levels": ["a"]}, "level is 'a'"),
+        ({"by": "sound"}, "by is 'sound'; expected one of words, correlation"),
+    ],
+)
+def test_unsuitable_settings_are_refused(settings: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        lntm.topic_tree(make_model(), **settings)
+
+
+def test_a_single_topic_and_missing_levels_are_refused() -> None:
+    with pytest.raises(ConfigError, match="at least 2 topics"):
+        lntm.topic_tree(ctm(1, 5))
+    with pytest.raises(ConfigError, match="the tree has no levels"):
+        lntm.topic_tree(make_model()).groups()
+
+
+def test_words_that_do_not_print_are_no_names_of_groups() -> None:
+    model = make_model().with_parts(vocabulary=[f"\x1b{v}" for v in range(len(WORDS))])
+    tree = lntm.topic_tree(model, levels=[2])
+    assert all(name.isprintable() for name in tree.names)
+    lntm.models.TopicGroups.of(model.topic_names, tree.groups())
+
+
+def test_a_tree_is_printed_plotted_and_reported(tmp_path: Any) -> None:
+    model = make_model()
+    tree = lntm.topic_tree(model, levels=[3])
+    assert "  bees + hives: bees, hives" in str(tree)
+    assert json.loads(lntm.reports.format_tree(tree, "json"))["3"]["bees + hives"] == [1, 4]
+    assert '3,bees + hives,"bees, hives"' in lntm.reports.format_tree(tree, "csv")
+    ax = lntm.plotting.tree_plot(tree)
+    assert {"bees", "hives"} <= {label.get_text() for label in ax.get_yticklabels()}
+    corpus, _ = model.generate([20] * 30, seed=0)
+    page = lntm.report(
+        lntm.guides.TaylorGuide(model), corpus, tmp_path / "page.html", tree=tree, num_draws=2
+    ).read_text(encoding="utf-8")
+    assert page.count('class="branch"') == 5
+    assert page.count('class="cut"') == 1
+    assert "<strong>bees + hives</strong>" in page
+
+
+def test_the_groups_of_a_run_serve_other_commands(
+    tmp_path: Any, monkeypatch: Any, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    fit = ["fit", "example", "--out", "run", "--num-topics", "4", "--max-epochs", "2"]
+    assert main(fit) == 0
+    options = ["--levels", "3,2", "--out", "groups.json", "--figure", "tree.png"]
+    assert main(["tree", "run", *options]) == 0
+    groups = json.loads((tmp_path / "groups.json").read_text())
+    assert (tmp_path / "tree.png").stat().st_size > 1000
+    capsys.readouterr()
+    assert main(["topics", "run", "--groups", "groups.json"]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in groups)
+    assert main(["transform", "run", "example", "--out", "-", "--groups", "groups.json"]) == 0
+    head = capsys.readouterr().out.partition("\n")[0].split(",")
+    merged = [name for name, topics in groups.items() if len(topics) > 1]
+    assert set(merged) <= set(head)
+    assert main(["report", "run", "--levels", "3,2", "--draws", "guide", "--num-draws", "2"]) == 0
+    assert "Groups of topics" in (tmp_path / "run" / "report.html").read_text()
+    effects = ["effects", "run", "--formula", "~ season", "--groups", "a=0,1; b=2"]
+    assert main([*effects, "--draws", "guide", "--num-draws", "3"]) == 0
+    assert "Group b\n" in capsys.readouterr().out

@@ -1,0 +1,238 @@
+"""Tree of topics: similar topics merged step by step, and the groups at each level."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.cluster.hierarchy import leaves_list, linkage, optimal_leaf_ordering
+from scipy.spatial.distance import squareform
+from torch import Tensor
+
+from torch_lntm.errors import ConfigError
+from torch_lntm.models import TopicGroups, TopicModel
+from torch_lntm.models.names import MAX_NAME, is_named
+from torch_lntm.reports.labels import distinct_words, topic_labels
+from torch_lntm.reports.merged import group_words_of
+from torch_lntm.reports.tables import TableFormat, check_text, to_csv
+
+Array = NDArray[np.float64]
+
+#: Meaning of the distance between two topics.
+Similarity = Literal["words", "correlation"]
+#: Candidate words of a group's name, and the fewest words of a name.
+_CANDIDATES, _WORDS = 12, 2
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TopicTree:
+    """Tree of topics, the result of :func:`topic_tree`.
+
+    Nodes 0 to K - 1 are the topics. Node K + i is the result of merge i.
+
+    Attributes:
+        merges: ``(num_topics - 1, 4)`` merges in scipy's form, the closest pair first: two nodes,
+            their distance, and the number of topics.
+        members: Numbers of the topics of each node.
+        names: Name of each node. All names differ.
+        labels: Labels of the topics; see :func:`topic_labels`.
+        levels: Numbers of groups that were asked for, the largest first.
+        by: ``"words"`` or ``"correlation"``.
+    """
+
+    merges: Array
+    members: tuple[tuple[int, ...], ...]
+    names: tuple[str, ...]
+    labels: tuple[str, ...]
+    levels: tuple[int, ...]
+    by: Similarity
+
+    @property
+    def num_topics(self) -> int:
+        """Number of topics."""
+        return len(self.merges) + 1
+
+    def groups(self, level: int | None = None) -> dict[str, tuple[int, ...]]:
+        """Groups of topics, for any argument ``groups``.
+
+        Args:
+            level: Number of groups. Defaults to the groups of all :attr:`levels` together, each
+                once.
+
+        Returns:
+            Topics of each group by name. A group of a single topic has the topic's name.
+
+        Raises:
+            ConfigError: The level is out of range, or there are no levels.
+        """
+        if level is None:
+            if not self.levels:
+                raise ConfigError("the tree has no levels; give groups a number of groups")
+            return {name: ks for each in self.levels for name, ks in self.groups(each).items()}
+        _check_level(level, self.num_topics)
+        num_merges = self.num_topics - level
+        merged = set(self.merges[:num_merges, :2].astype(int).ravel().tolist())
+        nodes = [n for n in range(self.num_topics + num_merges) if n not in merged]
+        nodes.sort(key=lambda n: self.members[n])
+        return {self.names[n]: self.members[n] for n in nodes}
+
+    def branches(self) -> tuple[list[int], Array]:
+        """Coordinates of a picture of the tree.
+
+        Returns:
+            The topics from the first row to the last; and ``(num_topics - 1, 5)``: for each merge
+            the row and distance of its two nodes, and the distance of the merge.
+        """
+        order = leaves_list(self.merges).tolist() if self.num_topics > 1 else [0]
+        at = {k: (float(row), 0.0) for row, k in enumerate(order)}
+        lines = []
+        for i, (first, second, distance, _) in enumerate(self.merges.tolist()):
+            a, b = at[int(first)], at[int(second)]
+            lines.append([*a, *b, distance])
+            at[self.num_topics + i] = ((a[0] + b[0]) / 2, distance)
+        return order, np.array(lines).reshape(-1, 5)
+
+    def cut(self, level: int) -> float:
+        """Distance between the last merge of a level's groups and the next merge."""
+        _check_level(level, self.num_topics)
+        distances = [0.0, *self.merges[:, 2].tolist(), 1.05 * float(self.merges[-1, 2])]
+        done = self.num_topics - level
+        return (distances[done] + distances[done + 1]) / 2
+
+    def __repr__(self) -> str:
+        levels = ", ".join(map(str, self.levels)) or "none"
+        return f"TopicTree({self.num_topics} topics, by {self.by}, levels: {levels})"
+
+    def __str__(self) -> str:
+        return f"{self!r}\n{format_tree(self)}"
+
+
+def _check_level(level: Any, num_topics: int) -> int:
+    if not isinstance(level, int | np.integer) or not 1 <= level <= num_topics:
+        raise ConfigError(
+            f"level is {level!r:.60}; expected a number of groups from 1 to {num_topics}"
+        )
+    return int(level)
+
+
+@torch.no_grad()
+def topic_tree(
+    model: TopicModel,
+    levels: Sequence[int] = (),
+    *,
+    by: Similarity = "words",
+    shares: Sequence[float] | Tensor | None = None,
+) -> TopicTree:
+    """Merge similar topics step by step, by agglomerative clustering.
+
+    Each merge is the pair with the least increase of the squared distances within groups (*Ward
+    1963*), so groups of a level have similar sizes.
+
+    Args:
+        model: The model.
+        levels: Numbers of groups, such as ``[40, 10]``, for :meth:`TopicTree.groups` and pictures.
+        by: Distance of topics. ``"words"``: Hellinger distance of their word distributions.
+            ``"correlation"``: √(2 - 2r) for the correlation r of their logits, so that topics of
+            the same documents are merged. Defaults to ``"words"``.
+        shares: ``(num_topics,)`` shares of the topics, such as ``result.topic_shares``, for the
+            words in the names of groups. Defaults to equal shares.
+
+    Returns:
+        The tree.
+
+    Raises:
+        ConfigError: A level is out of range, the distance is unknown, or the model has one topic.
+
+    Example:
+        >>> tree = lntm.topic_tree(model, levels=[5, 2])
+        >>> len(tree.groups(5)), sum(map(len, tree.groups(2).values()))
+        (5, 10)
+    """
+    if by not in get_args(Similarity):
+        raise ConfigError(f"by is {by!r}; expected one of {', '.join(get_args(Similarity))}")
+    size = model.num_topics
+    if size < 2:
+        raise ConfigError("the model has a single topic; a tree needs at least 2 topics")
+    numbers = {_check_level(level, size) for level in levels}
+    if by == "words":
+        distance = hellinger_distances(model.topics.mean_probs.detach().double().cpu().numpy())
+    else:
+        distance = np.sqrt((2 - 2 * model.topic_correlation().cpu().numpy()).clip(0))
+    np.fill_diagonal(distance, 0.0)
+    pairs = squareform(distance, checks=False)
+    merges = optimal_leaf_ordering(linkage(pairs, "ward"), pairs)
+    members = [(k,) for k in range(size)]
+    for first, second, *_ in merges.astype(int).tolist():
+        members.append(tuple(sorted(members[first] + members[second])))
+    names = _node_names(model, members, shares)
+    return TopicTree(
+        merges,
+        tuple(members),
+        tuple(names),
+        tuple(topic_labels(model)),
+        tuple(sorted(numbers, reverse=True)),
+        by,
+    )
+
+
+def hellinger_distances(probs: Array) -> Array:
+    """Hellinger distances ``(num_topics, num_topics)`` between word distributions."""
+    roots = np.sqrt(probs / probs.sum(1, keepdims=True))
+    return np.asarray(np.sqrt((1 - roots @ roots.T).clip(0)))
+
+
+def _node_names(model: TopicModel, members: Sequence[tuple[int, ...]], shares: Any) -> list[str]:
+    """Names of all nodes: names of the topics, or words of the merged topic; all different."""
+    names = list(model.topic_names)
+    labels = tuple(f"node {node}" for node in range(len(members)))
+    merged = TopicGroups(labels, tuple(members))
+    words = group_words_of(model, merged, shares, _CANDIDATES)
+    for node, topics in enumerate(members):
+        if len(topics) == 1:
+            continue
+        named = [names[k] for k in topics if is_named(model.topic_names, k)]
+        candidates = []
+        if len(named) == len(topics):
+            more = f" and {len(topics) - 2} more" if len(topics) > 2 else ""
+            candidates.append(f"{named[0]} + {named[1]}{more}")
+        for number in range(_WORDS, _CANDIDATES):
+            candidates.append(" ".join(distinct_words(words[node], number)))
+        candidates = [c for c in candidates if c.isprintable() and len(c) <= MAX_NAME]
+        candidates.append(f"merge {node - model.num_topics}")
+        names.append(next(c for c in candidates if c not in names and not c.isdigit()))
+    return names
+
+
+def format_tree(tree: TopicTree, format: TableFormat = "text") -> str:
+    """Groups of each level as text, as JSON, or as CSV with a row for each group.
+
+    Args:
+        tree: The tree.
+        format: ``"text"``, ``"json"`` or ``"csv"``.
+
+    Raises:
+        ConfigError: The format is unknown.
+    """
+    by_level = {level: tree.groups(level) for level in tree.levels}
+    if format == "json":
+        return json.dumps(by_level, indent=2, ensure_ascii=False)
+    rows = [
+        [str(level), name, ", ".join(tree.names[k] for k in topics)]
+        for level, groups in by_level.items()
+        for name, topics in groups.items()
+    ]
+    if format == "csv":
+        return to_csv([["level", "group", "topics"], *rows])
+    check_text(format)
+    lines = []
+    for level, groups in by_level.items():
+        lines.append(f"{level} groups")
+        for name, topics in groups.items():
+            parts = ", ".join(tree.labels[k] for k in topics)
+            lines.append(f"  {name}: {parts}" if len(topics) > 1 else f"  {parts}")
+    return "\n".join(lines)
