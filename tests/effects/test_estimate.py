@@ -360,8 +360,10 @@ def test_plots_show_the_predictions(effects, model, guide, corpus) -> None:
     np.testing.assert_allclose(np.diff(np.log(ax.lines[0].get_xdata()), 2), 0, atol=1e-9)
     over_time = estimate(model, guide, corpus, "~ date", num_draws=3)
     assert over_time.plot("date", topics=[0]).get_title().startswith("Topic 0 ")
-    with pytest.raises(ConfigError, match="topic 7 was not regressed"):
+    with pytest.raises(ConfigError, match="topic 7; expected numbers from 0 to 2"):
         effects.plot("age", topics=[7])
+    with pytest.raises(ConfigError, match="topic 1 was not regressed"):
+        estimate(model, guide, corpus, "~ date", topics=[0], num_draws=3).plot("date", topics=[1])
     plt.close("all")
 
 

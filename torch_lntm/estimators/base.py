@@ -133,7 +133,7 @@ class TopicModelEstimator(
             The estimator.
 
         Raises:
-            CorpusError: An entry is not a count, or there are no tokens.
+            CorpusError: A count is invalid, or there are no tokens.
             ConfigError: A parameter is out of range.
         """
         return self._fit(self._corpus(X, "fit", reset=True))
@@ -161,7 +161,7 @@ class TopicModelEstimator(
         return self
 
     def partial_fit(self: E, X: Any, y: Any = None) -> E:
-        """Update the model with more documents. Earlier documents need not be kept.
+        """Update the model with more documents. You may drop the earlier documents.
 
         The first call is a :meth:`fit`, and needs enough documents to separate the topics:
         preferably thousands. Later calls, and calls after :meth:`fit`, are updates by stepwise EM
@@ -175,7 +175,7 @@ class TopicModelEstimator(
             The estimator.
 
         Raises:
-            CorpusError: An entry is not a count, or the first documents have no tokens.
+            CorpusError: A count is invalid, or the first documents have no tokens.
             ConfigError: A parameter is out of range, or the model comes from a file.
         """
         stepwise: StepwiseEM | None = getattr(self, "_stepwise", None)

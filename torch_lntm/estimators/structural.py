@@ -115,7 +115,7 @@ class StructuralTopicModel(TopicModelEstimator):
             The estimator.
 
         Raises:
-            CorpusError: An entry is not a count, or a column is missing or has missing values.
+            CorpusError: A count is invalid, or a column is missing or has missing values.
             ConfigError: A parameter or the formula is invalid, or the documents lack metadata.
         """
         return self._fit(_described(self._corpus(X, "fit", reset=True), metadata))

@@ -37,7 +37,7 @@ def split_random(text: str) -> tuple[str, tuple[str, ...]]:
         text: A formula, such as ``"~ party + (1 | author)"``.
 
     Returns:
-        The right-hand side without random terms, ``"1"`` if nothing else is left, and the columns.
+        The right-hand side without random terms (``"1"`` if empty), and the random terms' columns.
 
     Raises:
         ConfigError: A column has several random terms.
