@@ -1,1 +1,1 @@
-"""Experiments of the papers and benchmarks of the package; the package itself is elsewhere."""
+"""Experiments of the papers, and benchmarks of the package. The package does not import them."""

@@ -1,4 +1,4 @@
-"""Corpora, and what tests do with them."""
+"""Small corpora for tests, and their counts as dense arrays."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def random_counts(
 def make_corpus(
     counts: Any = None, words: Any = True, labels: Any = True, **options: Any
 ) -> Corpus:
-    """A corpus of given counts, or of random ones by the options of ``random_counts``.
+    """A corpus of the counts, or of random counts by the options of ``random_counts``.
 
-    Its words are ``w0``, ``w1`` and so on, its labels the documents' numbers, unless they are
-    given or ``None``.
+    Words default to ``w0``, ``w1`` and so on, and labels to the documents' numbers. ``None``
+    gives a corpus without them.
     """
     counts = random_counts(**options) if counts is None else np.asarray(counts)
     if words is True:
@@ -45,7 +45,7 @@ def make_corpus(
 
 
 def dense(documents: Corpus | DocumentBatch) -> np.ndarray:
-    """``(num_docs, num_words)`` counts, read entry by entry, by the definition of the arrays."""
+    """``(num_docs, num_words)`` counts, read entry by entry from the sparse arrays."""
     offsets, words, counts = (
         np.asarray(x.cpu() if hasattr(x, "cpu") else x)
         for x in (documents.row_offsets, documents.word_index, documents.counts)
@@ -60,7 +60,7 @@ def dense(documents: Corpus | DocumentBatch) -> np.ndarray:
 
 
 def write(path: Path, text: str) -> Path:
-    """Writes a text file, gzipped if its name says so, and the folders above it."""
+    """Write a text file and its folders. A name that ends in .gz gives a gzipped file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     data = text.encode("utf-8", "surrogatepass")
     path.write_bytes(gzip.compress(data) if path.suffix.lower() == ".gz" else data)

@@ -1,4 +1,4 @@
-"""What operations of PyTorch cost on a CUDA device: kernels, host waits and bytes moved."""
+"""Cost of PyTorch's operations on a CUDA device: kernels, waits of the host and bytes moved."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WITHOUT_KERNEL = {
     "_local_scalar_dense",
 }
 
-#: Kernels of the operations that take several, estimated from PyTorch's sources.
+#: Kernels of each operation that launches several, estimated from PyTorch's sources.
 _KERNELS = {
     **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"), 2),
     **dict.fromkeys(("_embedding_bag", "_embedding_bag_forward_only", "segment_reduce"), 2),
@@ -39,7 +39,7 @@ _KERNELS = {
     "_linalg_svd": 40,
 }
 
-#: Times that the host waits inside an operation, whatever its arguments.
+#: Waits of the host inside an operation, for all arguments.
 _WAITS = {
     **dict.fromkeys(("_local_scalar_dense", "equal", "nonzero", "masked_select", "multinomial"), 1),
     **dict.fromkeys(("_unique2", "unique_dim", "unique_consecutive", "histc", "_coalesce"), 1),
@@ -48,35 +48,35 @@ _WAITS = {
     "bincount": 2,
 }
 
-#: Operations that read no numbers of their first tensor.
+#: Operations that ignore the numbers of their first tensor.
 _ONLY_WRITE = {
     *("copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "exponential_", "bernoulli_"),
     *("zeros_like", "ones_like", "full_like", "rand_like", "randn_like"),
     *("new_zeros", "new_ones", "new_full"),
 }
 
-#: Operations that read of their first tensor about as much as they write.
+#: Operations that read about as many bytes of their first tensor as they write.
 _GATHER = {"index", "_unsafe_index", "gather", "index_select", "embedding", "take"}
 
 #: Operations with CPU or device indices.
 INDEXING = {"index", "_unsafe_index", "index_put", "index_put_", "_index_put_impl_"}
 
-#: Operations that take a CPU scalar beside those that PyTorch marks as pointwise.
+#: Operations that accept a CPU scalar although PyTorch does not mark them as pointwise.
 _TAKE_SCALARS = {"where", "masked_fill", "masked_fill_", "fill_", "index_fill_", "index_fill"}
 
-#: Copies; what they cost depends on where from and where to.
+#: Copies. Their cost depends on the source device and the target device.
 COPIES = {"_to_copy", "copy_"}
 
 
 @dataclasses.dataclass
 class Cost:
-    """What the device was asked to do.
+    """Work of the device.
 
     Attributes:
         launches: Kernels started.
         waits: Times that the host waited for the device.
-        bytes_read: Bytes that the kernels read, an expanded axis once.
-        bytes_written: Bytes that they wrote.
+        bytes_read: Bytes that the kernels read. An expanded axis counts once.
+        bytes_written: Bytes that the kernels wrote.
     """
 
     launches: int = 0
@@ -101,7 +101,7 @@ class Cost:
 
 
 class Operation:
-    """What is known of an operation before it is called."""
+    """Properties of an operation that are independent of its arguments."""
 
     def __init__(self, func: Any) -> None:
         schema = func._schema
@@ -121,14 +121,14 @@ class Operation:
         ]
 
     def changed(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
-        """The arguments that it writes to."""
+        """Arguments to which the operation writes."""
         if not self._changed:
             return []
         return [args[i] if i < len(args) else kwargs.get(name) for i, name in self._changed]
 
 
 def copy_cost(source: Tensor, from_device: bool, to_device: bool, options: dict[str, Any]) -> Cost:
-    """Launches and waits of a copy; between the devices, memory moves while the host waits."""
+    """Launches and waits of a copy. The host waits during a copy between the devices."""
     if from_device and to_device:
         return Cost(launches=1)
     converts = options.get("dtype") not in (None, source.dtype) or not _in_one_piece(source)
@@ -139,13 +139,13 @@ def copy_cost(source: Tensor, from_device: bool, to_device: bool, options: dict[
 def call_cost(
     operation: Operation, args: Sequence[Any], kwargs: dict[str, Any], host: Sequence[Tensor]
 ) -> Cost:
-    """Launches and waits of any other operation.
+    """Launches and waits of an operation other than a copy.
 
     Args:
         operation: The operation.
         args: Its arguments, all tensors on the CPU.
         kwargs: Its named arguments, likewise.
-        host: Those that are on the CPU for the caller too.
+        host: Arguments that are on the CPU for the caller too.
     """
     name = operation.name
     cost = Cost(operation.launches, _WAITS.get(name, 0))
@@ -178,15 +178,15 @@ def add_bytes(
     here: Sequence[Tensor],
     out: Any,
 ) -> None:
-    """Complete a cost by what the results tell: nothing is launched for results of no elements.
+    """Add the bytes to a cost. Empty results take no launches.
 
     Args:
-        cost: To complete.
+        cost: The cost, without bytes.
         operation: The operation.
         args: Its arguments, all tensors on the CPU.
         kwargs: Its named arguments, likewise.
-        here: Those that are on the device for the caller.
-        out: What it returned.
+        here: Arguments that are on the device for the caller.
+        out: Results of the operation.
     """
     name = operation.name
     if not cost.launches and name not in COPIES and name != "_local_scalar_dense":
@@ -218,7 +218,7 @@ def add_bytes(
 
 
 def num_bytes(tensor: Tensor) -> int:
-    """Bytes that reading a CPU tensor once moves."""
+    """Bytes moved by one read of a CPU tensor."""
     if tensor.layout == torch.strided and tensor.is_contiguous():
         return tensor.nbytes
     if tensor.layout == torch.sparse_csr:
@@ -233,12 +233,12 @@ def num_bytes(tensor: Tensor) -> int:
 
 
 def is_pinned(tensor: Tensor) -> bool:
-    """Whether a CPU tensor was made by ``pin_memory``, which here only marks it."""
+    """Whether ``pin_memory`` made a CPU tensor. Here ``pin_memory`` only sets a mark."""
     return getattr(tensor, "pretend_pinned", False)
 
 
 def _in_one_piece(tensor: Tensor) -> bool:
-    """Whether one copy of memory moves the tensor; a transposed one too."""
+    """Whether one copy of memory moves the tensor. True for transposed tensors too."""
     if tensor.layout != torch.strided or tensor.is_contiguous():
         return True
     return tensor.dim() > 1 and tensor.mT.is_contiguous()

@@ -1,4 +1,4 @@
-"""A disk that forgets what was not synced: what a crash may leave of a folder, after every step."""
+"""A disk that loses unsynced writes, to list the possible contents of a folder after a crash."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from typing import Any
 
 from torch_lntm.files import writing
 
-#: A folder as a crash leaves it: pairs of a name, and a file's bytes or a folder of that kind.
+#: A folder after a crash: pairs of a name, and a file's bytes or another folder.
 Tree = tuple[tuple[str, Any], ...]
 
 _STEPS = ("fsync", "mkdir", "remove", "rename", "replace", "rmdir", "unlink")
 
 
 class ForgetfulDisk:
-    """Follows the steps of a writer and knows what a crash after each of them may leave.
+    """Recorder of a writer's steps, with the folders that a crash after each step can leave.
 
-    A file has the content of its last sync, or all that was written since. A folder has the names
-    of its last sync, or those of any later moment, whatever other folders have.
+    After a crash a file has the content of its last sync, or everything that was written since. A
+    folder has the names of its last sync, or the names of any later moment. Folders are independent
+    of each other.
 
     Args:
-        root: The folder to follow. What is in it now is on the disk.
-        monkeypatch: Puts itself between the writer and the system.
+        root: The folder to record. Its present content counts as synced.
+        monkeypatch: The fixture of pytest. It replaces the system calls of the writer.
     """
 
     def __init__(self, root: Path, monkeypatch: Any) -> None:
@@ -46,12 +47,12 @@ class ForgetfulDisk:
 
     @property
     def finally_left(self) -> set[Tree]:
-        """What a crash may leave after the last step."""
+        """Folders that a crash can leave after the last step."""
         return self.left[-1]
 
     @property
     def ever_left(self) -> set[Tree]:
-        """What a crash may leave after any step."""
+        """Folders that a crash can leave after any step."""
         return set().union(*self.left)
 
     def _watched(self, name: str, real: Any) -> Any:
@@ -74,10 +75,10 @@ class ForgetfulDisk:
             self._synced[number] = self._content[number]
 
     def _look(self) -> None:
-        """Note the present names and contents."""
+        """Record the present names and contents."""
         seen: set[int] = set()
         self._look_at(self.root, seen)
-        # A later file may get the number that the system gave to a removed one.
+        # The system may give the number of a removed file to a later file.
         self._numbers = {inode: n for inode, n in self._numbers.items() if inode in seen}
 
     def _look_at(self, path: Path, seen: set[int]) -> int:
@@ -111,7 +112,7 @@ class ForgetfulDisk:
 
 
 def make(tree: Tree, folder: Path) -> Path:
-    """Makes a folder of what a crash left."""
+    """Write the content of a folder after a crash."""
     folder.mkdir()
     for name, content in tree:
         if isinstance(content, bytes):

@@ -1,4 +1,4 @@
-"""Corpora of known topics, fits to them, and comparisons of what was fitted."""
+"""Corpora with known topics, fits to these corpora, and comparisons of fits."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from torch_lntm.guides import Guide, make_guide
 from torch_lntm.inference import FitResult, MonteCarloEM, MonteCarloResult, VariationalEM
 from torch_lntm.models import TopicModel, ctm, iftm, lda, lntm
 
-#: Of the corpora: words, the true topics, and the covariance of their logits. The first two topics
-#: share a covariance, the third is independent.
+#: Number of words, true topics, and true covariance of the logits. The first two topics are
+#: correlated, and the third is independent.
 NUM_WORDS = 30
 TOPICS = synthetic_topics(3, NUM_WORDS, 0.2, seed=7)
 COVARIANCE = torch.tensor([[1.5, 0.9, 0.0], [0.9, 1.5, 0.0], [0.0, 0.0, 1.5]])
 
-#: Arguments of ``fit``, not of the engine.
+#: Arguments of ``fit``. All other options belong to the engine.
 _OF_FIT = ("checkpoint", "checkpoint_seconds")
 _OF_MODEL = ("num_topics", "dtype", "anchored")
 
 
 def make_corpus(num_docs: int = 30, length: int = 40, empty: tuple[int, ...] = ()) -> Corpus:
-    """Documents of 1 to twice ``length`` tokens; those at the positions ``empty`` have none."""
+    """Documents of 1 to 2 ``length`` tokens. Documents at the positions ``empty`` are empty."""
     truth = ctm(3, NUM_WORDS, covariance=COVARIANCE, topics=TOPICS)
     lengths = torch.randint(1, 2 * length, (num_docs,), generator=torch.Generator().manual_seed(0))
     lengths[list(empty)] = 0
@@ -48,7 +48,7 @@ def fit(
     device: torch.device | str = "cpu",
     **options: Any,
 ) -> tuple[TopicModel, FitResult]:
-    """A new model and its fit by variational EM; ``options`` of the model, the engine and fit."""
+    """A fit of a new model by variational EM. ``options`` go to the model, the engine and fit."""
     of_fit = {k: options.pop(k) for k in _OF_FIT if k in options}
     of_model = {k: options.pop(k) for k in _OF_MODEL if k in options}
     of_model = {"num_topics": 3, "num_words": corpus.num_words, "dtype": "float64", **of_model}
@@ -58,13 +58,13 @@ def fit(
 
 
 def fit_monte_carlo(model: TopicModel, corpus: Corpus, **options: Any) -> MonteCarloResult:
-    """The fit of a model by Monte-Carlo EM; ``options`` of the engine and of fit."""
+    """A fit of a model by Monte-Carlo EM. ``options`` go to the engine and to ``fit``."""
     of_fit = {k: options.pop(k) for k in _OF_FIT if k in options}
     return MonteCarloEM(model, progress=False, **options).fit(corpus, **of_fit)
 
 
 def break_at(guide: Guide[Any], call: int, error: type[BaseException] = KeyboardInterrupt) -> None:
-    """Makes a guide raise at a call of its solver, the first being 1, and at no other."""
+    """Make a guide raise at one call of its solver. Calls count from 1."""
     solve, calls = guide._solve, itertools.count(1)
 
     def broken(*args: Any, **settings: Any) -> Any:
@@ -82,19 +82,19 @@ def parameters(model: TopicModel) -> list[Tensor]:
 
 
 def assert_same(a: TopicModel, b: TopicModel, **tolerances: float) -> None:
-    """Both models have the same parameters: to the last bit, if no tolerances are given."""
+    """Assert equal parameters. Without tolerances they must be equal to the last bit."""
     for x, y in zip(parameters(a), parameters(b), strict=True):
         torch.testing.assert_close(x, y, **(tolerances or {"rtol": 0.0, "atol": 0.0}))
 
 
 def without_times(result: FitResult) -> Iterator[dict[str, Any]]:
-    """The records of a fit, without the time they took."""
+    """Records of a fit, without their times."""
     for record in result.history:
         yield {name: value for name, value in record.items() if name != "seconds"}
 
 
 def matched_error(model: TopicModel, truth: Tensor = TOPICS) -> float:
-    """Mean total variation between a model's topics and the truth under the best matching."""
+    """Mean total variation between a model's topics and the true topics, by the best matching."""
     found = model.topics.probs.detach().double()
     distance = 0.5 * (found[:, None] - truth.double()[None]).abs().sum(-1)
     orders = itertools.permutations(range(len(truth)))

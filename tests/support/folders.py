@@ -1,4 +1,4 @@
-"""Models and results to write, and ways to damage what was written."""
+"""Models and results to write, and ways to damage the files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counting how often formulas are evaluated."""
+"""Counts of the evaluations of formulas."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 @contextmanager
 def count_evaluations() -> Iterator[list[str]]:
-    """Lists every formula that formulaic evaluates meanwhile, in order."""
+    """List the formulas that formulaic evaluates in the block, in order."""
     formulaic = pytest.importorskip("formulaic")
     found: list[str] = []
     evaluate = formulaic.ModelSpec.get_model_matrix

@@ -1,4 +1,4 @@
-"""Small models whose topics are known."""
+"""Small models with known topics."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def make_factor_model(source="gaussian", **options):
 
 
 def make_corpus():
-    """Nine documents, the fifth of them empty."""
+    """Nine documents. The fifth document is empty."""
     counts = np.random.default_rng(0).poisson(2.0, (9, 4))
     counts[4] = 0
     return lntm.Corpus.from_matrix(counts, WORDS)

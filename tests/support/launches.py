@@ -1,4 +1,4 @@
-"""What the parts of a fit cost on the pretend device, by the names of the parts."""
+"""Costs of the parts of a fit on the pretend device, by the names of the parts."""
 
 from __future__ import annotations
 
@@ -55,15 +55,15 @@ class Shape:
 
 
 class Parts:
-    """The parts, each of which is a method that returns its cost.
+    """The parts of a fit. Each method returns the cost of a part.
 
-    Costs of an iteration, a leapfrog, a transition and an epoch are differences of two runs, of
-    which one has one more: what comes before and after the loop is not in them.
+    The cost of an iteration, a leapfrog step, a transition or an epoch is the difference between
+    two runs, one with one more of them. The difference leaves out the work around the loop.
 
     Args:
         device: The pretend device.
         shape: Sizes.
-        corpus: The documents, in place of made ones of some shape.
+        corpus: The documents. Defaults to random documents of the shape.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Parts:
         self._corpus, _ = truth.generate([shape.length] * shape.num_docs, seed=0)
 
     def model(self, family: str) -> Any:
-        """A model with the topics of no document, on the device."""
+        """A model with random topics, on the device."""
         shape = self._shape
         sizes = (shape.num_topics, shape.num_words)
         topics = lntm.corpus.synthetic_topics(*sizes, 0.1, seed=1)
@@ -104,12 +104,12 @@ class Parts:
         return cost
 
     def _one_more(self, work: Callable[[int], Callable[[], object]], number: int) -> Cost:
-        """The cost of what is done once more; ``work`` prepares it and returns the doing."""
+        """Cost of one more repetition. ``work(n)`` prepares and returns a call of n repetitions."""
         more, less = self._cost(work(number + 1)), self._cost(work(number))
         return more - less
 
     def expected_counts(self, word_counts: bool = False) -> Cost:
-        """The sparse operation, the by-word structure of the batch apart."""
+        """The sparse operation. The batch's order by words is prepared beforehand."""
         batch, shape = self._batch(), self._shape
         _ = batch.by_word, batch.row_index
         weights = torch.full((batch.num_docs, shape.num_topics), 0.1, device="cuda")
@@ -130,7 +130,7 @@ class Parts:
         return self._one_more(work, 2)
 
     def e_step(self, family: str, guide: str) -> Cost:
-        """The posterior of a batch, from the prior mean to the guide's tolerance."""
+        """The posteriors of a batch, from the prior mean until the guide's tolerance."""
         model, batch = self.model(family), self._batch()
         solver = getattr(lntm.guides, guide)(model)
         return self._cost(lambda: solver.posterior(batch))
@@ -144,7 +144,7 @@ class Parts:
             step_size=0.01,  # small: every proposal is accepted, and no chain stuck
         )
         batch = self._batch()
-        # Counted in warm-up, whose draws are not copied to the CPU.
+        # Count in warm-up: its draws are not copied to the CPU.
         return lambda: kernel.run(batch, num_samples=1, warmup_steps=num, progress=False)
 
     def leapfrog(self, family: str, metric: str) -> Cost:
@@ -156,7 +156,7 @@ class Parts:
         return self._one_more(lambda num: self._chains(family, metric, num_steps, num), 2)
 
     def stochastic_epoch(self, family: str, guide: str) -> Cost:
-        """An epoch of the stepwise phase, each document's posterior from its last."""
+        """An epoch of the stepwise phase. Each document starts from its last posterior."""
 
         def work(epochs: int) -> Callable[[], object]:
             model = self.model(family)
@@ -199,7 +199,7 @@ class Parts:
         return self._cost(lambda: svi.step(batch))
 
     def fit(self, family: str, posterior: str) -> Cost:
-        """A whole fit by the defaults."""
+        """A whole fit with the default settings."""
         model = self.model(family)
         engine: Any = lntm.inference.MonteCarloEM(model, progress=False)
         if posterior != "MonteCarloEM":
@@ -208,7 +208,7 @@ class Parts:
         return self._cost(lambda: engine.fit(self._corpus))
 
     def by_name(self) -> dict[str, Callable[[], Cost]]:
-        """What counts each part."""
+        """Functions that count the cost of each part."""
         parts: dict[str, Callable[[], Cost]] = {
             "expected counts": self.expected_counts,
             "expected counts, words' too": partial(self.expected_counts, word_counts=True),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
-#: Elements that have no end.
+#: Elements without a closing tag.
 _VOID = {"meta", "link", "input", "br", "img"}
 
 
 class Page(HTMLParser):
-    """A page's elements and texts; elements must be closed in order.
+    """Elements and texts of a page. Elements must be closed in order.
 
     Attributes:
         elements: ``(tag, attributes)`` of every element, in order.
@@ -46,5 +46,5 @@ class Page(HTMLParser):
         return [attributes for name, attributes in self.elements if name == tag]
 
     def said(self, *within: str) -> list[str]:
-        """The texts directly in an element of one of these kinds."""
+        """The texts directly inside elements of these kinds."""
         return [text for tags, text in self.texts if tags and tags[-1] in within]

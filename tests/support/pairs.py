@@ -1,4 +1,4 @@
-"""Small models of every family, and the guides that go with each."""
+"""Small models of every family, and the guides that fit each family."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FAMILIES = ("ctm", "lntm", "iftm(source='gaussian')", "iftm(source='laplace')", 
 
 
 def make_model(family: str, seed: int = 0, **options: object) -> TopicModel:
-    """A model of a family with random parameters, float64 if not said otherwise."""
+    """A model of a family with random parameters. ``dtype`` defaults to float64."""
     rng = np.random.default_rng(seed)
     topics = rng.dirichlet(np.full(NUM_WORDS, 0.5), NUM_TOPICS)
     settings: dict[str, object] = {
@@ -57,7 +57,7 @@ def make_counts(lengths: tuple[int, ...] = (30, 1, 8, 60, 3), seed: int = 0) -> 
     return np.stack([rng.multinomial(n, rng.dirichlet(np.ones(NUM_WORDS))) for n in lengths])
 
 
-#: The guides of this package that fit each family; ``GUIDES`` may hold those of other tests too.
+#: The package's guides for each family. ``GUIDES`` may also hold guides that other tests register.
 PAIRS = [
     (family, name)
     for name, guide in GUIDES.items()
@@ -71,7 +71,7 @@ each_pair = pytest.mark.parametrize(("family", "name"), PAIRS)
 def prior_draws(
     model: TopicModel, num_draws: int, device: torch.device | str = "cpu", seed: int = 0
 ) -> dict[str, torch.Tensor]:
-    """Draws ``(num_draws, dim)`` from the prior of one document, by the names of the sites."""
+    """Draws ``(num_draws, dim)`` from the prior of one document, by site name."""
     batch = make_batch(np.ones((1, model.num_words)), device, model.dtype)
     space = model.prior.space(batch)
     latents = space.latents(space.draw(document_keys(seed, batch.index, num_draws)))
@@ -79,7 +79,7 @@ def prior_draws(
 
 
 def start_prior(model: TopicModel, theta: torch.Tensor) -> torch.Tensor:
-    """Starts a prior from proportions ``(num_docs, num_topics)``; returns the latent variables."""
+    """Start a prior from proportions ``(num_docs, num_topics)``. Returns the latent variables."""
     latents = model.prior.start_latents(theta)
     weights = torch.ones(1, len(theta), dtype=torch.float64)
     draws = Draws({model.prior.latent: latents[None]}, theta.log()[None], weights)

@@ -1,4 +1,4 @@
-"""Models to draw."""
+"""Models for tests of pictures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pretend CUDA device: refuses what CUDA refuses and counts what CUDA would be asked to do.
+"""A pretend CUDA device. It refuses every operation that CUDA refuses, and counts CUDA's work.
 
     with PretendDevice() as device:
         model.to("cuda")
@@ -8,25 +8,25 @@
 
 A ``PretendTensor`` says that it is on ``cuda:0`` and keeps its numbers in a CPU tensor. Inside the
 context, every operation of PyTorch passes through :meth:`PretendDevice.run`, which unwraps the
-tensors, calls the CPU's kernel, wraps the results, counts, and raises where CUDA would:
+tensors, calls the CPU's kernel, wraps the results, and counts. It raises an error for:
 
-* tensors of both devices in one operation, but for what CUDA lets pass: one CPU scalar of dimension
-  0 beside device tensors in a pointwise operation, CPU indices into device tensors, and copies;
-* ``.numpy()``, ``np.asarray`` and DLPack's way to the same;
+* tensors of both devices in one operation. CUDA allows three exceptions: one CPU tensor of
+  dimension 0 in a pointwise operation, CPU indices into device tensors, and copies;
+* ``.numpy()``, ``np.asarray`` and ``np.from_dlpack``;
 * a generator of one device for random numbers on the other;
 * matrix products of integers and histograms, for which CUDA has no kernel.
 
-Results are the CPU's to the last bit. Only generators differ on purpose: the same seed gives
-another stream than on the CPU, as on a GPU. Random numbers drawn without a generator come from one
-stream for both devices.
+Results equal the CPU's results to the last bit. Generators differ on purpose: as on a GPU, a seed
+gives other numbers than on the CPU. Random numbers without a generator come from one stream for
+both devices.
 
-What it cannot find: differences in rounding, limits of cuSPARSE and of memory, races. Launches of
-operations that take several are estimates from PyTorch's sources. Not thread safe.
+The device cannot find differences in rounding, limits of cuSPARSE and of memory, and races.
+Launches of operations with several kernels are estimates from PyTorch's sources. The device is
+not thread safe.
 
-Two modes do the work. A function mode sees the calls that Python code makes and turns the name
-"cuda" into PyTorch's meta device, of which C++ believes the tensors to be: it needs no driver there
-and never looks at the numbers. A dispatch mode sees the operations that these calls come to, those
-of the backward pass too.
+Two modes do the work. A function mode sees the calls of Python code, and replaces the name "cuda"
+by PyTorch's meta device. For C++ the tensors are on the meta device: it needs no driver, and never
+reads the numbers. A dispatch mode sees the operations of these calls, including the backward pass.
 """
 
 from __future__ import annotations
@@ -67,18 +67,18 @@ _ACTIVE: list[PretendDevice] = []
 
 
 class PretendDeviceError(RuntimeError):
-    """What CUDA would have refused; a RuntimeError, as CUDA's own errors are."""
+    """Error for an operation that CUDA refuses. A RuntimeError, like CUDA's own errors."""
 
 
 class PretendTensor(torch.Tensor):
-    """A tensor that says it is on ``cuda:0``; its numbers are in the CPU tensor ``inner``."""
+    """A tensor with the device ``cuda:0``. Its numbers are in the CPU tensor ``inner``."""
 
     inner: Tensor
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @staticmethod
     def __new__(cls, inner: Tensor) -> PretendTensor:
-        # C++ takes a sparse tensor for a strided one: wrappers of other layouts do not exist.
+        # Wrappers exist for strided tensors only, so C++ treats a sparse tensor as strided.
         strided = inner.layout == torch.strided
         outer = torch.Tensor._make_wrapper_subclass(
             cls,
@@ -118,7 +118,7 @@ class PretendTensor(torch.Tensor):
     def to_dense(self, *args: Any, **kwargs: Any) -> Tensor:
         if self.layout == torch.strided:
             return self
-        # C++ would return itself, being strided there.
+        # C++ would return the tensor itself, because its wrapper is strided.
         return _active().run(torch.ops.aten._to_dense.default, (self, *args), kwargs)
 
     def numpy(self, *args: Any, **kwargs: Any) -> Any:
@@ -175,7 +175,7 @@ def _active() -> PretendDevice:
 
 
 def is_device(device: Any) -> bool:
-    """Whether a name or ``torch.device`` is the pretend device's; others of CUDA do not exist."""
+    """Whether a name or ``torch.device`` is the pretend device. It is the only CUDA device."""
     if isinstance(device, str) and device.startswith("cuda"):
         device = torch.device(device)
     if not isinstance(device, torch.device) or device.type != "cuda":
@@ -186,7 +186,7 @@ def is_device(device: Any) -> bool:
 
 
 class _DeviceGenerator(_HostGenerator):
-    """What ``torch.Generator("cuda")`` makes."""
+    """The result of ``torch.Generator("cuda")``."""
 
     def __new__(cls) -> _DeviceGenerator:
         return super().__new__(cls, "cpu").manual_seed(0)
@@ -211,7 +211,7 @@ class _DeviceGenerator(_HostGenerator):
 
 
 class _GeneratorType(type):
-    """``torch.Generator`` inside the context; a class, since generators are asked what they are."""
+    """Type of ``torch.Generator`` inside the context. A class, for tests by ``isinstance``."""
 
     def __call__(cls, device: Any = "cpu") -> torch.Generator:
         return _DeviceGenerator() if is_device(device) else _HostGenerator(device)
@@ -224,10 +224,10 @@ class _Generator(metaclass=_GeneratorType):
     pass
 
 
-# Real folders: a clone may lie in a folder that has the package's name, or PyTorch's.
+# Resolved folders: a clone may lie in a folder with the name of the package or of PyTorch.
 _PACKAGE = Path(torch_lntm.__file__).parent
 _TORCH = Path(torch.__file__).parent
-#: Matrix products, which CUDA does not have for integers.
+#: Matrix products. CUDA has none for integers.
 _PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot"}
 _NOT_IMPLEMENTED = {"histogram", "_histogramdd_bin_edges", "_histogramdd_from_bin_cts"}
 
@@ -236,17 +236,17 @@ _NOT_IMPLEMENTED = {"histogram", "_histogramdd_bin_edges", "_histogramdd_from_bi
 
 
 class PretendDevice:
-    """The context in which "cuda" is a pretend device, and its counts.
+    """Context in which "cuda" is the pretend device, with its counts.
 
     Args:
-        package: The folder whose lines the counts by site are charged to. Defaults to the folder
-            of ``torch_lntm``.
+        package: Folder of the lines in the counts by site. Defaults to the folder of
+            ``torch_lntm``.
 
     Attributes:
         total: The cost of everything since the context was entered or :meth:`reset`.
         operations: Operation to cost.
-        sites: ``file:line`` to cost: of the innermost frame inside the package, or else of the
-            innermost one outside of PyTorch.
+        sites: ``file:line`` to cost. The line is the innermost line inside the package, or, without
+            such a line, the innermost line outside of PyTorch.
     """
 
     def __init__(self, package: Path = _PACKAGE) -> None:
@@ -266,7 +266,7 @@ class PretendDevice:
         self._stack.callback(_ACTIVE.clear)
         enter(_Kernels(self))
         calls = enter(_Calls(self))
-        # A function mode is off while one of its calls runs, such as Tensor.backward.
+        # A function mode is off during its own calls, for example during Tensor.backward.
         run_backward = torch.autograd._engine_run_backward
 
         def with_calls(*args: Any, **kwargs: Any) -> Any:
@@ -282,7 +282,7 @@ class PretendDevice:
     def _cuda_module(self) -> dict[str, Any]:
         memory = 16 * 2**30
         return {
-            # C++ calls this one before it makes a tensor of a device named cuda:0.
+            # C++ calls this function before it makes a tensor on cuda:0.
             "_lazy_init": lambda: None,
             "is_available": lambda: True,
             "device_count": lambda: 1,
@@ -296,20 +296,20 @@ class PretendDevice:
         }
 
     def reset(self) -> None:
-        """Count from zero."""
+        """Set all counts to zero."""
         self.total = Cost()
         self.operations: defaultdict[str, Cost] = defaultdict(Cost)
         self.sites: defaultdict[str, Cost] = defaultdict(Cost)
 
     @contextlib.contextmanager
     def measure(self) -> Iterator[Cost]:
-        """The cost of a block, known when it ends."""
+        """Cost of a block. It is complete at the end of the block."""
         before, cost = dataclasses.replace(self.total), Cost()
         yield cost
         cost.add(self.total - before)
 
     def report(self, num: int = 12) -> str:
-        """The total, the operations launched most, and the lines that launch and wait most."""
+        """The total, and the operations and lines with most launches and waits."""
         lines = [str(self.total)]
         for title, table, key in (
             ("launches", self.operations, "launches"),
@@ -323,7 +323,7 @@ class PretendDevice:
         return "\n".join(lines)
 
     def charge(self, name: str, cost: Cost) -> None:
-        """Add a cost to the total, to its operation and to the line that asked for it."""
+        """Add a cost to the total, to its operation and to the line that called the operation."""
         for account in (self.total, self.operations[name], self.sites[self._site()]):
             account.add(cost)
 
@@ -341,7 +341,7 @@ class PretendDevice:
         return outside
 
     def _describe(self, path: str) -> tuple[bool, str] | None:
-        """Whether a file is in the package, and its name for people; None if it is passed over."""
+        """Whether a file is in the package, and its name for reports. None for skipped files."""
         file = Path(path)
         if path == __file__ or path.startswith("<") or file.is_relative_to(_TORCH):
             return None
@@ -352,7 +352,7 @@ class PretendDevice:
     # -- one operation
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """An operation, on whichever device its tensors are."""
+        """Run an operation, on either device."""
         operation = self._known.get(func)
         if operation is None:
             operation = self._known[func] = Operation(func)
@@ -459,7 +459,7 @@ def _wrapped(out: Any, on_device: bool) -> Any:
 
 
 def _follow(outer: PretendTensor) -> None:
-    """Give C++'s picture of a tensor the shape that an operation gave to its numbers."""
+    """Give the wrapper of a tensor the shape of its numbers after an operation."""
     inner = outer.inner
     if inner.layout == torch.strided and (
         outer.shape != inner.shape or outer.stride() != inner.stride()
@@ -474,7 +474,7 @@ class _Kernels(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        # The types are those of wrappers among the tensors.
+        # The types are the types of the wrappers among the tensors.
         if not types and kwargs.get("device", _HOST) == _HOST:
             return func(*args, **kwargs)
         return self._device.run(func, args, kwargs)
@@ -486,7 +486,7 @@ class _Kernels(TorchDispatchMode):
 
 @contextlib.contextmanager
 def suspended() -> Iterator[None]:
-    """Without the pretend device, if there is one: what is on the CPU then runs at full speed."""
+    """Switch off an active pretend device, so that work on the CPU runs at full speed."""
     device = _ACTIVE[-1] if _ACTIVE else contextlib.nullcontext()
     device.__exit__(None, None, None)
     try:
@@ -512,14 +512,14 @@ def _cuda(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _numbers(data: Any) -> Any:
-    """Nested sequences with the numbers of device tensors in their place: a wait for each."""
+    """Nested sequences with device tensors replaced by their numbers. Each takes a wait."""
     if isinstance(data, (list, tuple)):
         return type(data)([_numbers(item) for item in data])
     return data.tolist() if isinstance(data, PretendTensor) else data
 
 
 def _from_data(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """torch.tensor and its kin; C++ would not fill a tensor that it takes for a meta tensor."""
+    """Functions like torch.tensor. C++ would leave a tensor on the meta device unfilled."""
     if args and isinstance(args[0], (list, tuple)):
         args = (_numbers(args[0]), *args[1:])
     on_device = kwargs.get("device") == _META
@@ -537,7 +537,7 @@ def _new_tensor(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
 
 
 def _index(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Lists and arrays as indices, for the reason that ``_from_data`` gives."""
+    """Lists and arrays as indices. ``_from_data`` gives the reason."""
     tensor, index, *value = args
 
     def to_host(part: Any) -> Any:
@@ -596,7 +596,7 @@ class _Calls(TorchFunctionMode):
 
     @staticmethod
     def _check_generator(func: Any, generator: Any, args: Any, kwargs: Any) -> None:
-        """C++ hands generators on as new Python objects: only here they can be told apart."""
+        """Check the device of a generator. Later, C++ replaces generators by new objects."""
         tensors = [v for v in (*args, *kwargs.values()) if isinstance(v, Tensor)]
         if kwargs.get("device") is not None:
             here = is_device(kwargs["device"])

@@ -1,4 +1,4 @@
-"""Small random problems that many tests share."""
+"""Small random models and documents for many tests."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def make_batch(
 
 @dataclass
 class Problem:
-    """A model's parameters and some documents, all NumPy float64."""
+    """Parameters of a model, and documents, as NumPy arrays in float64."""
 
     counts: np.ndarray
     topics: np.ndarray

@@ -14,18 +14,18 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-#: Seconds that a process may wait for the others.
+#: Seconds that a process may wait for the other processes.
 TIMEOUT = 60
 
-#: What :func:`in_processes` returns of a process that has gone without a result.
+#: Result of :func:`in_processes` for a process that ended without a result.
 GONE = "gone"
 
 
 @functools.cache
 def _context() -> Any:
-    """Processes forked from one that has done the imports, which take longer than all else."""
+    """Processes forked from a server that has done the imports. Imports take most of the time."""
     context = multiprocessing.get_context("forkserver")
-    # Optimisers import torch._dynamo.
+    # Import torch._dynamo here, because optimisers import it later.
     context.set_forkserver_preload(["torch_lntm.inference", "torch._dynamo"])
     return context
 
@@ -49,12 +49,12 @@ def _run(
 
 
 def in_processes(size: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """What ``work(*arguments)`` returns in each of some processes that form a gloo group.
+    """Results of ``work(*arguments)`` in each process of a gloo group.
 
     Args:
         size: The number of processes.
-        work: A function of a module that other processes can import.
-        *arguments: Its arguments; they and the results are pickled, and hold no tensors.
+        work: A function from a module that the processes can import.
+        *arguments: Arguments of ``work``. Arguments and results are pickled, and hold no tensors.
     """
     context = _context()
     pipes, started = [], []

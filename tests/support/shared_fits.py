@@ -1,4 +1,4 @@
-"""Fits that several processes share; what they return can be sent between processes."""
+"""Fits that several processes share. Their results can be sent between processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torch_lntm.inference import FitResult, Processes, Statistics, VariationalEM
 from torch_lntm.inference.em.start import Start
 from torch_lntm.models import TopicModel, ctm
 
-#: Few documents for many processes, one of them empty: some steps leave a process without any.
+#: A corpus so small that some steps leave a process without documents. One document is empty.
 NUM_DOCS, EMPTY = 40, (3,)
 BRIEF = {"start_epochs": 3, "stepwise_epochs": 2, "max_iterations": 2, "tolerance": 0.0}
 _OF_FIT = ("checkpoint", "checkpoint_seconds")
@@ -30,7 +30,7 @@ class Unknown(Exception):
 
 
 def arrays(model: TopicModel, result: FitResult) -> dict[str, Any]:
-    """All that a fit leaves, without tensors."""
+    """The model and the result of a fit as NumPy arrays and numbers."""
     found = {f"model.{name}": x.detach().numpy() for name, x in model.state_dict().items()}
     tensors = {name: x for name, x in vars(result).items() if isinstance(x, torch.Tensor)}
     tensors |= getattr(result, "chains", {})
@@ -39,7 +39,7 @@ def arrays(model: TopicModel, result: FitResult) -> dict[str, Any]:
 
 
 def fitted(family: str, posterior: str, options: dict[str, Any]) -> dict[str, Any]:
-    """A fit in float64, or in what ``options`` say, by the processes that there are."""
+    """A fit by all processes of the group. ``dtype`` in ``options`` defaults to float64."""
     corpus = make_corpus(NUM_DOCS, empty=EMPTY)
     options = dict(options)
     of_model = {"dtype": "float64"}
@@ -82,7 +82,7 @@ def killed(path: Path, step: int, family: str, posterior: str, options: dict[str
 
 
 def _engine(call: int, error: Any, **options: Any) -> VariationalEM:
-    """An engine whose guide fails at a call, in the second process alone."""
+    """An engine with a guide that fails at one call, in the second process only."""
     model = new_model("ctm", 3, 30, dtype="float64")
     guide = make_guide("taylor", model)
     if Processes().rank == 1:
@@ -91,7 +91,7 @@ def _engine(call: int, error: Any, **options: Any) -> VariationalEM:
 
 
 def errors_of_one() -> list[tuple[Any, ...]]:
-    """Of errors in one process: types, texts, whether it is known that all have them, documents."""
+    """Errors of one process as all processes raise them: type, text, ``shared``, documents."""
     corpus, found = make_corpus(NUM_DOCS), []
     makers: list[Any] = [
         lambda: NumericalError("documents 1, 7 left the numbers", [1, 7]),
@@ -105,13 +105,13 @@ def errors_of_one() -> list[tuple[Any, ...]]:
             except Exception as error:
                 about = [getattr(error, name, None) for name in ("shared", "documents")]
                 found.append((type(error).__name__, str(error), *about))
-    # The processes are still in step.
+    # The processes still run the same steps.
     assert _engine(1000, IndexError).fit(corpus).stop_reason == "max_iterations"
     return found
 
 
 def called_back() -> list[Any]:
-    """Calls of a callback that stops a fit, the fit's end, and the error of another callback."""
+    """Calls of a callback that stops a fit, the stop reason, and the error of a second callback."""
     corpus, told = make_corpus(NUM_DOCS), []
 
     def stop(record: dict[str, Any]) -> bool:
@@ -130,7 +130,7 @@ def called_back() -> list[Any]:
 
 
 def refusals() -> list[str]:
-    """What is said of fits that are not the same, or too small."""
+    """Messages for fits that differ between processes, and for corpora that are too small."""
     rank, found = Processes().rank, []
     corpus = make_corpus(NUM_DOCS)
     for seed, documents in ((rank, corpus), (0, corpus[: 20 + rank]), (0, corpus[:1])):
@@ -142,14 +142,14 @@ def refusals() -> list[str]:
 
 
 def alone() -> list[Any]:
-    """Fits of different seeds side by side, and their topics."""
+    """Topics of fits with different seeds, each in a process of its own."""
     engine = _engine(1000, IndexError, seed=Processes().rank)
     engine.fit(make_corpus(NUM_DOCS), processes=Processes(alone=True))
     return engine.model.topics.probs.tolist()
 
 
 def interrupted(number: int) -> dict[str, Any]:
-    """A fit in which one process gets Ctrl-C in a posterior, the so manieth."""
+    """A fit in which one process gets Ctrl-C during a posterior, given by its number."""
     engine = _engine(1000, IndexError)
     solve, calls = engine.guide._solve, iter(range(1, 10000))
 
@@ -165,12 +165,12 @@ def interrupted(number: int) -> dict[str, Any]:
 
 
 def starts(call: int, what: str, **options: Any) -> list[Any]:
-    """A fit in which something happens in the second process alone at a step of the start.
+    """A fit with an event in the second process only, at a step of the start.
 
     Args:
-        call: Which step.
-        what: ``"error"``, ``"Ctrl-C"``, or ``"rounding"`` from then on.
-        **options: Of the engine.
+        call: Number of the step.
+        what: The event: ``"error"``, ``"Ctrl-C"``, or ``"rounding"`` from this step on.
+        **options: Options of the engine.
     """
     from torch_lntm.inference.em import start
 
@@ -201,7 +201,7 @@ def starts(call: int, what: str, **options: Any) -> list[Any]:
 
 
 def left_alone() -> str:
-    """The second process goes in the middle of a fit; what the first says."""
+    """Error of the first process if the second process dies during a fit."""
     engine = _engine(1000, IndexError)
     if Processes().rank == 1:
         engine.guide._solve = lambda *_, **__: os._exit(0)  # type: ignore[method-assign]
@@ -213,10 +213,10 @@ def left_alone() -> str:
 
 
 def sums(values: np.ndarray) -> dict[str, Any]:
-    """Sums over processes, by rank; all but the first have statistics of a mini-batch.
+    """Sums over processes, by rank. All processes except the first have statistics of a mini-batch.
 
     Args:
-        values: ``(num_processes, num_words)``. Words whose value is 0 do not occur.
+        values: ``(num_processes, num_words)`` counts. Words with value 0 do not occur.
     """
     processes = Processes()
     own = torch.from_numpy(values[processes.rank])
@@ -237,7 +237,7 @@ def sums(values: np.ndarray) -> dict[str, Any]:
 
 
 def read_after_the_start(posterior: str) -> list[list[int]]:
-    """The documents that this process makes batches of after the start, batch by batch."""
+    """Documents of this process's batches after the start, batch by batch."""
     made, started = Corpus.batch, []
 
     def recorded(self: Corpus, rows: Any = None, **options: Any) -> Any:
