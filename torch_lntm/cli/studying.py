@@ -49,6 +49,9 @@ class Effects(DrawsPosteriors):
         level: Probability of the intervals.
         predict: Column for predictions. Prints the expected proportions at the values of this
             column instead of coefficients.
+        link: Regression behind the predictions. identity: The linear regression of the
+            coefficients. logit: A multinomial logit, whose predictions and intervals lie between 0
+            and 1.
         print_as: Output format.
         figure: File for a figure of the predictions, such as effects.png. Needs --predict. Choose a
             few --topics for a clear figure.
@@ -67,6 +70,7 @@ class Effects(DrawsPosteriors):
     draws: Literal["auto", "guide", "chains", "joint"] = "auto"  # type: ignore[assignment]
     level: float = 0.95
     predict: str | None = None
+    link: Literal["identity", "logit"] = "identity"
     print_as: Literal["text", "json", "csv"] = "text"
     figure: str | None = None
 
@@ -105,9 +109,10 @@ class Effects(DrawsPosteriors):
         say(repr(effects))
         rows: Any = effects.table(self.level)
         if self.predict is not None:
-            rows = effects.predict(self.predict, level=self.level)
+            rows = effects.predict(self.predict, level=self.level, link=self.link)
         if self.figure is not None:
-            save_figure(effects.plot(str(self.predict), level=self.level).figure, self.figure)
+            axes = effects.plot(str(self.predict), level=self.level, link=self.link)
+            save_figure(axes.figure, self.figure)
         if self.print_as == "json":
             print(json.dumps([asdict(r) | {"p_value": r.p_value} for r in rows], indent=2))
         elif self.print_as == "csv":

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus, as_corpus
+from torch_lntm.effects.logit import regress_logit
 from torch_lntm.effects.regression import Part, StandardErrors, regress
 from torch_lntm.effects.result import Effects
 from torch_lntm.errors import ConfigError, CorpusError, require_whole
@@ -116,11 +117,14 @@ def estimate(
     if proportions.num_draws < 2:
         raise ConfigError(f"{proportions!r}; expected at least 2 draws")
 
-    def parts() -> Iterator[Part]:
+    selection = _responses(torch.eye(model.num_topics).double(), topic_numbers, topic_groups)
+
+    def parts(of_all: bool = False) -> Iterator[Part]:
         for part in proportions:
+            theta = part.theta.double()
             yield Part(
                 torch.from_numpy(matrix[part.rows]),
-                _responses(part.theta.double(), topic_numbers, topic_groups),
+                theta if of_all else _responses(theta, topic_numbers, topic_groups),
                 torch.from_numpy(all_weights[part.rows]),
                 None if cluster_of is None else torch.from_numpy(cluster_of[part.rows]),
             )
@@ -136,6 +140,8 @@ def estimate(
         method=standard_errors if num_clusters is None else f"{num_clusters} clusters",
         model=proportions.model,
         groups=topic_groups,
+        responses=selection.mT,
+        regress_logit=lambda: regress_logit(lambda: parts(of_all=True), num_clusters),
         mean_length=float(corpus.lengths[rows].mean()),
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,34 @@ def average_rows(
     Raises:
         CorpusError: The formula was fitted without a value.
     """
+    rows = [
+        np.einsum("d,pdt->pt", weights, matrix)
+        for matrix, weights in rows_at(formula, columns, weights, points)
+    ]
+    return np.concatenate(rows)
+
+
+def rows_at(
+    formula: Formula,
+    columns: Mapping[str, NDArray[Any]],
+    weights: NDArray[np.float64],
+    points: Sequence[Mapping[str, Any]],
+) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    """Design rows of the formula at each point, for the documents to average over.
+
+    Args:
+        formula: As for :func:`average_rows`.
+        columns: As for :func:`average_rows`.
+        weights: As for :func:`average_rows`.
+        points: As for :func:`average_rows`.
+
+    Yields:
+        Rows ``(some_points, num_distinct, num_terms)``, and weights ``(num_distinct,)`` of the
+        distinct documents with the sum 1.
+
+    Raises:
+        CorpusError: The formula was fitted without a value.
+    """
     fixed = {
         name: formula.read(name, _values(name, points, columns[name]), "value")
         for name in points[0]
@@ -45,7 +73,6 @@ def average_rows(
     first, weights = _distinct(list(free.values()), weights)
     size, weights = len(first), weights / weights.sum()
     others = {name: formula.read(name, column[first]) for name, column in free.items()}
-    rows = []
     step = max(1, MAX_ROWS // size)
     for start in range(0, len(points), step):
         part = slice(start, start + step)
@@ -53,8 +80,7 @@ def average_rows(
         values = {name: np.repeat(column[part], size) for name, column in fixed.items()}
         values |= {name: np.tile(column, num_points) for name, column in others.items()}
         matrix = formula.evaluate(values, num_points * size, "value", size)
-        rows.append(np.einsum("d,pdt->pt", weights, matrix.reshape(num_points, size, -1)))
-    return np.concatenate(rows)
+        yield matrix.reshape(num_points, size, -1), weights
 
 
 def _values(name: str, points: Sequence[Mapping[str, Any]], column: NDArray[Any]) -> NDArray[Any]:

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
+import scipy.special
 import scipy.stats
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from torch_lntm.effects.grids import average_rows
+from torch_lntm.effects.grids import average_rows, rows_at
+from torch_lntm.effects.logit import LogitRegression
 from torch_lntm.effects.numbers import Effect, IntervalEstimate, Prediction
 from torch_lntm.effects.regression import Pooled
 from torch_lntm.effects.text import format_coefficients, format_predictions
-from torch_lntm.errors import ConfigError, import_extra
+from torch_lntm.errors import ConfigError, CorpusWarning, import_extra, warn
 from torch_lntm.formulas import Formula
 from torch_lntm.models import TopicGroups, TopicModel
 from torch_lntm.models.names import find_topics
@@ -29,6 +34,8 @@ if TYPE_CHECKING:
 
 #: Values of the columns that a prediction does not set.
 Others = Literal["average", "typical"]
+#: Scale of a regression of predictions.
+Link = Literal["identity", "logit"]
 #: Most documents in the average of a prediction, and grid values of a number or date.
 MAX_AVERAGED, GRID = 10_000, 50
 
@@ -50,6 +57,8 @@ class Effects:
         model: The model.
         mean_length: Mean number of tokens of a document.
         groups: Groups of topics, if some were regressed.
+        responses: ``(num_responses, num_topics)`` matrix from all topics to the regressed ones.
+        regress_logit: Function that makes the logit regression of all topics.
     """
 
     formula: Formula
@@ -63,6 +72,33 @@ class Effects:
     model: TopicModel
     mean_length: float
     groups: TopicGroups | None = None
+    responses: Tensor | None = None
+    regress_logit: Callable[[], LogitRegression] | None = None
+
+    @cached_property
+    def logit(self) -> LogitRegression:
+        """The logit regression of all topics, for predictions. It is made at the first use.
+
+        Raises:
+            ConfigError: There are too many coefficients.
+            NumericalError: The regression did not converge.
+
+        Warns:
+            CorpusWarning: A topic is almost absent for some values of the columns.
+        """
+        assert self.regress_logit is not None
+        regression = self.regress_logit()
+        if regression.separated:
+            labels = topic_labels(self.model)
+            topics = ", ".join(labels[k] for k in regression.separated[:5])
+            warn(
+                f"formula {self.formula.text!r} separates documents without the topics {topics}: "
+                "their expected proportions are almost 0 for some values of the columns, and "
+                "intervals by link='logit' are unreliable there; use link='identity', or a formula "
+                "with fewer terms",
+                CorpusWarning,
+            )
+        return regression
 
     @property
     def num_docs(self) -> int:
@@ -168,6 +204,7 @@ class Effects:
         *names: str,
         level: float = 0.95,
         others: Others = "average",
+        link: Link = "identity",
         **values: Any,
     ) -> list[Prediction]:
         """Expected proportions at values of some columns.
@@ -185,6 +222,11 @@ class Effects:
             others: Values of the other columns. ``"average"`` uses each document's own values, and
                 averages the predictions over documents. ``"typical"`` uses the median or the most
                 frequent value, as in R's stm. Defaults to ``"average"``.
+            link: Regression behind the predictions. ``"identity"`` is the linear regression of the
+                coefficients. ``"logit"`` is a multinomial logit regression of all topics together:
+                predictions lie between 0 and 1 and sum to 1 over the topics, and intervals are
+                formed on the logit scale, so they lie between 0 and 1 too. Its standard errors are
+                robust to any variance, or by ``clusters``.
             **values: A value or a list of values by column. All combinations are predicted.
 
         Returns:
@@ -207,7 +249,12 @@ class Effects:
         points = [
             dict(zip(grids, point, strict=True)) for point in itertools.product(*grids.values())
         ]
-        return self._predictions(self._design(points, others), points, level)
+        if _is_logit(link):
+            estimates, variances = self._logit_predictions(points, others)
+            ends = self._ends(estimates, *variances, level, "logit")
+        else:
+            ends = self._combine(self._design(points, others), level)
+        return self._predictions(ends, points)
 
     def difference(
         self,
@@ -217,6 +264,7 @@ class Effects:
         *,
         level: float = 0.95,
         others: Others = "average",
+        link: Link = "identity",
         **values: Any,
     ) -> list[Prediction]:
         """Difference of expected proportions between two values of a column, first minus second.
@@ -227,6 +275,8 @@ class Effects:
             second: The second value.
             level: See :meth:`predict`.
             others: See :meth:`predict`.
+            link: See :meth:`predict`. Intervals by ``"logit"`` are formed on the scale of the
+                inverse hyperbolic tangent, so they lie between -1 and 1.
             **values: Values of other columns for both predictions.
 
         Returns:
@@ -243,9 +293,14 @@ class Effects:
         """
         for column in (name, *values):
             self._require(column)
-        rows = self._design([{**values, name: value} for value in (first, second)], others)
-        pair = {**values, name: (first, second)}
-        return self._predictions((rows[0] - rows[1])[None], [pair], level)
+        points = [{**values, name: value} for value in (first, second)]
+        if _is_logit(link):
+            estimates, variances = self._logit_predictions(points, others, difference=True)
+            ends = self._ends(estimates, *variances, level, "atanh")
+        else:
+            rows = self._design(points, others)
+            ends = self._combine((rows[0] - rows[1])[None], level)
+        return self._predictions(ends, [{**values, name: (first, second)}])
 
     def format(self, rows: Sequence[Prediction]) -> str:
         """Predictions or differences as text, topic by topic.
@@ -263,6 +318,7 @@ class Effects:
         topics: Sequence[int | str] | None = None,
         level: float = 0.95,
         others: Others = "average",
+        link: Link = "identity",
         ax: Axes | None = None,
         **values: Any,
     ) -> Axes:
@@ -275,6 +331,7 @@ class Effects:
                 all; choose a few for a readable plot.
             level: See :meth:`predict`.
             others: See :meth:`predict`.
+            link: See :meth:`predict`.
             ax: Axes to draw into. Defaults to a new figure.
             **values: Values of other columns.
 
@@ -295,7 +352,7 @@ class Effects:
         labels = self._labels()
         levels = [None] if by is None else self._grid(by)
         values = values if by is None else {**values, by: levels}
-        predictions = self.predict(name, level=level, others=others, **values)
+        predictions = self.predict(name, level=level, others=others, link=link, **values)
         series = []
         for value, topic in itertools.product(levels, drawn_topics):
             points = [
@@ -345,26 +402,55 @@ class Effects:
         spaced = np.geomspace if is_skewed(column) else np.linspace
         return list(spaced(distinct[0], distinct[-1], GRID))
 
-    def _design(self, points: Sequence[Mapping[str, Any]], others: Others) -> NDArray[np.float64]:
-        """Design row of the formula at each point, for averaged or typical other columns."""
+    def _others(self, others: Others) -> tuple[dict[str, NDArray[Any]], NDArray[np.float64]]:
+        """Columns and weights of the documents to average over."""
         if others == "average":
             step = max(1, self.num_docs // MAX_AVERAGED)
             columns = {name: column[::step] for name, column in self.columns.items()}
-            return average_rows(self.formula, columns, self.weights[::step], points)
+            return columns, self.weights[::step]
         if others == "typical":
             kinds = self.formula.kinds
             typical = {name: _typical(column, kinds[name]) for name, column in self.columns.items()}
-            return average_rows(self.formula, typical, np.ones(1), points)
+            return typical, np.ones(1)
         raise ConfigError(f"others is {others!r}; expected 'average' or 'typical'")
 
+    def _design(self, points: Sequence[Mapping[str, Any]], others: Others) -> NDArray[np.float64]:
+        """Design row of the formula at each point, for averaged or typical other columns."""
+        return average_rows(self.formula, *self._others(others), points)
+
     def _predictions(
-        self, design: NDArray[np.float64], points: Sequence[Mapping[str, Any]], level: float
+        self, ends: list[list[IntervalEstimate]], points: Sequence[Mapping[str, Any]]
     ) -> list[Prediction]:
         return [
             Prediction(**vars(estimate), topic=topic, values=point, name=self._name(topic))
-            for topic, estimates in zip(self.topics, self._combine(design, level), strict=True)
+            for topic, estimates in zip(self.topics, ends, strict=True)
             for point, estimate in zip(points, estimates, strict=True)
         ]
+
+    def _logit_predictions(
+        self, points: Sequence[Mapping[str, Any]], others: Others, difference: bool = False
+    ) -> tuple[NDArray[np.float64], tuple[NDArray[np.float64], NDArray[np.float64]]]:
+        """Predictions of the logit regression, or the first minus the second.
+
+        Returns:
+            Estimates, and their variances within and between draws, ``(num_responses, num_points)``
+            each.
+        """
+        assert self.responses is not None
+        pairs = [
+            self.logit.predict(design, weights, self.responses)
+            for part, weights in rows_at(self.formula, *self._others(others), points)
+            for design in part
+        ]
+        estimates, derivatives = (torch.stack(values) for values in zip(*pairs, strict=True))
+        if difference:
+            estimates = (estimates[0] - estimates[1])[None]
+            derivatives = (derivatives[0] - derivatives[1])[None]
+        within, between = (
+            part.view(estimates.shape).mT.numpy()
+            for part in self.logit.variances(derivatives.flatten(0, 1))
+        )
+        return estimates.mT.numpy(), (within, between)
 
     def _combine(self, rows: NDArray[np.float64], level: float) -> list[list[IntervalEstimate]]:
         """Linear combinations of the coefficients by topic, pooled by Rubin's rules.
@@ -373,14 +459,33 @@ class Effects:
             rows: ``(num_rows, num_terms)``.
             level: Probability of the intervals.
         """
-        if not 0 < level < 1:
-            raise ConfigError(f"level is {level}; expected a probability between 0 and 1")
         pooled = self.pooled
-        estimates = pooled.coefficients.numpy() @ rows.T
         within, between = (
             np.einsum("mp,kpq,mq->km", rows, part.numpy(), rows).clip(0.0)
             for part in (pooled.within, pooled.between)
         )
+        return self._ends(pooled.coefficients.numpy() @ rows.T, within, between, level)
+
+    def _ends(
+        self,
+        estimates: NDArray[np.float64],
+        within: NDArray[np.float64],
+        between: NDArray[np.float64],
+        level: float,
+        scale: Literal["identity", "logit", "atanh"] = "identity",
+    ) -> list[list[IntervalEstimate]]:
+        """Intervals by Rubin's rules.
+
+        Args:
+            estimates: ``(num_responses, num_points)``.
+            within: Variances of a single regression, in the same shape.
+            between: Variances between draws, in the same shape.
+            level: Probability of the intervals.
+            scale: Scale on which the intervals are symmetric.
+        """
+        if not 0 < level < 1:
+            raise ConfigError(f"level is {level}; expected a probability between 0 and 1")
+        pooled = self.pooled
         between = (1 + 1 / pooled.num_draws) * between
         total = within + between
         share = np.divide(between, total, out=np.zeros_like(total), where=total > 0)
@@ -391,13 +496,30 @@ class Effects:
         freedom = 1 / (1 / draw_freedom + 1 / document_freedom)
         errors = np.sqrt(total)
         half = scipy.stats.t.ppf(0.5 + level / 2, freedom) * errors
+        if scale == "identity":
+            lower, upper = estimates - half, estimates + half
+        elif scale == "logit":
+            tiny = np.finfo(np.float64).tiny
+            centre = scipy.special.logit(estimates.clip(tiny, 1 - 1e-16))
+            half = half / np.maximum(estimates * (1 - estimates), tiny)
+            lower, upper = scipy.special.expit(centre - half), scipy.special.expit(centre + half)
+        else:
+            centre = np.arctanh(estimates.clip(-1 + 1e-16, 1 - 1e-16))
+            half = half / np.maximum(1 - estimates**2, 1e-300)
+            lower, upper = np.tanh(centre - half), np.tanh(centre + half)
         return [
             [
-                IntervalEstimate(e, s, f, e - h, e + h, level)
-                for e, s, f, h in zip(*(x.tolist() for x in columns), strict=True)
+                IntervalEstimate(e, s, f, low, high, level)
+                for e, s, f, low, high in zip(*(x.tolist() for x in columns), strict=True)
             ]
-            for columns in zip(estimates, errors, freedom, half, strict=True)
+            for columns in zip(estimates, errors, freedom, lower, upper, strict=True)
         ]
+
+
+def _is_logit(link: Link) -> bool:
+    if link not in get_args(Link):
+        raise ConfigError(f"link is {link!r}; expected 'identity' or 'logit'")
+    return link == "logit"
 
 
 def _typical(column: NDArray[Any], kind: str) -> NDArray[Any]:
