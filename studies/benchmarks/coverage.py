@@ -16,13 +16,19 @@ corpora and topics, for these methods:
 * `chains`: draws of chains, under a model fitted by chains.
 * `joint`: draws of one chain over documents, topics and prior together, `inference.joint_draws`.
 
+With `links`, `true theta` and `coefficients` have further rows. `logit` is the difference by
+`link="logit"`. `level` is the expected proportion at the lower value of x, by both links. `spread`
+is the standard deviation of the topics' means of eta: with 2 instead of 0.5 some topics are rare.
+With `continuous` the column is standard normal, and the effect is between 2 and -2.
+
 All share one regression, with HC3 standard errors and t intervals. stm and topica use classical
 standard errors by default; here they differ little, because half of the documents have each value.
 
 `bias` is the mean of estimate over truth, weighted by the squared truth, less 1. `width` is the
-mean width of the intervals over that of `true theta`. If topics are `known`, the model has the true
-topics and fits the prior alone. Otherwise the model fits topics too, and each true topic is matched
-with the most similar fitted topic. The study takes 30 minutes, and 10 without chains.
+mean width of the intervals over that of the linear regression on the true proportions. If topics
+are `known`, the model has the true topics and fits the prior alone. Otherwise the model fits topics
+too, and each true topic is matched with the most similar fitted topic. The study takes 30 minutes,
+and 10 without chains.
 """
 
 from __future__ import annotations
@@ -40,7 +46,7 @@ from studies.measure import Cells, Study, check_numbers
 from studies.tables import table
 from torch_lntm import noise
 from torch_lntm.corpus import Corpus
-from torch_lntm.effects import Effects, estimate
+from torch_lntm.effects import Effects, Prediction, estimate
 from torch_lntm.evaluation import align_topics
 from torch_lntm.guides import Guide, make_guide
 from torch_lntm.inference import DocumentHMC, MonteCarloEM, VariationalEM, joint_draws
@@ -67,6 +73,9 @@ class Settings:
         known: Whether topics are known. Both if not given.
         chains: Whether to fit and draw by chains too.
         joint: Whether to draw documents, topics and prior together too, from the last guide's fit.
+        links: Whether to add rows of the logit, and of expected proportions.
+        spread: Standard deviation of the topics' means of eta.
+        continuous: Whether the column is standard normal instead of binary.
         threads: Threads of torch.
     """
 
@@ -80,7 +89,15 @@ class Settings:
     known: tuple[bool, ...] = (True, False)
     chains: bool = True
     joint: bool = True
+    links: bool = False
+    spread: float = 0.5
+    continuous: bool = False
     threads: int = 1
+
+    @property
+    def values(self) -> tuple[float, float]:
+        """Values of the column between which the effect is."""
+        return (2.0, -2.0) if self.continuous else (1.0, 0.0)
 
     def __post_init__(self) -> None:
         """Check the numbers."""
@@ -131,8 +148,12 @@ def measure(
 ) -> dict[str, list[list[float]]]:
     """The intervals of one corpus by every method."""
     truth, corpus, theta = simulate(settings, length, effect, seed)
-    effects = true_effects(truth)
-    found = {"true theta": rows(effects, estimate(truth, theta.expand(2, -1, -1), corpus, "~ x"))}
+    levels = true_levels(truth, settings.values)
+    effects = levels[0] - levels[1]
+    known_theta = estimate(truth, theta.expand(2, -1, -1), corpus, "~ x")
+    found = {"true theta": rows(settings, effects, known_theta)}
+    if settings.links:
+        found |= rows_by_link(settings, "true theta", levels, known_theta)
     for name in settings.guides:
         model = make_model(corpus, truth, known)
         guide = make_guide(name, model)
@@ -142,14 +163,16 @@ def measure(
         draws = by_guide(model, guide, corpus)
         for method, given in draws.items():
             result = estimate(model, given, corpus, "~ x")
-            found[f"{name}: {method}"] = rows(effects, result, partner)
+            found[f"{name}: {method}"] = rows(settings, effects, result, partner)
         for method, coefficients in (("documents", False), ("coefficients", True)):
             result = estimate(model, guide, corpus, "~ x", coefficients=coefficients, seed=seed)
-            found[f"{name}: {method}"] = rows(effects, result, partner)
+            found[f"{name}: {method}"] = rows(settings, effects, result, partner)
+        if settings.links:
+            found |= rows_by_link(settings, f"{name}: coefficients", levels, result, partner)
     if settings.joint:
         drawn = joint_draws(model, corpus, topics=not known, seed=seed)
         partner = align_topics(truth, drawn.model).partner
-        found["joint"] = rows(effects, estimate(model, drawn, corpus, "~ x"), partner)
+        found["joint"] = rows(settings, effects, estimate(model, drawn, corpus, "~ x"), partner)
     if settings.chains:
         model = make_model(corpus, truth, known)
         MonteCarloEM(model, progress=False, seed=seed, start="model" if known else "lda").fit(
@@ -158,7 +181,7 @@ def measure(
         batch = model.encode(corpus).batch()
         samples = DocumentHMC(model, seed=seed).run(batch, SAMPLES, WARMUP, progress=False)
         result = estimate(model, samples.theta().flatten(0, 1)[::4], corpus, "~ x")
-        found["hmc: chains"] = rows(effects, result, align_topics(truth, model).partner)
+        found["hmc: chains"] = rows(settings, effects, result, align_topics(truth, model).partner)
     return found
 
 
@@ -168,7 +191,10 @@ def simulate(
     """A model, documents drawn from it with the column ``x``, and their proportions."""
     rng = np.random.default_rng([seed, length, round(1000 * effect)])
     num_topics, num_words = settings.num_topics, settings.num_words
-    x = rng.permutation(np.arange(settings.num_docs) % 2).astype(np.float64)
+    if settings.continuous:
+        x = rng.normal(size=settings.num_docs)
+    else:
+        x = rng.permutation(np.arange(settings.num_docs) % 2).astype(np.float64)
     column = Corpus.from_matrix(
         np.ones((settings.num_docs, num_words), np.int64), metadata={"x": x}
     )
@@ -177,7 +203,7 @@ def simulate(
     prior = StructuralPrior(
         num_topics,
         Covariates.of(column, "~ x"),
-        loc=torch.from_numpy(rng.normal(0.0, 0.5, num_topics)),
+        loc=torch.from_numpy(rng.normal(0.0, settings.spread, num_topics)),
         slopes=torch.from_numpy(slopes - slopes.mean()),
         covariance=torch.eye(num_topics),
         dtype=torch.float64,
@@ -190,15 +216,15 @@ def simulate(
     return truth, corpus.with_metadata({"x": x}), truth.theta(latents["eta"])
 
 
-def true_effects(truth: TopicModel) -> Tensor:
-    """Expected proportions at x = 1 less those at 0 ``(num_topics,)``."""
+def true_levels(truth: TopicModel, values: tuple[float, float]) -> Tensor:
+    """Expected proportions at 2 values of x ``(2, num_topics)``."""
     prior = truth.prior
     assert isinstance(prior, StructuralPrior)
     keys = noise.document_keys(0, torch.zeros(1, dtype=torch.int64), TRUTH_DRAWS)[:, 0]
     deviations = noise.normal(keys, truth.num_topics) @ prior.scale_tril.double().mT
     intercept, slope = prior.coefficients
-    at = [truth.theta(intercept + value * slope + deviations).mean(0) for value in (1.0, 0.0)]
-    return (at[0] - at[1]).detach()
+    at = [truth.theta(intercept + value * slope + deviations).mean(0) for value in values]
+    return torch.stack(at).detach()
 
 
 def make_model(corpus: Corpus, truth: TopicModel, known: bool) -> TopicModel:
@@ -220,9 +246,27 @@ def by_guide(model: TopicModel, guide: Guide[Any], corpus: Corpus) -> dict[str, 
     return {"mode": mode.expand(2, -1, -1), "average": posterior.theta(latent)}
 
 
-def rows(truth: Tensor, effects: Effects, partner: Any = None) -> list[list[float]]:
+def rows(
+    settings: Settings, truth: Tensor, effects: Effects, partner: Any = None
+) -> list[list[float]]:
     """Truth, estimate and interval of the effect on each topic."""
-    found = effects.difference("x", 1.0, 0.0)
+    return as_rows(truth, effects.difference("x", *settings.values, link="identity"), partner)
+
+
+def rows_by_link(
+    settings: Settings, method: str, levels: Tensor, effects: Effects, partner: Any = None
+) -> dict[str, list[list[float]]]:
+    """Rows of the logit's effects, and of expected proportions by both links."""
+    difference = effects.difference("x", *settings.values, link="logit")
+    found = {f"{method}, logit": as_rows(levels[0] - levels[1], difference, partner)}
+    for link, name in (("identity", ""), ("logit", ", logit")):
+        points = effects.predict(x=settings.values[1], link=link)  # type: ignore[arg-type]
+        found[f"{method}, level{name}"] = as_rows(levels[1], points, partner)
+    return found
+
+
+def as_rows(truth: Tensor, found: list[Prediction], partner: Any = None) -> list[list[float]]:
+    """Truth, estimate and interval of a number for each topic."""
     order = range(len(truth)) if partner is None else partner
     numbers = [
         (float(truth[k]), found[j].estimate, found[j].lower, found[j].upper)
@@ -239,8 +283,9 @@ def tables(result: Result) -> str:
     for (length, effect, known, _), cell in zip(designs(settings), result.intervals, strict=True):
         of_design.setdefault((length, effect, known), []).append(cell)
     for (length, effect, known), cells in of_design.items():
-        base = np.array([cell["true theta"] for cell in cells])
         for method in cells[0]:
+            kind = "true theta, level" if ", level" in method else "true theta"
+            base = np.array([cell[kind] for cell in cells])
             at = np.array([cell[method] for cell in cells])
             truth, found, lower, upper = at.transpose(2, 0, 1)
             covers = ((lower <= truth) & (truth <= upper)).mean(1)
