@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -117,22 +117,16 @@ def estimate(
     if proportions.num_draws < 2:
         raise ConfigError(f"{proportions!r}; expected at least 2 draws")
 
-    selection = _responses(torch.eye(model.num_topics).double(), topic_numbers, topic_groups)
+    def respond(theta: Tensor) -> Tensor:
+        return _responses(theta, topic_numbers, topic_groups)
 
-    def parts(of_all: bool = False) -> Iterator[Part]:
-        for part in proportions:
-            theta = part.theta.double()
-            yield Part(
-                torch.from_numpy(matrix[part.rows]),
-                theta if of_all else _responses(theta, topic_numbers, topic_groups),
-                torch.from_numpy(all_weights[part.rows]),
-                None if cluster_of is None else torch.from_numpy(cluster_of[part.rows]),
-            )
-
+    arrays = (matrix, all_weights, cluster_of)
     return Effects(
         formula=fitted,
         topics=(*topic_numbers, *(topic_groups.names if topic_groups else ())),
-        pooled=regress(parts, standard_errors, num_clusters),
+        pooled=regress(
+            lambda: _parts(proportions, *arrays, respond), standard_errors, num_clusters
+        ),
         columns={name: np.asarray(corpus.metadata[name])[rows] for name in fitted.kinds},
         weights=all_weights[rows],
         sources_of_uncertainty=proportions.sources_of_uncertainty,
@@ -140,10 +134,27 @@ def estimate(
         method=standard_errors if num_clusters is None else f"{num_clusters} clusters",
         model=proportions.model,
         groups=topic_groups,
-        responses=selection.mT,
-        regress_logit=lambda: regress_logit(lambda: parts(of_all=True), num_clusters),
+        responses=respond(torch.eye(model.num_topics).double()).mT,
+        regress_logit=lambda: regress_logit(lambda: _parts(proportions, *arrays), num_clusters),
         mean_length=float(corpus.lengths[rows].mean()),
     )
+
+
+def _parts(
+    proportions: ThetaDraws,
+    matrix: NDArray[np.float64],
+    weights: NDArray[np.float64],
+    cluster_of: NDArray[np.int64] | None,
+    respond: Callable[[Tensor], Tensor] = lambda theta: theta,
+) -> Iterator[Part]:
+    """Parts of the documents: design, responses of the draws of theta, weights and clusters."""
+    for part in proportions:
+        yield Part(
+            torch.from_numpy(matrix[part.rows]),
+            respond(part.theta.double()),
+            torch.from_numpy(weights[part.rows]),
+            None if cluster_of is None else torch.from_numpy(cluster_of[part.rows]),
+        )
 
 
 def _topics(
