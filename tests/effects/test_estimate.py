@@ -283,7 +283,7 @@ def test_predictions_average_over_the_documents(effects, corpus) -> None:
     age = corpus.metadata["age"][rows].mean()
     beta = effects.pooled.coefficients.numpy()
     expected = beta @ np.array([1, 0, 1, age, 0, age])
-    found = effects.predict(party="Right")
+    found = effects.predict(party="Right", link="identity")
     np.testing.assert_allclose([point.estimate for point in found], expected)
     row = np.array([1, 0, 1, age, 0, age])
     pooled = effects.pooled
@@ -297,7 +297,7 @@ def test_typical_values_are_the_median_and_the_most_frequent(effects, corpus) ->
     _, rows = hand_made(corpus)
     age = np.median(corpus.metadata["age"][rows])
     beta = effects.pooled.coefficients.numpy()
-    found = effects.predict(party="Middle", others="typical")
+    found = effects.predict(party="Middle", others="typical", link="identity")
     expected = beta @ np.array([1, 1, 0, age, age, 0])
     np.testing.assert_allclose([point.estimate for point in found], expected)
     party = corpus.metadata["party"][rows]

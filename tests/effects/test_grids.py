@@ -100,7 +100,7 @@ def test_predictions_average_over_weighted_documents(columns) -> None:
     effects = estimate(ctm(3, 4), theta, corpus, "~ party + age", weights=weights)
     age = weights @ columns["age"] / weights.sum()
     expected = effects.pooled.coefficients.numpy() @ np.array([1.0, 0.0, 1.0, age])
-    found = [point.estimate for point in effects.predict(party="Right")]
+    found = [point.estimate for point in effects.predict(party="Right", link="identity")]
     np.testing.assert_allclose(found, expected)
 
 

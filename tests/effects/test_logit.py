@@ -55,10 +55,10 @@ def test_a_saturated_logit_equals_the_linear_regression_on_its_own_scale(
     theta = theta.mean(0) + 0.01 * (theta - theta.mean(0))
     effects = make(model, theta, corpus, "~ party", standard_errors="HC1")
     pairs = [
-        (effects.predict("party", link="logit"), effects.predict("party")),
+        (effects.predict("party"), effects.predict("party", link="identity")),
         (
-            effects.difference("party", "Left", "Right", link="logit"),
             effects.difference("party", "Left", "Right"),
+            effects.difference("party", "Left", "Right", link="identity"),
         ),
     ]
     for logit, linear in pairs:
@@ -83,7 +83,7 @@ def test_predictions_and_ends_stay_inside_and_sum_to_1(corpus, model, theta) -> 
     far = both.difference("age", 300.0, -300.0, link="logit")
     assert all(-1 <= p.lower <= p.estimate <= p.upper <= 1 for p in far)
     # The line leaves the unit interval.
-    assert any(not 0 <= p.lower <= p.upper <= 1 for p in both.predict(age=[300.0]))
+    assert any(not 0 <= p.lower <= p.upper <= 1 for p in both.predict(age=[300.0], link="identity"))
 
 
 def oracle(
@@ -179,3 +179,11 @@ def test_unknown_links_and_too_many_coefficients_are_refused(
     monkeypatch.setattr("torch_lntm.effects.logit.MAX_COEFFICIENTS", 8)
     with pytest.raises(ConfigError, match="the logit has 9 coefficients"):
         effects.predict("party", link="logit")
+
+
+def test_a_large_logit_is_left_out_by_default(corpus, model, theta, monkeypatch) -> None:
+    effects = make(model, theta, corpus, "~ party + age")
+    logit, linear = (effects.predict(age=50.0, link=link) for link in ("logit", "identity"))
+    assert effects.predict(age=50.0) == logit != linear
+    monkeypatch.setattr("torch_lntm.effects.result.MAX_BY_DEFAULT", 11)
+    assert effects.predict(age=50.0) == linear

@@ -51,7 +51,7 @@ class Effects(DrawsPosteriors):
             column instead of coefficients.
         link: Regression behind the predictions. identity: The linear regression of the
             coefficients. logit: A multinomial logit, whose predictions and intervals lie between 0
-            and 1.
+            and 1. Defaults to logit, and to identity for more than 2,000 coefficients of the logit.
         print_as: Output format.
         figure: File for a figure of the predictions, such as effects.png. Needs --predict. Choose a
             few --topics for a clear figure.
@@ -70,7 +70,7 @@ class Effects(DrawsPosteriors):
     draws: Literal["auto", "guide", "chains", "joint"] = "auto"  # type: ignore[assignment]
     level: float = 0.95
     predict: str | None = None
-    link: Literal["identity", "logit"] = "identity"
+    link: Literal["identity", "logit"] | None = None
     print_as: Literal["text", "json", "csv"] = "text"
     figure: str | None = None
 

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 Others = Literal["average", "typical"]
 #: Scale of a regression of predictions.
 Link = Literal["identity", "logit"]
+#: Maximum number of the logit's coefficients if the link is not specified.
+MAX_BY_DEFAULT = 2000
 #: Most documents in the average of a prediction, and grid values of a number or date.
 MAX_AVERAGED, GRID = 10_000, 50
 
@@ -204,7 +206,7 @@ class Effects:
         *names: str,
         level: float = 0.95,
         others: Others = "average",
-        link: Link = "identity",
+        link: Link | None = None,
         **values: Any,
     ) -> list[Prediction]:
         """Expected proportions at values of some columns.
@@ -226,7 +228,8 @@ class Effects:
                 coefficients. ``"logit"`` is a multinomial logit regression of all topics together:
                 predictions lie between 0 and 1 and sum to 1 over the topics, and intervals are
                 formed on the logit scale, so they lie between 0 and 1 too. Its standard errors are
-                robust to any variance, or by ``clusters``.
+                robust to any variance, or by ``clusters``. Defaults to ``"logit"``, and to
+                ``"identity"`` for more than 2,000 coefficients of the logit.
             **values: A value or a list of values by column. All combinations are predicted.
 
         Returns:
@@ -249,7 +252,7 @@ class Effects:
         points = [
             dict(zip(grids, point, strict=True)) for point in itertools.product(*grids.values())
         ]
-        if _is_logit(link):
+        if self._is_logit(link):
             estimates, variances = self._logit_predictions(points, others)
             ends = self._ends(estimates, *variances, level, "logit")
         else:
@@ -264,7 +267,7 @@ class Effects:
         *,
         level: float = 0.95,
         others: Others = "average",
-        link: Link = "identity",
+        link: Link | None = None,
         **values: Any,
     ) -> list[Prediction]:
         """Difference of expected proportions between two values of a column, first minus second.
@@ -294,7 +297,7 @@ class Effects:
         for column in (name, *values):
             self._require(column)
         points = [{**values, name: value} for value in (first, second)]
-        if _is_logit(link):
+        if self._is_logit(link):
             estimates, variances = self._logit_predictions(points, others, difference=True)
             ends = self._ends(estimates, *variances, level, "atanh")
         else:
@@ -318,7 +321,7 @@ class Effects:
         topics: Sequence[int | str] | None = None,
         level: float = 0.95,
         others: Others = "average",
-        link: Link = "identity",
+        link: Link | None = None,
         ax: Axes | None = None,
         **values: Any,
     ) -> Axes:
@@ -401,6 +404,14 @@ class Effects:
             return distinct
         spaced = np.geomspace if is_skewed(column) else np.linspace
         return list(spaced(distinct[0], distinct[-1], GRID))
+
+    def _is_logit(self, link: Link | None) -> bool:
+        if link is None:
+            size = (self.model.num_topics - 1) * len(self.formula.names)
+            return 0 < size <= MAX_BY_DEFAULT
+        if link not in get_args(Link):
+            raise ConfigError(f"link is {link!r}; expected 'identity' or 'logit'")
+        return link == "logit"
 
     def _others(self, others: Others) -> tuple[dict[str, NDArray[Any]], NDArray[np.float64]]:
         """Columns and weights of the documents to average over."""
@@ -514,12 +525,6 @@ class Effects:
             ]
             for columns in zip(estimates, errors, freedom, lower, upper, strict=True)
         ]
-
-
-def _is_logit(link: Link) -> bool:
-    if link not in get_args(Link):
-        raise ConfigError(f"link is {link!r}; expected 'identity' or 'logit'")
-    return link == "logit"
 
 
 def _typical(column: NDArray[Any], kind: str) -> NDArray[Any]:
