@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from torch_lntm.io import load_model as load_model
     from torch_lntm.io import load_run as load_run
     from torch_lntm.io import save_model as save_model
+    from torch_lntm.reports import name_topics as name_topics
     from torch_lntm.reports import report as report
     from torch_lntm.reports import topic_tree as topic_tree
     from torch_lntm.selection import select as select
@@ -87,6 +88,7 @@ _NAMES = {
     "save_model": "io",
     "report": "reports",
     "select": "selection",
+    "name_topics": "reports",
     "topic_tree": "reports",
 }
 _ROOMS = (

@@ -148,6 +148,10 @@ class KeywordWarning(LNTMWarning):
     """Keyword that is unknown, rare or shared, or a topic that lost its keywords."""
 
 
+class NamingWarning(LNTMWarning):
+    """Topics without a suitable name from a language model."""
+
+
 class ConvergenceWarning(LNTMWarning):
     """Results of iterations or chains that have not converged."""
 

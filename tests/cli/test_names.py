@@ -22,7 +22,7 @@ def test_names_are_set_changed_and_removed(run_folder, capsys):
     Path("names.json").write_text(json.dumps({"1": "war", "budget": None}))
     assert main(["names", run_folder, "--set", "names.json"]) == 0
     assert lntm.load_run(run_folder).model.topic_names[:2] == ("0", "war")
-    assert main(["names", run_folder, "--clear", "--format", "csv"]) == 0
+    assert main(["names", run_folder, "--clear", "--print-as", "csv"]) == 0
     assert not lntm.load_run(run_folder).model.has_topic_names
 
 

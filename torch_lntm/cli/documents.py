@@ -6,7 +6,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -368,6 +368,26 @@ class OnDocuments(ReadsDocuments):
                 "documents"
             )
         return run, run.guide(), corpus
+
+    def texts(self) -> Iterable[str] | None:
+        """Texts of the documents; ``None`` for counts and for standard input."""
+        from torch_lntm.corpus.examples import example_file, lee_file
+        from torch_lntm.corpus.readers import find_format, holds_texts
+        from torch_lntm.corpus.readers.texts import TextOptions, TextStream
+
+        if self.corpus == "-":
+            return None
+        if self.corpus == "lee":
+            return TextStream(lee_file(), "txt", TextOptions())
+        if self.corpus == "example":
+            return TextStream(example_file(), "jsonl", TextOptions())
+        path = Path(str(self.corpus))
+        format = self.format or find_format(path)
+        if not holds_texts(path, format, self.text_field):
+            return None
+        names = ("text_field", "label_field", "encoding", "delimiter")
+        options = {name: value for name in names if (value := getattr(self, name)) is not None}
+        return TextStream(path, format, TextOptions(**options))
 
     def complete(
         self,

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch_lntm as lntm
-from torch_lntm.cli.documents import Command
+from torch_lntm.cli.documents import OnDocuments, say
 from torch_lntm.cli.mappings import mapping_option
+from torch_lntm.errors import ConfigError
 from torch_lntm.models.names import is_named
 
 
 @dataclass(kw_only=True)
-class Names(Command):
+class Names(OnDocuments):
     """Set and print the names of a run's topics.
 
     All commands show names in place of numbers, and accept names. Names never change a number.
+    CORPUS matters for --names-by only, and defaults to the corpus of the fit.
 
     Attributes:
         run_folder: The run's folder.
@@ -23,26 +26,45 @@ class Names(Command):
             file that ends in .json or .yaml with names by topic. Other names stay. An empty name
             removes a name.
         clear: Remove all names first.
+        names_by: Address of a language model with the usual interface of chat completions, such as
+            http://localhost:11434/v1. It names the topics without a name. Words of the topics and
+            excerpts of documents are sent to this address, and to no other.
+        names_model: Name of the language model at this address.
+        key_variable: Environment variable with the key of the server.
+        language: Language of the names of --names-by.
+        num_docs: Number of documents of each topic to send. 0 sends words only.
+        timeout: Maximum number of seconds for an answer.
         num_words: Number of top words to print for each topic.
-        format: Output format.
+        print_as: Output format.
     """
 
-    positionals = ("run_folder",)
+    positionals = ("run_folder", "corpus")
+    optional = ("corpus",)
 
     run_folder: str | None = None
     set: dict | str | None = None  # type: ignore[type-arg]
     clear: bool = False
+    names_by: str | None = None
+    names_model: str | None = None
+    key_variable: str | None = None
+    language: str = "English"
+    num_docs: int = 3
+    timeout: float = 60.0
     num_words: int = 10
-    format: Literal["text", "json", "csv"] = "text"
+    print_as: Literal["text", "json", "csv"] = "text"
 
     def run(self) -> int:
         """Run the command. Returns the exit code."""
         folder = str(self.run_folder)
+        if self.names_by is None and (self.names_model or self.key_variable):
+            raise ConfigError("names_by: not given; name the address of the language model")
         if self.set is not None or self.clear:
             model = lntm.load_run(folder).model
             lntm.io.write_topic_names(folder, self._names(model))
+        if self.names_by is not None:
+            self._ask(folder, self.names_by)
         table = lntm.load_run(folder).topic_table(num_words=self.num_words)
-        print(lntm.reports.format_topics(table, self.format))
+        print(lntm.reports.format_topics(table, self.print_as))
         return 0
 
     def _names(self, model: Any) -> dict[int, str]:
@@ -56,3 +78,32 @@ class Names(Command):
             else:
                 names[topic] = name
         return names
+
+    def _ask(self, folder: str, address: str) -> None:
+        """Names by a language model."""
+        if self.names_model is None:
+            raise ConfigError("names_model: not given; name the language model, such as llama3")
+        key = None
+        if self.key_variable is not None:
+            key = os.environ.get(self.key_variable)
+            if key is None:
+                raise ConfigError(f"key_variable: the environment has no {self.key_variable}")
+        ask = lntm.reports.ChatServer(address, self.names_model, key, self.timeout)
+        run, guide, corpus = self.load(folder)
+        texts = self.texts() if self.num_docs else None
+        what = "words of topics"
+        if self.num_docs:
+            what += " and words of documents" if texts is None else " and excerpts of documents"
+        say(f"sending {what} to {address}")
+        lntm.name_topics(
+            run.model,
+            corpus,
+            ask,
+            texts=texts,
+            guide=guide,
+            num_words=self.num_words,
+            num_docs=self.num_docs,
+            language=self.language,
+            progress=self.shows_progress,
+        )
+        lntm.io.write_topic_names(folder, run.model.topic_names, run.model.name_records)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -106,23 +105,3 @@ class Report(DrawsPosteriors):
         levels, shares = whole_numbers("levels", self.levels), run.metadata.get("topic_shares")
         tree = lntm.topic_tree(run.model, levels, shares=shares)
         return tree, tree.groups(tree.levels[-1]) if groups is None else groups
-
-    def texts(self) -> Iterable[str] | None:
-        """Texts of the documents; ``None`` for counts and for standard input."""
-        from torch_lntm.corpus.examples import example_file, lee_file
-        from torch_lntm.corpus.readers import find_format, holds_texts
-        from torch_lntm.corpus.readers.texts import TextOptions, TextStream
-
-        if self.corpus == "-":
-            return None
-        if self.corpus == "lee":
-            return TextStream(lee_file(), "txt", TextOptions())
-        if self.corpus == "example":
-            return TextStream(example_file(), "jsonl", TextOptions())
-        path = Path(str(self.corpus))
-        format = self.format or find_format(path)
-        if not holds_texts(path, format, self.text_field):
-            return None
-        names = ("text_field", "label_field", "encoding", "delimiter")
-        options = {name: value for name in names if (value := getattr(self, name)) is not None}
-        return TextStream(path, format, TextOptions(**options))

@@ -106,6 +106,9 @@ def _settings(
         settings |= model.construction.to_json()
     settings |= {name: value for name, value in config.items() if name not in _OMITTED}
     settings |= {name: metadata[name] for name in ("seed", "date", "seconds") if name in metadata}
+    sources = {record.source for record in model.name_records}
+    if sources:
+        settings["names of topics by"] = ", ".join(sorted(sources))
     if "stop_reason" in metadata:
         settings["ended"] = ENDS.get(str(metadata["stop_reason"]), metadata["stop_reason"])
     versions = metadata.get("versions") or {}

@@ -13,7 +13,7 @@ from torch_lntm.files import read_text, resolve_link
 MODEL, TENSORS, VOCABULARY = "model.json", "model.safetensors", "vocabulary.txt"
 CONFIG, METADATA, HISTORY = "config.json", "metadata.json", "history.jsonl"
 SPLIT, EVALUATION, CHECKPOINT = "split.npz", "evaluation.json", "checkpoint.safetensors"
-CHAINS, CARD = "chains.safetensors", "README.md"
+CHAINS, CARD, NAMES = "chains.safetensors", "README.md", "names.json"
 
 
 def check_target(path: Path, overwrite: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,20 @@ from torch_lntm.files import (
     atomic_folder,
     read_bytes,
     read_consistent,
+    read_text,
 )
 from torch_lntm.io.card import model_card
-from torch_lntm.io.folders import CARD, MODEL, TENSORS, VOCABULARY, check_target, read_json
-from torch_lntm.models import CONSTRUCTORS, TopicModel, construct, find_constructor
+from torch_lntm.io.folders import (
+    CARD,
+    MODEL,
+    NAMES,
+    TENSORS,
+    VOCABULARY,
+    check_target,
+    parse_json,
+    read_json,
+)
+from torch_lntm.models import CONSTRUCTORS, NameRecord, TopicModel, construct, find_constructor
 
 FORMAT_VERSION = 1
 #: Bounds on the number of word probabilities of a folder's model: a number for any folder, and a
@@ -178,6 +189,7 @@ def read_model(folder: Path) -> TopicModel:
         model.topic_names = about.get("topic_names")  # files before 0.3.0 lack it
     except ConfigError as error:
         raise ConfigError(f"{folder / MODEL}: {error}") from None
+    model.add_name_records(_read_records(folder / NAMES, model.num_topics))
     expected = model.state_dict()
     for name in sorted({*expected, *tensors}):
         problem = _mismatch(expected.get(name), tensors.get(name))
@@ -185,6 +197,19 @@ def read_model(folder: Path) -> TopicModel:
             raise ConfigError(f"{folder / TENSORS}: {name} {problem}")
     model.load_state_dict(tensors)
     return model
+
+
+def _read_records(path: Path, num_topics: int) -> list[NameRecord]:
+    """Records of names that a language model gave; none if there is no file."""
+    if not path.is_file():
+        return []
+    records = parse_json(path, read_text(path))
+    try:
+        if not isinstance(records, list) or len(records) > num_topics:
+            raise ConfigError(f"expected a list of at most {num_topics} records")
+        return [NameRecord.from_json(record, num_topics) for record in records]
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
 
 
 def describe_model(model: TopicModel) -> bytes:
@@ -203,6 +228,8 @@ def describe_model(model: TopicModel) -> bytes:
 def write_model(folder: Path, model: TopicModel) -> None:
     """Write the files of a model into a folder. Call :func:`check_saveable` first."""
     (folder / MODEL).write_bytes(describe_model(model))
+    if model.name_records:
+        (folder / NAMES).write_bytes(as_json([asdict(r) for r in model.name_records]))
     tensors = {name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
     (folder / TENSORS).write_bytes(safetensors.torch.save(tensors))
     if model.vocabulary is not None:

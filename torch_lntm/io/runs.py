@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -27,13 +27,14 @@ from torch_lntm.io.folders import (
     HISTORY,
     METADATA,
     MODEL,
+    NAMES,
     SPLIT,
     check_target,
     parse_json,
     read_json,
 )
 from torch_lntm.io.models import check_saveable, describe_model, load_model, read_model, write_model
-from torch_lntm.models import TopicModel, TopicTable
+from torch_lntm.models import NameRecord, TopicModel, TopicTable
 from torch_lntm.recipes import SAMPLERS, guide_of
 
 T = TypeVar("T")
@@ -244,12 +245,15 @@ def save_run(
     return Path(path)
 
 
-def write_topic_names(folder: str | Path, names: Any) -> tuple[str, ...]:
+def write_topic_names(
+    folder: str | Path, names: Any, records: Sequence[NameRecord] = ()
+) -> tuple[str, ...]:
     """Set the names of the topics of a saved model or run.
 
     Args:
         folder: The folder.
         names: The names; see :attr:`TopicModel.topic_names`.
+        records: Records of names by a language model; see :func:`name_topics`.
 
     Returns:
         The names of all topics.
@@ -268,6 +272,10 @@ def write_topic_names(folder: str | Path, names: Any) -> tuple[str, ...]:
     model = load_model(path) if run is None else run.model
     old_names = model.topic_names
     model.topic_names = names
+    model.add_name_records(records)
+    if records:
+        with atomic_write(path / NAMES) as file:
+            file.write(as_json([asdict(record) for record in model.name_records]))
     with atomic_write(path / MODEL) as file:
         file.write(describe_model(model))
     card = path / CARD

@@ -6,7 +6,7 @@ from torch_lntm.errors import no_attribute
 from torch_lntm.models.constructors import ctm, iftm, lda, lntm, stm
 from torch_lntm.models.groups import Groups
 from torch_lntm.models.model import Construction, TopicModel
-from torch_lntm.models.names import find_topics
+from torch_lntm.models.names import NameRecord, find_topics
 from torch_lntm.models.priors.covariates import Covariates
 from torch_lntm.models.priors.diagonal import DiagonalNormalPrior
 from torch_lntm.models.priors.dirichlet import DirichletPrior
@@ -46,6 +46,7 @@ __all__ = [
     "LogisticNormalPrior",
     "MixedPrior",
     "Multinomial",
+    "NameRecord",
     "NormalPrior",
     "NormalTopics",
     "StructuralPrior",

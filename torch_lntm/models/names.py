@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,45 @@ from torch_lntm.errors import ConfigError
 
 #: Maximum number of characters of a name.
 MAX_NAME = 80
+#: Maximum number of characters of a text in a record of a name.
+_MAX_TEXT = 100_000
 _NUMBER = re.compile(r"[+-]?\d+")
+
+
+@dataclass(frozen=True)
+class NameRecord:
+    """How a topic got its name from a language model.
+
+    Attributes:
+        topic: Number of the topic.
+        name: The name.
+        source: Name of the language model.
+        prompt: The question.
+        answer: The answer, as it was given.
+    """
+
+    topic: int
+    name: str
+    source: str
+    prompt: str
+    answer: str
+
+    @classmethod
+    def from_json(cls, data: Any, num_topics: int) -> NameRecord:
+        """The record in a file.
+
+        Raises:
+            ConfigError: A field is missing, or of another type or size.
+        """
+        names = [field.name for field in fields(cls)]
+        if not isinstance(data, dict) or sorted(data) != sorted(names):
+            raise ConfigError(f"a record of a name is {data!r:.60}; expected {', '.join(names)}")
+        topic, texts = data["topic"], [data[name] for name in names[1:]]
+        if type(topic) is not int or not 0 <= topic < num_topics:
+            raise ConfigError(f"a record of a name has the topic {topic!r:.60}")
+        if not all(isinstance(text, str) and len(text) <= _MAX_TEXT for text in texts):
+            raise ConfigError(f"the record of topic {topic}'s name is not text of usual length")
+        return cls(**data)
 
 
 def check_name(name: Any, what: str = "name") -> str:

@@ -1,5 +1,6 @@
 """Results of a fitted model to read: topics, labels, sources, prevalence, scores, a report page."""
 
+from torch_lntm.reports.chat import ChatServer
 from torch_lntm.reports.content import GroupWords, format_group_words, group_words
 from torch_lntm.reports.groups import Grouping, group_documents
 from torch_lntm.reports.keywords import KeywordTopic, keyword_topics
@@ -14,6 +15,7 @@ from torch_lntm.reports.labels import (
     word_scores,
 )
 from torch_lntm.reports.merged import GroupSummary, format_groups, summarise_groups
+from torch_lntm.reports.naming import name_topics
 from torch_lntm.reports.page import report
 from torch_lntm.reports.prevalence import CorpusSummary, Prevalence, summarise_corpus
 from torch_lntm.reports.scores import (
@@ -41,6 +43,7 @@ from torch_lntm.reports.topics import format_topics
 from torch_lntm.reports.tree import TopicTree, format_tree, topic_tree
 
 __all__ = [
+    "ChatServer",
     "CorpusSummary",
     "GroupSummary",
     "GroupWords",
@@ -75,6 +78,7 @@ __all__ = [
     "label_topics",
     "likelihood_scores",
     "most_active_documents",
+    "name_topics",
     "read_scores",
     "register_section",
     "report",

@@ -74,7 +74,7 @@ def represent_topics(
     model = draws.model
     representatives = representative_documents(proportions, num_docs=num_docs) if num_docs else []
     positions = sorted({row.document for row in representatives})
-    excerpts = None if texts is None else _excerpts(texts, set(positions), len(corpus))
+    excerpts = None if texts is None else excerpts_of(texts, set(positions), len(corpus))
     ends: dict[int, tuple[Tensor, Tensor]] = {}
     tails = torch.tensor([(1 - level) / 2, (1 + level) / 2])
     for part in draws.take(np.array(positions, np.int64), _DRAWS) if positions else ():
@@ -90,14 +90,14 @@ def represent_topics(
                 float(ends[d][0][k]),
                 float(ends[d][1][k]),
                 _fields(row.metadata),
-                _frequent_words(model, corpus, d) if excerpts is None else excerpts[d],
+                frequent_words(model, corpus, d) if excerpts is None else excerpts[d],
                 excerpts is not None,
             )
         )
     return shown
 
 
-def _excerpts(texts: Iterable[str], positions: set[int], num_docs: int) -> dict[int, str]:
+def excerpts_of(texts: Iterable[str], positions: set[int], num_docs: int) -> dict[int, str]:
     """Beginnings of the texts at some positions."""
     excerpts, number = {}, 0
     for position, text in enumerate(texts):
@@ -126,7 +126,7 @@ def _fields(metadata: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     return tuple(fields[:_FIELDS])
 
 
-def _frequent_words(model: TopicModel, corpus: Corpus, document: int) -> str:
+def frequent_words(model: TopicModel, corpus: Corpus, document: int) -> str:
     """The most frequent words of a document, separated by commas."""
     entries = slice(*corpus.row_offsets[document : document + 2].tolist())
     words, counts = np.asarray(corpus.word_index[entries]), np.asarray(corpus.counts[entries])

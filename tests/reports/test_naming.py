@@ -1,0 +1,343 @@
+"""Names by a language model: prompts, checked answers, records, and a server on this machine."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+import torch
+
+import torch_lntm as lntm
+from torch_lntm.cli import main
+from torch_lntm.errors import ConfigError, NamingWarning
+from torch_lntm.models import TopicModel, ctm
+from torch_lntm.reports import ChatServer
+
+WORDS = tuple(f"word{v}" for v in range(12))
+
+
+def make_model() -> TopicModel:
+    probs = torch.rand(3, 12, generator=torch.Generator().manual_seed(0)) + 0.01
+    return ctm(3, 12, vocabulary=WORDS, topics=probs / probs.sum(1, keepdim=True))
+
+
+@pytest.fixture
+def documents() -> tuple[TopicModel, Any]:
+    model = make_model()
+    return model, model.generate([15] * 20, seed=0)[0]
+
+
+def answering(*answers: Any) -> Any:
+    """A function that gives answers in turn, and keeps the prompts."""
+    turn = iter(answers)
+
+    def ask(prompt: str) -> Any:
+        ask.prompts.append(prompt)  # type: ignore[attr-defined]
+        return next(turn)
+
+    ask.prompts = []  # type: ignore[attr-defined]
+    return ask
+
+
+def test_topics_get_names_with_records_that_are_saved(documents: Any, tmp_path: Any) -> None:
+    model, corpus = documents
+    before = {name: x.clone() for name, x in model.state_dict().items()}
+    ask = answering(' "Economy." ', "<think>Is it\nwar?</think>\n War and peace", "Trade")
+    assert lntm.name_topics(model, corpus, ask, source="small") == (
+        "Economy",
+        "War and peace",
+        "Trade",
+    )
+    record = model.name_records[1]
+    assert (record.topic, record.name, record.source) == (1, "War and peace", "small")
+    assert record.prompt == ask.prompts[1]
+    assert record.answer.startswith("<think>")
+    folder = lntm.save_model(model, tmp_path / "model")
+    loaded = lntm.load_model(folder)
+    assert loaded.name_records == model.name_records
+    assert "`names of topics by`: `small`" in (folder / "README.md").read_text()
+    assert all(torch.equal(before[name], x) for name, x in loaded.state_dict().items())
+    model.topic_names = {1: "war and peace", 2: "Trade"}
+    assert [record.topic for record in model.name_records] == [2]
+
+
+def test_a_prompt_has_words_documents_and_other_names(documents: Any) -> None:
+    model, corpus = documents
+    model.topic_names = {0: "Economy"}
+    texts = [f'Text "{d}" with\na line <b> \\' for d in range(20)]
+    ask = answering("War", "Trade")
+    lntm.name_topics(model, corpus, ask, texts=texts, num_docs=2, num_words=4, language="French")
+    labels = lntm.reports.label_topics(model, corpus, num_words=4)[1]
+    assert "in French" in ask.prompts[0]
+    assert f"exclusive in the topic: {', '.join(labels.frex)}" in ask.prompts[0]
+    assert f"probable words of the topic: {', '.join(labels.probability)}" in ask.prompts[0]
+    quoted = [line for line in ask.prompts[0].splitlines() if line[:3] in ("1. ", "2. ")]
+    assert len(quoted) == 2
+    assert all(line[:9] == '1. "Text ' or line[:9] == '2. "Text ' for line in quoted)
+    assert all(line.endswith("' with a line <b>  \"") for line in quoted)
+    assert all(line.count('"') == 2 for line in quoted)
+    assert "names: Economy." in ask.prompts[0]
+    assert "names: Economy; War." in ask.prompts[1]
+    words_only = answering("X")
+    lntm.name_topics(model, corpus, words_only, topics=["War"], num_docs=0)
+    assert "Documents" not in words_only.prompts[0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ("economy", "another topic has this name"),
+        ("<b>War</b>", "markup"),
+        ("**War**", "markup"),
+        ("[War](http://x)", "markup"),
+        ("see http://x", "markup"),
+        ("=SUM(A1)", "markup"),
+        ("War\nand peace", "single line"),
+        ("a b c d e f g h i", "more than 8 words"),
+        ("x" * 81, "printable"),
+        ("War\u202e", "printable"),
+        ("\x1b]0;x\x07", "special characters|printable"),
+        ("17", "numbers denote topics"),
+        ("", "single line|printable"),
+        (None, "not a short text"),
+        ("x" * 5000, "not a short text"),
+    ],
+)
+def test_unsuitable_answers_are_asked_again_with_the_reason(
+    answer: Any, reason: str, documents: Any
+) -> None:
+    model, corpus = documents
+    model.topic_names = ["Economy", "Trade", None]
+    ask = answering(answer, "War")
+    assert lntm.name_topics(model, corpus, ask, num_docs=0)[2] == "War"
+    assert pytest.importorskip("re").search(f"refused: .*({reason})", ask.prompts[1])
+
+
+def test_topics_without_a_suitable_answer_keep_their_names(documents: Any) -> None:
+    model, corpus = documents
+    with pytest.warns(NamingWarning, match="no suitable name for topic 1 "):
+        names = lntm.name_topics(model, corpus, answering("A", "<b>", "<i>", "C"), attempts=2)
+    assert names == ("A", "1", "C")
+    other = make_model()
+    with pytest.raises(ConfigError, match="try another language model"):
+        lntm.name_topics(other, corpus, answering(*["<b>"] * 3), attempts=1)
+    assert not other.has_topic_names
+
+
+def test_a_failure_changes_no_name(documents: Any) -> None:
+    model, corpus = documents
+
+    def ask(prompt: str) -> str:
+        if "names: A." in prompt:
+            raise ConfigError("broken")
+        return "A"
+
+    with pytest.raises(ConfigError, match="broken"):
+        lntm.name_topics(model, corpus, ask)
+    assert not model.has_topic_names
+    with pytest.raises(ConfigError, match="expected a function"):
+        lntm.name_topics(model, corpus, "http://localhost")  # type: ignore[arg-type]
+    model.topic_names = ["A", "B", "C"]
+    with pytest.raises(ConfigError, match="all topics have names"):
+        lntm.name_topics(model, corpus, ask)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda records: records * 4,
+        lambda records: {"a": 1},
+        lambda records: [{**records[0], "topic": 3}],
+        lambda records: [{**records[0], "prompt": 5}],
+        lambda records: [{**records[0], "prompt": "x" * 100_001}],
+        lambda records: [{"topic": 0}],
+    ],
+)
+def test_damaged_records_are_refused(change: Any, documents: Any, tmp_path: Any) -> None:
+    model, corpus = documents
+    lntm.name_topics(model, corpus, answering("A", "B", "C"), num_docs=0)
+    folder = lntm.save_model(model, tmp_path / "model")
+    records = json.loads((folder / "names.json").read_text())
+    (folder / "names.json").write_text(json.dumps(change(records)))
+    with pytest.raises(ConfigError, match=r"names\.json: "):
+        lntm.load_model(folder)
+
+
+# -- a server on this machine ------------------------------------------------------------------
+
+
+class Server(ThreadingHTTPServer):
+    """A server of chat completions whose behaviour ``mode`` names."""
+
+    daemon_threads = True
+    mode = "good"
+    requests: list[tuple[str, dict[str, str], dict[str, Any]]]
+
+    def handle_error(self, *args: Any) -> None:
+        """A client that hangs up is part of some tests."""
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def log_message(self, *args: Any) -> None:
+        """Nothing."""
+
+    def do_GET(self) -> None:
+        self.server.requests.append(("GET " + self.path, {}, {}))
+        self.send_error(404)
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.requests.append((self.path, dict(self.headers), body))
+        number = len(self.server.requests)
+        mode = self.server.mode
+        if mode == "silent":
+            time.sleep(3)
+            return
+        if mode == "refuse":
+            self.send_response(401)
+            self.end_headers()
+            self.wfile.write(b"no \x1b[31mkey\n" + b"x" * 1000)
+            return
+        if mode == "redirect":
+            self.send_response(302)
+            self.send_header("Location", f"http://127.0.0.1:{self.server.server_port}/elsewhere")
+            self.end_headers()
+            return
+        self.send_response(200)
+        self.end_headers()
+        if mode == "drip":
+            for _ in range(30):
+                self.wfile.write(b" ")
+                self.wfile.flush()
+                time.sleep(0.1)
+            return
+        answer: Any = {"choices": [{"message": {"content": f"Name {number}"}}]}
+        contents = {
+            "good": json.dumps(answer).encode(),
+            "html": b"<html>",
+            "empty": b'{"choices": []}',
+            "number": b'{"choices": [{"message": {"content": 5}}]}',
+            "huge": b" " * 3000,
+            "deep": b"[" * 100_000,
+        }
+        self.wfile.write(contents[mode])
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server(("127.0.0.1", 0), Handler) as found:
+        found.requests = []
+        thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield found
+        found.shutdown()
+        thread.join()
+
+
+def address(server: Server) -> str:
+    return f"http://127.0.0.1:{server.server_port}/v1"
+
+
+def test_a_server_answers_a_prompt(server: Server) -> None:
+    ask = ChatServer(address(server), "small", key="secret")
+    assert ask("Hello\u00e9") == "Name 1"
+    path, headers, body = server.requests[0]
+    assert path == "/v1/chat/completions"
+    assert headers["Authorization"] == "Bearer secret"
+    assert body["model"] == "small"
+    assert body["messages"] == [{"role": "user", "content": "Hello\u00e9"}]
+    assert "secret" not in repr(ask)
+    assert ChatServer(f"{address(server)}/chat/completions", "small")("x") == "Name 2"
+    assert server.requests[1][0] == "/v1/chat/completions"
+    assert "Authorization" not in server.requests[1][1]
+
+
+@pytest.mark.parametrize(
+    ("mode", "message"),
+    [
+        ("silent", "gives no answer within 0.5 seconds"),
+        ("drip", "gives no answer within 0.5 seconds"),
+        ("refuse", r"answers 401 \(no  ?\[31mkey x+\)"),
+        ("redirect", "answers 302"),
+        ("html", "gives no chat completion"),
+        ("empty", "gives no chat completion"),
+        ("number", "gives no chat completion"),
+        ("deep", "sends more than 2000 bytes"),
+        ("huge", "sends more than 2000 bytes"),
+    ],
+)
+def test_a_server_that_misbehaves_is_reported(mode: str, message: str, server: Server) -> None:
+    server.mode = mode
+    ask = ChatServer(address(server), "small", timeout=0.5, max_bytes=2000)
+    start = time.monotonic()
+    with pytest.raises(ConfigError, match=message) as found:
+        ask("text")
+    assert time.monotonic() - start < 2
+    assert str(found.value).startswith(address(server))
+    assert str(found.value).isprintable()
+    assert len(server.requests) == 1
+
+
+def test_a_proxy_gets_no_texts_for_this_machine(server: Server, monkeypatch: Any) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    assert ChatServer(address(server), "small")("x") == "Name 1"
+
+
+def test_a_missing_server_is_reported() -> None:
+    with pytest.raises(ConfigError, match="cannot be reached"):
+        ChatServer("http://127.0.0.1:9/v1", "small")("text")
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("file:///etc/passwd", "expected one such as"),
+        ("localhost:11434", "expected one such as"),
+        ("http://", "expected one such as"),
+        ("http://a b/v1", "expected one such as"),
+        ("http://me:secret@host/v1", "give it as key"),
+        (5, "expected one such as"),
+    ],
+)
+def test_unsuitable_addresses_are_refused(url: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as found:
+        ChatServer(url, "small")
+    assert "secret" not in str(found.value)
+
+
+def test_the_command_names_topics_by_a_server(
+    server: Server, tmp_path: Any, monkeypatch: Any, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MY_KEY", "secret")
+    fit = ["fit", "example", "--out", "run", "--num-topics", "3", "--max-epochs", "2"]
+    assert main(fit) == 0
+    before = lntm.load_run("run").model.state_dict()
+    assert main(["names", "run", "--set", "1=mine"]) == 0
+    assert not server.requests
+    options = ["--names-by", address(server), "--names-model", "small", "--key-variable", "MY_KEY"]
+    assert main(["names", "run", *options]) == 0
+    assert "sending words of topics and excerpts of documents to" in capsys.readouterr().err
+    run = lntm.load_run("run")
+    assert run.model.topic_names == ("Name 1", "mine", "Name 2")
+    assert [record.source for record in run.model.name_records] == ["small", "small"]
+    assert all(torch.equal(before[name], x) for name, x in run.model.state_dict().items())
+    assert len(server.requests) == 2
+    assert "1. " in server.requests[0][2]["messages"][0]["content"]
+    assert main(["report", "run", "--draws", "guide", "--num-draws", "2"]) == 0
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "The language model small named 2 of the topics" in page
+    assert main(["names", "run", "--names-by", address(server)]) == 1
+    assert "names_model: not given" in capsys.readouterr().err
+    assert main(["names", "run", "--names-model", "small"]) == 1
+    server.mode = "refuse"
+    assert main(["names", "run", "--clear", *options]) == 1
+    assert "answers 401" in capsys.readouterr().err
