@@ -90,6 +90,8 @@ class Fit:
 class OrdinaryStart(Keywords):
     """Keywords in the prior only. Their topics start from random documents, as free topics do."""
 
+    lead = 0.0
+
     def initial_topics(self, corpus: lntm.Corpus) -> NDArray[np.float64]:
         """Topics of random documents."""
         topics = document_topics(corpus, random_order(corpus, 0), len(self), 0)
@@ -230,6 +232,11 @@ class Settings:
         check_choices(self, "systems", tuple(SYSTEMS))
 
 
+def class_name(label: str) -> str:
+    """Name of a class as a topic. Names of topics need a letter."""
+    return f"class {label}" if label.isdecimal() else label
+
+
 def class_keywords(corpus: lntm.Corpus, num_keywords: int) -> dict[str, list[str]]:
     """Keywords of every class by the rule in the module's docstring."""
     labels, words = np.array(corpus.labels), np.array(corpus.vocabulary)
@@ -241,7 +248,7 @@ def class_keywords(corpus: lntm.Corpus, num_keywords: int) -> dict[str, list[str
         joint = np.asarray(present[of_class].sum(0)).ravel() / len(labels)
         with np.errstate(divide="ignore", invalid="ignore"):
             score = np.where(joint > 0, joint * np.log(joint / (share * of_class.mean())), -1.0)
-        chosen[label] = words[np.argsort(-score, kind="stable")[:num_keywords]].tolist()
+        chosen[class_name(label)] = words[np.argsort(-score, kind="stable")[:num_keywords]].tolist()
     return chosen
 
 
@@ -268,7 +275,8 @@ def scores_of(fit: Fit, task: Task, has_keywords: bool) -> dict[str, float]:
     """Agreement with the labels, completion and seconds of a fit."""
     from sklearn.metrics import f1_score, normalized_mutual_info_score
 
-    labels, names = np.array(task.test.labels), np.array(list(task.keywords))
+    labels = np.array([class_name(label) for label in task.test.labels or ()])
+    names = np.array(list(task.keywords))
     largest = fit.theta.argmax(1)
     members = [labels[largest == topic] for topic in np.unique(largest)]
     commonest = [np.unique(part, return_counts=True)[1].max() for part in members]
