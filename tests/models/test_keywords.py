@@ -201,6 +201,34 @@ def test_the_start_counts_pseudo_tokens() -> None:
     torch.testing.assert_close(running.probs(at), expected[:, at])
 
 
+def test_free_topics_have_the_frequencies_of_the_corpus_while_keyword_topics_lead() -> None:
+    counts, background = expected_counts().float(), torch.full((NUM_WORDS,), 1 / NUM_WORDS)
+    running = RunningTopics(counts.mT.contiguous().mT, 0.1, keywords(30.0), background)
+    pseudo = keywords(30.0).add_to_(counts + 0.1)
+    probs = running.probs(torch.arange(NUM_WORDS))
+    torch.testing.assert_close(probs[:2], (pseudo / pseudo.sum(1, keepdim=True))[:2])
+    torch.testing.assert_close(probs[2:], background.expand(2, -1))
+
+
+@pytest.mark.parametrize(("epochs", "leading"), [(1, 0), (3, 1), (10, 6)])
+def test_free_topics_enter_the_start_after_the_keyword_topics(epochs: int, leading: int) -> None:
+    corpus = make_corpus(60)
+    model = lntm.models.ctm(NUM_TOPICS, NUM_WORDS, keywords=KEYWORDS, vocabulary=VOCABULARY)
+    guide = lntm.guides.TaylorGuide(model)
+    differ = []
+
+    def record(step: dict[str, Any]) -> None:
+        if step["phase"] == "start":
+            free = model.topics.probs[2:].detach()
+            differ.append(float((free[0] - free[1]).abs().sum()) > 0.1)
+
+    engine = VariationalEM(
+        model, guide, start_epochs=epochs, stepwise_epochs=0, max_iterations=0, progress=False
+    )
+    engine.fit(corpus, callback=record)
+    assert differ == [False] * leading + [True] * (epochs - leading)
+
+
 @pytest.mark.parametrize("family", ["ctm", "iftm", "lda", "stm", "bursty", "content"])
 def test_keyword_topics_come_first_in_the_order_of_their_names(family: str) -> None:
     corpus = make_corpus()
@@ -327,15 +355,24 @@ def test_saved_models_keep_keywords_and_names(tmp_path: Path) -> None:
         lntm.load_model(tmp_path / "model")
 
 
-def fit_from(checkpoint: Path | None, stops: bool = False) -> TopicModel:
+def fit_from(checkpoint: Path | None, last: int | None = None) -> TopicModel:
+    """A fit that ends after a number of records."""
     model = lntm.models.ctm(NUM_TOPICS, NUM_WORDS, keywords=KEYWORDS, vocabulary=VOCABULARY)
-    engine = MonteCarloEM(model, max_epochs=3, progress=False)
-    engine.fit(make_corpus(60), checkpoint=checkpoint, callback=lambda record: stops)
+    guide = lntm.guides.TaylorGuide(model)
+    engine = VariationalEM(model, guide, start_epochs=4, max_iterations=1, progress=False)
+    records: list[Any] = []
+
+    def stops(record: dict[str, Any]) -> bool:
+        records.append(record)
+        return len(records) == last
+
+    engine.fit(make_corpus(60), checkpoint=checkpoint, callback=stops)
     return model
 
 
-def test_a_continued_fit_equals_an_uninterrupted_fit(tmp_path: Path) -> None:
-    fit_from(tmp_path / "state", stops=True)
+@pytest.mark.parametrize("last", [1, 2, 3, 5])
+def test_a_continued_fit_equals_an_uninterrupted_fit(tmp_path: Path, last: int) -> None:
+    fit_from(tmp_path / "state", last)
     continued, uninterrupted = fit_from(tmp_path / "state"), fit_from(None)
     assert torch.equal(continued.topics.probs, uninterrupted.topics.probs)
 
