@@ -549,7 +549,7 @@ def structural_options(
     if prevalence is not None:
         options["prevalence"] = lntm.models.Covariates.of(corpus, prevalence)
     if content is not None:
-        options["content"] = lntm.models.Groups.of(corpus, content)
+        options["content"] = lntm.models.learn_groups(corpus, content)
     if model == "stm" and not options:
         raise ConfigError(
             "the model stm needs --prevalence, such as --prevalence '~ party', or --content party"

@@ -41,7 +41,7 @@ _OF_MODELS = {
     "model lntm": ("topic_scale",),
     "model iftm": ("num_sources", "source"),
     "model lda": ("concentration", "symmetric", "learn_concentration"),
-    "model stm": ("prevalence", "penalty", "content", "content_penalty"),
+    "model stm": ("prevalence", "penalty", "content", "content_penalty", "content_scale"),
 }
 _MODEL_OPTIONS = (*_ANY_MODEL, *itertools.chain(*_OF_MODELS.values()))
 _VARIATIONAL_OPTIONS = ("max_iterations", "tolerance", "restarts", "annealing", "max_docs")
@@ -131,9 +131,13 @@ class Fit(ChoosesWords, OnDocuments):
             "~ party + bs(date, df=6)".
         penalty: Precision of the prior of the coefficients of --prevalence. Defaults to an estimate
             from the evidence.
-        content: Column of groups of documents with different words of topics.
+        content: Column of groups of documents with different words of topics. Or a formula for
+            words that move with time, such as "~ rw(year)", "~ rw(date, bins='month')" or
+            "~ rw(day, width=7)".
         content_penalty: Precision of the prior of the differences between groups, in tokens. Larger
             values give fewer differences.
+        content_scale: Standard deviation of the steps of words between periods, for a formula of
+            --content. Defaults to a deviation for each word, by evidence.
         topics_update: Update of the topics. Defaults to bound for vb and to second-order for ep.
         start: Initial topics. lda: A fast fit of a model without correlations. documents: A single
             epoch of this fit. model: Random topics.
@@ -201,6 +205,7 @@ class Fit(ChoosesWords, OnDocuments):
     penalty: float | None = None
     content: str | None = None
     content_penalty: float = 3.0
+    content_scale: float | None = None
     topics_update: Literal["bound", "second-order"] | None = None
     start: Literal["lda", "documents", "model"] = "lda"
     max_iterations: int = 100

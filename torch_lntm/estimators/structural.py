@@ -13,7 +13,7 @@ from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError
 from torch_lntm.estimators.base import ScoreMethod, TopicModelEstimator
 from torch_lntm.evaluation import CompletionResult, LikelihoodEstimate
-from torch_lntm.models import Covariates, Groups, StructuralPrior, TopicTable
+from torch_lntm.models import Covariates, StructuralPrior, TopicTable, learn_groups
 from torch_lntm.models.priors.covariates import PREVALENCE
 from torch_lntm.posteriors import Posterior
 
@@ -41,8 +41,9 @@ class StructuralTopicModel(TopicModelEstimator):
             ``"~ party + bs(date, df=6)"``. Defaults to None: the array ``"prevalence"`` among the
             covariates of the corpus, if there is one, and otherwise a constant mean, as in
             :class:`CorrelatedTopicModel`.
-        content: Column of the groups of documents between which the words of topics differ.
-            Defaults to None: equal words in all documents.
+        content: Column of the groups of documents between which the words of topics differ. Or a
+            formula such as ``"~ rw(year)"``, for words that move with time. Defaults to None:
+            equal words in all documents.
         posterior: See :class:`CorrelatedTopicModel`.
         max_iter: See :class:`CorrelatedTopicModel`.
         keywords: See :class:`CorrelatedTopicModel`.
@@ -269,7 +270,7 @@ class StructuralTopicModel(TopicModelEstimator):
         if self.prevalence is not None or PREVALENCE in corpus.covariates:
             options["prevalence"] = Covariates.of(corpus, self.prevalence)
         if self.content is not None:
-            options["content"] = Groups.of(corpus, self.content)
+            options["content"] = learn_groups(corpus, self.content)
         return options
 
 

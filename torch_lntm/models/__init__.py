@@ -7,6 +7,7 @@ from torch_lntm.models.constructors import ctm, iftm, lda, lntm, stm
 from torch_lntm.models.groups import Groups
 from torch_lntm.models.model import Construction, TopicModel
 from torch_lntm.models.names import NameRecord, find_topics
+from torch_lntm.models.periods import Periods, learn_groups
 from torch_lntm.models.priors.covariates import Covariates
 from torch_lntm.models.priors.diagonal import DiagonalNormalPrior
 from torch_lntm.models.priors.dirichlet import DirichletPrior
@@ -21,6 +22,7 @@ from torch_lntm.models.topic_groups import TopicGroups, merged_topics
 from torch_lntm.models.topic_table import TopicSummary, TopicTable
 from torch_lntm.models.topics.content import ContentTopics
 from torch_lntm.models.topics.dirichlet import DirichletTopics
+from torch_lntm.models.topics.dynamic import DynamicTopics
 from torch_lntm.models.topics.keywords import Keywords
 from torch_lntm.models.topics.normal import NormalTopics
 from torch_lntm.models.topics.topics import FixedTopics, Topics
@@ -38,6 +40,7 @@ __all__ = [
     "DirichletPrior",
     "DirichletTopics",
     "DocumentPrior",
+    "DynamicTopics",
     "FixedTopics",
     "Groups",
     "IndependentFactorPrior",
@@ -49,6 +52,7 @@ __all__ = [
     "NameRecord",
     "NormalPrior",
     "NormalTopics",
+    "Periods",
     "StructuralPrior",
     "TopicGroups",
     "TopicModel",
@@ -62,6 +66,7 @@ __all__ = [
     "find_topics",
     "iftm",
     "lda",
+    "learn_groups",
     "lntm",
     "merged_topics",
     "register",

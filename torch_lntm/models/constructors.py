@@ -12,6 +12,7 @@ from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.models.groups import Groups
 from torch_lntm.models.model import TopicModel
+from torch_lntm.models.periods import Periods, groups_from_json, learn_groups
 from torch_lntm.models.priors.covariates import PREVALENCE, Covariates
 from torch_lntm.models.priors.diagonal import DiagonalNormalPrior
 from torch_lntm.models.priors.dirichlet import DirichletPrior
@@ -22,6 +23,7 @@ from torch_lntm.models.priors.structural import StructuralPrior
 from torch_lntm.models.registry import register
 from torch_lntm.models.topics.content import ContentTopics
 from torch_lntm.models.topics.dirichlet import DirichletTopics
+from torch_lntm.models.topics.dynamic import DynamicTopics
 from torch_lntm.models.topics.keywords import Keywords
 from torch_lntm.models.topics.normal import NormalTopics
 from torch_lntm.models.topics.topics import Topics
@@ -339,7 +341,7 @@ def _learn_columns(
     learned: dict[str, Any] = {"num_words": corpus.num_words, "vocabulary": words}
     learned |= _learn_keywords(**arguments | {"vocabulary": words})
     if content is not None and not isinstance(content, Groups | Mapping):
-        learned["content"] = Groups.of(corpus, content)
+        learned["content"] = learn_groups(corpus, content)
     is_plain = prevalence is None and content is not None and PREVALENCE not in corpus.covariates
     if not isinstance(prevalence, Covariates | Mapping) and not is_plain:
         learned["prevalence"] = Covariates.of(corpus, prevalence)
@@ -356,6 +358,7 @@ def stm(
     anchored: bool = False,
     penalty: float | None = None,
     content_penalty: float = 3.0,
+    content_scale: float | None = None,
     topics: Tensor | None = None,
     topic_smoothing: float = 0.05,
     keywords: Keywords | Mapping[str, Any] | None = None,
@@ -385,14 +388,18 @@ def stm(
             ``corpus.with_covariates({"prevalence": x})``, without an intercept. With ``content``
             and without formula and array, the mean of eta is constant, as in :func:`ctm`. Learned
             :class:`Covariates` and the result of their ``to_json`` are accepted too.
-        content: Name of the metadata column with the groups. By default all documents share the
-            same topics. Learned :class:`Groups` and the result of their ``to_json`` are accepted
+        content: Name of the metadata column with the groups. Or a formula such as ``"~ rw(year)"``,
+            ``"~ rw(date, bins='month')"`` or ``"~ rw(day, width=7)"``: words then move with time,
+            see :class:`DynamicTopics`. By default all documents share the same topics. Learned
+            :class:`Groups` and :class:`Periods` and the result of their ``to_json`` are accepted
             too.
         anchored: As for :func:`ctm`.
         penalty: Precision of the slopes' prior. By default, fits estimate it by maximising the
             evidence (marginal likelihood).
         content_penalty: Precision of the prior of the groups' deviations; see
             :class:`ContentTopics`.
+        content_scale: Standard deviation of the steps of words between periods, see
+            :class:`DynamicTopics`. Defaults to a deviation for each word, by evidence.
         topics: ``(num_topics, num_words)`` word probabilities.
         topic_smoothing: As for :func:`ctm`.
         keywords: As for :func:`ctm`.
@@ -433,21 +440,18 @@ def stm(
         pseudo_variance=pseudo_variance,
         dtype=dtype,
     )
-    phi: Topics
-    if content is None:
-        phi = _topics(num_topics, size, topics, topic_smoothing, keywords, dtype, seed)
-    else:
-        phi = ContentTopics(
-            num_topics,
-            size,
-            content if isinstance(content, Groups) else Groups.from_json(content),
-            penalty=content_penalty,
-            smoothing=topic_smoothing,
-            probs=topics,
-            keywords=cast("Keywords | None", keywords),
-            dtype=dtype,
-            generator=torch.Generator().manual_seed(seed),
-        )
+    phi = _structural_topics(
+        num_topics,
+        size,
+        content,
+        content_penalty,
+        content_scale,
+        smoothing=topic_smoothing,
+        probs=topics,
+        keywords=keywords,
+        dtype=dtype,
+        generator=torch.Generator().manual_seed(seed),
+    )
     return TopicModel(prior, phi, vocabulary, _words(bursty, dtype))
 
 
@@ -486,3 +490,20 @@ def _topics(
 
 def _words(bursty: bool, dtype: torch.dtype) -> Words | None:
     return DirichletMultinomial(dtype=dtype) if bursty else None
+
+
+def _structural_topics(
+    num_topics: int,
+    num_words: int,
+    content: Any,
+    penalty: float,
+    scale: float | None,
+    **options: Any,
+) -> Topics:
+    """Topics of :func:`stm`: the same in all documents, by groups, or moving with periods."""
+    if content is None:
+        return DirichletTopics(num_topics, num_words, **options)
+    column = content if isinstance(content, Groups) else groups_from_json(content)
+    if not isinstance(column, Periods):
+        return ContentTopics(num_topics, num_words, column, penalty=penalty, **options)
+    return DynamicTopics(num_topics, num_words, column, scale=scale, **options)

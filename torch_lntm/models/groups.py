@@ -16,7 +16,7 @@ from torch_lntm.formulas.columns import find_column, refuse_missing
 #: The name of the array in a batch's covariates.
 CONTENT = "content"
 
-Level = str | int | bool
+Level = str | int | float | bool
 
 
 @dataclass(frozen=True)

@@ -91,13 +91,15 @@ def model_identity(model: TopicModel) -> dict[str, Any]:
     settings of the parts may have changed since the call.
     """
     construction = model.construction
+    fitted = {f"prior.{name}" for name in model.prior.fitted_buffers}
+    fitted |= {f"topics.{name}" for name in model.topics.fitted_buffers}
     return {
         "model": repr(construction and construction._replace(settings=construction.to_json())),
         "parts": repr(model),
         "fixed": {
             name: _digest(buffer.detach().cpu().numpy())
             for name, buffer in model.named_buffers()
-            if name.removeprefix("prior.") not in model.prior.fitted_buffers
+            if name not in fitted
         },
     }
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 
 import torch
 from pyro.distributions import Laplace, TorchDistribution
@@ -13,15 +12,15 @@ from torch import Tensor, nn
 from torch_lntm.errors import ConfigError
 from torch_lntm.kernels import probability_floor
 from torch_lntm.models.groups import Groups
-from torch_lntm.models.topics.dirichlet import DirichletTopics
+from torch_lntm.models.topics.grouped import GroupedTopics, softmax_in_groups
 from torch_lntm.models.topics.keywords import Keywords
 from torch_lntm.solvers.deviations import GroupedWords, sparse_deviations
 
-#: Bound on the rounds of an M-step, and their tolerance in tokens.
-ROUNDS, ROUND_TOLERANCE = 25, 1e-3
+#: Tolerance of an M-step, in tokens.
+ROUND_TOLERANCE = 1e-3
 
 
-class ContentTopics(DirichletTopics):
+class ContentTopics(GroupedTopics):
     """Word probabilities of each topic in each group of documents.
 
     φ_gkv ∝ exp(logits_kv + groups_gv + cells_gkv): topics shared by all groups, and sparse
@@ -83,16 +82,10 @@ class ContentTopics(DirichletTopics):
             dtype=dtype,
             generator=generator,
         )
-        self._factors: GroupedWords | None = None
         self.penalty = float(penalty)
         size = self.num_groups
         self.groups = nn.Parameter(torch.zeros(size, num_words, dtype=dtype))
         self.cells = nn.Parameter(torch.zeros(size, num_words, num_topics, dtype=dtype))
-
-    @property
-    def double_probs(self) -> Tensor:
-        """See :attr:`Topics.double_probs`; ``(num_topics, num_groups * num_words)``."""
-        return self._columns(torch.float64).detach().mT
 
     @property
     def deviations(self) -> Tensor:
@@ -118,44 +111,16 @@ class ContentTopics(DirichletTopics):
             self.groups.zero_()
             self.cells.zero_()
 
-    @contextmanager
-    def updated_often(self) -> Iterator[None]:
-        """See :meth:`Topics.updated_often`. An M-step is a single round, in the model's dtype."""
-        before = self._factors = self._factorised(self.logits.dtype)
-        self._cached = before.probs().flatten(0, 1).mT
-        try:
-            yield
-        finally:
-            if self._factors is not before:
-                self._keep(self._factors)
-            self._cached = self._factors = None
-
-    @torch.no_grad()
-    def m_step(self, word_counts: Tensor) -> None:
-        """Raise the log joint density given expected counts. Repeated calls reach the maximum.
-
-        Args:
-            word_counts: ``(num_topics, num_groups * num_words)`` expected tokens.
-        """
-        often = self._factors is not None
-        factors = sparse_deviations(
-            word_counts.mT.unflatten(0, (self.num_groups, self.num_words)),
-            self._factors or self._factorised(torch.float64),
-            smoothing=self._pseudo_counts(),
+    def _improved(self, counts: Tensor, factors: GroupedWords, rounds: int) -> GroupedWords:
+        return sparse_deviations(
+            counts,
+            factors,
+            smoothing=self._pseudo_counts(factors.shared.dtype),
             penalty=self.penalty,
             floor=probability_floor(self.logits.dtype),
-            rounds=1 if often else ROUNDS,
+            rounds=rounds,
             tolerance=ROUND_TOLERANCE,
         )
-        if often:
-            self._factors, self._cached = factors, factors.probs().flatten(0, 1).mT
-        else:
-            self._keep(factors)
-
-    def start_(self, word_counts: Tensor) -> None:
-        """See :meth:`Topics.start_`."""
-        counts = word_counts + max(self.smoothing, probability_floor(self.logits.dtype))
-        self.set_(counts if self.keywords is None else self.keywords.add_to_(counts))
 
     def sites(self) -> Mapping[str, TorchDistribution]:
         """See :meth:`Topics.sites`: ``"topics"`` (shared), ``"groups"`` and ``"cells"``."""
@@ -178,14 +143,6 @@ class ContentTopics(DirichletTopics):
         deviations = {"groups": self.groups, "cells": self.cells.permute(2, 0, 1)}
         return super().latents() | deviations
 
-    def forward(self) -> Tensor:
-        """See :meth:`Topics.forward`."""
-        return self._columns().mT
-
-    def probs_and_log_prior(self) -> tuple[Tensor, Tensor]:
-        """See :meth:`Topics.probs_and_log_prior`."""
-        return self.probs, self.log_prior()
-
     def log_prior(self, normalisers: Tensor | None = None) -> Tensor:
         """See :meth:`Topics.log_prior`. The sum of the priors of shared topics and deviations."""
         sizes = [value.double().abs().sum() for value in (self.groups, self.cells)]
@@ -194,14 +151,6 @@ class ContentTopics(DirichletTopics):
     def extra_repr(self) -> str:
         """Sizes, smoothing and groups, for ``repr``."""
         return f"{super().extra_repr()}, penalty={self.penalty}"
-
-    def _pseudo_counts(self) -> float | Tensor:
-        """Pseudo-counts of the shared topics: ``(num_words, num_topics)``, or one number."""
-        if self.keywords is None:
-            return self.smoothing
-        dtype = torch.float64 if self._factors is None else self.logits.dtype
-        counts = torch.full_like(self.logits.mT, self.smoothing, dtype=dtype)
-        return self.keywords.add_to_(counts).mT
 
     @torch.no_grad()
     def _factorised(self, dtype: torch.dtype) -> GroupedWords:
@@ -218,8 +167,9 @@ class ContentTopics(DirichletTopics):
         self.groups.copy_(factors.groups.log().squeeze(-1))
         self.cells.copy_(factors.cells.log())
 
+    def _table(self, factors: GroupedWords) -> Tensor:
+        return factors.probs()
+
     def _columns(self, dtype: torch.dtype | None = None) -> Tensor:
         shared, groups, cells = (x.to(dtype) for x in (self.logits, self.groups, self.cells))
-        logits = shared + groups.unsqueeze(-1) + cells
-        weights = (logits - logits.detach().amax(1, keepdim=True)).exp()
-        return (weights / weights.sum(1, keepdim=True)).flatten(0, 1)
+        return softmax_in_groups(shared + groups.unsqueeze(-1) + cells)

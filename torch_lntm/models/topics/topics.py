@@ -78,6 +78,8 @@ class Topics(nn.Module):
 
     #: Updates that Monte-Carlo EM may use for these topics. The first is the default.
     updates: ClassVar[tuple[TopicUpdate, ...]] = ("exact", "gradient")
+    #: Names of buffers that fits change.
+    fitted_buffers: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, num_topics: int, num_words: int, groups: Groups | None = None) -> None:
         super().__init__()

@@ -1,0 +1,398 @@
+"""Topics whose words move with ordered periods."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.optimize
+import torch
+from scipy.special import log_softmax
+
+import torch_lntm as lntm
+from tests.support.fits import break_at
+from torch_lntm.corpus import Corpus
+from torch_lntm.errors import ConfigError, CorpusError
+from torch_lntm.inference import MonteCarloEM, VariationalEM
+from torch_lntm.models import DirichletTopics, DynamicTopics, Keywords, Periods
+from torch_lntm.models.topics import dynamic
+from torch_lntm.solvers.walks import WalkHessian
+
+NUM_TOPICS, NUM_WORDS = 3, 12
+POSITIONS = (2000, 2001, 2003, 2004)
+PERIODS = Periods("year", POSITIONS, tuple(map(float, POSITIONS)), (0.3, 0.2, 0.1, 0.4))
+ONE = Periods("year", (2000,), (2000.0,), (1.0,))
+KEYWORDS = Keywords.of({"first": [3, 4], "second": [7, 9]}, None, 20.0)
+
+
+def topics_of(scale: float | None = 0.3, periods: Periods = PERIODS, **more: Any) -> DynamicTopics:
+    options = {"smoothing": 0.1, "dtype": torch.float64, **more}
+    topics = DynamicTopics(NUM_TOPICS, NUM_WORDS, periods, scale=scale, **options)
+    topics.still = 0.0
+    return topics
+
+
+def counts_of(num_periods: int = 4, seed: int = 0) -> np.ndarray:
+    """``(num_periods, num_topics, num_words)`` tokens, some cells empty."""
+    rng = np.random.default_rng(seed)
+    return np.floor(60 * rng.dirichlet(np.full(NUM_WORDS, 0.5), (num_periods, NUM_TOPICS)))
+
+
+def in_columns(counts: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(counts.transpose(1, 0, 2).reshape(NUM_TOPICS, -1))
+
+
+def by_period(topics: DynamicTopics) -> np.ndarray:
+    """``(num_periods, num_topics, num_words)`` probabilities."""
+    probs = topics.double_probs.unflatten(1, (topics.num_groups, NUM_WORDS))
+    return probs.transpose(0, 1).numpy()
+
+
+def posts(num_docs: int = 60, years: tuple[int, ...] = (1990, 1991, 1993)) -> Corpus:
+    rng = np.random.default_rng(0)
+    counts = rng.multinomial(25, rng.dirichlet(np.full(NUM_WORDS, 0.3), num_docs))
+    metadata = {
+        "year": np.array(years)[np.arange(num_docs) % len(years)],
+        "day": np.arange(num_docs) % 28,
+        "date": [f"2004-{1 + d % 12:02}-{1 + d % 28:02}" for d in range(num_docs)],
+        "text": [f"{1 + d % 3}" for d in range(num_docs)],
+        "party": ["left" if d % 2 else "right" for d in range(num_docs)],
+    }
+    return Corpus.from_matrix(counts, [f"w{v}" for v in range(NUM_WORDS)], metadata=metadata)
+
+
+# -------------------------------------------------------------------- the M-step
+
+
+@pytest.mark.parametrize("keywords", [None, KEYWORDS])
+@pytest.mark.parametrize("scale", [0.01, 0.3, 5.0])
+def test_the_m_step_matches_scipys_maximum(scale, keywords) -> None:
+    counts, smoothing = torch.from_numpy(counts_of()), torch.full((NUM_TOPICS, NUM_WORDS), 0.1)
+    smoothing = smoothing.double() if keywords is None else keywords.add_to_(smoothing.double())
+    shares, gaps = torch.tensor(PERIODS.shares).double(), torch.tensor(PERIODS.gaps).double()
+
+    def loss(x: np.ndarray) -> tuple[float, np.ndarray]:
+        logits = torch.tensor(x.reshape(counts.shape), requires_grad=True)
+        value = (counts * torch.log_softmax(logits, 2)).sum()
+        level = (shares[:, None, None] * logits).sum(0)
+        value = value + (smoothing * torch.log_softmax(level, 1)).sum()
+        value = value - (logits.diff(dim=0) ** 2 / (2 * scale**2 * gaps[:, None, None])).sum()
+        (-value).backward()
+        assert logits.grad is not None
+        return -float(value.detach()), logits.grad.numpy().ravel()
+
+    options = {"maxiter": 20000, "maxfun": 50000, "ftol": 1e-15, "gtol": 1e-9, "maxcor": 30}
+    start = np.zeros(counts.numel())
+    best = scipy.optimize.minimize(loss, start, jac=True, method="L-BFGS-B", options=options)
+    topics = topics_of(scale, keywords=keywords)
+    for _ in range(200):
+        topics.m_step(in_columns(counts.numpy()))
+    expected = np.exp(log_softmax(best.x.reshape(counts.shape), axis=2))
+    np.testing.assert_allclose(by_period(topics), expected, atol=2e-4)
+    found = float((in_columns(counts.numpy()) * topics.double_probs.log()).sum())
+    assert found + float(topics.log_prior().detach()) == pytest.approx(-best.fun, abs=0.02)
+
+
+@pytest.mark.parametrize("often", [False, True])
+def test_every_m_step_raises_the_density(often) -> None:
+    counts, topics = in_columns(counts_of()), topics_of()
+    densities = []
+    for _ in range(6):
+        value = (counts * topics.double_probs.log()).sum() + topics.log_prior()
+        densities.append(float(value.detach()))
+        if often:
+            with topics.updated_often():
+                topics.m_step(counts)
+        else:
+            topics.m_step(counts)
+    assert (np.diff(densities) > -1e-9).all()
+    assert densities[1] > densities[0] + 1
+
+
+@pytest.mark.parametrize("keywords", [None, KEYWORDS])
+def test_a_scale_near_0_gives_plain_topics(keywords) -> None:
+    counts, topics = counts_of(), topics_of(1e-7, keywords=keywords)
+    topics.m_step(in_columns(counts))
+    options = {"smoothing": 0.1, "keywords": keywords, "dtype": torch.float64}
+    plain = DirichletTopics(NUM_TOPICS, NUM_WORDS, **options)
+    plain.m_step(torch.from_numpy(counts.sum(0)))
+    for probs in by_period(topics):
+        np.testing.assert_allclose(probs, plain.probs.detach().numpy(), atol=1e-9)
+
+
+def test_a_single_period_gives_plain_topics() -> None:
+    counts = torch.from_numpy(counts_of()[0])
+    topics = topics_of(periods=ONE)
+    plain = DirichletTopics(NUM_TOPICS, NUM_WORDS, smoothing=0.1, dtype=torch.float64)
+    for each in (topics, plain):
+        each.m_step(counts)
+    torch.testing.assert_close(topics.probs, plain.probs)
+    torch.testing.assert_close(topics.log_prior(), plain.log_prior())
+
+
+def test_a_large_scale_gives_independent_periods() -> None:
+    counts, topics = counts_of() + 5.0, topics_of(1e3, smoothing=0.0)
+    for _ in range(20):
+        topics.m_step(in_columns(counts))
+    np.testing.assert_allclose(by_period(topics), counts / counts.sum(2, keepdims=True), rtol=1e-4)
+
+
+def test_reversed_time_gives_the_same_topics() -> None:
+    counts, forward = counts_of(), topics_of()
+    places = tuple(-x for x in PERIODS.positions[::-1])
+    names = tuple(int(x) for x in places)
+    backward = topics_of(periods=Periods("year", names, places, PERIODS.shares[::-1]))
+    for _ in range(50):
+        forward.m_step(in_columns(counts))
+        backward.m_step(in_columns(counts[::-1].copy()))
+    np.testing.assert_allclose(by_period(forward), by_period(backward)[::-1], atol=1e-9)
+
+
+@pytest.mark.parametrize("scale", [0.3, None])
+@pytest.mark.parametrize("keywords", [None, KEYWORDS])
+@pytest.mark.parametrize("periods", [PERIODS, ONE])
+def test_topics_agree_with_their_pyro_program(scale, periods, keywords) -> None:
+    documents = posts(6).with_covariates({"content": np.arange(6) % len(periods.levels)})
+    topics = topics_of(scale, periods, keywords=keywords)
+    lntm.testing.check_topics(topics, documents.batch(), exact_m_step=scale is not None)
+
+
+def test_still_words_change_the_topics_little() -> None:
+    counts, exact, bounded = in_columns(counts_of()), topics_of(0.05), topics_of(0.05)
+    bounded.still = 0.05
+    for topics in (exact, bounded):
+        topics.m_step(counts)
+    assert 0 < int(bounded.differing_words.sum()) < int(exact.differing_words.sum())
+    ratio = (bounded.double_probs / exact.double_probs).log().abs().max()
+    assert float(ratio) < 0.05
+
+
+def test_empty_counts_make_no_nan() -> None:
+    for smoothing in (0.0, 0.1):
+        counts, topics = counts_of(), topics_of(None, smoothing=smoothing)
+        counts[:, 1] = 0.0  # a topic without tokens
+        counts[2] = 0.0  # a period without tokens
+        counts[:, :, 3] = 0.0  # a word that does not occur
+        for _ in range(3):
+            topics.m_step(in_columns(counts))
+        assert torch.isfinite(topics.probs).all()
+        assert torch.isfinite(topics.log_prior())
+
+
+def test_the_hessian_of_walks_is_solved_and_inverted() -> None:
+    rng = np.random.default_rng(0)
+    diagonal, precisions = rng.gamma(1.0, size=(5, 2)), rng.gamma(2.0, size=(4, 2))
+    right = rng.normal(size=(5, 2))
+    hessian = WalkHessian.of(torch.from_numpy(diagonal), torch.from_numpy(precisions))
+    own, steps = hessian.variances()
+    for j in range(2):
+        dense = np.diag(diagonal[:, j])
+        for t, p in enumerate(precisions[:, j]):
+            dense[t : t + 2, t : t + 2] += p * np.array([[1, -1], [-1, 1]])
+        inverse = np.linalg.inv(dense)
+        found = hessian.solve(torch.from_numpy(right))[:, j]
+        np.testing.assert_allclose(found, inverse @ right[:, j])
+        np.testing.assert_allclose(own[:, j], np.diag(inverse))
+        difference = np.diff(np.eye(5), axis=0)
+        np.testing.assert_allclose(steps[:, j], np.diag(difference @ inverse @ difference.T))
+
+
+# -------------------------------------------------------------------- scales by evidence
+
+
+def simulated(num_periods: int = 10, tokens: int = 4000, seed: int = 0):
+    """Tokens of one topic of 60 words, of which the first 6 move."""
+    rng = np.random.default_rng(seed)
+    level = np.sort(rng.normal(0, 1, 60))[::-1]
+    steps = np.zeros((num_periods, 60))
+    steps[1:, :6] = rng.normal(0, 0.4, (num_periods - 1, 6))
+    logits = level + steps.cumsum(0)
+    probs = np.exp(log_softmax(logits, axis=1))
+    return np.stack([rng.multinomial(tokens, p) for p in probs]).astype(float), probs
+
+
+def one_topic(counts: np.ndarray) -> DynamicTopics:
+    """One topic, with scales by evidence, fitted to tokens ``(num_periods, num_words)``."""
+    size, places = len(counts), tuple(range(len(counts)))
+    periods = Periods("year", places, tuple(map(float, places)), (1 / size,) * size)
+    topics = DynamicTopics(1, counts.shape[1], periods, dtype=torch.float64)
+    for _ in range(40):
+        topics.m_step(torch.from_numpy(counts.reshape(1, -1)))
+    return topics
+
+
+def test_evidence_tells_moving_words_from_still_words() -> None:
+    counts, _ = simulated()
+    scales = one_topic(counts).variances[:, 0].sqrt()
+    assert scales[:6].min() > 2 * scales[6:].max()
+
+
+def test_bands_cover_the_true_probabilities() -> None:
+    """95 % bands of 60 words in 10 periods, in 8 simulated corpora."""
+    inside = []
+    for seed in range(8):
+        counts, probs = simulated(seed=seed)
+        _, lower, upper = one_topic(counts).log_paths(0).bands()
+        inside.append(((lower.numpy() <= probs) & (probs <= upper.numpy()))[:, :6].mean())
+    assert 0.88 < np.mean(inside) < 0.99
+
+
+def test_repeated_tokens_widen_bands_instead_of_moving_words() -> None:
+    rng = np.random.default_rng(0)
+    probs = rng.dirichlet(np.full(60, 1.0))
+    counts = 8.0 * rng.multinomial(500, probs, 10)
+    topics = one_topic(counts)
+    assert float(topics.dispersion.median()) > 3
+    assert float(topics.drift()[0, -1]) < 0.1
+
+
+# -------------------------------------------------------------------- views over time
+
+
+def fitted() -> DynamicTopics:
+    topics = topics_of(0.3)
+    topics.m_step(in_columns(counts_of()))
+    return topics
+
+
+def test_topics_of_a_period_are_those_of_its_columns() -> None:
+    topics = fitted()
+    for t, year in enumerate(POSITIONS):
+        np.testing.assert_allclose(topics.at(year).probs, by_period(topics)[t])
+    gap = topics.at(2002).probs.log()
+    middle = 0.5 * (topics.at(2001).probs.log() + topics.at(2003).probs.log())
+    torch.testing.assert_close(gap, torch.log_softmax(middle, 1))
+    for far, end in ((1980, 2000), (2030, 2004)):
+        torch.testing.assert_close(topics.at(far).probs, topics.at(end).probs)
+    with pytest.raises(ConfigError, match="expected a number"):
+        topics.at("spring")
+
+
+def test_errors_grow_in_gaps_and_beyond_the_last_period() -> None:
+    topics = fitted()
+    paths = topics.log_paths(1, [0, 4], [2001, 2002, 2003, 2004, 2005, 2010])
+    assert paths.log_probs.shape == paths.errors.shape == (6, 2)
+    assert (paths.errors[1] > paths.errors[[0, 2]].mean(0)).all()
+    assert (paths.errors[3:].diff(dim=0) > 0).all()
+    unit = np.diff(PERIODS.positions).mean()
+    growth = paths.errors[4].square() - paths.errors[3].square()
+    torch.testing.assert_close(growth, 0.3**2 / unit * topics.dispersion[[0, 4], 1])
+
+
+def test_changes_have_the_errors_of_contrasts() -> None:
+    topics = fitted()
+    change, error = topics.log_changes(0)
+    probs = by_period(topics)[:, 0]
+    np.testing.assert_allclose(change, np.log(probs[-1] / probs[0]))
+    _, own = topics.log_changes(0, 2003, 2004)
+    assert (own < error).all()
+    assert (own > 0).all()
+
+
+def test_the_drift_is_the_total_variation_from_the_first_period() -> None:
+    topics = fitted()
+    probs = by_period(topics)
+    expected = 0.5 * np.abs(probs - probs[:1]).sum(2).T
+    np.testing.assert_allclose(topics.drift(), expected, atol=1e-12)
+
+
+# -------------------------------------------------------------------- periods of a corpus
+
+
+@pytest.mark.parametrize(
+    ("formula", "levels", "gaps"),
+    [
+        ("~ rw(year)", (1990, 1991, 1993), (2 / 3, 4 / 3)),
+        ("~ rw(text)", (1, 2, 3), (1.0, 1.0)),
+        ("~ rw(day, width=7)", (0, 7, 14, 21), (1.0, 1.0, 1.0)),
+        ("~ rw(date, bins='quarter')", ("2004Q1", "2004Q2", "2004Q3", "2004Q4"), (1.0,) * 3),
+        ("~ rw(date, bins='month')", tuple(f"2004-{m:02}" for m in range(1, 13)), (1.0,) * 11),
+    ],
+)
+def test_periods_of_numbers_dates_and_text(formula, levels, gaps) -> None:
+    corpus = posts()
+    periods = Periods.of(corpus, formula)
+    assert periods.levels == levels
+    np.testing.assert_allclose(periods.gaps, gaps)
+    assert sum(periods.shares) == pytest.approx(1.0)
+    again = Periods.from_json(json.loads(json.dumps(periods.to_json())))
+    assert again == periods
+    assert set(again.encode(corpus).encodings["content"].tolist()) == set(range(len(levels)))
+
+
+def test_weeks_begin_on_mondays() -> None:
+    corpus = posts(8).with_metadata({"date": ["2004-09-26", "2004-09-27"] * 4})
+    assert Periods.of(corpus, "~ rw(date, bins='week')").levels == ("2004-09-20", "2004-09-27")
+
+
+@pytest.mark.parametrize(
+    ("formula", "message"),
+    [
+        ("~ year", "expected '~ rw"),
+        ("~ rw(year, size=3)", "bins or width alone"),
+        ("~ rw(year, width=0)", "positive number"),
+        ("~ rw(date, bins='decade')", "bins is 'decade'"),
+        ("~ rw(year, bins='month')", "needs dates"),
+        ("~ rw(year, width=100)", "same period"),
+        ("~ rw(__import__('os'))", "expected '~ rw"),
+    ],
+)
+def test_unsuitable_formulas_are_refused(formula, message) -> None:
+    with pytest.raises(ConfigError, match=message):
+        lntm.models.stm(2, posts(), content=formula)
+
+
+def test_documents_of_unknown_periods_are_refused() -> None:
+    model = lntm.models.stm(2, posts(), content="~ rw(year)")
+    later = posts(4).with_metadata({"year": [1990, 1994, 1991, 1990]})
+    with pytest.raises(CorpusError, match=r"period 1994 in document 1.*topics.at\(1994\)"):
+        model.encode(later)
+    future = model.with_parts(topics=model.topics.at(1994))
+    assert future.encode(later).num_docs == 4
+    with pytest.raises(CorpusError, match="'x' in document 0"):
+        Periods.of(posts(4).with_metadata({"year": ["x", "y", "x", "y"]}), "~ rw(year)")
+
+
+def test_too_large_tables_are_refused() -> None:
+    with pytest.raises(ConfigError, match="make tables of"):
+        dynamic.check_table(1000, 100_000, 12)
+
+
+# -------------------------------------------------------------------- fits and files
+
+
+@pytest.mark.slow
+def test_fits_save_load_and_chains(tmp_path) -> None:
+    corpus = posts(90)
+    model = lntm.models.stm(2, corpus, "~ party", "~ rw(year)", content_scale=0.5)
+    guide = lntm.guides.TaylorGuide(model)
+    VariationalEM(model, guide, progress=False, max_iterations=3).fit(corpus)
+    assert model.topics.differing_words.any()
+    lntm.save_model(model, tmp_path / "model")
+    again = lntm.load_model(tmp_path / "model")
+    assert again.topics.column == model.topics.column
+    for name in ("probs", "variances", "tokens", "dispersion"):
+        assert torch.equal(getattr(again.topics, name), getattr(model.topics, name))
+    MonteCarloEM(model, max_epochs=2, num_transitions=5, progress=False).fit(corpus)
+    assert torch.isfinite(model.topics.probs).all()
+
+
+@pytest.mark.slow
+def test_a_resumed_fit_equals_a_whole_fit(tmp_path) -> None:
+    corpus = posts(90)
+
+    def fit(name: str, broken: bool = False) -> torch.Tensor:
+        model = lntm.models.stm(2, corpus, content="~ rw(year)")
+        guide = lntm.guides.TaylorGuide(model)
+        if broken:
+            break_at(guide, 25, RuntimeError)
+        em = VariationalEM(model, guide, progress=False, tolerance=0.0, max_iterations=4)
+        em.fit(corpus, checkpoint=tmp_path / name)
+        return model.topics.probs.detach()
+
+    whole = fit("whole")
+    with pytest.raises(RuntimeError):
+        fit("killed", broken=True)
+    assert torch.equal(fit("killed"), whole)

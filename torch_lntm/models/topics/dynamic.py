@@ -1,0 +1,460 @@
+"""DynamicTopics: topics whose words follow random walks over ordered periods."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from pyro.distributions import Normal, TorchDistribution
+from torch import Tensor, nn
+
+from torch_lntm.errors import ConfigError, require_whole
+from torch_lntm.kernels import probability_floor
+from torch_lntm.models.groups import Level
+from torch_lntm.models.periods import Periods
+from torch_lntm.models.topics.grouped import GroupedTopics, softmax_in_groups
+from torch_lntm.models.topics.keywords import Keywords
+from torch_lntm.models.topics.topics import FixedTopics
+from torch_lntm.solvers.walks import (
+    Evidence,
+    WalkHessian,
+    WalkPrior,
+    Walks,
+    learned_variances,
+    walking_words,
+)
+
+#: Largest number of entries of a table of words by topics by periods. A fit holds about 8 tables.
+LARGEST_TABLE = 2**28
+#: Standard deviation of a step over the mean gap, at the start of a fit.
+START_SCALE = 0.03
+#: A word is still if its tokens could move its path by at most this number.
+STILL = 0.01
+#: Tolerance of an M-step, in nats per token.
+TOLERANCE = 1e-6
+#: Of many M-steps in a row, these learn variances: the first, and each of this distance.
+LEARN_EVERY = 8
+
+
+class DynamicTopics(GroupedTopics):
+    """Word probabilities of each topic in each period of a corpus.
+
+    φ_tkv ∝ exp(logits_kv + path_tkv), and path_tkv − path_(t−1)kv ~ Normal(0, s²_kv Δ_t), with Δ_t
+    the gap between the periods (*Blei & Lafferty 2006; Wang, Blei & Heckerman 2008*). Paths have
+    the mean 0 over the training tokens, so the logits are the level of a word. The levels have the
+    prior of :class:`DirichletTopics`. An M-step learns the variance s²_kv of every word by its
+    evidence, under a Gamma prior that all words share.
+
+    Args:
+        num_topics: Number of topics K.
+        num_words: Size of the vocabulary V.
+        periods: The T periods.
+        scale: Standard deviation s of all steps over the mean gap. Defaults to a deviation for each
+            word of each topic, learned by M-steps.
+        smoothing: As for :class:`DirichletTopics`, for the levels.
+        probs: ``(num_topics, num_words)`` as for :class:`DirichletTopics`, in all periods.
+        keywords: As for :class:`DirichletTopics`, for the levels.
+        dtype: Floating-point type.
+        generator: As for :class:`DirichletTopics`.
+
+    Attributes:
+        logits: ``(num_words, num_topics)`` levels.
+        steps: ``(num_periods - 1, num_words, num_topics)`` steps of the paths.
+        variances: ``(num_words, num_topics)`` variances s² of a step over the mean gap.
+        dispersion: ``(num_words, num_topics)`` variance of the tokens of a word over Poisson's.
+            Documents repeat words, so a token says less about a path. The product ``dispersion`` ·
+            ``variances`` is the variance of a step.
+        tokens: ``(num_periods, num_topics)`` expected tokens of the last M-step. They determine the
+            width of bands.
+
+    Raises:
+        ConfigError: A size, ``scale``, ``smoothing`` or ``probs`` is out of range, or the table of
+            T · V · K probabilities is too large.
+
+    Example:
+        >>> years = lntm.models.Periods.of(posts, "~ rw(year)")
+        >>> topics = lntm.models.DynamicTopics(5, posts.num_words, years)
+        >>> topics.num_groups > 1, topics.at(2030).num_words == posts.num_words
+        (True, True)
+    """
+
+    fitted_buffers: ClassVar[frozenset[str]] = frozenset(
+        {"variances", "dispersion", "tokens", "hyper", "determined"}
+    )
+    column: Periods
+    variances: Tensor
+    dispersion: Tensor
+    tokens: Tensor
+    hyper: Tensor
+    determined: Tensor
+    shares: Tensor
+    gaps: Tensor
+
+    def __init__(
+        self,
+        num_topics: int,
+        num_words: int,
+        periods: Periods,
+        *,
+        scale: float | None = None,
+        smoothing: float = 0.05,
+        probs: Tensor | None = None,
+        keywords: Keywords | None = None,
+        dtype: torch.dtype = torch.float32,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        if scale is not None and not 0 < scale < math.inf:
+            raise ConfigError(f"content scale is {scale}; expected a positive number")
+        count = len(periods.levels)
+        check_table(num_topics, num_words, count)
+        super().__init__(
+            num_topics,
+            num_words,
+            smoothing=smoothing,
+            probs=probs,
+            keywords=keywords,
+            groups=periods,
+            dtype=dtype,
+            generator=generator,
+        )
+        self.scale = None if scale is None else float(scale)
+        self.still = STILL
+        self._visits = 0
+        self.steps = nn.Parameter(torch.zeros(count - 1, num_words, num_topics, dtype=dtype))
+        doubles = {"shares": periods.shares, "gaps": periods.gaps}
+        for name, numbers in doubles.items():
+            tensor = torch.tensor(numbers, dtype=torch.float64)
+            self.register_buffer(name, tensor, persistent=False)
+        self.register_buffer("variances", torch.empty(num_words, num_topics, dtype=dtype))
+        self.register_buffer("tokens", torch.zeros(count, num_topics, dtype=dtype))
+        self.register_buffer("dispersion", torch.empty(num_words, num_topics, dtype=dtype))
+        self.register_buffer("hyper", torch.empty(2, dtype=dtype))
+        self.register_buffer("determined", torch.zeros((), dtype=dtype))
+        self._forget()
+
+    @property
+    def paths(self) -> Tensor:
+        """``(num_periods, num_words, num_topics)`` deviations of the logits from the levels."""
+        return self._paths(self.steps.detach())
+
+    @property
+    def differing_words(self) -> Tensor:
+        """See :attr:`Topics.differing_words`. Words with a path of their own."""
+        return self._moves(self.steps.detach()).mT
+
+    @property
+    def num_free_parameters(self) -> int:
+        """See :attr:`Topics.num_free_parameters`. Steps count as far as tokens determine them."""
+        return self.num_topics * (self.num_words - 1) + round(float(self.determined))
+
+    @torch.no_grad()
+    def set_(self, probs: Tensor) -> None:
+        """See :meth:`Topics.set_`. All steps become 0, and variances start anew."""
+        super().set_(probs)
+        if hasattr(self, "steps"):  # the base class sets the topics before steps exist
+            self._forget()
+
+    def sites(self) -> Mapping[str, TorchDistribution]:
+        """See :meth:`Topics.sites`: ``"topics"`` (levels) and ``"steps"``."""
+        gaps = self.gaps.to(self.dtype)[:, None]
+        scale = (self.variances.mT.unsqueeze(1) * gaps).sqrt()
+        return {**super().sites(), "steps": Normal(torch.zeros_like(scale), scale).to_event(3)}
+
+    def compute_probs(  # type: ignore[override]
+        self, *, topics: Tensor, steps: Tensor
+    ) -> Tensor:
+        """See :meth:`Topics.compute_probs`."""
+        paths = torch.cat([torch.zeros_like(topics).unsqueeze(-2), steps.cumsum(-2)], -2)
+        shares = self.shares.to(paths.dtype)
+        paths = paths - (shares[:, None] * paths).sum(-2, keepdim=True)
+        return torch.softmax(topics.log().unsqueeze(-2) + paths, -1).flatten(-2)
+
+    def latents(self) -> dict[str, Tensor]:
+        """See :meth:`Topics.latents`."""
+        return super().latents() | {"steps": self.steps.permute(2, 0, 1)}
+
+    def log_prior(self, normalisers: Tensor | None = None) -> Tensor:
+        """See :meth:`Topics.log_prior`. The steps' prior is added, for the present variances."""
+        weights = 1 / (self.gaps[:, None, None] * self.variances.double())
+        energy = (self.steps.double().square() * weights).sum()
+        return super().log_prior(normalisers) - 0.5 * energy
+
+    # -- views -------------------------------------------------------------------------------------
+
+    def at(self, value: Level) -> FixedTopics:
+        """Topics of a period, for models without groups.
+
+        Args:
+            value: A value of the column, or the name of a period. Between two periods the logits
+                are interpolated. Before the first and after the last they stay constant: a random
+                walk has no trend.
+
+        Raises:
+            ConfigError: The value is no number or date.
+
+        Example:
+            >>> by_year = lntm.models.stm(5, posts, content="~ rw(year)").topics
+            >>> by_year.at(2030).num_topics
+            5
+        """
+        return FixedTopics(self._logits_at([value])[0].softmax(0).mT.to(self.dtype))
+
+    @torch.no_grad()
+    def drift(self) -> Tensor:
+        """``(num_topics, num_periods)`` float64: distance of every topic from its first period.
+
+        The distance is the total variation: the share of the topic's tokens that would have to be
+        other words.
+        """
+        probs = self.double_probs.unflatten(1, (self.num_groups, self.num_words))
+        return 0.5 * (probs - probs[:, :1]).abs().sum(-1)
+
+    @torch.no_grad()
+    def log_paths(
+        self, topic: int, words: Sequence[int] | None = None, values: Sequence[Level] | None = None
+    ) -> LogPaths:
+        """Log probabilities of words over time, with their standard errors.
+
+        The errors hold the uncertainty of the paths given the tokens' topics. Between periods and
+        beyond the last, the random walk adds its variance.
+
+        Args:
+            topic: The topic's number.
+            words: Positions of the words in the vocabulary. Defaults to all words.
+            values: Periods, or further values of the column. Defaults to the periods.
+
+        Raises:
+            ConfigError: The topic is unknown, or a value is no number or date.
+        """
+        require_whole(0, topic=topic)
+        if topic >= self.num_topics:
+            raise ConfigError(f"topic {topic}; expected a number below {self.num_topics}")
+        selected = slice(None) if words is None else torch.as_tensor(list(words))
+        values = self.column.levels if values is None else values
+        logits = self._logits_at(values, topic)
+        log_probs = logits - logits.logsumexp(1, keepdim=True)
+        variance, dispersion, hessian = self._walk_variance(topic, selected)
+        own = dispersion * hessian.variances()[0]
+        rows = []
+        for value in values:
+            left, weight, beyond = self._between(value)
+            row = own[left]
+            if weight > 0:
+                both = 2 * weight * (1 - weight) * hessian.ahead[left] * own[left + 1]
+                row = (1 - weight) ** 2 * row + weight**2 * own[left + 1] + both
+                row = row + weight * (1 - weight) * variance * self.gaps[left]
+            rows.append((row + variance * beyond).sqrt())
+        return LogPaths(tuple(values), log_probs[:, selected], torch.stack(rows))
+
+    @torch.no_grad()
+    def log_changes(
+        self, topic: int, first: Level | None = None, last: Level | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Changes of the log probabilities between two periods, and their standard errors.
+
+        Args:
+            topic: The topic's number.
+            first: The earlier period. Defaults to the first.
+            last: The later period. Defaults to the last.
+
+        Returns:
+            Two tensors ``(num_words,)``, float64.
+
+        Raises:
+            ConfigError: The topic or a period is unknown.
+        """
+        levels = self.column.levels
+        early = self.column.position(levels[0] if first is None else first)
+        late = self.column.position(levels[-1] if last is None else last)
+        log_probs = self.log_paths(topic).log_probs
+        _, dispersion, hessian = self._walk_variance(topic, slice(None))
+        contrast = torch.zeros_like(hessian.pivots)
+        contrast[early] -= 1
+        contrast[late] += 1
+        variance = dispersion * (contrast * hessian.solve(contrast)).sum(0)
+        return log_probs[late] - log_probs[early], variance.clamp_min(0.0).sqrt()
+
+    def extra_repr(self) -> str:
+        """Sizes, smoothing and periods, for ``repr``."""
+        periods, scale = self.column, "by evidence" if self.scale is None else f"{self.scale:g}"
+        return (
+            f"{self.num_topics} topics, {self.num_words} words, {self.num_groups} periods of "
+            f"{periods.column} from {periods.levels[0]} to {periods.levels[-1]}, "
+            f"smoothing={self.smoothing}, scale {scale}"
+        )
+
+    # -- fitting -----------------------------------------------------------------------------------
+
+    def _improved(self, counts: Tensor, factors: Walks, rounds: int) -> Walks:
+        prior = self._prior()
+        walks = walking_words(
+            counts,
+            factors,
+            prior,
+            still=self.still,
+            floor=probability_floor(self.logits.dtype),
+            rounds=rounds,
+            tolerance=TOLERANCE,
+        )
+        self.tokens.copy_(counts.sum(1))
+        self._visits += 1
+        if len(self.gaps) and (rounds > 1 or self._visits % LEARN_EVERY == 1):
+            hyper = self.hyper.double()
+            evidence = Evidence.of(counts, walks, prior)
+            variances, dispersion = learned_variances(evidence, walks, prior, hyper)
+            self.dispersion.copy_(dispersion)
+            self.determined.copy_(evidence.determined.sum())
+            if self.scale is None:
+                self.variances.copy_(variances)
+                self.hyper.copy_(hyper)
+        return walks
+
+    @torch.no_grad()
+    def _factorised(self, dtype: torch.dtype) -> Walks:
+        """The parameters as factors. They are float64: most words have factors of few numbers."""
+        self._visits = 0
+        level = torch.softmax(self.logits.double(), 0)
+        steps = self.steps.detach()
+        moving = self._moves(steps).flatten().nonzero().squeeze(1)
+        rarest = level.argmin(0)[None, None].expand(len(steps), 1, -1)
+        shift = self._paths(steps.gather(1, rarest).double()).squeeze(1)
+        return Walks(level, shift, moving, self._paths(steps.flatten(1)[:, moving].double()))
+
+    @torch.no_grad()
+    def _keep(self, factors: Walks) -> None:
+        self.logits.copy_(factors.level.log())
+        self.steps.copy_(factors.shift.diff(dim=0)[:, None].expand_as(self.steps))
+        if len(self.gaps):
+            own = factors.paths.diff(dim=0).to(self.dtype)
+            self.steps.view(len(self.gaps), -1)[:, factors.moving] = own
+
+    def _table(self, factors: Walks) -> Tensor:
+        return factors.probs(self.dtype)
+
+    def _columns(self, dtype: torch.dtype | None = None) -> Tensor:
+        dtype = self.dtype if dtype is None else dtype
+        return softmax_in_groups(self.logits.to(dtype) + self._paths(self.steps.to(dtype)))
+
+    def _paths(self, steps: Tensor) -> Tensor:
+        """Paths ``(num_periods, ...)`` of mean 0 over the shares, from steps."""
+        paths = torch.cat([steps.new_zeros(1, *steps.shape[1:]), steps.cumsum(0)])
+        return paths - torch.tensordot(self.shares.to(paths.dtype), paths, 1)
+
+    def _moves(self, steps: Tensor) -> Tensor:
+        """``(num_words, num_topics)`` whether the steps differ from those of the rarest word."""
+        rarest = self.logits.detach().argmin(0)[None, None].expand(len(steps), 1, -1)
+        return (steps != steps.gather(1, rarest)).any(0)
+
+    def _prior(self) -> WalkPrior:
+        variances = self.variances.double()
+        pseudo = torch.as_tensor(self._pseudo_counts(torch.float64), dtype=torch.float64)
+        pseudo = pseudo.to(self.device).expand_as(variances)
+        return WalkPrior(pseudo, self.shares.double(), self.gaps.double(), variances)
+
+    @torch.no_grad()
+    def _forget(self) -> None:
+        """Set steps to 0, and variances to those of the start."""
+        start = START_SCALE if self.scale is None else self.scale
+        self.steps.zero_()
+        self.tokens.zero_()
+        self.variances.fill_(start**2)
+        self.dispersion.fill_(1.0)
+        self.determined.zero_()
+        self.hyper[0], self.hyper[1] = 1.0, start**2
+
+    # -- periods and values between them -----------------------------------------------------------
+
+    def _between(self, value: Level) -> tuple[int, float, float]:
+        """The period before a value, the weight of the next one, and the gap to all periods."""
+        place, known = self.column.place(value), np.array(self.column.positions)
+        unit = float(np.diff(known).mean()) if len(known) > 1 else 1.0
+        if place >= known[-1] or place < known[0]:
+            nearest = len(known) - 1 if place >= known[-1] else 0
+            return nearest, 0.0, abs(place - float(known[nearest])) / unit
+        left = int(np.searchsorted(known, place, side="right")) - 1
+        return left, float((place - known[left]) / (known[left + 1] - known[left])), 0.0
+
+    @torch.no_grad()
+    def _logits_at(self, values: Sequence[Level], topic: int | None = None) -> Tensor:
+        """Logits at some values, ``(num_values, num_words, num_topics)``, or of a single topic."""
+        columns: slice | int = slice(None) if topic is None else topic
+        logits, paths = self.logits.double()[:, columns], self.paths.double()[..., columns]
+        rows = []
+        for value in values:
+            left, weight, _ = self._between(value)
+            path = paths[left]
+            if weight > 0:
+                path = (1 - weight) * path + weight * paths[left + 1]
+            rows.append(logits + path)
+        return torch.stack(rows)
+
+    def _walk_variance(
+        self, topic: int, words: slice | Tensor
+    ) -> tuple[Tensor, Tensor, WalkHessian]:
+        """Variances of the steps of words, their dispersions, and the Hessian of their paths."""
+        variance = self.variances.double()[words, topic]
+        dispersion = self.dispersion.double()[words, topic]
+        probs = self.double_probs.unflatten(1, (self.num_groups, self.num_words))[topic][:, words]
+        expected = self.tokens.double()[:, topic, None] * probs
+        precisions = 1 / (self.gaps.double()[:, None] * variance)
+        return (
+            dispersion * variance,
+            dispersion,
+            WalkHessian.of(expected.clamp_min(1e-12), precisions),
+        )
+
+
+class LogPaths(NamedTuple):
+    """Log probabilities of words over time.
+
+    Attributes:
+        values: The periods, or values of the column.
+        log_probs: ``(num_values, num_words)`` log probabilities, float64.
+        errors: ``(num_values, num_words)`` their standard errors.
+    """
+
+    values: tuple[Level, ...]
+    log_probs: Tensor
+    errors: Tensor
+
+    def bands(self, level: float = 0.95) -> tuple[Tensor, Tensor, Tensor]:
+        """Probabilities, and the lower and upper ends of their intervals.
+
+        Args:
+            level: Probability of the intervals, at every period by itself.
+
+        Raises:
+            ConfigError: The level is not between 0 and 1.
+        """
+        width = quantile_of(level) * self.errors
+        lower, upper = (self.log_probs - width).exp(), (self.log_probs + width).exp()
+        return self.log_probs.exp(), lower, upper.clamp_max(1.0)
+
+
+def quantile_of(level: float) -> float:
+    """Half the width of a normal interval, in standard errors.
+
+    Raises:
+        ConfigError: The level is not between 0 and 1.
+    """
+    if not 0 < level < 1:
+        raise ConfigError(f"level is {level}; expected a number between 0 and 1")
+    return float(torch.special.ndtri(torch.tensor(0.5 + 0.5 * level, dtype=torch.float64)))
+
+
+def check_table(num_topics: int, num_words: int, num_periods: int) -> None:
+    """Refuse tables of words by topics by periods that are too large.
+
+    Raises:
+        ConfigError: The table has more than :data:`LARGEST_TABLE` entries.
+    """
+    size = num_topics * num_words * num_periods
+    if size > LARGEST_TABLE:
+        raise ConfigError(
+            f"{num_periods} periods, {num_words:,} words and {num_topics} topics make tables of "
+            f"{size:,} numbers; expected at most {LARGEST_TABLE:,}. Take longer periods "
+            "(rw(date, bins='year'), rw(day, width=30)), fewer topics, or fewer words"
+        )
