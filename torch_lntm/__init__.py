@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from torch_lntm.io import save_model as save_model
     from torch_lntm.reports import name_topics as name_topics
     from torch_lntm.reports import report as report
+    from torch_lntm.reports import topic_stability as topic_stability
     from torch_lntm.reports import topic_tree as topic_tree
     from torch_lntm.selection import select as select
 
@@ -89,6 +90,7 @@ _NAMES = {
     "report": "reports",
     "select": "selection",
     "name_topics": "reports",
+    "topic_stability": "reports",
     "topic_tree": "reports",
 }
 _ROOMS = (

@@ -27,6 +27,7 @@ from torch_lntm.cli.fit import Fit
 from torch_lntm.cli.mappings import groups_option
 from torch_lntm.cli.names import Names
 from torch_lntm.cli.report import Report
+from torch_lntm.cli.stability import Stability
 from torch_lntm.cli.studying import Effects, Select
 from torch_lntm.cli.tree import Tree
 from torch_lntm.errors import ConfigError
@@ -442,6 +443,7 @@ COMMANDS: dict[str, type[Command]] = {
     "evaluate": Evaluate,
     "names": Names,
     "tree": Tree,
+    "stability": Stability,
     "effects": Effects,
     "select": Select,
     "convert": Convert,

@@ -511,6 +511,13 @@ def _check_reading(run: Run) -> None:
             )
 
 
+def training_documents(run: Run, corpus: Corpus) -> Corpus:
+    """The documents of a fit: the corpus without the held-out documents, or another corpus."""
+    is_corpus_of_fit = run.metadata.get("corpus", {}).get("fingerprint") == corpus.fingerprint()
+    split = run.split(corpus) if is_corpus_of_fit else None
+    return corpus if split is None else split.train
+
+
 def refuse_existing(path: Path, overwrite: bool) -> None:
     """Check that a file may be written.
 

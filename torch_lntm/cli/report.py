@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch_lntm as lntm
-from torch_lntm.cli.documents import DrawsPosteriors, refuse_existing, say
+from torch_lntm.cli.documents import DrawsPosteriors, refuse_existing, say, training_documents
 from torch_lntm.cli.mappings import groups_option
 from torch_lntm.cli.studying import whole_numbers
 
 if TYPE_CHECKING:
+    from torch_lntm.corpus import Corpus
     from torch_lntm.io import Run
-    from torch_lntm.reports import TopicTree
+    from torch_lntm.reports import TopicStability, TopicTree
 
 
 @dataclass(kw_only=True)
@@ -33,6 +34,8 @@ class Report(DrawsPosteriors):
             or .yaml with topics by group. With --effects, the effects are those of the groups.
         levels: Numbers of groups, separated by commas, such as 40,10. Shows a tree of the topics,
             and the groups of the smallest level unless you name --groups.
+        stability: Number of new fits from other seeds, and of new fits to resampled documents, to
+            show how stable the topics are. Takes the time of all these fits. 0 makes no fit.
         effects: Formula of effects to show, such as "~ party". By default the page shows no
             effects.
         title: Title of the page.
@@ -49,6 +52,7 @@ class Report(DrawsPosteriors):
     by: str | None = None
     groups: dict | str | None = None  # type: ignore[type-arg]
     levels: str | None = None
+    stability: int = 0
     effects: str | None = None
     title: str | None = None
     num_words: int = 12
@@ -85,6 +89,7 @@ class Report(DrawsPosteriors):
             by=None if self.by is None else [c.strip() for c in self.by.split(",") if c.strip()],
             groups=groups,
             tree=tree,
+            stability=self.new_fits(run, corpus),
             texts=self.texts(),
             effects=effects,
             title=self.title,
@@ -96,6 +101,18 @@ class Report(DrawsPosteriors):
         )
         say(f"wrote {path}")
         return 0
+
+    def new_fits(self, run: Run, corpus: Corpus) -> TopicStability | None:
+        """Stability of the topics over new fits, if asked for."""
+        if not self.stability:
+            return None
+        return lntm.reports.topic_stability(
+            run,
+            training_documents(run, corpus),
+            self.stability,
+            seed=self.seed,
+            progress=self.shows_progress,
+        )
 
     def tree_and_groups(self, run: Run) -> tuple[TopicTree | None, Any]:
         """The tree of the topics, and the groups to show; each None unless asked for."""

@@ -38,6 +38,7 @@ from torch_lntm.reports.sources import (
     source_activity,
     summarise_sources,
 )
+from torch_lntm.reports.stability import StableTopic, TopicStability, topic_stability
 from torch_lntm.reports.tables import TableFormat
 from torch_lntm.reports.topics import format_topics
 from torch_lntm.reports.tree import TopicTree, format_tree, topic_tree
@@ -58,9 +59,11 @@ __all__ = [
     "Section",
     "SourceSummary",
     "SourceTopic",
+    "StableTopic",
     "Table",
     "TableFormat",
     "TopicLabels",
+    "TopicStability",
     "TopicTree",
     "coherence_scores",
     "completion_scores",
@@ -89,6 +92,7 @@ __all__ = [
     "summarise_groups",
     "summarise_sources",
     "topic_labels",
+    "topic_stability",
     "topic_tree",
     "word_scores",
     "write_scores",

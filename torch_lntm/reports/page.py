@@ -38,6 +38,7 @@ from torch_lntm.reports.prevalence import (
 from torch_lntm.reports.representatives import represent_topics
 from torch_lntm.reports.scores import Score, read_scores
 from torch_lntm.reports.sections import PageData, Section, render_sections
+from torch_lntm.reports.stability import TopicStability
 from torch_lntm.reports.tree import TopicTree
 
 #: Coverage probability of every interval on the page.
@@ -143,6 +144,7 @@ def render_page(
     by: Sequence[str] | None = None,
     groups: Mapping[str, Sequence[int | str]] | TopicGroups | None = None,
     tree: TopicTree | None = None,
+    stability: TopicStability | None = None,
     texts: Iterable[str] | None = None,
     effects: EstimatedEffects | None = None,
     scores: Sequence[Score] = (),
@@ -168,6 +170,7 @@ def render_page(
             documents.
         groups: Groups of topics to show, such as ``{"economy": [3, 7]}``; see :class:`TopicGroups`.
         tree: Tree of topics to show; see :func:`topic_tree`.
+        stability: Stability of the topics to show; see :func:`topic_stability`.
         texts: Texts of the documents in the order of the corpus, to quote. Defaults to each
             document's most frequent words.
         effects: The result of ``lntm.effects.estimate``, to show coefficients and expected
@@ -220,8 +223,7 @@ def render_page(
         topics=topics,
         labels=label_topics(model, corpus, num_words=num_words),
         overall=summary.overall,
-        tree=tree,
-        branches=None if tree is None else figures.tree_picture(tree),
+        **_optional(tree, stability),
         **correlations,
         documents=represent_topics(theta_source, corpus, summary.documents, num_docs, texts),
         **_prevalence(model, summary, num_words),
@@ -305,6 +307,12 @@ def _prevalence(model: TopicModel, summary: CorpusSummary, num_words: int) -> di
             figures.charts(p, _CHARTS, groups.names) for p in summary.group_prevalence
         ],
     }
+
+
+def _optional(tree: TopicTree | None, stability: TopicStability | None) -> dict[str, Any]:
+    """Parts of the page on request: the tree with its picture, and the stability."""
+    branches = None if tree is None else figures.tree_picture(tree)
+    return {"tree": tree, "branches": branches, "stability": stability}
 
 
 def _effects(effects: EstimatedEffects | None) -> dict[str, Any]:

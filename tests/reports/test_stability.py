@@ -1,0 +1,125 @@
+"""Stability of topics over new fits: similarities to the partners, printed and reported."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import torch_lntm as lntm
+from torch_lntm.cli import main
+from torch_lntm.errors import ConfigError
+from torch_lntm.evaluation import align_topics
+from torch_lntm.inference import VariationalEM
+from torch_lntm.models import TopicModel, ctm, stm
+
+WORDS = tuple(f"word{v}" for v in range(40))
+QUICK = {"max_iterations": 3, "stepwise_epochs": 2, "start_epochs": 2}
+
+
+@pytest.fixture(scope="module")
+def fitted() -> tuple[TopicModel, Any, Any]:
+    """Three topics over words of their own, and a fit to a corpus of them."""
+    probs = torch.full((3, 40), 0.002)
+    for k in range(3):
+        probs[k, 12 * k : 12 * k + 12] += torch.rand(12, generator=torch.Generator().manual_seed(k))
+    truth = ctm(3, 40, topics=probs / probs.sum(1, keepdim=True), vocabulary=WORDS)
+    corpus, _ = truth.generate([40] * 150, seed=0)
+    model = ctm(3, 40, vocabulary=WORDS)
+    guide = lntm.guides.TaylorGuide(model)
+    result = VariationalEM(model, guide, progress=False, **QUICK).fit(corpus)
+    model.topic_names = {1: "middle"}
+    return model, corpus, result
+
+
+def test_clear_topics_are_found_by_all_fits(fitted: Any) -> None:
+    model, corpus, result = fitted
+    stability = lntm.topic_stability(result, corpus, 2, options=QUICK)
+    assert stability.by_seed.shape == stability.by_resample.shape == (2, 3)
+    assert stability.by_seed.min() > 0.95
+    assert 0.9 < stability.by_resample.min() <= stability.by_resample.max() < 1
+    assert [row.found_by_resample for row in stability.rows] == [1.0] * 3
+    assert stability.rows[1].name == "middle"
+    assert stability.nearest.max() < 0.8
+    again = lntm.topic_stability(result, corpus, 2, options=QUICK)
+    np.testing.assert_array_equal(again.by_resample, stability.by_resample)
+    assert model.topic_names[1] == "middle"
+
+
+def test_similarities_are_those_of_an_aligned_fit(fitted: Any) -> None:
+    model, corpus, _ = fitted
+    stability = lntm.topic_stability(model, corpus, 1, posterior="taylor", options=QUICK, seed=5)
+    smoothing = lntm.recipes.Recipe("ctm", "taylor").for_corpus(corpus, 3).options
+    assert smoothing == {"topic_smoothing": model.config["topic_smoothing"]}
+    twin = ctm(3, 40, vocabulary=WORDS, seed=5)
+    engine = VariationalEM(twin, lntm.guides.TaylorGuide(twin), progress=False, seed=5, **QUICK)
+    engine.fit(corpus)
+    np.testing.assert_allclose(
+        stability.by_seed[0], align_topics(model, twin).similarity, rtol=1e-6
+    )
+
+
+def test_the_seed_of_the_fit_is_not_used_again(fitted: Any) -> None:
+    model, corpus, _ = fitted
+    stability = lntm.topic_stability(model, corpus, 1, posterior="taylor", options=QUICK, seed=0)
+    assert (stability.by_seed < 1 - 1e-9).any()
+
+
+def test_topics_without_a_counterpart_in_the_words_are_not_found(fitted: Any) -> None:
+    _, corpus, _ = fitted
+    # Five topics where the words have three: some are copies of others.
+    model = ctm(5, 40, vocabulary=WORDS)
+    result = VariationalEM(model, lntm.guides.TaylorGuide(model), progress=False, **QUICK).fit(
+        corpus
+    )
+    stability = lntm.topic_stability(result, corpus, 2, options=QUICK)
+    assert stability.by_seed.mean() < 0.97
+    assert stability.nearest.max() > 0.6
+
+
+def test_a_model_with_covariates_is_fitted_again() -> None:
+    corpus, _ = ctm(2, 40, vocabulary=WORDS).generate([30] * 40, seed=0)
+    corpus = corpus.with_metadata({"party": np.array(["a", "b"] * 20, object)})
+    model = stm(2, corpus, "~ party", content="party")
+    stability = lntm.topic_stability(model, corpus, 1, posterior="taylor", options=QUICK)
+    assert stability.by_resample.shape == (1, 2)
+
+
+def test_a_model_of_no_constructor_and_wrong_numbers_are_refused(fitted: Any) -> None:
+    model, corpus, _ = fitted
+    with pytest.raises(ConfigError, match="no registered constructor"):
+        lntm.topic_stability(model.with_parts(), corpus)
+    with pytest.raises(ConfigError, match="num_fits is 0"):
+        lntm.topic_stability(model, corpus, 0)
+
+
+def test_stability_is_printed_and_reported(fitted: Any, tmp_path: Any) -> None:
+    _, corpus, result = fitted
+    stability = lntm.topic_stability(result, corpus, 2, options=QUICK)
+    assert "\nmiddle " in str(stability)
+    rows = json.loads(stability.format("json"))
+    assert rows[1]["name"] == "middle"
+    assert rows[1]["by_seed"] == pytest.approx(stability.by_seed[:, 1].mean())
+    assert stability.format("csv").startswith("topic,name,by_seed,found_by_seed,by_resample")
+    page = lntm.report(
+        result, corpus, tmp_path / "page.html", stability=stability, num_draws=2
+    ).read_text(encoding="utf-8")
+    assert "Stability of the topics" in page
+    assert page.count('class="open"') == 2 * 3
+    assert f"{stability.by_resample[:, 1].mean():.2f}" in page
+
+
+def test_the_command_fits_a_run_again(tmp_path: Any, monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = ["--num-topics", "3", "--posterior", "taylor", "--max-iterations", "2"]
+    options += ["--test-fraction", "0.2"]
+    assert main(["fit", "example", "--out", "run", *options]) == 0
+    capsys.readouterr()
+    assert main(["stability", "run", "--num-fits", "1", "--print-as", "json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)) == 3
+    report = ["report", "run", "--stability", "1", "--draws", "guide", "--num-draws", "2"]
+    assert main(report) == 0
+    assert "Stability of the topics" in (tmp_path / "run" / "report.html").read_text()

@@ -1,0 +1,290 @@
+"""Stability of topics: how well other seeds and resampled documents give the same topics."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torch_lntm.corpus import Corpus
+from torch_lntm.errors import ConfigError, require_whole
+from torch_lntm.evaluation import align_topics
+from torch_lntm.guides import Guide
+from torch_lntm.inference import FitResult
+from torch_lntm.inference.interruption import propagate_interrupts
+from torch_lntm.io import Run
+from torch_lntm.models import TopicModel
+from torch_lntm.models.model import require_model
+from torch_lntm.progress import tqdm
+from torch_lntm.recipes import AUTO, Recipe
+from torch_lntm.reports.labels import topic_labels
+from torch_lntm.reports.tables import TableFormat, check_text, to_csv
+
+Array = NDArray[np.float64]
+
+#: Settings of a constructor that a new fit replaces.
+_REPLACED = ("num_words", "vocabulary", "seed", "topics")
+#: Options of a run's configuration that new fits take over.
+_OPTIONS = (
+    *("max_epochs", "min_gain", "num_chains", "num_transitions", "batch_size"),
+    *("max_iterations", "tolerance", "restarts", "annealing", "start", "max_docs"),
+)
+
+
+@dataclass(frozen=True)
+class StableTopic:
+    """How well new fits give a topic again.
+
+    Attributes:
+        topic: Number of the topic.
+        name: Name of the topic; its number as text if it has no name.
+        by_seed: Mean similarity over fits from other seeds.
+        found_by_seed: Share of these fits with the topic; see :class:`TopicStability`.
+        by_resample: Mean similarity over fits to resampled documents.
+        found_by_resample: Share of these fits with the topic.
+        nearest: Similarity of the topic to the most similar other topic of the model.
+        words: Mean number of the topic's top words among the top words of its partners, over all
+            fits.
+    """
+
+    topic: int
+    name: str
+    by_seed: float
+    found_by_seed: float
+    by_resample: float
+    found_by_resample: float
+    nearest: float
+    words: float
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TopicStability:
+    """Similarity of a model's topics to their partners in new fits, from :func:`topic_stability`.
+
+    The similarity of two topics is the Bhattacharyya coefficient of their word distributions, from
+    0 (no common word) to 1 (equal). A fit has a topic if its partner is more similar to the topic
+    than the most similar other topic of the model.
+
+    Attributes:
+        names: Names of the topics.
+        labels: Labels of the topics; see :func:`topic_labels`.
+        by_seed: ``(num_fits, num_topics)`` similarities in fits from other seeds.
+        by_resample: ``(num_fits, num_topics)`` similarities in fits to resampled documents.
+        nearest: ``(num_topics,)`` similarity to the most similar other topic of the model.
+        words: ``(num_topics,)`` mean number of common top words of partners.
+        top_n: Number of top words of a topic.
+    """
+
+    names: tuple[str, ...]
+    labels: tuple[str, ...]
+    by_seed: Array
+    by_resample: Array
+    nearest: Array
+    words: Array
+    top_n: int
+
+    @property
+    def rows(self) -> list[StableTopic]:
+        """The topics, in their order."""
+        found = [(x > self.nearest).mean(0) for x in (self.by_seed, self.by_resample)]
+        return [
+            StableTopic(
+                k,
+                name,
+                float(self.by_seed[:, k].mean()),
+                float(found[0][k]),
+                float(self.by_resample[:, k].mean()),
+                float(found[1][k]),
+                float(self.nearest[k]),
+                float(self.words[k]),
+            )
+            for k, name in enumerate(self.names)
+        ]
+
+    def format(self, format: TableFormat = "text") -> str:
+        """The topics as text, the most stable first; or all topics as JSON or CSV.
+
+        Args:
+            format: ``"text"``, ``"json"`` or ``"csv"``.
+
+        Raises:
+            ConfigError: The format is unknown.
+        """
+        rows = self.rows
+        if format == "json":
+            return json.dumps([asdict(row) for row in rows], indent=2, ensure_ascii=False)
+        if format == "csv":
+            cells = [[_cell(value) for value in asdict(row).values()] for row in rows]
+            return to_csv([list(StableTopic.__dataclass_fields__), *cells])
+        check_text(format)
+        width = max([5, *map(len, self.labels)])
+        lines = [
+            f"similarity to the partner in {len(self.by_seed)} fits from other seeds and "
+            f"{len(self.by_resample)} fits to resampled documents,",
+            "share of fits with the topic, similarity to the nearest other topic, and common top "
+            f"words of {self.top_n}",
+            f"{'topic':<{width}}   seeds  found  resamples  found  nearest  words",
+        ]
+        for row in sorted(rows, key=lambda row: -row.by_resample):
+            lines.append(
+                f"{self.labels[row.topic]:<{width}}  {row.by_seed:6.3f}  {row.found_by_seed:5.0%}  "
+                f"{row.by_resample:9.3f}  {row.found_by_resample:5.0%}  {row.nearest:7.3f}  "
+                f"{row.words:5.1f}"
+            )
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return (
+            f"TopicStability({len(self.names)} topics, {len(self.by_seed)} seeds, "
+            f"{len(self.by_resample)} resamples, similarity {self.by_seed.mean():.3f} and "
+            f"{self.by_resample.mean():.3f})"
+        )
+
+    def __str__(self) -> str:
+        return self.format()
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.6f}" if isinstance(value, float) else str(value)
+
+
+def topic_stability(
+    fit: TopicModel | FitResult | Run,
+    corpus: Corpus,
+    num_fits: int = 5,
+    *,
+    posterior: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    top_n: int = 10,
+    seed: int = 0,
+    progress: bool = False,
+) -> TopicStability:
+    """How well new fits give the topics of a model again.
+
+    The function fits ``num_fits`` models from other seeds to the same documents, and ``num_fits``
+    models to documents drawn with replacement. The topics of each fit are paired with the topics of
+    the model (:func:`~torch_lntm.evaluation.align_topics`). The first kind shows the effect of the
+    start and of the optimum, the second kind also the effect of the sample of documents.
+
+    Args:
+        fit: The fitted model, the result of its fit, or its run.
+        corpus: The documents of the fit.
+        num_fits: Number of fits of each kind. The time is that of ``2 * num_fits`` fits.
+        posterior: Posterior of the new fits, as in :class:`~torch_lntm.recipes.Recipe`. Defaults
+            to the posterior of the fit, and to ``"auto"`` for a model alone.
+        options: Options of the model, guide and engine; see :meth:`Recipe.make`. Defaults to the
+            settings of the model, and to the options of a run.
+        top_n: Number of top words of a topic for common words.
+        seed: Seed of the resampled documents, and the first seed of the new fits.
+        progress: Show a progress bar on standard error.
+
+    Returns:
+        The similarities, with a table to print.
+
+    Raises:
+        ConfigError: No registered constructor made the model, an option is refused, or the corpus
+            has other words.
+
+    Example:
+        >>> options = {"max_iterations": 1, "stepwise_epochs": 1, "start_epochs": 1}
+        >>> stability = lntm.reports.topic_stability(
+        ...     model, train, 1, posterior="taylor", options=options
+        ... )
+        >>> stability.by_seed.shape, stability.by_resample.shape
+        ((1, 10), (1, 10))
+    """
+    require_whole(1, num_fits=num_fits, top_n=top_n)
+    require_whole(0, seed=seed)
+    model, own_posterior, own_options = _contents_of(fit)
+    corpus = model.encode(corpus)
+    settings = _settings(model)
+    recipe = Recipe(settings.pop("name"), posterior or own_posterior)
+    resolved = recipe.for_corpus(corpus, model.num_topics)
+    engine_options = _accepted(resolved.recipe, own_options)
+    choices = {"progress": False, **resolved.options, **engine_options, **(options or {})}
+    documents = list(_documents(corpus, num_fits, seed))
+    first_seed = settings.pop("seed")
+    seeds = [s for s in range(seed, seed + 2 * num_fits + 1) if s != first_seed]
+    similarity, words = [], []
+    top = _top_words(model, top_n)
+    fits = zip(documents, seeds, strict=False)
+    for part, own_seed in tqdm(fits, total=2 * num_fits, desc="fits", disable=not progress):
+        twin, _, engine = resolved.recipe.make(
+            corpus.num_words,
+            model.vocabulary,
+            seed=own_seed,
+            device=model.device,
+            options={k: v for k, v in choices.items() if k not in settings},
+            model_options=settings,
+        )
+        with propagate_interrupts():
+            engine.fit(part)
+        alignment = align_topics(model, twin)
+        similarity.append(alignment.similarity)
+        others = _top_words(twin, top_n)
+        words.append([len(top[k] & others[j]) for k, j in enumerate(alignment.partner.tolist())])
+    probs = np.sqrt(model.topics.mean_probs.detach().double().cpu().numpy())
+    between = probs @ probs.T
+    np.fill_diagonal(between, 0.0)
+    return TopicStability(
+        model.topic_names,
+        tuple(topic_labels(model)),
+        np.array(similarity[:num_fits]),
+        np.array(similarity[num_fits:]),
+        between.max(1),
+        np.array(words, np.float64).mean(0),
+        top_n,
+    )
+
+
+def _contents_of(
+    fit: TopicModel | FitResult | Run,
+) -> tuple[TopicModel, str | None, dict[str, Any]]:
+    """Model, posterior and options of a fit."""
+    if isinstance(fit, Run):
+        options = {name: fit.config[name] for name in _OPTIONS if fit.config.get(name) is not None}
+        return fit.model, fit.config.get("posterior"), options
+    if isinstance(fit, FitResult):
+        source = fit.posterior
+        return source.model, source.name if isinstance(source, Guide) else "hmc", {}
+    require_model(fit)
+    return fit, AUTO, {}
+
+
+def _settings(model: TopicModel) -> dict[str, Any]:
+    """Name and settings of a model's constructor for new fits, and the seed of the model."""
+    call = model.construction
+    if call is None:
+        raise ConfigError(
+            "no registered constructor made this model, so it cannot be fitted again; register the "
+            "function that makes it by lntm.models.register"
+        )
+    settings = {name: x for name, x in call.settings.items() if name not in _REPLACED}
+    return {**settings, "name": call.name, "seed": call.settings.get("seed", 0)}
+
+
+def _accepted(recipe: Recipe, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that the engine of a recipe takes."""
+    from torch_lntm.inference import VariationalEM
+    from torch_lntm.recipes import SAMPLERS
+
+    engine = SAMPLERS[str(recipe.posterior)] if recipe.samples else VariationalEM
+    return {k: v for k, v in options.items() if k in inspect.signature(engine).parameters}
+
+
+def _documents(corpus: Corpus, num_fits: int, seed: int) -> Iterator[Corpus]:
+    """The documents of each fit: all documents, then documents drawn with replacement."""
+    for _ in range(num_fits):
+        yield corpus
+    generator = np.random.default_rng(seed)
+    for _ in range(num_fits):
+        yield corpus[np.sort(generator.integers(len(corpus), size=len(corpus)))]
+
+
+def _top_words(model: TopicModel, number: int) -> list[set[int]]:
+    return [set(row) for row in model.topics.top_words(number)[0].tolist()]
