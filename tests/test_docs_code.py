@@ -58,6 +58,19 @@ def test_the_page_on_choosing_runs(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow
+def test_the_page_on_time_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, Any] = {}
+    exec(compile(code_of("time.md"), "time.md", "exec"), names)
+    assert "['stream'" in capsys.readouterr().out
+    assert names["theta"].shape == (20, 2)
+    lower, upper, probs = (names[name].numpy() for name in ("lower", "upper", "probs"))
+    assert (lower < probs).all()
+    assert (probs < upper).all()
+    assert probs[0, 0] > 5 * probs[-1, 0]
+    assert float(names["topics"].drift()[names["old"], -1]) > 0.2
+
+
+@pytest.mark.slow
 def test_the_page_on_keywords_runs(capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {}
     exec(compile(code_of("keywords.md"), "keywords.md", "exec"), names)
