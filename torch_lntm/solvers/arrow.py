@@ -7,9 +7,11 @@ the number of levels.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -103,3 +105,117 @@ class Arrow:
         """
         first = torch.linalg.solve_triangular(self.tril.mT, dense, upper=True)
         return first, levels / self.diagonal.sqrt()[..., None] - self.ratio.mT @ first
+
+
+class Levels:
+    """Columns for the levels of several terms, in place of a dense design.
+
+    The term with the most levels is the diagonal block of the Gram matrix. The dense block holds
+    other columns first, and then the levels of all other terms.
+
+    Args:
+        sizes: Number of levels of each term.
+
+    Attributes:
+        sizes: Number of levels of each term.
+        num_levels: Number of levels of all terms.
+        num_other: Number of levels of all terms but the largest.
+        largest: Number of levels of the largest term.
+    """
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self.sizes = list(sizes)
+        self.num_levels = sum(sizes)
+        self._main = int(np.argmax(self.sizes))
+        self.largest = self.sizes[self._main]
+        self.num_other = self.num_levels - self.largest
+        count = len(self.sizes)
+        self._pairs = [(i, j) for i in range(count) for j in range(i + 1, count)]
+
+    @property
+    def num_pairs(self) -> int:
+        """Bound on the pairs of levels of two terms."""
+        return self.num_other * self.num_levels
+
+    def divide(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows of all terms but the largest, and rows of the largest term.
+
+        Args:
+            rows: ``(num_levels, ...)`` rows of all terms, one term after the other.
+        """
+        parts = list(rows.split(self.sizes))
+        main = parts.pop(self._main)
+        return torch.cat([*parts, rows[:0]]), main
+
+    def join(self, other: Tensor, main: Tensor) -> Tensor:
+        """Inverse of :meth:`divide`."""
+        sizes = [size for j, size in enumerate(self.sizes) if j != self._main]
+        parts = list(other.split(sizes)) if sizes else []
+        parts.insert(self._main, main)
+        return torch.cat(parts)
+
+    def repeat(self, values: Tensor) -> Tensor:
+        """Values ``(..., num_terms)`` of the terms, for each of their levels."""
+        sizes = torch.tensor(self.sizes, device=values.device)
+        return values.repeat_interleave(sizes, -1, output_size=self.num_levels)
+
+    def sums(self, values: Tensor, positions: Tensor) -> Tensor:
+        """Sums of documents' values over each level ``(num_levels, num_columns)``.
+
+        Args:
+            values: ``(num_docs, num_columns)``.
+            positions: ``(num_docs, num_terms)`` level of each document; -1 for none.
+        """
+        sums = []
+        for size, at in zip(self.sizes, positions.mT, strict=True):
+            total = values.new_zeros(size + 1, values.shape[1])
+            sums.append(total.index_add_(0, at.where(at >= 0, size), values)[:-1])
+        return torch.cat(sums)
+
+    def pairs(self, weights: Tensor, positions: Tensor) -> Tensor:
+        """Weights of the documents of each pair of levels of two terms, in one vector.
+
+        Args:
+            weights: ``(num_docs,)``.
+            positions: As for :meth:`sums`.
+        """
+        tables = [weights[:0]]
+        for i, j in self._pairs:
+            used = (positions[:, i] >= 0) & (positions[:, j] >= 0)
+            at = (positions[:, i] * self.sizes[j] + positions[:, j])[used]
+            size = self.sizes[i] * self.sizes[j]
+            tables.append(weights.new_zeros(size).index_add_(0, at, weights[used]))
+        return torch.cat(tables)
+
+    def gram(self, columns: Tensor, crossed: Tensor, counts: Tensor, pairs: Tensor) -> Arrow:
+        """Gram matrix of a few columns and of all levels.
+
+        Args:
+            columns: ``(num_columns, num_columns)`` Gram matrix of the columns.
+            crossed: ``(num_levels, num_columns)`` sums of the columns over each level.
+            counts: ``(num_levels,)`` weights of the documents of each level.
+            pairs: Result of :meth:`pairs`.
+        """
+        size = len(columns)
+        other, main = self.divide(crossed)
+        dense = columns.new_zeros(size + self.num_other, size + self.num_other)
+        dense[:size, :size] = columns
+        dense[size:, :size], dense[:size, size:] = other, other.mT
+        other_counts, main_counts = self.divide(counts)
+        dense[size:, size:] = other_counts.diag()
+        arrow = columns.new_zeros(size + self.num_other, self.largest)
+        arrow[:size] = main.mT
+        starts, start = {}, size
+        for j, length in enumerate(self.sizes):
+            if j != self._main:
+                starts[j], start = slice(start, start + length), start + length
+        tables = pairs.split([self.sizes[i] * self.sizes[j] for i, j in self._pairs])
+        for (i, j), entries in zip(self._pairs, tables, strict=True):
+            table = entries.view(self.sizes[i], self.sizes[j])
+            if i == self._main:
+                arrow[starts[j]] = table.mT
+            elif j == self._main:
+                arrow[starts[i]] = table
+            else:
+                dense[starts[i], starts[j]], dense[starts[j], starts[i]] = table, table.mT
+        return Arrow(dense, arrow, main_counts)

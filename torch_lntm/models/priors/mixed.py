@@ -20,7 +20,7 @@ from torch_lntm.models.priors.structural import (
     StructuralPrior,
 )
 from torch_lntm.posteriors import Moments
-from torch_lntm.solvers.arrow import Arrow
+from torch_lntm.solvers.arrow import Arrow, Levels
 
 #: Maximum number of pairs of levels of different random terms.
 MAX_PAIRS = 2**22
@@ -98,10 +98,8 @@ class MixedPrior(StructuralPrior):
         sizes = [len(levels) for levels in covariates.random.values()]
         if not sizes:
             raise ConfigError("MixedPrior needs a random term, such as '~ party + (1 | author)'")
-        self._sizes = sizes
-        self._main = int(np.argmax(sizes))
-        num_other = sum(sizes) - sizes[self._main]
-        if num_other * sum(sizes) > MAX_PAIRS:
+        self._levels = Levels(sizes)
+        if self._levels.num_pairs > MAX_PAIRS:
             raise ConfigError(
                 f"the random terms {', '.join(covariates.random)} have {sizes} levels, and more "
                 f"than {MAX_PAIRS:,} pairs of levels; leave out a term, or make its levels coarser"
@@ -117,10 +115,10 @@ class MixedPrior(StructuralPrior):
         self.register_buffer("level_penalties", torch.ones(len(sizes)).double())
         # The Gram matrix of the last M-step's documents, as an arrow. The dense block has the
         # intercept, the covariates, and the levels of all terms but the largest.
-        num_dense = 1 + self.num_covariates + num_other
+        num_dense = 1 + self.num_covariates + self._levels.num_other
         self.register_buffer("gram", torch.zeros(num_dense, num_dense).double())
-        self.register_buffer("level_gram", torch.zeros(num_dense, sizes[self._main]).double())
-        self.register_buffer("level_counts", torch.zeros(sizes[self._main]).double())
+        self.register_buffer("level_gram", torch.zeros(num_dense, self._levels.largest).double())
+        self.register_buffer("level_counts", torch.zeros(self._levels.largest).double())
 
     # -- documents -------------------------------------------------------------------------------
 
@@ -140,7 +138,7 @@ class MixedPrior(StructuralPrior):
         Raises:
             ConfigError: The batch lacks the positions, or carries those of another formula.
         """
-        shape = (batch.num_docs, len(self._sizes))
+        shape = (batch.num_docs, len(self._levels.sizes))
         if LEVELS not in batch.covariates or tuple(batch.covariates[LEVELS].shape) != shape:
             raise ConfigError(
                 "the batch lacks the levels of the prior's random terms "
@@ -152,7 +150,9 @@ class MixedPrior(StructuralPrior):
         """See :meth:`NormalPrior.location`. The mean is ``(num_docs, latent_dim)``."""
         location = super().location(batch)
         positions = self.positions(batch)
-        for effects, at in zip(self.level_effects.split(self._sizes), positions.mT, strict=True):
+        for effects, at in zip(
+            self.level_effects.split(self._levels.sizes), positions.mT, strict=True
+        ):
             # Position -1, of new levels, is the row of zeros at the end.
             location = location + torch.cat([effects, effects.new_zeros(1, self.latent_dim)])[at]
         return location
@@ -175,94 +175,42 @@ class MixedPrior(StructuralPrior):
         u, mean = self.standardised(batch), moments.mean.double()
         x = torch.cat([u.new_ones(batch.num_docs, 1), u], 1)
         rows = self.positions(batch)
-        pairs = []
-        for i, j in self._pairs:
-            at = rows[:, i] * self._sizes[j] + rows[:, j]
-            at = at[(rows[:, i] >= 0) & (rows[:, j] >= 0)]
-            pairs.append(torch.bincount(at, minlength=self._sizes[i] * self._sizes[j]).double())
         return super().statistics(moments, batch) | {
             "latent_covariance": moments.covariance_sum().double(),
-            "level_covariates": self._sum_by_level(x, rows),
-            "level_latent": self._sum_by_level(mean, rows),
-            "level_pairs": torch.cat(pairs) if pairs else u.new_zeros(0),
+            "level_covariates": self._levels.sums(x, rows),
+            "level_latent": self._levels.sums(mean, rows),
+            "level_pairs": self._levels.pairs(x[:, 0], rows),
         }
 
-    @property
-    def _pairs(self) -> list[tuple[int, int]]:
-        """Pairs of random terms."""
-        num_terms = len(self._sizes)
-        return [(i, j) for i in range(num_terms) for j in range(i + 1, num_terms)]
-
-    def _sum_by_level(self, values: Tensor, rows: Tensor) -> Tensor:
-        """Sums of documents' values over each level, term by term ``(num_levels, num_columns)``."""
-        sums = []
-        for size, at in zip(self._sizes, rows.mT, strict=True):
-            total = values.new_zeros(size + 1, values.shape[1])
-            sums.append(total.index_add_(0, at.where(at >= 0, size), values)[:-1])
-        return torch.cat(sums)
-
-    def _divide(self, levels: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows of the levels of all terms but the largest, and rows of the largest."""
-        parts = list(levels.split(self._sizes))
-        main = parts.pop(self._main)
-        return torch.cat([*parts, levels[:0]]), main
-
-    def _join(self, other: Tensor, main: Tensor) -> Tensor:
-        """Inverse of :meth:`_divide`."""
-        sizes = [size for j, size in enumerate(self._sizes) if j != self._main]
-        parts = list(other.split(sizes)) if sizes else []
-        parts.insert(self._main, main)
-        return torch.cat(parts)
-
-    def _arrow_of(self, num_docs: float, sums: Mapping[str, Tensor]) -> Arrow:
+    def _gram_of(self, num_docs: float, sums: Mapping[str, Tensor]) -> Arrow:
         """Gram matrix of intercept, covariates and levels."""
-        other, main = self._divide(sums["level_covariates"])
         size = 1 + self.num_covariates
-        dense = torch.zeros_like(self.gram)
-        dense[0, 0] = num_docs
-        dense[0, 1:size] = dense[1:size, 0] = sums["covariate_sum"]
-        dense[1:size, 1:size] = sums["covariate_outer"]
-        dense[size:, :size], dense[:size, size:] = other, other.mT
-        dense[size:, size:] = other[:, 0].diag()
-        crossed = torch.zeros_like(self.level_gram)
-        crossed[:size] = main.mT
-        starts, start = {}, size
-        for j, length in enumerate(self._sizes):
-            if j != self._main:
-                starts[j], start = slice(start, start + length), start + length
-        counts = sums["level_pairs"].split(
-            [self._sizes[i] * self._sizes[j] for i, j in self._pairs]
-        )
-        for (i, j), count in zip(self._pairs, counts, strict=True):
-            table = count.view(self._sizes[i], self._sizes[j])
-            if i == self._main:
-                crossed[starts[j]] = table.mT
-            elif j == self._main:
-                crossed[starts[i]] = table
-            else:
-                dense[starts[i], starts[j]], dense[starts[j], starts[i]] = table, table.mT
-        return Arrow(dense, crossed, main[:, 0])
+        columns = self.gram.new_zeros(size, size)
+        columns[0, 0] = num_docs
+        columns[0, 1:] = columns[1:, 0] = sums["covariate_sum"]
+        columns[1:, 1:] = sums["covariate_outer"]
+        crossed = sums["level_covariates"]
+        return self._levels.gram(columns, crossed, crossed[:, 0], sums["level_pairs"])
 
     def _penalised(self, gram: Arrow) -> Arrow:
         """Precision of the coefficients given eta, relative to the covariance's inverse."""
-        sizes = torch.tensor(self._sizes, device=self.gram.device)
-        other, main = self._divide(self.level_penalties.repeat_interleave(sizes)[:, None])
-        return gram.plus(torch.cat([super()._penalties(), other[:, 0]]), main[:, 0])
+        other, main = self._levels.divide(self._levels.repeat(self.level_penalties))
+        return gram.plus(torch.cat([super()._penalties(), other]), main)
 
     @torch.no_grad()
     def _fit_mean(
         self, num_docs: float, sums: Mapping[str, Tensor], learn: bool = True
     ) -> tuple[Tensor, Tensor, float]:
         """See :meth:`LogisticNormalPrior._fit_mean`. Sets slopes and effects, learns penalties."""
-        gram = self._arrow_of(num_docs, sums)
-        other, main = self._divide(sums["level_latent"])
+        gram = self._gram_of(num_docs, sums)
+        other, main = self._levels.divide(sums["level_latent"])
         dense = torch.cat([sums["latent_sum"][None], sums["covariate_latent"], other])
         if learn:
             self._learn_penalties(gram, dense, main, sums["latent_covariance"] / num_docs)
         first, levels = self._penalised(gram).solve(dense, main)
         size = 1 + self.num_covariates
         self.slopes.copy_(first[1:size])
-        self.level_effects.copy_(self._join(first[size:], levels))
+        self.level_effects.copy_(self._levels.join(first[size:], levels))
         self.gram.copy_(gram.dense)
         self.level_gram.copy_(gram.crossed)
         self.level_counts.copy_(gram.diagonal)
@@ -302,8 +250,8 @@ class MixedPrior(StructuralPrior):
             by_row = torch.stack([torch.cat(variances), lengths], 1)
             if self.learn_penalty and self.num_covariates:
                 self.penalty.copy_(self._updated(self.penalty, by_row[1:size]))
-            levels = self._join(by_row[size : len(dense)], by_row[len(dense) :])
-            for j, part in enumerate(levels.split(self._sizes)):
+            levels = self._levels.join(by_row[size : len(dense)], by_row[len(dense) :])
+            for j, part in enumerate(levels.split(self._levels.sizes)):
                 self.level_penalties[j] = self._updated(self.level_penalties[j], part)
 
     def _updated(self, penalty: Tensor, rows: Tensor) -> Tensor:
@@ -324,7 +272,7 @@ class MixedPrior(StructuralPrior):
         super().draw_(num_docs, rng, **sums)
         tril = self.scale_tril.double()
         white = torch.linalg.solve_triangular(tril, self.level_effects.double().mT, upper=False)
-        for j, part in enumerate(white.split(self._sizes, 1)):
+        for j, part in enumerate(white.split(self._levels.sizes, 1)):
             rate = 0.5 + 0.5 * float(part.square().sum())
             drawn = rng.gamma(0.5 + 0.5 * part.numel()) / rate
             self.level_penalties[j] = min(max(drawn, MIN_PENALTY), MAX_PENALTY)
@@ -341,7 +289,7 @@ class MixedPrior(StructuralPrior):
         """See :meth:`LogisticNormalPrior._move_mean`."""
         size, num_dense = 1 + self.num_covariates, len(self.gram)
         super()._move_mean(change[:size])
-        self.level_effects.add_(self._join(change[size:num_dense], change[num_dense:]))
+        self.level_effects.add_(self._levels.join(change[size:num_dense], change[num_dense:]))
 
     # -- results ---------------------------------------------------------------------------------
 
@@ -382,13 +330,11 @@ class MixedPrior(StructuralPrior):
         at = list(random).index(column)
         if float(self.gram[0, 0]):
             dense, main = self._system().inverse_diagonal()
-            variances = self._join(dense[1 + self.num_covariates :], main)
+            variances = self._levels.join(dense[1 + self.num_covariates :], main)
         else:
-            variances = (1 / self.level_penalties).repeat_interleave(
-                torch.tensor(self._sizes, device=self.gram.device)
-            )
-        effects = self.level_effects.detach().double().split(self._sizes)[at]
-        return LevelEffects(random[column], effects, variances.split(self._sizes)[at])
+            variances = self._levels.repeat(1 / self.level_penalties)
+        effects = self.level_effects.detach().double().split(self._levels.sizes)[at]
+        return LevelEffects(random[column], effects, variances.split(self._levels.sizes)[at])
 
     def log_prior(self) -> Tensor:
         """See :meth:`LogisticNormalPrior.log_prior`. Evidence of the coefficients is added.
@@ -399,7 +345,7 @@ class MixedPrior(StructuralPrior):
         """
         tril = self.scale_tril.double()
         prior = LogisticNormalPrior.log_prior(self)
-        sizes = torch.tensor([self.num_covariates, *self._sizes], device=tril.device)
+        sizes = torch.tensor([self.num_covariates, *self._levels.sizes], device=tril.device)
         penalties = torch.cat([self.penalty[None], self.level_penalties])
         rows = torch.cat([self.slopes, self.level_effects]).double()
         whitened = torch.linalg.solve_triangular(tril.mT, rows, upper=True, left=False)
@@ -414,7 +360,7 @@ class MixedPrior(StructuralPrior):
         """See :meth:`StructuralPrior.averaged`. Levels are averaged over too."""
         self._system()
         gram = Arrow(self.gram, self.level_gram, self.level_counts)
-        other, main = self._divide(self.level_effects.detach().double())
+        other, main = self._levels.divide(self.level_effects.detach().double())
         dense = torch.cat([self.loc[None].detach(), self.slopes.detach(), other]).double()
         first, last = gram.times(dense, main)
         num_docs = self.gram[0, 0]
@@ -462,6 +408,6 @@ class MixedPrior(StructuralPrior):
         """Sizes and prior, for ``repr``."""
         terms = ", ".join(
             f"{size} levels of {name}"
-            for size, name in zip(self._sizes, self.covariates.random, strict=True)
+            for size, name in zip(self._levels.sizes, self.covariates.random, strict=True)
         )
         return f"{super().extra_repr()}; random effects of {terms}"
