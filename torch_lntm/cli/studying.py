@@ -38,7 +38,8 @@ class Effects(DrawsPosteriors):
         groups: Groups of topics to regress, such as "economy=3,7; war=1", or a file that ends in
             .json or .yaml with topics by group.
         standard_errors: Standard errors of the regression: classical, or robust to unequal
-            variances (HC0 to HC3).
+            variances (HC0 to HC3). Defaults to HC3, and to the model's for formulas with random
+            terms such as (1 | author).
         clusters: Column of groups of dependent documents.
         weights: Column of the documents' weights.
         draws: Source of the draws. guide: The approximation of the run's posterior, or the model's
@@ -64,7 +65,7 @@ class Effects(DrawsPosteriors):
     formula: str | None = None
     topics: str | None = None
     groups: dict | str | None = None  # type: ignore[type-arg]
-    standard_errors: Literal["classical", "HC0", "HC1", "HC2", "HC3"] = "HC3"
+    standard_errors: Literal["classical", "HC0", "HC1", "HC2", "HC3"] | None = None
     clusters: str | None = None
     weights: str | None = None
     draws: Literal["auto", "guide", "chains", "joint"] = "auto"  # type: ignore[assignment]

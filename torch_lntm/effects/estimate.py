@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,7 +13,8 @@ from torch import Tensor
 
 from torch_lntm.corpus import Corpus, as_corpus
 from torch_lntm.effects.logit import regress_logit
-from torch_lntm.effects.regression import Part, StandardErrors, regress
+from torch_lntm.effects.mixed import RandomTerms, regress_mixed
+from torch_lntm.effects.regression import Part, Pooled, StandardErrors, regress
 from torch_lntm.effects.result import Effects
 from torch_lntm.errors import ConfigError, CorpusError, require_whole
 from torch_lntm.formulas import Formula
@@ -32,7 +34,7 @@ def estimate(
     *,
     topics: Sequence[int | str] | None = None,
     groups: Mapping[str, Sequence[int | str]] | TopicGroups | None = None,
-    standard_errors: StandardErrors = "HC3",
+    standard_errors: StandardErrors | None = None,
     clusters: Any = None,
     weights: Any = None,
     num_draws: int | None = None,
@@ -61,16 +63,20 @@ def estimate(
         corpus: The documents, with the formula's columns among their metadata. Documents without
             words are left out.
         formula: The columns, such as ``"~ party * bs(date, df=6)"`` (``docs/structural.md``). Terms
-            that are absent from the model's own formula are shrunk towards no effect.
+            that are absent from the model's own formula are shrunk towards no effect. Random terms
+            such as ``(1 | author)`` give each author an effect of its own, with a variance that is
+            estimated for each topic and draw.
         topics: Topics to regress, by number or name. Defaults to all topics, or to no topic if
             there are groups.
         groups: Groups of topics to regress, such as ``{"economy": [3, 7]}``; see
             :class:`TopicGroups`. The proportion of a group is the sum over its topics, draw by
             draw. Groups follow the topics.
         standard_errors: ``"classical"``, or ``"HC0"`` to ``"HC3"`` for robustness to unequal
-            variances. Defaults to ``"HC3"``, since proportions near 0 vary less.
+            variances. Defaults to ``"HC3"``, since proportions near 0 vary less. With random terms
+            the covariance is that of the model, and only ``"classical"`` is accepted.
         clusters: Groups of dependent documents: the name of a column, or ``(num_docs,)`` values.
-            Standard errors are then robust to any dependence within a group.
+            Standard errors are then robust to any dependence within a group. Refused with random
+            terms.
         weights: Positive weights of the documents in the regression: the name of a column of
             numbers, or ``(num_docs,)`` numbers. Defaults to equal weights.
         num_draws: Draws of each document. Defaults to 50, and to fewer for large corpora, but at
@@ -104,6 +110,7 @@ def estimate(
     _check_rank(fitted, matrix[rows])
     all_weights = _weights(corpus, weights)
     cluster_of, num_clusters = _clusters(corpus, clusters, rows)
+    positions = fitted.positions(corpus.metadata, corpus.num_docs) if fitted.random else None
     proportions = theta_draws(
         _source(draws, model, corpus),
         corpus,
@@ -116,45 +123,77 @@ def estimate(
     )
     if proportions.num_draws < 2:
         raise ConfigError(f"{proportions!r}; expected at least 2 draws")
-
-    def respond(theta: Tensor) -> Tensor:
-        return _responses(theta, topic_numbers, topic_groups)
-
-    arrays = (matrix, all_weights, cluster_of)
+    respond = partial(_responses, topics=topic_numbers, groups=topic_groups)
+    arrays = _Arrays(matrix, all_weights, cluster_of, positions)
+    pooled, random = _regress(
+        lambda: _parts(proportions, arrays, respond), fitted, standard_errors, num_clusters
+    )
     return Effects(
         formula=fitted,
         topics=(*topic_numbers, *(topic_groups.names if topic_groups else ())),
-        pooled=regress(
-            lambda: _parts(proportions, *arrays, respond), standard_errors, num_clusters
-        ),
+        pooled=pooled,
+        random=random,
         columns={name: np.asarray(corpus.metadata[name])[rows] for name in fitted.kinds},
         weights=all_weights[rows],
         sources_of_uncertainty=proportions.sources_of_uncertainty,
         fixed=proportions.fixed,
-        method=standard_errors if num_clusters is None else f"{num_clusters} clusters",
+        method=_method(fitted, standard_errors, num_clusters),
         model=proportions.model,
         groups=topic_groups,
         responses=respond(torch.eye(model.num_topics).double()).mT,
-        regress_logit=lambda: regress_logit(lambda: _parts(proportions, *arrays), num_clusters),
+        regress_logit=lambda: regress_logit(lambda: _parts(proportions, arrays), num_clusters),
         mean_length=float(corpus.lengths[rows].mean()),
     )
 
 
+class _Arrays(NamedTuple):
+    """Rows of all documents: design, weights, clusters and levels of random terms."""
+
+    design: NDArray[np.float64]
+    weights: NDArray[np.float64]
+    clusters: NDArray[np.int64] | None
+    positions: NDArray[np.int64] | None
+
+
 def _parts(
     proportions: ThetaDraws,
-    matrix: NDArray[np.float64],
-    weights: NDArray[np.float64],
-    cluster_of: NDArray[np.int64] | None,
+    arrays: _Arrays,
     respond: Callable[[Tensor], Tensor] = lambda theta: theta,
 ) -> Iterator[Part]:
-    """Parts of the documents: design, responses of the draws of theta, weights and clusters."""
+    """Parts of the documents, with the responses of the draws of theta."""
     for part in proportions:
-        yield Part(
-            torch.from_numpy(matrix[part.rows]),
-            respond(part.theta.double()),
-            torch.from_numpy(weights[part.rows]),
-            None if cluster_of is None else torch.from_numpy(cluster_of[part.rows]),
+        design, weights, clusters, positions = (
+            None if array is None else torch.from_numpy(array[part.rows]) for array in arrays
         )
+        assert design is not None
+        assert weights is not None
+        yield Part(design, respond(part.theta.double()), weights, clusters, positions)
+
+
+def _regress(
+    parts: Callable[[], Iterator[Part]],
+    formula: Formula,
+    standard_errors: StandardErrors | None,
+    num_clusters: int | None,
+) -> tuple[Pooled, RandomTerms | None]:
+    """The pooled regression, and its random terms if any."""
+    if not formula.random:
+        return regress(parts, standard_errors or "HC3", num_clusters), None
+    if num_clusters is not None or standard_errors not in (None, "classical"):
+        raise ConfigError(
+            f"formula {formula.text!r} has random terms, whose standard errors are those of the "
+            "model; leave out clusters= and standard_errors=, or the random terms"
+        )
+    return regress_mixed(parts, tuple(map(len, formula.random.values())))
+
+
+def _method(
+    formula: Formula, standard_errors: StandardErrors | None, num_clusters: int | None
+) -> str:
+    """Kind of the standard errors, in words."""
+    if formula.random:
+        return f"random effects of {' and '.join(formula.random)}"
+    return (standard_errors or "HC3") if num_clusters is None else f"{num_clusters} clusters"
 
 
 def _topics(
@@ -197,14 +236,8 @@ def _check_rank(formula: Formula, matrix: NDArray[np.float64]) -> None:
     """Check that the terms are linearly independent.
 
     Raises:
-        ConfigError: Earlier terms determine a term; names the first such term. Or there are random
-            terms.
+        ConfigError: Earlier terms determine a term; names the first such term.
     """
-    if formula.random:
-        raise ConfigError(
-            f"formula {formula.text!r} has random terms, which effects do not support; leave them "
-            f"out, and give clusters={next(iter(formula.random))!r} for dependent documents"
-        )
     names = formula.names
     scale = np.linalg.norm(matrix, axis=0)
     scaled = matrix / np.where(scale > 0, scale, 1.0)

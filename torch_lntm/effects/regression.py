@@ -24,12 +24,14 @@ class Part(NamedTuple):
         outcomes: ``(num_draws, num_docs, num_outcomes)``.
         weights: ``(num_docs,)``.
         clusters: ``(num_docs,)`` int64 cluster of each document; None without clusters.
+        positions: ``(num_docs, num_terms)`` int64 level in each random term; None without terms.
     """
 
     design: Tensor
     outcomes: Tensor
     weights: Tensor
     clusters: Tensor | None
+    positions: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +46,7 @@ class Pooled:
             draws.
         num_draws: Number of draws.
         freedom: Degrees of freedom of a single regression.
+        freedoms: ``(num_terms,)`` degrees of freedom of each coefficient, if they differ.
     """
 
     coefficients: Tensor
@@ -51,6 +54,7 @@ class Pooled:
     between: Tensor
     num_draws: int
     freedom: float
+    freedoms: Tensor | None = None
 
 
 def regress(

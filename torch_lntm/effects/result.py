@@ -18,9 +18,10 @@ from torch import Tensor
 
 from torch_lntm.effects.grids import average_rows, rows_at
 from torch_lntm.effects.logit import LogitRegression
+from torch_lntm.effects.mixed import RandomTerms
 from torch_lntm.effects.numbers import Effect, IntervalEstimate, Prediction
 from torch_lntm.effects.regression import Pooled
-from torch_lntm.effects.text import format_coefficients, format_predictions
+from torch_lntm.effects.text import format_coefficients, format_predictions, format_spread
 from torch_lntm.errors import ConfigError, CorpusWarning, import_extra, warn
 from torch_lntm.formulas import Formula
 from torch_lntm.models import TopicGroups, TopicModel
@@ -61,6 +62,7 @@ class Effects:
         groups: Groups of topics, if some were regressed.
         responses: ``(num_responses, num_topics)`` matrix from all topics to the regressed ones.
         regress_logit: Function that makes the logit regression of all topics.
+        random: Random terms of the regression, if any.
     """
 
     formula: Formula
@@ -76,6 +78,7 @@ class Effects:
     groups: TopicGroups | None = None
     responses: Tensor | None = None
     regress_logit: Callable[[], LogitRegression] | None = None
+    random: RandomTerms | None = None
 
     @cached_property
     def logit(self) -> LogitRegression:
@@ -197,7 +200,47 @@ class Effects:
         Args:
             level: See :meth:`table`.
         """
-        return f"{self!r}\n{format_coefficients(self.table(level), self._labels(5))}"
+        text = f"{self!r}\n{format_coefficients(self.table(level), self._labels(5))}"
+        if self.random is None:
+            return text
+        spread = torch.cat([self.random.spread, self.random.residual[:, None]], 1).tolist()
+        names = (*self.formula.random, "residual")
+        return f"{text}\n\n{format_spread(spread, names, self.topics, self._labels(5))}"
+
+    def levels(self, column: str, level: float = 0.95) -> list[Effect]:
+        """Effects of the levels of a random term on every topic, topic by topic.
+
+        Effects of levels with few documents are shrunk towards 0.
+
+        Args:
+            column: Column of the term.
+            level: Probability of the intervals.
+
+        Raises:
+            ConfigError: The formula has no random term of the column.
+
+        Example:
+            >>> effects = lntm.effects.estimate(model, guide, posts, "~ party + (1 | year)")
+            >>> [effect.term for effect in effects.levels("year")[:2]]
+            ['year[2001]', 'year[2002]']
+        """
+        if self.random is None or column not in self.formula.random:
+            raise ConfigError(
+                f"formula {self.formula.text!r} has no random term of {column!r}; expected a "
+                f"formula with (1 | {column})"
+            )
+        at = list(self.formula.random).index(column)
+        names = self.formula.random[column]
+        effects, variances = (
+            values.split(self.random.sizes, 1)[at].numpy()
+            for values in (self.random.effects, self.random.variances)
+        )
+        rows = self._ends(effects, variances, np.zeros_like(variances), level)
+        return [
+            Effect(**vars(row), topic=topic, term=f"{column}[{name}]", name=self._name(topic))
+            for topic, of_topic in zip(self.topics, rows, strict=True)
+            for name, row in zip(names, of_topic, strict=True)
+        ]
 
     # -- predictions -----------------------------------------------------------------------------
 
@@ -229,7 +272,8 @@ class Effects:
                 predictions lie between 0 and 1 and sum to 1 over the topics, and intervals are
                 formed on the logit scale, so they lie between 0 and 1 too. Its standard errors are
                 robust to any variance, or by ``clusters``. Defaults to ``"logit"``, and to
-                ``"identity"`` for more than 2,000 coefficients of the logit.
+                ``"identity"`` for more than 2,000 coefficients of the logit. Formulas with random
+                terms have the identity only; their predictions are for a level with the effect 0.
             **values: A value or a list of values by column. All combinations are predicted.
 
         Returns:
@@ -406,6 +450,13 @@ class Effects:
         return list(spaced(distinct[0], distinct[-1], GRID))
 
     def _is_logit(self, link: Link | None) -> bool:
+        if self.random is not None:
+            if link == "logit":
+                raise ConfigError(
+                    f"formula {self.formula.text!r} has random terms, which the logit does not "
+                    "support; use link='identity', or leave the terms out and give clusters="
+                )
+            return False
         if link is None:
             size = (self.model.num_topics - 1) * len(self.formula.names)
             return 0 < size <= MAX_BY_DEFAULT
@@ -475,7 +526,13 @@ class Effects:
             np.einsum("mp,kpq,mq->km", rows, part.numpy(), rows).clip(0.0)
             for part in (pooled.within, pooled.between)
         )
-        return self._ends(pooled.coefficients.numpy() @ rows.T, within, between, level)
+        freedom: Any = pooled.freedom
+        if pooled.freedoms is not None:
+            # The fewest degrees of freedom of the coefficients in a combination.
+            each = pooled.freedoms.numpy()
+            freedom = np.where(np.abs(rows) > 1e-12, each, pooled.freedom).min(1)
+        coefficients = pooled.coefficients.numpy()
+        return self._ends(coefficients @ rows.T, within, between, level, freedom=freedom)
 
     def _ends(
         self,
@@ -484,6 +541,7 @@ class Effects:
         between: NDArray[np.float64],
         level: float,
         scale: Literal["identity", "logit", "atanh"] = "identity",
+        freedom: Any = None,
     ) -> list[list[IntervalEstimate]]:
         """Intervals by Rubin's rules.
 
@@ -493,6 +551,8 @@ class Effects:
             between: Variances between draws, in the same shape.
             level: Probability of the intervals.
             scale: Scale on which the intervals are symmetric.
+            freedom: Degrees of freedom of a single regression, of each point. Defaults to those of
+                the pooled regression.
         """
         if not 0 < level < 1:
             raise ConfigError(f"level is {level}; expected a probability between 0 and 1")
@@ -502,7 +562,7 @@ class Effects:
         share = np.divide(between, total, out=np.zeros_like(total), where=total > 0)
         # Barnard and Rubin: a smooth minimum of the draws' and the documents' degrees of freedom.
         draw_freedom = (pooled.num_draws - 1) / np.maximum(share, 1e-12) ** 2
-        n = pooled.freedom
+        n = pooled.freedom if freedom is None else freedom
         document_freedom = (n + 1) / (n + 3) * n * np.maximum(1 - share, 1e-12)
         freedom = 1 / (1 / draw_freedom + 1 / document_freedom)
         errors = np.sqrt(total)

@@ -50,6 +50,28 @@ def format_predictions(rows: Sequence[Prediction], labels: Mapping[int | str, st
     )
 
 
+def format_spread(
+    rows: Sequence[Sequence[float]],
+    names: Sequence[str],
+    topics: Sequence[int | str],
+    labels: Mapping[int | str, str],
+) -> str:
+    """Text table of the standard deviations of random terms.
+
+    Args:
+        rows: ``(num_topics, num_terms)`` standard deviations.
+        names: Names of the terms.
+        topics: The topics.
+        labels: Names of the topics.
+    """
+    width = max(8, *map(len, names))
+    lines = ["Standard deviations of effects", "  " + "  ".join(f"{n:>{width}}" for n in names)]
+    for topic, row in zip(topics, rows, strict=True):
+        numbers = "  ".join(f"{value:{width}.4f}" for value in row)
+        lines.append(f"  {numbers}  {labels[topic]}")
+    return "\n".join(lines)
+
+
 def _tables(
     rows: Sequence[Effect | Prediction],
     names: Sequence[str],
