@@ -108,9 +108,9 @@ def estimate(
     fitted, matrix = Formula.fit(formula, corpus.metadata, corpus.num_docs)
     rows = corpus.nonempty
     _check_rank(fitted, matrix[rows])
-    all_weights = _weights(corpus, weights)
     cluster_of, num_clusters = _clusters(corpus, clusters, rows)
     positions = fitted.positions(corpus.metadata, corpus.num_docs) if fitted.random else None
+    arrays = _Arrays(matrix, _weights(corpus, weights), cluster_of, positions)
     proportions = theta_draws(
         _source(draws, model, corpus),
         corpus,
@@ -124,7 +124,6 @@ def estimate(
     if proportions.num_draws < 2:
         raise ConfigError(f"{proportions!r}; expected at least 2 draws")
     respond = partial(_responses, topics=topic_numbers, groups=topic_groups)
-    arrays = _Arrays(matrix, all_weights, cluster_of, positions)
     pooled, random = _regress(
         lambda: _parts(proportions, arrays, respond), fitted, standard_errors, num_clusters
     )
@@ -134,7 +133,7 @@ def estimate(
         pooled=pooled,
         random=random,
         columns={name: np.asarray(corpus.metadata[name])[rows] for name in fitted.kinds},
-        weights=all_weights[rows],
+        weights=arrays.weights[rows],
         sources_of_uncertainty=proportions.sources_of_uncertainty,
         fixed=proportions.fixed,
         method=_method(fitted, standard_errors, num_clusters),
