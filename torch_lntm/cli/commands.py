@@ -31,7 +31,6 @@ from torch_lntm.cli.stability import Stability
 from torch_lntm.cli.studying import Effects, Select
 from torch_lntm.cli.tree import Tree
 from torch_lntm.errors import ConfigError
-from torch_lntm.models.names import is_named
 
 if TYPE_CHECKING:
     from torch_lntm.corpus import Corpus
@@ -249,6 +248,8 @@ def _heads(names: Sequence[str], taken: Collection[str] = ()) -> list[str]:
     A head is the name. It is ``topic_3`` for a topic without a name, and ``group_NAME`` for a group
     with the head of a topic.
     """
+    from torch_lntm.models.names import is_named
+
     heads: list[str] = []
     for k, name in enumerate(names):
         # A name must not repeat the head of another column.

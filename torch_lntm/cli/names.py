@@ -10,7 +10,6 @@ import torch_lntm as lntm
 from torch_lntm.cli.documents import OnDocuments, say
 from torch_lntm.cli.mappings import mapping_option
 from torch_lntm.errors import ConfigError
-from torch_lntm.models.names import is_named
 
 
 @dataclass(kw_only=True)
@@ -69,6 +68,8 @@ class Names(OnDocuments):
 
     def _names(self, model: Any) -> dict[int, str]:
         """Names of the topics by number, after the changes of the options."""
+        from torch_lntm.models.names import is_named
+
         old = model.topic_names
         names = {} if self.clear else {k: old[k] for k in range(len(old)) if is_named(old, k)}
         for key, name in mapping_option("set", self.set or {}).items():
