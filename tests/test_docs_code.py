@@ -58,7 +58,11 @@ def test_the_page_on_choosing_runs(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow
-def test_the_page_on_time_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_on_time_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib").use("Agg")
+    monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     exec(compile(code_of("time.md"), "time.md", "exec"), names)
     assert "['stream'" in capsys.readouterr().out
@@ -68,6 +72,10 @@ def test_the_page_on_time_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert (probs < upper).all()
     assert probs[0, 0] > 5 * probs[-1, 0]
     assert float(names["topics"].drift()[names["old"], -1]) > 0.2
+    labels = lntm.plotting.path_plot(names["model"], names["old"]).get_legend().get_texts()
+    assert {"tape", "stream"} == {text.get_text() for text in labels[:2]}
+    with pytest.raises(lntm.errors.ConfigError, match="do not move with time"):
+        lntm.plotting.path_plot(names["future"], 0)
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from torch_lntm.plotting.correlations import correlation_graph, correlation_heatmap
 from torch_lntm.plotting.documents import document_proportions
+from torch_lntm.plotting.paths import path_plot
 from torch_lntm.plotting.simplex import simplex_plot
 from torch_lntm.plotting.sources import source_plot
 from torch_lntm.plotting.style import PALETTE, use_style
@@ -13,6 +14,7 @@ __all__ = [
     "correlation_graph",
     "correlation_heatmap",
     "document_proportions",
+    "path_plot",
     "simplex_plot",
     "source_plot",
     "topic_labels",
