@@ -199,6 +199,45 @@ def test_draws_of_the_effects_have_their_posterior_covariance(corpus) -> None:
     assert not torch.equal(prior.level_effects, before)
 
 
+def test_changes_of_the_mean_have_the_covariance_of_their_information(corpus) -> None:
+    model = make(corpus, TWO)
+    prior = prior_of(model)
+    prior.m_step(NUM_DOCS, **sums_of(prior, corpus)[0])
+    rng = np.random.default_rng(5)
+    precision = np.linalg.inv(prior.covariance.detach().numpy())
+    root = rng.normal(size=(NUM_TOPICS, NUM_TOPICS))
+    spread = np.linalg.inv(precision + root @ root.T)
+    observed = precision - precision @ spread @ precision
+    fixed, blocks = design(corpus, TWO)
+    x = np.column_stack([fixed, *blocks])
+    ridge = np.diag(penalties_of(prior, blocks))
+    information = np.kron(x.T @ x, observed) + np.kron(ridge, precision)
+    # draw_changes() is linear: the identity gives a root of the covariance.
+    white = torch.eye(prior.num_changes * NUM_TOPICS, dtype=torch.float64)
+    changes = prior.draw_changes(
+        torch.from_numpy(observed), white.view(-1, prior.num_changes, NUM_TOPICS)
+    )
+    flat = changes.flatten(1).numpy()
+    np.testing.assert_allclose(flat.T @ flat, np.linalg.inv(information), rtol=1e-6, atol=1e-9)
+    batch = prior.encode(corpus).batch(dtype=torch.float64)
+    np.testing.assert_allclose(prior.mean_shift(batch, changes), x @ changes.numpy(), atol=1e-12)
+
+
+def test_draws_of_a_guide_include_the_coefficients_of_random_terms(corpus) -> None:
+    model = make(corpus, ONE)
+    guide = TaylorGuide(model)
+    VariationalEM(model, guide, progress=False, max_iterations=3).fit(corpus)
+    widths = []
+    for coefficients in (True, False):
+        effects = lntm.effects.estimate(model, guide, corpus, "~ age", coefficients=coefficients)
+        included = "coefficients of their prior mean" in repr(effects)
+        assert included == coefficients
+        widths.append(float(effects.pooled.between.sum()))
+    assert widths[0] > widths[1]
+    joint = lntm.inference.joint_draws(model, corpus, num_draws=2, warmup_steps=3)
+    assert prior_of(joint.model).effects_of("author").mean.isfinite().all()
+
+
 def test_the_average_prior_has_the_moments_of_the_documents_means(corpus) -> None:
     prior = prior_of(make(corpus, TWO))
     with pytest.raises(NotFittedError):

@@ -78,9 +78,7 @@ class GuideDraws:
             keys = noise.document_keys(self.seed, batch.index, num_draws)
             latent = posterior.draw(keys)
             if self.shifts is not None:
-                regressors = self._model.prior.regressors(batch)
-                assert regressors is not None
-                shift = regressors[0] @ self.shifts[:num_draws]
+                shift = self._model.prior.mean_shift(batch, self.shifts[:num_draws])
                 covariance = posterior.covariance.double()
                 latent = latent + torch.einsum("sdj,djk->sdk", shift, covariance)
             theta = posterior.theta(latent).to(self._model.dtype).cpu()
@@ -122,6 +120,9 @@ class GuideDraws:
             Whether the prior's mean has coefficients.
         """
         prior = self._model.prior
+        if prior.num_changes:
+            self._draw_changes(rows, num_draws)
+            return True
         information: Tensor | None = None
         for batch, posterior in self._posteriors(rows, num_draws):
             regressors = prior.regressors(batch)
@@ -149,6 +150,22 @@ class GuideDraws:
         changes = (white * scale) @ vectors.mT
         self.shifts = changes.unflatten(1, (-1, len(precision))) @ precision
         return True
+
+    def _draw_changes(self, rows: Positions, num_draws: int) -> None:
+        """Draw :attr:`shifts` for a prior with many coefficients, such as effects of authors.
+
+        The documents' average information stands for the information of each document.
+        """
+        prior = self._model.prior
+        precision = _precision(prior)
+        total = torch.zeros_like(precision)
+        for _, posterior in self._posteriors(rows, num_draws):
+            total += posterior.covariance.double().sum(0)
+        observed = precision - precision @ (total / len(rows)) @ precision
+        generator = torch.Generator().manual_seed(self.seed)
+        size = (num_draws, prior.num_changes, len(precision))
+        white = torch.randn(size, generator=generator, dtype=torch.float64).to(precision)
+        self.shifts = prior.draw_changes(observed, white) @ precision
 
 
 def _precision(prior: Any) -> Tensor:

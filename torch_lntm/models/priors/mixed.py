@@ -24,6 +24,8 @@ from torch_lntm.solvers.arrow import Arrow, Levels
 
 #: Maximum number of pairs of levels of different random terms.
 MAX_PAIRS = 2**22
+#: Share of the prior's information, up to which a direction of eta counts as unobserved.
+NO_INFORMATION = 1e-6
 
 
 class LevelEffects(NamedTuple):
@@ -160,6 +162,43 @@ class MixedPrior(StructuralPrior):
     def regressors(self, batch: DocumentBatch) -> tuple[Tensor, Tensor] | None:
         """See :meth:`DocumentPrior.regressors`. None: a dense design would be too large."""
         return None
+
+    @property
+    def num_changes(self) -> int:  # type: ignore[override]
+        """Number of rows of :meth:`draw_changes`: dense block, then largest term. 0 if unfitted."""
+        return sum(self.level_gram.shape) if float(self.gram[0, 0]) else 0
+
+    def mean_shift(self, batch: DocumentBatch, changes: Tensor) -> Tensor:
+        """See :meth:`DocumentPrior.mean_shift`."""
+        u = self.standardised(batch)
+        size, num_dense = 1 + self.num_covariates, len(self.gram)
+        shift = changes[:, :1] + u @ changes[:, 1:size]
+        by_row = changes.transpose(0, 1)
+        levels = self._levels.join(by_row[size:num_dense], by_row[num_dense:])
+        parts = levels.split(self._levels.sizes)
+        for effects, at in zip(parts, self.positions(batch).mT, strict=True):
+            known = torch.cat([effects, effects.new_zeros(1, *effects.shape[1:])])[at]
+            shift = shift + known.transpose(0, 1)
+        return shift
+
+    def draw_changes(self, observed: Tensor, white: Tensor) -> Tensor:
+        """See :meth:`DocumentPrior.draw_changes`.
+
+        The information about the coefficients is XᵀX ⊗ O + R ⊗ Σ⁻¹, for the average O of the
+        documents' information. It is an arrow in each eigenvector of LᵀOL, with Σ = LLᵀ.
+        """
+        tril = self.scale_tril.detach().double()
+        values, vectors = torch.linalg.eigh(tril.mT @ observed @ tril)
+        gram = Arrow(self.gram, self.level_gram, self.level_counts)
+        draws = torch.zeros_like(white)
+        for k, value in enumerate(values.tolist()):
+            # The shift of all logits has no information, and leaves theta unchanged.
+            if value > NO_INFORMATION:
+                scaled = Arrow(value * gram.dense, value * gram.crossed, value * gram.diagonal)
+                rows = white[:, :, k].mT
+                system = self._penalised(scaled)
+                draws[:, :, k] = torch.cat(system.draw(*rows.split(list(gram.crossed.shape)))).mT
+        return draws @ (tril @ vectors).mT
 
     # -- the M-step ------------------------------------------------------------------------------
 

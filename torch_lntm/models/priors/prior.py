@@ -55,6 +55,8 @@ class DocumentPrior(nn.Module):
     posterior_statistics: ClassVar[frozenset[str]] = frozenset()
     num_topics: int
     num_sources: int = 0
+    #: Number of coefficients that :meth:`draw_changes` draws. 0 for priors without this method.
+    num_changes: int = 0
 
     @property
     def latent_dim(self) -> int:
@@ -196,6 +198,33 @@ class DocumentPrior(nn.Module):
             for priors without regressors.
         """
         return None
+
+    def mean_shift(self, batch: DocumentBatch, changes: Tensor) -> Tensor:
+        """Changes of the documents' prior means with the coefficients.
+
+        Args:
+            batch: As for :meth:`space`.
+            changes: ``(num_draws, num_rows, latent_dim)`` changes of the coefficients.
+
+        Returns:
+            ``(num_draws, num_docs, latent_dim)``, for the design of :meth:`regressors`.
+        """
+        regressors = self.regressors(batch)
+        assert regressors is not None
+        return regressors[0] @ changes
+
+    def draw_changes(self, observed: Tensor, white: Tensor) -> Tensor:
+        """Draws of the coefficients less their mean, for priors without a dense design.
+
+        Args:
+            observed: ``(latent_dim, latent_dim)`` information of a document about its prior mean,
+                averaged over documents.
+            white: ``(num_draws, num_changes, latent_dim)`` standard normal numbers.
+
+        Returns:
+            ``(num_draws, num_changes, latent_dim)``, for :meth:`mean_shift`.
+        """
+        raise self._undefined("draw_changes")
 
     def _undefined(self, method: str) -> NotImplementedError:
         """The error for a method of the contract that a subclass lacks."""
