@@ -46,6 +46,7 @@ STUDIES = {
         "sampling": "Effective samples per second beside Pyro's HMC and NUTS",
         "keywords": "Topics with keywords beside keyATM, SeededLDA and CorEx",
         "structural": "Structural topic models beside topica's STM",
+        "nested": "Blogs and days as random effects of structural models",
         "coverage": "Coverage of intervals of effects, on simulated corpora",
         "reproducibility": "Fits under other conditions: process, threads, order, seed",
         "launches": "Kernels, waits and bytes of a fit on a pretend GPU",

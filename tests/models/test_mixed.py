@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support import shared_fits
+from support.fits import assert_same, break_at
+from support.processes import in_processes
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import torch_lntm as lntm
@@ -293,6 +296,32 @@ def test_a_fit_is_saved_loaded_and_generated_from(corpus, tmp_path) -> None:
     bad = drawn.with_covariates({"prevalence_levels": np.full((NUM_DOCS, 2), 99)})
     with pytest.raises(CorpusError, match="whole numbers from -1"):
         loaded.encode(bad)
+
+
+def test_a_killed_fit_continues_to_the_same_bits(corpus, tmp_path) -> None:
+    def engine() -> VariationalEM:
+        model = make(corpus, TWO)
+        options: dict[str, Any] = {"start": "documents", "max_iterations": 6, "tolerance": 0.0}
+        return VariationalEM(model, TaylorGuide(model), progress=False, **options)
+
+    straight, killed, continued = engine(), engine(), engine()
+    straight.fit(corpus)
+    break_at(killed.guide, 5, RuntimeError)
+    path = tmp_path / "fit.safetensors"
+    with pytest.raises(RuntimeError):
+        killed.fit(corpus, checkpoint=path, checkpoint_seconds=0.0)
+    continued.fit(corpus, checkpoint=path)
+    assert_same(straight.model, continued.model)
+
+
+@pytest.mark.slow
+def test_a_fit_in_two_processes_equals_the_fit_in_one() -> None:
+    expected = shared_fits.fitted_with_authors()
+    for found in in_processes(2, shared_fits.fitted_with_authors):
+        for name in ("level_effects", "level_penalties", "slopes", "level_gram"):
+            np.testing.assert_allclose(
+                found[f"model.prior.{name}"], expected[f"model.prior.{name}"], rtol=1e-6, atol=1e-9
+            )
 
 
 def test_covariates_of_a_damaged_file_are_refused(corpus) -> None:

@@ -174,3 +174,24 @@ def test_phases_add_up_to_the_history() -> None:
         "em": {"iterations": 1, "wall_seconds": 2.5},
     }
     assert math.fsum(phase["wall_seconds"] for phase in phases.values()) == 4.0
+
+
+@pytest.mark.slow
+def test_the_study_of_nested_documents_scores_formulas_and_intervals(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    blog = np.arange(60) % 6
+    counts = rng.multinomial(30, rng.dirichlet(np.full(20, 0.3), 6)[blog] * 0.5 + 0.025)
+    Corpus.from_matrix(counts).save(tmp_path / "posts.npz")
+    lines = [f"{'LR'[b % 2]},{d % 4},b{b}" for d, b in enumerate(blog)]
+    (tmp_path / "posts.columns.csv").write_text("\n".join(["rating,day,blog", *lines]))
+    study = load("nested")
+    settings = study.settings(corpus=str(tmp_path / "posts.npz"), num_topics=3, seeds=(0,))
+    result = measure("nested", study, settings, tmp_path / "out", progress=False)
+    [row] = result.rows
+    assert set(row["intervals"]) == {
+        "independent documents, HC3",
+        "clusters of blog",
+        "random effects of blog",
+    }
+    assert len(row["gains"]) == 10
+    assert "| ~ rating + (1 | blog)   " in study.table(result)
