@@ -124,6 +124,7 @@ class Effects:
             f"A regression of the proportions of {self._responses} in "
             f"{self.num_docs:,} documents on {self.formula.text}. In the intervals: "
             f"{self._included}."
+            + (" Predictions are by a multinomial logit." if self._is_logit(None) else "")
             + "".join(f" {text[0].upper()}{text[1:]}." for text in self._excluded)
         )
 
