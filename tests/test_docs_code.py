@@ -87,3 +87,19 @@ def test_the_page_on_keywords_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert "cricket" in capsys.readouterr().out
     assert names["theta"].shape == (5, 10)
     assert 0.03 < names["topic"].lower < names["topic"].mass
+
+
+@pytest.mark.slow
+def test_the_page_on_names_runs(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(compile(code_of("names.md"), "names.md", "exec"), names)
+    model, out = names["model"], capsys.readouterr().out
+    assert "politics" in out
+    assert "Group first\n" in out
+    assert names["theta"].shape == (300, 2)
+    assert all(name.startswith(("About ", "politics")) for name in model.topic_names)
+    assert "Groups of topics" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert names["stability"].by_seed.shape == (2, 10)
