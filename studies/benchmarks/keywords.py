@@ -90,8 +90,6 @@ class Fit:
 class OrdinaryStart(Keywords):
     """Keywords in the prior only. Their topics start from random documents, as free topics do."""
 
-    lead = 0.0
-
     def initial_topics(self, corpus: lntm.Corpus) -> NDArray[np.float64]:
         """Topics of random documents."""
         topics = document_topics(corpus, random_order(corpus, 0), len(self), 0)

@@ -201,34 +201,6 @@ def test_the_start_counts_pseudo_tokens() -> None:
     torch.testing.assert_close(running.probs(at), expected[:, at])
 
 
-def test_free_topics_have_the_frequencies_of_the_corpus_while_keyword_topics_lead() -> None:
-    counts, background = expected_counts().float(), torch.full((NUM_WORDS,), 1 / NUM_WORDS)
-    running = RunningTopics(counts.mT.contiguous().mT, 0.1, keywords(30.0), background)
-    pseudo = keywords(30.0).add_to_(counts + 0.1)
-    probs = running.probs(torch.arange(NUM_WORDS))
-    torch.testing.assert_close(probs[:2], (pseudo / pseudo.sum(1, keepdim=True))[:2])
-    torch.testing.assert_close(probs[2:], background.expand(2, -1))
-
-
-@pytest.mark.parametrize(("epochs", "leading"), [(1, 0), (3, 1), (10, 6)])
-def test_free_topics_enter_the_start_after_the_keyword_topics(epochs: int, leading: int) -> None:
-    corpus = make_corpus(60)
-    model = lntm.models.ctm(NUM_TOPICS, NUM_WORDS, keywords=KEYWORDS, vocabulary=VOCABULARY)
-    guide = lntm.guides.TaylorGuide(model)
-    differ = []
-
-    def record(step: dict[str, Any]) -> None:
-        if step["phase"] == "start":
-            free = model.topics.probs[2:].detach()
-            differ.append(float((free[0] - free[1]).abs().sum()) > 0.1)
-
-    engine = VariationalEM(
-        model, guide, start_epochs=epochs, stepwise_epochs=0, max_iterations=0, progress=False
-    )
-    engine.fit(corpus, callback=record)
-    assert differ == [False] * leading + [True] * (epochs - leading)
-
-
 @pytest.mark.parametrize("family", ["ctm", "iftm", "lda", "stm", "bursty", "content"])
 def test_keyword_topics_come_first_in_the_order_of_their_names(family: str) -> None:
     corpus = make_corpus()

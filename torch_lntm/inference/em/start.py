@@ -110,23 +110,16 @@ class RunningTopics:
             tensor. It holds the average again after :meth:`apply_scale`.
         smoothing: Pseudo-counts of every word in every topic.
         keywords: Keywords of the first topics, with further pseudo-counts. ``None`` without.
-        background: ``(num_words,)`` word probabilities of all free topics, in place of their
-            counts. Defaults to their counts.
     """
 
     def __init__(
-        self,
-        word_counts: Tensor,
-        smoothing: float,
-        keywords: Keywords | None = None,
-        background: Tensor | None = None,
+        self, word_counts: Tensor, smoothing: float, keywords: Keywords | None = None
     ) -> None:
         self._rows, self._scale = word_counts.mT, 1.0
         self._totals = self._rows.sum(0, dtype=torch.float64)
         self._pseudo_totals: float | Tensor = smoothing * len(self._rows)
         self._smoothing = smoothing
         self._key_rows: Tensor | None = None
-        self._background, self._num_keyword_topics = background, len(keywords or ())
         if keywords is not None:
             topics, columns, tokens = (x.to(self._rows.device) for x in keywords.entries)
             different, rows = columns.unique(return_inverse=True)
@@ -145,8 +138,6 @@ class RunningTopics:
         if self._key_rows is not None:
             counts += self._key_rows[self._row_of[words]]
         probs = counts.div_(totals.clamp_min(torch.finfo(dtype).tiny).to(dtype))
-        if self._background is not None:
-            probs[:, self._num_keyword_topics :] = self._background[words].unsqueeze(1)
         return probs.clamp_min_(probability_floor(dtype)).mT
 
     def blend_(self, words: Tensor, counts: Tensor, weight: float, scale: float) -> None:
@@ -182,9 +173,6 @@ class Start:
     with step size updates^−exponent (*Cappé & Moulines 2009*). The noise of the steps acts as
     annealing, and finds better topics than many more full sweeps.
 
-    Keyword topics lead. In the first epochs, all free topics have the word frequencies of the
-    corpus, and keywords have more pseudo-tokens. The free topics then start from random documents.
-
     Every process makes every step. Steps are so small that sharing a step between processes would
     take longer than making it. The prior and the means come from the final proportions. Each
     process computes them for its own documents.
@@ -203,7 +191,6 @@ class Start:
         order: Positions of the non-empty documents, in the order of their visits.
         step_docs: Number of documents of a step.
         epochs: Number of epochs.
-        keyword_epochs: Number of first epochs in which keyword topics lead.
     """
 
     def __init__(
@@ -226,8 +213,6 @@ class Start:
         if name == "lda":
             steps = math.ceil(num_docs / self.step_docs)
             self.epochs = epochs or num_epochs(START_UPDATES, steps, START_EPOCHS)
-        keywords = model.topics.keywords
-        self.keyword_epochs = 0 if keywords is None else int(keywords.lead * self.epochs)
 
     def run(self, state: FitState, progress: bool) -> Iterator[float]:
         """Make the remaining epochs.
@@ -256,7 +241,7 @@ class Start:
     def _begin(self, state: FitState) -> None:
         """Set initial topics from documents and keywords, and uniform proportions."""
         model, num_topics = self.model, self.model.num_topics
-        topics = self._document_topics(state)
+        topics = document_topics(self.corpus, self.order, num_topics, self.seed + state.restart)
         keywords = model.topics.keywords
         if keywords is not None:
             topics[: len(keywords)] = torch.from_numpy(keywords.initial_topics(self.corpus))
@@ -268,34 +253,14 @@ class Start:
         uniform = torch.tensor(1.0 / num_topics, dtype=model.dtype)
         state.theta = new_table(uniform.expand(self.corpus.num_docs, num_topics), model.device)
 
-    def _document_topics(self, state: FitState) -> Tensor:
-        """Topics from the words of a few random documents each."""
-        seed = self.seed + state.restart
-        return document_topics(self.corpus, self.order, self.model.num_topics, seed)
-
-    def _running_topics(self, state: FitState) -> RunningTopics:
-        """Running average of the topics for the next epoch. Free topics enter after the leaders."""
-        topics, counts = self.model.topics, state.word_counts
-        keywords, background = topics.keywords, None
-        assert counts is not None
-        if keywords is not None and state.step < self.keyword_epochs:
-            keywords = keywords.leading(self.corpus, topics.num_topics)
-            frequency = torch.from_numpy(self.corpus.word_totals + 1.0).to(counts)
-            background = frequency / frequency.sum()
-        elif keywords is not None and state.step == self.keyword_epochs > 0:
-            free = counts[len(keywords) :]
-            if len(free):
-                initial = self._document_topics(state)[len(keywords) :].to(free)
-                free.copy_(initial * free.sum(1).mean())
-        return RunningTopics(counts, topics.start_smoothing, keywords, background)
-
     def _epoch(self, state: FitState, bar: Any) -> float:
         """Visit all documents, and return the log likelihood accumulated on the way, in nats."""
         model, processes, num_tokens = self.model, self.processes, self.corpus.num_tokens
         assert state.word_counts is not None
         objective: float | Tensor = 0.0
         sweeps = SWEEPS if state.step else FIRST_SWEEPS
-        running = self._running_topics(state)
+        topics = model.topics
+        running = RunningTopics(state.word_counts, topics.start_smoothing, topics.keywords)
         theta, steps = self._proportions(state), self._steps()
 
         def advance() -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -21,8 +21,6 @@ from torch_lntm.errors import ConfigError, KeywordWarning, warn
 #: Default pseudo-tokens on the keywords of a topic: before a fit, and in a fit as a share of the
 #: tokens of an average topic.
 TOKENS, TOKEN_SHARE = 200.0, 0.02
-#: Least pseudo-tokens in the first epochs of a start, as a share of the tokens of an average topic.
-LEADING_SHARE = 0.1
 #: Keywords in fewer documents get a warning.
 FEW_DOCUMENTS = 5
 #: Shares in the initial topics: of a topic's keywords, and of the words beside them. The
@@ -64,9 +62,6 @@ class Keywords:
     words: tuple[tuple[str, ...], ...]
     columns: tuple[tuple[int, ...], ...]
     strength: float | None = None
-
-    #: Share of the epochs of a start in which keyword topics lead, before free topics take part.
-    lead: ClassVar[float] = 0.6
 
     def __post_init__(self) -> None:
         """Check the strength.
@@ -177,16 +172,6 @@ class Keywords:
         if self.strength is not None:
             return self
         return replace(self, strength=TOKEN_SHARE * corpus.num_tokens / num_topics)
-
-    def leading(self, corpus: Corpus, num_topics: int) -> Keywords:
-        """These keywords with the strength of the first epochs of a start.
-
-        Args:
-            corpus: The training documents.
-            num_topics: Number of topics.
-        """
-        tokens = LEADING_SHARE * corpus.num_tokens / num_topics
-        return replace(self, strength=max(tokens, self.tokens))
 
     # -- the prior ---------------------------------------------------------------------------------
 
