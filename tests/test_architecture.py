@@ -18,6 +18,8 @@ PATH = re.compile(
     r"(?:torch_lntm|tests|studies|docs|configs|notebooks)/[\w./-]*|[\w./-]+\.(?:md|py|cfg)"
 )
 NAME = re.compile(r"(?:lntm|torch_lntm)(?:\.\w+)+")
+#: Names of tests, functions and tables that a page gives without their module.
+PLAIN = re.compile(r"test_\w+|[a-z]+(?:_[a-z]+)*_|_[a-z]+|[A-Z]+(?:_[A-Z]+)+|_[A-Z_]+")
 
 
 def spans(text: str) -> list[str]:
@@ -60,11 +62,22 @@ def missing_names(text: str) -> list[str]:
     return missing
 
 
+def missing_plain(text: str) -> list[str]:
+    """Tests, methods and tables of a page that no file of the repository defines."""
+    files = [path for room in ("torch_lntm", "tests") for path in (ROOT / room).rglob("*.py")]
+    defined = set(re.findall(r"\w+", "\n".join(path.read_text("utf-8") for path in files)))
+    return [span for span in spans(text) if PLAIN.fullmatch(span) and span not in defined]
+
+
 @pytest.mark.parametrize("page", [PAGE, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
 def test_every_path_and_name_on_the_page_exists(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert missing_paths(text) == []
     assert missing_names(text) == []
+
+
+def test_every_plain_name_on_the_page_exists() -> None:
+    assert missing_plain(PAGE.read_text(encoding="utf-8")) == []
 
 
 def test_the_page_has_enough_paths_and_names_to_check() -> None:
@@ -77,6 +90,8 @@ def test_a_path_or_name_that_does_not_exist_is_found() -> None:
     text = "`torch_lntm/nowhere.py`, `lntm.models.Nothing`, `lntm.models.Topics.nothing`, `x + y`"
     assert missing_paths(text) == ["torch_lntm/nowhere.py"]
     assert missing_names(text) == ["lntm.models.Nothing", "lntm.models.Topics.nothing"]
+    nowhere = "test_" + "nowhere"  # in parts, because the files of the tests are searched, too
+    assert missing_plain(f"`{nowhere}`, `draw_`, `_ANY_MODEL`, `x`") == [nowhere]
 
 
 def test_plain_names_in_the_table_of_tasks_are_in_a_file_of_their_row() -> None:

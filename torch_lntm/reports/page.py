@@ -17,7 +17,7 @@ from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.files import atomic_write
 from torch_lntm.guides import Guide
-from torch_lntm.inference import DrawSource, FitResult, theta_draws
+from torch_lntm.inference import DrawSource, FitResult, ThetaDraws, theta_draws
 from torch_lntm.inference.draws import require_source
 from torch_lntm.io import Run
 from torch_lntm.io.folders import EVALUATION
@@ -214,15 +214,10 @@ def render_page(
     return _TEMPLATES.get_template("report.html").render(
         title=title or f"Topics of {corpus.name or 'a corpus'}",
         **_page_parts(),
-        model=model,
-        corpus=corpus,
-        is_short=corpus.num_tokens < SHORT_DOCUMENT * len(corpus),
-        posterior=theta_source.description,
+        **_about(model, corpus, theta_source, summary),
         instead_of_chains=instead_of_chains,
-        unconverged=int((~summary.documents.converged).sum()),
         topics=topics,
         labels=label_topics(model, corpus, num_words=num_words),
-        overall=summary.overall,
         **_optional(tree, stability),
         **correlations,
         documents=represent_topics(theta_source, corpus, summary.documents, num_docs, texts),
@@ -233,9 +228,6 @@ def render_page(
         has_pictures=any(section.has_pictures for section in rendered_sections),
         scores=scores,
         settings=settings,
-        citations=citations(model.name, theta_source.name, model.words.cache_weight is not None),
-        level=LEVEL,
-        num_draws=theta_source.num_draws,
     )
 
 
@@ -248,9 +240,26 @@ def _page_parts() -> dict[str, Any]:
         "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         "width": figures.WIDTH,
         "chart_width": figures.CHART,
+        "level": LEVEL,
         "line_height": figures.LINE_HEIGHT,
         "version": __version__,
         "today": date.today().isoformat(),
+    }
+
+
+def _about(
+    model: TopicModel, corpus: Corpus, draws: ThetaDraws, summary: CorpusSummary
+) -> dict[str, Any]:
+    """The model, the documents, and the source of the proportions."""
+    return {
+        "model": model,
+        "corpus": corpus,
+        "is_short": corpus.num_tokens < SHORT_DOCUMENT * len(corpus),
+        "posterior": draws.description,
+        "unconverged": int((~summary.documents.converged).sum()),
+        "overall": summary.overall,
+        "citations": citations(model.name, draws.name, model.words.cache_weight is not None),
+        "num_draws": draws.num_draws,
     }
 
 
