@@ -36,6 +36,7 @@ STUDIES = {
     "benchmarks": {
         "completion": "Held-out words, seconds and memory, beside other programs",
         "quality": "Held-out words beside other programs, theta integrated out exactly",
+        "search": "Settings of peers that predict held-out words best",
         "own_words": "Held-out words with and without a document's own, beside other programs",
         "scale": "A fit of 100,000 documents",
         "large": "Two million documents in a folder mapped into memory",
@@ -97,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.data is not None:
             # Child processes read the variable too.
             os.environ["LNTM_DATA"] = options.data
-        result = measure(name, study, options.settings, options.out)
+        result = measure(name, study, options.settings, options.out, again=options.again)
     except (LNTMError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -24,7 +24,10 @@ _MB = 2.0**20
 
 
 class Stopwatch:
-    """Measures a ``with`` block: CPU seconds (user + system, all threads) and wall seconds."""
+    """Measures ``with`` blocks: CPU seconds (user + system, all threads) and wall seconds.
+
+    Seconds of several blocks add up.
+    """
 
     cpu_seconds = 0.0
     wall_seconds = 0.0
@@ -34,8 +37,8 @@ class Stopwatch:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.wall_seconds = time.perf_counter() - self._wall
-        self.cpu_seconds = _cpu_seconds() - self._cpu
+        self.wall_seconds += time.perf_counter() - self._wall
+        self.cpu_seconds += _cpu_seconds() - self._cpu
 
 
 def _cpu_seconds() -> float:

@@ -93,6 +93,8 @@ class Study(Generic[Settings, Result]):
         table: Function that returns the tables of a result, as Markdown.
         figure: Function that draws the figure of a result, if the study has a figure.
         quick: Settings changed by ``--quick``. An empty dictionary removes the option.
+        selects: Settings that choose cells and change no cell. Other values of them add cells to
+            the same folder.
     """
 
     settings: type[Settings]
@@ -100,6 +102,7 @@ class Study(Generic[Settings, Result]):
     table: Callable[[Result], str]
     figure: Callable[[Result], Figure] | None = None
     quick: Mapping[str, Any] = field(default_factory=dict)
+    selects: Collection[str] = ()
 
 
 def measure(
@@ -108,6 +111,7 @@ def measure(
     settings: Settings,
     folder: Path,
     *,
+    again: str | None = None,
     progress: bool = True,
 ) -> Result:
     """Run a study, or complete an interrupted study, and write its result.
@@ -118,16 +122,22 @@ def measure(
         settings: Its settings.
         folder: Folder for ``result.json`` (written after every cell), ``tables.md`` and, if the
             study has a figure and matplotlib is installed, ``figure.png``. Made if missing.
+        again: Text in the names of the cells to measure anew. The other cells stay. None keeps all
+            cells.
         progress: Whether to show progress bars.
 
     Returns:
         The result. Equal settings give equal results, except for seconds and memory.
 
     Raises:
-        ConfigError: The folder holds a different study, or the same study with different settings.
+        ConfigError: The folder holds a different study, or the same study with different settings
+            beyond ``study.selects``.
     """
     path = folder / "result.json"
-    record = _open(path, name, to_json(settings))
+    record = _open(path, name, to_json(settings), study.selects)
+    if again is not None:
+        _forget(record, again)
+        write(path, dumps(record).encode())
     session: dict[str, Any] = {**describe(), "cells": [], "seconds": 0.0}
     before, began = set(record["cells"]), time.perf_counter()
     folder.mkdir(parents=True, exist_ok=True)
@@ -147,7 +157,9 @@ def measure(
     return result
 
 
-def _open(path: Path, name: str, settings: dict[str, Any]) -> dict[str, Any]:
+def _open(
+    path: Path, name: str, settings: dict[str, Any], selects: Collection[str]
+) -> dict[str, Any]:
     """The record in the folder, or a new record."""
     if not path.exists():
         if path.parent.exists() and not path.parent.is_dir():
@@ -161,13 +173,29 @@ def _open(path: Path, name: str, settings: dict[str, Any]) -> dict[str, Any]:
         raise ConfigError(f"{path} is not a result of a study; name another --out") from None
     if not same:
         raise ConfigError(f"{path} is of the study {record['study']}; name another --out")
-    names = {**found, **settings}
+    names = [key for key in {**found, **settings} if key not in selects]
     other = [key for key in names if found.get(key) != settings.get(key)]
     if other:
         raise ConfigError(
             f"{path} was made with another {', '.join(other)}; name another --out, or remove it"
         )
-    return dict(record)
+    chosen = {key: list(dict.fromkeys([*found[key], *settings[key]])) for key in selects}
+    return {**record, "settings": found | chosen}
+
+
+def _forget(record: dict[str, Any], text: str) -> None:
+    """Remove the cells whose names contain a text.
+
+    Raises:
+        ConfigError: No cell has such a name.
+    """
+    names = [name for name in record["cells"] if text in name]
+    if not names:
+        raise ConfigError(f"no cell's name contains {text!r}; leave --again out, or see result.json")
+    for name in names:
+        del record["cells"][name]
+    for session in record["sessions"]:
+        session["cells"] = [name for name in session["cells"] if name not in names]
 
 
 #: A list of numbers over several lines. Strings in JSON have no line breaks.

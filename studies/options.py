@@ -25,11 +25,13 @@ class Options:
         settings: The study's settings.
         out: Folder of the results.
         data: Folder of the corpora. None for the folder of the environment.
+        again: Text in the names of the cells to measure anew. None keeps all cells.
     """
 
     settings: Any
     out: Path
     data: str | None
+    again: str | None
 
 
 def read(name: str, study: Study[Any, Any], argv: Sequence[str]) -> Options:
@@ -66,7 +68,7 @@ def read(name: str, study: Study[Any, Any], argv: Sequence[str]) -> Options:
         parser.error(str(error))
     settings = study.settings(**values)
     out = chosen.out or f"runs/{name}" + ("-quick" if given.quick else "")
-    return Options(settings, Path(out), chosen.data)
+    return Options(settings, Path(out), chosen.data, chosen.again)
 
 
 def _value(name: str, hint: Any, value: Any) -> Any:
@@ -99,6 +101,12 @@ def _parser(name: str, study: Study[Any, Any]) -> Parser:
     )
     parser.add_argument(
         "--data", type=str, help="The folder of corpora, instead of the variable LNTM_DATA."
+    )
+    parser.add_argument(
+        "--again",
+        type=str,
+        help="Measure the cells anew whose names contain this text, such as torch_lntm. Other cells "
+        "stay. After an interruption, continue without this option.",
     )
     help_of = {
         parameter.arg_name: " ".join((parameter.description or "").split()).replace("%", "%%")

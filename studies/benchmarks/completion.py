@@ -12,6 +12,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import product
@@ -105,6 +106,7 @@ def fit_in_process(
     threads: int,
     ctm_sweeps: int | None = None,
     covariates: Path | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> dict[str, NDArray[Any]]:
     """Fit one system in a process of its own and return the fit.
 
@@ -116,9 +118,10 @@ def fit_in_process(
         threads: Threads of the process.
         ctm_sweeps: Sweeps of tomotopy's CTModel. None for the study's choice.
         covariates: numpy's file of the training documents' covariates, for a structural model.
+        options: Options of the system in place of its own settings.
     """
     out = train.with_name("fit.npz")
-    options: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "--train": train,
         "--num-topics": num_topics,
         "--seed": seed,
@@ -126,10 +129,12 @@ def fit_in_process(
         "--out": out,
     }
     if ctm_sweeps:
-        options["--ctm-sweeps"] = ctm_sweeps
+        arguments["--ctm-sweeps"] = ctm_sweeps
     if covariates is not None:
-        options["--covariates"] = covariates
-    words = [str(word) for option in options.items() for word in option]
+        arguments["--covariates"] = covariates
+    if options:
+        arguments["--options"] = json.dumps(dict(options))
+    words = [str(word) for argument in arguments.items() for word in argument]
     subprocess.run(
         [sys.executable, "-m", "studies.benchmarks.systems", system, *words],
         cwd=ROOT,

@@ -11,7 +11,8 @@ writes their hashes to ``studies/results/quality-splits.json``. These steps make
 4. Take ``max_test_docs`` test documents at random if there are more. Half of the tokens of each are
    observed, and the other half is scored.
 
-Every choice is a function of the seed.
+Every choice is a function of the seed. A split for tuning differs in step 2: the corpus's own test
+documents are left out, and a tenth of the others are for tests.
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ class Frozen:
     hashes: dict[str, str]
 
 
-def frozen(name: str, seed: int, max_docs: int, max_test_docs: int) -> Frozen:
+def frozen(
+    name: str, seed: int, max_docs: int, max_test_docs: int, *, tuning: bool = False
+) -> Frozen:
     """The split of a corpus.
 
     Args:
@@ -71,6 +74,7 @@ def frozen(name: str, seed: int, max_docs: int, max_test_docs: int) -> Frozen:
         seed: Seed.
         max_docs: Largest number of documents taken from the corpus.
         max_test_docs: Largest number of scored test documents.
+        tuning: Whether the corpus's own test documents are left out.
 
     Raises:
         ConfigError: The corpus does not exist, its split file does not fit, or the split differs
@@ -81,6 +85,8 @@ def frozen(name: str, seed: int, max_docs: int, max_test_docs: int) -> Frozen:
     rng = np.random.default_rng(seed)
     taken = _some(rng, np.arange(corpus.num_docs), max_docs)
     is_test = own_split(path, corpus.num_docs)
+    if tuning and is_test is not None:
+        taken, is_test = taken[~is_test[taken]], None
     if is_test is None:
         test = taken[corpus[taken].split(TEST_FRACTION, seed).test_index]
     else:
@@ -108,7 +114,8 @@ def frozen(name: str, seed: int, max_docs: int, max_test_docs: int) -> Frozen:
             "hold_out_fingerprint": hold_out.fingerprint(),
         },
     )
-    _check(found, name, seed, {"max_docs": max_docs, "max_test_docs": max_test_docs})
+    if not tuning:
+        _check(found, name, seed, {"max_docs": max_docs, "max_test_docs": max_test_docs})
     return found
 
 

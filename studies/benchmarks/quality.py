@@ -13,7 +13,7 @@ import json
 import subprocess
 import tempfile
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import product
@@ -147,12 +147,20 @@ def run(settings: Settings, cells: Cells) -> Result:
 
         def compare(key: tuple[str, int, int, str]) -> dict[str, Any]:
             corpus, num_topics, seed, system = key
+            found = measured(
+                split_of(corpus, seed),
+                system,
+                num_topics,
+                seed,
+                settings.tolerance,
+                ctm_sweeps=settings.ctm_sweeps,
+            )
             return {
                 "corpus": corpus,
                 "num_topics": num_topics,
                 "seed": seed,
                 "system": system,
-                **measured(split_of(corpus, seed), system, num_topics, seed, settings),
+                **found,
             }
 
         keys = product([corpus], settings.num_topics, [seed], systems)
@@ -163,9 +171,26 @@ def run(settings: Settings, cells: Cells) -> Result:
 
 
 def measured(
-    split: Frozen, system: str, num_topics: int, seed: int, settings: Settings
+    split: Frozen,
+    system: str,
+    num_topics: int,
+    seed: int,
+    tolerance: float,
+    *,
+    ctm_sweeps: int | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The fit of a system and its two scores, or the reason of a failure."""
+    """The fit of a system and its two scores, or the reason of a failure.
+
+    Args:
+        split: The split.
+        system: Name of the system.
+        num_topics: Number of topics.
+        seed: Seed of the fit and of the scores.
+        tolerance: Monte-Carlo standard error of the exact score, nats per token.
+        ctm_sweeps: Sweeps of tomotopy's CTModel. None for the study's choice.
+        options: Options of the system in place of its own settings.
+    """
     try:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "train.npz"
@@ -176,7 +201,8 @@ def measured(
                 num_topics=num_topics,
                 seed=seed,
                 threads=1,
-                ctm_sweeps=settings.ctm_sweeps,
+                ctm_sweeps=ctm_sweeps,
+                options=options,
             )
         stopwatch = Stopwatch()
         with stopwatch, warnings.catch_warnings():
@@ -188,7 +214,7 @@ def measured(
                     fit["topics"],
                     split.hold_out,
                     theta,
-                    tolerance=settings.tolerance,
+                    tolerance=tolerance,
                     seed=seed,
                     fingerprint=split.hashes["hold_out_fingerprint"],
                 )
@@ -384,4 +410,5 @@ STUDY = Study(
         "max_docs": 1000,
         "max_test_docs": 100,
     },
+    selects=("corpora", "num_topics", "seeds", "systems"),
 )

@@ -11,8 +11,8 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,23 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from studies.benchmarks.tuned import TUNED, length_class
 from studies.machine import Stopwatch, memory_mb
 
 SKLEARN_ITERATIONS = 50
 GENSIM_PASSES = 20
 TOMOTOPY_SWEEPS = 1000
+#: tomotopy's defaults, with more sweeps.
+TOMOTOPY_DEFAULTS: Mapping[str, Any] = {
+    "sweeps": TOMOTOPY_SWEEPS,
+    "alpha": 0.1,
+    "eta": 0.01,
+    "optim_interval": 10,
+    "states": 1,
+    "lag": 10,
+}
+#: Options of topica's LDA that belong to ``fit()``.
+TOPICA_FIT_OPTIONS = ("iters", "num_samples", "sample_interval")
 #: Pseudo-counts of every word in every topic of topica's CTM, equal to this package's default.
 TOPICA_SMOOTHING = 0.05
 #: Bound on topics³ × sweeps of tomotopy's CTModel: 1,000 sweeps at K = 100 take over an hour.
@@ -53,6 +65,7 @@ class Task:
         sweeps: Sweeps of tomotopy's CTModel. None for :func:`ctm_sweeps`.
         covariates: ``(num_docs, num_covariates)`` standardised, of structural models; else None.
         stopwatch: Entered around the fit.
+        options: Options of the system in place of its defaults or tuned settings.
     """
 
     counts: sp.csr_matrix
@@ -62,6 +75,7 @@ class Task:
     sweeps: int | None
     covariates: NDArray[np.float64] | None
     stopwatch: Stopwatch
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -81,6 +95,18 @@ class Fit:
     settings: dict[str, Any]
 
 
+def settings_for(system: str, task: Task) -> dict[str, Any]:
+    """The tuned settings of a peer for the task's length of documents, and the task's options.
+
+    A sum of concentrations given as ``"K"`` is the number of topics.
+    """
+    length = float(task.counts.sum()) / task.counts.shape[0]
+    settings = {**TUNED[system][length_class(length)], **task.options}
+    if settings.get("alpha_sum") == "K":
+        settings["alpha_sum"] = float(task.num_topics)
+    return settings
+
+
 def torch_lntm_fit(kind: str, posterior: str, **options: Any) -> Callable[[Task], Fit]:
     """The fit of one of this package's recipes, all other options at their defaults.
 
@@ -89,7 +115,6 @@ def torch_lntm_fit(kind: str, posterior: str, **options: Any) -> Callable[[Task]
         posterior: The posterior: a guide's name, ``"hmc"`` for Monte-Carlo EM, or ``"auto"``.
         options: Options of the model or of the engine.
     """
-    asked = ", ".join(f"{name}={value}" for name, value in options.items()) or "defaults"
 
     def fit(task: Task) -> Fit:
         import torch
@@ -100,12 +125,13 @@ def torch_lntm_fit(kind: str, posterior: str, **options: Any) -> Callable[[Task]
         from torch_lntm.recipes import Recipe
 
         torch.set_num_threads(task.threads)
+        asked = {**options, **task.options}
         corpus = lntm.Corpus.from_matrix(task.counts)
         if task.covariates is not None:
             corpus = corpus.with_covariates({PREVALENCE: task.covariates})
         with task.stopwatch:
             chosen = Recipe(kind, posterior).for_corpus(corpus, task.num_topics)
-            given = {"num_topics": task.num_topics, "progress": False, **chosen.options, **options}
+            given = {"num_topics": task.num_topics, "progress": False, **chosen.options, **asked}
             if task.covariates is not None:
                 given[PREVALENCE] = Covariates.of(corpus, None)
             model, _, engine = chosen.recipe.make(corpus.num_words, seed=task.seed, options=given)
@@ -119,7 +145,8 @@ def torch_lntm_fit(kind: str, posterior: str, **options: Any) -> Callable[[Task]
             model.topics.double_probs.numpy(),
             {name: value.detach().double().numpy() for name, value in found.items()},
             {
-                "settings": asked,
+                "settings": ", ".join(f"{name}={value}" for name, value in asked.items())
+                or "defaults",
                 "stop_reason": result.stop_reason,
                 "unconverged": result.num_unconverged,
                 "phases": phase_seconds(result.history),
@@ -185,41 +212,78 @@ def fit_gensim(task: Task) -> Fit:
     )
 
 
-def _fit_tomotopy(task: Task, name: str, sweeps: int) -> tuple[Any, Fit]:
+def _tomotopy_model(task: Task, name: str, **options: Any) -> Any:
+    """A model of tomotopy with the documents."""
     import tomotopy
 
     counts = task.counts
-    model = getattr(tomotopy, name)(k=task.num_topics, seed=task.seed)
+    model = getattr(tomotopy, name)(k=task.num_topics, seed=task.seed, **options)
     for start, stop in zip(counts.indptr[:-1], counts.indptr[1:], strict=True):
         tokens = np.repeat(counts.indices[start:stop], counts.data[start:stop])
         model.add_doc(tokens.astype(str).tolist())
-    with task.stopwatch:
-        model.train(sweeps, workers=task.threads)
-    # tomotopy knows the words of its documents only. Its prior gives every unknown word eta
-    # pseudo-counts, and every known word counts + eta.
+    return model
+
+
+def _tomotopy_topics(task: Task, model: Any) -> NDArray[np.float64]:
+    """Topics of tomotopy's current state.
+
+    tomotopy knows the words of its documents only. Its prior gives every unknown word eta
+    pseudo-counts, and every known word counts + eta.
+    """
     known = np.array([int(word) for word in model.used_vocabs])
-    smoothed = np.full((task.num_topics, counts.shape[1]), model.eta)
+    smoothed = np.full((task.num_topics, task.counts.shape[1]), model.eta)
     for k, tokens_of_topic in enumerate(model.get_count_by_topics()):
         total = tokens_of_topic + known.size * model.eta
         smoothed[k, known] = np.asarray(model.get_topic_word_dist(k)) * total
-    settings = {"sweeps": sweeps, "workers": task.threads, "timed": "train() without add_doc()"}
-    return model, Fit(smoothed / smoothed.sum(1, keepdims=True), {}, settings)
+    return smoothed / smoothed.sum(1, keepdims=True)
 
 
 def fit_tomotopy_lda(task: Task) -> Fit:
-    """Tomotopy's LDAModel."""
-    model, fit = _fit_tomotopy(task, "LDAModel", TOMOTOPY_SWEEPS)
-    fit.prior["alpha"] = np.asarray(model.alpha)
-    return fit
+    """Tomotopy's LDAModel at its defaults: the topics and the concentration of the last sweep."""
+    return _tomotopy_lda(task, TOMOTOPY_DEFAULTS | task.options)
+
+
+def fit_tomotopy_lda_tuned(task: Task) -> Fit:
+    """Tomotopy's LDAModel with the settings of :mod:`studies.benchmarks.tuned`."""
+    return _tomotopy_lda(task, TOMOTOPY_DEFAULTS | settings_for("tomotopy LDA", task))
+
+
+def _tomotopy_lda(task: Task, options: Mapping[str, Any]) -> Fit:
+    """A mean of states, ``lag`` sweeps apart, as tomotopy's maintainer advises.
+
+    The seconds are those of ``train()``, without reading the states.
+    """
+    alpha_sum = options.get("alpha_sum")
+    start = options["alpha"] if alpha_sum is None else alpha_sum / task.num_topics
+    given = {"eta": options["eta"], "alpha": start}
+    model = _tomotopy_model(task, "LDAModel", **given)
+    model.optim_interval = options["optim_interval"]
+    topics = np.zeros((task.num_topics, task.counts.shape[1]))
+    alpha = np.zeros(task.num_topics)
+    for state in range(options["states"]):
+        with task.stopwatch:
+            model.train(options["lag"] if state else options["sweeps"], workers=task.threads)
+        topics += _tomotopy_topics(task, model)
+        alpha += model.alpha
+    return Fit(
+        topics / options["states"],
+        {"alpha": alpha / options["states"]},
+        {**options, "workers": task.threads, "timed": "train() alone"},
+    )
 
 
 def fit_tomotopy_ctm(task: Task) -> Fit:
     """Tomotopy's CTModel."""
     sweeps = task.sweeps or ctm_sweeps(task.num_topics)
-    model, fit = _fit_tomotopy(task, "CTModel", sweeps)
-    fit.prior["loc"] = np.asarray(model.prior_mean)
-    fit.prior["covariance"] = np.asarray(model.prior_cov).reshape(task.num_topics, -1)
-    return fit
+    model = _tomotopy_model(task, "CTModel")
+    with task.stopwatch:
+        model.train(sweeps, workers=task.threads)
+    covariance = np.asarray(model.prior_cov).reshape(task.num_topics, -1)
+    return Fit(
+        _tomotopy_topics(task, model),
+        {"loc": np.asarray(model.prior_mean), "covariance": covariance},
+        {"sweeps": sweeps, "workers": task.threads, "timed": "train() alone"},
+    )
 
 
 def _fit_topica(task: Task, model: Any, **options: Any) -> tuple[NDArray[np.integer], Fit]:
@@ -238,11 +302,23 @@ def _fit_topica(task: Task, model: Any, **options: Any) -> tuple[NDArray[np.inte
 
 
 def fit_topica_lda(task: Task) -> Fit:
-    """Topica's LDA: sparse Gibbs sampling with a learned asymmetric concentration."""
+    """Topica's LDA at its defaults: sparse Gibbs sampling, a learned asymmetric concentration."""
+    return _topica_lda(task, task.options)
+
+
+def fit_topica_lda_tuned(task: Task) -> Fit:
+    """Topica's LDA with the settings of :mod:`studies.benchmarks.tuned`."""
+    return _topica_lda(task, settings_for("topica LDA", task))
+
+
+def _topica_lda(task: Task, options: Mapping[str, Any]) -> Fit:
     import topica
 
-    model = topica.LDA(task.num_topics, seed=task.seed)
-    known, fit = _fit_topica(task, model)
+    of_fit = {name: options[name] for name in TOPICA_FIT_OPTIONS if name in options}
+    given = {name: value for name, value in options.items() if name not in of_fit}
+    model = topica.LDA(task.num_topics, seed=task.seed, **given)
+    known, fit = _fit_topica(task, model, **of_fit)
+    fit.settings.update(given)
     # The prior's probability of a word without counts is below that of every known word.
     fit.topics[:] = model.topic_word.min(1, keepdims=True)
     fit.topics[:, known] = model.topic_word
@@ -299,7 +375,9 @@ SYSTEMS: dict[str, tuple[str, Callable[[Task], Fit]]] = {
     "torch_lntm lda, auto": ("torch", torch_lntm_fit("lda", "auto")),
     "torch_lntm iftm, auto": ("torch", torch_lntm_fit("iftm", "auto")),
     "tomotopy LDA": ("tomotopy", fit_tomotopy_lda),
+    "tomotopy LDA, tuned": ("tomotopy", fit_tomotopy_lda_tuned),
     "topica LDA": ("topica", fit_topica_lda),
+    "topica LDA, tuned": ("topica", fit_topica_lda_tuned),
     "gensim LDA": ("gensim.models", fit_gensim),
     "scikit-learn LDA": ("sklearn.decomposition", fit_sklearn),
     "topica CTM": ("topica", fit_topica_ctm),
@@ -325,6 +403,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--ctm-sweeps", type=int)
     parser.add_argument("--covariates", type=Path, help="numpy's .npy, of structural models")
+    parser.add_argument("--options", type=json.loads, default={}, help="JSON, of the system")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     library, fit_system = ALL_SYSTEMS[args.system]
@@ -342,6 +421,7 @@ def main() -> None:
             args.ctm_sweeps,
             covariates,
             stopwatch,
+            args.options,
         )
     )
     measured = {
