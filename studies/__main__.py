@@ -37,6 +37,7 @@ STUDIES = {
         "completion": "Held-out words, seconds and memory, beside other programs",
         "quality": "Held-out words beside other programs, theta integrated out exactly",
         "search": "Settings of peers that predict held-out words best",
+        "curves": "Held-out words against CPU seconds, beside other programs",
         "own_words": "Held-out words with and without a document's own, beside other programs",
         "scale": "A fit of 100,000 documents",
         "large": "Two million documents in a folder mapped into memory",

@@ -191,7 +191,9 @@ def _forget(record: dict[str, Any], text: str) -> None:
     """
     names = [name for name in record["cells"] if text in name]
     if not names:
-        raise ConfigError(f"no cell's name contains {text!r}; leave --again out, or see result.json")
+        raise ConfigError(
+            f"no cell's name contains {text!r}; leave --again out, or see result.json"
+        )
     for name in names:
         del record["cells"][name]
     for session in record["sessions"]:

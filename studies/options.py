@@ -105,8 +105,8 @@ def _parser(name: str, study: Study[Any, Any]) -> Parser:
     parser.add_argument(
         "--again",
         type=str,
-        help="Measure the cells anew whose names contain this text, such as torch_lntm. Other cells "
-        "stay. After an interruption, continue without this option.",
+        help="Measure the cells anew whose names contain this text, such as torch_lntm. "
+        "Other cells stay. After an interruption, continue without this option.",
     )
     help_of = {
         parameter.arg_name: " ".join((parameter.description or "").split()).replace("%", "%%")

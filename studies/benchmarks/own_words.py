@@ -23,7 +23,8 @@ import torch
 
 from studies.benchmarks.completion import fit_in_process, missing_library, prior_of
 from studies.benchmarks.frozen import MAX_DOCS, MAX_TEST_DOCS, Frozen, frozen
-from studies.benchmarks.quality import UNIGRAM, packed, pooled
+from studies.benchmarks.quality import UNIGRAM, packed, unpacked
+from studies.benchmarks.splits import Scores, pooled
 from studies.benchmarks.systems import SYSTEMS
 from studies.measure import Cells, Study, check_choices, check_numbers
 from studies.tables import table_of
@@ -145,7 +146,8 @@ def measured(split: Frozen, system: str, seed: int, settings: Settings) -> dict[
 
 def score_of(rows: list[dict[str, Any]], prediction: str) -> CompletionResult:
     """Scores of a system's rows together, ``"alone"`` or ``"own"``."""
-    return pooled(*([row[name] for row in rows] for name in ("index", prediction, "tokens")))
+    names = ("index", prediction, "tokens")
+    return pooled([Scores(*(unpacked(row[name]) for name in names)) for row in rows])
 
 
 def tables(rows: list[dict[str, Any]]) -> str:

@@ -10,6 +10,7 @@ its library is skipped, and measured later by the same command.
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import tempfile
 import warnings
@@ -26,6 +27,7 @@ import torch
 
 from studies.benchmarks.completion import fit_in_process, missing_library, prior_of
 from studies.benchmarks.frozen import CORPORA, MAX_DOCS, MAX_TEST_DOCS, SEEDS, Frozen, frozen
+from studies.benchmarks.splits import Scores, difference, pooled
 from studies.benchmarks.systems import SYSTEMS
 from studies.machine import Stopwatch
 from studies.measure import Cells, Study, check_choices, check_numbers
@@ -36,7 +38,6 @@ from torch_lntm.evaluation import (
     CompletionResult,
     ExactCompletion,
     completion_of,
-    paired_difference,
     unigram_perplexity,
 )
 
@@ -292,14 +293,19 @@ class Score:
     """Scores of a system over all seeds, document by document of the corpus.
 
     Attributes:
-        exact: At the exact mean of theta.
-        mode: At the mode. None for a system without theta.
+        exact: At the exact mean of theta, by seed.
+        mode: At the mode, all seeds together. None for a system without theta.
         rows: The scored rows.
     """
 
-    exact: CompletionResult
+    exact: dict[int, Scores]
     mode: CompletionResult | None
     rows: list[dict[str, Any]]
+
+    @property
+    def total(self) -> CompletionResult:
+        """Scores at the exact mean, all seeds together."""
+        return pooled(list(self.exact.values()))
 
 
 def tables(result: Result) -> str:
@@ -311,7 +317,8 @@ def tables(result: Result) -> str:
         "s.e. over\ndocuments. (mode): theta at its mode on the softmax scale. Simulation: "
         "Monte-Carlo s.e. in nats per\ntoken, and the share of documents with an R-hat above "
         "1.05. 'better by': nats per token above the\nbest peer, with the "
-        "paired s.e. over documents. A document tested by several seeds\ncounts once."
+        "s.e. over documents and seeds; over documents\nalone with one seed. A document tested by "
+        "several seeds counts once."
     )
     return "\n\n".join(parts)
 
@@ -327,10 +334,11 @@ def _table(result: Result, corpus: str) -> str:
             if system not in result.skipped
         }
         for name in (UNIGRAM, OWN_COUNTS):
-            scores[name] = Score(_pooled(splits, {s: splits[s][name] for s in splits}), None, [])
+            exact = {seed: scores_of(split, split[name]) for seed, split in splits.items()}
+            scores[name] = Score(exact, None, [])
         scored = {name: score for name, score in scores.items() if isinstance(score, Score)}
         peers = [name for name, score in scored.items() if score.rows and not _ours(name)]
-        best = max(peers, key=lambda name: scored[name].exact.nats_per_token, default=None)
+        best = max(peers, key=lambda name: scored[name].total.nats_per_token, default=None)
         for name, score in scores.items():
             lines.append({"system": name, "K": str(num_topics), **_cells(score, best, scored)})
     first = next(iter(splits.values()))
@@ -348,33 +356,15 @@ def _score(rows: list[dict[str, Any]], splits: dict[int, dict[str, Any]]) -> Sco
     if failed:
         return str(failed[0])
     exact, mode = (
-        _pooled(splits, {row["seed"]: row[name] for row in rows})
+        {row["seed"]: scores_of(splits[row["seed"]], row[name]) for row in rows}
         for name in ("log_predictive", "log_predictive_mode")
     )
-    return Score(exact, mode, rows)
+    return Score(exact, pooled(list(mode.values())), rows)
 
 
-def _pooled(splits: dict[int, dict[str, Any]], scores: dict[int, str]) -> CompletionResult:
-    """Scores of several seeds, added up by document of the corpus."""
-    index, tokens = ([splits[seed][name] for seed in scores] for name in ("test_index", "tokens"))
-    return pooled(index, list(scores.values()), tokens)
-
-
-def pooled(index: list[str], scores: list[str], tokens: list[str]) -> CompletionResult:
-    """Scores of several splits, each :func:`packed`, added up by document of the corpus.
-
-    Args:
-        index: Positions of the documents in the corpus.
-        scores: Nats of their held-out tokens.
-        tokens: Numbers of their held-out tokens.
-    """
-    places, values, counts = (
-        torch.cat([unpacked(text) for text in texts]) for texts in (index, scores, tokens)
-    )
-    documents, place = places.long().unique(return_inverse=True)
-    total = torch.zeros(2, len(documents), dtype=torch.float64)
-    total.index_add_(1, place, torch.stack([values, counts]))
-    return CompletionResult(total[0], total[1].long(), "given", "pooled")
+def scores_of(split: dict[str, Any], nats: str) -> Scores:
+    """Scores on a split, from its record and a row's :func:`packed` numbers."""
+    return Scores(unpacked(split["test_index"]), unpacked(nats), unpacked(split["tokens"]))
 
 
 def _cells(score: Score | str, best: str | None, scored: dict[str, Score]) -> dict[str, str]:
@@ -382,7 +372,8 @@ def _cells(score: Score | str, best: str | None, scored: dict[str, Score]) -> di
     cells = dict.fromkeys(names, "")
     if isinstance(score, str):
         return cells | {"perplexity ± s.e.": "failed"}
-    cells["perplexity ± s.e."] = f"{score.exact.perplexity:.1f} ± {score.exact.standard_error:.1f}"
+    total = score.total
+    cells["perplexity ± s.e."] = f"{total.perplexity:.1f} ± {total.standard_error:.1f}"
     if score.mode is not None:
         error, share, seconds = (
             float(np.mean([row[name] for row in score.rows]))
@@ -393,8 +384,9 @@ def _cells(score: Score | str, best: str | None, scored: dict[str, Score]) -> di
         cells["simulation"] = f"{error:.4f}{reached}, {share:.0%}"
         cells["CPU s"] = f"{seconds:.1f}"
     if best is not None and scored[best] is not score:
-        gain, error = paired_difference(score.exact, scored[best].exact)
-        cells |= {"better by": f"{gain:.4f} ± {error:.4f}", "than": best}
+        found = difference(list(score.exact.values()), list(scored[best].exact.values()))
+        error = found.document_error if math.isnan(found.error) else found.error
+        cells |= {"better by": f"{found.gain:.4f} ± {error:.4f}", "than": best}
     return cells
 
 

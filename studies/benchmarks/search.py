@@ -1,14 +1,15 @@
 """Settings of peers and of ``auto`` that predict held-out words best, by the length of documents.
 
-The search goes setting by setting through ``studies/benchmarks/tuned.py``. It tries every value of a
-setting, and keeps the value with the best mean score over the corpora of a class. The splits are
+The search goes setting by setting through ``studies/benchmarks/tuned.py``. It tries every value of
+a setting, and keeps the value with the best mean score over the corpora of a class. The splits are
 for tuning: no table has them. The score is that of the study ``quality``: theta integrated out.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -95,13 +96,8 @@ def run(settings: Settings, cells: Cells) -> list[Trial]:
     )
     classes: dict[str, list[str]] = {}
     for corpus in settings.corpora:
-
-        def length(corpus: str = corpus) -> float:
-            train = split_of(corpus).train
-            return float(train.num_tokens / train.num_docs)
-
-        mean = cells.one(f"length, {corpus}", length)
-        classes.setdefault(length_class(mean), []).append(corpus)
+        length = cells.one(f"length, {corpus}", partial(mean_length, split_of, corpus))
+        classes.setdefault(length_class(length), []).append(corpus)
     trials: list[Trial] = []
     for name, corpora in classes.items():
         for system in settings.systems:
@@ -109,6 +105,12 @@ def run(settings: Settings, cells: Cells) -> list[Trial]:
                 search = Search(settings, cells, split_of, name, corpora, system)
                 trials += search.trials()
     return trials
+
+
+def mean_length(split_of: Callable[[str], Frozen], corpus: str) -> float:
+    """Mean number of tokens of a training document."""
+    train = split_of(corpus).train
+    return float(train.num_tokens / train.num_docs)
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ class Search:
 
     settings: Settings
     cells: Cells
-    split_of: Any
+    split_of: Callable[[str], Frozen]
     length: str
     corpora: list[str]
     system: str
@@ -151,24 +153,19 @@ class Search:
         """Fits with some settings."""
         words = ", ".join(f"{name}={value}" for name, value in options.items()) or "defaults"
 
-        def compare(corpus: str) -> dict[str, Any]:
-            return self.measure(self.split_of(corpus), options)
-
-        rows = {
-            corpus: self.cells.one(
-                f"{corpus}, {self.system}, {words}", lambda corpus=corpus: compare(corpus)
-            )
-            for corpus in self.corpora
-        }
+        rows = {}
+        for corpus in self.corpora:
+            measure = partial(self.measure, corpus, options)
+            rows[corpus] = self.cells.one(f"{corpus}, {self.system}, {words}", measure)
         scores = {corpus: row["nats"] for corpus, row in rows.items()}
         seconds = {corpus: row["cpu_seconds"] for corpus, row in rows.items()}
         return Trial(
             self.length, self.system, changed, options, fmean(scores.values()), scores, seconds
         )
 
-    def measure(self, split: Frozen, options: dict[str, Any]) -> dict[str, Any]:
+    def measure(self, corpus: str, options: dict[str, Any]) -> dict[str, Any]:
         """Score and CPU seconds of a fit with some options."""
-        settings = self.settings
+        settings, split = self.settings, self.split_of(corpus)
         name = FITTED_AS.get(self.system, self.system)
         row = measured(
             split, name, settings.num_topics, settings.seed, settings.tolerance, options=options

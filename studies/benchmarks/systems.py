@@ -240,12 +240,12 @@ def _tomotopy_topics(task: Task, model: Any) -> NDArray[np.float64]:
 
 def fit_tomotopy_lda(task: Task) -> Fit:
     """Tomotopy's LDAModel at its defaults: the topics and the concentration of the last sweep."""
-    return _tomotopy_lda(task, TOMOTOPY_DEFAULTS | task.options)
+    return _tomotopy_lda(task, {**TOMOTOPY_DEFAULTS, **task.options})
 
 
 def fit_tomotopy_lda_tuned(task: Task) -> Fit:
     """Tomotopy's LDAModel with the settings of :mod:`studies.benchmarks.tuned`."""
-    return _tomotopy_lda(task, TOMOTOPY_DEFAULTS | settings_for("tomotopy LDA", task))
+    return _tomotopy_lda(task, {**TOMOTOPY_DEFAULTS, **settings_for("tomotopy LDA", task)})
 
 
 def _tomotopy_lda(task: Task, options: Mapping[str, Any]) -> Fit:

@@ -1,6 +1,6 @@
 """Settings of peers found by ``python -m studies search``, by the length of documents.
 
-The search ran on splits that no table has. :data:`CENTRE` is its start, and :data:`GRID` its trials.
+The search uses splits that no table has. :data:`CENTRE` is its start; :data:`GRID` has its trials.
 """
 
 from __future__ import annotations

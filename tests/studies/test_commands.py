@@ -160,7 +160,7 @@ def test_runs_and_prints_what_it_writes(tmp_path: Path, capsys: pytest.CaptureFi
 def test_an_interruption_names_the_command_that_continues(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(*_: Any) -> None:
+    def interrupted(*_: Any, again: str | None) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(command, "measure", interrupted)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +121,46 @@ def test_other_settings_and_other_studies_are_refused_and_nothing_is_lost(tmp_pa
     with pytest.raises(ConfigError, match="is of the study squares"):
         measure("cubes", Interrupted().study, Squares(), tmp_path)
     assert (tmp_path / "result.json").read_text() == before
+
+
+def test_a_setting_that_selects_adds_cells_to_the_same_folder(tmp_path: Path) -> None:
+    first, second = Interrupted(), Interrupted()
+    for squares, numbers in ((first, (1, 2)), (second, (2, 4))):
+        study = replace(squares.study, selects=("numbers",))
+        measure("squares", study, Squares(numbers), tmp_path, progress=False)
+    assert second.measured == [4]
+    record = json.loads((tmp_path / "result.json").read_text())
+    assert list(record["cells"]) == ["square, 1", "square, 2", "square, 4"]
+    assert record["settings"]["numbers"] == [1, 2, 4]
+    assert (tmp_path / "tables.md").read_text().count("square") == 2
+    with pytest.raises(ConfigError, match="made with another scale; name another --out"):
+        measure("squares", study, Squares((2, 4), scale=3.0), tmp_path)
+
+
+def test_some_cells_are_measured_anew_and_the_others_stay(tmp_path: Path) -> None:
+    measure("squares", Interrupted().study, Squares(), tmp_path, progress=False)
+    again = Interrupted()
+    measure("squares", again.study, Squares(), tmp_path, again="square, 2", progress=False)
+    assert again.measured == [2]
+    record = json.loads((tmp_path / "result.json").read_text())
+    assert [session["cells"] for session in record["sessions"]] == [
+        ["square, 1", "square, 3"],
+        ["square, 2"],
+    ]
+    before = (tmp_path / "result.json").read_text()
+    with pytest.raises(ConfigError, match="no cell's name contains 'cube'"):
+        measure("squares", again.study, Squares(), tmp_path, again="cube")
+    assert (tmp_path / "result.json").read_text() == before
+
+
+def test_an_interrupted_study_leaves_what_it_was_to_measure_anew_missing(tmp_path: Path) -> None:
+    measure("squares", Interrupted().study, Squares(), tmp_path, progress=False)
+    stopped = Interrupted(at=2)
+    with pytest.raises(KeyboardInterrupt):
+        measure("squares", stopped.study, Squares(), tmp_path, again="square", progress=False)
+    last = Interrupted()
+    measure("squares", last.study, Squares(), tmp_path, progress=False)
+    assert (stopped.measured, last.measured) == ([1], [2, 3])
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"study": "squares", "settings": {}}'])

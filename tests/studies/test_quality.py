@@ -112,6 +112,15 @@ def test_a_corpus_with_a_split_of_its_own_keeps_it(path: Path, tmp_path: Path) -
         frozen(str(here), 0, 100, 100)
 
 
+def test_a_split_for_tuning_has_no_test_document_of_the_corpus(tmp_path: Path) -> None:
+    here = tmp_path / "own.npz"
+    Corpus.from_matrix(np.arange(40).reshape(20, 2) + 1).save(here)
+    (tmp_path / "own.split.txt").write_text("\n".join(["test", "train"] * 10))
+    split = frozen(str(here), 7, 100, 100, tuning=True)
+    assert set(split.train_index) | set(split.test_index) == set(range(1, 20, 2))
+    assert (split.train.num_docs, len(split.test_index)) == (9, 1)
+
+
 def test_another_split_than_the_frozen_one_is_refused(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,7 +183,10 @@ def test_scores_of_several_seeds_add_up_by_document() -> None:
         0: {"test_index": "3 5", "tokens": "2 4"},
         1: {"test_index": "5 9", "tokens": "1 3"},
     }
-    pooled = quality._pooled(splits, {0: "-2.5 -8", 1: "-1.5 -6"})
+    scores = {0: "-2.5 -8", 1: "-1.5 -6"}
+    pooled = quality.Score(
+        {seed: quality.scores_of(splits[seed], nats) for seed, nats in scores.items()}, None, []
+    ).total
     assert pooled.log_predictive.tolist() == [-2.5, -9.5, -6.0]
     assert pooled.held_out_tokens.tolist() == [2, 5, 3]
 
