@@ -1,4 +1,4 @@
-"""Settings of peers found by ``python -m studies search``, by the length of documents.
+"""Settings of tuned peers by the length of documents, and the trials of ``python -m studies search``.
 
 The search uses splits that no table has. :data:`CENTRE` is its start; :data:`GRID` has its trials.
 """
@@ -58,7 +58,7 @@ GRID: dict[str, dict[str, tuple[Any, ...]]] = {
         "pseudo_variance": (10.0, 3.0),
     },
 }
-#: The best settings of the search.
+#: Settings of the tuned peers. A class without a finished search has the start of the search.
 TUNED: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     system: dict.fromkeys(LENGTHS, settings) for system, settings in CENTRE.items()
 }
