@@ -1,4 +1,4 @@
-"""Settings of tuned peers by the length of documents, and the trials of ``python -m studies search``.
+"""Settings of tuned peers by the length of documents, and the trials of the study ``search``.
 
 The search uses splits that no table has. :data:`CENTRE` is its start; :data:`GRID` has its trials.
 """
