@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from markupsafe import Markup
 from support.markdown import code_of
 from support.pages import Page
@@ -19,6 +20,7 @@ from support.pages import Page
 import torch_lntm as lntm
 from torch_lntm.cli import Command, main, register_command
 from torch_lntm.cli.commands import COMMANDS
+from torch_lntm.cli.registration import _check_class
 from torch_lntm.corpus import register_reader
 from torch_lntm.corpus.readers import CORPUS_READERS, SUFFIXES, registration
 from torch_lntm.corpus.readers.texts import TEXT_READERS, WITH_FIELDS
@@ -100,10 +102,35 @@ def test_a_command_of_a_plugin_is_known_wherever_the_plugin_is_named(plugin, cap
     assert "--num-docs NUM_DOCS" in capsys.readouterr().out
 
 
-def test_a_command_without_its_plugin_is_unknown(plugin, capsys):
+def test_errors_without_the_plugin_advise_to_name_it(plugin, capsys):
     with pytest.raises(SystemExit):
         main(["longest", "letters.note"])
-    assert "no command 'longest'" in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert "no command 'longest'" in printed
+    assert "by --plugin FILE" in printed
+    for options in ([], ["--format", "note"], ["--model", "own"], ["--posterior", "own"]):
+        source = "example" if options[:1] in (["--model"], ["--posterior"]) else "letters.note"
+        assert main(["fit", source, *options]) == 1
+        assert re.search("plug-in.* by --plugin", capsys.readouterr().err)
+
+
+def test_several_plugins_are_imported(plugin, capsys):
+    Path("second.py").write_text(
+        "import torch_lntm.cli as cli\n"
+        "@cli.register_command('quiet')\n"
+        "class Second(cli.Command):\n"
+        "    'Say nothing.'\n"
+        "    def run(self):\n"
+        "        return 0\n"
+    )
+    plugins = ["--plugin", plugin, "--plugin", "second.py"]
+    assert main(["quiet", *plugins]) == 0
+    assert main(["longest", "letters.note", *plugins]) == 0
+
+
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_the_commands_of_the_package_keep_the_contract(name):
+    _check_class(name, COMMANDS[name])
 
 
 def test_a_plugin_file_does_not_replace_a_module_of_the_same_name(capsys):
@@ -157,11 +184,15 @@ def test_a_function_may_register_its_reader_again_with_other_suffixes():
     assert WITH_FIELDS.count("again") == 1
 
 
+def readable(path, options):
+    return []
+
+
 @pytest.mark.parametrize(
     ("name", "suffixes", "message"),
     [
         ("csv", [".x"], "format name 'csv' is one of torch_lntm's own; choose another"),
-        ("taken", [".x"], r"'taken' is registered already, by builtins\.sorted; choose another"),
+        ("taken", [".x"], r"'taken' is registered already, by .*readable; choose another"),
         ("mine", [".csv"], "files that end in .csv have the format 'csv' already"),
         ("mine", [".took"], "files that end in .took have the format 'taken' already"),
         ("mine", ".x", "expected a list of lower-case endings"),
@@ -171,9 +202,9 @@ def test_a_function_may_register_its_reader_again_with_other_suffixes():
     ],
 )
 def test_a_reader_that_cannot_be_registered_is_refused(name, suffixes, message):
-    register_reader("taken", [".took"], sorted)
+    register_reader("taken", [".took"], readable)
     with pytest.raises(ConfigError, match=message):
-        register_reader(name, suffixes, len)
+        register_reader(name, suffixes, lambda path, options: [])
     assert ".x" not in SUFFIXES
 
 
@@ -193,6 +224,33 @@ def test_a_reader_that_returns_something_else_is_named(function, message):
     register_reader("wrong_counts", [".counts"], function, holds="counts")
     Path("a.counts").write_text("")
     with pytest.raises(ConfigError, match="expected a Corpus"):
+        lntm.read_corpus("a.counts")
+
+
+def test_a_reader_without_two_arguments_is_refused():
+    with pytest.raises(ConfigError, match=r"too many positional arguments.*def o\(path, options\)"):
+
+        @register_reader("o", [".o"])
+        def o(path):
+            yield {"text": "wood"}
+
+    assert ".o" not in SUFFIXES
+
+
+def test_errors_of_a_reader_name_the_file_and_the_document():
+    def fails(path, options):
+        yield {"text": "wood"}
+        yield {"text": "stone", "year": int("MCM")}
+
+    register_reader("fails", [".fails"], fails)
+    register_reader("fails_at_once", [".counts"], lambda path, options: 1 / 0, holds="counts")
+    for name in ("a.fails", "a.counts"):
+        Path(name).write_text("")
+    with pytest.raises(
+        CorpusError, match=r"^a\.fails, document 2: .*'fails' failed \(ValueError: "
+    ):
+        lntm.read_corpus("a.fails")
+    with pytest.raises(CorpusError, match=r"^a\.counts: .* failed \(ZeroDivisionError: "):
         lntm.read_corpus("a.counts")
 
 
@@ -278,13 +336,16 @@ def test_a_section_shows_text_tables_and_pictures_and_no_markup_of_theirs(fitted
         yield Table(
             [Markup(HOSTILE)], [[Markup(f"cell {HOSTILE}")], [1234567], [0.123456]], HOSTILE
         )
+        yield Table(["Share"], [[torch.tensor(1 / 3)], [np.array(0.25)], [np.float32(0.5)]])
         yield Picture(svg, description=HOSTILE, caption=HOSTILE)
 
     page = page_with(fitted, Section(f"Mine {HOSTILE}", contents))
     assert f"text {HOSTILE}" in page.said("p")
     assert f"Mine {HOSTILE}" in page.said("h2")
     assert HOSTILE in page.said("th")
-    assert {f"cell {HOSTILE}", "1,234,567", "0.1235"} <= set(page.said("td"))
+    assert {f"cell {HOSTILE}", "1,234,567", "0.1235", "0.3333", "0.25", "0.5"} <= set(
+        page.said("td")
+    )
     (image,) = page.all("img")
     assert image["alt"] == HOSTILE
     assert image["src"].startswith("data:image/svg+xml;base64,")

@@ -10,6 +10,7 @@ from torch import nn
 
 from torch_lntm import models, testing
 from torch_lntm.corpus import Corpus, DocumentBatch
+from torch_lntm.errors import ConfigError
 from torch_lntm.models import DirichletMultinomial, DirichletTopics, Multinomial, NormalTopics
 
 NUM_WORDS = 10
@@ -123,6 +124,32 @@ class _BadStart(NormalTopics):
         super().start_(word_counts.flip(1))
 
 
+class _Free(models.Topics):
+    """Topics as a softmax of scores, with one method to replace."""
+
+    def __init__(self) -> None:
+        super().__init__(3, NUM_WORDS)
+        self.scores = nn.Parameter(torch.zeros(3, NUM_WORDS))
+
+    def compute_probs(self, **latents):
+        return torch.softmax(latents.popitem()[1], -1)
+
+
+class _EachNumberASite(_Free):
+    def sites(self):
+        return {"scores": Normal(torch.zeros_like(self.scores), 1.0)}
+
+
+class _SingleSites(_Free):
+    def sites(self):
+        return {"scores": Normal(torch.zeros(3, NUM_WORDS), 1.0).to_event(2)}
+
+
+class _OtherName(_Free):
+    def sites(self):
+        return {"heights": Normal(torch.zeros_like(self.scores), 1.0).to_event(2)}
+
+
 class _OtherGroup(models.ContentTopics):
     def by_group(self, batch, probs):
         return [(rows, probs[:, :NUM_WORDS]) for rows, _ in super().by_group(batch, probs)]
@@ -141,12 +168,20 @@ class _OtherGroup(models.ContentTopics):
         (_ForgetsAnAttribute(), "state dictionary"),
         (_NeverComputedAnew(3, NUM_WORDS), "probs"),
         (_BadStart(3, NUM_WORDS), "start_\\(\\) explains its counts worse"),
+        (_EachNumberASite(), r"the site scores has the batch shape \(3, 10\).*\.to_event\(2\)"),
+        (_SingleSites(), "the site scores draws torch.float32 for a parameter in torch.float64"),
     ],
     ids=lambda value: type(value).__name__,
 )
 def test_check_topics_finds_broken_topics(topics, message, batch) -> None:
     with pytest.raises(AssertionError, match=message):
         testing.check_topics(topics, batch)
+
+
+def test_a_site_without_a_parameter_is_named(batch) -> None:
+    for use in (lambda: _OtherName().probs, lambda: testing.check_topics(_OtherName(), batch)):
+        with pytest.raises(ConfigError, match=r"_OtherName has a site 'heights' .*\(scores\)"):
+            use()
 
 
 def test_check_topics_finds_topics_of_a_wrong_group(corpus) -> None:

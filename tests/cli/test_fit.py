@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import sys
 import warnings
 from dataclasses import fields
@@ -16,7 +17,8 @@ import torch
 from support.commands import QUICK, fit_quickly
 
 import torch_lntm as lntm
-from torch_lntm.cli import main
+from torch_lntm.cli import documents, fit, main
+from torch_lntm.cli.documents import READING_OPTIONS, WORD_OPTIONS
 from torch_lntm.cli.fit import Fit
 
 
@@ -343,12 +345,19 @@ def plugin(workplace, monkeypatch):
     sys.modules.pop("plugged_models", None)
 
 
+def test_every_option_of_fit_is_passed_on_or_used():
+    passed = {*fit._MODEL_OPTIONS, *fit._ENGINE_OPTIONS, *fit._GUIDE_OPTIONS}
+    passed |= {*READING_OPTIONS, *WORD_OPTIONS, "plugin"}  # parse() imports the plug-in
+    used = set(re.findall(r"self\.(\w+)", inspect.getsource(fit) + inspect.getsource(documents)))
+    assert {field.name for field in fields(Fit)} - passed - used == set()
+
+
 @pytest.mark.parametrize("suffix", ["", ".py"])
 def test_a_model_of_a_plugin_is_fitted_saved_and_used(counts, plugin, suffix, capsys):
     name = plugin + suffix
     assert main(["fit", counts, "--out", "run", *QUICK, "--model", "plugged"]) == 1
     printed = capsys.readouterr().err
-    assert "model 'plugged'; expected one of ctm, lntm, iftm, lda, stm. A model of your" in printed
+    assert "model 'plugged'; expected one of ctm, lntm, iftm, lda, stm. Give the plug-in" in printed
     options = ["--plugin", name, "--model", "plugged", "--model-options", '{"knob": 2.5}']
     assert main(["fit", counts, "--out", "run", *QUICK, *options]) == 0
     model = lntm.load_model("run")
@@ -367,7 +376,7 @@ def test_a_model_of_a_plugin_is_fitted_saved_and_used(counts, plugin, suffix, ca
     sys.modules.pop("plugged_models", None)
     capsys.readouterr()
     assert main(["topics", "run"]) == 1
-    assert "lntm.models.register(name, constructor)" in capsys.readouterr().err
+    assert "Give the plug-in of another model by --plugin FILE" in capsys.readouterr().err
     assert main(["topics", "run", "--plugin", name]) == 0
 
 

@@ -56,7 +56,7 @@ class Command:
     Attributes:
         plugin: Python module or .py file to import first. It may register models, guides, readers,
             commands and sections of the report. It runs with your rights, so configuration files
-            cannot name it.
+            cannot name it. Repeat the option for several modules.
     """
 
     positionals: ClassVar[tuple[str, ...]] = ()
@@ -87,7 +87,16 @@ _IN_OPTIONS = tuple(
             r"pass the file's encoding, (?:e\.g\.|which \w+ \w+ ?\w*) '([\w-]+)'.*",
             r"try --encoding \1",
         ),
-        (r"give format=\.\.\.", "give its format by --format"),
+        (r", or give format=\.\.\.", ", give its format by --format, or its plug-in by --plugin"),
+        (r"(unknown format '.*'; give one of .*)", r"\1, or the plug-in of the format by --plugin"),
+        (
+            r"A model of your own is known after lntm\.models\.register\(name, constructor\)",
+            "Give the plug-in of another model by --plugin FILE",
+        ),
+        (
+            r"(posterior '.*'; expected one of .*)",
+            r"\1. Give the plug-in of another posterior by --plugin FILE",
+        ),
         (
             r"; of one object per line, give format='jsonl'",
             "; of one object per line, --format jsonl",

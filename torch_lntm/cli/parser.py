@@ -121,7 +121,7 @@ def parse(arguments: Sequence[str]) -> tuple[type[Command], dict[str, Any]]:
         SystemExit: With code 2 for wrong options, and with code 0 after help or the version.
         ConfigError: A plug-in cannot be imported.
     """
-    arguments = _import_plugin_of(arguments)
+    arguments = _import_plugins(arguments)
     parser = Parser(
         prog="torch-lntm",
         usage="torch-lntm COMMAND ... [--help]",
@@ -141,7 +141,10 @@ def parse(arguments: Sequence[str]) -> tuple[type[Command], dict[str, Any]]:
         parser.print_help(sys.stdout if arguments else sys.stderr)
         parser.exit(0 if arguments else 2)
     names = [*COMMANDS, "--help", "--version"]
-    hint = _suggestion(arguments[0], names) or f"; expected one of {', '.join(COMMANDS)}"
+    known = ", ".join(COMMANDS)
+    hint = _suggestion(arguments[0], names) or (
+        f"; expected one of {known}, or a command of a plug-in, by --plugin FILE"
+    )
     parser.error(f"no command {arguments[0]!r}{hint}")
 
 
@@ -193,24 +196,21 @@ def _check_required(
         parser.error(f"{', '.join(missing)} not given")
 
 
-def _import_plugin_of(arguments: Sequence[str]) -> list[str]:
-    """Import the module of ``--plugin``. The module may register the command.
+def _import_plugins(arguments: Sequence[str]) -> list[str]:
+    """Import the module of every ``--plugin``. A module may register the command.
 
     Returns:
-        The arguments, with the command first.
+        The other arguments.
 
     Raises:
-        ConfigError: The module cannot be imported.
+        ConfigError: A module cannot be imported.
     """
     parser = Parser(prog="torch-lntm", add_help=False, allow_abbrev=False)
-    parser.add_argument("--plugin")
+    parser.add_argument("--plugin", action="append", default=[])
     options, remaining = parser.parse_known_args(arguments)
-    if options.plugin is None:
-        return list(arguments)
-    _import_plugin(options.plugin)
-    if not remaining or remaining[0].startswith("-"):
-        return remaining  # help or version
-    return [remaining[0], "--plugin", options.plugin, *remaining[1:]]
+    for plugin in options.plugin:
+        _import_plugin(plugin)
+    return remaining if options.plugin else list(arguments)
 
 
 def _import_plugin(plugin: str) -> None:

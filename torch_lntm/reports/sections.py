@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
+import numpy as np
+from torch import Tensor
+
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, refuse_other_owner
 from torch_lntm.inference import ThetaDraws
@@ -255,6 +258,8 @@ def _check_table(title: str, table: Table) -> None:
 
 def _cell(value: object) -> tuple[str, bool]:
     """A value as a table shows it, and whether it is a number."""
+    if isinstance(value, Tensor | np.ndarray) and value.ndim == 0:
+        value = value.item()
     if value is None:
         return "", False
     if isinstance(value, bool | str) or not isinstance(value, Real):

@@ -40,6 +40,7 @@ def check_topics(topics: Topics, batch: DocumentBatch, *, exact_m_step: bool = T
     """
     topics = copy.deepcopy(topics).double()
     batch = batch.to(dtype=torch.float64)
+    _check_sites(topics)
     _check_probs(topics)
     _check_program(topics)
     _check_documents(topics, batch)
@@ -80,6 +81,26 @@ def _nudged(topics: Topics, seed: int) -> Topics:
     return moved
 
 
+def _check_sites(topics: Topics) -> None:
+    """Every site is a single event, and draws the dtype of its parameters."""
+    latents, sites = topics.latents(), topics.sites()
+    check(set(sites) == set(latents), "latents() has other sites than sites()")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        for name, site in sites.items():
+            size, dtype = tuple(site.batch_shape), site.sample().dtype
+            check(
+                not size,
+                f"the site {name} has the batch shape {size}; end the distribution of sites() by "
+                f".to_event({latents[name].dim()}), so that Pyro draws the parameter as a whole",
+            )
+            check(
+                dtype == latents[name].dtype,
+                f"the site {name} draws {dtype} for a parameter in {latents[name].dtype}; make its "
+                f"distribution from tensors like the parameter, such as torch.zeros_like",
+            )
+
+
 def _check_probs(topics: Topics) -> None:
     """Probabilities have the right shape, and sum to 1 in each group, in both precisions."""
     size = (topics.num_topics, topics.num_groups * topics.num_words)
@@ -108,7 +129,6 @@ def _check_program(topics: Topics) -> None:
         trace: Any = poutine.trace(poutine.condition(version.emit, data=latents)).get_trace()
         names = [n for n, site in trace.nodes.items() if site["type"] == "sample"]
         check(names == list(version.sites()), f"emit() has the sites {names}, unlike sites()")
-        check(set(names) == set(latents), "latents() has other sites than sites()")
         returned = trace.nodes["_RETURN"]["value"]
         equal(returned, version.probs, "emit() at latents() gives other probabilities than probs")
         offsets.append(torch.as_tensor(trace.log_prob_sum()).double() - version.log_prior())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 import time
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 import scipy.sparse as sp
 from support.corpora import COUNTS, LDAC, MTX, UCI, dense, write
 
+from torch_lntm.cli import ReadsDocuments
 from torch_lntm.corpus import convert_corpus, read_corpus, readers
 from torch_lntm.errors import CorpusError
 
@@ -214,3 +216,9 @@ def test_metadata_that_do_not_fit_are_refused(text: str, message: str, tmp_path:
     (tmp_path / "columns.csv").write_text(text)
     with pytest.raises(CorpusError, match=message):
         read_corpus(tmp_path / "counts.npz", metadata=tmp_path / "columns.csv")
+
+
+def test_the_docstring_and_the_help_list_every_format():
+    for text in (read_corpus.__doc__, ReadsDocuments.__doc__.partition("    vocabulary:")[0]):
+        words = set(re.findall(r"\w+", text.partition("format: Format")[2] or text))
+        assert set(readers.known_formats()) - words == set()

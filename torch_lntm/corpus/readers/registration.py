@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +18,7 @@ from torch_lntm.corpus.readers.texts import (
     RecordReader,
     TextOptions,
 )
-from torch_lntm.errors import ConfigError, FileError, refuse_other_owner
+from torch_lntm.errors import ConfigError, FileError, LNTMError, refuse_other_owner
 
 #: A function of a file and the options of reading: it yields records, or returns a corpus.
 Reader = Callable[[Path, TextOptions], Any]
@@ -53,7 +55,8 @@ def register_reader(
         The function.
 
     Raises:
-        ConfigError: The name or a suffix belongs to another reader, or is unusable. A second
+        ConfigError: The name or a suffix belongs to another reader, or is unusable, or the reader
+            does not take a path and options. A second
             registration of a function under the same name is accepted, because notebooks run cells
             again.
 
@@ -95,11 +98,20 @@ def register_reader(
 
 
 def _check_name(name: str, function: Reader) -> None:
-    """Refuse a name that is taken or contains spaces, and a reader that cannot be called."""
+    """Refuse a name that is taken or contains spaces, and a reader without the two arguments."""
     if not isinstance(name, str) or not name or name != "".join(name.split()):
         raise ConfigError(f"format name {name!r}; expected a word")
     if not callable(function):
         raise ConfigError(f"reader {function!r} of the format {name!r}; expected a function")
+    try:
+        inspect.signature(function).bind("path", "options")
+    except TypeError as error:
+        raise ConfigError(
+            f"the reader of the format {name!r} cannot take a path and the options of reading "
+            f"({error}); write def {getattr(function, '__name__', 'read')}(path, options)"
+        ) from error
+    except ValueError:  # functions in C may keep their arguments to themselves
+        pass
     if name in known_formats() and name not in _REGISTERED:
         raise ConfigError(f"format name {name!r} is one of torch_lntm's own; choose another")
     refuse_other_owner("format name", name, _REGISTERED.get(name), function)
@@ -125,29 +137,52 @@ def _forget(name: str) -> None:
         WITH_FIELDS.remove(name)
 
 
+@contextmanager
+def _named(name: str, place: Callable[[], str]) -> Iterator[None]:
+    """A context whose errors name the file, the place in the file and the reader.
+
+    Args:
+        name: Name of the format.
+        place: Returns the file and the place at the error.
+    """
+    try:
+        yield
+    except (LNTMError, MemoryError):
+        raise
+    except Exception as error:
+        raise FileError(
+            f"{place()}: the reader of the format {name!r} failed "
+            f"({type(error).__name__}: {error}); mend the file or the reader"
+        ) from error
+
+
 def _records_of(name: str, function: Reader) -> RecordReader:
     """The function in the form of the built-in readers: each record with its place in the file."""
 
     def read(path: Path, options: TextOptions) -> Iterator[Record]:
-        records: Iterable[Any] = function(path, options)
-        if not isinstance(records, Iterable):
-            raise ConfigError(
-                f"the reader of the format {name!r} returned {type(records).__name__}; expected an "
-                "iterable of mappings, one for each document"
-            )
-        for position, record in enumerate(records, 1):
-            if not isinstance(record, Mapping):
-                raise FileError(
-                    f"{path}, document {position}: the reader of the format {name!r} yielded "
-                    f"{type(record).__name__}; expected a mapping with a field 'text'"
+        place = "document 1"
+        with _named(name, lambda: f"{path}, {place}"):
+            records: Iterable[Any] = function(path, options)
+            if not isinstance(records, Iterable):
+                raise ConfigError(
+                    f"the reader of the format {name!r} returned {type(records).__name__}; "
+                    "expected an iterable of mappings, one for each document"
                 )
-            yield f"document {position}", dict(record)
+            for position, record in enumerate(records, 1):
+                if not isinstance(record, Mapping):
+                    raise FileError(
+                        f"{path}, {place}: the reader of the format {name!r} yielded "
+                        f"{type(record).__name__}; expected a mapping with a field 'text'"
+                    )
+                yield place, dict(record)
+                place = f"document {position + 1}"
 
     return read
 
 
 def _corpus_of(name: str, function: Reader, path: Path, options: TextOptions) -> Corpus:
-    corpus = function(path, options)
+    with _named(name, lambda: str(path)):
+        corpus = function(path, options)
     if not isinstance(corpus, Corpus):
         raise ConfigError(
             f"the reader of the format {name!r} returned {type(corpus).__name__}; expected a Corpus"

@@ -111,8 +111,23 @@ class Topics(nn.Module):
         )
 
     def latents(self) -> dict[str, Tensor]:
-        """Values of the sites at the current parameters. Defaults to the parameters by name."""
-        return {name: getattr(self, name) for name in self.sites()}
+        """Values of the sites at the current parameters. Defaults to the parameters by name.
+
+        Raises:
+            ConfigError: A site has no parameter of its name.
+        """
+        values: dict[str, Tensor] = {}
+        for name in self.sites():
+            value = getattr(self, name, None)
+            if not isinstance(value, Tensor):
+                names = ", ".join(name for name, _ in self.named_parameters())
+                raise ConfigError(
+                    f"{type(self).__name__} has a site {name!r} without a parameter of this name; "
+                    f"name the site after one of the parameters ({names}), or define latents(), "
+                    "the values of the sites"
+                )
+            values[name] = value
+        return values
 
     def forward(self) -> Tensor:
         """Word probabilities at the current parameters; see :attr:`probs`."""
