@@ -49,6 +49,7 @@ STUDIES = {
         "keywords": "Topics with keywords beside keyATM, SeededLDA and CorEx",
         "structural": "Structural topic models beside topica's STM",
         "nested": "Blogs and days as random effects of structural models",
+        "time": "Words that move with time, beside other dynamic topic models",
         "coverage": "Coverage of intervals of effects, on simulated corpora",
         "reproducibility": "Fits under other conditions: process, threads, order, seed",
         "launches": "Kernels, waits and bytes of a fit on a pretend GPU",
