@@ -271,6 +271,19 @@ def test_defaults_equal_those_of_the_python_interface():
 
 
 @pytest.mark.slow
+def test_the_size_of_tables_of_moving_words_is_printed(capsys, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [f'"word{d % 3} word{d % 4} word{d % 5}",{2000 + d % 4}' for d in range(40)]
+    Path("posts.csv").write_text("\n".join(["text,year", *rows]))
+    options = ("--model", "stm", "--num-topics", "2", "--no-progress", "--min-df", "1")
+    chosen = ("--max-iterations", "1", "--content", "~ rw(year)", "--posterior", "taylor")
+    assert main(["fit", "posts.csv", "--out", "run", *options, *chosen]) == 0
+    said = capsys.readouterr().err
+    # 4 periods of 5 words and 2 topics make 40 numbers of 4 bytes.
+    assert "tables of 4 x 5 x 2 numbers, 0.00016 MB each, about 0.00128 MB in the fit" in said
+
+
+@pytest.mark.slow
 def test_the_choice_of_auto_is_printed_and_saved(capsys, counts) -> None:
     options = ["--num-topics", "3", "--max-epochs", "2", "--no-progress"]
     assert main(["fit", counts, "--out", "run", "--posterior", "auto", *options]) == 0

@@ -357,7 +357,9 @@ class Fit(ChoosesWords, OnDocuments):
         return 0
 
     def _announce(self, task: _Task, processes: Processes) -> None:
-        """Print the documents, the words and the device of the fit."""
+        """Print the documents, the words, the device and large tables of the fit."""
+        from torch_lntm.models import DynamicTopics
+
         corpus, split = task.corpus, task.split
         if corpus.preparation:
             say(in_options(corpus.preparation))
@@ -371,6 +373,8 @@ class Fit(ChoosesWords, OnDocuments):
             f"fitting {len(task.train)} documents{wordless} of {corpus.num_words} words"
             f"{held_out}, {task.device}{several}"
         )
+        if isinstance(task.model.topics, DynamicTopics):
+            say(task.model.topics.size_note)
         if len(task.train) - empty == 1:
             say("warning: one document with words cannot tell topics apart")
         if corpus.num_words < self.num_topics:

@@ -17,6 +17,7 @@ from torch_lntm.reports.labels import (
 from torch_lntm.reports.merged import GroupSummary, format_groups, summarise_groups
 from torch_lntm.reports.naming import name_topics
 from torch_lntm.reports.page import report
+from torch_lntm.reports.periods import MovingTopic, WordChange, moving_topics
 from torch_lntm.reports.prevalence import CorpusSummary, Prevalence, summarise_corpus
 from torch_lntm.reports.scores import (
     Score,
@@ -51,6 +52,7 @@ __all__ = [
     "Grouping",
     "KeywordTopic",
     "LabelMeasure",
+    "MovingTopic",
     "PageData",
     "Picture",
     "Prevalence",
@@ -65,6 +67,7 @@ __all__ = [
     "TopicLabels",
     "TopicStability",
     "TopicTree",
+    "WordChange",
     "coherence_scores",
     "completion_scores",
     "diversity_score",
@@ -81,6 +84,7 @@ __all__ = [
     "label_topics",
     "likelihood_scores",
     "most_active_documents",
+    "moving_topics",
     "name_topics",
     "read_scores",
     "register_section",

@@ -29,6 +29,7 @@ from torch_lntm.reports.groups import grouping_columns
 from torch_lntm.reports.keywords import keyword_sections
 from torch_lntm.reports.labels import distinct_words, label_topics, topic_labels
 from torch_lntm.reports.merged import group_words_of, topic_tokens
+from torch_lntm.reports.periods import period_sections
 from torch_lntm.reports.prevalence import (
     SHORT_DOCUMENT,
     CorpusSummary,
@@ -210,7 +211,8 @@ def render_page(
     correlations = _correlations(model, topics, summary)
     names, settings = correlations["names"], settings or {}
     data = PageData(model, corpus, theta_source, summary, topics, names, scores, settings, LEVEL)
-    rendered_sections = render_sections([*keyword_sections(model), *sections], data)
+    own_sections = [*keyword_sections(model), *period_sections(model)]
+    rendered_sections = render_sections([*own_sections, *sections], data)
     return _TEMPLATES.get_template("report.html").render(
         title=title or f"Topics of {corpus.name or 'a corpus'}",
         **_page_parts(),

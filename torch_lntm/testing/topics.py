@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any
 
 import torch
@@ -11,7 +12,8 @@ from torch import Tensor
 
 from torch_lntm import noise
 from torch_lntm.corpus import DocumentBatch
-from torch_lntm.models import LogisticNormalPrior, TopicModel, Topics
+from torch_lntm.models import DynamicTopics, LogisticNormalPrior, TopicModel, Topics
+from torch_lntm.models.periods import groups_from_json
 from torch_lntm.testing.checks import check, check_m_step, equal, nudge_
 from torch_lntm.testing.programs import traced_likelihood
 
@@ -23,6 +25,9 @@ SLACK = 1e-7
 
 def check_topics(topics: Topics, batch: DocumentBatch, *, exact_m_step: bool = True) -> None:
     """Check that topics, their prior and their M-step agree with the Pyro program.
+
+    Topics with groups also name their groups, and topics over periods agree with their views over
+    time: ``at``, ``drift``, ``log_paths`` and ``log_changes``.
 
     Args:
         topics: The topics. They stay unchanged: a float64 copy is checked.
@@ -45,6 +50,7 @@ def check_topics(topics: Topics, batch: DocumentBatch, *, exact_m_step: bool = T
     _check_program(topics)
     _check_documents(topics, batch)
     _check_copies(topics)
+    _check_groups(topics)
     _check_contexts(topics)
     _check_start(topics)
     if any(parameter.requires_grad for parameter in topics.parameters()):
@@ -163,6 +169,46 @@ def _check_copies(topics: Topics) -> None:
     other = _nudged(topics, 2)
     other.load_state_dict(topics.state_dict())
     equal(other.probs, topics.probs, "a state dictionary fails to restore the topics")
+
+
+def _check_groups(topics: Topics) -> None:
+    """Groups are restored from JSON, and each level has the topics of its documents."""
+    groups = topics.column
+    if groups is None:
+        return
+    again = groups_from_json(json.loads(json.dumps(groups.to_json())))
+    check(again == groups, "groups differ after to_json() and from_json()")
+    version = _nudged(topics, 7)
+    columns = version.double_probs.split(version.num_words, 1)
+    for g, level in enumerate(groups.levels):
+        check(groups.position(level) == g, f"position() of {level!r} is not its place in levels")
+        found = version.in_group(level).double_probs
+        equal(found, columns[g], f"in_group({level!r}) differs from probs")
+    if isinstance(version, DynamicTopics):
+        _check_periods(version, columns)
+
+
+def _check_periods(topics: DynamicTopics, columns: tuple[Tensor, ...]) -> None:
+    """Views over time agree with the probabilities of the periods.
+
+    Args:
+        topics: The topics.
+        columns: Probabilities ``(num_topics, num_words)`` of each period.
+    """
+    levels = topics.column.levels
+    for probs, level in zip(columns, levels, strict=True):
+        equal(topics.at(level).double_probs, probs, f"at({level!r}) differs from probs")
+    distances = torch.stack([0.5 * (probs - columns[0]).abs().sum(1) for probs in columns], 1)
+    equal(topics.drift(), distances, "drift() is not the distance from the first period")
+    for k in range(topics.num_topics):
+        logs = torch.stack([probs[k].log() for probs in columns])
+        paths = topics.log_paths(k)
+        equal(paths.log_probs, logs, f"log_paths({k}) differ from probs")
+        check(bool((paths.errors > 0).all()), f"log_paths({k}) have an error of 0, or NaN")
+        if len(levels) > 1:
+            change, error = topics.log_changes(k)
+            equal(change, logs[-1] - logs[0], f"log_changes({k}) differ from probs")
+            check(bool((error > 0).all()), f"log_changes({k}) have an error of 0, or NaN")
 
 
 def _check_contexts(topics: Topics) -> None:

@@ -27,8 +27,10 @@ from torch_lntm.solvers.walks import (
     walking_words,
 )
 
-#: Largest number of entries of a table of words by topics by periods. A fit holds about 8 tables.
+#: Largest number of entries of a table of words by topics by periods.
 LARGEST_TABLE = 2**28
+#: Tables that a fit holds at once.
+TABLES = 8
 #: Standard deviation of a step over the mean gap, at the start of a fit.
 START_SCALE = 0.03
 #: A word is still if its tokens could move its path by at most this number.
@@ -277,6 +279,16 @@ class DynamicTopics(GroupedTopics):
         variance = dispersion * (contrast * hessian.solve(contrast)).sum(0)
         return log_probs[late] - log_probs[early], variance.clamp_min(0.0).sqrt()
 
+    @property
+    def size_note(self) -> str:
+        """The memory of a fit's tables of words by topics by periods, in a sentence."""
+        size = self.steps.element_size() * self.num_groups * self.num_words * self.num_topics / 1e6
+        return (
+            f"words move over {self.num_groups} periods of {self.column.column}: tables of "
+            f"{self.num_groups} x {self.num_words:,} x {self.num_topics} numbers, {size:,.3g} MB "
+            f"each, about {TABLES * size:,.3g} MB in the fit"
+        )
+
     def extra_repr(self) -> str:
         """Sizes, smoothing and periods, for ``repr``."""
         periods, scale = self.column, "by evidence" if self.scale is None else f"{self.scale:g}"
@@ -381,7 +393,8 @@ class DynamicTopics(GroupedTopics):
     def _logits_at(self, values: Sequence[Level], topic: int | None = None) -> Tensor:
         """Logits at some values, ``(num_values, num_words, num_topics)``, or of a single topic."""
         columns: slice | int = slice(None) if topic is None else topic
-        logits, paths = self.logits.double()[:, columns], self.paths.double()[..., columns]
+        logits = self.logits.double()[:, columns]
+        paths = self._paths(self.steps[..., columns].double())
         rows = []
         for value in values:
             left, weight, _ = self._between(value)
@@ -397,7 +410,7 @@ class DynamicTopics(GroupedTopics):
         """Variances of the steps of words, their dispersions, and the Hessian of their paths."""
         variance = self.variances.double()[words, topic]
         dispersion = self.dispersion.double()[words, topic]
-        probs = self.double_probs.unflatten(1, (self.num_groups, self.num_words))[topic][:, words]
+        probs = self._logits_at(self.column.levels, topic).softmax(1)[:, words]
         expected = self.tokens.double()[:, topic, None] * probs
         precisions = 1 / (self.gaps.double()[:, None] * variance)
         return (

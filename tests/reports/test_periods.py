@@ -1,0 +1,105 @@
+"""The report's section on words over time."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+import torch
+from support.pages import Page
+
+import torch_lntm as lntm
+from torch_lntm.corpus import Corpus
+from torch_lntm.errors import ConfigError
+from torch_lntm.models import DynamicTopics, TopicModel
+from torch_lntm.reports import moving_topics
+from torch_lntm.reports.periods import path_chart
+
+WORDS = ["up", "<b>down</b>", "still", "a", "b", "c"]
+YEARS = np.repeat(np.arange(2000, 2010), 10)
+
+
+def corpus() -> Corpus:
+    rng = np.random.default_rng(0)
+    counts = rng.multinomial(30, np.full(6, 1 / 6), len(YEARS))
+    return Corpus.from_matrix(counts, WORDS, metadata={"year": YEARS})
+
+
+def make_model() -> TopicModel:
+    """Two topics over 10 years. In topic 0 the word ``up`` rises, and ``<b>down</b>`` falls."""
+    model = lntm.models.stm(2, corpus(), content="~ rw(year)", content_scale=0.3)
+    late = np.linspace(0, 1, 10)[:, None]
+    moving = 400 * np.hstack([1 + 9 * late, 10 - 9 * late, *[np.full((10, 1), 5.0)] * 4])
+    still = np.full((10, 6), 700.0)
+    tokens = torch.tensor(np.stack([moving.ravel(), still.ravel()]), dtype=torch.float32)
+    for _ in range(5):
+        model.topics.m_step(tokens)
+    return model
+
+
+def test_words_that_rose_and_fell_are_found_with_their_intervals() -> None:
+    model = make_model()
+    moving, still = moving_topics(model, num_words=2, num_periods=3)
+    assert moving.periods == (2000, 2004, 2009)
+    assert moving.words[0][0] == "<b>down</b>"
+    assert moving.words[-1][0] == "up"
+    (rose,), (fell,) = moving.rose[:1], moving.fell[:1]
+    assert (rose.word, fell.word) == ("up", "<b>down</b>")
+    topics = model.topics
+    assert isinstance(topics, DynamicTopics)
+    probs = topics.double_probs.view(2, 10, 6)[0]
+    assert rose.first == pytest.approx(float(probs[0, 0]))
+    assert rose.last == pytest.approx(float(probs[-1, 0]))
+    change, error = topics.log_changes(0)
+    ends = np.exp(float(change[0]) + 1.959964 * float(error[0]) * np.array([-1, 1]))
+    assert (rose.lower, rose.upper) == pytest.approx(tuple(ends), rel=1e-5)
+    assert rose.lower < rose.ratio < rose.upper
+    assert not still.rose
+    assert not still.fell
+    assert moving.drift == pytest.approx(9 / 31, abs=0.01)
+    assert still.drift < 0.01
+
+
+def test_models_with_still_words_and_wrong_numbers_are_refused() -> None:
+    with pytest.raises(ConfigError, match="do not move with time"):
+        moving_topics(lntm.models.ctm(2, 6))
+    with pytest.raises(ConfigError, match="num_periods"):
+        moving_topics(make_model(), num_periods=1)
+    with pytest.raises(ConfigError, match="level is 2"):
+        moving_topics(make_model(), level=2.0)
+
+
+def test_the_chart_has_a_line_for_each_word_and_escapes_words() -> None:
+    model = make_model()
+    rows = moving_topics(model)
+    tree = ET.fromstring(path_chart(model, rows[:1], ["first", "second"], 0.95).decode())
+    space = "{http://www.w3.org/2000/svg}"
+    lines = [
+        [tuple(map(float, point.split(","))) for point in line.attrib["points"].split()]
+        for line in tree.iter(f"{space}polyline")
+    ]
+    assert len(lines) == min(4, len(rows[0].rose + rows[0].fell))
+    assert all(len(line) == 10 for line in lines)
+    texts = [text.text or "" for text in tree.iter(f"{space}text")]
+    assert any(text.startswith("<b>down") for text in texts)
+    rising = next(i for i, text in enumerate(texts[3:]) if text.startswith("up"))
+    assert lines[rising][0][1] > lines[rising][-1][1]
+
+
+def test_the_page_has_a_section_for_models_with_moving_words_alone(tmp_path) -> None:
+    pages = []
+    for model in (make_model(), lntm.models.ctm(2, 6, vocabulary=WORDS)):
+        guide = lntm.guides.TaylorGuide(model)
+        file = lntm.report(guide, corpus(), tmp_path / f"{model.name}.html")
+        pages.append(file.read_text(encoding="utf-8"))
+    moving, still = (Page(page).said("h2") for page in pages)
+    assert "Words over time" in moving
+    assert "Words over time" not in still
+    assert "<b>down" not in pages[0]
+
+
+def test_models_with_still_words_say_so(tmp_path) -> None:
+    model = lntm.models.stm(2, corpus(), content="~ rw(year)")
+    page = lntm.report(lntm.guides.TaylorGuide(model), corpus(), tmp_path / "page.html")
+    assert "the words stand still" in page.read_text(encoding="utf-8")

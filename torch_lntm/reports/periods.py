@@ -1,0 +1,297 @@
+"""Words over time in a report: top words by period, words that rose or fell, and their paths."""
+
+from __future__ import annotations
+
+import html
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torch_lntm.errors import ConfigError, require_whole
+from torch_lntm.models import DynamicTopics, TopicModel
+from torch_lntm.models.groups import Level
+from torch_lntm.models.topics.dynamic import quantile_of
+from torch_lntm.reports.layout import shorten
+from torch_lntm.reports.sections import Block, PageData, Picture, Section, Table
+
+#: Limits of the page: topics in the picture, words of a panel, periods of the table.
+_PANELS, _LINES, _PERIODS = 12, 4, 6
+#: Pixels of a panel: its width, height of the lines, space for names, head, foot, and gaps.
+_WIDTH, _HEIGHT, _NAMES, _HEAD, _FOOT, _GAP = 190.0, 120.0, 110.0, 24.0, 22.0, 16.0
+#: Panels in a row, and height of a line of a name.
+_COLUMNS, _LINE = 3, 13.0
+#: Colours of the words in a panel.
+_COLOURS = ("#1f5fae", "#b9783a", "#3c8d5a", "#a33b6b")
+#: Largest ratio of probabilities in a panel.
+_WIDEST = 1e3
+
+
+@dataclass(frozen=True)
+class WordChange:
+    """Change of a word's probability in a topic, from the first period to the last.
+
+    Attributes:
+        word: The word.
+        column: Position of the word in the vocabulary.
+        first: Probability in the first period.
+        last: Probability in the last period.
+        ratio: ``last / first``.
+        lower: Lower end of the interval of ``ratio``.
+        upper: Upper end of the interval of ``ratio``.
+    """
+
+    word: str
+    column: int
+    first: float
+    last: float
+    ratio: float
+    lower: float
+    upper: float
+
+
+@dataclass(frozen=True)
+class MovingTopic:
+    """A topic over time.
+
+    Attributes:
+        topic: Number of the topic.
+        name: Name of the topic.
+        drift: Distance of the last period from the first, between 0 and 1; see
+            :meth:`DynamicTopics.drift`.
+        periods: Names of the selected periods.
+        words: Most probable words in each selected period.
+        rose: Words with an interval above 1, the largest changes of probability first.
+        fell: Words with an interval below 1, the largest changes of probability first.
+    """
+
+    topic: int
+    name: str
+    drift: float
+    periods: tuple[Level, ...]
+    words: tuple[tuple[str, ...], ...]
+    rose: tuple[WordChange, ...]
+    fell: tuple[WordChange, ...]
+
+
+@torch.no_grad()
+def moving_topics(
+    model: TopicModel,
+    *,
+    level: float = 0.95,
+    num_words: int = 8,
+    num_changes: int = 5,
+    num_periods: int = _PERIODS,
+) -> list[MovingTopic]:
+    """Topics of a model with moving words: their top words by period, and words that rose or fell.
+
+    The intervals are those of :meth:`DynamicTopics.log_changes`. They hold for each word by itself,
+    and take the topics of the tokens as known.
+
+    Args:
+        model: A model with moving words, ``models.stm(..., content="~ rw(year)")``.
+        level: Coverage probability of the intervals.
+        num_words: Top words of each period.
+        num_changes: Most words that rose, and most words that fell, of each topic.
+        num_periods: Most periods with top words. The first and the last are among them.
+
+    Raises:
+        ConfigError: The words of the model stand still, or a number is out of range.
+
+    Example:
+        >>> years = lntm.models.stm(5, posts, content="~ rw(year)")
+        >>> topic = lntm.reports.moving_topics(years, num_words=3)[0]
+        >>> len(topic.words) == len(topic.periods), topic.rose
+        (True, ())
+    """
+    topics = model.topics
+    if not isinstance(topics, DynamicTopics):
+        raise ConfigError(
+            "the words of the model's topics do not move with time; make it by "
+            "models.stm(num_topics, corpus, content='~ rw(year)')"
+        )
+    require_whole(1, num_words=num_words, num_changes=num_changes)
+    require_whole(2, num_periods=num_periods)
+    width, levels = quantile_of(level), topics.column.levels
+    chosen = sorted({round(x) for x in np.linspace(0, len(levels) - 1, num_periods)})
+    drift, rows = topics.drift()[:, -1].tolist(), []
+    for k, name in enumerate(model.topic_names):
+        log_probs = topics.log_paths(k).log_probs.cpu()
+        change, error = (x.cpu() for x in topics.log_changes(k))
+        best = log_probs[chosen].topk(min(num_words, topics.num_words), 1).indices
+        first, last = log_probs[0].exp(), log_probs[-1].exp()
+        lower, upper = change - width * error, change + width * error
+        table = torch.stack([first, last, change.exp(), lower.exp(), upper.exp()])
+        size, sides = (last - first).abs(), (lower > 0, upper < 0)
+        rose, fell = (_changes(model, table, size, side, num_changes) for side in sides)
+        words = tuple(model.words_at(row) for row in best.tolist())
+        periods = tuple(levels[t] for t in chosen)
+        rows.append(MovingTopic(k, name, drift[k], periods, words, rose, fell))
+    return rows
+
+
+def _changes(
+    model: TopicModel, table: Tensor, size: Tensor, selected: Tensor, most: int
+) -> tuple[WordChange, ...]:
+    """Selected words with the largest changes of probability.
+
+    Args:
+        model: The model.
+        table: ``(5, num_words)`` the numbers of :class:`WordChange`.
+        size: ``(num_words,)`` changes.
+        selected: ``(num_words,)`` whether a word is selected.
+        most: Largest number of words.
+    """
+    best = torch.where(selected, size, -1.0).topk(min(most, len(size))).indices
+    best = best[selected[best]]
+    words = model.words_at(best.tolist())
+    return tuple(
+        WordChange(word, column, *numbers)
+        for word, column, numbers in zip(
+            words, best.tolist(), table[:, best].T.tolist(), strict=True
+        )
+    )
+
+
+def period_sections(model: TopicModel) -> list[Section]:
+    """The report's section on words over time, for models with moving words."""
+    moves = isinstance(model.topics, DynamicTopics)
+    return [Section("Words over time", _contents)] if moves else []
+
+
+def _contents(page: PageData) -> list[Block]:
+    """Contents of the section on words over time."""
+    topics = page.model.topics
+    assert isinstance(topics, DynamicTopics)
+    rows = {row.topic: row for row in moving_topics(page.model, level=page.level)}
+    order = [summary.topic for summary in page.topics]
+    periods, shown = topics.column, rows[order[0]].periods
+    intro = (
+        f"The words of every topic follow a random walk over {len(periods.levels)} periods of "
+        f"{periods.column}, from {periods.levels[0]} to {periods.levels[-1]}. The drift is the "
+        "share of a topic's words in the last period that would have to be other words to equal "
+        "the first period."
+    )
+    strip = Table(
+        ("topic", "drift", *map(str, shown)),
+        [
+            (page.names[k], f"{rows[k].drift:.0%}", *(" ".join(x) for x in rows[k].words))
+            for k in order
+        ],
+        f"Most probable words of each topic in {len(shown)} of the {len(periods.levels)} periods.",
+    )
+    changes = [
+        (page.names[k], kind, x.word, f"{x.first:.2%}", f"{x.last:.2%}", *_ratios(x))
+        for k in order
+        for kind, found in (("rose", rows[k].rose), ("fell", rows[k].fell))
+        for x in found
+    ]
+    note = (
+        f"Factor: probability in {periods.levels[-1]} over {periods.levels[0]}, with its "
+        f"{page.level:.0%} interval. Shown are words with an interval on one side of 1. Each "
+        "interval holds for its word alone, and takes the tokens of the topic as known."
+    )
+    header = ("topic", "", "word", "first", "last", "factor", "from", "to")
+    blocks: list[Block] = [intro, strip]
+    moving = sorted(
+        (k for k in order if rows[k].rose or rows[k].fell), key=lambda k: -rows[k].drift
+    )
+    if not moving:
+        return [*blocks, "Every interval of a change includes 1: the words stand still."]
+    picture = path_chart(page.model, [rows[k] for k in moving[:_PANELS]], page.names, page.level)
+    described = "; ".join(
+        f"{page.names[k]}: "
+        + ", ".join(f"{x.word} × {x.ratio:.2g}" for x in rows[k].rose + rows[k].fell)
+        for k in moving[:_PANELS]
+    )
+    caption = (
+        f"Probabilities of words over {periods.column} on a logarithmic scale, with their "
+        f"{page.level:.0%} bands: the {min(len(moving), _PANELS)} topics with the largest drift."
+    )
+    return [
+        *blocks,
+        Picture(picture, f"Paths of words. {described}", caption),
+        Table(header, changes, note),
+    ]
+
+
+def _ratios(change: WordChange) -> tuple[str, str, str]:
+    """Factor and interval as text."""
+    return f"{change.ratio:.3g}", f"{change.lower:.3g}", f"{change.upper:.3g}"
+
+
+def path_chart(
+    model: TopicModel, rows: Sequence[MovingTopic], names: Sequence[str], level: float
+) -> bytes:
+    """Paths of the words that rose or fell, a panel for each topic, as an SVG file.
+
+    Args:
+        model: The model.
+        rows: The topics.
+        names: Names of all topics of the model.
+        level: Coverage probability of the bands.
+    """
+    step_x, step_y = _WIDTH + _NAMES + _GAP, _HEAD + _HEIGHT + _FOOT + _GAP
+    width = step_x * min(len(rows), _COLUMNS)
+    height = step_y * math.ceil(len(rows) / _COLUMNS)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" '
+        f'width="{width:.0f}" height="{height:.0f}" font-family="sans-serif" font-size="11">'
+    ]
+    for place, row in enumerate(rows):
+        x, y = step_x * (place % _COLUMNS), step_y * (place // _COLUMNS)
+        panel = "".join(_panel(model, row, names[row.topic], level))
+        parts.append(f'<g transform="translate({x:.0f},{y:.0f})">{panel}</g>')
+    return "".join([*parts, "</svg>"]).encode()
+
+
+def _panel(model: TopicModel, row: MovingTopic, name: str, level: float) -> list[str]:
+    """Elements of a topic's panel."""
+    topics = model.topics
+    assert isinstance(topics, DynamicTopics)
+    changes = sorted(row.rose + row.fell, key=lambda x: -abs(x.last - x.first))[:_LINES]
+    columns = [x.column for x in changes]
+    bands = np.stack([x.cpu().numpy() for x in topics.log_paths(row.topic, columns).bands(level)])
+    top = float(bands[2].max())
+    bottom = max(float(bands[1].min()), top / _WIDEST)
+    periods = topics.column
+    place = np.array(periods.positions)
+    xs = 4 + (_WIDTH - 8) * (place - place[0]) / (place[-1] - place[0])
+    logs = np.log(bands.clip(bottom, top) / bottom) / math.log(top / bottom)
+    ys = _HEAD + _HEIGHT - 4 - (_HEIGHT - 8) * logs
+    base = _HEAD + _HEIGHT
+    parts = [
+        f'<text x="2" y="14" font-weight="600">{html.escape(shorten(name, 40))}</text>',
+        f'<rect x="0" y="{_HEAD:.0f}" width="{_WIDTH:.0f}" height="{_HEIGHT:.0f}" fill="#f4f5f8"/>',
+        f'<text x="2" y="{base + 14:.0f}" fill="#55565f">{html.escape(str(periods.levels[0]))}'
+        f'</text><text x="{_WIDTH:.0f}" y="{base + 14:.0f}" text-anchor="end" fill="#55565f">'
+        f"{html.escape(str(periods.levels[-1]))}</text>",
+    ]
+    heights = _spread(ys[0, -1])
+    for j, change in enumerate(changes):
+        colour = _COLOURS[j % len(_COLOURS)]
+        line, upper, lower = (
+            " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(xs, ys[i, :, j], strict=True))
+            for i in (0, 2, 1)
+        )
+        back = " ".join(lower.split()[::-1])
+        parts.append(
+            f'<polygon points="{upper} {back}" fill="{colour}" fill-opacity="0.15"/>'
+            f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="1.6"/>'
+            f'<text x="{_WIDTH + 4:.0f}" y="{heights[j] + 4:.1f}" fill="{colour}">'
+            f"{html.escape(shorten(change.word, 10))} {change.last:.1%}</text>"
+        )
+    return parts
+
+
+def _spread(heights: np.ndarray) -> list[float]:
+    """Heights of names near the ends of their lines, at least a line apart."""
+    order, placed = np.argsort(heights), heights.astype(float)
+    for upper, lower in itertools.pairwise(order):
+        placed[lower] = max(placed[lower], placed[upper] + _LINE)
+    excess = max(placed.max() - (_HEAD + _HEIGHT - 4), 0.0)
+    return [float(x) for x in placed - excess]
