@@ -405,7 +405,8 @@ def recovered(seed: int) -> dict[str, Any]:
     for _ in range(KNOWN_STEPS):
         known.m_step(tokens)
     similarity = np.sqrt(fitted.mean_probs.detach().numpy()) @ np.sqrt(truth.probs.mean(0)).T
-    pairs = list(zip(*linear_sum_assignment(-similarity), strict=True))
+    found = zip(*linear_sum_assignment(-similarity), strict=True)
+    pairs = [(int(ours), int(theirs)) for ours, theirs in found]
     return {
         "similarity": float(np.mean([similarity[pair] for pair in pairs])),
         "fitted": bands(truth, fitted, pairs),
@@ -430,9 +431,9 @@ def bands(
     table = (topics.variances * topics.dispersion).double().sqrt().T.numpy()
     for ours, theirs in pairs:
         probs = truth.probs[:, theirs]
-        _, lower, upper = (x.numpy() for x in topics.log_paths(int(ours)).bands(0.95))
+        _, lower, upper = (x.numpy() for x in topics.log_paths(ours).bands(0.95))
         held = (lower <= probs) & (probs <= upper)
-        change, error = (x.numpy() for x in topics.log_changes(int(ours)))
+        change, error = (x.numpy() for x in topics.log_changes(ours))
         seen = truth.tokens[:, theirs].sum(0) >= LEAST_TOKENS
         inside["moving"].append(held[:, seen & truth.moves[theirs]].ravel())
         inside["still"].append(held[:, seen & ~truth.moves[theirs]].ravel())
