@@ -158,6 +158,7 @@ SYSTEMS: dict[str, Callable[[Task], Fit]] = {
     "prevalence by spline": ours(SMOOTH),
     "words by groups": ours(content="group"),
     WALK: ours(content=f"~ rw({PERIOD})"),
+    "walk and prevalence": ours(SMOOTH, f"~ rw({PERIOD})"),
     "topica DTM": topica_dtm,
     "tomotopy DTModel": tomotopy_dtm,
 }
