@@ -188,3 +188,13 @@ def test_ctrl_c_keeps_the_completed_fits(corpus, monkeypatch, at) -> None:
     assert found.rows[0].criteria["completion"] == whole.rows[0].criteria["completion"]
     if at == 3:
         assert "stability" not in found.rows[1].criteria
+
+
+def test_fits_in_several_processes_are_the_fits_in_one(corpus) -> None:
+    options = {"num_seeds": 1, "top_n": 3, "recipe": Recipe("ctm", "taylor")}
+    options["options"] = {"max_iterations": 1, "stepwise_epochs": 1, "start_epochs": 1}
+    found, expected = (lntm.select(corpus, [2, 3], n_jobs=n, **options) for n in (2, None))
+    for row, other in zip(found.rows, expected.rows, strict=True):
+        assert (row.num_topics, row.behind, row.criteria) == (
+            *(other.num_topics, other.behind, other.criteria),
+        )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
+from joblib import Parallel, delayed
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus, as_corpus
@@ -230,6 +231,47 @@ class _Fit(NamedTuple):
     seconds: float
 
 
+@dataclass(frozen=True)
+class _Task:
+    """What all fits of a comparison share. See :func:`select`.
+
+    Every process splits the corpus by itself, because a mapped corpus is sent as its path, and a
+    split as all of its counts.
+    """
+
+    corpus: Corpus
+    recipe: Recipe
+    test_fraction: float
+    observed_fraction: float
+    seed: int
+    annealing: AIS | None
+    options: Mapping[str, Any]
+    model_options: Mapping[str, Any] | None
+    device: torch.device | str
+
+
+def _fit_and_score(task: _Task, size: int, own_seed: int) -> _Fit:
+    """Fit a number of topics from a seed, and score the fit on the held-out documents."""
+    train, test = task.corpus.split(task.test_fraction, task.seed)
+    hold_out = test.hold_out_words(task.observed_fraction, task.seed)
+    resolved = task.recipe.for_corpus(train, size)
+    model, guide, engine = resolved.recipe.make(
+        train.num_words,
+        train.vocabulary,
+        seed=own_seed,
+        device=task.device,
+        options={"progress": False, **resolved.options, **task.options, "num_topics": size},
+        model_options=task.model_options,
+    )
+    with propagate_interrupts():
+        seconds = engine.fit(train).seconds
+    score = document_completion(model, guide, hold_out)
+    estimate = None
+    if task.annealing is not None:
+        estimate = task.annealing.estimate(model, test, seed=task.seed)
+    return _Fit(model, guide, score.log_predictive, score.held_out_tokens, estimate, seconds)
+
+
 def select(
     corpus: Corpus,
     num_topics: Sequence[int],
@@ -244,6 +286,7 @@ def select(
     options: Mapping[str, Any] | None = None,
     model_options: Mapping[str, Any] | None = None,
     device: torch.device | str = "cpu",
+    n_jobs: int | None = None,
     progress: bool = False,
 ) -> Selection:
     """Fit models of several numbers of topics and compare their scores.
@@ -268,6 +311,9 @@ def select(
         options: Options of model, guide and engine, as for :meth:`~torch_lntm.recipes.Recipe.make`.
         model_options: Further arguments of the model's constructor.
         device: Device of the computation.
+        n_jobs: Number of fits at the same time, by joblib. -1 takes all cores. Defaults to 1, or to
+            the number of ``joblib.parallel_config``, which also chooses other backends, such as
+            Dask and Ray.
         progress: Whether to show a progress bar on standard error.
 
     Returns:
@@ -296,31 +342,26 @@ def select(
     sizes = _checked_sizes(num_topics)
     recipe = Recipe(recipe) if isinstance(recipe, str) else recipe
     train, test = corpus.split(test_fraction, seed)
-    hold_out = test.hold_out_words(observed_fraction, seed)
     annealing = AIS() if likelihood is True else likelihood
-
-    def fit_and_score(size: int, own_seed: int) -> _Fit:
-        """Fit a number of topics from a seed, and score the fit on the held-out documents."""
-        resolved = recipe.for_corpus(train, size)
-        model, guide, engine = resolved.recipe.make(
-            train.num_words,
-            train.vocabulary,
-            seed=own_seed,
-            device=device,
-            options={"progress": False, **resolved.options, **(options or {}), "num_topics": size},
-            model_options=model_options,
-        )
-        with propagate_interrupts():
-            seconds = engine.fit(train).seconds
-        score = document_completion(model, guide, hold_out)
-        estimate = annealing.estimate(model, test, seed=seed) if annealing else None
-        return _Fit(model, guide, score.log_predictive, score.held_out_tokens, estimate, seconds)
-
+    task = _Task(
+        corpus=corpus,
+        recipe=recipe,
+        test_fraction=test_fraction,
+        observed_fraction=observed_fraction,
+        seed=seed,
+        annealing=annealing or None,
+        options=dict(options or {}),
+        model_options=model_options,
+        device=device,
+    )
     runs = [(size, seed + j) for size in sizes for j in range(num_seeds)]
     fits: dict[int, list[_Fit]] = {}
+    made = Parallel(n_jobs=n_jobs, return_as="generator")(
+        delayed(_fit_and_score)(task, size, own_seed) for size, own_seed in runs
+    )
     try:
-        for size, own_seed in tqdm(runs, desc="fits", disable=not progress):
-            fit = fit_and_score(size, own_seed)
+        bar = tqdm(made, desc="fits", total=len(runs), disable=not progress)
+        for (size, _), fit in zip(runs, bar, strict=True):
             fits.setdefault(size, []).append(fit)
     except KeyboardInterrupt:
         if not fits:

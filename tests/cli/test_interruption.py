@@ -60,6 +60,27 @@ def test_ctrl_c_saves_the_best_iteration_so_far(counts, capsys):
 
 
 @pytest.mark.slow
+def test_sigterm_saves_a_checkpoint_from_which_the_command_continues(counts, capsys):
+    torch.set_num_threads(1)
+    fit = ["fit", counts, *ENDLESS, "--max-iterations", "150", "--checkpoint-seconds", "1000"]
+    assert main([*fit, "--out", "whole"]) == 0
+    process = start(*[x for x in fit if x != "--no-progress"], "--out", "run")
+    seen = ""
+    while "EM:" not in seen:  # the bar of the last phase
+        seen += process.stderr.read(1)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert "terminated: saved the checkpoint run.partial/checkpoint.safetensors" in err
+    assert "run the command again to continue" in err
+    assert not Path("run").exists()
+    assert main([*fit, "--out", "run"]) == 0
+    assert "continuing the unfinished fit of run.partial" in capsys.readouterr().err
+    for name, tensor in tensors("whole").items():
+        assert torch.equal(tensor, tensors("run")[name])
+
+
+@pytest.mark.slow
 def test_a_killed_fit_continues_to_the_same_result(counts, capsys):
     torch.set_num_threads(1)
     fit = ["fit", counts, *ENDLESS, "--max-iterations", "150"]

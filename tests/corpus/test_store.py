@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import gc
 import json
 import os
+import pickle
 import shutil
 import zlib
 
@@ -378,3 +380,54 @@ def test_a_full_disk_for_temporary_files(corpus, folder, monkeypatch, in_parts):
     monkeypatch.setattr(mapped.RowsWriter, "add", full)
     with pytest.raises(FileError, match=r"cannot be written .*: the disk is full"):
         found[::2]
+
+
+# -------------------------------------------------------------------- pickles
+
+
+@pytest.fixture
+def large(tmp_path):
+    rng = np.random.default_rng(0)
+    Corpus.from_matrix(rng.integers(0, 3, (2000, 50))).save(tmp_path / "large")
+    return tmp_path / "large"
+
+
+@pytest.mark.parametrize("rows", [slice(None), slice(700, 900), slice(0, 1)])
+def test_a_mapped_corpus_is_pickled_as_its_path_and_checksum(large, rows):
+    corpus = read_corpus(large)[rows] if rows != slice(None) else read_corpus(large)
+    data = pickle.dumps(corpus)
+    # The row offsets of a selection begin at 0 and are in memory.
+    in_memory = 0 if rows == slice(None) else corpus.row_offsets.nbytes
+    assert len(data) < 2000 + in_memory
+    found = pickle.loads(data)
+    assert_same(found, corpus)
+    assert mapped.is_mapped(found.counts)
+    with pytest.raises(ValueError, match="read-only"):
+        found.counts[0] = 1
+    assert_same(pickle.loads(pickle.dumps(found)), corpus)
+    assert_same(copy.deepcopy(corpus), corpus)
+
+
+def test_pickles_of_missing_and_changed_folders_are_refused(large, tmp_path):
+    corpus = read_corpus(large)
+    data = pickle.dumps(corpus)
+    corpus[:1999].save(large)
+    with pytest.raises(FileError, match="has changed since the corpus was pickled; read the fold"):
+        pickle.loads(data)
+    shutil.rmtree(large)
+    with pytest.raises(FileError, match="missing; a mapped corpus is pickled as its path and che"):
+        pickle.loads(data)
+    corpus.save(large)
+    assert_same(pickle.loads(data), corpus)
+
+
+def test_corpora_in_memory_and_in_temporary_files_are_pickled_with_their_counts(
+    corpus, folder, in_parts
+):
+    scattered = read_corpus(folder)[[5, 3, 50]]
+    assert mapped.is_mapped(scattered.counts)
+    for each in (corpus, scattered):
+        found = pickle.loads(pickle.dumps(each))
+        assert type(found.counts) is np.ndarray
+        assert not found.counts.flags.writeable
+        assert_same(found, each)

@@ -158,19 +158,20 @@ def alone() -> list[Any]:
     return engine.model.topics.probs.tolist()
 
 
-def interrupted(number: int) -> dict[str, Any]:
-    """A fit in which one process gets Ctrl-C during a posterior, given by its number."""
+def interrupted(number: int, sent: int = signal.SIGINT) -> dict[str, Any]:
+    """A fit in which one process gets a signal during a posterior, given by its number."""
     engine = _engine(1000, IndexError)
     solve, calls = engine.guide._solve, iter(range(1, 10000))
 
     def pressed(*arguments: Any, **settings: Any) -> Any:
         if next(calls) == number and Processes().rank == 1:
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), sent)
         return solve(*arguments, **settings)
 
     engine.guide._solve = pressed  # type: ignore[method-assign]
     found = arrays(engine.model, engine.fit(make_corpus(NUM_DOCS, empty=EMPTY)))
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     return found
 
 

@@ -52,8 +52,8 @@ _GUIDE_OPTIONS = ("topics_update",)
 
 _ABOUT_CORPUS = ("name", "num_docs", "num_words", "num_tokens")
 
-#: Exit code after Ctrl-C.
-INTERRUPTED = 130
+#: Exit codes after Ctrl-C and after SIGTERM, by the reason for the end of the fit.
+STOPPED = {"interrupted": 130, "terminated": 143}
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,8 @@ class Fit(ChoosesWords, OnDocuments):
     """Fit a topic model to a corpus, save the run, and print topics and held-out perplexity.
 
     Run the command again to continue a killed fit from its last checkpoint. Ctrl-C ends a fit early
-    and saves the best iteration so far, or the last finished epoch of Monte-Carlo EM. torchrun
+    and saves the best iteration so far, or the last finished epoch of Monte-Carlo EM. SIGTERM saves
+    a checkpoint of the last finished iteration or epoch, to continue from. torchrun
     distributes a fit over several processes:
     torchrun --nproc-per-node 2 -m torch_lntm fit CORPUS.
 
@@ -302,10 +303,9 @@ class Fit(ChoosesWords, OnDocuments):
         )
         if first_run is None:
             result = self._result(task, Path(processes.gather(None)[0]), processes)
-            if result.stop_reason == "interrupted":
+            if result.stop_reason in STOPPED:
                 processes.gather(None)  # the launcher ends all processes after the first exit
-                return INTERRUPTED
-            return 0
+            return STOPPED.get(result.stop_reason, 0)
         corpus, split, model = task.corpus, task.split, task.model
         config = task.config | {"out": str(path)}
         with first_run as unfinished:
@@ -314,6 +314,8 @@ class Fit(ChoosesWords, OnDocuments):
             self._announce(task, processes)
             processes.gather(str(unfinished.checkpoint))
             result = self._result(task, unfinished.checkpoint, processes)
+            if result.stop_reason == "terminated":
+                return self._terminated(unfinished, result, processes)
             shares = result.topic_shares
             assert shares is not None  # the first process has the topic shares of all documents
             metadata = {
@@ -339,7 +341,7 @@ class Fit(ChoosesWords, OnDocuments):
                     )
                 finally:
                     processes.gather(None)
-                return INTERRUPTED
+                return STOPPED[result.stop_reason]
             scores = None
             try:
                 if split is not None:
@@ -355,6 +357,17 @@ class Fit(ChoosesWords, OnDocuments):
             say(f"warning: {result.num_unconverged} documents' posteriors did not converge")
         self._print(model, shares, scores, path)
         return 0
+
+    def _terminated(
+        self, unfinished: UnfinishedRun, result: FitResult, processes: Processes
+    ) -> int:
+        """End after SIGTERM. The checkpoint stays, so that the same command continues the fit."""
+        processes.gather(None)
+        say(
+            f"terminated: saved the checkpoint {unfinished.checkpoint}, {stage(result)}; "
+            "run the command again to continue"
+        )
+        return STOPPED[result.stop_reason]
 
     def _announce(self, task: _Task, processes: Processes) -> None:
         """Print the documents, the words, the device and large tables of the fit."""

@@ -13,7 +13,7 @@ from contextlib import contextmanager, redirect_stdout
 from typing import Any, TextIO, cast
 
 from torch_lntm.cli.documents import in_options, visible
-from torch_lntm.cli.fit import INTERRUPTED
+from torch_lntm.cli.fit import STOPPED
 from torch_lntm.cli.launch import first_speaks, launched_rank
 from torch_lntm.cli.parser import parse
 from torch_lntm.errors import ConfigError, LNTMError
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         except KeyboardInterrupt:
             with first_speaks():
                 print("interrupted", file=sys.stderr)
-            return INTERRUPTED
+            return STOPPED["interrupted"]
 
 
 def _fail(message: str) -> int:

@@ -18,7 +18,7 @@ from torch_lntm.cli.documents import (
     say,
     structural_options,
 )
-from torch_lntm.cli.fit import INTERRUPTED
+from torch_lntm.cli.fit import STOPPED
 from torch_lntm.cli.mappings import groups_option, read_keywords
 from torch_lntm.errors import ConfigError
 
@@ -229,4 +229,4 @@ class Select(ChoosesWords, OnDocuments):
         print(selection.format(self.print_as))
         if self.figure is not None:
             save_figure(selection.plot(), self.figure)
-        return INTERRUPTED if selection.interrupted else 0
+        return STOPPED["interrupted"] if selection.interrupted else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,9 @@ from torch_lntm.corpus.columns import (
 )
 from torch_lntm.corpus.documents import Documents
 from torch_lntm.corpus.frames import frame_columns, is_frame, record_columns, take_texts
-from torch_lntm.corpus.mapped import Rows, collect
+from torch_lntm.corpus.mapped import MappedRange, Rows, collect, is_mapped, range_of
 from torch_lntm.corpus.splits import Split, WordHoldOut, hold_out_words, split_documents
-from torch_lntm.corpus.store import new_store
+from torch_lntm.corpus.store import map_range, new_store
 from torch_lntm.corpus.texts import (
     NoWordsError,
     check_texts,
@@ -426,6 +426,18 @@ class Corpus(Documents):
             vocabulary=words,
         )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles arrays that are mapped from a corpus's folder as their path and checksum.
+
+        The folder must be at the same path wherever the pickle is read. Other arrays are pickled
+        with all their numbers.
+        """
+        parts = {item.name: getattr(self, item.name) for item in fields(self)}
+        for name in ("row_offsets", "word_index", "counts"):
+            array = parts[name]
+            parts[name] = range_of(array) or (np.array(array) if is_mapped(array) else array)
+        return _unpickled, (type(self), parts)
+
     # ---------------------------------------------------------------- splits and files
 
     def split(self, test_fraction: float = 0.1, seed: int = 0) -> Split[Corpus]:
@@ -522,6 +534,16 @@ class Corpus(Documents):
         path.with_name(f"{path.stem}.labels.txt").unlink(missing_ok=True)
         if self.vocabulary is None:
             words.unlink(missing_ok=True)
+
+
+def _unpickled(kind: type[Corpus], parts: dict[str, Any]) -> Corpus:
+    """The corpus of a pickle; see ``Corpus.__reduce__``.
+
+    Raises:
+        FileError: The folder of a mapped corpus is missing or has changed.
+    """
+    arrays = {n: map_range(x) if isinstance(x, MappedRange) else x for n, x in parts.items()}
+    return kind(**arrays)
 
 
 def _own(array: NDArray[Any]) -> NDArray[Any]:

@@ -88,17 +88,69 @@ def _map(file: Any, dtype: np.dtype[Any], start: int, size: int) -> NDArray[Any]
     if not size:  # mapping an empty range is an error
         return np.empty(0, dtype)
     array = np.memmap(file, dtype, "r", start, (size,))
+    base = _base(array)
+    descriptor = None
     if hasattr(os, "preadv"):
-        base = _base(array)
         descriptor = os.dup(file.fileno())
         weakref.finalize(base, os.close, descriptor)
-        _FILES[base] = (descriptor, start - array.ctypes.data)
+    _FILES[base] = MappedFile(descriptor, start - array.ctypes.data)
     return array
 
 
-#: For each mapping: the descriptor of the file, and the difference between the position in the file
-#: and the address in memory.
-_FILES: weakref.WeakKeyDictionary[Any, tuple[int, int]] = weakref.WeakKeyDictionary()
+class MappedFile(NamedTuple):
+    """File of a mapping.
+
+    Attributes:
+        descriptor: Descriptor of the file; ``None`` if the system cannot read into memory by it.
+        shift: Difference between a position in the file and the address in memory.
+        path: Path of a file with a known checksum; ``None`` for temporary files.
+        checksum: The file's checksum in ``corpus.json``.
+    """
+
+    descriptor: int | None
+    shift: int
+    path: Path | None = None
+    checksum: int | None = None
+
+
+#: File of each mapping.
+_FILES: weakref.WeakKeyDictionary[Any, MappedFile] = weakref.WeakKeyDictionary()
+
+
+class MappedRange(NamedTuple):
+    """Range of numbers in the file of a mapped array, as a pickle holds it.
+
+    Attributes:
+        path: Absolute path of the file.
+        dtype: Type of the numbers.
+        start: Position of the first number.
+        size: Number of numbers.
+        checksum: Checksum of the whole file in ``corpus.json``.
+    """
+
+    path: Path
+    dtype: str
+    start: int
+    size: int
+    checksum: int
+
+
+def set_checksum(array: NDArray[Any], path: Path, checksum: int) -> None:
+    """Record the path and the checksum of the file of a mapped array, for :func:`range_of`."""
+    file = _FILES.get(_base(array)) if is_mapped(array) else None
+    if file is not None:
+        _FILES[_base(array)] = file._replace(path=path.absolute(), checksum=checksum)
+
+
+def range_of(array: NDArray[Any]) -> MappedRange | None:
+    """Range of a mapped array in its file; ``None`` for arrays in memory or in temporary files."""
+    file = _FILES.get(_base(array)) if is_mapped(array) and array.size else None
+    if file is None or file.path is None or file.checksum is None:
+        return None
+    if array.strides != (array.itemsize,):
+        return None
+    begin = array.ctypes.data + file.shift
+    return MappedRange(file.path, array.dtype.str, begin, array.size, file.checksum)
 
 
 def _base(array: NDArray[Any]) -> Any:
@@ -125,10 +177,11 @@ def take(
     Raises:
         FileError: The file has become shorter.
     """
-    if not is_mapped(array) or (source := _FILES.get(_base(array))) is None:
+    source = _FILES.get(_base(array)) if is_mapped(array) else None
+    if source is None or source.descriptor is None:
         before = np.cumsum(sizes) - sizes
         return np.asarray(array[np.arange(sizes.sum()) + np.repeat(starts - before, sizes)])
-    descriptor, shift = source
+    descriptor, shift = source.descriptor, source.shift
     copy = np.empty(int(sizes.sum()), array.dtype)
     buffer, stop = copy.view(np.uint8).data, 0
     positions = (array.ctypes.data + shift + starts * array.itemsize).tolist()

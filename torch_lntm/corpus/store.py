@@ -20,7 +20,15 @@ from numpy.typing import NDArray
 from torch_lntm.corpus.archive import pack_documents, unpack_documents
 from torch_lntm.corpus.checks import MAX_COUNT, check_vocabulary
 from torch_lntm.corpus.columns import Arrays, FrozenDict
-from torch_lntm.corpus.mapped import RowsWriter, map_array, parts, pieces, release
+from torch_lntm.corpus.mapped import (
+    MappedRange,
+    RowsWriter,
+    map_array,
+    parts,
+    pieces,
+    release,
+    set_checksum,
+)
 from torch_lntm.errors import CorpusError, FileError
 from torch_lntm.files import (
     as_json,
@@ -177,6 +185,7 @@ def _read(path: Path, max_bytes: float | None) -> Store:
                 f"{path / name}.npy: is damaged, or of another corpus: its checksum is not that "
                 f"of {ABOUT}; make the folder again"
             )
+        set_checksum(array, path / f"{name}.npy", checksum)
     metadata = covariates = FrozenDict[NDArray[Any]]()
     if about["documents"]:
         file = path / DOCUMENTS
@@ -192,6 +201,30 @@ def _read(path: Path, max_bytes: float | None) -> Store:
         covariates,
         about["preparation"],
     )
+
+
+def map_range(part: MappedRange) -> NDArray[Any]:
+    """Maps a range of an array of a corpus's folder again, for a pickled corpus.
+
+    Raises:
+        FileError: The folder is missing, or holds another corpus by now.
+    """
+    folder, name = part.path.parent, part.path.stem
+    if not is_store(folder):
+        raise FileError(
+            f"{folder}: the folder of a pickled corpus is missing; a mapped corpus is pickled as "
+            "its path and checksum, so every process needs the folder at this path"
+        )
+    array = map_array(part.path, part.dtype)
+    checksum = _about(folder, None)["crc32"].get(name)
+    first = (part.start - (part.path.stat().st_size - array.nbytes)) // array.itemsize
+    if checksum != part.checksum or first < 0 or first + part.size > array.size:
+        raise FileError(
+            f"{folder}: has changed since the corpus was pickled; read the folder again by "
+            "read_corpus"
+        )
+    set_checksum(array, part.path, part.checksum)
+    return array[first : first + part.size]
 
 
 def _about(path: Path, max_bytes: float | None) -> dict[str, Any]:

@@ -1,12 +1,48 @@
-"""propagate_interrupts: Ctrl-C for callers that run many fits."""
+"""Interruption of fits: Ctrl-C, SIGTERM, and callers that run many fits."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
+from typing import Any
 
 _PROPAGATES: ContextVar[bool] = ContextVar("propagate_interrupts", default=False)
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM during a fit: a scheduler such as Slurm or Kubernetes stops the process."""
+
+
+#: Signals that end a fit, with the handlers that a fit may replace, and the exceptions they raise.
+_SIGNALS: dict[int, tuple[Any, type[KeyboardInterrupt]]] = {
+    signal.SIGINT: (signal.default_int_handler, KeyboardInterrupt),
+    signal.SIGTERM: (signal.SIG_DFL, Terminated),
+}
+
+
+@contextmanager
+def handled_signals(handle: Callable[[type[KeyboardInterrupt]], None]) -> Iterator[None]:
+    """Context in which Ctrl-C and SIGTERM call a function with the exception that they stand for.
+
+    Only the main thread can handle signals. A caller's own handlers stay in place.
+
+    Args:
+        handle: The function. It may raise the exception.
+    """
+
+    def on_signal(number: int, frame: Any) -> None:
+        handle(_SIGNALS[number][1])
+
+    with ExitStack() as stack:
+        if threading.current_thread() is threading.main_thread():
+            for number, (default, _) in _SIGNALS.items():
+                if signal.getsignal(number) is default:
+                    signal.signal(number, on_signal)
+                    stack.callback(signal.signal, number, default)
+        yield
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +181,14 @@ def test_ctrl_c_in_one_process_ends_all_at_the_same_step() -> None:
     objectives = [record["objective"] for record in found[0]["history"]]
     expected = [record["objective"] for record in whole["history"]][:4]
     assert objectives == pytest.approx(expected, rel=1e-8)
+
+
+@pytest.mark.slow
+def test_sigterm_in_one_process_ends_all_at_the_same_step() -> None:
+    found = in_processes(2, shared_fits.interrupted, 12, signal.SIGTERM)
+    assert_follows(found[1], found[0])
+    assert found[0]["stop_reason"] == "terminated"
+    assert len(found[0]["history"]) == 4
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ from torch_lntm.inference.em.checkpoint import FitState
 from torch_lntm.inference.em.distributed import Processes
 from torch_lntm.inference.em.documents import DocumentShard
 from torch_lntm.inference.em.loop import ResumableFit
+from torch_lntm.inference.interruption import Terminated
 from torch_lntm.models import ctm, lda
 
 
@@ -90,6 +91,18 @@ def test_ctrl_c_in_the_first_step_restores_the_start() -> None:
     counting = Counting(error_at=1, error=KeyboardInterrupt())
     assert counting.run(None, 60.0) == "interrupted"
     assert counting.numbers == (0, 0, 0)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), Terminated()])
+def test_signals_save_the_last_finished_step(error: BaseException, tmp_path: Path) -> None:
+    path, reason = tmp_path / "fit.safetensors", "interrupted"
+    if isinstance(error, Terminated):
+        reason = "terminated"
+    assert Counting(error_at=4, error=error).run(path, 1000.0) == reason
+    again = Counting()
+    assert again.run(path, 1000.0) == "max_iterations"
+    assert again.numbers == (5, 5, 5)
+    assert [r["iteration"] for r in again.state.history] == [1, 2, 3, 4, 5]
 
 
 def test_a_killed_fit_continues_from_its_checkpoint(tmp_path: Path) -> None:
@@ -317,6 +330,21 @@ def test_ctrl_c_in_a_restart_keeps_the_best_scored_restart() -> None:
     assert result.history[-1]["phase"] == "score"
     assert_same(model, single)
     assert result.means.std(0).min() > 0.1
+
+
+def test_ctrl_c_in_a_restart_saves_a_checkpoint_of_this_restart(tmp_path: Path) -> None:
+    corpus, path = make_corpus(32), tmp_path / "fit.safetensors"
+    options: dict[str, Any] = {"start_epochs": 2, "stepwise_epochs": 2, "progress": False}
+    options |= {"restarts": 3, "max_iterations": 2}
+    model, whole = (ctm(3, corpus.num_words, dtype="float64") for _ in range(2))
+    guide = TaylorGuide(model)
+    break_at(guide, 20)
+    engine = VariationalEM(model, guide, **options)
+    assert engine.fit(corpus, checkpoint=path).stop_reason == "interrupted"
+    continued = VariationalEM(model, TaylorGuide(model), **options).fit(corpus, checkpoint=path)
+    expected = VariationalEM(whole, TaylorGuide(whole), **options).fit(corpus)
+    assert_same(model, whole)
+    assert [r["objective"] for r in continued.history] == [r["objective"] for r in expected.history]
 
 
 @pytest.mark.slow

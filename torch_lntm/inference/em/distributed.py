@@ -5,9 +5,7 @@ from __future__ import annotations
 import builtins
 import json
 import os
-import signal
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -20,6 +18,7 @@ from torch import Tensor
 from torch_lntm import errors
 from torch_lntm.errors import ConfigError, LNTMError, ProcessError, UnsharedFitWarning, warn
 from torch_lntm.inference.em.statistics import Statistics
+from torch_lntm.inference.interruption import Terminated, handled_signals
 
 T = TypeVar("T")
 
@@ -36,7 +35,7 @@ class Processes:
     are equal in all processes, to the last bit.
 
     Errors are shared. If a process fails in its part of a batch, all processes raise its error.
-    Ctrl-C in one process ends the fit in all processes at the same update.
+    Ctrl-C or SIGTERM in one process ends the fit in all processes at the same update.
 
     Args:
         group: Process group of ``torch.distributed``. Defaults to the default group if it is
@@ -56,7 +55,9 @@ class Processes:
 
     def __init__(self, group: dist.ProcessGroup | None = None, *, alone: bool = False) -> None:
         self.rank, self.size, self._group = 0, 1, group
-        self._working = self._pending = self._interrupted = False
+        self._working = self._interrupted = False
+        #: Exception of a signal that has arrived and has not taken effect yet.
+        self._pending: type[KeyboardInterrupt] | None = None
         self._device = torch.device("cpu")
         #: Shapes of the statistics, for batches without documents of this process.
         self._sizes: dict[str, list[int]] | None = None
@@ -141,11 +142,11 @@ class Processes:
         scalars = [part.num_docs, part.num_tokens, float(part.objective), part.num_unconverged]
         message = torch.tensor([*_flags(error), *scalars], dtype=torch.float64)
         sums = self.total({"": message, **{name: part.sums[name] for name in shapes}})
-        failed, interrupted, num_docs, num_tokens, objective, unconverged = sums.pop("").tolist()
+        *flags, num_docs, num_tokens, objective, unconverged = sums.pop("").tolist()
         rows = (
             reduced() if marks is None else torch.zeros_like(rows).index_copy_(0, words, reduced())
         )
-        self._raise_any(bool(failed), bool(interrupted), error)
+        self._raise_any(flags, error)
         return Statistics(num_docs, num_tokens, sums, rows.mT, objective, round(unconverged))
 
     def total(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -208,7 +209,7 @@ class Processes:
             The value of ``make`` in this process.
 
         Raises:
-            KeyboardInterrupt: Ctrl-C was pressed in some process of a fit.
+            KeyboardInterrupt: A signal came in some process of a fit.
             ProcessError: A process is lost, or did not answer within the group's timeout.
             Exception: ``make`` raised this error in some process.
         """
@@ -233,17 +234,16 @@ class Processes:
     def _raise_together(self, error: BaseException | None) -> None:
         """Raise an error of one process in all processes, after one all-reduce of two bytes."""
         flags = torch.tensor(_flags(error), dtype=torch.uint8, device=self._small)
-        failed, interrupted = self._all_reduce(flags, dist.ReduceOp.MAX).bool().tolist()
-        self._raise_any(failed, interrupted, error)
+        self._raise_any(self._all_reduce(flags, dist.ReduceOp.MAX).tolist(), error)
 
-    def _raise_any(self, failed: bool, interrupted: bool, error: BaseException | None) -> None:
-        """Raise the first process's error, or Ctrl-C, in all processes.
+    def _raise_any(self, flags: Sequence[float], error: BaseException | None) -> None:
+        """Raise the first process's error, Ctrl-C or SIGTERM in all processes.
 
         Args:
-            failed: Whether some process has an error.
-            interrupted: Whether Ctrl-C was pressed in some process.
+            flags: Sums or maxima of :func:`_flags` over the processes.
             error: Error of this process, if any.
         """
+        failed, interrupted, terminated = flags
         if failed:
             own = None if isinstance(error, KeyboardInterrupt) else error
             records = self.gather(None if own is None else _error_record(own))
@@ -253,8 +253,8 @@ class Processes:
                 shared.shared = True
             raise shared from (None if shared is own else own)
         if interrupted:
-            self._pending, self._interrupted = False, True
-            raise KeyboardInterrupt
+            self._pending, self._interrupted = None, True
+            raise Terminated if terminated else KeyboardInterrupt
 
     def gather(self, value: Any) -> list[Any]:
         """JSON-able values of all processes, by rank."""
@@ -326,51 +326,46 @@ class Processes:
                 table[start:stop] = part.to(rows.dtype)
         return table
 
-    # -- Ctrl-C ----------------------------------------------------------------------------------
+    # -- signals ---------------------------------------------------------------------------------
 
     @contextmanager
     def working(self, device: torch.device) -> Iterator[None]:
-        """Context in which Ctrl-C takes effect in all processes together, at their next exchange.
+        """Context in which Ctrl-C and SIGTERM end the fit.
 
-        If one process stopped at once, all other processes would wait for it. A second Ctrl-C ends
-        this process at once.
+        They take effect in all processes together, at their next exchange. If one process stopped
+        at once, all other processes would wait for it. A second signal ends this process at once. A
+        single process stops at once.
 
         Args:
             device: Device of the sums.
         """
-        if self.alone or self._working:
+        if self._working:
             yield
             return
         self._sizes, self._device = None, device
-        self._working, self._pending, self._interrupted = True, False, False
-        # A caller's own handler of Ctrl-C stays in place.
-        handles = threading.current_thread() is threading.main_thread()
-        handles = handles and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        if handles:
-            signal.signal(signal.SIGINT, self._on_interrupt)
+        self._working, self._pending, self._interrupted = True, None, False
         try:
-            yield
+            with handled_signals(self._on_signal):
+                yield
         finally:
             self._working = False
-            if handles:
-                signal.signal(signal.SIGINT, signal.default_int_handler)
-        if self._pending and not self._interrupted:  # Ctrl-C came after the last exchange
-            raise KeyboardInterrupt
+        if not self._interrupted:  # a signal may have come after the last exchange
+            self.poll()
 
-    def _on_interrupt(self, number: int, frame: Any) -> None:
-        """Handle Ctrl-C: the first waits for the next exchange, the second acts at once."""
-        if self._pending:
-            signal.default_int_handler(number, frame)
-        self._pending = True
+    def _on_signal(self, kind: type[KeyboardInterrupt]) -> None:
+        """Handle a signal: the first waits for the next exchange, the second acts at once."""
+        if self.alone or self._pending:
+            raise kind
+        self._pending = kind
 
     def poll(self) -> None:
-        """Raise KeyboardInterrupt if Ctrl-C was pressed. Call it within :meth:`together` only.
+        """Raise the exception of a signal. Call it within :meth:`together` only.
 
         Raises:
-            KeyboardInterrupt: Ctrl-C was pressed.
+            KeyboardInterrupt: Ctrl-C was pressed, or SIGTERM has arrived.
         """
         if self._pending:
-            raise KeyboardInterrupt
+            raise self._pending
 
 
 def _sizes_of(part: Statistics) -> dict[str, list[int]]:
@@ -380,9 +375,10 @@ def _sizes_of(part: Statistics) -> dict[str, list[int]]:
 
 
 def _flags(error: BaseException | None) -> list[bool]:
-    """Whether a process has failed, and whether it was interrupted."""
+    """Whether a process has failed, whether a signal came, and whether this was SIGTERM."""
     interrupted = isinstance(error, KeyboardInterrupt)
-    return [error is not None and not interrupted, interrupted]
+    failed = error is not None and not interrupted
+    return [failed, interrupted, isinstance(error, Terminated)]
 
 
 def _warn_without_group() -> None:

@@ -26,7 +26,7 @@ from torch_lntm.inference.em.documents import (
 )
 from torch_lntm.inference.em.result import FitResult, StopReason
 from torch_lntm.inference.em.statistics import Statistics
-from torch_lntm.inference.interruption import stops_on_interrupt
+from torch_lntm.inference.interruption import Terminated, stops_on_interrupt
 from torch_lntm.models import TopicModel
 from torch_lntm.models.registry import record_settings
 
@@ -177,7 +177,11 @@ class ResumableFit(ABC, Generic[R]):
         return replace(statistics, word_counts=statistics.word_counts.clone())
 
     def restore(self) -> None:
-        """Restore the state of the last :meth:`keep`, at which the fit ends."""
+        """Restore the state at which an interrupted fit ends: that of the last :meth:`keep`."""
+        self._roll_back()
+
+    def _roll_back(self) -> None:
+        """Restore the state of the last :meth:`keep`."""
         parameters, self.state = self._kept
         self.model.load_state_dict(parameters)
 
@@ -238,11 +242,14 @@ class ResumableFit(ABC, Generic[R]):
                     break
             else:
                 reason = self.end_reason()
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as interrupt:
+            self._roll_back()
+            if checkpoint is not None:
+                self._save(checkpoint, identity)
             self.restore()
             if not stops_on_interrupt():
                 raise
-            reason = "interrupted"
+            reason = "terminated" if isinstance(interrupt, Terminated) else "interrupted"
         finally:
             steps.close()
             self.state.seconds = before + time.monotonic() - start_time
@@ -373,7 +380,8 @@ class Engine(ABC, Generic[R]):
         first process's parameters. All processes end with the same parameters and result.
 
         Ctrl-C ends the fit with ``stop_reason`` ``"interrupted"``, at the parameters and draws of
-        the last finished epoch or iteration.
+        the last finished epoch or iteration. SIGTERM, by which schedulers stop a process, ends it
+        in the same way with ``"terminated"``. Both save the checkpoint first.
 
         Args:
             corpus: The documents, or a matrix of counts. Empty documents are skipped.

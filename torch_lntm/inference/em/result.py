@@ -21,7 +21,12 @@ from torch_lntm.inference.em.statistics import Statistics
 from torch_lntm.models import TopicTable
 
 StopReason = Literal[
-    "converged", "stopped_early", "max_iterations", "stopped_by_callback", "interrupted"
+    "converged",
+    "stopped_early",
+    "max_iterations",
+    "stopped_by_callback",
+    "interrupted",
+    "terminated",
 ]
 #: Printed description of a fit's end, by its stop reason.
 ENDS: dict[str, str] = {
@@ -30,6 +35,7 @@ ENDS: dict[str, str] = {
     "max_iterations": "finished all iterations",
     "stopped_by_callback": "stopped by its callback",
     "interrupted": "interrupted",
+    "terminated": "terminated by SIGTERM",
 }
 #: Largest number of documents whose posterior means are computed for the topic shares of a fit by a
 #: guide.
@@ -54,7 +60,7 @@ class FitResult:
         stop_reason: ``"converged"``: the last iteration changed the objective by at most the
             tolerance. ``"max_iterations"``: the fit made all allowed iterations.
             ``"stopped_by_callback"``: the callback returned True. ``"interrupted"``: Ctrl-C ended
-            the fit.
+            the fit. ``"terminated"``: SIGTERM ended the fit.
         num_unconverged: Number of documents whose posterior missed the guide's tolerance in the
             last E-step.
         means: ``(num_docs, latent_dim)`` posterior means of the documents in the last E-step. Empty
