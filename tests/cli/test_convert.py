@@ -27,6 +27,15 @@ def test_texts_become_a_folder(texts, capsys):
     assert said in printed.err
 
 
+def test_a_folder_in_shards_is_the_same_corpus(texts):
+    assert main(["convert", texts, "corpus", "--shard-size", "2"]) == 0
+    expected = lntm.read_corpus(texts)
+    assert lntm.read_corpus("corpus").fingerprint() == expected.fingerprint()
+    assert len(list(Path("corpus").glob("shard-*"))) == -(-expected.num_docs // 2)
+    parts = [lntm.read_corpus("corpus", rank=rank, world_size=2) for rank in (0, 1)]
+    assert sum(part.num_tokens for part in parts) == expected.num_tokens
+
+
 def test_a_file_of_stop_words_and_standard_input(texts, monkeypatch, capsys):
     Path("stop.txt").write_text("cat\ndog\n")
     data = io.BytesIO(Path(texts).read_bytes())

@@ -30,8 +30,15 @@ def corpus() -> Corpus:
     return found.with_covariates({"x": np.linspace(0.0, 1.0, 60)[:, None]})
 
 
+@pytest.fixture(params=[None, 7], ids="shard_size={}".format)
+def folder(corpus, tmp_path, request):
+    corpus.save(tmp_path / "toy", shard_size=request.param)
+    return tmp_path / "toy"
+
+
 @pytest.fixture
-def folder(corpus, tmp_path):
+def plain(corpus, tmp_path):
+    """A folder without shards."""
     corpus.save(tmp_path / "toy")
     return tmp_path / "toy"
 
@@ -62,15 +69,16 @@ def test_a_corpus_saved_to_a_folder_is_read_back_unchanged(corpus, folder):
     assert_same(found, corpus)
     assert found.name == "toy"
     assert found.counts.dtype == np.int32
-    assert [mapped.is_mapped(getattr(found, name)) for name in NAMES] == [True] * 3
+    assert mapped.is_mapped(found.word_index)
+    assert mapped.is_mapped(found.counts)
     with pytest.raises(ValueError, match="read-only"):
         found.counts[0] = 7
     np.testing.assert_array_equal(found.word_totals, dense(corpus).sum(0))
 
 
-def test_the_arrays_are_plain_numpy_files(corpus, folder):
+def test_the_arrays_are_plain_numpy_files(corpus, plain):
     for name in NAMES:
-        array = np.load(folder / f"{name}.npy")
+        array = np.load(plain / f"{name}.npy")
         np.testing.assert_array_equal(array, getattr(corpus, name))
 
 
@@ -183,10 +191,10 @@ def test_pages_of_mapped_files_are_released_after_use(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("in_parts")
-def test_descriptors_are_closed_with_the_corpus(corpus, folder):
+def test_descriptors_are_closed_with_the_corpus(corpus, plain):
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))
-    found = read_corpus(folder)[::-2]
+    found = read_corpus(plain)[::-2]
     batch = found.batch([5, 3, 20])
     assert len(os.listdir("/proc/self/fd")) > before
     np.testing.assert_array_equal(dense(batch), dense(corpus[::-2])[[5, 3, 20]])
@@ -195,9 +203,9 @@ def test_descriptors_are_closed_with_the_corpus(corpus, folder):
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_file_truncated_under_an_open_corpus_is_an_error(folder):
-    found = read_corpus(folder)
-    os.truncate(folder / "counts.npy", 200)
+def test_a_file_truncated_under_an_open_corpus_is_an_error(plain):
+    found = read_corpus(plain)
+    os.truncate(plain / "counts.npy", 200)
     with pytest.raises(FileError, match="a file of the corpus has been cut short"):
         found.batch([50, 3])
 
@@ -239,36 +247,36 @@ def put(folder, name, array):
 @pytest.mark.parametrize(
     "name", [*(f"{name}.npy" for name in NAMES), "documents.npz", "vocabulary.txt"]
 )
-def test_missing_and_truncated_files_are_refused(folder, name):
-    data = (folder / name).read_bytes()
+def test_missing_and_truncated_files_are_refused(plain, name):
+    data = (plain / name).read_bytes()
     for size in (0, 5, len(data) // 2, len(data) - 1):
-        (folder / name).write_bytes(data[:size])
+        (plain / name).write_bytes(data[:size])
         with pytest.raises(FileError, match=name):
-            read_corpus(folder)
-    (folder / name).unlink()
+            read_corpus(plain)
+    (plain / name).unlink()
     with pytest.raises(FileError, match=rf"{name}: no such file"):
-        read_corpus(folder)
+        read_corpus(plain)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_damaged_and_mismatched_arrays_are_refused(folder, tmp_path, name):
-    path = folder / f"{name}.npy"
+def test_damaged_and_mismatched_arrays_are_refused(plain, tmp_path, name):
+    path = plain / f"{name}.npy"
     good = np.load(path)
     make_corpus(num_docs=61, num_words=20).save(tmp_path / "other")
     shutil.copy(tmp_path / "other" / f"{name}.npy", path)
     with pytest.raises(FileError, match=rf"{name}\.npy: holds .* do the files belong together"):
-        read_corpus(folder)
+        read_corpus(plain)
     np.save(path, good.astype(np.float32))
     with pytest.raises(FileError, match=rf"{name}\.npy: expected int.* of float32"):
-        read_corpus(folder)
+        read_corpus(plain)
     np.save(path, np.array([None] * good.size))
     with pytest.raises(FileError, match=rf"{name}\.npy: expected int.* of object"):
-        read_corpus(folder)
+        read_corpus(plain)
     np.save(path, good)
-    read_corpus(folder)
-    (folder / f"{name}.npy").write_bytes(path.read_bytes() + b"12345678")
+    read_corpus(plain)
+    (plain / f"{name}.npy").write_bytes(path.read_bytes() + b"12345678")
     with pytest.raises(FileError, match=rf"{name}\.npy: announces .* bytes"):
-        read_corpus(folder)
+        read_corpus(plain)
 
 
 @pytest.mark.parametrize(
@@ -286,20 +294,20 @@ def test_damaged_and_mismatched_arrays_are_refused(folder, tmp_path, name):
     ],
 )
 @pytest.mark.usefixtures("in_parts")
-def test_arrays_of_impossible_documents_are_refused(folder, name, entry, value, match):
-    array = np.load(folder / f"{name}.npy")
+def test_arrays_of_impossible_documents_are_refused(plain, name, entry, value, match):
+    array = np.load(plain / f"{name}.npy")
     array[entry] = value
-    put(folder, name, array)
+    put(plain, name, array)
     with pytest.raises(FileError, match=rf"{name}\.npy: .*{match}"):
-        read_corpus(folder)
+        read_corpus(plain)
 
 
-def test_a_plausible_change_is_found(folder):
-    array = np.load(folder / "counts.npy")
+def test_a_plausible_change_is_found(plain):
+    array = np.load(plain / "counts.npy")
     array[5] += 1
-    np.save(folder / "counts.npy", array)
+    np.save(plain / "counts.npy", array)
     with pytest.raises(FileError, match=r"counts\.npy: is damaged, or of another corpus"):
-        read_corpus(folder)
+        read_corpus(plain)
 
 
 @pytest.mark.parametrize(
@@ -319,22 +327,22 @@ def test_a_plausible_change_is_found(folder):
         ({"preparation": 5}, "preparation is 5"),
     ],
 )
-def test_values_of_corpus_json_are_checked(folder, changes, match):
-    change(folder, **changes)
+def test_values_of_corpus_json_are_checked(plain, changes, match):
+    change(plain, **changes)
     with pytest.raises(FileError, match=match):
-        read_corpus(folder)
+        read_corpus(plain)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "5", '{"format_version": 1', "[" * 10**5, "{}"])
-def test_invalid_json_is_refused(folder, text):
-    (folder / "corpus.json").write_text(text)
+def test_invalid_json_is_refused(plain, text):
+    (plain / "corpus.json").write_text(text)
     with pytest.raises(FileError, match=r"corpus\.json: "):
-        read_corpus(folder)
+        read_corpus(plain)
 
 
-def test_vocabulary_and_metadata_are_read_with_a_bound(folder):
+def test_vocabulary_and_metadata_are_read_with_a_bound(plain):
     with pytest.raises(FileError, match=r"documents\.npz: holds more than 600 bytes"):
-        read_corpus(folder, max_bytes=600)
+        read_corpus(plain, max_bytes=600)
 
 
 # ------------------------------------------------------------------ writing
@@ -371,8 +379,8 @@ def test_failed_writing_leaves_no_partial_folder(
     assert [path.name for path in tmp_path.iterdir()] == ["toy"]
 
 
-def test_a_full_disk_for_temporary_files(corpus, folder, monkeypatch, in_parts):
-    found = read_corpus(folder)
+def test_a_full_disk_for_temporary_files(corpus, plain, monkeypatch, in_parts):
+    found = read_corpus(plain)
 
     def full(*args, **options):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -431,3 +439,158 @@ def test_corpora_in_memory_and_in_temporary_files_are_pickled_with_their_counts(
         assert type(found.counts) is np.ndarray
         assert not found.counts.flags.writeable
         assert_same(found, each)
+
+
+# -------------------------------------------------------------------- shards
+
+
+def opened(monkeypatch) -> list[str]:
+    """Names of the folders whose arrays are opened from now on."""
+    names, map_array = [], stores.map_array
+
+    def noted(path, dtype):
+        names.append(path.parent.name)
+        return map_array(path, dtype)
+
+    monkeypatch.setattr(stores, "map_array", noted)
+    return names
+
+
+def test_a_folder_in_shards_has_a_manifest_and_ordinary_folders(corpus, tmp_path):
+    corpus.save(tmp_path / "toy", shard_size=25)
+    manifest = json.loads((tmp_path / "toy/corpus.json").read_text())
+    assert manifest["format_version"] == 2
+    assert (manifest["num_docs"], manifest["num_words"]) == (60, 20)
+    assert [shard["num_docs"] for shard in manifest["shards"]] == [25, 25, 10]
+    assert sum(shard["num_entries"] for shard in manifest["shards"]) == corpus.nnz
+    names = sorted(path.name for path in (tmp_path / "toy").iterdir())
+    assert names == ["corpus.json", "shard-00000", "shard-00001", "shard-00002", "vocabulary.txt"]
+    second = read_corpus(tmp_path / "toy/shard-00001")
+    np.testing.assert_array_equal(dense(second), dense(corpus)[25:50])
+    assert second.metadata["year"].tolist() == list(range(25, 50))
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 9])
+def test_each_process_opens_its_own_shards(corpus, tmp_path, world_size, monkeypatch):
+    corpus.save(tmp_path / "toy", shard_size=7)
+    names, first = opened(monkeypatch), 0
+    for rank in range(world_size):
+        part = read_corpus(tmp_path / "toy", rank=rank, world_size=world_size)
+        assert_same(part, corpus[first : first + len(part)])
+        first += len(part)
+    assert first == 60
+    # All shards, each by one process: its three arrays.
+    assert names == [f"shard-{number:05}" for number in range(9) for _ in range(3)]
+
+
+def test_processes_get_about_the_same_number_of_entries():
+    sizes = [5, 1, 1, 1, 4, 4]
+    parts = [stores.deal_shards(sizes, rank, 3, range(6)) for rank in range(3)]
+    assert parts == [[0], [1, 2, 3, 4], [5]] or parts == [[0, 1], [2, 3, 4], [5]]
+    whole = [stores.deal_shards([0, 0, 9], rank, 3, range(3)) for rank in range(3)]
+    assert whole == [[0], [1], [2]]
+    rng = np.random.default_rng(0)
+    for world_size in (2, 5, 16):
+        sizes = rng.integers(50, 100, 64).tolist()
+        parts = [stores.deal_shards(sizes, r, world_size, range(64)) for r in range(world_size)]
+        assert [shard for part in parts for shard in part] == list(range(64))
+        sums = [sum(sizes[shard] for shard in part) for part in parts]
+        assert max(sums) - sum(sizes) / world_size <= 100
+
+
+def test_parts_of_folders_are_checked(corpus, tmp_path):
+    corpus.save(tmp_path / "plain")
+    corpus.save(tmp_path / "toy", shard_size=30)
+    corpus.save(tmp_path / "toy.npz")
+    toy = tmp_path / "toy"
+    for path, options, match in (
+        (tmp_path / "plain", {"rank": 0, "world_size": 2}, "has no shards for 2 processes; write"),
+        (tmp_path / "toy.npz", {"rank": 0, "world_size": 2}, "rank is for a folder in shards"),
+        (toy, {"rank": 0}, "rank and world_size belong together"),
+        (toy, {"rank": 2, "world_size": 2}, "rank is 2 of a world_size of 2"),
+        (toy, {"rank": -1, "world_size": 2}, "rank is -1 of a world_size of 2"),
+        (
+            toy,
+            {"rank": 0, "world_size": 3},
+            "3 processes for 2 shards; use at most 2 processes, or",
+        ),
+        (toy, {"rank": 0, "world_size": 2, "labels": ["a"]}, "cannot be joined to a part"),
+    ):
+        with pytest.raises(CorpusError, match=match):
+            read_corpus(path, **options)
+    with pytest.raises(CorpusError, match="shard_size is 0; expected at least 1 document"):
+        corpus.save(tmp_path / "other", shard_size=0)
+    with pytest.raises(CorpusError, match="shard_size is for a folder"):
+        corpus.save(tmp_path / "other.npz", shard_size=3)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"folder": "../plain"}, "the shard 1 is"),
+        ({"folder": "/etc"}, "the shard 1 is"),
+        ({"folder": 3}, "folder is 3"),
+        ({"num_docs": 29}, "num_docs is 60, and its shards have another sum"),
+        ({"num_docs": 0}, "the shard 1 is"),
+        ({"num_docs": True}, "num_docs is True"),
+        ({"num_entries": "1"}, "num_entries is '1'"),
+        ({"crc32": 5}, r"shard-00001/corpus.json: is damaged, or of another corpus"),
+        (None, "folder is None"),
+    ],
+)
+def test_damaged_manifests_are_refused(corpus, tmp_path, change, match):
+    corpus.save(tmp_path / "plain")
+    corpus.save(tmp_path / "toy", shard_size=30)
+    path = tmp_path / "toy/corpus.json"
+    manifest = json.loads(path.read_text())
+    old = manifest["shards"][1]
+    manifest["shards"][1] = None if change is None else {**old, **change}
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(FileError, match=match):
+        read_corpus(tmp_path / "toy")
+
+
+def test_shards_of_another_corpus_and_damaged_shards_are_refused(corpus, tmp_path):
+    corpus.save(tmp_path / "toy", shard_size=30)
+    corpus[::-1].save(tmp_path / "other", shard_size=30)
+    shard = tmp_path / "toy/shard-00001"
+    data = (shard / "counts.npy").read_bytes()
+    (shard / "counts.npy").write_bytes(data[:-4] + b"\x09\0\0\0")
+    with pytest.raises(
+        FileError, match=r"shard-00001/counts.npy: is damaged, or of another corpus"
+    ):
+        read_corpus(tmp_path / "toy")
+    # The other process does not read this shard.
+    assert_same(read_corpus(tmp_path / "toy", rank=0, world_size=2), corpus[:30])
+    shutil.rmtree(shard)
+    with pytest.raises(FileError, match=r"shard-00001/corpus.json: no such file"):
+        read_corpus(tmp_path / "toy")
+    shutil.copytree(tmp_path / "other/shard-00001", shard)
+    with pytest.raises(FileError, match=r"shard-00001/corpus.json: is damaged, or of another corp"):
+        read_corpus(tmp_path / "toy")
+
+
+def test_a_corpus_in_shards_is_pickled_as_paths_and_checksums(tmp_path):
+    rng = np.random.default_rng(0)
+    corpus = Corpus.from_matrix(rng.integers(0, 3, (2000, 50)))
+    corpus.save(tmp_path / "large", shard_size=300)
+    for found in (read_corpus(tmp_path / "large"), read_corpus(tmp_path / "large")[250:1300]):
+        data = pickle.dumps(found)
+        assert len(data) < 4000 + found.row_offsets.nbytes
+        assert mapped.is_mapped(pickle.loads(data).counts)
+        assert_same(pickle.loads(data), found)
+
+
+def test_chains_are_read_like_single_arrays():
+    links = [np.arange(0, 5), np.arange(5, 5), np.arange(5, 12)]
+    chain, whole = mapped.Chain(links), np.arange(12)
+    assert (len(chain), chain.size, chain.shape, chain.nbytes) == (12, 12, (12,), whole.nbytes)
+    for key in (slice(None), slice(2, 9), slice(5, 5), slice(None, None, -2), [3, 11, -1], 7, -1):
+        np.testing.assert_array_equal(chain[key], whole[key])
+    np.testing.assert_array_equal(chain[whole > 6], whole[whole > 6])
+    np.testing.assert_array_equal(chain * 2 + chain, 3 * whole)
+    np.testing.assert_array_equal(np.asarray(chain), whole)
+    assert chain.astype(np.float32).dtype == np.float32
+    starts, sizes = np.array([10, 0, 4, 5, 12]), np.array([2, 3, 1, 4, 0])
+    expected = [10, 11, 0, 1, 2, 4, 5, 6, 7, 8]
+    assert mapped.take(chain, starts, sizes).tolist() == expected

@@ -404,6 +404,8 @@ class Convert(ChoosesWords, ReadsDocuments):
     Attributes:
         folder: Folder to write.
         overwrite: Replace an existing corpus.
+        shard_size: Number of documents of each shard of the folder, for processes that read only
+            their own shards. Defaults to a folder without shards.
     """
 
     positionals = ("corpus", "folder")
@@ -414,6 +416,7 @@ class Convert(ChoosesWords, ReadsDocuments):
 
     folder: str | None = None
     overwrite: bool = False
+    shard_size: int | None = None
 
     def run(self) -> int:
         """Run the command. Returns the exit code."""
@@ -422,10 +425,11 @@ class Convert(ChoosesWords, ReadsDocuments):
             raise ConfigError(f"{folder}: exists already; choose another path, or pass --overwrite")
         with self.file() as path:
             if self.corpus in EXAMPLES:
-                self.read_file(path, self.word_options()).save(folder)
+                corpus = self.read_file(path, self.word_options())
+                corpus.save(folder, shard_size=self.shard_size)
             else:
                 options = self.reading_options() | with_stop_words(self.word_options())
-                lntm.convert_corpus(path, folder, **options)
+                lntm.convert_corpus(path, folder, shard_size=self.shard_size, **options)
         corpus = lntm.read_corpus(folder)
         if corpus.preparation:
             say(in_options(corpus.preparation))

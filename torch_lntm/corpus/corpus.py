@@ -22,9 +22,9 @@ from torch_lntm.corpus.columns import (
 )
 from torch_lntm.corpus.documents import Documents
 from torch_lntm.corpus.frames import frame_columns, is_frame, record_columns, take_texts
-from torch_lntm.corpus.mapped import MappedRange, Rows, collect, is_mapped, range_of
+from torch_lntm.corpus.mapped import Rows, collect, is_mapped, range_of
 from torch_lntm.corpus.splits import Split, WordHoldOut, hold_out_words, split_documents
-from torch_lntm.corpus.store import map_range, new_store
+from torch_lntm.corpus.store import map_ranges, new_store
 from torch_lntm.corpus.texts import (
     NoWordsError,
     check_texts,
@@ -485,7 +485,7 @@ class Corpus(Documents):
         """
         return hold_out_words(self, observed_fraction, seed)
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | Path, *, shard_size: int | None = None) -> None:
         """Writes the corpus to a file or a folder for ``read_corpus``.
 
         The file ``NAME.npz`` holds the counts, the metadata and the covariates, compressed. The
@@ -498,10 +498,12 @@ class Corpus(Documents):
 
         Args:
             path: Path with the suffix ``.npz`` for a file, or without a suffix for a folder.
+            shard_size: Number of documents of each shard of a folder. Processes then read only
+                their own shards. Defaults to a folder without shards.
 
         Raises:
-            CorpusError: The path has another suffix or holds other files, or a word contains a line
-                break.
+            CorpusError: ``shard_size`` is below 1 or is given for a file. The path has another
+                suffix or holds other files, or a word contains a line break.
             FileError: A file cannot be written.
 
         Example:
@@ -516,12 +518,14 @@ class Corpus(Documents):
                 "or leave out the suffix"
             )
         if path.suffix == "":
-            with new_store(path) as writer:
+            with new_store(path, shard_size) as writer:
                 for _, rows in self.parts():
                     writer.add(rows)
                 about = (self.vocabulary, self.metadata, self.covariates, self.preparation)
                 writer.close(self.num_words, *about)
             return
+        if shard_size is not None:
+            raise CorpusError(f"{path}: shard_size is for a folder; leave out the suffix .npz")
         words = path.with_name(f"{path.stem}.vocab.txt")
         if self.vocabulary is not None:
             with atomic_write(words) as file:
@@ -542,8 +546,8 @@ def _unpickled(kind: type[Corpus], parts: dict[str, Any]) -> Corpus:
     Raises:
         FileError: The folder of a mapped corpus is missing or has changed.
     """
-    arrays = {n: map_range(x) if isinstance(x, MappedRange) else x for n, x in parts.items()}
-    return kind(**arrays)
+    mapped = {name: map_ranges(parts[name]) for name in ("row_offsets", "word_index", "counts")}
+    return kind(**(parts | mapped))
 
 
 def _own(array: NDArray[Any]) -> NDArray[Any]:

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.corpus.columns import Arrays, FrozenDict, frame_of, select_rows
 from torch_lntm.corpus.frames import listed
-from torch_lntm.corpus.mapped import Rows, collect, is_mapped, parts, pieces, release, take
+from torch_lntm.corpus.mapped import Rows, collect, cut, is_mapped, parts, pieces, release, take
 from torch_lntm.errors import CorpusError
 
 D = TypeVar("D", bound="Documents")
@@ -161,7 +161,7 @@ class Documents:
         row_offsets = np.concatenate([[0], np.cumsum(sizes)])
         entries = self._neighbours(rows)
         if entries is not None:  # a view
-            word_index, counts = self.word_index[entries], self.counts[entries]
+            word_index, counts = cut(self.word_index, entries), cut(self.counts, entries)
         else:
             in_files = self.goes_to_files(int(row_offsets[-1]))
             ranges = parts(row_offsets) if in_files else [(0, rows.size)]

@@ -7,7 +7,7 @@ import os
 import tempfile
 import weakref
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -142,8 +142,15 @@ def set_checksum(array: NDArray[Any], path: Path, checksum: int) -> None:
         _FILES[_base(array)] = file._replace(path=path.absolute(), checksum=checksum)
 
 
-def range_of(array: NDArray[Any]) -> MappedRange | None:
-    """Range of a mapped array in its file; ``None`` for arrays in memory or in temporary files."""
+def range_of(array: Any) -> MappedRange | list[MappedRange] | None:
+    """Range of a mapped array in its file; ``None`` for arrays in memory or in temporary files.
+
+    A chain has a list of ranges.
+    """
+    if isinstance(array, Chain):
+        ranges = [range_of(link) for link in array.links if link.size]
+        found = [x for x in ranges if isinstance(x, MappedRange)]
+        return found if found and len(found) == len(ranges) else None
     file = _FILES.get(_base(array)) if is_mapped(array) and array.size else None
     if file is None or file.path is None or file.checksum is None:
         return None
@@ -161,9 +168,7 @@ def _base(array: NDArray[Any]) -> Any:
     return base
 
 
-def take(
-    array: NDArray[Any], starts: NDArray[np.integer], sizes: NDArray[np.integer]
-) -> NDArray[Any]:
+def take(array: Any, starts: NDArray[np.integer], sizes: NDArray[np.integer]) -> NDArray[Any]:
     """Copies ranges of an array into a new array.
 
     The ranges of a mapped array are read from the file by system calls. Access through the mapping
@@ -177,6 +182,8 @@ def take(
     Raises:
         FileError: The file has become shorter.
     """
+    if isinstance(array, Chain):
+        return array.take(starts, sizes)
     source = _FILES.get(_base(array)) if is_mapped(array) else None
     if source is None or source.descriptor is None:
         before = np.cumsum(sizes) - sizes
@@ -199,19 +206,107 @@ def pieces(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
         release(array)
 
 
-def is_mapped(array: NDArray[Any]) -> bool:
-    """Whether an array is a memory-mapped file or a part of it."""
-    return isinstance(array, np.memmap)
+def is_mapped(array: Any) -> bool:
+    """Whether an array is a memory-mapped file, a part of it, or a chain of such arrays."""
+    return isinstance(array, (np.memmap, Chain))
 
 
-def release(*arrays: NDArray[Any]) -> None:
+def release(*arrays: Any) -> None:
     """Removes the pages of mapped arrays from this process's memory.
 
     The system caches the pages as long as it has free memory, and returns them on the next use.
     """
-    for base in map(_base, arrays):
+    links = [link for x in arrays for link in (x.links if isinstance(x, Chain) else (x,))]
+    for base in map(_base, links):
         if isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
             base.madvise(mmap.MADV_DONTNEED)
+
+
+# -------------------------------------------------------------------- chains
+
+
+class Chain(np.lib.mixins.NDArrayOperatorsMixin):
+    """Mapped arrays one after the other, read like a single one-dimensional array.
+
+    Selections and arithmetic give arrays in memory. :func:`cut` gives a part that stays mapped.
+
+    Args:
+        links: The arrays, of one type. At least two.
+    """
+
+    ndim = 1
+
+    def __init__(self, links: Sequence[NDArray[Any]]) -> None:
+        self.links = tuple(links)
+        self.dtype = self.links[0].dtype
+        #: ``(num_links + 1,)`` positions of the links' first numbers, and the size.
+        self.begins = np.concatenate([[0], np.cumsum([link.size for link in links])])
+        self.size = int(self.begins[-1])
+        self.shape = (self.size,)
+        self.itemsize = self.dtype.itemsize
+        self.nbytes = self.size * self.itemsize
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice):
+            start, stop, step = key.indices(self.size)
+            if step == 1:
+                return np.asarray(self.cut(start, stop))
+        positions = np.atleast_1d(np.arange(self.size)[key])
+        found = self.take(positions, np.ones_like(positions))
+        return found[0] if np.ndim(key) == 0 and not isinstance(key, slice) else found
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        raise ValueError("assignment destination is read-only")
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return np.concatenate(self.links, dtype=dtype, casting="unsafe")
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        arrays = [np.asarray(x) if isinstance(x, Chain) else x for x in inputs]
+        return getattr(ufunc, method)(*arrays, **options)
+
+    def astype(self, dtype: Any, copy: bool = True) -> NDArray[Any]:
+        """The numbers in memory, as another type."""
+        return self.__array__(dtype)
+
+    def setflags(self, write: bool) -> None:
+        """Does nothing. Mapped arrays are read-only."""
+
+    def cut(self, start: int, stop: int) -> Any:
+        """Numbers ``start`` to ``stop``, still mapped."""
+        links = [
+            link[max(start - begin, 0) : stop - begin]
+            for link, begin in zip(self.links, self.begins[:-1].tolist(), strict=True)
+            if begin < stop and start < begin + link.size
+        ]
+        return chained(links) if links else self.links[0][:0]
+
+    def take(self, starts: NDArray[np.integer], sizes: NDArray[np.integer]) -> NDArray[Any]:
+        """Copies ranges, as :func:`take` does. Each range lies in one link."""
+        at = np.searchsorted(self.begins, starts, "right") - 1
+        at = at.clip(max=len(self.links) - 1)  # an empty range at the end
+        runs = np.split(np.arange(len(starts)), np.flatnonzero(np.diff(at)) + 1)
+        copies = [
+            take(self.links[at[run[0]]], starts[run] - self.begins[at[run[0]]], sizes[run])
+            for run in runs
+            if len(run)
+        ]
+        return np.concatenate([*copies, np.empty(0, self.dtype)])
+
+
+def chained(links: Sequence[NDArray[Any]]) -> Any:
+    """Several arrays as a chain, and a single array as it is."""
+    return links[0] if len(links) == 1 else Chain(links)
+
+
+def cut(array: Any, entries: slice) -> NDArray[Any]:
+    """Neighbouring numbers of an array, without a copy. A part of a mapped array is mapped."""
+    part: NDArray[Any]
+    part = array.cut(entries.start, entries.stop) if isinstance(array, Chain) else array[entries]
+    return part
 
 
 # -------------------------------------------------------------------- writing
@@ -270,6 +365,7 @@ class RowsWriter:
         self.words = ArrayWriter(words, np.int32)
         self.counts = ArrayWriter(counts, np.int32)
         self.offsets.add(np.zeros(1, np.int64))
+        self._finished = False
 
     @property
     def num_docs(self) -> int:
@@ -288,9 +384,11 @@ class RowsWriter:
         self.counts.add(rows.counts)
 
     def finish(self) -> None:
-        """Completes the three files."""
-        for array in (self.offsets, self.words, self.counts):
-            array.finish()
+        """Completes the three files. Further calls do nothing."""
+        if not self._finished:
+            for array in (self.offsets, self.words, self.counts):
+                array.finish()
+        self._finished = True
 
 
 def collect(pieces: Iterable[Rows], in_files: bool) -> tuple[NDArray[Any], ...]:

@@ -3,26 +3,32 @@
 A folder holds ``corpus.json`` (sizes and checksums) and the arrays ``row_offsets.npy``,
 ``word_index.npy`` and ``counts.npy`` of all documents in compressed sparse rows. Optional files are
 ``vocabulary.txt`` (a word per line) and ``documents.npz`` (metadata and covariates).
+
+A folder in shards holds ``corpus.json`` (the manifest: sizes and checksums), ``vocabulary.txt`` and
+the folders ``shard-00000``, ``shard-00001`` and so on. Each shard is a folder as above with some
+neighbouring documents, and without the vocabulary.
 """
 
 from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from torch_lntm.corpus.archive import pack_documents, unpack_documents
 from torch_lntm.corpus.checks import MAX_COUNT, check_vocabulary
-from torch_lntm.corpus.columns import Arrays, FrozenDict
+from torch_lntm.corpus.columns import Arrays, FrozenDict, select_rows
 from torch_lntm.corpus.mapped import (
     MappedRange,
+    Rows,
     RowsWriter,
+    chained,
     map_array,
     parts,
     pieces,
@@ -35,14 +41,24 @@ from torch_lntm.files import (
     as_lines,
     atomic_folder,
     read_arrays,
+    read_bytes,
     read_consistent,
     read_text,
 )
 
-FORMAT_VERSION = 1
+#: Versions of the format: a folder of arrays, and a folder of shards.
+FORMAT_VERSION, SHARDS_VERSION = 1, 2
 ABOUT, VOCABULARY, DOCUMENTS = "corpus.json", "vocabulary.txt", "documents.npz"
 _ARRAYS = {"row_offsets": np.int64, "word_index": np.int32, "counts": np.int32}
 _MAX_WORDS = 2**31
+#: Types of the items of every ``corpus.json``.
+_KINDS: dict[str, Any] = {
+    **dict.fromkeys(("num_docs", "num_words", "num_entries"), int),
+    "vocabulary": bool,
+    "preparation": (str, type(None)),
+}
+
+T = TypeVar("T")
 
 
 class Store(NamedTuple):
@@ -98,73 +114,295 @@ class StoreWriter(RowsWriter):
         Raises:
             CorpusError: The corpus is empty or has too many words.
         """
-        if not self.num_docs or not 0 < num_words <= _MAX_WORDS:
-            raise CorpusError(
-                f"a corpus has at least one document, and from 1 to {_MAX_WORDS} words; got "
-                f"{self.num_docs} documents and {num_words} words"
-            )
         self.finish()
-        if vocabulary is not None:
-            words = as_lines(vocabulary, "word", VOCABULARY)
-            (self.folder / VOCABULARY).write_bytes(words)
         if metadata or covariates:
             columns = (metadata or FrozenDict(), covariates or FrozenDict())
             packed: dict[str, Any] = pack_documents(*columns)
             np.savez_compressed(self.folder / DOCUMENTS, **packed)
         arrays = dict(zip(_ARRAYS, (self.offsets, self.words, self.counts), strict=True))
-        about = {
-            "format_version": FORMAT_VERSION,
-            "num_docs": self.num_docs,
-            "num_words": num_words,
-            "num_entries": self.nnz,
-            "vocabulary": vocabulary is not None,
-            "documents": bool(metadata or covariates),
-            "preparation": preparation,
-            "crc32": {name: array.checksum for name, array in arrays.items()},
-        }
-        (self.folder / ABOUT).write_bytes(as_json(about))
+        _describe(
+            self.folder,
+            FORMAT_VERSION,
+            (self.num_docs, num_words, self.nnz),
+            vocabulary,
+            preparation,
+            documents=bool(metadata or covariates),
+            crc32={name: array.checksum for name, array in arrays.items()},
+        )
+
+
+class ShardsWriter:
+    """Writes a corpus to a folder in shards, each a complete folder of some documents.
+
+    The methods are those of :class:`StoreWriter`.
+
+    Args:
+        folder: An existing folder.
+        shard_size: Number of documents of each shard. The last shard may have fewer.
+    """
+
+    def __init__(self, folder: Path, shard_size: int) -> None:
+        self.folder, self.shard_size = folder, shard_size
+        self.num_docs = self.nnz = 0
+        self._shards: list[StoreWriter] = []
+        #: Open files of the current shard.
+        self.files = ExitStack()
+
+    def add(self, rows: Rows) -> None:
+        """Appends documents."""
+        offsets = np.concatenate([[0], np.cumsum(rows.sizes, dtype=np.int64)])
+        first = 0
+        while first < rows.sizes.size:
+            room = -self.num_docs % self.shard_size
+            if not room:
+                self._begin()
+                room = self.shard_size
+            last = min(first + room, rows.sizes.size)
+            entries = slice(int(offsets[first]), int(offsets[last]))
+            part = (rows.sizes[first:last], rows.word_index[entries], rows.counts[entries])
+            self._shards[-1].add(Rows(*part))
+            self.num_docs += last - first
+            self.nnz += entries.stop - entries.start
+            first = last
+
+    def _begin(self) -> None:
+        """Completes the arrays of the current shard and begins the next shard."""
+        self.finish()
+        folder = self.folder / f"shard-{len(self._shards):05}"
+        folder.mkdir()
+        self._shards.append(StoreWriter(folder, *_open_arrays(folder, self.files)))
+
+    def finish(self) -> None:
+        """Completes and closes the files of the current shard."""
+        if self._shards:
+            self._shards[-1].finish()
+        self.files.close()
+
+    def close(
+        self,
+        num_words: int,
+        vocabulary: tuple[str, ...] | None = None,
+        metadata: Arrays | None = None,
+        covariates: Arrays | None = None,
+        preparation: str | None = None,
+    ) -> None:
+        """Completes the shards, and writes the vocabulary and the manifest ``corpus.json``.
+
+        See :meth:`StoreWriter.close`.
+        """
+        self.finish()
+        records, first = [], 0
+        for shard in self._shards:
+            rows = slice(first, first + shard.num_docs)
+            first = rows.stop
+            own = select_rows(metadata or FrozenDict(), rows)
+            shard.close(num_words, None, own, select_rows(covariates or FrozenDict(), rows))
+            about = {"folder": shard.folder.name, "num_docs": shard.num_docs}
+            checksum = zlib.crc32((shard.folder / ABOUT).read_bytes())
+            records.append({**about, "num_entries": shard.nnz, "crc32": checksum})
+        sizes = (self.num_docs, num_words, self.nnz)
+        _describe(self.folder, SHARDS_VERSION, sizes, vocabulary, preparation, shards=records)
+
+
+def _describe(
+    folder: Path,
+    version: int,
+    sizes: tuple[int, int, int],
+    vocabulary: tuple[str, ...] | None,
+    preparation: str | None,
+    **more: Any,
+) -> None:
+    """Writes the vocabulary and ``corpus.json``.
+
+    Args:
+        folder: The folder.
+        version: Version of the format.
+        sizes: Numbers of documents, words and entries.
+        vocabulary: The words.
+        preparation: Sentence about the words left out.
+        **more: Further items of ``corpus.json``.
+
+    Raises:
+        CorpusError: The corpus is empty or has too many words.
+    """
+    num_docs, num_words, num_entries = sizes
+    if not num_docs or not 0 < num_words <= _MAX_WORDS:
+        raise CorpusError(
+            f"a corpus has at least one document, and from 1 to {_MAX_WORDS} words; got "
+            f"{num_docs} documents and {num_words} words"
+        )
+    if vocabulary is not None:
+        (folder / VOCABULARY).write_bytes(as_lines(vocabulary, "word", VOCABULARY))
+    about = {
+        "format_version": version,
+        "num_docs": num_docs,
+        "num_words": num_words,
+        "num_entries": num_entries,
+        "vocabulary": vocabulary is not None,
+        "preparation": preparation,
+        **more,
+    }
+    (folder / ABOUT).write_bytes(as_json(about))
 
 
 @contextmanager
-def new_store(path: Path) -> Iterator[StoreWriter]:
+def new_store(path: Path, shard_size: int | None = None) -> Iterator[StoreWriter | ShardsWriter]:
     """Context with a writer of a corpus's folder.
 
     The complete folder appears at the end of the context and replaces an older corpus.
 
+    Args:
+        path: The folder.
+        shard_size: Number of documents of each shard. ``None`` writes a folder without shards.
+
     Raises:
-        CorpusError: The path is a file, or a folder with other contents.
+        CorpusError: The path is a file, or a folder with other contents, or ``shard_size`` is below
+            1.
         FileError: The folder cannot be written.
     """
+    if shard_size is not None and shard_size < 1:
+        raise CorpusError(f"shard_size is {shard_size}; expected at least 1 document")
     if not path.name:
         raise CorpusError(f"{path}: is the current folder; name another folder to write")
     if path.exists() and not (path.is_dir() and (is_store(path) or not any(path.iterdir()))):
         raise CorpusError(f"{path}: exists and is not the folder of a corpus; choose another path")
-    with atomic_folder(path) as folder:
-        offsets, words, counts = (folder / f"{name}.npy" for name in _ARRAYS)
-        with open(offsets, "xb") as a, open(words, "xb") as b, open(counts, "xb") as c:
-            yield StoreWriter(folder, a, b, c)
+    with atomic_folder(path) as folder, ExitStack() as files:
+        if shard_size is not None:
+            shards = ShardsWriter(folder, shard_size)
+            files.enter_context(shards.files)
+            yield shards
+        else:
+            yield StoreWriter(folder, *_open_arrays(folder, files))
         assert is_store(folder), "the writer was not closed"
+
+
+def _open_arrays(folder: Path, files: ExitStack) -> list[IO[bytes]]:
+    """New files of the arrays, which ``files`` closes."""
+    return [files.enter_context((folder / f"{name}.npy").open("xb")) for name in _ARRAYS]
 
 
 # -------------------------------------------------------------------- reading
 
 
-def read_store(path: Path, max_bytes: float | None = None) -> Store:
+def read_store(
+    path: Path, max_bytes: float | None = None, part: tuple[int, int] | None = None
+) -> Store:
     """Reads a corpus's folder. The counts are checked and memory-mapped.
 
     Args:
         path: The folder.
         max_bytes: Maximum number of bytes of the vocabulary, the metadata and the covariates.
+        part: Rank and number of the processes. Only the shards of this rank are opened. ``None``
+            opens all.
 
     Raises:
         FileError: A file is missing, damaged, truncated or too large, or the files belong to
             different corpora.
+        CorpusError: There are fewer shards than processes.
     """
-    return read_consistent(path, lambda folder: _read(folder, max_bytes))
+    return read_consistent(path, lambda folder: _read(folder, max_bytes, part))
 
 
-def _read(path: Path, max_bytes: float | None) -> Store:
+def _read(path: Path, max_bytes: float | None, part: tuple[int, int] | None) -> Store:
     about = _about(path, max_bytes)
+    if about["format_version"] == SHARDS_VERSION:
+        return _read_shards(path, about, max_bytes, part)
+    if part is not None:
+        raise CorpusError(
+            f"{path}: has no shards for {part[1]} processes; write the folder with shards by "
+            "convert_corpus(..., shard_size=...), or leave out rank and world_size"
+        )
+    return _read_arrays(path, about, max_bytes)
+
+
+def _read_shards(
+    path: Path, about: dict[str, Any], max_bytes: float | None, part: tuple[int, int] | None
+) -> Store:
+    """Reads all shards of a folder, or those of a process."""
+    shards = about["shards"]
+    if part is not None:
+        shards = deal_shards([shard["num_entries"] for shard in shards], *part, shards)
+    stores = []
+    for shard in shards:
+        folder = path / shard["folder"]
+        if zlib.crc32(read_bytes(folder / ABOUT, max_bytes)) != shard["crc32"]:
+            raise FileError(
+                f"{folder / ABOUT}: is damaged, or of another corpus: its checksum is not that of "
+                f"{path / ABOUT}; make the folder again"
+            )
+        own = _about(folder, max_bytes)
+        names = ("num_docs", "num_entries")
+        if own["format_version"] != FORMAT_VERSION or own["num_words"] != about["num_words"]:
+            raise FileError(f"{folder}: is no shard of {path}; make the folder again")
+        if any(own[name] != shard[name] for name in names):
+            raise FileError(f"{folder}: has other sizes than in {path / ABOUT}; make it again")
+        stores.append(_read_arrays(folder, own, max_bytes))
+    words = None
+    if about["vocabulary"]:
+        words = read_vocabulary(path / VOCABULARY, about["num_words"], max_bytes)
+    ends = np.cumsum([store.row_offsets[-1] for store in stores])
+    offsets = [
+        store.row_offsets[1:] + ends[i - 1] if i else store.row_offsets
+        for i, store in enumerate(stores)
+    ]
+    return Store(
+        offsets[0] if len(offsets) == 1 else np.concatenate(offsets),
+        chained([store.word_index for store in stores]),
+        chained([store.counts for store in stores]),
+        about["num_words"],
+        words,
+        _joined(path, [store.metadata for store in stores]),
+        _joined(path, [store.covariates for store in stores]),
+        about["preparation"],
+    )
+
+
+def _joined(path: Path, columns: list[Arrays]) -> Arrays:
+    """Columns of several shards, one after the other.
+
+    Raises:
+        FileError: The shards have different columns.
+    """
+    kinds = [[(name, x.dtype, x.shape[1:]) for name, x in each.items()] for each in columns]
+    if any(kind != kinds[0] for kind in kinds):
+        raise FileError(f"{path}: the shards have different columns; make the folder again")
+    joined = {name: np.concatenate([each[name] for each in columns]) for name in columns[0]}
+    return select_rows(FrozenDict(joined), slice(None))
+
+
+def deal_shards(sizes: Sequence[int], rank: int, world_size: int, shards: Sequence[T]) -> list[T]:
+    """Neighbouring shards of a process. All processes have about the same number of entries.
+
+    Args:
+        sizes: ``(num_shards,)`` number of entries of each shard.
+        rank: Rank of the process, from 0.
+        world_size: Number of processes.
+        shards: ``(num_shards,)`` the shards.
+
+    Raises:
+        CorpusError: The rank is out of range, or there are fewer shards than processes.
+    """
+    if not 0 <= rank < world_size:
+        raise CorpusError(
+            f"rank is {rank} of a world_size of {world_size}; expected a rank from 0 to below it"
+        )
+    if len(sizes) < world_size:
+        raise CorpusError(
+            f"{world_size} processes for {len(sizes)} shards; use at most {len(sizes)} processes, "
+            "or convert the corpus again with a smaller shard_size"
+        )
+    before = np.concatenate([[0], np.cumsum(sizes, dtype=np.float64)])
+    cuts = [0]
+    for k in range(1, world_size):
+        nearest = int(np.abs(before - before[-1] * k / world_size).argmin())
+        # Every process has at least one shard.
+        cuts.append(min(max(nearest, cuts[-1] + 1), len(sizes) - world_size + k))
+    cuts.append(len(sizes))
+    return list(shards[cuts[rank] : cuts[rank + 1]])
+
+
+def _read_arrays(path: Path, about: dict[str, Any], max_bytes: float | None) -> Store:
+    """Reads the arrays and columns of a folder without shards."""
     arrays = {name: map_array(path / f"{name}.npy", dtype) for name, dtype in _ARRAYS.items()}
     num_docs, num_words, nnz = (about[n] for n in ("num_docs", "num_words", "num_entries"))
     sizes = {"row_offsets": num_docs + 1, "word_index": nnz, "counts": nnz}
@@ -203,12 +441,22 @@ def _read(path: Path, max_bytes: float | None) -> Store:
     )
 
 
-def map_range(part: MappedRange) -> NDArray[Any]:
-    """Maps a range of an array of a corpus's folder again, for a pickled corpus.
+def map_ranges(parts: Any) -> Any:
+    """Maps the ranges of a pickled array again. An array that is no range is returned as it is.
+
+    Args:
+        parts: A range, a list of ranges, or an array.
 
     Raises:
-        FileError: The folder is missing, or holds another corpus by now.
+        FileError: A folder is missing, or holds another corpus by now.
     """
+    if isinstance(parts, list):
+        return chained([_map_range(part) for part in parts])
+    return _map_range(parts) if isinstance(parts, MappedRange) else parts
+
+
+def _map_range(part: MappedRange) -> NDArray[Any]:
+    """Maps a range of an array of a corpus's folder again; see :func:`map_ranges`."""
     folder, name = part.path.parent, part.path.stem
     if not is_store(folder):
         raise FileError(
@@ -216,7 +464,7 @@ def map_range(part: MappedRange) -> NDArray[Any]:
             "its path and checksum, so every process needs the folder at this path"
         )
     array = map_array(part.path, part.dtype)
-    checksum = _about(folder, None)["crc32"].get(name)
+    checksum = _about(folder, None).get("crc32", {}).get(name)
     first = (part.start - (part.path.stat().st_size - array.nbytes)) // array.itemsize
     if checksum != part.checksum or first < 0 or first + part.size > array.size:
         raise FileError(
@@ -236,29 +484,60 @@ def _about(path: Path, max_bytes: float | None) -> dict[str, Any]:
         if isinstance(error, FileError):
             raise
         raise FileError(f"{file}: not complete JSON ({error}); make the folder again") from error
-    if not isinstance(about, dict) or about.get("format_version") != FORMAT_VERSION:
-        version = about.get("format_version") if isinstance(about, dict) else None
+    version = about.get("format_version") if isinstance(about, dict) else None
+    if not isinstance(about, dict) or version not in (FORMAT_VERSION, SHARDS_VERSION):
         raise FileError(
             f"{file}: format_version is {version!r}; this version of torch_lntm reads "
-            f"{FORMAT_VERSION}"
+            f"{FORMAT_VERSION} and {SHARDS_VERSION}"
         )
-    kinds: dict[str, Any] = {
-        **dict.fromkeys(("num_docs", "num_words", "num_entries"), int),
-        **dict.fromkeys(("vocabulary", "documents"), bool),
-        "preparation": (str, type(None)),
-        "crc32": dict,
-    }
-    for name, kind in kinds.items():
-        value = about.get(name)
-        number = kind is int and (isinstance(value, bool) or not isinstance(value, int))
-        if name not in about or not isinstance(value, kind) or number:
-            raise FileError(f"{file}: {name} is {value!r:.60}; make the folder again")
+    special = {"documents": bool, "crc32": dict}
+    if version == SHARDS_VERSION:
+        special = {"shards": list}
+    _check_kinds(file, about, _KINDS | special)
+    if version == SHARDS_VERSION:
+        _check_shards(file, about)
     if about["num_docs"] < 1 or not 0 < about["num_words"] <= _MAX_WORDS:
         raise FileError(
             f"{file}: expected at least one document, and from 1 to {_MAX_WORDS} words; got "
             f"{about['num_docs']} and {about['num_words']}"
         )
     return about
+
+
+def _check_kinds(file: Path, about: Any, kinds: Mapping[str, Any]) -> None:
+    """Checks the types of the items of a JSON object.
+
+    Raises:
+        FileError: The value is no object, or an item is missing or has another type.
+    """
+    for name, kind in kinds.items():
+        value = about.get(name) if isinstance(about, dict) else about
+        number = kind is int and (isinstance(value, bool) or not isinstance(value, int))
+        if not isinstance(about, dict) or not isinstance(value, kind) or number:
+            raise FileError(f"{file}: {name} is {value!r:.60}; make the folder again")
+        if name not in about:
+            raise FileError(f"{file}: {name} is missing; make the folder again")
+
+
+def _check_shards(file: Path, about: dict[str, Any]) -> None:
+    """Checks the records of the shards in a manifest.
+
+    Raises:
+        FileError: A record is damaged, or the sizes do not add up.
+    """
+    shards = about["shards"]
+    kinds = {"folder": str, "num_docs": int, "num_entries": int, "crc32": int}
+    for number, shard in enumerate(shards):
+        _check_kinds(file, shard, kinds)
+        # The names are fixed, so a manifest cannot point to other folders.
+        if shard["folder"] != f"shard-{number:05}" or shard["num_docs"] < 1:
+            raise FileError(f"{file}: the shard {number} is {shard!r:.80}; make the folder again")
+    for name in ("num_docs", "num_entries"):
+        if sum(shard[name] for shard in shards) != about[name]:
+            raise FileError(
+                f"{file}: {name} is {about[name]}, and its shards have another sum; make the "
+                "folder again"
+            )
 
 
 def _check_offsets(path: Path, offsets: NDArray[np.int64], num_words: int, nnz: int) -> None:

@@ -75,6 +75,8 @@ def read_corpus(
     delimiter: str | None = None,
     metadata: Any = None,
     max_bytes: int | None = None,
+    rank: int | None = None,
+    world_size: int | None = None,
     **options: Any,
 ) -> Corpus:
     r"""Reads a corpus from a file or a folder. Files may be gzipped (``.gz``).
@@ -90,7 +92,7 @@ def read_corpus(
     * ``parquet``: a row per document, with a list ``words`` of strings or of columns. A list
       ``counts`` is optional if words are repeated. Further columns become metadata. Needs pyarrow.
     * ``store``: a folder of ``Corpus.save`` or ``convert_corpus``. The counts are memory-mapped,
-      so the corpus may be larger than the memory.
+      so the corpus may be larger than the memory. The folder may be in shards.
 
     The words of ``npz``, ``ldac``, ``uci`` and ``mtx`` are read from a file beside the counts, a
     word per line: ``NAME.vocab.txt``, ``vocab.NAME.txt`` or ``vocab.txt``. h5py and pyarrow are
@@ -129,6 +131,10 @@ def read_corpus(
         max_bytes: Maximum number of bytes to read, after decompression. Defaults to a third of the
             available memory. The default also bounds compressed files by their size: 10 MiB on disk
             may unpack to 128 MiB, and each further byte to 100 bytes.
+        rank: Rank of this process, from 0. With ``world_size``, only this process's shards of a
+            folder in shards are opened: neighbouring documents, about the same number of entries
+            for each process. Positions of documents count from the first of these documents.
+        world_size: Number of processes.
         **options: Options of ``Corpus.from_texts`` for texts: ``stop_words``, ``min_df``,
             ``vectorizer`` and options of ``CountVectorizer``.
 
@@ -137,6 +143,7 @@ def read_corpus(
 
     Raises:
         CorpusError: A file is missing, malformed, truncated or too large, or two files contradict.
+            ``rank`` is given for a corpus without shards, or there are fewer shards than processes.
             The message names the file and the 1-based line, or the document and word.
 
     Example:
@@ -153,6 +160,10 @@ def read_corpus(
         TextOptions(text_field, label_field, encoding, delimiter, max_bytes),
         options,
     )
+    if rank is not None or world_size is not None:
+        if rank is None or world_size is None:
+            raise CorpusError("rank and world_size belong together; give both or neither")
+        source.part = _checked_part(source, rank, world_size, metadata)
     columns = source.find_metadata(metadata)
     try:
         corpus = source.read(options)
@@ -175,6 +186,7 @@ class Source:
         vocabulary: The words, from the caller or from the file beside it.
         labels: The labels, from the caller or from the file beside it.
         files: The file, and the files of the vocabulary, the labels and the metadata.
+        part: Rank and number of the processes, to open this rank's shards of a folder only.
     """
 
     path: Path
@@ -184,6 +196,7 @@ class Source:
     vocabulary: list[str] | None
     labels: Any
     files: list[Path]
+    part: tuple[int, int] | None = None
 
     @property
     def name(self) -> str:
@@ -235,7 +248,7 @@ class Source:
         return dataclasses.replace(corpus, name=corpus.name or self.name)
 
     def _read_store(self) -> Corpus:
-        store = read_store(self.path, self.options.max_bytes)
+        store = read_store(self.path, self.options.max_bytes, self.part)
         words = store.vocabulary
         if self.vocabulary is not None:
             words = check_vocabulary(self.vocabulary, store.num_words)
@@ -246,6 +259,25 @@ class Source:
         if self.labels is None:
             return corpus
         return corpus.with_metadata({"label": map(str, self.labels)})
+
+
+def _checked_part(source: Source, rank: int, world_size: int, metadata: Any) -> tuple[int, int]:
+    """Rank and number of the processes.
+
+    Raises:
+        CorpusError: The corpus is no folder, or other columns or labels are given.
+    """
+    if source.format != "store":
+        raise CorpusError(
+            f"{source.path}: rank is for a folder in shards; write one by convert_corpus(..., "
+            "shard_size=...)"
+        )
+    if source.labels is not None or metadata is not None:
+        raise CorpusError(
+            f"{source.path}: labels and metadata cannot be joined to a part of a corpus; convert "
+            "the corpus with them"
+        )
+    return rank, world_size
 
 
 def open_source(

@@ -16,7 +16,7 @@ from torch_lntm.corpus.mapped import Rows
 from torch_lntm.corpus.readers import STREAMS, Source, open_source
 from torch_lntm.corpus.readers.counts import CountStream, Entries, check_size
 from torch_lntm.corpus.readers.texts import TextOptions, TextStream
-from torch_lntm.corpus.store import StoreWriter, new_store
+from torch_lntm.corpus.store import ShardsWriter, StoreWriter, new_store
 from torch_lntm.corpus.texts import stream_words
 from torch_lntm.errors import CorpusError, FileError
 
@@ -33,6 +33,7 @@ def convert_corpus(
     encoding: str = "utf-8",
     delimiter: str | None = None,
     metadata: Any = None,
+    shard_size: int | None = None,
     **options: Any,
 ) -> Path:
     r"""Converts a file or folder to a corpus's folder for memory-mapping by ``read_corpus``.
@@ -53,6 +54,8 @@ def convert_corpus(
         encoding: As for ``read_corpus``.
         delimiter: As for ``read_corpus``.
         metadata: As for ``read_corpus``.
+        shard_size: Number of documents of each shard, for processes that read only their own
+            shards. The last shard may have fewer. Defaults to a folder without shards.
         **options: Options of ``Corpus.from_texts`` for texts, except ``vectorizer``.
 
     Returns:
@@ -74,7 +77,7 @@ def convert_corpus(
     if "vectorizer" in options:
         raise CorpusError("vectorizer cannot be given here; give its options and vocabulary")
     columns = documents.find_metadata(metadata)
-    with new_store(folder) as writer:
+    with new_store(folder, shard_size) as writer:
         try:
             _convert(documents, writer, columns, options)
         except FileError:
@@ -84,7 +87,12 @@ def convert_corpus(
     return folder
 
 
-def _convert(source: Source, writer: StoreWriter, columns: Any, options: Mapping[str, Any]) -> None:
+def _convert(
+    source: Source,
+    writer: StoreWriter | ShardsWriter,
+    columns: Any,
+    options: Mapping[str, Any],
+) -> None:
     preparation = None
     covariates: Arrays = FrozenDict()
     metadata: Mapping[str, Any]
@@ -120,7 +128,7 @@ def _convert(source: Source, writer: StoreWriter, columns: Any, options: Mapping
     writer.close(num_words, check_vocabulary(words, num_words), metadata, covariates, preparation)
 
 
-def write_stream(path: Path, stream: CountStream, writer: StoreWriter) -> int:
+def write_stream(path: Path, stream: CountStream, writer: StoreWriter | ShardsWriter) -> int:
     """Writes a stream of counts with ordered documents. Returns the number of words.
 
     Raises:
