@@ -313,7 +313,9 @@ def test_a_plausible_change_is_found(plain):
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"format_version": 2}, "format_version is 2; this version of torch_lntm reads 1"),
+        ({"format_version": 3}, "format_version is 3; this version of torch_lntm reads 1 and 2"),
+        ({"format_version": 2}, "shards is None; make the folder again"),
+        ({"format_version": 2, "shards": []}, "num_docs is 60, and its shards have another sum"),
         ({"num_docs": "60"}, "num_docs is '60'"),
         ({"num_docs": True}, "num_docs is True"),
         ({"num_docs": 10**15}, "do the files belong together"),
