@@ -70,8 +70,9 @@ def test_a_missing_folder_argument_is_refused(counts, capsys):
 
 
 @pytest.mark.slow
-def test_a_fit_of_the_folder_is_the_fit_of_the_file(counts, run_folder):
-    assert main(["convert", counts, "corpus"]) == 0
+@pytest.mark.parametrize("shards", [[], ["--shard-size", "9"]])
+def test_a_fit_of_the_folder_is_the_fit_of_the_file(counts, run_folder, shards):
+    assert main(["convert", counts, "corpus", *shards]) == 0
     assert main(["fit", "corpus", "--out", "other", *QUICK]) == 0
     for name, tensor in tensors("other").items():
         assert torch.equal(tensor, tensors(run_folder)[name])

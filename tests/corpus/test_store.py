@@ -536,6 +536,8 @@ def test_parts_of_folders_are_checked(corpus, tmp_path):
         ({"num_docs": 0}, "the shard 1 is"),
         ({"num_docs": True}, "num_docs is True"),
         ({"num_entries": "1"}, "num_entries is '1'"),
+        ({"num_entries": -1}, "the shard 1 is"),
+        ({"num_entries": 10**400}, "the shard 1 is"),
         ({"crc32": 5}, r"shard-00001/corpus.json: is damaged, or of another corpus"),
         (None, "folder is None"),
     ],

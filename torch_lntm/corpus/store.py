@@ -50,7 +50,7 @@ from torch_lntm.files import (
 FORMAT_VERSION, SHARDS_VERSION = 1, 2
 ABOUT, VOCABULARY, DOCUMENTS = "corpus.json", "vocabulary.txt", "documents.npz"
 _ARRAYS = {"row_offsets": np.int64, "word_index": np.int32, "counts": np.int32}
-_MAX_WORDS = 2**31
+_MAX_WORDS, _MAX_ENTRIES = 2**31, 2**62
 #: Types of the items of every ``corpus.json``.
 _KINDS: dict[str, Any] = {
     **dict.fromkeys(("num_docs", "num_words", "num_entries"), int),
@@ -530,7 +530,8 @@ def _check_shards(file: Path, about: dict[str, Any]) -> None:
     for number, shard in enumerate(shards):
         _check_kinds(file, shard, kinds)
         # The names are fixed, so a manifest cannot point to other folders.
-        if shard["folder"] != f"shard-{number:05}" or shard["num_docs"] < 1:
+        named = shard["folder"] == f"shard-{number:05}"
+        if not named or shard["num_docs"] < 1 or not 0 <= shard["num_entries"] < _MAX_ENTRIES:
             raise FileError(f"{file}: the shard {number} is {shard!r:.80}; make the folder again")
     for name in ("num_docs", "num_entries"):
         if sum(shard[name] for shard in shards) != about[name]:
