@@ -16,7 +16,7 @@ corpora and topics, for these methods:
 * `chains`: draws of chains, under a model fitted by chains.
 * `joint`: draws of one chain over documents, topics and prior together, `inference.joint_draws`.
 
-With `links`, `true theta` and `coefficients` have further rows. `logit` is the difference by
+With `links`, `true theta`, `coefficients` and `joint` have further rows. `logit` is the difference by
 `link="logit"`. `level` is the expected proportion at the lower value of x, by both links. `spread`
 is the standard deviation of the topics' means of eta: with 2 instead of 0.5 some topics are rare.
 With `continuous` the column is standard normal, and the effect is between 2 and -2.
@@ -172,7 +172,10 @@ def measure(
     if settings.joint:
         drawn = joint_draws(model, corpus, topics=not known, seed=seed)
         partner = align_topics(truth, drawn.model).partner
-        found["joint"] = rows(settings, effects, estimate(model, drawn, corpus, "~ x"), partner)
+        result = estimate(model, drawn, corpus, "~ x")
+        found["joint"] = rows(settings, effects, result, partner)
+        if settings.links:
+            found |= rows_by_link(settings, "joint", levels, result, partner)
     if settings.chains:
         model = make_model(corpus, truth, known)
         MonteCarloEM(model, progress=False, seed=seed, start="model" if known else "lda").fit(
