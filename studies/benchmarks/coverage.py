@@ -16,10 +16,10 @@ corpora and topics, for these methods:
 * `chains`: draws of chains, under a model fitted by chains.
 * `joint`: draws of one chain over documents, topics and prior together, `inference.joint_draws`.
 
-With `links`, `true theta`, `coefficients` and `joint` have further rows. `logit` is the difference by
-`link="logit"`. `level` is the expected proportion at the lower value of x, by both links. `spread`
-is the standard deviation of the topics' means of eta: with 2 instead of 0.5 some topics are rare.
-With `continuous` the column is standard normal, and the effect is between 2 and -2.
+With `links`, `true theta`, `coefficients` and `joint` have further rows. `logit` is the difference
+by `link="logit"`. `level` is the expected proportion at the lower value of x, by both links.
+`spread` is the standard deviation of the topics' means of eta: with 2 instead of 0.5 some topics
+are rare. With `continuous` the column is standard normal, and the effect is between 2 and -2.
 
 All share one regression, with HC3 standard errors and t intervals. stm and topica use classical
 standard errors by default; here they differ little, because half of the documents have each value.

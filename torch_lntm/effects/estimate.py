@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus, as_corpus
-from torch_lntm.effects.logit import regress_logit
+from torch_lntm.effects.logit import LogitRegression, regress_logit
 from torch_lntm.effects.mixed import RandomTerms, regress_mixed
+from torch_lntm.effects.mixed_logit import MixedLogit, regress_mixed_logit
 from torch_lntm.effects.regression import Part, Pooled, StandardErrors, regress
 from torch_lntm.effects.result import Effects
 from torch_lntm.errors import ConfigError, CorpusError, require_whole
@@ -140,7 +141,10 @@ def estimate(
         model=proportions.model,
         groups=topic_groups,
         responses=respond(torch.eye(model.num_topics).double()).mT,
-        regress_logit=lambda: regress_logit(lambda: _parts(proportions, arrays), num_clusters),
+        regress_logit=lambda: _regress_logit(
+            lambda: _parts(proportions, arrays), fitted, num_clusters
+        ),
+        positions=None if positions is None else positions[rows],
         mean_length=float(corpus.lengths[rows].mean()),
     )
 
@@ -184,6 +188,15 @@ def _regress(
             "model; leave out clusters= and standard_errors=, or the random terms"
         )
     return regress_mixed(parts, tuple(map(len, formula.random.values())))
+
+
+def _regress_logit(
+    parts: Callable[[], Iterator[Part]], formula: Formula, num_clusters: int | None
+) -> LogitRegression | MixedLogit:
+    """The multinomial logit regression of all topics."""
+    if not formula.random:
+        return regress_logit(parts, num_clusters)
+    return regress_mixed_logit(parts, tuple(map(len, formula.random.values())))
 
 
 def _method(

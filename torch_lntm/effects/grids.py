@@ -39,7 +39,7 @@ def average_rows(
     """
     rows = [
         np.einsum("d,pdt->pt", weights, matrix)
-        for matrix, weights in rows_at(formula, columns, weights, points)
+        for matrix, weights, _ in rows_at(formula, columns, weights, points)
     ]
     return np.concatenate(rows)
 
@@ -49,7 +49,8 @@ def rows_at(
     columns: Mapping[str, NDArray[Any]],
     weights: NDArray[np.float64],
     points: Sequence[Mapping[str, Any]],
-) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    positions: NDArray[np.int64] | None = None,
+) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64] | None]]:
     """Design rows of the formula at each point, for the documents to average over.
 
     Args:
@@ -57,10 +58,11 @@ def rows_at(
         columns: As for :func:`average_rows`.
         weights: As for :func:`average_rows`.
         points: As for :func:`average_rows`.
+        positions: ``(num_docs, num_random_terms)`` levels of the documents, if they matter.
 
     Yields:
-        Rows ``(some_points, num_distinct, num_terms)``, and weights ``(num_distinct,)`` of the
-        distinct documents with the sum 1.
+        Rows ``(some_points, num_distinct, num_terms)``, weights ``(num_distinct,)`` of the distinct
+        documents with the sum 1, and their levels ``(num_distinct, num_random_terms)`` if given.
 
     Raises:
         CorpusError: The formula was fitted without a value.
@@ -70,7 +72,10 @@ def rows_at(
         for name in points[0]
     }
     free = {name: column for name, column in columns.items() if name not in fixed}
-    first, weights = _distinct(list(free.values()), weights)
+    levels = [] if positions is None else list(positions.T)
+    first, weights = _distinct([*free.values(), *levels], weights)
+    if positions is not None:
+        positions = positions[first]
     size, weights = len(first), weights / weights.sum()
     others = {name: formula.read(name, column[first]) for name, column in free.items()}
     step = max(1, MAX_ROWS // size)
@@ -80,7 +85,7 @@ def rows_at(
         values = {name: np.repeat(column[part], size) for name, column in fixed.items()}
         values |= {name: np.tile(column, num_points) for name, column in others.items()}
         matrix = formula.evaluate(values, num_points * size, "value", size)
-        yield matrix.reshape(num_points, size, -1), weights
+        yield matrix.reshape(num_points, size, -1), weights, positions
 
 
 def _values(name: str, points: Sequence[Mapping[str, Any]], column: NDArray[Any]) -> NDArray[Any]:

@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from torch_lntm.effects.regression import Part
@@ -51,27 +49,27 @@ class LogitRegression:
     separated: tuple[int, ...]
 
     def predict(
-        self, design: NDArray[np.float64], weights: NDArray[np.float64], responses: Tensor
+        self, x: Tensor, weights: Tensor, responses: Tensor, positions: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Average predictions over documents, and their derivatives in the coefficients.
 
         Args:
-            design: ``(num_docs, num_terms)`` rows of the documents.
+            x: ``(num_docs, num_terms)`` rows of the design.
             weights: ``(num_docs,)`` weights with the sum 1.
             responses: ``(num_responses, num_topics)`` matrix from topics to responses.
+            positions: Levels of random terms, which this regression lacks.
 
         Returns:
             ``(num_responses,)`` predictions, and ``(num_responses, num_coefficients)`` derivatives.
         """
-        x, w = torch.from_numpy(design), torch.from_numpy(weights)
         theta = _softmax(x, self.coefficients)
         by_response = theta @ responses.mT
         # Σ_k c_k theta_k has the derivative theta_j (c_j − Σ_k c_k theta_k) in topic j's predictor.
         rows = []
         for c, average in zip(responses, by_response.mT, strict=True):
-            slopes = w[:, None] * theta * (c - average[:, None])
+            slopes = weights[:, None] * theta * (c - average[:, None])
             rows.append((slopes[:, :-1].mT @ x).flatten())
-        return w @ by_response, torch.stack(rows)
+        return weights @ by_response, torch.stack(rows)
 
     def variances(self, derivatives: Tensor) -> tuple[Tensor, Tensor]:
         """Variances of linear functions of the coefficients: within draws, and between draws.

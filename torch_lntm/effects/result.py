@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -19,6 +19,7 @@ from torch import Tensor
 from torch_lntm.effects.grids import average_rows, rows_at
 from torch_lntm.effects.logit import LogitRegression
 from torch_lntm.effects.mixed import RandomTerms
+from torch_lntm.effects.mixed_logit import AVERAGE, NEW, MixedLogit
 from torch_lntm.effects.numbers import Effect, IntervalEstimate, Prediction
 from torch_lntm.effects.regression import Pooled
 from torch_lntm.effects.text import format_coefficients, format_predictions, format_spread
@@ -62,7 +63,8 @@ class Effects:
         groups: Groups of topics, if some were regressed.
         responses: ``(num_responses, num_topics)`` matrix from all topics to the regressed ones.
         regress_logit: Function that makes the logit regression of all topics.
-        random: Random terms of the regression, if any.
+        random: Random terms of the linear regression, if any.
+        positions: ``(num_docs, num_random_terms)`` levels of the documents in random terms, if any.
     """
 
     formula: Formula
@@ -77,11 +79,12 @@ class Effects:
     mean_length: float
     groups: TopicGroups | None = None
     responses: Tensor | None = None
-    regress_logit: Callable[[], LogitRegression] | None = None
+    regress_logit: Callable[[], LogitRegression | MixedLogit] | None = None
     random: RandomTerms | None = None
+    positions: NDArray[np.int64] | None = None
 
     @cached_property
-    def logit(self) -> LogitRegression:
+    def logit(self) -> LogitRegression | MixedLogit:
         """The logit regression of all topics, for predictions. It is made at the first use.
 
         Raises:
@@ -273,8 +276,11 @@ class Effects:
                 predictions lie between 0 and 1 and sum to 1 over the topics, and intervals are
                 formed on the logit scale, so they lie between 0 and 1 too. Its standard errors are
                 robust to any variance, or by ``clusters``. Defaults to ``"logit"``, and to
-                ``"identity"`` for more than 2,000 coefficients of the logit. Formulas with random
-                terms have the identity only; their predictions are for a level with the effect 0.
+                ``"identity"`` for more than 2,000 coefficients of the logit or for random terms.
+                With random terms, linear predictions are for a level with the effect 0. Those of
+                the logit keep each document's own level for ``others="average"``, take the effect 0
+                for ``others="typical"``, and accept values of the terms' columns. A value absent
+                from the documents has the effect 0, and its variance is in the interval.
             **values: A value or a list of values by column. All combinations are predicted.
 
         Returns:
@@ -289,17 +295,17 @@ class Effects:
             >>> [point.values["party"] for point in effects.predict("party")][:2]
             ['left', 'right']
         """
-        grids = {name: self._grid(name) for name in names}
+        grids = {name: self._grid(name, link) for name in names}
         for name, value in values.items():
-            self._require(name)
+            self._require(name, link)
             several = isinstance(value, (list, tuple, np.ndarray))
             grids[name] = list(value) if several else [value]
         points = [
             dict(zip(grids, point, strict=True)) for point in itertools.product(*grids.values())
         ]
         if self._is_logit(link):
-            estimates, variances = self._logit_predictions(points, others)
-            ends = self._ends(estimates, *variances, level, "logit")
+            estimates, variances, freedom = self._logit_predictions(points, others)
+            ends = self._ends(estimates, *variances, level, "logit", freedom)
         else:
             ends = self._combine(self._design(points, others), level)
         return self._predictions(ends, points)
@@ -340,11 +346,11 @@ class Effects:
             10
         """
         for column in (name, *values):
-            self._require(column)
+            self._require(column, link)
         points = [{**values, name: value} for value in (first, second)]
         if self._is_logit(link):
-            estimates, variances = self._logit_predictions(points, others, difference=True)
-            ends = self._ends(estimates, *variances, level, "atanh")
+            estimates, variances, freedom = self._logit_predictions(points, others, True)
+            ends = self._ends(estimates, *variances, level, "atanh", freedom)
         else:
             rows = self._design(points, others)
             ends = self._combine((rows[0] - rows[1])[None], level)
@@ -423,19 +429,28 @@ class Effects:
             return topic
         return find_topics(self.model.topic_names, [topic])[0]
 
-    def _require(self, name: str) -> None:
+    def _require(self, name: str, link: Link | None = None) -> None:
+        if name in self.formula.random:
+            if link == "logit":
+                return
+            raise ConfigError(
+                f"linear predictions are for a level of {name!r} with the effect 0; for the levels "
+                f"use link='logit', or levels({name!r})"
+            )
         if name not in self.formula.kinds:
             names = ", ".join(self.formula.kinds) or "none"
             raise ConfigError(
                 f"formula {self.formula.text!r} does not read the column {name!r}; it reads {names}"
             )
 
-    def _grid(self, name: str) -> list[Any]:
+    def _grid(self, name: str, link: Link | None = None) -> list[Any]:
         """Levels of a column, or a grid from its smallest to its largest value.
 
         The grid is evenly spaced. It is logarithmic if the column is skewed.
         """
-        self._require(name)
+        self._require(name, link)
+        if name in self.formula.random:
+            return list(self.formula.random[name])
         column, kind = self.columns[name], self.formula.kinds[name]
         distinct = sorted(set(column.tolist()))
         if kind == "text" or len(distinct) <= 2:
@@ -451,12 +466,7 @@ class Effects:
         return list(spaced(distinct[0], distinct[-1], GRID))
 
     def _is_logit(self, link: Link | None) -> bool:
-        if self.random is not None:
-            if link == "logit":
-                raise ConfigError(
-                    f"formula {self.formula.text!r} has random terms, which the logit does not "
-                    "support; use link='identity', or leave the terms out and give clusters="
-                )
+        if link is None and self.random is not None:
             return False
         if link is None:
             size = (self.model.num_topics - 1) * len(self.formula.names)
@@ -492,28 +502,61 @@ class Effects:
 
     def _logit_predictions(
         self, points: Sequence[Mapping[str, Any]], others: Others, difference: bool = False
-    ) -> tuple[NDArray[np.float64], tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    ) -> tuple[NDArray[np.float64], tuple[NDArray[np.float64], NDArray[np.float64]], Any]:
         """Predictions of the logit regression, or the first minus the second.
 
         Returns:
-            Estimates, and their variances within and between draws, ``(num_responses, num_points)``
-            each.
+            Estimates, their variances within and between draws, ``(num_responses, num_points)``
+            each, and the degrees of freedom of the points. Those are None without random terms.
         """
         assert self.responses is not None
-        pairs = [
-            self.logit.predict(design, weights, self.responses)
-            for part, weights in rows_at(self.formula, *self._others(others), points)
-            for design in part
-        ]
-        estimates, derivatives = (torch.stack(values) for values in zip(*pairs, strict=True))
-        if difference:
-            estimates = (estimates[0] - estimates[1])[None]
-            derivatives = (derivatives[0] - derivatives[1])[None]
-        within, between = (
-            part.view(estimates.shape).mT.numpy()
-            for part in self.logit.variances(derivatives.flatten(0, 1))
-        )
-        return estimates.mT.numpy(), (within, between)
+        estimates, within, between, rows = [], [], [], []
+        previous: tuple[Tensor, Tensor] | None = None
+        for design, weights, positions in self._rows_of_logit(points, others):
+            found = self.logit.predict(design, weights, self.responses, positions)
+            rows.append((weights @ design).numpy())
+            if difference:
+                if previous is None:
+                    previous = found
+                    continue
+                found = (previous[0] - found[0], previous[1] - found[1])
+            of_draw, of_draws = self.logit.variances(found[1])
+            estimates.append(found[0].numpy())
+            within.append(of_draw.numpy())
+            between.append(of_draws.numpy())
+        design_rows = np.stack(rows)
+        freedom = self._freedom(design_rows[:1] - design_rows[1:] if difference else design_rows)
+        variances = (np.stack(within, 1), np.stack(between, 1))
+        return np.stack(estimates, 1), variances, freedom
+
+    def _rows_of_logit(
+        self, points: Sequence[Mapping[str, Any]], others: Others
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+        """Design, weights and levels of the averaged documents, point by point."""
+        random = self.formula.random
+        fixed = [{k: v for k, v in point.items() if k not in random} for point in points]
+        columns, all_weights = self._others(others)
+        levels = self.positions
+        if levels is not None:
+            levels = levels[:: max(1, self.num_docs // MAX_AVERAGED)]
+            if others == "typical":
+                levels = np.full((1, len(random)), AVERAGE)
+        remaining = iter(points)
+        for part, weights, at in rows_at(self.formula, columns, all_weights, fixed, levels):
+            for design, point in zip(part, remaining, strict=False):
+                positions = None if at is None else torch.from_numpy(at.copy())
+                for j, (name, known) in enumerate(random.items()):
+                    if positions is not None and name in point:
+                        value = point[name]
+                        positions[:, j] = known.index(value) if value in known else NEW
+                yield torch.from_numpy(design.copy()), torch.from_numpy(weights), positions
+
+    def _freedom(self, rows: NDArray[np.float64]) -> Any:
+        """Fewest degrees of freedom of the coefficients in each row, with random terms."""
+        if self.pooled.freedoms is None:
+            return None
+        each = self.pooled.freedoms.numpy()
+        return np.where(np.abs(rows) > 1e-12, each, self.pooled.freedom).min(1)
 
     def _combine(self, rows: NDArray[np.float64], level: float) -> list[list[IntervalEstimate]]:
         """Linear combinations of the coefficients by topic, pooled by Rubin's rules.
@@ -527,12 +570,8 @@ class Effects:
             np.einsum("mp,kpq,mq->km", rows, part.numpy(), rows).clip(0.0)
             for part in (pooled.within, pooled.between)
         )
-        freedom: Any = pooled.freedom
-        if pooled.freedoms is not None:
-            # The fewest degrees of freedom of the coefficients in a combination.
-            each = pooled.freedoms.numpy()
-            freedom = np.where(np.abs(rows) > 1e-12, each, pooled.freedom).min(1)
         coefficients = pooled.coefficients.numpy()
+        freedom = self._freedom(rows)
         return self._ends(coefficients @ rows.T, within, between, level, freedom=freedom)
 
     def _ends(

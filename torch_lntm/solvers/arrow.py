@@ -121,13 +121,14 @@ class Levels:
         num_levels: Number of levels of all terms.
         num_other: Number of levels of all terms but the largest.
         largest: Number of levels of the largest term.
+        main: Position of the largest term.
     """
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self.sizes = list(sizes)
         self.num_levels = sum(sizes)
-        self._main = int(np.argmax(self.sizes))
-        self.largest = self.sizes[self._main]
+        self.main = int(np.argmax(self.sizes))
+        self.largest = self.sizes[self.main]
         self.num_other = self.num_levels - self.largest
         count = len(self.sizes)
         self._pairs = [(i, j) for i in range(count) for j in range(i + 1, count)]
@@ -144,14 +145,14 @@ class Levels:
             rows: ``(num_levels, ...)`` rows of all terms, one term after the other.
         """
         parts = list(rows.split(self.sizes))
-        main = parts.pop(self._main)
+        main = parts.pop(self.main)
         return torch.cat([*parts, rows[:0]]), main
 
     def join(self, other: Tensor, main: Tensor) -> Tensor:
         """Inverse of :meth:`divide`."""
-        sizes = [size for j, size in enumerate(self.sizes) if j != self._main]
+        sizes = [size for j, size in enumerate(self.sizes) if j != self.main]
         parts = list(other.split(sizes)) if sizes else []
-        parts.insert(self._main, main)
+        parts.insert(self.main, main)
         return torch.cat(parts)
 
     def repeat(self, values: Tensor) -> Tensor:
@@ -207,14 +208,14 @@ class Levels:
         arrow[:size] = main.mT
         starts, start = {}, size
         for j, length in enumerate(self.sizes):
-            if j != self._main:
+            if j != self.main:
                 starts[j], start = slice(start, start + length), start + length
         tables = pairs.split([self.sizes[i] * self.sizes[j] for i, j in self._pairs])
         for (i, j), entries in zip(self._pairs, tables, strict=True):
             table = entries.view(self.sizes[i], self.sizes[j])
-            if i == self._main:
+            if i == self.main:
                 arrow[starts[j]] = table.mT
-            elif j == self._main:
+            elif j == self.main:
                 arrow[starts[i]] = table
             else:
                 dense[starts[i], starts[j]], dense[starts[j], starts[i]] = table, table.mT

@@ -1,0 +1,327 @@
+"""Random terms of the multinomial logit, against dense matrices, quadrature and simulation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.optimize
+import scipy.special
+import torch
+
+import torch_lntm as lntm
+from torch_lntm.corpus import Corpus
+from torch_lntm.effects import estimate
+from torch_lntm.effects.mixed_logit import MixedLogit
+from torch_lntm.effects.result import Effects
+from torch_lntm.errors import ConfigError
+from torch_lntm.solvers.block_arrow import BlockArrow
+
+NUM_TOPICS, NUM_DOCS, NUM_AUTHORS = 4, 120, 12
+
+
+@pytest.fixture(scope="module")
+def corpus() -> Corpus:
+    rng = np.random.default_rng(0)
+    authors = np.concatenate(
+        [np.arange(NUM_AUTHORS), rng.integers(0, NUM_AUTHORS, NUM_DOCS - NUM_AUTHORS)]
+    )
+    metadata = {
+        "author": [f"a{i:02}" for i in authors],
+        "party": [("Left", "Right")[i % 2] for i in authors],
+        "year": np.concatenate([[2000, 2001, 2002], rng.integers(2000, 2003, NUM_DOCS - 3)]),
+        "age": rng.uniform(20, 60, NUM_DOCS),
+    }
+    return Corpus.from_matrix(rng.poisson(2.0, (NUM_DOCS, 6)) + 1, metadata=metadata)
+
+
+@pytest.fixture(scope="module")
+def theta(corpus) -> torch.Tensor:
+    """Two draws, in which topic 0 is rare."""
+    rng = np.random.default_rng(1)
+    eta = rng.normal([-2.0, 0.0, 0.0, 1.0], 0.7, (NUM_DOCS, NUM_TOPICS))
+    for name in ("author", "year"):
+        at = np.unique(corpus.metadata[name], return_inverse=True)[1]
+        eta += rng.normal(0, 0.8, (at.max() + 1, NUM_TOPICS))[at]
+    return torch.softmax(torch.from_numpy(eta + 0.1 * rng.normal(size=(2, *eta.shape))), -1)
+
+
+def make(corpus: Corpus, theta: torch.Tensor, formula: str, **settings: Any) -> Effects:
+    model = lntm.models.ctm(theta.shape[-1], corpus.num_words)
+    return estimate(model, theta, corpus, formula, **settings)
+
+
+def logit_of(effects: Effects) -> MixedLogit:
+    assert isinstance(effects.logit, MixedLogit)
+    return effects.logit
+
+
+def one_hot(column: Any) -> np.ndarray:
+    levels, at = np.unique(column, return_inverse=True)
+    return np.eye(len(levels))[at]
+
+
+def test_an_arrow_of_blocks_equals_its_dense_matrix() -> None:
+    rng = np.random.default_rng(2)
+    num_dense, num_levels, size = 4, 5, 3
+
+    def arrow() -> tuple[BlockArrow, np.ndarray]:
+        x = rng.normal(size=(num_levels, 20, num_dense + size))
+        grams = torch.from_numpy(x.mT @ x)
+        dense = np.zeros((num_dense + num_levels * size,) * 2)
+        for i, gram in enumerate(grams.numpy()):
+            at = np.r_[:num_dense, num_dense + i * size + np.arange(size)]
+            dense[np.ix_(at, at)] += gram
+        parts = (
+            grams[:, :num_dense, :num_dense].sum(0),
+            grams[:, num_dense:, :num_dense],
+            grams[:, num_dense:, num_dense:],
+        )
+        return BlockArrow(*parts), dense
+
+    (system, a), (inner, b) = arrow(), arrow()
+    system = system.plus(torch.ones(num_dense).double(), torch.full((size,), 2.0).double())
+    a += np.diag([1.0] * num_dense + [2.0] * (num_levels * size))
+    inverse = np.linalg.inv(a)
+
+    def joined(parts: tuple[torch.Tensor, torch.Tensor], columns: int) -> np.ndarray:
+        return torch.cat([part.reshape(-1, columns) for part in parts]).numpy()
+
+    rows = torch.from_numpy(rng.normal(size=(len(a), 2)))
+    halves = (rows[:num_dense], rows[num_dense:].reshape(num_levels, size, 2))
+    close = np.testing.assert_allclose
+    close(joined(system.solve(*halves), 2), inverse @ rows.numpy(), rtol=1e-9)
+    close(joined(inner.times(*halves), 2), b @ rows.numpy(), rtol=1e-10)
+    close(joined(system.inverse_diagonal(), 1)[:, 0], np.diag(inverse), rtol=1e-9)
+    found = joined(system.sandwich_diagonal(inner), 1)[:, 0]
+    close(found, np.diag(inverse @ b @ inverse), rtol=1e-9)
+
+
+class Dense:
+    """The regression of two equal draws by a dense design, at given penalties."""
+
+    def __init__(
+        self,
+        blocks: list[np.ndarray],
+        penalties: np.ndarray,
+        theta: np.ndarray,
+        weights: np.ndarray,
+    ) -> None:
+        self.z, self.theta, self.weights = np.column_stack(blocks), theta, weights
+        self.num_fixed = blocks[0].shape[1]
+        sizes = [block.shape[1] for block in blocks[1:]]
+        rows = [np.zeros((self.num_fixed, NUM_TOPICS))]
+        rows += [np.tile(p, (n, 1)) for p, n in zip(penalties, sizes, strict=True)]
+        self.penalties = np.concatenate(rows)
+        self.sizes = sizes
+        free = np.ones_like(self.penalties, bool)
+        free[: self.num_fixed, -1] = False
+        self.free = free.ravel()
+        start = np.zeros(self.free.sum())
+        found = scipy.optimize.minimize(
+            self.loss, start, jac=True, method="BFGS", options={"gtol": 1e-9, "maxiter": 5000}
+        )
+        self.coefficients = self.full(found.x)
+        self.pi = scipy.special.softmax(self.z @ self.coefficients, 1)
+
+    def full(self, flat: np.ndarray) -> np.ndarray:
+        result = np.zeros(self.free.size)
+        result[self.free] = flat
+        return result.reshape(self.penalties.shape)
+
+    def loss(self, flat: np.ndarray) -> tuple[float, np.ndarray]:
+        b = self.full(flat)
+        eta = self.z @ b
+        normaliser = scipy.special.logsumexp(eta, 1)
+        value = self.weights @ (normaliser - (self.theta * eta).sum(1))
+        residual = self.weights[:, None] * (np.exp(eta - normaliser[:, None]) - self.theta)
+        gradient = self.z.T @ residual + self.penalties * b
+        value += 0.5 * (self.penalties * b**2).sum()
+        return value, gradient.ravel()[self.free]
+
+    def sum_of(self, matrices: np.ndarray) -> np.ndarray:
+        """Σ_d zzᵀ ⊗ A_d by a loop, of the free coefficients."""
+        total = np.zeros((self.free.size,) * 2)
+        for z, a in zip(self.z, matrices, strict=True):
+            total += np.kron(np.outer(z, z), a)
+        return total[np.ix_(self.free, self.free)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("weighted", [False, True])
+def test_one_draw_equals_the_dense_regression_and_its_moments(corpus, theta, weighted) -> None:
+    rng = np.random.default_rng(3)
+    weights = rng.uniform(0.5, 2, NUM_DOCS) if weighted else np.ones(NUM_DOCS)
+    one = theta[:1].expand(2, -1, -1)
+    effects = make(corpus, one, "~ party + age + (1 | year) + (1 | author)", weights=weights)
+    found = logit_of(effects)
+    weights = weights / weights.mean()
+    party = np.array(corpus.metadata["party"]) == "Right"
+    fixed = np.column_stack([np.ones(NUM_DOCS), party, corpus.metadata["age"]])
+    # An equivalent basis, for the optimiser.
+    root = np.linalg.cholesky(fixed.T @ (weights[:, None] * fixed)).T
+    blocks = [fixed @ np.linalg.inv(root)]
+    blocks += [one_hot(corpus.metadata[name]) for name in ("year", "author")]
+    penalties = found.penalties.numpy()
+    dense = Dense(blocks, penalties, one[0].numpy(), weights)
+    pi = dense.pi
+    effect = dense.coefficients[3:]
+    np.testing.assert_allclose(found._mean[0][3:], effect[:3], atol=1e-4)
+    np.testing.assert_allclose(found._mean[1], effect[3:], atol=1e-4)
+    # The dispersion: residuals of Pearson, with the determined coefficients.
+    h = dense.sum_of(
+        weights[:, None, None]
+        * (np.einsum("dk,kl->dkl", pi, np.eye(NUM_TOPICS)) - pi[:, :, None] * pi[:, None])
+    )
+    p = np.diag(dense.penalties.ravel()[dense.free])
+    g = np.linalg.inv(h + p)
+    traces = dense.full(np.diag(g))[3:]
+    own = np.array([traces[:3].sum(0), traces[3:].sum(0)])
+    sizes = np.array([[3], [NUM_AUTHORS]])
+    freedom = NUM_DOCS - 3 - (sizes - penalties * own).sum(0)
+    pearson = (one[0].numpy() - pi) / np.sqrt(pi)
+    dispersion = pearson.T @ (weights[:, None] * pearson) / np.sqrt(np.outer(freedom, freedom))
+    np.testing.assert_allclose(found.dispersion, dispersion, rtol=1e-3, atol=1e-6)
+    # The covariance of the score, and of penalised effects.
+    project = np.eye(NUM_TOPICS) - pi[:, :, None]
+    root = np.sqrt(pi)
+    middle = root[:, :, None] * dispersion * root[:, None]
+    meat = weights[:, None, None] * (project @ middle @ project.mT)
+    variances = found.spread.numpy() ** 2
+    by_row = np.concatenate([np.zeros((3, NUM_TOPICS)), np.repeat(variances, [3, NUM_AUTHORS], 0)])
+    t = np.diag(by_row.ravel()[dense.free])
+    error = g @ (dense.sum_of(meat) + p @ t @ p) @ g
+    # The variances solve E Σ b² = Σ b². The covariance of b is G(HTH + M)G.
+    spread = dense.full(np.diag(g @ (h @ t @ h + dense.sum_of(meat)) @ g))[3:]
+    for part, of_term in ((slice(0, 3), 0), (slice(3, None), 1)):
+        settled = variances[of_term] > 2e-6
+        ratio = (effect[part] ** 2).sum(0) / spread[part].sum(0)
+        np.testing.assert_allclose(ratio[settled], 1, rtol=5e-3)
+        assert (ratio[~settled] < 1).all()
+    assert (variances > 2e-6).sum() >= 4
+    # Their ratio to the penalty is the dispersion of a topic.
+    share = (weights[:, None] * (meat.diagonal(axis1=1, axis2=2) / weights[:, None])).sum(0)
+    share /= (weights[:, None] * pi * (1 - pi)).sum(0)
+    np.testing.assert_allclose(penalties * variances, np.tile(share, (2, 1)), rtol=5e-3)
+    # Predictions: averages over the documents with their own levels, by the delta method.
+    x_left = fixed.copy()
+    x_left[:, 1] = 0
+    z = np.column_stack(
+        [
+            x_left @ np.linalg.inv(np.linalg.cholesky(fixed.T @ (weights[:, None] * fixed)).T),
+            *blocks[1:],
+        ]
+    )
+
+    def average(flat: np.ndarray) -> np.ndarray:
+        return weights @ scipy.special.softmax(z @ dense.full(flat), 1) / weights.sum()
+
+    flat = dense.coefficients.ravel()[dense.free]
+    slopes = np.array(
+        [(average(flat + step) - average(flat - step)) / 2e-5 for step in 1e-5 * np.eye(len(flat))]
+    )
+    expected = np.sqrt(np.einsum("pk,pq,qk->k", slopes, error, slopes))
+    points = effects.predict(party="Left", link="logit")
+    assert [p.estimate for p in points] == pytest.approx(average(flat).tolist(), abs=2e-5)
+    assert [p.standard_error for p in points] == pytest.approx(expected.tolist(), rel=2e-3)
+
+
+@pytest.mark.slow
+def test_binomial_counts_have_the_variance_of_the_likelihood_by_quadrature() -> None:
+    """Shares of 40 trials make the quasi-likelihood a likelihood, with the dispersion 1/40."""
+    rng = np.random.default_rng(4)
+    num_levels, size, trials = 60, 6, 40
+    author = np.repeat(np.arange(num_levels), size)
+    x = rng.normal(size=len(author))
+    effect = rng.normal(0, 0.8, num_levels)
+    y = rng.binomial(trials, scipy.special.expit(-0.5 + 0.4 * x + effect[author]))
+    nodes, mass = np.polynomial.hermite_e.hermegauss(41)
+
+    def loss(at: np.ndarray) -> float:
+        eta = at[0] + at[1] * x[:, None] + np.exp(at[2]) * nodes
+        log_p = y[:, None] * eta - trials * np.logaddexp(0, eta)
+        sums = log_p.reshape(num_levels, size, -1).sum(1)
+        return -float(scipy.special.logsumexp(sums, b=mass, axis=1).sum())
+
+    best = scipy.optimize.minimize(loss, [0.0, 0.0, -0.3], method="BFGS")
+    corpus = Corpus.from_matrix(np.ones((len(y), 2)), metadata={"author": author, "x": x})
+    share = torch.from_numpy(y / trials)
+    theta = torch.stack([share, 1 - share], -1).expand(2, -1, -1)
+    found = logit_of(make(corpus, theta, "~ x + (1 | author)"))
+    # The difference of the 2 topics' effects has the sum of their variances. The likelihood is not
+    # restricted, which makes its variance smaller by about 1/60.
+    spread = float(found.spread.square().sum().sqrt())
+    assert spread == pytest.approx(np.exp(best.x[2]), rel=0.03)
+    slope = (torch.linalg.solve(torch.linalg.inv(found._basis), found._mean[0][:2]))[1, 0]
+    assert float(slope) == pytest.approx(best.x[1], abs=0.01)
+    assert float(found.dispersion.trace()) == pytest.approx(1 / trials, rel=0.15)
+
+
+def test_predictions_stay_inside_and_sum_to_1_for_known_and_new_levels(corpus, theta) -> None:
+    formula = "~ party + age + (1 | author)"
+    effects = make(corpus, theta, formula, topics=[0, 1, 2, 3], groups={"two": [0, 1]})
+    for settings in (
+        {"party": ["Left", "Right"]},
+        {"author": ["a00", "a01", "nobody"]},
+        {"age": [-500.0, 40.0, 900.0], "author": "nobody"},
+        {"party": "Left", "others": "typical"},
+    ):
+        points = effects.predict(link="logit", **settings)  # type: ignore[arg-type]
+        table = np.array([p.estimate for p in points]).reshape(5, -1)
+        np.testing.assert_allclose(table[:4].sum(0), 1, rtol=1e-9)
+        np.testing.assert_allclose(table[4], table[:2].sum(0), rtol=1e-9)
+        assert all(0 <= p.lower <= p.estimate <= p.upper <= 1 for p in points)
+    # A prediction for all documents as they are is the mean of the draws.
+    ages = effects.predict(author=[f"a{i:02}" for i in range(NUM_AUTHORS)], link="logit")
+    assert len(ages) == 5 * NUM_AUTHORS
+    typical = effects.predict(party="Left", age=40.0, others="typical", link="logit")
+    new = effects.predict(party="Left", age=40.0, author="nobody", link="logit")
+    found = logit_of(effects)
+    for k, (a, b) in enumerate(zip(typical[:4], new[:4], strict=True)):
+        assert a.estimate == pytest.approx(b.estimate, rel=1e-12)
+        pi = np.array([p.estimate for p in typical[:4]])
+        slopes = pi[k] * (np.eye(4)[k] - pi)
+        added = slopes**2 @ found.spread[0].numpy() ** 2
+        assert b.standard_error**2 - a.standard_error**2 == pytest.approx(added, rel=1e-6)
+    names = effects.predict("author", link="logit")
+    assert [p.values["author"] for p in names[:2]] == ["a00", "a01"]
+    gap = effects.difference("author", "a00", "nobody", link="logit")
+    assert all(-1 <= p.lower <= p.upper <= 1 for p in gap)
+
+
+def test_documents_with_their_own_levels_average_to_the_mean_of_the_draws(corpus, theta) -> None:
+    effects = make(corpus, theta, "~ age + (1 | author)")
+    authors, ages = corpus.metadata["author"], corpus.metadata["age"]
+    total = np.zeros(NUM_TOPICS)
+    for author, age in zip(authors, ages, strict=True):
+        points = effects.predict(author=author, age=float(age), link="logit")
+        total += [p.estimate for p in points]
+    np.testing.assert_allclose(total / NUM_DOCS, theta.mean((0, 1)), atol=2e-3)
+
+
+def test_the_order_of_the_topics_does_not_matter(corpus, theta) -> None:
+    formula, order = "~ party + (1 | author)", [2, 3, 0, 1]
+    first = make(corpus, theta, formula).predict("party", link="logit")
+    other = make(corpus, theta[..., order], formula).predict("party", link="logit")
+    a, b = (
+        np.array([[p.estimate, p.lower, p.upper] for p in points]).reshape(NUM_TOPICS, 2, 3)
+        for points in (first, other)
+    )
+    np.testing.assert_allclose(a[order], b, rtol=1e-3)
+
+
+def test_2000_levels_of_5000_documents_make_no_dense_columns(monkeypatch) -> None:
+    rng = np.random.default_rng(5)
+    authors = np.concatenate([np.arange(2000), rng.integers(0, 2000, 3000)])
+    corpus = Corpus.from_matrix(np.ones((5000, 6)), metadata={"author": authors})
+    eta = rng.normal(0, 0.7, (2, 5000, 3)) + 0.6 * rng.normal(size=(2000, 3))[authors]
+    effects = make(corpus, torch.softmax(torch.from_numpy(eta), -1), "~ (1 | author)")
+    found = logit_of(effects)
+    assert found._system.crossed.numel() < 2000 * 3 * 3
+    # 0.6 on the scale of eta; the mean over the noise of eta makes it a little less.
+    assert ((found.spread > 0.45) & (found.spread < 0.65)).all()
+    monkeypatch.setattr("torch_lntm.effects.mixed_logit.MAX_STORED", 10_000)
+    again = make(corpus, torch.softmax(torch.from_numpy(eta), -1), "~ (1 | author)")
+    with pytest.raises(ConfigError, match="2,000 levels of 3 topics"):
+        again.predict(link="logit")

@@ -1,0 +1,464 @@
+"""Multinomial logit regression of topic proportions with random terms, such as ``(1 | author)``.
+
+The expected proportions of a document are softmax(Bᵀx + Σ_j b_j), where b_j has the effect of the
+document's level in term j on each topic. All topics share one regression, so predictions sum to 1.
+Each effect has a ridge penalty, which depends on the term and the topic.
+
+The estimate solves the penalised equations of the fractional logit (penalised quasi-likelihood,
+*Breslow & Clayton 1993*). With the information H, the penalties P and G = (H + P)⁻¹, its error is
+G(s − Pb) to first order. The score s has the covariance M, and the effects b have the variances T.
+The covariance of the error is therefore G(M + PTP)G. H would be proportional to M under a
+multinomial variance. Proportions of logistic-normal documents vary otherwise, so M has a dispersion
+matrix Φ between topics: a document has the covariance D^½ΦD^½, for its expected proportions D.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torch_lntm.effects.logit import (
+    DRAW_STEPS,
+    MAX_COEFFICIENTS,
+    MAX_NUMBERS,
+    MIN_PROPORTION,
+    NEWTON_STEPS,
+    SANDWICH_DRAWS,
+    TOLERANCE,
+)
+from torch_lntm.effects.regression import Part
+from torch_lntm.errors import ConfigError, NumericalError
+from torch_lntm.solvers.arrow import Levels
+from torch_lntm.solvers.block_arrow import BlockArrow
+
+#: Bounds of the variances of effects, number of updates, and relative change of the last update.
+MIN_VARIANCE, MAX_VARIANCE, UPDATES, CHANGE = 1e-6, 1e4, 200, 1e-3
+#: Maximum number of values of the draws, of the design, and between levels and other coefficients.
+MAX_STORED = 2**26
+#: Levels of predictions: a level absent from the fit, and a level with the effect 0.
+NEW, AVERAGE = -1, -2
+
+
+@dataclass(frozen=True, eq=False)
+class _Design:
+    """Rows of all documents.
+
+    The columns are the fixed terms in an orthonormal basis, then all levels but those of the
+    largest term. ``main`` is the level in the largest term. ``keep`` are the positions of the free
+    coefficients among those of the columns and topics: the last topic has no fixed terms.
+    """
+
+    x: Tensor  # (num_docs, num_columns)
+    weights: Tensor  # (num_docs,)
+    main: Tensor  # (num_docs,)
+    levels: Levels
+    num_fixed: int
+    num_topics: int
+    keep: Tensor
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Shape of the coefficients of the columns."""
+        return self.x.shape[1], self.num_topics
+
+    def fill(self, dense: Tensor) -> Tensor:
+        """Coefficients of the columns from the free coefficients ``(num_free,)``."""
+        full = dense.new_zeros(self.shape).flatten()
+        full[self.keep] = dense
+        return full.view(self.shape)
+
+    def theta(self, at: Coefficients) -> Tensor:
+        """Expected proportions ``(num_docs, num_topics)``."""
+        return torch.softmax(self.x @ at[0] + at[1][self.main], -1)
+
+    def sums(self, rows: Tensor) -> Coefficients:
+        """Sums of weighted rows ``(num_docs, num_topics)`` over columns, and over main levels."""
+        rows = self.weights[:, None] * rows
+        levels = rows.new_zeros(self.levels.largest, self.num_topics)
+        return self.x.mT @ rows, levels.index_add_(0, self.main, rows)
+
+    def by_term(self, columns: Tensor, main: Tensor) -> list[Tensor]:
+        """Values of the levels of each term, from those of the columns and of the main levels."""
+        joined = self.levels.join(columns[self.num_fixed :], main)
+        return list(joined.split(self.levels.sizes))
+
+    def assemble(self, matrix_of: Callable[[slice], Tensor]) -> BlockArrow:
+        """Σ_d zzᵀ ⊗ A_d, for the columns and level z of a document and its matrix A_d of topics."""
+        size, num_topics = self.shape
+        dense = self.x.new_zeros(num_topics**2, size**2)
+        crossed = self.x.new_zeros(self.levels.largest, num_topics, size * num_topics)
+        blocks = self.x.new_zeros(self.levels.largest, num_topics, num_topics)
+        step = max(1, MAX_NUMBERS // (num_topics**2 * size + size**2))
+        for start in range(0, len(self.x), step):
+            part = slice(start, start + step)
+            x, main, a = self.x[part], self.main[part], matrix_of(part)
+            dense += a.flatten(1).mT @ (x[:, :, None] * x[:, None]).flatten(1)
+            outer = x[:, None, :, None] * a[:, :, None]
+            crossed.index_add_(0, main, outer.flatten(2))
+            blocks.index_add_(0, main, a)
+        square = dense.view(num_topics, num_topics, size, size).permute(2, 0, 3, 1)
+        square = square.reshape(size * num_topics, -1)
+        return BlockArrow(square[self.keep][:, self.keep], crossed[:, :, self.keep], blocks)
+
+
+#: Coefficients, or sums, of the columns and of the levels of the largest term.
+Coefficients = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class MixedLogit:
+    """A multinomial logit regression with random terms, pooled over draws.
+
+    Attributes:
+        spread: ``(num_terms, num_topics)`` standard deviation of each term's effects.
+        penalties: ``(num_terms, num_topics)`` ridge penalty of each term's effects.
+        dispersion: ``(num_topics, num_topics)`` dispersion matrix of the proportions.
+        separated: Topics whose proportion is almost 0 in some documents.
+    """
+
+    spread: Tensor
+    penalties: Tensor
+    dispersion: Tensor
+    separated: tuple[int, ...]
+    _design: _Design
+    _basis: Tensor
+    _mean: Coefficients
+    _system: BlockArrow
+    _inner: BlockArrow
+    _deviations: Tensor
+
+    def predict(
+        self, x: Tensor, weights: Tensor, responses: Tensor, positions: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """See :meth:`LogitRegression.predict`.
+
+        Args:
+            x: See there.
+            weights: See there.
+            responses: See there.
+            positions: ``(num_docs, num_terms)`` level of each document: :data:`NEW` adds the
+                variance of the effects, and :data:`AVERAGE` stands for the effect 0.
+        """
+        assert positions is not None
+        design, x = self._design, x @ self._basis
+        effects = design.by_term(*self._mean)
+        predictor = x @ self._mean[0][: design.num_fixed]
+        for values, at in zip(effects, positions.mT, strict=True):
+            # The last two rows are those of average and new levels.
+            predictor = predictor + torch.cat([values, values.new_zeros(2, values.shape[1])])[at]
+        theta = torch.softmax(predictor, -1)
+        by_response = theta @ responses.mT
+        rows = []
+        for c, average in zip(responses, by_response.mT, strict=True):
+            slopes = weights[:, None] * theta * (c - average[:, None])
+            sums = []
+            for values, at in zip(effects, positions.mT, strict=True):
+                total = values.new_zeros(len(values) + 2, values.shape[1])
+                sums.append(total.index_add_(0, at.where(at >= 0, len(total) + at), slopes))
+            other, main = design.levels.divide(torch.cat([total[:-2] for total in sums]))
+            dense = torch.cat([x.mT @ slopes, other]).flatten()[design.keep]
+            new = torch.cat([total[NEW] for total in sums])
+            rows.append(torch.cat([dense, main.flatten(), new]))
+        return weights @ by_response, torch.stack(rows)
+
+    def variances(self, derivatives: Tensor) -> tuple[Tensor, Tensor]:
+        """See :meth:`LogitRegression.variances`."""
+        num_free, num_levels = len(self._design.keep), self._mean[1].numel()
+        dense, levels, new = derivatives.split([num_free, num_levels, self.spread.numel()], 1)
+        shape = (*self._mean[1].shape, len(derivatives))
+        solved = self._system.solve(dense.mT, levels.mT.reshape(shape))
+        products = zip(solved, self._inner.times(*solved), strict=True)
+        within = sum((a * b).flatten(0, -2).sum(0) for a, b in products)
+        within = within + new.square() @ self.spread.flatten().square()
+        between = (self._deviations @ derivatives[:, : num_free + num_levels].mT).square().sum(0)
+        return within, between / max(1, len(self._deviations) - 1)
+
+
+def regress_mixed_logit(parts: Callable[[], Iterator[Part]], sizes: tuple[int, ...]) -> MixedLogit:
+    """Regress every draw of all topics' proportions on the design and on levels.
+
+    The penalty of term j and topic k is φ_k / τ²_jk, for the topic's dispersion φ_k and the
+    variance τ²_jk of the effects. The variance solves E Σ b² = Σ b², for the estimated effects b
+    of its levels. With a multinomial variance of the proportions, the equation is that of MacKay's
+    evidence, or of the restricted likelihood of the linearised regression:
+    τ² = Σ b² / γ, for γ determined effects. Variances and dispersion are those of a single draw,
+    as averages over some of the draws.
+
+    Args:
+        parts: As for ``regress_mixed``; the outcomes are the proportions of all topics.
+        sizes: Number of levels of each term.
+
+    Raises:
+        ConfigError: There are too many coefficients or levels.
+        NumericalError: The regression did not converge.
+    """
+    design, basis, sums, chosen, outcomes = _read(parts, Levels(sizes))
+    num_draws, mean_sums = len(sums[0]), (sums[0].mean(0), sums[1].mean(0))
+    variances = design.x.new_full((len(sizes), design.num_topics), 0.5)
+    scale = design.x.new_full((design.num_topics,), 0.1)
+    mean: Coefficients = (torch.zeros_like(mean_sums[0]), torch.zeros_like(mean_sums[1]))
+    fitted: dict[int, Coefficients] = {}
+    for _ in range(UPDATES):
+        penalties = scale / variances
+        mean, system = _maximise(design, mean_sums, penalties, mean)
+        for s in chosen:
+            of_draw = (sums[0][s], sums[1][s])
+            fitted[s] = _move(design, of_draw, penalties, fitted.get(s, mean), system)
+        found = list(fitted.values())
+        dispersion = _dispersion(design, outcomes, found, penalties, system)
+        inner, new_scale = _meat(design, dispersion, mean, scale, penalties)
+        new = _updated(design, variances, scale, penalties, system, inner, found)
+        change = torch.cat([new / variances, (new_scale / scale)[None]]).log().abs().max()
+        if float(change) < CHANGE:
+            break
+        variances, scale = new, new_scale
+    draws = [
+        _move(design, (sums[0][s], sums[1][s]), penalties, mean, system) for s in range(num_draws)
+    ]
+    flat = torch.stack([torch.cat([a.flatten()[design.keep], b.flatten()]) for a, b in draws])
+    pooled = flat.mean(0)
+    num_free = len(design.keep)
+    centre = (design.fill(pooled[:num_free]), pooled[num_free:].view_as(mean[1]))
+    separated = (design.theta(centre).amin(0) < MIN_PROPORTION).nonzero().squeeze(-1)
+    return MixedLogit(
+        variances.sqrt(),
+        penalties,
+        dispersion,
+        tuple(separated.tolist()),
+        design,
+        basis,
+        centre,
+        system,
+        inner,
+        flat - pooled,
+    )
+
+
+def _read(
+    parts: Callable[[], Iterator[Part]], levels: Levels
+) -> tuple[_Design, Tensor, Coefficients, list[int], Tensor]:
+    """All documents.
+
+    Returns:
+        The design, the basis of the fixed terms, sums of each draw's proportions, the chosen
+        draws, and their proportions.
+    """
+    x, weights, positions, stored = [], [], [], []
+    chosen: list[int] = []
+    num_docs = sum(len(part.design) for part in parts())
+    for part in parts():
+        assert part.positions is not None
+        num_draws, _, num_topics = part.outcomes.shape
+        _check_size(part.design.shape[1], num_docs, num_topics, num_draws, levels)
+        count = min(num_draws, SANDWICH_DRAWS, max(2, MAX_STORED // (num_docs * num_topics)))
+        chosen = torch.linspace(0, num_draws - 1, count).round().long().tolist()
+        stored.append(part.outcomes[chosen].float())
+        x.append(part.design)
+        weights.append(part.weights)
+        positions.append(part.positions)
+    fixed, w, at = torch.cat(x), torch.cat(weights), torch.cat(positions)
+    root = torch.linalg.cholesky(fixed.mT @ (w[:, None] * fixed)).mT
+    basis = torch.linalg.inv(root)
+    others = [
+        torch.nn.functional.one_hot(column, size).to(fixed)
+        for j, (column, size) in enumerate(zip(at.mT, levels.sizes, strict=True))
+        if j != levels.main
+    ]
+    num_fixed = fixed.shape[1]
+    columns = torch.cat([fixed @ basis, *others], 1)
+    free = torch.ones(columns.shape[1], num_topics, dtype=torch.bool)
+    free[:num_fixed, -1] = False
+    keep = free.flatten().nonzero().squeeze(-1)
+    design = _Design(columns, w, at[:, levels.main], levels, num_fixed, num_topics, keep)
+    dense = columns.new_zeros(num_draws, columns.shape[1], num_topics)
+    by_level = columns.new_zeros(levels.largest, num_draws, num_topics)
+    start = 0
+    for part in parts():
+        rows = slice(start, start + len(part.design))
+        weighted = part.weights[:, None] * part.outcomes
+        dense += columns[rows].mT @ weighted
+        by_level.index_add_(0, design.main[rows], weighted.transpose(0, 1))
+        start = rows.stop
+    return design, basis, (dense, by_level.transpose(0, 1)), chosen, torch.cat(stored, 1)
+
+
+def _check_size(
+    num_fixed: int, num_docs: int, num_topics: int, num_draws: int, levels: Levels
+) -> None:
+    """Check the sizes of the arrays.
+
+    Raises:
+        ConfigError: The arrays would be too large.
+    """
+    num_columns = num_fixed + levels.num_other
+    size = num_columns * num_topics
+    across = max(size, num_draws) * levels.largest * num_topics
+    if size > MAX_COEFFICIENTS or max(across, num_docs * num_columns) > MAX_STORED:
+        raise ConfigError(
+            f"the logit has {size:,} coefficients beside {levels.largest:,} levels of "
+            f"{num_topics} topics and {num_draws} draws; expected at most {MAX_COEFFICIENTS:,} "
+            f"coefficients, and {MAX_STORED:,} for the product of coefficients or draws, levels "
+            "and topics. Use link='identity', a formula with fewer terms, or fewer draws"
+        )
+
+
+def _ridge(design: _Design, penalties: Tensor) -> Coefficients:
+    """Penalties ``(num_columns, num_topics)`` of the columns, and ``(num_topics,)`` of levels."""
+    other, main = design.levels.divide(design.levels.repeat(penalties.mT).mT)
+    return torch.cat([other.new_zeros(design.num_fixed, design.num_topics), other]), main[0]
+
+
+def _score(
+    design: _Design, sums: Coefficients, penalties: Tensor, at: Coefficients
+) -> Coefficients:
+    """Free part of the penalised score, and its part of the levels."""
+    dense, levels = _ridge(design, penalties)
+    of_columns, of_levels = design.sums(design.theta(at))
+    score = sums[0] - of_columns - dense * at[0]
+    return score.flatten()[design.keep], sums[1] - of_levels - levels * at[1]
+
+
+def _system(design: _Design, penalties: Tensor, at: Coefficients) -> BlockArrow:
+    """Penalised information."""
+    theta = design.theta(at)
+
+    def matrix_of(part: slice) -> Tensor:
+        rows = theta[part]
+        outer = torch.diag_embed(rows) - rows[:, :, None] * rows[:, None]
+        return design.weights[part, None, None] * outer
+
+    dense, levels = _ridge(design, penalties)
+    return design.assemble(matrix_of).plus(dense.flatten()[design.keep], levels)
+
+
+def _maximise(
+    design: _Design, sums: Coefficients, penalties: Tensor, at: Coefficients
+) -> tuple[Coefficients, BlockArrow]:
+    """Coefficients by damped Newton steps, and the penalised information."""
+    dense, levels = _ridge(design, penalties)
+
+    def objective(at: Coefficients) -> float:
+        normaliser = (design.x @ at[0] + at[1][design.main]).logsumexp(-1)
+        value = (sums[0] * at[0]).sum() + (sums[1] * at[1]).sum() - design.weights @ normaliser
+        penalty = (dense * at[0].square()).sum() + (levels * at[1].square()).sum()
+        return float(value - 0.5 * penalty)
+
+    value = objective(at)
+    for _ in range(NEWTON_STEPS):
+        system = _system(design, penalties, at)
+        step, decrement = _newton_step(_score(design, sums, penalties, at), system)
+        size = 1.0
+        change = (design.fill(step[0]), step[1])
+        moved = at
+        while size > 1e-6:
+            moved = (at[0] + size * change[0], at[1] + size * change[1])
+            if objective(moved) >= value:
+                break
+            size /= 2
+        if decrement < TOLERANCE:
+            return moved if size > 1e-6 else at, system
+        at, value = moved, objective(moved)
+    raise NumericalError(
+        "the logit regression of the proportions did not converge: some topics are absent for some "
+        "values of the columns; use link='identity'"
+    )
+
+
+def _newton_step(score: Coefficients, system: BlockArrow) -> tuple[Coefficients, float]:
+    """Step of the free coefficients and levels, and the product of score and step."""
+    dense, levels = system.solve(score[0][:, None], score[1][..., None])
+    step = (dense[:, 0], levels[..., 0])
+    return step, float(score[0] @ step[0] + (score[1] * step[1]).sum())
+
+
+def _move(
+    design: _Design,
+    sums: Coefficients,
+    penalties: Tensor,
+    at: Coefficients,
+    system: BlockArrow,
+) -> Coefficients:
+    """Coefficients of a draw, by steps with the mean's information, or by Newton steps."""
+    start = at
+    for _ in range(DRAW_STEPS):
+        step, decrement = _newton_step(_score(design, sums, penalties, at), system)
+        at = (at[0] + design.fill(step[0]), at[1] + step[1])
+        if decrement < TOLERANCE:
+            return at
+    return _maximise(design, sums, penalties, start)[0]
+
+
+def _dispersion(
+    design: _Design,
+    outcomes: Tensor,
+    fitted: list[Coefficients],
+    penalties: Tensor,
+    system: BlockArrow,
+) -> Tensor:
+    """Dispersion matrix Φ: second moments of Pearson's residuals, with degrees of freedom."""
+    total = penalties.new_zeros(design.num_topics, design.num_topics)
+    for theta, at in zip(outcomes, fitted, strict=True):
+        expected = design.theta(at).clamp_min(MIN_PROPORTION)
+        residuals = (theta.double() - expected) / expected.sqrt()
+        total += residuals.mT @ (design.weights[:, None] * residuals) / len(fitted)
+    dense, levels = system.inverse_diagonal()
+    traces = [part.sum(0) for part in design.by_term(design.fill(dense), levels)]
+    sizes = torch.tensor(design.levels.sizes).to(total)
+    determined = (sizes[:, None] - penalties * torch.stack(traces)).clamp_min(0.0).sum(0)
+    freedom = (len(design.x) - design.num_fixed - determined).clamp_min(1.0)
+    return total / (freedom[:, None] * freedom).sqrt()
+
+
+def _meat(
+    design: _Design,
+    dispersion: Tensor,
+    mean: Coefficients,
+    scale: Tensor,
+    penalties: Tensor,
+) -> tuple[BlockArrow, Tensor]:
+    """M + PTP, and the dispersion of each topic: the ratio of its parts of M and H."""
+    theta = design.theta(mean)
+    eye = torch.eye(design.num_topics).to(theta)
+
+    def matrix_of(part: slice) -> Tensor:
+        rows = theta[part]
+        root = rows.sqrt()
+        # Proportions sum to 1, so residuals sum to 0.
+        project = eye - rows[:, :, None]
+        middle = root[:, :, None] * dispersion * root[:, None]
+        return design.weights[part, None, None] * (project @ middle @ project.mT)
+
+    meat = design.assemble(matrix_of)
+    information = design.weights @ (theta * (1 - theta))
+    new_scale = meat.blocks.diagonal(dim1=1, dim2=2).sum(0) / information
+    dense, levels = _ridge(design, penalties)
+    inner = meat.plus((scale * dense).flatten()[design.keep], scale * levels)
+    return inner, new_scale.clamp_min(1e-12)
+
+
+def _updated(
+    design: _Design,
+    variances: Tensor,
+    scale: Tensor,
+    penalties: Tensor,
+    system: BlockArrow,
+    inner: BlockArrow,
+    fitted: list[Coefficients],
+) -> Tensor:
+    """Variances after a step of the fixed point τ² ← τ² Σ b² / E Σ b²."""
+
+    def traces(dense: Tensor, levels: Tensor) -> Tensor:
+        """Sums over the levels of each term ``(num_terms, num_topics)``."""
+        return torch.stack([part.sum(0) for part in design.by_term(dense, levels)])
+
+    squares = torch.stack([traces(*(x.square() for x in at)) for at in fitted]).mean(0)
+    dense, levels = system.inverse_diagonal()
+    own = traces(design.fill(dense), levels)
+    dense, levels = system.sandwich_diagonal(inner)
+    sizes = torch.tensor(design.levels.sizes).to(own)[:, None]
+    expected = sizes * variances - 2 * scale * own + traces(design.fill(dense), levels)
+    new = variances * squares / expected.clamp_min(1e-300)
+    return new.clamp(MIN_VARIANCE, MAX_VARIANCE)
