@@ -110,8 +110,8 @@ def estimate(
     rows = corpus.nonempty
     _check_rank(fitted, matrix[rows])
     cluster_of, num_clusters = _clusters(corpus, clusters, rows)
-    positions = fitted.positions(corpus.metadata, corpus.num_docs) if fitted.random else None
-    arrays = _Arrays(matrix, _weights(corpus, weights), cluster_of, positions)
+    levels = fitted.positions(corpus.metadata, corpus.num_docs) if fitted.random else None
+    arrays = _Arrays(matrix, _weights(corpus, weights), cluster_of, levels)
     proportions = theta_draws(
         _source(draws, model, corpus),
         corpus,
@@ -122,8 +122,7 @@ def estimate(
         coefficients=coefficients,
         progress=progress,
     )
-    if proportions.num_draws < 2:
-        raise ConfigError(f"{proportions!r}; expected at least 2 draws")
+    _require_draws(proportions)
     respond = partial(_responses, topics=topic_numbers, groups=topic_groups)
     pooled, random = _regress(
         lambda: _parts(proportions, arrays, respond), fitted, standard_errors, num_clusters
@@ -141,10 +140,8 @@ def estimate(
         model=proportions.model,
         groups=topic_groups,
         responses=respond(torch.eye(model.num_topics).double()).mT,
-        regress_logit=lambda: _regress_logit(
-            lambda: _parts(proportions, arrays), fitted, num_clusters
-        ),
-        positions=None if positions is None else positions[rows],
+        regress_logit=partial(_regress_logit, proportions, arrays, fitted, num_clusters),
+        positions=None if levels is None else levels[rows],
         mean_length=float(corpus.lengths[rows].mean()),
     )
 
@@ -191,9 +188,10 @@ def _regress(
 
 
 def _regress_logit(
-    parts: Callable[[], Iterator[Part]], formula: Formula, num_clusters: int | None
+    proportions: ThetaDraws, arrays: _Arrays, formula: Formula, num_clusters: int | None
 ) -> LogitRegression | MixedLogit:
     """The multinomial logit regression of all topics."""
+    parts = partial(_parts, proportions, arrays)
     if not formula.random:
         return regress_logit(parts, num_clusters)
     return regress_mixed_logit(parts, tuple(map(len, formula.random.values())))
@@ -242,6 +240,16 @@ def _source(
             f"{expected[1]}), at least 2 draws"
         )
     return ThetaDraws.of(theta, model)
+
+
+def _require_draws(proportions: ThetaDraws) -> None:
+    """Check that there are draws to pool.
+
+    Raises:
+        ConfigError: There is a single draw.
+    """
+    if proportions.num_draws < 2:
+        raise ConfigError(f"{proportions!r}; expected at least 2 draws")
 
 
 def _check_rank(formula: Formula, matrix: NDArray[np.float64]) -> None:
