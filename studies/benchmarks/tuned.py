@@ -58,9 +58,14 @@ GRID: dict[str, dict[str, tuple[Any, ...]]] = {
         "pseudo_variance": (10.0, 3.0),
     },
 }
-#: Settings of the tuned peers. A class without a finished search has the start of the search.
+#: Settings of the tuned peers: the best of the search so far. A class without trials has its start.
 TUNED: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
-    system: dict.fromkeys(LENGTHS, settings) for system, settings in CENTRE.items()
+    "topica LDA": {
+        "titles": CENTRE["topica LDA"] | {"beta": 0.05, "alpha_sum": "K"},
+        "abstracts": CENTRE["topica LDA"],
+        "news": CENTRE["topica LDA"],
+    },
+    "tomotopy LDA": dict.fromkeys(LENGTHS, CENTRE["tomotopy LDA"]),
 }
 
 

@@ -96,7 +96,7 @@ def test_the_number_of_topics_may_be_the_sum_of_concentrations() -> None:
         options={"alpha_sum": "K"},
     )
     found = systems.settings_for("topica LDA", task)
-    assert found == {**tuned.TUNED["topica LDA"]["titles"], "alpha_sum": 7.0}
+    assert found == tuned.TUNED["topica LDA"]["titles"] | {"alpha_sum": 7.0}
 
 
 @pytest.mark.slow
