@@ -324,7 +324,7 @@ def test_without_a_terminal_there_are_no_progress_bars(counts):
             "a.csv",
             b"text,d\nwood,\n" * 9,
             "--model stm --prevalence ~x",
-            "Check the file's columns.",
+            "A CSV file adds columns: --metadata FILE.",
         ),
         ("a.csv", b"text,x\nwood,1\nwood,\n", "--model stm --prevalence ~x", "leave these out of"),
         ("a.txt", b"wood", "--threads 100000", "threads is 100000; expected 1 to 1024"),

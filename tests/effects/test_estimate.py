@@ -235,7 +235,7 @@ def test_the_table_has_rubins_intervals(effects) -> None:
     assert one.estimate == pytest.approx(float(pooled.coefficients[1, 2]))
     assert one.standard_error == pytest.approx((within + between) ** 0.5)
     share = between / (within + between)
-    of_documents = 54 / 56 * 53 * (1 - share)
+    of_documents = 53 * (1 - share)
     assert one.freedom == pytest.approx(1 / (share**2 / 19 + 1 / of_documents))
     scipy_stats = pytest.importorskip("scipy.stats")
     half = scipy_stats.t(one.freedom).ppf(0.95) * one.standard_error
@@ -245,6 +245,24 @@ def test_the_table_has_rubins_intervals(effects) -> None:
     frame = effects.frame()
     assert list(frame["term"][:6]) == list(effects.formula.names)
     assert frame["p_value"][8] == pytest.approx(one.p_value)
+
+
+def test_imputed_outcomes_have_the_degrees_of_freedom_of_the_observed() -> None:
+    """3 of 12 outcomes are unknown: the exact posterior of the mean is a t of 8 degrees."""
+    rng = np.random.default_rng(0)
+    observed = rng.normal(size=9)
+    num_draws = 4000
+    variance = 8 * observed.var(ddof=1) / rng.chisquare(8, (num_draws, 1))
+    mean = observed.mean() + np.sqrt(variance / 9) * rng.normal(size=(num_draws, 1))
+    unknown = mean + np.sqrt(variance) * rng.normal(size=(num_draws, 3))
+    outcomes = 0.5 + 0.01 * np.hstack([np.tile(observed, (num_draws, 1)), unknown])
+    model = lntm.models.ctm(2, 4)
+    corpus = lntm.Corpus.from_matrix(np.ones((12, 4)))
+    draws = torch.from_numpy(np.stack([outcomes, 1 - outcomes], -1))
+    effects = estimate(
+        model, ThetaDraws.of(draws, model), corpus, "~ 1", standard_errors="classical"
+    )
+    assert effects.table()[0].freedom == pytest.approx(8, rel=0.05)
 
 
 def test_clusters_and_weights_are_columns_or_values(model, guide, corpus) -> None:
@@ -428,7 +446,8 @@ def test_predictions_and_differences_as_text(effects) -> None:
     difference = effects.difference("party", "Left", "Right")[0]
     (row,) = [s for s in effects.format([difference]).splitlines() if " − " in s]
     assert row.split() == [
-        *("Left", "−", "Right", *numbers(difference, "+"), f"{difference.p_value:.3f}"),
+        *("Left", "−", "Right", *numbers(difference, "+")),
+        *(f"{difference.freedom:.1f}", f"{difference.p_value:.3f}"),
     ]
 
 

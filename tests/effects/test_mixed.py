@@ -120,11 +120,11 @@ def test_balanced_levels_give_the_variances_of_the_analysis_of_variance(corpus, 
     assert effects.random is not None
     np.testing.assert_allclose(effects.random.residual**2, within, rtol=1e-3)
     np.testing.assert_allclose(effects.random.spread[:, 0] ** 2, between - within / size, rtol=5e-3)
-    # The standard error of the mean is that of the levels' means, with 9 degrees of freedom, which
-    # Barnard and Rubin's rule multiplies by 10/12.
+    # The interval of the mean is the exact interval of the levels' means.
     for row, variance in zip(effects.table(), between, strict=True):
         assert row.standard_error == pytest.approx((variance / num_levels) ** 0.5, rel=1e-3)
-        assert row.freedom == pytest.approx(7.5)
+        assert row.freedom == pytest.approx(9)
+    assert {round(row.freedom, 6) for row in effects.levels("author")} == {9.0}
 
 
 def test_levels_without_effect_leave_the_linear_regression(corpus, model) -> None:
@@ -149,7 +149,21 @@ def test_degrees_of_freedom_follow_the_containment_rule(corpus, model, theta) ->
     assert effects.pooled.freedoms[:2].tolist() == [8.0, 8.0]
     assert float(effects.pooled.freedoms[2]) > 60
     wide = effects.difference("party", "Left", "Right")[0]
-    assert wide.freedom < 8
+    assert wide.freedom == pytest.approx(8)
+    assert {round(row.freedom, 6) for row in effects.levels("author")} == {8.0}
+
+
+def test_levels_are_text_and_a_data_frame(corpus, model, theta) -> None:
+    effects = estimate(model, theta.expand(2, -1, -1), corpus, "~ party + (1 | author)")
+    levels = effects.levels("author")
+    text = effects.format(levels)
+    assert text.startswith("Topic ")
+    lines = [line.split() for line in text.splitlines() if "author[a3]" in line]
+    assert len(lines) == NUM_TOPICS
+    assert float(lines[1][1]) == pytest.approx(levels[13].estimate, abs=1e-3)
+    assert lines[0][-2] == "8.0"
+    frame = effects.frame(levels)
+    assert list(frame["term"]) == [level.term for level in levels]
 
 
 def test_robust_errors_clusters_and_linear_predictions_of_levels_are_refused(

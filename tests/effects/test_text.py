@@ -85,3 +85,6 @@ def test_differences_may_be_negative_and_have_p_values() -> None:
     first = rows_of(text)[0]
     assert first[:5] == ["sports", "−", "politics", "-0.2000", "0.1000"]
     assert float(first[-1]) == pytest.approx(0.051, abs=0.001)
+    assert first[-2] == "50.0"
+    clear = format_predictions(predictions((-0.2, 0.001), section=("sports", "politics")), LABELS)
+    assert rows_of(clear)[0][-1] == "<0.001"

@@ -102,7 +102,7 @@ _IN_OPTIONS = tuple(
             "; of one object per line, --format jsonl",
         ),
         (r" \(in Python: corpus\[rows\]\)", " of the file"),
-        (r" A corpus gets columns by .*", " Check the file's columns."),
+        (r" A corpus gets columns by .*", " A CSV file adds columns: --metadata FILE."),
         (r" \(overwrite=True\)", ""),
         (r", unpack it, or raise max_bytes", ", or unpack it"),
     )

@@ -30,6 +30,8 @@ class RandomTerms:
         spread: ``(num_outcomes, num_terms)`` standard deviation of each term's effects.
         residual: ``(num_outcomes,)`` standard deviation of the residuals.
         sizes: Number of levels of each term.
+        freedoms: ``(num_terms,)`` degrees of freedom of each term's variance: its levels, less the
+            columns that are constant within the levels.
     """
 
     effects: Tensor
@@ -37,6 +39,7 @@ class RandomTerms:
     spread: Tensor
     residual: Tensor
     sizes: tuple[int, ...]
+    freedoms: tuple[float, ...]
 
 
 @dataclass(eq=False)
@@ -96,13 +99,14 @@ def regress_mixed(
     centred = draws - mean[:, None]
     between = centred.mT @ centred / max(1, num_draws - 1)
     freedom = max(1.0, sums.num_docs - num_fixed - float(determined))
+    of_columns, of_terms = _containment(sums, levels, freedom)
     pooled = Pooled(
         mean,
         torch.stack(within).mean(0),
         between,
         num_draws,
         freedom,
-        _containment(sums, levels, freedom),
+        of_columns,
     )
     by_draw = torch.stack(effects)
     total = torch.stack(variances).mean(0) + (1 + 1 / num_draws) * by_draw.var(0)
@@ -112,6 +116,7 @@ def regress_mixed(
         torch.stack(spreads).mean(0).sqrt(),
         torch.stack(residuals).mean(0).sqrt(),
         tuple(sizes),
+        of_terms,
     )
     return pooled, terms
 
@@ -208,8 +213,13 @@ def _variances(
     return ratio, residual, gamma
 
 
-def _containment(sums: _Sums, levels: Levels, freedom: float) -> Tensor:
-    """Degrees of freedom ``(num_fixed,)`` of each coefficient by the containment rule."""
+def _containment(sums: _Sums, levels: Levels, freedom: float) -> tuple[Tensor, tuple[float, ...]]:
+    """Degrees of freedom by the containment rule.
+
+    Returns:
+        Degrees of freedom ``(num_fixed,)`` of the coefficients, and of each term's variance.
+    """
+    bounds = []
     result = torch.full((sums.num_fixed,), freedom, dtype=torch.float64)
     fixed = sums.gram.dense[: sums.num_fixed, : sums.num_fixed].diagonal()
     other = sums.gram.dense[sums.num_fixed :, : sums.num_fixed]
@@ -222,6 +232,6 @@ def _containment(sums: _Sums, levels: Levels, freedom: float) -> Tensor:
     ):
         within = fixed - (x.square() / n[:, None]).sum(0)
         constant = within <= CONSTANT * fixed
-        bound = float(max(1, size - int(constant.sum())))
-        result = result.where(~constant, result.clamp_max(bound))
-    return result
+        bounds.append(float(max(1, size - int(constant.sum()))))
+        result = result.where(~constant, result.clamp_max(bounds[-1]))
+    return result, tuple(bounds)

@@ -16,7 +16,7 @@ class IntervalEstimate:
     Attributes:
         estimate: The estimate.
         standard_error: Standard error of the estimate.
-        freedom: Degrees of freedom of the interval's t distribution (*Barnard & Rubin 1999*).
+        freedom: Degrees of freedom of the interval's t distribution.
         lower: Lower end of the interval.
         upper: Upper end of the interval.
         level: Probability of the interval.

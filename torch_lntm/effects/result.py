@@ -187,16 +187,23 @@ class Effects:
             for term, estimate in zip(self.formula.names, estimates, strict=True)
         ]
 
-    def frame(self, level: float = 0.95) -> Any:
-        """A pandas data frame with a row for each coefficient.
+    def frame(
+        self,
+        rows: Sequence[Effect] | Sequence[Prediction] | None = None,
+        *,
+        level: float = 0.95,
+    ) -> Any:
+        """A pandas data frame with a row for each coefficient, level or prediction.
 
         Args:
-            level: See :meth:`table`.
+            rows: The result of :meth:`table`, :meth:`levels`, :meth:`predict` or
+                :meth:`difference`. Defaults to the coefficients.
+            level: Probability of the coefficients' intervals.
 
         Raises:
             ConfigError: pandas is not installed.
         """
-        return to_frame(self.table(level))
+        return to_frame(self.table(level) if rows is None else rows)
 
     def summary(self, level: float = 0.95) -> str:
         """The coefficients as text, topic by topic.
@@ -214,7 +221,9 @@ class Effects:
     def levels(self, column: str, level: float = 0.95) -> list[Effect]:
         """Effects of the levels of a random term on every topic, topic by topic.
 
-        Effects of levels with few documents are shrunk towards 0.
+        Effects of levels with few documents are shrunk towards 0. Intervals have the degrees of
+        freedom of the levels' variance: the number of levels, less the number of columns that are
+        constant within levels, the intercept among them.
 
         Args:
             column: Column of the term.
@@ -239,7 +248,9 @@ class Effects:
             values.split(self.random.sizes, 1)[at].numpy()
             for values in (self.random.effects, self.random.variances)
         )
-        rows = self._ends(effects, variances, np.zeros_like(variances), level)
+        # An interval knows the variance of the levels' effects no better than its levels do.
+        freedom = self.random.freedoms[at]
+        rows = self._ends(effects, variances, np.zeros_like(variances), level, freedom=freedom)
         return [
             Effect(**vars(row), topic=topic, term=f"{column}[{name}]", name=self._name(topic))
             for topic, of_topic in zip(self.topics, rows, strict=True)
@@ -356,13 +367,18 @@ class Effects:
             ends = self._combine((rows[0] - rows[1])[None], level)
         return self._predictions(ends, [{**values, name: (first, second)}])
 
-    def format(self, rows: Sequence[Prediction]) -> str:
-        """Predictions or differences as text, topic by topic.
+    def format(self, rows: Sequence[Effect] | Sequence[Prediction]) -> str:
+        """Predictions, differences, levels or coefficients as text, topic by topic.
 
         Args:
-            rows: The result of :meth:`predict` or :meth:`difference`.
+            rows: The result of :meth:`predict`, :meth:`difference`, :meth:`levels` or
+                :meth:`table`.
         """
-        return format_predictions(rows, self._labels(5))
+        effects = [row for row in rows if isinstance(row, Effect)]
+        if effects:
+            return format_coefficients(effects, self._labels(5)).lstrip("\n")
+        predictions = [row for row in rows if isinstance(row, Prediction)]
+        return format_predictions(predictions, self._labels(5))
 
     def plot(
         self,
@@ -600,10 +616,12 @@ class Effects:
         between = (1 + 1 / pooled.num_draws) * between
         total = within + between
         share = np.divide(between, total, out=np.zeros_like(total), where=total > 0)
-        # Barnard and Rubin: a smooth minimum of the draws' and the documents' degrees of freedom.
+        # A smooth minimum of the draws' and the documents' degrees of freedom. Barnard and Rubin
+        # (1999) have the further factor (n + 1) / (n + 3), which makes 4 degrees 2.9 even for known
+        # proportions, where a t distribution with n degrees is exact.
         draw_freedom = (pooled.num_draws - 1) / np.maximum(share, 1e-12) ** 2
         n = pooled.freedom if freedom is None else freedom
-        document_freedom = (n + 1) / (n + 3) * n * np.maximum(1 - share, 1e-12)
+        document_freedom = n * np.maximum(1 - share, 1e-12)
         freedom = 1 / (1 / draw_freedom + 1 / document_freedom)
         errors = np.sqrt(total)
         half = scipy.stats.t.ppf(0.5 + level / 2, freedom) * errors
@@ -642,8 +660,8 @@ def to_frame(rows: Sequence[Effect] | Sequence[Prediction]) -> Any:
     """A pandas data frame with a row for each effect or prediction.
 
     Args:
-        rows: The result of :meth:`Effects.table`, :meth:`Effects.predict` or
-            :meth:`Effects.difference`.
+        rows: The result of :meth:`Effects.table`, :meth:`Effects.levels`,
+            :meth:`Effects.predict` or :meth:`Effects.difference`.
 
     Raises:
         ConfigError: pandas is not installed.

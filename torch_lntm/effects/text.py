@@ -88,7 +88,7 @@ def _tables(
         labels: Labels of the topics by number, and of groups of topics by name.
         heading: Head of the column of names.
         kind: Head of the column of estimates.
-        effects: Whether the numbers are effects, with a sign and a p value.
+        effects: Whether the numbers are effects, with a sign, degrees of freedom and a p value.
     """
     number, sign = _number_format(rows), "+" if effects else ""
     cells = [
@@ -101,7 +101,7 @@ def _tables(
     estimates = max(len(kind), width)
     interval = f"{rows[0].level:.0%} interval"
     head = f"  {heading:{first}}  {kind:>{estimates}}  {'s.e.':>{width}}"
-    head += f"  {interval:>{2 * width + 1}}" + ("       p" if effects else "")
+    head += f"  {interval:>{2 * width + 1}}" + ("      df       p" if effects else "")
     lines = []
     lines_of_cells = zip(names, rows, cells, strict=True)
     for topic, group in itertools.groupby(lines_of_cells, lambda row: row[1].topic):
@@ -110,7 +110,9 @@ def _tables(
         for name, row, (estimate, error, lower, upper) in group:
             line = f"  {name:{first}}  {estimate:>{estimates}}  {error:>{width}}"
             line += f"  {lower:>{width}} {upper:>{width}}"
-            lines.append(line + (f"  {row.p_value:6.3f}" if effects else ""))
+            if effects:
+                line += f"  {_freedom(row.freedom):>6}  {_p_value(row.p_value):>6}"
+            lines.append(line)
     return "\n".join(lines)
 
 
@@ -119,6 +121,15 @@ def _number_format(rows: Sequence[IntervalEstimate]) -> str:
     errors = [e.standard_error for e in rows if e.standard_error > ROUNDING * abs(e.estimate)]
     decimals = 1 - math.floor(math.log10(min(errors, default=1.0)))
     return ".1e" if decimals > MAX_DECIMALS else f".{max(decimals, MIN_DECIMALS)}f"
+
+
+def _freedom(freedom: float) -> str:
+    """Degrees of freedom with a decimal below 100."""
+    return f"{freedom:.1f}" if freedom < 100 else f"{freedom:.0f}"
+
+
+def _p_value(value: float) -> str:
+    return "<0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def _value(value: Any) -> str:
