@@ -34,6 +34,19 @@ def run(posts):
     return "run"
 
 
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [("patry", "Did you mean 'party'?"), ("party,blog", "effects.predict('party', 'blog')")],
+)
+def test_effects_check_the_column_of_predictions_before_the_draws(
+    run, capsys, column, message, monkeypatch
+):
+    monkeypatch.setattr("torch_lntm.cli.studying.Effects.posterior_of", None)
+    capsys.readouterr()
+    assert main(["effects", run, "--predict", column]) == 1
+    assert message in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_effects(run, capsys):
     capsys.readouterr()
@@ -48,6 +61,7 @@ def test_effects(run, capsys):
         (1, "Intercept"),
         (1, "party[T.Right]"),
     ]
+    assert "on 1 topic of 60" in err
     assert rows[1]["p_value"] < 0.01
     assert "7 clusters" in err
     predict = ("--predict", "party", "--figure", "party.png")

@@ -147,6 +147,15 @@ def test_forbidden_formulas_are_refused_before_evaluation(text, tmp_path, monkey
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [("~ s(day)", r"write bs\(x, df=10\)"), ("~ a + ns(day, df=5)", r"write cr\(x, df=5")],
+)
+def test_functions_of_r_have_their_counterpart_in_the_message(text, advice) -> None:
+    with pytest.raises(ConfigError, match=advice):
+        check_formula(text)
+
+
 @pytest.mark.parametrize("text", ["(a + b) ** 0", "(a + b)^(0)", "~ a + b**00"])
 def test_a_power_of_0_is_refused(text) -> None:
     with pytest.raises(ConfigError, match="has the power 0"):

@@ -245,7 +245,9 @@ def test_a_structural_model_has_a_page_with_its_effects():
     model = lntm.models.stm(2, corpus, prevalence="~ party", seed=0)
     guide = lntm.guides.TaylorGuide(model)
     effects = lntm.effects.estimate(model, guide, corpus, "~ party", num_draws=5)
-    page = Page(render_page(guide, corpus, effects=effects))
+    text = render_page(guide, corpus, effects=effects)
+    assert "the charts are cut at 0" not in text
+    page = Page(text)
     assert "Effects" in page.said("h2")
     assert "Expected proportion by party" in page.said("h3")
     labels = [svg.get("aria-label", "") for svg in page.all("svg")]

@@ -82,6 +82,8 @@ class Effects(DrawsPosteriors):
         if self.corpus is not None and self.corpus.lstrip().startswith("~"):
             raise ConfigError(f"{self.corpus!r} is a formula; give it by --formula")
         run, _, corpus = self.load(str(self.run_folder))
+        text = self.formula or _own_formula(run.model)
+        self._check_columns(text, corpus)
         draws: Any
         if self.draws == "joint":
             draws = lntm.inference.joint_draws(
@@ -97,7 +99,7 @@ class Effects(DrawsPosteriors):
             run.model,
             draws,
             corpus,
-            self.formula or _own_formula(run.model),
+            text,
             topics=None if self.topics is None else self.topics.split(","),
             groups=groups_option(self.groups),
             standard_errors=self.standard_errors,
@@ -123,6 +125,21 @@ class Effects(DrawsPosteriors):
         else:
             print(effects.format(rows))
         return 0
+
+    def _check_columns(self, text: str, corpus: lntm.Corpus) -> None:
+        """Check the columns of the formula and of predictions, before the draws."""
+        from torch_lntm.formulas import Formula
+
+        formula, _ = Formula.fit(text, corpus.metadata, corpus.num_docs)
+        if self.predict is None:
+            return
+        if "," in self.predict:
+            names = ", ".join(repr(name.strip()) for name in self.predict.split(","))
+            raise ConfigError(
+                f"predict is {self.predict!r}; expected a single column. In Python, "
+                f"effects.predict({names}) predicts all combinations of several columns"
+            )
+        formula.check_column(self.predict)
 
 
 def _own_formula(model: Any) -> str:

@@ -136,8 +136,8 @@ class Effects:
         """Numbers of topics and of groups of topics, in words."""
         num_groups = 0 if self.groups is None else len(self.groups)
         num_topics = len(self.topics) - num_groups
-        texts = [f"{num_topics} topics"] * (num_topics > 0)
-        texts += [f"{num_groups} groups of topics"] * (num_groups > 0)
+        texts = [f"{num_topics} topic{'s' * (num_topics > 1)}"] * (num_topics > 0)
+        texts += [f"{num_groups} group{'s' * (num_groups > 1)} of topics"] * (num_groups > 0)
         return " and ".join(texts)
 
     def _labels(self, num_words: int = 2) -> dict[int | str, str]:
@@ -453,11 +453,7 @@ class Effects:
                 f"linear predictions are for a level of {name!r} with the effect 0; for the levels "
                 f"use link='logit', or levels({name!r})"
             )
-        if name not in self.formula.kinds:
-            names = ", ".join(self.formula.kinds) or "none"
-            raise ConfigError(
-                f"formula {self.formula.text!r} does not read the column {name!r}; it reads {names}"
-            )
+        self.formula.check_column(name)
 
     def _grid(self, name: str, link: Link | None = None) -> list[Any]:
         """Levels of a column, or a grid from its smallest to its largest value.

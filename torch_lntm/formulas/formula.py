@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -213,6 +214,22 @@ class Formula:
             at = np.searchsorted(known, values).clip(max=len(known) - 1)
             result[:, j] = np.where(known[at] == values, at, -1)
         return result
+
+    def check_column(self, name: str) -> None:
+        """Check that the formula reads a column.
+
+        Raises:
+            ConfigError: The formula reads other columns only; names them.
+        """
+        names = [*self.kinds, *self.random]
+        if name in names:
+            return
+        close = get_close_matches(str(name), names, 1)
+        hint = f". Did you mean {close[0]!r}?" if close else ""
+        raise ConfigError(
+            f"formula {self.text!r} does not read the column {name!r}; it reads "
+            f"{', '.join(names) or 'none'}{hint}"
+        )
 
     def without_random(self) -> Formula:
         """The formula with its fixed terms only."""

@@ -23,6 +23,8 @@ FUNCTIONS = (
 #: of a column, and size of a whole number.
 MAX_LENGTH, MAX_TERMS, MAX_POWER, MAX_NUMBER = 1000, 5000, 5, 10_000
 
+#: Functions of R and mgcv, and their counterparts.
+_IN_R = {"s": "bs(x, df=10)", "ns": "cr(x, df=5, constraints='center')", "factor": "C(x)"}
 _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow, ast.UAdd, ast.USub)
 
 
@@ -241,7 +243,8 @@ def _check_constant(node: ast.expr, value: Any, as_argument: bool) -> None:
 def _check_call(name: str, arguments: list[ast.expr], keywords: list[ast.keyword]) -> None:
     """Accept calls of :data:`FUNCTIONS` with allowed arguments."""
     if name not in FUNCTIONS:
-        raise _Refused(f"a call of {name!r}")
+        hint = f" (write {_IN_R[name]} instead)" if name in _IN_R else ""
+        raise _Refused(f"a call of {name!r}{hint}")
     for keyword in keywords:
         if keyword.arg is None or keyword.arg.startswith("_"):
             raise _Refused("an argument by ** or with a private name")

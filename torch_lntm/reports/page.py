@@ -329,12 +329,17 @@ def _optional(tree: TopicTree | None, stability: TopicStability | None) -> dict[
 def _effects(effects: EstimatedEffects | None) -> dict[str, Any]:
     """Charts of expected proportions by column, and the coefficients."""
     if effects is None:
-        return {"expected": [], "coefficients": []}
+        return {"expected": [], "coefficients": [], "below_zero": False}
+    predictions = {name: effects.predict(name, level=LEVEL) for name in effects.columns}
     charts = [
-        (column, figures.effect_charts(effects.predict(column, level=LEVEL), column, _CHARTS))
-        for column in effects.columns
+        (name, figures.effect_charts(rows, name, _CHARTS)) for name, rows in predictions.items()
     ]
-    return {"expected": charts, "coefficients": effects.table(LEVEL)}
+    below_zero = any(row.lower < 0 for rows in predictions.values() for row in rows)
+    return {
+        "expected": charts,
+        "coefficients": effects.table(LEVEL),
+        "below_zero": below_zero,
+    }
 
 
 def _contents_of(
