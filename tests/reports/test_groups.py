@@ -100,12 +100,13 @@ def test_numbers_are_skewed_if_half_of_them_lie_in_a_tenth(values, skewed):
     assert is_skewed(values) is skewed
 
 
-def test_columns_of_ids_do_not_group_documents():
+def test_ids_and_repeated_columns_do_not_group_documents():
     num_docs = 60
     corpus = lntm.Corpus.from_matrix(
         np.ones((num_docs, 2), int),
         metadata={
             "id": [f"d{i}" for i in range(num_docs)],
+            "label": ["L", "R"] * 30,
             "party": ["left", "right"] * 30,
             "one": ["same"] * num_docs,
             "day": [str(np.datetime64("2001-01-01") + i) for i in range(num_docs)],

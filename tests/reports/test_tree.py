@@ -102,6 +102,21 @@ def test_a_single_topic_and_missing_levels_are_refused() -> None:
         lntm.topic_tree(make_model()).groups()
 
 
+def test_common_words_of_all_topics_name_no_group() -> None:
+    generator = torch.Generator().manual_seed(0)
+    probs = torch.rand(4, 9, generator=generator)
+    probs[:, 0] += 50  # "will" is the most probable word of every topic
+    for k in range(4):
+        probs[k, 1 + 2 * (k % 2) : 3 + 2 * (k % 2)] += 10
+    words = ("will", "oil", "gas", "court", "law", "a5", "a6", "a7", "a8")
+    model = ctm(4, 9, vocabulary=words, topics=probs / probs.sum(1, keepdim=True))
+    groups = lntm.topic_tree(model).groups(2)
+    assert {frozenset(name.split()): topics for name, topics in groups.items()} == {
+        frozenset({"oil", "gas"}): (0, 2),
+        frozenset({"court", "law"}): (1, 3),
+    }
+
+
 def test_words_that_do_not_print_are_no_names_of_groups() -> None:
     model = make_model().with_parts(vocabulary=[f"\x1b{v}" for v in range(len(WORDS))])
     tree = lntm.topic_tree(model, levels=[2])
@@ -117,6 +132,7 @@ def test_a_tree_is_printed_plotted_and_reported(tmp_path: Any) -> None:
     assert '3,bees + hives,"bees, hives"' in lntm.reports.format_tree(tree, "csv")
     ax = lntm.plotting.tree_plot(tree)
     assert {"bees", "hives"} <= {label.get_text() for label in ax.get_yticklabels()}
+    assert {"3 groups", *tree.groups(3)} <= {text.get_text() for text in ax.texts}
     corpus, _ = model.generate([20] * 30, seed=0)
     page = lntm.report(
         lntm.guides.TaylorGuide(model), corpus, tmp_path / "page.html", tree=tree, num_draws=2

@@ -79,18 +79,29 @@ def grouping_columns(corpus: Corpus) -> list[str]:
     """Metadata columns that group the documents, in the order of the metadata.
 
     Columns with a single value, and columns with many different names such as ids, are left out.
+    Of columns of names that group the documents alike, the last is kept.
     """
-    columns = []
+    columns: dict[object, str] = {}
     for column, values in corpus.metadata.items():
+        groups: object = column
         if values.dtype == object:
             names = {value for value in values.tolist() if value is not None}
             dated = _dates(values.tolist()) is not None
             is_grouping = len(names) >= 2 and (dated or len(names) <= _MOST_GROUPING_NAMES)
+            groups = column if dated else _by_first_document(values)
         else:
             is_grouping = len(np.unique(values[~np.isnan(values.astype(np.float64))])) >= 2
         if is_grouping:
-            columns.append(column)
-    return columns
+            columns.pop(groups, None)
+            columns[groups] = column
+    return list(columns.values())
+
+
+def _by_first_document(values: NDArray[Any]) -> bytes:
+    """The groups of equal values, numbered by their first documents."""
+    numbers: dict[str, int] = {}
+    codes = [numbers.setdefault(str(value), len(numbers)) for value in values.tolist()]
+    return np.array(codes, np.int64).tobytes()
 
 
 def axis_positions(values: Sequence[object]) -> NDArray[np.float64] | None:

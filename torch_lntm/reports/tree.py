@@ -15,10 +15,9 @@ from scipy.spatial.distance import squareform
 from torch import Tensor
 
 from torch_lntm.errors import ConfigError
-from torch_lntm.models import TopicGroups, TopicModel
+from torch_lntm.models import TopicGroups, TopicModel, merged_topics
 from torch_lntm.models.names import MAX_NAME, is_named
 from torch_lntm.reports.labels import distinct_words, topic_labels
-from torch_lntm.reports.merged import group_words_of
 from torch_lntm.reports.tables import TableFormat, check_text, to_csv
 
 Array = NDArray[np.float64]
@@ -189,9 +188,7 @@ def hellinger_distances(probs: Array) -> Array:
 def _node_names(model: TopicModel, members: Sequence[tuple[int, ...]], shares: Any) -> list[str]:
     """Names of all nodes: names of the topics, or words of the merged topic; all different."""
     names = list(model.topic_names)
-    labels = tuple(f"node {node}" for node in range(len(members)))
-    merged = TopicGroups(labels, tuple(members))
-    words = group_words_of(model, merged, shares, _CANDIDATES)
+    words = _typical_words(model, members, shares)
     for node, topics in enumerate(members):
         if len(topics) == 1:
             continue
@@ -206,6 +203,23 @@ def _node_names(model: TopicModel, members: Sequence[tuple[int, ...]], shares: A
         candidates.append(f"merge {node - model.num_topics}")
         names.append(next(c for c in candidates if c not in names and not c.isdigit()))
     return names
+
+
+def _typical_words(
+    model: TopicModel, members: Sequence[tuple[int, ...]], shares: Any
+) -> list[tuple[str, ...]]:
+    """Words that tell each merged topic from all topics, the best first.
+
+    Words are ranked by p log(p / q), for the probabilities p of the merged topic and q of all
+    topics together. Words of all topics, such as *will*, come last.
+    """
+    labels = tuple(f"node {node}" for node in range(len(members)))
+    probs = merged_topics(model, TopicGroups(labels, tuple(members)), shares)
+    logs = probs.clamp_min(torch.finfo(probs.dtype).tiny).log()
+    scores = probs * (logs - logs[-1])
+    scores[-1] = probs[-1]  # the last node has all topics
+    best = scores.sort(dim=-1, descending=True, stable=True).indices[:, :_CANDIDATES]
+    return [model.words_at(row) for row in best.tolist()]
 
 
 def format_tree(tree: TopicTree, format: TableFormat = "text") -> str:
