@@ -154,7 +154,7 @@ def simulated_corpus(settings: Settings, design: str, seed: int) -> dict[str, An
 
 def agreement(
     model: lntm.models.TopicModel,
-    guide: lntm.guides.Guide,
+    guide: Any,
     corpus: lntm.Corpus,
     partner: NDArray[np.int64],
     settings: Settings,
@@ -214,7 +214,7 @@ def population_of(truth: lntm.models.TopicModel) -> Tensor:
 
 
 def coverage(
-    guide: lntm.guides.Guide,
+    guide: Any,
     corpus: lntm.Corpus,
     partner: NDArray[np.int64],
     theta: Tensor,
