@@ -25,6 +25,7 @@ from torch_lntm.inference.em.documents import (
     document_bar,
     new_table,
 )
+from torch_lntm.inference.em.merging import merged_labels
 from torch_lntm.inference.em.schedule import default_step_docs, num_epochs
 from torch_lntm.inference.em.statistics import as_float_if_ready
 from torch_lntm.kernels import (
@@ -53,6 +54,9 @@ MIN_SCALE = 1e-12
 START_EXPONENT = 0.3
 #: Target number of the topics' updates in the start, and bounds on its epochs.
 START_UPDATES, START_EPOCHS = 1200, (3, 40)
+#: Topics of the first half of the start, for each topic of the model, and number of documents whose
+#: proportions decide which of them merge.
+CANDIDATES, MERGE_DOCS = 2, 2000
 #: Number of steps after which the processes tell each other of errors and Ctrl-C.
 STEPS_TOGETHER = 64
 
@@ -173,6 +177,11 @@ class Start:
     with step size updates^−exponent (*Cappé & Moulines 2009*). The noise of the steps acts as
     annealing, and finds better topics than many more full sweeps.
 
+    The first half of the epochs has twice as many topics as the model. Then similar topics merge
+    (:mod:`~torch_lntm.inference.em.merging`). With as many topics as the model from the first epoch
+    on, 4 to 7 % of the true topics of simulated corpora have no topic of their own. Until the
+    merger the model holds the topics with the most tokens.
+
     Every process makes every step. Steps are so small that sharing a step between processes would
     take longer than making it. The prior and the means come from the final proportions. Each
     process computes them for its own documents.
@@ -191,6 +200,8 @@ class Start:
         order: Positions of the non-empty documents, in the order of their visits.
         step_docs: Number of documents of a step.
         epochs: Number of epochs.
+        merge_epoch: Number of epochs before similar topics merge. 0 means that there are no
+            topics to merge.
     """
 
     def __init__(
@@ -213,6 +224,7 @@ class Start:
         if name == "lda":
             steps = math.ceil(num_docs / self.step_docs)
             self.epochs = epochs or num_epochs(START_UPDATES, steps, START_EPOCHS)
+        self.merge_epoch = self.epochs // 2
 
     def run(self, state: FitState, progress: bool) -> Iterator[float]:
         """Make the remaining epochs.
@@ -240,13 +252,14 @@ class Start:
 
     def _begin(self, state: FitState) -> None:
         """Set initial topics from documents and keywords, and uniform proportions."""
-        model, num_topics = self.model, self.model.num_topics
+        model = self.model
+        num_topics = model.num_topics * (CANDIDATES if self.merge_epoch else 1)
         topics = document_topics(self.corpus, self.order, num_topics, self.seed + state.restart)
         keywords = model.topics.keywords
         if keywords is not None:
             topics[: len(keywords)] = torch.from_numpy(keywords.initial_topics(self.corpus))
         topics = topics.to(model.device)
-        model.topics.set_(topics)
+        model.topics.set_(topics[: model.num_topics])
         # Kernels and topics store the counts word by word.
         counts = topics.mT * (self.corpus.num_tokens / num_topics)
         state.word_counts = counts.to(model.dtype).contiguous().mT
@@ -262,6 +275,7 @@ class Start:
         topics = model.topics
         running = RunningTopics(state.word_counts, topics.start_smoothing, topics.keywords)
         theta, steps = self._proportions(state), self._steps()
+        concentration = self.concentration * model.num_topics / len(state.word_counts)
 
         def advance() -> bool:
             """Make the next steps, and return whether steps may remain."""
@@ -269,7 +283,7 @@ class Start:
             before = state.updates
             for words, batch in islice(steps, STEPS_TOGETHER):
                 processes.poll()
-                counts = _lda_counts(running.probs(words), batch, theta, sweeps, self.concentration)
+                counts = _lda_counts(running.probs(words), batch, theta, sweeps, concentration)
                 assert counts.word_counts is not None
                 objective += as_float_if_ready(counts.log_likelihood.sum())
                 state.updates += 1
@@ -283,8 +297,28 @@ class Start:
         running.apply_scale()
         # Machines may round differently, so all continue with the counts of the first process.
         processes.share({"word_counts": state.word_counts})
-        model.topics.start_(state.word_counts)
+        if state.step + 1 == self.merge_epoch:
+            self._merge(state)
+        many = state.word_counts.sum(1).topk(model.num_topics).indices.sort().values
+        model.topics.start_(state.word_counts[many])
         return float(processes.gather(float(objective))[0])
+
+    def _merge(self, state: FitState) -> None:
+        """Merge similar topics, until the model's number is left."""
+        assert state.word_counts is not None and state.theta is not None
+        some = np.sort(self.order[:MERGE_DOCS])
+        tokens = state.theta[some].cpu().numpy() * self.corpus.lengths[some, None]
+        num_topics, keywords = self.model.num_topics, self.model.topics.keywords
+        num_fixed = 0 if keywords is None else len(keywords)
+        labels = torch.from_numpy(
+            merged_labels(state.word_counts.cpu().numpy(), tokens, num_topics, num_fixed)
+        ).to(self.model.device)
+        # Machines may round the proportions differently.
+        self.processes.share({"labels": labels})
+        rows = state.word_counts.mT
+        state.word_counts = rows.new_zeros(len(rows), num_topics).index_add_(1, labels, rows).mT
+        theta, home = state.theta, labels.to(state.theta.device)
+        state.theta = theta.new_zeros(len(theta), num_topics).index_add_(1, home, theta)
 
     def _steps(self) -> Iterator[tuple[Tensor, DocumentBatch]]:
         """All documents in batches: the positions ``(n,)`` of a batch's words, and the batch."""
