@@ -48,14 +48,6 @@ def test_kept_topics_keep_their_order_and_copies_merge() -> None:
     assert merged_labels(words, 50 * shares, num_topics=3).tolist() == [0, 1, 2, 1, 0, 2]
 
 
-def test_fixed_topics_keep_their_positions_though_they_are_copies() -> None:
-    words = np.tile([5.0, 3.0, 1.0], (4, 1))
-    documents = np.eye(4) * 9
-    labels = merged_labels(words, documents, num_topics=2, num_fixed=2)
-    assert labels[:2].tolist() == [0, 1]
-    assert set(labels) == {0, 1}
-
-
 def test_topics_without_tokens_merge_without_a_fault() -> None:
     words, documents = np.zeros((4, 6)), np.zeros((3, 4))
     words[0, :2] = 5.0

@@ -20,14 +20,13 @@ def merged_labels(
     word_counts: NDArray[np.floating],
     topic_counts: NDArray[np.floating],
     num_topics: int,
-    num_fixed: int = 0,
 ) -> NDArray[np.int64]:
     """Merge topics pair by pair, always the pair whose merger loses the least likelihood.
 
-    Let topics i and j have N_i and N_j tokens, and n_di and n_dj tokens in document d. In document d
-    their tokens follow a mixture of both topics, with shares n_di and n_dj. After the merger every
-    document has the same shares N_i and N_j. The merger loses the likelihood that different shares
-    gain, about
+    Let topics i and j have N_i and N_j tokens, and n_di and n_dj tokens in document d. In document
+    d, their tokens follow a mixture of both topics with shares in proportion to n_di and n_dj.
+    After the merger every document has the same shares, in proportion to N_i and N_j. The merger
+    loses the likelihood that different shares gain, about
 
         (N_i + N_j) · JS_ij · (1 − Σ_d n_di n_dj / (n_di + n_dj) · (N_i + N_j) / (N_i N_j))
 
@@ -39,11 +38,9 @@ def merged_labels(
         word_counts: ``(many, num_words)`` expected tokens, nonnegative.
         topic_counts: ``(num_docs, many)`` expected tokens of some documents, nonnegative.
         num_topics: Number of topics to keep.
-        num_fixed: Number of first topics that may take in others, and never merge with each other.
 
     Returns:
-        ``(many,)`` int64 new positions of the topics. Kept topics keep their order. The first
-        ``num_fixed`` topics keep their positions.
+        ``(many,)`` int64 new positions of the topics. Kept topics keep their order.
 
     Example:
         >>> import numpy as np
@@ -53,7 +50,7 @@ def merged_labels(
         >>> merged_labels(words, documents, num_topics=2)
         array([0, 1, 0])
     """
-    merger = _Merger(word_counts, topic_counts, num_fixed)
+    merger = _Merger(word_counts, topic_counts)
     for _ in range(len(word_counts) - num_topics):
         merger.merge()
     return np.unique(merger.label, return_inverse=True)[1].astype(np.int64)
@@ -65,18 +62,13 @@ class _Merger:
     Args:
         word_counts: As for :func:`merged_labels`.
         topic_counts: As for :func:`merged_labels`.
-        num_fixed: As for :func:`merged_labels`.
     """
 
     def __init__(
-        self,
-        word_counts: NDArray[np.floating],
-        topic_counts: NDArray[np.floating],
-        num_fixed: int,
+        self, word_counts: NDArray[np.floating], topic_counts: NDArray[np.floating]
     ) -> None:
         many = len(word_counts)
         self.label = np.arange(many)
-        self._num_fixed = num_fixed
         self._words = np.array(word_counts, np.float32)
         self._documents = np.array(topic_counts, np.float32)
         self._tokens = self._words.sum(1, dtype=np.float64)
@@ -93,10 +85,7 @@ class _Merger:
         if not np.isfinite(self._loss[first, second]):
             # No topic has a neighbour left, so the two topics with the fewest tokens merge.
             alive = np.unique(self.label)
-            free = alive[alive >= self._num_fixed]
-            second = free[self._tokens[free].argmin()]
-            others = alive[alive != second]
-            first, second = sorted((others[self._tokens[others].argmin()], second))
+            first, second = sorted(alive[self._tokens[alive].argsort(kind="stable")[:2]])
         self.label[self.label == second] = first
         for table in (self._words, self._tokens, self._documents.T):
             table[first] += table[second]
@@ -112,8 +101,6 @@ class _Merger:
         """Compute the losses of mergers of a topic with its neighbours."""
         possible = np.unique(self.label)
         possible = possible[possible != topic]
-        if topic < self._num_fixed:
-            possible = possible[possible >= self._num_fixed]
         nearest = np.argsort(-self._affinity[topic, possible], kind="stable")[:NEIGHBOURS]
         others = possible[nearest]
         losses = [self._divergence(topic, j) * self._separation(topic, j) for j in others]
