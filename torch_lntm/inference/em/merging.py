@@ -1,7 +1,7 @@
 """Merging of topics, until a wanted number is left.
 
 A start with as many topics as the model has misses topics: two true topics share one topic, and
-two others are near copies. A start with more topics finds all of them, and near copies merge.
+two others are near copies. A start with more topics finds more of them, and near copies merge.
 """
 
 from __future__ import annotations
