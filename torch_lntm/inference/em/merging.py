@@ -7,6 +7,7 @@ two others are near copies. A start with more topics finds more of them, and nea
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +18,8 @@ NEIGHBOURS = 10
 
 
 def merged_labels(
-    word_counts: NDArray[np.floating],
-    topic_counts: NDArray[np.floating],
+    word_counts: NDArray[Any],
+    topic_counts: NDArray[Any],
     num_topics: int,
 ) -> NDArray[np.int64]:
     """Merge topics pair by pair, always the pair whose merger loses the least likelihood.
@@ -64,9 +65,7 @@ class _Merger:
         topic_counts: As for :func:`merged_labels`.
     """
 
-    def __init__(
-        self, word_counts: NDArray[np.floating], topic_counts: NDArray[np.floating]
-    ) -> None:
+    def __init__(self, word_counts: NDArray[Any], topic_counts: NDArray[Any]) -> None:
         many = len(word_counts)
         self.label = np.arange(many)
         self._words = np.array(word_counts, np.float32)
@@ -81,11 +80,11 @@ class _Merger:
 
     def merge(self) -> None:
         """Merge the pair with the least loss."""
-        first, second = sorted(np.unravel_index(self._loss.argmin(), self._loss.shape))
+        first, second = sorted(map(int, np.unravel_index(self._loss.argmin(), self._loss.shape)))
         if not np.isfinite(self._loss[first, second]):
             # No topic has a neighbour left, so the two topics with the fewest tokens merge.
             alive = np.unique(self.label)
-            first, second = sorted(alive[self._tokens[alive].argsort(kind="stable")[:2]])
+            first, second = sorted(map(int, alive[self._tokens[alive].argsort(kind="stable")[:2]]))
         self.label[self.label == second] = first
         for table in (self._words, self._tokens, self._documents.T):
             table[first] += table[second]
@@ -122,13 +121,13 @@ class _Merger:
         return float(np.clip(1.0 - within * most / product, 0.0, 1.0))
 
 
-def _entropy(counts: NDArray[np.floating]) -> float:
+def _entropy(counts: NDArray[Any]) -> float:
     """Number of tokens times the entropy of their words, nats."""
     counts = counts.astype(np.float64)
     total = float(counts.sum())
     return (total * math.log(total) if total > 0 else 0.0) - float(xlogy(counts, counts).sum())
 
 
-def _root(counts: NDArray[np.floating]) -> NDArray[np.float32]:
+def _root(counts: NDArray[Any]) -> NDArray[np.float32]:
     """Square roots of the shares of the words."""
     return np.sqrt(counts / max(float(counts.sum()), np.finfo(np.float32).tiny))
