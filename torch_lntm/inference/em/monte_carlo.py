@@ -141,7 +141,8 @@ class MonteCarloEM(Engine[MonteCarloResult]):
             is learning_rate / (1 + e/10).
         start: ``"lda"`` for topics, prior and chains from the start of
             :class:`~torch_lntm.inference.VariationalEM`, with the covariance inflated by
-            ``prior.inflate_covariance``. ``"documents"`` for only one epoch of this start.
+            ``prior.inflate_covariance``. ``"merged"`` for the same with twice as many topics in its
+            first half, of which similar topics then merge. ``"documents"`` for only one epoch.
             ``"model"`` for the parameters of the model, and chains from prior draws.
         seed: Seed of the start, of the order of documents and of the chains.
         progress: Whether to show a progress bar on standard error.
@@ -152,10 +153,10 @@ class MonteCarloEM(Engine[MonteCarloResult]):
 
     Example:
         >>> chain_model = lntm.models.ctm(num_topics=4, num_words=train.num_words, seed=0)
-        >>> engine = lntm.inference.MonteCarloEM(chain_model, max_epochs=6, progress=False)
+        >>> engine = lntm.inference.MonteCarloEM(chain_model, max_epochs=2, progress=False)
         >>> fit = engine.fit(train[:60])
         >>> fit.stop_reason, len(fit.history)
-        ('max_iterations', 6)
+        ('max_iterations', 2)
         >>> fit.posterior  # chains to continue, for lntm.inference.theta_draws
         KeptChains(1 chains of ... documents)
     """

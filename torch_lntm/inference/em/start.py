@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus, DocumentBatch
+from torch_lntm.errors import ConfigError
 from torch_lntm.inference.em.checkpoint import FitState
 from torch_lntm.inference.em.distributed import Processes
 from torch_lntm.inference.em.documents import (
@@ -38,7 +39,7 @@ from torch_lntm.models import Keywords, TopicModel
 from torch_lntm.models.priors.prior import MIN_PROPORTION
 from torch_lntm.posteriors import Draws
 
-StartName = Literal["lda", "documents", "model"]
+StartName = Literal["lda", "merged", "documents", "model"]
 
 #: Number of documents in each initial topic, and share of the corpus's word frequencies in it.
 SEED_DOCUMENTS = 3
@@ -54,8 +55,8 @@ MIN_SCALE = 1e-12
 START_EXPONENT = 0.3
 #: Target number of the topics' updates in the start, and bounds on its epochs.
 START_UPDATES, START_EPOCHS = 1200, (3, 40)
-#: Topics of the first half of the start, for each topic of the model, and number of documents whose
-#: proportions decide which of them merge.
+#: Start with a merger: topics of its first half for each topic of the model, and number of
+#: documents whose proportions decide which topics merge.
 CANDIDATES, MERGE_DOCS = 2, 2000
 #: Number of steps after which the processes tell each other of errors and Ctrl-C.
 STEPS_TOGETHER = 64
@@ -177,11 +178,9 @@ class Start:
     with step size updates^−exponent (*Cappé & Moulines 2009*). The noise of the steps acts as
     annealing, and finds better topics than many more full sweeps.
 
-    The first half of the epochs has twice as many topics as the model. Then similar topics merge
-    (:mod:`~torch_lntm.inference.em.merging`). With as many topics as the model from the first epoch
-    on, fits miss 8 % of the true topics of simulated corpora; with the merger, 3 %. Until the
-    merger the model holds the topics with the most tokens. With keywords there is no merger,
-    because further topics would take the keywords.
+    In the first half of the epochs, ``"merged"`` has twice as many topics as the model. Then
+    similar topics merge (:mod:`~torch_lntm.inference.em.merging`). Until the merger, the model
+    holds the topics with the most tokens.
 
     Every process makes every step. Steps are so small that sharing a step between processes would
     take longer than making it. The prior and the means come from the final proportions. Each
@@ -192,9 +191,9 @@ class Start:
             epoch.
         shard: The documents of this process.
         processes: The processes of the fit. All continue from the counts of the first process.
-        name: ``"lda"``, or ``"documents"`` for one epoch.
-        epochs: Number of epochs of ``"lda"``. Defaults to enough for 1,200 updates, at least 3 and
-            at most 40.
+        name: ``"lda"``, ``"merged"``, or ``"documents"`` for one epoch.
+        epochs: Number of epochs of ``"lda"`` and ``"merged"``. Defaults to enough for 1,200
+            updates, at least 3 and at most 40.
         seed: Seed of the order of documents, and of the documents in the initial topics.
 
     Attributes:
@@ -222,10 +221,13 @@ class Start:
         self.step_docs = default_step_docs(num_docs, length, model.num_topics)
         self.concentration = start_concentration(model.num_topics, length)
         self.epochs = 1
-        if name == "lda":
+        if name == "merged" and model.topics.keywords is not None:
+            # The merger could join two keyword topics, and further topics would take keywords.
+            raise ConfigError("start 'merged' with keywords; use start='lda'")
+        if name != "documents":
             steps = math.ceil(num_docs / self.step_docs)
             self.epochs = epochs or num_epochs(START_UPDATES, steps, START_EPOCHS)
-        self.merge_epoch = 0 if model.topics.keywords is not None else self.epochs // 2
+        self.merge_epoch = self.epochs // 2 if name == "merged" else 0
 
     def run(self, state: FitState, progress: bool) -> Iterator[float]:
         """Make the remaining epochs.
@@ -300,8 +302,10 @@ class Start:
         processes.share({"word_counts": state.word_counts})
         if state.step + 1 == self.merge_epoch:
             self._merge(state)
-        many = state.word_counts.sum(1).topk(model.num_topics).indices.sort().values
-        model.topics.start_(state.word_counts[many])
+        counts = state.word_counts
+        if len(counts) > model.num_topics:
+            counts = counts[counts.sum(1).topk(model.num_topics).indices.sort().values]
+        model.topics.start_(counts)
         return float(processes.gather(float(objective))[0])
 
     def _merge(self, state: FitState) -> None:
