@@ -318,7 +318,7 @@ def test_without_a_terminal_there_are_no_progress_bars(counts):
         ("a.txt", "wood".encode("utf-16"), "", "; try --encoding utf-16"),
         ("a.txt", b"wood", "--stop-words german", "is 'german'; expected english, none, or a file"),
         ("a.csv", b"text,n\n1,2\n", "", "holds numbers, not texts; choose another by --text-field"),
-        ("a.zzz", b"wood", "", "or give its format by --format"),
+        ("a.zzz", b"wood", "", "give its format by --format, or its plug-in by --plugin"),
         ("a.json", b"{}", "", "of one object per line, --format jsonl"),
         (
             "a.csv",
