@@ -519,7 +519,7 @@ class Effects:
 
         Returns:
             Estimates, their variances within and between draws, ``(num_responses, num_points)``
-            each, and the degrees of freedom of the points. Those are None without random terms.
+            each, and the degrees of freedom of the points. Both are None without random terms.
         """
         assert self.responses is not None
         estimates, within, between, rows = [], [], [], []
