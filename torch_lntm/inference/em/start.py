@@ -278,7 +278,7 @@ class Start:
         topics = model.topics
         running = RunningTopics(state.word_counts, topics.start_smoothing, topics.keywords)
         theta, steps = self._proportions(state), self._steps()
-        concentration = self.concentration * model.num_topics / len(state.word_counts)
+        concentration = self.concentration * (model.num_topics / len(state.word_counts))
 
         def advance() -> bool:
             """Make the next steps, and return whether steps may remain."""
