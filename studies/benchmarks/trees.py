@@ -8,6 +8,10 @@ topics are paired with the true topics, so their true groups are known. The stud
 * the coverage of 95 % intervals of a group's proportion, in single documents and as the mean of a
   population. The interval of the sum stands beside the sums of the ends of the topics' intervals.
 
+*Corpora with labels*: a topic's class is the label of the documents with most of the topic. The
+study measures the adjusted Rand index between the classes and as many groups of a clustering, and
+the normalised mutual information between the documents' labels and their largest group.
+
 *Real corpora* are divided into two halves. A model of the first half has a stability for each of
 its topics (:func:`torch_lntm.topic_stability`, within the first half). Fits to the second half show
 whether the topic is found again. The study measures the rank correlation of both.
@@ -55,20 +59,24 @@ class Settings:
         num_docs: Documents of a simulated corpus.
         length: Tokens of a simulated document.
         num_draws: Draws of each document's proportions.
+        labelled: Real corpora with the labels of the documents in NAME.labels.txt.
+        labelled_topics: Topics of the fits to corpora with labels.
         corpora: Real corpora for the stability, by name or path.
-        num_topics: Topics of the fits to real corpora.
+        num_topics: Topics of the fits for the stability.
         num_fits: Fits of each kind for the stability, and fits to the second half.
-        seeds: Seeds of the divisions into halves.
+        seeds: Seeds of the divisions into halves, and of the fits to corpora with labels.
     """
 
     designs: tuple[str, ...] = DESIGNS
-    num_corpora: int = 10
+    num_corpora: int = 20
     num_groups: int = 4
     group_size: int = 5
     num_words: int = 600
     num_docs: int = 1000
     length: int = 100
     num_draws: int = 100
+    labelled: tuple[str, ...] = ("bbc", "agnews_ecrtm", "searchsnippets", "m10", "yahoo_ecrtm")
+    labelled_topics: int = 40
     corpora: tuple[str, ...] = ("cora", "ap")
     num_topics: int = 30
     num_fits: int = 3
@@ -78,7 +86,7 @@ class Settings:
         """Check the settings."""
         sizes = ("num_groups", "group_size", "num_words", "num_docs", "num_draws", "num_topics")
         whole = {**dict.fromkeys(sizes, 2), "num_corpora": 0, "length": 1, "num_fits": 1}
-        check_numbers(self, {**whole, "seeds": 0})
+        check_numbers(self, {**whole, "labelled_topics": 2, "seeds": 0})
         check_choices(self, "designs", DESIGNS)
 
 
@@ -88,10 +96,12 @@ class Result:
 
     Attributes:
         simulated: A row for each simulated corpus.
+        labelled: A row for each corpus with labels and seed.
         real: A row for each real corpus and seed.
     """
 
     simulated: list[dict[str, Any]]
+    labelled: list[dict[str, Any]]
     real: list[dict[str, Any]]
 
 
@@ -100,8 +110,10 @@ def run(settings: Settings, cells: Cells) -> Result:
     torch.set_num_threads(1)
     simulations = product(settings.designs, range(settings.num_corpora))
     simulated = cells.each(simulations, lambda key: simulated_corpus(settings, *key))
+    classes = product(["labels"], settings.labelled, settings.seeds)
+    labelled = cells.each(classes, lambda key: by_label(settings, *key[1:]))
     halves = product(settings.corpora, settings.seeds)
-    return Result(simulated, cells.each(halves, lambda key: found_again(settings, *key)))
+    return Result(simulated, labelled, cells.each(halves, lambda key: found_again(settings, *key)))
 
 
 def true_model(settings: Settings, design: str, seed: int) -> lntm.models.TopicModel:
@@ -165,17 +177,52 @@ def agreement(
     true = np.empty(model.num_topics, int)
     true[partner] = np.arange(model.num_topics) // settings.group_size
     theta = lntm.inference.transform(guide, corpus, progress=False).theta.double().numpy()
-    found = {
-        "topic_tree, by words": tree_labels(model, "words", settings.num_groups),
-        "topic_tree, by correlation": tree_labels(model, "correlation", settings.num_groups),
-        "Jensen–Shannon of words, average linkage": clusters(
-            jensen_shannon(model.topics.mean_probs.detach().double()), settings.num_groups
-        ),
-        "correlation of theta, average linkage": clusters(
-            1 - np.corrcoef(theta.T), settings.num_groups
-        ),
-    }
+    found = clusterings(model, theta, settings.num_groups)
     return {name: float(adjusted_rand_score(true, labels)) for name, labels in found.items()}
+
+
+def clusterings(
+    model: lntm.models.TopicModel, theta: Array, level: int
+) -> dict[str, NDArray[np.int64]]:
+    """Group of each topic, by several clusterings of the topics into ``level`` groups."""
+    probs = model.topics.mean_probs.detach().double()
+    return {
+        "topic_tree, by words": tree_labels(model, "words", level),
+        "topic_tree, by correlation": tree_labels(model, "correlation", level),
+        "Jensen–Shannon of words, average linkage": clusters(jensen_shannon(probs), level),
+        "correlation of theta, average linkage": clusters(1 - np.corrcoef(theta.T), level),
+    }
+
+
+def by_label(settings: Settings, name: str, seed: int) -> dict[str, Any]:
+    """Agreement of clusterings with the labels of a corpus."""
+    from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+
+    file = corpus_file(name)
+    corpus = lntm.read_corpus(file)
+    lines = file.with_suffix(".labels.txt").read_text(encoding="utf-8").splitlines()
+    labels = np.unique(lines, return_inverse=True)[1]
+    with (stopwatch := Stopwatch()):
+        model, _ = fitted(settings.labelled_topics, corpus, seed)
+    guide = lntm.guides.TaylorGuide(model)
+    theta = lntm.inference.transform(guide, corpus, progress=False).theta.double().numpy()
+    sizes = np.bincount(labels)
+    shares = np.stack([theta[labels == label].mean(0) for label in range(len(sizes))])
+    rows = {}
+    for method, groups in clusterings(model, theta, len(sizes)).items():
+        members = groups[:, None] == np.unique(groups)
+        rows[method] = {
+            "topics": float(adjusted_rand_score(shares.argmax(0), groups)),
+            "documents": float(normalized_mutual_info_score(labels, (theta @ members).argmax(1))),
+            "largest": int(members.sum(0).max()),
+        }
+    return {
+        "corpus": name,
+        "seed": seed,
+        "classes": len(sizes),
+        "cpu_seconds": stopwatch.cpu_seconds,
+        "agreement": rows,
+    }
 
 
 def tree_labels(model: lntm.models.TopicModel, by: Any, level: int) -> NDArray[np.int64]:
@@ -267,10 +314,10 @@ def found_again(settings: Settings, name: str, seed: int) -> dict[str, Any]:
     first, second = (corpus[half] for half in halves)
     stopwatch = Stopwatch()
     with stopwatch:
-        model, result = fitted(settings, first, seed)
+        model, result = fitted(settings.num_topics, first, seed)
         stability = lntm.topic_stability(result, first, settings.num_fits, seed=100 + seed)
         pairs = [
-            align_topics(model, fitted(settings, second, 200 + seed + i)[0])
+            align_topics(model, fitted(settings.num_topics, second, 200 + seed + i)[0])
             for i in range(settings.num_fits)
         ]
     fresh = np.mean([pair.similarity for pair in pairs], 0)
@@ -292,11 +339,9 @@ def found_again(settings: Settings, name: str, seed: int) -> dict[str, Any]:
     }
 
 
-def fitted(settings: Settings, corpus: lntm.Corpus, seed: int) -> tuple[Any, Any]:
+def fitted(num_topics: int, corpus: lntm.Corpus, seed: int) -> tuple[Any, Any]:
     """A fit by variational EM."""
-    model = lntm.models.ctm(
-        settings.num_topics, corpus.num_words, vocabulary=corpus.vocabulary, seed=seed
-    )
+    model = lntm.models.ctm(num_topics, corpus.num_words, vocabulary=corpus.vocabulary, seed=seed)
     engine = lntm.inference.VariationalEM(
         model, lntm.guides.TaylorGuide(model), seed=seed, progress=False
     )
@@ -319,10 +364,12 @@ def ranks(row: dict[str, Any], predictor: str) -> tuple[float, float]:
 
 
 def tables(result: Result) -> str:
-    """Three tables: clusterings, intervals, and stability."""
+    """Four tables: clusterings, intervals, clusterings beside labels, and stability."""
     parts = []
     if result.simulated:
         parts = [_agreement_table(result.simulated), _coverage_table(result.simulated)]
+    if result.labelled:
+        parts.append(_label_table(result.labelled))
     if result.real:
         parts.append(_stability_table(result.real))
     return "\n\n".join([*parts, "Means, with standard errors over corpora or halves."])
@@ -358,6 +405,23 @@ def _coverage_table(rows: list[dict[str, Any]]) -> str:
     return table_of(lines)
 
 
+def _label_table(rows: list[dict[str, Any]]) -> str:
+    lines = []
+    for corpus in dict.fromkeys(row["corpus"] for row in rows):
+        own = [row for row in rows if row["corpus"] == corpus]
+        for method in own[0]["agreement"]:
+            found = [row["agreement"][method] for row in own]
+            lines.append(
+                {
+                    "groups beside labels": f"{corpus} ({own[0]['classes']}), {method}",
+                    "adjusted Rand index": with_error([x["topics"] for x in found], 2),
+                    "mutual information": with_error([x["documents"] for x in found], 2),
+                    "largest group": f"{fmean(x['largest'] for x in found):.1f}",
+                }
+            )
+    return table_of(lines)
+
+
 def _stability_table(rows: list[dict[str, Any]]) -> str:
     lines = []
     for corpus in dict.fromkeys(row["corpus"] for row in rows):
@@ -384,6 +448,7 @@ STUDY = Study(
         "num_corpora": 1,
         "num_docs": 200,
         "num_words": 200,
+        "labelled": (),
         "corpora": ("cora",),
         "num_topics": 10,
         "num_fits": 1,

@@ -59,6 +59,42 @@ def test_groups_of_a_tree_are_groups_of_all_functions() -> None:
     torch.testing.assert_close(level.sums(theta).sum(-1), torch.ones(3))
 
 
+def covariance_of_pairs() -> torch.Tensor:
+    """Topics 0, 1 and topics 2, 3 and topics 4, 5 come together."""
+    return 0.4 * torch.eye(6) + 0.6 * torch.kron(torch.eye(3), torch.ones(2, 2))
+
+
+def test_topics_of_the_same_documents_merge_by_default() -> None:
+    model = make_model()
+    prior: Any = lntm.models.LogisticNormalPrior(6, covariance=covariance_of_pairs())
+    tree = lntm.topic_tree(model.with_parts(prior))
+    assert tree.by == "correlation"
+    assert set(tree.groups(3).values()) == {(0, 1), (2, 3), (4, 5)}
+    by_words = lntm.topic_tree(model.with_parts(prior), by="words")
+    assert set(by_words.groups(3).values()) == {(0, 3), (1, 4), (2, 5)}
+
+
+class Unknown(lntm.models.LogisticNormalPrior):
+    """A prior without a covariance of contrasts."""
+
+    contrast_covariance = lntm.models.DocumentPrior.contrast_covariance
+
+
+@pytest.mark.parametrize(
+    "prior",
+    [
+        lntm.models.DirichletPrior(6, concentration=torch.linspace(0.1, 3.0, 6)),
+        lntm.models.DiagonalNormalPrior(6, std=torch.linspace(0.2, 4.0, 6)),
+        lntm.models.LogisticNormalPrior(6),
+        Unknown(6, covariance=covariance_of_pairs()),
+    ],
+)
+def test_priors_without_correlations_merge_similar_words_by_default(prior: Any) -> None:
+    tree = lntm.topic_tree(make_model().with_parts(prior))
+    assert tree.by == "words"
+    assert set(tree.groups(3).values()) == {(0, 3), (1, 4), (2, 5)}
+
+
 def test_distances_are_those_of_ward() -> None:
     probs = make_model().topics.probs.detach().double().numpy()
     distance = hellinger_distances(probs)

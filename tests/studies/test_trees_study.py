@@ -13,7 +13,7 @@ from studies.__main__ import load
 from studies.benchmarks import trees
 from studies.measure import measure
 
-SMALL = trees.Settings(("words",), 1, 2, 2, 60, 150, 40, 20, (), 3, 1, (0,))
+SMALL = trees.Settings(("words",), 1, 2, 2, 60, 150, 40, 20, (), 4, (), 3, 1, (0,))
 
 
 def test_neighbours_are_groups_of_the_true_model() -> None:
@@ -73,5 +73,24 @@ def test_topics_are_found_again_in_fresh_documents(tmp_path: Path) -> None:
     row = trees.found_again(SMALL, str(tmp_path / "half.npz"), 0)
     assert len(row["fresh"]) == len(row["found"]) == 3
     assert all(0 <= value <= 1 for value in [*row["fresh"], *row["found"]])
-    text = trees.tables(trees.Result([], [row]))
+    text = trees.tables(trees.Result([], [], [row]))
     assert "similarity, resamples" in text
+
+
+def test_labels_of_documents_are_compared_with_groups_of_topics(tmp_path: Path) -> None:
+    model = trees.true_model(SMALL, "words", 0)
+    corpus, latents = model.generate([60] * 300, seed=0)
+    groups = latents["eta"].softmax(-1).unflatten(-1, (2, 2)).sum(-1).argmax(-1)
+    corpus.save(tmp_path / "half.npz")
+    names = "\n".join("ab"[g] for g in groups)
+    (tmp_path / "half.labels.txt").write_text(names, encoding="utf-8")
+    row = trees.by_label(SMALL, str(tmp_path / "half.npz"), 0)
+    assert row["classes"] == 2
+    for found in row["agreement"].values():
+        assert 0 <= found["documents"] <= 1
+        assert -1 <= found["topics"] <= 1
+        assert 2 <= found["largest"] < 4
+    words = row["agreement"]["topic_tree, by words"]
+    assert words["topics"] == pytest.approx(1.0)
+    assert words["documents"] > 0.2
+    assert "half.npz (2), topic_tree, by words" in trees.tables(trees.Result([], [row], []))

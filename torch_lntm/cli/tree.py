@@ -18,8 +18,9 @@ class Tree(Command):
     Attributes:
         run_folder: The run's folder.
         levels: Numbers of groups, separated by commas, such as 40,10.
-        by: Distance of topics. words: By their words. correlation: By the correlation of their
-            logits, so that topics of the same documents are merged.
+        by: Distance of topics. correlation: By the correlation of their logits, so that topics of
+            the same documents are merged. words: By their words. Defaults to correlation, and to
+            words if the prior knows no correlations.
         print_as: Output format.
         out: JSON file for the groups of all levels, for --groups of other commands.
         figure: File for a picture of the tree, such as tree.png.
@@ -30,7 +31,7 @@ class Tree(Command):
 
     run_folder: str | None = None
     levels: str = "10"
-    by: Literal["words", "correlation"] = "words"
+    by: Literal["words", "correlation"] | None = None
     print_as: Literal["text", "json", "csv"] = "text"
     out: str | None = None
     figure: str | None = None

@@ -206,15 +206,19 @@ def _step(size: int) -> int:
 
 
 def _move(x: Tensor, w: Tensor, start: Tensor, inverse: Tensor, cross: Tensor) -> Tensor:
-    """Coefficients of a draw from those of the mean, by steps with the mean's information."""
+    """Coefficients of a draw, by steps with the mean's information, or by Newton steps.
+
+    The information of the mean misleads a draw that is far from it, such as a draw of a topic that
+    only other draws know.
+    """
     coefficients = start
     for _ in range(DRAW_STEPS):
         score = (cross - x.mT @ (w[:, None] * _softmax(x, coefficients)))[:, :-1].mT.flatten()
         step = inverse @ score
         coefficients = coefficients + _as_coefficients(step, cross)
         if float(score @ step) < TOLERANCE:
-            break
-    return coefficients
+            return coefficients
+    return _maximise(x, w, cross)[0]
 
 
 def _meat(

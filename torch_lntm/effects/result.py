@@ -618,7 +618,9 @@ class Effects:
         draw_freedom = (pooled.num_draws - 1) / np.maximum(share, 1e-12) ** 2
         n = pooled.freedom if freedom is None else freedom
         document_freedom = n * np.maximum(1 - share, 1e-12)
-        freedom = 1 / (1 / draw_freedom + 1 / document_freedom)
+        # Each variance has at least 1 degree, and a sum of two variances has no fewer degrees than
+        # the lesser of them (Welch 1947). The smooth minimum would fall to 0 for uncertain draws.
+        freedom = np.maximum(1 / (1 / draw_freedom + 1 / document_freedom), 1.0)
         errors = np.sqrt(total)
         half = scipy.stats.t.ppf(0.5 + level / 2, freedom) * errors
         if scale == "identity":

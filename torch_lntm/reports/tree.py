@@ -15,7 +15,7 @@ from scipy.spatial.distance import squareform
 from torch import Tensor
 
 from torch_lntm.errors import ConfigError
-from torch_lntm.models import TopicGroups, TopicModel, merged_topics
+from torch_lntm.models import DocumentPrior, TopicGroups, TopicModel, merged_topics
 from torch_lntm.models.names import MAX_NAME, is_named
 from torch_lntm.reports.labels import distinct_words, topic_labels
 from torch_lntm.reports.tables import TableFormat, check_text, to_csv
@@ -124,7 +124,7 @@ def topic_tree(
     model: TopicModel,
     levels: Sequence[int] = (),
     *,
-    by: Similarity = "words",
+    by: Similarity | None = None,
     shares: Sequence[float] | Tensor | None = None,
 ) -> TopicTree:
     """Merge similar topics step by step, by agglomerative clustering.
@@ -135,9 +135,10 @@ def topic_tree(
     Args:
         model: The model.
         levels: Numbers of groups, such as ``[40, 10]``, for :meth:`TopicTree.groups` and pictures.
-        by: Distance of topics. ``"words"``: Hellinger distance of their word distributions.
-            ``"correlation"``: √(2 - 2r) for the correlation r of their logits, so that topics of
-            the same documents are merged. Defaults to ``"words"``.
+        by: Distance of topics. ``"correlation"``: √(2 - 2r) for the correlation r of their
+            logits, so that topics of the same documents are merged. ``"words"``: Hellinger
+            distance of their word distributions. Defaults to ``"correlation"``, and to ``"words"``
+            if the prior knows no correlations, as in ``lda`` and ``lntm``.
         shares: ``(num_topics,)`` shares of the topics, such as ``result.topic_shares``, for the
             words in the names of groups. Defaults to equal shares.
 
@@ -152,12 +153,14 @@ def topic_tree(
         >>> len(tree.groups(5)), sum(map(len, tree.groups(2).values()))
         (5, 10)
     """
-    if by not in get_args(Similarity):
+    if by not in (None, *get_args(Similarity)):
         raise ConfigError(f"by is {by!r}; expected one of {', '.join(get_args(Similarity))}")
     size = model.num_topics
     if size < 2:
         raise ConfigError("the model has a single topic; a tree needs at least 2 topics")
     numbers = {_check_level(level, size) for level in levels}
+    if by is None:
+        by = "correlation" if _has_correlations(model) else "words"
     if by == "words":
         distance = hellinger_distances(model.topics.mean_probs.detach().double().cpu().numpy())
     else:
@@ -177,6 +180,24 @@ def topic_tree(
         tuple(sorted(numbers, reverse=True)),
         by,
     )
+
+
+def _has_correlations(model: TopicModel) -> bool:
+    """Whether the prior has correlations beyond the correlations of independent logits.
+
+    Centred logits of independent topics with the variances d have the covariance
+    ``d_i (i = j) - (d_i + d_j) / K + mean(d) / K``.
+    """
+    if type(model.prior).contrast_covariance is DocumentPrior.contrast_covariance:
+        return False
+    covariance = model.prior.contrast_covariance().cpu()
+    size = len(covariance)
+    if size < 3:
+        return False
+    mean = covariance.trace() / (size - 1)  # of the variances d
+    variances = (covariance.diagonal() - mean / size) / (1 - 2 / size)
+    expected = variances.diag() + (mean - variances - variances[:, None]) / size
+    return not torch.allclose(covariance, expected, rtol=0.0, atol=1e-4 * float(mean))
 
 
 def hellinger_distances(probs: Array) -> Array:
