@@ -265,6 +265,18 @@ def test_imputed_outcomes_have_the_degrees_of_freedom_of_the_observed() -> None:
     assert effects.table()[0].freedom == pytest.approx(8, rel=0.05)
 
 
+def test_uncertain_proportions_leave_one_degree_of_freedom() -> None:
+    """All documents of a draw are equal, so all variance is between draws."""
+    model = lntm.models.ctm(2, 4)
+    shares = torch.linspace(0.2, 0.8, 12).double()[:, None, None].expand(12, 5, 1)
+    draws = ThetaDraws.of(torch.cat([shares, 1 - shares], -1), model)
+    effects = estimate(model, draws, lntm.Corpus.from_matrix(np.ones((5, 4))), "~ 1")
+    for row in effects.table():
+        assert row.freedom == 1.0
+        assert 0 < row.p_value < 1
+        assert np.isfinite([row.lower, row.upper]).all()
+
+
 def test_clusters_and_weights_are_columns_or_values(model, guide, corpus) -> None:
     theta = theta_of(model, guide, corpus, 4)
     by_name = estimate(model, theta, corpus, "~ party", clusters="blog", weights="age")

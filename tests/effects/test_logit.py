@@ -159,6 +159,17 @@ def test_standard_errors_are_the_delta_method_of_averaged_predictions(corpus, mo
         assert point.standard_error == pytest.approx(float(error[k]), rel=1e-6)
 
 
+def test_draws_far_from_their_mean_solve_their_equations(corpus, model) -> None:
+    """Only a draw of ten knows topic 0. The coefficients of constants are logs of ratios."""
+    theta = torch.tensor([0.001, 0.3, 0.3, 0.399]).double().repeat(10, NUM_DOCS, 1)
+    theta[7] = torch.tensor([0.97, 0.01, 0.01, 0.01]).double()
+    found = make(model, theta, corpus, "~ 1").logit
+    expected = (theta / theta[..., -1:]).log()[:, 0, :-1]
+    torch.testing.assert_close(found.coefficients[0, :-1], expected.mean(0), rtol=0, atol=1e-3)
+    deviations = expected - expected.mean(0)
+    torch.testing.assert_close(found.deviations, deviations, rtol=0, atol=1e-3)
+
+
 def test_separation_is_named(corpus, model, theta) -> None:
     theta = theta.clone()
     left = torch.from_numpy(corpus.metadata["party"] == "Left")

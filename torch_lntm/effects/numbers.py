@@ -16,7 +16,7 @@ class IntervalEstimate:
     Attributes:
         estimate: The estimate.
         standard_error: Standard error of the estimate.
-        freedom: Degrees of freedom of the interval's t distribution.
+        freedom: Degrees of freedom of the interval's t distribution, at least 1.
         lower: Lower end of the interval.
         upper: Upper end of the interval.
         level: Probability of the interval.
