@@ -190,7 +190,9 @@ def clusterings(
         "topic_tree, by words": tree_labels(model, "words", level),
         "topic_tree, by correlation": tree_labels(model, "correlation", level),
         "Jensen–Shannon of words, average linkage": clusters(jensen_shannon(probs), level),
-        "correlation of theta, average linkage": clusters(1 - np.corrcoef(theta.T), level),
+        "correlation of theta, average linkage": clusters(
+            np.subtract(1, np.corrcoef(theta.T)), level
+        ),
     }
 
 
