@@ -40,6 +40,8 @@ PERIOD = "period"
 #: Degrees of freedom of the smooth prevalence.
 SMOOTH = f"~ bs({PERIOD}, df=5, extrapolation='clip')"
 CTM, WALK = "ctm", "words by random walk"
+#: Variance of tomotopy's documents around their period, its default.
+ETA_VARIANCE = 0.1
 #: Least tokens of a word in a topic, and M-steps given the true tokens, of the simulations.
 LEAST_TOKENS, KNOWN_STEPS = 50, 40
 
@@ -135,7 +137,9 @@ def tomotopy_dtm(task: Task) -> Fit:
     """DTModel of tomotopy, with its default variances."""
     import tomotopy
 
-    model = tomotopy.DTModel(k=task.num_topics, t=task.periods, seed=task.seed)
+    model = tomotopy.DTModel(
+        k=task.num_topics, t=task.periods, eta_var=ETA_VARIANCE, seed=task.seed
+    )
     for text, time in zip(_texts(task.train), _times(task.train), strict=True):
         model.add_doc(text, timepoint=time)
     stopwatch = Stopwatch()
@@ -147,7 +151,7 @@ def tomotopy_dtm(task: Task) -> Fit:
         last = min(period, task.periods - 1)
         topics = range(task.num_topics)
         known = np.stack([model.get_topic_word_dist(k, timepoint=last) for k in topics])
-        prior = (np.asarray(model.get_alpha(last)), model.eta * np.eye(task.num_topics))
+        prior = (np.asarray(model.get_alpha(last)), ETA_VARIANCE * np.eye(task.num_topics))
         return _completion(prior, known, columns, hold_out)
 
     return Fit(score, stopwatch.cpu_seconds)
@@ -537,4 +541,5 @@ STUDY = Study(
         "next_periods": 1,
         "simulated": 1,
     },
+    selects=("corpora", "seeds", "systems"),
 )

@@ -53,6 +53,15 @@ def test_moving_words_predict_held_out_documents_and_the_next_period(corpus: Pat
     assert "next period" in table
 
 
+def test_another_program_fits_and_scores_documents_of_all_periods() -> None:
+    pytest.importorskip("tomotopy")
+    corpus = time.dated("nips12")
+    fit = time.tomotopy_dtm(time.Task(corpus, 6, 2, 0, 5))
+    for period in (0, 5, 6):  # the last period stands for the period after it
+        result = fit.score(corpus[:10].hold_out_words(0.5, 0), period)
+        assert 1 < result.perplexity < 2 * NUM_WORDS
+
+
 def test_documents_have_the_numbers_and_names_of_their_periods() -> None:
     corpus = time.dated("nips12")
     assert corpus.metadata["period"][[0, 30, -1]].tolist() == [0, 1, 5]
