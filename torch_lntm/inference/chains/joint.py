@@ -36,7 +36,8 @@ class JointChain:
     * Every token draws its topic. The topics are then drawn given the words of their tokens, by
       ``draw_`` of the topics, which also documents their prior. For bursty words, ``draw_tokens``
       of the words first draws which tokens came from the topics.
-    * The prior's parameters are drawn given all eta, by ``draw_`` of the prior.
+    * The prior's parameters are drawn given the documents' latent variables, by ``draw_`` of the
+      prior.
 
     Parameters of the words, such as the concentration of bursty words, stay fixed.
 
@@ -48,6 +49,7 @@ class JointChain:
         corpus: The documents of the fit, with the model's columns of covariates.
         warmup_steps: Number of sweeps with adapting step sizes.
         topics: Whether to draw the topics. If False, they stay fixed.
+        prior: Whether to draw the prior's parameters. If False, they stay fixed.
         seed: Seed of the chain.
 
     Attributes:
@@ -73,17 +75,15 @@ class JointChain:
         *,
         warmup_steps: int,
         topics: bool = True,
+        prior: bool = True,
         seed: int = 0,
     ) -> None:
         # Sweeps after warm-up need the adapted step sizes, hence at least one sweep of warm-up.
         require_whole(1, warmup_steps=warmup_steps)
         require_whole(0, seed=seed)
         corpus = model.encode(corpus)
-        if not is_up_to_date(model.prior, "draw_", "location", "statistics"):
-            raise IncompatibleGuideError(
-                f"{type(model.prior).__name__} has no method draw_ of its own, which a joint chain "
-                "needs to draw a prior's parameters; the priors of ctm, lntm and stm have it"
-            )
+        if prior:
+            _require_prior_draws(model)
         if topics:
             _require_draws(model)
         self.rows = corpus.nonempty
@@ -92,7 +92,7 @@ class JointChain:
         self.model = copy.deepcopy(model)
         self._observe(corpus.batch(self.rows, device=model.device, dtype=model.dtype))
         self._warmup_steps = warmup_steps
-        self._topics = topics
+        self._topics, self._prior = topics, prior
         self._settings = HMCSettings.of(
             model,
             num_chains=1,
@@ -133,11 +133,16 @@ class JointChain:
         theta = torch.softmax(chains.logits[0].double(), -1)
         if self._topics:
             self._draw_topics(theta)
+        if self._prior:
+            self._draw_prior(chains)
+        return theta
+
+    def _draw_prior(self, chains: Chains) -> None:
+        """Draw the prior's parameters given the documents' latent variables."""
         weights = torch.ones_like(chains.logits[..., 0], dtype=torch.float64)
         draws = Draws(self._latents, chains.logits, weights)
         prior: Any = self.model.prior
         prior.draw_(self._batch.num_docs, self._rng, **prior.statistics(draws, self._batch))
-        return theta
 
     def _draw_topics(self, theta: Tensor) -> None:
         """Draw the topic of every token, then the topics given their counts of words."""
@@ -160,6 +165,21 @@ class JointChain:
         return torch.arange(batch.nnz, device=batch.device).repeat_interleave(tokens)
 
 
+def _require_prior_draws(model: TopicModel) -> None:
+    """Check that the prior's draws belong to the prior.
+
+    Raises:
+        IncompatibleGuideError: The prior has no draws, or a subclass changes the prior and inherits
+            the draws of its base class.
+    """
+    if not is_up_to_date(model.prior, "draw_", "location", "statistics"):
+        raise IncompatibleGuideError(
+            f"{type(model.prior).__name__} has no method draw_ of its own, which a joint chain "
+            "needs to draw a prior's parameters; the priors of ctm, iftm, lntm and stm have it. "
+            "Use joint_draws(..., prior=False) in Python to keep the parameters fixed"
+        )
+
+
 def _require_draws(model: TopicModel) -> None:
     """Check that the draws of topics and words belong to their model.
 
@@ -175,5 +195,7 @@ def _require_draws(model: TopicModel) -> None:
         if not is_up_to_date(part, method, *others):
             raise IncompatibleGuideError(
                 f"{type(part).__name__} has no method {method} of its own, which a joint chain "
-                "needs to draw topics; use topics=False to keep the topics fixed"
+                "needs to draw topics; topics without groups or periods, and with a Dirichlet "
+                "prior, have it. Use joint_draws(..., topics=False) in Python to keep the topics "
+                "fixed"
             )

@@ -23,6 +23,7 @@ def joint_draws(
     thinning: int = 5,
     warmup_steps: int = 300,
     topics: bool = True,
+    prior: bool = True,
     seed: int = 0,
     progress: bool = False,
 ) -> ThetaDraws:
@@ -39,7 +40,11 @@ def joint_draws(
         num_draws: Number of draws of each document.
         thinning: Sweeps of the chain from one draw to the next.
         warmup_steps: Sweeps before the first draw.
-        topics: Whether to draw the topics too. If False, they stay fixed.
+        topics: Whether to draw the topics too. If False, they stay fixed. Topics by ``content`` and
+            the topics of ``lntm`` have no posterior of a known form, and have to stay fixed.
+        prior: Whether to draw the prior's parameters too. If False, they stay fixed. The
+            concentration of ``lda`` has to stay fixed: it has no prior distribution, and therefore
+            no proper posterior.
         seed: Seed of the chain.
         progress: Whether to show a progress bar on standard error.
 
@@ -60,7 +65,9 @@ def joint_draws(
         (4, 50, 'joint')
     """
     require_whole(1, num_draws=num_draws, thinning=thinning)
-    chain = JointChain(model, corpus, warmup_steps=warmup_steps, topics=topics, seed=seed)
+    chain = JointChain(
+        model, corpus, warmup_steps=warmup_steps, topics=topics, prior=prior, seed=seed
+    )
     theta = torch.empty(num_draws, len(chain.rows), model.num_topics)
     probs = torch.zeros_like(model.topics.double_probs)
     for sweep in tqdm(range(warmup_steps + num_draws * thinning), disable=not progress):
@@ -72,7 +79,8 @@ def joint_draws(
     mean_model = copy.deepcopy(model)
     if topics:
         mean_model.topics.set_(probs)
-    drawn = ("the documents' proportions and their prior", "the topics' words")
+    proportions_of = "the documents' proportions"
+    drawn = (f"{proportions_of} and their prior" if prior else proportions_of, "the topics' words")
     return ThetaDraws.of(
         theta,
         mean_model,
@@ -80,5 +88,5 @@ def joint_draws(
         name="joint",
         description="one chain over documents, prior and topics",
         sources_of_uncertainty=drawn if topics else drawn[:1],
-        fixed=() if topics else FIXED[:1],
+        fixed=(*(() if topics else FIXED[:1]), *(() if prior else ("the prior's parameters",))),
     )

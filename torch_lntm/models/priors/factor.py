@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Literal, get_args
 
+import numpy as np
 import pyro
 import torch
 from pyro.distributions import Laplace, Normal, TorchDistribution
@@ -263,6 +265,29 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
             return
         if "latent_outer" in sums:
             sums = self._with_sources(num_docs, sums["latent_sum"], sums["latent_outer"])
+        _, weights, residual = self._regress(num_docs, sums)
+        variance = residual / (self.pseudo_documents + num_docs)
+        floor = torch.finfo(self.loc.dtype).eps * sums["eta_square"].double() / num_docs
+        self.loc.copy_(weights[:, -1])
+        self.mixing.copy_(weights[:, :-1])
+        self.log_noise_precision.copy_(-torch.maximum(variance, floor).log())
+
+    def _regress(
+        self, num_docs: float, sums: Mapping[str, Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Regression of eta on the sources and 1, with the prior of A and Λ.
+
+        Args:
+            num_docs: As for :meth:`m_step`.
+            sums: As for :meth:`m_step`, with sums of the sources.
+
+        Returns:
+            Second moments ``(L + 1, L + 1)`` of the sources and 1, coefficients ``(K, L + 1)``: the
+            columns of A, then loc, and residual sums of squares ``(K,)``; float64.
+
+        Raises:
+            NumericalError: The documents are too few to determine A under the prior.
+        """
         pseudo = self.pseudo_documents * self.source_variance
         outer = sums["source_outer"].double().clone()
         outer.diagonal().add_(pseudo)
@@ -283,11 +308,43 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
         # Residual sum of squares at the maximiser of A and loc, including their prior.
         residual = sums["eta_square"].double() - (weights * response).sum(1)
         residual += self.pseudo_documents * self.pseudo_variance
-        variance = residual / (self.pseudo_documents + num_docs)
-        floor = torch.finfo(self.loc.dtype).eps * sums["eta_square"].double() / num_docs
+        return design, weights, residual
+
+    @torch.no_grad()
+    def draw_(self, num_docs: float, rng: np.random.Generator, **sums: Tensor) -> None:
+        """Set A, loc and Λ to a draw from their posterior given the documents' sources and eta.
+
+        The noise variance of each topic is inverse gamma. Given the variance, the topic's row of A
+        and its loc are normal. The prior of the variance is a density of the variance, as in
+        :meth:`LogisticNormalPrior.draw_`.
+
+        Args:
+            num_docs: Number of documents in the sums.
+            rng: Random number generator.
+            **sums: As for :meth:`m_step`, from exact values of sources and eta.
+
+        Raises:
+            NumericalError: The documents and ``pseudo_documents`` are too few for a proper
+                posterior.
+        """
+        # ψ^(−(pseudo_documents + D)/2), times ψ^½ for each coefficient that is integrated out.
+        shape = (self.pseudo_documents + num_docs - self.num_sources - 3) / 2
+        if shape <= 0:
+            raise NumericalError(
+                f"{num_docs:g} documents and pseudo_documents={self.pseudo_documents:g} leave the "
+                f"noise of {self.num_sources} sources without a proper posterior; raise "
+                "pseudo_documents"
+            )
+        design, weights, residual = self._regress(num_docs, sums)
+        gamma = torch.from_numpy(rng.standard_gamma(shape, self.num_topics)).to(residual)
+        variance = residual / 2 / gamma
+        white = torch.from_numpy(rng.standard_normal(tuple(weights.shape))).to(weights)
+        root = torch.linalg.cholesky(design)
+        change = torch.linalg.solve_triangular(root, white, upper=False, left=False)
+        weights = weights + variance.sqrt()[:, None] * change
         self.loc.copy_(weights[:, -1])
         self.mixing.copy_(weights[:, :-1])
-        self.log_noise_precision.copy_(-torch.maximum(variance, floor).log())
+        self.log_noise_precision.copy_(-variance.log())
 
     def _with_sources(
         self, num_docs: float, latent_sum: Tensor, latent_outer: Tensor
