@@ -11,8 +11,8 @@ all systems, from their topics and prior:
   importance sampling. The systems' own bounds leave out different constants, and are tight for
   small prior variances and loose for large ones.
 
-Formulas use the columns of the corpus, and ``day``, drawn at random from a year. The column tells
-nothing, as smooth terms in a formula often do.
+Formulas use the columns of the corpus, in its file of labels and in NAME.columns.csv beside it. A
+corpus without a column ``day`` gets days at random from a year.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from torch_lntm.models.priors.covariates import PREVALENCE
 
 #: The reference of all comparisons.
 OURS = "torch_lntm stm"
-#: Days of the column ``day``.
+#: Days of a random column ``day``.
 DAYS = 366
 
 
@@ -57,7 +57,7 @@ class Settings:
 
     Attributes:
         corpus: Name of a corpus in the folder of data, or a path.
-        formulas: Formulas of the prior mean, over the corpus's columns and ``day``.
+        formulas: Formulas of the prior mean.
         num_topics: Numbers of topics.
         seeds: Seeds, each of a split, a hold-out and the fits.
         systems: Systems to fit.
@@ -151,11 +151,7 @@ def run(settings: Settings, cells: Cells) -> Result:
 def make_design(settings: Settings, formula: str, seed: int) -> Design:
     """The frozen split of a seed, with the columns of its documents by a formula."""
     split = frozen(settings.corpus, seed, settings.max_docs, settings.max_test_docs)
-    corpus = lntm.read_corpus(corpus_file(settings.corpus))
-    days = np.random.default_rng(seed).integers(0, DAYS, corpus.num_docs)
-    # Knots of splines are at quantiles, and the last knot must lie beyond every test document.
-    days[split.train_index[:2]] = 0, DAYS - 1
-    corpus = corpus.with_metadata({"day": days})
+    corpus = with_columns(settings.corpus, split.train_index, seed)
     covariates = Covariates.of(corpus[split.train_index], formula)
     train, test = (
         (covariates.encode(corpus[index]).encodings[PREVALENCE] - np.array(covariates.means))
@@ -163,6 +159,25 @@ def make_design(settings: Settings, formula: str, seed: int) -> Design:
         for index in (split.train_index, split.test_index)
     )
     return Design(split, train, test)
+
+
+def with_columns(name: str, train: NDArray[np.int64], seed: int) -> lntm.Corpus:
+    """A corpus with its columns, and random days if it has none.
+
+    Args:
+        name: Name of the corpus, or its path.
+        train: Positions of the training documents.
+        seed: Seed of random days.
+    """
+    file = corpus_file(name)
+    columns = file.with_suffix(".columns.csv")
+    corpus = lntm.read_corpus(file, metadata=columns if columns.exists() else None)
+    if "day" in corpus.metadata:
+        return corpus
+    days = np.random.default_rng(seed).integers(0, DAYS, corpus.num_docs)
+    # Knots of splines are at quantiles, and the last knot must lie beyond every test document.
+    days[train[:2]] = 0, DAYS - 1
+    return corpus.with_metadata({"day": days})
 
 
 def measured(

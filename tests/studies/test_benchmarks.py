@@ -75,6 +75,18 @@ def test_runs_is_kept_and_is_printed(name: str, corpus: Path, tmp_path: Path) ->
     assert study.table(measure(name, study, settings, tmp_path, progress=False)) == text
 
 
+def test_a_structural_study_reads_the_real_days_of_a_corpus(corpus: Path, tmp_path: Path) -> None:
+    train = np.arange(30)
+    drawn = structural.with_columns(str(corpus), train, 0).metadata["day"]
+    assert drawn[:2].tolist() == [0, structural.DAYS - 1]
+    dated = tmp_path / "dated.npz"
+    dated.write_bytes(corpus.read_bytes())
+    days = "\n".join(map(str, ["day", *range(40)]))
+    dated.with_suffix(".columns.csv").write_text(days, encoding="utf-8")
+    real = structural.with_columns(str(dated), train, 0).metadata["day"]
+    assert real.tolist() == list(range(40))
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_coverage_counts_the_intervals_that_hold_the_truth(monkeypatch: pytest.MonkeyPatch) -> None:
