@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 from support.pretend import PretendDevice
+from support.shared_state import restored
 
 if TYPE_CHECKING:
     from torch_lntm.corpus import Corpus
@@ -46,6 +47,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             items=[i for i, on in zip(items, there, strict=True) if not on]
         )
         items[:] = [item for item, on in zip(items, there, strict=True) if on]
+
+
+@pytest.fixture(autouse=True)
+def shared_state() -> Iterator[None]:
+    """Registered names and Pyro's parameters are of one test only."""
+    with restored():
+        yield
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ import importlib
 import pkgutil
 import re
 from pathlib import Path
-from unittest import mock
 
 import pytest
 
@@ -48,8 +47,7 @@ def test_an_example_prints_what_its_docstring_shows(
     report: list[str] = []
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     runner = doctest.DocTestRunner(verbose=False, optionflags=flags)
-    with mock.patch.dict(torch_lntm.models.CONSTRUCTORS):
-        failed = runner.run(example, out=report.append)
+    failed = runner.run(example, out=report.append)
     assert not failed.failed, "".join(report)
 
 

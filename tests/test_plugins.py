@@ -22,10 +22,10 @@ from torch_lntm.cli import Command, main, register_command
 from torch_lntm.cli.commands import COMMANDS
 from torch_lntm.cli.registration import _check_class
 from torch_lntm.corpus import register_reader
-from torch_lntm.corpus.readers import CORPUS_READERS, SUFFIXES, registration
-from torch_lntm.corpus.readers.texts import TEXT_READERS, WITH_FIELDS
+from torch_lntm.corpus.readers import SUFFIXES
+from torch_lntm.corpus.readers.texts import WITH_FIELDS
 from torch_lntm.errors import ConfigError, CorpusError
-from torch_lntm.reports import Picture, Section, Table, sections
+from torch_lntm.reports import Picture, Section, Table
 
 HOSTILE = "</td><script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
 NOTES = "\n".join(
@@ -40,21 +40,9 @@ NOTES = "\n".join(
 
 
 @pytest.fixture(autouse=True)
-def registries(monkeypatch, tmp_path):
-    """Tables of names that are as before after each test."""
+def own_folder(monkeypatch, tmp_path):
+    """Every test runs in a folder of its own."""
     monkeypatch.chdir(tmp_path)
-    tables = (
-        *(COMMANDS, SUFFIXES, TEXT_READERS, CORPUS_READERS),
-        *(registration._REGISTERED, sections._REGISTERED),
-    )
-    before, fields = [dict(table) for table in tables], list(WITH_FIELDS)
-    yield
-    for table, content in zip(tables, before, strict=True):
-        table.clear()
-        table.update(content)
-    WITH_FIELDS[:] = fields
-    for module in ("letters", "torch_lntm_plugin_letters"):
-        sys.modules.pop(module, None)
 
 
 @pytest.fixture

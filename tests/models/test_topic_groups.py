@@ -128,7 +128,7 @@ def test_effects_of_topics_and_groups_are_printed_and_plotted(documents: Any) ->
     effects = lntm.effects.estimate(
         model, theta, corpus, "~ party", topics=["trade"], groups={"economy": [0, 2]}
     )
-    assert "1 topics and 1 groups of topics" in repr(effects)
+    assert "1 topic and 1 group of topics" in repr(effects)
     text = effects.summary()
     assert text.index("Topic trade\n") < text.index("Group economy\n")
     assert "Group economy" in effects.format(effects.predict("party"))

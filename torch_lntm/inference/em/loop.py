@@ -165,6 +165,10 @@ class ResumableFit(ABC, Generic[R]):
             statistics=self._kept_statistics(),
             history=list(self.state.history),
             best=dict(self.state.best),
+            # The next step of the start, or of the optimiser, changes these in place.
+            word_counts=_clone(self.state.word_counts),
+            theta=_clone(self.state.theta),
+            optimizer=dict_of_clones(self.state.optimizer),
         )
         # One assignment sets both parts, because Ctrl-C can interrupt the copies at any moment.
         self._kept = self.snapshot(), state
@@ -338,6 +342,10 @@ class ResumableFit(ABC, Generic[R]):
                 "the fit goes on. Free space there, so that a killed fit can be continued",
                 SavingWarning,
             )
+
+
+def _clone(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else tensor.clone()
 
 
 def dict_of_clones(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -1,0 +1,39 @@
+"""Tables that a whole process shares: registered names, and Pyro's parameters."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pyro
+
+from torch_lntm.cli.commands import COMMANDS
+from torch_lntm.corpus.readers import CORPUS_READERS, SUFFIXES, registration
+from torch_lntm.corpus.readers.texts import TEXT_READERS, WITH_FIELDS
+from torch_lntm.models import CONSTRUCTORS
+from torch_lntm.reports import sections
+
+
+@contextmanager
+def restored() -> Iterator[None]:
+    """Context after which registered names are as before, and Pyro's store is empty.
+
+    A test must not see the plug-ins and the parameters of another test.
+    """
+    tables = (
+        *(COMMANDS, CONSTRUCTORS, SUFFIXES, TEXT_READERS, CORPUS_READERS),
+        *(registration._REGISTERED, sections._REGISTERED),
+    )
+    before, fields, modules = [dict(table) for table in tables], list(WITH_FIELDS), set(sys.modules)
+    try:
+        yield
+    finally:
+        for table, content in zip(tables, before, strict=True):
+            table.clear()
+            table.update(content)
+        WITH_FIELDS[:] = fields
+        for name in set(sys.modules) - modules:
+            if name == "letters" or name.startswith("torch_lntm_plugin_"):
+                del sys.modules[name]
+        pyro.clear_param_store()
