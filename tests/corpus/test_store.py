@@ -458,6 +458,11 @@ def opened(monkeypatch) -> list[str]:
     return names
 
 
+def shards_of(sizes: list[int], rank: int, world_size: int) -> list[int]:
+    """Numbers of the shards of a process."""
+    return list(range(*stores.deal_shards(sizes, rank, world_size)))
+
+
 def test_a_folder_in_shards_has_a_manifest_and_ordinary_folders(corpus, tmp_path):
     corpus.save(tmp_path / "toy", shard_size=25)
     manifest = json.loads((tmp_path / "toy/corpus.json").read_text())
@@ -487,14 +492,14 @@ def test_each_process_opens_its_own_shards(corpus, tmp_path, world_size, monkeyp
 
 def test_processes_get_about_the_same_number_of_entries():
     sizes = [5, 1, 1, 1, 4, 4]
-    parts = [stores.deal_shards(sizes, rank, 3, range(6)) for rank in range(3)]
+    parts = [shards_of(sizes, rank, 3) for rank in range(3)]
     assert parts == [[0], [1, 2, 3, 4], [5]] or parts == [[0, 1], [2, 3, 4], [5]]
-    whole = [stores.deal_shards([0, 0, 9], rank, 3, range(3)) for rank in range(3)]
+    whole = [shards_of([0, 0, 9], rank, 3) for rank in range(3)]
     assert whole == [[0], [1], [2]]
     rng = np.random.default_rng(0)
     for world_size in (2, 5, 16):
         sizes = rng.integers(50, 100, 64).tolist()
-        parts = [stores.deal_shards(sizes, r, world_size, range(64)) for r in range(world_size)]
+        parts = [shards_of(sizes, rank, world_size) for rank in range(world_size)]
         assert [shard for part in parts for shard in part] == list(range(64))
         sums = [sum(sizes[shard] for shard in part) for part in parts]
         assert max(sums) - sum(sizes) / world_size <= 100

@@ -24,7 +24,7 @@ from torch_lntm.corpus.documents import Documents
 from torch_lntm.corpus.frames import frame_columns, is_frame, record_columns, take_texts
 from torch_lntm.corpus.mapped import Rows, collect, is_mapped, range_of
 from torch_lntm.corpus.splits import Split, WordHoldOut, hold_out_words, split_documents
-from torch_lntm.corpus.store import map_ranges, new_store
+from torch_lntm.corpus.store import map_ranges, new_store, read_columns
 from torch_lntm.corpus.texts import (
     NoWordsError,
     check_texts,
@@ -266,6 +266,33 @@ class Corpus(Documents):
         texts, others = take_texts(columns, text)
         return cls.from_texts(texts, metadata=others, **options)
 
+    def columns_of_whole(self) -> Corpus:
+        """Returns the whole corpus's documents with their columns.
+
+        Models learn covariates from them. The columns of a part's whole corpus are read from all
+        shards of the folder. These documents have no words.
+
+        Returns:
+            The corpus itself, unless it is a part.
+
+        Raises:
+            FileError: A shard of another process is missing or damaged.
+        """
+        if self.part is None:
+            return self
+        metadata, covariates = read_columns(self.part.folder)
+        none = np.zeros(0, np.int32)
+        return Corpus(
+            row_offsets=np.zeros(self.part.num_docs + 1, np.int64),
+            word_index=none,
+            counts=none.copy(),
+            num_words=self.num_words,
+            vocabulary=self.vocabulary,
+            metadata=metadata,
+            covariates=covariates,
+            name=self.name,
+        )
+
     def with_metadata(self, columns: Any) -> Corpus:
         """Returns the corpus with further columns of metadata.
 
@@ -424,6 +451,7 @@ class Corpus(Documents):
             counts=counts,
             num_words=len(words),
             vocabulary=words,
+            part=None,
         )
 
     def __reduce__(self) -> tuple[Any, ...]:

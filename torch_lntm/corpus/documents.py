@@ -19,6 +19,7 @@ from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.corpus.columns import Arrays, FrozenDict, frame_of, select_rows
 from torch_lntm.corpus.frames import listed
 from torch_lntm.corpus.mapped import Rows, collect, cut, is_mapped, parts, pieces, release, take
+from torch_lntm.corpus.part import Facts, Part
 from torch_lntm.errors import CorpusError
 
 D = TypeVar("D", bound="Documents")
@@ -51,6 +52,8 @@ class Documents:
         encoders: Read-only mapping of these names to the sources of the arrays.
         name: Name for messages and reports.
         preparation: Sentence about the words left out by default in ``from_texts``, if any.
+        part: Place of the documents in a corpus in shards, of which they are a part; ``None`` for a
+            whole corpus. Selections and other counts are corpora of their own.
     """
 
     row_offsets: NDArray[np.int64]
@@ -64,6 +67,7 @@ class Documents:
     encoders: FrozenDict[object] = field(default_factory=FrozenDict)
     name: str | None = None
     preparation: str | None = None
+    part: Part | None = None
 
     def __post_init__(self) -> None:
         for array in (self.row_offsets, self.word_index, self.counts):
@@ -107,9 +111,32 @@ class Documents:
         return totals
 
     @property
+    def num_nonempty(self) -> int:
+        """Number of documents with tokens."""
+        return int(np.count_nonzero(self.lengths))
+
+    @cached_property
+    def document_frequency(self) -> NDArray[np.int64]:
+        """``(num_words,)`` number of documents with each word."""
+        numbers = np.zeros(self.num_words, np.int64)
+        for _, rows in self.parts():
+            numbers += np.bincount(rows.word_index, minlength=self.num_words)
+        numbers.setflags(write=False)
+        return numbers
+
+    @property
     def num_tokens(self) -> int:
         """Number of tokens."""
         return int(self.lengths.sum())
+
+    @property
+    def whole(self) -> Documents | Facts:
+        """Numbers of the whole corpus: the corpus itself, or the numbers that a part knows.
+
+        Raises:
+            CorpusError: The part does not know the whole corpus.
+        """
+        return self if self.part is None else self.part.whole
 
     def __len__(self) -> int:
         return self.num_docs
@@ -117,9 +144,10 @@ class Documents:
     def __repr__(self) -> str:
         name = f"{self.name!r}, " if self.name else ""
         columns = f", columns: {listed(self.metadata)}" if self.metadata else ""
+        part = "" if self.part is None else f", {self.part}"
         return (
             f"{type(self).__name__}({name}num_docs={self.num_docs}, num_words={self.num_words}, "
-            f"num_tokens={self.num_tokens}{columns})"
+            f"num_tokens={self.num_tokens}{columns}{part})"
         )
 
     @cached_property
@@ -176,6 +204,7 @@ class Documents:
             metadata=select_rows(self.metadata, rows),
             covariates=select_rows(self.covariates, rows),
             encodings=select_rows(self.encodings, rows),
+            part=None,
         )
 
     def _positions(self, rows: Any) -> NDArray[np.int64]:
@@ -264,7 +293,9 @@ class Documents:
                 yield Rows(sizes, rows.word_index[kept], counts[kept].astype(np.int32))
 
         row_offsets, word_index, counts = collect(recounted(), self.goes_to_files(self.nnz))
-        return replace(self, row_offsets=row_offsets, word_index=word_index, counts=counts)
+        return replace(
+            self, row_offsets=row_offsets, word_index=word_index, counts=counts, part=None
+        )
 
     def to_scipy(self) -> sp.csr_matrix:
         """The counts as a new ``(num_docs, num_words)`` int64 matrix."""

@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any, NamedTuple, TypeVar
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,7 @@ from torch_lntm.corpus.mapped import (
     release,
     set_checksum,
 )
+from torch_lntm.corpus.part import Part, fingerprint_of
 from torch_lntm.errors import CorpusError, FileError
 from torch_lntm.files import (
     as_json,
@@ -58,8 +59,6 @@ _KINDS: dict[str, Any] = {
     "preparation": (str, type(None)),
 }
 
-T = TypeVar("T")
-
 
 class Store(NamedTuple):
     """Contents of a corpus's folder. The attributes are described at ``Documents``."""
@@ -72,6 +71,7 @@ class Store(NamedTuple):
     metadata: Arrays = FrozenDict()
     covariates: Arrays = FrozenDict()
     preparation: str | None = None
+    part: Part | None = None
 
 
 def is_store(path: Path) -> bool:
@@ -319,27 +319,23 @@ def _read_shards(
     path: Path, about: dict[str, Any], max_bytes: float | None, part: tuple[int, int] | None
 ) -> Store:
     """Reads all shards of a folder, or those of a process."""
-    shards = about["shards"]
+    shards, first, after = about["shards"], 0, len(about["shards"])
     if part is not None:
-        shards = deal_shards([shard["num_entries"] for shard in shards], *part, shards)
+        first, after = deal_shards([shard["num_entries"] for shard in shards], *part)
     stores = []
-    for shard in shards:
-        folder = path / shard["folder"]
-        if zlib.crc32(read_bytes(folder / ABOUT, max_bytes)) != shard["crc32"]:
-            raise FileError(
-                f"{folder / ABOUT}: is damaged, or of another corpus: its checksum is not that of "
-                f"{path / ABOUT}; make the folder again"
-            )
-        own = _about(folder, max_bytes)
-        names = ("num_docs", "num_entries")
-        if own["format_version"] != FORMAT_VERSION or own["num_words"] != about["num_words"]:
+    for shard in shards[first:after]:
+        folder, own = path / shard["folder"], _about_shard(path, shard, max_bytes)
+        if own["num_words"] != about["num_words"]:
             raise FileError(f"{folder}: is no shard of {path}; make the folder again")
-        if any(own[name] != shard[name] for name in names):
-            raise FileError(f"{folder}: has other sizes than in {path / ABOUT}; make it again")
         stores.append(_read_arrays(folder, own, max_bytes))
     words = None
     if about["vocabulary"]:
         words = read_vocabulary(path / VOCABULARY, about["num_words"], max_bytes)
+    place = None
+    if part is not None:
+        sizes = tuple(shard["num_docs"] for shard in shards)
+        fingerprint = fingerprint_of(about["num_words"], words, shards)
+        place = Part((first, after), sizes, fingerprint, path.absolute())
     ends = np.cumsum([store.row_offsets[-1] for store in stores])
     offsets = [
         store.row_offsets[1:] + ends[i - 1] if i else store.row_offsets
@@ -354,6 +350,7 @@ def _read_shards(
         _joined(path, [store.metadata for store in stores]),
         _joined(path, [store.covariates for store in stores]),
         about["preparation"],
+        place,
     )
 
 
@@ -370,14 +367,16 @@ def _joined(path: Path, columns: list[Arrays]) -> Arrays:
     return select_rows(FrozenDict(joined), slice(None))
 
 
-def deal_shards(sizes: Sequence[int], rank: int, world_size: int, shards: Sequence[T]) -> list[T]:
+def deal_shards(sizes: Sequence[int], rank: int, world_size: int) -> tuple[int, int]:
     """Neighbouring shards of a process. All processes have about the same number of entries.
 
     Args:
         sizes: ``(num_shards,)`` number of entries of each shard.
         rank: Rank of the process, from 0.
         world_size: Number of processes.
-        shards: ``(num_shards,)`` the shards.
+
+    Returns:
+        The first shard of the process, and the shard after its last shard.
 
     Raises:
         CorpusError: The rank is out of range, or there are fewer shards than processes.
@@ -398,7 +397,7 @@ def deal_shards(sizes: Sequence[int], rank: int, world_size: int, shards: Sequen
         # Every process has at least one shard.
         cuts.append(min(max(nearest, cuts[-1] + 1), len(sizes) - world_size + k))
     cuts.append(len(sizes))
-    return list(shards[cuts[rank] : cuts[rank + 1]])
+    return cuts[rank], cuts[rank + 1]
 
 
 def _read_arrays(path: Path, about: dict[str, Any], max_bytes: float | None) -> Store:
@@ -424,21 +423,59 @@ def _read_arrays(path: Path, about: dict[str, Any], max_bytes: float | None) -> 
                 f"of {ABOUT}; make the folder again"
             )
         set_checksum(array, path / f"{name}.npy", checksum)
-    metadata = covariates = FrozenDict[NDArray[Any]]()
-    if about["documents"]:
-        file = path / DOCUMENTS
-        packed = read_arrays(file, "documents", max_bytes=max_bytes)["documents"]
-        metadata, covariates = unpack_documents(file, packed, num_docs, max_bytes)
     return Store(
         arrays["row_offsets"],
         arrays["word_index"],
         arrays["counts"],
         num_words,
         read_vocabulary(path / VOCABULARY, num_words, max_bytes) if about["vocabulary"] else None,
-        metadata,
-        covariates,
+        *_read_columns(path, about, max_bytes),
         about["preparation"],
     )
+
+
+def _read_columns(
+    path: Path, about: dict[str, Any], max_bytes: float | None
+) -> tuple[Arrays, Arrays]:
+    """Metadata and covariates of a folder without shards."""
+    if not about["documents"]:
+        return FrozenDict(), FrozenDict()
+    file = path / DOCUMENTS
+    packed = read_arrays(file, "documents", max_bytes=max_bytes)["documents"]
+    return unpack_documents(file, packed, about["num_docs"], max_bytes)
+
+
+def read_columns(path: Path) -> tuple[Arrays, Arrays]:
+    """Metadata and covariates of all documents of a folder in shards, without their counts.
+
+    Args:
+        path: The folder.
+
+    Raises:
+        FileError: A file is missing or damaged, or belongs to another corpus.
+    """
+    shards = [
+        _read_columns(path / shard["folder"], _about_shard(path, shard, None), None)
+        for shard in _about(path, None)["shards"]
+    ]
+    metadata, covariates = zip(*shards, strict=True)
+    return _joined(path, list(metadata)), _joined(path, list(covariates))
+
+
+def _about_shard(path: Path, shard: dict[str, Any], max_bytes: float | None) -> dict[str, Any]:
+    """Contents of a shard's ``corpus.json``, checked against its record in the manifest."""
+    folder = path / shard["folder"]
+    if zlib.crc32(read_bytes(folder / ABOUT, max_bytes)) != shard["crc32"]:
+        raise FileError(
+            f"{folder / ABOUT}: is damaged, or of another corpus: its checksum is not that of "
+            f"{path / ABOUT}; make the folder again"
+        )
+    own = _about(folder, max_bytes)
+    if own["format_version"] != FORMAT_VERSION:
+        raise FileError(f"{folder}: is no shard of {path}; make the folder again")
+    if any(own[name] != shard[name] for name in ("num_docs", "num_entries")):
+        raise FileError(f"{folder}: has other sizes than in {path / ABOUT}; make it again")
+    return own
 
 
 def map_ranges(parts: Any) -> Any:

@@ -22,6 +22,7 @@ from torch_lntm.inference.draws import (
 )
 from torch_lntm.inference.em.distributed import Processes
 from torch_lntm.inference.em.monte_carlo import MonteCarloEM
+from torch_lntm.inference.em.parts import join_parts
 from torch_lntm.inference.em.result import FitResult, MonteCarloResult
 from torch_lntm.inference.em.schedule import ANNEALING, Annealing
 from torch_lntm.inference.em.statistics import (
@@ -53,6 +54,7 @@ __all__ = [
     "VariationalEM",
     "enough_draws",
     "expected_statistics",
+    "join_parts",
     "joint_draws",
     "sampled_statistics",
     "source_prior",

@@ -187,7 +187,7 @@ def test_invalid_checkpoints_are_refused_and_left_unchanged(tmp_path: Path) -> N
     refused("not a complete checkpoint")
     rewritten(path, format_version=1)
     refused(
-        r"a checkpoint of another version of torch_lntm \(format 1; this version reads format 5\); "
+        r"a checkpoint of another version of torch_lntm \(format 1; this version reads format 6\); "
         "delete it to start the fit anew"
     )
     rewritten(path, format_version=None)

@@ -24,7 +24,7 @@ from torch_lntm.inference.em.statistics import Statistics
 from torch_lntm.models import TopicModel
 
 #: Format number of every checkpoint. Files of a different format are refused.
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 #: Types of the plain values of :class:`FitState`, and of the values in the records of its history.
 _STATE_TYPES = {
     "restart": int,
@@ -33,6 +33,7 @@ _STATE_TYPES = {
     "updates": int,
     "seconds": int | float,
     "history": list,
+    "rows": str,
 }
 _RECORD_TYPES = {"phase": str, "iteration": int, "objective": int | float}
 
@@ -60,6 +61,8 @@ class FitState:
         statistics: Statistics for the next M-step.
         best: Parameters and ``means`` of the best restart so far.
         optimizer: State of the topics' optimiser, if there is one.
+        rows: Name of the files with the tables of documents beside a checkpoint of a corpus in
+            parts. Empty if the tables are in the checkpoint.
     """
 
     documents: dict[str, Tensor] = field(default_factory=dict)
@@ -74,13 +77,14 @@ class FitState:
     statistics: Statistics | None = None
     best: dict[str, Tensor] = field(default_factory=dict)
     optimizer: dict[str, Tensor] = field(default_factory=dict)
+    rows: str = ""
 
 
 def corpus_identity(corpus: Corpus) -> dict[str, Any]:
     """JSON-able fingerprints of the counts of a corpus and of its covariates."""
     return {
         "corpus": corpus.fingerprint(),
-        "covariates": {name: _digest(array) for name, array in corpus.batch_covariates.items()},
+        "covariates": {name: digest(array) for name, array in corpus.batch_covariates.items()},
     }
 
 
@@ -97,14 +101,15 @@ def model_identity(model: TopicModel) -> dict[str, Any]:
         "model": repr(construction and construction._replace(settings=construction.to_json())),
         "parts": repr(model),
         "fixed": {
-            name: _digest(buffer.detach().cpu().numpy())
+            name: digest(buffer.detach().cpu().numpy())
             for name, buffer in model.named_buffers()
             if name not in fitted
         },
     }
 
 
-def _digest(array: NDArray[Any]) -> str:
+def digest(array: NDArray[Any]) -> str:
+    """SHA-256 of an array's numbers, in hexadecimal."""
     return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
 
 
@@ -146,6 +151,44 @@ def write_checkpoint(
     metadata = {"record": text, "checksum": checksum_of(text, contiguous)}
     with atomic_write(path) as file:
         file.write(safetensors.torch.save(contiguous, metadata))
+
+
+def write_rows(path: Path, tables: Mapping[str, Tensor]) -> None:
+    """Write the rows of some documents atomically, beside a checkpoint.
+
+    Args:
+        path: The file.
+        tables: Tables by name.
+    """
+    tensors = {name: table.detach().cpu().contiguous() for name, table in tables.items()}
+    with atomic_write(path) as file:
+        file.write(safetensors.torch.save(tensors, {"checksum": checksum_of("", tensors)}))
+
+
+def read_rows(path: Path, num_docs: int) -> dict[str, Tensor]:
+    """Read a file of :func:`write_rows`.
+
+    Args:
+        path: The file.
+        num_docs: Number of documents.
+
+    Raises:
+        ConfigError: The file is missing or damaged, or has rows for other documents.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            checksum = (file.metadata() or {})["checksum"]
+            tables = {name: file.get_tensor(name) for name in list(file.keys())}
+        if checksum != checksum_of("", tables):
+            raise ValueError("its checksum is wrong")
+        if any(table.shape[0] != num_docs for table in tables.values()):
+            raise ValueError(f"it has not the rows of {num_docs} documents")
+    except (SafetensorError, KeyError, ValueError, OSError) as error:
+        raise ConfigError(
+            f"{path}: not a complete part of a checkpoint ({error}); delete the checkpoint to "
+            "start the fit anew"
+        ) from error
+    return tables
 
 
 def checksum_of(record: str, tensors: Mapping[str, Tensor]) -> str:

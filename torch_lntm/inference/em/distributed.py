@@ -29,10 +29,11 @@ COLLECTED_NUMBERS = 2**20
 class Processes:
     """Processes of a shared fit. Each process solves its part of every batch.
 
-    Every process makes this object, reads the entire corpus and calls the same engine with the same
-    settings. For an update of the parameters, the processes sum their additive statistics, and each
-    makes the same M-step. The result equals the fit of one process up to rounding. The parameters
-    are equal in all processes, to the last bit.
+    Every process makes this object and calls the same engine with the same settings. The processes
+    read the entire corpus, or each its own part (:mod:`~torch_lntm.inference.em.parts`). For an
+    update of the parameters, the processes sum their additive statistics, and each makes the same
+    M-step. The result equals the fit of one process up to rounding. The parameters are equal in all
+    processes, to the last bit.
 
     Errors are shared. If a process fails in its part of a batch, all processes raise its error.
     Ctrl-C or SIGTERM in one process ends the fit in all processes at the same update.
@@ -325,6 +326,22 @@ class Processes:
             if self.first:
                 table[start:stop] = part.to(rows.dtype)
         return table
+
+    def join(self, rows: Tensor) -> Tensor:
+        """Rows of all processes, one after the other by rank, in every process.
+
+        Args:
+            rows: ``(num_rows, ...)`` integers or truth values of this process, on the CPU. The
+                shape of a row is equal in all processes.
+        """
+        if self.alone:
+            return rows
+        counts = self.gather(len(rows))
+        start = sum(counts[: self.rank])
+        sent = torch.uint8 if rows.dtype == torch.bool else rows.dtype
+        joined = torch.zeros((sum(counts), *rows.shape[1:]), dtype=sent)
+        joined[start : start + len(rows)] = rows.to(sent)
+        return self._all_reduce(joined).to(rows.dtype) if joined.numel() else joined.to(rows.dtype)
 
     # -- signals ---------------------------------------------------------------------------------
 

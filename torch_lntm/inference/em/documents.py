@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -12,8 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torch_lntm.budget import fits
-from torch_lntm.corpus import Corpus, DocumentBatch, as_corpus
+from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError, CorpusError, LNTMWarning, warn
+from torch_lntm.inference.em.checkpoint import FitState, corpus_identity
 from torch_lntm.inference.em.distributed import Processes
 from torch_lntm.models import TopicModel
 from torch_lntm.progress import tqdm
@@ -32,24 +34,24 @@ B = TypeVar("B", DocumentBatch, DocumentBatch | None)
 
 
 def corpus_to_fit(model: TopicModel, documents: Corpus) -> Corpus:
-    """The documents of a fit as a corpus, encoded for the model.
+    """The documents of a fit, encoded for the model.
 
     Args:
         model: The model.
-        documents: A corpus, or a matrix of counts.
+        documents: The documents. A part knows the numbers of its whole corpus.
 
     Raises:
         ConfigError: The documents have a different vocabulary.
-        CorpusError: The documents have no tokens, or a matrix holds numbers that are not counts.
+        CorpusError: The documents have no tokens.
 
     Warns:
         LNTMWarning: There are more topics than non-empty documents. Or there are more than 20
             topics, and fewer than 2 non-empty documents per topic.
     """
-    corpus = model.encode(as_corpus(documents))
-    if corpus.num_tokens == 0:
+    corpus = model.encode(documents)
+    if corpus.whole.num_tokens == 0:
         raise CorpusError("the corpus has no tokens; there is nothing to fit")
-    num_docs = int((corpus.lengths > 0).sum())
+    num_docs = corpus.whole.num_nonempty
     few = num_docs < model.num_topics or _FEW_TOPICS < model.num_topics > num_docs / 2
     if few and num_docs > 1:
         warn(
@@ -61,7 +63,7 @@ def corpus_to_fit(model: TopicModel, documents: Corpus) -> Corpus:
 
 
 class CorpusBatches:
-    """Batches of a corpus on a model's device.
+    """Batches of a corpus on a model's device. Batches of a part know its place in the whole.
 
     A GPU with enough memory holds a copy of the entire corpus, from which it makes the batches. The
     host then need not gather and copy the counts of every batch.
@@ -81,6 +83,21 @@ class CorpusBatches:
 
     def of(self, parts: Iterable[NDArray[np.int64]]) -> Iterator[DocumentBatch]:
         """Batches of documents, one for each array of positions."""
+        return map(self._placed, self._made(parts))
+
+    def _placed(self, batch: DocumentBatch) -> DocumentBatch:
+        """The batch with positions in the whole corpus, if the corpus is a part."""
+        part = self._corpus.part
+        if part is None:
+            return batch
+        placed = replace(batch, index=batch.index + part.first, corpus_size=part.num_docs)
+        placed.__dict__["positions"] = batch.positions + part.first
+        if "num_tokens" in batch.__dict__:
+            placed.__dict__["num_tokens"] = batch.num_tokens
+        return placed
+
+    def _made(self, parts: Iterable[NDArray[np.int64]]) -> Iterator[DocumentBatch]:
+        """Batches with positions in the corpus."""
         if not self._copied:
             for rows in parts:
                 yield self._corpus.batch(rows, device=self._device, dtype=self._dtype)
@@ -159,7 +176,9 @@ def assign_owners(
 
 
 class DocumentShard:
-    """This process's documents of a fit. A single process has all documents.
+    """This process's documents of a fit of a whole corpus. A single process has all documents.
+
+    :class:`~torch_lntm.inference.em.parts.PartShard` is the shard of a fit of a corpus in parts.
 
     Args:
         model: The model. Batches have its device and dtype.
@@ -170,7 +189,9 @@ class DocumentShard:
 
     Attributes:
         corpus: The corpus.
-        order: Positions of this process's documents, in the order of their visits.
+        order: Positions of this process's documents in ``corpus``, in the order of their visits.
+        processes: The processes of the fit.
+        first: Position of the first document of ``corpus`` in the whole corpus.
         rows: Rows of these documents in tables.
     """
 
@@ -182,7 +203,8 @@ class DocumentShard:
         processes: Processes,
         *groups: NDArray[np.int64],
     ) -> None:
-        self.corpus, self.order = corpus, order
+        self.corpus, self.order, self.processes = corpus, order, processes
+        self.first = 0 if corpus.part is None else corpus.part.first
         self._batches = CorpusBatches(corpus, model.device, model.dtype)
         self._is_local: NDArray[np.bool_] | None = None
         local = None
@@ -192,7 +214,7 @@ class DocumentShard:
             local = np.sort(self.order)
             self._is_local = np.zeros(corpus.num_docs, dtype=np.bool_)
             self._is_local[local] = True
-        self.rows = DocumentRows(corpus.row_offsets, local)
+        self.rows = DocumentRows(corpus.row_offsets, local, self.first)
         self._cache: tuple[Any, list[Any]] = (None, [])
 
     @property
@@ -203,6 +225,29 @@ class DocumentShard:
     def local_part(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """This process's documents among the given positions, in their order."""
         return positions if self._is_local is None else positions[self._is_local[positions]]
+
+    @property
+    def positions(self) -> NDArray[np.int64]:
+        """Positions of this process's documents in the whole corpus."""
+        return self.order + self.first
+
+    def mini_batches(
+        self, seed: int, epoch: int, number: int
+    ) -> Iterator[tuple[DocumentBatch | None, int]]:
+        """This process's documents of each mini-batch of an epoch over all documents.
+
+        Args:
+            seed: Seed of the order.
+            epoch: Number of the epoch, from 0.
+            number: Number of mini-batches.
+
+        Yields:
+            This process's documents, or ``None``, and the number of documents of all processes.
+        """
+        order = np.random.default_rng([seed, epoch]).permutation(self.corpus.nonempty)
+        # Documents of a part keep the order of the corpus, in which neighbours are close in memory.
+        parts = [np.sort(part) for part in np.array_split(order, number)]
+        return zip(self.batches(parts), map(len, parts), strict=True)
 
     def batches(self, parts: Iterable[NDArray[np.int64]]) -> Iterator[DocumentBatch | None]:
         """This process's documents of each part. ``None`` for a part without such documents."""
@@ -218,6 +263,15 @@ class DocumentShard:
     def global_batches(self, parts: Iterable[NDArray[np.int64]]) -> Iterator[DocumentBatch]:
         """All documents of each part, for all processes."""
         return self._batches.of(parts)
+
+    def own_batches(self, order: NDArray[np.int64], max_docs: int) -> Iterator[DocumentBatch]:
+        """This process's documents in the given order of all documents."""
+        own = self.local_part(order)
+        return self._batches.of(np.split(own, range(max_docs, len(own), max_docs)))
+
+    def sample(self, model: TopicModel, seed: int) -> DocumentShard:
+        """Documents for the stochastic steps of the start: all documents, in every process."""
+        return self
 
     def cached(self, key: Any, items: Iterator[T]) -> Iterator[T]:
         """Items of this key from the cache, or else the new items.
@@ -235,6 +289,45 @@ class DocumentShard:
         """Remove the items of :meth:`cached` from memory."""
         self._cache = (None, [])
 
+    # -- tables ------------------------------------------------------------------------------------
+
+    @property
+    def num_result_docs(self) -> int:
+        """Number of documents, from the first on, of which this process's result has rows."""
+        return self.corpus.num_docs if self.processes.first else 0
+
+    def identity(self) -> dict[str, Any]:
+        """JSON-able fingerprints of the documents and covariates of all processes."""
+        return corpus_identity(self.corpus)
+
+    def collect(self, tables: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Rows of this process's result in its tables, on the CPU."""
+        return self.rows.collect(tables, self.processes)
+
+    def save(self, checkpoint: Path, tables: Mapping[str, Tensor]) -> dict[str, Any]:
+        """Prepare the tables of documents for a checkpoint.
+
+        Args:
+            checkpoint: File of the checkpoint.
+            tables: This process's tables.
+
+        Returns:
+            Attributes of :class:`FitState` for the checkpoint, in the first process.
+        """
+        return {"documents": self.collect(tables)}
+
+    def saved(self, checkpoint: Path, complete: bool) -> None:
+        """Called by all processes once the checkpoint has been written, or could not be."""
+
+    def load(self, checkpoint: Path, state: FitState) -> dict[str, Tensor]:
+        """This process's tables from a checkpoint.
+
+        Args:
+            checkpoint: File of the checkpoint.
+            state: State from this file.
+        """
+        return self.rows.select(state.documents)
+
 
 class DocumentRows:
     """Rows of a corpus's documents and stored counts in tables.
@@ -246,6 +339,7 @@ class DocumentRows:
         row_offsets: ``(num_docs + 1,)`` offsets of the corpus. Stored counts of document d are
             ``row_offsets[d]:row_offsets[d + 1]``.
         local: Ascending positions of the documents with rows. Defaults to all documents.
+        first: Position of the corpus's first document in the whole corpus, for a part.
 
     Attributes:
         num_docs: Number of rows in tables of documents.
@@ -253,9 +347,12 @@ class DocumentRows:
     """
 
     def __init__(
-        self, row_offsets: NDArray[np.int64], local: NDArray[np.int64] | None = None
+        self,
+        row_offsets: NDArray[np.int64],
+        local: NDArray[np.int64] | None = None,
+        first: int = 0,
     ) -> None:
-        self._corpus_offsets, self._local = row_offsets, local
+        self._corpus_offsets, self._local, self._first = row_offsets, local, first
         self._offsets, self._row_of = row_offsets, None
         if local is not None:
             sizes = np.diff(row_offsets)[local]
@@ -267,9 +364,9 @@ class DocumentRows:
         self._copies: dict[tuple[str, torch.device], Tensor] = {}
 
     def find(self, positions: Tensor) -> Tensor:
-        """Rows of the documents at some positions in the corpus, on the positions' device."""
+        """Rows of the documents at some positions in the whole corpus, on their device."""
         if self._row_of is None:
-            return positions
+            return positions - self._first if self._first else positions
         return self._on("row_of", self._row_of, positions.device)[positions]
 
     def find_entries(self, positions: Tensor, num_entries: int) -> Tensor:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torch_lntm.corpus import Corpus, DocumentBatch
+from torch_lntm.corpus import Corpus, DocumentBatch, as_corpus
 from torch_lntm.errors import ConfigError, NumericalError, SavingWarning, warn
 from torch_lntm.inference.em.checkpoint import FitState, read_checkpoint, write_checkpoint
 from torch_lntm.inference.em.distributed import Processes
@@ -24,6 +24,7 @@ from torch_lntm.inference.em.documents import (
     corpus_to_fit,
     to_device,
 )
+from torch_lntm.inference.em.parts import join_parts
 from torch_lntm.inference.em.result import FitResult, StopReason
 from torch_lntm.inference.em.statistics import Statistics
 from torch_lntm.inference.interruption import Terminated, stops_on_interrupt
@@ -121,25 +122,27 @@ class ResumableFit(ABC, Generic[R]):
         """Collect the state's tables of these names; see :meth:`DocumentRows.collect`."""
         tables = self.state.documents
         selected = {name: tables[name] for name in names if name in tables}
-        return self.shard.rows.collect(selected, self.processes)
+        return self.shard.collect(selected)
 
     def with_prior_means(self, means: Tensor | None) -> Tensor:
         """Means of the documents for a result. Documents without a posterior have prior means.
 
         Args:
-            means: ``(num_docs, latent_dim)`` table with the means of all non-empty documents, in
-                the first process. The other rows are overwritten. ``None`` before the first E-step.
+            means: ``(num_result_docs, latent_dim)`` table of :attr:`collect` with the means of all
+                non-empty documents. The other rows are overwritten. ``None`` before the first
+                E-step.
 
         Returns:
-            ``(num_docs, latent_dim)`` in the first process, ``(0, latent_dim)`` elsewhere.
+            ``(num_result_docs, latent_dim)``: all documents in the first process and none
+            elsewhere. In a fit of parts, each process's own documents.
         """
         corpus, model = self.corpus, self.model
-        rows = np.flatnonzero(corpus.lengths == 0)
+        height = self.shard.num_result_docs
+        rows = np.flatnonzero(corpus.lengths[:height] == 0)
         if means is None:
-            rows = np.arange(corpus.num_docs)
-            height = corpus.num_docs if self.processes.first else 0
+            rows = np.arange(height)
             means = torch.zeros(height, model.latent_dim, dtype=model.dtype)
-        if len(rows) and self.processes.first:
+        if len(rows):
             for batch in corpus.batches(MAX_FILLED_DOCS, order=rows, dtype=model.dtype):
                 centre = model.prior.space(model.check_batch(batch)).centre
                 means[batch.positions] = centre.expand(batch.num_docs, -1).to(means)
@@ -310,12 +313,13 @@ class ResumableFit(ABC, Generic[R]):
                 f"process {exists.index(False)} of {len(exists)} cannot find {checkpoint}; put it "
                 "on a file system that all processes share"
             )
-        device, rows = self.model.device, self.shard.rows
+        device = self.model.device
         self.state, parameters = self.processes.together(
             lambda: read_checkpoint(checkpoint, identity, self.model.state_dict())
         )
-        self.state.documents = to_device(rows.select(self.state.documents), device)
-        self.state.best |= to_device(rows.select(self._best_documents()), device)
+        self.state.documents = to_device(self.shard.load(checkpoint, self.state), device)
+        best = self.shard.rows.select(self._best_documents())
+        self.state.best |= to_device(best, device)
         if self.state.theta is not None:
             self.state.theta = to_device({"": self.state.theta}, device)[""]
         self.model.load_state_dict(parameters)
@@ -326,22 +330,26 @@ class ResumableFit(ABC, Generic[R]):
         return {name: table for name, table in self.state.best.items() if name == "means"}
 
     def _save(self, checkpoint: Path, identity: dict[str, Any]) -> None:
-        state = replace(
-            self.state,
-            documents=self.collect(*self.state.documents),
-            best=self.state.best | self.shard.rows.collect(self._best_documents(), self.processes),
-        )
-        if not self.processes.first:
-            return
+        complete = False
         try:
-            write_checkpoint(checkpoint, state, self.snapshot(), identity)
+            state = replace(
+                self.state,
+                best=self.state.best | self.shard.collect(self._best_documents()),
+                **self.shard.save(checkpoint, self.state.documents),
+            )
+            if self.processes.first:
+                write_checkpoint(checkpoint, state, self.snapshot(), identity)
+            complete = True
         except OSError as error:
             # The fit runs in memory, and can continue even if the disk is full.
-            warn(
-                f"the checkpoint {checkpoint} could not be written ({error.strerror or error}); "
-                "the fit goes on. Free space there, so that a killed fit can be continued",
-                SavingWarning,
-            )
+            if self.processes.first:
+                warn(
+                    f"the checkpoint {checkpoint} could not be written "
+                    f"({error.strerror or error}); the fit goes on. Free space there, so that a "
+                    "killed fit can be continued",
+                    SavingWarning,
+                )
+        self.shard.saved(checkpoint, complete)
 
 
 def _clone(tensor: Tensor | None) -> Tensor | None:
@@ -358,9 +366,11 @@ class Engine(ABC, Generic[R]):
 
     Attributes:
         model: The model. Fits change it in place.
+        fits_parts: Whether each process may have a part of the corpus.
     """
 
     model: TopicModel
+    fits_parts: ClassVar[bool] = False
 
     @abstractmethod
     def prepare(self, corpus: Corpus, processes: Processes) -> ResumableFit[R]:
@@ -384,7 +394,8 @@ class Engine(ABC, Generic[R]):
         """Fit the model to a corpus.
 
         Several processes of ``torch.distributed`` share a fit if all of them call this method with
-        the same corpus, model and settings (``docs/several_processes.md``). The fit starts from the
+        the same model and settings (``docs/several_processes.md``). They have the same corpus, or
+        for :class:`MonteCarloEM` each its own part of a corpus in shards. The fit starts from the
         first process's parameters. All processes end with the same parameters and result.
 
         Ctrl-C ends the fit with ``stop_reason`` ``"interrupted"``, at the parameters and draws of
@@ -415,13 +426,21 @@ class Engine(ABC, Generic[R]):
         Raises:
             CorpusError: The corpus has no tokens.
             ConfigError: The corpus has a different vocabulary, the checkpoint belongs to another
-                fit, or there are more processes than documents.
+                fit, there are more processes than documents, or the parts of the processes do not
+                make up a corpus.
             NumericalError: The objective, a parameter, or a density at the start of chains is not
                 finite. The message names the parameter or the documents.
             ProcessError: A process of the fit is lost, or did not answer within its group's
                 timeout.
         """
         processes = processes or Processes()
+        corpus = join_parts(processes.together(lambda: as_corpus(corpus)), processes)
+        if corpus.part is not None and not self.fits_parts:
+            raise ConfigError(
+                f"{type(self).__name__} needs the whole corpus, and got a part of it; read the "
+                "corpus without rank and world_size, or fit the parts by MonteCarloEM. The "
+                "selection part[:] is a corpus of its own"
+            )
         corpus = processes.together(lambda: corpus_to_fit(self.model, corpus))
         topics = self.model.topics
         if topics.keywords is not None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, get_args
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,10 +24,10 @@ from torch_lntm.inference.em.chain_e_step import (
     latent_spread,
     to_floats,
 )
-from torch_lntm.inference.em.checkpoint import FitState, corpus_identity, model_identity
+from torch_lntm.inference.em.checkpoint import FitState, model_identity
 from torch_lntm.inference.em.distributed import Processes
-from torch_lntm.inference.em.documents import DocumentShard
 from torch_lntm.inference.em.loop import MAX_FILLED_DOCS, Engine, ResumableFit
+from torch_lntm.inference.em.parts import add_topic_shares, shard_of
 from torch_lntm.inference.em.result import MonteCarloResult, StopReason
 from torch_lntm.inference.em.schedule import (
     PhaseSchedule,
@@ -161,6 +160,8 @@ class MonteCarloEM(Engine[MonteCarloResult]):
         KeptChains(1 chains of ... documents)
     """
 
+    fits_parts = True
+
     def __init__(
         self,
         model: TopicModel,
@@ -237,14 +238,14 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         record_settings(model, model.prior.expect_draws())
         self.settings = settings
         self.corpus = corpus
-        self.num_docs = num_docs = len(corpus.nonempty)
-        length = corpus.num_tokens / num_docs
+        self.num_docs = num_docs = corpus.whole.num_nonempty
+        length = corpus.whole.num_tokens / num_docs
         batch_size = settings.batch_size or default_batch_docs(num_docs, length)
         self.num_batches = math.ceil(num_docs / batch_size)
         self.block_docs = documents_per_block(num_docs, length)
         # Chains stay with their process for all mini-batches.
-        self.shard = DocumentShard(model, corpus, corpus.nonempty, self.processes)
-        self._positions = torch.from_numpy(self.shard.order).to(model.device)
+        self.shard = shard_of(model, corpus, self.processes)
+        self._positions = torch.from_numpy(self.shard.positions).to(model.device)
         transitions = settings.num_transitions, settings.warmup_epochs
         from_prior = settings.start == "model"
         self.e_step = ChainEStep(model, settings.chains, *transitions, from_prior=from_prior)
@@ -252,7 +253,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
             settings.max_epochs,
             settings.warmup_epochs,
             settings.min_gain,
-            small_corpus=corpus.num_tokens < WORD_TOKENS * corpus.num_words,
+            small_corpus=corpus.whole.num_tokens < WORD_TOKENS * corpus.num_words,
         )
         self.state = FitState(phase="warm-up")
         self.ascent: TopicAscent | None = None
@@ -312,9 +313,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         """Set topics, prior and means by the start. With start="model", set only the means."""
         settings, model, state = self.settings, self.model, self.state
         if settings.start == "model":
-            for batch in self.corpus.batches(
-                MAX_FILLED_DOCS, order=self.shard.order, device=model.device, dtype=model.dtype
-            ):
+            for batch in self.shard.own_batches(self.corpus.nonempty, MAX_FILLED_DOCS):
                 centre = model.prior.space(model.check_batch(batch)).centre
                 self.documents.write("means", batch, centre.expand(batch.num_docs, -1))
             return
@@ -357,7 +356,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
             {**stats.total(processes), **self._latent_spread(), "objective": objective}
         )
         # Without a chain in the statistics, the objective is the mean over all chains.
-        log_likelihood, all_tokens = numbers.pop("log_likelihood"), self.corpus.num_tokens
+        log_likelihood, all_tokens = numbers.pop("log_likelihood"), self.corpus.whole.num_tokens
         mean = numbers["objective"] / num_tokens if num_tokens else log_likelihood / all_tokens
         return {
             "phase": state.phase,
@@ -371,12 +370,9 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
 
     def _e_steps(self, bar: tqdm) -> Iterator[tuple[DocumentBatch | None, EStep]]:
         """This process's documents of each mini-batch of an epoch, and their E-step."""
-        generator = np.random.default_rng([self.settings.seed, self.state.step])
-        order = generator.permutation(self.corpus.nonempty)
-        # Documents of a part keep the order of the corpus, in which neighbours are close in memory.
-        parts = [np.sort(part) for part in np.array_split(order, self.num_batches)]
-        for part, batch in zip(parts, self.shard.batches(parts), strict=True):
-            yield batch, partial(self._run_e_step, batch, len(part))
+        seed, epoch = self.settings.seed, self.state.step
+        for batch, num_docs in self.shard.mini_batches(seed, epoch, self.num_batches):
+            yield batch, partial(self._run_e_step, batch, num_docs)
             if batch is not None:
                 bar.update(batch.num_docs)
 
@@ -457,7 +453,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         settings = self.settings
         return {
             "engine": "MonteCarloEM",
-            **corpus_identity(self.corpus),
+            **self.shard.identity(),
             **model_identity(self.model),
             **vars(settings.chains),
             **{name: getattr(settings, name) for name in KEPT_SETTINGS},
@@ -467,15 +463,13 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         """Result at the current state."""
         state, prior = self.state, self.model.prior
         tables = self.collect("means", *(name for name in state.documents if LastDraws.needs(name)))
-        empty = torch.from_numpy(self.corpus.lengths == 0)
-        if not self.processes.first:
-            empty = empty[:0]
+        empty = torch.from_numpy(self.corpus.lengths[: self.shard.num_result_docs] == 0)
         last = LastDraws.of(tables, empty, self.settings.chains.num_chains)
         last.rotate(prior.canonicalise_())
         means = self.with_prior_means(last.means(tables.get("means"), prior.latent))
-        if last.latents and self.processes.first:
+        if last.latents:
             self._warn(last.moved)
-        return MonteCarloResult(
+        result = MonteCarloResult(
             history=state.history,
             stop_reason=stop_reason,
             num_unconverged=state.history[-1]["unconverged"] if last.latents else self.num_docs,
@@ -488,6 +482,8 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
             chains=last.latents,
             moved=last.moved,
         )
+        add_topic_shares(result, self.processes)
+        return result
 
     def _kept_chains(self, last: LastDraws) -> KeptChains:
         """Chains of the result. Only chains that have finished their warm-up can be continued."""
@@ -505,10 +501,16 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         Warns:
             ConvergenceWarning: Chains are stuck, or accept less than half of the target.
         """
-        state, index = self.state, torch.from_numpy(self.corpus.nonempty)
+        state = self.state
+        filled = torch.from_numpy(self.corpus.lengths[: self.shard.num_result_docs] > 0)
+        rows = (filled & (~moved).any(0)).nonzero().squeeze(1)
+        positions = self.processes.join(rows + self.shard.first)
+        stuck = self.processes.join(moved.mT[rows]).mT
+        if not self.processes.first:
+            return
         advice = "statistics and means exclude them; use more epochs or num_transitions"
         num_transitions = self.e_step.countable_transitions(state.step)
-        warn_of_stuck(moved[:, index], index, num_transitions, advice)
+        warn_of_stuck(stuck, positions, num_transitions, advice)
         acceptance = state.history[-1]["acceptance"]
         target = self.settings.chains.target_accept
         if acceptance < target / 2.0:

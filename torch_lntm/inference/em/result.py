@@ -40,6 +40,8 @@ ENDS: dict[str, str] = {
 #: Largest number of documents whose posterior means are computed for the topic shares of a fit by a
 #: guide.
 _SHARE_DOCS = 2000
+#: Number of documents whose proportions are computed at once, to bound memory.
+_ROWS_AT_ONCE = 2**16
 #: Largest number of topics that ``print(result)`` shows.
 _PRINTED_TOPICS = 20
 
@@ -66,7 +68,8 @@ class FitResult:
         means: ``(num_docs, latent_dim)`` posterior means of the documents in the last E-step. Empty
             documents have the prior mean. They are good starting points ``init`` for
             ``guide.posterior(batch, init)``. After a fit by several processes, the first process
-            has the means of all documents, and all other processes have an empty tensor.
+            has the means of all documents, and all other processes have an empty tensor. After a
+            fit of a corpus in parts, each process has the means of its own part's documents.
         objective_name: Description of the objective.
         seconds: Time of the fit, including earlier runs continued from a checkpoint.
         statistics: Statistics of the last E-step, or the running average of Monte-Carlo EM.
@@ -208,7 +211,8 @@ class MonteCarloResult(FitResult):
         chains: ``(num_chains, num_docs, dim)`` last draws, on the CPU, by the names of the sites:
             ``eta``, with ``source`` under a factor prior, or ``theta``. NaN for empty documents.
             After a fit by several processes, the first process has the ``means``, ``chains`` and
-            ``moved`` of all documents, and all other processes have empty tensors.
+            ``moved`` of all documents, and all other processes have empty tensors. After a fit of a
+            corpus in parts, each process has the rows of its own part's documents.
         moved: ``(num_chains, num_docs)`` bool: the chain accepted a proposal after its step size
             was frozen. If the fit ended during warm-up, in any of its transitions.
     """
@@ -226,7 +230,24 @@ class MonteCarloResult(FitResult):
 
     def _mean_proportions(self, corpus: Corpus, rows: NDArray[np.int64]) -> Tensor:
         """See :meth:`FitResult._mean_proportions`. New draws are made if there are too few."""
+        if not self.chains:  # the fit ended before its first visit
+            return super()._mean_proportions(corpus, rows)
         if len(rows) * len(self.moved) < SHARE_DRAWS:
             return topic_shares(self.posterior, corpus, rows=rows)
+        return self.shares_at_draws(rows)
+
+    def shares_at_draws(self, rows: NDArray[np.int64]) -> Tensor:
+        """Proportions ``(num_topics,)`` at the last draws, averaged over documents, in float64.
+
+        They are the proportions at the means if the fit ended before the first visit.
+
+        Args:
+            rows: Positions of the documents.
+        """
         latent = self.posterior.model.prior.latent
-        return self._proportions(self.chains[latent], rows).mean((0, 1))
+        draws = self.chains.get(latent, self.means[None])
+        total = torch.zeros((), dtype=torch.float64)
+        for start in range(0, len(rows), _ROWS_AT_ONCE):
+            part = self._proportions(draws, rows[start : start + _ROWS_AT_ONCE])
+            total = total + part.sum((0, 1))
+        return total / (len(draws) * len(rows))

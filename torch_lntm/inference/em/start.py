@@ -6,7 +6,8 @@ The start decides which local optimum EM reaches.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from typing import Any, Literal
 
@@ -184,7 +185,8 @@ class Start:
 
     Every process makes every step. Steps are so small that sharing a step between processes would
     take longer than making it. The prior and the means come from the final proportions. Each
-    process computes them for its own documents.
+    process computes them for its own documents. For a corpus in parts, the steps visit a sample of
+    its documents.
 
     Args:
         model: The model. Its topics are set at the end of every epoch, and its prior after the last
@@ -197,7 +199,8 @@ class Start:
         seed: Seed of the order of documents, and of the documents in the initial topics.
 
     Attributes:
-        order: Positions of the non-empty documents, in the order of their visits.
+        sample: Documents of the steps.
+        order: Positions of their non-empty documents, in the order of their visits.
         step_docs: Number of documents of a step.
         epochs: Number of epochs.
         merge_epoch: Number of epochs before similar topics merge. 0 means that there are no
@@ -215,7 +218,10 @@ class Start:
         seed: int,
     ) -> None:
         self.model, self.shard, self.processes, self.seed = model, shard, processes, seed
-        self.corpus = corpus = shard.corpus
+        self.sample = shard.sample(model, seed)
+        self.corpus = corpus = self.sample.corpus
+        #: Tokens of all documents. The topics' word counts are on this scale.
+        self.num_tokens = shard.corpus.whole.num_tokens
         self.order = random_order(corpus, seed)
         num_docs, length = len(self.order), corpus.num_tokens / len(self.order)
         self.step_docs = default_step_docs(num_docs, length, model.num_topics)
@@ -264,14 +270,14 @@ class Start:
         topics = topics.to(model.device)
         model.topics.set_(topics[: model.num_topics])
         # Kernels and topics store the counts word by word.
-        counts = topics.mT * (self.corpus.num_tokens / num_topics)
+        counts = topics.mT * (self.num_tokens / num_topics)
         state.word_counts = counts.to(model.dtype).contiguous().mT
         uniform = torch.tensor(1.0 / num_topics, dtype=model.dtype)
         state.theta = new_table(uniform.expand(self.corpus.num_docs, num_topics), model.device)
 
     def _epoch(self, state: FitState, bar: Any) -> float:
         """Visit all documents, and return the log likelihood accumulated on the way, in nats."""
-        model, processes, num_tokens = self.model, self.processes, self.corpus.num_tokens
+        model, processes, num_tokens = self.model, self.processes, self.num_tokens
         assert state.word_counts is not None
         objective: float | Tensor = 0.0
         sweeps = SWEEPS if state.step else FIRST_SWEEPS
@@ -328,26 +334,24 @@ class Start:
     def _steps(self) -> Iterator[tuple[Tensor, DocumentBatch]]:
         """All documents in batches: the positions ``(n,)`` of a batch's words, and the batch."""
         parts = np.split(self.order, range(self.step_docs, len(self.order), self.step_docs))
-        batches = self.shard.global_batches(parts)
-        return self.shard.cached("start", ((b.words, b.over(b.words)) for b in batches))
+        batches = self.sample.global_batches(parts)
+        return self.sample.cached("start", ((b.words, b.over(b.words)) for b in batches))
 
     def _proportions(self, state: FitState) -> DocumentTables:
-        """Table ``theta``. Every process has the rows of all documents."""
+        """Table ``theta``. Every process has the rows of all documents of the sample."""
         assert state.theta is not None
         rows = DocumentRows(self.corpus.row_offsets)
         return DocumentTables({"theta": state.theta}, rows, self.model.device)
 
     def _finish(self, state: FitState) -> None:
         """Set the prior and the means of this process's documents from the proportions."""
-        prior, theta = self.model.prior, self._proportions(state)
+        prior, proportions_of = self.model.prior, self._final_proportions(state)
         documents = DocumentTables(state.documents, self.shard.rows, self.model.device)
 
         def sums() -> dict[str, Tensor]:
             total: dict[str, Tensor] = {}
-            order = self.shard.local_part(self.order)
-            parts = np.split(order, range(self.step_docs, len(order), self.step_docs))
-            for batch in self.shard.global_batches(parts):
-                proportions = theta.read("theta", batch)
+            for batch in self.shard.own_batches(self.order, self.step_docs):
+                proportions = proportions_of(batch)
                 latents = prior.start_latents(proportions)
                 documents.write("means", batch, latents)
                 logits = proportions.clamp_min(MIN_PROPORTION).log()
@@ -357,8 +361,33 @@ class Start:
                 total = {name: total[name] + x if total else x for name, x in part.items()}
             return total
 
-        prior.start(float(len(self.order)), **self.processes.total(self.processes.together(sums)))
+        num_docs = float(self.shard.corpus.whole.num_nonempty)
+        prior.start(num_docs, **self.processes.total(self.processes.together(sums)))
         state.theta = None
+
+    def _final_proportions(self, state: FitState) -> Callable[[DocumentBatch], Tensor]:
+        """Function of the final proportions of a batch's documents, on the model's device.
+
+        They come from the table if the stochastic steps have visited all documents. Otherwise they
+        are solved under the final topics.
+        """
+        if self.sample is self.shard:
+            return partial(self._proportions(state).read, "theta")
+        assert state.word_counts is not None
+        topics = self.model.topics
+        running = RunningTopics(state.word_counts, topics.start_smoothing, topics.keywords)
+
+        def solve(batch: DocumentBatch) -> Tensor:
+            self.processes.poll()
+            words = batch.words
+            probs, part = running.probs(words), batch.over(words)
+            weights = probs.new_full((batch.num_docs, len(probs)), 1.0 / len(probs))
+            for _ in range(FIRST_SWEEPS):
+                weights = expected_topic_counts(weights, probs, part) + self.concentration
+                weights /= weights.sum(-1, keepdim=True)
+            return weights
+
+        return solve
 
 
 def random_order(corpus: Corpus, seed: int) -> NDArray[np.int64]:

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError, require, require_whole
 from torch_lntm.guides import GUIDES, Guide, SolverOptions, require_guide
-from torch_lntm.inference.em.checkpoint import FitState, corpus_identity, model_identity
+from torch_lntm.inference.em.checkpoint import FitState, model_identity
 from torch_lntm.inference.em.covariances import CovarianceSample, default_stride
 from torch_lntm.inference.em.distributed import Processes
 from torch_lntm.inference.em.documents import DocumentShard, document_bar, with_progress
@@ -497,7 +497,7 @@ class VariationalRun(ResumableFit[FitResult]):
         """See :meth:`ResumableFit.identity`."""
         settings = self.settings
         return {
-            **corpus_identity(self.corpus),
+            **self.shard.identity(),
             **model_identity(self.model),
             "guide": repr(self.guide),
             **{name: getattr(settings, name) for name in KEPT_SETTINGS},

@@ -171,7 +171,7 @@ class Keywords:
         """
         if self.strength is not None:
             return self
-        return replace(self, strength=TOKEN_SHARE * corpus.num_tokens / num_topics)
+        return replace(self, strength=TOKEN_SHARE * corpus.whole.num_tokens / num_topics)
 
     # -- the prior ---------------------------------------------------------------------------------
 
@@ -261,10 +261,7 @@ class Keywords:
 
     def check_corpus(self, corpus: Corpus) -> None:
         """Warn of keywords in few documents."""
-        columns = np.unique(np.concatenate(self.columns))
-        documents = np.bincount(
-            corpus.word_index[np.isin(corpus.word_index, columns)], minlength=corpus.num_words
-        )
+        documents = corpus.whole.document_frequency
         for name, words, at in zip(self.names, self.words, self.columns, strict=True):
             for word, column in zip(words, at, strict=True):
                 if documents[column] < FEW_DOCUMENTS:

@@ -1,0 +1,285 @@
+"""Fits of a corpus in parts are the same in any number of processes, up to rounding."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support import part_fits
+from support.part_fits import NUM_DOCS, fits, fitted, write_corpus
+from support.processes import GONE, in_processes
+
+from torch_lntm.corpus import Corpus, read_corpus
+from torch_lntm.corpus.part import Facts
+from torch_lntm.errors import ConfigError
+from torch_lntm.inference import MonteCarloEM, Processes, join_parts
+from torch_lntm.inference.em.parts import PartShard, folder_of
+from torch_lntm.models import ctm
+
+#: Axis of the documents in the tables of a result. Every process has the rows of its part.
+AXES = {"means": 0, "moved": 1, "eta": 1, "source": 1, "theta": 1}
+CASES: list[dict[str, Any]] = [
+    {"kind": "ctm"},
+    {"kind": "ctm", "sample_docs": 50},
+    {"kind": "lda", "start": "documents"},
+    {"kind": "iftm", "start": "model", "num_chains": 2},
+    {"kind": "lntm", "start": "merged", "sample_docs": 50},
+    {"kind": "keywords"},
+    {"kind": "stm"},
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_corpus(tmp_path / "corpus")
+    return tmp_path / "corpus"
+
+
+def joined(results: list[dict[str, Any]]) -> dict[str, Any]:
+    """The result of all processes: equal numbers, and the rows of all parts."""
+    whole = dict(results[0])
+    for name, axis in AXES.items():
+        if name in whole:
+            whole[name] = np.concatenate([result[name] for result in results], axis)
+            assert whole[name].shape[axis] == NUM_DOCS
+    for other in results[1:]:
+        for name in other.keys() - AXES.keys():
+            np.testing.assert_equal(other[name], whole[name])
+    return whole
+
+
+def assert_close(found: dict[str, Any], expected: dict[str, Any], rtol: float) -> None:
+    """Both results agree to a tolerance. ``rtol`` of 0 asks for equal bits."""
+    assert found.keys() == expected.keys()
+    for record, other in zip(found["history"], expected["history"], strict=True):
+        assert record["objective"] == pytest.approx(other["objective"], rel=rtol, abs=0.0)
+        assert record["phase"] == other["phase"]
+    for name, value in expected.items():
+        if isinstance(value, np.ndarray):
+            np.testing.assert_allclose(found[name], value, rtol, rtol, err_msg=name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("size", "cases"), [(2, CASES), (4, CASES[::2])])
+def test_parts_of_any_number_give_the_same_fit(size: int, cases: Any, folder: Path) -> None:
+    results = in_processes(size, fits, folder, cases)
+    for number, case in enumerate(cases):
+        found = joined([result[number] for result in results])
+        assert_close(found, fitted(folder, **case), 1e-7)
+
+
+@pytest.mark.slow
+def test_equal_numbers_of_processes_give_equal_bits(folder: Path) -> None:
+    found, again = (
+        joined(in_processes(2, part_fits.fitted, folder, "ctm", "float32")) for _ in range(2)
+    )
+    assert_close(found, again, 0.0)
+
+
+@pytest.mark.slow
+def test_float32_agrees_to_a_thousandth_of_a_nat(folder: Path) -> None:
+    expected = fitted(folder, dtype="float32")["history"][-1]["objective"]
+    for size in (2, 4):
+        found = in_processes(size, part_fits.fitted, folder, "ctm", "float32")[0]
+        assert found["history"][-1]["objective"] == pytest.approx(expected, abs=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_every_process_knows_the_whole_corpus(size: int, folder: Path) -> None:
+    corpus = read_corpus(folder)
+    found = [part_fits.facts(folder)] if size == 1 else in_processes(size, part_fits.facts, folder)
+    for facts in found:
+        assert (facts["num_docs"], facts["num_tokens"]) == (NUM_DOCS, corpus.num_tokens)
+        frequency = (corpus.to_scipy().toarray() > 0).sum(0)
+        np.testing.assert_array_equal(facts["document_frequency"], frequency)
+        filled = [int((corpus.lengths[a : a + 12] > 0).sum()) for a in range(0, NUM_DOCS, 12)]
+        assert facts["shard_docs"].tolist() == filled
+
+
+# -- mini-batches and samples ----------------------------------------------------------------------
+
+
+def shards(folder: Path, size: int) -> list[PartShard]:
+    """The shards of all processes of a fit, made in this process."""
+    whole = join_parts(read_corpus(folder, rank=0, world_size=1), Processes(alone=True)).whole
+    assert isinstance(whole, Facts)
+    found = []
+    for rank in range(size):
+        corpus = read_corpus(folder, rank=rank, world_size=size)
+        assert corpus.part is not None
+        part = replace(corpus.part, facts=whole)
+        corpus = replace(corpus, part=part)
+        found.append(PartShard(ctm(3, 30), corpus, part, Processes(alone=True)))
+    return found
+
+
+def mini_batches(folder: Path, size: int, *key: int) -> list[list[int]]:
+    """Positions of the documents of each mini-batch, over all processes."""
+    together: list[list[int]] = []
+    rows = [list(shard.mini_batches(*key)) for shard in shards(folder, size)]
+    for batches in zip(*rows, strict=True):
+        found = [d for batch, _ in batches if batch is not None for d in batch.positions.tolist()]
+        assert {number for _, number in batches} == {len(found)}
+        together.append(found)
+    return together
+
+
+def test_mini_batches_do_not_depend_on_the_number_of_processes(folder: Path) -> None:
+    alone = mini_batches(folder, 1, 5, 2, 7)
+    for size in (2, 3, 8):
+        assert mini_batches(folder, size, 5, 2, 7) == alone
+    visited = sorted(d for batch in alone for d in batch)
+    assert visited == [d for d in range(NUM_DOCS) if d not in part_fits.EMPTY]
+    assert mini_batches(folder, 1, 5, 3, 7) != alone
+    assert mini_batches(folder, 1, 6, 2, 7) != alone
+    # Every mini-batch has its share of every shard.
+    for batch in alone:
+        numbers = np.bincount(np.array(batch) // 12, minlength=8)
+        assert numbers[:-1].min() >= 1
+        assert numbers.max() <= 2
+    assert max(map(len, alone)) - min(map(len, alone)) <= 8
+
+
+def test_more_mini_batches_than_documents_of_a_shard(folder: Path) -> None:
+    batches = mini_batches(folder, 2, 0, 0, 60)
+    assert all(batches)
+    assert len(batches) <= 60
+    assert len({d for batch in batches for d in batch}) == NUM_DOCS - len(part_fits.EMPTY)
+
+
+def test_batches_have_positions_in_the_whole_corpus(folder: Path) -> None:
+    whole = read_corpus(folder)
+    for shard in shards(folder, 3):
+        for batch, _ in shard.mini_batches(0, 0, 5):
+            assert batch is not None
+            assert batch.corpus_size == NUM_DOCS
+            assert batch.index.tolist() == batch.positions.tolist()
+            expected = whole.batch(batch.positions)
+            assert batch.counts.tolist() == expected.counts.tolist()
+            assert batch.word_index.tolist() == expected.word_index.tolist()
+
+
+def test_the_sample_has_a_share_of_every_shard(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = read_corpus(folder)
+    (shard,) = shards(folder, 1)
+    everything = shard.sample(ctm(3, 30), 0).corpus
+    np.testing.assert_array_equal(everything.counts, whole.counts)
+    monkeypatch.setattr("torch_lntm.inference.em.parts.SAMPLE_DOCS", 40)
+    sample = shard.sample(ctm(3, 30), 0).corpus
+    assert sample.num_docs == sample.num_nonempty == 40
+    rows = {tuple(row) for row in whole.to_scipy().toarray()}
+    assert all(tuple(row) in rows for row in sample.to_scipy().toarray())
+    another = shard.sample(ctm(3, 30), 1).corpus
+    assert another.fingerprint() != sample.fingerprint()
+
+
+# -- checkpoints -----------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("before", "after"), [(2, 3), (4, 1), (1, 2)])
+def test_a_fit_continues_in_another_number_of_processes(
+    before: int, after: int, folder: Path, tmp_path: Path
+) -> None:
+    def run(size: int, work: Any, *arguments: Any) -> list[Any]:
+        return [work(*arguments)] if size == 1 else in_processes(size, work, *arguments)
+
+    path = tmp_path / "fit"
+    assert set(run(before, part_fits.stopped, folder, path, 2)) == {"stopped"}
+    assert len(list(folder_of(path).iterdir())) == 8  # a file for each shard
+    left = path.read_bytes()
+    found = joined(run(after, part_fits.continued, folder, path))
+    assert path.read_bytes() == left
+    assert_close(found, fitted(folder), 1e-7)
+
+
+@pytest.mark.slow
+def test_after_sigkill_three_processes_continue(folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "fit"
+    found = in_processes(2, part_fits.killed, folder, path, 3)
+    assert found == ["ProcessError", GONE]
+    result = joined(in_processes(3, part_fits.continued, folder, path))
+    assert len(result["history"]) == 4
+    assert_close(result, fitted(folder), 1e-7)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_stays_complete_until_the_next_one_is(folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "fit"
+    assert part_fits.stopped(folder, path, 2, "rows") == "stopped"
+    assert len(list(folder_of(path).iterdir())) == 16
+    assert_close(part_fits.continued(folder, path), fitted(folder), 0.0)
+
+
+@pytest.mark.slow
+def test_a_process_without_space_costs_the_checkpoint_only(folder: Path, tmp_path: Path) -> None:
+    (first, end), (second, _) = in_processes(2, part_fits.full_disk, folder, tmp_path / "fit")
+    assert first.count("SavingWarning") == 4
+    assert "SavingWarning" not in second
+    assert end == "max_iterations"
+    assert not (tmp_path / "fit").exists()
+
+
+def test_damaged_rows_are_refused(folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "fit"
+    fitted(folder, checkpoint=path, max_epochs=1)
+    assert part_fits.stopped(folder, path, 1) == "stopped"
+    rows = sorted(folder_of(path).iterdir())
+    data = rows[3].read_bytes()
+    for damaged in (data[:-4], data[:-1] + bytes([data[-1] ^ 1]), None, rows[7].read_bytes()):
+        rows[3].unlink() if damaged is None else rows[3].write_bytes(damaged)
+        with pytest.raises(ConfigError, match=r"shard-00003-.*not a complete part of a checkpoint"):
+            fitted(folder, checkpoint=path)
+
+
+def test_a_checkpoint_of_the_whole_corpus_is_another_fit(folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "fit"
+    assert part_fits.stopped(folder, path, 1) == "stopped"
+    engine = MonteCarloEM(ctm(3, 30, dtype="float64"), progress=False, **part_fits.OPTIONS)
+    with pytest.raises(ConfigError, match="checkpoint of another fit"):
+        engine.fit(read_corpus(folder), checkpoint=path)
+
+
+# -- messages --------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_parts_that_make_up_no_corpus_are_refused(folder: Path, tmp_path: Path) -> None:
+    write_corpus(tmp_path / "a")
+    read_corpus(tmp_path / "a")[::-1].save(tmp_path / "other", shard_size=part_fits.SHARD_DOCS)
+    found = in_processes(2, part_fits.refusals, folder, tmp_path / "other")
+    assert found[0] == found[1]
+    mixed, twice, others, variational = found[0]
+    assert "process 0 of 2 has a whole corpus, and others have parts" in mixed
+    assert "the shards 0 to 7, and the processes have 0 to 3, 0 to 3; read it in each" in twice
+    assert "parts of different corpora" in others
+    assert "VariationalEM needs the whole corpus, and got a part" in variational
+
+
+def test_a_part_alone_is_refused(folder: Path) -> None:
+    part = read_corpus(folder, rank=0, world_size=2)
+    with pytest.raises(ConfigError, match="the shards 0 to 7, and the processes have 0 to 3"):
+        MonteCarloEM(ctm(3, 30), progress=False).fit(part)
+
+
+@pytest.mark.slow
+def test_a_process_without_words_is_refused(tmp_path: Path) -> None:
+    counts = np.zeros((40, 5), dtype=np.int64)
+    counts[:10] = 1
+    Corpus.from_matrix(counts).save(tmp_path / "half", shard_size=10)
+    with pytest.raises(AssertionError, match="process 1 of 2 has no documents with words"):
+        in_processes(2, part_fits.facts, tmp_path / "half")
+
+
+@pytest.mark.slow
+def test_warnings_name_the_documents_of_all_processes(folder: Path) -> None:
+    first, second = in_processes(2, part_fits.warned, folder)
+    assert second == []
+    assert any("3 document(s) never moved" in text for text in first)
+    assert any("at positions 7, 37, 67;" in text for text in first)

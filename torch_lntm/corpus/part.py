@@ -1,0 +1,108 @@
+"""Parts of a corpus in shards: the place of a process's documents in the whole corpus."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torch_lntm.errors import CorpusError
+
+
+@dataclass(frozen=True, eq=False)
+class Facts:
+    """Numbers of a whole corpus, equal in all processes with a part of it.
+
+    Attributes:
+        num_docs: Number of documents, including empty documents.
+        num_tokens: Number of tokens.
+        document_frequency: ``(num_words,)`` int64 number of documents with each word.
+        shard_docs: ``(num_shards,)`` int64 number of documents with tokens of each shard.
+    """
+
+    num_docs: int
+    num_tokens: int
+    document_frequency: NDArray[np.int64]
+    shard_docs: NDArray[np.int64]
+
+    @property
+    def num_nonempty(self) -> int:
+        """Number of documents with tokens."""
+        return int(self.shard_docs.sum())
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Place of a part in its whole corpus. A part has the documents of some neighbouring shards.
+
+    Attributes:
+        shards: First shard of the part, and the shard after its last shard.
+        sizes: ``(num_shards,)`` number of documents of every shard of the whole corpus.
+        fingerprint: SHA-256 of the manifest, in hexadecimal. It is equal in all parts of a corpus.
+        folder: The corpus's folder.
+        facts: Numbers of the whole corpus. ``None`` until the processes of a fit have added them
+            up.
+    """
+
+    shards: tuple[int, int]
+    sizes: tuple[int, ...]
+    fingerprint: str
+    folder: Path
+    facts: Facts | None = None
+
+    @property
+    def first(self) -> int:
+        """Position of the part's first document in the whole corpus."""
+        return sum(self.sizes[: self.shards[0]])
+
+    @property
+    def num_docs(self) -> int:
+        """Number of documents of the whole corpus."""
+        return sum(self.sizes)
+
+    def slices(self) -> Iterator[tuple[int, slice]]:
+        """Yields the number of each shard of the part, and the slice of its documents in it."""
+        start = 0
+        for number in range(*self.shards):
+            stop = start + self.sizes[number]
+            yield number, slice(start, stop)
+            start = stop
+
+    @property
+    def whole(self) -> Facts:
+        """Numbers of the whole corpus.
+
+        Raises:
+            CorpusError: They are unknown, because no process has counted the other parts.
+        """
+        if self.facts is None:
+            raise CorpusError(
+                "this part of a corpus does not know the numbers of the whole corpus; add them up "
+                "in all processes by lntm.inference.join_parts(corpus), or read the whole corpus "
+                "by read_corpus(folder)"
+            )
+        return self.facts
+
+    def __str__(self) -> str:
+        first, after = self.shards
+        return f"shards {first} to {after - 1} of {len(self.sizes)}"
+
+
+def fingerprint_of(
+    num_words: int, vocabulary: Sequence[str] | None, shards: Sequence[dict[str, Any]]
+) -> str:
+    """SHA-256 of a corpus in shards, in hexadecimal, from the records of its manifest.
+
+    Args:
+        num_words: Size of the vocabulary.
+        vocabulary: The words.
+        shards: Records of the shards, with their checksums.
+    """
+    text = json.dumps([num_words, vocabulary, shards], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()

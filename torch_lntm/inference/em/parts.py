@@ -1,0 +1,303 @@
+"""Fits of a corpus in parts: each process has the documents of its own shards.
+
+Numbers of the whole corpus are sums over the processes. Everything else of a shard is a function of
+the shard: its share of a mini-batch, its share of the sample for the start, and its file of a
+checkpoint. Fits in different numbers of processes therefore agree up to rounding.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from torch_lntm.corpus import Corpus, DocumentBatch
+from torch_lntm.corpus.part import Facts, Part
+from torch_lntm.errors import ConfigError
+from torch_lntm.inference.em.checkpoint import FitState, digest, read_rows, write_rows
+from torch_lntm.inference.em.distributed import Processes
+from torch_lntm.inference.em.documents import DocumentShard
+from torch_lntm.inference.em.result import MonteCarloResult
+from torch_lntm.models import TopicModel
+
+#: Largest number of documents in the stochastic steps of the start. Every process holds them.
+SAMPLE_DOCS = 100_000
+
+
+def join_parts(corpus: Corpus, processes: Processes | None = None) -> Corpus:
+    """A part of a corpus with the numbers of the whole corpus.
+
+    All processes call this function, each with its own part. Engines call it for their corpus.
+
+    Args:
+        corpus: This process's part, by ``read_corpus(folder, rank=..., world_size=...)``. A whole
+            corpus is returned unchanged.
+        processes: The processes. Defaults to the default group of ``torch.distributed``, or to this
+            process alone.
+
+    Returns:
+        The part. ``corpus.whole`` has the numbers of documents and tokens of the whole corpus.
+
+    Raises:
+        ConfigError: The parts of the processes are not all shards of one corpus in the order of the
+            ranks, or a process has no documents with words.
+    """
+    processes, part = processes or Processes(), corpus.part
+    places = processes.gather(
+        None if part is None else [*part.shards, len(part.sizes), part.fingerprint]
+    )
+    if part is None and not any(places):
+        return corpus
+    _check_places(places)
+    assert part is not None
+    shard_docs = torch.zeros(len(part.sizes), dtype=torch.float64)
+    for number, rows in part.slices():
+        shard_docs[number] = int(np.count_nonzero(corpus.lengths[rows]))
+    _check_filled(processes.gather(int(shard_docs.sum())))
+    sums = processes.total(
+        {
+            "shard_docs": shard_docs,
+            "num_tokens": torch.tensor(float(corpus.num_tokens), dtype=torch.float64),
+            "document_frequency": torch.tensor(corpus.document_frequency),
+        }
+    )
+    counts = {name: x.cpu().round().long().numpy() for name, x in sums.items()}
+    num_tokens = int(counts.pop("num_tokens"))
+    facts = Facts(num_docs=part.num_docs, num_tokens=num_tokens, **counts)
+    return replace(corpus, part=replace(part, facts=facts))
+
+
+def _check_places(places: list[Any]) -> None:
+    """Check that parts by rank, ``[first shard, shard after the last, number, fingerprint]``, join.
+
+    Raises:
+        ConfigError: They do not.
+    """
+    size = len(places)
+    remedy = (
+        f"read it in each of the {size} processes of the fit by read_corpus(folder, rank=rank, "
+        f"world_size={size})"
+    )
+    if not all(places):
+        raise ConfigError(
+            f"process {places.index(None)} of {size} has a whole corpus, and others have parts of "
+            f"a corpus; {remedy}"
+        )
+    if len({place[3] for place in places}) > 1:
+        raise ConfigError(f"the processes have parts of different corpora; {remedy}")
+    ends = [0, *(place[1] for place in places)]
+    if [place[0] for place in places] != ends[:-1] or ends[-1] != places[0][2]:
+        listed = ", ".join(f"{first} to {after - 1}" for first, after, *_ in places)
+        raise ConfigError(
+            f"the corpus has the shards 0 to {places[0][2] - 1}, and the processes have {listed}; "
+            f"{remedy}"
+        )
+
+
+def _check_filled(num_docs: list[int]) -> None:
+    """Check that every process has documents with words.
+
+    Raises:
+        ConfigError: A process has none.
+    """
+    if any(num_docs) and not all(num_docs):
+        raise ConfigError(
+            f"process {num_docs.index(0)} of {len(num_docs)} has no documents with words in its "
+            "shards; use fewer processes"
+        )
+
+
+def shard_of(model: TopicModel, corpus: Corpus, processes: Processes) -> DocumentShard:
+    """This process's documents of a fit: dealt out from a whole corpus, or those of its part."""
+    if corpus.part is None:
+        return DocumentShard(model, corpus, corpus.nonempty, processes)
+    return PartShard(model, corpus, corpus.part, processes)
+
+
+class PartShard(DocumentShard):
+    """This process's documents of a fit of a corpus in parts: the documents of its part.
+
+    Args:
+        model: The model. Batches have its device and dtype.
+        corpus: The part, with the numbers of the whole corpus.
+        part: Place of the part in the whole corpus.
+        processes: The processes of the fit.
+    """
+
+    def __init__(self, model: TopicModel, corpus: Corpus, part: Part, processes: Processes) -> None:
+        super().__init__(model, corpus, corpus.nonempty, Processes(alone=True))
+        self.part, self.processes = part, processes
+        #: Name of the files of the last checkpoint.
+        self._name = ""
+
+    def _nonempty(self) -> Iterator[tuple[int, NDArray[np.int64]]]:
+        """Number of each own shard, and positions of its documents with words in the part."""
+        for number, rows in self.part.slices():
+            yield number, rows.start + np.flatnonzero(self.corpus.lengths[rows])
+
+    def mini_batches(
+        self, seed: int, epoch: int, number: int
+    ) -> Iterator[tuple[DocumentBatch | None, int]]:
+        """See :meth:`DocumentShard.mini_batches`. A mini-batch has a slice of every shard.
+
+        The order of a shard's documents and the ends of its slices depend on the seed, the epoch
+        and the number of the shard.
+        """
+        orders = {}
+        sizes = self.part.whole.shard_docs
+        ends = np.empty((len(sizes), number + 1), dtype=np.int64)
+        steps = np.arange(number + 1) / number
+        documents = dict(self._nonempty())
+        for shard, size in enumerate(sizes.tolist()):
+            generator = np.random.default_rng([seed, epoch, shard])
+            # A common shift would give all left-over documents to the same mini-batches.
+            ends[shard] = (size * steps + generator.random()).astype(np.int64)
+            ends[shard, -1] = size
+            if shard in documents:
+                orders[shard] = generator.permutation(documents[shard])
+        totals = np.diff(ends, axis=1).sum(0).tolist()
+        parts = [
+            np.concatenate(
+                [np.sort(order[ends[s, b] : ends[s, b + 1]]) for s, order in orders.items()]
+            )
+            for b in range(number)
+        ]
+        kept = [b for b in range(number) if totals[b]]
+        batches = self.batches(parts[b] for b in kept)
+        return zip(batches, (totals[b] for b in kept), strict=True)
+
+    def own_batches(self, order: NDArray[np.int64], max_docs: int) -> Iterator[DocumentBatch]:
+        """See :meth:`DocumentShard.own_batches`. The documents are visited in their own order."""
+        return super().own_batches(self.order, max_docs)
+
+    def sample(self, model: TopicModel, seed: int) -> DocumentShard:
+        """See :meth:`DocumentShard.sample`. A share of every shard, gathered in all processes."""
+        sizes = self.part.whole.shard_docs
+        before = np.concatenate([[0], np.cumsum(sizes)])
+        share = min(1.0, SAMPLE_DOCS / before[-1])
+        numbers = np.diff((before * share).astype(np.int64))
+        chosen = [
+            np.sort(
+                np.random.default_rng([seed, shard]).choice(rows, numbers[shard], replace=False)
+            )
+            for shard, rows in self._nonempty()
+        ]
+        own = np.concatenate(chosen)
+        offsets, words, counts = np.zeros(1, np.int64), *2 * [np.zeros(0, np.int32)]
+        if len(own):
+            documents = self.corpus[own]
+            offsets, words, counts = (
+                np.array(x) for x in (documents.row_offsets, documents.word_index, documents.counts)
+            )
+        arrays = {"sizes": np.diff(offsets), "words": words.astype(np.int32), "counts": counts}
+        joined = {n: self.processes.join(torch.from_numpy(x)).numpy() for n, x in arrays.items()}
+        corpus = Corpus(
+            row_offsets=np.concatenate([[0], np.cumsum(joined["sizes"])]),
+            word_index=joined["words"],
+            counts=joined["counts"],
+            num_words=self.corpus.num_words,
+        )
+        return DocumentShard(model, corpus, corpus.nonempty, Processes(alone=True))
+
+    # -- tables ------------------------------------------------------------------------------------
+
+    @property
+    def num_result_docs(self) -> int:
+        """See :attr:`DocumentShard.num_result_docs`. Every process has its own documents."""
+        return self.corpus.num_docs
+
+    def identity(self) -> dict[str, Any]:
+        """See :meth:`DocumentShard.identity`. The covariates have a fingerprint for each shard."""
+        own = {
+            name: [digest(array[rows]) for _, rows in self.part.slices()]
+            for name, array in self.corpus.batch_covariates.items()
+        }
+        parts = self.processes.gather(own)
+        covariates = {name: [x for part in parts for x in part.get(name, [])] for name in own}
+        return {"corpus": self.part.fingerprint, "covariates": covariates}
+
+    def collect(self, tables: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """See :meth:`DocumentShard.collect`. Every process has its own documents."""
+        return {name: table.cpu() for name, table in tables.items()}
+
+    def save(self, checkpoint: Path, tables: Mapping[str, Tensor]) -> dict[str, Any]:
+        """See :meth:`DocumentShard.save`. Each process writes a file for each of its shards.
+
+        The files have a new name, so that the old checkpoint stays complete until the new
+        checkpoint replaces it.
+
+        Raises:
+            OSError: A process could not write a file.
+        """
+        self._name = name = self.processes.gather(secrets.token_hex(8))[0]
+
+        def write() -> None:
+            folder_of(checkpoint).mkdir(exist_ok=True)
+            for number, rows in self.part.slices():
+                own = {table: values[rows] for table, values in tables.items()}
+                write_rows(self._file(checkpoint, number, name), own)
+
+        self.processes.together(write)
+        return {"documents": {}, "rows": name}
+
+    def saved(self, checkpoint: Path, complete: bool) -> None:
+        """See :meth:`DocumentShard.saved`. Remove the files of the older checkpoint."""
+        if not self.processes.gather(complete)[0]:
+            return
+        for number, _ in self.part.slices():
+            for path in folder_of(checkpoint).glob(f"shard-{number:05}-*"):
+                if path != self._file(checkpoint, number, self._name):
+                    path.unlink(missing_ok=True)
+
+    def load(self, checkpoint: Path, state: FitState) -> dict[str, Tensor]:
+        """See :meth:`DocumentShard.load`. The process reads the files of its shards.
+
+        Raises:
+            ConfigError: A file is missing or damaged.
+        """
+
+        def read() -> dict[str, Tensor]:
+            tables = []
+            for number, rows in self.part.slices():
+                path = self._file(checkpoint, number, state.rows)
+                tables.append(read_rows(path, rows.stop - rows.start))
+            if any(one.keys() != other.keys() for one, other in pairwise(tables)):
+                raise ConfigError(
+                    f"{folder_of(checkpoint)}: the files of the shards have different tables; "
+                    f"delete {checkpoint} to start the fit anew"
+                )
+            return {name: torch.cat([one[name] for one in tables]) for name in tables[0]}
+
+        return self.processes.together(read)
+
+    @staticmethod
+    def _file(checkpoint: Path, number: int, name: str) -> Path:
+        return folder_of(checkpoint) / f"shard-{number:05}-{name}.safetensors"
+
+
+def add_topic_shares(result: MonteCarloResult, processes: Processes) -> None:
+    """Set the topic shares to those of all documents, if the fit was of a corpus in parts.
+
+    Args:
+        result: The result with this process's documents.
+        processes: The processes of the fit.
+    """
+    corpus = result.corpus
+    if corpus is None or corpus.part is None:
+        return
+    own = processes.together(lambda: corpus.num_nonempty * result.shares_at_draws(corpus.nonempty))
+    # The property keeps its value in this place.
+    result.__dict__["topic_shares"] = processes.total({"": own})[""] / corpus.whole.num_nonempty
+
+
+def folder_of(checkpoint: Path) -> Path:
+    """Folder beside a checkpoint, with the files of the shards' rows."""
+    return checkpoint.with_name(f"{checkpoint.name}.rows")
