@@ -122,7 +122,8 @@ class Recipe:
         documents times topics get variational EM, because chains need five times the memory.
 
         Args:
-            corpus: The training documents.
+            corpus: The training documents. A part knows the numbers of its whole corpus
+                (:func:`~torch_lntm.inference.join_parts`). Its posterior ``"auto"`` is ``"hmc"``.
             num_topics: Number of topics.
 
         Returns:
@@ -130,24 +131,25 @@ class Recipe:
         """
         # A topic may have fewer tokens than the vocabulary has words. Pseudo-counts must not
         # outweigh these tokens.
-        share = corpus.num_tokens / (max(1, num_topics) * corpus.num_words)
+        num_docs, num_tokens = corpus.whole.num_docs, corpus.whole.num_tokens
+        share = num_tokens / (max(1, num_topics) * corpus.num_words)
         takes = _parameters(find_constructor(self.model)).get("topic_smoothing")
         options: dict[str, Any] = {}
         if takes is not None and takes.default == MAX_SMOOTHING:
             options["topic_smoothing"] = MAX_SMOOTHING * min(1.0, share)
         if self.posterior != AUTO:
             return ResolvedRecipe(self, options, None)
-        num_docs = len(corpus)
-        if num_docs * num_topics > MAX_CHAIN_NUMBERS:
+        # Only chains fit a corpus in parts. Its processes divide the memory.
+        if corpus.part is None and num_docs * num_topics > MAX_CHAIN_NUMBERS:
             reason = (
                 f"variational EM, since chains of {num_docs:,} documents would take much memory"
             )
             return ResolvedRecipe(Recipe(self.model), options, reason)
         reason = "Monte-Carlo EM"
-        epochs = MAX_VISITS // max(1, corpus.num_tokens)
+        epochs = MAX_VISITS // max(1, num_tokens)
         if epochs < MAX_EPOCHS:
             options["max_epochs"] = epochs = max(MIN_EPOCHS, epochs)
-            reason += f", by default {epochs} epochs at most, for {corpus.num_tokens:,} tokens"
+            reason += f", by default {epochs} epochs at most, for {num_tokens:,} tokens"
         return ResolvedRecipe(Recipe(self.model, "hmc"), options, reason)
 
     def make(

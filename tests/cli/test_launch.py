@@ -52,6 +52,36 @@ def test_a_shared_fit_is_saved_and_printed_once(counts, capsys):
     assert values[1] == pytest.approx(values[0], rel=1e-8)
 
 
+@pytest.mark.slow
+def test_processes_open_their_own_shards(counts):
+    lntm.read_corpus(counts).save("shards", shard_size=7)
+    fit = ["fit", "shards", "--num-topics", "3", "--max-epochs", "3", "--dtype", "float64"]
+    shared = torchrun(*fit, "--out", "shared")
+    assert shared.returncode == 0, shared.stderr
+    said = "fitting 40 documents (1 without words) of 30 words, cpu, in 2 processes with their own"
+    assert shared.stderr.count(said) == 1
+    run = lntm.load_run("shared")
+    part = lntm.read_corpus("shards", rank=0, world_size=1)
+    assert run.metadata["corpus"]["num_docs"] == 40
+    assert run.metadata["corpus"]["num_tokens"] == part.num_tokens
+    assert run.config["test_fraction"] == 0.0
+    model = lntm.models.ctm(
+        3,
+        30,
+        vocabulary=part.vocabulary,
+        dtype="float64",
+        topic_smoothing=run.config["topic_smoothing"],
+    )
+    result = lntm.inference.MonteCarloEM(model, max_epochs=3, progress=False).fit(part)
+    for name, tensor in model.state_dict().items():
+        torch.testing.assert_close(tensors("shared")[name], tensor, rtol=1e-7, atol=1e-7)
+    assert run.metadata["topic_shares"] == pytest.approx(result.topic_shares.tolist(), rel=1e-6)
+    again = torchrun(*fit, "--out", "shared")
+    assert again.stderr.count("shared holds this fit already") == 1, again.stderr
+    held_out = torchrun(*fit, "--test-fraction", "0.1", "--out", "held")
+    assert "with 4 held out, cpu, in 2 processes\n" in held_out.stderr
+
+
 @pytest.fixture
 def second(monkeypatch):
     """This process is the second of two, as a launcher says."""

@@ -20,7 +20,7 @@ from torch_lntm.cli.documents import (
 )
 from torch_lntm.cli.launch import processes_on
 from torch_lntm.cli.mappings import read_keywords
-from torch_lntm.cli.results import CHANGEABLE, same_run, stage
+from torch_lntm.cli.results import CHANGEABLE, about_corpus, same_run, stage
 from torch_lntm.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from torch_lntm.guides import Guide
     from torch_lntm.inference import FitResult, Processes
     from torch_lntm.io import Run, UnfinishedRun
+    from torch_lntm.recipes import Recipe
     from torch_lntm.reports import Score
 
 _ANY_MODEL = (
@@ -49,8 +50,6 @@ _SAMPLER_OPTIONS = ("max_epochs", "min_gain", "num_chains", "num_transitions", "
 _ENGINE_OPTIONS = ("start", *_VARIATIONAL_OPTIONS, *_SAMPLER_OPTIONS)
 _GUIDE_OPTIONS = ("topics_update",)
 
-
-_ABOUT_CORPUS = ("name", "num_docs", "num_words", "num_tokens")
 
 #: Exit codes after Ctrl-C and after SIGTERM, by the reason for the end of the fit.
 STOPPED = {"interrupted": 130, "terminated": 143}
@@ -160,7 +159,9 @@ class Fit(ChoosesWords, OnDocuments):
         batch_size: Number of documents between two updates of the model. Defaults to 8 % of the
             documents, within 320 to 3,200, or to 9,600 tokens if the documents are short. It is at
             most a quarter of the documents.
-        test_fraction: Share of the documents to hold out for evaluation. 0 holds out none.
+        test_fraction: Share of the documents to hold out for evaluation. 0 holds out none. Defaults
+            to 0.1. Several processes that fit a folder in shards by hmc hold out none by default,
+            and open only their own shards. With a share, each of them opens the whole corpus.
         num_words: Number of top words to print for each topic.
         checkpoint_seconds: Seconds between checkpoints.
         keep_chains: Save the last states of the chains of posterior hmc. The commands report and
@@ -220,16 +221,21 @@ class Fit(ChoosesWords, OnDocuments):
     num_chains: int = 1
     num_transitions: int = 3
     batch_size: int | None = None
-    test_fraction: float = 0.1
+    test_fraction: float | None = None
     num_words: int = 10
     checkpoint_seconds: float = 60.0
     keep_chains: bool | None = None
 
     def run(self) -> int:
         """Run the command. Returns the exit code."""
+        from torch_lntm.inference import join_parts
+
         device = self.torch_device()
         with processes_on(device) as processes:
-            task = processes.together(lambda: self._task(device))
+            requested = processes.together(self._requested)
+            corpus = processes.together(lambda: self._corpus(requested, processes))
+            corpus = join_parts(corpus, processes)
+            task = processes.together(lambda: self._task(requested, corpus, device))
             target = processes.together(lambda: self._target(task) if processes.first else None)
             path, is_finished = processes.gather(target)[0]
             if not is_finished:
@@ -238,9 +244,9 @@ class Fit(ChoosesWords, OnDocuments):
                 self._show_finished(lntm.load_run(path), task.split, task.fixed)
             return 0
 
-    def _task(self, device: torch.device) -> _Task:
-        """Read the corpus, and make the model, the guide and the engine."""
-        from torch_lntm.io import check_saveable, check_target
+    def _requested(self) -> Recipe:
+        """The model and the posterior of the options, after checks that need no corpus."""
+        from torch_lntm.io import check_target
         from torch_lntm.recipes import Recipe
 
         if self.num_words < 1:
@@ -249,7 +255,27 @@ class Fit(ChoosesWords, OnDocuments):
         requested = Recipe(self.model, self._posterior())
         if self.out is not None:
             check_target(Path(self.out), overwrite=True)
-        corpus = self.read(**self.word_options())
+        return requested
+
+    def _corpus(self, requested: Recipe, processes: Processes) -> Corpus:
+        """Read the corpus, or this process's part of it, and choose the share to hold out."""
+        from torch_lntm.corpus.store import num_shards
+        from torch_lntm.recipes import AUTO, SAMPLERS
+
+        by_chains = requested.posterior in (AUTO, *SAMPLERS)
+        whole = processes.alone or self.test_fraction or not by_chains or self.reading_options()
+        if whole or num_shards(Path(str(self.corpus))) < processes.size:
+            corpus = self.read(**self.word_options())
+            if self.test_fraction is None:
+                self.test_fraction = 0.1
+            return corpus
+        self.test_fraction = 0.0
+        return lntm.read_corpus(str(self.corpus), rank=processes.rank, world_size=processes.size)
+
+    def _task(self, requested: Recipe, corpus: Corpus, device: torch.device) -> _Task:
+        """Make the model, the guide and the engine."""
+        from torch_lntm.io import check_saveable
+
         split = self._split(corpus)
         train = corpus if split is None else split.train
         resolved = requested.for_corpus(train, self.num_topics)
@@ -307,7 +333,7 @@ class Fit(ChoosesWords, OnDocuments):
             if result.stop_reason in STOPPED:
                 processes.gather(None)  # the launcher ends all processes after the first exit
             return STOPPED.get(result.stop_reason, 0)
-        corpus, split, model = task.corpus, task.split, task.model
+        split, model = task.split, task.model
         config = task.config | {"out": str(path)}
         with first_run as unfinished:
             if unfinished.started:
@@ -320,10 +346,7 @@ class Fit(ChoosesWords, OnDocuments):
             shares = result.topic_shares
             assert shares is not None  # the first process has the topic shares of all documents
             metadata = {
-                "corpus": {
-                    **{name: getattr(corpus, name) for name in _ABOUT_CORPUS},
-                    "fingerprint": corpus.fingerprint(),
-                },
+                "corpus": about_corpus(task.corpus),
                 "device": str(task.device),
                 "seed": self.seed,
                 "topic_shares": shares.tolist(),
@@ -381,15 +404,18 @@ class Fit(ChoosesWords, OnDocuments):
             say(f"posterior auto: {task.reason}")
         held_out = "" if split is None else f", with {len(split.test)} held out"
         several = "" if processes.alone else f", in {processes.size} processes"
-        empty = int((task.train.lengths == 0).sum())
+        if corpus.part is not None:
+            several += " with their own shards, and none held out"
+        num_docs = task.train.whole.num_docs
+        empty = num_docs - task.train.whole.num_nonempty
         wordless = f" ({empty} without words)" if empty else ""
         say(
-            f"fitting {len(task.train)} documents{wordless} of {corpus.num_words} words"
+            f"fitting {num_docs} documents{wordless} of {corpus.num_words} words"
             f"{held_out}, {task.device}{several}"
         )
         if isinstance(task.model.topics, DynamicTopics):
             say(task.model.topics.size_note)
-        if len(task.train) - empty == 1:
+        if num_docs - empty == 1:
             say("warning: one document with words cannot tell topics apart")
         if corpus.num_words < self.num_topics:
             say(f"warning: {self.num_topics} topics over {corpus.num_words} different words")
@@ -424,6 +450,7 @@ class Fit(ChoosesWords, OnDocuments):
         return "hmc" if any(name in options for name in _SAMPLER_OPTIONS) else "auto"
 
     def _split(self, corpus: Corpus) -> Split[Corpus] | None:
+        assert self.test_fraction is not None
         if not 0 <= self.test_fraction < 1:
             raise ConfigError(f"test_fraction is {self.test_fraction}; expected 0, or below 1")
         if self.test_fraction == 0:

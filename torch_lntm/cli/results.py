@@ -27,8 +27,21 @@ def same_run(path: Path, corpus: Corpus, fixed: dict[str, Any]) -> Run | None:
     run = lntm.load_run(path)
     config = {name: value for name, value in run.config.items() if name not in CHANGEABLE}
     is_equal = config == json.loads(json.dumps(fixed))
-    fingerprint = run.metadata.get("corpus", {}).get("fingerprint")
-    return run if is_equal and fingerprint == corpus.fingerprint() else None
+    saved = run.metadata.get("corpus", {})
+    return run if is_equal and about_corpus(corpus).items() <= saved.items() else None
+
+
+def about_corpus(corpus: Corpus) -> dict[str, Any]:
+    """Facts about the whole corpus, for the metadata of a run.
+
+    A part has the fingerprint of the manifest, because no process reads all counts.
+    """
+    part, whole = corpus.part, corpus.whole
+    about: dict[str, Any] = {"name": corpus.name, "num_docs": whole.num_docs}
+    about |= {"num_words": corpus.num_words, "num_tokens": whole.num_tokens}
+    if part is None:
+        return about | {"fingerprint": corpus.fingerprint()}
+    return about | {"manifest": part.fingerprint}
 
 
 def stage(result: FitResult) -> str:

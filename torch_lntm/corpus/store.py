@@ -79,6 +79,11 @@ def is_store(path: Path) -> bool:
     return (path / ABOUT).is_file()
 
 
+def num_shards(path: Path) -> int:
+    """Number of shards of a corpus's folder. 0 for a folder without shards, and for other paths."""
+    return len(_about(path, None).get("shards", ())) if is_store(path) else 0
+
+
 # -------------------------------------------------------------------- writing
 
 

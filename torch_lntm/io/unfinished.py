@@ -57,7 +57,8 @@ class UnfinishedRun:
 
     def _refuse_others(self) -> None:
         """Refuse a folder with foreign files, because the folder is removed at the end."""
-        names = (CONFIG, CHECKPOINT, _LOCK)
+        # A fit of a corpus in parts keeps rows of documents beside its checkpoint.
+        names = (CONFIG, CHECKPOINT, _LOCK, f"{CHECKPOINT}.rows")
         for path in self.folder.iterdir():
             if not any(path.name == name or path.name.startswith(f".{name}.") for name in names):
                 raise ConfigError(

@@ -336,7 +336,7 @@ def _learn_columns(
                 "from the training documents: stm(num_topics, corpus, prevalence='~ party')"
             )
         return _learn_keywords(**arguments)
-    corpus = num_words.columns_of_whole()
+    corpus = num_words
     words = arguments.get("vocabulary", corpus.vocabulary)
     learned: dict[str, Any] = {"num_words": corpus.num_words, "vocabulary": words}
     learned |= _learn_keywords(**arguments | {"vocabulary": words})

@@ -228,13 +228,15 @@ def learn_groups(corpus: Corpus, content: str) -> Groups:
     """Learn the groups of training documents, or the periods of a formula ``"~ rw(column)"``.
 
     Args:
-        corpus: The documents.
+        corpus: The documents. For a part of a corpus, the columns of the whole corpus are read.
+            They have no tokens, so the weights of periods are by documents.
         content: Name of a column, or a formula.
 
     Raises:
         ConfigError: As for :meth:`Groups.of` and :meth:`Periods.of`.
         CorpusError: As for :meth:`Groups.of` and :meth:`Periods.of`.
     """
+    corpus = corpus.columns_of_whole()
     is_formula = isinstance(content, str) and content.lstrip().startswith("~")
     return Periods.of(corpus, content) if is_formula else Groups.of(corpus, content)
 

@@ -52,12 +52,14 @@ def join_parts(corpus: Corpus, processes: Processes | None = None) -> Corpus:
     """
     processes, part = processes or Processes(), corpus.part
     places = processes.gather(
-        None if part is None else [*part.shards, len(part.sizes), part.fingerprint]
+        part and [*part.shards, len(part.sizes), part.fingerprint, part.facts is not None]
     )
     if part is None and not any(places):
         return corpus
     _check_places(places)
     assert part is not None
+    if all(joined for *_, joined in places):
+        return corpus
     shard_docs = torch.zeros(len(part.sizes), dtype=torch.float64)
     for number, rows in part.slices():
         shard_docs[number] = int(np.count_nonzero(corpus.lengths[rows]))
@@ -72,7 +74,9 @@ def join_parts(corpus: Corpus, processes: Processes | None = None) -> Corpus:
     counts = {name: x.cpu().round().long().numpy() for name, x in sums.items()}
     num_tokens = int(counts.pop("num_tokens"))
     facts = Facts(num_docs=part.num_docs, num_tokens=num_tokens, **counts)
-    return replace(corpus, part=replace(part, facts=facts))
+    joined = replace(corpus, part=replace(part, facts=facts))
+    joined.__dict__["lengths"] = corpus.lengths
+    return joined
 
 
 def _check_places(places: list[Any]) -> None:

@@ -62,7 +62,7 @@ class Covariates:
         """Learn the covariates of training documents.
 
         Args:
-            corpus: The documents.
+            corpus: The documents. For a part of a corpus, the columns of the whole corpus are read.
             formula: A formula over their metadata. ``None`` uses their array ``"prevalence"``
                 ``(num_docs, num_columns)``, which has no intercept column.
 
@@ -71,6 +71,7 @@ class Covariates:
                 large or too small, or varies too little for single precision.
             CorpusError: Documents lack a value, or the corpus lacks the array.
         """
+        corpus = corpus.columns_of_whole()
         if formula is None:
             fitted, matrix = None, _array(corpus)
             names = tuple(f"x{j}" for j in range(matrix.shape[1]))
