@@ -41,6 +41,7 @@ STUDIES = {
         "own_words": "Held-out words with and without a document's own, beside other programs",
         "scale": "A fit of 100,000 documents",
         "large": "Two million documents in a folder mapped into memory",
+        "parts": "Two million documents in parts, by 1, 2 and 4 processes",
         "kernel": "The sparse operation beside its naive form and its floor",
         "defaults": "The defaults beside alternative starts, schedules and priors",
         "aspect": "E-steps of LDA beside scikit-learn's",
