@@ -164,7 +164,9 @@ def main(
         "peak_mb": memory_mb(peak=True),
         "peak_mb_beyond_imports": memory_mb(peak=True) - imported_mb,
     }
-    Processes().gather(None)  # all processes have finished
+    if size > 1:
+        Processes().gather(None)  # all processes have finished
+        torch.distributed.destroy_process_group()
     print(json.dumps(about))
 
 
