@@ -27,6 +27,7 @@ from studies.tables import table
 from torch_lntm.corpus import read_corpus
 from torch_lntm.corpus.mapped import Rows
 from torch_lntm.corpus.store import new_store
+from torch_lntm.errors import ConfigError
 from torch_lntm.inference import MonteCarloEM, Processes
 from torch_lntm.models import ctm
 
@@ -50,6 +51,9 @@ class Settings:
         num_topics: Topics, of the truth and of the fits.
         max_epochs: Epochs of chains. The killed fit continues after its first epoch.
         seed: Seed of the documents and of the fits.
+        fits: Fits to measure: "1", "2" and "4" processes with their parts, "continued" for the fit
+            that goes on after a killed process, and "whole, 1" for one process with the whole
+            corpus. Its start visits all documents, and takes most of the time.
         folder: Folder of the corpus and the checkpoints, which are removed at the end. Defaults to
             a temporary folder.
     """
@@ -61,17 +65,23 @@ class Settings:
     num_topics: int = 20
     max_epochs: int = 2
     seed: int = 0
+    fits: tuple[str, ...] = ("1", "2", "4", "continued")
     folder: str | None = None
 
     def __post_init__(self) -> None:
         """Check the numbers."""
         ones = ("num_docs", "num_words", "tokens_per_doc", "num_shards")
         check_numbers(self, {**dict.fromkeys(ones, 1), "num_topics": 2, "max_epochs": 2, "seed": 0})
+        unknown = [name for name in self.fits if name not in (*FITS, "continued")]
+        if unknown:
+            raise ConfigError(
+                f"fits: {unknown[0]!r}; expected some of {', '.join(FITS)}, continued"
+            )
 
 
 def run(settings: Settings, cells: Cells) -> Any:
     """Write the corpus, and fit it by each number of processes."""
-    names = [*FITS, "continued"]
+    names = list(settings.fits)
     with tempfile.TemporaryDirectory(dir=settings.folder) as folder:
         if any(name not in cells.done for name in names):
             # The corpus of an interrupted study is gone.
@@ -234,7 +244,7 @@ def tables(found: dict[str, Any]) -> str:
     return table(columns, rows)
 
 
-STUDY = Study(Settings, run, tables, quick={"num_docs": 4_000, "num_words": 500})
+STUDY = Study(Settings, run, tables, quick={"num_docs": 4_000, "num_words": 500}, selects=("fits",))
 
 if __name__ == "__main__":
     _, _settings, _rank, _size, _whole, _path, _store, _checkpoint = sys.argv

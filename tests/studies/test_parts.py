@@ -39,7 +39,6 @@ def test_documents_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_fits_and_table() -> None:
     found = parts.run(TINY, Cells())
     assert {name: len(ranks) for name, ranks in found.items()} == {
-        "whole, 1": 1,
         "1": 1,
         "2": 2,
         "4": 4,
@@ -58,3 +57,5 @@ def test_fits_and_table() -> None:
 def test_settings_are_checked() -> None:
     with pytest.raises(ConfigError, match="max_epochs is 1"):
         parts.Settings(max_epochs=1)
+    with pytest.raises(ConfigError, match="fits: '3'; expected some of whole, 1, 1, 2, 4, conti"):
+        parts.Settings(fits=("1", "3"))
