@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.commands import QUICK, tensors
+from support.servers import serving
 
 import torch_lntm as lntm
 from torch_lntm.cli import launch, main
@@ -80,6 +81,27 @@ def test_processes_open_their_own_shards(counts):
     assert again.stderr.count("shared holds this fit already") == 1, again.stderr
     held_out = torchrun(*fit, "--test-fraction", "0.1", "--out", "held")
     assert "with 4 held out, cpu, in 2 processes\n" in held_out.stderr
+
+
+@pytest.mark.slow
+def test_processes_fetch_their_own_shards(counts, tmp_path, monkeypatch):
+    lntm.read_corpus(counts).save("served/shards", shard_size=7)
+    fit = ["--num-topics", "3", "--max-epochs", "3", "--dtype", "float64"]
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("LNTM_CACHE", str(tmp_path / "cache"))
+    with serving(Path("served")) as server:
+        address = server.address.replace("posts", "shards")
+        fetched = torchrun("fit", address, *fit, "--out", "fetched")
+        assert fetched.returncode == 0, fetched.stderr
+        assert "cpu, in 2 processes with their own" in fetched.stderr
+        arrays = [path for path in server.requested if path.endswith("counts.npy")]
+        assert sorted(arrays) == [f"shards/shard-{i:05}/counts.npy" for i in range(6)]
+        assert main(["transform", "fetched", "--out", "theta.csv"]) == 0
+    assert len(Path("theta.csv").read_text().splitlines()) == 41
+    local = torchrun("fit", "served/shards", *fit, "--out", "local")
+    assert local.returncode == 0, local.stderr
+    for name, tensor in tensors("local").items():
+        torch.testing.assert_close(tensors("fetched")[name], tensor, rtol=1e-7, atol=1e-7)
 
 
 @pytest.fixture

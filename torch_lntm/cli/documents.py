@@ -129,9 +129,9 @@ class ReadsDocuments(Command):
 
     Attributes:
         corpus: File of documents (.npz, .ldac, .dat, docword.*.txt, .mtx, .h5ad, .parquet, .txt,
-            .jsonl, .csv; may be gzipped), folder of texts or folder written by convert. Use - for
-            standard input, example for 75 short texts of this package, and lee for 300 news
-            articles in gensim's package.
+            .jsonl, .csv; may be gzipped), folder of texts, folder written by convert, or address
+            of such a remote folder, as in https://host/posts. Use - for standard input, example
+            for 75 short texts of this package, and lee for 300 news articles in gensim's package.
         format: Format of the corpus: txt (a document per line), jsonl, json, csv, folder, npz,
             ldac, uci, mtx, h5ad, parquet or store. Defaults to the format of the name. For standard
             input, it defaults to the format of the fit's corpus, and to txt if the fit read a
@@ -337,7 +337,7 @@ class OnDocuments(ReadsDocuments):
         """Whether the corpus at ``path`` holds texts rather than counts."""
         from torch_lntm.corpus.readers import find_format, holds_texts
 
-        return holds_texts(Path(path), self.format or find_format(Path(path)), self.text_field)
+        return holds_texts(Path(path), self.format or find_format(path), self.text_field)
 
     def torch_device(self) -> torch.device:
         """Device of the option. Also sets the number of threads."""
@@ -391,7 +391,7 @@ class OnDocuments(ReadsDocuments):
         if self.corpus == "example":
             return TextStream(example_file(), "jsonl", TextOptions())
         path = Path(str(self.corpus))
-        format = self.format or find_format(path)
+        format = self.format or find_format(str(self.corpus))
         if not holds_texts(path, format, self.text_field):
             return None
         names = ("text_field", "label_field", "encoding", "delimiter")
@@ -578,5 +578,5 @@ def _format_of(corpus: object) -> str | None:
     from torch_lntm.corpus.readers import find_format
 
     with suppress(CorpusError):
-        return find_format(Path(str(corpus)))
+        return find_format(str(corpus))
     return None

@@ -259,12 +259,12 @@ class Fit(ChoosesWords, OnDocuments):
 
     def _corpus(self, requested: Recipe, processes: Processes) -> Corpus:
         """Read the corpus, or this process's part of it, and choose the share to hold out."""
-        from torch_lntm.corpus.store import num_shards
+        from torch_lntm.corpus.remote import count_shards
         from torch_lntm.recipes import AUTO, SAMPLERS
 
         by_chains = requested.posterior in (AUTO, *SAMPLERS)
         whole = processes.alone or self.test_fraction or not by_chains or self.reading_options()
-        if whole or num_shards(Path(str(self.corpus))) < processes.size:
+        if whole or count_shards(str(self.corpus)) < processes.size:
             corpus = self.read(**self.word_options())
             if self.test_fraction is None:
                 self.test_fraction = 0.1

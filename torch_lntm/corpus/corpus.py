@@ -23,6 +23,7 @@ from torch_lntm.corpus.columns import (
 from torch_lntm.corpus.documents import Documents
 from torch_lntm.corpus.frames import frame_columns, is_frame, record_columns, take_texts
 from torch_lntm.corpus.mapped import Rows, collect, is_mapped, range_of
+from torch_lntm.corpus.remote import fetch_columns
 from torch_lntm.corpus.splits import Split, WordHoldOut, hold_out_words, split_documents
 from torch_lntm.corpus.store import map_ranges, new_store, read_columns
 from torch_lntm.corpus.texts import (
@@ -276,11 +277,13 @@ class Corpus(Documents):
             The corpus itself, unless it is a part.
 
         Raises:
-            FileError: A shard of another process is missing or damaged.
+            FileError: A shard of another process is missing or damaged, or a server stopped.
         """
         if self.part is None:
             return self
-        metadata, covariates = read_columns(self.part.folder)
+        folder, address = self.part.folder, self.part.address
+        folder = folder if address is None else fetch_columns(address, folder)
+        metadata, covariates = read_columns(folder)
         none = np.zeros(0, np.int32)
         return Corpus(
             row_offsets=np.zeros(self.part.num_docs + 1, np.int64),

@@ -50,7 +50,8 @@ from torch_lntm.files import (
 #: Versions of the format: a folder of arrays, and a folder of shards.
 FORMAT_VERSION, SHARDS_VERSION = 1, 2
 ABOUT, VOCABULARY, DOCUMENTS = "corpus.json", "vocabulary.txt", "documents.npz"
-_ARRAYS = {"row_offsets": np.int64, "word_index": np.int32, "counts": np.int32}
+#: Types of the arrays of a folder without shards.
+ARRAYS: dict[str, Any] = {"row_offsets": np.int64, "word_index": np.int32, "counts": np.int32}
 _MAX_WORDS, _MAX_ENTRIES = 2**31, 2**62
 #: Types of the items of every ``corpus.json``.
 _KINDS: dict[str, Any] = {
@@ -81,7 +82,7 @@ def is_store(path: Path) -> bool:
 
 def num_shards(path: Path) -> int:
     """Number of shards of a corpus's folder. 0 for a folder without shards, and for other paths."""
-    return len(_about(path, None).get("shards", ())) if is_store(path) else 0
+    return len(read_about(path, None).get("shards", ())) if is_store(path) else 0
 
 
 # -------------------------------------------------------------------- writing
@@ -124,7 +125,7 @@ class StoreWriter(RowsWriter):
             columns = (metadata or FrozenDict(), covariates or FrozenDict())
             packed: dict[str, Any] = pack_documents(*columns)
             np.savez_compressed(self.folder / DOCUMENTS, **packed)
-        arrays = dict(zip(_ARRAYS, (self.offsets, self.words, self.counts), strict=True))
+        arrays = dict(zip(ARRAYS, (self.offsets, self.words, self.counts), strict=True))
         _describe(
             self.folder,
             FORMAT_VERSION,
@@ -283,7 +284,7 @@ def new_store(path: Path, shard_size: int | None = None) -> Iterator[StoreWriter
 
 def _open_arrays(folder: Path, files: ExitStack) -> list[IO[bytes]]:
     """New files of the arrays, which ``files`` closes."""
-    return [files.enter_context((folder / f"{name}.npy").open("xb")) for name in _ARRAYS]
+    return [files.enter_context((folder / f"{name}.npy").open("xb")) for name in ARRAYS]
 
 
 # -------------------------------------------------------------------- reading
@@ -309,15 +310,20 @@ def read_store(
 
 
 def _read(path: Path, max_bytes: float | None, part: tuple[int, int] | None) -> Store:
-    about = _about(path, max_bytes)
+    about = read_about(path, max_bytes)
     if about["format_version"] == SHARDS_VERSION:
         return _read_shards(path, about, max_bytes, part)
     if part is not None:
-        raise CorpusError(
-            f"{path}: has no shards for {part[1]} processes; write the folder with shards by "
-            "convert_corpus(..., shard_size=...), or leave out rank and world_size"
-        )
-    return _read_arrays(path, about, max_bytes)
+        raise no_shards(path, part[1])
+    return read_without_shards(path, about, max_bytes)
+
+
+def no_shards(path: Path | str, world_size: int) -> CorpusError:
+    """Error for a folder without shards that several processes shall read."""
+    return CorpusError(
+        f"{path}: has no shards for {world_size} processes; write the folder with shards by "
+        "convert_corpus(..., shard_size=...), or leave out rank and world_size"
+    )
 
 
 def _read_shards(
@@ -329,10 +335,11 @@ def _read_shards(
         first, after = deal_shards([shard["num_entries"] for shard in shards], *part)
     stores = []
     for shard in shards[first:after]:
-        folder, own = path / shard["folder"], _about_shard(path, shard, max_bytes)
+        folder = path / shard["folder"]
+        own = read_about_shard(folder, shard, max_bytes)
         if own["num_words"] != about["num_words"]:
             raise FileError(f"{folder}: is no shard of {path}; make the folder again")
-        stores.append(_read_arrays(folder, own, max_bytes))
+        stores.append(read_without_shards(folder, own, max_bytes))
     words = None
     if about["vocabulary"]:
         words = read_vocabulary(path / VOCABULARY, about["num_words"], max_bytes)
@@ -405,9 +412,18 @@ def deal_shards(sizes: Sequence[int], rank: int, world_size: int) -> tuple[int, 
     return cuts[rank], cuts[rank + 1]
 
 
-def _read_arrays(path: Path, about: dict[str, Any], max_bytes: float | None) -> Store:
-    """Reads the arrays and columns of a folder without shards."""
-    arrays = {name: map_array(path / f"{name}.npy", dtype) for name, dtype in _ARRAYS.items()}
+def read_without_shards(path: Path, about: dict[str, Any], max_bytes: float | None) -> Store:
+    """Reads and checks the arrays and columns of a folder without shards.
+
+    Args:
+        path: The folder.
+        about: Contents of its ``corpus.json``.
+        max_bytes: As for :func:`read_store`.
+
+    Raises:
+        FileError: A file is missing, damaged or too large.
+    """
+    arrays = {name: map_array(path / f"{name}.npy", dtype) for name, dtype in ARRAYS.items()}
     num_docs, num_words, nnz = (about[n] for n in ("num_docs", "num_words", "num_entries"))
     sizes = {"row_offsets": num_docs + 1, "word_index": nnz, "counts": nnz}
     for name, array in arrays.items():
@@ -434,15 +450,15 @@ def _read_arrays(path: Path, about: dict[str, Any], max_bytes: float | None) -> 
         arrays["counts"],
         num_words,
         read_vocabulary(path / VOCABULARY, num_words, max_bytes) if about["vocabulary"] else None,
-        *_read_columns(path, about, max_bytes),
+        *read_own_columns(path, about, max_bytes),
         about["preparation"],
     )
 
 
-def _read_columns(
+def read_own_columns(
     path: Path, about: dict[str, Any], max_bytes: float | None
 ) -> tuple[Arrays, Arrays]:
-    """Metadata and covariates of a folder without shards."""
+    """Metadata and covariates of a folder without shards; see :func:`read_without_shards`."""
     if not about["documents"]:
         return FrozenDict(), FrozenDict()
     file = path / DOCUMENTS
@@ -459,27 +475,37 @@ def read_columns(path: Path) -> tuple[Arrays, Arrays]:
     Raises:
         FileError: A file is missing or damaged, or belongs to another corpus.
     """
-    shards = [
-        _read_columns(path / shard["folder"], _about_shard(path, shard, None), None)
-        for shard in _about(path, None)["shards"]
-    ]
+    shards = []
+    for shard in read_about(path, None)["shards"]:
+        folder = path / shard["folder"]
+        shards.append(read_own_columns(folder, read_about_shard(folder, shard, None), None))
     metadata, covariates = zip(*shards, strict=True)
     return _joined(path, list(metadata)), _joined(path, list(covariates))
 
 
-def _about_shard(path: Path, shard: dict[str, Any], max_bytes: float | None) -> dict[str, Any]:
-    """Contents of a shard's ``corpus.json``, checked against its record in the manifest."""
-    folder = path / shard["folder"]
+def read_about_shard(
+    folder: Path, shard: dict[str, Any], max_bytes: float | None
+) -> dict[str, Any]:
+    """Contents of a shard's ``corpus.json``, checked against its record in the manifest.
+
+    Args:
+        folder: Folder of the shard.
+        shard: Its record in the manifest.
+        max_bytes: Maximum size of the file in bytes.
+
+    Raises:
+        FileError: The file is missing or damaged, or belongs to another corpus.
+    """
     if zlib.crc32(read_bytes(folder / ABOUT, max_bytes)) != shard["crc32"]:
         raise FileError(
-            f"{folder / ABOUT}: is damaged, or of another corpus: its checksum is not that of "
-            f"{path / ABOUT}; make the folder again"
+            f"{folder / ABOUT}: is damaged, or of another corpus: its checksum is not that of the "
+            f"manifest, the {ABOUT} of the folder above; make the folder again"
         )
-    own = _about(folder, max_bytes)
+    own = read_about(folder, max_bytes)
     if own["format_version"] != FORMAT_VERSION:
-        raise FileError(f"{folder}: is no shard of {path}; make the folder again")
+        raise FileError(f"{folder}: is a folder of shards, and no shard; make the folder again")
     if any(own[name] != shard[name] for name in ("num_docs", "num_entries")):
-        raise FileError(f"{folder}: has other sizes than in {path / ABOUT}; make it again")
+        raise FileError(f"{folder}: has other sizes than in the manifest; make the folder again")
     return own
 
 
@@ -506,7 +532,7 @@ def _map_range(part: MappedRange) -> NDArray[Any]:
             "its path and checksum, so every process needs the folder at this path"
         )
     array = map_array(part.path, part.dtype)
-    checksum = _about(folder, None).get("crc32", {}).get(name)
+    checksum = read_about(folder, None).get("crc32", {}).get(name)
     first = (part.start - (part.path.stat().st_size - array.nbytes)) // array.itemsize
     if checksum != part.checksum or first < 0 or first + part.size > array.size:
         raise FileError(
@@ -517,8 +543,16 @@ def _map_range(part: MappedRange) -> NDArray[Any]:
     return array[first : first + part.size]
 
 
-def _about(path: Path, max_bytes: float | None) -> dict[str, Any]:
-    """Contents of ``corpus.json``, with checked types."""
+def read_about(path: Path, max_bytes: float | None) -> dict[str, Any]:
+    """Contents of a folder's ``corpus.json``, with checked types.
+
+    Args:
+        path: The folder.
+        max_bytes: Maximum size of the file in bytes.
+
+    Raises:
+        FileError: The file is missing, damaged or too large.
+    """
     file = path / ABOUT
     try:
         about = json.loads(read_text(file, max_bytes=max_bytes))
@@ -605,7 +639,7 @@ def _check_offsets(path: Path, offsets: NDArray[np.int64], num_words: int, nnz: 
 
 def _check_entries(path: Path, arrays: dict[str, NDArray[Any]], num_words: int) -> None:
     """Checks that words are in range and ascend within a document, and that counts are positive."""
-    offsets, words, counts = (arrays[name] for name in _ARRAYS)
+    offsets, words, counts = (arrays[name] for name in ARRAYS)
     for first, last in parts(offsets):
         start, stop = int(offsets[first]), int(offsets[last])
         columns, tokens = words[start:stop], counts[start:stop]

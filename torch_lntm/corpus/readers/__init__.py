@@ -21,6 +21,7 @@ from torch_lntm.corpus.readers.texts import (
     TextStream,
     read_metadata,
 )
+from torch_lntm.corpus.remote import fetch_store, is_remote
 from torch_lntm.corpus.store import is_store, read_store
 from torch_lntm.errors import CorpusError, FileError
 from torch_lntm.files import at_line, read_lines
@@ -92,7 +93,10 @@ def read_corpus(
     * ``parquet``: a row per document, with a list ``words`` of strings or of columns. A list
       ``counts`` is optional if words are repeated. Further columns become metadata. Needs pyarrow.
     * ``store``: a folder of ``Corpus.save`` or ``convert_corpus``. The counts are memory-mapped,
-      so the corpus may be larger than the memory. The folder may be in shards.
+      so the corpus may be larger than the memory. The folder may be in shards. The address of a
+      remote folder, such as ``https://host/posts`` or ``s3://bucket/posts``, is read through
+      fsspec (``pip install 'torch-lntm[remote]'``). Its files are fetched once, to a cache in
+      ``~/.cache/torch_lntm``, or in the folder of the environment variable ``LNTM_CACHE``.
 
     The words of ``npz``, ``ldac``, ``uci`` and ``mtx`` are read from a file beside the counts, a
     word per line: ``NAME.vocab.txt``, ``vocab.NAME.txt`` or ``vocab.txt``. h5py and pyarrow are
@@ -114,7 +118,7 @@ def read_corpus(
     become numbers.
 
     Args:
-        path: The file or folder.
+        path: The file or folder, or the address of a remote folder.
         vocabulary: Words, or a file with a word per line. They name the columns of counts. For
             texts they are the words to count, and further words are dropped with a warning.
         format: A name from the lists above. Defaults to the format of the file's name.
@@ -143,7 +147,8 @@ def read_corpus(
 
     Raises:
         CorpusError: A file is missing, malformed, truncated or too large, or two files contradict.
-            ``rank`` is given for a corpus without shards, or there are fewer shards than processes.
+            A server stopped. ``rank`` is given for a corpus without shards, or there are fewer
+            shards than processes.
             The message names the file and the 1-based line, or the document and word.
 
     Example:
@@ -152,18 +157,21 @@ def read_corpus(
         >>> lntm.read_corpus("posts.csv")
         Corpus('posts', num_docs=2, num_words=3, num_tokens=3, columns: year)
     """
+    if (rank is None) != (world_size is None):
+        raise CorpusError("rank and world_size belong together; give both or neither")
+    part = None if rank is None or world_size is None else (rank, world_size)
+    address = str(path) if is_remote(path) else None
     source = open_source(
-        path,
+        path if address is None else fetch_store(address, part, max_bytes),
         vocabulary,
         format,
         labels,
         TextOptions(text_field, label_field, encoding, delimiter, max_bytes),
         options,
     )
-    if rank is not None or world_size is not None:
-        if rank is None or world_size is None:
-            raise CorpusError("rank and world_size belong together; give both or neither")
-        source.part = _checked_part(source, rank, world_size, metadata)
+    source.address = address
+    if part is not None:
+        source.part = _checked_part(source, *part, metadata)
     columns = source.find_metadata(metadata)
     try:
         corpus = source.read(options)
@@ -187,6 +195,7 @@ class Source:
         labels: The labels, from the caller or from the file beside it.
         files: The file, and the files of the vocabulary, the labels and the metadata.
         part: Rank and number of the processes, to open this rank's shards of a folder only.
+        address: Address of a remote folder. ``path`` is then the folder in the cache.
     """
 
     path: Path
@@ -197,6 +206,7 @@ class Source:
     labels: Any
     files: list[Path]
     part: tuple[int, int] | None = None
+    address: str | None = None
 
     @property
     def name(self) -> str:
@@ -255,7 +265,8 @@ class Source:
         vocabulary_size = None if words is None else len(words)
         num_docs = store.row_offsets.size - 1
         check_size(self.path, num_docs, store.num_words, store.counts.size, vocabulary_size)
-        corpus = Corpus(**{**store._asdict(), "vocabulary": words}, name=self.name)
+        part = store.part and dataclasses.replace(store.part, address=self.address)
+        corpus = Corpus(**store._replace(vocabulary=words, part=part)._asdict(), name=self.name)
         if self.labels is None:
             return corpus
         return corpus.with_metadata({"label": map(str, self.labels)})
@@ -361,12 +372,15 @@ def _unzipped(name: str) -> str:
     return name[:-3] if name.lower().endswith(".gz") else name
 
 
-def find_format(path: Path) -> str:
-    """Format of a path by its name; see :func:`read_corpus`.
+def find_format(path: str | Path) -> str:
+    """Format of a path by its name, or of an address; see :func:`read_corpus`.
 
     Raises:
         CorpusError: The name fits none of the formats.
     """
+    if is_remote(path):
+        return "store"
+    path = Path(path)
     if path.is_dir():
         return "store" if is_store(path) else "folder"
     name = _unzipped(path.name).lower()

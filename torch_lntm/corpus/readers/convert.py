@@ -16,6 +16,7 @@ from torch_lntm.corpus.mapped import Rows
 from torch_lntm.corpus.readers import STREAMS, Source, open_source
 from torch_lntm.corpus.readers.counts import CountStream, Entries, check_size
 from torch_lntm.corpus.readers.texts import TextOptions, TextStream
+from torch_lntm.corpus.remote import fetch_store, is_remote
 from torch_lntm.corpus.store import ShardsWriter, StoreWriter, new_store
 from torch_lntm.corpus.texts import stream_words
 from torch_lntm.errors import CorpusError, FileError
@@ -73,6 +74,8 @@ def convert_corpus(
     """
     folder = Path(folder)
     text_options = TextOptions(text_field, label_field, encoding, delimiter, math.inf)
+    if is_remote(source):
+        source = fetch_store(str(source))
     documents = open_source(source, vocabulary, format, labels, text_options, options)
     if "vectorizer" in options:
         raise CorpusError("vectorizer cannot be given here; give its options and vocabulary")

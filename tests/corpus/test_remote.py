@@ -1,0 +1,280 @@
+"""Corpora in remote folders: fetched once from a server on this machine, checked, and mapped."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pytest
+from support.corpora import make_corpus
+from support.servers import Server, serving
+
+from torch_lntm.corpus import Corpus, convert_corpus, read_corpus, remote
+from torch_lntm.errors import ConfigError, CorpusError, FileError
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    (tmp_path / "served").mkdir()
+    with serving(tmp_path / "served") as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LNTM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    return tmp_path / "cache"
+
+
+def columned() -> Corpus:
+    corpus = make_corpus(num_docs=60, num_words=20)
+    ages = np.arange(60.0) % 7
+    return corpus.with_metadata({"year": np.arange(60)}).with_covariates({"age": ages})
+
+
+@pytest.fixture
+def corpus(server: Server) -> Corpus:
+    """Documents in 6 shards, as the folder ``posts`` of the server."""
+    columned().save(server.folder / "posts", shard_size=10)
+    return read_corpus(server.folder / "posts")
+
+
+def assert_equal(found: Corpus, expected: Corpus) -> None:
+    for name in ("row_offsets", "word_index", "counts"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+    assert (found.name, found.vocabulary) == (expected.name, expected.vocabulary)
+    for mapping in ("metadata", "covariates"):
+        mine, theirs = getattr(found, mapping), getattr(expected, mapping)
+        assert list(mine) == list(theirs)
+        for name in mine:
+            np.testing.assert_array_equal(mine[name], theirs[name])
+
+
+def test_the_whole_corpus_is_fetched_once(server: Server, corpus: Corpus, cache: Path) -> None:
+    found = read_corpus(server.address)
+    assert_equal(found, corpus)
+    assert len(server.shards()) == 6
+    again = read_corpus(server.address + "/")
+    assert_equal(again, corpus)
+    assert server.requested == ["posts/corpus.json"]
+
+
+def test_a_process_fetches_its_own_shards_only(server: Server, corpus: Corpus) -> None:
+    for rank in range(3):
+        expected = read_corpus(server.folder / "posts", rank=rank, world_size=3)
+        found = read_corpus(server.address, rank=rank, world_size=3)
+        assert_equal(found, expected)
+        assert found.part.fingerprint == expected.part.fingerprint
+        assert found.part.shards == expected.part.shards
+        assert server.shards() == {f"shard-{i:05}" for i in range(*expected.part.shards)}
+    assert_equal(read_corpus(server.address), corpus)  # all shards are there by now
+    assert server.shards() == set()
+
+
+def test_a_part_knows_the_columns_of_the_whole(server: Server, corpus: Corpus) -> None:
+    part = read_corpus(server.address, rank=1, world_size=3)
+    server.requested.clear()
+    whole = part.columns_of_whole()
+    assert whole.num_docs == 60
+    np.testing.assert_array_equal(whole.metadata["year"], corpus.metadata["year"])
+    np.testing.assert_array_equal(whole.covariates["age"], corpus.covariates["age"])
+    assert {path.rpartition("/")[2] for path in server.requested} == {
+        "corpus.json",
+        "documents.npz",
+    }
+    server.requested.clear()
+    part.columns_of_whole()
+    assert server.requested == []
+
+
+def test_a_folder_without_shards(server: Server, corpus: Corpus) -> None:
+    corpus.save(server.folder / "plain")
+    address = server.address.replace("posts", "plain")
+    assert_equal(read_corpus(address), read_corpus(server.folder / "plain"))
+    server.requested.clear()
+    read_corpus(address)
+    assert server.requested == ["plain/corpus.json"]
+    with pytest.raises(CorpusError, match="plain: has no shards for 2 processes"):
+        read_corpus(address, rank=0, world_size=2)
+
+
+def test_other_protocols_and_conversion(corpus: Corpus, server: Server, tmp_path: Path) -> None:
+    memory = fsspec.filesystem("memory")
+    memory.put(str(server.folder / "posts"), "/remote/posts", recursive=True)
+    try:
+        assert_equal(read_corpus("memory://remote/posts"), corpus)
+        folder = convert_corpus("memory://remote/posts", tmp_path / "posts")
+        assert_equal(read_corpus(folder), corpus)
+    finally:
+        memory.rm("/remote", recursive=True)
+
+
+def test_a_changed_folder_is_fetched_anew(server: Server, corpus: Corpus) -> None:
+    read_corpus(server.address)
+    shutil.rmtree(server.folder / "posts")
+    corpus[::-1].save(server.folder / "posts", shard_size=20)
+    assert_equal(read_corpus(server.address), read_corpus(server.folder / "posts"))
+
+
+def test_processes_at_the_same_time_fetch_each_shard_once(server: Server, corpus: Corpus) -> None:
+    code = f"import torch_lntm as lntm; print(lntm.read_corpus({server.address!r}).num_tokens)"
+    command = [sys.executable, "-c", code]
+    readers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    assert [int(reader.communicate()[0]) for reader in readers] == [corpus.num_tokens] * 2
+    fetched = [path for path in server.requested if path != "posts/corpus.json"]
+    assert len(fetched) == len(set(fetched))
+
+
+# ------------------------------------------------------------------ errors
+
+
+def damage_counts(shard: Path) -> None:
+    data = bytearray((shard / "counts.npy").read_bytes())
+    data[-4] += 1  # a valid count that differs
+    (shard / "counts.npy").write_bytes(data)
+
+
+def truncate(shard: Path) -> None:
+    data = (shard / "word_index.npy").read_bytes()
+    (shard / "word_index.npy").write_bytes(data[:-8])
+
+
+def lengthen(shard: Path) -> None:
+    with (shard / "counts.npy").open("ab") as file:
+        file.write(bytes(1))
+
+
+def replace_about(shard: Path) -> None:
+    about = json.loads((shard / "corpus.json").read_text())
+    (shard / "corpus.json").write_text(json.dumps(about | {"preparation": "other"}))
+
+
+@pytest.mark.parametrize(
+    ("damage", "match"),
+    [
+        (damage_counts, r"posts/shard-00004/counts\.npy: is damaged, or of another corpus"),
+        (truncate, r"posts/shard-00004/word_index\.npy: .* is it truncated"),
+        (lengthen, r"posts/shard-00004/counts\.npy: holds more than \d+ bytes"),
+        (replace_about, r"posts/shard-00004/corpus\.json: is damaged, or of another corpus"),
+        (lambda shard: (shard / "counts.npy").unlink(), r"shard-00004/counts\.npy: no such file"),
+        (lambda shard: (shard / "documents.npz").write_bytes(b"PK"), r"shard-00004/documents\.npz"),
+    ],
+)
+def test_a_damaged_shard_is_refused(
+    server: Server,
+    corpus: Corpus,
+    cache: Path,
+    tmp_path: Path,
+    damage: Callable[[Path], None],
+    match: str,
+) -> None:
+    shutil.copytree(server.folder / "posts", tmp_path / "good")
+    damage(server.folder / "posts" / "shard-00004")
+    for _ in range(2):  # a damaged shard is not in the cache for the second reader
+        with pytest.raises(FileError, match=match) as raised:
+            read_corpus(server.address)
+        assert str(cache) not in str(raised.value).partition(":")[0]
+        assert server.address in str(raised.value)
+    assert not list(cache.rglob("shard-00004"))
+    assert read_corpus(server.address, rank=0, world_size=6).num_docs == 10
+    shutil.rmtree(server.folder / "posts")
+    shutil.copytree(tmp_path / "good", server.folder / "posts")
+    server.requested.clear()
+    assert_equal(read_corpus(server.address), read_corpus(server.folder / "posts"))
+    assert server.shards() == {"shard-00004", "shard-00005"}
+
+
+def test_a_server_that_stops_leaves_no_half_of_a_file(
+    server: Server, corpus: Corpus, cache: Path
+) -> None:
+    server.stop_at("shard-00002/counts.npy")
+    with pytest.raises(FileError, match=r"shard-00002/counts\.npy: cannot be fetched .* run again"):
+        read_corpus(server.address)
+    assert sorted(path.name for path in cache.rglob("shard-*") if path.is_dir()) == [
+        "shard-00000",
+        "shard-00001",
+    ]
+    server.stop_at(None)
+    server.requested.clear()
+    assert_equal(read_corpus(server.address), corpus)
+    assert server.shards() == {f"shard-{i:05}" for i in range(2, 6)}
+
+
+def test_an_absent_server_is_a_clear_error() -> None:
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))  # nobody listens
+        address = f"http://127.0.0.1:{reserved.getsockname()[1]}/posts"
+        with pytest.raises(FileError, match=rf"{address}/corpus\.json: cannot be fetched"):
+            read_corpus(address)
+
+
+def test_an_address_without_a_manifest_is_a_clear_error(server: Server, cache: Path) -> None:
+    with pytest.raises(FileError, match=r"posts/corpus\.json: no such file; give the address"):
+        read_corpus(server.address)
+    assert not cache.exists()
+
+
+@pytest.mark.parametrize("name", ["../../out", "/tmp/out", "shard-00001/../../../out"])
+def test_a_manifest_cannot_name_other_folders(
+    server: Server, corpus: Corpus, cache: Path, name: str
+) -> None:
+    file = server.folder / "posts" / "corpus.json"
+    about = json.loads(file.read_text())
+    about["shards"][1]["folder"] = name
+    file.write_text(json.dumps(about))
+    with pytest.raises(FileError, match=r"posts/corpus\.json: the shard 1 is"):
+        read_corpus(server.address)
+    assert not cache.exists()
+
+
+@pytest.mark.parametrize(
+    ("end", "name"), [("..hidden", "hidden"), ("a b%c", "a_b_c"), ("ä" * 80, None)]
+)
+def test_a_name_of_the_address_stays_in_the_cache(
+    server: Server, corpus: Corpus, cache: Path, end: str, name: str | None
+) -> None:
+    (server.folder / "posts").rename(server.folder / end)
+    found = read_corpus(f"file://{server.folder / end}", rank=0, world_size=2)
+    assert found.part.folder.parent.parent == cache
+    assert name in (None, found.name)
+
+
+def test_files_beyond_their_bounds_are_refused(
+    server: Server, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(FileError, match=r"vocabulary\.txt: holds more than 10 bytes"):
+        read_corpus(server.address, max_bytes=10)
+    monkeypatch.setattr(remote, "_ABOUT_BYTES", 300)
+    with pytest.raises(FileError, match=r"posts/corpus\.json: holds more than 300 bytes"):
+        read_corpus(server.address)
+
+
+def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
+    with pytest.raises(ConfigError, match=r"nosuch://a/b: this kind of address .*not known"):
+        read_corpus("nosuch://a/b")
+    with pytest.raises(ConfigError, match=r"s3://a/b: this kind of address .*Install s3fs"):
+        read_corpus("s3://a/b")
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    with pytest.raises(ConfigError, match=r"needs aiohttp.*torch-lntm\[remote\]"):
+        read_corpus(server.address)
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(ConfigError, match=r"needs fsspec.*torch-lntm\[remote\]"):
+        read_corpus(server.address)
+
+
+@pytest.mark.usefixtures("terminal")
+def test_fetching_shows_its_progress(
+    server: Server, corpus: Corpus, capsys: pytest.CaptureFixture[str]
+) -> None:
+    read_corpus(server.address)
+    assert "fetch: 100%" in capsys.readouterr().err
+    read_corpus(server.address)
+    assert "fetch" not in capsys.readouterr().err

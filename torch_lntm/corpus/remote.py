@@ -1,0 +1,339 @@
+"""Corpora in remote folders. Their files are fetched once to a cache, and are mapped there.
+
+The cache has a folder for each address and manifest. Fetched files appear there after all checks,
+so the cache has no half of a file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import re
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch_lntm.corpus.store import (
+    ABOUT,
+    ARRAYS,
+    DOCUMENTS,
+    FORMAT_VERSION,
+    VOCABULARY,
+    deal_shards,
+    no_shards,
+    num_shards,
+    read_about,
+    read_about_shard,
+    read_own_columns,
+    read_vocabulary,
+    read_without_shards,
+)
+from torch_lntm.errors import ConfigError, FileError, LNTMError, import_extra
+from torch_lntm.files import (
+    atomic_folder,
+    make_folder,
+    path_errors,
+    readable_bytes,
+    shortened,
+    try_lock,
+)
+from torch_lntm.progress import tqdm
+
+#: Maximum number of bytes of a manifest (some 500,000 shards), and bytes of the header of an array.
+_ABOUT_BYTES, _HEADER_BYTES = 64 << 20, 128
+#: A server may be silent for this number of seconds.
+_SILENCE = 60.0
+#: Seconds between two attempts at a lock.
+_PAUSE = 0.1
+
+
+def is_remote(path: object) -> bool:
+    """Whether a path is the address of a remote folder, such as ``https://host/folder``."""
+    return isinstance(path, str) and "://" in path
+
+
+def cache_folder() -> Path:
+    """Folder of all fetched files.
+
+    The environment variable ``LNTM_CACHE`` names the folder. It defaults to ``torch_lntm`` in
+    ``XDG_CACHE_HOME`` or ``~/.cache``.
+    """
+    if named := os.environ.get("LNTM_CACHE"):
+        return Path(named).absolute()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "torch_lntm")
+
+
+def count_shards(path: str | Path) -> int:
+    """Number of shards of a local or remote folder. 0 for a folder without shards and for files."""
+    if is_remote(path):
+        return len(_Remote(str(path)).about.get("shards", ()))
+    return num_shards(Path(path))
+
+
+def fetch_store(
+    address: str, part: tuple[int, int] | None = None, max_bytes: float | None = None
+) -> Path:
+    """Fetches a corpus's remote folder, or the shards of a process.
+
+    Args:
+        address: Address of the folder.
+        part: Rank and number of the processes. Only the shards of this rank are fetched. ``None``
+            fetches all.
+        max_bytes: Maximum number of bytes of the vocabulary, and of the columns of a shard.
+
+    Returns:
+        The folder in the cache, for ``read_store``.
+
+    Raises:
+        ConfigError: fsspec, or its package for this kind of address, is not installed.
+        FileError: A file is missing, damaged or too large, or the server stopped.
+        CorpusError: There are fewer shards than processes.
+    """
+    remote = _Remote(address, max_bytes=max_bytes)
+    folder = remote.place("corpus")
+    if remote.about["format_version"] == FORMAT_VERSION:
+        if part is not None:
+            raise no_shards(address, part[1])
+        _make_once(folder, remote.fill_alone)
+        return folder
+    shards = remote.about["shards"]
+    if part is not None:
+        first, after = deal_shards([shard["num_entries"] for shard in shards], *part)
+        shards = shards[first:after]
+    _make_once(folder, remote.fill_head)
+    missing = [shard for shard in shards if not (folder / shard["folder"]).exists()]
+    with _bar(missing) as bar:
+        for shard in missing:
+            _make_once(folder / shard["folder"], partial(remote.fill_shard, shard=shard, bar=bar))
+    return folder
+
+
+def fetch_columns(address: str, folder: Path) -> Path:
+    """Fetches the metadata and covariates of all shards of a remote folder, without their counts.
+
+    Args:
+        address: Address of the folder.
+        folder: The folder of :func:`fetch_store`. Its manifest must still be the server's.
+
+    Returns:
+        A folder in the cache, for ``read_columns``.
+
+    Raises:
+        ConfigError: As for :func:`fetch_store`.
+        FileError: As for :func:`fetch_store`.
+    """
+    with path_errors(folder):
+        remote = _Remote(address, (folder / ABOUT).read_bytes())
+    columns = remote.place("columns")
+    _make_once(columns, remote.write_manifest)
+    shards = remote.about["shards"]
+    missing = [shard for shard in shards if not (columns / shard["folder"]).exists()]
+    for shard in tqdm(missing, desc="fetch columns", unit="shard", disable=not missing):
+        _make_once(columns / shard["folder"], partial(remote.fill_columns, shard=shard))
+    return columns
+
+
+class _Remote:
+    """A remote folder of a corpus.
+
+    Args:
+        address: Address of the folder.
+        manifest: Contents of its ``corpus.json``. Defaults to the server's.
+        max_bytes: As for :func:`fetch_store`.
+    """
+
+    def __init__(
+        self, address: str, manifest: bytes | None = None, max_bytes: float | None = None
+    ) -> None:
+        self.address = address.rstrip("/")
+        self.max_bytes = readable_bytes() if max_bytes in (None, math.inf) else float(max_bytes)
+        self.fsspec = import_extra("fsspec", "remote", "a remote corpus")
+        self.files, self.root = self._connect()
+        with tempfile.TemporaryDirectory() as folder, self.named(Path(folder)):
+            file = Path(folder, ABOUT)
+            if manifest is None:
+                self.fetch(ABOUT, file, _ABOUT_BYTES)
+            else:
+                file.write_bytes(manifest)
+            self.about = read_about(Path(folder), _ABOUT_BYTES)
+            self.manifest = file.read_bytes()
+
+    def _connect(self) -> tuple[Any, str]:
+        """The file system of the address, and the path of the folder there.
+
+        Raises:
+            ConfigError: The kind of address is unknown, or its package is not installed.
+        """
+        options: dict[str, Any] = {}
+        protocol = self.address.partition("://")[0]
+        if protocol in ("http", "https"):
+            aiohttp = import_extra("aiohttp", "remote", "an address of http")
+            # By default a file may take 5 minutes, however large it is.
+            timeout = aiohttp.ClientTimeout(total=None, sock_connect=_SILENCE, sock_read=_SILENCE)
+            configured = self.fsspec.config.conf.get(protocol, {}).get("client_kwargs", {})
+            # trust_env: the usual environment variables name a proxy.
+            client = {"timeout": timeout, "trust_env": True, **configured}
+            options = {"client_kwargs": client}
+        try:
+            files, root = self.fsspec.core.url_to_fs(self.address, **options)
+        except (ImportError, ValueError) as error:
+            raise ConfigError(
+                f"{self.address}: this kind of address cannot be used ({error}); install fsspec's "
+                "package for it, such as s3fs for s3://, or copy the folder to this machine"
+            ) from error
+        except Exception as error:
+            raise self._failed(self.address, error) from error
+        return files, root.rstrip("/")
+
+    def place(self, kind: str) -> Path:
+        """Folder of this corpus in the cache, for the contents of this kind.
+
+        The name of the folder above is a digest of the address and the manifest. A server cannot
+        choose it.
+        """
+        key = f"{kind}\n{self.address}\n".encode() + self.manifest
+        name = re.sub(r"[^\w.-]", "_", self.root.rpartition("/")[2]).lstrip(".")
+        digest = hashlib.sha256(key).hexdigest()[:32]
+        return cache_folder() / digest / (shortened(name) or "corpus")
+
+    @contextmanager
+    def named(self, folder: Path, below: str = "") -> Iterator[None]:
+        """A context whose errors name the remote folder in place of a temporary folder."""
+        try:
+            yield
+        except FileError as error:
+            place = f"{self.address}/{below}".rstrip("/")
+            raise FileError(str(error).replace(str(folder), place)) from error
+
+    def fetch(self, name: str, target: Path, limit: float, bar: Any = None) -> None:
+        """Fetches a file.
+
+        Args:
+            name: Its path in the folder.
+            target: The file to write.
+            limit: Maximum number of bytes.
+            bar: Progress bar that counts the bytes.
+
+        Raises:
+            FileError: The file is missing or too large, or the server stopped.
+        """
+        place, done = f"{self.address}/{name}", 0
+
+        def check(size: int | None, value: int, **_: Any) -> None:
+            nonlocal done
+            if value > limit:
+                raise FileError(
+                    f"{place}: holds more than {limit:.0f} bytes, the most that this file may have "
+                    "here; check the address"
+                )
+            if bar is not None:
+                bar.update(value - done)
+            done = value
+
+        callback = self.fsspec.callbacks.Callback(hooks={"check": check})
+        try:
+            self.files.get_file(f"{self.root}/{name}", str(target), callback=callback)
+        except LNTMError:
+            raise
+        except FileNotFoundError as error:
+            raise FileError(
+                f"{place}: no such file; give the address of a folder that was written by "
+                "convert_corpus or Corpus.save"
+            ) from error
+        except Exception as error:
+            raise self._failed(place, error) from error
+
+    def _failed(self, place: str, error: Exception) -> FileError:
+        return FileError(
+            f"{place}: cannot be fetched ({type(error).__name__}: {error}); check the address, the "
+            f"connection and the disk of {cache_folder()}, and run again. Complete shards are kept"
+        )
+
+    def write_manifest(self, folder: Path) -> None:
+        """Writes the manifest to a folder."""
+        (folder / ABOUT).write_bytes(self.manifest)
+
+    def fill_head(self, folder: Path) -> None:
+        """Writes the manifest, and fetches and checks the vocabulary."""
+        self.write_manifest(folder)
+        if self.about["vocabulary"]:
+            with self.named(folder):
+                self.fetch(VOCABULARY, folder / VOCABULARY, self.max_bytes)
+                read_vocabulary(folder / VOCABULARY, self.about["num_words"], self.max_bytes)
+
+    def fill_alone(self, folder: Path) -> None:
+        """Fetches and checks all files of a folder without shards."""
+        self.fill_head(folder)
+        with _bar([self.about]) as bar:
+            self._fill_arrays(folder, "", self.about, bar)
+
+    def fill_shard(self, folder: Path, shard: dict[str, Any], bar: Any) -> None:
+        """Fetches and checks all files of a shard."""
+        own = self._about_shard(folder, shard)
+        self._fill_arrays(folder, f"{shard['folder']}/", own, bar)
+
+    def fill_columns(self, folder: Path, shard: dict[str, Any]) -> None:
+        """Fetches and checks the metadata and covariates of a shard."""
+        own = self._about_shard(folder, shard)
+        if own["documents"]:
+            with self.named(folder, shard["folder"]):
+                self.fetch(f"{shard['folder']}/{DOCUMENTS}", folder / DOCUMENTS, self.max_bytes)
+                read_own_columns(folder, own, self.max_bytes)
+
+    def _about_shard(self, folder: Path, shard: dict[str, Any]) -> dict[str, Any]:
+        with self.named(folder, shard["folder"]):
+            self.fetch(f"{shard['folder']}/{ABOUT}", folder / ABOUT, _ABOUT_BYTES)
+            return read_about_shard(folder, shard, _ABOUT_BYTES)
+
+    def _fill_arrays(self, folder: Path, below: str, about: dict[str, Any], bar: Any) -> None:
+        with self.named(folder, below):
+            for name, size in _sizes(about).items():
+                file = f"{name}.npy"
+                self.fetch(f"{below}{file}", folder / file, size, bar)
+            if about["documents"]:
+                self.fetch(f"{below}{DOCUMENTS}", folder / DOCUMENTS, self.max_bytes)
+            read_without_shards(folder, about, self.max_bytes)
+
+
+def _bar(folders: Sequence[dict[str, Any]]) -> Any:
+    """Progress bar for the bytes of the arrays of folders without shards.
+
+    Args:
+        folders: Contents of each ``corpus.json``, or records of shards.
+    """
+    total = sum(sum(_sizes(about).values()) for about in folders)
+    return tqdm(total=total, desc="fetch", unit="B", unit_scale=True, disable=not folders)
+
+
+def _sizes(about: dict[str, Any]) -> dict[str, int]:
+    """Bytes of the files of the arrays of a folder without shards."""
+    numbers = {"row_offsets": about["num_docs"] + 1}
+    return {
+        name: _HEADER_BYTES + numbers.get(name, about["num_entries"]) * dtype().itemsize
+        for name, dtype in ARRAYS.items()
+    }
+
+
+def _make_once(target: Path, fill: Callable[[Path], None]) -> None:
+    """Makes a folder, unless it exists. Other processes wait for a process that makes it.
+
+    Args:
+        target: The folder. It appears when it is complete.
+        fill: Writes the files to a folder.
+    """
+    if target.exists():
+        return
+    with path_errors(target):
+        make_folder(target.parent)
+        lock = target.with_name(f"{target.name}.lock")
+        with lock.open("wb") as file:
+            while try_lock(file.fileno()) is False:
+                time.sleep(_PAUSE)
+            if not target.exists():
+                with atomic_folder(target) as folder:
+                    fill(folder)
