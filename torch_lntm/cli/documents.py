@@ -129,9 +129,10 @@ class ReadsDocuments(Command):
 
     Attributes:
         corpus: File of documents (.npz, .ldac, .dat, docword.*.txt, .mtx, .h5ad, .parquet, .txt,
-            .jsonl, .csv; may be gzipped), folder of texts, folder written by convert, or address
-            of such a remote folder, as in https://host/posts. Use - for standard input, example
-            for 75 short texts of this package, and lee for 300 news articles in gensim's package.
+            .jsonl, .csv; may be gzipped), folder of texts or of .parquet files, folder written by
+            convert, or address of such a remote folder, as in https://host/posts. Use - for
+            standard input, example for 75 short texts of this package, and lee for 300 news
+            articles in gensim's package.
         format: Format of the corpus: txt (a document per line), jsonl, json, csv, folder, npz,
             ldac, uci, mtx, h5ad, parquet or store. Defaults to the format of the name. For standard
             input, it defaults to the format of the fit's corpus, and to txt if the fit read a

@@ -214,6 +214,106 @@ def test_unusable_parquet_is_refused(tmp_path, columns, match):
         convert_corpus(path, tmp_path / "out")
 
 
+# ------------------------------------------------------------------ folders of Parquet files
+
+
+def write_folder(folder, rows_of_files, row_group_size=3, **columns):
+    """The documents of ``COUNTS`` by columns, in files of these numbers of documents."""
+    rows = [np.flatnonzero(row) for row in COUNTS]
+    given = {
+        "words": pa.array([row.tolist() for row in rows], pa.list_(pa.int32())),
+        "counts": pa.array([COUNTS[d, row].tolist() for d, row in enumerate(rows)]),
+        "year": pa.array(range(50)),
+    }
+    table = {name: values for name, values in (given | columns).items() if values is not None}
+    folder.mkdir()
+    first = 0
+    for i, num_rows in enumerate(rows_of_files):
+        part = pa.table(table).slice(first, num_rows)
+        pq.write_table(part, folder / f"part-{i:02}.parquet", row_group_size=row_group_size)
+        first += num_rows
+    return folder
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_parquet_of_columns_in_several_files(tmp_path, named):
+    folder = write_folder(tmp_path / "posts", [20, 0, 1, 29])
+    (folder / "_SUCCESS").touch()  # as Spark leaves it
+    options = {"vocabulary": WORDS} if named else {}
+    corpus = read_both(folder, tmp_path, **options)
+    np.testing.assert_array_equal(dense(corpus), COUNTS)
+    assert corpus.vocabulary == (tuple(WORDS) if named else None)
+    assert corpus.metadata["year"].tolist() == list(range(50))
+    assert corpus.name == "posts"
+
+
+def test_parquet_of_words_in_several_files(tmp_path):
+    words = pa.array([[WORDS[v] for v in np.flatnonzero(row)] for row in COUNTS])
+    corpus = read_both(write_folder(tmp_path / "posts", [7, 13, 30], words=words), tmp_path)
+    order = [corpus.vocabulary.index(word) for word in WORDS]
+    np.testing.assert_array_equal(dense(corpus)[:, order], COUNTS)
+
+
+def test_parquet_of_texts_in_several_files(tmp_path):
+    texts = pa.array([" ".join(np.repeat(WORDS, row)) for row in COUNTS])
+    columns = {"words": None, "counts": None, "text": texts}
+    folder = write_folder(tmp_path / "posts", [7, 13, 30], **columns)
+    corpus = read_both(folder, tmp_path, vocabulary=WORDS)
+    np.testing.assert_array_equal(dense(corpus), COUNTS)
+    broken = pa.table({"year": pa.array([1, 2]), "text": pa.array([1, 2])})
+    pq.write_table(broken, folder / "part-03.parquet")
+    with pytest.raises(FileError, match=r"posts, part-03\.parquet, row 1: expected a text"):
+        read_corpus(folder, vocabulary=WORDS)
+
+
+def test_files_with_other_columns_are_refused(tmp_path):
+    folder = write_folder(tmp_path / "posts", [25, 25])
+    other = pq.read_table(folder / "part-01.parquet")
+    for table, match in [
+        (other.drop_columns("counts"), "has the columns words, year, with .*int32"),
+        (other.drop_columns("words").append_column("words", pa.array([["a"]] * 25)), "string"),
+    ]:
+        pq.write_table(table, folder / "part-01.parquet")
+        with pytest.raises(FileError, match=rf"part-01\.parquet: .*{match}.* as in part-00"):
+            read_corpus(folder)
+    data = (folder / "part-00.parquet").read_bytes()
+    (folder / "part-01.parquet").write_bytes(data[: len(data) // 2])
+    with pytest.raises(FileError, match=r"part-01\.parquet: not a complete Parquet file"):
+        convert_corpus(folder, tmp_path / "out")
+    for file in folder.iterdir():
+        file.unlink()
+    with pytest.raises(FileError, match=r"posts: expected a folder of \.parquet files, found none"):
+        read_corpus(folder, format="parquet")
+
+
+def test_conversion_of_parquet_columns_holds_a_row_group(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    (tmp_path / "posts").mkdir()
+    for i in range(4):
+        words = rng.integers(0, 2**20, 50 * 8 * 1500).astype(np.int32)
+        lists = pa.ListArray.from_arrays(
+            pa.array(range(0, words.size + 1, 1500), pa.int32()), words
+        )
+        file = tmp_path / "posts" / f"{i}.parquet"
+        pq.write_table(pa.table({"words": lists}), file, row_group_size=50, use_dictionary=False)
+    total = 4 * 4 * words.size
+    monkeypatch.setattr(tables, "readable_bytes", lambda: total // 4)
+    with pytest.raises(FileError, match=r"the values take .* more than is allowed"):
+        read_corpus(tmp_path / "posts")
+    usual, counted = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
+    pa.set_memory_pool(counted)
+    try:
+        folder = convert_corpus(tmp_path / "posts", tmp_path / "out", shard_size=700)
+    finally:
+        pa.set_memory_pool(usual)
+    assert 0 < counted.max_memory() < total // 4
+    corpus = read_corpus(folder)
+    assert corpus.num_tokens == 4 * words.size
+    last = np.bincount(words[-1500:])
+    np.testing.assert_array_equal(corpus[-1:].word_index, np.flatnonzero(last))
+    np.testing.assert_array_equal(corpus[-1:].counts, last[last > 0])
+
+
 # ------------------------------------------------------------------ Parquet of texts
 
 POSTS = {

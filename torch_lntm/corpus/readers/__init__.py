@@ -90,8 +90,9 @@ def read_corpus(
     * ``mtx`` (``.mtx``, ``.mm``): Matrix Market coordinates, documents in rows.
     * ``h5ad``: AnnData, with whole numbers in ``X``. The columns of ``obs`` become metadata, its
       index becomes ``id``, and the names of ``var`` are the words. Needs h5py.
-    * ``parquet``: a row per document, with a list ``words`` of strings or of columns. A list
-      ``counts`` is optional if words are repeated. Further columns become metadata. Needs pyarrow.
+    * ``parquet``: a row per document, with a list ``words`` of strings or of columns (numbers of
+      words, from 0). A list ``counts`` is optional if words are repeated. Further columns become
+      metadata. A folder of ``.parquet`` files is read in the order of their names. Needs pyarrow.
     * ``store``: a folder of ``Corpus.save`` or ``convert_corpus``. The counts are memory-mapped,
       so the corpus may be larger than the memory. The folder may be in shards. The address of a
       remote folder, such as ``https://host/posts`` or ``s3://bucket/posts``, is read through
@@ -108,8 +109,8 @@ def read_corpus(
     * ``jsonl``: a JSON object per line.
     * ``json``: an array of JSON objects.
     * ``csv`` (``.csv``, ``.tsv``): records under a header.
-    * ``parquet``: a row per document. Chosen if ``text_field`` is given or lists ``words``
-      are missing.
+    * ``parquet``: a row per document, in a file or a folder of files. Chosen if ``text_field`` is
+      given or lists ``words`` are missing.
     * ``folder``: a document per ``.txt`` file. The subfolder is the label, and the path relative to
       the folder is the column ``id``.
 
@@ -382,7 +383,8 @@ def find_format(path: str | Path) -> str:
         return "store"
     path = Path(path)
     if path.is_dir():
-        return "store" if is_store(path) else "folder"
+        tables = any(path.glob("*.parquet")) and not any(path.glob("*.txt"))
+        return "store" if is_store(path) else "parquet" if tables else "folder"
     name = _unzipped(path.name).lower()
     if name.startswith("docword") and name.endswith(".txt"):
         return "uci"

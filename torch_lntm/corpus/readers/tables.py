@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -37,15 +38,23 @@ class _Budget:
     A hostile file can announce or unpack to far more than its size.
 
     Args:
-        path: The file.
+        path: The file or folder.
         max_bytes: Maximum number of bytes of metadata. Defaults to the bound for unpacking a file
             of this size. The bound also replaces infinity.
+        files: Files of the folder. Defaults to the file.
         in_memory: The content stays in memory, so the available memory is a further bound.
     """
 
-    def __init__(self, path: Path, max_bytes: float | None, *, in_memory: bool = True) -> None:
+    def __init__(
+        self,
+        path: Path,
+        max_bytes: float | None,
+        files: Sequence[Path] = (),
+        *,
+        in_memory: bool = True,
+    ) -> None:
         self.path = path
-        self.on_disk = path.stat().st_size
+        self.on_disk = sum(file.stat().st_size for file in files or (path,))
         unpacked = unpacked_bytes(self.on_disk)
         self.num_entries = unpacked // 6  # an entry takes many bytes in use
         is_finite = max_bytes not in (None, math.inf)
@@ -274,56 +283,74 @@ def _text(value: Any) -> str:
 
 
 def stream_parquet(path: Path, num_words: int | None, max_bytes: float | None) -> CountStream:
-    """Stream of a Parquet file with a row per document.
+    """Stream of a Parquet file, or of a folder of Parquet files, with a row per document.
 
     The column ``words`` holds lists of strings, or of column numbers from 0. The column ``counts``
     holds lists of equal length; without it, every listed word counts once. Further columns are
-    metadata.
+    metadata. Memory holds a part of a row group, the distinct words and the metadata.
     """
-    with _opened(path, max_bytes) as file:
-        return file.stream(num_words)
+    return _Parquet(path, max_bytes).stream(num_words)
 
 
 def iterate_parquet(
     path: Path, text_field: str | None, max_bytes: float | None
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields the rows of a Parquet file of texts, each with its place in the file.
+    """Yields the rows of a Parquet file, or of a folder of files, of texts, each with its place.
 
     Args:
-        path: The file.
+        path: The file or folder.
         text_field: Column of the texts. Defaults to ``text``. A single column of another name is
             yielded as ``text``.
         max_bytes: As for ``read_corpus``.
 
     Raises:
-        FileError: The file is damaged or too large, or lacks the column.
+        FileError: A file is damaged or too large, or lacks the column.
     """
-    with _opened(path, max_bytes) as file:
-        yield from file.records(text_field, max_bytes)
+    yield from _Parquet(path, max_bytes).records(text_field)
 
 
 def has_counts(path: Path) -> bool:
-    """Whether a Parquet file holds counts, in a column ``words``, rather than texts."""
-    with _opened(path, None) as file:
-        return file.has_counts
+    """Whether a Parquet file or folder holds counts, in a column ``words``, rather than texts."""
+    return _Parquet(path, None).has_counts
+
+
+def _parquet_files(path: Path) -> list[Path]:
+    """The file, or the files ``*.parquet`` of a folder, sorted by name.
+
+    Raises:
+        FileError: The folder has none.
+    """
+    if not path.is_dir():
+        return [path]
+    files = sorted(path.glob("[!.]*.parquet"))
+    if not files:
+        raise FileError(f"{path}: expected a folder of .parquet files, found none")
+    return files
 
 
 @contextmanager
-def _opened(path: Path, max_bytes: float | None) -> Iterator[_Parquet]:
-    """Context with an open Parquet file. Errors of pyarrow become ``FileError``."""
+def _opened(path: Path) -> Iterator[Any]:
+    """Context with an open ``pyarrow.parquet.ParquetFile``. pyarrow's errors become FileError."""
     parquet = import_extra("pyarrow.parquet", "files", "the format parquet")
-    arrow = import_extra("pyarrow", "files", "the format parquet")
     open_to_read(path).close()  # raises clear errors for a wrong path
-    try:
+    with _incomplete(path):
         # Dictionaries hold a repeated text once. A short file can repeat a long text very often.
         schema = parquet.ParquetFile(path).schema
         columns = (schema.column(i) for i in range(len(schema.names)))
         texts = [c.path for c in columns if c.physical_type == "BYTE_ARRAY"]
         flat = [name for name in texts if "." not in name or name.startswith("words.")]
-        file = parquet.ParquetFile(
+        with parquet.ParquetFile(
             path, read_dictionary=flat, pre_buffer=False, buffer_size=_BUFFER
-        )
-        yield _Parquet(path, file, arrow, _Budget(path, max_bytes))
+        ) as file:
+            yield file
+
+
+@contextmanager
+def _incomplete(path: Path) -> Iterator[None]:
+    """Context to convert errors of pyarrow to ``FileError``."""
+    arrow = import_extra("pyarrow", "files", "the format parquet")
+    try:
+        yield
     except (OSError, ValueError, arrow.ArrowException) as error:
         if isinstance(error, FileError):
             raise
@@ -331,41 +358,61 @@ def _opened(path: Path, max_bytes: float | None) -> Iterator[_Parquet]:
 
 
 class _Parquet:
-    """Open Parquet file.
+    """Parquet file, or a folder of Parquet files with equal columns. One file is open at a time.
 
     Args:
-        path: Path of the file.
-        file: The open ``pyarrow.parquet.ParquetFile``.
-        arrow: The module ``pyarrow``.
-        budget: Bytes left to read.
+        path: The file or folder.
+        max_bytes: As for ``read_corpus``.
     """
 
-    def __init__(self, path: Path, file: Any, arrow: Any, budget: _Budget) -> None:
-        self.path, self.file, self.arrow, self.budget = path, file, arrow, budget
-        self.names = list(file.schema_arrow.names)
-        if repeated := [name for name, times in Counter(self.names).items() if times > 1]:
+    def __init__(self, path: Path, max_bytes: float | None) -> None:
+        self.path, self.files = path, _parquet_files(path)
+        self.arrow = import_extra("pyarrow", "files", "the format parquet")
+        #: Bytes left to read.
+        self.budget = _Budget(path, max_bytes, self.files)
+        #: Bytes left of texts, or of lists of words. Conversion reads them in parts.
+        self.streamed = self.budget
+        if max_bytes == math.inf:
+            self.streamed = _Budget(path, max_bytes, self.files, in_memory=False)
+        self.num_docs = 0
+        self.names: list[str] = []
+        self.words: Any = None
+        for file in self.files:
+            with _opened(file) as opened:
+                self._check_columns(file, opened)
+        self.metadata: dict[str, list[Any]] = {
+            name: [] for name in self.names if name not in ("words", "counts")
+        }
+
+    def _check_columns(self, path: Path, file: Any) -> None:
+        """Checks the columns of a file, and counts its rows."""
+        names = list(file.schema_arrow.names)
+        if repeated := [name for name, times in Counter(names).items() if times > 1]:
             raise FileError(
                 f"{path}: columns must have different names, got {listed(repeated)} twice; rename "
                 "or remove one"
             )
-        self.metadata: dict[str, list[Any]] = {
-            name: [] for name in self.names if name not in ("words", "counts")
-        }
+        words: Any = file.schema_arrow.field("words").type if "words" in names else None
+        if path == self.files[0]:
+            self.names, self.words = names, words
+        elif (names, words) != (self.names, self.words):
+            raise FileError(
+                f"{path}: has the columns {listed(names)}, with words of the type {words}; "
+                f"expected {listed(self.names)}, with {self.words}, as in {self.files[0].name}"
+            )
+        self.num_docs += file.metadata.num_rows
 
     @property
     def has_counts(self) -> bool:
         """Whether ``words`` holds lists. Its type is irrelevant without a column ``text``."""
         if "words" not in self.names:
             return False
-        kind = self.file.schema_arrow.field("words").type
-        return "text" not in self.names or self._is_list(kind)
+        return "text" not in self.names or self._is_list(self.words)
 
     def _is_list(self, kind: Any) -> bool:
         return hasattr(kind, "value_type") and not self.arrow.types.is_dictionary(kind)
 
-    def records(
-        self, text_field: str | None, max_bytes: float | None
-    ) -> Iterator[tuple[str, dict[str, Any]]]:
+    def records(self, text_field: str | None) -> Iterator[tuple[str, dict[str, Any]]]:
         """Rows with their places; see ``iterate_parquet``."""
         names = list(self.names)
         text = "text" if text_field is None else text_field
@@ -377,54 +424,52 @@ class _Parquet:
                     "texts by text_field"
                 )
             names = [text]
-        texts = self.budget
-        if max_bytes == math.inf:  # conversion reads the texts twice, in parts
-            texts = _Budget(self.path, max_bytes, in_memory=False)
-        announced = self._check_sizes(self.names[names.index(text)], texts)
-        size = announced // max(1, self.file.metadata.num_rows)
+        announced = self._check_sizes(self.names[names.index(text)])
+        size = announced // max(1, self.num_docs)
         num_rows = max(1, min(_ROWS, _TEXT_BYTES // (size + 1)))
-        for i, row in enumerate(self._rows(names.index(text), num_rows), 1):
-            record = dict(zip(names, row, strict=True))
-            announced -= len(record[text]) if isinstance(record[text], str) else 0
-            if announced < 0:  # texts that the file holds once and repeats
-                texts.take(-announced, "the texts")
-                announced = 0
-            yield f"row {i}", record
+        for file in self.files:
+            place = "" if file == self.path else f"{file.name}, "
+            for i, row in enumerate(self._rows(file, names.index(text), num_rows), 1):
+                record = dict(zip(names, row, strict=True))
+                announced -= len(record[text]) if isinstance(record[text], str) else 0
+                if announced < 0:  # texts that a file holds once and repeats
+                    self.streamed.take(-announced, "the texts")
+                    announced = 0
+                yield f"{place}row {i}", record
 
-    def _rows(self, text: int, num_rows: int) -> Iterator[tuple[Any, ...]]:
-        """Values of each row. All values except the text stay in memory."""
-        for batch in self._batches(self.names, num_rows):
-            columns = [self._texts(column, i != text) for i, column in enumerate(batch.columns)]
+    def _rows(self, file: Path, text: int, num_rows: int) -> Iterator[tuple[Any, ...]]:
+        """Values of each row of a file. All values except the text stay in memory."""
+        for batch in self._batches(file, self.names, num_rows):
+            with _incomplete(file):  # for example a text in another encoding
+                columns = [self._texts(column, i != text) for i, column in enumerate(batch.columns)]
             yield from zip(*columns, strict=True)
 
     def stream(self, num_words: int | None) -> CountStream:
         """Stream of the counts, with words and metadata."""
         self._check_sizes()
-        kind = self.file.schema_arrow.field("words").type
-        types = self.arrow.types
+        kind, types = self.words, self.arrow.types
         if not self._is_list(kind):
             raise FileError(f"{self.path}: 'words' must be lists of words or columns, got {kind}")
         values, vocabulary = kind.value_type, None
         if types.is_dictionary(values) or "string" in str(values):
             words: set[str] = set()
-            for batch in self._batches(["words"]):
-                words.update(self._texts(batch.column(0).flatten().unique()))
+            for file in self.files:
+                for batch in self._batches(file, ["words"]):
+                    words.update(self._texts(batch.column(0).flatten().unique()))
             if None in words:
                 raise FileError(f"{self.path}: a word of 'words' is missing")
             vocabulary = sorted(words)
             num_words = len(vocabulary)
         elif not types.is_integer(values):
             raise FileError(f"{self.path}: 'words' must be lists of words or columns, got {kind}")
-        num_docs = self.file.metadata.num_rows
         pieces = self._pieces(vocabulary, num_words)
-        return CountStream(pieces, num_docs, num_words, vocabulary, self.metadata)
+        return CountStream(pieces, self.num_docs, num_words, vocabulary, self.metadata)
 
-    def _check_sizes(self, text: str | None = None, texts: _Budget | None = None) -> int:
-        """Compares the announced sizes with the budget and the size of the file.
+    def _check_sizes(self, text: str | None = None) -> int:
+        """Compares the announced sizes with the budget and the sizes of the files.
 
         Args:
             text: Column of the texts, if any.
-            texts: Budget of the texts.
 
         Returns:
             Announced number of bytes of the texts.
@@ -432,28 +477,40 @@ class _Parquet:
         Raises:
             FileError: A size is too large.
         """
-        about = self.file.metadata
-        entries = values = size = 0
-        for group in map(about.row_group, range(about.num_row_groups)):
-            for column in map(group.column, range(group.num_columns)):
-                if texts is not None and column.path_in_schema == text:
-                    size += column.total_uncompressed_size
-                    texts.take(column.total_uncompressed_size, "the texts")
-                    continue
-                self.budget.take(column.total_uncompressed_size, "the values")
-                if column.path_in_schema.startswith("words."):
-                    entries += column.num_values
-                elif not column.path_in_schema.startswith("counts."):
-                    values += column.num_values
-        self.budget.check(about.num_rows, entries)
-        check_proportion(self.path, values, "values")
+        entries = size = 0
+        for path in self.files:
+            with _opened(path) as file:
+                about = file.metadata
+            check_proportion(path, about.num_rows, "documents", 4)
+            values = 0
+            for group in map(about.row_group, range(about.num_row_groups)):
+                for column in map(group.column, range(group.num_columns)):
+                    name, num_bytes = column.path_in_schema, column.total_uncompressed_size
+                    if name == text:
+                        size += num_bytes
+                        self.streamed.take(num_bytes, "the texts")
+                        continue
+                    in_parts = text is None and name.startswith(("words.", "counts."))
+                    (self.streamed if in_parts else self.budget).take(num_bytes, "the values")
+                    if name.startswith("words."):
+                        entries += column.num_values
+                    elif not name.startswith("counts."):
+                        values += column.num_values
+            check_proportion(path, values, "values")
+        self.budget.check(self.num_docs, entries)
         return size
 
-    def _batches(self, columns: list[str], num_rows: int = _ROWS) -> Iterator[Any]:
-        try:
-            yield from self.file.iter_batches(num_rows, columns=columns)
-        except (OSError, ValueError, self.arrow.ArrowException) as error:
-            raise FileError(f"{self.path}: cannot be read, is it complete? ({error})") from error
+    def _batches(
+        self, path: Path, columns: list[str], num_rows: int | None = None
+    ) -> Iterator[Any]:
+        """Yields rows of a file, at most ``num_rows`` at a time. Memory holds a row group."""
+        with _opened(path) as file:
+            try:
+                for group in range(file.num_row_groups):
+                    # Rows of several groups would be in memory together.
+                    yield from file.iter_batches(num_rows or _ROWS, [group], columns)
+            except (OSError, ValueError, self.arrow.ArrowException) as error:
+                raise FileError(f"{path}: cannot be read, is it complete? ({error})") from error
 
     def _texts(self, column: Any, in_memory: bool = True) -> list[Any]:
         """Values of a column. Repeated texts are a single Python object.
@@ -477,7 +534,8 @@ class _Parquet:
     def _pieces(self, vocabulary: list[str] | None, num_words: int | None) -> Iterator[Entries]:
         column = {word: i for i, word in enumerate(vocabulary or ())}
         num_docs = 0
-        for batch in self._batches(self.names):
+        batches = (self._batches(file, self.names) for file in self.files)
+        for batch in itertools.chain.from_iterable(batches):
             for name, values in self.metadata.items():
                 values += self._texts(batch.column(name))
             lists = batch.column("words")
