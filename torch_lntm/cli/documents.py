@@ -129,8 +129,8 @@ class ReadsDocuments(Command):
 
     Attributes:
         corpus: File of documents (.npz, .ldac, .dat, docword.*.txt, .mtx, .h5ad, .parquet, .txt,
-            .jsonl, .csv; may be gzipped), folder of texts or of .parquet files, folder written by
-            convert, or address of such a remote folder, as in https://host/posts. Use - for
+            .jsonl, .csv; may be gzipped), folder of texts or of .parquet files, or folder written
+            by convert. The folder may be remote: https://host/posts or s3://bucket/posts. Use - for
             standard input, example for 75 short texts of this package, and lee for 300 news
             articles in gensim's package.
         format: Format of the corpus: txt (a document per line), jsonl, json, csv, folder, npz,
