@@ -414,6 +414,7 @@ def test_errors_of_plugins_and_their_options_are_explained(counts, plugin, capsy
             "3 topics for 2 documents with words",
         ),
         (["aa bb"] * 9, [], "3 topics over 2 different words"),
+        (["aa bb"] * 9, ["--num-topics", "1"], "every document consists of the only topic"),
     ],
 )
 @pytest.mark.filterwarnings("default:3 topics for 2 documents")

@@ -473,3 +473,14 @@ def test_a_plot_of_many_series_has_room_for_its_legend(effects) -> None:
     assert few < many.get_figheight()
     many.canvas.draw()  # warns, which is an error here, where nothing is left of the axes
     plt.close("all")
+
+
+@pytest.mark.slow
+def test_lines_of_a_plot_with_many_series_differ_in_colour_or_dashes(effects) -> None:
+    pytest.importorskip("matplotlib").use("Agg")
+    import matplotlib.pyplot as plt
+
+    lines = effects.plot("age", topics=[0, 1, 2] * 9).lines
+    looks = {(line.get_color(), line.get_linestyle()) for line in lines}
+    assert len(looks) == len(lines) == 27
+    plt.close("all")

@@ -109,7 +109,8 @@ class Fit(ChoosesWords, OnDocuments):
         pseudo_documents: Weight of the prior of the covariance, in documents. Unavailable for lda.
             Defaults to 2K + 2, and to 2 for iftm.
         pseudo_variance: Variance of the prior of the covariance. Unavailable for lda. Defaults to
-            1, and to 10 with hmc.
+            1, and to 10 with hmc. With hmc and documents of at least a token for every topic, it
+            defaults to the average variance of the fitted logits, between 0.1 and 10.
         keywords: YAML or JSON file of keywords by topic, such as "economy: [tax, budget]", or in a
             configuration file the keywords themselves. These topics come first. num_topics counts
             them and the free topics. For ctm, iftm, lda and stm.
@@ -417,6 +418,8 @@ class Fit(ChoosesWords, OnDocuments):
             say(task.model.topics.size_note)
         if num_docs - empty == 1:
             say("warning: one document with words cannot tell topics apart")
+        if self.num_topics == 1:
+            say("warning: every document consists of the only topic; use 2 topics or more")
         if corpus.num_words < self.num_topics:
             say(f"warning: {self.num_topics} topics over {corpus.num_words} different words")
 

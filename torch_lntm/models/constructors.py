@@ -87,7 +87,9 @@ def ctm(
         pseudo_documents: Weight of the covariance's inverse-Wishart prior, in documents. Defaults
             to 2K + 2.
         pseudo_variance: Variance of the logits in the pseudo-documents. Defaults to 1, and to 10 in
-            fits by :class:`~torch_lntm.inference.MonteCarloEM`.
+            fits by :class:`~torch_lntm.inference.MonteCarloEM`. If their documents have at least a
+            token for every topic, it defaults to the average variance of the fitted logits, between
+            0.1 and 10.
         bursty: Let documents repeat their words (*Doyle & Elkan 2009*). Every document then has its
             own word distribution, which varies around its mixture of topics. The fit estimates the
             amount of variation. Single documents influence the topics less; see

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 #: Okabe and Ito's colours, distinguishable with all common types of colour blindness.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", NEUTRAL)
+#: Markers and dashes of lines. Lines of equal colour differ in them.
+STYLES = (("o", "-"), ("s", "--"), ("^", ":"), ("D", "-."))
 #: Width and height of a figure in inches, and additional height for each level or legend line.
 WIDTH, HEIGHT, PER_LEVEL = 7.0, 3.6, 0.22
 
@@ -34,6 +36,18 @@ class Series(NamedTuple):
     label: str
     values: Sequence[Any]
     proportions: NDArray[np.float64]
+
+
+def look(position: int) -> tuple[str, tuple[str, str]]:
+    """Colour, and marker and dashes, of the line at a position of a picture with many lines.
+
+    28 lines look different.
+
+    Args:
+        position: The position, from 0.
+    """
+    styles, colour = divmod(position, len(COLOURS))
+    return COLOURS[colour], STYLES[styles % len(STYLES)]
 
 
 def plot_effects(
@@ -67,17 +81,18 @@ def plot_effects(
         height = max(HEIGHT, 1.0 + PER_LEVEL * len(series) * rows)
         _, ax = plt.subplots(figsize=(WIDTH, height), layout="constrained")
     for j, line in enumerate(series):
-        colour, label = COLOURS[j % len(COLOURS)], shorten(line.label, NAME_LETTERS)
+        colour, (marker, dashes) = look(j)
+        label = shorten(line.label, NAME_LETTERS)
         mean, lower, upper = line.proportions.T
         if kind == "text":
             # Each level has a row, in which the series lie side by side.
             y = np.arange(len(line.values)) + 0.6 * ((j + 0.5) / len(series) - 0.5)
             ax.errorbar(
-                mean, y, xerr=[mean - lower, upper - mean], fmt="o", color=colour, label=label
+                mean, y, xerr=[mean - lower, upper - mean], fmt=marker, color=colour, label=label
             )
             continue
         x = np.array(line.values, "datetime64[D]" if kind == "date" else np.float64)
-        ax.plot(x, mean, color=colour, label=label)
+        ax.plot(x, mean, dashes, color=colour, label=label)
         ax.fill_between(x, lower, upper, color=colour, alpha=0.2, linewidth=0)
     axis_label = f"expected proportion, {level:.0%} intervals"
     if kind == "text":

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.models import DynamicTopics, TopicModel, find_topics
-from torch_lntm.plotting.effects import COLOURS
+from torch_lntm.plotting.effects import look
 from torch_lntm.plotting.style import library, rule
 
 if TYPE_CHECKING:
@@ -70,8 +70,8 @@ def path_plot(
         _, ax = plt.subplots(figsize=(7.0, 3.6), layout="constrained")
     periods = topics.column
     for j, name in enumerate(names):
-        colour = COLOURS[j % len(COLOURS)]
-        ax.plot(periods.positions, probs[:, j], color=colour, label=name)
+        colour, (_, dashes) = look(j)
+        ax.plot(periods.positions, probs[:, j], dashes, color=colour, label=name)
         ax.fill_between(periods.positions, lower[:, j], upper[:, j], color=colour, alpha=0.2, lw=0)
     every = -(-len(periods.levels) // MOST_LABELS)
     ax.set_xticks(periods.positions[::every], [str(x) for x in periods.levels[::every]])

@@ -148,7 +148,7 @@ def test_inflating_the_covariance_scales_it_and_never_shrinks_it(
 
 
 @pytest.mark.parametrize("recipe", [ctm, lntm, partial(iftm, num_sources=2)])
-def test_the_pseudo_variance_defaults_to_a_large_value(
+def test_the_pseudo_variance_starts_at_a_large_value(
     recipe: Callable[..., TopicModel], tmp_path: Path
 ) -> None:
     corpus = make_corpus(20)
@@ -165,10 +165,42 @@ def test_the_pseudo_variance_defaults_to_a_large_value(
         torch.testing.assert_close(loaded.prior.log_prior(), one.prior.log_prior())
 
 
+@pytest.mark.parametrize("recipe", [ctm, lntm])
+@pytest.mark.parametrize(("variance", "expected"), [(3.0, 3.0), (1e-3, 0.1), (50.0, 10.0)])
+def test_the_pseudo_variance_follows_the_variance_of_the_logits(
+    recipe: Callable[..., TopicModel], variance: float, expected: float
+) -> None:
+    # The covariance of independent logits, which both recipes start from, has variance 1.
+    prior = recipe(4, 30).prior
+    prior.set_(covariance=variance * prior.covariance.detach())
+    assert prior.follow_fit(20.0) == {}  # no fit by chains has begun
+    prior.expect_draws()
+    assert prior.follow_fit(3.9) == {}  # the documents have fewer tokens than topics
+    assert prior.pseudo_variance == INFLATED_VARIANCE
+    assert prior.follow_fit(4.0) == {"pseudo_variance": pytest.approx(expected)}
+    assert prior.pseudo_variance == pytest.approx(expected)
+
+
+def test_a_fit_leaves_its_last_pseudo_variance_in_the_model(tmp_path: Path) -> None:
+    model = ctm(3, 30)
+    MonteCarloEM(model, max_epochs=4, warmup_epochs=2, progress=False).fit(make_corpus(200))
+    assert 0.1 <= model.prior.pseudo_variance < INFLATED_VARIANCE
+    save_model(model, tmp_path / "model")
+    assert load_model(tmp_path / "model").prior.pseudo_variance == model.prior.pseudo_variance
+
+
+def test_a_single_topic_keeps_its_pseudo_variance() -> None:
+    prior = ctm(1, 30).prior
+    prior.expect_draws()
+    assert prior.follow_fit(20.0) == {}
+    assert prior.pseudo_variance == INFLATED_VARIANCE
+
+
 def test_a_pseudo_variance_set_by_the_user_stays() -> None:
     prior = ctm(3, 30).prior
     prior.pseudo_variance = 3.0
     assert prior.expect_draws() == {}
+    assert prior.follow_fit(20.0) == {}
     assert prior.pseudo_variance == 3.0
 
 

@@ -101,7 +101,8 @@ class MonteCarloEM(Engine[MonteCarloResult]):
     topics, at expected counts that sum out the topic of each word. Normal topics instead take the
     tutorial's step: one step of Adam for each mini-batch, along the gradient of the scaled word
     counts and the topics' prior. The default ``pseudo_variance`` of the model's prior becomes 10,
-    because draws vary more than modes, and M-steps must not shrink this variance.
+    because draws vary more than modes. With at least as many tokens per document as topics, it is
+    the average variance of the fitted logits, between 0.1 and 10.
 
     Each chain has its own acceptance and step size. Mini-batches affect chains through the M-steps
     only. A chain without a move in 10 or more transitions since its step size was frozen is
@@ -239,7 +240,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         self.settings = settings
         self.corpus = corpus
         self.num_docs = num_docs = corpus.whole.num_nonempty
-        length = corpus.whole.num_tokens / num_docs
+        self._length = length = corpus.whole.num_tokens / num_docs
         batch_size = settings.batch_size or default_batch_docs(num_docs, length)
         self.num_batches = math.ceil(num_docs / batch_size)
         self.block_docs = documents_per_block(num_docs, length)
@@ -332,6 +333,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         stats, e_steps = EpochStats(self.num_batches), self._e_steps(bar)
         objective: float | Tensor = 0.0
         num_tokens, unconverged = 0.0, 0
+        record_settings(self.model, self.model.prior.follow_fit(self._length))
         with self.model.topics.updated_often():
             if state.step == 0:
                 # Chains move for an entire epoch before the first M-step.

@@ -34,7 +34,9 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
         pseudo_documents: Weight of the covariance's prior. Defaults to 2K + 2, a weak proper prior.
             0 gives maximum likelihood.
         pseudo_variance: Variance of the logits in the pseudo-documents. Defaults to 1, and to 10 in
-            fits by :class:`~torch_lntm.inference.MonteCarloEM`.
+            fits by :class:`~torch_lntm.inference.MonteCarloEM`. If their documents have at least a
+            token for every topic, it defaults to the average variance of the fitted logits, between
+            0.1 and 10.
         dtype: Floating-point type.
 
     Raises:

@@ -178,6 +178,17 @@ class DocumentPrior(nn.Module):
         """
         return {}
 
+    def follow_fit(self, length: float) -> dict[str, float]:
+        """Set default settings by the current parameters, before an epoch of a fit by chains.
+
+        Args:
+            length: Mean number of tokens of a document.
+
+        Returns:
+            The new settings, by their names in the constructor. Empty by default.
+        """
+        return {}
+
     def contrast_covariance(self) -> Tensor:
         """Covariance ``(num_topics, num_topics)`` of the centred logits of theta, float64.
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor
 
 from torch_lntm.errors import ConfigError
 from torch_lntm.models.priors.prior import INFLATED_VARIANCE
 
-#: Default variance of the imaginary logits. Fits by chains use ``INFLATED_VARIANCE``.
+#: Default variance of the imaginary logits in other fits than those by chains.
 DEFAULT_VARIANCE = 1.0
+#: Lowest variance in fits by chains, which keeps the covariance well conditioned. The highest is
+#: ``INFLATED_VARIANCE``.
+LOWEST_VARIANCE = 0.1
 
 
 class PseudoDocuments:
@@ -17,16 +22,21 @@ class PseudoDocuments:
     There are ``pseudo_documents`` documents, and their logits have variance ``pseudo_variance``.
     The variance defaults to 1, and to 10 in fits by chains. Posterior modes of logits have a
     variance of about 1, and draws a variance of about 10. With draws, a prior variance of 1 would
-    blur the topics of short documents (``docs/decisions.md``).
+    blur the topics of short documents. A variance of 10 would inflate the covariances of few
+    topics. In fits by chains of documents with at least a token for every topic, the default is
+    therefore the average variance of the fitted logits, between 0.1 and 10 (``docs/decisions.md``).
 
     Attributes:
         pseudo_documents: Weight of the prior, in documents.
         pseudo_variance: Variance of the imaginary logits.
     """
 
+    contrast_covariance: Callable[[], Tensor]
     pseudo_documents: float
     pseudo_variance: float
     _has_default_variance: bool
+    #: Whether a fit by chains chooses the variance.
+    _follows_fit: bool = False
 
     def _set_pseudo_documents(self, name: str, documents: float, variance: float | None) -> None:
         """Set the number of pseudo-documents and their variance.
@@ -59,9 +69,26 @@ class PseudoDocuments:
         return self.pseudo_documents * self.pseudo_variance < 1.0 or not info.is_cuda
 
     def expect_draws(self) -> dict[str, float]:
-        """See :meth:`DocumentPrior.expect_draws`. Chooses a ``pseudo_variance`` of 10."""
+        """See :meth:`DocumentPrior.expect_draws`. Chooses a ``pseudo_variance`` of 10 at first."""
         # A caller may also have set the attribute after construction. This value stays too.
         if not self._has_default_variance or self.pseudo_variance != DEFAULT_VARIANCE:
             return {}
+        self._follows_fit = True
         self.pseudo_variance = INFLATED_VARIANCE
         return {"pseudo_variance": INFLATED_VARIANCE}
+
+    def follow_fit(self, length: float) -> dict[str, float]:
+        """See :meth:`DocumentPrior.follow_fit`. Sets a default ``pseudo_variance``.
+
+        The imaginary documents get the average variance of the fitted logits, as the target of
+        *Ledoit & Wolf 2004* has. The prior then shrinks correlations, and leaves the scale alone.
+        Documents with fewer tokens than topics hardly determine this variance, and keep 10.
+        """
+        covariance = self.contrast_covariance()
+        num_topics = len(covariance)
+        if not self._follows_fit or not 2 <= num_topics <= length:
+            return {}
+        # Centring K independent logits of variance v leaves v (K − 1)/K of their variance.
+        variance = float(covariance.diagonal().mean()) * num_topics / (num_topics - 1)
+        self.pseudo_variance = min(max(variance, LOWEST_VARIANCE), INFLATED_VARIANCE)
+        return {"pseudo_variance": self.pseudo_variance}
