@@ -97,6 +97,7 @@ def test_processes_fetch_their_own_shards(counts, tmp_path, monkeypatch):
         arrays = [path for path in server.requested if path.endswith("counts.npy")]
         assert sorted(arrays) == [f"shards/shard-{i:05}/counts.npy" for i in range(6)]
         assert main(["transform", "fetched", address, "--out", "theta.csv"]) == 0
+        assert main(["report", "fetched"]) == 0  # on the corpus that the run names
     assert len(Path("theta.csv").read_text().splitlines()) == 41
     local = torchrun("fit", "served/shards", *fit, "--out", "local")
     assert local.returncode == 0, local.stderr

@@ -208,6 +208,17 @@ def test_a_server_that_stops_leaves_no_half_of_a_file(
     assert server.shards() == {f"shard-{i:05}" for i in range(2, 6)}
 
 
+def test_a_silent_server_is_left(
+    server: Server, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "_SILENCE", 0.5)
+    server.stop_at("shard-00003/word_index.npy", silent=True)
+    with pytest.raises(FileError, match=r"shard-00003/word_index\.npy: cannot be fetched \(.*Time"):
+        read_corpus(server.address)
+    server.stop_at(None)
+    assert_equal(read_corpus(server.address), corpus)
+
+
 def test_an_absent_server_is_a_clear_error() -> None:
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))  # nobody listens

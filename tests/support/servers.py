@@ -25,6 +25,7 @@ class Handler(http.server.SimpleHTTPRequestHandler):
         self.send_header("Content-Length", str(size))
         self.end_headers()
         self.wfile.write(b"x" * (size // 2))
+        self.server.silence.wait(20)
         self.close_connection = True
 
     def log_message(self, *_: object) -> None:
@@ -44,12 +45,13 @@ class Server:
         handler = functools.partial(Handler, directory=str(folder))
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self.requested = self.server.requested = []
-        self.server.stops = None
+        self.server.stops, self.server.silence = None, threading.Event()
         self.address = f"http://127.0.0.1:{self.server.server_port}/posts"
 
-    def stop_at(self, name: str | None) -> None:
-        """From now on, the server breaks off in the middle of files of this name."""
+    def stop_at(self, name: str | None, *, silent: bool = False) -> None:
+        """From now on, the server breaks off, or falls silent, in the middle of such files."""
         self.server.stops = name
+        self.server.silence.clear() if silent else self.server.silence.set()
 
     def shards(self) -> set[str]:
         """Names of the shards with a requested file; the list of requests starts anew."""
@@ -67,6 +69,7 @@ def serving(folder: Path) -> Iterator[Server]:
     try:
         yield server
     finally:
+        server.stop_at(None)
         server.server.shutdown()
         thread.join()
         server.server.server_close()

@@ -351,13 +351,16 @@ class OnDocuments(ReadsDocuments):
 
     def load(self, folder: str) -> tuple[Run, Guide[Any], Corpus]:
         """A run, its guide on the device, and the documents over its vocabulary."""
+        from torch_lntm.corpus.remote import is_remote
+
         device = self.torch_device()
         run = lntm.load_run(folder)
         by_default, corpus_of_fit = self.corpus is None, run.config.get("corpus")
         if by_default:
             if not isinstance(corpus_of_fit, str) or corpus_of_fit == "-":
                 raise ConfigError(f"{folder}: does not name the corpus of the fit; give CORPUS")
-            if corpus_of_fit not in EXAMPLES and not Path(corpus_of_fit).exists():
+            named = corpus_of_fit in EXAMPLES or is_remote(corpus_of_fit)
+            if not named and not Path(corpus_of_fit).exists():
                 raise ConfigError(
                     f"{corpus_of_fit}: no such file or folder, and the corpus of {folder} was read "
                     "from there; name the documents, as CORPUS after the run's folder"

@@ -44,8 +44,8 @@ from torch_lntm.files import (
 )
 from torch_lntm.progress import tqdm
 
-#: Maximum number of bytes of a manifest (some 500,000 shards), and bytes of the header of an array.
-_ABOUT_BYTES, _HEADER_BYTES = 64 << 20, 128
+#: Maximum number of bytes of a manifest (some 120,000 shards), and bytes of the header of an array.
+_ABOUT_BYTES, _HEADER_BYTES = 16 << 20, 128
 #: A server may be silent for this number of seconds.
 _SILENCE = 60.0
 #: Seconds between two attempts at a lock.
@@ -151,7 +151,9 @@ class _Remote:
         self, address: str, manifest: bytes | None = None, max_bytes: float | None = None
     ) -> None:
         self.address = address.rstrip("/")
-        self.max_bytes = readable_bytes() if max_bytes in (None, math.inf) else float(max_bytes)
+        self.max_bytes = max_bytes
+        #: Maximum size of a file of the vocabulary or of columns.
+        self.limit = readable_bytes() if max_bytes in (None, math.inf) else float(max_bytes)
         self.fsspec = import_extra("fsspec", "remote", "a remote corpus")
         self.files, self.root = self._connect()
         with tempfile.TemporaryDirectory() as folder, self.named(Path(folder)):
@@ -263,7 +265,7 @@ class _Remote:
         self.write_manifest(folder)
         if self.about["vocabulary"]:
             with self.named(folder):
-                self.fetch(VOCABULARY, folder / VOCABULARY, self.max_bytes)
+                self.fetch(VOCABULARY, folder / VOCABULARY, self.limit)
                 read_vocabulary(folder / VOCABULARY, self.about["num_words"], self.max_bytes)
 
     def fill_alone(self, folder: Path) -> None:
@@ -282,7 +284,7 @@ class _Remote:
         own = self._about_shard(folder, shard)
         if own["documents"]:
             with self.named(folder, shard["folder"]):
-                self.fetch(f"{shard['folder']}/{DOCUMENTS}", folder / DOCUMENTS, self.max_bytes)
+                self.fetch(f"{shard['folder']}/{DOCUMENTS}", folder / DOCUMENTS, self.limit)
                 read_own_columns(folder, own, self.max_bytes)
 
     def _about_shard(self, folder: Path, shard: dict[str, Any]) -> dict[str, Any]:
@@ -296,7 +298,7 @@ class _Remote:
                 file = f"{name}.npy"
                 self.fetch(f"{below}{file}", folder / file, size, bar)
             if about["documents"]:
-                self.fetch(f"{below}{DOCUMENTS}", folder / DOCUMENTS, self.max_bytes)
+                self.fetch(f"{below}{DOCUMENTS}", folder / DOCUMENTS, self.limit)
             read_without_shards(folder, about, self.max_bytes)
 
 
