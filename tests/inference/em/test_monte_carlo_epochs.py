@@ -173,35 +173,45 @@ def test_the_pseudo_variance_follows_the_variance_of_the_logits(
     # The covariance of independent logits, which both recipes start from, has variance 1.
     prior = recipe(4, 30).prior
     prior.set_(covariance=variance * prior.covariance.detach())
-    assert prior.follow_fit(20.0) == {}  # no fit by chains has begun
+    with prior.following(20.0):
+        assert prior.pseudo_variance == 1.0  # no fit by chains has begun
     prior.expect_draws()
-    assert prior.follow_fit(3.9) == {}  # the documents have fewer tokens than topics
+    with prior.following(3.9):  # the documents have fewer tokens than topics
+        assert prior.pseudo_variance == INFLATED_VARIANCE
+    with prior.following(4.0):
+        assert prior.pseudo_variance == pytest.approx(expected)
     assert prior.pseudo_variance == INFLATED_VARIANCE
-    assert prior.follow_fit(4.0) == {"pseudo_variance": pytest.approx(expected)}
-    assert prior.pseudo_variance == pytest.approx(expected)
 
 
-def test_a_fit_leaves_its_last_pseudo_variance_in_the_model(tmp_path: Path) -> None:
+def test_epochs_use_the_pseudo_variance_that_follows_the_fit() -> None:
+    seen = []
     model = ctm(3, 30)
+    m_step = model.prior.m_step
+
+    def observed(*arguments: Any, **sums: Any) -> None:
+        seen.append(model.prior.pseudo_variance)
+        m_step(*arguments, **sums)
+
+    model.prior.m_step = observed  # type: ignore[method-assign]
     MonteCarloEM(model, max_epochs=4, warmup_epochs=2, progress=False).fit(make_corpus(200))
-    assert 0.1 <= model.prior.pseudo_variance < INFLATED_VARIANCE
-    save_model(model, tmp_path / "model")
-    assert load_model(tmp_path / "model").prior.pseudo_variance == model.prior.pseudo_variance
+    assert seen[0] == INFLATED_VARIANCE
+    assert 0.1 <= seen[-1] < INFLATED_VARIANCE
+    assert model.prior.pseudo_variance == INFLATED_VARIANCE
 
 
 def test_a_single_topic_keeps_its_pseudo_variance() -> None:
     prior = ctm(1, 30).prior
     prior.expect_draws()
-    assert prior.follow_fit(20.0) == {}
-    assert prior.pseudo_variance == INFLATED_VARIANCE
+    with prior.following(20.0):
+        assert prior.pseudo_variance == INFLATED_VARIANCE
 
 
 def test_a_pseudo_variance_set_by_the_user_stays() -> None:
     prior = ctm(3, 30).prior
     prior.pseudo_variance = 3.0
     assert prior.expect_draws() == {}
-    assert prior.follow_fit(20.0) == {}
-    assert prior.pseudo_variance == 3.0
+    with prior.following(20.0):
+        assert prior.pseudo_variance == 3.0
 
 
 def test_constructors_without_pseudo_variance_still_work(tmp_path: Path) -> None:

@@ -333,8 +333,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         stats, e_steps = EpochStats(self.num_batches), self._e_steps(bar)
         objective: float | Tensor = 0.0
         num_tokens, unconverged = 0.0, 0
-        record_settings(self.model, self.model.prior.follow_fit(self._length))
-        with self.model.topics.updated_often():
+        with self.model.topics.updated_often(), self.model.prior.following(self._length):
             if state.step == 0:
                 # Chains move for an entire epoch before the first M-step.
                 new = processes.add_up(

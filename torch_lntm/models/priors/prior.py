@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 import torch
@@ -178,16 +180,16 @@ class DocumentPrior(nn.Module):
         """
         return {}
 
-    def follow_fit(self, length: float) -> dict[str, float]:
-        """Set default settings by the current parameters, before an epoch of a fit by chains.
+    @contextmanager
+    def following(self, length: float) -> Iterator[None]:
+        """Context of an epoch of a fit by chains. Default settings may follow the parameters.
+
+        The settings are as before after the context.
 
         Args:
             length: Mean number of tokens of a document.
-
-        Returns:
-            The new settings, by their names in the constructor. Empty by default.
         """
-        return {}
+        yield
 
     def contrast_covariance(self) -> Tensor:
         """Covariance ``(num_topics, num_topics)`` of the centred logits of theta, float64.

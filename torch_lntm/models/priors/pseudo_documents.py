@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from torch import Tensor
 
@@ -31,6 +32,7 @@ class PseudoDocuments:
         pseudo_variance: Variance of the imaginary logits.
     """
 
+    num_topics: int
     contrast_covariance: Callable[[], Tensor]
     pseudo_documents: float
     pseudo_variance: float
@@ -69,7 +71,7 @@ class PseudoDocuments:
         return self.pseudo_documents * self.pseudo_variance < 1.0 or not info.is_cuda
 
     def expect_draws(self) -> dict[str, float]:
-        """See :meth:`DocumentPrior.expect_draws`. Chooses a ``pseudo_variance`` of 10 at first."""
+        """See :meth:`DocumentPrior.expect_draws`. Chooses a ``pseudo_variance`` of 10."""
         # A caller may also have set the attribute after construction. This value stays too.
         if not self._has_default_variance or self.pseudo_variance != DEFAULT_VARIANCE:
             return {}
@@ -77,18 +79,21 @@ class PseudoDocuments:
         self.pseudo_variance = INFLATED_VARIANCE
         return {"pseudo_variance": INFLATED_VARIANCE}
 
-    def follow_fit(self, length: float) -> dict[str, float]:
-        """See :meth:`DocumentPrior.follow_fit`. Sets a default ``pseudo_variance``.
+    @contextmanager
+    def following(self, length: float) -> Iterator[None]:
+        """See :meth:`DocumentPrior.following`. Replaces a default ``pseudo_variance``.
 
         The imaginary documents get the average variance of the fitted logits, as the target of
         *Ledoit & Wolf 2004* has. The prior then shrinks correlations, and leaves the scale alone.
         Documents with fewer tokens than topics hardly determine this variance, and keep 10.
         """
-        covariance = self.contrast_covariance()
-        num_topics = len(covariance)
-        if not self._follows_fit or not 2 <= num_topics <= length:
-            return {}
-        # Centring K independent logits of variance v leaves v (K − 1)/K of their variance.
-        variance = float(covariance.diagonal().mean()) * num_topics / (num_topics - 1)
-        self.pseudo_variance = min(max(variance, LOWEST_VARIANCE), INFLATED_VARIANCE)
-        return {"pseudo_variance": self.pseudo_variance}
+        before = self.pseudo_variance
+        if self._follows_fit and 2 <= self.num_topics <= length:
+            # Centring K independent logits of variance v leaves v (K − 1)/K of their variance.
+            total = float(self.contrast_covariance().diagonal().sum())
+            variance = total / (self.num_topics - 1)
+            self.pseudo_variance = min(max(variance, LOWEST_VARIANCE), INFLATED_VARIANCE)
+        try:
+            yield
+        finally:
+            self.pseudo_variance = before
