@@ -51,9 +51,9 @@ class Settings:
         num_topics: Topics, of the truth and of the fits.
         max_epochs: Epochs of chains. The killed fit continues after its first epoch.
         seed: Seed of the documents and of the fits.
-        fits: Fits to measure: "1", "2" and "4" processes with their parts, "continued" for the fit
-            that goes on after a killed process, and "whole, 1" for one process with the whole
-            corpus. Its start visits all documents, and takes most of the time.
+        fits: Fits to measure. "1", "2" and "4" are numbers of processes with their parts.
+            "continued" is a fit with a killed process. "whole, 1" is one process with the whole
+            corpus; its start visits all documents, and takes most of the time.
         folder: Folder of the corpus and the checkpoints, which are removed at the end. Defaults to
             a temporary folder.
     """

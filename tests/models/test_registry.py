@@ -14,15 +14,6 @@ from torch_lntm.errors import ConfigError
 from torch_lntm.models import CONSTRUCTORS, construct, find_constructor, register
 
 
-@pytest.fixture(autouse=True)
-def own_names():
-    """Names registered in a test are removed after it."""
-    before = dict(CONSTRUCTORS)
-    yield
-    CONSTRUCTORS.clear()
-    CONSTRUCTORS.update(before)
-
-
 def make(num_topics, num_words, *, knob=1.0, dtype=torch.float32, vocabulary=None, **more):
     """A user model."""
     return lntm.models.ctm(num_topics, num_words, dtype=dtype, vocabulary=vocabulary)

@@ -128,11 +128,11 @@ class ReadsDocuments(Command):
     """Base class of commands that read documents.
 
     Attributes:
-        corpus: File of documents (.npz, .ldac, .dat, docword.*.txt, .mtx, .h5ad, .parquet, .txt,
-            .jsonl, .csv; may be gzipped), folder of texts or of .parquet files, or folder written
-            by convert. The folder may be remote: https://host/posts or s3://bucket/posts. Use - for
-            standard input, example for 75 short texts of this package, and lee for 300 news
-            articles in gensim's package.
+        corpus: File or folder of documents. Files may be gzipped: .npz, .ldac, .dat, docword.*.txt,
+            .mtx, .h5ad, .parquet, .txt, .jsonl, .csv. Folders hold texts or .parquet files, or were
+            written by convert. The folder may be remote: https://host/posts or s3://bucket/posts.
+            Use - for standard input, example for 75 short texts of this package, and lee for 300
+            news articles in gensim's package.
         format: Format of the corpus: txt (a document per line), jsonl, json, csv, folder, npz,
             ldac, uci, mtx, h5ad, parquet or store. Defaults to the format of the name. For standard
             input, it defaults to the format of the fit's corpus, and to txt if the fit read a

@@ -18,9 +18,9 @@ class Tree(Command):
     Attributes:
         run_folder: The run's folder.
         levels: Numbers of groups, separated by commas, such as 40,10.
-        by: Distance of topics. correlation: By the correlation of their logits, so that topics of
-            the same documents are merged. words: By their words. Defaults to correlation, and to
-            words if the prior knows no correlations.
+        by: Distance of topics. correlation: Topics of the same documents are close. words: Topics
+            with similar words are close. Defaults to correlation, or to words if the prior knows no
+            correlations.
         print_as: Output format.
         out: JSON file for the groups of all levels, for --groups of other commands.
         figure: File for a picture of the tree, such as tree.png.

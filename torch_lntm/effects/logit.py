@@ -208,8 +208,8 @@ def _step(size: int) -> int:
 def _move(x: Tensor, w: Tensor, start: Tensor, inverse: Tensor, cross: Tensor) -> Tensor:
     """Coefficients of a draw, by steps with the mean's information, or by Newton steps.
 
-    The information of the mean misleads a draw that is far from it, such as a draw of a topic that
-    only other draws know.
+    The information of the mean is wrong for a draw far from the mean. Example: a topic is rare in
+    this draw and frequent in all other draws. Newton steps then take over.
     """
     coefficients = start
     for _ in range(DRAW_STEPS):

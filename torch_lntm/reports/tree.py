@@ -135,10 +135,10 @@ def topic_tree(
     Args:
         model: The model.
         levels: Numbers of groups, such as ``[40, 10]``, for :meth:`TopicTree.groups` and pictures.
-        by: Distance of topics. ``"correlation"``: √(2 - 2r) for the correlation r of their
-            logits, so that topics of the same documents are merged. ``"words"``: Hellinger
-            distance of their word distributions. Defaults to ``"correlation"``, and to ``"words"``
-            if the prior knows no correlations, as in ``lda`` and ``lntm``.
+        by: Distance of topics. ``"correlation"``: √(2 - 2r), where r is the correlation of two
+            topics' logits. Topics of the same documents are close. ``"words"``: Hellinger distance
+            of word distributions. Defaults to ``"correlation"``. Priors without correlations, as in
+            ``lda`` and ``lntm``, default to ``"words"``.
         shares: ``(num_topics,)`` shares of the topics, such as ``result.topic_shares``, for the
             words in the names of groups. Defaults to equal shares.
 

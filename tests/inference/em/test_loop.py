@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support.fits import assert_same, break_at, fit, make_corpus
+from support.fits import assert_same, break_at, fit, fit_monte_carlo, make_corpus, new_model
 from support.pairs import make_model
 
 from torch_lntm.corpus import Corpus
-from torch_lntm.errors import NumericalError, SavingWarning
+from torch_lntm.errors import ConvergenceWarning, NumericalError, SavingWarning
 from torch_lntm.guides import EPGuide, TaylorGuide
-from torch_lntm.inference import MonteCarloEM, VariationalEM
+from torch_lntm.inference import FitResult, MonteCarloEM, VariationalEM
 from torch_lntm.inference.em.checkpoint import FitState
 from torch_lntm.inference.em.distributed import Processes
 from torch_lntm.inference.em.documents import DocumentShard
 from torch_lntm.inference.em.loop import ResumableFit
 from torch_lntm.inference.interruption import Terminated
-from torch_lntm.models import ctm, lda
+from torch_lntm.models import TopicModel, ctm, lda
 
 
 class Counting(ResumableFit):
@@ -103,6 +105,39 @@ def test_signals_save_the_last_finished_step(error: BaseException, tmp_path: Pat
     assert again.run(path, 1000.0) == "max_iterations"
     assert again.numbers == (5, 5, 5)
     assert [r["iteration"] for r in again.state.history] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("family", "call"),
+    [("ctm", 20), ("lntm", 14)],  # in the third epoch of the start; in the fourth of chains
+)
+def test_a_fit_ended_in_the_middle_of_a_step_continues_to_the_same_bits(
+    family: str, call: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = make_corpus(200)
+
+    def fitted(**options: Any) -> tuple[TopicModel, FitResult]:
+        if family == "ctm":
+            return fit(corpus, start_epochs=4, stepwise_epochs=1, max_iterations=1, **options)
+        model = new_model(family, 3, corpus.num_words)
+        brief = {"start": "model", "max_epochs": 6, "warmup_epochs": 2}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            return model, fit_monte_carlo(model, corpus, **brief, **options)
+
+    whole, _ = fitted()
+    path, calls = tmp_path / "fit.safetensors", itertools.count(1)
+
+    def poll(processes: Processes) -> None:
+        if next(calls) == call:
+            raise Terminated
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Processes, "poll", poll)
+        _, ended = fitted(checkpoint=path)
+    assert ended.stop_reason == "terminated"
+    continued, _ = fitted(checkpoint=path)
+    assert_same(continued, whole)
 
 
 def test_a_killed_fit_continues_from_its_checkpoint(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from torch_lntm.inference.em.monte_carlo import MonteCarloRun
 from torch_lntm.inference.em.start import Start
 from torch_lntm.io import load_model, save_model
 from torch_lntm.models import (
-    CONSTRUCTORS,
     DirichletTopics,
     IndependentFactorPrior,
     LogisticNormalPrior,
@@ -181,6 +180,9 @@ def test_the_pseudo_variance_follows_the_variance_of_the_logits(
     with prior.following(4.0):
         assert prior.pseudo_variance == pytest.approx(expected)
     assert prior.pseudo_variance == INFLATED_VARIANCE
+    prior.pseudo_variance = 3.0  # by the user, between two fits
+    with prior.following(4.0):
+        assert prior.pseudo_variance == 3.0
 
 
 def test_epochs_use_the_pseudo_variance_that_follows_the_fit() -> None:
@@ -218,16 +220,12 @@ def test_constructors_without_pseudo_variance_still_work(tmp_path: Path) -> None
     def mine(num_topics: int, num_words: int) -> TopicModel:
         return TopicModel(LogisticNormalPrior(num_topics), DirichletTopics(num_topics, num_words))
 
-    try:
-        model = register("mine", mine)(3, 30)
-        MonteCarloEM(model, max_epochs=1, warmup_epochs=1, progress=False).fit(make_corpus(20))
-        assert model.prior.pseudo_variance == INFLATED_VARIANCE
-        save_model(model, tmp_path / "model")
-        torch.testing.assert_close(
-            load_model(tmp_path / "model").prior.covariance, model.prior.covariance
-        )
-    finally:
-        CONSTRUCTORS.pop("mine", None)
+    model = register("mine", mine)(3, 30)
+    MonteCarloEM(model, max_epochs=1, warmup_epochs=1, progress=False).fit(make_corpus(20))
+    assert model.prior.pseudo_variance == INFLATED_VARIANCE
+    save_model(model, tmp_path / "model")
+    loaded = load_model(tmp_path / "model")
+    torch.testing.assert_close(loaded.prior.covariance, model.prior.covariance)
 
 
 def test_a_dirichlet_prior_is_inflated_by_its_total_concentration() -> None:

@@ -47,8 +47,8 @@ def join_parts(corpus: Corpus, processes: Processes | None = None) -> Corpus:
         The part. ``corpus.whole`` has the numbers of documents and tokens of the whole corpus.
 
     Raises:
-        ConfigError: The parts of the processes are not all shards of one corpus in the order of the
-            ranks, or a process has no documents with words.
+        ConfigError: A shard is missing or out of order, the parts belong to different corpora, or a
+            process has no documents with words.
     """
     processes, part = processes or Processes(), corpus.part
     places = processes.gather(

@@ -330,11 +330,7 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
         # ψ^(−(pseudo_documents + D)/2), times ψ^½ for each coefficient that is integrated out.
         shape = (self.pseudo_documents + num_docs - self.num_sources - 3) / 2
         if shape <= 0:
-            raise NumericalError(
-                f"{num_docs:g} documents and pseudo_documents={self.pseudo_documents:g} leave the "
-                f"noise of {self.num_sources} sources without a proper posterior; raise "
-                "pseudo_documents"
-            )
+            raise self._improper(num_docs, f"the noise of {self.num_sources} sources")
         design, weights, residual = self._regress(num_docs, sums)
         gamma = torch.from_numpy(rng.standard_gamma(shape, self.num_topics)).to(residual)
         variance = residual / 2 / gamma

@@ -194,11 +194,7 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
         # |Σ|^(−(pseudo_documents + D)/2), times |Σ|^½ of the flat mean that is integrated out.
         freedom = self.pseudo_documents + num_docs - self.latent_dim - 2
         if freedom < self.latent_dim:
-            raise NumericalError(
-                f"{num_docs:g} documents and pseudo_documents={self.pseudo_documents:g} leave the "
-                f"covariance of {self.latent_dim} logits without a proper posterior; raise "
-                "pseudo_documents"
-            )
+            raise self._improper(num_docs, f"the covariance of {self.latent_dim} logits")
         scale = self.pseudo_documents * self._prior_covariance() + (scatter + scatter.mT) / 2
         self.set_(loc=mean, covariance=self._draw_covariance(scale, freedom, rng).to(scale))
         self._move_mean(self._draw_change(num_docs, rng) @ self.scale_tril.double().mT)

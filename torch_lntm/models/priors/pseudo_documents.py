@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from torch import Tensor
 
-from torch_lntm.errors import ConfigError
+from torch_lntm.errors import ConfigError, NumericalError
 from torch_lntm.models.priors.prior import INFLATED_VARIANCE
 
 #: Default variance of the imaginary logits in other fits than those by chains.
@@ -70,6 +70,13 @@ class PseudoDocuments:
         """
         return self.pseudo_documents * self.pseudo_variance < 1.0 or not info.is_cuda
 
+    def _improper(self, num_docs: float, parameters: str) -> NumericalError:
+        """The error for too few documents, which leave the parameters without a posterior."""
+        return NumericalError(
+            f"{num_docs:g} documents and pseudo_documents={self.pseudo_documents:g} leave "
+            f"{parameters} without a proper posterior; raise pseudo_documents"
+        )
+
     def expect_draws(self) -> dict[str, float]:
         """See :meth:`DocumentPrior.expect_draws`. Chooses a ``pseudo_variance`` of 10."""
         # A caller may also have set the attribute after construction. This value stays too.
@@ -88,7 +95,9 @@ class PseudoDocuments:
         Documents with fewer tokens than topics hardly determine this variance, and keep 10.
         """
         before = self.pseudo_variance
-        if self._follows_fit and 2 <= self.num_topics <= length:
+        # A value that the caller has set between two fits stays.
+        follows = self._follows_fit and before == INFLATED_VARIANCE
+        if follows and 2 <= self.num_topics <= length:
             # Centring K independent logits of variance v leaves v (K − 1)/K of their variance.
             total = float(self.contrast_covariance().diagonal().sum())
             variance = total / (self.num_topics - 1)
