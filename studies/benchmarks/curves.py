@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from studies.benchmarks.completion import missing_library
+from studies.benchmarks.completion import check_installed
 from studies.benchmarks.frozen import MAX_DOCS, MAX_TEST_DOCS, frozen
 from studies.benchmarks.quality import measured, unpacked
 from studies.measure import Cells, Study, check_choices, check_numbers
@@ -92,8 +92,9 @@ def run(settings: Settings, cells: Cells) -> list[Point]:
     """Fit every system with a library at every budget. Failed fits have no point.
 
     Raises:
-        ConfigError: A corpus does not exist.
+        ConfigError: A system is not installed, or a corpus does not exist.
     """
+    check_installed(settings.systems)
     torch.set_num_threads(1)
     points = []
     for corpus in settings.corpora:
@@ -116,10 +117,7 @@ def run(settings: Settings, cells: Cells) -> list[Point]:
             return {"cpu_seconds": row["cpu_seconds"], "nats": total / tokens}  # noqa: B023
 
         keys = [
-            (corpus, system, budget)
-            for system in settings.systems
-            if missing_library(system) is None
-            for budget in BUDGETS[system]
+            (corpus, system, budget) for system in settings.systems for budget in BUDGETS[system]
         ]
         for key, row in zip(keys, cells.each(keys, compare), strict=True):
             if "failed" not in row:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from studies.benchmarks.completion import missing_library
+from studies.benchmarks.completion import check_installed
 from studies.benchmarks.frozen import MAX_DOCS, MAX_TEST_DOCS, Frozen, frozen
 from studies.benchmarks.quality import measured, unpacked
 from studies.benchmarks.tuned import CENTRE, GRID, length_class
@@ -83,11 +83,12 @@ class Trial:
 
 
 def run(settings: Settings, cells: Cells) -> list[Trial]:
-    """Search for every class of corpora and every system with its library.
+    """Search for every class of corpora and every system.
 
     Raises:
-        ConfigError: A corpus does not exist.
+        ConfigError: A system is not installed, or a corpus does not exist.
     """
+    check_installed(tuple(FITTED_AS.get(system, system) for system in settings.systems))
     torch.set_num_threads(1)
     split_of = cache(
         lambda name: frozen(
@@ -101,9 +102,7 @@ def run(settings: Settings, cells: Cells) -> list[Trial]:
     trials: list[Trial] = []
     for name, corpora in classes.items():
         for system in settings.systems:
-            if missing_library(FITTED_AS.get(system, system)) is None:
-                search = Search(settings, cells, split_of, name, corpora, system)
-                trials += search.trials()
+            trials += Search(settings, cells, split_of, name, corpora, system).trials()
     return trials
 
 

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from studies.__main__ import load
-from studies.benchmarks import curves, search, systems, tuned
+from studies.benchmarks import completion, curves, search, systems, tuned
 from studies.benchmarks.curves import Point, options_at, seconds_to
 from studies.machine import Stopwatch
 from studies.measure import Cells
 from torch_lntm.corpus import Corpus
+from torch_lntm.errors import ConfigError
 
 
 @pytest.fixture
@@ -28,6 +29,13 @@ def corpora(tmp_path: Path) -> list[str]:
     return paths
 
 
+@pytest.fixture
+def peers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Peers count as installed. Scores are made up, so no test fits with them."""
+    monkeypatch.setattr(completion, "missing_library", lambda _: None)
+
+
+@pytest.mark.usefixtures("peers")
 def test_the_search_keeps_the_best_value_of_each_setting(
     corpora: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -57,6 +65,7 @@ def test_the_search_keeps_the_best_value_of_each_setting(
     assert "| num_samples = 1" in text
 
 
+@pytest.mark.usefixtures("peers")
 def test_a_failed_trial_is_never_the_best(
     corpora: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,6 +79,17 @@ def test_a_failed_trial_is_never_the_best(
     trials = search.run(settings, Cells())
     assert sum(math.isinf(trial.nats) for trial in trials) == 2
     assert max(trials, key=lambda trial: trial.nats).options["eta"] == 0.05
+
+
+@pytest.mark.parametrize("study", [search, curves])
+def test_a_peer_that_is_not_installed_ends_the_study(
+    study: Any, corpora: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search without its peers would end with no trial and no word."""
+    monkeypatch.setattr(completion, "missing_library", lambda _: "topica")
+    settings = study.Settings((corpora[0],))
+    with pytest.raises(ConfigError, match="needs topica, which is not installed"):
+        study.run(settings, Cells())
 
 
 def test_every_class_has_settings_for_every_peer() -> None:
