@@ -43,6 +43,7 @@ STUDIES = {
         "large": "Two million documents in a folder mapped into memory",
         "parts": "Two million documents in parts, by 1, 2 and 4 processes",
         "kernel": "The sparse operation beside its naive form and its floor",
+        "iterations": "Held-out words against iterations of EM, and rules that stop it",
         "defaults": "The defaults beside alternative starts, schedules and priors",
         "aspect": "E-steps of LDA beside scikit-learn's",
         "accuracy": "Every posterior beside long chains",
