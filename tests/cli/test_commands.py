@@ -34,6 +34,62 @@ def test_topics(run_folder, capsys):
     assert len(capsys.readouterr().out.splitlines()) == 4
 
 
+def test_topics_by_another_measure_of_words(run_folder, counts, capsys):
+    capsys.readouterr()
+    options = ("--num-words", "3", "--format", "json")
+    assert main(["topics", run_folder, *options, "--words", "frex"]) == 0
+    rows = {row["topic"]: row for row in json.loads(capsys.readouterr().out)}
+    run, corpus = lntm.load_run(run_folder), lntm.read_corpus(counts)
+    train = run.split(corpus).train
+    for label in lntm.reports.label_topics(run.model, train, num_words=3):
+        assert tuple(rows[label.topic]["words"]) == label.frex
+        columns = [corpus.vocabulary.index(word) for word in label.frex]
+        probabilities = run.model.topics.mean_probs[label.topic, columns]
+        assert rows[label.topic]["probabilities"] == pytest.approx(probabilities.tolist())
+        assert rows[label.topic]["share"] is not None
+
+
+def test_topics_print_their_documents(texts, capsys):
+    """The documents of a topic are those of ``transform`` with its largest proportions."""
+    assert main(["fit", texts, "--min-df", "1", "--out", "run", *QUICK]) == 0
+    assert main(["transform", "run", texts, "--out", "theta.csv"]) == 0
+    theta = list(csv.DictReader(io.StringIO(Path("theta.csv").read_text())))
+    capsys.readouterr()
+    assert main(["topics", "run", "--num-docs", "2", "--format", "csv"]) == 0
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    sentences = Path(texts).read_text().split("\n")
+    for k in range(3):
+        shares = sorted(float(row[f"topic_{k}"]) for row in theta if row["tokens"] != "0")[-2:]
+        found = [row for row in rows if row["topic"] == str(k)]
+        assert [float(row["share"]) for row in found] == pytest.approx(shares[::-1], abs=1e-5)
+        assert all(row["excerpt"] == sentences[int(row["document"])] for row in found)
+    assert main(["topics", "run", "--num-docs", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in lines if line.startswith("Topic")] == [
+        ["Topic", "0"],
+        ["Topic", "1"],
+        ["Topic", "2"],
+    ]
+    assert main(["topics", "run", texts, "--num-docs", "1", "--format", "json"]) == 0
+    assert [row["topic"] for row in json.loads(capsys.readouterr().out)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--words", "frex", "--by-group"), "--words and --by-group print different tables"),
+        (("--num-docs", "2", "--groups", "a=1"), "--num-docs and --groups print different"),
+        (("--num-docs", "-1"), "num_docs"),
+        (("--words", "frex", "--num-words", "0"), "num_words"),
+        (("missing.npz", "--words", "frex"), "missing.npz"),
+    ],
+)
+def test_topics_refuse_contradicting_options(run_folder, capsys, options, message):
+    capsys.readouterr()
+    assert main(["topics", run_folder, *options]) == 1
+    assert message in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_sources(counts, capsys):
     run = fit_quickly(counts, "--model", "iftm", "--num-sources", "2", "--source", "laplace")

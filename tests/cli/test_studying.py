@@ -53,7 +53,7 @@ def test_effects(run, capsys):
     assert main(["effects", run, "--num-draws", "10"]) == 0
     out, err = capsys.readouterr()
     assert "party[T.Right]" in out
-    assert "Effects('~ party' on 2 topics of 60 documents)" in err
+    assert (out + err).count("Effects('~ party' on 2 topics of 60 documents)") == 1
     assert main(["effects", run, "--print-as", "json", "--clusters", "blog", "--topics", "1"]) == 0
     out, err = capsys.readouterr()
     rows = json.loads(out)
@@ -76,10 +76,10 @@ def test_effects(run, capsys):
     assert words == ["Topic", "party", "Left", "Right"] * 2
     assert main(["effects", run, "--draws", "chains", "--num-draws", "3", "--no-progress"]) == 0
     assert "(Hamiltonian Monte Carlo), which continue the chains of the fit (3 draws)" in (
-        capsys.readouterr().err
+        capsys.readouterr().out
     )
     assert main(["effects", run, "--draws", "joint", "--num-draws", "3", "--no-progress"]) == 0
-    assert "the topics' words (3 draws)" in capsys.readouterr().err
+    assert "the topics' words (3 draws)" in capsys.readouterr().out
     for options, message in (
         (("--figure", "x.png"), "name their column by --predict"),
         (("--predict", "party", "--figure", "x.nope"), "x.nope"),
@@ -90,6 +90,72 @@ def test_effects(run, capsys):
         assert main(["effects", run, *options]) == 1
         assert message in capsys.readouterr().err
     assert not Path("x").exists()
+
+
+@pytest.mark.slow
+def test_effects_print_and_draw_differences_and_levels(posts, capsys):
+    formula = "~ party + (1 | blog)"
+    model = ("--model", "stm", "--prevalence", "~ party", "--num-topics", "2", "--posterior")
+    assert main(["fit", posts, *model, "taylor", "--out", "run", "--no-progress"]) == 0
+    command = ["effects", "run", "--num-draws", "10", "--print-as", "csv"]
+
+    def table(*options):
+        capsys.readouterr()
+        assert main([*command, *options]) == 0
+        return list(csv.DictReader(capsys.readouterr().out.splitlines()))
+
+    proportions = [float(row["estimate"]) for row in table("--predict", "party")]
+    rows = table("--predict", "party", "--difference", "Right, Left", "--figure", "party.png")
+    assert Path("party.png").read_bytes().startswith(b"\x89PNG")
+    assert [row["party"] for row in rows] == ["('Right', 'Left')"] * 2
+    expected = [proportions[1] - proportions[0], proportions[3] - proportions[2]]
+    assert [float(row["estimate"]) for row in rows] == pytest.approx(expected)
+    both = ("--formula", "~ party * C(blog)", "--predict", "party", "--by", "blog")
+    assert len(table(*both)) == 2 * 2 * 7
+    rows = table(*both, "--difference", "Right,Left")
+    assert [(row["topic"], row["blog"]) for row in rows] == [
+        (str(k), str(blog)) for k in range(2) for blog in range(7)
+    ]
+    of_numbers = ("--formula", "~ blog", "--predict", "blog", "--difference", "6,3,0")
+    assert [row["blog"] for row in table(*of_numbers)] == ["(6.0, 0.0)", "(3.0, 0.0)"] * 2
+    rows = table("--formula", formula, "--levels", "blog")
+    assert [row["term"] for row in rows] == [f"blog[{blog}]" for blog in range(7)] * 2
+    assert (
+        main(["effects", "run", "--num-draws", "3", "--formula", formula, "--levels", "blog"]) == 0
+    )
+    out, err = capsys.readouterr()
+    assert "blog[6]" in out
+    assert (out + err).count("Effects('~ party + (1 | blog)'") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--by", "blog"), "by: it needs predictions; name their column by --predict"),
+        (("--difference", "Left,Right"), "difference: it needs predictions"),
+        (("--predict", "party", "--difference", "Left"), "'Left'; expected two values of"),
+        (("--predict", "party", "--difference", ""), "''; expected two values of"),
+        (("--predict", "party", "--difference", "Left,Rihgt"), "no value 'Rihgt'; expected some"),
+        (("--predict", "party", "--by", "blgo"), "does not read the column 'blgo'"),
+        (("--levels", "party"), "no random term of 'party'; expected a formula with (1 | party)"),
+        (("--levels", "blog", "--predict", "party"), "leave out --levels or --predict"),
+        (
+            ("--formula", "~ blog", "--predict", "blog", "--difference", "a,b"),
+            "'a,b'; expected numbers, because blog is a column of numbers",
+        ),
+        (
+            ("--predict", "party", "--by", "party", "--difference", "Left,Right", "--figure", "f"),
+            "differences are drawn without --by",
+        ),
+    ],
+)
+def test_effects_refuse_wrong_differences_before_the_draws(
+    run, capsys, options, message, monkeypatch
+):
+    monkeypatch.setattr("torch_lntm.cli.studying.Effects.posterior_of", None)
+    capsys.readouterr()
+    assert main(["effects", run, *options]) == 1
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.slow

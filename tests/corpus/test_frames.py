@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from torch_lntm import Corpus
-from torch_lntm.errors import ConfigError, CorpusError
+from torch_lntm.errors import ConfigError, CorpusError, CorpusWarning
 
 TABLE = {
     "id": [7, 8, 9],
@@ -160,3 +160,53 @@ def test_records_give_texts_and_metadata():
 def test_wrong_records_are_refused(records, match):
     with pytest.raises(CorpusError, match=match):
         Corpus.from_records(records)
+
+
+# -------------------------------------------------------------------- the order of rows
+
+TEXTS = pd.Series(["wood", "stone", "iron"], index=["a", "b", "c"])
+SHUFFLED = pd.DataFrame({"year": [1, 2, 3]}, index=[2, 0, 1])
+
+
+@pytest.mark.parametrize("wrap", [lambda frame: frame, lambda frame: {"year": frame["year"]}])
+@pytest.mark.parametrize("documents", [TEXTS, pd.DataFrame(np.eye(3, dtype=int), TEXTS.index)])
+def test_metadata_in_another_order_than_the_documents_are_refused(documents, wrap):
+    frame = pd.DataFrame({"year": [3, 1, 2]}, index=["c", "a", "b"])
+    is_text = documents is TEXTS
+    make = Corpus.from_texts if is_text else Corpus.from_matrix
+    match = (
+        r"row 0 has the index 'c' in the metadata and 'a' in .*metadata=frame.loc\[texts.index\]"
+    )
+    with pytest.raises(CorpusError, match=match):
+        make(documents, metadata=wrap(frame))
+    # The advice of the message.
+    assert make(documents, metadata=frame.loc[TEXTS.index]).metadata["year"].tolist() == [1, 2, 3]
+
+
+def test_a_shuffled_frame_beside_a_corpus_warns_how_to_say_which_order_is_meant():
+    corpus = Corpus.from_texts(list(TEXTS))
+    match = r"row 0 has the index 2\..*frame.sort_index\(\).*frame.reset_index\(drop=True\)"
+    for columns in (SHUFFLED, {"year": SHUFFLED["year"]}):
+        with pytest.warns(CorpusWarning, match=match):
+            assert corpus.with_metadata(columns).metadata["year"].tolist() == [1, 2, 3]
+    # Both pieces of advice end the warning, which is an error in this suite.
+    sorted_rows = corpus.with_metadata(SHUFFLED.sort_index())
+    assert sorted_rows.metadata["year"].tolist() == [2, 3, 1]
+    as_they_are = corpus.with_metadata(SHUFFLED.reset_index(drop=True))
+    assert as_they_are.metadata["year"].tolist() == [1, 2, 3]
+
+
+def test_rows_shuffled_together_with_the_documents_are_taken_as_they_are():
+    """Warnings are errors in this suite."""
+    texts = pd.Series(list(TEXTS), index=SHUFFLED.index)
+    for columns in (SHUFFLED, {"year": SHUFFLED["year"]}):
+        assert Corpus.from_texts(texts, metadata=columns).metadata["year"].tolist() == [1, 2, 3]
+    frame = SHUFFLED.assign(text=list(TEXTS))
+    assert Corpus.from_frame(frame).metadata["year"].tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("index", [[0, 1, 2], [5, 7, 9], [9, 5, 7], [1, 1, 0], ["b", "a", "c"]])
+def test_other_indexes_of_metadata_are_taken_by_position(index):
+    """Warnings are errors in this suite. Numbers of documents may come in any order."""
+    columns = pd.DataFrame({"year": [1, 2, 3]}, index=index)
+    assert Corpus.from_texts(list(TEXTS), metadata=columns).metadata["year"].tolist() == [1, 2, 3]

@@ -397,6 +397,35 @@ def test_plots_show_the_predictions(effects, model, guide, corpus) -> None:
     plt.close("all")
 
 
+@pytest.mark.slow
+def test_a_plot_of_differences_shows_the_differences_of_all_topics(effects) -> None:
+    pytest.importorskip("matplotlib").use("Agg")
+    import matplotlib.pyplot as plt
+
+    ax = effects.plot_difference("party", "Left", "Right", topics=[2, 0], age=30.0)
+    assert [label.get_text().split()[0] for label in ax.get_yticklabels()] == ["2", "0"]
+    assert ax.get_title() == "party: Left − Right"
+    rows = effects.difference("party", "Left", "Right", age=30.0)
+    (points,) = ax.containers
+    np.testing.assert_allclose(
+        points.lines[0].get_xdata(), [rows[2].estimate, rows[0].estimate], atol=1e-12
+    )
+    ends = [bar[:, 0] for bar in points.lines[2][0].get_segments()]
+    np.testing.assert_allclose(ends, [[rows[k].lower, rows[k].upper] for k in (2, 0)])
+    zero = [line.get_xdata()[0] for line in ax.lines if len(set(line.get_xdata())) == 1]
+    assert 0.0 in zero
+
+    both = effects.plot_difference("party", ["Left", "Middle"], "Right")
+    names = [text.get_text() for text in both.get_legend().get_texts()]
+    assert names == ["Left − Right", "Middle − Right"]
+    assert len(both.containers) == 2
+    with pytest.raises(ConfigError, match="first has no value"):
+        effects.plot_difference("party", [], "Right")
+    with pytest.raises(ConfigError, match="topic 7; expected numbers from 0 to 2"):
+        effects.plot_difference("party", "Left", "Right", topics=[7])
+    plt.close("all")
+
+
 # -------------------------------------------------------------------- refusals
 
 

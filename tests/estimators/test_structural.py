@@ -168,3 +168,10 @@ def test_requests_can_be_changed(routing):
     refused = make_pipeline(estimator().set_fit_request(metadata=False))
     with pytest.raises((TypeError, ConfigError)):
         refused.fit(counts(), metadata=META)
+
+
+def test_metadata_in_another_order_than_the_counts_are_refused(fitted):
+    X = pd.DataFrame(counts().toarray())
+    for method in (estimator().fit, fitted.transform, fitted.score):
+        with pytest.raises(CorpusError, match="row 0 has the index 59 in the metadata and 0 in"):
+            method(X, metadata=META[::-1])

@@ -21,6 +21,7 @@ from torch_lntm.cli.documents import (
     in_options,
     refuse_existing,
     say,
+    training_documents,
     with_stop_words,
 )
 from torch_lntm.cli.fit import Fit
@@ -30,12 +31,13 @@ from torch_lntm.cli.report import Report
 from torch_lntm.cli.stability import Stability
 from torch_lntm.cli.studying import Effects, Select
 from torch_lntm.cli.tree import Tree
-from torch_lntm.errors import ConfigError
+from torch_lntm.errors import ConfigError, require_whole
 
 if TYPE_CHECKING:
     from torch_lntm.corpus import Corpus
     from torch_lntm.inference import DocumentTopics
     from torch_lntm.io import Run
+    from torch_lntm.models import TopicTable
     from torch_lntm.reports import Score
 
 _METHOD_OPTIONS = ("num_samples", "num_chains", "num_temperatures")
@@ -52,7 +54,13 @@ class Topics(Command):
 
     Attributes:
         run_folder: The run's folder.
+        corpus: Documents for --words and --num-docs. Defaults to the corpus of the fit.
         num_words: Number of top words of each topic.
+        words: Measure of a topic's top words. probability: Most probable words. frex: Words that
+            are frequent and exclusive to the topic. lift: Words that are rare elsewhere. score: A
+            measure between frex and lift.
+        num_docs: Number of documents to print for each topic, in place of its words: the documents
+            with the largest share of the topic, and the beginnings of their texts.
         num_correlated: Number of correlated topics to print for each topic, on each side: with the
             most positive and with the most negative correlations.
         by_group: Print the differences of words between groups. Needs a model fitted with
@@ -62,10 +70,14 @@ class Topics(Command):
         format: Output format.
     """
 
-    positionals = ("run_folder",)
+    positionals = ("run_folder", "corpus")
+    optional = ("corpus",)
 
     run_folder: str | None = None
+    corpus: str | None = None
     num_words: int = 10
+    words: Literal["probability", "frex", "lift", "score"] = "probability"
+    num_docs: int = 0
     num_correlated: int = 2
     by_group: bool = False
     groups: dict | str | None = None  # type: ignore[type-arg]
@@ -73,22 +85,58 @@ class Topics(Command):
 
     def run(self) -> int:
         """Run the command. Returns the exit code."""
+        self._check_options()
         run = lntm.load_run(str(self.run_folder))
-        if self.by_group:
-            words = lntm.reports.group_words(run.model, num_words=self.num_words)
-            print(lntm.reports.format_group_words(words, self.format))
-            return 0
         groups = groups_option(self.groups)
-        if groups is not None:
+        if self.num_docs:
+            text = self._documents()
+        elif self.by_group:
+            words = lntm.reports.group_words(run.model, num_words=self.num_words)
+            text = lntm.reports.format_group_words(words, self.format)
+        elif groups is not None:
             shares = run.metadata.get("topic_shares")
             summaries = lntm.reports.summarise_groups(
                 run.model, groups, shares, num_words=self.num_words
             )
-            print(lntm.reports.format_groups(summaries, self.format))
-            return 0
-        table = run.topic_table(num_words=self.num_words, num_correlated=self.num_correlated)
-        print(lntm.reports.format_topics(table, self.format))
+            text = lntm.reports.format_groups(summaries, self.format)
+        else:
+            text = lntm.reports.format_topics(self._table(run), self.format)
+        print(text)
         return 0
+
+    def _check_options(self) -> None:
+        """Check that at most one option changes the table."""
+        require_whole(0, num_docs=self.num_docs)
+        chosen = {
+            "--words": self.words != "probability",
+            "--num-docs": bool(self.num_docs),
+            "--by-group": self.by_group,
+            "--groups": self.groups is not None,
+        }
+        names = [name for name, is_chosen in chosen.items() if is_chosen]
+        if len(names) > 1:
+            raise ConfigError(f"{' and '.join(names)} print different tables; give one of them")
+
+    def _table(self, run: Run) -> TopicTable:
+        """The topics with their best words."""
+        table = run.topic_table(num_words=self.num_words, num_correlated=self.num_correlated)
+        if self.words == "probability":
+            return table
+        run, _, corpus = OnDocuments(corpus=self.corpus).load(str(self.run_folder))
+        documents = training_documents(run, corpus)
+        return lntm.reports.table_by(
+            table, run.model, documents, self.words, num_words=self.num_words
+        )
+
+    def _documents(self) -> str:
+        """The documents with the largest share of each topic."""
+        reader = OnDocuments(corpus=self.corpus)
+        run, guide, corpus = reader.load(str(self.run_folder))
+        topics = lntm.inference.transform(guide, corpus, progress=reader.shows_progress)
+        documents = lntm.reports.representative_documents(topics, num_docs=self.num_docs)
+        return lntm.reports.format_documents(
+            run.model, documents, corpus, reader.texts(), self.format
+        )
 
 
 @dataclass(kw_only=True)

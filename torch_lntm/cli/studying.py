@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch_lntm as lntm
 from torch_lntm.cli.documents import (
@@ -21,6 +22,9 @@ from torch_lntm.cli.documents import (
 from torch_lntm.cli.fit import STOPPED
 from torch_lntm.cli.mappings import groups_option, read_keywords
 from torch_lntm.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch_lntm.formulas import Formula
 
 
 @dataclass(kw_only=True)
@@ -50,12 +54,18 @@ class Effects(DrawsPosteriors):
         level: Probability of the intervals.
         predict: Column for predictions. Prints the expected proportions at the values of this
             column instead of coefficients.
+        by: Second column for predictions. Prints them for each of its levels.
+        difference: Values of the column of --predict, separated by commas, such as Left,Right.
+            Prints the difference of the expected proportions: the first value minus the last. Of
+            several first values, each is compared with the last.
+        levels: Column of a random term, such as author for (1 | author). Prints the effects of its
+            levels instead of coefficients.
         link: Regression behind the predictions. identity: The linear regression of the
             coefficients. logit: A multinomial logit, whose predictions and intervals lie between 0
             and 1. Defaults to logit, and to identity for more than 2,000 coefficients of the logit.
         print_as: Output format.
-        figure: File for a figure of the predictions, such as effects.png. Needs --predict. Choose a
-            few --topics for a clear figure.
+        figure: File for a figure of the predictions or differences, such as effects.png. Needs
+            --predict. Choose a few --topics for a clear figure.
     """
 
     positionals = ("run_folder", "corpus")
@@ -71,14 +81,16 @@ class Effects(DrawsPosteriors):
     draws: Literal["auto", "guide", "chains", "joint"] = "auto"  # type: ignore[assignment]
     level: float = 0.95
     predict: str | None = None
+    by: str | None = None
+    difference: str | None = None
+    levels: str | None = None
     link: Literal["identity", "logit"] | None = None
     print_as: Literal["text", "json", "csv"] = "text"
     figure: str | None = None
 
     def run(self) -> int:
         """Run the command. Returns the exit code."""
-        if self.figure is not None and self.predict is None:
-            raise ConfigError("figure: predictions are drawn; name their column by --predict")
+        self._check_options()
         if self.corpus is not None and self.corpus.lstrip().startswith("~"):
             raise ConfigError(f"{self.corpus!r} is a formula; give it by --formula")
         run, _, corpus = self.load(str(self.run_folder))
@@ -109,37 +121,115 @@ class Effects(DrawsPosteriors):
             seed=self.seed,
             progress=self.shows_progress,
         )
-        say(repr(effects))
-        rows: Any = effects.table(self.level)
-        if self.predict is not None:
-            rows = effects.predict(self.predict, level=self.level, link=self.link)
+        prints_summary = self.print_as == "text" and self.predict is None and self.levels is None
+        if not prints_summary:  # the summary begins with the same lines
+            say(repr(effects))
+        rows = self._rows(effects)
         if self.figure is not None:
-            axes = effects.plot(str(self.predict), level=self.level, link=self.link)
-            save_figure(axes.figure, self.figure)
+            save_figure(self._plot(effects).figure, self.figure)
         if self.print_as == "json":
             print(json.dumps([asdict(r) | {"p_value": r.p_value} for r in rows], indent=2))
         elif self.print_as == "csv":
             print(lntm.effects.to_frame(rows).to_csv(index=False), end="")
-        elif self.predict is None:
-            print(effects.summary(self.level))
         else:
-            print(effects.format(rows))
+            print(effects.summary(self.level) if prints_summary else effects.format(rows))
         return 0
+
+    def _check_options(self) -> None:
+        """Check that the options agree."""
+        for name in ("figure", "by", "difference"):
+            if getattr(self, name) is not None and self.predict is None:
+                raise ConfigError(f"{name}: it needs predictions; name their column by --predict")
+        if self.levels is not None and self.predict is not None:
+            raise ConfigError(
+                "levels: effects of levels and predictions are different tables; "
+                "leave out --levels or --predict"
+            )
+        if self.difference is not None and len(self._compared()) < 2:
+            raise ConfigError(
+                f"difference: {self.difference!r}; expected two values of the column "
+                f"{self.predict}, as in Left,Right"
+            )
+        if None not in (self.figure, self.by, self.difference):
+            raise ConfigError("figure: differences are drawn without --by; leave it out")
+
+    def _compared(self) -> list[str]:
+        """The values of --difference. Quotes enclose a value with a comma."""
+        return [text.strip() for text in next(csv.reader([str(self.difference)]), [])]
+
+    def _rows(self, effects: Any) -> Any:
+        """The rows of the table."""
+        if self.levels is not None:
+            return effects.levels(self.levels, self.level)
+        if self.predict is None:
+            return effects.table(self.level)
+        settings: dict[str, Any] = {"level": self.level, "link": self.link}
+        names = [self.predict, *([] if self.by is None else [self.by])]
+        if self.difference is None:
+            return effects.predict(*names, **settings)
+        *firsts, second = self._values(effects.formula)
+        others = [{name: value} for name in names[1:] for value in effects.grid(name, self.link)]
+        tables = [
+            effects.difference(self.predict, first, second, **settings, **other)
+            for first in firsts
+            for other in others or [{}]
+        ]
+        return [row for of_topic in zip(*tables, strict=True) for row in of_topic]
+
+    def _plot(self, effects: Any) -> Any:
+        """The axes of the figure."""
+        settings: dict[str, Any] = {"level": self.level, "link": self.link}
+        if self.difference is None:
+            return effects.plot(self.predict, by=self.by, **settings)
+        *firsts, second = self._values(effects.formula)
+        return effects.plot_difference(self.predict, firsts, second, **settings)
+
+    def _values(self, formula: Formula) -> list[Any]:
+        """The values of --difference, numbers for a column of numbers."""
+        name = str(self.predict)
+        levels = {str(level): level for level in formula.random.get(name, ())}
+        if formula.kinds.get(name) != "number":
+            return [levels.get(text, text) for text in self._compared()]
+        try:
+            return [float(text) for text in self._compared()]
+        except ValueError:
+            raise ConfigError(
+                f"difference: {self.difference!r}; expected numbers, because {name} is a column of "
+                "numbers"
+            ) from None
 
     def _check_columns(self, text: str, corpus: lntm.Corpus) -> None:
         """Check the columns of the formula and of predictions, before the draws."""
+        from torch_lntm.corpus.frames import listed
         from torch_lntm.formulas import Formula
 
         formula, _ = Formula.fit(text, corpus.metadata, corpus.num_docs)
+        if self.levels is not None and self.levels not in formula.random:
+            raise ConfigError(
+                f"levels: formula {text!r} has no random term of {self.levels!r}; expected a "
+                f"formula with (1 | {self.levels})"
+            )
+        if self.by is not None:
+            formula.check_column(self.by)
         if self.predict is None:
             return
         if "," in self.predict:
             names = ", ".join(repr(name.strip()) for name in self.predict.split(","))
             raise ConfigError(
-                f"predict is {self.predict!r}; expected a single column. In Python, "
-                f"effects.predict({names}) predicts all combinations of several columns"
+                f"predict is {self.predict!r}; expected a single column. A second column goes to "
+                f"--by. In Python, effects.predict({names}) predicts all combinations of several "
+                "columns"
             )
         formula.check_column(self.predict)
+        if self.difference is not None:
+            known = sorted(map(str, set(corpus.metadata[self.predict])))
+            is_text = formula.kinds.get(self.predict) == "text"
+            unknown = [v for v in self._values(formula) if is_text and v not in known]
+            if unknown:
+                raise ConfigError(
+                    f"difference: the column {self.predict} has no value {unknown[0]!r}; expected "
+                    f"some of {listed(known)}"
+                )
 
 
 def _own_formula(model: Any) -> str:

@@ -12,7 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torch_lntm.corpus.frames import frame_columns, is_missing, is_table
+from torch_lntm.corpus.frames import (
+    frame_columns,
+    is_missing,
+    is_table,
+    warn_of_shuffled_rows,
+)
 from torch_lntm.errors import CorpusError, MissingColumnError
 
 T = TypeVar("T")
@@ -84,14 +89,18 @@ def make_metadata(columns: Any, num_docs: int) -> Arrays:
 
     Args:
         columns: A mapping of names to values, pairs of a name and values, or a data frame of
-            pandas, Polars or Arrow. The index of a data frame is not used.
+            pandas, Polars or Arrow. Rows are taken by position.
         num_docs: Number of values of each column.
 
     Raises:
         CorpusError: ``columns`` is of another type, a name is blank or repeated, or a column has
             another number of values.
+
+    Warns:
+        CorpusWarning: See :func:`~torch_lntm.corpus.frames.warn_of_shuffled_rows`.
     """
     pairs: Iterable[tuple[Any, Any]]
+    warn_of_shuffled_rows(columns)
     if is_table(columns):
         pairs = frame_columns(columns)
     elif isinstance(columns, Mapping):

@@ -21,7 +21,13 @@ from torch_lntm.corpus.columns import (
     make_metadata,
 )
 from torch_lntm.corpus.documents import Documents
-from torch_lntm.corpus.frames import frame_columns, is_frame, record_columns, take_texts
+from torch_lntm.corpus.frames import (
+    frame_columns,
+    is_frame,
+    match_rows,
+    record_columns,
+    take_texts,
+)
 from torch_lntm.corpus.mapped import Rows, collect, is_mapped, range_of
 from torch_lntm.corpus.remote import fetch_columns
 from torch_lntm.corpus.splits import Split, WordHoldOut, hold_out_words, split_documents
@@ -89,8 +95,9 @@ class Corpus(Documents):
             labels: One label per document. They become the column ``label`` of the metadata.
             name: Name of the corpus for messages and reports.
             metadata: Further columns: a mapping of names to ``num_docs`` values each, or a data
-                frame of pandas, Polars or Arrow with a row for each document in order. The index
-                of a data frame is ignored.
+                frame of pandas, Polars or Arrow with a row for each document in order. Rows are
+                taken by position. If the documents and the columns have indexes of pandas, the
+                indexes must not have the same values in different orders.
             allow_empty: Accept a matrix of zeros. New documents can consist of unknown words only.
 
         Returns:
@@ -98,7 +105,11 @@ class Corpus(Documents):
 
         Raises:
             CorpusError: A count is negative, fractional, NaN or too large. The vocabulary, the
-                labels or the metadata have another length. A word is repeated. The matrix is empty.
+                labels or the metadata have another length. The rows of the metadata are in another
+                order. A word is repeated. The matrix is empty.
+
+        Warns:
+            CorpusWarning: The rows of a frame of metadata were sorted or shuffled.
 
         Example:
             >>> counts = [[2, 0, 1], [0, 3, 0]]
@@ -119,7 +130,7 @@ class Corpus(Documents):
             name=name,
         )
         if metadata is not None:
-            corpus = corpus.with_metadata(metadata)
+            corpus = corpus.with_metadata(match_rows(matrix, metadata))
         return corpus if labels is None else corpus.with_metadata({"label": map(str, labels)})
 
     @classmethod
@@ -162,7 +173,11 @@ class Corpus(Documents):
             ``preparation`` names the words left out by ``"auto"``.
 
         Raises:
-            CorpusError: A text is of another type, all words are left out, or options contradict.
+            CorpusError: A text is of another type, all words are left out, options contradict, or
+                the rows of the metadata are in another order.
+
+        Warns:
+            CorpusWarning: The rows of a frame of metadata were sorted or shuffled.
 
         Example:
             >>> texts = ["the wood of the old house", "a house of stone", "the stone of the bridge"]
@@ -172,6 +187,7 @@ class Corpus(Documents):
             >>> corpus.preparation
             'left out 2 English stop words (stop_words none keeps them)'
         """
+        metadata = match_rows(texts, metadata)
         texts = check_texts(texts)
         if isinstance(stop_words, Iterable) and not isinstance(stop_words, str):
             stop_words = list(stop_words)
@@ -301,15 +317,18 @@ class Corpus(Documents):
 
         Args:
             columns: Mapping of column names to ``num_docs`` values each, or a data frame of
-                pandas, Polars or Arrow with a row for each document in order. The index of a data
-                frame is ignored. Lists and dates become text. A new column replaces an old column
-                of this name.
+                pandas, Polars or Arrow with a row for each document in order. Rows are taken by
+                position. Lists and dates become text. A new column replaces an old column of this
+                name.
 
         Returns:
             The corpus.
 
         Raises:
             CorpusError: A column has another number of values.
+
+        Warns:
+            CorpusWarning: The rows of a frame were sorted or shuffled.
         """
         new = make_metadata(columns, self.num_docs)
         # Encodings derive from the old columns.

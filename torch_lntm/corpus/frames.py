@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from torch_lntm.errors import CorpusError, import_extra
+from torch_lntm.errors import CorpusError, CorpusWarning, import_extra, warn
 
 #: Maximum number of names and rows in a message.
 _LISTED = 20
@@ -86,6 +86,73 @@ def frame_columns(frame: Any) -> list[tuple[Any, Any]]:
         as_numpy = isinstance(values.dtype, dates) and zone is None
         columns.append((name, values.to_numpy() if as_numpy else values.to_list()))
     return columns
+
+
+def match_rows(documents: Any, columns: Any) -> Any:
+    """Columns whose index of pandas agrees with the index of the documents.
+
+    Args:
+        documents: Documents of any kind.
+        columns: A data frame, a mapping of names to values, or values.
+
+    Returns:
+        The columns. Those with the index of the documents have the index 0, 1, … instead.
+
+    Raises:
+        CorpusError: The columns have the same index as the documents in another order.
+    """
+    if isinstance(columns, Mapping):
+        return {name: match_rows(documents, values) for name, values in columns.items()}
+    own, other = _index_of(documents), _index_of(columns)
+    if own is None or other is None:
+        return columns
+    if other.equals(own):
+        return columns.reset_index(drop=True)
+    unique = own.is_unique and other.is_unique and len(own) == len(other)
+    if unique and other.isin(own).all():
+        row = int(np.argmax(own != other))
+        raise CorpusError(
+            f"the rows of the metadata are in another order than the documents: row {row} has the "
+            f"index {other[row]!r} in the metadata and {own[row]!r} in the documents. Put the rows "
+            "of the metadata in the order of the documents: metadata=frame.loc[texts.index]; or "
+            "give both without an index, to take them by position"
+        )
+    return columns
+
+
+def warn_of_shuffled_rows(columns: Any) -> None:
+    """Warn of a default index of pandas in another order, because rows are taken by position.
+
+    Args:
+        columns: A data frame, or a mapping of names to values.
+
+    Warns:
+        CorpusWarning: The index is a permutation of 0, 1, …
+    """
+    tables = columns.values() if isinstance(columns, Mapping) else [columns]
+    for table in tables:
+        index = _index_of(table)
+        if index is None or index.dtype.kind not in "iu" or index.hasnans:
+            continue
+        numbers, order = index.to_numpy(), np.arange(len(index))
+        if np.array_equal(numbers, order) or not np.array_equal(np.sort(numbers), order):
+            continue
+        row = int(np.argmax(numbers != order))
+        warn(
+            f"the rows of the metadata were sorted or shuffled: row {row} has the index "
+            f"{numbers[row]}. Rows are taken by position, so document {row} gets the values of "
+            f"this row. If the documents have the order of the index, give frame.sort_index(); if "
+            "they have the order of the rows, give frame.reset_index(drop=True)",
+            CorpusWarning,
+        )
+        return
+
+
+def _index_of(table: Any) -> Any:
+    """The index of a data frame or series of pandas; None for other objects."""
+    pandas = sys.modules.get("pandas")
+    has_index = pandas is not None and isinstance(table, (pandas.DataFrame, pandas.Series))
+    return table.index if has_index else None
 
 
 def record_columns(records: Iterable[Mapping[str, Any]]) -> list[tuple[str, list[Any]]]:

@@ -22,7 +22,12 @@ from torch_lntm.effects.mixed import RandomTerms
 from torch_lntm.effects.mixed_logit import AVERAGE, NEW, MixedLogit
 from torch_lntm.effects.numbers import Effect, IntervalEstimate, Prediction
 from torch_lntm.effects.regression import Pooled
-from torch_lntm.effects.text import format_coefficients, format_predictions, format_spread
+from torch_lntm.effects.text import (
+    format_coefficients,
+    format_predictions,
+    format_spread,
+    format_value,
+)
 from torch_lntm.errors import ConfigError, CorpusWarning, import_extra, warn
 from torch_lntm.formulas import Formula
 from torch_lntm.models import TopicGroups, TopicModel
@@ -306,7 +311,7 @@ class Effects:
             >>> [point.values["party"] for point in effects.predict("party")][:2]
             ['left', 'right']
         """
-        grids = {name: self._grid(name, link) for name in names}
+        grids = {name: self.grid(name, link) for name in names}
         for name, value in values.items():
             self._require(name, link)
             several = isinstance(value, (list, tuple, np.ndarray))
@@ -413,14 +418,8 @@ class Effects:
         """
         from torch_lntm.plotting.effects import Series, plot_effects
 
-        drawn_topics = self.topics if topics is None else tuple(map(self._find, topics))
-        unknown = [k for k in drawn_topics if k not in self.topics]
-        if unknown:
-            raise ConfigError(
-                f"topic {unknown[0]} was not regressed; expected some of {self.topics}"
-            )
-        labels = self._labels()
-        levels = [None] if by is None else self._grid(by)
+        drawn_topics, labels = self._drawn(topics), self._labels()
+        levels = [None] if by is None else self.grid(by)
         values = values if by is None else {**values, by: levels}
         predictions = self.predict(name, level=level, others=others, link=link, **values)
         series = []
@@ -439,6 +438,72 @@ class Effects:
             )
         return plot_effects(series, name, self.formula.kinds[name], level, ax=ax)
 
+    def plot_difference(
+        self,
+        name: str,
+        first: Any,
+        second: Any,
+        *,
+        topics: Sequence[int | str] | None = None,
+        level: float = 0.95,
+        others: Others = "average",
+        link: Link | None = None,
+        ax: Axes | None = None,
+        **values: Any,
+    ) -> Axes:
+        """Plot differences of expected proportions between values of a column: a row per topic.
+
+        For example::
+
+            effects.plot_difference("party", "Left", "Right")
+            effects.plot_difference("party", ["Left", "Green"], "Right")  # two colours
+
+        Args:
+            name: The column.
+            first: The first value, or a list of first values. Each has its own points.
+            second: The second value, the reference of all first values.
+            topics: As for :meth:`plot`. Defaults to all.
+            level: See :meth:`predict`.
+            others: See :meth:`predict`.
+            link: See :meth:`difference`.
+            ax: Axes to draw into. Defaults to a new figure.
+            **values: Values of other columns for both predictions.
+
+        Returns:
+            The axes. The points are those of :meth:`difference`.
+
+        Raises:
+            ConfigError: As for :meth:`difference`, there is no first value, or matplotlib is not
+                installed.
+            CorpusError: See :meth:`predict`.
+        """
+        from torch_lntm.plotting.effects import Series, plot_differences
+
+        drawn_topics, labels = self._drawn(topics), self._labels()
+        firsts = list(first) if isinstance(first, (list, tuple, np.ndarray)) else [first]
+        if not firsts:
+            raise ConfigError(f"first has no value; give a value of {name}, or a list of values")
+        series = []
+        for value in firsts:
+            rows = self.difference(
+                name, value, second, level=level, others=others, link=link, **values
+            )
+            found = {row.topic: (row.estimate, row.lower, row.upper) for row in rows}
+            numbers = np.array([found[topic] for topic in drawn_topics])
+            compared = format_value((value, second))
+            series.append(Series(compared, [labels[topic] for topic in drawn_topics], numbers))
+        return plot_differences(series, name, level, ax=ax)
+
+    def _drawn(self, topics: Sequence[int | str] | None) -> tuple[int | str, ...]:
+        """Topics of a plot: those of a user's list, or all regressed topics."""
+        drawn = self.topics if topics is None else tuple(map(self._find, topics))
+        unknown = [topic for topic in drawn if topic not in self.topics]
+        if unknown:
+            raise ConfigError(
+                f"topic {unknown[0]} was not regressed; expected some of {self.topics}"
+            )
+        return drawn
+
     def _find(self, topic: int | str) -> int | str:
         """A topic by number or name, or a group of topics by name."""
         if self.groups is not None and topic in self.groups.names:
@@ -455,10 +520,17 @@ class Effects:
             )
         self.formula.check_column(name)
 
-    def _grid(self, name: str, link: Link | None = None) -> list[Any]:
+    def grid(self, name: str, link: Link | None = None) -> list[Any]:
         """Levels of a column, or a grid from its smallest to its largest value.
 
-        The grid is evenly spaced. It is logarithmic if the column is skewed.
+        The grid has 50 values at equal distances, or at equal ratios if the column is skewed.
+
+        Args:
+            name: The column.
+            link: As for :meth:`predict`. ``"logit"`` also has the levels of random terms.
+
+        Raises:
+            ConfigError: The formula does not read the column.
         """
         self._require(name, link)
         if name in self.formula.random:

@@ -35,7 +35,7 @@ def format_predictions(rows: Sequence[Prediction], labels: Mapping[int | str, st
     Returns:
         The tables. A note follows if an interval of a proportion is partly outside 0 to 1.
     """
-    names = [", ".join(map(_value, row.values.values())) for row in rows]
+    names = [", ".join(map(format_value, row.values.values())) for row in rows]
     heading = ", ".join(rows[0].values)
     if any(isinstance(value, tuple) for value in rows[0].values.values()):
         return _tables(rows, names, labels, heading, "difference").lstrip("\n")
@@ -132,8 +132,8 @@ def _p_value(value: float) -> str:
     return "<0.001" if value < 0.001 else f"{value:.3f}"
 
 
-def _value(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Text of a column's value, or of the pair of a difference."""
     if isinstance(value, tuple):
-        return " − ".join(map(_value, value))
+        return " − ".join(map(format_value, value))
     return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,4 +1,4 @@
-"""Plots of effects: expected topic proportions over a column."""
+"""Plots of effects: expected topic proportions over a column, and their differences."""
 
 from __future__ import annotations
 
@@ -73,47 +73,91 @@ def plot_effects(
     Raises:
         ConfigError: matplotlib is missing.
     """
-    plt = library("matplotlib.pyplot")
-    if ax is None:
-        rows = (
-            len(series[0].values) if kind == "text" else 1
-        )  # the legend has a line for each series
-        height = max(HEIGHT, 1.0 + PER_LEVEL * len(series) * rows)
-        _, ax = plt.subplots(figsize=(WIDTH, height), layout="constrained")
-    for j, line in enumerate(series):
-        colour, (marker, dashes) = look(j)
-        label = shorten(line.label, NAME_LETTERS)
-        mean, lower, upper = line.proportions.T
-        if kind == "text":
-            # Each level has a row, in which the series lie side by side.
-            y = np.arange(len(line.values)) + 0.6 * ((j + 0.5) / len(series) - 0.5)
-            ax.errorbar(
-                mean, y, xerr=[mean - lower, upper - mean], fmt=marker, color=colour, label=label
-            )
-            continue
-        x = np.array(line.values, "datetime64[D]" if kind == "date" else np.float64)
-        ax.plot(x, mean, dashes, color=colour, label=label)
-        ax.fill_between(x, lower, upper, color=colour, alpha=0.2, linewidth=0)
+    if ax is None:  # the legend has a line for each series
+        ax = _new_axes(len(series) * (len(series[0].values) if kind == "text" else 1))
     axis_label = f"expected proportion, {level:.0%} intervals"
     if kind == "text":
-        values = series[0].values
-        ax.set_yticks(range(len(values)), [shorten(str(value), NAME_LETTERS) for value in values])
+        _draw_rows(ax, series)
         ax.set_xlabel(axis_label)
         ax.set_ylabel(name)
-        for between in np.arange(1, len(values)) - 0.5:
-            ax.axhline(between, color=GRID, linewidth=0.8, zorder=0)
-        ax.set_ylim(len(values) - 0.5, -0.5)
     else:
+        _draw_lines(ax, series, kind)
         ax.set_xlabel(name)
         ax.set_ylabel(axis_label)
-        if kind == "date":
-            ax.tick_params(axis="x", rotation=30)
-        elif is_skewed(np.array(series[0].values, np.float64)):
-            ax.set_xscale("log")
-            ax.xaxis.set_major_formatter(lambda x, _: format_number(x))
-    rule(ax, "x" if kind == "text" else "y")
+    _name_series(ax, series, f"Topic {series[0].label}")
+    return ax
+
+
+def plot_differences(
+    series: Sequence[Series], name: str, level: float, *, ax: Axes | None = None
+) -> Axes:
+    """Plot differences of expected proportions with intervals: a row for each topic.
+
+    Args:
+        series: The differences. Labels name the compared values, and ``values`` the topics.
+        name: Name of the column.
+        level: Probability of the intervals.
+        ax: Axes to draw into. Defaults to a new figure.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ConfigError: matplotlib is missing.
+    """
+    if ax is None:
+        ax = _new_axes(len(series) * len(series[0].values))
+    _draw_rows(ax, series)
+    ax.axvline(0.0, color=NEUTRAL, linewidth=0.8, zorder=1)
+    ax.set_xlabel(f"difference of expected proportions, {level:.0%} intervals")
+    ax.set_ylabel("topic")
+    _name_series(ax, series, f"{name}: {series[0].label}")
+    return ax
+
+
+def _new_axes(num_rows: int) -> Axes:
+    """Axes of a new figure with room for some rows."""
+    plt = library("matplotlib.pyplot")
+    height = max(HEIGHT, 1.0 + PER_LEVEL * num_rows)
+    ax: Axes = plt.subplots(figsize=(WIDTH, height), layout="constrained")[1]
+    return ax
+
+
+def _draw_rows(ax: Axes, series: Sequence[Series]) -> None:
+    """Points with intervals. Each value has a row, in which the series lie side by side."""
+    for j, line in enumerate(series):
+        colour, (marker, _) = look(j)
+        mean, lower, upper = line.proportions.T
+        y = np.arange(len(line.values)) + 0.6 * ((j + 0.5) / len(series) - 0.5)
+        label, ends = shorten(line.label, NAME_LETTERS), [mean - lower, upper - mean]
+        ax.errorbar(mean, y, xerr=ends, fmt=marker, color=colour, label=label)
+    values = series[0].values
+    ax.set_yticks(range(len(values)), [shorten(str(value), NAME_LETTERS) for value in values])
+    for between in np.arange(1, len(values)) - 0.5:
+        ax.axhline(between, color=GRID, linewidth=0.8, zorder=0)
+    ax.set_ylim(len(values) - 0.5, -0.5)
+    rule(ax, "x")
+
+
+def _draw_lines(ax: Axes, series: Sequence[Series], kind: str) -> None:
+    """Lines over numbers or dates, with bands of their intervals."""
+    for j, line in enumerate(series):
+        colour, (_, dashes) = look(j)
+        mean, lower, upper = line.proportions.T
+        x = np.array(line.values, "datetime64[D]" if kind == "date" else np.float64)
+        ax.plot(x, mean, dashes, color=colour, label=shorten(line.label, NAME_LETTERS))
+        ax.fill_between(x, lower, upper, color=colour, alpha=0.2, linewidth=0)
+    if kind == "date":
+        ax.tick_params(axis="x", rotation=30)
+    elif is_skewed(np.array(series[0].values, np.float64)):
+        ax.set_xscale("log")
+        ax.xaxis.set_major_formatter(lambda x, _: format_number(x))
+    rule(ax, "y")
+
+
+def _name_series(ax: Axes, series: Sequence[Series], title: str) -> None:
+    """A legend of several series, or the title of a single one."""
     if len(series) > 1:
         ax.legend(frameon=False, fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))
     else:
-        ax.set_title(f"Topic {series[0].label}", fontsize="medium")
-    return ax
+        ax.set_title(title, fontsize="medium")

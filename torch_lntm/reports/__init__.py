@@ -11,6 +11,7 @@ from torch_lntm.reports.labels import (
     format_labels,
     label_topics,
     representative_documents,
+    table_by,
     topic_labels,
     word_scores,
 )
@@ -19,6 +20,7 @@ from torch_lntm.reports.naming import name_topics
 from torch_lntm.reports.page import report
 from torch_lntm.reports.periods import MovingTopic, WordChange, moving_topics
 from torch_lntm.reports.prevalence import CorpusSummary, Prevalence, summarise_corpus
+from torch_lntm.reports.representatives import format_documents
 from torch_lntm.reports.scores import (
     Score,
     coherence_scores,
@@ -71,6 +73,7 @@ __all__ = [
     "coherence_scores",
     "completion_scores",
     "diversity_score",
+    "format_documents",
     "format_group_words",
     "format_groups",
     "format_labels",
@@ -95,6 +98,7 @@ __all__ = [
     "summarise_corpus",
     "summarise_groups",
     "summarise_sources",
+    "table_by",
     "topic_labels",
     "topic_stability",
     "topic_tree",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.inference import DocumentTopics
-from torch_lntm.models import TopicModel
+from torch_lntm.models import TopicModel, TopicTable
 from torch_lntm.models.names import find_topics, is_named
 
 #: Candidate words for each word of a short name.
@@ -205,19 +205,73 @@ def label_topics(
         ConfigError: A number is out of range, or the corpus has other words.
     """
     require_whole(1, num_words=num_words)
-    corpus = model.encode(corpus)
-    topics = model.topics.mean_probs.detach().double().cpu().numpy()
-    totals = np.asarray(corpus.word_totals)
+    totals = np.asarray(model.encode(corpus).word_totals)
     labels: dict[str, list[tuple[str, ...]]] = {}
     for measure in get_args(LabelMeasure):
-        scores = word_scores(topics, totals, measure, frequency_weight=frequency_weight)
-        # The more probable of two words with equal scores comes first.
-        order = np.lexsort((-topics, -scores))[:, :num_words]
-        labels[measure] = [model.words_at(row) for row in order.tolist()]
+        best = _best_words(_probabilities(model), totals, measure, num_words, frequency_weight)
+        labels[measure] = [model.words_at(row) for row in best.tolist()]
     return [
         TopicLabels(topic=k, name=name, **{m: words[k] for m, words in labels.items()})
         for k, name in enumerate(model.topic_names)
     ]
+
+
+def _probabilities(model: TopicModel) -> NDArray[np.float64]:
+    return np.asarray(model.topics.mean_probs.detach().double().cpu())
+
+
+def _best_words(
+    topics: NDArray[np.float64],
+    totals: NDArray[np.int64],
+    measure: LabelMeasure,
+    num_words: int,
+    frequency_weight: float = 0.5,
+) -> NDArray[np.int64]:
+    """``(num_topics, num_words)`` positions of each topic's best words, the best first."""
+    scores = word_scores(topics, totals, measure, frequency_weight=frequency_weight)
+    # The more probable of two words with equal scores comes first.
+    return np.lexsort((-topics, -scores))[:, :num_words]
+
+
+def table_by(
+    table: TopicTable,
+    model: TopicModel,
+    corpus: Corpus,
+    measure: LabelMeasure = "frex",
+    *,
+    num_words: int = 8,
+) -> TopicTable:
+    """A table of topics with the best words by a measure, in place of the most probable words.
+
+    Args:
+        table: A table of the model's topics.
+        model: The model.
+        corpus: The documents of the fit, for the word frequencies.
+        measure: See :func:`word_scores`.
+        num_words: Words of each topic.
+
+    Raises:
+        ConfigError: The measure is unknown, the number is below 1, or the corpus has other words.
+
+    Example:
+        >>> table = lntm.reports.table_by(result.topic_table(), model, train, num_words=3)
+        >>> len(table), len(table[0].words)
+        (10, 3)
+    """
+    require_whole(1, num_words=num_words)
+    topics, totals = _probabilities(model), np.asarray(model.encode(corpus).word_totals)
+    best = _best_words(topics, totals, measure, num_words)
+    return TopicTable(
+        tuple(
+            replace(
+                row,
+                words=model.words_at(best[row.topic].tolist()),
+                probabilities=tuple(topics[row.topic, best[row.topic]].tolist()),
+            )
+            for row in table
+        ),
+        table.names,
+    )
 
 
 def format_labels(labels: Sequence[TopicLabels]) -> str:

@@ -1,9 +1,11 @@
-"""Representative documents of topics, for the report page."""
+"""Representative documents of topics: for the report page, and as tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import itertools
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -15,12 +17,19 @@ from torch_lntm.errors import ConfigError
 from torch_lntm.inference import DocumentTopics, ThetaDraws
 from torch_lntm.models import TopicModel
 from torch_lntm.reports.groups import format_number
-from torch_lntm.reports.labels import representative_documents
+from torch_lntm.reports.labels import (
+    RepresentativeDocument,
+    representative_documents,
+    topic_labels,
+)
+from torch_lntm.reports.tables import TableFormat, check_text, to_csv
 
 #: Most characters of a text and of a metadata value, most columns, most words of a document.
 _TEXT, _VALUE, _FIELDS, _WORDS = 420, 80, 6, 15
 #: Number of draws for an interval.
 _DRAWS = 200
+#: Words in the label of a topic, and most characters of a text in a line, of printed documents.
+_LABEL_WORDS, _LINE = 5, 100
 
 
 @dataclass(frozen=True)
@@ -95,6 +104,69 @@ def represent_topics(
             )
         )
     return shown
+
+
+def format_documents(
+    model: TopicModel,
+    documents: Sequence[RepresentativeDocument],
+    corpus: Corpus,
+    texts: Iterable[str] | None = None,
+    format: TableFormat = "text",
+) -> str:
+    """Representative documents as text, as JSON, or as CSV with a row per document.
+
+    Args:
+        model: The model, for the labels of the topics.
+        documents: The result of :func:`representative_documents`.
+        corpus: The documents.
+        texts: Texts of the documents in the order of the corpus, read once. Without texts, the most
+            frequent words stand for a document.
+        format: ``"text"``, ``"json"`` or ``"csv"``.
+
+    Raises:
+        ConfigError: The format has another name, or the number of texts differs from the number of
+            documents.
+
+    Example:
+        >>> found = lntm.reports.representative_documents(lntm.inference.transform(guide, train))
+        >>> print(lntm.reports.format_documents(model, found, train, format="csv"))
+        topic,name,document,share,excerpt
+        ...
+    """
+    positions = {row.document for row in documents}
+    excerpts = (
+        {d: frequent_words(model, corpus, d) for d in positions}
+        if texts is None
+        else excerpts_of(texts, positions, len(corpus))
+    )
+    names = model.topic_names
+    if format == "json":
+        records = [
+            {**asdict(row), "name": names[row.topic], "excerpt": excerpts[row.document]}
+            for row in documents
+        ]
+        return json.dumps(records, indent=2, ensure_ascii=False, default=_plain)
+    if format == "csv":
+        rows = [["topic", "name", "document", "share", "excerpt"]]
+        rows += [
+            [str(r.topic), names[r.topic], str(r.document), f"{r.share:.6f}", excerpts[r.document]]
+            for r in documents
+        ]
+        return to_csv(rows)
+    check_text(format)
+    labels, lines = topic_labels(model, _LABEL_WORDS), []
+    for topic, group in itertools.groupby(documents, lambda row: row.topic):
+        lines += [f"\nTopic {labels[topic]}", "  document   share"]
+        for row in group:
+            about = [f"{name}={value}" for name, value in _fields(row.metadata)]
+            text = " ".join([*about, _cut(excerpts[row.document], _LINE)])
+            lines.append(f"  {row.document:8}  {row.share:6.1%}  {text}")
+    return "\n".join(lines).lstrip("\n")
+
+
+def _plain(value: Any) -> Any:
+    """A value of metadata as JSON knows it."""
+    return value.item() if isinstance(value, np.generic) else str(value)
 
 
 def excerpts_of(texts: Iterable[str], positions: set[int], num_docs: int) -> dict[int, str]:
