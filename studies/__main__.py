@@ -49,6 +49,7 @@ STUDIES = {
         "accuracy": "Every posterior beside long chains",
         "sampling": "Effective samples per second beside Pyro's HMC and NUTS",
         "keywords": "Topics with keywords beside keyATM, SeededLDA and CorEx",
+        "tables": "Clusters, classes and words beside neural topic models",
         "trees": "Trees, groups and stability of topics beside the truth",
         "structural": "Structural topic models beside topica's STM",
         "nested": "Blogs and days as random effects of structural models",

@@ -29,6 +29,8 @@ from numpy.typing import NDArray
 
 import torch_lntm as lntm
 from studies.benchmarks.frozen import own_split
+from studies.benchmarks.neural import texts_of
+from studies.benchmarks.topic_scores import purity_and_nmi
 from studies.machine import Stopwatch
 from studies.measure import Cells, Study, check_choices, check_numbers, corpus_file
 from studies.tables import table_of, with_error
@@ -131,22 +133,12 @@ def ours(
     return fit
 
 
-def _texts(corpus: lntm.Corpus) -> list[list[str]]:
-    """Documents as lists of words."""
-    counts, words = corpus.to_scipy(), np.array(corpus.vocabulary)
-    ends = zip(counts.indptr[:-1], counts.indptr[1:], strict=True)
-    return [
-        np.repeat(words[counts.indices[a:b]], counts.data[a:b].astype(int)).tolist()
-        for a, b in ends
-    ]
-
-
 def _topica(task: Task, model: Any, **options: Any) -> Fit:
     """A fit of a model of topica."""
-    stopwatch, texts = Stopwatch(), _texts(task.train)
+    stopwatch, texts = Stopwatch(), texts_of(task.train)
     with stopwatch:
         model.fit(texts, num_threads=1, **options)
-    theta = np.asarray(model.transform(_texts(task.test)))
+    theta = np.asarray(model.transform(texts_of(task.test)))
     if not hasattr(model, "alpha") or "CorEx" in type(model).__name__:
         return Fit(theta, stopwatch.cpu_seconds)
     column = {word: v for v, word in enumerate(task.train.vocabulary or ())}
@@ -271,18 +263,12 @@ def task_of(name: str, seed: int, settings: Settings) -> Task:
 
 def scores_of(fit: Fit, task: Task, has_keywords: bool) -> dict[str, float]:
     """Agreement with the labels, completion and seconds of a fit."""
-    from sklearn.metrics import f1_score, normalized_mutual_info_score
+    from sklearn.metrics import f1_score
 
     labels = np.array([class_name(label) for label in task.test.labels or ()])
     names = np.array(list(task.keywords))
-    largest = fit.theta.argmax(1)
-    members = [labels[largest == topic] for topic in np.unique(largest)]
-    commonest = [np.unique(part, return_counts=True)[1].max() for part in members]
-    scores = {
-        "purity": float(np.sum(commonest) / len(labels)),
-        "nmi": float(normalized_mutual_info_score(labels, largest)),
-        "cpu_seconds": fit.cpu_seconds,
-    }
+    purity, nmi = purity_and_nmi(labels, fit.theta.argmax(1))
+    scores = {"purity": purity, "nmi": nmi, "cpu_seconds": fit.cpu_seconds}
     if has_keywords:
         predicted = names[fit.theta[:, : len(names)].argmax(1)]
         scores["accuracy"] = float((predicted == labels).mean())

@@ -1,0 +1,142 @@
+"""Scores of the neural papers: clusters, classes and printed words, as TopMost 1.0.2 computes them.
+
+TopMost counts C_V in a window of 110 words. The corpora of the study are counts, so the window is
+the document here, for every system.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from torch_lntm.corpus import Corpus
+from torch_lntm.evaluation import coherence, topic_diversity
+from torch_lntm.reports import word_scores
+
+#: Printed words of a topic.
+PRINTED = 15
+#: Added to probabilities of pairs in C_V, as gensim does.
+EPSILON = 1e-12
+#: Rules that choose the printed words: the measure, the weight of frequency in FREX, and the number
+#: of most probable words among which the measure chooses. None for all words.
+RULES: dict[str, tuple[str, float, int | None]] = {
+    "probability": ("probability", 0.5, None),
+    "score": ("score", 0.5, None),
+    "FREX": ("frex", 0.5, None),
+    "FREX, weight .7": ("frex", 0.7, None),
+    "FREX of 20": ("frex", 0.5, 20),
+    "FREX of 30": ("frex", 0.5, 30),
+    "FREX of 50": ("frex", 0.5, 50),
+    "FREX of 100": ("frex", 0.5, 100),
+}
+
+
+def purity_and_nmi(labels: Any, clusters: Any) -> tuple[float, float]:
+    """Purity and normalised mutual information of clusters.
+
+    Args:
+        labels: ``(num_docs,)`` labels.
+        clusters: ``(num_docs,)`` clusters, such as each document's largest topic.
+
+    Returns:
+        The share of documents that have the commonest label of their cluster, and the mutual
+        information over the arithmetic mean of both entropies.
+    """
+    from sklearn.metrics import normalized_mutual_info_score
+
+    labels, clusters = np.asarray(labels), np.asarray(clusters)
+    members = [labels[clusters == cluster] for cluster in np.unique(clusters)]
+    commonest = [np.unique(part, return_counts=True)[1].max() for part in members]
+    nmi = normalized_mutual_info_score(labels, clusters)
+    return float(np.sum(commonest) / len(labels)), float(nmi)
+
+
+def svc_accuracy(
+    train: NDArray[np.floating], train_labels: Any, test: NDArray[np.floating], test_labels: Any
+) -> float:
+    """Accuracy of scikit-learn's ``SVC(gamma="scale")`` on proportions of topics."""
+    from sklearn.svm import SVC
+
+    machine = SVC(gamma="scale", cache_size=500).fit(train, train_labels)
+    return float((machine.predict(test) == np.asarray(test_labels)).mean())
+
+
+def printed_words(
+    topics: NDArray[np.floating], word_totals: NDArray[np.int64], rule: str, number: int = PRINTED
+) -> NDArray[np.int64]:
+    """The words that a rule prints, best first.
+
+    Args:
+        topics: ``(num_topics, num_words)`` probabilities; for the rule ``"probability"`` any
+            weights.
+        word_totals: ``(num_words,)`` tokens of each word in the training documents.
+        rule: A name in :data:`RULES`.
+        number: Words of a topic.
+
+    Returns:
+        ``(num_topics, number)`` positions of words.
+    """
+    measure, weight, candidates = RULES[rule]
+    topics = np.asarray(topics, dtype=np.float64)
+    scores: Any = topics
+    if measure != "probability":
+        scores = word_scores(topics, word_totals, measure, frequency_weight=weight)  # type: ignore[arg-type]
+    if candidates is not None:
+        rank = np.argsort(np.argsort(-topics, axis=1, kind="stable"), axis=1)
+        scores = np.where(rank < candidates, scores, -np.inf)
+    # The more probable of two words with equal scores comes first.
+    return np.asarray(np.lexsort((-topics, -scores))[:, :number])
+
+
+def word_list_scores(words: NDArray[np.int64], reference: Corpus) -> dict[str, float]:
+    """Diversity of printed words, and their coherence in reference documents.
+
+    Args:
+        words: ``(num_topics, number)`` positions of words.
+        reference: Held-out documents.
+
+    Returns:
+        ``"diversity"``, the share of distinct words; ``"npmi"``, with −1 for pairs without a common
+        document; and ``"c_v"``.
+    """
+    number = words.shape[1]
+    return {
+        "diversity": topic_diversity(words.tolist(), number),
+        "npmi": float(coherence(words.tolist(), reference, top_n=number).mean()),
+        "c_v": float(c_v(words, reference).mean()),
+    }
+
+
+def c_v(words: NDArray[np.int64], reference: Corpus) -> NDArray[np.float64]:
+    """C_V of each topic (*Röder, Both & Hinneburg 2015*), with documents as windows.
+
+    A word's vector holds its NPMI with every word of the topic. C_V is the mean cosine of a word's
+    vector and the sum of the vectors. The probability of a pair is its share of documents plus
+    :data:`EPSILON`. A word without a document has the vector 0.
+
+    Args:
+        words: ``(num_topics, number)`` positions of words.
+        reference: Reference documents.
+
+    Returns:
+        ``(num_topics,)`` from 0 to 1.
+    """
+    columns, place = np.unique(words, return_inverse=True)
+    occurs = sp.csr_matrix(reference.to_scipy() > 0, dtype=np.float64)[:, columns]
+    together = (occurs.T @ occurs).toarray() / occurs.shape[0]
+    found = []
+    for row in place.reshape(words.shape):
+        pair = together[np.ix_(row, row)]
+        single = pair.diagonal()
+        known = (single > 0)[:, None] & (single > 0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            npmi = np.log((pair + EPSILON) / np.outer(single, single)) / -np.log(pair + EPSILON)
+        vectors = np.where(known, npmi, 0.0)
+        whole = vectors.sum(0)
+        length = np.linalg.norm(vectors, axis=1) * np.linalg.norm(whole)
+        cosine = np.divide(vectors @ whole, length, out=np.zeros(len(row)), where=length > 0)
+        found.append(cosine.mean())
+    return np.array(found)
