@@ -139,6 +139,22 @@ def called_back() -> list[Any]:
     return []
 
 
+def called_back_in_all(stopper: int) -> list[Any]:
+    """Records that this process's callback gets, and the stop reason. One process stops the fit."""
+    told: list[int] = []
+    processes = Processes(callback_in_all=True)
+
+    def stop(record: dict[str, Any]) -> bool:
+        told.append(record["iteration"])
+        # Other callbacks may wait for all processes, too.
+        processes.gather(None)
+        return len(told) == 4 and processes.rank == stopper
+
+    engine = _engine(1000, IndexError)
+    result = engine.fit(make_corpus(NUM_DOCS), callback=stop, processes=processes)
+    return [told, result.stop_reason]
+
+
 def refusals() -> list[str]:
     """Messages for fits that differ between processes, and for corpora that are too small."""
     rank, found = Processes().rank, []

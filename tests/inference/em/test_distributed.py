@@ -153,6 +153,12 @@ def test_the_callback_of_the_first_process_stops_the_fit_in_all() -> None:
 
 
 @pytest.mark.slow
+def test_every_process_calls_its_callback_if_all_are_asked_for() -> None:
+    found = in_processes(2, shared_fits.called_back_in_all, 1)
+    assert found == [[[1, 2, 3, 1], "stopped_by_callback"]] * 2
+
+
+@pytest.mark.slow
 def test_processes_with_different_fits_are_refused() -> None:
     found = in_processes(2, shared_fits.refusals)
     assert found[0] == found[1]

@@ -281,7 +281,7 @@ class ResumableFit(ABC, Generic[R]):
     def _stopped_by(
         self, callback: Callback | None, checkpoint: Path | None, identity: dict[str, Any]
     ) -> bool:
-        """Call the callback with the last record in the first process.
+        """Call the callback with the last record, in the processes that call it.
 
         If the callback fails, the checkpoint is saved first, so that the fit can be continued.
 
@@ -291,7 +291,9 @@ class ResumableFit(ABC, Generic[R]):
         record = dict(self.state.history[-1])
         try:
             stops = self.processes.together(
-                lambda: callback is not None and self.processes.first and callback(record) is True
+                lambda: (
+                    callback is not None and self.processes.calls_back and callback(record) is True
+                )
             )
         except Exception:
             if checkpoint is not None:
@@ -416,7 +418,8 @@ class Engine(ABC, Generic[R]):
                 parameters of this step. If the function returns True, the fit ends with
                 ``stop_reason`` ``"stopped_by_callback"``. If the function raises an error, the
                 checkpoint is saved, and the error ends the fit. In a fit by several processes, only
-                the first process calls the function.
+                the first process calls the function, unless
+                ``Processes(callback_in_all=True)`` asks for all.
             processes: The processes of the fit. Defaults to the default group of
                 ``torch.distributed``, or to this process alone.
 
