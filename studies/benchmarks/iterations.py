@@ -178,9 +178,9 @@ def score(
 # --------------------------------------------------------------------------------------- rules
 
 
-def stops_by_gain(objective: Sequence[float], least: float) -> int:
-    """Number of E-steps until an iteration gains less than ``least`` nats a token."""
-    return _first(objective, lambda before, last: last - before < least)
+def stops_by_gain(objective: Sequence[float], most: float) -> int:
+    """Number of E-steps until an iteration changes the objective by at most ``most``."""
+    return _first(objective, lambda before, last: abs(last - before) <= most)
 
 
 def stops_by_change(objective: Sequence[float], most: float) -> int:
@@ -197,7 +197,7 @@ def _first(objective: Sequence[float], stops: Callable[[float, float], bool]) ->
 
 RULES: dict[str, Callable[[Sequence[float]], int]] = {
     **{f"change {most:g}": partial(stops_by_change, most=most) for most in CHANGES},
-    **{f"gain {least:g}": partial(stops_by_gain, least=least) for least in GAINS},
+    **{f"gain {most:g}": partial(stops_by_gain, most=most) for most in GAINS},
     "all iterations": len,
 }
 

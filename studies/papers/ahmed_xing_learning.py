@@ -14,6 +14,7 @@ separates the effect of the posterior from the effect of an early stop.
 from __future__ import annotations
 
 import itertools
+import math
 import warnings
 from dataclasses import dataclass
 from statistics import median
@@ -260,12 +261,12 @@ def learn(
         guide,
         start="lda" if start == "lda" else "model",
         annealing="ahmed-xing" if start == "annealed" else None,
-        tolerance=tolerance,
+        tolerance=0.0,
         max_iterations=settings.max_iterations,
         seed=settings.seed + repetition,
         progress=False,
     )
-    history = engine.fit(corpus).history
+    history = engine.fit(corpus, callback=RelativeChange(tolerance)).history
     order = match(model.topics.probs.detach(), truth.topics.probs.detach())
     probs = model.topics.probs.detach()[order]
     estimated = guide.means(corpus.batch(dtype=torch.float64)).theta_mode()[:, order]
@@ -287,6 +288,26 @@ def learn(
         loc=loc.tolist(),
         covariance=covariance.tolist(),
     )
+
+
+@dataclass
+class RelativeChange:
+    """A callback that ends EM at a small relative change of the bound, the paper's rule.
+
+    Attributes:
+        tolerance: The relative change.
+        before: Bound of the last iteration.
+    """
+
+    tolerance: float
+    before: float = math.inf
+
+    def __call__(self, record: dict[str, Any]) -> bool:
+        """Whether the change is small. Phases before EM count as no change."""
+        if record["phase"] != "em":
+            return False
+        before, self.before = self.before, record["objective"]
+        return abs(self.before - before) <= self.tolerance * abs(self.before)
 
 
 def evidence(model: TopicModel, corpus: Corpus) -> float:

@@ -145,7 +145,7 @@ class Fit(ChoosesWords, OnDocuments):
             epoch of this fit. model: Random topics.
         max_iterations: Maximum number of EM iterations after the stochastic phases. 0 stops after
             these phases and a single pass over all documents.
-        tolerance: Relative change of the objective for convergence of EM.
+        tolerance: Change of the objective by an iteration for convergence of EM, in nats per token.
         restarts: Number of starts. The best start is used.
         annealing: Schedule of deterministic annealing, such as ahmed-xing, for taylor, laplace,
             blei-lafferty and khan-bouchard.
@@ -213,7 +213,7 @@ class Fit(ChoosesWords, OnDocuments):
     topics_update: Literal["bound", "second-order"] | None = None
     start: Literal["lda", "merged", "documents", "model"] = "lda"
     max_iterations: int = 100
-    tolerance: float = 3e-3
+    tolerance: float = 1e-3
     restarts: int = 1
     annealing: Literal["ahmed-xing"] | None = None
     max_docs: int | None = None
