@@ -139,7 +139,7 @@ class Recipe:
             options["topic_smoothing"] = MAX_SMOOTHING * min(1.0, share)
         if self.posterior != AUTO:
             return ResolvedRecipe(self, options, None)
-        # Only chains fit a corpus in parts. Its processes divide the memory.
+        # The processes of a corpus in parts divide the memory.
         if corpus.part is None and num_docs * num_topics > MAX_CHAIN_NUMBERS:
             reason = (
                 f"variational EM, since chains of {num_docs:,} documents would take much memory"

@@ -84,6 +84,25 @@ def test_processes_open_their_own_shards(counts):
 
 
 @pytest.mark.slow
+def test_processes_of_variational_em_open_their_own_shards(counts):
+    lntm.read_corpus(counts).save("shards", shard_size=7)
+    fit = ["fit", "shards", *QUICK, "--posterior", "laplace", "--dtype", "float64"]
+    shared = torchrun(*fit, "--out", "shared")
+    assert shared.returncode == 0, shared.stderr
+    assert "cpu, in 2 processes with their own" in shared.stderr
+    run = lntm.load_run("shared")
+    part = lntm.read_corpus("shards", rank=0, world_size=1)
+    smoothing = run.config["topic_smoothing"]
+    model = lntm.models.ctm(3, 30, dtype="float64", topic_smoothing=smoothing)
+    guide = lntm.guides.LaplaceGuide(model)
+    engine = lntm.inference.VariationalEM(model, guide, max_iterations=3, progress=False)
+    result = engine.fit(part)
+    for name, tensor in model.state_dict().items():
+        torch.testing.assert_close(tensors("shared")[name], tensor, rtol=1e-7, atol=1e-7)
+    assert run.metadata["topic_shares"] == pytest.approx(result.topic_shares.tolist(), rel=1e-6)
+
+
+@pytest.mark.slow
 def test_processes_fetch_their_own_shards(counts, tmp_path, monkeypatch):
     lntm.read_corpus(counts).save("served/shards", shard_size=7)
     fit = ["--num-topics", "3", "--max-epochs", "3", "--dtype", "float64"]

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 from support.fits import NUM_WORDS, fit_monte_carlo, make_corpus, new_model
-from support.shared_fits import arrays
+from support.shared_fits import BRIEF, arrays
 
 from torch_lntm.corpus import Corpus, read_corpus
 from torch_lntm.errors import ConvergenceWarning, LNTMError
 from torch_lntm.guides import make_guide
-from torch_lntm.inference import MonteCarloEM, Processes, VariationalEM, join_parts
+from torch_lntm.inference import FitResult, MonteCarloEM, Processes, VariationalEM, join_parts
 from torch_lntm.inference.em import loop, monte_carlo, parts
 from torch_lntm.models import TopicModel, ctm, stm
 
@@ -51,7 +51,12 @@ def make_model(folder: Path, kind: str, dtype: str = "float64") -> TopicModel:
 
 
 def fitted(
-    folder: Path, kind: str = "ctm", dtype: str = "float64", sample_docs: int = 0, **options: Any
+    folder: Path,
+    kind: str = "ctm",
+    dtype: str = "float64",
+    sample_docs: int = 0,
+    guide: str | None = None,
+    **options: Any,
 ) -> dict[str, Any]:
     """A fit of the parts of all processes.
 
@@ -60,6 +65,7 @@ def fitted(
         kind: Kind of the model.
         dtype: Its floating-point type.
         sample_docs: Bound on the documents of the start, if it is not 0.
+        guide: Name of the guide of variational EM. ``None`` for Monte-Carlo EM.
         **options: Options of the engine and of ``fit``.
     """
     model, before = make_model(folder, kind, dtype), parts.SAMPLE_DOCS
@@ -67,12 +73,23 @@ def fitted(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
-            result = fit_monte_carlo(model, own_part(folder), **(OPTIONS | options))
+            if guide is None:
+                result = fit_monte_carlo(model, own_part(folder), **(OPTIONS | options))
+            else:
+                result = fit_variational(model, own_part(folder), guide, **options)
     finally:
         parts.SAMPLE_DOCS = before
     shares = result.topic_shares
     assert shares is not None
     return arrays(model, result) | {"shares": shares.numpy()}
+
+
+def fit_variational(model: TopicModel, corpus: Corpus, guide: str, **options: Any) -> FitResult:
+    """A fit by variational EM. ``options`` go to the engine and to ``fit``."""
+    of_fit = {name: options.pop(name) for name in _OF_FIT if name in options}
+    solver = make_guide(guide, model, tolerance=1e-8, max_iterations=200)
+    engine = VariationalEM(model, solver, progress=False, **(BRIEF | options))
+    return engine.fit(corpus, **of_fit)
 
 
 def fits(folder: Path, cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -99,7 +116,9 @@ def killed(folder: Path, checkpoint: Path, epoch: int, **options: Any) -> str:
     return "went on to its end"
 
 
-def stopped(folder: Path, checkpoint: Path, saves: int, where: str = "after") -> str:
+def stopped(
+    folder: Path, checkpoint: Path, saves: int, where: str = "after", case: Any = None
+) -> str:
     """A fit that fails in all processes at a checkpoint.
 
     Args:
@@ -107,6 +126,7 @@ def stopped(folder: Path, checkpoint: Path, saves: int, where: str = "after") ->
         checkpoint: File of the checkpoint.
         saves: Number of the checkpoint.
         where: ``"after"`` the checkpoint, or ``"rows"`` for an end before its main file.
+        case: Options of the fit.
     """
     save, write, numbers = loop.ResumableFit._save, loop.write_checkpoint, iter(range(1, 1000))
 
@@ -121,7 +141,7 @@ def stopped(folder: Path, checkpoint: Path, saves: int, where: str = "after") ->
 
     loop.ResumableFit._save = save_and_stop  # type: ignore[method-assign]
     try:
-        fitted(folder, checkpoint=checkpoint, checkpoint_seconds=0.0)
+        fitted(folder, checkpoint=checkpoint, checkpoint_seconds=0.0, **(case or {}))
     except SystemError as error:
         return str(error)
     finally:
@@ -129,9 +149,9 @@ def stopped(folder: Path, checkpoint: Path, saves: int, where: str = "after") ->
     return "went on to its end"
 
 
-def continued(folder: Path, checkpoint: Path) -> dict[str, Any]:
-    """A fit from its checkpoint, without a further checkpoint."""
-    return fitted(folder, checkpoint=checkpoint, checkpoint_seconds=1e6)
+def continued(folder: Path, checkpoint: Path, case: Any = None) -> dict[str, Any]:
+    """A fit from its checkpoint, without a further checkpoint. ``case`` has its options."""
+    return fitted(folder, checkpoint=checkpoint, checkpoint_seconds=1e6, **(case or {}))
 
 
 def full_disk(folder: Path, checkpoint: Path) -> tuple[list[str], str]:
@@ -165,18 +185,16 @@ def facts(folder: Path) -> dict[str, Any]:
 
 
 def refusals(folder: Path, other: Path) -> list[str]:
-    """Messages for parts that make up no corpus, and for an engine without parts."""
+    """Messages for parts that make up no corpus."""
     processes, found = Processes(), []
     rank, part = processes.rank, own_part(folder)
-    model = new_model("ctm", 3, NUM_WORDS)
-    variational = VariationalEM(model, make_guide("taylor", model), progress=False)
-    chains = MonteCarloEM(model, progress=False)
+    engine = MonteCarloEM(new_model("ctm", 3, NUM_WORDS), progress=False)
     corpora = [
         part if rank else read_corpus(folder),
         read_corpus(folder, rank=0, world_size=2),
         part if rank else read_corpus(other, rank=0, world_size=2),
     ]
-    for engine, corpus in [*((chains, corpus) for corpus in corpora), (variational, part)]:
+    for corpus in corpora:
         try:
             engine.fit(corpus)
         except LNTMError as error:

@@ -234,7 +234,7 @@ class Fit(ChoosesWords, OnDocuments):
         device = self.torch_device()
         with processes_on(device) as processes:
             requested = processes.together(self._requested)
-            corpus = processes.together(lambda: self._corpus(requested, processes))
+            corpus = processes.together(lambda: self._corpus(processes))
             corpus = join_parts(corpus, processes)
             task = processes.together(lambda: self._task(requested, corpus, device))
             target = processes.together(lambda: self._target(task) if processes.first else None)
@@ -258,13 +258,11 @@ class Fit(ChoosesWords, OnDocuments):
             check_target(Path(self.out), overwrite=True)
         return requested
 
-    def _corpus(self, requested: Recipe, processes: Processes) -> Corpus:
+    def _corpus(self, processes: Processes) -> Corpus:
         """Read the corpus, or this process's part of it, and choose the share to hold out."""
         from torch_lntm.corpus.remote import count_shards
-        from torch_lntm.recipes import AUTO, SAMPLERS
 
-        by_chains = requested.posterior in (AUTO, *SAMPLERS)
-        whole = processes.alone or self.test_fraction or not by_chains or self.reading_options()
+        whole = processes.alone or self.test_fraction or self.reading_options()
         if whole or count_shards(str(self.corpus)) < processes.size:
             corpus = self.read(**self.word_options())
             if self.test_fraction is None:

@@ -36,6 +36,11 @@ class Facts:
         """Number of documents with tokens."""
         return int(self.shard_docs.sum())
 
+    @property
+    def nnz(self) -> int:
+        """Number of stored counts."""
+        return int(self.document_frequency.sum())
+
 
 @dataclass(frozen=True, eq=False)
 class Part:

@@ -15,12 +15,13 @@ from support.processes import GONE, in_processes
 from torch_lntm.corpus import Corpus, read_corpus
 from torch_lntm.corpus.part import Facts
 from torch_lntm.errors import ConfigError
-from torch_lntm.inference import MonteCarloEM, Processes, join_parts
-from torch_lntm.inference.em.parts import PartShard, folder_of
+from torch_lntm.inference import Annealing, MonteCarloEM, Processes, join_parts
+from torch_lntm.inference.em.parts import PartShard, folder_of, visiting_ranks
 from torch_lntm.models import ctm
 
 #: Axis of the documents in the tables of a result. Every process has the rows of its part.
 AXES = {"means": 0, "moved": 1, "eta": 1, "source": 1, "theta": 1}
+WARM = Annealing((0.5, 1.0), (0.5, 1.0), iterations=1)
 CASES: list[dict[str, Any]] = [
     {"kind": "ctm"},
     {"kind": "ctm", "sample_docs": 50},
@@ -29,6 +30,14 @@ CASES: list[dict[str, Any]] = [
     {"kind": "lntm", "start": "merged", "sample_docs": 50},
     {"kind": "keywords"},
     {"kind": "stm"},
+    {"guide": "taylor"},
+    {"guide": "taylor", "covariance_stride": 4, "max_docs": 3, "sample_docs": 50},
+    {"guide": "laplace", "restarts": 2},
+    {"guide": "blei-lafferty", "annealing": WARM, "stepwise_epochs": None},
+    {"kind": "lda", "guide": "ep", "start": "merged"},
+    {"kind": "lda", "guide": "vb", "start": "documents", "start_epochs": None},
+    {"kind": "iftm", "guide": "factor", "start": "model", "start_epochs": None},
+    {"kind": "stm", "guide": "taylor"},
 ]
 
 
@@ -144,6 +153,26 @@ def test_mini_batches_do_not_depend_on_the_number_of_processes(folder: Path) -> 
     assert max(map(len, alone)) - min(map(len, alone)) <= 8
 
 
+def test_stochastic_steps_have_their_share_of_the_covariances(folder: Path) -> None:
+    whole = join_parts(read_corpus(folder, rank=0, world_size=1), Processes(alone=True))
+    ranks = visiting_ranks(whole, 5)
+    filled = [d for d in range(NUM_DOCS) if d not in part_fits.EMPTY]
+    assert sorted(ranks[filled]) == list(range(len(filled)))
+    for size in (2, 3, 8):
+        steps = zip(*(shard.step_batches(5, 30) for shard in shards(folder, size)), strict=True)
+        visited = [
+            [d for batch in step if batch is not None for d in batch.positions.tolist()]
+            for step in steps
+        ]
+        assert sorted(d for step in visited for d in step) == filled
+        own_numbers = [visiting_ranks(shard.corpus, 5) for shard in shards(folder, size)]
+        np.testing.assert_array_equal(np.concatenate(own_numbers), ranks)
+        for step in visited:
+            for shard in range(8):
+                own_ranks = ranks[[d for d in step if d // 12 == shard]]
+                assert np.ptp(np.bincount(own_ranks % 3, minlength=3)) <= 1
+
+
 def test_more_mini_batches_than_documents_of_a_shard(folder: Path) -> None:
     batches = mini_batches(folder, 2, 0, 0, 60)
     assert all(batches)
@@ -183,20 +212,29 @@ def test_the_sample_has_a_share_of_every_shard(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("before", "after"), [(2, 3), (4, 1), (1, 2)])
+@pytest.mark.parametrize(
+    ("before", "after", "saves", "case"),
+    [
+        (2, 3, 2, {}),
+        (4, 1, 2, {}),
+        (1, 2, 2, {}),
+        (2, 3, 9, {"guide": "taylor", "restarts": 2}),  # after the first restart
+        (3, 2, 5, {"kind": "lda", "guide": "ep"}),  # with a row for each stored count
+    ],
+)
 def test_a_fit_continues_in_another_number_of_processes(
-    before: int, after: int, folder: Path, tmp_path: Path
+    before: int, after: int, saves: int, case: dict[str, Any], folder: Path, tmp_path: Path
 ) -> None:
     def run(size: int, work: Any, *arguments: Any) -> list[Any]:
         return [work(*arguments)] if size == 1 else in_processes(size, work, *arguments)
 
     path = tmp_path / "fit"
-    assert set(run(before, part_fits.stopped, folder, path, 2)) == {"stopped"}
+    assert set(run(before, part_fits.stopped, folder, path, saves, "after", case)) == {"stopped"}
     assert len(list(folder_of(path).iterdir())) == 8  # a file for each shard
     left = path.read_bytes()
-    found = joined(run(after, part_fits.continued, folder, path))
+    found = joined(run(after, part_fits.continued, folder, path, case))
     assert path.read_bytes() == left
-    assert_close(found, fitted(folder), 1e-7)
+    assert_close(found, fitted(folder, **case), 1e-7)
 
 
 @pytest.mark.slow
@@ -255,11 +293,10 @@ def test_parts_that_make_up_no_corpus_are_refused(folder: Path, tmp_path: Path) 
     read_corpus(tmp_path / "a")[::-1].save(tmp_path / "other", shard_size=part_fits.SHARD_DOCS)
     found = in_processes(2, part_fits.refusals, folder, tmp_path / "other")
     assert found[0] == found[1]
-    mixed, twice, others, variational = found[0]
+    mixed, twice, others = found[0]
     assert "process 0 of 2 has a whole corpus, and others have parts" in mixed
     assert "the shards 0 to 7, and the processes have 0 to 3, 0 to 3; read it in each" in twice
     assert "parts of different corpora" in others
-    assert "VariationalEM needs the whole corpus, and got a part" in variational
 
 
 def test_a_part_alone_is_refused(folder: Path) -> None:

@@ -74,8 +74,10 @@ class GuideDraws:
     @torch.no_grad()
     def draw(self, rows: Positions, num_draws: int) -> Iterator[DrawnDocuments]:
         """Draws of the documents at some positions, in parts."""
+        # Draws depend on the position of a document in the whole corpus.
+        first = 0 if self.corpus.part is None else self.corpus.part.first
         for batch, posterior in self._posteriors(rows, num_draws):
-            keys = noise.document_keys(self.seed, batch.index, num_draws)
+            keys = noise.document_keys(self.seed, batch.index + first, num_draws)
             latent = posterior.draw(keys)
             if self.shifts is not None:
                 shift = self._model.prior.mean_shift(batch, self.shifts[:num_draws])

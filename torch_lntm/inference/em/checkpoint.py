@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -165,12 +165,12 @@ def write_rows(path: Path, tables: Mapping[str, Tensor]) -> None:
         file.write(safetensors.torch.save(tensors, {"checksum": checksum_of("", tensors)}))
 
 
-def read_rows(path: Path, num_docs: int) -> dict[str, Tensor]:
+def read_rows(path: Path, height: Callable[[str], int]) -> dict[str, Tensor]:
     """Read a file of :func:`write_rows`.
 
     Args:
         path: The file.
-        num_docs: Number of documents.
+        height: Function of the number of rows of a table, by its name.
 
     Raises:
         ConfigError: The file is missing or damaged, or has rows for other documents.
@@ -181,8 +181,8 @@ def read_rows(path: Path, num_docs: int) -> dict[str, Tensor]:
             tables = {name: file.get_tensor(name) for name in list(file.keys())}
         if checksum != checksum_of("", tables):
             raise ValueError("its checksum is wrong")
-        if any(table.shape[0] != num_docs for table in tables.values()):
-            raise ValueError(f"it has not the rows of {num_docs} documents")
+        if any(table.shape[0] != height(name) for name, table in tables.items()):
+            raise ValueError("it has the rows of other documents")
     except (SafetensorError, KeyError, ValueError, OSError) as error:
         raise ConfigError(
             f"{path}: not a complete part of a checkpoint ({error}); delete the checkpoint to "

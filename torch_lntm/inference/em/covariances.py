@@ -41,13 +41,26 @@ def default_stride(guide: Guide[Any], step_docs: int) -> int:
     return min(stride, max(1, step_docs // MIN_SAMPLED_DOCS))
 
 
+def ranks_of(order: NDArray[np.int64], num_docs: int) -> NDArray[np.int64]:
+    """Numbers ``(num_docs,)`` of documents in an order. Documents outside of it have the number 0.
+
+    Args:
+        order: Positions of documents.
+        num_docs: Number of all documents.
+    """
+    ranks = np.zeros(num_docs, dtype=np.int64)
+    ranks[order] = np.arange(len(order))
+    return ranks
+
+
 class CovarianceSample:
     """E-steps with covariances of every ``stride``-th document.
 
     Args:
         guide: A guide.
-        corpus: The corpus.
-        order: Positions of the non-empty documents in the corpus, in a random order.
+        corpus: The corpus, or this process's part of it.
+        ranks: ``(num_docs,)`` number of each non-empty document in a random order of all non-empty
+            documents; see :func:`ranks_of`. Entries of empty documents are not used.
         stride: Number of documents represented by each document of the sample. It becomes 1 if the
             guide solves means and covariances together.
         max_docs: Number of documents solved at once. Defaults to the number that fits in memory.
@@ -61,17 +74,16 @@ class CovarianceSample:
         self,
         guide: Guide[Any],
         corpus: Corpus,
-        order: NDArray[np.int64],
+        ranks: NDArray[np.int64],
         stride: int,
         max_docs: int | None = None,
     ) -> None:
         self.stride = stride if guide.separates_means else 1
         self._guide = guide
-        self._num_docs = len(order)
-        self._rank = np.empty(corpus.num_docs, dtype=np.int64)
-        self._rank[order] = np.arange(len(order))
+        self._num_docs, self._ranks = corpus.whole.num_nonempty, ranks
+        self._first = 0 if corpus.part is None else corpus.part.first
         device, dtype = guide.model.device, guide.model.dtype
-        entries = corpus.nnz / len(order)
+        entries = corpus.whole.nnz / self._num_docs
         size = guide.memory_per_document(entries)
         self._max_sampled = max_docs or docs_at_once(size, device, dtype)
         if self.stride > 1:
@@ -129,7 +141,8 @@ class CovarianceSample:
         offset %= self.stride
         sampled = -(-(self._num_docs - offset) // self.stride)
         moments = SampledMoments(modes, self._num_docs / max(sampled, 1))
-        in_sample = self._rank[batch.positions.numpy()] % self.stride == offset
+        ranks = self._ranks[batch.positions.numpy() - self._first]
+        in_sample = ranks % self.stride == offset
         # The sample starts at its modes, so one step is enough.
         settings["max_iterations"] = 1
         for part in torch.from_numpy(in_sample).nonzero().squeeze(-1).split(self._max_sampled):

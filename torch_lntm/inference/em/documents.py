@@ -204,6 +204,7 @@ class DocumentShard:
         *groups: NDArray[np.int64],
     ) -> None:
         self.corpus, self.order, self.processes = corpus, order, processes
+        self._order_of_all = order
         self.first = 0 if corpus.part is None else corpus.part.first
         self._batches = CorpusBatches(corpus, model.device, model.dtype)
         self._is_local: NDArray[np.bool_] | None = None
@@ -248,6 +249,22 @@ class DocumentShard:
         # Documents of a part keep the order of the corpus, in which neighbours are close in memory.
         parts = [np.sort(part) for part in np.array_split(order, number)]
         return zip(self.batches(parts), map(len, parts), strict=True)
+
+    def step_batches(self, seed: int, step_docs: int) -> Iterator[DocumentBatch | None]:
+        """This process's documents of each stochastic step, equal in all epochs of a fit.
+
+        Args:
+            seed: Seed of the steps of a corpus in parts. A whole corpus has the order of the shard.
+            step_docs: Number of documents of a step, over all processes.
+
+        Yields:
+            This process's documents, or ``None``.
+        """
+        if self.processes.alone:  # EM may share the cached batches
+            return self.local_batches(step_docs)
+        order = self._order_of_all
+        parts = np.split(order, range(step_docs, len(order), step_docs))
+        return self.cached("steps", self.batches(parts))
 
     def batches(self, parts: Iterable[NDArray[np.int64]]) -> Iterator[DocumentBatch | None]:
         """This process's documents of each part. ``None`` for a part without such documents."""

@@ -34,6 +34,10 @@ from torch_lntm.models.registry import record_settings
 #: Largest number of documents in a batch whose prior means are computed.
 MAX_FILLED_DOCS = 1024
 
+#: Names of the tables of documents in the state of the best restart, and their prefix beside the
+#: tables of the fit.
+OF_DOCUMENTS, BEST = ("means",), "best."
+
 R = TypeVar("R", bound=FitResult)
 #: Function that is called with each record of a fit. The fit ends if it returns True.
 Callback = Callable[[dict[str, Any]], Any]
@@ -319,26 +323,28 @@ class ResumableFit(ABC, Generic[R]):
         self.state, parameters = self.processes.together(
             lambda: read_checkpoint(checkpoint, identity, self.model.state_dict())
         )
-        self.state.documents = to_device(self.shard.load(checkpoint, self.state), device)
-        best = self.shard.rows.select(self._best_documents())
-        self.state.best |= to_device(best, device)
+        self.state.documents |= _tables_of_best(self.state.best)
+        tables = to_device(self.shard.load(checkpoint, self.state), device)
+        self._set_tables(self.state, tables)
         if self.state.theta is not None:
             self.state.theta = to_device({"": self.state.theta}, device)[""]
         self.model.load_state_dict(parameters)
         self.after_resume()
 
-    def _best_documents(self) -> dict[str, Tensor]:
-        """Tables of documents in the state of the best restart."""
-        return {name: table for name, table in self.state.best.items() if name == "means"}
+    @staticmethod
+    def _set_tables(state: FitState, tables: dict[str, Tensor]) -> None:
+        """Set the tables of documents of a state, and those of its best restart."""
+        names = {name: name.removeprefix(BEST) for name in tables if name.startswith(BEST)}
+        state.documents = {name: table for name, table in tables.items() if name not in names}
+        best = {name: x for name, x in state.best.items() if name not in OF_DOCUMENTS}
+        state.best = best | {name: tables[full] for full, name in names.items()}
 
     def _save(self, checkpoint: Path, identity: dict[str, Any]) -> None:
         complete = False
         try:
-            state = replace(
-                self.state,
-                best=self.state.best | self.shard.collect(self._best_documents()),
-                **self.shard.save(checkpoint, self.state.documents),
-            )
+            tables = self.state.documents | _tables_of_best(self.state.best)
+            state = replace(self.state, **self.shard.save(checkpoint, tables))
+            self._set_tables(state, state.documents)
             if self.processes.first:
                 write_checkpoint(checkpoint, state, self.snapshot(), identity)
             complete = True
@@ -352,6 +358,11 @@ class ResumableFit(ABC, Generic[R]):
                     SavingWarning,
                 )
         self.shard.saved(checkpoint, complete)
+
+
+def _tables_of_best(best: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Tables of documents in the state of the best restart, under the names of a checkpoint."""
+    return {BEST + name: best[name] for name in OF_DOCUMENTS if name in best}
 
 
 def _clone(tensor: Tensor | None) -> Tensor | None:
@@ -368,11 +379,9 @@ class Engine(ABC, Generic[R]):
 
     Attributes:
         model: The model. Fits change it in place.
-        fits_parts: Whether each process may have a part of the corpus.
     """
 
     model: TopicModel
-    fits_parts: ClassVar[bool] = False
 
     @abstractmethod
     def prepare(self, corpus: Corpus, processes: Processes) -> ResumableFit[R]:
@@ -397,8 +406,8 @@ class Engine(ABC, Generic[R]):
 
         Several processes of ``torch.distributed`` share a fit if all of them call this method with
         the same model and settings (``docs/several_processes.md``). They have the same corpus, or
-        for :class:`MonteCarloEM` each its own part of a corpus in shards. The fit starts from the
-        first process's parameters. All processes end with the same parameters and result.
+        each its own part of a corpus in shards. The fit starts from the first process's parameters.
+        All processes end with the same parameters and result.
 
         Ctrl-C ends the fit with ``stop_reason`` ``"interrupted"``, at the parameters and draws of
         the last finished epoch or iteration. SIGTERM, by which schedulers stop a process, ends it
@@ -438,12 +447,6 @@ class Engine(ABC, Generic[R]):
         """
         processes = processes or Processes()
         corpus = join_parts(processes.together(lambda: as_corpus(corpus)), processes)
-        if corpus.part is not None and not self.fits_parts:
-            raise ConfigError(
-                f"{type(self).__name__} needs the whole corpus, and got a part of it; read the "
-                "corpus without rank and world_size, or fit the parts by MonteCarloEM. The "
-                "selection part[:] is a corpus of its own"
-            )
         corpus = processes.together(lambda: corpus_to_fit(self.model, corpus))
         topics = self.model.topics
         if topics.keywords is not None:

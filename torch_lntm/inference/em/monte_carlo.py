@@ -161,8 +161,6 @@ class MonteCarloEM(Engine[MonteCarloResult]):
         KeptChains(1 chains of ... documents)
     """
 
-    fits_parts = True
-
     def __init__(
         self,
         model: TopicModel,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,8 @@ from torch_lntm.corpus.part import Facts, Part
 from torch_lntm.errors import ConfigError
 from torch_lntm.inference.em.checkpoint import FitState, digest, read_rows, write_rows
 from torch_lntm.inference.em.distributed import Processes
-from torch_lntm.inference.em.documents import DocumentShard
-from torch_lntm.inference.em.result import MonteCarloResult
+from torch_lntm.inference.em.documents import ENTRY_TABLES, DocumentShard
+from torch_lntm.inference.em.result import FitResult
 from torch_lntm.models import TopicModel
 
 #: Largest number of documents in the stochastic steps of the start. Every process holds them.
@@ -119,11 +120,63 @@ def _check_filled(num_docs: list[int]) -> None:
         )
 
 
-def shard_of(model: TopicModel, corpus: Corpus, processes: Processes) -> DocumentShard:
-    """This process's documents of a fit: dealt out from a whole corpus, or those of its part."""
+def shard_of(
+    model: TopicModel,
+    corpus: Corpus,
+    processes: Processes,
+    order: NDArray[np.int64] | None = None,
+    *groups: NDArray[np.int64],
+) -> DocumentShard:
+    """This process's documents of a fit: dealt out from a whole corpus, or those of its part.
+
+    Args:
+        model: The model.
+        corpus: The corpus, or this process's part of it.
+        processes: The processes of the fit.
+        order: Order of the visits of a whole corpus. Defaults to the order of the corpus.
+        *groups: As for :func:`~torch_lntm.inference.em.documents.assign_owners`.
+    """
     if corpus.part is None:
-        return DocumentShard(model, corpus, corpus.nonempty, processes)
+        order = corpus.nonempty if order is None else order
+        return DocumentShard(model, corpus, order, processes, *groups)
     return PartShard(model, corpus, corpus.part, processes)
+
+
+def visiting_ranks(corpus: Corpus, seed: int) -> NDArray[np.int64]:
+    """Number of each non-empty document in a random order of all non-empty documents.
+
+    Documents of a shard have neighbouring numbers, in the order in which stochastic steps visit
+    them (:meth:`PartShard.step_batches`). Every step therefore has its share of each remainder.
+
+    Args:
+        corpus: This process's part.
+        seed: Seed of the steps.
+
+    Returns:
+        ``(num_docs,)`` numbers. Empty documents have the number 0.
+    """
+    assert corpus.part is not None
+    ranks = np.zeros(corpus.num_docs, dtype=np.int64)
+    before = np.concatenate([[0], np.cumsum(corpus.part.whole.shard_docs)])
+    for shard, rows in _nonempty(corpus):
+        _, order = _visits(seed, 0, shard, rows)
+        ranks[order] = before[shard] + np.arange(len(order))
+    return ranks
+
+
+def _nonempty(corpus: Corpus) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """Number of each shard of a part, and positions of its documents with words in the part."""
+    assert corpus.part is not None
+    for number, rows in corpus.part.slices():
+        yield number, rows.start + np.flatnonzero(corpus.lengths[rows])
+
+
+def _visits(
+    seed: int, epoch: int, shard: int, documents: NDArray[np.int64]
+) -> tuple[float, NDArray[np.int64]]:
+    """Shift of the ends of a shard's slices, and the order of its documents, in an epoch."""
+    generator = np.random.default_rng([seed, epoch, shard])
+    return generator.random(), generator.permutation(documents)
 
 
 class PartShard(DocumentShard):
@@ -142,11 +195,6 @@ class PartShard(DocumentShard):
         #: Name of the files of the last checkpoint.
         self._name = ""
 
-    def _nonempty(self) -> Iterator[tuple[int, NDArray[np.int64]]]:
-        """Number of each own shard, and positions of its documents with words in the part."""
-        for number, rows in self.part.slices():
-            yield number, rows.start + np.flatnonzero(self.corpus.lengths[rows])
-
     def mini_batches(
         self, seed: int, epoch: int, number: int
     ) -> Iterator[tuple[DocumentBatch | None, int]]:
@@ -159,14 +207,14 @@ class PartShard(DocumentShard):
         sizes = self.part.whole.shard_docs
         ends = np.empty((len(sizes), number + 1), dtype=np.int64)
         steps = np.arange(number + 1) / number
-        documents = dict(self._nonempty())
+        documents, none = dict(_nonempty(self.corpus)), np.zeros(0, np.int64)
         for shard, size in enumerate(sizes.tolist()):
-            generator = np.random.default_rng([seed, epoch, shard])
+            shift, order = _visits(seed, epoch, shard, documents.get(shard, none))
             # A common shift would give all left-over documents to the same mini-batches.
-            ends[shard] = (size * steps + generator.random()).astype(np.int64)
+            ends[shard] = (size * steps + shift).astype(np.int64)
             ends[shard, -1] = size
             if shard in documents:
-                orders[shard] = generator.permutation(documents[shard])
+                orders[shard] = order
         totals = np.diff(ends, axis=1).sum(0).tolist()
         parts = [
             np.concatenate(
@@ -177,6 +225,11 @@ class PartShard(DocumentShard):
         kept = [b for b in range(number) if totals[b]]
         batches = self.batches(parts[b] for b in kept)
         return zip(batches, (totals[b] for b in kept), strict=True)
+
+    def step_batches(self, seed: int, step_docs: int) -> Iterator[DocumentBatch | None]:
+        """See :meth:`DocumentShard.step_batches`. A step has a slice of every shard."""
+        number = -(-self.part.whole.num_nonempty // step_docs)
+        return self.cached("steps", (batch for batch, _ in self.mini_batches(seed, 0, number)))
 
     def own_batches(self, order: NDArray[np.int64], max_docs: int) -> Iterator[DocumentBatch]:
         """See :meth:`DocumentShard.own_batches`. The documents are visited in their own order."""
@@ -192,7 +245,7 @@ class PartShard(DocumentShard):
             np.sort(
                 np.random.default_rng([seed, shard]).choice(rows, numbers[shard], replace=False)
             )
-            for shard, rows in self._nonempty()
+            for shard, rows in _nonempty(self.corpus)
         ]
         own = np.concatenate(chosen)
         offsets, words, counts = np.zeros(1, np.int64), *2 * [np.zeros(0, np.int32)]
@@ -246,7 +299,7 @@ class PartShard(DocumentShard):
         def write() -> None:
             folder_of(checkpoint).mkdir(exist_ok=True)
             for number, rows in self.part.slices():
-                own = {table: values[rows] for table, values in tables.items()}
+                own = {table: values[self._rows(table, rows)] for table, values in tables.items()}
                 write_rows(self._file(checkpoint, number, name), own)
 
         self.processes.together(write)
@@ -272,7 +325,7 @@ class PartShard(DocumentShard):
             tables = []
             for number, rows in self.part.slices():
                 path = self._file(checkpoint, number, state.rows)
-                tables.append(read_rows(path, rows.stop - rows.start))
+                tables.append(read_rows(path, partial(self._height, rows)))
             if any(one.keys() != other.keys() for one, other in pairwise(tables)):
                 raise ConfigError(
                     f"{folder_of(checkpoint)}: the files of the shards have different tables; "
@@ -282,12 +335,23 @@ class PartShard(DocumentShard):
 
         return self.processes.together(read)
 
+    def _rows(self, table: str, documents: slice) -> slice:
+        """Rows of neighbouring documents, or of their stored counts, in a table."""
+        if table not in ENTRY_TABLES:
+            return documents
+        offsets = self.corpus.row_offsets
+        return slice(int(offsets[documents.start]), int(offsets[documents.stop]))
+
+    def _height(self, documents: slice, table: str) -> int:
+        rows = self._rows(table, documents)
+        return rows.stop - rows.start
+
     @staticmethod
     def _file(checkpoint: Path, number: int, name: str) -> Path:
         return folder_of(checkpoint) / f"shard-{number:05}-{name}.safetensors"
 
 
-def add_topic_shares(result: MonteCarloResult, processes: Processes) -> None:
+def add_topic_shares(result: FitResult, processes: Processes) -> None:
     """Set the topic shares to those of all documents, if the fit was of a corpus in parts.
 
     Args:
@@ -297,7 +361,7 @@ def add_topic_shares(result: MonteCarloResult, processes: Processes) -> None:
     corpus = result.corpus
     if corpus is None or corpus.part is None:
         return
-    own = processes.together(lambda: corpus.num_nonempty * result.shares_at_draws(corpus.nonempty))
+    own = processes.together(lambda: corpus.num_nonempty * result.shares_of(corpus.nonempty))
     # The property keeps its value in this place.
     result.__dict__["topic_shares"] = processes.total({"": own})[""] / corpus.whole.num_nonempty
 

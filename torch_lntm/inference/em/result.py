@@ -129,6 +129,15 @@ class FitResult:
         part = latent[..., torch.from_numpy(rows), :].to(model.device)
         return model.theta(part).double().cpu()
 
+    def shares_of(self, rows: NDArray[np.int64]) -> Tensor:
+        """Shares of the topics ``(num_topics,)`` of some documents, as in :attr:`topic_shares`.
+
+        Args:
+            rows: Positions of the documents.
+        """
+        assert self.corpus is not None
+        return self._mean_proportions(self.corpus, rows)
+
     def topic_table(self, *, num_words: int = 8, num_correlated: int = 0) -> TopicTable:
         """The topics in words with their shares, the largest first.
 
@@ -234,6 +243,10 @@ class MonteCarloResult(FitResult):
             return super()._mean_proportions(corpus, rows)
         if len(rows) * len(self.moved) < SHARE_DRAWS:
             return topic_shares(self.posterior, corpus, rows=rows)
+        return self.shares_at_draws(rows)
+
+    def shares_of(self, rows: NDArray[np.int64]) -> Tensor:
+        """See :meth:`FitResult.shares_of`. They are the shares at the last draws."""
         return self.shares_at_draws(rows)
 
     def shares_at_draws(self, rows: NDArray[np.int64]) -> Tensor:

@@ -12,7 +12,7 @@ from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.guides import Guide, require_guide
 from torch_lntm.inference.chains.chains import Chains, initial_latents
 from torch_lntm.inference.chains.settings import HMCSettings
-from torch_lntm.inference.em.covariances import CovarianceSample, default_stride
+from torch_lntm.inference.em.covariances import CovarianceSample, default_stride, ranks_of
 from torch_lntm.inference.em.schedule import MAX_STEP_DOCS
 from torch_lntm.inference.em.statistics import (
     Statistics,
@@ -104,7 +104,8 @@ class StepwiseEM:
         if not len(order):
             return
         stride = default_stride(self.guide, min(MAX_STEP_DOCS, len(order)))
-        covariances = CovarianceSample(self.guide, corpus, order, stride)
+        ranks = ranks_of(order, corpus.num_docs)
+        covariances = CovarianceSample(self.guide, corpus, ranks, stride)
         device, dtype = self.model.device, self.model.dtype
         with self.model.topics.updated_often():
             # The end of the fit has rotated the parameters to their canonical form, but not the

@@ -10,17 +10,17 @@ from typing import Any, get_args
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError, require, require_whole
 from torch_lntm.guides import GUIDES, Guide, SolverOptions, require_guide
 from torch_lntm.inference.em.checkpoint import FitState, model_identity
-from torch_lntm.inference.em.covariances import CovarianceSample, default_stride
+from torch_lntm.inference.em.covariances import CovarianceSample, default_stride, ranks_of
 from torch_lntm.inference.em.distributed import Processes
-from torch_lntm.inference.em.documents import DocumentShard, document_bar, with_progress
+from torch_lntm.inference.em.documents import document_bar, with_progress
 from torch_lntm.inference.em.loop import Engine, ResumableFit
+from torch_lntm.inference.em.parts import add_topic_shares, shard_of, visiting_ranks
 from torch_lntm.inference.em.result import FitResult, StopReason
 from torch_lntm.inference.em.schedule import (
     Annealing,
@@ -206,27 +206,31 @@ class VariationalRun(ResumableFit[FitResult]):
         self.model = model
         self.guide = guide
         self.settings = settings
-        self.corpus = corpus
-        self.order = order = random_order(corpus, settings.seed)
-        self.num_tokens = float(corpus.num_tokens)
+        self.corpus, whole = corpus, corpus.whole
+        self.num_docs, self.num_tokens = whole.num_nonempty, float(whole.num_tokens)
         # max_docs bounds memory only. step_docs is part of the algorithm, so it must not depend on
         # the memory.
-        length = self.num_tokens / len(order)
-        self.step_docs = default_step_docs(len(order), length, model.num_topics)
+        length = self.num_tokens / self.num_docs
+        self.step_docs = default_step_docs(self.num_docs, length, model.num_topics)
         stride = settings.covariance_stride or default_stride(guide, self.step_docs)
-        self.covariances = CovarianceSample(guide, corpus, order, stride, settings.max_docs)
+        order = None if corpus.part else random_order(corpus, settings.seed)
+        if order is None:
+            ranks = visiting_ranks(corpus, settings.seed)
+        else:
+            ranks = ranks_of(order, corpus.num_docs)
+        self.covariances = CovarianceSample(guide, corpus, ranks, stride, settings.max_docs)
         self.max_docs = self.covariances.max_docs
         # A step in two parts needs a sum of word counts in float64, which takes more memory than a
         # few more documents.
         if settings.max_docs is None and self.step_docs <= SLACK * self.max_docs:
             self.max_docs = max(self.max_docs, self.step_docs)
-        rank = np.arange(len(order))
+        rank = np.arange(self.num_docs)
         groups = rank // self.step_docs, rank % self.covariances.stride
-        self.shard = DocumentShard(model, corpus, order, self.processes, *groups)
+        self.shard = shard_of(model, corpus, self.processes, order, *groups)
         self.state = FitState()
         #: Whether to keep warm starts with rows for stored counts.
         self._keeps_entries = (
-            guide.warm_start_rows == "entries" and corpus.nnz * model.num_topics <= MAX_KEPT_NUMBERS
+            guide.warm_start_rows == "entries" and whole.nnz * model.num_topics <= MAX_KEPT_NUMBERS
         )
         #: Statistics of the best restart. Checkpoints leave them out.
         self._best_statistics: Statistics | None = None
@@ -297,11 +301,11 @@ class VariationalRun(ResumableFit[FitResult]):
     def _stepwise(self) -> Iterator[dict[str, Any]]:
         """Stepwise EM with the model's own posterior."""
         settings, state, model = self.settings, self.state, self.model
-        parts = np.split(self.order, range(self.step_docs, len(self.order), self.step_docs))
+        steps = -(-self.num_docs // self.step_docs)
         epochs = settings.stepwise_epochs
         if epochs is None:
             skipped = settings.annealing is not None or settings.start == "model"
-            epochs = 0 if skipped else num_epochs(STEPWISE_UPDATES, len(parts), STEPWISE_EPOCHS)
+            epochs = 0 if skipped else num_epochs(STEPWISE_UPDATES, steps, STEPWISE_EPOCHS)
         if state.step == 0:
             state.updates, state.statistics = STEPWISE_OFFSET, None
         with self._bar("stepwise EM", epochs) as bar:
@@ -309,7 +313,8 @@ class VariationalRun(ResumableFit[FitResult]):
                 objective: float | Tensor = 0.0
                 unconverged: int | Tensor = 0
                 with model.topics.updated_often():
-                    for batch in with_progress(bar, self._step_batches(parts)):
+                    batches = self.shard.step_batches(settings.seed, self.step_docs)
+                    for batch in with_progress(bar, batches):
                         new = self._step(batch)
                         objective += new.objective
                         unconverged += new.num_unconverged
@@ -317,12 +322,6 @@ class VariationalRun(ResumableFit[FitResult]):
                 per_token = float(objective) / self.num_tokens
                 bar.set_postfix_str(f"{per_token:.4f} nats/token")
                 yield self._record(per_token, unconverged=int(unconverged))
-
-    def _step_batches(self, parts: list[NDArray[np.int64]]) -> Iterator[DocumentBatch | None]:
-        """This process's documents of each stochastic step, or None."""
-        if self.processes.alone:  # EM may share the cached batches
-            return self.shard.local_batches(self.step_docs)
-        return self.shard.cached("steps", self.shard.batches(parts))
 
     def _step(self, batch: DocumentBatch | None) -> Statistics:
         """Update the parameters once, and return the statistics of the step's documents."""
@@ -511,10 +510,10 @@ class VariationalRun(ResumableFit[FitResult]):
         tables = {} if state.phase == "start" else self.collect("means")
         self.model.prior.canonicalise_()
         unconverged = state.history[-1]["unconverged"] if state.history else None
-        return FitResult(
+        result = FitResult(
             history=state.history,
             stop_reason=stop_reason,
-            num_unconverged=len(self.order) if unconverged is None else unconverged,
+            num_unconverged=self.num_docs if unconverged is None else unconverged,
             means=self.with_prior_means(tables.get("means")),
             objective_name=self.guide.objective,
             seconds=state.seconds,
@@ -522,3 +521,5 @@ class VariationalRun(ResumableFit[FitResult]):
             posterior=self.guide,
             corpus=self.corpus,
         )
+        add_topic_shares(result, self.processes)
+        return result
