@@ -42,6 +42,7 @@ STUDIES = {
         "scale": "A fit of 100,000 documents",
         "large": "Two million documents in a folder mapped into memory",
         "parts": "Two million documents in parts, by 1, 2 and 4 processes",
+        "hosts": "Fits in parts by two hosts, with and without delay between them",
         "kernel": "The sparse operation beside its naive form and its floor",
         "iterations": "Held-out words against iterations of EM, and rules that stop it",
         "defaults": "The defaults beside alternative starts, schedules and priors",
