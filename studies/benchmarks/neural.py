@@ -295,7 +295,9 @@ def bertopic(task: Task) -> Fit:
 
     vectors, embedding_seconds = embedded(task.train, task.folder)
     _seed(task.seed)
-    words = list(task.train.vocabulary or ())
+    # A word without a training token would have an infinite weight.
+    used = np.flatnonzero(np.asarray(task.train.word_totals))
+    words = np.array(task.train.vocabulary)[used].tolist()
     model = BERTopic(
         nr_topics=task.num_topics,
         umap_model=UMAP(n_components=5, min_dist=0.0, metric="cosine", random_state=task.seed),
@@ -305,14 +307,16 @@ def bertopic(task: Task) -> Fit:
     with stopwatch:
         assigned, _ = model.fit_transform(texts, vectors)
     # The row of outliers comes first, if there is one.
-    weights = model.c_tf_idf_.toarray()[int(min(assigned) < 0) :]
+    found = model.c_tf_idf_.toarray()[int(min(assigned) < 0) :]
+    weights = np.zeros((len(found), task.train.num_words))
+    weights[:, used] = found
     return Fit(
         weights,
         lambda corpus: model.approximate_distribution([" ".join(t) for t in texts_of(corpus)])[0],
         stopwatch.cpu_seconds,
         normalised=False,
         settings={
-            "topics_found": len(weights),
+            "topics_found": len(found),
             "outliers": float(np.mean(np.array(assigned) < 0)),
             "embedding_cpu_seconds": embedding_seconds,
         },
