@@ -6,7 +6,8 @@ the document here, for every system.
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 import scipy.sparse as sp
@@ -20,17 +21,35 @@ from torch_lntm.reports import word_scores
 PRINTED = 15
 #: Added to probabilities of pairs in C_V, as gensim does.
 EPSILON = 1e-12
-#: Rules that choose the printed words: the measure, the weight of frequency in FREX, and the number
-#: of most probable words among which the measure chooses. None for all words.
-RULES: dict[str, tuple[str, float, int | None]] = {
-    "probability": ("probability", 0.5, None),
-    "score": ("score", 0.5, None),
-    "FREX": ("frex", 0.5, None),
-    "FREX, weight .7": ("frex", 0.7, None),
-    "FREX of 20": ("frex", 0.5, 20),
-    "FREX of 30": ("frex", 0.5, 30),
-    "FREX of 50": ("frex", 0.5, 50),
-    "FREX of 100": ("frex", 0.5, 100),
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule that chooses the printed words of a topic.
+
+    Attributes:
+        measure: A measure of ``torch_lntm.reports.word_scores``.
+        weight: Weight of frequency in FREX.
+        candidates: Number of most probable words among which the measure chooses. None for all.
+        share: Smallest share of the training documents that have a word.
+    """
+
+    measure: Literal["probability", "score", "frex"] = "frex"
+    weight: float = 0.5
+    candidates: int | None = None
+    share: float = 0.0
+
+
+#: Rules by name. FREX has two kinds of floors on frequency: within a topic, and in documents.
+RULES: dict[str, Rule] = {
+    "probability": Rule("probability"),
+    "score": Rule("score"),
+    "FREX": Rule(),
+    "FREX of 30": Rule(candidates=30),
+    "FREX of 25, weight .7": Rule(weight=0.7, candidates=25),
+    "FREX of 20, weight .7": Rule(weight=0.7, candidates=20),
+    "FREX in 0.5 % of documents, weight .85": Rule(weight=0.85, share=0.005),
+    "FREX in 1 % of documents, weight .85": Rule(weight=0.85, share=0.01),
 }
 
 
@@ -65,30 +84,32 @@ def svc_accuracy(
 
 
 def printed_words(
-    topics: NDArray[np.floating], word_totals: NDArray[np.int64], rule: str, number: int = PRINTED
+    topics: NDArray[np.floating], train: Corpus, rule: str, number: int = PRINTED
 ) -> NDArray[np.int64]:
     """The words that a rule prints, best first.
 
     Args:
         topics: ``(num_topics, num_words)`` probabilities; for the rule ``"probability"`` any
             weights.
-        word_totals: ``(num_words,)`` tokens of each word in the training documents.
+        train: Training documents.
         rule: A name in :data:`RULES`.
         number: Words of a topic.
 
     Returns:
         ``(num_topics, number)`` positions of words.
     """
-    measure, weight, candidates = RULES[rule]
-    topics = np.asarray(topics, dtype=np.float64)
-    scores: Any = topics
-    if measure != "probability":
-        scores = word_scores(topics, word_totals, measure, frequency_weight=weight)  # type: ignore[arg-type]
-    if candidates is not None:
-        rank = np.argsort(np.argsort(-topics, axis=1, kind="stable"), axis=1)
-        scores = np.where(rank < candidates, scores, -np.inf)
+    chosen = RULES[rule]
+    weights = np.asarray(topics, dtype=np.float64)
+    totals = np.asarray(train.word_totals)
+    scores = word_scores(weights, totals, chosen.measure, frequency_weight=chosen.weight)
+    if chosen.candidates is not None:
+        rank = np.argsort(np.argsort(-weights, axis=1, kind="stable"), axis=1)
+        scores = np.where(rank < chosen.candidates, scores, -np.inf)
+    if chosen.share:
+        frequent = np.asarray(train.document_frequency) >= chosen.share * train.num_docs
+        scores = np.where(frequent, scores, -np.inf)
     # The more probable of two words with equal scores comes first.
-    return np.asarray(np.lexsort((-topics, -scores))[:, :number])
+    return np.asarray(np.lexsort((-weights, -scores))[:, :number])
 
 
 def word_list_scores(words: NDArray[np.int64], reference: Corpus) -> dict[str, float]:

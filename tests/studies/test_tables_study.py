@@ -13,7 +13,7 @@ import torch_lntm as lntm
 from studies.__main__ import load
 from studies.benchmarks import neural, tables
 from studies.benchmarks.neural import Fit, Task
-from studies.benchmarks.topic_scores import c_v, printed_words, purity_and_nmi, svc_accuracy
+from studies.benchmarks.topic_scores import RULES, c_v, printed_words, purity_and_nmi, svc_accuracy
 from studies.measure import measure
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError
@@ -86,18 +86,33 @@ def test_frex_prints_exclusive_words_among_the_most_probable() -> None:
     topics[0, 1:16] = topics[1, 16:31] = np.linspace(0.05, 0.02, 15)
     topics[0, 399] = 1e-5
     topics /= topics.sum(1, keepdims=True)
-    totals = np.full(400, 1000)
-    probable = printed_words(topics, totals, "probability")
-    exclusive = printed_words(topics, totals, "FREX of 20")
+    train = Corpus.from_matrix(np.full((2, 400), 500))
+    probable = printed_words(topics, train, "probability")
+    exclusive = printed_words(topics, train, "FREX of 30")
     assert probable[:, 0].tolist() == [0, 0]
     assert probable[0].tolist() == list(range(15))
     assert set(exclusive[0]) == set(range(1, 16))
     assert set(exclusive[1]) == set(range(16, 31))
     # Without them, word 399 is the only exclusive word of topic 0.
     topics[:, 1:31] = 1e-6
-    assert 399 in printed_words(topics, totals, "FREX")[0]
-    some = printed_words(topics, totals, "FREX of 20", 2)
-    assert set(some[0]) == {0, 399}
+    assert 399 in printed_words(topics, train, "FREX")[0]
+    assert 399 in printed_words(topics, train, "FREX of 30")[0]
+    # Among more words that are as probable, a floor in the topic leaves the rare word out.
+    topics[:, 1:31] = 1e-4
+    assert 399 not in printed_words(topics, train, "FREX of 30")[0]
+
+
+def test_a_floor_in_documents_leaves_rare_words_out() -> None:
+    counts = np.ones((300, 40), dtype=int)
+    counts[2:, 20:] = 0  # two of 300 documents have the words from 20 on
+    topics = np.full((2, 40), 0.01)
+    topics[0, 25:] = topics[1, 5:20] = 0.05
+    topics /= topics.sum(1, keepdims=True)
+    train = Corpus.from_matrix(counts)
+    rule = "FREX in 1 % of documents, weight .85"
+    assert set(printed_words(topics, train, "FREX")[0]) == set(range(25, 40))
+    assert printed_words(topics, train, rule).max() < 20
+    assert set(printed_words(topics, train, rule)[1]) == set(range(5, 20))
 
 
 @pytest.fixture
@@ -193,7 +208,8 @@ def test_the_study_compares_systems_on_labelled_documents(
     assert set(result.rows[0]["words"]) == set(tables.SHOWN)
     assert set(result.rows[1]["words"]) == {"probability"}
     of_rule = result.words[0]["words"]
-    assert of_rule["probability"]["npmi"] > of_rule[tables.RANDOM]["npmi"]
+    assert set(of_rule) == {*RULES, *tables.RANDOM}
+    assert all(of_rule["probability"]["npmi"] > of_rule[random]["npmi"] for random in tables.RANDOM)
     assert [row["system"] for row in result.halves] == [OURS, OURS]
     text = study.table(result)
     assert "skipped: absent (no_such_library is not installed)" in text
