@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
+from support.markdown import code_of
 
 import torch_lntm as lntm
 from studies.__main__ import load
@@ -224,3 +226,24 @@ def test_a_corpus_without_a_split_or_labels_is_refused(tmp_path: Path) -> None:
     (tmp_path / "plain.split.txt").write_text("train\ntest\n")
     with pytest.raises(ConfigError, match="no labels"):
         tables.parts(str(tmp_path / "plain.npz"))
+
+
+def test_the_page_converts_the_corpora(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    for source in ("AGNews", "YahooAnswer", "20NG"):
+        folder = tmp_path / "ECRTM" / "data" / source
+        folder.mkdir(parents=True)
+        for part, number in {"train": 12, "test": 5}.items():
+            counts = sp.csr_matrix(rng.poisson(1.0, (number, 6)).astype(np.float32))
+            sp.save_npz(folder / f"{part}_bow.npz", counts)
+            labels = [f"{part}{d % 3}" for d in range(number)]
+            (folder / f"{part}_labels.txt").write_text("\n".join(labels) + "\n")
+        (folder / "vocab.txt").write_text("\n".join("abcdef"))
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code_of("neural.md"), "neural.md", "exec"), {})
+    monkeypatch.setenv("LNTM_DATA", str(tmp_path / "corpora"))
+    for name in tables.Settings().corpora:
+        train, test = tables.parts(name)
+        assert (train.num_docs, test.num_docs, train.num_words) == (12, 5, 6)
+        assert list(train.labels or ())[:2] == ["train0", "train1"]
+        assert set(test.labels or ()) == {"test0", "test1", "test2"}
