@@ -45,6 +45,7 @@ STUDIES = {
         "hosts": "Fits in parts by two hosts, with and without delay between them",
         "kernel": "The sparse operation beside its naive form and its floor",
         "iterations": "Held-out words against iterations of EM, and rules that stop it",
+        "small": "Short and long searches of Monte-Carlo EM on thinned corpora",
         "defaults": "The defaults beside alternative starts, schedules and priors",
         "aspect": "E-steps of LDA beside scikit-learn's",
         "accuracy": "Every posterior beside long chains",
