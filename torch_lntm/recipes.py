@@ -117,8 +117,9 @@ class Recipe:
         understate the uncertainty; as a result the prior's variance shrinks, and the topics become
         alike (``docs/decisions.md``).
 
-        Corpora of more than 7 million tokens get fewer epochs, at least 4. Four epochs take as long
-        as variational EM, and still predict better on most corpora. Corpora of more than 67 million
+        Corpora of more than 7 million tokens get fewer epochs, at least 4. Four epochs take less
+        time than variational EM, and predict better or about as well (``docs/decisions.md``).
+        Corpora of more than 67 million
         documents times topics get variational EM, because chains need five times the memory.
 
         Args:
