@@ -119,7 +119,7 @@ class MonteCarloEM(Engine[MonteCarloResult]):
             posteriors are solved at every visit, and take several times more time than they save.
         target_accept: Mean acceptance probability that the adaptation aims at.
         max_epochs: Maximum number of epochs. An epoch visits every document once. Four epochs take
-            about as long as variational EM. They predict about as well, and far better for short
+            less time than variational EM. They predict about as well, and far better for short
             documents.
         min_gain: Stopping rule of the search, in nats per token and epoch. The search ends when the
             log likelihood at the draws has risen by less than this, on average, over the last five
