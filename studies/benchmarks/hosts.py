@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ class Settings:
         tokens_per_doc: Mean tokens of a document.
         num_shards: Shards of the corpus.
         num_topics: Topics, of the truth and of the fits.
-        max_epochs: Epochs of chains. Figures are means over the epochs after the first.
+        max_epochs: Epochs of chains. Figures are of the epochs after the first.
         delay_ms: Milliseconds that packets need for the way to the other host and back.
         exchanged_words: Words of the model in the cell "exchange".
         exchanged_topics: Its topics.
@@ -313,19 +314,20 @@ def tables(found: dict[str, Any]) -> str:
         if name == "exchange":
             continue
         first = ranks[0]
-        epochs = len(first["seconds"]) - 1
-        sent = (first["bytes"][-1] - first["bytes"][0]) / epochs / 1e6
+        epochs = [after - before for before, after in pairwise(first["seconds"])]
+        sent = (first["bytes"][-1] - first["bytes"][0]) / len(epochs) / 1e6
         rows.append(
             [
                 name,
                 f"{first['all_reduce_ms']:.2f}",
-                f"{(first['seconds'][-1] - first['seconds'][0]) / epochs:.2f}",
+                f"{sum(epochs) / len(epochs):.2f}",
+                f"{min(epochs):.2f}",
                 f"{sent:.2f}" if name not in ("alone", "loopback") else "",
                 " + ".join(f"{rank['cpu_seconds']:.1f}" for rank in ranks),
                 f"{first['objectives'][-1]:.6f}",
             ]
         )
-    columns = ["link", "ms of a small all-reduce", "seconds of an epoch"]
+    columns = ["link", "ms of a small all-reduce", "seconds of an epoch", "of the fastest"]
     columns += ["MB of an epoch", "CPU seconds of the fit", "objective"]
     texts = [table(columns, rows)] if rows else []
     if "exchange" in found:
