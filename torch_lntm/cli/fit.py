@@ -140,9 +140,8 @@ class Fit(ChoosesWords, OnDocuments):
         content_scale: Standard deviation of the steps of words between periods, for a formula of
             --content. Defaults to a deviation for each word, by evidence.
         topics_update: Update of the topics. Defaults to bound for vb and to second-order for ep.
-        start: Initial topics. lda: A fast fit of a model without correlations. merged: The same
-            with twice as many topics at first, of which similar topics merge. documents: A single
-            epoch of this fit. model: Random topics.
+        start: Initial topics. lda: A fast fit of a model without correlations. documents: A
+            single epoch of this fit. model: Random topics.
         max_iterations: Maximum number of EM iterations after the stochastic phases. 0 stops after
             these phases and a single pass over all documents.
         tolerance: Change of the objective by an iteration for convergence of EM, in nats per token.
@@ -211,7 +210,7 @@ class Fit(ChoosesWords, OnDocuments):
     content_penalty: float = 3.0
     content_scale: float | None = None
     topics_update: Literal["bound", "second-order"] | None = None
-    start: Literal["lda", "merged", "documents", "model"] = "lda"
+    start: Literal["lda", "documents", "model"] = "lda"
     max_iterations: int = 100
     tolerance: float = 1e-3
     restarts: int = 1

@@ -1,6 +1,7 @@
 """Sparse kernels: mixtures of topics at the words of a batch, likelihoods and expected counts."""
 
 from torch_lntm.kernels.chains import PaddedWords, SparseWords
+from torch_lntm.kernels.contraction import sum_over_docs, sum_over_words
 from torch_lntm.kernels.dense import log_likelihood_at
 from torch_lntm.kernels.likelihood import INDEPENDENT, Cells, CountLikelihood, surrogate
 from torch_lntm.kernels.mixture import (
@@ -30,6 +31,8 @@ __all__ = [
     "mixture_log_likelihood_reference",
     "probability_floor",
     "responsibility_covariance",
+    "sum_over_docs",
+    "sum_over_words",
     "surrogate",
     "word_probabilities",
 ]

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
-import torch
-from support.fits import fit, make_corpus
 
-import torch_lntm as lntm
 from torch_lntm.inference.em.merging import merged_labels
 
 
@@ -52,20 +48,3 @@ def test_topics_without_tokens_merge_without_a_fault() -> None:
     words, documents = np.zeros((4, 6)), np.zeros((3, 4))
     words[0, :2] = 5.0
     assert len(set(merged_labels(words, documents, num_topics=2))) == 2
-
-
-def test_a_merged_start_ends_with_the_topics_of_the_model() -> None:
-    corpus = make_corpus(60)
-    merged, plain = (fit(corpus, start=start, max_iterations=1)[0] for start in ("merged", "lda"))
-    assert merged.topics.probs.shape == plain.topics.probs.shape
-    assert not torch.equal(merged.topics.probs, plain.topics.probs)
-
-
-def test_a_merged_start_refuses_keywords() -> None:
-    corpus = make_corpus(20)
-    model = lntm.models.ctm(3, corpus.num_words, keywords={"one": [0, 1]})
-    engine = lntm.inference.VariationalEM(
-        model, lntm.guides.TaylorGuide(model), start="merged", progress=False
-    )
-    with pytest.raises(lntm.ConfigError, match="use start='lda'"):
-        engine.fit(corpus)

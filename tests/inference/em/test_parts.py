@@ -27,7 +27,7 @@ CASES: list[dict[str, Any]] = [
     {"kind": "ctm", "sample_docs": 50},
     {"kind": "lda", "start": "documents"},
     {"kind": "iftm", "start": "model", "num_chains": 2},
-    {"kind": "lntm", "start": "merged", "sample_docs": 50},
+    {"kind": "lntm", "sample_docs": 50},
     {"kind": "keywords"},
     {"kind": "stm"},
     {"guide": "taylor"},

@@ -24,6 +24,7 @@ from torch_lntm.inference.em.start import (
     document_topics,
     start_concentration,
 )
+from torch_lntm.models import ctm
 
 
 def test_initial_topics_mix_documents_with_corpus_frequencies() -> None:
@@ -145,3 +146,32 @@ def test_pseudo_tokens_of_the_start_are_bounded() -> None:
     for num_topics, mean_length, expected in ((50, 6.0, 0.6), (100, 1.0, 0.1), (400, 150.0, 5.0)):
         total = num_topics * start_concentration(num_topics, mean_length)
         assert total == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("epochs", "mergers"), [(1, []), (2, [1]), (3, [1, 2]), (20, [7, 12])])
+def test_topics_merge_split_and_merge_again(epochs: int, mergers: list[int]) -> None:
+    """The fit keeps twice the topics of the model until the last merger."""
+    corpus = Corpus.from_matrix(np.random.default_rng(2).poisson(1.0, (30, 15)))
+    model = make_model("ctm")
+    processes = Processes(alone=True)
+    shard = DocumentShard(model, corpus, corpus.nonempty, processes)
+    start = Start(model, shard, processes, name="lda", epochs=epochs, seed=0)
+    assert start.mergers == mergers
+    sizes, state = [], FitState()
+    with torch.no_grad():
+        for _ in start.run(state, progress=False):
+            assert state.word_counts is not None
+            sizes.append(len(state.word_counts))
+            assert bool(model.topics.probs.isfinite().all())
+            assert float(state.word_counts.sum()) == pytest.approx(corpus.num_tokens, rel=1e-5)
+    last = mergers[-1] if mergers else 1
+    few = model.num_topics
+    assert sizes == (last - 1) * [2 * few] + (epochs - last + 1) * [few]
+
+
+def test_keyword_topics_neither_merge_nor_split() -> None:
+    corpus = Corpus.from_matrix(np.random.default_rng(2).poisson(1.0, (30, 15)))
+    model = ctm(3, corpus.num_words, keywords={"one": [0, 1]})
+    processes = Processes(alone=True)
+    shard = DocumentShard(model, corpus, corpus.nonempty, processes)
+    assert Start(model, shard, processes, name="lda", seed=0).mergers == []

@@ -477,7 +477,7 @@ def test_tiny_corpora_fit_without_nan(family, name) -> None:
         ({"stepwise_epochs": -1}, "stepwise_epochs is -1; expected at least 0"),
         ({"max_docs": 0}, "max_docs is 0; expected at least 1"),
         ({"tolerance": float("nan")}, "tolerance is nan"),
-        ({"start": "spectral"}, "start 'spectral'; expected one of lda, merged, documents, model"),
+        ({"start": "spectral"}, "start 'spectral'; expected one of lda, documents, model"),
         ({"start": "model", "start_epochs": 3}, "start_epochs is an option of start='lda'"),
         ({"annealing": "slow"}, "annealing 'slow'; expected one of ahmed-xing"),
         ({"restarts": 0}, "restarts is 0"),

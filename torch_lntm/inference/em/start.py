@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus, DocumentBatch
-from torch_lntm.errors import ConfigError
 from torch_lntm.inference.em.checkpoint import FitState
 from torch_lntm.inference.em.distributed import Processes
 from torch_lntm.inference.em.documents import (
@@ -29,6 +28,7 @@ from torch_lntm.inference.em.documents import (
 )
 from torch_lntm.inference.em.merging import merged_labels
 from torch_lntm.inference.em.schedule import default_step_docs, num_epochs
+from torch_lntm.inference.em.splitting import halves
 from torch_lntm.inference.em.statistics import as_float_if_ready
 from torch_lntm.kernels import (
     ExpectedCounts,
@@ -40,7 +40,7 @@ from torch_lntm.models import Keywords, TopicModel
 from torch_lntm.models.priors.prior import MIN_PROPORTION
 from torch_lntm.posteriors import Draws
 
-StartName = Literal["lda", "merged", "documents", "model"]
+StartName = Literal["lda", "documents", "model"]
 
 #: Number of documents in each initial topic, and share of the corpus's word frequencies in it.
 SEED_DOCUMENTS = 3
@@ -56,9 +56,11 @@ MIN_SCALE = 1e-12
 START_EXPONENT = 0.3
 #: Target number of the topics' updates in the start, and bounds on its epochs.
 START_UPDATES, START_EPOCHS = 1200, (3, 40)
-#: Start with a merger: topics of its first half for each topic of the model, and number of
-#: documents whose proportions decide which topics merge.
-CANDIDATES, MERGE_DOCS = 2, 2000
+#: Shares of the epochs before the first and the second merger, and number of documents whose
+#: proportions decide which topics merge and how topics split.
+MERGERS, MERGE_DOCS = (0.35, 0.6), 4000
+#: Share of a topic's proportion in a document that its half of the document gets after a split.
+OWN_SIDE = 0.8
 #: Number of steps after which the processes tell each other of errors and Ctrl-C.
 STEPS_TOGETHER = 64
 
@@ -179,9 +181,12 @@ class Start:
     with step size updates^−exponent (*Cappé & Moulines 2009*). The noise of the steps acts as
     annealing, and finds better topics than many more full sweeps.
 
-    In the first half of the epochs, ``"merged"`` has twice as many topics as the model. Then
-    similar topics merge (:mod:`~torch_lntm.inference.em.merging`). Until the merger, the model
-    holds the topics with the most tokens.
+    With as many topics as the model, a start misses topics: two true topics share a topic, and two
+    others are near copies. The start therefore begins with twice as many topics. After a third of
+    the epochs similar topics merge (:mod:`~torch_lntm.inference.em.merging`), and each topic splits
+    in two (:mod:`~torch_lntm.inference.em.splitting`). After 60 % of the epochs similar topics
+    merge again. Before that, the model holds the topics with the most tokens. A model with keywords
+    has neither mergers nor splits: the keywords decide which topics there are.
 
     Every process makes every step. Steps are so small that sharing a step between processes would
     take longer than making it. The prior and the means come from the final proportions. Each
@@ -193,9 +198,9 @@ class Start:
             epoch.
         shard: The documents of this process.
         processes: The processes of the fit. All continue from the counts of the first process.
-        name: ``"lda"``, ``"merged"``, or ``"documents"`` for one epoch.
-        epochs: Number of epochs of ``"lda"`` and ``"merged"``. Defaults to enough for 1,200
-            updates, at least 3 and at most 40.
+        name: ``"lda"``, or ``"documents"`` for one epoch.
+        epochs: Number of epochs of ``"lda"``. Defaults to enough for 1,200 updates, at least 3 and
+            at most 40.
         seed: Seed of the order of documents, and of the documents in the initial topics.
 
     Attributes:
@@ -203,8 +208,8 @@ class Start:
         order: Positions of their non-empty documents, in the order of their visits.
         step_docs: Number of documents of a step.
         epochs: Number of epochs.
-        merge_epoch: Number of epochs before similar topics merge. 0 means that there are no
-            topics to merge.
+        mergers: Numbers of epochs before similar topics merge, ascending. After each but the last,
+            topics split. Empty for a start without mergers.
     """
 
     def __init__(
@@ -227,13 +232,13 @@ class Start:
         self.step_docs = default_step_docs(num_docs, length, model.num_topics)
         self.concentration = start_concentration(model.num_topics, length)
         self.epochs = 1
-        if name == "merged" and model.topics.keywords is not None:
-            # The merger could join two keyword topics, and further topics would take keywords.
-            raise ConfigError("start 'merged' with keywords; use start='lda'")
         if name != "documents":
             steps = math.ceil(num_docs / self.step_docs)
             self.epochs = epochs or num_epochs(START_UPDATES, steps, START_EPOCHS)
-        self.merge_epoch = self.epochs // 2 if name == "merged" else 0
+        self.mergers: list[int] = []
+        # A merger could join two keyword topics, and further topics would take keywords.
+        if self.epochs > 1 and model.topics.keywords is None:
+            self.mergers = sorted({max(1, round(share * self.epochs)) for share in MERGERS})
 
     def run(self, state: FitState, progress: bool) -> Iterator[float]:
         """Make the remaining epochs.
@@ -262,7 +267,7 @@ class Start:
     def _begin(self, state: FitState) -> None:
         """Set initial topics from documents and keywords, and uniform proportions."""
         model = self.model
-        num_topics = model.num_topics * (CANDIDATES if self.merge_epoch else 1)
+        num_topics = model.num_topics * (2 if self.mergers else 1)
         topics = document_topics(self.corpus, self.order, num_topics, self.seed + state.restart)
         keywords = model.topics.keywords
         if keywords is not None:
@@ -306,8 +311,10 @@ class Start:
         running.apply_scale()
         # Machines may round differently, so all continue with the counts of the first process.
         processes.share({"word_counts": state.word_counts})
-        if state.step + 1 == self.merge_epoch:
+        if state.step + 1 in self.mergers:
             self._merge(state)
+            if state.step + 1 < self.mergers[-1]:
+                self._split(state)
         counts = state.word_counts
         if len(counts) > model.num_topics:
             counts = counts[counts.sum(1).topk(model.num_topics).indices.sort().values]
@@ -330,6 +337,27 @@ class Start:
         state.word_counts = rows.new_zeros(len(rows), num_topics).index_add_(1, labels, rows).mT
         theta, home = state.theta, labels.to(state.theta.device)
         state.theta = theta.new_zeros(len(theta), num_topics).index_add_(1, home, theta)
+
+    def _split(self, state: FitState) -> None:
+        """Split every topic in two."""
+        assert state.word_counts is not None
+        assert state.theta is not None
+        some = np.sort(self.order[:MERGE_DOCS])
+        (batch,) = self.sample.global_batches([some])
+        smoothing = max(self.model.topics.start_smoothing, torch.finfo(self.model.dtype).tiny)
+        topics = state.word_counts + smoothing
+        theta = state.theta[some].to(topics)
+        shares, scores = halves(topics / topics.sum(1, keepdim=True), theta, batch)
+        # Machines may round the scores differently.
+        self.processes.share({"shares": shares, "scores": scores})
+        first = state.word_counts * shares
+        of_topic = first.sum(1) / state.word_counts.sum(1)
+        state.word_counts = torch.cat([first, state.word_counts - first]).mT.contiguous().mT
+        # The other documents have the topic's average share of the first half.
+        part = state.theta * of_topic.nan_to_num(0.5).to(state.theta)
+        own = torch.where(scores > 0, OWN_SIDE, 1.0 - OWN_SIDE).to(state.theta)
+        part[some] = state.theta[some] * own
+        state.theta = torch.cat([part, state.theta - part], 1)
 
     def _steps(self) -> Iterator[tuple[Tensor, DocumentBatch]]:
         """All documents in batches: the positions ``(n,)`` of a batch's words, and the batch."""

@@ -85,13 +85,11 @@ class VariationalEM(Engine[FitResult]):
             gains of iterations fall slowly, so the objective can still rise by many times the
             tolerance. Defaults to 0.001: the next iteration improves the perplexity of the training
             documents by at most about 0.1 %. Use 1e-5 for the optimum of the objective itself.
-        start: ``"lda"`` for the start described above. ``"merged"`` for twice as many topics in its
-            first half, of which similar topics then merge. It misses fewer true topics of simulated
-            corpora, and takes about a tenth of a fit longer. ``"documents"`` for only one epoch of
-            ``"lda"``. All three begin with topics from a few random documents. ``"model"``
-            continues from the parameters of the model.
-        start_epochs: Number of epochs of ``"lda"`` and ``"merged"``. Defaults to enough for 1,200
-            updates, at least 3 and at most 40.
+        start: ``"lda"`` for the start described above. ``"documents"`` for only one epoch of it.
+            Both begin with topics from a few random documents. ``"model"`` continues from the
+            parameters of the model.
+        start_epochs: Number of epochs of ``"lda"``. Defaults to enough for 1,200 updates,
+            at least 3 and at most 40.
         stepwise_epochs: Number of epochs of the stepwise phase. 0 skips the phase. Defaults to
             enough for 80 updates, at least 2 and at most 10, and to 0 with annealing or
             ``start="model"``.
@@ -154,7 +152,7 @@ class VariationalEM(Engine[FitResult]):
         require_whole(1, start_epochs=start_epochs, restarts=restarts)
         require_whole(1, covariance_stride=covariance_stride, max_docs=max_docs)
         require(0, tolerance=tolerance)
-        if start_epochs is not None and start not in ("lda", "merged"):
+        if start_epochs is not None and start != "lda":
             raise ConfigError(
                 f"start_epochs is an option of start='lda'; leave it out with start={start!r}"
             )
