@@ -34,7 +34,7 @@ CASES: list[dict[str, Any]] = [
     {"guide": "taylor", "covariance_stride": 4, "max_docs": 3, "sample_docs": 50},
     {"guide": "laplace", "restarts": 2},
     {"guide": "blei-lafferty", "annealing": WARM, "stepwise_epochs": None},
-    {"kind": "lda", "guide": "ep", "start": "merged"},
+    {"kind": "lda", "guide": "ep"},
     {"kind": "lda", "guide": "vb", "start": "documents", "start_epochs": None},
     {"kind": "iftm", "guide": "factor", "start": "model", "start_epochs": None},
     {"kind": "stm", "guide": "taylor"},
