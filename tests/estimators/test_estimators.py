@@ -485,7 +485,7 @@ def test_keywords_are_column_names_of_a_data_frame() -> None:
     rng = np.random.default_rng(0)
     counts = rng.multinomial(20, rng.dirichlet(np.full(8, 0.3), 40))
     frame = pd.DataFrame(counts, columns=list("abcdefgh"))
-    settings = {"keywords": {"one": ["g", "h"]}, "posterior": "taylor"}
+    settings = {"keywords": {"one": ["g", "h"]}, "posterior": "taylor", "random_state": 0}
     estimator = lntm.CorrelatedTopicModel(2, max_iter=1, device="cpu", **settings)
     clone(estimator).fit(frame)
     estimator.fit(frame)
