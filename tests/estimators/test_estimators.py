@@ -492,7 +492,12 @@ def test_keywords_are_column_names_of_a_data_frame() -> None:
     assert estimator.model_.topics.keywords.columns == ((6, 7),)
     assert estimator.model_.topic_names == ("one", "1")
     with_words = lntm.AspectModel(
-        2, keywords={"one": ["g", "h"]}, vocabulary=list("abcdefgh"), posterior="vb", max_iter=1
+        2,
+        keywords={"one": ["g", "h"]},
+        vocabulary=list("abcdefgh"),
+        posterior="vb",
+        max_iter=1,
+        random_state=0,
     )
     assert with_words.fit(counts).model_.topics.keywords.columns == ((6, 7),)
     with pytest.raises(ConfigError, match="keywords is an option of ctm"):
