@@ -58,11 +58,13 @@ GRID: dict[str, dict[str, tuple[Any, ...]]] = {
         "pseudo_variance": (10.0, 3.0),
     },
 }
-#: Settings of the tuned peers: the best of the search so far. A class without trials has its start.
+#: Settings of the tuned peers: the best of the search so far (``studies/results/search.json``). A
+#: class without trials has its start.
 TUNED: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "topica LDA": {
-        "titles": CENTRE["topica LDA"] | {"beta": 0.05, "alpha_sum": "K"},
-        "abstracts": CENTRE["topica LDA"],
+        "titles": CENTRE["topica LDA"]
+        | {"beta": 0.05, "optimize_interval": 50, "init": "spectral", "iters": 2000},
+        "abstracts": CENTRE["topica LDA"] | {"beta": 0.1, "alpha_sum": 5.0},
         "news": CENTRE["topica LDA"],
     },
     "tomotopy LDA": dict.fromkeys(LENGTHS, CENTRE["tomotopy LDA"]),
