@@ -152,10 +152,10 @@ class MonteCarloEM(Engine[MonteCarloResult]):
 
     Example:
         >>> chain_model = lntm.models.ctm(num_topics=4, num_words=train.num_words, seed=0)
-        >>> engine = lntm.inference.MonteCarloEM(chain_model, max_epochs=2, progress=False)
+        >>> engine = lntm.inference.MonteCarloEM(chain_model, max_epochs=4, progress=False)
         >>> fit = engine.fit(train[:60])
         >>> fit.stop_reason, len(fit.history)
-        ('max_iterations', 2)
+        ('max_iterations', 4)
         >>> fit.posterior  # chains to continue, for lntm.inference.theta_draws
         KeptChains(1 chains of ... documents)
     """
