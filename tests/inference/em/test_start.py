@@ -151,7 +151,7 @@ def test_pseudo_tokens_of_the_start_are_bounded() -> None:
 @pytest.mark.parametrize(("epochs", "mergers"), [(1, []), (2, [1]), (3, [1, 2]), (20, [7, 12])])
 def test_topics_merge_split_and_merge_again(epochs: int, mergers: list[int]) -> None:
     """The fit keeps twice the topics of the model until the last merger."""
-    corpus = Corpus.from_matrix(np.random.default_rng(2).poisson(1.0, (30, 15)))
+    corpus = Corpus.from_matrix(np.random.default_rng(2).poisson(4.0, (30, 15)))
     model = make_model("ctm")
     processes = Processes(alone=True)
     shard = DocumentShard(model, corpus, corpus.nonempty, processes)
@@ -169,9 +169,15 @@ def test_topics_merge_split_and_merge_again(epochs: int, mergers: list[int]) -> 
     assert sizes == (last - 1) * [2 * few] + (epochs - last + 1) * [few]
 
 
-def test_keyword_topics_neither_merge_nor_split() -> None:
-    corpus = Corpus.from_matrix(np.random.default_rng(2).poisson(1.0, (30, 15)))
-    model = ctm(3, corpus.num_words, keywords={"one": [0, 1]})
+@pytest.mark.parametrize(
+    ("mean_count", "keywords", "merges"),
+    [(4.0, None, True), (4.0, {"one": [0, 1]}, False), (2.0, None, False)],
+)
+def test_topics_of_short_documents_and_of_keywords_neither_merge_nor_split(
+    mean_count: float, keywords: dict[str, list[int]] | None, merges: bool
+) -> None:
+    corpus = Corpus.from_matrix(np.random.default_rng(2).poisson(mean_count, (30, 15)))
+    model = ctm(3, corpus.num_words, keywords=keywords)
     processes = Processes(alone=True)
     shard = DocumentShard(model, corpus, corpus.nonempty, processes)
-    assert Start(model, shard, processes, name="lda", seed=0).mergers == []
+    assert bool(Start(model, shard, processes, name="lda", seed=0).mergers) == merges

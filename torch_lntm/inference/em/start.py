@@ -59,6 +59,9 @@ START_UPDATES, START_EPOCHS = 1200, (3, 40)
 #: Shares of the epochs before the first and the second merger, and number of documents whose
 #: proportions decide which topics merge and how topics split.
 MERGERS, MERGE_DOCS = (0.35, 0.6), 4000
+#: Smallest mean number of tokens of a document for mergers. Shorter documents do not tell twice as
+#: many topics apart.
+MERGER_TOKENS = 40
 #: Share of a topic's proportion in a document that its half of the document gets after a split.
 OWN_SIDE = 0.8
 #: Number of steps after which the processes tell each other of errors and Ctrl-C.
@@ -185,8 +188,9 @@ class Start:
     others are near copies. The start therefore begins with twice as many topics. After a third of
     the epochs similar topics merge (:mod:`~torch_lntm.inference.em.merging`), and each topic splits
     in two (:mod:`~torch_lntm.inference.em.splitting`). After 60 % of the epochs similar topics
-    merge again. Before that, the model holds the topics with the most tokens. A model with keywords
-    has neither mergers nor splits: the keywords decide which topics there are.
+    merge again. Before that, the model holds the topics with the most tokens. There are neither
+    mergers nor splits for documents of less than 40 tokens on average, and for models with
+    keywords, because the keywords decide which topics there are.
 
     Every process makes every step. Steps are so small that sharing a step between processes would
     take longer than making it. The prior and the means come from the final proportions. Each
@@ -237,7 +241,7 @@ class Start:
             self.epochs = epochs or num_epochs(START_UPDATES, steps, START_EPOCHS)
         self.mergers: list[int] = []
         # A merger could join two keyword topics, and further topics would take keywords.
-        if self.epochs > 1 and model.topics.keywords is None:
+        if self.epochs > 1 and length >= MERGER_TOKENS and model.topics.keywords is None:
             self.mergers = sorted({max(1, round(share * self.epochs)) for share in MERGERS})
 
     def run(self, state: FitState, progress: bool) -> Iterator[float]:
