@@ -300,6 +300,21 @@ def _values(settings: object, name: str) -> tuple[Any, ...]:
     return _parts(getattr(settings, name))
 
 
+def check_filled(settings: object, *names: str) -> None:
+    """Check that settings hold at least a value each.
+
+    Args:
+        settings: The dataclass.
+        *names: The settings.
+
+    Raises:
+        ConfigError: A setting is empty.
+    """
+    for name in names:
+        if not getattr(settings, name):
+            raise ConfigError(f"{name} is empty; give some")
+
+
 def check_choices(settings: object, name: str, known: Collection[str]) -> None:
     """Check a setting that holds names.
 

@@ -119,8 +119,8 @@ class Recipe:
 
         Corpora of more than 7 million tokens get fewer epochs, at least 4. Four epochs take less
         time than variational EM, and predict better or about as well (``docs/decisions.md``).
-        Corpora of more than 67 million
-        documents times topics get variational EM, because chains need five times the memory.
+        Corpora of more than 67 million documents times topics get variational EM, because chains
+        need five times the memory.
 
         Args:
             corpus: The training documents. A part knows the numbers of its whole corpus

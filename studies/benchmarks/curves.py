@@ -19,9 +19,8 @@ import torch
 from studies.benchmarks.completion import check_installed
 from studies.benchmarks.frozen import MAX_DOCS, MAX_TEST_DOCS, frozen
 from studies.benchmarks.quality import measured, unpacked
-from studies.measure import Cells, Study, check_choices, check_numbers
+from studies.measure import Cells, Study, check_choices, check_filled, check_numbers
 from studies.tables import table_of
-from torch_lntm.errors import ConfigError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,8 +64,7 @@ class Settings:
         whole = {"num_topics": 2, "seed": 0, "max_docs": 2, "max_test_docs": 1}
         check_numbers(self, whole, positive=("tolerance",))
         check_choices(self, "systems", BUDGETS)
-        if not self.corpora:
-            raise ConfigError("corpora is empty; give some")
+        check_filled(self, "corpora")
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ import numpy as np
 import torch
 
 from studies.benchmarks.frozen import MAX_DOCS, MAX_TEST_DOCS, Frozen, frozen
-from studies.measure import Cells, Study, check_choices, check_numbers
+from studies.measure import Cells, Study, check_choices, check_filled, check_numbers
 from studies.tables import mean_and_error, table_of
-from torch_lntm.errors import ConfigError, UnreliableEstimateWarning
+from torch_lntm.errors import UnreliableEstimateWarning
 from torch_lntm.evaluation import CompletionResult, completion_of, paired_difference
 from torch_lntm.models import TopicModel
 from torch_lntm.recipes import Recipe
@@ -71,9 +71,7 @@ class Settings:
         whole = {"num_topics": 2, "seeds": 7, "max_iterations": 2}
         check_numbers(self, {**whole, "max_docs": 2, "max_test_docs": 1}, positive=("tolerance",))
         check_choices(self, "recipes", RECIPES)
-        for name in ("corpora", "num_topics", "seeds"):
-            if not getattr(self, name):
-                raise ConfigError(f"{name} is empty; give some")
+        check_filled(self, "corpora", "num_topics", "seeds")
 
 
 @dataclass(frozen=True)

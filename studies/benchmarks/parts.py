@@ -53,7 +53,7 @@ class Settings:
         seed: Seed of the documents and of the fits.
         fits: Fits to measure. "1", "2" and "4" are numbers of processes with their parts.
             "continued" is a fit with a killed process. "whole, 1" is one process with the whole
-            corpus; its start visits all documents, and takes most of the time.
+            corpus. The start of "whole, 1" visits all documents, and takes most of its time.
         folder: Folder of the corpus and the checkpoints, which are removed at the end. Defaults to
             a temporary folder.
     """

@@ -30,10 +30,10 @@ from studies.benchmarks.frozen import CORPORA, MAX_DOCS, MAX_TEST_DOCS, SEEDS, F
 from studies.benchmarks.splits import Scores, difference, pooled
 from studies.benchmarks.systems import SYSTEMS
 from studies.machine import Stopwatch
-from studies.measure import Cells, Study, check_choices, check_numbers
+from studies.measure import Cells, Study, check_choices, check_filled, check_numbers
 from studies.tables import table_of
 from torch_lntm.corpus import Corpus
-from torch_lntm.errors import ConfigError, LNTMError, UnreliableEstimateWarning
+from torch_lntm.errors import LNTMError, UnreliableEstimateWarning
 from torch_lntm.evaluation import (
     CompletionResult,
     ExactCompletion,
@@ -81,9 +81,7 @@ class Settings:
         whole = {"num_topics": 2, "seeds": 0, "max_docs": 2, "max_test_docs": 1}
         check_numbers(self, whole, positive=("tolerance",))
         check_choices(self, "systems", SYSTEMS)
-        for name in ("corpora", "num_topics", "seeds"):
-            if not getattr(self, name):
-                raise ConfigError(f"{name} is empty; give some")
+        check_filled(self, "corpora", "num_topics", "seeds")
 
 
 @dataclass(frozen=True)

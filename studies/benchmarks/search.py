@@ -20,9 +20,8 @@ from studies.benchmarks.completion import check_installed
 from studies.benchmarks.frozen import MAX_DOCS, MAX_TEST_DOCS, Frozen, frozen
 from studies.benchmarks.quality import measured, unpacked
 from studies.benchmarks.tuned import CENTRE, GRID, length_class
-from studies.measure import Cells, Study, check_choices, check_numbers
+from studies.measure import Cells, Study, check_choices, check_filled, check_numbers
 from studies.tables import table_of
-from torch_lntm.errors import ConfigError
 
 #: System whose fits read their options only; the names of the others are those of the tables.
 FITTED_AS = {name: f"{name}, tuned" for name in CENTRE}
@@ -55,8 +54,7 @@ class Settings:
         whole = {"num_topics": 2, "seed": 7, "max_docs": 2, "max_test_docs": 1}
         check_numbers(self, whole, positive=("tolerance",))
         check_choices(self, "systems", GRID)
-        if not self.corpora:
-            raise ConfigError("corpora is empty; give some")
+        check_filled(self, "corpora")
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Short and long searches of Monte-Carlo EM on thinned corpora of 2 to 200 tokens a word.
 
 The training documents of a corpus are thinned to a number of tokens for each word of their
-vocabulary. Each thinned corpus is fitted twice with one seed: by the rule of small corpora, which
-ends after 20 epochs, and by the rule of all other corpora, which goes on while the objective rises.
+vocabulary. Each thinned corpus has two fits with one seed. The first fit follows the rule of small
+corpora, and ends after 20 epochs. The second fit goes on while the objective rises.
 The two fits are equal for the first 15 epochs. The score is that of the study ``quality``: theta
 integrated out. The splits are for tuning: no table has them.
 """
@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 
 from studies.benchmarks.frozen import MAX_DOCS, MAX_TEST_DOCS, frozen
 from studies.machine import Stopwatch
-from studies.measure import Cells, Study, check_numbers
+from studies.measure import Cells, Study, check_filled, check_numbers
 from studies.tables import table_of
 from torch_lntm.corpus import Corpus, synthetic_topics
-from torch_lntm.errors import ConfigError, UnreliableEstimateWarning
+from torch_lntm.errors import UnreliableEstimateWarning
 from torch_lntm.evaluation import CompletionResult, completion_of, paired_difference
 from torch_lntm.inference.em import monte_carlo
 from torch_lntm.models import ctm
@@ -66,9 +66,7 @@ class Settings:
         """Check the settings."""
         whole = {"num_topics": 2, "seeds": 7, "tokens_per_word": 1}
         check_numbers(self, {**whole, "max_docs": 2, "max_test_docs": 1}, positive=("tolerance",))
-        for name in ("corpora", "tokens_per_word", "seeds"):
-            if not getattr(self, name):
-                raise ConfigError(f"{name} is empty; give some")
+        check_filled(self, "corpora", "tokens_per_word", "seeds")
 
 
 @dataclass(frozen=True)

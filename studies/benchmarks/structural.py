@@ -37,9 +37,9 @@ import torch_lntm as lntm
 from studies.benchmarks.completion import fit_in_process, missing_library
 from studies.benchmarks.frozen import MAX_DOCS, MAX_TEST_DOCS, Frozen, frozen
 from studies.benchmarks.systems import STRUCTURAL_SYSTEMS
-from studies.measure import Cells, Study, check_choices, check_numbers, corpus_file
+from studies.measure import Cells, Study, check_choices, check_filled, check_numbers, corpus_file
 from studies.tables import table_of
-from torch_lntm.errors import ConfigError, UnreliableEstimateWarning
+from torch_lntm.errors import UnreliableEstimateWarning
 from torch_lntm.evaluation import ExactCompletion, completion_of, log_likelihood
 from torch_lntm.evaluation.per_token import per_token
 from torch_lntm.models import Covariates, FixedTopics, StructuralPrior, TopicModel
@@ -83,9 +83,7 @@ class Settings:
         whole |= {"max_test_docs": 1, "likelihood_docs": 1}
         check_numbers(self, whole, positive=("tolerance",))
         check_choices(self, "systems", STRUCTURAL_SYSTEMS)
-        for name in ("formulas", "num_topics", "seeds"):
-            if not getattr(self, name):
-                raise ConfigError(f"{name} is empty; give some")
+        check_filled(self, "formulas", "num_topics", "seeds")
 
 
 @dataclass(frozen=True)

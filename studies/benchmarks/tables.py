@@ -6,8 +6,9 @@ largest topic of a test document is its cluster; a support vector machine learns
 training proportions. Coherence is counted in the test documents. Published C_V is counted in
 Wikipedia, and so it stands in no table here.
 
-There are two further parts: rules that choose printed words, compared on training documents only;
-and held-out halves of documents, by the protocol of ETM (*Dieng, Ruiz & Blei 2020*) and by ours.
+There are two further parts. The first compares rules that choose printed words, on training
+documents only. The second scores held-out halves of documents, by the protocol of ETM (*Dieng, Ruiz
+& Blei 2020*) and by ours.
 
 Systems without their libraries are left out. ``studies.benchmarks.neural`` names the libraries.
 """
@@ -40,7 +41,7 @@ from studies.benchmarks.topic_scores import (
     word_list_scores,
 )
 from studies.machine import Stopwatch
-from studies.measure import Cells, Study, check_choices, check_numbers, corpus_file
+from studies.measure import Cells, Study, check_choices, check_filled, check_numbers, corpus_file
 from studies.tables import entry, mean_and_error, table_of, with_error
 from torch_lntm.corpus import Corpus, WordHoldOut
 from torch_lntm.errors import ConfigError, UnreliableEstimateWarning
@@ -91,8 +92,7 @@ class Settings:
         whole = {"num_topics": 2, "seeds": 0, "word_seeds": 0}
         check_numbers(self, whole, positive=("tolerance",))
         check_choices(self, "systems", SYSTEMS)
-        if not self.num_topics:
-            raise ConfigError("num_topics is empty; give some")
+        check_filled(self, "num_topics")
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,8 @@ _OF_FIT = ("checkpoint", "checkpoint_seconds")
 
 def write_corpus(folder: Path) -> Corpus:
     """The corpus of these fits, written in shards."""
-    corpus = make_corpus(NUM_DOCS, empty=EMPTY)
+    # Documents are so long that topics of the start merge and split.
+    corpus = make_corpus(NUM_DOCS, length=60, empty=EMPTY)
     numbers = np.arange(NUM_DOCS)
     corpus = corpus.with_metadata({"x": np.sin(numbers), "side": (numbers % 3).astype(str)})
     corpus.save(folder, shard_size=SHARD_DOCS)

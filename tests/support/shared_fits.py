@@ -39,9 +39,12 @@ def arrays(model: TopicModel, result: FitResult) -> dict[str, Any]:
 
 
 def fitted(family: str, posterior: str, options: dict[str, Any]) -> dict[str, Any]:
-    """A fit by all processes of the group. ``dtype`` in ``options`` defaults to float64."""
-    corpus = make_corpus(NUM_DOCS, empty=EMPTY)
+    """A fit by all processes of the group.
+
+    ``dtype`` in ``options`` defaults to float64, and ``length`` to documents of 40 tokens.
+    """
     options = dict(options)
+    corpus = make_corpus(NUM_DOCS, length=options.pop("length", 40), empty=EMPTY)
     of_model = {"dtype": "float64"}
     of_model |= {name: options.pop(name) for name in ("dtype", "bursty") if name in options}
     model = new_model(family, 3, corpus.num_words, **of_model)

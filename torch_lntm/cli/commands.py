@@ -59,14 +59,14 @@ class Topics(Command):
         words: Measure of a topic's top words. probability: Most probable words. frex: Words that
             are frequent and exclusive to the topic. lift: Words that are rare elsewhere. score: A
             measure between frex and lift.
-        num_docs: Number of documents to print for each topic, in place of its words: the documents
-            with the largest share of the topic, and the beginnings of their texts.
+        num_docs: Number of documents to print for each topic, in place of its words. They are the
+            documents with the largest share of the topic, with the beginnings of their texts.
         num_correlated: Number of correlated topics to print for each topic, on each side: with the
             most positive and with the most negative correlations.
         by_group: Print the differences of words between groups. Needs a model fitted with
             --content.
-        groups: Print groups of topics, such as "economy=3,7; war=1", or a file that ends in .json
-            or .yaml with topics by group: their shares, and the words of the merged topics.
+        groups: Print the shares and the words of groups of topics, such as "economy=3,7; war=1". A
+            file of groups ends in .json or .yaml.
         format: Output format.
     """
 

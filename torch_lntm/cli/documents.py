@@ -133,10 +133,10 @@ class ReadsDocuments(Command):
             written by convert. The folder may be remote: https://host/posts or s3://bucket/posts.
             Use - for standard input, example for 75 short texts of this package, and lee for 300
             news articles in gensim's package.
-        format: Format of the corpus: txt (a document per line), jsonl, json, csv, folder, npz,
-            ldac, uci, mtx, h5ad, parquet or store. Defaults to the format of the name. For standard
-            input, it defaults to the format of the fit's corpus, and to txt if the fit read a
-            folder of texts.
+        format: Format of the corpus: one of txt, jsonl, json, csv, folder, npz, ldac, uci, mtx,
+            h5ad, parquet and store. txt has a document per line. Defaults to the format of the
+            name. For standard input, it defaults to the format of the fit's corpus, and to txt if
+            the fit read a folder of texts.
         vocabulary: File with a word per line: the names of the columns of counts, or the words to
             count in texts.
         text_field: Field of .jsonl, or column of .csv or .parquet, with the text. Defaults to

@@ -96,7 +96,7 @@ def match_rows(documents: Any, columns: Any) -> Any:
         columns: A data frame, a mapping of names to values, or values.
 
     Returns:
-        The columns. Those with the index of the documents have the index 0, 1, … instead.
+        The columns. The index 0, 1, … replaces an index that equals the index of the documents.
 
     Raises:
         CorpusError: The columns have the same index as the documents in another order.

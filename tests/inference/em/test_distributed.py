@@ -39,6 +39,8 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("ctm", "taylor", {"covariance_stride": 4, "max_docs": 3, "bursty": True}),
     ("lda", "ep", {"bursty": True}),
     ("ctm", "hmc", {**MONTE_CARLO, "bursty": True}),
+    # In longer documents, topics of the start merge and split.
+    ("ctm", "taylor", {"length": 60}),
 ]
 
 

@@ -8,7 +8,7 @@ import torch
 
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.inference.em import splitting
-from torch_lntm.inference.em.splitting import halves
+from torch_lntm.inference.em.splitting import document_scores, halves
 
 
 def batch_of(counts: np.ndarray) -> DocumentBatch:
@@ -23,7 +23,9 @@ def test_scores_are_the_first_axis_of_damped_reciprocal_averages(
     rng = np.random.default_rng(3)
     topics, theta = rng.dirichlet(np.ones(12), 3), rng.dirichlet(np.ones(3), 20)
     counts = rng.poisson(1.5, (20, 12))
-    scores = halves(*map(torch.from_numpy, (topics, theta)), batch_of(counts)).scores.numpy()
+    ratio = (counts / (theta @ topics))[counts > 0]
+    arrays = (torch.from_numpy(x) for x in (topics.T.copy(), theta, ratio))
+    scores = document_scores(*arrays, batch_of(counts)).numpy()
     for k in range(3):
         tokens = counts * (theta[:, [k]] * topics[k]) / (theta @ topics)
         length = tokens.sum(1)
@@ -45,7 +47,7 @@ def test_a_topic_of_two_true_topics_splits_into_both() -> None:
     weight = theta[:, :2].sum(0) / theta[:, :2].sum()
     topics = torch.from_numpy(np.stack([weight @ true[:2], true[2]]))
     proportions = torch.from_numpy(np.stack([theta[:, :2].sum(1), theta[:, 2]], 1))
-    shares = halves(topics, proportions, batch_of(counts)).word_shares.numpy()[0]
+    shares = halves(topics, proportions, batch_of(counts)).numpy()[0]
     first, second = topics[0].numpy() * shares, topics[0].numpy() * (1.0 - shares)
     parts = np.stack([first / first.sum(), second / second.sum()])
     distance = np.abs(parts[:, None] - true[None, :2]).sum(-1)
@@ -56,9 +58,7 @@ def test_a_topic_of_two_true_topics_splits_into_both() -> None:
 def test_words_and_topics_without_tokens_stay_finite() -> None:
     topics = torch.tensor([[0.5, 0.5, 0.0, 0.0], [0.0, 0.0, 0.5, 0.5]])
     theta = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
-    result = halves(
-        topics, theta, batch_of(np.array([[3, 1, 0, 0], [1, 3, 0, 0]])).to(dtype=topics.dtype)
-    )
-    assert result.word_shares.isfinite().all()
-    assert result.scores.isfinite().all()
-    assert result.word_shares[:, 2:].eq(0.5).all()
+    counts = batch_of(np.array([[3, 1, 0, 0], [1, 3, 0, 0]])).to(dtype=topics.dtype)
+    shares = halves(topics, theta, counts)
+    assert shares.isfinite().all()
+    assert shares[:, 2:].eq(0.5).all()

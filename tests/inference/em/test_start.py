@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 import torch
-from support.fits import fit, make_corpus
+from support.fits import assert_same, fit, make_corpus
 from support.pairs import FAMILIES, make_model
 from tqdm.auto import tqdm
 
@@ -24,7 +27,7 @@ from torch_lntm.inference.em.start import (
     document_topics,
     start_concentration,
 )
-from torch_lntm.models import ctm
+from torch_lntm.models import TopicModel, ctm
 
 
 def test_initial_topics_mix_documents_with_corpus_frequencies() -> None:
@@ -181,3 +184,54 @@ def test_topics_of_short_documents_and_of_keywords_neither_merge_nor_split(
     processes = Processes(alone=True)
     shard = DocumentShard(model, corpus, corpus.nonempty, processes)
     assert bool(Start(model, shard, processes, name="lda", seed=0).mergers) == merges
+
+
+def test_a_merged_topic_splits_and_near_copies_merge() -> None:
+    """The first topic holds two true topics, and the other two are copies of the third."""
+    rng = np.random.default_rng(5)
+    true, theta = rng.dirichlet(np.full(60, 0.1), 3), rng.dirichlet(np.full(3, 0.3), 400)
+    corpus = Corpus.from_matrix(np.stack([rng.multinomial(60, row @ true) for row in theta]))
+    model = ctm(3, corpus.num_words, dtype="float64")
+    processes = Processes(alone=True)
+    shard = DocumentShard(model, corpus, corpus.nonempty, processes)
+    start = Start(model, shard, processes, name="lda", seed=0)
+    shares = np.stack([theta[:, 0] + theta[:, 1], theta[:, 2] / 2, theta[:, 2] / 2], 1)
+    tokens = 60 * theta.sum(0)[:, None] * true
+    counts = np.stack([tokens[0] + tokens[1], tokens[2] / 2, tokens[2] / 2])
+    state = FitState(
+        step=1,
+        word_counts=torch.from_numpy(counts.T.copy()).mT,
+        theta=torch.from_numpy(shares),
+    )
+    with torch.no_grad(), tqdm(disable=True) as bar:
+        start._split(state)
+        assert state.word_counts is not None
+        assert state.theta is not None
+        halves = state.word_counts.view(2, 3, -1).sum(0), state.theta.view(-1, 2, 3).sum(1)
+        np.testing.assert_allclose(halves[0].numpy(), counts, rtol=1e-12)
+        np.testing.assert_allclose(halves[1].numpy(), shares, rtol=1e-12)
+        start.mergers = [2]
+        start._epoch(state, bar)
+    distance = np.abs(true[:, None] - model.topics.probs.detach().numpy()[None]).sum(-1)
+    assert len(set(distance.argmin(1))) == 3
+    assert distance.min(1).max() < 0.3
+
+
+def test_a_start_continues_to_the_same_bits_after_every_epoch() -> None:
+    corpus = Corpus.from_matrix(np.random.default_rng(2).poisson(4.0, (30, 15)))
+    processes = Processes(alone=True)
+
+    def epochs(state: FitState, model: TopicModel) -> Iterator[float]:
+        shard = DocumentShard(model, corpus, corpus.nonempty, processes)
+        start = Start(model, shard, processes, name="lda", epochs=6, seed=0)
+        assert start.mergers == [2, 4]
+        return start.run(state, progress=False)
+
+    model, state, kept = make_model("ctm"), FitState(), []
+    with torch.no_grad():
+        for _ in epochs(state, model):
+            kept.append((copy.deepcopy(state), copy.deepcopy(model)))
+        for number, (before, other) in enumerate(kept, start=1):
+            assert len(list(epochs(before, other))) == 6 - number
+            assert_same(model, other)
+            assert torch.equal(before.documents["means"], state.documents["means"])

@@ -416,7 +416,8 @@ class Engine(ABC, Generic[R]):
         Args:
             corpus: The documents, or a matrix of counts. Empty documents are skipped.
             checkpoint: File for the state of the fit. If the file exists, the fit continues from
-                it, with any number of processes, and with the same result as an uninterrupted fit.
+                the file, and has the same result as an uninterrupted fit. The number of processes
+                may be another.
                 The file remains after the fit. A finished fit can be continued with more iterations
                 (variational EM) or more epochs (Monte-Carlo EM). Monte-Carlo EM refuses more epochs
                 once averaging has begun. It also refuses them after a ``max_epochs`` below 20,
@@ -437,9 +438,9 @@ class Engine(ABC, Generic[R]):
 
         Raises:
             CorpusError: The corpus has no tokens.
-            ConfigError: The corpus has a different vocabulary, the checkpoint belongs to another
-                fit, there are more processes than documents, or the parts of the processes do not
-                make up a corpus.
+            ConfigError: The corpus has a different vocabulary. Or the checkpoint belongs to another
+                fit. Or there are more processes than documents. Or a part of the corpus is missing
+                or is there twice.
             NumericalError: The objective, a parameter, or a density at the start of chains is not
                 finite. The message names the parameter or the documents.
             ProcessError: A process of the fit is lost, or did not answer within its group's

@@ -6,8 +6,6 @@ such a topic fall into two groups. A split by these groups separates the two tru
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
@@ -21,23 +19,41 @@ ROUNDS, NEUTRAL_TOKENS = 8, 2.0
 LEAST_SHARE = 0.02
 
 
-class Halves(NamedTuple):
-    """Two halves of every topic.
-
-    Attributes:
-        word_shares: ``(num_topics, num_words)`` share of the first half in the tokens of each word.
-            1/2 for words that the documents lack.
-        scores: ``(num_docs, num_topics)`` scores of the documents. Positive scores belong to the
-            first half.
-    """
-
-    word_shares: Tensor
-    scores: Tensor
-
-
 @torch.no_grad()
-def halves(topics: Tensor, theta: Tensor, batch: DocumentBatch) -> Halves:
+def halves(topics: Tensor, theta: Tensor, batch: DocumentBatch) -> Tensor:
     """Split the tokens of every topic by two groups of documents with different words.
+
+    The groups are the documents with positive and with negative :func:`document_scores`.
+
+    Args:
+        topics: ``(num_topics, num_words)`` word probabilities.
+        theta: ``(num_docs, num_topics)`` topic proportions.
+        batch: The documents.
+
+    Returns:
+        ``(num_topics, num_words)`` share of the first half of each topic in the tokens of each
+        word. 1/2 for words that the documents lack.
+
+    Example:
+        >>> import torch
+        >>> from torch_lntm.corpus import DocumentBatch
+        >>> from torch_lntm.inference.em.splitting import halves
+        >>> counts = torch.tensor([[4.0, 4, 0, 0], [3, 5, 0, 0], [0, 0, 4, 4], [0, 0, 5, 3]])
+        >>> batch = DocumentBatch.from_csr(counts.to_sparse_csr())
+        >>> [shares] = halves(torch.full((1, 4), 0.25), torch.ones(4, 1), batch)
+        >>> bool(shares[0] == shares[1] and shares[2] == shares[3] and shares[0] != shares[2])
+        True
+    """
+    words = topics.mT.contiguous()
+    ratio = batch.counts / word_probabilities(theta, topics, batch)
+    is_first = document_scores(words, theta, ratio, batch) > 0
+    tokens = words * sum_over_docs(ratio, theta, batch)
+    first = words * sum_over_docs(ratio, theta * is_first, batch)
+    return (first / tokens).nan_to_num(0.5).clamp(LEAST_SHARE, 1.0 - LEAST_SHARE).mT
+
+
+def document_scores(words: Tensor, theta: Tensor, ratio: Tensor, batch: DocumentBatch) -> Tensor:
+    """Scores of documents in every topic, similar for documents with similar words.
 
     Let n_dvk be the expected tokens of word v of document d in topic k. In every topic documents
     have scores s and words have scores g. Each is the average of the other over tokens:
@@ -46,35 +62,22 @@ def halves(topics: Tensor, theta: Tensor, batch: DocumentBatch) -> Halves:
 
     After each round the scores of the documents get mean 0 and variance 1 over the topic's tokens.
     They converge to the first axis of a correspondence analysis of the topic's tokens (reciprocal
-    averaging, *Hill 1973*), damped by τ. The signs of the scores are the groups.
+    averaging, *Hill 1973*), damped by τ.
 
     Args:
-        topics: ``(num_topics, num_words)`` word probabilities.
+        words: ``(num_words, num_topics)`` word probabilities of the topics, by word.
         theta: ``(num_docs, num_topics)`` topic proportions.
+        ratio: ``(nnz,)`` counts, divided by their words' probabilities in the documents.
         batch: The documents.
 
     Returns:
-        The halves of every topic.
-
-    Example:
-        >>> import torch
-        >>> from torch_lntm.corpus import DocumentBatch
-        >>> from torch_lntm.inference.em.splitting import halves
-        >>> counts = torch.tensor([[4.0, 4, 0, 0], [3, 5, 0, 0], [0, 0, 4, 4], [0, 0, 5, 3]])
-        >>> batch = DocumentBatch.from_csr(counts.to_sparse_csr())
-        >>> one_topic = halves(torch.full((1, 4), 0.25), torch.ones(4, 1), batch)
-        >>> sides = one_topic.scores.flatten() > 0
-        >>> bool(sides[0] == sides[1] and sides[2] == sides[3] and sides[0] != sides[2])
-        True
+        ``(num_docs, num_topics)`` scores. Their mean over a topic's tokens is 0.
     """
-    words = topics.mT.contiguous()
-    ratio = batch.counts / word_probabilities(theta, topics, batch)
     doc_tokens = theta * sum_over_words(ratio, words, batch)
     word_tokens = words * sum_over_docs(ratio, theta, batch)
     tiny = torch.finfo(words.dtype).tiny
     totals = doc_tokens.sum(0).clamp_min(tiny)
-    generator = torch.Generator().manual_seed(0)
-    scores = torch.randn(theta.shape, generator=generator).to(words)
+    scores = torch.randn(theta.shape, generator=torch.Generator().manual_seed(0)).to(words)
     for _ in range(ROUNDS):
         scores = scores - (scores * doc_tokens).sum(0) / totals
         deviation = ((scores.square() * doc_tokens).sum(0) / totals).sqrt()
@@ -83,7 +86,4 @@ def halves(topics: Tensor, theta: Tensor, batch: DocumentBatch) -> Halves:
         word_scores = of_docs / (word_tokens + NEUTRAL_TOKENS)
         of_words = theta * sum_over_words(ratio, words * word_scores, batch)
         scores = of_words / (doc_tokens + NEUTRAL_TOKENS)
-    scores = scores - (scores * doc_tokens).sum(0) / totals
-    first = words * sum_over_docs(ratio, theta * (scores > 0), batch)
-    shares = (first / word_tokens).nan_to_num(0.5).clamp(LEAST_SHARE, 1.0 - LEAST_SHARE)
-    return Halves(shares.mT, scores)
+    return scores - (scores * doc_tokens).sum(0) / totals

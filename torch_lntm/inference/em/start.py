@@ -62,8 +62,6 @@ MERGERS, MERGE_DOCS = (0.35, 0.6), 4000
 #: Smallest mean number of tokens of a document for mergers. Shorter documents do not tell twice as
 #: many topics apart.
 MERGER_TOKENS = 40
-#: Share of a topic's proportion in a document that its half of the document gets after a split.
-OWN_SIDE = 0.8
 #: Number of steps after which the processes tell each other of errors and Ctrl-C.
 STEPS_TOGETHER = 64
 
@@ -188,9 +186,9 @@ class Start:
     others are near copies. The start therefore begins with twice as many topics. After a third of
     the epochs similar topics merge (:mod:`~torch_lntm.inference.em.merging`), and each topic splits
     in two (:mod:`~torch_lntm.inference.em.splitting`). After 60 % of the epochs similar topics
-    merge again. Before that, the model holds the topics with the most tokens. There are neither
-    mergers nor splits for documents of less than 40 tokens on average, and for models with
-    keywords, because the keywords decide which topics there are.
+    merge again. Before that, the model holds the topics with the most tokens. Topics
+    neither merge nor split if documents have less than 40 tokens on average. Topics with keywords
+    do not either, because the keywords decide which topics there are.
 
     Every process makes every step. Steps are so small that sharing a step between processes would
     take longer than making it. The prior and the means come from the final proportions. Each
@@ -343,25 +341,19 @@ class Start:
         state.theta = theta.new_zeros(len(theta), num_topics).index_add_(1, home, theta)
 
     def _split(self, state: FitState) -> None:
-        """Split every topic in two."""
+        """Split the words of every topic in two. Every document has both halves alike."""
         assert state.word_counts is not None
         assert state.theta is not None
         some = np.sort(self.order[:MERGE_DOCS])
         (batch,) = self.sample.global_batches([some])
-        smoothing = max(self.model.topics.start_smoothing, torch.finfo(self.model.dtype).tiny)
-        topics = state.word_counts + smoothing
-        theta = state.theta[some].to(topics)
-        shares, scores = halves(topics / topics.sum(1, keepdim=True), theta, batch)
-        # Machines may round the scores differently.
-        self.processes.share({"shares": shares, "scores": scores})
+        running = RunningTopics(state.word_counts, self.model.topics.start_smoothing)
+        topics = running.probs(torch.arange(batch.num_words, device=batch.device))
+        shares = halves(topics, state.theta[some].to(topics), batch)
+        # Machines may round the shares differently.
+        self.processes.share({"shares": shares})
         first = state.word_counts * shares
-        of_topic = first.sum(1) / state.word_counts.sum(1)
         state.word_counts = torch.cat([first, state.word_counts - first]).mT.contiguous().mT
-        # The other documents have the topic's average share of the first half.
-        part = state.theta * of_topic.nan_to_num(0.5).to(state.theta)
-        own = torch.where(scores > 0, OWN_SIDE, 1.0 - OWN_SIDE).to(state.theta)
-        part[some] = state.theta[some] * own
-        state.theta = torch.cat([part, state.theta - part], 1)
+        state.theta = (state.theta / 2).repeat(1, 2)
 
     def _steps(self) -> Iterator[tuple[Tensor, DocumentBatch]]:
         """All documents in batches: the positions ``(n,)`` of a batch's words, and the batch."""
