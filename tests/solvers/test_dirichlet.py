@@ -286,7 +286,8 @@ def test_concentration_agrees_with_scipy(scale, start) -> None:
         options={"gtol": 1e-9},
     )
     np.testing.assert_allclose(fit(target, start), np.exp(found.x), rtol=1e-4)
-    assert np.abs(gradient(fit(target, start), target)).max() < 1e-9 * np.abs(target).max()
+    # The objective alone would leave gradients up to 1e-10.
+    assert np.abs(gradient(fit(target, start), target)).max() < 1e-13 * np.abs(target).max()
 
 
 def test_symmetric_concentration_agrees_with_scipy() -> None:

@@ -361,13 +361,18 @@ def test_chains_do_not_depend_on_their_mini_batch(device: str) -> None:
 @pytest.mark.parametrize("mass_matrix", ["prior", "taylor"])
 def test_acceptance_does_not_fall_with_the_size_of_mini_batches(mass_matrix: str) -> None:
     corpus = make_corpus(100)
-    for batch_size in (10, 100):
+
+    def acceptance(batch_size: int) -> float:
         model = ctm(3, 30, topics=TOPICS)
         # With more steps the bound on trajectories, not the target, decides.
         options = {"max_epochs": 12, "num_transitions": 5, "num_steps": 5}
         options["mass_matrix"] = mass_matrix
         result = fit_monte_carlo(model, corpus, batch_size=batch_size, **options)
-        assert 0.7 < result.history[-1]["acceptance"] < 0.97
+        return result.history[-1]["acceptance"]
+
+    small, large = acceptance(10), acceptance(100)
+    assert small > 0.7  # the target is 0.8
+    assert large > small - 0.05
 
 
 @pytest.mark.slow
