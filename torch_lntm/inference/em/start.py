@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus, DocumentBatch
+from torch_lntm.inference.em.anchors import anchor_topics
 from torch_lntm.inference.em.checkpoint import FitState
 from torch_lntm.inference.em.distributed import Processes
 from torch_lntm.inference.em.documents import (
@@ -42,9 +43,11 @@ from torch_lntm.posteriors import Draws
 
 StartName = Literal["lda", "documents", "model"]
 
-#: Number of documents in each initial topic, and share of the corpus's word frequencies in it.
+#: Number of random documents in an initial topic, and share of the corpus's word frequencies in it.
 SEED_DOCUMENTS = 3
 BACKGROUND_SHARE = 0.5
+#: Approximate largest number of tokens of the documents in which anchor words are searched.
+ANCHOR_TOKENS = 2_000_000
 #: Dirichlet pseudo-tokens of a document during the start, on the softmax scale: their sum as a
 #: share of the mean document's tokens, the largest sum, and the largest number for one topic.
 PSEUDO_SHARE, MAX_PSEUDO_TOKENS, MAX_CONCENTRATION = 0.1, 5.0, 0.3
@@ -80,8 +83,6 @@ def document_topics(
     Returns:
         ``(num_topics, num_words)`` float64, all positive.
     """
-    frequency = corpus.word_totals + 1.0
-    frequency = frequency / frequency.sum()
     generator = np.random.default_rng(seed)
     per_topic = min(SEED_DOCUMENTS, len(documents))
     seeds = np.zeros((num_topics, corpus.num_words))
@@ -90,8 +91,14 @@ def document_topics(
         for document in chosen:
             entries = slice(corpus.row_offsets[document], corpus.row_offsets[document + 1])
             topic[corpus.word_index[entries]] += corpus.counts[entries]
-    seeds = seeds / seeds.sum(1, keepdims=True)
-    return torch.from_numpy(BACKGROUND_SHARE * frequency + (1 - BACKGROUND_SHARE) * seeds)
+    return mixed_topics(corpus, seeds / seeds.sum(1, keepdims=True))
+
+
+def mixed_topics(corpus: Corpus, topics: NDArray[np.float64]) -> Tensor:
+    """Topics ``(num_topics, num_words)`` mixed with the corpus's word frequencies, all positive."""
+    frequency = corpus.word_totals + 1.0
+    frequency = frequency / frequency.sum()
+    return torch.from_numpy(BACKGROUND_SHARE * frequency + (1 - BACKGROUND_SHARE) * topics)
 
 
 def start_concentration(num_topics: int, mean_length: float) -> float:
@@ -182,6 +189,10 @@ class Start:
     with step size updates^−exponent (*Cappé & Moulines 2009*). The noise of the steps acts as
     annealing, and finds better topics than many more full sweeps.
 
+    The initial topics are the neighbours of anchor words
+    (:mod:`~torch_lntm.inference.em.anchors`), each mixed with the word frequencies of the corpus.
+    With ``name="documents"``, and in restarts, they are the words of a few random documents.
+
     With as many topics as the model, a start misses topics: two true topics share a topic, and two
     others are near copies. The start therefore begins with twice as many topics. After a third of
     the epochs similar topics merge (:mod:`~torch_lntm.inference.em.merging`), and each topic splits
@@ -224,7 +235,8 @@ class Start:
         epochs: int | None = None,
         seed: int,
     ) -> None:
-        self.model, self.shard, self.processes, self.seed = model, shard, processes, seed
+        self.model, self.shard, self.processes = model, shard, processes
+        self.name, self.seed = name, seed
         self.sample = shard.sample(model, seed)
         self.corpus = corpus = self.sample.corpus
         #: Tokens of all documents. The topics' word counts are on this scale.
@@ -267,20 +279,36 @@ class Start:
                 yield objective
 
     def _begin(self, state: FitState) -> None:
-        """Set initial topics from documents and keywords, and uniform proportions."""
+        """Set initial topics from words and documents, and uniform proportions."""
         model = self.model
         num_topics = model.num_topics * (2 if self.mergers else 1)
-        topics = document_topics(self.corpus, self.order, num_topics, self.seed + state.restart)
-        keywords = model.topics.keywords
-        if keywords is not None:
-            topics[: len(keywords)] = torch.from_numpy(keywords.initial_topics(self.corpus))
-        topics = topics.to(model.device)
+        topics = self._initial_topics(num_topics, state.restart).to(model.device)
+        # Machines may round differently, and find other anchor words.
+        self.processes.share({"topics": topics})
         model.topics.set_(topics[: model.num_topics])
         # Kernels and topics store the counts word by word.
         counts = topics.mT * (self.num_tokens / num_topics)
         state.word_counts = counts.to(model.dtype).contiguous().mT
         uniform = torch.tensor(1.0 / num_topics, dtype=model.dtype)
         state.theta = new_table(uniform.expand(self.corpus.num_docs, num_topics), model.device)
+
+    def _initial_topics(self, num_topics: int, restart: int) -> Tensor:
+        """Initial topics ``(num_topics, num_words)``, float64, all positive.
+
+        They come from keywords, then from anchor words, then from random documents.
+        """
+        corpus, keywords = self.corpus, self.model.topics.keywords
+        topics = document_topics(corpus, self.order, num_topics, self.seed + restart)
+        known = None if keywords is None else keywords.initial_topics(corpus)
+        num_known = 0 if known is None else len(known)
+        if known is not None:
+            topics[:num_known] = torch.from_numpy(known)
+        if self.name == "lda" and not restart and num_known < num_topics:
+            most = math.ceil(ANCHOR_TOKENS * len(self.order) / corpus.num_tokens)
+            documents = corpus[np.sort(self.order[:most])]
+            found = anchor_topics(documents, num_topics - num_known, known)
+            topics[num_known : num_known + len(found)] = mixed_topics(corpus, found)
+        return topics
 
     def _epoch(self, state: FitState, bar: Any) -> float:
         """Visit all documents, and return the log likelihood accumulated on the way, in nats."""

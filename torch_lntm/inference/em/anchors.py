@@ -1,0 +1,128 @@
+"""Initial topics from anchor words.
+
+An anchor word occurs in a single topic. Let the neighbours of a word be the other tokens of its
+documents, and consider the word frequencies of these neighbours. For an ordinary word they are a
+mixture of the frequencies for anchor words. Anchor words are the corners of this set of mixtures
+(*Arora et al. 2013, A practical algorithm for topic modeling with provable guarantees*). The
+neighbours of its anchor word give a first guess of a topic.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from torch_lntm.corpus import Corpus
+
+#: Number of candidates for each anchor word, and largest number of candidates. Candidates are the
+#: words with the most documents. Rarer words have few neighbours, and look like corners by chance.
+CANDIDATES, MAX_CANDIDATES = 5, 4000
+#: Smallest squared distance of a corner from the span of earlier corners, as a share of the first.
+MIN_DISTANCE = 1e-6
+
+
+def anchor_topics(
+    corpus: Corpus, num_topics: int, known: NDArray[np.float64] | None = None
+) -> NDArray[np.float64]:
+    """Topics from the neighbours of anchor words.
+
+    Args:
+        corpus: The documents.
+        num_topics: Number of topics, at least 1.
+        known: ``(num_known, num_words)`` word probabilities of further topics, which need no anchor
+            words. The anchor words are far from these topics.
+
+    Returns:
+        ``(n, num_words)`` word probabilities. n is ``num_topics``, or less if the neighbours of
+        fewer words differ.
+
+    Example:
+        >>> import numpy as np
+        >>> from torch_lntm.inference.em.anchors import anchor_topics
+        >>> counts = np.array([[2, 2, 0, 0], [3, 1, 0, 0], [0, 0, 1, 2], [0, 0, 2, 2]])
+        >>> topics = anchor_topics(lntm.Corpus.from_matrix(counts), num_topics=2)
+        >>> (topics > 0).astype(int).tolist()
+        [[1, 1, 0, 0], [0, 0, 1, 1]]
+    """
+    counts = corpus.to_scipy().astype(np.float64).tocsr()
+    lengths = counts.sum(1).A1
+    counts, weights = counts[lengths > 1], 1.0 / (lengths[lengths > 1] - 1.0)
+    frequency = np.bincount(counts.indices, minlength=corpus.num_words)
+    most = min(CANDIDATES * num_topics, MAX_CANDIDATES)
+    candidates = np.sort(np.argsort(-frequency, kind="stable")[:most])
+    known = np.zeros((0, corpus.num_words)) if known is None else known
+    points = _neighbours(counts[:, candidates], weights, np.arange(len(candidates)))
+    points = _normalised(np.concatenate([known[:, candidates], points]))
+    chosen = candidates[_corners(points, len(known), num_topics)]
+    return _normalised(_neighbours(counts, weights, chosen))
+
+
+def _neighbours(
+    counts: sp.csr_matrix, weights: NDArray[np.float64], words: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Expected word counts of a random neighbour, summed over the tokens of each word.
+
+    Args:
+        counts: ``(num_docs, num_words)`` counts.
+        weights: ``(num_docs,)`` inverse numbers of neighbours of a token.
+        words: ``(n,)`` positions of the words.
+
+    Returns:
+        ``(n, num_words)``, nonnegative.
+    """
+    tokens = counts[:, words].multiply(weights[:, None]).T.tocsr()
+    neighbours = (tokens @ counts).toarray()
+    # A token is no neighbour of itself.
+    neighbours[np.arange(len(words)), words] -= tokens.sum(1).A1
+    return np.asarray(np.maximum(neighbours, 0.0))
+
+
+def _normalised(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Rows divided by their sums. Rows of zeros stay."""
+    sums = rows.sum(1, keepdims=True)
+    return np.divide(rows, sums, out=np.zeros_like(rows), where=sums > 0)
+
+
+def _corners(points: NDArray[np.float64], num_known: int, number: int) -> NDArray[np.int64]:
+    """Find corners of a set of points, each as far as possible from the span of earlier corners.
+
+    The distances are the pivots of a Cholesky factorisation, whose columns are computed as needed.
+
+    Args:
+        points: ``(num_known + n, dim)`` points. Rows of zeros are no corners.
+        num_known: Number of known corners, in front.
+        number: Largest number of further corners, at least 1.
+
+    Returns:
+        Positions of the further corners among the n points.
+    """
+    usable = points.any(1)
+    if not usable[num_known:].any():
+        return np.zeros(0, np.int64)
+    first = 0 if num_known else int(np.square(points).sum(1).argmax())
+    points = points - points[first]
+    squares = np.where(usable, np.square(points).sum(1), 0.0)
+    least = MIN_DISTANCE * squares.max()
+    factors = np.empty((num_known + number, len(points)))
+    rank = 0
+
+    def extend_span(corner: int) -> None:
+        nonlocal rank
+        column = points @ points[corner] - factors[:rank, corner] @ factors[:rank]
+        factors[rank] = column / np.sqrt(squares[corner])
+        squares[:] = np.maximum(squares - np.square(factors[rank]), 0.0)
+        squares[corner] = 0.0
+        rank += 1
+
+    for corner in range(1, num_known):
+        if squares[corner] > least:
+            extend_span(corner)
+    corners = [] if num_known else [first]
+    while len(corners) < number:
+        corner = num_known + int(squares[num_known:].argmax())
+        if squares[corner] <= least:
+            break
+        extend_span(corner)
+        corners.append(corner)
+    return np.array(corners, np.int64) - num_known
