@@ -45,8 +45,8 @@ def anchor_topics(
         >>> (topics > 0).astype(int).tolist()
         [[1, 1, 0, 0], [0, 0, 1, 1]]
     """
-    counts = corpus.to_scipy().astype(np.float64).tocsr()
-    lengths = counts.sum(1).A1
+    counts = sp.csr_matrix(corpus.to_scipy(), dtype=np.float64)
+    lengths = np.asarray(counts.sum(1), dtype=np.float64).ravel()
     counts, weights = counts[lengths > 1], 1.0 / (lengths[lengths > 1] - 1.0)
     frequency = np.bincount(counts.indices, minlength=corpus.num_words)
     most = min(CANDIDATES * num_topics, MAX_CANDIDATES)
@@ -71,10 +71,10 @@ def _neighbours(
     Returns:
         ``(n, num_words)``, nonnegative.
     """
-    tokens = counts[:, words].multiply(weights[:, None]).T.tocsr()
+    tokens = sp.csr_matrix(counts[:, words].multiply(weights[:, None]).T)
     neighbours = (tokens @ counts).toarray()
     # A token is no neighbour of itself.
-    neighbours[np.arange(len(words)), words] -= tokens.sum(1).A1
+    neighbours[np.arange(len(words)), words] -= np.asarray(tokens.sum(1)).ravel()
     return np.asarray(np.maximum(neighbours, 0.0))
 
 
@@ -97,7 +97,7 @@ def _corners(points: NDArray[np.float64], num_known: int, number: int) -> NDArra
     Returns:
         Positions of the further corners among the n points.
     """
-    usable = points.any(1)
+    usable = np.asarray(points.any(axis=1))
     if not usable[num_known:].any():
         return np.zeros(0, np.int64)
     first = 0 if num_known else int(np.square(points).sum(1).argmax())

@@ -85,9 +85,10 @@ class VariationalEM(Engine[FitResult]):
             gains of iterations fall slowly, so the objective can still rise by many times the
             tolerance. Defaults to 0.001: the next iteration improves the perplexity of the training
             documents by at most about 0.1 %. Use 1e-5 for the optimum of the objective itself.
-        start: ``"lda"`` for the start described above. ``"documents"`` for only one epoch of it.
-            Both begin with topics from a few random documents. ``"model"`` continues from the
-            parameters of the model.
+        start: ``"lda"`` for the start described above. Its topics begin with the neighbours of
+            anchor words, and in restarts with the words of random documents. ``"documents"`` for
+            only one epoch of it, from random documents. ``"model"`` continues from the parameters
+            of the model.
         start_epochs: Number of epochs of ``"lda"``. Defaults to enough for 1,200 updates,
             at least 3 and at most 40.
         stepwise_epochs: Number of epochs of the stepwise phase. 0 skips the phase. Defaults to
