@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.fits import make_corpus
 
-from torch_lntm.corpus import Corpus
+from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.inference.em import anchors
 from torch_lntm.inference.em.anchors import anchor_topics
 from torch_lntm.inference.em.checkpoint import FitState
@@ -14,6 +14,10 @@ from torch_lntm.inference.em.distributed import Processes
 from torch_lntm.inference.em.documents import DocumentShard
 from torch_lntm.inference.em.start import Start, StartName, mixed_topics
 from torch_lntm.models import ctm
+
+
+def batch_of(counts: np.ndarray) -> DocumentBatch:
+    return Corpus.from_matrix(counts).batch()
 
 
 def neighbours(counts: np.ndarray) -> np.ndarray:
@@ -42,7 +46,7 @@ def test_every_topic_is_the_neighbours_of_a_word() -> None:
     counts = np.random.default_rng(0).poisson(0.4, (30, 12))
     counts[3] = 0
     counts[4] = np.eye(12, dtype=int)[0]  # a token without neighbours
-    topics = anchor_topics(Corpus.from_matrix(counts), 5)
+    topics = anchor_topics(batch_of(counts), 5)
     expected = neighbours(counts)
     expected /= expected.sum(1, keepdims=True)
     gaps = np.abs(topics[:, None] - expected).max(2)
@@ -83,21 +87,21 @@ def test_separable_topics_are_found() -> None:
     true[np.arange(num_topics), np.arange(num_topics)] = 0.2
     theta = rng.dirichlet(np.full(num_topics, 0.1), 2000)
     counts = np.stack([rng.multinomial(30, p) for p in theta @ true])
-    topics = anchor_topics(Corpus.from_matrix(counts), num_topics)
+    topics = anchor_topics(batch_of(counts), num_topics)
     assert sorted(topics[:, :num_topics].argmax(1)) == list(range(num_topics))
     # The known topics take the place of the first three.
     known = true[:3]
-    others = anchor_topics(Corpus.from_matrix(counts), num_topics - 3, known)
+    others = anchor_topics(batch_of(counts), num_topics - 3, known)
     assert sorted(others[:, :num_topics].argmax(1)) == [3, 4, 5]
 
 
 def test_without_neighbours_there_are_no_topics() -> None:
     """Every document has a single token."""
-    assert anchor_topics(Corpus.from_matrix(np.eye(3, dtype=int)), 2).shape == (0, 3)
+    assert anchor_topics(batch_of(np.eye(3, dtype=int)), 2).shape == (0, 3)
 
 
 def test_a_small_corpus_has_fewer_topics() -> None:
-    topics = anchor_topics(Corpus.from_matrix(np.array([[2, 2, 0, 0], [0, 0, 2, 2]])), 7)
+    topics = anchor_topics(batch_of(np.array([[2, 2, 0, 0], [0, 0, 2, 2]])), 7)
     np.testing.assert_allclose(topics.sum(1), 1.0)
     assert 2 <= len(topics) <= 4
 
@@ -116,7 +120,7 @@ def initial_topics(name: StartName, seed: int, restart: int = 0) -> np.ndarray:
 
 def test_a_start_begins_with_anchor_words_and_a_restart_with_documents() -> None:
     corpus = make_corpus(60)
-    expected = mixed_topics(corpus, anchor_topics(corpus, 4)).numpy()
+    expected = mixed_topics(corpus, anchor_topics(corpus.batch(), 4)).numpy()
     for seed in (0, 1):
         np.testing.assert_allclose(initial_topics("lda", seed), expected)
     for name, restart in (("lda", 1), ("documents", 0)):

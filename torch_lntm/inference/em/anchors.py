@@ -13,7 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from torch_lntm.corpus import Corpus
+from torch_lntm.corpus import DocumentBatch
 
 #: Number of candidates for each anchor word, and largest number of candidates. Candidates are the
 #: words with the most documents. Rarer words have few neighbours, and look like corners by chance.
@@ -23,12 +23,12 @@ MIN_DISTANCE = 1e-6
 
 
 def anchor_topics(
-    corpus: Corpus, num_topics: int, known: NDArray[np.float64] | None = None
+    batch: DocumentBatch, num_topics: int, known: NDArray[np.float64] | None = None
 ) -> NDArray[np.float64]:
     """Topics from the neighbours of anchor words.
 
     Args:
-        corpus: The documents.
+        batch: The documents.
         num_topics: Number of topics, at least 1.
         known: ``(num_known, num_words)`` word probabilities of further topics, which need no anchor
             words. The anchor words are far from these topics.
@@ -38,20 +38,22 @@ def anchor_topics(
         fewer words differ.
 
     Example:
-        >>> import numpy as np
+        >>> import torch
+        >>> from torch_lntm.corpus import DocumentBatch
         >>> from torch_lntm.inference.em.anchors import anchor_topics
-        >>> counts = np.array([[2, 2, 0, 0], [3, 1, 0, 0], [0, 0, 1, 2], [0, 0, 2, 2]])
-        >>> topics = anchor_topics(lntm.Corpus.from_matrix(counts), num_topics=2)
-        >>> (topics > 0).astype(int).tolist()
+        >>> counts = torch.tensor([[2.0, 2, 0, 0], [3, 1, 0, 0], [0, 0, 1, 2], [0, 0, 2, 2]])
+        >>> batch = DocumentBatch.from_csr(counts.to_sparse_csr())
+        >>> (anchor_topics(batch, num_topics=2) > 0).astype(int).tolist()
         [[1, 1, 0, 0], [0, 0, 1, 1]]
     """
-    counts = sp.csr_matrix(corpus.to_scipy(), dtype=np.float64)
+    csr = [x.cpu().numpy() for x in (batch.counts, batch.word_index, batch.row_offsets)]
+    counts = sp.csr_matrix((csr[0].astype(np.float64), *csr[1:]), (batch.num_docs, batch.num_words))
     lengths = np.asarray(counts.sum(1), dtype=np.float64).ravel()
     counts, weights = counts[lengths > 1], 1.0 / (lengths[lengths > 1] - 1.0)
-    frequency = np.bincount(counts.indices, minlength=corpus.num_words)
+    frequency = np.bincount(counts.indices, minlength=batch.num_words)
     most = min(CANDIDATES * num_topics, MAX_CANDIDATES)
     candidates = np.sort(np.argsort(-frequency, kind="stable")[:most])
-    known = np.zeros((0, corpus.num_words)) if known is None else known
+    known = np.zeros((0, batch.num_words)) if known is None else known
     points = _neighbours(counts[:, candidates], weights, np.arange(len(candidates)))
     points = _normalised(np.concatenate([known[:, candidates], points]))
     chosen = candidates[_corners(points, len(known), num_topics)]

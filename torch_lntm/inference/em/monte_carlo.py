@@ -497,9 +497,13 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         """Warn of stuck chains, and of chains with low acceptance.
 
         Warns:
-            ConvergenceWarning: Chains are stuck, or accept less than half of the target.
+            ConvergenceWarning: Chains made no move in 10 or more transitions, or accept less than
+                half of the target.
         """
         state = self.state
+        num_transitions = self.e_step.countable_transitions(state.step)
+        if num_transitions < FEWEST_TRANSITIONS:
+            moved = torch.ones_like(moved)  # A chain may fail to move by chance.
         filled = torch.from_numpy(self.corpus.lengths[: self.shard.num_result_docs] > 0)
         rows = (filled & (~moved).any(0)).nonzero().squeeze(1)
         positions = self.processes.join(rows + self.shard.first)
@@ -507,7 +511,6 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         if not self.processes.first:
             return
         advice = "statistics and means exclude them; use more epochs or num_transitions"
-        num_transitions = self.e_step.countable_transitions(state.step)
         warn_of_stuck(stuck, positions, num_transitions, advice)
         acceptance = state.history[-1]["acceptance"]
         target = self.settings.chains.target_accept

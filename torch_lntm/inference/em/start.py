@@ -305,8 +305,8 @@ class Start:
             topics[:num_known] = torch.from_numpy(known)
         if self.name == "lda" and not restart and num_known < num_topics:
             most = math.ceil(ANCHOR_TOKENS * len(self.order) / corpus.num_tokens)
-            documents = corpus[np.sort(self.order[:most])]
-            found = anchor_topics(documents, num_topics - num_known, known)
+            (batch,) = self.sample.global_batches([np.sort(self.order[:most])])
+            found = anchor_topics(batch, num_topics - num_known, known)
             topics[num_known : num_known + len(found)] = mixed_topics(corpus, found)
         return topics
 
