@@ -65,7 +65,7 @@ TUNED: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "titles": CENTRE["topica LDA"]
         | {"beta": 0.05, "optimize_interval": 50, "init": "spectral", "iters": 2000},
         "abstracts": CENTRE["topica LDA"] | {"beta": 0.1, "alpha_sum": 5.0},
-        "news": CENTRE["topica LDA"],
+        "news": CENTRE["topica LDA"] | {"beta": 0.05, "alpha_sum": 5.0},
     },
     "tomotopy LDA": dict.fromkeys(LENGTHS, CENTRE["tomotopy LDA"]),
 }
