@@ -58,8 +58,7 @@ GRID: dict[str, dict[str, tuple[Any, ...]]] = {
         "pseudo_variance": (10.0, 3.0),
     },
 }
-#: Settings of the tuned peers: the best of the search so far (``studies/results/search.json``). A
-#: class without trials has its start.
+#: Settings of the tuned peers: the best of the search (``studies/results/search.json``).
 TUNED: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "topica LDA": {
         "titles": CENTRE["topica LDA"]
@@ -67,7 +66,11 @@ TUNED: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "abstracts": CENTRE["topica LDA"] | {"beta": 0.1, "alpha_sum": 5.0},
         "news": CENTRE["topica LDA"] | {"beta": 0.05, "alpha_sum": 5.0},
     },
-    "tomotopy LDA": dict.fromkeys(LENGTHS, CENTRE["tomotopy LDA"]),
+    "tomotopy LDA": {
+        "titles": CENTRE["tomotopy LDA"],
+        "abstracts": CENTRE["tomotopy LDA"] | {"eta": 0.1},
+        "news": CENTRE["tomotopy LDA"] | {"sweeps": 2000},
+    },
 }
 
 
