@@ -168,10 +168,11 @@ def topic_stability(
 
     The function fits ``num_fits`` models from other seeds to the same documents, and ``num_fits``
     models to documents drawn with replacement. The topics of each fit are paired with the topics of
-    the model (:func:`~torch_lntm.evaluation.align_topics`). The first kind shows the effect of random
-    orders and draws. It hardly shows the effect of the initial topics, because anchor words are the
-    same for every seed. The second kind also shows the effects of the initial topics and of the
-    sample of documents.
+    the model (:func:`~torch_lntm.evaluation.align_topics`).
+
+    The first kind shows the effect of random orders and draws. It hardly shows the effect of the
+    initial topics, because anchor words are the same for every seed. The second kind also shows the
+    effects of the initial topics and of the sample of documents.
 
     Args:
         fit: The fitted model, the result of its fit, or its run.
