@@ -95,6 +95,15 @@ def test_separable_topics_are_found() -> None:
     assert sorted(others[:, :num_topics].argmax(1)) == [3, 4, 5]
 
 
+def test_rare_words_are_no_anchor_words() -> None:
+    """Ten pairs of words, the rarest first. All pairs are equally far from each other."""
+    counts = np.repeat(np.kron(np.eye(10, dtype=int), [1, 1]), np.arange(1, 11), 0)
+    topics = anchor_topics(batch_of(counts), 2)
+    most = anchors.CANDIDATES * 2
+    assert len(topics) == 2
+    assert not topics[:, :-most].any()
+
+
 def test_without_neighbours_there_are_no_topics() -> None:
     """Every document has a single token."""
     assert anchor_topics(batch_of(np.eye(3, dtype=int)), 2).shape == (0, 3)

@@ -365,13 +365,14 @@ def test_acceptance_does_not_fall_with_the_size_of_mini_batches(mass_matrix: str
     def acceptance(batch_size: int) -> float:
         model = ctm(3, 30, topics=TOPICS)
         # With more steps the bound on trajectories, not the target, decides.
-        options = {"max_epochs": 12, "num_transitions": 5, "num_steps": 5}
+        options = {"max_epochs": 12, "num_transitions": 5, "num_steps": 3}
         options["mass_matrix"] = mass_matrix
         result = fit_monte_carlo(model, corpus, batch_size=batch_size, **options)
         return result.history[-1]["acceptance"]
 
     small, large = acceptance(10), acceptance(100)
-    assert small > 0.7  # the target is 0.8
+    assert 0.7 < small < 0.97
+    assert 0.7 < large < 0.97
     assert large > small - 0.05
 
 
@@ -451,6 +452,15 @@ def test_stuck_chains_are_reported_and_left_out_of_statistics(monkeypatch) -> No
     assert bool(result.moved[0, used].all())
     # It has the mean that it started with, of the prior.
     assert torch.equal(result.means[3], torch.zeros(3, dtype=torch.float64))
+
+
+def test_fewer_than_ten_transitions_warn_of_no_stuck_chain(monkeypatch) -> None:
+    """A chain may fail to move by chance, and the statistics include it."""
+    hold(monkeypatch, lambda chain, position: position == 3)
+    options: dict[str, Any] = {"max_epochs": 1, "num_transitions": 9, "start": "model"}
+    result = fit_monte_carlo(ctm(3, 30), make_corpus(12), **options)  # a warning is an error
+    assert result.history[0]["stuck"] == 1
+    assert result.num_unconverged == 0
 
 
 def count_epochs(monkeypatch) -> Callable[[], int]:

@@ -141,8 +141,8 @@ class MonteCarloEM(Engine[MonteCarloResult]):
             is learning_rate / (1 + e/10).
         start: ``"lda"`` for topics, prior and chains from the start of
             :class:`~torch_lntm.inference.VariationalEM`, with the covariance inflated by
-            ``prior.inflate_covariance``. ``"documents"`` for only one epoch. ``"model"`` for the
-            parameters of the model, and chains from prior draws.
+            ``prior.inflate_covariance``. ``"documents"`` for only one epoch, from random documents.
+            ``"model"`` for the parameters of the model, and chains from prior draws.
         seed: Seed of the start, of the order of documents and of the chains.
         progress: Whether to show a progress bar on standard error.
 

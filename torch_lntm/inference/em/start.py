@@ -197,9 +197,9 @@ class Start:
     others are near copies. The start therefore begins with twice as many topics. After a third of
     the epochs similar topics merge (:mod:`~torch_lntm.inference.em.merging`), and each topic splits
     in two (:mod:`~torch_lntm.inference.em.splitting`). After 60 % of the epochs similar topics
-    merge again. Before that, the model holds the topics with the most tokens. Topics
-    neither merge nor split if documents have less than 40 tokens on average. Topics with keywords
-    do not either, because the keywords decide which topics there are.
+    merge again. Before that, the model holds the topics with the most tokens. Documents
+    with less than 40 tokens on average, and models with keywords, have a start without mergers.
+    Keywords decide which topics there are.
 
     Every process makes every step. Steps are so small that sharing a step between processes would
     take longer than making it. The prior and the means come from the final proportions. Each
