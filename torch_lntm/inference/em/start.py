@@ -298,17 +298,16 @@ class Start:
         They come from keywords, then from anchor words, then from random documents.
         """
         corpus, keywords = self.corpus, self.model.topics.keywords
-        topics = document_topics(corpus, self.order, num_topics, self.seed + restart)
         known = None if keywords is None else keywords.initial_topics(corpus)
-        num_known = 0 if known is None else len(known)
-        if known is not None:
-            topics[:num_known] = torch.from_numpy(known)
-        if self.name == "lda" and not restart and num_known < num_topics:
+        parts = [] if known is None else [torch.from_numpy(known)]
+        missing = num_topics - sum(map(len, parts))
+        if self.name == "lda" and not restart and missing:
             most = math.ceil(ANCHOR_TOKENS * len(self.order) / corpus.num_tokens)
             (batch,) = self.sample.global_batches([np.sort(self.order[:most])])
-            found = anchor_topics(batch, num_topics - num_known, known)
-            topics[num_known : num_known + len(found)] = mixed_topics(corpus, found)
-        return topics
+            parts.append(mixed_topics(corpus, anchor_topics(batch, missing, known)))
+            missing -= len(parts[-1])
+        parts.append(document_topics(corpus, self.order, missing, self.seed + restart))
+        return torch.cat(parts)
 
     def _epoch(self, state: FitState, bar: Any) -> float:
         """Visit all documents, and return the log likelihood accumulated on the way, in nats."""
