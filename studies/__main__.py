@@ -58,6 +58,7 @@ STUDIES = {
         "time": "Words that move with time, beside other dynamic topic models",
         "coverage": "Coverage of intervals of effects, on simulated corpora",
         "reproducibility": "Fits under other conditions: process, threads, order, seed",
+        "gpu": "Fits on a GPU beside the CPU",
         "launches": "Kernels, waits and bytes of a fit on a pretend GPU",
         "versus": "CPU time beside another checkout of this repository",
     },

@@ -18,7 +18,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = (
     *("torch", "numpy", "scipy", "scikit-learn"),
-    *("gensim", "tomotopy", "topica", "torch_lntm"),
+    *("gensim", "tomotopy", "topica", "torch_lntm", "triton"),
 )
 _MB = 2.0**20
 

@@ -95,6 +95,8 @@ def test_launches_and_waits_until_convergence_do_not_increase(name: str, parts: 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FUSED)
 def test_launches_by_fused_kernels_do_not_increase(name: str, fused: torch.device) -> None:
+    if fused.type != "cpu":
+        pytest.skip("needs Triton's interpreter, which counts on the pretend device, without a GPU")
     launches, waits = FUSED[name]
     with PretendDevice() as device:
         cost = Parts(device, replace(SHAPE, num_docs=2, length=6)).by_name()[name]()

@@ -34,6 +34,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import os
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -260,6 +261,8 @@ class PretendDevice:
         if _ACTIVE:
             raise PretendDeviceError("there is one pretend device: do not nest PretendDevice")
         enter = self._stack.enter_context
+        # Triton's interpreter is slow. Its kernels run here only if LNTM_TRITON asks for them.
+        enter(mock.patch.dict(os.environ, {"LNTM_TRITON": os.environ.get("LNTM_TRITON", "0")}))
         enter(mock.patch.object(torch, "Generator", _Generator))
         enter(mock.patch.multiple(torch.cuda, **self._cuda_module()))
         _ACTIVE.append(self)

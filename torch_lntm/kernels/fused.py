@@ -1,13 +1,15 @@
-"""Fused CUDA kernels, each in place of many small kernels; off by default.
+"""Fused CUDA kernels, each in place of many small kernels.
 
-The environment variable ``LNTM_TRITON=1`` switches them on. The kernels are written in Triton, a
-part of the CUDA builds of PyTorch. PyTorch 2.7 or later is needed to compile them. Tests check
-their arithmetic in Triton's interpreter. They are off by default because they have only run in the
-interpreter and never on hardware.
+The kernels are written in Triton, a part of the CUDA builds of PyTorch. They are used for tensors
+on CUDA if Triton works on the machine, which a small kernel shows at the first use. The environment
+variable ``LNTM_TRITON`` decides instead if it is set: 0 for PyTorch's kernels, 1 for fused kernels
+or an error. PyTorch 2.7 or later is needed to compile them. Tests check their arithmetic on CUDA
+(``pytest --device cuda``), and in Triton's interpreter without a GPU.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import Any
 
@@ -15,25 +17,32 @@ import torch
 from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
-from torch_lntm.errors import ConfigError
+from torch_lntm.errors import ConfigError, LNTMWarning, warn
 
 #: Largest size of the map from z to logits for transitions in a single launch. Each chain reads the
 #: map again at every step, whereas a matrix product reads it once for all chains.
 MAX_LOADING = 2**14
+#: Oldest version of Triton that compiles the kernels.
+OLDEST_TRITON = (3, 3)
 
 
 def is_enabled(tensor: Tensor) -> bool:
-    """Whether the user has switched the kernels on, for a tensor of this device.
+    """Whether fused kernels compute with a tensor.
 
     Raises:
-        ConfigError: The variable is neither 0 nor 1. Or the kernels are switched on, and Triton is
-            missing or the tensor is on another device than CUDA.
+        ConfigError: The variable is neither 0 nor 1. Or the variable is 1, and Triton is missing or
+            the tensor is on another device than CUDA.
     """
-    setting = os.environ.get("LNTM_TRITON", "0")
-    if setting in ("", "0"):
+    setting = os.environ.get("LNTM_TRITON", "")
+    if setting == "":
+        return tensor.is_cuda and _triton_works()
+    if setting == "0":
         return False
     if setting != "1":
-        raise ConfigError(f"LNTM_TRITON is {setting!r}; expected 1, for Triton's kernels, or 0")
+        raise ConfigError(
+            f"LNTM_TRITON is {setting!r}; expected 1 for Triton's kernels, 0 for PyTorch's, or no "
+            "value for Triton's where they work"
+        )
     try:
         from torch_lntm.kernels.triton_ops import INTERPRETED
     except ImportError as error:
@@ -46,6 +55,35 @@ def is_enabled(tensor: Tensor) -> bool:
             f"LNTM_TRITON=1 with tensors on {tensor.device}; Triton's kernels take tensors on "
             "CUDA: move model and corpus there, or unset LNTM_TRITON"
         )
+    return True
+
+
+@functools.cache
+def _triton_works() -> bool:
+    """Whether Triton compiles and runs a kernel on this machine. It is tried once per process.
+
+    Warns:
+        LNTMWarning: Triton is missing, too old or fails. The message has its error.
+    """
+    try:
+        import triton
+
+        version = tuple(map(int, triton.__version__.split(".")[:2]))
+        if version < OLDEST_TRITON:
+            raise ImportError(f"Triton is {triton.__version__}; expected 3.3 or newer")
+        bits = torch.zeros(1, dtype=torch.int64, device="cuda")
+        # SplitMix64's output function maps 0 to 0.
+        if int(mixed(bits)[0]) != 0:
+            raise RuntimeError("a kernel gave a wrong number")
+    # Triton raises errors of many types, such as RuntimeError without a C compiler.
+    except Exception as error:
+        warn(
+            f"Triton's fused kernels do not work on this machine ({type(error).__name__}: "
+            f"{error}). PyTorch's kernels replace them, and a fit takes about 1.5 times as long. "
+            "LNTM_TRITON=0 turns this warning off",
+            LNTMWarning,
+        )
+        return False
     return True
 
 

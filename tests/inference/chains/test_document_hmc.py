@@ -277,7 +277,9 @@ def test_draws_of_a_document_do_not_depend_on_its_batch(
         return torch.cat(list(samples.latents.values()), -1)
 
     together, apart = draw(batch), draw(batch.select(rows))
-    exact = {"rtol": 1e-10, "atol": 1e-10}
+    # A GPU's matrix products round by their shape, and 40 transitions magnify the last digits.
+    tolerance = 1e-10 if device.type == "cpu" else 1e-5
+    exact = {"rtol": tolerance, "atol": tolerance}
     torch.testing.assert_close(latents(apart), latents(together)[:, :, rows.cpu()], **exact)
     torch.testing.assert_close(apart.step_size, together.step_size[:, rows.cpu()], **exact)
     # More chains are more of the same.

@@ -149,7 +149,8 @@ class GuideDraws:
         white = torch.randn(num_draws, len(values), generator=generator, dtype=torch.float64).to(
             values.device
         )
-        changes = (white * scale) @ vectors.mT
+        # The symmetric root, because eigenvectors have no unique signs.
+        changes = (white @ vectors * scale) @ vectors.mT
         self.shifts = changes.unflatten(1, (-1, len(precision))) @ precision
         return True
 

@@ -6,12 +6,10 @@ two others are near copies. A start with more topics finds more of them, and nea
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import xlogy
 
 #: Number of the most similar topics with which a topic may merge. The loss is computed for these.
 NEIGHBOURS = 10
@@ -69,9 +67,9 @@ class _Merger:
         many = len(word_counts)
         self.label = np.arange(many)
         self._words = np.array(word_counts, np.float32)
-        self._documents = np.array(topic_counts, np.float32)
+        self._documents = np.array(topic_counts.T, np.float32, order="C")
         self._tokens = self._words.sum(1, dtype=np.float64)
-        self._entropies = np.array([_entropy(row) for row in self._words])
+        self._entropies = np.concatenate([_entropies(row[None]) for row in self._words])
         self._roots = np.stack([_root(row) for row in self._words])
         self._affinity = self._roots @ self._roots.T
         self._loss = np.full((many, many), np.inf)
@@ -86,10 +84,10 @@ class _Merger:
             alive = np.unique(self.label)
             first, second = sorted(map(int, alive[self._tokens[alive].argsort(kind="stable")[:2]]))
         self.label[self.label == second] = first
-        for table in (self._words, self._tokens, self._documents.T):
+        for table in (self._words, self._tokens, self._documents):
             table[first] += table[second]
             table[second] = 0.0
-        self._entropies[first] = _entropy(self._words[first])
+        self._entropies[first] = _entropies(self._words[first, None])[0]
         self._roots[first], self._roots[second] = _root(self._words[first]), 0.0
         self._affinity[first] = self._affinity[:, first] = self._roots @ self._roots[first]
         for gone in (first, second):
@@ -102,30 +100,37 @@ class _Merger:
         possible = possible[possible != topic]
         nearest = np.argsort(-self._affinity[topic, possible], kind="stable")[:NEIGHBOURS]
         others = possible[nearest]
-        losses = [self._divergence(topic, j) * self._separation(topic, j) for j in others]
+        losses = self._divergences(topic, others) * self._separations(topic, others)
         self._loss[topic, others] = self._loss[others, topic] = losses
 
-    def _divergence(self, i: int, j: int) -> float:
-        """(N_i + N_j) · JS_ij, nats."""
-        both = _entropy(self._words[i] + self._words[j])
-        return max(both - self._entropies[i] - self._entropies[j], 0.0)
+    def _divergences(self, topic: int, others: NDArray[np.int64]) -> NDArray[np.float64]:
+        """(N_i + N_j) · JS_ij of a topic i and each other topic j, nats."""
+        both = _entropies(self._words[topic] + self._words[others])
+        return np.maximum(both - self._entropies[topic] - self._entropies[others], 0.0)
 
-    def _separation(self, i: int, j: int) -> float:
-        """Variance of the pair's shares between documents, as a share of its maximum."""
-        first, second = self._documents[:, i].astype(float), self._documents[:, j].astype(float)
-        sums, most = first + second, first.sum() + second.sum()
-        product = first.sum() * second.sum()
-        if product <= 0:
-            return 1.0
-        within = (first * second / np.where(sums > 0, sums, 1.0)).sum()
-        return float(np.clip(1.0 - within * most / product, 0.0, 1.0))
+    def _separations(self, topic: int, others: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Variance of each pair's shares between documents, as a share of its maximum."""
+        first = self._documents[topic].astype(np.float64)
+        second = self._documents[others].astype(np.float64)
+        sums = first + second
+        within = np.divide(first * second, sums, out=np.zeros_like(sums), where=sums > 0).sum(1)
+        most, product = sums.sum(1), first.sum() * second.sum(1)
+        share = np.divide(within * most, product, out=np.zeros_like(most), where=product > 0)
+        return np.clip(1.0 - share, 0.0, 1.0)
 
 
-def _entropy(counts: NDArray[Any]) -> float:
-    """Number of tokens times the entropy of their words, nats."""
+def _entropies(counts: NDArray[Any]) -> NDArray[np.float64]:
+    """Numbers of tokens times the entropies of their words ``(rows,)``, nats."""
     counts = counts.astype(np.float64)
-    total = float(counts.sum())
-    return (total * math.log(total) if total > 0 else 0.0) - float(xlogy(counts, counts).sum())
+    total = counts.sum(1)
+    # A logarithm of NumPy, and a product, take a fifth of the time of SciPy's xlogy.
+    return _times_log(total[:, None]) - _times_log(counts)
+
+
+def _times_log(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Sums of x log x in each row; 0 log 0 is 0."""
+    logs = np.log(np.maximum(x, np.finfo(np.float64).tiny))
+    return np.einsum("ij,ij->i", x, logs)
 
 
 def _root(counts: NDArray[Any]) -> NDArray[np.float32]:

@@ -379,6 +379,8 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
         covariance = sums["latent_outer"] / num_docs - torch.outer(loc, loc)
         values, vectors = torch.linalg.eigh((covariance + covariance.mT) / 2)
         values, vectors = values.flip(0), vectors.flip(1)
+        # Each device's library chooses signs of its own, on which the chains of sources depend.
+        vectors = vectors * _signs(vectors)
         # The lower bound 0.01 keeps columns nonzero; variance 0.1 is added to the noise.
         minor = values[self.num_sources :]
         noise_variance = minor.sum().clamp_min(0.0) / max(1, len(minor))
@@ -421,8 +423,7 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
         centred = centred - centred.mean(0)
         order = centred.norm(dim=0).argsort(descending=True, stable=True)
         rotation, centred = rotation[:, order], centred[:, order]
-        largest = centred.gather(0, centred.abs().argmax(0, keepdim=True))
-        rotation = rotation * torch.where(largest < 0, -1.0, 1.0)
+        rotation = rotation * _signs(centred)
         self.mixing.copy_(mixing @ rotation)
         return {"source": rotation}
 
@@ -432,3 +433,9 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
             f"{self.num_topics} topics, {self.num_sources} {self.source} sources, "
             f"pseudo_documents={self.pseudo_documents}, pseudo_variance={self.pseudo_variance}"
         )
+
+
+def _signs(columns: Tensor) -> Tensor:
+    """Signs ``(1, n)`` that make the entry of largest absolute value of each column positive."""
+    largest = columns.gather(0, columns.abs().argmax(0, keepdim=True))
+    return torch.where(largest < 0, -1.0, 1.0).to(columns)

@@ -189,6 +189,8 @@ class MixedPrior(StructuralPrior):
         """
         tril = self.scale_tril.detach().double()
         values, vectors = torch.linalg.eigh(tril.mT @ observed @ tril)
+        # Eigenvectors have no unique signs; those of the numbers and of the result cancel.
+        white = white @ vectors
         gram = Arrow(self.gram, self.level_gram, self.level_counts)
         draws = torch.zeros_like(white)
         for k, value in enumerate(values.tolist()):
