@@ -81,9 +81,10 @@ def test_a_long_document_of_a_float32_model_is_solved_in_float64(device, name) -
         # variational Bayes after 13 and 98 rounds of 37 and 106. Topics that differ by rounding
         # move the last round by up to 5.
         assert abs(int(got.iterations[d]) - int(exact.iterations[d])) <= 6
-        # Posteriors are kept in float32: the rounding of a mean is far below its spread.
+        # The rounding of the topics moves a mean by up to 0.015 of its spread. Variational Bayes
+        # in float32 is off by 100 times its spread.
         distance = (got.mean[d] - exact.mean[d]).abs() / std[d]
-        assert float(distance.max()) < 0.01
+        assert float(distance.max()) < 0.05
         torch.testing.assert_close(got.variance[d].double(), exact.variance[d], rtol=1e-4, atol=0.0)
         # The topics of the two models differ by their rounding, which counts once per token.
         assert float(got.objective[d]) == pytest.approx(float(exact.objective[d]), rel=1e-7)

@@ -27,15 +27,18 @@ F = TypeVar("F", bound=Callable[..., Any])
 _ELEMENTS = 512
 #: Elements of a program's matrix tile: 16 in each of its 128 threads.
 _TILE_ELEMENTS = 2048
+#: Number of chains from which a transition's programs are small; chosen on an H200.
+_MANY_CHAINS = 2048
 
 
 @triton.jit
 def _expected_counts(
-    t, k, doc, row_offsets, word_index, counts, words, ratio, num_topics, FLOOR, TILE, KEEP
+    t, k, doc, row_offsets, word_index, counts, words, ratio, num_topics, FLOOR, TILE, VALUE, KEEP
 ):
     """Log likelihood and topic counts of a document of weights t ``(num_topics,)``, zero-padded.
 
-    It writes the ratios of the document's counts and s if KEEP is set.
+    The log likelihood is 0 unless VALUE is set. With KEEP, the ratios of the document's counts and
+    s are written.
     """
     log_likelihood = tl.full((), 0.0, tl.float64)
     total = tl.zeros_like(t)
@@ -50,8 +53,11 @@ def _expected_counts(
             inside[:, None] & (k < num_topics)[None, :],
             0.0,
         )
-        s = tl.maximum(tl.sum(t[None, :] * phi, 1), FLOOR)
-        log_likelihood += tl.sum((count * tl.log(s)).to(tl.float64), 0)
+        s = tl.sum(t[None, :] * phi, 1)
+        # Unlike a maximum on hardware, this keeps a NaN.
+        s = tl.where(s < FLOOR, FLOOR, s)
+        if VALUE:
+            log_likelihood += tl.sum((count * tl.log(s)).to(tl.float64), 0)
         part = count / s
         total += tl.sum(part[:, None] * phi, 0)
         if KEEP:
@@ -95,7 +101,19 @@ def _expected_counts_kernel(
     k = tl.arange(0, BLOCK)
     t = tl.load(weights + doc * num_topics + k, k < num_topics, 0.0)
     value, expected = _expected_counts(
-        t, k, doc, row_offsets, word_index, counts, words, ratio, num_topics, FLOOR, TILE, KEEP
+        t,
+        k,
+        doc,
+        row_offsets,
+        word_index,
+        counts,
+        words,
+        ratio,
+        num_topics,
+        FLOOR,
+        TILE,
+        True,
+        KEEP,
     )
     tl.store(log_likelihood + doc, value)
     tl.store(topic_counts + doc * num_topics + k, expected, k < num_topics)
@@ -192,28 +210,30 @@ def _transition_kernel(
     z, g, end_value = start_z, start_g, value
     epsilon, likelihood_weight = size.to(z.dtype), inverse_temperature.to(z.dtype)
     r = start_r + 0.5 * epsilon * (likelihood_weight * g - z)
-    for step in range(num_steps):
-        z += epsilon * r
-        logits = mean + _product(z, push, dim, num_topics, k, TILE)
-        theta = tl.exp(logits - tl.max(logits, 0))
-        theta /= tl.sum(theta, 0)
-        end_value, expected = _expected_counts(
-            theta,
-            k,
-            doc,
-            row_offsets,
-            word_index,
-            counts,
-            words,
-            counts,
-            num_topics,
-            FLOOR,
-            TILE,
-            False,
-        )
-        g = _product(expected - length * theta, pull, num_topics, dim, i, TILE_Z)
-        share = tl.where(step == num_steps - 1, 0.5, 1.0).to(z.dtype)
-        r += share * epsilon * (likelihood_weight * g - z)
+    for last in tl.static_range(2):
+        # All steps but the last, and the last step, which needs the log likelihood too.
+        for _ in range(1 if last else num_steps - 1):
+            z += epsilon * r
+            logits = mean + _product(z, push, dim, num_topics, k, TILE)
+            theta = tl.exp(logits - tl.max(logits, 0))
+            theta /= tl.sum(theta, 0)
+            end_value, expected = _expected_counts(
+                theta,
+                k,
+                doc,
+                row_offsets,
+                word_index,
+                counts,
+                words,
+                counts,
+                num_topics,
+                FLOOR,
+                TILE,
+                last,
+                False,
+            )
+            g = _product(expected - length * theta, pull, num_topics, dim, i, TILE_Z)
+            r += (0.5 if last else 1.0) * epsilon * (likelihood_weight * g - z)
 
     # z is standard normal, which gives the change of its log density and the kinetic energy.
     end_prior = prior + 0.5 * (_square(start_z) - _square(z))
@@ -301,10 +321,10 @@ def _operation(function: F) -> F:
     return getattr(torch.ops.torch_lntm, name)
 
 
-def _blocks(size: int) -> tuple[int, int]:
-    """Power of two of a row's block, and number of rows of a tile."""
+def _blocks(size: int, elements: int = _TILE_ELEMENTS) -> tuple[int, int]:
+    """Power of two of a row's block, and number of rows of a tile of ``elements`` numbers."""
     block = triton.next_power_of_2(size)
-    return block, max(1, _TILE_ELEMENTS // block)
+    return block, max(1, elements // block)
 
 
 def _warps(size: int) -> int:
@@ -412,8 +432,12 @@ def transition(
         torch.empty_like(log_prior) for _ in range(4)
     )
     accepted, divergent = (torch.empty_like(log_prior, dtype=torch.int8) for _ in range(2))
-    block_z, tile_z = _blocks(dim)
-    block, tile = _blocks(loc.shape[-1])
+    # Many chains fill the processors with small programs. Few chains need large programs.
+    many = num_chains * num_docs >= _MANY_CHAINS
+    block_z, tile_z = _blocks(dim, _TILE_ELEMENTS // 2 if many else _TILE_ELEMENTS)
+    block, tile = _blocks(loc.shape[-1], _TILE_ELEMENTS // 2 if many else _TILE_ELEMENTS)
+    num_warps = _warps(max(dim, loc.shape[-1]))
+    num_warps = num_warps // 2 if many else 2 * num_warps
     if num_chains * num_docs:
         _transition_kernel[(num_chains * num_docs,)](
             position,
@@ -453,7 +477,7 @@ def transition(
             BLOCK=block,
             TILE_Z=tile_z,
             TILE=tile,
-            num_warps=_warps(max(dim, loc.shape[-1])),
+            num_warps=num_warps,
         )
     return (
         *(new_position, new_log_prior, new_log_likelihood, new_gradient),

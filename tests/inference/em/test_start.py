@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-from support.fits import assert_same, fit, make_corpus
+from support.fits import assert_same, fit, fit_monte_carlo, make_corpus
 from support.pairs import FAMILIES, make_model
 from tqdm.auto import tqdm
 
@@ -235,3 +235,15 @@ def test_a_start_continues_to_the_same_bits_after_every_epoch() -> None:
             assert len(list(epochs(before, other))) == 6 - number
             assert_same(model, other)
             assert torch.equal(before.documents["means"], state.documents["means"])
+
+
+@pytest.mark.slow
+def test_two_fits_have_the_same_bits(hardware: torch.device) -> None:
+    """Also on a GPU: no sum depends on the order of its threads."""
+    rng = np.random.default_rng(6)
+    topics, theta = rng.dirichlet(np.full(2000, 0.05), 20), rng.dirichlet(np.full(20, 0.1), 1500)
+    corpus = Corpus.from_matrix(np.stack([rng.multinomial(60, row @ topics) for row in theta]))
+    first, second = (ctm(20, corpus.num_words, seed=0).to(hardware) for _ in range(2))
+    for model in (first, second):
+        fit_monte_carlo(model, corpus, max_epochs=3)
+    assert_same(first, second)

@@ -362,10 +362,8 @@ class Start:
         ).to(self.model.device)
         # Machines may round the proportions differently.
         self.processes.share({"labels": labels})
-        rows = state.word_counts.mT
-        state.word_counts = rows.new_zeros(len(rows), num_topics).index_add_(1, labels, rows).mT
-        theta, home = state.theta, labels.to(state.theta.device)
-        state.theta = theta.new_zeros(len(theta), num_topics).index_add_(1, home, theta)
+        state.word_counts = _added_up(state.word_counts.mT, labels, num_topics).mT
+        state.theta = _added_up(state.theta, labels, num_topics)
 
     def _split(self, state: FitState) -> None:
         """Split the words of every topic in two. Every document has both halves alike."""
@@ -439,6 +437,16 @@ class Start:
             return weights
 
         return solve
+
+
+def _added_up(columns: Tensor, labels: Tensor, num_labels: int) -> Tensor:
+    """Sums ``(n, num_labels)`` of the columns ``(n, many)`` with equal labels ``(many,)``.
+
+    On a GPU, index_add_ adds in an order that changes from run to run.
+    """
+    labels, rows = labels.cpu(), columns.mT.contiguous()
+    groups = ((labels == label).nonzero().squeeze(1) for label in range(num_labels))
+    return torch.stack([rows[group.to(rows.device)].sum(0) for group in groups]).mT.contiguous()
 
 
 def random_order(corpus: Corpus, seed: int) -> NDArray[np.int64]:
