@@ -147,6 +147,28 @@ def test_documents_with_the_largest_share_represent_a_topic(known, html):
     assert f"text {shown[0]}<" in section
 
 
+def test_a_large_corpus_is_sampled_and_the_page_says_so(known):
+    guide, corpus = known
+    texts = (f"text {d}." for d in range(len(corpus)))
+    html = render_page(guide, corpus, by=["party"], texts=texts, max_docs=25, seed=3)
+    assert f"a random sample of 25 of {len(corpus)} documents" in html
+    chosen = np.sort(np.random.default_rng(3).choice(len(corpus), 25, replace=False))
+    draws = lntm.inference.theta_draws(guide, corpus, seed=3).take(chosen).of_selection(chosen)
+    summary = lntm.reports.summarise_corpus(draws, corpus[chosen], ["party"])
+    section = html.split('id="topic-1"')[1].split("</details>")[0]
+    shown = [int(d) for d in re.findall(r"document (\d+)", section)]
+    best = summary.documents.theta[:, 1].argsort(descending=True)[:4]
+    # Documents keep their numbers and texts.
+    assert shown == chosen[best].tolist()
+    assert f"text {shown[0]}." in section
+    assert f"{100 * summary.overall.mean[0, 1]:.1f}" in section
+    with pytest.raises(ConfigError, match="max_docs is 0"):
+        render_page(guide, corpus, max_docs=0)
+    with pytest.raises(ConfigError, match=f"25 texts for {len(corpus)} documents"):
+        render_page(guide, corpus, texts=["text"] * 25, max_docs=25)
+    assert "random sample" not in render_page(guide, corpus, max_docs=len(corpus))
+
+
 def test_lines_join_correlated_topics_only():
     guide, corpus = make(num_docs=400)
     page = Page(render_page(guide, corpus, by=[], num_docs=0))

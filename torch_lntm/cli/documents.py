@@ -475,8 +475,14 @@ class DrawsPosteriors(OnDocuments):
     draws: Literal["auto", "guide", "chains"] = "auto"
     num_draws: int | None = None
 
-    def posterior_of(self, run: Run, corpus: Corpus) -> DrawSource:
-        """Source of draws for a run. Prints the expected time of chains."""
+    def posterior_of(self, run: Run, corpus: Corpus, num_docs: int | None = None) -> DrawSource:
+        """Source of draws for a run. Prints the expected time of chains.
+
+        Args:
+            run: The run.
+            corpus: The documents.
+            num_docs: Number of documents to draw. Defaults to all.
+        """
         if self.draws == "guide":
             return run.guide()
         if self.draws == "auto" or run.config.get("posterior") in lntm.recipes.SAMPLERS:
@@ -491,12 +497,13 @@ class DrawsPosteriors(OnDocuments):
         )
         source = "new chains of each document"
         if chains.num_docs:
-            source = f"the fit's chains{_expected_time(chains, run, corpus, draws.num_draws)}"
+            time = _expected_time(chains, run, num_docs or len(corpus), draws.num_draws)
+            source = f"the fit's chains{time}"
         say(f"{draws.num_draws} draws by {source}; --draws guide is faster, and approximate")
         return draws
 
 
-def _expected_time(chains: KeptChains, run: Run, corpus: Corpus, num_draws: int) -> str:
+def _expected_time(chains: KeptChains, run: Run, num_docs: int, num_draws: int) -> str:
     """Expected time of continuing chains, in words, from the time of the fit."""
     from torch_lntm.inference.draws.chains import transitions_of
 
@@ -504,7 +511,7 @@ def _expected_time(chains: KeptChains, run: Run, corpus: Corpus, num_draws: int)
     transitions = chains.num_transitions * chains.num_docs
     if not isinstance(seconds, int | float) or not transitions:
         return ""
-    time = seconds / transitions * len(corpus) * transitions_of(chains, num_draws)
+    time = seconds / transitions * num_docs * transitions_of(chains, num_draws)
     return f", about {time / 60:.0f} minutes" if time > 90 else f", about {max(time, 1):.0f} s"
 
 

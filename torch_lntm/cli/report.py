@@ -41,6 +41,8 @@ class Report(DrawsPosteriors):
         title: Title of the page.
         num_words: Number of top words of each topic.
         num_docs: Number of documents to show for each topic.
+        max_docs: Largest number of documents for the proportions and intervals. A larger corpus is
+            sampled at random, and the page says so. Defaults to 100,000.
         overwrite: Replace an existing file.
     """
 
@@ -57,16 +59,22 @@ class Report(DrawsPosteriors):
     title: str | None = None
     num_words: int = 12
     num_docs: int = 4
+    max_docs: int | None = None
     overwrite: bool = False
 
     def run(self) -> int:
         """Run the command. Returns the exit code."""
+        from torch_lntm.reports.page import MAX_DOCS
+
         out = None if self.out is None else Path(self.out)
         if out is not None:
             refuse_existing(out, self.overwrite)
         run, _, corpus = self.load(str(self.run_folder))
         corpus = run.model.encode(corpus)
-        draws = self.posterior_of(run, corpus)
+        max_docs = MAX_DOCS if self.max_docs is None else self.max_docs
+        # Effects need draws of all documents.
+        num_docs = len(corpus) if self.effects else min(len(corpus), max_docs)
+        draws = self.posterior_of(run, corpus, num_docs)
         effects = None
         tree, groups = self.tree_and_groups(run)
         if self.effects is not None:
@@ -95,6 +103,7 @@ class Report(DrawsPosteriors):
             title=self.title,
             num_words=self.num_words,
             num_docs=self.num_docs,
+            max_docs=max_docs,
             num_draws=self.num_draws,
             seed=self.seed,
             progress=self.shows_progress,

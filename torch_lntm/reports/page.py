@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import jinja2
+import numpy as np
 from markupsafe import Markup
+from numpy.typing import NDArray
 
 from torch_lntm import __version__
 from torch_lntm.corpus import Corpus
@@ -44,6 +46,9 @@ from torch_lntm.reports.tree import TopicTree
 
 #: Coverage probability of every interval on the page.
 LEVEL = 0.95
+#: Default of the largest number of documents of the page. The standard error of a share over so
+#: many documents is below 0.16 percentage points. Draws of more documents take many minutes.
+MAX_DOCS = 100_000
 #: Limits of the page's size: default number of columns, charts of a column, rows of the table of
 #: correlations.
 _COLUMNS, _CHARTS, _PAIRS = 6, 48, 40
@@ -155,6 +160,7 @@ def render_page(
     instead_of_chains: bool = False,
     num_words: int = 12,
     num_docs: int = 4,
+    max_docs: int = MAX_DOCS,
     num_draws: int | None = None,
     seed: int = 0,
     progress: bool = False,
@@ -184,9 +190,12 @@ def render_page(
         instead_of_chains: Add a note that a guide drew the proportions of a model fitted by chains.
         num_words: Top words of each topic.
         num_docs: Representative documents of each topic.
+        max_docs: Largest number of documents of the page. A larger corpus is sampled at random, and
+            the page says so. ``effects`` stay as they are.
         num_draws: Draws of each document's posterior. Defaults to 50, and to fewer for large
             corpora, but at least 25.
-        seed: Seed of a guide's draws. Chains have a seed of their own.
+        seed: Seed of a guide's draws, and of the sample of documents. Chains have a seed of their
+            own.
         progress: Show a progress bar on standard error.
 
     Returns:
@@ -198,12 +207,17 @@ def render_page(
             documents.
         MissingColumnError: A column is missing from the metadata.
     """
-    require_whole(1, num_words=num_words)
+    require_whole(1, num_words=num_words, max_docs=max_docs)
     require_whole(0, num_docs=num_docs)
     model = require_source(draws).model
     corpus = model.encode(corpus)
     # Draws are made in a single pass over the documents, so memory need not hold them.
-    theta_source = theta_draws(draws, corpus, num_draws, seed=seed, keep=False, progress=progress)
+    sample, num_all = _sample(corpus, max_docs, seed), len(corpus)
+    theta_source = theta_draws(
+        draws, corpus, num_draws, rows=sample, seed=seed, keep=False, progress=progress
+    )
+    if sample is not None:
+        corpus, theta_source = corpus[sample], theta_source.of_selection(sample)
     columns = grouping_columns(corpus)[:_COLUMNS] if by is None else list(by)
     summary = summarise_corpus(theta_source, corpus, columns, level=LEVEL, groups=groups)
     shares = summary.overall.mean[0].tolist()
@@ -217,12 +231,21 @@ def render_page(
         title=title or f"Topics of {corpus.name or 'a corpus'}",
         **_page_parts(),
         **_about(model, corpus, theta_source, summary),
+        num_all=num_all,
         instead_of_chains=instead_of_chains,
         topics=topics,
         labels=label_topics(model, corpus, num_words=num_words),
         **_optional(tree, stability),
         **correlations,
-        documents=represent_topics(theta_source, corpus, summary.documents, num_docs, texts),
+        documents=represent_topics(
+            theta_source,
+            corpus,
+            summary.documents,
+            num_docs,
+            texts,
+            positions=sample,
+            num_texts=num_all,
+        ),
         **_prevalence(model, summary, num_words),
         effects=effects,
         **_effects(effects),
@@ -231,6 +254,14 @@ def render_page(
         scores=scores,
         settings=settings,
     )
+
+
+def _sample(corpus: Corpus, max_docs: int, seed: int) -> NDArray[np.int64] | None:
+    """Ascending positions of the documents of the page; ``None`` for all documents."""
+    if len(corpus) <= max_docs:
+        return None
+    positions = np.random.default_rng(seed).choice(len(corpus), max_docs, replace=False)
+    return np.sort(positions)
 
 
 def _page_parts() -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus
@@ -37,7 +38,7 @@ class Representative:
     """A document with a large share of a topic.
 
     Attributes:
-        document: Position in the corpus.
+        document: Position in the corpus, or the number given for it.
         share: Posterior mean of the topic's proportion.
         lower: Lower end of the proportion's interval.
         upper: Upper end of the interval.
@@ -62,6 +63,8 @@ def represent_topics(
     num_docs: int,
     texts: Iterable[str] | None = None,
     *,
+    positions: NDArray[np.int64] | None = None,
+    num_texts: int | None = None,
     level: float = 0.95,
 ) -> list[list[Representative]]:
     """Documents with the largest share of each topic, with intervals and excerpts.
@@ -72,6 +75,9 @@ def represent_topics(
         proportions: The documents' mean proportions.
         num_docs: Documents for each topic.
         texts: Texts of the documents in the order of the corpus, read once.
+        positions: ``(num_docs,)`` numbers of the documents to show, and to find their texts.
+            Defaults to positions in the corpus.
+        num_texts: Number of texts to expect. Defaults to the number of documents.
         level: Posterior probability of each interval.
 
     Returns:
@@ -82,11 +88,14 @@ def represent_topics(
     """
     model = draws.model
     representatives = representative_documents(proportions, num_docs=num_docs) if num_docs else []
-    positions = sorted({row.document for row in representatives})
-    excerpts = None if texts is None else excerpts_of(texts, set(positions), len(corpus))
+    chosen = sorted({row.document for row in representatives})
+    number = list(range(len(corpus))) if positions is None else positions.tolist()
+    excerpts = None
+    if texts is not None:
+        excerpts = excerpts_of(texts, {number[d] for d in chosen}, num_texts or len(corpus))
     ends: dict[int, tuple[Tensor, Tensor]] = {}
     tails = torch.tensor([(1 - level) / 2, (1 + level) / 2])
-    for part in draws.take(np.array(positions, np.int64), _DRAWS) if positions else ():
+    for part in draws.take(np.array(chosen, np.int64), _DRAWS) if chosen else ():
         lower, upper = torch.quantile(part.theta, tails.to(part.theta), dim=0)
         ends |= {d: (lower[i], upper[i]) for i, d in enumerate(part.rows.tolist())}
     shown: list[list[Representative]] = [[] for _ in range(model.num_topics)]
@@ -94,12 +103,12 @@ def represent_topics(
         d, k = row.document, row.topic
         shown[k].append(
             Representative(
-                d,
+                number[d],
                 row.share,
                 float(ends[d][0][k]),
                 float(ends[d][1][k]),
                 _fields(row.metadata),
-                frequent_words(model, corpus, d) if excerpts is None else excerpts[d],
+                frequent_words(model, corpus, d) if excerpts is None else excerpts[number[d]],
                 excerpts is not None,
             )
         )

@@ -228,6 +228,19 @@ class ThetaDraws:
             draw, keep = self._select, False
         return replace(self, draw=draw, rows=rows, num_draws=num_draws, keep=keep)
 
+    def of_selection(self, positions: Positions) -> ThetaDraws:
+        """Draws of the selection ``corpus[positions]``, whose documents count from 0.
+
+        Args:
+            positions: ``(num_docs,)`` ascending positions in the corpus of these draws.
+        """
+
+        def draw(rows: Positions, num_draws: int) -> Iterator[DrawnDocuments]:
+            for part in self.draw(positions[rows], num_draws):
+                yield part._replace(rows=np.searchsorted(positions, part.rows))
+
+        return replace(self, draw=draw, rows=np.arange(len(positions)))
+
     def document_draws(
         self, document: int, num_samples: int = 1000, seed: int = 0
     ) -> tuple[int, Tensor]:
