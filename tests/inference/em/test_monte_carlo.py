@@ -455,12 +455,16 @@ def test_stuck_chains_are_reported_and_left_out_of_statistics(monkeypatch) -> No
 
 
 def test_fewer_than_ten_transitions_warn_of_no_stuck_chain(monkeypatch) -> None:
-    """A chain may fail to move by chance, and the statistics include it."""
+    """A chain may fail to move by chance, and the statistics and means include it."""
     hold(monkeypatch, lambda chain, position: position == 3)
     options: dict[str, Any] = {"max_epochs": 1, "num_transitions": 9, "start": "model"}
-    result = fit_monte_carlo(ctm(3, 30), make_corpus(12), **options)  # a warning is an error
+    corpus = make_corpus(12, empty=(5,))
+    result = fit_monte_carlo(ctm(3, 30), corpus, **options)  # a warning is an error
     assert result.history[0]["stuck"] == 1
     assert result.num_unconverged == 0
+    assert not bool(result.moved[0, 3])
+    torch.testing.assert_close(result.means[3], result.chains["eta"][0, 3])
+    assert bool(result.means.isfinite().all())
 
 
 def count_epochs(monkeypatch) -> Callable[[], int]:

@@ -172,18 +172,19 @@ class LastDraws:
         for site in self.latents.keys() & rotations.keys():
             self.latents[site] = self.latents[site] @ rotations[site].to(self.latents[site])
 
-    def means(self, before: Tensor | None, site: str) -> Tensor | None:
-        """Means ``(num_docs, dim)`` of a site over the moving chains.
+    def means(self, before: Tensor | None, site: str, counted: Tensor) -> Tensor | None:
+        """Means ``(num_docs, dim)`` of a site over some chains.
 
         Args:
-            before: Means for documents whose chains are all stuck. ``None`` without tables.
+            before: Means for documents without such chains. ``None`` without tables.
             site: The site.
+            counted: ``(num_chains, num_docs)`` bool: the chain counts.
         """
         if before is None or not self.latents:
             return before
-        weights = self.moved.to(before) / self.moved.sum(0).clamp_min(1)
+        weights = counted.to(before) / counted.sum(0).clamp_min(1)
         means = torch.einsum("cd,cdk->dk", weights, self.latents[site].to(before))
-        stuck = ~self.moved.any(0)
+        stuck = ~counted.any(0)
         means[stuck] = before[stuck]
         return means
 

@@ -464,9 +464,10 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         empty = torch.from_numpy(self.corpus.lengths[: self.shard.num_result_docs] == 0)
         last = LastDraws.of(tables, empty, self.settings.chains.num_chains)
         last.rotate(prior.canonicalise_())
-        means = self.with_prior_means(last.means(tables.get("means"), prior.latent))
+        counted = self._counted(last.moved, empty)
+        means = self.with_prior_means(last.means(tables.get("means"), prior.latent, counted))
         if last.latents:
-            self._warn(last.moved)
+            self._warn(counted)
         result = MonteCarloResult(
             history=state.history,
             stop_reason=stop_reason,
@@ -475,7 +476,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
             objective_name=f"log likelihood at draws of {prior.latent}",
             seconds=state.seconds,
             statistics=state.statistics,
-            posterior=self._kept_chains(last),
+            posterior=self._kept_chains(last, counted.all(0)),
             corpus=self.corpus,
             chains=last.latents,
             moved=last.moved,
@@ -483,18 +484,25 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         add_topic_shares(result, self.processes)
         return result
 
-    def _kept_chains(self, last: LastDraws) -> KeptChains:
+    def _counted(self, moved: Tensor, empty: Tensor) -> Tensor:
+        """Chains ``(num_chains, num_docs)`` in the result's means, as in the statistics.
+
+        In few transitions, a chain may fail to move by chance.
+        """
+        few = self.e_step.countable_transitions(self.state.step) < FEWEST_TRANSITIONS
+        return ~empty.expand_as(moved) if few else moved
+
+    def _kept_chains(self, last: LastDraws, usable: Tensor) -> KeptChains:
         """Chains of the result. Only chains that have finished their warm-up can be continued."""
         settings, num_epochs = self.settings, self.state.step
-        usable = last.moved.all(0)
         if num_epochs <= settings.warmup_epochs:
             usable = torch.zeros_like(usable)
         num_transitions = num_epochs * settings.num_transitions
         draws = last.latents, last.step_size, usable, num_transitions
         return KeptChains.of(self.model, settings.chains, self.corpus, *draws)
 
-    def _warn(self, moved: Tensor) -> None:
-        """Warn of stuck chains, and of chains with low acceptance.
+    def _warn(self, counted: Tensor) -> None:
+        """Warn of stuck chains, which do not count, and of chains with low acceptance.
 
         Warns:
             ConvergenceWarning: Chains made no move in 10 or more transitions, or accept less than
@@ -502,12 +510,10 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         """
         state = self.state
         num_transitions = self.e_step.countable_transitions(state.step)
-        if num_transitions < FEWEST_TRANSITIONS:
-            moved = torch.ones_like(moved)  # A chain may fail to move by chance.
         filled = torch.from_numpy(self.corpus.lengths[: self.shard.num_result_docs] > 0)
-        rows = (filled & (~moved).any(0)).nonzero().squeeze(1)
+        rows = (filled & (~counted).any(0)).nonzero().squeeze(1)
         positions = self.processes.join(rows + self.shard.first)
-        stuck = self.processes.join(moved.mT[rows]).mT
+        stuck = self.processes.join(counted.mT[rows]).mT
         if not self.processes.first:
             return
         advice = "statistics and means exclude them; use more epochs or num_transitions"
