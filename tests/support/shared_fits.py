@@ -199,12 +199,18 @@ def starts(call: int, what: str, **options: Any) -> list[Any]:
 
     Args:
         call: Number of the step.
-        what: The event: ``"error"``, ``"Ctrl-C"``, or ``"rounding"`` from this step on.
+        what: The event: ``"error"``, ``"Ctrl-C"``, or ``"rounding"`` from this step on. Or
+            ``"anchors"``: other anchor words at the beginning.
         **options: Options of the engine.
     """
     from torch_lntm.inference.em import start
 
     counts_of, calls = start._lda_counts, iter(range(1, 10000))
+    anchor_topics = start.anchor_topics
+
+    def other_anchors(*arguments: Any) -> Any:
+        found = anchor_topics(*arguments)
+        return found if Processes().rank == 0 else found[::-1].copy()
 
     def changed(*arguments: Any) -> Any:
         found, now = counts_of(*arguments), next(calls)
@@ -219,14 +225,16 @@ def starts(call: int, what: str, **options: Any) -> list[Any]:
             found.word_counts.mul_(1.0 + 1e-9 * words)
         return found
 
-    engine = _engine(1000, IndexError, start_epochs=20, **options)
+    engine = _engine(1000, IndexError, **{"start_epochs": 20, **options})
     start._lda_counts = changed
+    if what == "anchors":
+        start.anchor_topics = other_anchors
     try:
         result = engine.fit(make_corpus(NUM_DOCS, empty=EMPTY))
     except NumericalError as error:
         return [str(error), error.shared, error.documents]
     finally:
-        start._lda_counts = counts_of
+        start._lda_counts, start.anchor_topics = counts_of, anchor_topics
     return [arrays(engine.model, result)]
 
 

@@ -210,14 +210,18 @@ def test_errors_and_ctrl_c_during_the_start_reach_all_processes() -> None:
     assert first[0]["stop_reason"] == "interrupted"
     assert [r["phase"] for r in first[0]["history"]] == ["start"] * 8
 
-    # All go on with the counts of the first.
-    brief = {"stepwise_epochs": 0, "max_iterations": 0}
-    work = functools.partial(shared_fits.starts, **brief)
-    first, second = in_processes(2, work, 100, "rounding")
-    assert_follows(second[0], first[0])
-    alone = fitted("ctm", "taylor", {"start_epochs": 20, **brief})
-    topics, expected = (found["model.topics.logits"] for found in (first[0], alone))
-    np.testing.assert_array_equal(topics, expected)
+    # All begin with the anchor words of the first, and go on with its counts.
+    for event, epochs in (("rounding", 20), ("anchors", 1)):
+        brief = {"start_epochs": epochs, "stepwise_epochs": 0, "max_iterations": 0}
+        work = functools.partial(shared_fits.starts, **brief)
+        first, second = in_processes(2, work, 100, event)
+        assert_follows(second[0], first[0])
+        alone = fitted("ctm", "taylor", brief)
+        topics, expected = (found["model.topics.logits"] for found in (first[0], alone))
+        np.testing.assert_array_equal(topics, expected)
+    # The prior comes from the proportions in both processes.
+    loc, expected = (found["model.prior.loc"] for found in (first[0], alone))
+    np.testing.assert_allclose(loc, expected, rtol=0.0, atol=1e-9)
 
 
 @pytest.mark.slow
