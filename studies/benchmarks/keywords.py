@@ -116,15 +116,15 @@ def ours(
         if keywords:
             settings["keywords"] = task.keywords
         with stopwatch:
-            model, guide, engine = chosen.recipe.make(
+            model, _, engine = chosen.recipe.make(
                 train.num_words, train.vocabulary, seed=task.seed, options=settings
             )
             if prior_only:
                 found: Any = model.topics.keywords
                 parts = (found.names, found.words, found.columns, found.strength)
                 model.topics.keywords = OrdinaryStart(*parts)
-            engine.fit(train)
-        theta = lntm.inference.transform(guide, task.test, progress=False).theta
+            result = engine.fit(train)
+        theta = lntm.inference.transform(result.posterior, task.test).theta
         prior: Any = model.prior
         parameters = (prior.loc.detach().double(), prior.covariance.detach().double())
         probs, concentration = model.topics.double_probs, model.words.cache_weight

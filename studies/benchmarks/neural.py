@@ -54,7 +54,6 @@ class Task:
         num_topics: Number of topics.
         seed: Seed of the fit.
         folder: Folder that keeps embeddings of documents.
-        mean: Whether proportions of this package are posterior means, which predict words better.
             The default is the mode.
     """
 
@@ -62,7 +61,6 @@ class Task:
     num_topics: int
     seed: int
     folder: Path
-    mean: bool = False
 
 
 @dataclass(frozen=True)
@@ -89,7 +87,7 @@ class Fit:
 
 
 def ours(task: Task, **options: Any) -> Fit:
-    """The correlated topic model by the default recipe.
+    """The correlated topic model by the default recipe. Proportions are posterior means by chains.
 
     Args:
         task: The task.
@@ -99,15 +97,14 @@ def ours(task: Task, **options: Any) -> Fit:
     given = {"num_topics": task.num_topics, "progress": False, **chosen.options, **options}
     stopwatch = Stopwatch()
     with stopwatch:
-        model, guide, engine = chosen.recipe.make(
+        model, _, engine = chosen.recipe.make(
             task.train.num_words, task.train.vocabulary, seed=task.seed, options=given
         )
-        engine.fit(task.train)
+        result = engine.fit(task.train)
     prior: Any = model.prior
-    estimate: Any = "mean" if task.mean else "mode"
     return Fit(
         model.topics.double_probs.numpy(),
-        lambda corpus: lntm.inference.transform(guide, corpus, estimate).theta.double().numpy(),
+        lambda corpus: lntm.inference.transform(result.posterior, corpus).theta.double().numpy(),
         stopwatch.cpu_seconds,
         prior=(prior.loc.detach().double(), prior.covariance.detach().double()),
         concentration=model.words.cache_weight,

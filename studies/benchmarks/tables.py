@@ -262,7 +262,7 @@ def halves_of(
     * At the exact posterior mean of theta: the same of :data:`EXACT_DOCS` documents.
     """
     train, hold_out = halves(corpus)
-    fit = SYSTEMS[system][1](Task(train, num_topics, seed, folder, mean=True))
+    fit = SYSTEMS[system][1](Task(train, num_topics, seed, folder))
     theta = fit.proportions(hold_out.observed)
     own = _nats(theta, fit.topics, hold_out.held_out)
     tokens = np.asarray(hold_out.held_out.lengths, dtype=np.float64)

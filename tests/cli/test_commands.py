@@ -178,6 +178,17 @@ def test_transform_gives_posterior_means(run_folder, counts):
         np.testing.assert_allclose(mean["theta"].sum(1), 1, atol=1e-5)
 
 
+@pytest.mark.slow
+def test_transform_by_chains_gives_their_means(run_folder, counts):
+    arguments = ["transform", run_folder, counts, "--no-progress"]
+    assert main([*arguments, "--out", "chains.npz", "--draws", "chains"]) == 0
+    run, corpus = lntm.load_run(run_folder), lntm.read_corpus(counts)
+    expected = lntm.inference.transform(lntm.inference.DocumentHMC(run.model, seed=0), corpus)
+    with np.load("chains.npz") as arrays:
+        np.testing.assert_allclose(arrays["theta"], expected.theta.numpy(), atol=1e-5)
+    assert main([*arguments, "--out", "x.npz", "--draws", "chains", "--estimate", "mode"]) == 1
+
+
 def test_unknown_words_are_dropped_with_a_counted_warning(texts, capsys):
     assert main(["fit", texts, "--out", "run", *QUICK, "--stop-words", "english"]) == 0
     Path("new.txt").write_text("the cat meets a zebra\n\nzebra zebra\ndog and cat")

@@ -40,6 +40,32 @@ def test_document_topics_do_not_depend_on_batches(corpus, posterior, make, estim
     assert (together.sources is not None) == hasattr(guide.model.prior, "mixing")
 
 
+@pytest.mark.slow
+def test_chains_give_exact_means(corpus):
+    """Beside quadrature over the two contrasts of three topics."""
+    model = make_model(dtype="float64")
+    chains = lntm.inference.DocumentHMC(model, num_chains=4, seed=0)
+    found = transform(chains, corpus, num_samples=2000)
+    assert found.estimate == "mean"
+    assert found.sources is None
+    assert bool(found.converged.all())
+    axis = torch.linspace(-9.0, 9.0, 241, dtype=torch.float64)
+    points = torch.cartesian_prod(axis, axis)
+    basis = torch.tensor([[1, -1, 0], [1, 1, -2]]).double()
+    basis = basis / basis.norm(dim=1, keepdim=True)
+    loc, covariance = model.prior.loc.detach(), model.prior.covariance.detach()
+    contrast = torch.distributions.MultivariateNormal(basis @ loc, basis @ covariance @ basis.mT)
+    logits = points @ basis
+    theta = torch.softmax(logits, -1)
+    for d in range(len(corpus)):
+        counts = torch.from_numpy(corpus[d : d + 1].to_scipy().toarray()[0]).double()
+        log_weight = contrast.log_prob(points) + (theta @ model.topics.probs).log() @ counts
+        exact = torch.softmax(log_weight, 0) @ theta
+        torch.testing.assert_close(found.theta[d], exact.detach(), rtol=0.0, atol=0.03)
+    with pytest.raises(ConfigError, match=r"chains have no mode of theta; take .*'mean'"):
+        transform(chains, corpus, "mode")
+
+
 def test_the_size_of_batches_follows_the_guides_memory(corpus, monkeypatch):
     guide = lntm.guides.TaylorGuide(make_model())
     sizes = []

@@ -18,6 +18,7 @@ from torch_lntm.cli.documents import (
     Command,
     OnDocuments,
     ReadsDocuments,
+    chains_of,
     in_options,
     refuse_existing,
     say,
@@ -186,8 +187,14 @@ class Transform(OnDocuments):
             .yaml with topics by group. A group's column is the sum over its topics. In .npz they
             are the arrays groups and group_names.
         estimate: Estimate of the proportions. mode: the softmax of the posterior mode of the
-            logits. mean: the posterior mean of theta.
-        num_samples: Number of draws per document for the mean.
+            logits. mean: the posterior mean of theta. Defaults to the mode by a guide, and to the
+            mean by chains.
+        draws: Source of the proportions. guide: The approximation of the run's posterior, or the
+            model's default guide after posterior hmc. chains: Chains of each document, which give
+            exact means and classify short documents better, in 50 to 100 times the time. After a
+            fit by hmc, they continue its chains.
+        num_samples: Number of draws per document for the mean. Defaults to 200 by a guide, and to
+            50 by chains.
         overwrite: Replace an existing file.
     """
 
@@ -197,8 +204,9 @@ class Transform(OnDocuments):
     run_folder: str | None = None
     out: str | None = None
     groups: dict | str | None = None  # type: ignore[type-arg]
-    estimate: Literal["mode", "mean"] = "mode"
-    num_samples: int = 200
+    estimate: Literal["mode", "mean"] | None = None
+    draws: Literal["guide", "chains"] = "guide"
+    num_samples: int | None = None
     overwrite: bool = False
 
     def run(self) -> int:
@@ -210,9 +218,9 @@ class Transform(OnDocuments):
             raise ConfigError(f"{out}: expected a file name that ends in .npz or .csv, or -")
         if self.out != "-":
             refuse_existing(out, self.overwrite)
-        _, guide, corpus = self.load(str(self.run_folder))
+        run, guide, corpus = self.load(str(self.run_folder))
         topics = lntm.inference.transform(
-            guide,
+            guide if self.draws == "guide" else chains_of(run, self.seed),
             corpus,
             self.estimate,
             num_samples=self.num_samples,

@@ -485,10 +485,8 @@ class DrawsPosteriors(OnDocuments):
         """
         if self.draws == "guide":
             return run.guide()
-        if self.draws == "auto" or run.config.get("posterior") in lntm.recipes.SAMPLERS:
-            posterior = run.posterior(self.seed)
-        else:
-            posterior = lntm.inference.DocumentHMC(run.model, seed=self.seed)
+        auto = self.draws == "auto"
+        posterior = run.posterior(self.seed) if auto else chains_of(run, self.seed)
         chains = posterior.kept_chains
         if chains is None:
             return posterior
@@ -501,6 +499,13 @@ class DrawsPosteriors(OnDocuments):
             source = f"the fit's chains{time}"
         say(f"{draws.num_draws} draws by {source}; --draws guide is faster, and approximate")
         return draws
+
+
+def chains_of(run: Run, seed: int) -> DrawSource:
+    """Chains of a run: those of a fit by chains, or new chains."""
+    if run.config.get("posterior") in lntm.recipes.SAMPLERS:
+        return run.posterior(seed)
+    return lntm.inference.DocumentHMC(run.model, seed=seed)
 
 
 def _expected_time(chains: KeptChains, run: Run, num_docs: int, num_draws: int) -> str:

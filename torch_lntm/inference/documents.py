@@ -14,7 +14,8 @@ from torch import Tensor
 from torch_lntm.budget import docs_at_once
 from torch_lntm.corpus import Corpus, as_corpus
 from torch_lntm.errors import ConfigError, require_whole
-from torch_lntm.guides import Guide, require_guide
+from torch_lntm.guides import Guide
+from torch_lntm.inference.draws.sources import DrawSource, require_source, theta_draws
 from torch_lntm.models import IndependentFactorPrior, TopicGroups, TopicModel
 from torch_lntm.models.topic_groups import as_groups
 from torch_lntm.progress import tqdm
@@ -47,12 +48,13 @@ class DocumentTopics:
 
     Attributes:
         theta: ``(num_docs, num_topics)`` proportions. Empty documents have the prior's proportions.
-        converged: ``(num_docs,)`` bool: the document's posterior met the guide's tolerance.
+        converged: ``(num_docs,)`` bool: the document's posterior met the guide's tolerance, or its
+            chains moved.
         lengths: ``(num_docs,)`` number of tokens of the document.
         estimate: ``"mode"`` for the softmax of eta's posterior mean, or for the mean of theta if
             the posterior is a Dirichlet distribution. ``"mean"`` for the posterior mean of theta.
         topic_names: Names of the topics; see :attr:`TopicModel.topic_names`.
-        sources: The documents' sources, for models with sources.
+        sources: The documents' sources, for models with sources, by a guide.
         metadata: ``(num_docs,)`` values of every column of the corpus's metadata, by name.
         groups: Groups of topics, if asked for.
     """
@@ -90,24 +92,28 @@ class DocumentTopics:
 
 @torch.no_grad()
 def transform(
-    guide: Guide[Any],
+    guide: DrawSource,
     corpus: Corpus,
-    estimate: Estimate = "mode",
+    estimate: Estimate | None = None,
     *,
-    num_samples: int = 200,
+    num_samples: int | None = None,
     seed: int = 0,
     max_docs: int | None = None,
     groups: Mapping[str, Sequence[int | str]] | TopicGroups | None = None,
     progress: bool = False,
 ) -> DocumentTopics:
-    """Topic proportions of all documents, including empty documents, by a guide's posteriors.
+    """Topic proportions of all documents, including empty documents.
+
+    A guide is fast. Chains give exact posterior means, and classify short documents better.
 
     Args:
-        guide: A guide over the model.
+        guide: A guide over the model. Or chains: ``DocumentHMC(model)``, or ``result.posterior`` of
+            a fit by Monte-Carlo EM.
         corpus: Documents over the model's vocabulary, or a matrix of their counts.
-        estimate: ``"mode"`` or ``"mean"``; see :class:`DocumentTopics`.
-        num_samples: Number of draws for ``"mean"``.
-        seed: Seed of the draws.
+        estimate: ``"mode"`` or ``"mean"``; see :class:`DocumentTopics`. Defaults to the mode for a
+            guide. Chains have the mean only.
+        num_samples: Number of draws for ``"mean"``. Defaults to 200 for a guide and 50 for chains.
+        seed: Seed of a guide's draws.
         max_docs: Largest number of documents in a batch, to bound memory. Defaults to a number that
             suits the memory that the guide needs per document.
         groups: Groups of topics, such as ``{"economy": [3, 7]}``; see :class:`TopicGroups`.
@@ -117,8 +123,8 @@ def transform(
         The proportions, on the CPU, and the sources if the model has sources.
 
     Raises:
-        ConfigError: The guide is invalid, the estimate is unknown, a number is out of range, a
-            group is refused, or the corpus has a different vocabulary.
+        ConfigError: The guide is invalid, the estimate is unknown, chains are asked for the mode, a
+            number is out of range, a group is refused, or the corpus has a different vocabulary.
 
     Example:
         >>> topics = lntm.inference.transform(guide, test)
@@ -126,15 +132,69 @@ def transform(
         DocumentTopics(... documents, 10 topics, mode, ...)
         >>> topics.theta.shape == (len(test), 10)
         True
+        >>> lntm.inference.transform(lntm.inference.DocumentHMC(model), test[:20])
+        DocumentTopics(20 documents, 10 topics, mean, 0 unconverged)
     """
-    if estimate not in get_args(Estimate):
+    if estimate not in (None, *get_args(Estimate)):
         raise ConfigError(f"estimate {estimate!r}; expected one of {', '.join(get_args(Estimate))}")
     require_whole(1, num_samples=num_samples, max_docs=max_docs)
     require_whole(0, seed=seed)
-    model = require_guide(guide).model
+    model = require_source(guide).model
     topic_groups = as_groups(model, groups)
     corpus = model.encode(as_corpus(corpus, allow_empty=True))
-    mode = estimate == "mode"
+    theta, converged, sources = (
+        _by_guide(guide, corpus, estimate or "mode", num_samples or 200, seed, max_docs, progress)
+        if isinstance(guide, Guide)
+        else _by_draws(guide, corpus, estimate, num_samples or 50, seed, max_docs, progress)
+    )
+    return DocumentTopics(
+        theta,
+        converged,
+        corpus.lengths,
+        estimate or ("mode" if isinstance(guide, Guide) else "mean"),
+        model.topic_names,
+        sources,
+        dict(corpus.metadata),
+        topic_groups,
+    )
+
+
+def _by_draws(
+    source: DrawSource,
+    corpus: Corpus,
+    estimate: Estimate | None,
+    num_draws: int,
+    seed: int,
+    max_docs: int | None,
+    progress: bool,
+) -> tuple[Tensor, Tensor, None]:
+    """Means of theta over draws, and whether all chains of a document moved."""
+    if estimate == "mode":
+        raise ConfigError("chains have no mode of theta; take the estimate 'mean', or a guide")
+    draws = theta_draws(
+        source, corpus, num_draws, seed=seed, max_docs=max_docs, keep=False, progress=progress
+    )
+    model = source.model
+    theta = torch.empty(len(corpus), model.num_topics, dtype=model.dtype)
+    converged = torch.empty(len(corpus), dtype=torch.bool)
+    for part in draws:
+        rows = torch.from_numpy(part.rows)
+        theta[rows] = part.theta.double().mean(0).to(theta)
+        converged[rows] = part.converged
+    return theta, converged, None
+
+
+def _by_guide(
+    guide: Guide[Any],
+    corpus: Corpus,
+    estimate: Estimate,
+    num_samples: int,
+    seed: int,
+    max_docs: int | None,
+    progress: bool,
+) -> tuple[Tensor, Tensor, SourceActivity | None]:
+    """Theta, convergence and sources by a guide's posteriors."""
+    model, mode = guide.model, estimate == "mode"
     only_means = mode and not model.prior.num_sources
     solve = guide.means if only_means else guide.posterior
     entries = corpus.nnz / corpus.num_docs
@@ -157,16 +217,7 @@ def transform(
             bar.update(batch.num_docs)
     theta, converged, *moments = (torch.cat(column) for column in zip(*parts, strict=True))
     sources = SourceActivity(moments[0], moments[1], converged) if moments else None
-    return DocumentTopics(
-        theta,
-        converged,
-        corpus.lengths,
-        estimate,
-        model.topic_names,
-        sources,
-        dict(corpus.metadata),
-        topic_groups,
-    )
+    return theta, converged, sources
 
 
 def source_prior(model: TopicModel) -> IndependentFactorPrior:
