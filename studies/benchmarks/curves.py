@@ -195,6 +195,7 @@ def _race(points: list[Point]) -> str:
 def figure(points: list[Point]) -> Figure:
     """A panel for each corpus, a line for each system."""
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import ScalarFormatter
 
     corpora = list(dict.fromkeys(point.corpus for point in points))
     plot, axes = plt.subplots(
@@ -214,6 +215,9 @@ def figure(points: list[Point]) -> Figure:
                 label=system,
             )
         ax.set(xscale="log", yscale="log", title=Path(corpus).stem, xlabel="CPU seconds of the fit")
+        ax.xaxis.set_major_formatter(ScalarFormatter())
+        ax.yaxis.set_major_formatter(ScalarFormatter())
+        ax.yaxis.set_minor_formatter(ScalarFormatter())
     axes[0][0].set_ylabel("perplexity of held-out words (lower is better)")
     axes[0][-1].legend(fontsize=8)
     return plot
