@@ -211,13 +211,9 @@ def render_page(
     require_whole(0, num_docs=num_docs)
     model = require_source(draws).model
     corpus = model.encode(corpus)
-    # Draws are made in a single pass over the documents, so memory need not hold them.
-    sample, num_all = _sample(corpus, max_docs, seed), len(corpus)
-    theta_source = theta_draws(
-        draws, corpus, num_draws, rows=sample, seed=seed, keep=False, progress=progress
-    )
-    if sample is not None:
-        corpus, theta_source = corpus[sample], theta_source.of_selection(sample)
+    num_all, sample = len(corpus), _sample(corpus, max_docs, seed)
+    theta_source = _draws(draws, corpus, sample, num_draws, seed, progress)
+    corpus = corpus if sample is None else corpus[sample]
     columns = grouping_columns(corpus)[:_COLUMNS] if by is None else list(by)
     summary = summarise_corpus(theta_source, corpus, columns, level=LEVEL, groups=groups)
     shares = summary.overall.mean[0].tolist()
@@ -230,21 +226,14 @@ def render_page(
     return _TEMPLATES.get_template("report.html").render(
         title=title or f"Topics of {corpus.name or 'a corpus'}",
         **_page_parts(),
-        **_about(model, corpus, theta_source, summary),
-        num_all=num_all,
+        **_about(model, corpus, theta_source, summary, num_all),
         instead_of_chains=instead_of_chains,
         topics=topics,
         labels=label_topics(model, corpus, num_words=num_words),
         **_optional(tree, stability),
         **correlations,
         documents=represent_topics(
-            theta_source,
-            corpus,
-            summary.documents,
-            num_docs,
-            texts,
-            positions=sample,
-            num_texts=num_all,
+            theta_source, corpus, summary.documents, num_docs, texts, sample, num_all
         ),
         **_prevalence(model, summary, num_words),
         effects=effects,
@@ -264,6 +253,23 @@ def _sample(corpus: Corpus, max_docs: int, seed: int) -> NDArray[np.int64] | Non
     return np.sort(positions)
 
 
+def _draws(
+    source: DrawSource,
+    corpus: Corpus,
+    sample: NDArray[np.int64] | None,
+    num_draws: int | None,
+    seed: int,
+    progress: bool,
+) -> ThetaDraws:
+    """Draws of the sample, whose documents count from 0.
+
+    They are made in a single pass over the documents, so memory need not hold them.
+    """
+    options: dict[str, Any] = {"seed": seed, "keep": False, "progress": progress}
+    draws = theta_draws(source, corpus, num_draws, rows=sample, **options)
+    return draws if sample is None else draws.of_selection(sample)
+
+
 def _page_parts() -> dict[str, Any]:
     """Variables of the template that are equal for all pages."""
     script, style = (_asset(name) for name in ("script.js", "style.css"))
@@ -281,12 +287,13 @@ def _page_parts() -> dict[str, Any]:
 
 
 def _about(
-    model: TopicModel, corpus: Corpus, draws: ThetaDraws, summary: CorpusSummary
+    model: TopicModel, corpus: Corpus, draws: ThetaDraws, summary: CorpusSummary, num_all: int
 ) -> dict[str, Any]:
     """The model, the documents, and the source of the proportions."""
     return {
         "model": model,
         "corpus": corpus,
+        "num_all": num_all,
         "is_short": corpus.num_tokens < SHORT_DOCUMENT * len(corpus),
         "posterior": draws.description,
         "unconverged": int((~summary.documents.converged).sum()),

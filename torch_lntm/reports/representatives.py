@@ -62,9 +62,9 @@ def represent_topics(
     proportions: DocumentTopics,
     num_docs: int,
     texts: Iterable[str] | None = None,
-    *,
     positions: NDArray[np.int64] | None = None,
     num_texts: int | None = None,
+    *,
     level: float = 0.95,
 ) -> list[list[Representative]]:
     """Documents with the largest share of each topic, with intervals and excerpts.
