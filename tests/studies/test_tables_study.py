@@ -161,7 +161,7 @@ def test_scores_of_halves_follow_both_definitions(halved: Path, tmp_path: Path) 
     nats = (held_out * logs).sum(1)
     assert row["own_documents"] == pytest.approx(math.exp(-(nats / held_out.sum(1)).mean()))
     assert row["own_tokens"] == pytest.approx(math.exp(-nats.sum() / held_out.sum()))
-    # All documents are among the scored documents, and both means of theta are exact but for their draws.
+    # All documents are among the scored documents. Both means of theta are exact but for draws.
     assert row["own_some"] == pytest.approx(row["own_tokens"])
     assert row["exact_tokens"] == pytest.approx(row["own_tokens"], rel=0.05)
     assert row["simulation_error"] < 0.02
