@@ -105,7 +105,8 @@ def run(settings: Settings, cells: Cells) -> list[Fit]:
     Raises:
         ConfigError: A place needs a GPU, and PyTorch finds none.
     """
-    if {"cuda"} & {PLACES[place][0] for place in settings.places} and not torch.cuda.is_available():
+    needs_gpu = any(PLACES[place][0] == "cuda" for place in settings.places)
+    if needs_gpu and not torch.cuda.is_available():
         raise ConfigError("PyTorch finds no GPU; expected one, or --places cpu")
     topics = dict(zip(settings.corpora, settings.topics, strict=True))
     keys = [

@@ -64,6 +64,10 @@ def test_chains_give_exact_means(corpus):
         torch.testing.assert_close(found.theta[d], exact.detach(), rtol=0.0, atol=0.03)
     with pytest.raises(ConfigError, match=r"chains have no mode of theta; take .*'mean'"):
         transform(chains, corpus, "mode")
+    # Existing draws count whole.
+    draws = lntm.inference.theta_draws(chains, corpus, 60)
+    existing = lntm.inference.ThetaDraws.of(draws.theta, model)
+    torch.testing.assert_close(transform(existing, corpus).theta, draws.theta.mean(0))
 
 
 def test_the_size_of_batches_follows_the_guides_memory(corpus, monkeypatch):

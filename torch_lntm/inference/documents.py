@@ -21,6 +21,8 @@ from torch_lntm.models.topic_groups import as_groups
 from torch_lntm.progress import tqdm
 
 Estimate = Literal["mode", "mean"]
+#: Default numbers of draws of a document for its mean, by a guide and by chains.
+GUIDE_DRAWS, CHAIN_DRAWS = 200, 50
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -112,7 +114,8 @@ def transform(
         corpus: Documents over the model's vocabulary, or a matrix of their counts.
         estimate: ``"mode"`` or ``"mean"``; see :class:`DocumentTopics`. Defaults to the mode for a
             guide. Chains have the mean only.
-        num_samples: Number of draws for ``"mean"``. Defaults to 200 for a guide and 50 for chains.
+        num_samples: Number of draws for ``"mean"``. Defaults to 200 for a guide, to 50 for chains,
+            and to all draws of existing :class:`ThetaDraws`.
         seed: Seed of a guide's draws.
         max_docs: Largest number of documents in a batch, to bound memory. Defaults to a number that
             suits the memory that the guide needs per document.
@@ -123,8 +126,8 @@ def transform(
         The proportions, on the CPU, and the sources if the model has sources.
 
     Raises:
-        ConfigError: The guide is invalid, the estimate is unknown, chains are asked for the mode, a
-            number is out of range, a group is refused, or the corpus has a different vocabulary.
+        ConfigError: The guide or the estimate is invalid. Chains are asked for the mode. A number
+            is out of range. A group is refused. Or the corpus has a different vocabulary.
 
     Example:
         >>> topics = lntm.inference.transform(guide, test)
@@ -142,16 +145,21 @@ def transform(
     model = require_source(guide).model
     topic_groups = as_groups(model, groups)
     corpus = model.encode(as_corpus(corpus, allow_empty=True))
-    theta, converged, sources = (
-        _by_guide(guide, corpus, estimate or "mode", num_samples or 200, seed, max_docs, progress)
-        if isinstance(guide, Guide)
-        else _by_draws(guide, corpus, estimate, num_samples or 50, seed, max_docs, progress)
-    )
+    options: dict[str, Any] = {"seed": seed, "max_docs": max_docs, "progress": progress}
+    if isinstance(guide, Guide):
+        estimate = estimate or "mode"
+        found = _by_guide(guide, corpus, estimate, num_samples or GUIDE_DRAWS, **options)
+    elif estimate == "mode":
+        raise ConfigError("chains have no mode of theta; take the estimate 'mean', or a guide")
+    else:
+        estimate = "mean"
+        found = _by_draws(guide, corpus, num_samples, **options)
+    theta, converged, sources = found
     return DocumentTopics(
         theta,
         converged,
         corpus.lengths,
-        estimate or ("mode" if isinstance(guide, Guide) else "mean"),
+        estimate,
         model.topic_names,
         sources,
         dict(corpus.metadata),
@@ -160,20 +168,12 @@ def transform(
 
 
 def _by_draws(
-    source: DrawSource,
-    corpus: Corpus,
-    estimate: Estimate | None,
-    num_draws: int,
-    seed: int,
-    max_docs: int | None,
-    progress: bool,
+    source: DrawSource, corpus: Corpus, num_draws: int | None, **options: Any
 ) -> tuple[Tensor, Tensor, None]:
     """Means of theta over draws, and whether all chains of a document moved."""
-    if estimate == "mode":
-        raise ConfigError("chains have no mode of theta; take the estimate 'mean', or a guide")
-    draws = theta_draws(
-        source, corpus, num_draws, seed=seed, max_docs=max_docs, keep=False, progress=progress
-    )
+    if num_draws is None and source.existing_draws is None:
+        num_draws = CHAIN_DRAWS
+    draws = theta_draws(source, corpus, num_draws, keep=False, **options)
     model = source.model
     theta = torch.empty(len(corpus), model.num_topics, dtype=model.dtype)
     converged = torch.empty(len(corpus), dtype=torch.bool)

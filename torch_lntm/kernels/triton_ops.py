@@ -434,8 +434,9 @@ def transition(
     accepted, divergent = (torch.empty_like(log_prior, dtype=torch.int8) for _ in range(2))
     # Many chains fill the processors with small programs. Few chains need large programs.
     many = num_chains * num_docs >= _MANY_CHAINS
-    block_z, tile_z = _blocks(dim, _TILE_ELEMENTS // 2 if many else _TILE_ELEMENTS)
-    block, tile = _blocks(loc.shape[-1], _TILE_ELEMENTS // 2 if many else _TILE_ELEMENTS)
+    elements = _TILE_ELEMENTS // 2 if many else _TILE_ELEMENTS
+    block_z, tile_z = _blocks(dim, elements)
+    block, tile = _blocks(loc.shape[-1], elements)
     num_warps = _warps(max(dim, loc.shape[-1]))
     num_warps = num_warps // 2 if many else 2 * num_warps
     if num_chains * num_docs:

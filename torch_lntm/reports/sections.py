@@ -31,7 +31,7 @@ class PageData:
 
     Attributes:
         model: The fitted model.
-        corpus: The documents of the page.
+        corpus: The documents of the page: a random sample of a large corpus.
         draws: Draws of the documents' topic proportions.
         summary: Posterior means of the documents, shares of the topics, and prevalence by column.
         topics: The topics, the largest first.

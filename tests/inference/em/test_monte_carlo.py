@@ -465,6 +465,10 @@ def test_fewer_than_ten_transitions_warn_of_no_stuck_chain(monkeypatch) -> None:
     assert not bool(result.moved[0, 3])
     torch.testing.assert_close(result.means[3], result.chains["eta"][0, 3])
     assert bool(result.means.isfinite().all())
+    # After warm-up its chain is kept, too.
+    options |= {"max_epochs": 3, "warmup_epochs": 1, "num_transitions": 3}
+    kept = fit_monte_carlo(ctm(3, 30), corpus, **options).posterior
+    assert kept.num_docs == 11
 
 
 def count_epochs(monkeypatch) -> Callable[[], int]:
