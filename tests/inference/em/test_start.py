@@ -119,7 +119,7 @@ def test_running_topics_equal_those_of_a_plain_average(smoothing: float, device)
         average = (1 - weight) * average + weight * 7.0 * found
         at = torch.from_numpy(words).to(device)
         part = torch.from_numpy(found[:, words].T.copy()).to(device).mT
-        running.blend_(at, part, weight, 7.0)
+        running.blend_(at, part, part.sum(1), weight, 7.0)
         smooth = average + smoothing
         expected = (smooth / smooth.sum(1, keepdims=True))[:, words]
         np.testing.assert_allclose(running.probs(at).cpu(), expected, rtol=1e-9)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -136,17 +137,18 @@ def signatures(corpus: Corpus) -> NDArray[np.int64]:
     Args:
         corpus: The documents.
     """
-    hashes = []
+    hashes = [np.zeros(0, np.int64)]
     for _, rows in corpus.parts():
-        # Sums of 64-bit hashes wrap around. Parts of the counts keep temporary copies small.
-        before = np.zeros(len(rows.counts) + 1, np.int64)
-        for start in range(0, len(rows.counts), HASHED_AT_ONCE):
-            part = slice(start, start + HASHED_AT_ONCE)
+        offsets = np.concatenate([[0], np.cumsum(rows.sizes)])
+        # Groups of documents keep temporary copies small.
+        marks = np.arange(0, offsets[-1], HASHED_AT_ONCE)
+        ends = np.unique([0, *np.searchsorted(offsets, marks), len(rows.sizes)])
+        for first, last in pairwise(ends):
+            part = slice(offsets[first], offsets[last])
             words, counts = (
                 torch.from_numpy(x[part].astype(np.int64)) for x in (rows.word_index, rows.counts)
             )
-            before[1:][part] = noise.fold_in(words, counts).numpy()
-        np.cumsum(before, out=before)
-        offsets = np.concatenate([[0], np.cumsum(rows.sizes)])
-        hashes.append(np.diff(before[offsets]))
+            # Sums of 64-bit hashes wrap around.
+            before = np.append(0, np.cumsum(noise.fold_in(words, counts).numpy()))
+            hashes.append(np.diff(before[offsets[first : last + 1] - offsets[first]]))
     return np.concatenate(hashes)

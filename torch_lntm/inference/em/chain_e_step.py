@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 #: Prefixes of the tables with the chains' latent variables and with their adaptation.
 CHAIN, ADAPTATION = "chain.", "adaptation."
+#: Largest number of float64 numbers at once in :func:`latent_spread`.
+SPREAD_NUMBERS = 2**20
 #: Table of the logarithms of the chains' frozen step sizes.
 STEP_SIZE = ADAPTATION + "log_average"
 
@@ -264,14 +266,26 @@ def latent_spread(
         documents and components. ``latent_std``: standard deviation over documents, averaged over
         components.
     """
-    draws, moved = (tables[name][rows.to(tables[name].device)] for name in (CHAIN + site, "moved"))
-    flat = draws.double().flatten(0, 1)
-    means = flat.mean(0)
+    table, moved = tables[CHAIN + site], tables["moved"]
+    rows = rows.to(table.device)
+    # Float64 copies of all draws at once would take more memory than the rest of an epoch.
+    block = max(1, SPREAD_NUMBERS // table[0].numel())
+
+    def mean_of(value: Callable[[Tensor], Tensor]) -> Tensor:
+        """Mean of a function of the draws ``(n, dim)`` over all chains of this process."""
+        sums = [value(table[part].double().flatten(0, 1)).sum(0) for part in rows.split(block)]
+        return torch.stack(sums).sum(0) / (len(rows) * table.shape[1])
+
+    means = mean_of(lambda draws: draws)
     totals = processes.total(
-        {"stuck": (~moved).sum(), "latent_mean": share * flat.mean(), "means": share * means}
+        {
+            "stuck": (~moved[rows.to(moved.device)]).sum(),
+            "latent_mean": share * means.mean(),
+            "means": share * means,
+        }
     )
-    deviation = means - totals.pop("means").to(means.device)
-    variance = share * (flat.var(0, correction=0) + deviation.square())
+    centre = totals.pop("means").to(means.device)
+    variance = share * mean_of(lambda draws: (draws - centre).square())
     return {**totals, "latent_std": processes.total({"": variance})[""].sqrt().mean()}
 
 

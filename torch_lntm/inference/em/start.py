@@ -150,29 +150,33 @@ class RunningTopics:
         """Probabilities ``(num_topics, n)`` of the words at positions ``(n,)``."""
         dtype = self._rows.dtype
         totals = self._totals + self._pseudo_totals
-        counts = self._rows.index_select(0, words).mul_(self._scale).add_(self._smoothing)
+        inverse = totals.clamp_min(torch.finfo(dtype).tiny).reciprocal()
+        smallest = (self._smoothing * inverse).to(dtype).clamp_min_(probability_floor(dtype))
+        rows = self._rows.index_select(0, words)
+        probs = torch.addcmul(smallest, rows, (self._scale * inverse).to(dtype))
         if self._key_rows is not None:
-            counts += self._key_rows[self._row_of[words]]
-        probs = counts.div_(totals.clamp_min(torch.finfo(dtype).tiny).to(dtype))
-        return probs.clamp_min_(probability_floor(dtype)).mT
+            probs += self._key_rows[self._row_of[words]] * inverse.to(dtype)
+        return probs.mT
 
-    def blend_(self, words: Tensor, counts: Tensor, weight: float, scale: float) -> None:
+    def blend_(
+        self, words: Tensor, counts: Tensor, totals: Tensor, weight: float, scale: float
+    ) -> None:
         """Move the average to (1 − weight) × average + weight × scale × ``counts``.
 
         Args:
             words: ``(n,)`` different positions of words.
             counts: ``(num_topics, n)`` counts of these words. All other words have count 0.
+            totals: ``(num_topics,)`` float64 sums of ``counts`` over words. The sums over documents
+                are equal, and take less time.
             weight: Weight of the new counts.
             scale: Factor of the new counts.
         """
-        rows = counts.mT
-        totals = rows.sum(0, dtype=torch.float64)
         self._totals = (1 - weight) * self._totals + weight * scale * totals
         self._scale *= 1 - weight
         if self._scale < MIN_SCALE:
             self.apply_scale()
-        at = words.unsqueeze(1).expand_as(rows)
-        self._rows.scatter_add_(0, at, rows * (weight * scale / self._scale))
+        # Words are different, so the order of the additions does not matter on a GPU.
+        self._rows.index_add_(0, words, counts.mT, alpha=weight * scale / self._scale)
 
     def apply_scale(self) -> None:
         """Multiply the scale into the tensor ``word_counts``, which then holds the average."""
@@ -311,14 +315,31 @@ class Start:
 
     def _epoch(self, state: FitState, bar: Any) -> float:
         """Visit all documents, and return the log likelihood accumulated on the way, in nats."""
-        model, processes, num_tokens = self.model, self.processes, self.num_tokens
+        model, processes = self.model, self.processes
+        objective = self._visit(state, bar)
+        assert state.word_counts is not None
+        # Machines may round differently, so all continue with the counts of the first process.
+        processes.share({"word_counts": state.word_counts})
+        if state.step + 1 in self.mergers:
+            self._merge(state)
+            if state.step + 1 < self.mergers[-1]:
+                self._split(state)
+        counts = state.word_counts
+        if len(counts) > model.num_topics:
+            counts = counts[counts.sum(1).topk(model.num_topics).indices.sort().values]
+        model.topics.start_(counts)
+        return float(processes.gather(objective)[0])
+
+    def _visit(self, state: FitState, bar: Any) -> float:
+        """Visit all documents, and update proportions and word counts. See :meth:`_epoch`."""
+        processes, num_tokens = self.processes, self.num_tokens
         assert state.word_counts is not None
         objective: float | Tensor = 0.0
         sweeps = SWEEPS if state.step else FIRST_SWEEPS
-        topics = model.topics
+        topics = self.model.topics
         running = RunningTopics(state.word_counts, topics.start_smoothing, topics.keywords)
         theta, steps = self._proportions(state), self._steps()
-        concentration = self.concentration * (model.num_topics / len(state.word_counts))
+        concentration = self.concentration * (topics.num_topics / len(state.word_counts))
 
         def advance() -> bool:
             """Make the next steps, and return whether steps may remain."""
@@ -331,24 +352,16 @@ class Start:
                 objective += as_float_if_ready(counts.log_likelihood.sum())
                 state.updates += 1
                 weight = float(state.updates) ** -START_EXPONENT
-                running.blend_(words, counts.word_counts, weight, num_tokens / batch.num_tokens)
+                totals = counts.topic_counts.sum(0, dtype=torch.float64)
+                scale = num_tokens / batch.num_tokens
+                running.blend_(words, counts.word_counts, totals, weight, scale)
                 bar.update(batch.num_docs)
             return state.updates == before + STEPS_TOGETHER
 
         while processes.together(advance):
             pass
         running.apply_scale()
-        # Machines may round differently, so all continue with the counts of the first process.
-        processes.share({"word_counts": state.word_counts})
-        if state.step + 1 in self.mergers:
-            self._merge(state)
-            if state.step + 1 < self.mergers[-1]:
-                self._split(state)
-        counts = state.word_counts
-        if len(counts) > model.num_topics:
-            counts = counts[counts.sum(1).topk(model.num_topics).indices.sort().values]
-        model.topics.start_(counts)
-        return float(processes.gather(float(objective))[0])
+        return float(objective)
 
     def _merge(self, state: FitState) -> None:
         """Merge similar topics, until the model's number is left."""
@@ -363,7 +376,11 @@ class Start:
         # Machines may round the proportions differently.
         self.processes.share({"labels": labels})
         state.word_counts = _added_up(state.word_counts.mT, labels, num_topics).mT
-        state.theta = _added_up(state.theta, labels, num_topics)
+        # A copy of the entire table in another order would take as much memory again.
+        merged = state.theta.new_empty(len(state.theta), num_topics)
+        for old, new in zip(state.theta.split(MERGE_DOCS), merged.split(MERGE_DOCS), strict=True):
+            new.copy_(_added_up(old, labels, num_topics))
+        state.theta = merged
 
     def _split(self, state: FitState) -> None:
         """Split the words of every topic in two. Every document has both halves alike."""
@@ -378,7 +395,7 @@ class Start:
         self.processes.share({"shares": shares})
         first = state.word_counts * shares
         state.word_counts = torch.cat([first, state.word_counts - first]).mT.contiguous().mT
-        state.theta = (state.theta / 2).repeat(1, 2)
+        state.theta = state.theta.repeat(1, 2).div_(2)
 
     def _steps(self) -> Iterator[tuple[Tensor, DocumentBatch]]:
         """All documents in batches: the positions ``(n,)`` of a batch's words, and the batch."""
