@@ -46,6 +46,7 @@ STUDIES = {
         "kernel": "The sparse operation beside its naive form and its floor",
         "iterations": "Held-out words against iterations of EM, and rules that stop it",
         "small": "Short and long searches of Monte-Carlo EM on thinned corpora",
+        "recovery": "True topics and correlations of simulated corpora",
         "defaults": "The defaults beside alternative starts, schedules and priors",
         "aspect": "E-steps of LDA beside scikit-learn's",
         "accuracy": "Every posterior beside long chains",
