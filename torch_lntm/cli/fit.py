@@ -161,7 +161,8 @@ class Fit(ChoosesWords, OnDocuments):
             most a quarter of the documents.
         test_fraction: Share of the documents to hold out for evaluation. 0 holds out none. Defaults
             to 0.1. Several processes that fit a folder in shards by hmc hold out none by default,
-            and open only their own shards. With a share, each of them opens the whole corpus.
+            and open only their own shards. With a share, each of them opens the whole corpus. A
+            single process continues an unfinished fit of theirs at the path --out.
         num_words: Number of top words to print for each topic.
         checkpoint_seconds: Seconds between checkpoints.
         keep_chains: Save the last states of the chains of posterior hmc. The commands report and
@@ -261,7 +262,8 @@ class Fit(ChoosesWords, OnDocuments):
         """Read the corpus, or this process's part of it, and choose the share to hold out."""
         from torch_lntm.corpus.remote import count_shards
 
-        whole = processes.alone or self.test_fraction or self.reading_options()
+        few = processes.alone and not self._continues_parts()
+        whole = few or self.test_fraction or self.reading_options()
         if whole or count_shards(str(self.corpus)) < processes.size:
             corpus = self.read(**self.word_options())
             if self.test_fraction is None:
@@ -269,6 +271,19 @@ class Fit(ChoosesWords, OnDocuments):
             return corpus
         self.test_fraction = 0.0
         return lntm.read_corpus(str(self.corpus), rank=processes.rank, world_size=processes.size)
+
+    def _continues_parts(self) -> bool:
+        """Whether the path of the run holds an unfinished fit by processes with their own shards.
+
+        A single process then continues this fit.
+        """
+        from torch_lntm.inference.em.parts import folder_of
+        from torch_lntm.io import partial_folder
+        from torch_lntm.io.folders import CHECKPOINT
+
+        if self.out is None:
+            return False
+        return folder_of(partial_folder(Path(self.out)) / CHECKPOINT).is_dir()
 
     def _task(self, requested: Recipe, corpus: Corpus, device: torch.device) -> _Task:
         """Make the model, the guide and the engine."""
@@ -403,7 +418,8 @@ class Fit(ChoosesWords, OnDocuments):
         held_out = "" if split is None else f", with {len(split.test)} held out"
         several = "" if processes.alone else f", in {processes.size} processes"
         if corpus.part is not None:
-            several += " with their own shards, and none held out"
+            several += ", in parts" if processes.alone else " with their own shards"
+            several += ", and none held out"
         num_docs = task.train.whole.num_docs
         empty = num_docs - task.train.whole.num_nonempty
         wordless = f" ({empty} without words)" if empty else ""
