@@ -218,7 +218,7 @@ class Fit(ChoosesWords, OnDocuments):
     annealing: Literal["ahmed-xing"] | None = None
     max_docs: int | None = None
     max_epochs: int | None = None
-    min_gain: float = 3e-3
+    min_gain: float = 2e-4
     num_chains: int = 1
     num_transitions: int = 3
     batch_size: int | None = None

@@ -170,7 +170,7 @@ class MonteCarloEM(Engine[MonteCarloResult]):
         mass_matrix: str = "prior",
         target_accept: float = 0.8,
         max_epochs: int = MAX_EPOCHS,
-        min_gain: float = 0.003,
+        min_gain: float = 0.0002,
         warmup_epochs: int | None = None,
         batch_size: int | None = None,
         topic_update: TopicUpdate | None = None,
