@@ -262,8 +262,8 @@ class Fit(ChoosesWords, OnDocuments):
         """Read the corpus, or this process's part of it, and choose the share to hold out."""
         from torch_lntm.corpus.remote import count_shards
 
-        few = processes.alone and not self._continues_parts()
-        whole = few or self.test_fraction or self.reading_options()
+        alone = processes.alone and not self._continues_parts()
+        whole = alone or self.test_fraction or self.reading_options()
         if whole or count_shards(str(self.corpus)) < processes.size:
             corpus = self.read(**self.word_options())
             if self.test_fraction is None:
