@@ -67,12 +67,12 @@ class Settings:
     Attributes:
         designs: Names of designs.
         systems: Systems of the study ``quality``.
-        corpora: Number of corpora of each design.
+        seeds: Seeds of the corpora of each design, and of their fits.
     """
 
     designs: tuple[str, ...] = tuple(DESIGNS)
     systems: tuple[str, ...] = ("torch_lntm ctm, auto", "topica LDA", "topica LDA, tuned")
-    corpora: int = 40
+    seeds: tuple[int, ...] = tuple(range(40))
 
     def __post_init__(self) -> None:
         """Check the settings.
@@ -80,8 +80,8 @@ class Settings:
         Raises:
             ConfigError: A design or a system is unknown.
         """
-        check_numbers(self, {"corpora": 1})
-        check_filled(self, "designs", "systems")
+        check_numbers(self, {"seeds": 0})
+        check_filled(self, "designs", "systems", "seeds")
         for names, known in ((self.designs, DESIGNS), (self.systems, SYSTEMS)):
             if unknown := [name for name in names if name not in known]:
                 raise ConfigError(f"unknown {unknown[0]!r}; expected one of {', '.join(known)}")
@@ -94,7 +94,7 @@ class Recovery:
     Attributes:
         design: Name of the design.
         system: Name of the system.
-        corpus: Number of the corpus, and seed of corpus and fit.
+        seed: Seed of corpus and fit.
         missed: Number of missed topics.
         distance: Mean distance of the topics.
         cpu_seconds: CPU seconds of the fit.
@@ -104,7 +104,7 @@ class Recovery:
 
     design: str
     system: str
-    corpus: int
+    seed: int
     missed: int
     distance: float
     cpu_seconds: float
@@ -124,10 +124,10 @@ def run(settings: Settings, cells: Cells) -> list[Recovery]:
         except ImportError as error:
             raise ConfigError(f"{system} is not installed; install torch_lntm[study]") from error
     keys = [
-        (design, system, corpus)
+        (design, system, seed)
         for design in settings.designs
         for system in settings.systems
-        for corpus in range(settings.corpora)
+        for seed in settings.seeds
     ]
     found = cells.each(keys, recover)
     return [Recovery(*key, **cell) for key, cell in zip(keys, found, strict=True)]
@@ -232,6 +232,6 @@ STUDY = Study(
     Settings,
     run,
     tables,
-    quick={"designs": ("3 topics",), "systems": ("torch_lntm ctm, auto",), "corpora": 2},
-    selects=("designs", "systems", "corpora"),
+    quick={"designs": ("3 topics",), "systems": ("torch_lntm ctm, auto",), "seeds": (0, 1)},
+    selects=("designs", "systems", "seeds"),
 )

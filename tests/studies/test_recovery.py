@@ -81,10 +81,10 @@ def test_the_table_counts_missed_topics_and_leaves_out_unknown_correlations() ->
     [
         ({"designs": ("4 topics",)}, "unknown '4 topics'; expected one of 3 topics"),
         ({"systems": ("mallet",)}, "unknown 'mallet'"),
-        ({"corpora": 0}, "corpora is 0"),
+        ({"seeds": (-1,)}, "seeds"),
     ],
 )
-def test_unknown_names_and_no_corpora_are_refused(options: dict, message: str) -> None:
+def test_unknown_names_and_negative_seeds_are_refused(options: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Settings(**options)
 
@@ -92,7 +92,7 @@ def test_unknown_names_and_no_corpora_are_refused(options: dict, message: str) -
 @pytest.mark.slow
 def test_a_fit_finds_the_topics_of_a_small_corpus(tmp_path: Path) -> None:
     study = load("recovery")
-    settings = study.settings(designs=("3 topics",), systems=("torch_lntm ctm, auto",), corpora=1)
+    settings = study.settings(designs=("3 topics",), systems=("torch_lntm ctm, auto",), seeds=(0,))
     (fit,) = measure("recovery", study, settings, tmp_path, progress=False)
     assert fit.missed == 0
     assert fit.distance < 0.3
