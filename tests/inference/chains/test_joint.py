@@ -167,7 +167,11 @@ def test_fixed_topics_stay_and_drawn_topics_move() -> None:
 @pytest.mark.slow
 @pytest.mark.stat
 def test_drawing_topics_and_prior_widens_the_intervals_of_effects() -> None:
-    """Between draws, the difference of mean proportions varies more than under a known model."""
+    """Between draws, the difference of mean proportions varies more than under a known model.
+
+    With 240 draws, the ratio of the variances is between 1.5 and 1.9 for three seeds. With 60 draws
+    it is between 1.4 and 2.1.
+    """
     corpus = make_corpus(60)
     model = lntm.models.stm(3, corpus, "~ x", dtype="float64")
     guide = lntm.guides.LaplaceGuide(model)
@@ -177,10 +181,10 @@ def test_drawing_topics_and_prior_widens_the_intervals_of_effects() -> None:
         theta, x = draws.theta, torch.from_numpy(corpus.metadata["x"][draws.rows] == 1)
         return float((theta[:, x].mean(1) - theta[:, ~x].mean(1)).var(0).sum())
 
-    joint = joint_draws(model, corpus, num_draws=60, thinning=3, warmup_steps=100)
+    joint = joint_draws(model, corpus, num_draws=240, thinning=3, warmup_steps=100)
     rows = np.flatnonzero(corpus.lengths)
-    alone = theta_draws(DocumentHMC(model), corpus, 60, rows=rows, thinning=3)
-    assert variance(joint) > 1.5 * variance(alone)
+    alone = theta_draws(DocumentHMC(model), corpus, 240, rows=rows, thinning=3)
+    assert variance(joint) > 1.2 * variance(alone)
 
 
 def test_priors_and_topics_without_draws_are_refused() -> None:

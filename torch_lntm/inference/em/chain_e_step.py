@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING
 
 import torch
@@ -268,25 +269,17 @@ def latent_spread(
     """
     table, moved = tables[CHAIN + site], tables["moved"]
     rows = rows.to(table.device)
+    sums = []
     # Float64 copies of all draws at once would take more memory than the rest of an epoch.
-    block = max(1, SPREAD_NUMBERS // table[0].numel())
-
-    def mean_of(value: Callable[[Tensor], Tensor]) -> Tensor:
-        """Mean of a function of the draws ``(n, dim)`` over all chains of this process."""
-        sums = [value(table[part].double().flatten(0, 1)).sum(0) for part in rows.split(block)]
-        return torch.stack(sums).sum(0) / (len(rows) * table.shape[1])
-
-    means = mean_of(lambda draws: draws)
-    totals = processes.total(
-        {
-            "stuck": (~moved[rows.to(moved.device)]).sum(),
-            "latent_mean": share * means.mean(),
-            "means": share * means,
-        }
-    )
-    centre = totals.pop("means").to(means.device)
-    variance = share * mean_of(lambda draws: (draws - centre).square())
-    return {**totals, "latent_std": processes.total({"": variance})[""].sqrt().mean()}
+    for part in rows.split(max(1, SPREAD_NUMBERS // table[0].numel())):
+        draws = table[part].double().flatten(0, 1)
+        sums.append(torch.stack([draws.sum(0), draws.square().sum(0)]))
+    moments = reduce(torch.add, sums) * (share / (len(rows) * table.shape[1]))
+    stuck = (~moved[rows.to(moved.device)]).sum()
+    totals = processes.total({"stuck": stuck, "moments": moments})
+    mean, square = totals.pop("moments")
+    deviation = (square - mean.square()).clamp_min(0.0).sqrt()
+    return {**totals, "latent_mean": mean.mean(), "latent_std": deviation.mean()}
 
 
 def to_floats(values: Mapping[str, float | Tensor]) -> dict[str, float]:
