@@ -54,6 +54,9 @@ MEMORY_EXPONENT = 0.3
 WORD_TOKENS = 20
 #: Default maximum number of epochs, and default number of warm-up epochs.
 MAX_EPOCHS, WARMUP_EPOCHS = 60, 10
+#: Default of ``min_gain``, and default with keywords: in a long search, topics may leave their
+#: keywords.
+MIN_GAIN, KEYWORD_MIN_GAIN = 0.0002, 0.003
 #: Settings of a fit that must agree with its checkpoint, besides the settings of the chains.
 KEPT_SETTINGS = (
     *("num_transitions", "min_gain", "warmup_epochs", "batch_size"),
@@ -126,7 +129,7 @@ class MonteCarloEM(Engine[MonteCarloResult]):
             epochs after warm-up. Averaging follows, and ``stop_reason`` is ``"converged"``. Corpora
             with fewer than 20 tokens per vocabulary word end the search as soon as five epochs have
             followed the warm-up, to avoid overfitting (``stop_reason="stopped_early"``). 0 runs all
-            ``max_epochs``.
+            ``max_epochs``. Defaults to 0.0002, and to 0.003 for a model with keywords.
         warmup_epochs: Number of epochs with adapting step sizes. Defaults to 10, or to half of
             ``max_epochs`` if this is less.
         batch_size: Number of documents of a mini-batch. Small mini-batches give more M-steps, and
@@ -170,7 +173,7 @@ class MonteCarloEM(Engine[MonteCarloResult]):
         mass_matrix: str = "prior",
         target_accept: float = 0.8,
         max_epochs: int = MAX_EPOCHS,
-        min_gain: float = 0.0002,
+        min_gain: float | None = None,
         warmup_epochs: int | None = None,
         batch_size: int | None = None,
         topic_update: TopicUpdate | None = None,
@@ -189,6 +192,8 @@ class MonteCarloEM(Engine[MonteCarloResult]):
         )
         require_whole(1, num_transitions=num_transitions, max_epochs=max_epochs)
         require_whole(1, warmup_epochs=warmup_epochs, batch_size=batch_size)
+        if min_gain is None:
+            min_gain = MIN_GAIN if model.topics.keywords is None else KEYWORD_MIN_GAIN
         require(0, min_gain=min_gain)
         if start not in get_args(StartName):
             raise ConfigError(f"start {start!r}; expected one of {', '.join(get_args(StartName))}")
