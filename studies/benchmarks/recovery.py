@@ -1,10 +1,12 @@
 """True topics and correlations of simulated corpora, and those that a fit finds.
 
-A corpus of a design has K topics, Dirichlet over the words, and documents of equal length whose
-logits are normal: η ~ N(μ, 2AAᵀ/K + 0.3 I), with A and μ/0.4 standard normal. The corpora are made
-by NumPy alone. Fitted topics are assigned one to one to the true topics, with the least sum of
-distances Σ_v |φ_kv − φ′_kv|, which lie between 0 and 2. A true topic is *missed* if its distance is
-above 1.
+A corpus of a design has K topics, and documents of equal length. Topics are Dirichlet over the
+words. The logits of a document are normal: η ~ N(μ, 2AAᵀ/K + 0.3 I), with A and μ/0.4 standard
+normal. NumPy alone makes the corpora.
+
+The distance of two topics is Σ_v |φ_kv − φ′_kv|, from 0 to 2. Each true topic is assigned a fitted
+topic of its own, with the least sum of distances. A true topic is *missed* if its distance is above
+1. The study has its own assignment and correlations, so that it shares no code with the package.
 
 Logits are known up to a number that all topics of a document share. Covariances are therefore
 those of centred logits η_k − mean(η). Only logistic-normal models have them.
@@ -12,7 +14,6 @@ those of centred logits η_k − mean(η). Only logistic-normal models have them
 
 from __future__ import annotations
 
-import importlib
 import warnings
 from dataclasses import dataclass
 from statistics import fmean, median
@@ -23,11 +24,11 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
+from studies.benchmarks.completion import check_installed
 from studies.benchmarks.systems import SYSTEMS, Task
 from studies.machine import Stopwatch
-from studies.measure import Cells, Study, check_filled, check_numbers
+from studies.measure import Cells, Study, check_choices, check_filled, check_numbers
 from studies.tables import table_of, with_error
-from torch_lntm.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -75,16 +76,11 @@ class Settings:
     seeds: tuple[int, ...] = tuple(range(40))
 
     def __post_init__(self) -> None:
-        """Check the settings.
-
-        Raises:
-            ConfigError: A design or a system is unknown.
-        """
+        """Check the settings."""
         check_numbers(self, {"seeds": 0})
-        check_filled(self, "designs", "systems", "seeds")
-        for names, known in ((self.designs, DESIGNS), (self.systems, SYSTEMS)):
-            if unknown := [name for name in names if name not in known]:
-                raise ConfigError(f"unknown {unknown[0]!r}; expected one of {', '.join(known)}")
+        check_filled(self, "seeds")
+        check_choices(self, "designs", DESIGNS)
+        check_choices(self, "systems", SYSTEMS)
 
 
 @dataclass(frozen=True)
@@ -118,11 +114,7 @@ def run(settings: Settings, cells: Cells) -> list[Recovery]:
     Raises:
         ConfigError: A system is not installed.
     """
-    for system in settings.systems:
-        try:
-            importlib.import_module(SYSTEMS[system][0])
-        except ImportError as error:
-            raise ConfigError(f"{system} is not installed; install torch_lntm[study]") from error
+    check_installed(settings.systems)
     keys = [
         (design, system, seed)
         for design in settings.designs

@@ -79,9 +79,9 @@ def test_the_table_counts_missed_topics_and_leaves_out_unknown_correlations() ->
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"designs": ("4 topics",)}, "unknown '4 topics'; expected one of 3 topics"),
-        ({"systems": ("mallet",)}, "unknown 'mallet'"),
-        ({"seeds": (-1,)}, "seeds"),
+        ({"designs": ("4 topics",)}, "designs are 4 topics; expected some of 3 topics"),
+        ({"systems": ("mallet",)}, "systems are mallet; expected some of"),
+        ({"seeds": (-1,)}, "seeds is -1; expected a whole number"),
     ],
 )
 def test_unknown_names_and_negative_seeds_are_refused(options: dict, message: str) -> None:
