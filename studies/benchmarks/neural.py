@@ -12,7 +12,7 @@ this text (at most 256 of its tokens).
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -162,7 +162,31 @@ def _seed(seed: int) -> None:
 
 def _dense(corpus: Corpus) -> torch.Tensor:
     """Counts as a dense float32 matrix, the input of the peers' encoders."""
-    return torch.from_numpy(corpus.to_scipy().toarray().astype(np.float32))
+    return torch.from_numpy(corpus.to_scipy().toarray().astype(np.float32)).to(_device())
+
+
+def _device() -> str:
+    """Device of the models of TopMost: a GPU, if PyTorch finds one."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@dataclass(frozen=True)
+class _Batches:
+    """Batches of documents in a new random order each epoch.
+
+    A ``DataLoader`` would copy single documents, which is slow on a GPU.
+
+    Attributes:
+        dataset: Counts of all documents.
+        size: Documents of a batch.
+    """
+
+    dataset: torch.Tensor
+    size: int
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        order = torch.randperm(len(self.dataset), device=self.dataset.device)
+        return (self.dataset[chosen] for chosen in order.split(self.size))
 
 
 def glove(words: tuple[str, ...] | list[str]) -> NDArray[np.float32]:
@@ -185,16 +209,19 @@ def _topmost(task: Task, model: Any, settings: dict[str, Any], **given: Any) -> 
     """Train a model of TopMost; returns the trainer, its CPU seconds and all settings."""
     from topmost.trainers.basic.basic_trainer import BasicTrainer
 
-    data: Any = _dense(task.train)
-    options = {**TRAINER, **given}
-    loader: Any = torch.utils.data.DataLoader(data, batch_size=options["batch_size"], shuffle=True)
+    data, options = _dense(task.train), {**TRAINER, **given}
     dataset = SimpleNamespace(
-        train_data=data, train_dataloader=loader, vocab=list(task.train.vocabulary or ())
+        train_data=data,
+        train_dataloader=_Batches(data, options["batch_size"]),
+        vocab=list(task.train.vocabulary or ()),
     )
-    trainer = BasicTrainer(model, dataset, **options)
+    trainer = BasicTrainer(model.to(_device()), dataset, **options)
     stopwatch = Stopwatch()
     with stopwatch:
         trainer.train()
+    if data.is_cuda:
+        settings = {**settings, "device": torch.cuda.get_device_name()}
+        settings["wall_seconds"] = stopwatch.wall_seconds
     return trainer, stopwatch.cpu_seconds, {**settings, **options}
 
 
