@@ -40,7 +40,8 @@ ECRTM_SETTINGS: dict[str, dict[str, float]] = {
     "yahoo_ecrtm": {"weight_loss_ECR": 60.0, "beta_temp": 0.2},
     "20ng_ecrtm": {"weight_loss_ECR": 250.0, "beta_temp": 0.2},
 }
-ECRTM_EPOCHS = 500
+#: ECRTM's trainer: the learning rate is halved every 125 epochs.
+ECRTM_TRAINER: dict[str, Any] = {"epochs": 500, "lr_scheduler": "StepLR", "lr_step_size": 125}
 #: Folder of embeddings beside the results.
 EMBEDDINGS = "embeddings"
 
@@ -209,13 +210,18 @@ def _topmost(task: Task, model: Any, settings: dict[str, Any], **given: Any) -> 
     """Train a model of TopMost; returns the trainer, its CPU seconds and all settings."""
     from topmost.trainers.basic.basic_trainer import BasicTrainer
 
+    class Trainer(BasicTrainer):
+        def make_lr_scheduler(self, optimizer: Any) -> Any:
+            # TopMost gives StepLR an argument that PyTorch no longer takes.
+            return torch.optim.lr_scheduler.StepLR(optimizer, self.lr_step_size, gamma=0.5)
+
     data, options = _dense(task.train), {**TRAINER, **given}
     dataset = SimpleNamespace(
         train_data=data,
         train_dataloader=_Batches(data, options["batch_size"]),
         vocab=list(task.train.vocabulary or ()),
     )
-    trainer = BasicTrainer(model.to(_device()), dataset, **options)
+    trainer = Trainer(model.to(_device()), dataset, **options)
     stopwatch = Stopwatch()
     with stopwatch:
         trainer.train()
@@ -249,7 +255,7 @@ def etm(task: Task) -> Fit:
     return Fit(trainer.get_beta(), own, seconds, prior=prior, settings=settings)
 
 
-def ecrtm(task: Task, epochs: int = ECRTM_EPOCHS) -> Fit:
+def ecrtm(task: Task, epochs: int = ECRTM_TRAINER["epochs"]) -> Fit:
     """ECRTM with its own settings of the corpus, and GloVe's vectors of 50 numbers (200 there)."""
     from topmost.models.basic.ECRTM.ECRTM import ECRTM
 
@@ -258,7 +264,9 @@ def ecrtm(task: Task, epochs: int = ECRTM_EPOCHS) -> Fit:
     given = ECRTM_SETTINGS.get(str(task.train.name), {})
     model = ECRTM(task.train.num_words, task.num_topics, pretrained_WE=vectors, **given)
     settings = {"vectors": "GloVe, 50 numbers", **given}
-    trainer, seconds, settings = _topmost(task, model, settings, epochs=epochs)
+    trainer, seconds, settings = _topmost(
+        task, model, settings, **{**ECRTM_TRAINER, "epochs": epochs}
+    )
     own = partial(_own_proportions, trainer)
     return Fit(trainer.get_beta(), own, seconds, normalised=False, settings=settings)
 
