@@ -39,7 +39,7 @@ STUDIES = {
         "search": "Settings of peers that predict held-out words best",
         "curves": "Held-out words against CPU seconds, beside other programs",
         "own_words": "Held-out words with and without a document's own, beside other programs",
-        "scale": "A fit of 100,000 documents",
+        "scale": "Time and memory against documents, tokens, topics, words and processes",
         "large": "Two million documents in a folder mapped into memory",
         "parts": "Two million documents in parts, by 1, 2 and 4 processes",
         "hosts": "Fits in parts by two hosts, with and without delay between them",

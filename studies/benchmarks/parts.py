@@ -161,12 +161,22 @@ def main(
         opened_mb = opened(path)
     model = ctm(settings.num_topics, settings.num_words, seed=settings.seed)
     engine = MonteCarloEM(model, max_epochs=settings.max_epochs, seed=settings.seed, progress=False)
+    epoch_ends: list[float] = []
     with Stopwatch() as fitting:
-        result = engine.fit(corpus, checkpoint=checkpoint or None, checkpoint_seconds=0.0)
+        began = time.process_time()
+        result = engine.fit(
+            corpus,
+            checkpoint=checkpoint or None,
+            checkpoint_seconds=0.0,
+            callback=lambda _: epoch_ends.append(time.process_time() - began),
+        )
     about = {
         "objectives": [record["objective"] for record in result.history],
         "seconds": [record["seconds"] for record in result.history],
+        # CPU seconds of this process since the start of the fit; empty in all but the first.
+        "epoch_ends": epoch_ends,
         "documents": corpus.num_docs,
+        "tokens": corpus.num_tokens,
         "opened_mb": opened_mb,
         "opening_cpu_seconds": opening.cpu_seconds,
         "fit_cpu_seconds": fitting.cpu_seconds,

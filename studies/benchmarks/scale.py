@@ -1,22 +1,38 @@
-"""Fit 100,000 documents on two threads: time, memory, completion. Linux only."""
+"""Time and memory of fits by chains against the sizes of a corpus, topics and processes.
+
+Documents are generated. From one base fit, a quantity at a time is multiplied by factors:
+documents, tokens of a document, topics, words. Further fits of a larger corpus divide its documents
+between processes. Every process runs on one thread and opens its own shards.
+
+An exponent b says that a cost grows as quantity^b. It is the slope of a line through the logarithms
+of costs and quantities by least squares, with its standard error. The start ends within the time of
+the first epoch. Its CPU seconds are those of the first epoch less the mean of later epochs.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-import torch
+import numpy as np
 
-from studies.machine import Stopwatch, memory_mb
-from studies.measure import Cells, Study, check_numbers, corpus_file
-from studies.tables import table
+from studies.benchmarks import parts
+from studies.measure import Cells, Study, check_filled, check_numbers
+from studies.tables import table_of
 
-# Before the package: later imports count as the fit's memory.
-IMPORTED_MB = memory_mb()
-
-import torch_lntm as lntm  # noqa: E402
-from studies.benchmarks.systems import phase_seconds  # noqa: E402
-from torch_lntm.evaluation import document_completion, unigram_perplexity  # noqa: E402
+#: Quantities, by the names of the settings of the base fit.
+QUANTITIES = {
+    "documents": "num_docs",
+    "tokens of a document": "tokens_per_doc",
+    "topics": "num_topics",
+    "words": "num_words",
+}
+PROCESSES = "processes"
 
 
 @dataclass(frozen=True)
@@ -24,72 +40,157 @@ class Settings:
     """Settings of the study.
 
     Attributes:
-        corpus: Name of a corpus in the folder of data, or a path.
-        num_topics: Topics.
-        test_fraction: Share of the documents kept for completion.
-        seed: Seed of everything random.
-        threads: Threads of torch.
+        num_docs: Documents of the base fit.
+        tokens_per_doc: Mean tokens of a document of the base fit.
+        num_topics: Topics of the base fit.
+        num_words: Words of the base fit.
+        factors: Factors of every quantity, ascending.
+        processes: Numbers of processes.
+        process_docs: Documents of the fits in several processes.
+        max_epochs: Epochs of chains.
+        seed: Seed of the documents and of the fits.
     """
 
-    corpus: str = "imdb100k"
+    num_docs: int = 20_000
+    tokens_per_doc: int = 50
     num_topics: int = 50
-    test_fraction: float = 0.01
+    num_words: int = 5_000
+    factors: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0, 4.0)
+    processes: tuple[int, ...] = (1, 2, 4)
+    process_docs: int = 80_000
+    max_epochs: int = 3
     seed: int = 0
-    threads: int = 2
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        check_numbers(self, {"num_topics": 2, "seed": 0, "threads": 1}, ["test_fraction"])
+        ones = ("num_docs", "tokens_per_doc", "num_words", "processes", "process_docs")
+        least = {"num_topics": 2, "max_epochs": 2, "seed": 0}
+        check_numbers(self, {**dict.fromkeys(ones, 1), **least}, ["factors"])
+        check_filled(self, "factors")
 
 
-def run(settings: Settings, cells: Cells) -> Any:
-    """Fit and predict."""
-    return cells.one("fit", lambda: measure(settings, cells.progress))
+@dataclass(frozen=True)
+class Cost:
+    """Costs of a fit in its first process.
+
+    Attributes:
+        quantity: The quantity that differs from the base fit.
+        value: Its value.
+        tokens: Tokens of the documents of the process.
+        start_seconds: CPU seconds of the start.
+        epoch_seconds: CPU seconds of an epoch of chains.
+        peak_mb: Peak memory beyond the imports, MB.
+        opened_mb: Opened shards, MB.
+    """
+
+    quantity: str
+    value: int
+    tokens: int
+    start_seconds: float
+    epoch_seconds: float
+    peak_mb: float
+    opened_mb: float
 
 
-def measure(settings: Settings, progress: bool) -> dict[str, Any]:
-    """The only cell, measured in a new process for a peak of memory of its own."""
-    torch.set_num_threads(settings.threads)
-    corpus = lntm.read_corpus(corpus_file(settings.corpus))
-    train, test = corpus.split(test_fraction=settings.test_fraction, seed=settings.seed)
-    read_peak = memory_mb(peak=True)
+def fits(settings: Settings) -> Iterator[tuple[str, int, parts.Settings, int]]:
+    """Quantity, its value, corpus and fit, and number of processes of every fit."""
+    base = parts.Settings(
+        num_docs=settings.num_docs,
+        num_words=settings.num_words,
+        tokens_per_doc=settings.tokens_per_doc,
+        num_topics=settings.num_topics,
+        max_epochs=settings.max_epochs,
+        seed=settings.seed,
+    )
+    for quantity, name in QUANTITIES.items():
+        for factor in settings.factors:
+            value = max(2, round(factor * getattr(settings, name)))
+            yield quantity, value, replace(base, **{name: value}), 1
+    for size in settings.processes:
+        yield PROCESSES, size, replace(base, num_docs=settings.process_docs), size
 
-    model = lntm.models.ctm(settings.num_topics, train.num_words, seed=settings.seed)
-    guide = lntm.guides.TaylorGuide(model)
-    engine = lntm.inference.VariationalEM(model, guide, seed=settings.seed, progress=progress)
-    with Stopwatch() as stopwatch:
-        result = engine.fit(train)
-    peak = memory_mb(peak=True)
 
-    hold_out = test.hold_out_words(observed_fraction=0.5, seed=settings.seed)
-    completion = document_completion(model, guide, hold_out)
-    unigram = unigram_perplexity(train, hold_out.held_out, smoothing=1.0)
+def run(settings: Settings, cells: Cells) -> list[Cost]:
+    """Make the fits, each in processes of its own."""
+    todo = list(fits(settings))
+
+    def measure(key: tuple[str, int]) -> dict[str, Any]:
+        corpus, size = next((c, n) for *name, c, n in todo if tuple(name) == key)
+        return cost(corpus, size)
+
+    keys = [(quantity, value) for quantity, value, *_ in todo]
+    found = cells.each(keys, measure)
+    return [Cost(*key, **cell) for key, cell in zip(keys, found, strict=True)]
+
+
+def cost(fit: parts.Settings, size: int) -> dict[str, Any]:
+    """The numbers of a :class:`Cost`."""
+    with tempfile.TemporaryDirectory() as folder:
+        parts.write(fit, Path(folder, "corpus"))
+        first = parts.in_processes(fit, size, False, Path(folder), None)[0]
+    ends = first["epoch_ends"]
+    epoch = fmean(np.diff(ends).tolist())
     return {
-        "train": repr(train),
-        "test": repr(test),
-        "nnz": train.nnz,
-        "wall_seconds": stopwatch.wall_seconds,
-        "cpu_seconds": stopwatch.cpu_seconds,
-        "docs_per_second": train.num_docs / stopwatch.wall_seconds,
-        "peak_mb": peak - IMPORTED_MB,
-        "peak_mb_after_reading": read_peak - IMPORTED_MB,
-        "perplexity": completion.perplexity,
-        "standard_error": completion.standard_error,
-        "unigram_perplexity": unigram.perplexity,
-        "stop_reason": result.stop_reason,
-        "unconverged": result.num_unconverged,
-        "phases": phase_seconds(result.history),
+        "tokens": first["tokens"],
+        "start_seconds": max(ends[0] - epoch, 0.0),
+        "epoch_seconds": epoch,
+        "peak_mb": first["peak_mb_beyond_imports"],
+        "opened_mb": first["opened_mb"],
     }
 
 
-def tables(found: dict[str, Any]) -> str:
-    """A row per number."""
+def exponent(quantities: Sequence[float], costs: Sequence[float]) -> tuple[float, float]:
+    """Slope of log costs on log quantities, and its standard error (NaN for 2 points or less)."""
+    x, y = np.log(quantities), np.log(costs)
+    x, y = x - x.mean(), y - y.mean()
+    slope = float(x @ y / (x @ x)) if len(x) > 1 else math.nan
+    if len(x) < 3:
+        return slope, math.nan
+    return slope, math.sqrt(float(np.square(y - slope * x).sum()) / (len(x) - 2) / float(x @ x))
+
+
+#: Costs in the table of exponents.
+COSTS: dict[str, Callable[[Cost], float]] = {
+    "start": lambda cost: cost.start_seconds,
+    "epoch": lambda cost: cost.epoch_seconds,
+    "memory": lambda cost: cost.peak_mb,
+}
+
+
+def tables(found: list[Cost]) -> str:
+    """The costs of every fit, and the exponents of every quantity."""
     rows = [
-        [name, f"{value:.1f}" if isinstance(value, float) else str(value)]
-        for name, value in found.items()
-        if name not in ("train", "test", "phases")
+        {
+            "quantity": cost.quantity,
+            "value": f"{cost.value:,}",
+            "tokens": f"{cost.tokens:,}",
+            "start, CPU s": f"{cost.start_seconds:.2f}",
+            "epoch, CPU s": f"{cost.epoch_seconds:.2f}",
+            "peak MB": f"{cost.peak_mb:.0f}",
+            "opened MB": f"{cost.opened_mb:.1f}",
+        }
+        for cost in found
     ]
-    return f"{found['train']}\n\n{table(['', 'value'], rows)}"
+    slopes = []
+    for quantity in dict.fromkeys(cost.quantity for cost in found):
+        costs = [cost for cost in found if cost.quantity == quantity]
+        line = {"exponents": quantity}
+        for name, value in COSTS.items():
+            values = [value(cost) for cost in costs]
+            line[name] = "–"
+            if len(costs) > 1 and min(values) > 0:
+                slope, error = exponent([cost.value for cost in costs], values)
+                line[name] = f"{slope:.2f}" + ("" if math.isnan(error) else f" ({error:.2f})")
+        slopes.append(line)
+    return (
+        f"{table_of(rows)}\n\n{table_of(slopes)}\n\nCosts of the first process. Exponents with "
+        "their standard errors over the fits of a row."
+    )
 
 
-STUDY = Study(Settings, run, tables, quick={"num_topics": 10})
+STUDY = Study(
+    Settings,
+    run,
+    tables,
+    quick={"num_docs": 1_000, "num_topics": 8, "num_words": 300, "process_docs": 2_000},
+)
