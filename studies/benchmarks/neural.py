@@ -55,7 +55,6 @@ class Task:
         num_topics: Number of topics.
         seed: Seed of the fit.
         folder: Folder that keeps embeddings of documents.
-            The default is the mode.
     """
 
     train: Corpus
@@ -255,7 +254,7 @@ def etm(task: Task) -> Fit:
     return Fit(trainer.get_beta(), own, seconds, prior=prior, settings=settings)
 
 
-def ecrtm(task: Task, epochs: int = ECRTM_TRAINER["epochs"]) -> Fit:
+def ecrtm(task: Task) -> Fit:
     """ECRTM with its own settings of the corpus, and GloVe's vectors of 50 numbers (200 there)."""
     from topmost.models.basic.ECRTM.ECRTM import ECRTM
 
@@ -264,9 +263,7 @@ def ecrtm(task: Task, epochs: int = ECRTM_TRAINER["epochs"]) -> Fit:
     given = ECRTM_SETTINGS.get(str(task.train.name), {})
     model = ECRTM(task.train.num_words, task.num_topics, pretrained_WE=vectors, **given)
     settings = {"vectors": "GloVe, 50 numbers", **given}
-    trainer, seconds, settings = _topmost(
-        task, model, settings, **{**ECRTM_TRAINER, "epochs": epochs}
-    )
+    trainer, seconds, settings = _topmost(task, model, settings, **ECRTM_TRAINER)
     own = partial(_own_proportions, trainer)
     return Fit(trainer.get_beta(), own, seconds, normalised=False, settings=settings)
 

@@ -1,8 +1,8 @@
 """Time and memory of fits by chains against the sizes of a corpus, topics and processes.
 
-Documents are generated. From one base fit, a quantity at a time is multiplied by factors:
-documents, tokens of a document, topics, words. Further fits of a larger corpus divide its documents
-between processes. Every process runs on one thread and opens its own shards.
+Documents are generated. Each fit multiplies one quantity of a base fit by a factor. The quantities
+are documents, tokens of a document, topics and words. Further fits of a larger corpus divide its
+documents between processes. Every process runs on one thread and opens its own shards.
 
 An exponent b says that a cost grows as quantity^b. It is the slope of a line through the logarithms
 of costs and quantities by least squares, with its standard error. The start ends within the time of
@@ -23,7 +23,7 @@ import numpy as np
 
 from studies.benchmarks import parts
 from studies.measure import Cells, Study, check_filled, check_numbers
-from studies.tables import table_of
+from studies.tables import entry, table_of
 
 #: Quantities, by the names of the settings of the base fit.
 QUANTITIES = {
@@ -112,15 +112,9 @@ def fits(settings: Settings) -> Iterator[tuple[str, int, parts.Settings, int]]:
 
 def run(settings: Settings, cells: Cells) -> list[Cost]:
     """Make the fits, each in processes of its own."""
-    todo = list(fits(settings))
-
-    def measure(key: tuple[str, int]) -> dict[str, Any]:
-        corpus, size = next((c, n) for *name, c, n in todo if tuple(name) == key)
-        return cost(corpus, size)
-
-    keys = [(quantity, value) for quantity, value, *_ in todo]
-    found = cells.each(keys, measure)
-    return [Cost(*key, **cell) for key, cell in zip(keys, found, strict=True)]
+    todo = {(quantity, value): (fit, size) for quantity, value, fit, size in fits(settings)}
+    found = cells.each(todo, lambda key: cost(*todo[key]))
+    return [Cost(*key, **cell) for key, cell in zip(todo, found, strict=True)]
 
 
 def cost(fit: parts.Settings, size: int) -> dict[str, Any]:
@@ -140,10 +134,15 @@ def cost(fit: parts.Settings, size: int) -> dict[str, Any]:
 
 
 def exponent(quantities: Sequence[float], costs: Sequence[float]) -> tuple[float, float]:
-    """Slope of log costs on log quantities, and its standard error (NaN for 2 points or less)."""
+    """Slope of log costs on log quantities, and its standard error.
+
+    A single point has no slope, and two points have no error. Both are then NaN.
+    """
     x, y = np.log(quantities), np.log(costs)
     x, y = x - x.mean(), y - y.mean()
-    slope = float(x @ y / (x @ x)) if len(x) > 1 else math.nan
+    if len(x) < 2:
+        return math.nan, math.nan
+    slope = float(x @ y / (x @ x))
     if len(x) < 3:
         return slope, math.nan
     return slope, math.sqrt(float(np.square(y - slope * x).sum()) / (len(x) - 2) / float(x @ x))
@@ -177,10 +176,9 @@ def tables(found: list[Cost]) -> str:
         line = {"exponents": quantity}
         for name, value in COSTS.items():
             values = [value(cost) for cost in costs]
-            line[name] = "–"
-            if len(costs) > 1 and min(values) > 0:
-                slope, error = exponent([cost.value for cost in costs], values)
-                line[name] = f"{slope:.2f}" + ("" if math.isnan(error) else f" ({error:.2f})")
+            # A start of a few milliseconds may come out as 0, which has no logarithm.
+            known = min(values) > 0
+            line[name] = entry(*exponent([c.value for c in costs], values), 2) if known else "–"
         slopes.append(line)
     return (
         f"{table_of(rows)}\n\n{table_of(slopes)}\n\nCosts of the first process. Exponents with "
