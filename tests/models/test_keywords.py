@@ -40,13 +40,14 @@ def make_corpus(num_docs: int = 200, seed: int = 0) -> Corpus:
     return Corpus.from_matrix(counts, VOCABULARY, metadata={"party": party})
 
 
-def keywords(strength: float | None = 20.0) -> Keywords:
-    return Keywords.of(KEYWORDS, VOCABULARY, strength)
+def keywords(strength: float | None = 20.0, exclusive: bool = True) -> Keywords:
+    return Keywords.of(KEYWORDS, VOCABULARY, strength, exclusive)
 
 
-def topics_of(strength: float = 20.0, **settings: Any) -> DirichletTopics:
+def topics_of(strength: float = 20.0, exclusive: bool = True, **settings: Any) -> DirichletTopics:
     settings = {"dtype": torch.float64, "smoothing": 0.1, **settings}
-    return DirichletTopics(NUM_TOPICS, NUM_WORDS, keywords=keywords(strength), **settings)
+    lists = keywords(strength, exclusive)
+    return DirichletTopics(NUM_TOPICS, NUM_WORDS, keywords=lists, **settings)
 
 
 def content_topics(groups: Groups, penalty: float = 2.0, strength: float = 20.0) -> ContentTopics:
@@ -111,14 +112,59 @@ def test_the_m_step_maximises_the_mixture_of_keyatm() -> None:
     np.testing.assert_allclose(topics.probs[1].detach().numpy(), phi, rtol=1e-4, atol=1e-7)
 
 
-def test_strength_0_gives_free_topics() -> None:
+def test_strength_0_without_exclusion_gives_free_topics() -> None:
     counts = expected_counts()
     free = DirichletTopics(NUM_TOPICS, NUM_WORDS, smoothing=0.1, dtype=torch.float64)
-    with_keywords = topics_of(0.0)
+    with_keywords = topics_of(0.0, exclusive=False)
     for topics in (free, with_keywords):
         topics.m_step(counts)
     torch.testing.assert_close(with_keywords.probs, free.probs)
     torch.testing.assert_close(with_keywords.log_prior(), free.log_prior())
+
+
+def test_exclusive_keywords_leave_the_remaining_words_to_free_topics() -> None:
+    """The M-step, the prior and the draws of a free topic equal those over fewer words."""
+    counts, lists = expected_counts(), keywords()
+    kept = [v for v in range(NUM_WORDS) if v not in {6, 7, 8, 18, 19}]
+    small = DirichletTopics(2, len(kept), smoothing=0.1, dtype=torch.float64)
+    topics = topics_of()
+    topics.m_step(counts)
+    small.m_step(counts[2:, kept])
+    torch.testing.assert_close(topics.probs[2:, kept], small.probs)
+    assert topics.probs[2:, lists.excluded].max() < 1e-100
+    assert topics.num_free_parameters == NUM_TOPICS * (NUM_WORDS - 1) - 2 * 5
+    before = topics.log_prior() - small.log_prior()
+    change = 50 * torch.rand(2, len(kept), dtype=torch.float64)
+    counts[2:, kept] += change
+    topics.m_step(counts)
+    small.m_step(counts[2:, kept])
+    torch.testing.assert_close(topics.log_prior() - small.log_prior(), before)
+    drawn = topics.sites()["topics"].sample((2000,))
+    probs = torch.stack([topics.compute_probs(topics=each) for each in drawn])[:, 2, kept]
+    expected = small.sites()["topics"].sample((2000,))[:, 0]
+    for power in (1, 2):
+        both = torch.stack([x.pow(power).mean(0) for x in (probs, expected)])
+        errors = (probs.pow(power).var(0) + expected.pow(power).var(0)).div(2000).sqrt()
+        assert ((both[0] - both[1]).abs() < 5 * errors).all()
+
+
+@pytest.mark.parametrize("content", [False, True])
+def test_tokens_of_keywords_leave_free_topics_in_an_m_step(content: bool) -> None:
+    parties = Groups("party", ("left", "right"))
+    topics = content_topics(parties) if content else topics_of()
+    counts = expected_counts(2 if content else 1)
+    without = counts.clone()
+    for first in range(0, counts.shape[1], NUM_WORDS):
+        without[2:, keywords().excluded + first] = 0.0
+    before = counts.clone()
+    topics.m_step(counts)
+    found = topics.double_probs
+    torch.testing.assert_close(counts, before, rtol=0, atol=0)
+    again = content_topics(parties) if content else topics_of()
+    again.m_step(without)
+    torch.testing.assert_close(found, again.double_probs)
+    sums = torch.full((NUM_TOPICS,), 2.0 if content else 1.0, dtype=torch.float64)
+    torch.testing.assert_close(found.sum(1), sums)
 
 
 def test_a_large_strength_puts_a_topic_on_its_keywords_alone() -> None:
@@ -194,6 +240,7 @@ def test_initial_topics_hold_keywords_and_words_of_their_documents() -> None:
 
 def test_the_start_counts_pseudo_tokens() -> None:
     counts = expected_counts().float()
+    keywords(30.0).exclude_(counts.mT, 0.0)
     running = RunningTopics(counts.mT.contiguous().mT, 0.1, keywords(30.0))
     pseudo = keywords(30.0).add_to_(counts + 0.1)
     expected = pseudo / pseudo.sum(1, keepdim=True)

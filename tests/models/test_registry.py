@@ -45,6 +45,7 @@ def test_a_model_records_its_jsonable_arguments():
         "symmetric": False,
         "learn_concentration": True,
         "topic_smoothing": 0.05,
+        "exclusive_keywords": True,
         "bursty": False,
         "dtype": "float64",
         "seed": 0,

@@ -308,6 +308,7 @@ def test_saved_settings_have_the_format_of_earlier_files(corpus) -> None:
         "anchored": False,
         "content_penalty": 3.0,
         "topic_smoothing": 0.05,
+        "exclusive_keywords": True,
         "bursty": False,
         "dtype": "float32",
         "seed": 3,

@@ -27,6 +27,7 @@ def make_model() -> TopicModel:
         topics=torch.tensor(PROBS),
         keywords={"money": ["<b>", "tax"], "water": ["sky", "oil"]},
         keyword_strength=10.0,
+        exclusive_keywords=False,
         topic_smoothing=0.5,
         vocabulary=WORDS,
     )

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _ANY_MODEL = (
     *("num_topics", "topic_smoothing", "pseudo_documents", "pseudo_variance"),
-    *("keywords", "keyword_strength", "bursty", "dtype"),
+    *("keywords", "keyword_strength", "exclusive_keywords", "bursty", "dtype"),
 )
 _OF_MODELS = {
     "model ctm": ("anchored",),
@@ -114,8 +114,9 @@ class Fit(ChoosesWords, OnDocuments):
         keywords: YAML or JSON file of keywords by topic, such as "economy: [tax, budget]", or in a
             configuration file the keywords themselves. These topics come first. num_topics counts
             them and the free topics. For ctm, iftm, lda and stm.
-        keyword_strength: Pseudo-tokens on the keywords of each topic. 0 uses the keywords for the
-            start only. Defaults to 2 % of the tokens per topic.
+        keyword_strength: Pseudo-tokens on the keywords of each topic. Defaults to 2 % of the tokens
+            per topic.
+        exclusive_keywords: Keep keywords out of the free topics.
         bursty: Model repeated words. Each document has its own distribution of words around the
             topics' mixture, and topics depend less on single documents.
         dtype: Floating-point type of the parameters.
@@ -195,6 +196,7 @@ class Fit(ChoosesWords, OnDocuments):
     pseudo_variance: float | None = None
     keywords: str | dict[str, Any] | None = None
     keyword_strength: float | None = None
+    exclusive_keywords: bool = True
     bursty: bool = False
     dtype: Literal["float32", "float64"] = "float32"
     model_options: dict[str, Any] | None = None

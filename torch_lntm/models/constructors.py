@@ -36,13 +36,14 @@ _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 def _learn_keywords(
     keywords: Keywords | Mapping[str, Any] | None = None,
     keyword_strength: float | None = None,
+    exclusive_keywords: bool = True,
     vocabulary: Sequence[str] | None = None,
     **arguments: Any,
 ) -> dict[str, Any]:
     """The argument ``keywords`` of a constructor, looked up in the vocabulary."""
     if keywords is None:
         return {}
-    return {"keywords": Keywords.of(keywords, vocabulary, keyword_strength)}
+    return {"keywords": Keywords.of(keywords, vocabulary, keyword_strength, exclusive_keywords)}
 
 
 @register("ctm", learn=_learn_keywords)
@@ -57,6 +58,7 @@ def ctm(
     topic_smoothing: float = 0.05,
     keywords: Keywords | Mapping[str, Any] | None = None,
     keyword_strength: float | None = None,
+    exclusive_keywords: bool = True,
     pseudo_documents: float | None = None,
     pseudo_variance: float | None = None,
     bursty: bool = False,
@@ -82,8 +84,9 @@ def ctm(
             ["tax", "budget"]}``, looked up in ``vocabulary`` (``docs/keywords.md``). ``num_topics``
             counts keyword topics and free topics. Defaults to free topics only.
         keyword_strength: Pseudo-tokens on the keywords of each keyword topic. Defaults to 2 % of
-            the training documents' tokens per topic. 0 uses the keywords for the start of the fit
-            only.
+            the training documents' tokens per topic.
+        exclusive_keywords: Whether the keywords are absent from free topics. If False, and the
+            strength is 0, keywords affect the start of the fit only.
         pseudo_documents: Weight of the covariance's inverse-Wishart prior, in documents. Defaults
             to 2K + 2.
         pseudo_variance: Variance of the logits in the pseudo-documents. Defaults to 1, and to 10 in
@@ -200,6 +203,7 @@ def iftm(
     topic_smoothing: float = 0.05,
     keywords: Keywords | Mapping[str, Any] | None = None,
     keyword_strength: float | None = None,
+    exclusive_keywords: bool = True,
     pseudo_documents: float | None = None,
     pseudo_variance: float | None = None,
     bursty: bool = False,
@@ -226,6 +230,7 @@ def iftm(
         topic_smoothing: As for :func:`ctm`.
         keywords: As for :func:`ctm`.
         keyword_strength: As for :func:`ctm`.
+        exclusive_keywords: As for :func:`ctm`.
         pseudo_documents: Weight of the prior of A and Λ, in documents. Defaults to 2. A large
             weight shrinks the columns of A of most Laplace sources to almost 0.
         pseudo_variance: As for :func:`ctm`.
@@ -274,6 +279,7 @@ def lda(
     topic_smoothing: float = 0.05,
     keywords: Keywords | Mapping[str, Any] | None = None,
     keyword_strength: float | None = None,
+    exclusive_keywords: bool = True,
     bursty: bool = False,
     vocabulary: Sequence[str] | None = None,
     dtype: torch.dtype | str = torch.float32,
@@ -296,6 +302,7 @@ def lda(
         topic_smoothing: As for :func:`ctm`. The paper uses 0.
         keywords: As for :func:`ctm`.
         keyword_strength: As for :func:`ctm`.
+        exclusive_keywords: As for :func:`ctm`.
         bursty: As for :func:`ctm`.
         vocabulary: Words of the vocabulary, in the order of the columns.
         dtype: As for :func:`ctm`.
@@ -365,6 +372,7 @@ def stm(
     topic_smoothing: float = 0.05,
     keywords: Keywords | Mapping[str, Any] | None = None,
     keyword_strength: float | None = None,
+    exclusive_keywords: bool = True,
     pseudo_documents: float | None = None,
     pseudo_variance: float | None = None,
     bursty: bool = False,
@@ -406,6 +414,7 @@ def stm(
         topic_smoothing: As for :func:`ctm`.
         keywords: As for :func:`ctm`.
         keyword_strength: As for :func:`ctm`.
+        exclusive_keywords: As for :func:`ctm`.
         pseudo_documents: As for :func:`ctm`.
         pseudo_variance: As for :func:`ctm`.
         bursty: As for :func:`ctm`.

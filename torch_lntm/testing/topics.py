@@ -12,6 +12,7 @@ from torch import Tensor
 
 from torch_lntm import noise
 from torch_lntm.corpus import DocumentBatch
+from torch_lntm.kernels import probability_floor
 from torch_lntm.models import DynamicTopics, LogisticNormalPrior, TopicModel, Topics
 from torch_lntm.models.periods import groups_from_json
 from torch_lntm.testing.checks import check, check_m_step, equal, nudge_
@@ -66,11 +67,15 @@ def check_topics(topics: Topics, batch: DocumentBatch, *, exact_m_step: bool = T
 
 
 def _counts(topics: Topics, seed: int = 0) -> Tensor:
-    """Random word counts, partly 0, ``(num_topics, num_groups * num_words)`` float64."""
+    """Random word counts, partly 0, ``(num_topics, num_groups * num_words)`` float64.
+
+    Words that a topic excludes have no counts in it.
+    """
     generator = torch.Generator().manual_seed(seed)
     size = (topics.num_topics, topics.num_groups * topics.num_words)
     weights = torch.rand(size, generator=generator, dtype=torch.float64).pow(4)
     weights = torch.where(weights < 0.02, 0.0, weights)
+    weights[topics.double_probs.cpu() <= probability_floor(torch.float64)] = 0.0
     return (TOKENS * weights / weights.sum(1, keepdim=True)).to(topics.device)
 
 

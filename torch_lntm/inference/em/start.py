@@ -125,7 +125,8 @@ class RunningTopics:
         word_counts: ``(num_topics, num_words)`` average, stored word by word. Updates overwrite the
             tensor. It holds the average again after :meth:`apply_scale`.
         smoothing: Pseudo-counts of every word in every topic.
-        keywords: Keywords of the first topics, with further pseudo-counts. ``None`` without.
+        keywords: Keywords of the first topics, with further pseudo-counts. ``None`` without. Words
+            that they exclude from topics have the count 0 there.
     """
 
     def __init__(
@@ -144,7 +145,12 @@ class RunningTopics:
             self._row_of[different] = torch.arange(1, len(different) + 1, device=topics.device)
             self._key_rows = self._rows.new_zeros(len(different) + 1, self._rows.shape[1])
             self._key_rows[rows + 1, topics] = tokens.to(self._key_rows.dtype)
-            self._pseudo_totals = self._pseudo_totals + self._key_rows.double().sum(0)
+            # Excluded words have no smoothing.
+            absent = torch.zeros_like(self._key_rows)
+            absent[self._row_of[keywords.excluded.to(topics.device)], len(keywords) :] = 1.0
+            self._allowed = 1.0 - absent
+            pseudo = self._key_rows.double() - smoothing * absent.double()
+            self._pseudo_totals = self._pseudo_totals + pseudo.sum(0)
 
     def probs(self, words: Tensor) -> Tensor:
         """Probabilities ``(num_topics, n)`` of the words at positions ``(n,)``."""
@@ -155,7 +161,9 @@ class RunningTopics:
         rows = self._rows.index_select(0, words)
         probs = torch.addcmul(smallest, rows, (self._scale * inverse).to(dtype))
         if self._key_rows is not None:
-            probs += self._key_rows[self._row_of[words]] * inverse.to(dtype)
+            at = self._row_of[words]
+            probs += self._key_rows[at] * inverse.to(dtype)
+            probs.mul_(self._allowed[at]).clamp_min_(probability_floor(dtype))
         return probs.mT
 
     def blend_(
@@ -289,6 +297,9 @@ class Start:
         topics = self._initial_topics(num_topics, state.restart).to(model.device)
         # Machines may round differently, and find other anchor words.
         self.processes.share({"topics": topics})
+        if model.topics.keywords is not None:
+            model.topics.keywords.exclude_(topics.mT, 0.0)
+            topics = topics / topics.sum(1, keepdim=True)
         model.topics.set_(topics[: model.num_topics])
         # Kernels and topics store the counts word by word.
         counts = topics.mT * (self.num_tokens / num_topics)

@@ -135,6 +135,7 @@ class ContentTopics(GroupedTopics):
         self, *, topics: Tensor, groups: Tensor, cells: Tensor
     ) -> Tensor:
         """See :meth:`Topics.compute_probs`."""
+        topics = super().compute_probs(topics=topics)
         logits = topics.log().unsqueeze(-2) + groups.unsqueeze(-3) + cells
         return torch.softmax(logits, -1).flatten(-2)
 
@@ -156,7 +157,7 @@ class ContentTopics(GroupedTopics):
     def _factorised(self, dtype: torch.dtype) -> GroupedWords:
         """The parameters as factors of probabilities."""
         # In float64, because sums over the words of a float32 softmax are inaccurate.
-        shared = torch.softmax(self.logits.double(), 0).to(dtype)
+        shared = self._shared_probs().to(dtype)
         groups, cells = self.groups.unsqueeze(-1).to(dtype), self.cells.to(dtype)
         return GroupedWords(shared, groups.exp(), cells.exp())
 
@@ -172,4 +173,5 @@ class ContentTopics(GroupedTopics):
 
     def _columns(self, dtype: torch.dtype | None = None) -> Tensor:
         shared, groups, cells = (x.to(dtype) for x in (self.logits, self.groups, self.cells))
-        return softmax_in_groups(shared + groups.unsqueeze(-1) + cells)
+        logits = self._allowed(shared) + groups.unsqueeze(-1) + cells
+        return self._floored(softmax_in_groups(logits))

@@ -75,7 +75,8 @@ class DirichletTopics(LogitTopics):
         probs: ``(num_topics, num_words)`` initial word probabilities. Defaults to random
             probabilities near uniform, drawn with ``generator``.
         keywords: Keywords of the first topics. Each of them has pseudo-counts in its topic beside
-            the smoothing, see :class:`Keywords`. Defaults to free topics.
+            the smoothing, and exclusive keywords are absent from free topics, see
+            :class:`Keywords`. Defaults to free topics.
         groups: As for :class:`Topics`, for subclasses.
         dtype: Floating-point type.
         generator: Random number generator of the default initial values.
@@ -118,30 +119,75 @@ class DirichletTopics(LogitTopics):
             probs = probs if keywords is None else keywords.blend(probs)
         self.set_(probs)
 
+    @property
+    def num_free_parameters(self) -> int:
+        """See :attr:`Topics.num_free_parameters`. Excluded keywords do not count."""
+        number = super().num_free_parameters
+        if self.keywords is None:
+            return number
+        return number - len(self.keywords.excluded) * (self.num_topics - len(self.keywords))
+
     def sites(self) -> Mapping[str, TorchDistribution]:
         """See :meth:`Topics.sites`. The site ``"topics"`` holds the word probabilities.
 
         The prior for a smoothing of 0 is uniform, and proper.
         """
-        pseudo = self.logits.new_full((self.num_topics, self.num_words), 1.0 + self.smoothing)
+        pseudo = self.logits.new_full((self.num_topics, self.num_words), self.smoothing)
         if self.keywords is not None:
             pseudo = self.keywords.add_to_(pseudo)
-        return {"topics": Dirichlet(pseudo).to_event(1)}
+        return {"topics": Dirichlet(1.0 + pseudo).to_event(1)}
 
     def compute_probs(self, *, topics: Tensor) -> Tensor:  # type: ignore[override]
-        """See :meth:`Topics.compute_probs`."""
-        return topics
+        """See :meth:`Topics.compute_probs`.
+
+        Without the excluded keywords and normalised again, a Dirichlet vector has a Dirichlet
+        distribution over the remaining words.
+        """
+        if self.keywords is None:
+            return topics
+        kept = self.keywords.exclude_(topics.mT.clone(), 0.0).mT
+        return self._floored(kept / kept.sum(-1, keepdim=True))
 
     def latents(self) -> dict[str, Tensor]:
         """See :meth:`Topics.latents`."""
-        return {"topics": softmax_of_words(self.logits)[0].mT}
+        return {"topics": self._softmax()[0].mT}
+
+    def forward(self) -> Tensor:
+        """See :meth:`Topics.forward`."""
+        return self._softmax()[0].mT
+
+    @property
+    def double_probs(self) -> Tensor:
+        """See :attr:`Topics.double_probs`."""
+        return self._shared_probs().mT
 
     def probs_and_log_prior(self) -> tuple[Tensor, Tensor]:
         """See :meth:`Topics.probs_and_log_prior`."""
         if self._cached is not None:
             return self.probs, self.log_prior()
-        probs, normalisers = softmax_of_words(self.logits)
+        probs, normalisers = self._softmax()
         return probs.mT, self.log_prior(normalisers)
+
+    def _softmax(self) -> tuple[Tensor, Tensor]:
+        """Word probabilities ``(num_words, num_topics)`` and log normalisers of the topics."""
+        logits = self.logits if torch.is_grad_enabled() else self.logits.detach()
+        probs, normalisers = softmax_of_words(self._allowed(logits))
+        return self._floored(probs), normalisers
+
+    def _shared_probs(self) -> Tensor:
+        """Probabilities ``(num_words, num_topics)`` of the logits, float64, detached."""
+        logits = self._allowed(self.logits.detach().double())
+        return self._floored(torch.softmax(logits, 0))
+
+    def _allowed(self, logits: Tensor, value: float = -math.inf) -> Tensor:
+        """Logits ``(..., num_words, num_topics)`` with a value for excluded keywords."""
+        if self.keywords is None:
+            return logits
+        return self.keywords.exclude_(logits.clone(), value)
+
+    def _floored(self, probs: Tensor) -> Tensor:
+        """Probabilities of which excluded keywords have the smallest, to keep logarithms finite."""
+        return probs if self.keywords is None else probs.clamp_min(probability_floor(probs.dtype))
 
     def log_prior(self, normalisers: Tensor | None = None) -> Tensor:
         """See :meth:`Topics.log_prior`.
@@ -152,12 +198,13 @@ class DirichletTopics(LogitTopics):
         if self.smoothing == 0 and self.keywords is None:
             return self.logits.new_zeros((), dtype=torch.float64)
         if normalisers is None:
-            normalisers = softmax_of_words(self.logits)[1]
+            normalisers = self._softmax()[1]
         # Sum of all log probabilities. Rounding errors of float32 would add up over the words.
         total = self.logits.sum(dtype=torch.float64)
         density = self.smoothing * (total - self.num_words * normalisers.sum())
         if self.keywords is not None:
-            density = density + self.keywords.log_density(self.logits.mT, normalisers)
+            own = self.keywords.log_density(self.logits.mT, normalisers, self.smoothing)
+            density = density + own
         return density
 
     @contextmanager
@@ -194,7 +241,7 @@ class DirichletTopics(LogitTopics):
         probs = counts + self.smoothing
         if self.keywords is not None:
             self.keywords.add_to_(probs.mT)
-            total[: len(self.keywords)] += self.keywords.tokens
+            total = probs.sum(0, dtype=torch.float64)
         probs.div_(total.to(counts.dtype))
         probs.clamp_min_(probability_floor(probs.dtype))
         new, old = (probs, self.probs.mT) if self._deferred else (probs.log_(), self.logits)
@@ -223,7 +270,8 @@ class DirichletTopics(LogitTopics):
             concentration = improved_concentration(concentration, word_counts)
         else:
             pseudo = self.keywords.add_to_(torch.zeros_like(word_counts))
-            concentration = improved_concentration(concentration, word_counts, pseudo)
+            allowed = self.keywords.exclude_(torch.ones_like(word_counts).mT, 0.0).sum(0)
+            concentration = improved_concentration(concentration, word_counts, pseudo, allowed)
             word_counts = word_counts + pseudo
         self._draw_concentration = concentration
         drawn = rng.standard_gamma((word_counts + concentration).numpy())
@@ -281,7 +329,10 @@ def _largest(logits: Tensor) -> Tensor:
 
 
 def improved_concentration(
-    concentration: float, counts: Tensor, pseudo: Tensor | None = None
+    concentration: float,
+    counts: Tensor,
+    pseudo: Tensor | None = None,
+    num_words: Tensor | None = None,
 ) -> float:
     """Symmetric part β of a Dirichlet's concentration after one step of maximisation.
 
@@ -293,13 +344,16 @@ def improved_concentration(
         counts: ``(num_topics, num_words)`` float64.
         pseudo: ``(num_topics, num_words)`` s, the constant part of the concentration. Defaults to
             0.
+        num_words: ``(num_topics,)`` number of words that each topic may have, float64. Defaults to
+            all words.
     """
-    num_words = counts.shape[1]
+    if num_words is None:
+        num_words = counts.new_full((len(counts),), counts.shape[1])
     beta = torch.tensor(concentration, dtype=torch.float64)
     sums = num_words * beta
     if pseudo is not None:
         beta, sums = beta + pseudo, sums + pseudo.sum(1)
-    total = ((counts.sum(1) + sums).digamma() - sums.digamma()).sum()
+    total = (num_words * ((counts.sum(1) + sums).digamma() - sums.digamma())).sum()
     words = ((counts + beta).digamma() - beta.digamma()).sum()
-    improved = concentration * float(words / (num_words * total).clamp_min(1e-300))
+    improved = concentration * float(words / total.clamp_min(1e-300))
     return min(max(improved, LOWEST), HIGHEST)

@@ -172,6 +172,7 @@ class DynamicTopics(GroupedTopics):
         paths = torch.cat([torch.zeros_like(topics).unsqueeze(-2), steps.cumsum(-2)], -2)
         shares = self.shares.to(paths.dtype)
         paths = paths - (shares[:, None] * paths).sum(-2, keepdim=True)
+        topics = super().compute_probs(topics=topics)
         return torch.softmax(topics.log().unsqueeze(-2) + paths, -1).flatten(-2)
 
     def latents(self) -> dict[str, Tensor]:
@@ -238,6 +239,7 @@ class DynamicTopics(GroupedTopics):
         values = self.column.levels if values is None else values
         logits = self._logits_at(values, topic)
         log_probs = logits - logits.logsumexp(1, keepdim=True)
+        log_probs = log_probs.clamp_min(math.log(probability_floor(log_probs.dtype)))
         variance, dispersion, hessian = self._walk_variance(topic, selected)
         own = dispersion * hessian.variances()[0]
         rows = []
@@ -328,7 +330,7 @@ class DynamicTopics(GroupedTopics):
     def _factorised(self, dtype: torch.dtype) -> Walks:
         """The parameters as factors. They are float64: most words have factors of few numbers."""
         self._visits = 0
-        level = torch.softmax(self.logits.double(), 0)
+        level = self._shared_probs()
         steps = self.steps.detach()
         moving = self._moves(steps).flatten().nonzero().squeeze(1)
         rarest = level.argmin(0)[None, None].expand(len(steps), 1, -1)
@@ -348,7 +350,8 @@ class DynamicTopics(GroupedTopics):
 
     def _columns(self, dtype: torch.dtype | None = None) -> Tensor:
         dtype = self.dtype if dtype is None else dtype
-        return softmax_in_groups(self.logits.to(dtype) + self._paths(self.steps.to(dtype)))
+        logits = self._allowed(self.logits.to(dtype)) + self._paths(self.steps.to(dtype))
+        return self._floored(softmax_in_groups(logits))
 
     def _paths(self, steps: Tensor) -> Tensor:
         """Paths ``(num_periods, ...)`` of mean 0 over the shares, from steps."""
@@ -357,7 +360,7 @@ class DynamicTopics(GroupedTopics):
 
     def _moves(self, steps: Tensor) -> Tensor:
         """``(num_words, num_topics)`` whether the steps differ from those of the rarest word."""
-        rarest = self.logits.detach().argmin(0)[None, None].expand(len(steps), 1, -1)
+        rarest = self._shared_probs().argmin(0)[None, None].expand(len(steps), 1, -1)
         return (steps != steps.gather(1, rarest)).any(0)
 
     def _prior(self) -> WalkPrior:
@@ -393,7 +396,7 @@ class DynamicTopics(GroupedTopics):
     def _logits_at(self, values: Sequence[Level], topic: int | None = None) -> Tensor:
         """Logits at some values, ``(num_values, num_words, num_topics)``, or of a single topic."""
         columns: slice | int = slice(None) if topic is None else topic
-        logits = self.logits.double()[:, columns]
+        logits = self._allowed(self.logits.double())[:, columns]
         paths = self._paths(self.steps[..., columns].double())
         rows = []
         for value in values:

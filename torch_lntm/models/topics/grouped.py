@@ -53,6 +53,7 @@ class GroupedTopics(DirichletTopics):
         """
         often = self._factors is not None
         counts = word_counts.mT.unflatten(0, (self.num_groups, self.num_words))
+        counts = self._allowed(counts, 0.0)
         factors = self._factors if often else self._factorised(torch.float64)
         factors = self._improved(counts, factors, 1 if often else ROUNDS)
         if often:

@@ -46,12 +46,17 @@ class Keywords:
     closed forms. keyATM's prior has π_k ~ Beta(1, 1) and s = 0.1. It is worth a few nats for a
     topic, and does not keep the topic on its keywords.
 
+    Exclusive keywords are absent from topics without keywords. There φ_kv is 0, and the prior is a
+    Dirichlet distribution over the remaining words. All tokens of a keyword then count for topics
+    with keywords.
+
     Attributes:
         names: Names of the topics with keywords, in the order of the topics.
         words: Keywords of each topic. ``#17`` stands for column 17.
         columns: Columns of the keywords in the vocabulary.
         strength: Pseudo-tokens on the keywords of each topic, in equal parts. ``None`` is 2 % of
             the tokens of an average topic in fits, and 200 before a fit.
+        exclusive: Whether the keywords are absent from topics without keywords.
 
     Example:
         >>> lntm.models.Keywords.of({"pets": ["cat", "dog"]}, ["cat", "dog", "tax"])
@@ -62,6 +67,7 @@ class Keywords:
     words: tuple[tuple[str, ...], ...]
     columns: tuple[tuple[int, ...], ...]
     strength: float | None = None
+    exclusive: bool = True
 
     def __post_init__(self) -> None:
         """Check the strength.
@@ -74,7 +80,11 @@ class Keywords:
 
     @classmethod
     def of(
-        cls, keywords: Any, vocabulary: Sequence[str] | None, strength: float | None = None
+        cls,
+        keywords: Any,
+        vocabulary: Sequence[str] | None,
+        strength: float | None = None,
+        exclusive: bool = True,
     ) -> Keywords:
         """Look up keywords in a vocabulary.
 
@@ -87,13 +97,14 @@ class Keywords:
                 of :meth:`to_json` are accepted too, without warnings.
             vocabulary: Words of the vocabulary, in the order of the columns.
             strength: As for the class.
+            exclusive: As for the class.
 
         Raises:
             ConfigError: The keywords are of another type, a topic has no known keywords, or there
                 is no vocabulary to look up words.
         """
         if isinstance(keywords, Keywords):
-            return cls(keywords.names, keywords.words, keywords.columns, strength)
+            return cls(keywords.names, keywords.words, keywords.columns, strength, exclusive)
         if not isinstance(keywords, Mapping) or not keywords:
             raise ConfigError(
                 f"keywords are {keywords!r:.80}; expected words by the name of their topic, such "
@@ -111,6 +122,7 @@ class Keywords:
             tuple(tuple(columns) for columns in pairs.values()),
             tuple(tuple(columns.values()) for columns in pairs.values()),
             strength,
+            exclusive,
         )
         if not all(isinstance(entry, Mapping) for entry in keywords.values()):
             found._warn_of_shared()
@@ -189,21 +201,53 @@ class Keywords:
         tokens = (self.tokens / sizes.double()).repeat_interleave(sizes)
         return topics, columns, tokens
 
+    @cached_property
+    def excluded(self) -> Tensor:
+        """``(n,)`` columns of the words that are absent from topics without keywords, ascending."""
+        different = self.entries[1].unique()
+        return different if self.exclusive else different[:0]
+
+    def exclude_(self, table: Tensor, value: float) -> Tensor:
+        """Set the excluded words of topics without keywords to a value, in place.
+
+        Args:
+            table: ``(..., num_words, num_topics)``.
+            value: The value.
+
+        Returns:
+            The table.
+        """
+        table[..., self.excluded.to(table.device), len(self) :] = value
+        return table
+
     def add_to_(self, counts: Tensor) -> Tensor:
-        """Add the pseudo-tokens to counts ``(num_topics, num_words)`` in place; returns them."""
+        """Add the pseudo-tokens to counts in place, and set counts of excluded words to 0.
+
+        Args:
+            counts: ``(num_topics, num_words)``.
+
+        Returns:
+            The counts.
+        """
         topics, columns, tokens = (x.to(counts.device) for x in self.entries)
         counts[topics, columns] += tokens.to(counts.dtype)
+        self.exclude_(counts.mT, 0.0)
         return counts
 
-    def log_density(self, logits: Tensor, normalisers: Tensor) -> Tensor:
+    def log_density(self, logits: Tensor, normalisers: Tensor, smoothing: float) -> Tensor:
         """The keywords' part of the log prior density, up to a constant (scalar, float64 nats).
+
+        Excluded words have no smoothing, so theirs is taken back.
 
         Args:
             logits: ``(num_topics, num_words)`` logits of the words.
-            normalisers: ``(num_topics,)`` their log-sum-exp, float64.
+            normalisers: ``(num_topics,)`` log-sum-exp of the words that are not excluded, float64.
+            smoothing: Pseudo-counts of every word in every topic.
         """
         topics, columns, tokens = (x.to(logits.device) for x in self.entries)
-        return (tokens * (logits[topics, columns].double() - normalisers[topics])).sum()
+        density = (tokens * (logits[topics, columns].double() - normalisers[topics])).sum()
+        free = logits[len(self) :, self.excluded.to(logits.device)].double()
+        return density - smoothing * (free - normalisers[len(self) :, None]).sum()
 
     # -- starts and checks -------------------------------------------------------------------------
 
