@@ -255,7 +255,7 @@ def test_the_search_ends_when_epochs_gain_little(
 
 
 def test_models_with_keywords_search_less_long() -> None:
-    """In a long search, topics may leave their keywords."""
+    """A long search places documents no better."""
     words = [f"w{v}" for v in range(30)]
     guided = ctm(3, 30, vocabulary=words, keywords={"first": ["w0", "w1"]})
     assert MonteCarloEM(guided).settings.min_gain == 0.003

@@ -54,8 +54,7 @@ MEMORY_EXPONENT = 0.3
 WORD_TOKENS = 20
 #: Default maximum number of epochs, and default number of warm-up epochs.
 MAX_EPOCHS, WARMUP_EPOCHS = 60, 10
-#: Default of ``min_gain``, and default with keywords: in a long search, topics may leave their
-#: keywords.
+#: Default of ``min_gain``, and default with keywords: a long search places documents no better.
 MIN_GAIN, KEYWORD_MIN_GAIN = 0.0002, 0.003
 #: Settings of a fit that must agree with its checkpoint, besides the settings of the chains.
 KEPT_SETTINGS = (
