@@ -228,9 +228,14 @@ def one_topic(counts: np.ndarray) -> DynamicTopics:
 
 
 def test_evidence_tells_moving_words_from_still_words() -> None:
-    counts, _ = simulated()
-    scales = one_topic(counts).variances[:, 0].sqrt()
-    assert scales[:6].min() > 2 * scales[6:].max()
+    """In 16 corpora. The fit takes one moving word in thirteen for a repeated word."""
+    ratios, ranks = [], []
+    for seed in range(16):
+        moving, still = one_topic(simulated(seed=seed)[0]).variances[:, 0].sqrt().split([6, 54])
+        ratios.append(float(moving.median() / still.median()))
+        ranks.append(float((moving[:, None] > still).double().mean()))
+    assert np.median(ratios) > 4
+    assert np.mean(ranks) > 0.8
 
 
 def test_bands_cover_the_true_probabilities() -> None:

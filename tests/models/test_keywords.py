@@ -334,6 +334,7 @@ def test_rare_keywords_and_lost_topics_get_a_line() -> None:
         ({"a": [99]}, None, "column 99 of a vocabulary of 24 words"),
         ({"a": []}, VOCABULARY, "no keyword of the topic 'a'"),
         ({"a": [1], "b": [2], "c": [3]}, None, "3 topics have keywords, and num_topics is 2"),
+        ({"a": list(range(NUM_WORDS))}, None, "all 24 words are keywords, and not all of 2 topics"),
     ],
 )
 def test_unusable_keywords_are_refused(lists: Any, words: Any, message: str) -> None:

@@ -159,8 +159,8 @@ class Keywords:
         """Raise unless a model of these sizes has the topics and the columns.
 
         Raises:
-            ConfigError: There are more topics with keywords than topics, or a column is outside of
-                the vocabulary.
+            ConfigError: There are more topics with keywords than topics, a column is outside of
+                the vocabulary, or no words are left for topics without keywords.
         """
         if len(self) > num_topics:
             raise ConfigError(
@@ -172,6 +172,11 @@ class Keywords:
             raise ConfigError(
                 f"a keyword is column {last} of a vocabulary of {num_words} words; expected a "
                 "smaller number"
+            )
+        if num_topics > len(self) and len(self.excluded) == num_words:
+            raise ConfigError(
+                f"all {num_words} words are keywords, and not all of {num_topics} topics have "
+                "keywords; give every topic keywords, or pass exclusive_keywords=False"
             )
 
     def for_corpus(self, corpus: Corpus, num_topics: int) -> Keywords:
