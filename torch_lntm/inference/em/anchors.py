@@ -9,13 +9,15 @@ neighbours of its anchor word give a first guess of a topic.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from torch_lntm.corpus import DocumentBatch
 
-#: Number of candidates for each anchor word, and largest number of candidates. Candidates are the
+#: Number of candidates for each topic, and largest number of candidates. Candidates are the
 #: words with the most documents. Rarer words have few neighbours, and look like corners by chance.
 CANDIDATES, MAX_CANDIDATES = 5, 4000
 #: Smallest squared distance of a corner from the span of earlier corners, as a share of the first.
@@ -23,15 +25,15 @@ MIN_DISTANCE = 1e-6
 
 
 def anchor_topics(
-    batch: DocumentBatch, num_topics: int, known: NDArray[np.float64] | None = None
+    batch: DocumentBatch, num_topics: int, known: Sequence[Sequence[int]] = ()
 ) -> NDArray[np.float64]:
     """Topics from the neighbours of anchor words.
 
     Args:
         batch: The documents.
         num_topics: Number of topics, at least 1.
-        known: ``(num_known, num_words)`` word probabilities of further topics, which need no anchor
-            words. The anchor words are far from these topics.
+        known: Words of further topics, which need no anchor words. The neighbours of anchor words
+            differ from the neighbours of these words.
 
     Returns:
         ``(n, num_words)`` word probabilities. n is ``num_topics``, or less if the neighbours of
@@ -51,11 +53,11 @@ def anchor_topics(
     lengths = np.asarray(counts.sum(1), dtype=np.float64).ravel()
     counts, weights = counts[lengths > 1], 1.0 / (lengths[lengths > 1] - 1.0)
     frequency = np.bincount(counts.indices, minlength=batch.num_words)
-    most = min(CANDIDATES * num_topics, MAX_CANDIDATES)
+    most = min(CANDIDATES * (len(known) + num_topics), MAX_CANDIDATES)
     candidates = np.sort(np.argsort(-frequency, kind="stable")[:most])
-    known = np.zeros((0, batch.num_words)) if known is None else known
-    points = _neighbours(counts[:, candidates], weights, np.arange(len(candidates)))
-    points = _normalised(np.concatenate([known[:, candidates], points]))
+    of_known = [_neighbours(counts, weights, np.array(words)).sum(0) for words in known]
+    own = _neighbours(counts[:, candidates], weights, np.arange(len(candidates)))
+    points = _normalised(np.stack([*(row[candidates] for row in of_known), *own]))
     chosen = candidates[_corners(points, len(known), num_topics)]
     return _normalised(_neighbours(counts, weights, chosen))
 

@@ -96,9 +96,14 @@ def document_topics(
 
 def mixed_topics(corpus: Corpus, topics: NDArray[np.float64]) -> Tensor:
     """Topics ``(num_topics, num_words)`` mixed with the corpus's word frequencies, all positive."""
+    background = BACKGROUND_SHARE * word_frequencies(corpus)
+    return torch.from_numpy(background + (1 - BACKGROUND_SHARE) * topics)
+
+
+def word_frequencies(corpus: Corpus) -> NDArray[np.float64]:
+    """Shares ``(num_words,)`` of the words in a corpus's tokens, all positive."""
     frequency = corpus.word_totals + 1.0
-    frequency = frequency / frequency.sum()
-    return torch.from_numpy(BACKGROUND_SHARE * frequency + (1 - BACKGROUND_SHARE) * topics)
+    return np.asarray(frequency / frequency.sum())
 
 
 def start_concentration(num_topics: int, mean_length: float) -> float:
@@ -310,17 +315,25 @@ class Start:
     def _initial_topics(self, num_topics: int, restart: int) -> Tensor:
         """Initial topics ``(num_topics, num_words)``, float64, all positive.
 
-        They come from keywords, then from anchor words, then from random documents.
+        They come from keywords, then from anchor words, then from random documents. Beside keyword
+        topics, the first free topic has the word frequencies of the corpus: anchor words far from
+        the keywords leave no topic for the words that all documents share.
         """
         corpus, keywords = self.corpus, self.model.topics.keywords
-        known = None if keywords is None else keywords.initial_topics(corpus)
-        parts = [] if known is None else [torch.from_numpy(known)]
+        parts: list[Tensor] = []
+        if keywords is not None:
+            parts.append(torch.from_numpy(keywords.initial_topics(corpus)))
         missing = num_topics - sum(map(len, parts))
-        if self.name == "lda" and not restart and missing:
-            most = math.ceil(ANCHOR_TOKENS * len(self.order) / corpus.num_tokens)
-            (batch,) = self.sample.global_batches([np.sort(self.order[:most])])
-            parts.append(mixed_topics(corpus, anchor_topics(batch, missing, known)))
-            missing -= len(parts[-1])
+        if self.name == "lda" and not restart:
+            if keywords is not None and missing:
+                parts.append(mixed_topics(corpus, word_frequencies(corpus)[None]))
+                missing -= 1
+            if missing:
+                known = () if keywords is None else keywords.columns
+                most = math.ceil(ANCHOR_TOKENS * len(self.order) / corpus.num_tokens)
+                (batch,) = self.sample.global_batches([np.sort(self.order[:most])])
+                parts.append(mixed_topics(corpus, anchor_topics(batch, missing, known)))
+                missing -= len(parts[-1])
         parts.append(document_topics(corpus, self.order, missing, self.seed + restart))
         return torch.cat(parts)
 
