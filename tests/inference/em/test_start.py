@@ -186,6 +186,24 @@ def test_topics_of_short_documents_and_of_keywords_neither_merge_nor_split(
     assert bool(Start(model, shard, processes, name="lda", seed=0).mergers) == merges
 
 
+def test_free_topics_start_apart_from_the_keywords() -> None:
+    """Three topics of ten words each. A word of the first topic is a keyword."""
+    of_first = []
+    true = (np.kron(np.eye(3), np.ones(10)) + 0.01) / 10.3
+    processes = Processes(alone=True)
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        theta = rng.dirichlet(np.full(3, 0.3), 500)
+        corpus = Corpus.from_matrix(np.stack([rng.multinomial(60, row @ true) for row in theta]))
+        model = ctm(4, corpus.num_words, keywords={"first": [0]})
+        shard = DocumentShard(model, corpus, corpus.nonempty, processes)
+        topics = Start(model, shard, processes, name="lda", seed=0)._initial_topics(4, 0).numpy()
+        assert topics[0].argmax() == 0
+        np.testing.assert_allclose(topics[1], corpus.word_totals / corpus.num_tokens, atol=1e-3)
+        of_first.extend(topics[2:].reshape(2, 3, 10).sum(2).argmax(1) == 0)
+    assert np.mean(of_first) < 0.2
+
+
 def test_a_merged_topic_splits_and_near_copies_merge() -> None:
     """The first topic holds two true topics, and the other two are copies of the third."""
     rng = np.random.default_rng(5)
