@@ -21,6 +21,7 @@ from torch_lntm.errors import ConfigError, KeywordWarning
 from torch_lntm.inference import MonteCarloEM, VariationalEM
 from torch_lntm.inference.em.start import RunningTopics
 from torch_lntm.models import ContentTopics, DirichletTopics, Groups, Keywords, TopicModel
+from torch_lntm.models.topics.dirichlet import improved_concentration
 
 NUM_TOPICS, NUM_WORDS = 4, 24
 VOCABULARY = [f"w{v}" for v in range(NUM_WORDS)]
@@ -146,6 +147,14 @@ def test_exclusive_keywords_leave_the_remaining_words_to_free_topics() -> None:
         both = torch.stack([x.pow(power).mean(0) for x in (probs, expected)])
         errors = (probs.pow(power).var(0) + expected.pow(power).var(0)).div(2000).sqrt()
         assert ((both[0] - both[1]).abs() < 5 * errors).all()
+
+
+def test_excluded_words_leave_the_concentration_of_draws_alone() -> None:
+    counts = expected_counts()[:1].round()
+    counts[:, -5:] = 0.0
+    allowed = torch.tensor([NUM_WORDS - 5.0], dtype=torch.float64)
+    found = improved_concentration(0.1, counts, num_words=allowed)
+    assert found == pytest.approx(improved_concentration(0.1, counts[:, :-5]), rel=1e-12)
 
 
 @pytest.mark.parametrize("content", [False, True])

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from torch_lntm.corpus import DocumentBatch
 
-#: Number of candidates for each topic, and largest number of candidates. Candidates are the
-#: words with the most documents. Rarer words have few neighbours, and look like corners by chance.
+#: Number of candidates for each topic, and largest number of candidates. Candidates are the words
+#: with the most documents. Rarer words have few neighbours, and look like corners by chance.
 CANDIDATES, MAX_CANDIDATES = 5, 4000
 #: Smallest squared distance of a corner from the span of earlier corners, as a share of the first.
 MIN_DISTANCE = 1e-6

@@ -151,10 +151,9 @@ class RunningTopics:
             self._key_rows = self._rows.new_zeros(len(different) + 1, self._rows.shape[1])
             self._key_rows[rows + 1, topics] = tokens.to(self._key_rows.dtype)
             # Excluded words have no smoothing.
-            absent = torch.zeros_like(self._key_rows)
-            absent[self._row_of[keywords.excluded.to(topics.device)], len(keywords) :] = 1.0
-            self._allowed = 1.0 - absent
-            pseudo = self._key_rows.double() - smoothing * absent.double()
+            self._allowed = torch.ones_like(self._key_rows)
+            self._allowed[self._row_of[keywords.excluded.to(topics.device)], len(keywords) :] = 0.0
+            pseudo = self._key_rows.double() - smoothing * (1.0 - self._allowed.double())
             self._pseudo_totals = self._pseudo_totals + pseudo.sum(0)
 
     def probs(self, words: Tensor) -> Tensor:
@@ -315,9 +314,9 @@ class Start:
     def _initial_topics(self, num_topics: int, restart: int) -> Tensor:
         """Initial topics ``(num_topics, num_words)``, float64, all positive.
 
-        They come from keywords, then from anchor words, then from random documents. Beside keyword
-        topics, the first free topic has the word frequencies of the corpus: anchor words far from
-        the keywords leave no topic for the words that all documents share.
+        They come from keywords, then from anchor words, then from random documents. In a model with
+        keywords, the first free topic has the word frequencies of the corpus. Otherwise no topic
+        would begin with the words that all documents share: anchor words are far from them.
         """
         corpus, keywords = self.corpus, self.model.topics.keywords
         parts: list[Tensor] = []

@@ -181,12 +181,12 @@ class DirichletTopics(LogitTopics):
 
     def _allowed(self, logits: Tensor, value: float = -math.inf) -> Tensor:
         """Logits ``(..., num_words, num_topics)`` with a value for excluded keywords."""
-        if self.keywords is None:
+        if self.keywords is None or not self.keywords.exclusive:
             return logits
         return self.keywords.exclude_(logits.clone(), value)
 
     def _floored(self, probs: Tensor) -> Tensor:
-        """Probabilities of which excluded keywords have the smallest, to keep logarithms finite."""
+        """Probabilities with the floor for excluded keywords, so that logarithms stay finite."""
         return probs if self.keywords is None else probs.clamp_min(probability_floor(probs.dtype))
 
     def log_prior(self, normalisers: Tensor | None = None) -> Tensor:
@@ -270,7 +270,8 @@ class DirichletTopics(LogitTopics):
             concentration = improved_concentration(concentration, word_counts)
         else:
             pseudo = self.keywords.add_to_(torch.zeros_like(word_counts))
-            allowed = self.keywords.exclude_(torch.ones_like(word_counts).mT, 0.0).sum(0)
+            allowed = word_counts.new_full((self.num_topics,), self.num_words)
+            allowed[len(self.keywords) :] -= len(self.keywords.excluded)
             concentration = improved_concentration(concentration, word_counts, pseudo, allowed)
             word_counts = word_counts + pseudo
         self._draw_concentration = concentration

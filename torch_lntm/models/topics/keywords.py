@@ -100,8 +100,8 @@ class Keywords:
             exclusive: As for the class.
 
         Raises:
-            ConfigError: The keywords are of another type, a topic has no known keywords, or there
-                is no vocabulary to look up words.
+            ConfigError: The keywords are of another type. A topic has no known keywords. Words are
+                given without a vocabulary.
         """
         if isinstance(keywords, Keywords):
             return cls(keywords.names, keywords.words, keywords.columns, strength, exclusive)
@@ -159,8 +159,8 @@ class Keywords:
         """Raise unless a model of these sizes has the topics and the columns.
 
         Raises:
-            ConfigError: There are more topics with keywords than topics, a column is outside of
-                the vocabulary, or no words are left for topics without keywords.
+            ConfigError: More topics have keywords than there are topics. A column is outside of the
+                vocabulary. No words are left for topics without keywords.
         """
         if len(self) > num_topics:
             raise ConfigError(
