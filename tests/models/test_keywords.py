@@ -20,7 +20,15 @@ from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, KeywordWarning
 from torch_lntm.inference import MonteCarloEM, VariationalEM
 from torch_lntm.inference.em.start import RunningTopics
-from torch_lntm.models import ContentTopics, DirichletTopics, Groups, Keywords, TopicModel
+from torch_lntm.models import (
+    ContentTopics,
+    DirichletTopics,
+    DynamicTopics,
+    Groups,
+    Keywords,
+    Periods,
+    TopicModel,
+)
 from torch_lntm.models.topics.dirichlet import improved_concentration
 
 NUM_TOPICS, NUM_WORDS = 4, 24
@@ -174,6 +182,21 @@ def test_tokens_of_keywords_leave_free_topics_in_an_m_step(content: bool) -> Non
     torch.testing.assert_close(found, again.double_probs)
     sums = torch.full((NUM_TOPICS,), 2.0 if content else 1.0, dtype=torch.float64)
     torch.testing.assert_close(found.sum(1), sums)
+
+
+@pytest.mark.parametrize("kind", ["plain", "content", "time"])
+def test_drawn_topics_have_no_excluded_words(kind: str) -> None:
+    topics = topics_of()
+    if kind == "content":
+        topics = content_topics(Groups("party", ("left", "right")))
+    elif kind == "time":
+        years = Periods("year", (1, 2), (1.0, 2.0), (0.5, 0.5))
+        options: dict[str, Any] = {"keywords": keywords(), "dtype": torch.float64}
+        topics = DynamicTopics(NUM_TOPICS, NUM_WORDS, years, **options)
+    drawn = topics.compute_probs(**{name: site.sample() for name, site in topics.sites().items()})
+    for probs in drawn.split(NUM_WORDS, 1):
+        assert probs[2:, keywords().excluded].max() < 1e-100
+        assert probs[:2, keywords().excluded].min() > 1e-100
 
 
 def test_a_large_strength_puts_a_topic_on_its_keywords_alone() -> None:

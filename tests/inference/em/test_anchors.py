@@ -89,9 +89,10 @@ def test_separable_topics_are_found() -> None:
     counts = np.stack([rng.multinomial(30, p) for p in theta @ true])
     topics = anchor_topics(batch_of(counts), num_topics)
     assert sorted(topics[:, :num_topics].argmax(1)) == list(range(num_topics))
-    # Known words take the place of the first three.
-    others = anchor_topics(batch_of(counts), num_topics - 3, [[0], [1], [2]])
-    assert sorted(others[:, :num_topics].argmax(1)) == [3, 4, 5]
+    # Known words take the place of three topics.
+    for known in ([0, 1, 2], [3, 4, 5]):
+        others = anchor_topics(batch_of(counts), num_topics - 3, [[word] for word in known])
+        assert sorted([*known, *others[:, :num_topics].argmax(1)]) == list(range(num_topics))
 
 
 def test_rare_words_are_no_anchor_words() -> None:

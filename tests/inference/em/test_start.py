@@ -197,7 +197,11 @@ def test_free_topics_start_apart_from_the_keywords() -> None:
         corpus = Corpus.from_matrix(np.stack([rng.multinomial(60, row @ true) for row in theta]))
         model = ctm(4, corpus.num_words, keywords={"first": [0]})
         shard = DocumentShard(model, corpus, corpus.nonempty, processes)
-        topics = Start(model, shard, processes, name="lda", seed=0)._initial_topics(4, 0).numpy()
+        start, state = Start(model, shard, processes, name="lda", seed=0), FitState()
+        topics = start._initial_topics(4, 0).numpy()
+        start._begin(state)
+        assert state.word_counts is not None
+        assert not state.word_counts[1:, 0].any()
         assert topics[0].argmax() == 0
         np.testing.assert_allclose(topics[1], corpus.word_totals / corpus.num_tokens, atol=1e-3)
         of_first.extend(topics[2:].reshape(2, 3, 10).sum(2).argmax(1) == 0)
