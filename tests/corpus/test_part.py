@@ -66,7 +66,8 @@ def test_parts_of_other_corpora_have_other_fingerprints(corpus: Corpus, tmp_path
 def test_the_numbers_of_the_whole_are_unknown_until_the_parts_are_joined(part: Corpus) -> None:
     with pytest.raises(CorpusError, match=r"does not know the numbers.*join_parts"):
         _ = part.whole
-    facts = Facts(60, 500, np.arange(20), np.array([10, 9, 10, 10, 0, 1]))
+    numbers = np.arange(20)
+    facts = Facts(60, 500, numbers, numbers, 1.0 * numbers, 9.0, np.array([10, 9, 10, 10, 0, 1]))
     assert part.part is not None
     joined = replace(part, part=replace(part.part, facts=facts))
     assert joined.whole is facts

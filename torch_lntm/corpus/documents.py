@@ -110,6 +110,21 @@ class Documents:
         totals.setflags(write=False)
         return totals
 
+    @cached_property
+    def word_squares(self) -> NDArray[np.float64]:
+        """``(num_words,)`` squared tokens of each word in a document, added up over documents."""
+        squares = np.zeros(self.num_words)
+        for _, rows in self.parts():
+            weights = np.square(rows.counts, dtype=np.float64)
+            squares += np.bincount(rows.word_index, weights, self.num_words)
+        squares.setflags(write=False)
+        return squares
+
+    @property
+    def square_lengths(self) -> float:
+        """Squared tokens of a document, added up over documents."""
+        return float(np.square(self.lengths, dtype=np.float64).sum())
+
     @property
     def num_nonempty(self) -> int:
         """Number of documents with tokens."""

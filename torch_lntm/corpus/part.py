@@ -23,12 +23,18 @@ class Facts:
         num_docs: Number of documents, including empty documents.
         num_tokens: Number of tokens.
         document_frequency: ``(num_words,)`` int64 number of documents with each word.
+        word_totals: ``(num_words,)`` int64 tokens of each word.
+        word_squares: ``(num_words,)`` float64 squared tokens of each word in a document, added up.
+        square_lengths: Squared tokens of a document, added up.
         shard_docs: ``(num_shards,)`` int64 number of documents with tokens of each shard.
     """
 
     num_docs: int
     num_tokens: int
     document_frequency: NDArray[np.int64]
+    word_totals: NDArray[np.int64]
+    word_squares: NDArray[np.float64]
+    square_lengths: float
     shard_docs: NDArray[np.int64]
 
     @property

@@ -25,11 +25,23 @@ Rounds over levels, paths, shifts and normalisers never lower the objective.
 
 The *still* words of a topic share one path, the shift. Only words with tokens enough to move have
 paths of their own. Their number bounds the time.
+
+Documents repeat their words, so the tokens of a word vary more than Poisson's, by a factor d_kv,
+the *dispersion*. A token then counts 1/d. With d s² as the variance of a step, the path stays the
+same for every d. Laplace's method gives the evidence of a word's tokens for s and d, with the
+variances of extended quasi-likelihood (*Nelder & Pregibon 1987*):
+
+    − (D + E) / 2d − ½ (T − 1) log d − ½ log det(diag(μ exp(λ)) + Q) − ½ Σ_t log(s² Δ_t)
+
+D is Poisson's deviance from the path λ of this s, E the sum of the squared steps over s² Δ, and Q
+the precision of the walk. All words share the weights of a few values of s and of d, and EM learns
+the weights. Dispersions are at least those that the documents show (:func:`least_dispersions`).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -37,18 +49,19 @@ from torch import Tensor
 
 #: Newton steps of a round, halvings of a step, and the longest step of a logit.
 NEWTON_STEPS, HALVINGS, LONGEST_STEP = 1, 6, 2.0
-#: Words with fewer tokens in a topic say nothing about the prior of variances.
+#: Words with fewer tokens in a topic say nothing about scales.
 LEARNING_TOKENS = 20.0
-#: Rounds towards the best prior of variances in an M-step.
-EVIDENCE_STEPS = 5
-#: Number of pseudo-words in the prior of variances, and their typical standard deviation.
-PSEUDO_WORDS, PSEUDO_SCALE = 5.0, 0.1
-#: Weight of the topic's dispersion beside that of a word, in degrees of freedom.
-OWN_DISPERSION = 10.0
+#: Values of the scales s and of the dispersions d.
+SCALES = tuple(2.0**k for k in range(-8, 2))
+DISPERSIONS = tuple(2.0**k for k in range(7))
+#: Newton steps of a path for each scale, from the path of the next smaller scale.
+PATH_STEPS = 2
+#: Rounds of EM for the weights in an M-step.
+WEIGHT_STEPS = 5
+#: Number of pseudo-words behind the weights, their typical scale, and the spread of its logarithm.
+PSEUDO_WORDS, PSEUDO_SCALE, PSEUDO_SPREAD = 5.0, 0.1, 1.0
 #: Numbers of a table that are computed together.
 CACHED_NUMBERS = 2**17
-#: Bounds of variances, and of the shape of their prior.
-VARIANCES, SHAPES = (1e-8, 1e2), (0.1, 1e3)
 
 
 class Walks(NamedTuple):
@@ -258,7 +271,7 @@ class _Problem(NamedTuple):
         if len(walks.moving):
             logits = level.flatten()[walks.moving].log() + walks.paths
             own_pseudo = smoothing[walks.moving // smoothing.shape[1], topic]
-            for part in _parts(logits):
+            for part in _parts(*logits.shape):
                 own_rates = rates[:, topic[part]]
                 for _ in range(NEWTON_STEPS):
                     logits[:, part] = self._newton(
@@ -341,112 +354,187 @@ class _Problem(NamedTuple):
         return inverse.view_as(self.prior.variances).sum(0) / self.prior.gaps[:, None]
 
 
+def least_dispersions(repeats: Tensor, length: float, probs: Tensor) -> Tensor:
+    """Dispersions that the documents show.
+
+    A document of length N, of a single topic and without repetitions, repeats a word with the
+    probability φ as often as Poisson: its average token is among 1 + N φ tokens of the word. The
+    rest of the repetitions is dispersion.
+
+    Args:
+        repeats: ``(num_words,)`` Σ_d c² / Σ_d c for the tokens c of the word in each document.
+        length: N, the length of the document of an average token.
+        probs: ``(num_words, num_topics)`` φ.
+
+    Returns:
+        ``(num_words, num_topics)``, at least 1.
+    """
+    return (repeats[:, None] - length * probs).clamp_min(1.0)
+
+
 class Evidence(NamedTuple):
-    """What the tokens say about the steps of the moving words.
+    """What the tokens say about scales and dispersions of the moving words.
 
     Attributes:
-        determined: ``(num_moving,)`` number g of steps that the tokens of a word determine.
-        squares: ``(num_moving,)`` squared steps S over their gaps, summed.
-        residuals: ``(num_moving,)`` Pearson's χ² of the word's tokens, less the fitted path.
-        tokens: ``(num_moving,)`` expected tokens.
+        words: ``(num_informative,)`` words with tokens enough, as positions among the moving words.
+        values: ``(num_informative, num_scales, num_dispersions)`` log evidence, up to a constant
+            for each word.
+        tokens: ``(num_informative,)`` expected tokens of the word in a period.
+        scales: ``(num_scales,)`` scales s.
+        dispersions: ``(num_dispersions,)`` dispersions d.
     """
 
-    determined: Tensor
-    squares: Tensor
-    residuals: Tensor
+    words: Tensor
+    values: Tensor
     tokens: Tensor
+    scales: Tensor
+    dispersions: Tensor
 
     @classmethod
-    def of(cls, counts: Tensor, walks: Walks, prior: WalkPrior) -> Evidence:
-        """The evidence after an M-step; the arguments are those of :func:`walking_words`."""
-        topic = walks.moving % walks.level.shape[1]
-        rates, parts = counts.sum(1).double() / walks.normalisers(), []
-        flat, weights = counts.flatten(1), walks.weights()
-        for part in _parts(weights):
-            words = walks.moving[part]
-            expected = (rates[:, topic[part]] * weights[:, part]).clamp_min(1e-12)
-            precisions = prior.precisions(words)
-            steps = WalkHessian.of(expected, precisions).variances()[1]
-            residuals = (flat[:, words].double() - expected).square() / expected
-            parts.append(
-                (
-                    (1 - precisions * steps).clamp(0.0, 1.0).sum(0),
-                    (walks.paths[:, part].diff(dim=0).square() / prior.gaps[:, None]).sum(0),
-                    residuals.sum(0),
-                    expected.sum(0),
-                )
+    def of(
+        cls,
+        counts: Tensor,
+        walks: Walks,
+        prior: WalkPrior,
+        least: Tensor,
+        scales: Sequence[float] = SCALES,
+    ) -> Evidence:
+        """The evidence after an M-step.
+
+        Args:
+            counts: As for :func:`walking_words`.
+            walks: The factors.
+            prior: Prior of the paths.
+            least: ``(num_words, num_topics)`` least dispersions.
+            scales: Ascending scales s.
+        """
+        flat, topic = counts.flatten(1), walks.moving % walks.level.shape[1]
+        rates = counts.sum(1).double() / walks.normalisers()
+        tokens = flat[:, walks.moving].sum(0).double()
+        words = (tokens >= LEARNING_TOKENS).nonzero().squeeze(1)
+        d = rates.new_tensor(DISPERSIONS)
+        # The largest dispersion is possible for all words.
+        too_small = d < least.flatten()[walks.moving[words], None].clamp_max(d[-1]) / 2**0.5
+        values = rates.new_empty(len(words), len(scales), len(d))
+        for part in _parts(len(rates), len(words)):
+            own = words[part]
+            found = _log_evidence(
+                flat[:, walks.moving[own]].double(), rates[:, topic[own]], prior.gaps, scales, d
             )
-        if not parts:
-            return cls(*(weights.new_zeros(0) for _ in cls._fields))
-        return cls(*map(torch.cat, zip(*parts, strict=True)))
+            values[part] = found.masked_fill(too_small[part, None], -math.inf)
+        return cls(words, values, tokens[words] / len(rates), rates.new_tensor(scales), d)
+
+    def posteriors(
+        self, scale_weights: Tensor, dispersion_weights: Tensor
+    ) -> Iterator[tuple[slice, Tensor]]:
+        """Yields slices of the words, and ``(num_selected, num_scales, num_dispersions)``.
+
+        Args:
+            scale_weights: ``(num_scales,)`` weights of the scales in the prior of a word.
+            dispersion_weights: ``(num_dispersions,)`` weights of the dispersions.
+        """
+        prior = scale_weights.log()[:, None] + dispersion_weights.log()
+        for part in _parts(prior.numel(), len(self.values)):
+            yield part, (self.values[part] + prior).flatten(1).softmax(1).unflatten(1, prior.shape)
+
+
+def _log_evidence(
+    counts: Tensor, rates: Tensor, gaps: Tensor, scales: Sequence[float], dispersions: Tensor
+) -> Tensor:
+    """The evidence of the module's docstring, ``(num_selected, num_scales, num_dispersions)``.
+
+    Args:
+        counts: ``(num_periods, num_selected)`` tokens of some words.
+        rates: ``(num_periods, num_selected)`` μ of the words' topics.
+        gaps: ``(num_periods - 1,)`` Δ.
+        scales: Ascending scales s.
+        dispersions: ``(num_dispersions,)`` dispersions d.
+    """
+    rates = rates.clamp_min(1e-12)
+    saturated = (torch.special.xlogy(counts, counts) - counts).sum(0)
+    logits = (counts.sum(0) / rates.sum(0)).log().expand_as(counts)
+    values = []
+    for scale in scales:
+        precisions = (1 / (scale**2 * gaps))[:, None].expand(-1, counts.shape[1])
+        for _ in range(PATH_STEPS):
+            expected = rates * logits.exp()
+            pull = precisions * logits.diff(dim=0)
+            gradient = counts - expected
+            gradient[:-1] += pull
+            gradient[1:] -= pull
+            step = WalkHessian.of(expected.clamp_min(1e-12), precisions).solve(gradient)
+            logits = logits + step * (LONGEST_STEP / step.abs().amax(0).clamp_min(LONGEST_STEP))
+        expected = (rates * logits.exp()).clamp_min(1e-12)
+        pivots = WalkHessian.of(expected, precisions).pivots
+        deviance = 2 * (saturated - (counts * expected.log() - expected).sum(0))
+        deviance = deviance + (precisions * logits.diff(dim=0).square()).sum(0)
+        volume = pivots.log().sum(0) - precisions.log().sum(0)
+        free = len(gaps) * dispersions.log()
+        values.append(-0.5 * (deviance[:, None] / dispersions + free + volume[:, None]))
+    return torch.stack(values, 1)
+
+
+def learn_weights(evidence: Evidence, scale_weights: Tensor, dispersion_weights: Tensor) -> None:
+    """Improve the weights of scales and dispersions in place, by EM over the words.
+
+    Args:
+        evidence: The evidence of the words.
+        scale_weights: ``(num_scales,)`` weights of sum 1.
+        dispersion_weights: ``(num_dispersions,)`` weights of sum 1.
+    """
+    weights = scale_weights, dispersion_weights
+    pseudo = pseudo_weights(evidence.scales, evidence.dispersions)
+    for _ in range(WEIGHT_STEPS):
+        sums = [PSEUDO_WORDS * x for x in pseudo]
+        for _, posterior in evidence.posteriors(*weights):
+            sums[0] += posterior.sum((0, 2))
+            sums[1] += posterior.sum((0, 1))
+        for own, total in zip(weights, sums, strict=True):
+            own.copy_(total / total.sum())
+
+
+def pseudo_weights(scales: Tensor, dispersions: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights of scales and dispersions without tokens."""
+    distance = (scales / PSEUDO_SCALE).log() / PSEUDO_SPREAD
+    return (-0.5 * distance.square()).softmax(0), (-dispersions.log()).softmax(0)
 
 
 def learned_variances(
-    evidence: Evidence, walks: Walks, prior: WalkPrior, hyper: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Variances of the steps of every word by their evidence, and the dispersion of its tokens.
+    evidence: Evidence, walks: Walks, scale_weights: Tensor, dispersion_weights: Tensor
+) -> tuple[Tensor, Tensor, float]:
+    """Variances of steps and dispersions by evidence.
 
-    Documents repeat their words, so tokens vary more than Poisson's: by the factor d_kv, estimated
-    from the residuals of the paths, word by word, shrunk to the mean. Tokens then count
-    1/d each. With σ² the variance of a step, the M-step of full tokens has the variance s² = σ²/d,
-    and σ² = (2b + S) / (2a + g) (*MacKay 1992*), for the prior Gamma(a, b) of 1/σ². A word
-    without tokens has σ² = b/a.
+    The path of a word should follow its tokens as much as its paths for all scales do on average.
+    A step follows n tokens by the share n s² / (1 + n s²). The variance of a word has the posterior
+    mean of this share. Dispersions are geometric means. Words with few tokens have the geometric
+    means of the weights.
 
     Args:
-        evidence: The evidence of the paths.
+        evidence: The evidence of the words.
         walks: The factors.
-        prior: Prior of the paths.
-        hyper: ``(2,)`` a and b. They move towards the maximum of their likelihood, in
-            place.
+        scale_weights: ``(num_scales,)`` weights of the scales.
+        dispersion_weights: ``(num_dispersions,)`` weights of the dispersions.
 
     Returns:
-        s² and d, both ``(num_words, num_topics)``.
+        s² and d, both ``(num_words, num_topics)``, and the number of steps that the tokens
+        determine.
     """
-    informative = evidence.tokens >= LEARNING_TOKENS
-    free = (len(prior.shares) - 1 - evidence.determined).clamp_min(0.0)
-    determined, squares, residuals, own_free = (
-        values[informative]
-        for values in (evidence.determined, evidence.squares, evidence.residuals, free)
-    )
-    mean = (residuals.sum() + PSEUDO_WORDS) / (own_free.sum() + PSEUDO_WORDS)
-    own = (OWN_DISPERSION * mean + evidence.residuals) / (OWN_DISPERSION + free)
-    own = torch.where(informative, own, mean).clamp_min(1.0)
-    dispersion = mean.clamp_min(1.0).expand(walks.level.numel()).index_copy(0, walks.moving, own)
-    _learn_gamma(hyper, determined, squares)
-    a, b = hyper
-    moved = (2 * b + evidence.squares) / (2 * a + evidence.determined)
-    variances = (b / a).expand(walks.level.numel()).index_copy(0, walks.moving, moved)
-    variances = (variances / dispersion).clamp(*VARIANCES)
-    return variances.view_as(walks.level), dispersion.view_as(walks.level)
+    squares, logs = evidence.scales.square(), evidence.dispersions.log()
+    variances = (scale_weights @ squares.log()).exp().repeat(walks.level.numel())
+    dispersions = (dispersion_weights @ logs).exp().repeat(walks.level.numel())
+    followed = 0.0
+    for part, posterior in evidence.posteriors(scale_weights, dispersion_weights):
+        own, tokens = walks.moving[evidence.words[part]], evidence.tokens[part]
+        of_scales, odds = posterior.sum(2), tokens[:, None] * squares
+        share, rest = ((of_scales * x / (1 + odds)).sum(1) for x in (odds, 1.0))
+        variances[own] = share / (rest * tokens)
+        dispersions[own] = (posterior.sum(1) @ logs).exp()
+        followed += float(share.sum())
+    determined = followed * (len(walks.shift) - 1)
+    return variances.view_as(walks.level), dispersions.view_as(walks.level), determined
 
 
-def _parts(table: Tensor) -> list[slice]:
-    """Slices of the columns of a table, small enough for the caches of a CPU."""
-    size = max(256, CACHED_NUMBERS // len(table))
-    return [slice(i, i + size) for i in range(0, table.shape[1], size)]
-
-
-def _learn_gamma(hyper: Tensor, determined: Tensor, squares: Tensor) -> None:
-    """Improve a and b in place, by EM over the words' precisions.
-
-    Args:
-        hyper: ``(2,)`` a and b.
-        determined: ``(num_selected,)`` g.
-        squares: ``(num_selected,)`` S.
-    """
-    a, b = hyper
-    scale, count = PSEUDO_SCALE**2, PSEUDO_WORDS + len(squares)
-    # The pseudo-words have precisions from Gamma(1, scale).
-    log_scale = torch.special.digamma(a.new_ones(())) - math.log(scale)
-    for _ in range(EVIDENCE_STEPS):
-        shape, rate = a + determined / 2, b + squares / 2
-        mean = (PSEUDO_WORDS / scale + (shape / rate).sum()) / count
-        logs = (PSEUDO_WORDS * log_scale + (shape.digamma() - rate.log()).sum()) / count
-        c = (mean.log() - logs).clamp_min(1e-6)
-        # Newton's steps for log a − ψ(a) = c.
-        a = (3 - c + ((c - 3).square() + 24 * c).sqrt()) / (12 * c)
-        for _ in range(3):
-            a = a / (1 + (a.log() - a.digamma() - c) / (1 - a * a.polygamma(1)))
-        a = a.clamp(*SHAPES)
-        b = a / mean
-    hyper.copy_(torch.stack([a, b]))
+def _parts(num_periods: int, num_walks: int) -> list[slice]:
+    """Slices of the columns of a table of walks, small enough for the caches of a CPU."""
+    size = max(256, CACHED_NUMBERS // num_periods)
+    return [slice(i, i + size) for i in range(0, num_walks, size)]

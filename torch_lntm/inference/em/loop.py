@@ -450,8 +450,8 @@ class Engine(ABC, Generic[R]):
         corpus = join_parts(processes.together(lambda: as_corpus(corpus)), processes)
         corpus = processes.together(lambda: corpus_to_fit(self.model, corpus))
         topics = self.model.topics
+        topics.prepare_(corpus)
         if topics.keywords is not None:
-            topics.keywords = topics.keywords.for_corpus(corpus, topics.num_topics)
             record_settings(self.model, {"keyword_strength": topics.keywords.strength})
         keywords = topics.keywords if processes.first else None
         if keywords is not None:

@@ -68,13 +68,17 @@ def join_parts(corpus: Corpus, processes: Processes | None = None) -> Corpus:
     sums = processes.total(
         {
             "shard_docs": shard_docs,
-            "num_tokens": torch.tensor(float(corpus.num_tokens), dtype=torch.float64),
             "document_frequency": torch.tensor(corpus.document_frequency),
+            "word_totals": torch.tensor(corpus.word_totals),
+            "word_squares": torch.tensor(corpus.word_squares),
+            "square_lengths": torch.tensor(corpus.square_lengths, dtype=torch.float64),
         }
     )
-    counts = {name: x.cpu().round().long().numpy() for name, x in sums.items()}
-    num_tokens = int(counts.pop("num_tokens"))
-    facts = Facts(num_docs=part.num_docs, num_tokens=num_tokens, **counts)
+    totals = {name: x.cpu().numpy() for name, x in sums.items()}
+    squares, lengths = totals.pop("word_squares"), float(totals.pop("square_lengths"))
+    counts = {name: x.round().astype(np.int64) for name, x in totals.items()}
+    num_tokens = int(counts["word_totals"].sum())
+    facts = Facts(part.num_docs, num_tokens, word_squares=squares, square_lengths=lengths, **counts)
     joined = replace(corpus, part=replace(part, facts=facts))
     joined.__dict__["lengths"] = corpus.lengths
     return joined

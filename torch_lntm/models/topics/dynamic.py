@@ -11,6 +11,7 @@ import torch
 from pyro.distributions import Normal, TorchDistribution
 from torch import Tensor, nn
 
+from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.kernels import probability_floor
 from torch_lntm.models.groups import Level
@@ -19,11 +20,16 @@ from torch_lntm.models.topics.grouped import GroupedTopics, softmax_in_groups
 from torch_lntm.models.topics.keywords import Keywords
 from torch_lntm.models.topics.topics import FixedTopics
 from torch_lntm.solvers.walks import (
+    DISPERSIONS,
+    SCALES,
     Evidence,
     WalkHessian,
     WalkPrior,
     Walks,
+    learn_weights,
     learned_variances,
+    least_dispersions,
+    pseudo_weights,
     walking_words,
 )
 
@@ -34,7 +40,7 @@ TABLES = 8
 #: Standard deviation of a step over the mean gap, at the start of a fit.
 START_SCALE = 0.03
 #: A word is still if its tokens could move its path by at most this number.
-STILL = 0.01
+STILL = 0.03
 #: Tolerance of an M-step, in nats per token.
 TOLERANCE = 1e-6
 #: Of many M-steps in a row, these learn variances: the first, and each of this distance.
@@ -48,7 +54,7 @@ class DynamicTopics(GroupedTopics):
     the gap between the periods (*Blei & Lafferty 2006; Wang, Blei & Heckerman 2008*). Paths have
     the mean 0 over the training tokens, so the logits are the level of a word. The levels have the
     prior of :class:`DirichletTopics`. An M-step learns the variance s²_kv of every word by its
-    evidence, under a Gamma prior that all words share.
+    evidence, under a prior that all words share and that is learned, too.
 
     Args:
         num_topics: Number of topics K.
@@ -69,6 +75,12 @@ class DynamicTopics(GroupedTopics):
         dispersion: ``(num_words, num_topics)`` variance of the tokens of a word over Poisson's.
             Documents repeat words, so a token says less about a path. The product ``dispersion`` ·
             ``variances`` is the variance of a step.
+        repeats: ``(num_words,)`` tokens of a word in the document of its average token. Fits count
+            them. Dispersions are at least those that the documents show.
+        length: Tokens of all words in the document of an average token, also counted.
+        scale_weights: Weights of the scales :data:`~torch_lntm.solvers.walks.SCALES` in the prior
+            of the words.
+        dispersion_weights: The same for the dispersions.
         tokens: ``(num_periods, num_topics)`` expected tokens of the last M-step. They determine the
             width of bands.
 
@@ -84,13 +96,25 @@ class DynamicTopics(GroupedTopics):
     """
 
     fitted_buffers: ClassVar[frozenset[str]] = frozenset(
-        {"variances", "dispersion", "tokens", "hyper", "determined"}
+        {
+            "variances",
+            "dispersion",
+            "tokens",
+            "repeats",
+            "length",
+            "scale_weights",
+            "dispersion_weights",
+            "determined",
+        }
     )
     column: Periods
     variances: Tensor
     dispersion: Tensor
     tokens: Tensor
-    hyper: Tensor
+    repeats: Tensor
+    length: Tensor
+    scale_weights: Tensor
+    dispersion_weights: Tensor
     determined: Tensor
     shares: Tensor
     gaps: Tensor
@@ -133,7 +157,10 @@ class DynamicTopics(GroupedTopics):
         self.register_buffer("variances", torch.empty(num_words, num_topics, dtype=dtype))
         self.register_buffer("tokens", torch.zeros(count, num_topics, dtype=dtype))
         self.register_buffer("dispersion", torch.empty(num_words, num_topics, dtype=dtype))
-        self.register_buffer("hyper", torch.empty(2, dtype=dtype))
+        self.register_buffer("repeats", torch.ones(num_words, dtype=dtype))
+        self.register_buffer("length", torch.zeros((), dtype=dtype))
+        for name, weights in self._first_weights().items():
+            self.register_buffer(name, weights.to(dtype))
         self.register_buffer("determined", torch.zeros((), dtype=dtype))
         self._forget()
 
@@ -158,6 +185,14 @@ class DynamicTopics(GroupedTopics):
         super().set_(probs)
         if hasattr(self, "steps"):  # the base class sets the topics before steps exist
             self._forget()
+
+    def prepare_(self, corpus: Corpus) -> None:
+        """See :meth:`Topics.prepare_`. Counts how often documents repeat each word."""
+        super().prepare_(corpus)
+        whole = corpus.whole
+        repeats = whole.word_squares / np.maximum(whole.word_totals, 1)
+        self.repeats.copy_(torch.from_numpy(np.maximum(repeats, 1.0)))
+        self.length.fill_(whole.square_lengths / max(whole.num_tokens, 1))
 
     def sites(self) -> Mapping[str, TorchDistribution]:
         """See :meth:`Topics.sites`: ``"topics"`` (levels) and ``"steps"``."""
@@ -316,15 +351,24 @@ class DynamicTopics(GroupedTopics):
         self.tokens.copy_(counts.sum(1))
         self._visits += 1
         if len(self.gaps) and (rounds > 1 or self._visits % LEARN_EVERY == 1):
-            hyper = self.hyper.double()
-            evidence = Evidence.of(counts, walks, prior)
-            variances, dispersion = learned_variances(evidence, walks, prior, hyper)
-            self.dispersion.copy_(dispersion)
-            self.determined.copy_(evidence.determined.sum())
-            if self.scale is None:
-                self.variances.copy_(variances)
-                self.hyper.copy_(hyper)
+            self._learn(counts, walks, prior)
         return walks
+
+    def _learn(self, counts: Tensor, walks: Walks, prior: WalkPrior) -> None:
+        """Learn variances and dispersions by their evidence."""
+        by_word = counts.sum(0).double()
+        probs = by_word / by_word.sum(0).clamp_min(1e-12)
+        least = least_dispersions(self.repeats.double(), float(self.length), probs)
+        scales = SCALES if self.scale is None else (self.scale,)
+        evidence = Evidence.of(counts, walks, prior, least, scales)
+        weights = self.scale_weights.double(), self.dispersion_weights.double()
+        learn_weights(evidence, *weights)
+        variances, dispersion, determined = learned_variances(evidence, walks, *weights)
+        self.scale_weights.copy_(weights[0])
+        self.dispersion_weights.copy_(weights[1])
+        self.variances.copy_(variances)
+        self.dispersion.copy_(dispersion)
+        self.determined.fill_(determined)
 
     @torch.no_grad()
     def _factorised(self, dtype: torch.dtype) -> Walks:
@@ -378,7 +422,15 @@ class DynamicTopics(GroupedTopics):
         self.variances.fill_(start**2)
         self.dispersion.fill_(1.0)
         self.determined.zero_()
-        self.hyper[0], self.hyper[1] = 1.0, start**2
+        for name, weights in self._first_weights().items():
+            getattr(self, name).copy_(weights)
+
+    def _first_weights(self) -> dict[str, Tensor]:
+        """Weights of scales and dispersions before the first M-step."""
+        scales = SCALES if self.scale is None else (self.scale,)
+        doubles = (torch.tensor(x, dtype=torch.float64) for x in (scales, DISPERSIONS))
+        names = ("scale_weights", "dispersion_weights")
+        return dict(zip(names, pseudo_weights(*doubles), strict=True))
 
     # -- periods and values between them -----------------------------------------------------------
 

@@ -366,6 +366,16 @@ class Topics(nn.Module):
         counts = word_counts.detach().double().clone()
         return torch.func.functional_call(_LogJoint(self), named, (counts,))
 
+    def prepare_(self, corpus: Corpus) -> None:
+        """Note numbers of the training documents. Fits call this method once, at first.
+
+        Args:
+            corpus: The documents, encoded for the model. For a part of a corpus, ``corpus.whole``
+                has numbers of the whole corpus.
+        """
+        if self.keywords is not None:
+            self.keywords = self.keywords.for_corpus(corpus, self.num_topics)
+
     def start_(self, word_counts: Tensor) -> None:
         """Set the topics from the word counts of a start. Defaults to :meth:`m_step` in all groups.
 
