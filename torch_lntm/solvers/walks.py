@@ -41,7 +41,7 @@ the weights. Dispersions are at least those that the documents show (:func:`leas
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -194,6 +194,7 @@ def walking_words(
     prior: WalkPrior,
     *,
     still: float,
+    fewest: float,
     floor: float,
     rounds: int,
     tolerance: float,
@@ -206,6 +207,7 @@ def walking_words(
         prior: Prior of the paths.
         still: A word is still if its tokens and pseudo-counts could move its path by at most this
             number.
+        fewest: A word with fewer tokens is still.
         floor: Least level of a word. A topic without tokens and smoothing keeps its levels.
         rounds: Largest number of rounds.
         tolerance: Rounds end once the objective rises by at most this number of nats per token.
@@ -216,7 +218,7 @@ def walking_words(
     totals, by_word = counts.sum(1).double(), counts.sum(0).double()
     widest = float(prior.gaps.max()) if len(prior.gaps) else 0.0
     reach = prior.variances * (by_word + prior.smoothing) * widest
-    moving = (reach > still).flatten().nonzero().squeeze(1)
+    moving = ((reach > still) & (by_word >= fewest)).flatten().nonzero().squeeze(1)
     problem = _Problem(
         counts.flatten(1)[:, moving].double(),
         by_word,
@@ -379,7 +381,7 @@ class Evidence(NamedTuple):
         words: ``(num_informative,)`` words with tokens enough, as positions among the moving words.
         values: ``(num_informative, num_scales, num_dispersions)`` log evidence, up to a constant
             for each word.
-        tokens: ``(num_informative,)`` expected tokens of the word in a period.
+        tokens: ``(num_words * num_topics,)`` expected tokens of every word in a period.
         scales: ``(num_scales,)`` scales s.
         dispersions: ``(num_dispersions,)`` dispersions d.
     """
@@ -410,8 +412,8 @@ class Evidence(NamedTuple):
         """
         flat, topic = counts.flatten(1), walks.moving % walks.level.shape[1]
         rates = counts.sum(1).double() / walks.normalisers()
-        tokens = flat[:, walks.moving].sum(0).double()
-        words = (tokens >= LEARNING_TOKENS).nonzero().squeeze(1)
+        tokens = flat.sum(0).double()
+        words = (tokens[walks.moving] >= LEARNING_TOKENS).nonzero().squeeze(1)
         d = rates.new_tensor(DISPERSIONS)
         # The largest dispersion is possible for all words.
         too_small = d < least.flatten()[walks.moving[words], None].clamp_max(d[-1]) / 2**0.5
@@ -422,7 +424,7 @@ class Evidence(NamedTuple):
                 flat[:, walks.moving[own]].double(), rates[:, topic[own]], prior.gaps, scales, d
             )
             values[part] = found.masked_fill(too_small[part, None], -math.inf)
-        return cls(words, values, tokens[words] / len(rates), rates.new_tensor(scales), d)
+        return cls(words, values, tokens / len(rates), rates.new_tensor(scales), d)
 
     def posteriors(
         self, scale_weights: Tensor, dispersion_weights: Tensor
@@ -501,13 +503,13 @@ def pseudo_weights(scales: Tensor, dispersions: Tensor) -> tuple[Tensor, Tensor]
 
 def learned_variances(
     evidence: Evidence, walks: Walks, scale_weights: Tensor, dispersion_weights: Tensor
-) -> tuple[Tensor, Tensor, float]:
+) -> tuple[Tensor, Tensor]:
     """Variances of steps and dispersions by evidence.
 
     The path of a word should follow its tokens as much as its paths for all scales do on average.
-    A step follows n tokens by the share n s² / (1 + n s²). The variance of a word has the posterior
-    mean of this share. Dispersions are geometric means. Words with few tokens have the geometric
-    means of the weights.
+    A step follows n tokens by the share n s² / (1 + n s²), and the variance of a word has the
+    posterior mean of this share. Dispersions are geometric means. The weights are the posterior of
+    words with few tokens.
 
     Args:
         evidence: The evidence of the words.
@@ -516,22 +518,33 @@ def learned_variances(
         dispersion_weights: ``(num_dispersions,)`` weights of the dispersions.
 
     Returns:
-        s² and d, both ``(num_words, num_topics)``, and the number of steps that the tokens
-        determine.
+        s² and d, both ``(num_words, num_topics)``.
     """
-    squares, logs = evidence.scales.square(), evidence.dispersions.log()
-    variances = (scale_weights @ squares.log()).exp().repeat(walks.level.numel())
+    logs = evidence.dispersions.log()
+    variances = _mean_variances(evidence.scales, scale_weights, evidence.tokens)
     dispersions = (dispersion_weights @ logs).exp().repeat(walks.level.numel())
-    followed = 0.0
     for part, posterior in evidence.posteriors(scale_weights, dispersion_weights):
-        own, tokens = walks.moving[evidence.words[part]], evidence.tokens[part]
-        of_scales, odds = posterior.sum(2), tokens[:, None] * squares
-        share, rest = ((of_scales * x / (1 + odds)).sum(1) for x in (odds, 1.0))
-        variances[own] = share / (rest * tokens)
+        own = walks.moving[evidence.words[part]]
+        of_scales = posterior.sum(2).unbind(1)
+        variances[own] = _mean_variances(evidence.scales, of_scales, evidence.tokens[own])
         dispersions[own] = (posterior.sum(1) @ logs).exp()
-        followed += float(share.sum())
-    determined = followed * (len(walks.shift) - 1)
-    return variances.view_as(walks.level), dispersions.view_as(walks.level), determined
+    return variances.view_as(walks.level), dispersions.view_as(walks.level)
+
+
+def _mean_variances(scales: Tensor, weights: Iterable[Tensor], tokens: Tensor) -> Tensor:
+    """Variances s² for which n s² / (1 + n s²) is the mean of this share over scales.
+
+    Args:
+        scales: ``(num_scales,)`` scales.
+        weights: Weights of each scale: numbers, or ``(num_selected,)``.
+        tokens: ``(num_selected,)`` n.
+    """
+    totals, kept = torch.zeros_like(tokens), torch.zeros_like(tokens)
+    for square, weight in zip(scales.square(), weights, strict=True):
+        rest = weight / (1 + tokens * square)
+        totals += rest * square
+        kept += rest
+    return totals / kept
 
 
 def _parts(num_periods: int, num_walks: int) -> list[slice]:

@@ -21,6 +21,7 @@ from torch_lntm.models.topics.keywords import Keywords
 from torch_lntm.models.topics.topics import FixedTopics
 from torch_lntm.solvers.walks import (
     DISPERSIONS,
+    LEARNING_TOKENS,
     SCALES,
     Evidence,
     WalkHessian,
@@ -44,7 +45,7 @@ STILL = 0.03
 #: Tolerance of an M-step, in nats per token.
 TOLERANCE = 1e-6
 #: Of many M-steps in a row, these learn variances: the first, and each of this distance.
-LEARN_EVERY = 8
+LEARN_EVERY = 16
 
 
 class DynamicTopics(GroupedTopics):
@@ -344,6 +345,7 @@ class DynamicTopics(GroupedTopics):
             factors,
             prior,
             still=self.still,
+            fewest=LEARNING_TOKENS if self.scale is None else 0.0,
             floor=probability_floor(self.logits.dtype),
             rounds=rounds,
             tolerance=TOLERANCE,
@@ -363,12 +365,13 @@ class DynamicTopics(GroupedTopics):
         evidence = Evidence.of(counts, walks, prior, least, scales)
         weights = self.scale_weights.double(), self.dispersion_weights.double()
         learn_weights(evidence, *weights)
-        variances, dispersion, determined = learned_variances(evidence, walks, *weights)
+        variances, dispersion = learned_variances(evidence, walks, *weights)
         self.scale_weights.copy_(weights[0])
         self.dispersion_weights.copy_(weights[1])
         self.variances.copy_(variances)
         self.dispersion.copy_(dispersion)
-        self.determined.fill_(determined)
+        followed = evidence.tokens[walks.moving] * variances.flatten()[walks.moving]
+        self.determined.copy_(len(self.gaps) * (followed / (1 + followed)).sum())
 
     @torch.no_grad()
     def _factorised(self, dtype: torch.dtype) -> Walks:
