@@ -356,22 +356,24 @@ class _Problem(NamedTuple):
         return inverse.view_as(self.prior.variances).sum(0) / self.prior.gaps[:, None]
 
 
-def least_dispersions(repeats: Tensor, length: float, probs: Tensor) -> Tensor:
+def least_dispersions(repeats: Tensor, length: float, tokens: Tensor) -> Tensor:
     """Dispersions that the documents show.
 
-    A document of length N, of a single topic and without repetitions, repeats a word with the
-    probability φ as often as Poisson: its average token is among 1 + N φ tokens of the word. The
-    rest of the repetitions is dispersion.
+    A document of N tokens, of a single topic and without repetitions, has Poisson numbers of a
+    word. The average token of the word then is among 1 + N φ tokens of the word, for the mean of φ
+    over the topics of the word's tokens. Further tokens are repetitions.
 
     Args:
         repeats: ``(num_words,)`` Σ_d c² / Σ_d c for the tokens c of the word in each document.
         length: N, the length of the document of an average token.
-        probs: ``(num_words, num_topics)`` φ.
+        tokens: ``(num_words, num_topics)`` expected tokens.
 
     Returns:
-        ``(num_words, num_topics)``, at least 1.
+        ``(num_words,)``, at least 1, for all topics of a word.
     """
-    return (repeats[:, None] - length * probs).clamp_min(1.0)
+    probs = tokens / tokens.sum(0).clamp_min(1e-12)
+    expected = length * (tokens * probs).sum(1) / tokens.sum(1).clamp_min(1e-12)
+    return (repeats - expected).clamp_min(1.0)
 
 
 class Evidence(NamedTuple):
@@ -407,7 +409,7 @@ class Evidence(NamedTuple):
             counts: As for :func:`walking_words`.
             walks: The factors.
             prior: Prior of the paths.
-            least: ``(num_words, num_topics)`` least dispersions.
+            least: ``(num_words,)`` least dispersions.
             scales: Ascending scales s.
         """
         flat, topic = counts.flatten(1), walks.moving % walks.level.shape[1]
@@ -416,7 +418,8 @@ class Evidence(NamedTuple):
         words = (tokens[walks.moving] >= LEARNING_TOKENS).nonzero().squeeze(1)
         d = rates.new_tensor(DISPERSIONS)
         # The largest dispersion is possible for all words.
-        too_small = d < least.flatten()[walks.moving[words], None].clamp_max(d[-1]) / 2**0.5
+        of_words = least[walks.moving[words] // walks.level.shape[1], None]
+        too_small = d < of_words.clamp_max(d[-1]) / 2**0.5
         values = rates.new_empty(len(words), len(scales), len(d))
         for part in _parts(len(rates), len(words)):
             own = words[part]

@@ -359,8 +359,7 @@ class DynamicTopics(GroupedTopics):
     def _learn(self, counts: Tensor, walks: Walks, prior: WalkPrior) -> None:
         """Learn variances and dispersions by their evidence."""
         by_word = counts.sum(0).double()
-        probs = by_word / by_word.sum(0).clamp_min(1e-12)
-        least = least_dispersions(self.repeats.double(), float(self.length), probs)
+        least = least_dispersions(self.repeats.double(), float(self.length), by_word)
         scales = SCALES if self.scale is None else (self.scale,)
         evidence = Evidence.of(counts, walks, prior, least, scales)
         weights = self.scale_weights.double(), self.dispersion_weights.double()
