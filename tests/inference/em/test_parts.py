@@ -103,8 +103,11 @@ def test_every_process_knows_the_whole_corpus(size: int, folder: Path) -> None:
     found = [part_fits.facts(folder)] if size == 1 else in_processes(size, part_fits.facts, folder)
     for facts in found:
         assert (facts["num_docs"], facts["num_tokens"]) == (NUM_DOCS, corpus.num_tokens)
-        frequency = (corpus.to_scipy().toarray() > 0).sum(0)
-        np.testing.assert_array_equal(facts["document_frequency"], frequency)
+        matrix = corpus.to_scipy().toarray().astype(np.int64)
+        np.testing.assert_array_equal(facts["document_frequency"], (matrix > 0).sum(0))
+        np.testing.assert_array_equal(facts["word_totals"], matrix.sum(0))
+        np.testing.assert_array_equal(facts["word_squares"], (matrix**2).sum(0))
+        assert facts["square_lengths"] == (matrix.sum(1) ** 2).sum()
         filled = [int((corpus.lengths[a : a + 12] > 0).sum()) for a in range(0, NUM_DOCS, 12)]
         assert facts["shard_docs"].tolist() == filled
 
