@@ -433,6 +433,12 @@ def test_documents_of_unknown_periods_are_refused() -> None:
         Periods.of(posts(4).with_metadata({"year": ["x", "y", "x", "y"]}), "~ rw(year)")
 
 
+@pytest.mark.parametrize("scale", [0.0, -1.0, 1e-30, 1e30, math.inf, math.nan])
+def test_scales_beyond_the_bounds_are_refused(scale: float) -> None:
+    with pytest.raises(ConfigError, match=r"content scale is .*; expected a number from 1e-10"):
+        topics_of(scale)
+
+
 def test_too_large_tables_are_refused() -> None:
     with pytest.raises(ConfigError, match="make tables of"):
         dynamic.check_table(1000, 100_000, 12)

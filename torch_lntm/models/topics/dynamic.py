@@ -40,6 +40,8 @@ LARGEST_TABLE = 2**28
 TABLES = 8
 #: Standard deviation of a step over the mean gap, at the start of a fit.
 START_SCALE = 0.03
+#: Least scale that users may set. Its inverse is the largest.
+LEAST_SCALE = 1e-10
 #: A word is still if its tokens could move its path by at most this number.
 STILL = 0.03
 #: Tolerance of an M-step, in nats per token.
@@ -133,8 +135,11 @@ class DynamicTopics(GroupedTopics):
         dtype: torch.dtype = torch.float32,
         generator: torch.Generator | None = None,
     ) -> None:
-        if scale is not None and not 0 < scale < math.inf:
-            raise ConfigError(f"content scale is {scale}; expected a positive number")
+        if scale is not None and not LEAST_SCALE <= scale <= 1 / LEAST_SCALE:
+            raise ConfigError(
+                f"content scale is {scale}; expected a number from {LEAST_SCALE} to "
+                f"{1 / LEAST_SCALE:g}, or None for scales by evidence"
+            )
         count = len(periods.levels)
         check_table(num_topics, num_words, count)
         super().__init__(
