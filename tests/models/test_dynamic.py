@@ -307,6 +307,36 @@ def test_the_evidence_of_few_tokens_is_close_to_the_integral() -> None:
     np.testing.assert_allclose(found - found[0], np.array(expected) - expected[0], atol=0.15)
 
 
+def test_a_variance_has_the_mean_share_of_all_scales() -> None:
+    scales, weights = np.array([0.01, 0.1, 1.0]), np.array([0.5, 0.3, 0.2])
+    for tokens in (0.01, 3.0, 1e4):
+        followed = tokens * scales**2
+        share = (weights * followed / (1 + followed)).sum()
+        arguments = (torch.from_numpy(x) for x in (scales, weights, np.array([tokens])))
+        found = float(walks._mean_variances(*arguments))
+        assert tokens * found / (1 + tokens * found) == pytest.approx(share)
+
+
+def test_words_with_few_tokens_stay_still() -> None:
+    counts, _ = simulated(tokens=400)
+    moves = one_topic(counts).differing_words[0].numpy()
+    few = counts.sum(0) < walks.LEARNING_TOKENS
+    assert few.sum() > 5
+    assert not moves[few].any()
+    assert moves[~few].any()
+
+
+def test_fits_count_the_repetitions_of_words() -> None:
+    corpus = posts()
+    model = lntm.models.stm(2, corpus, content="~ rw(year)")
+    guide = lntm.guides.TaylorGuide(model)
+    VariationalEM(model, guide, progress=False, max_iterations=1).fit(corpus)
+    matrix = corpus.to_scipy().toarray().astype(float)
+    expected = (matrix**2).sum(0) / np.maximum(matrix.sum(0), 1)
+    topics: Any = model.topics
+    np.testing.assert_allclose(topics.repeats, np.maximum(expected, 1), rtol=1e-6)
+
+
 def test_documents_show_the_least_dispersion() -> None:
     """A word comes 10 times in a document or not at all; walking words would fit its periods."""
     rng = np.random.default_rng(0)
