@@ -67,20 +67,22 @@ def test_the_numbers_of_the_whole_are_unknown_until_the_parts_are_joined(part: C
     with pytest.raises(CorpusError, match=r"does not know the numbers.*join_parts"):
         _ = part.whole
     numbers = np.arange(20)
-    facts = Facts(60, 500, numbers, numbers, 1.0 * numbers, 9.0, np.array([10, 9, 10, 10, 0, 1]))
+    facts = Facts(60, numbers, numbers, 1.0 * numbers, 9.0, np.array([10, 9, 10, 10, 0, 1]))
     assert part.part is not None
     joined = replace(part, part=replace(part.part, facts=facts))
     assert joined.whole is facts
     assert joined.whole.num_nonempty == 40
     again = pickle.loads(pickle.dumps(joined))
     assert again.part.shards == part.part.shards
-    assert again.whole.num_tokens == 500
+    assert again.whole.num_tokens == 190
 
 
 def test_a_whole_corpus_is_its_own_whole(corpus: Corpus) -> None:
     assert corpus.whole is corpus
     matrix = corpus.to_scipy().toarray()
     np.testing.assert_array_equal(corpus.document_frequency, (matrix > 0).sum(0))
+    np.testing.assert_array_equal(corpus.word_totals, matrix.sum(0))
+    np.testing.assert_array_equal(corpus.word_squares, (matrix.astype(float) ** 2).sum(0))
     assert corpus.num_nonempty == (matrix.sum(1) > 0).sum()
 
 

@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 
 from studies.__main__ import load
-from studies.benchmarks import time
+from studies.benchmarks import moving_words, time
 from studies.measure import measure
 
 NUM_WORDS, YEARS = 12, np.repeat(np.arange(1987, 1993), 30)
@@ -78,7 +78,7 @@ def test_unknown_words_of_a_program_get_its_least_probability() -> None:
 
 
 def test_bands_of_true_topics_hold_the_truth() -> None:
-    truth = time.simulated(0, periods=3, docs=40, topics=2, words=30)
+    truth = moving_words.simulated(0, periods=3, docs=40, topics=2, words=30)
     assert truth.tokens.sum() == pytest.approx(truth.corpus.num_tokens)
     np.testing.assert_allclose(truth.probs.sum(2), 1.0)
     still = ~truth.moves

@@ -100,25 +100,35 @@ class Documents:
         """Positions of the documents with tokens, ascending."""
         return np.flatnonzero(self.lengths)
 
-    @cached_property
+    @property
+    def document_frequency(self) -> NDArray[np.int64]:
+        """``(num_words,)`` number of documents with each word."""
+        return self._word_sums[0]
+
+    @property
     def word_totals(self) -> NDArray[np.int64]:
         """``(num_words,)`` tokens of each word in all documents."""
-        totals = np.zeros(self.num_words, np.int64)
-        for _, rows in self.parts():
-            # bincount adds up floats. They are exact for the counts of a single part.
-            totals += np.bincount(rows.word_index, rows.counts, self.num_words).astype(np.int64)
-        totals.setflags(write=False)
-        return totals
+        return self._word_sums[1]
 
-    @cached_property
+    @property
     def word_squares(self) -> NDArray[np.float64]:
         """``(num_words,)`` squared tokens of each word in a document, added up over documents."""
+        return self._word_sums[2]
+
+    @cached_property
+    def _word_sums(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+        """Documents, tokens and squared tokens of each word, by a single pass."""
+        documents, tokens = (np.zeros(self.num_words, np.int64) for _ in range(2))
         squares = np.zeros(self.num_words)
         for _, rows in self.parts():
-            weights = np.square(rows.counts, dtype=np.float64)
-            squares += np.bincount(rows.word_index, weights, self.num_words)
-        squares.setflags(write=False)
-        return squares
+            words, counts = rows.word_index, np.asarray(rows.counts, np.float64)
+            documents += np.bincount(words, minlength=self.num_words)
+            # bincount adds up floats. They are exact for the counts of a single part.
+            tokens += np.bincount(words, counts, self.num_words).astype(np.int64)
+            squares += np.bincount(words, np.square(counts), self.num_words)
+        for sums in (documents, tokens, squares):
+            sums.setflags(write=False)
+        return documents, tokens, squares
 
     @property
     def square_lengths(self) -> float:
@@ -129,15 +139,6 @@ class Documents:
     def num_nonempty(self) -> int:
         """Number of documents with tokens."""
         return int(np.count_nonzero(self.lengths))
-
-    @cached_property
-    def document_frequency(self) -> NDArray[np.int64]:
-        """``(num_words,)`` number of documents with each word."""
-        numbers = np.zeros(self.num_words, np.int64)
-        for _, rows in self.parts():
-            numbers += np.bincount(rows.word_index, minlength=self.num_words)
-        numbers.setflags(write=False)
-        return numbers
 
     @property
     def num_tokens(self) -> int:

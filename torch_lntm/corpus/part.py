@@ -21,7 +21,6 @@ class Facts:
 
     Attributes:
         num_docs: Number of documents, including empty documents.
-        num_tokens: Number of tokens.
         document_frequency: ``(num_words,)`` int64 number of documents with each word.
         word_totals: ``(num_words,)`` int64 tokens of each word.
         word_squares: ``(num_words,)`` float64 squared tokens of each word in a document, added up.
@@ -30,7 +29,6 @@ class Facts:
     """
 
     num_docs: int
-    num_tokens: int
     document_frequency: NDArray[np.int64]
     word_totals: NDArray[np.int64]
     word_squares: NDArray[np.float64]
@@ -41,6 +39,11 @@ class Facts:
     def num_nonempty(self) -> int:
         """Number of documents with tokens."""
         return int(self.shard_docs.sum())
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of tokens."""
+        return int(self.word_totals.sum())
 
     @property
     def nnz(self) -> int:

@@ -25,23 +25,10 @@ Rounds over levels, paths, shifts and normalisers never lower the objective.
 
 The *still* words of a topic share one path, the shift. Only words with tokens enough to move have
 paths of their own. Their number bounds the time.
-
-Documents repeat their words, so the tokens of a word vary more than Poisson's, by a factor d_kv,
-the *dispersion*. A token then counts 1/d. With d s² as the variance of a step, the path stays the
-same for every d. Laplace's method gives the evidence of a word's tokens for s and d, with the
-variances of extended quasi-likelihood (*Nelder & Pregibon 1987*):
-
-    − (D + E) / 2d − ½ (T − 1) log d − ½ log det(diag(μ exp(λ)) + Q) − ½ Σ_t log(s² Δ_t)
-
-D is Poisson's deviance from the path λ of this s, E the sum of the squared steps over s² Δ, and Q
-the precision of the walk. All words share the weights of a few values of s and of d, and EM learns
-the weights. Dispersions are at least those that the documents show (:func:`least_dispersions`).
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -49,17 +36,6 @@ from torch import Tensor
 
 #: Newton steps of a round, halvings of a step, and the longest step of a logit.
 NEWTON_STEPS, HALVINGS, LONGEST_STEP = 1, 6, 2.0
-#: Words with fewer tokens in a topic say nothing about scales.
-LEARNING_TOKENS = 20.0
-#: Values of the scales s and of the dispersions d.
-SCALES = tuple(2.0**k for k in range(-8, 2))
-DISPERSIONS = tuple(2.0**k for k in range(7))
-#: Newton steps of a path for each scale, from the path of the next smaller scale.
-PATH_STEPS = 2
-#: Rounds of EM for the weights in an M-step.
-WEIGHT_STEPS = 5
-#: Number of pseudo-words behind the weights, their typical scale, and the spread of its logarithm.
-PSEUDO_WORDS, PSEUDO_SCALE, PSEUDO_SPREAD = 5.0, 0.1, 1.0
 #: Numbers of a table that are computed together.
 CACHED_NUMBERS = 2**17
 
@@ -138,12 +114,10 @@ class WalkHessian(NamedTuple):
     Attributes:
         pivots: ``(num_periods, num_walks)`` pivots d of the elimination.
         ahead: ``(num_periods - 1, num_walks)`` p / d, p the precisions of the steps.
-        kept: ``(num_periods - 1, num_walks)`` 1 − p / d.
     """
 
     pivots: Tensor
     ahead: Tensor
-    kept: Tensor
 
     @classmethod
     def of(cls, diagonal: Tensor, precisions: Tensor) -> WalkHessian:
@@ -153,15 +127,13 @@ class WalkHessian(NamedTuple):
             diagonal: ``(num_periods, num_walks)`` D, positive.
             precisions: ``(num_periods - 1, num_walks)`` precisions of the steps.
         """
-        own, pivots, kept = diagonal[0], [], []
+        own, pivots = diagonal[0], []
         for t, p in enumerate(precisions):
             pivots.append(own + p)
-            kept.append(own / pivots[-1])
-            own = diagonal[t + 1] + p * kept[-1]
+            own = diagonal[t + 1] + p * own / pivots[-1]
         pivots.append(own)
         pivot = torch.stack(pivots)
-        keep = torch.stack(kept) if kept else precisions
-        return cls(pivot, precisions / pivot[:-1], keep)
+        return cls(pivot, precisions / pivot[:-1])
 
     def solve(self, right: Tensor) -> Tensor:
         """Solution x of (diag(D) + Q) x = right, both ``(..., num_periods, num_walks)``."""
@@ -173,19 +145,13 @@ class WalkHessian(NamedTuple):
             steps[t] = steps[t] / self.pivots[t] + self.ahead[t] * steps[t + 1]
         return torch.stack(steps, -2)
 
-    def variances(self) -> tuple[Tensor, Tensor]:
-        """Diagonal of the inverse, and the variances of the steps between neighbours.
-
-        Returns:
-            ``(num_periods, num_walks)`` and ``(num_periods - 1, num_walks)``.
-        """
+    def variances(self) -> Tensor:
+        """Diagonal of the inverse, ``(num_periods, num_walks)``."""
         inverse = 1 / self.pivots
-        own, steps = [inverse[-1]], []
+        own = [inverse[-1]]
         for t in range(len(self.ahead) - 1, -1, -1):
-            steps.append(inverse[t] + self.kept[t].square() * own[-1])
             own.append(inverse[t] + self.ahead[t].square() * own[-1])
-        step = torch.stack(steps[::-1]) if steps else self.ahead
-        return torch.stack(own[::-1]), step
+        return torch.stack(own[::-1])
 
 
 def walking_words(
@@ -273,7 +239,7 @@ class _Problem(NamedTuple):
         if len(walks.moving):
             logits = level.flatten()[walks.moving].log() + walks.paths
             own_pseudo = smoothing[walks.moving // smoothing.shape[1], topic]
-            for part in _parts(*logits.shape):
+            for part in column_parts(*logits.shape):
                 own_rates = rates[:, topic[part]]
                 for _ in range(NEWTON_STEPS):
                     logits[:, part] = self._newton(
@@ -318,15 +284,12 @@ class _Problem(NamedTuple):
 
         expected = rates * logits.exp()
         level = pseudo * (self.prior.shares @ logits).exp()
-        pull = precisions * logits.diff(dim=0)
-        gradient = weighted - expected - shares * level
-        gradient[:-1] += pull
-        gradient[1:] -= pull
+        gradient = weighted - expected - shares * level + pull_of(logits, precisions)
         hessian = WalkHessian.of(expected.clamp_min(1e-12), precisions)
         step, of_level = hessian.solve(torch.stack([gradient, shares.expand_as(gradient)]))
         ratio = level * (self.prior.shares @ step) / (1 + level * (self.prior.shares @ of_level))
         step = (step - ratio * of_level).nan_to_num(0.0)
-        step = step * (LONGEST_STEP / step.abs().amax(0).clamp_min(LONGEST_STEP))
+        step = shortened(step)
         before = density(logits)
         for _ in range(HALVINGS):
             worse = ~(density(logits + step) >= before - 1e-12 * before.abs())
@@ -356,201 +319,24 @@ class _Problem(NamedTuple):
         return inverse.view_as(self.prior.variances).sum(0) / self.prior.gaps[:, None]
 
 
-def least_dispersions(repeats: Tensor, length: float, tokens: Tensor) -> Tensor:
-    """Dispersions that the documents show.
-
-    A document of N tokens, of a single topic and without repetitions, has Poisson numbers of a
-    word. The average token of the word then is among 1 + N φ tokens of the word, for the mean of φ
-    over the topics of the word's tokens. Further tokens are repetitions.
-
-    Args:
-        repeats: ``(num_words,)`` Σ_d c² / Σ_d c for the tokens c of the word in each document.
-        length: N, the length of the document of an average token.
-        tokens: ``(num_words, num_topics)`` expected tokens.
-
-    Returns:
-        ``(num_words,)``, at least 1, for all topics of a word.
-    """
-    probs = tokens / tokens.sum(0).clamp_min(1e-12)
-    expected = length * (tokens * probs).sum(1) / tokens.sum(1).clamp_min(1e-12)
-    return (repeats - expected).clamp_min(1.0)
-
-
-class Evidence(NamedTuple):
-    """What the tokens say about scales and dispersions of the moving words.
-
-    Attributes:
-        words: ``(num_informative,)`` words with tokens enough, as positions among the moving words.
-        values: ``(num_informative, num_scales, num_dispersions)`` log evidence, up to a constant
-            for each word.
-        tokens: ``(num_words * num_topics,)`` expected tokens of every word in a period.
-        scales: ``(num_scales,)`` scales s.
-        dispersions: ``(num_dispersions,)`` dispersions d.
-    """
-
-    words: Tensor
-    values: Tensor
-    tokens: Tensor
-    scales: Tensor
-    dispersions: Tensor
-
-    @classmethod
-    def of(
-        cls,
-        counts: Tensor,
-        walks: Walks,
-        prior: WalkPrior,
-        least: Tensor,
-        scales: Sequence[float] = SCALES,
-    ) -> Evidence:
-        """The evidence after an M-step.
-
-        Args:
-            counts: As for :func:`walking_words`.
-            walks: The factors.
-            prior: Prior of the paths.
-            least: ``(num_words,)`` least dispersions.
-            scales: Ascending scales s.
-        """
-        flat, topic = counts.flatten(1), walks.moving % walks.level.shape[1]
-        rates = counts.sum(1).double() / walks.normalisers()
-        tokens = flat.sum(0).double()
-        words = (tokens[walks.moving] >= LEARNING_TOKENS).nonzero().squeeze(1)
-        d = rates.new_tensor(DISPERSIONS)
-        # The largest dispersion is possible for all words.
-        of_words = least[walks.moving[words] // walks.level.shape[1], None]
-        too_small = d < of_words.clamp_max(d[-1]) / 2**0.5
-        values = rates.new_empty(len(words), len(scales), len(d))
-        for part in _parts(len(rates), len(words)):
-            own = words[part]
-            found = _log_evidence(
-                flat[:, walks.moving[own]].double(), rates[:, topic[own]], prior.gaps, scales, d
-            )
-            values[part] = found.masked_fill(too_small[part, None], -math.inf)
-        return cls(words, values, tokens / len(rates), rates.new_tensor(scales), d)
-
-    def posteriors(
-        self, scale_weights: Tensor, dispersion_weights: Tensor
-    ) -> Iterator[tuple[slice, Tensor]]:
-        """Yields slices of the words, and ``(num_selected, num_scales, num_dispersions)``.
-
-        Args:
-            scale_weights: ``(num_scales,)`` weights of the scales in the prior of a word.
-            dispersion_weights: ``(num_dispersions,)`` weights of the dispersions.
-        """
-        prior = scale_weights.log()[:, None] + dispersion_weights.log()
-        for part in _parts(prior.numel(), len(self.values)):
-            yield part, (self.values[part] + prior).flatten(1).softmax(1).unflatten(1, prior.shape)
-
-
-def _log_evidence(
-    counts: Tensor, rates: Tensor, gaps: Tensor, scales: Sequence[float], dispersions: Tensor
-) -> Tensor:
-    """The evidence of the module's docstring, ``(num_selected, num_scales, num_dispersions)``.
-
-    Args:
-        counts: ``(num_periods, num_selected)`` tokens of some words.
-        rates: ``(num_periods, num_selected)`` μ of the words' topics.
-        gaps: ``(num_periods - 1,)`` Δ.
-        scales: Ascending scales s.
-        dispersions: ``(num_dispersions,)`` dispersions d.
-    """
-    rates = rates.clamp_min(1e-12)
-    saturated = (torch.special.xlogy(counts, counts) - counts).sum(0)
-    logits = (counts.sum(0) / rates.sum(0)).log().expand_as(counts)
-    values = []
-    for scale in scales:
-        precisions = (1 / (scale**2 * gaps))[:, None].expand(-1, counts.shape[1])
-        for _ in range(PATH_STEPS):
-            expected = rates * logits.exp()
-            pull = precisions * logits.diff(dim=0)
-            gradient = counts - expected
-            gradient[:-1] += pull
-            gradient[1:] -= pull
-            step = WalkHessian.of(expected.clamp_min(1e-12), precisions).solve(gradient)
-            logits = logits + step * (LONGEST_STEP / step.abs().amax(0).clamp_min(LONGEST_STEP))
-        expected = (rates * logits.exp()).clamp_min(1e-12)
-        pivots = WalkHessian.of(expected, precisions).pivots
-        deviance = 2 * (saturated - (counts * expected.log() - expected).sum(0))
-        deviance = deviance + (precisions * logits.diff(dim=0).square()).sum(0)
-        volume = pivots.log().sum(0) - precisions.log().sum(0)
-        free = len(gaps) * dispersions.log()
-        values.append(-0.5 * (deviance[:, None] / dispersions + free + volume[:, None]))
-    return torch.stack(values, 1)
-
-
-def learn_weights(evidence: Evidence, scale_weights: Tensor, dispersion_weights: Tensor) -> None:
-    """Improve the weights of scales and dispersions in place, by EM over the words.
-
-    Args:
-        evidence: The evidence of the words.
-        scale_weights: ``(num_scales,)`` weights of sum 1.
-        dispersion_weights: ``(num_dispersions,)`` weights of sum 1.
-    """
-    weights = scale_weights, dispersion_weights
-    pseudo = pseudo_weights(evidence.scales, evidence.dispersions)
-    for _ in range(WEIGHT_STEPS):
-        sums = [PSEUDO_WORDS * x for x in pseudo]
-        for _, posterior in evidence.posteriors(*weights):
-            sums[0] += posterior.sum((0, 2))
-            sums[1] += posterior.sum((0, 1))
-        for own, total in zip(weights, sums, strict=True):
-            own.copy_(total / total.sum())
-
-
-def pseudo_weights(scales: Tensor, dispersions: Tensor) -> tuple[Tensor, Tensor]:
-    """Weights of scales and dispersions without tokens."""
-    distance = (scales / PSEUDO_SCALE).log() / PSEUDO_SPREAD
-    return (-0.5 * distance.square()).softmax(0), (-dispersions.log()).softmax(0)
-
-
-def learned_variances(
-    evidence: Evidence, walks: Walks, scale_weights: Tensor, dispersion_weights: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Variances of steps and dispersions by evidence.
-
-    The path of a word should follow its tokens as much as its paths for all scales do on average.
-    A step follows n tokens by the share n s² / (1 + n s²), and the variance of a word has the
-    posterior mean of this share. Dispersions are geometric means. The weights are the posterior of
-    words with few tokens.
-
-    Args:
-        evidence: The evidence of the words.
-        walks: The factors.
-        scale_weights: ``(num_scales,)`` weights of the scales.
-        dispersion_weights: ``(num_dispersions,)`` weights of the dispersions.
-
-    Returns:
-        s² and d, both ``(num_words, num_topics)``.
-    """
-    logs = evidence.dispersions.log()
-    variances = _mean_variances(evidence.scales, scale_weights, evidence.tokens)
-    dispersions = (dispersion_weights @ logs).exp().repeat(walks.level.numel())
-    for part, posterior in evidence.posteriors(scale_weights, dispersion_weights):
-        own = walks.moving[evidence.words[part]]
-        of_scales = posterior.sum(2).unbind(1)
-        variances[own] = _mean_variances(evidence.scales, of_scales, evidence.tokens[own])
-        dispersions[own] = (posterior.sum(1) @ logs).exp()
-    return variances.view_as(walks.level), dispersions.view_as(walks.level)
-
-
-def _mean_variances(scales: Tensor, weights: Iterable[Tensor], tokens: Tensor) -> Tensor:
-    """Variances s² for which n s² / (1 + n s²) is the mean of this share over scales.
-
-    Args:
-        scales: ``(num_scales,)`` scales.
-        weights: Weights of each scale: numbers, or ``(num_selected,)``.
-        tokens: ``(num_selected,)`` n.
-    """
-    totals, kept = torch.zeros_like(tokens), torch.zeros_like(tokens)
-    for square, weight in zip(scales.square(), weights, strict=True):
-        rest = weight / (1 + tokens * square)
-        totals += rest * square
-        kept += rest
-    return totals / kept
-
-
-def _parts(num_periods: int, num_walks: int) -> list[slice]:
+def column_parts(num_periods: int, num_walks: int) -> list[slice]:
     """Slices of the columns of a table of walks, small enough for the caches of a CPU."""
     size = max(256, CACHED_NUMBERS // num_periods)
     return [slice(i, i + size) for i in range(0, num_walks, size)]
+
+
+def pull_of(logits: Tensor, precisions: Tensor) -> Tensor:
+    """Gradient of the walks' log density, ``(num_periods, num_walks)``.
+
+    Args:
+        logits: ``(num_periods, num_walks)`` paths.
+        precisions: ``(num_periods - 1, num_walks)`` precisions of the steps.
+    """
+    pull = precisions * logits.diff(dim=0)
+    none = torch.zeros_like(logits[:1])
+    return torch.cat([pull, none]) - torch.cat([none, pull])
+
+
+def shortened(step: Tensor) -> Tensor:
+    """Newton steps ``(num_periods, num_walks)``, each with entries of at most a certain size."""
+    return step * (LONGEST_STEP / step.abs().amax(0).clamp_min(LONGEST_STEP))

@@ -77,8 +77,7 @@ def join_parts(corpus: Corpus, processes: Processes | None = None) -> Corpus:
     totals = {name: x.cpu().numpy() for name, x in sums.items()}
     squares, lengths = totals.pop("word_squares"), float(totals.pop("square_lengths"))
     counts = {name: x.round().astype(np.int64) for name, x in totals.items()}
-    num_tokens = int(counts["word_totals"].sum())
-    facts = Facts(part.num_docs, num_tokens, word_squares=squares, square_lengths=lengths, **counts)
+    facts = Facts(part.num_docs, word_squares=squares, square_lengths=lengths, **counts)
     joined = replace(corpus, part=replace(part, facts=facts))
     joined.__dict__["lengths"] = corpus.lengths
     return joined

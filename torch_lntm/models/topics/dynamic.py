@@ -19,20 +19,16 @@ from torch_lntm.models.periods import Periods
 from torch_lntm.models.topics.grouped import GroupedTopics, softmax_in_groups
 from torch_lntm.models.topics.keywords import Keywords
 from torch_lntm.models.topics.topics import FixedTopics
-from torch_lntm.solvers.walks import (
+from torch_lntm.solvers.walk_evidence import (
     DISPERSIONS,
     LEARNING_TOKENS,
     SCALES,
     Evidence,
-    WalkHessian,
-    WalkPrior,
-    Walks,
     learn_weights,
     learned_variances,
-    least_dispersions,
     pseudo_weights,
-    walking_words,
 )
+from torch_lntm.solvers.walks import WalkHessian, WalkPrior, Walks, walking_words
 
 #: Largest number of entries of a table of words by topics by periods.
 LARGEST_TABLE = 2**28
@@ -53,11 +49,12 @@ LEARN_EVERY = 16
 class DynamicTopics(GroupedTopics):
     """Word probabilities of each topic in each period of a corpus.
 
-    φ_tkv ∝ exp(logits_kv + path_tkv), and path_tkv − path_(t−1)kv ~ Normal(0, s²_kv Δ_t), with Δ_t
-    the gap between the periods (*Blei & Lafferty 2006; Wang, Blei & Heckerman 2008*). Paths have
-    the mean 0 over the training tokens, so the logits are the level of a word. The levels have the
-    prior of :class:`DirichletTopics`. An M-step learns the variance s²_kv of every word by its
-    evidence, under a prior that all words share and that is learned, too.
+    The probabilities are φ_tkv ∝ exp(logits_kv + path_tkv). The steps of a path are path_tkv −
+    path_(t−1)kv ~ Normal(0, s²_kv Δ_t). Δ_t is the gap between the periods (*Blei & Lafferty 2006;
+    Wang, Blei & Heckerman 2008*). Paths have the mean 0 over the training tokens, so the logits are
+    the level of a word. The levels have the prior of :class:`DirichletTopics`. An M-step learns the
+    variance s²_kv of every word by its evidence. All words share a prior, which the M-step learns,
+    too.
 
     Args:
         num_topics: Number of topics K.
@@ -81,8 +78,8 @@ class DynamicTopics(GroupedTopics):
         repeats: ``(num_words,)`` tokens of a word in the document of its average token. Fits count
             them. Dispersions are at least those that the documents show.
         length: Tokens of all words in the document of an average token, also counted.
-        scale_weights: Weights of the scales :data:`~torch_lntm.solvers.walks.SCALES` in the prior
-            of the words.
+        scale_weights: Weights of the scales in the prior of the words
+            (:data:`~torch_lntm.solvers.walk_evidence.SCALES`).
         dispersion_weights: The same for the dispersions.
         tokens: ``(num_periods, num_topics)`` expected tokens of the last M-step. They determine the
             width of bands.
@@ -282,7 +279,7 @@ class DynamicTopics(GroupedTopics):
         log_probs = logits - logits.logsumexp(1, keepdim=True)
         log_probs = log_probs.clamp_min(math.log(probability_floor(log_probs.dtype)))
         variance, dispersion, hessian = self._walk_variance(topic, selected)
-        own = dispersion * hessian.variances()[0]
+        own = dispersion * hessian.variances()
         rows = []
         for value in values:
             left, weight, beyond = self._between(value)
@@ -358,23 +355,21 @@ class DynamicTopics(GroupedTopics):
         self.tokens.copy_(counts.sum(1))
         self._visits += 1
         if len(self.gaps) and (rounds > 1 or self._visits % LEARN_EVERY == 1):
-            self._learn(counts, walks, prior)
+            self._learn(counts, walks)
         return walks
 
-    def _learn(self, counts: Tensor, walks: Walks, prior: WalkPrior) -> None:
+    def _learn(self, counts: Tensor, walks: Walks) -> None:
         """Learn variances and dispersions by their evidence."""
-        by_word = counts.sum(0).double()
-        least = least_dispersions(self.repeats.double(), float(self.length), by_word)
-        scales = SCALES if self.scale is None else (self.scale,)
-        evidence = Evidence.of(counts, walks, prior, least, scales)
+        repeats, length = self.repeats.double(), float(self.length)
+        evidence = Evidence.of(counts, walks, self.gaps, repeats, length, self._scales)
         weights = self.scale_weights.double(), self.dispersion_weights.double()
         learn_weights(evidence, *weights)
-        variances, dispersion = learned_variances(evidence, walks, *weights)
+        variances, dispersion = learned_variances(evidence, *weights)
         self.scale_weights.copy_(weights[0])
         self.dispersion_weights.copy_(weights[1])
-        self.variances.copy_(variances)
-        self.dispersion.copy_(dispersion)
-        followed = evidence.tokens[walks.moving] * variances.flatten()[walks.moving]
+        self.variances.copy_(variances.view_as(self.variances))
+        self.dispersion.copy_(dispersion.view_as(self.dispersion))
+        followed = (evidence.tokens * variances)[walks.moving]
         self.determined.copy_(len(self.gaps) * (followed / (1 + followed)).sum())
 
     @torch.no_grad()
@@ -432,10 +427,14 @@ class DynamicTopics(GroupedTopics):
         for name, weights in self._first_weights().items():
             getattr(self, name).copy_(weights)
 
+    @property
+    def _scales(self) -> tuple[float, ...]:
+        """Scales of words, of which the evidence chooses."""
+        return SCALES if self.scale is None else (self.scale,)
+
     def _first_weights(self) -> dict[str, Tensor]:
         """Weights of scales and dispersions before the first M-step."""
-        scales = SCALES if self.scale is None else (self.scale,)
-        doubles = (torch.tensor(x, dtype=torch.float64) for x in (scales, DISPERSIONS))
+        doubles = (torch.tensor(x, dtype=torch.float64) for x in (self._scales, DISPERSIONS))
         names = ("scale_weights", "dispersion_weights")
         return dict(zip(names, pseudo_weights(*doubles), strict=True))
 
