@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
+from types import SimpleNamespace
+
 import pytest
 import torch
 
-from torch_lntm.budget import docs_at_once, fits
+from torch_lntm import budget
+from torch_lntm.budget import docs_at_once, fits, release_memory
 
 
 @pytest.mark.parametrize(
@@ -28,3 +32,23 @@ def test_a_table_takes_at_most_a_thirty_second_of_a_gpu(monkeypatch):
     assert fits(2**28, "cuda")
     assert not fits(2**28 + 1, torch.device("cuda", 0))
     assert fits(2.0**60, "cpu")
+
+
+def test_memory_of_large_tables_returns_to_the_system(monkeypatch) -> None:
+    calls: list[int] = []
+    library = SimpleNamespace(malloc_trim=calls.append)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
+    budget._malloc_trim.cache_clear()
+    release_memory(2**20, 3)
+    assert calls == []
+    release_memory(2**20, 4)
+    assert calls == [0]
+    budget._malloc_trim.cache_clear()
+
+
+def test_other_c_libraries_keep_their_memory(monkeypatch) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace())
+    budget._malloc_trim.cache_clear()
+    release_memory(2**20, 2**10)
+    assert budget._malloc_trim() is None
+    budget._malloc_trim.cache_clear()

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+from functools import cache
+from typing import Any
+
 import torch
 
 #: Largest number of floating-point numbers to hold for documents computed together on a CPU.
@@ -15,6 +19,9 @@ TABLE_SHARE = 1 / 32
 #: where few documents remain, and kernel launches on CUDA. Above the upper bounds these costs are
 #: negligible.
 LEAST_DOCS = 8
+#: Smallest number of floating-point numbers in the tables of a fit for which free memory is
+#: returned to the system.
+LARGE_TABLES = 2**22
 MOST_ON_CPU, MOST_ON_CUDA = 4096, 65536
 
 
@@ -56,3 +63,27 @@ def fits(num_bytes: float, device: torch.device | str) -> bool:
     if device.type != "cuda":
         return True
     return num_bytes <= TABLE_SHARE * torch.cuda.mem_get_info(device)[1]
+
+
+def release_memory(num_rows: int, num_columns: int) -> None:
+    """Return free memory to the system after work with large tables.
+
+    The allocator of the GNU C library keeps the memory of freed tensors, in pieces that the next
+    tensors may not fit. With other C libraries the function does nothing.
+
+    Args:
+        num_rows: Number of rows of all tables together.
+        num_columns: Number of their columns. Small tables are not worth the time.
+    """
+    trim = _malloc_trim()
+    if trim is not None and num_rows * num_columns >= LARGE_TABLES:
+        trim(0)
+
+
+@cache
+def _malloc_trim() -> Any:
+    """The function malloc_trim of the C library, or ``None``."""
+    try:
+        return ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError, TypeError):
+        return None

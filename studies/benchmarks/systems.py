@@ -13,6 +13,7 @@ import importlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,8 @@ TOPICA_FIT_OPTIONS = ("iters", "num_samples", "sample_interval")
 TOPICA_SMOOTHING = 0.05
 #: Bound on topics³ × sweeps of tomotopy's CTModel: 1,000 sweeps at K = 100 take over an hour.
 CTM_EFFORT = 125_000_000
+#: A fit by chains with about 8 times the work of a default fit.
+LONG: Mapping[str, Any] = {"max_epochs": 120, "min_gain": 0.0, "num_chains": 4}
 #: Parameters of a prior by their names in :class:`Fit`, except for normal priors with one mean.
 PARAMETERS = {
     "lda": {"alpha": "concentration"},
@@ -51,6 +54,21 @@ PARAMETERS = {
 def ctm_sweeps(num_topics: int) -> int:
     """Sweeps of tomotopy's CTModel: 1,000, but fewer from K = 50 up (125 at K = 100)."""
     return min(TOMOTOPY_SWEEPS, CTM_EFFORT // num_topics**3)
+
+
+class FitWatch(Stopwatch):
+    """A stopwatch that also records the memory before the fit.
+
+    Attributes:
+        memory_before: Resident memory in MB at the start of the first block. 0 before the block.
+    """
+
+    memory_before = 0.0
+
+    def __enter__(self) -> FitWatch:
+        self.memory_before = self.memory_before or memory_mb()
+        super().__enter__()
+        return self
 
 
 @dataclass(frozen=True)
@@ -238,9 +256,14 @@ def _tomotopy_topics(task: Task, model: Any) -> NDArray[np.float64]:
     return smoothed / smoothed.sum(1, keepdims=True)
 
 
-def fit_tomotopy_lda(task: Task) -> Fit:
-    """Tomotopy's LDAModel at its defaults: the topics and the concentration of the last sweep."""
-    return _tomotopy_lda(task, {**TOMOTOPY_DEFAULTS, **task.options})
+def fit_tomotopy_lda(task: Task, **options: Any) -> Fit:
+    """Tomotopy's LDAModel at its defaults: the topics and the concentration of the last sweep.
+
+    Args:
+        task: The task. Its options count more than other options.
+        **options: Options in place of the defaults.
+    """
+    return _tomotopy_lda(task, {**TOMOTOPY_DEFAULTS, **options, **task.options})
 
 
 def fit_tomotopy_lda_tuned(task: Task) -> Fit:
@@ -372,9 +395,12 @@ SYSTEMS: dict[str, tuple[str, Callable[[Task], Fit]]] = {
     "torch_lntm ctm, auto": ("torch", torch_lntm_fit("ctm", "auto")),
     "torch_lntm ctm, auto, bursty": ("torch", torch_lntm_fit("ctm", "auto", bursty=True)),
     "torch_lntm ctm, auto, 4 epochs": ("torch", torch_lntm_fit("ctm", "auto", max_epochs=4)),
+    "torch_lntm ctm, auto, 12 epochs": ("torch", torch_lntm_fit("ctm", "auto", max_epochs=12)),
+    "torch_lntm ctm, auto, long": ("torch", torch_lntm_fit("ctm", "auto", **LONG)),
     "torch_lntm lda, auto": ("torch", torch_lntm_fit("lda", "auto")),
     "torch_lntm iftm, auto": ("torch", torch_lntm_fit("iftm", "auto")),
     "tomotopy LDA": ("tomotopy", fit_tomotopy_lda),
+    "tomotopy LDA, 100 sweeps": ("tomotopy", partial(fit_tomotopy_lda, sweeps=100)),
     "tomotopy LDA, tuned": ("tomotopy", fit_tomotopy_lda_tuned),
     "topica LDA": ("topica", fit_topica_lda),
     "topica LDA, tuned": ("topica", fit_topica_lda_tuned),
@@ -409,7 +435,7 @@ def main() -> None:
     library, fit_system = ALL_SYSTEMS[args.system]
     importlib.import_module(library)
     imported = memory_mb()
-    stopwatch = Stopwatch()
+    stopwatch = FitWatch()
     counts = sp.csr_matrix(sp.load_npz(args.train))
     covariates = None if args.covariates is None else np.load(args.covariates, allow_pickle=False)
     fit = fit_system(
@@ -429,6 +455,7 @@ def main() -> None:
         "wall_seconds": stopwatch.wall_seconds,
         "peak_mb": memory_mb(peak=True) - imported,
         "import_mb": imported,
+        "fit_mb": memory_mb(peak=True) - stopwatch.memory_before,
         **fit.settings,
     }
     arrays = {"record": np.array(json.dumps(measured)), "topics": fit.topics, **fit.prior}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,20 @@ def test_ctrl_c_restores_the_end_of_the_last_step() -> None:
     assert counting.numbers == (3, 3, 3)
     # Copies of tables that no result is made of would be memory for nothing.
     assert "scratch" not in counting.state.documents
+
+
+def test_a_step_works_on_copies_and_old_copies_are_dropped() -> None:
+    """No table is there three times: kept, kept before, and in use."""
+    counting = Counting()
+    counting.keep()
+    kept = weakref.ref(counting._kept[1].documents["means"])
+    used = counting.state.documents["means"]
+    assert used.data_ptr() != kept().data_ptr()
+    used.add_(1.0)
+    assert kept().tolist() == [0.0, 0.0]
+    counting.keep()
+    assert kept() is None
+    assert counting._kept[1].documents["means"] is used
 
 
 def test_ctrl_c_in_the_first_step_restores_the_start() -> None:

@@ -462,8 +462,8 @@ def test_stuck_chains_are_reported_and_left_out_of_statistics(monkeypatch) -> No
     assert result.history[0]["stuck"] == result.num_unconverged == 1
     assert not bool(result.moved[0, 3])
     assert bool(result.moved[0, used].all())
-    # It has the mean that it started with, of the prior.
-    assert torch.equal(result.means[3], torch.zeros(3, dtype=torch.float64))
+    # Its mean is the draw with which it started.
+    assert torch.equal(result.means[3], result.chains["eta"][0, 3])
 
 
 def test_fewer_than_ten_transitions_warn_of_no_stuck_chain(monkeypatch) -> None:

@@ -116,6 +116,16 @@ def test_chains_start_at_the_means_of_the_start(monkeypatch) -> None:
     assert sorted(map(tuple, means.tolist())) == sorted(map(tuple, rows.tolist()))
 
 
+@pytest.mark.parametrize(("mass_matrix", "kept"), [("prior", False), ("laplace", True)])
+def test_the_means_of_the_start_are_kept_only_for_a_solver(mass_matrix: str, kept: bool) -> None:
+    corpus, model = make_corpus(20), ctm(3, 30)
+    engine = MonteCarloEM(model, max_epochs=1, mass_matrix=mass_matrix, progress=False)
+    run = MonteCarloRun(model, engine.settings, corpus)
+    with torch.no_grad():
+        next(run.steps())
+    assert ("means" in run.state.documents) == kept
+
+
 @pytest.mark.parametrize("recipe", [ctm, partial(iftm, num_sources=2)])
 def test_chains_start_under_a_wide_prior(recipe: Callable[..., TopicModel]) -> None:
     """The start's proportions are surer than the documents are."""

@@ -22,6 +22,8 @@ from torch_lntm.corpus import DocumentBatch
 CANDIDATES, MAX_CANDIDATES = 5, 4000
 #: Smallest squared distance of a corner from the span of earlier corners, as a share of the first.
 MIN_DISTANCE = 1e-6
+#: Number of words whose neighbours are counted at once.
+BLOCK_WORDS = 32
 
 
 def anchor_topics(
@@ -76,16 +78,20 @@ def _neighbours(
         ``(n, num_words)``, nonnegative.
     """
     tokens = sp.csr_matrix(counts[:, words].multiply(weights[:, None]).T)
-    neighbours = (tokens @ counts).toarray()
+    neighbours = np.empty((len(words), counts.shape[1]))
+    # The sparse product of all words takes more memory than the result.
+    for first in range(0, len(words), BLOCK_WORDS):
+        block = slice(first, first + BLOCK_WORDS)
+        neighbours[block] = (tokens[block] @ counts).toarray()
     # A token is no neighbour of itself.
     neighbours[np.arange(len(words)), words] -= np.asarray(tokens.sum(1)).ravel()
-    return np.asarray(np.maximum(neighbours, 0.0))
+    return np.maximum(neighbours, 0.0, out=neighbours)
 
 
 def _normalised(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Rows divided by their sums. Rows of zeros stay."""
+    """Rows divided by their sums in place. Rows of zeros stay."""
     sums = rows.sum(1, keepdims=True)
-    return np.divide(rows, sums, out=np.zeros_like(rows), where=sums > 0)
+    return np.divide(rows, np.where(sums > 0, sums, 1.0), out=rows)
 
 
 def _corners(points: NDArray[np.float64], num_known: int, number: int) -> NDArray[np.int64]:

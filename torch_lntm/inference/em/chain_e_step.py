@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 #: Prefixes of the tables with the chains' latent variables and with their adaptation.
 CHAIN, ADAPTATION = "chain.", "adaptation."
 #: Largest number of float64 numbers at once in :func:`latent_spread`.
-SPREAD_NUMBERS = 2**20
+SPREAD_NUMBERS = 2**18
 #: Table of the logarithms of the chains' frozen step sizes.
 STEP_SIZE = ADAPTATION + "log_average"
 
@@ -95,14 +95,14 @@ class ChainEStep:
 
     def _chains(self, batch: DocumentBatch, documents: DocumentTables, epoch: int) -> Chains:
         """Chains of a batch in their state after the last visit, or at their start."""
-        settings, means = self.settings, documents.read("means", batch)
-        initial, progress = None, None
+        settings, initial, progress = self.settings, None, None
+        means = documents.read("means", batch) if "means" in documents else None
         if epoch:
             initial = self._read(documents, batch, CHAIN)
             num_past = epoch * self.num_transitions
             adaptation = self._read(documents, batch, ADAPTATION)
             progress = Progress(num_past, DualAveraging(**adaptation, num_updates=num_past))
-        elif not self.from_prior:
+        elif means is not None and not self.from_prior:
             initial = initial_latents(self.model, batch, means, settings.num_chains, settings.seed)
         warmup_steps = self.warmup_epochs * self.num_transitions
         return Chains(
@@ -179,17 +179,18 @@ class LastDraws:
         """Means ``(num_docs, dim)`` of a site over some chains.
 
         Args:
-            before: Means for documents without such chains. ``None`` without tables.
+            before: Means for documents without such chains, and for all documents before the first
+                visit. Documents without means have the averages of all their chains.
             site: The site.
             counted: ``(num_chains, num_docs)`` bool: the chain counts.
         """
-        if before is None or not self.latents:
+        if not self.latents:
             return before
-        weights = counted.to(before) / counted.sum(0).clamp_min(1)
-        means = torch.einsum("cd,cdk->dk", weights, self.latents[site].to(before))
-        stuck = ~counted.any(0)
-        means[stuck] = before[stuck]
-        return means
+        draws = self.latents[site]
+        counted = counted | ~counted.any(0) if before is None else counted
+        weights = counted.to(draws) / counted.sum(0).clamp_min(1)
+        means = torch.einsum("cd,cdk->dk", weights, draws)
+        return means if before is None else torch.where(counted.any(0)[:, None], means, before)
 
 
 class EpochStats:

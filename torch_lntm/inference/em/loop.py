@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torch_lntm.budget import release_memory
 from torch_lntm.corpus import Corpus, DocumentBatch, as_corpus
 from torch_lntm.errors import ConfigError, NumericalError, SavingWarning, warn
 from torch_lntm.inference.em.checkpoint import FitState, read_checkpoint, write_checkpoint
@@ -156,36 +157,37 @@ class ResumableFit(ABC, Generic[R]):
 
     @property
     def constant_tables(self) -> frozenset[str]:
-        """Tables of documents that later steps do not change. They need no copy for Ctrl-C."""
+        """Tables of documents that the next step does not change. They need no copy for Ctrl-C."""
         return frozenset()
 
     def keep(self) -> None:
-        """Keep a copy of the state at the end of a step, for :meth:`restore` after Ctrl-C."""
-        tables = {
-            name: table if name in self.constant_tables else table.clone()
-            for name, table in self.state.documents.items()
-            if name not in self.not_restored
-        }
-        state = replace(
-            self.state,
-            documents=tables,
-            statistics=self._kept_statistics(),
-            history=list(self.state.history),
-            best=dict(self.state.best),
-            # The next step of the start, or of the optimiser, changes these in place.
-            word_counts=_clone(self.state.word_counts),
-            theta=_clone(self.state.theta),
-            optimizer=dict_of_clones(self.state.optimizer),
-        )
-        # One assignment sets both parts, because Ctrl-C can interrupt the copies at any moment.
-        self._kept = self.snapshot(), state
+        """Keep the state at the end of a step, for :meth:`restore` after Ctrl-C.
 
-    def _kept_statistics(self) -> Statistics | None:
-        """Statistics of the state. A copy if the next step would change them in place."""
-        statistics = self.state.statistics
-        if statistics is None or not self.is_averaging:
-            return statistics
-        return replace(statistics, word_counts=statistics.word_counts.clone())
+        The fit goes on with copies of the tensors that the next step changes in place.
+        """
+        state = self.state
+        kept = replace(
+            state,
+            documents={n: x for n, x in state.documents.items() if n not in self.not_restored},
+            history=list(state.history),
+            best=dict(state.best),
+            # The topics' optimiser has references to its tensors.
+            optimizer=dict_of_clones(state.optimizer),
+        )
+        # One assignment sets both parts, because Ctrl-C can interrupt the copies at any moment. It
+        # also drops the tensors kept before, so that no table is there three times.
+        self._kept = self.snapshot(), kept
+        for name in kept.documents.keys() - self.constant_tables:
+            state.documents[name] = kept.documents[name].clone()
+        state.word_counts, state.theta = _clone(state.word_counts), _clone(state.theta)
+        if kept.statistics is not None and self.is_averaging:
+            counts = kept.statistics.word_counts.clone()
+            state.statistics = replace(kept.statistics, word_counts=counts)
+        self.release_memory()
+
+    def release_memory(self) -> None:
+        """Return the memory of freed tables to the system."""
+        release_memory(self.shard.num_docs + self.model.num_words, self.model.num_topics)
 
     def restore(self) -> None:
         """Restore the state at which an interrupted fit ends: that of the last :meth:`keep`."""

@@ -70,7 +70,9 @@ class _Merger:
         self._documents = np.array(topic_counts.T, np.float32, order="C")
         self._tokens = self._words.sum(1, dtype=np.float64)
         self._entropies = np.concatenate([_entropies(row[None]) for row in self._words])
-        self._roots = np.stack([_root(row) for row in self._words])
+        self._roots = np.empty_like(self._words)
+        for root, row in zip(self._roots, self._words, strict=True):
+            root[:] = _root(row)
         self._affinity = self._roots @ self._roots.T
         self._loss = np.full((many, many), np.inf)
         for topic in range(many):

@@ -304,8 +304,8 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
     @property
     def constant_tables(self) -> frozenset[str]:
         """See :attr:`ResumableFit.constant_tables`. Only solved mass matrices change the means."""
-        shared = self.settings.chains.mass_matrix not in space_type_of(self.model).posterior_metrics
-        return frozenset({"means"} if shared else ())
+        solved = self.settings.chains.mass_matrix in space_type_of(self.model).posterior_metrics
+        return frozenset() if solved else frozenset({"means"})
 
     def end_reason(self) -> StopReason:
         """See :meth:`ResumableFit.end_reason`."""
@@ -351,6 +351,10 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
                     unconverged += int(new.num_unconverged)
                     if new.num_docs:
                         self._maximise(new)
+                    del new  # the next E-step needs the memory
+        for name in self.constant_tables:
+            # The chains have left the means of the start, which nothing reads again.
+            state.documents.pop(name, None)
         # The check makes the host wait for a GPU, so it runs only once per epoch.
         self.model.check_parameters()
         state.step += 1
@@ -383,11 +387,14 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
     ) -> Statistics | None:
         """E-step of this process's documents of a mini-batch. ``None`` without documents."""
         self.processes.poll()
+        self.release_memory()
         if batch is None:
             return None
         share = batch.num_docs / num_docs
         include = self._include_unmoved
-        return self.e_step.run(batch, self.documents, self.state.step, stats, share, include)
+        new = self.e_step.run(batch, self.documents, self.state.step, stats, share, include)
+        self.release_memory()
+        return new
 
     @property
     def _include_unmoved(self) -> bool:

@@ -208,7 +208,9 @@ class MonteCarloResult(FitResult):
     * ``stop_reason``: ``"converged"`` if the search ended because of a small gain, and
       ``"stopped_early"`` if it ended early to avoid overfitting a corpus of few tokens. See
       ``min_gain`` of :class:`MonteCarloEM`.
-    * ``means``: averages of the documents' last draws over the moving chains.
+    * ``means``: averages of the documents' last draws over the moving chains, or over all chains
+      of a document if none moved. Before the first epoch, and with ``mass_matrix="laplace"`` if no
+      chain moved, they are the means at which chains start.
     * ``num_unconverged``: number of documents with a stuck chain.
     * ``history``: records also have the ``perplexity`` of the documents at their draws,
       ``acceptance``, ``divergences``, ``stuck`` chains and ``step_size``. ``latent_mean`` and

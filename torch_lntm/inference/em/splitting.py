@@ -47,9 +47,9 @@ def halves(topics: Tensor, theta: Tensor, batch: DocumentBatch) -> Tensor:
     words = topics.mT.contiguous()
     ratio = batch.counts / word_probabilities(theta, topics, batch)
     is_first = document_scores(words, theta, ratio, batch) > 0
-    tokens = words * sum_over_docs(ratio, theta, batch)
-    first = words * sum_over_docs(ratio, theta * is_first, batch)
-    return (first / tokens).nan_to_num(0.5).clamp(LEAST_SHARE, 1.0 - LEAST_SHARE).mT
+    tokens = sum_over_docs(ratio, theta, batch).mul_(words)
+    first = sum_over_docs(ratio, theta * is_first, batch).mul_(words)
+    return first.div_(tokens).nan_to_num_(0.5).clamp_(LEAST_SHARE, 1.0 - LEAST_SHARE).mT
 
 
 def document_scores(words: Tensor, theta: Tensor, ratio: Tensor, batch: DocumentBatch) -> Tensor:
@@ -74,7 +74,8 @@ def document_scores(words: Tensor, theta: Tensor, ratio: Tensor, batch: Document
         ``(num_docs, num_topics)`` scores. Their mean over a topic's tokens is 0.
     """
     doc_tokens = theta * sum_over_words(ratio, words, batch)
-    word_tokens = words * sum_over_docs(ratio, theta, batch)
+    # Tables of all words are changed in place: each takes as much memory as the topics.
+    damped_tokens = sum_over_docs(ratio, theta, batch).mul_(words).add_(NEUTRAL_TOKENS)
     tiny = torch.finfo(words.dtype).tiny
     totals = doc_tokens.sum(0).clamp_min(tiny)
     scores = torch.randn(theta.shape, generator=torch.Generator().manual_seed(0)).to(words)
@@ -82,8 +83,7 @@ def document_scores(words: Tensor, theta: Tensor, ratio: Tensor, batch: Document
         scores = scores - (scores * doc_tokens).sum(0) / totals
         deviation = ((scores.square() * doc_tokens).sum(0) / totals).sqrt()
         scores = scores / deviation.clamp_min(tiny**0.5)
-        of_docs = words * sum_over_docs(ratio, theta * scores, batch)
-        word_scores = of_docs / (word_tokens + NEUTRAL_TOKENS)
-        of_words = theta * sum_over_words(ratio, words * word_scores, batch)
+        word_scores = sum_over_docs(ratio, theta * scores, batch).mul_(words).div_(damped_tokens)
+        of_words = theta * sum_over_words(ratio, word_scores.mul_(words), batch)
         scores = of_words / (doc_tokens + NEUTRAL_TOKENS)
     return scores - (scores * doc_tokens).sum(0) / totals

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from torch_lntm.budget import release_memory
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.inference.em.anchors import anchor_topics
 from torch_lntm.inference.em.checkpoint import FitState
@@ -95,9 +96,10 @@ def document_topics(
 
 
 def mixed_topics(corpus: Corpus, topics: NDArray[np.float64]) -> Tensor:
-    """Topics ``(num_topics, num_words)`` mixed with the corpus's word frequencies, all positive."""
-    background = BACKGROUND_SHARE * word_frequencies(corpus)
-    return torch.from_numpy(background + (1 - BACKGROUND_SHARE) * topics)
+    """Mix topics ``(num_topics, num_words)`` in place with the corpus's word frequencies."""
+    topics *= 1 - BACKGROUND_SHARE
+    topics += BACKGROUND_SHARE * word_frequencies(corpus)
+    return torch.from_numpy(topics)
 
 
 def word_frequencies(corpus: Corpus) -> NDArray[np.float64]:
@@ -306,8 +308,8 @@ class Start:
             topics = topics / topics.sum(1, keepdim=True)
         model.topics.set_(topics[: model.num_topics])
         # Kernels and topics store the counts word by word.
-        counts = topics.mT * (self.num_tokens / num_topics)
-        state.word_counts = counts.to(model.dtype).contiguous().mT
+        counts = topics.new_empty(topics.mT.shape, dtype=model.dtype)
+        state.word_counts = counts.copy_(topics.mul_(self.num_tokens / num_topics).mT).mT
         uniform = torch.tensor(1.0 / num_topics, dtype=model.dtype)
         state.theta = new_table(uniform.expand(self.corpus.num_docs, num_topics), model.device)
 
@@ -333,8 +335,9 @@ class Start:
                 (batch,) = self.sample.global_batches([np.sort(self.order[:most])])
                 parts.append(mixed_topics(corpus, anchor_topics(batch, missing, known)))
                 missing -= len(parts[-1])
-        parts.append(document_topics(corpus, self.order, missing, self.seed + restart))
-        return torch.cat(parts)
+        if missing:
+            parts.append(document_topics(corpus, self.order, missing, self.seed + restart))
+        return torch.cat(parts) if len(parts) > 1 else parts[0]
 
     def _epoch(self, state: FitState, bar: Any) -> float:
         """Visit all documents, and return the log likelihood accumulated on the way, in nats."""
@@ -343,6 +346,7 @@ class Start:
         assert state.word_counts is not None
         # Machines may round differently, so all continue with the counts of the first process.
         processes.share({"word_counts": state.word_counts})
+        self._release_memory()
         if state.step + 1 in self.mergers:
             self._merge(state)
             if state.step + 1 < self.mergers[-1]:
@@ -386,6 +390,10 @@ class Start:
         running.apply_scale()
         return float(objective)
 
+    def _release_memory(self) -> None:
+        """Return the memory of freed tables to the system."""
+        release_memory(len(self.order) + self.model.num_words, self.model.num_topics)
+
     def _merge(self, state: FitState) -> None:
         """Merge similar topics, until the model's number is left."""
         assert state.word_counts is not None
@@ -409,16 +417,22 @@ class Start:
         """Split the words of every topic in two. Every document has both halves alike."""
         assert state.word_counts is not None
         assert state.theta is not None
+        self._release_memory()
+        state.word_counts = self._split_counts(state.word_counts, state.theta)
+        self._release_memory()
+        state.theta = state.theta.repeat(1, 2).div_(2)
+
+    def _split_counts(self, word_counts: Tensor, theta: Tensor) -> Tensor:
+        """Word counts ``(2 num_topics, num_words)`` of the halves of all topics."""
         some = np.sort(self.order[:MERGE_DOCS])
         (batch,) = self.sample.global_batches([some])
-        running = RunningTopics(state.word_counts, self.model.topics.start_smoothing)
+        running = RunningTopics(word_counts, self.model.topics.start_smoothing)
         topics = running.probs(torch.arange(batch.num_words, device=batch.device))
-        shares = halves(topics, state.theta[some].to(topics), batch)
+        shares = halves(topics, theta[some].to(topics), batch)
         # Machines may round the shares differently.
         self.processes.share({"shares": shares})
-        first = state.word_counts * shares
-        state.word_counts = torch.cat([first, state.word_counts - first]).mT.contiguous().mT
-        state.theta = state.theta.repeat(1, 2).div_(2)
+        first = (word_counts * shares).mT
+        return torch.cat([first, word_counts.mT - first], 1).mT
 
     def _steps(self) -> Iterator[tuple[Tensor, DocumentBatch]]:
         """All documents in batches: the positions ``(n,)`` of a batch's words, and the batch."""

@@ -109,7 +109,7 @@ class DirichletTopics(LogitTopics):
         if not smoothing >= 0:
             raise ConfigError(f"topic smoothing is {smoothing}; expected a number >= 0")
         self.smoothing = float(smoothing)
-        self._deferred = False
+        self._deferred = self._updated = False
         self._draw_concentration = CONCENTRATION
         self.keywords = keywords
         if keywords is not None:
@@ -215,13 +215,14 @@ class DirichletTopics(LogitTopics):
         context. A logarithm and a softmax in every update would take longer than all other work
         for a small batch.
         """
-        before = self._cached = self.probs.detach()
-        self._deferred = True
+        self._cached = self.probs.detach()
+        self._deferred, self._updated = True, False
         try:
             yield
         finally:
             # The logits stay bit-equal if there was no M-step.
-            if self._cached is not before:
+            if self._updated:
+                assert self._cached is not None
                 with torch.no_grad():
                     self.logits.copy_(self._cached.mT.log())
             self._cached, self._deferred = None, False
@@ -248,7 +249,7 @@ class DirichletTopics(LogitTopics):
         if self.smoothing == 0:  # smoothing gives every topic mass, and `where` doubles the time
             new = torch.where(total > 0, new, old)
         if self._deferred:
-            self._cached = new.mT
+            self._cached, self._updated = new.mT, True
         else:
             self.logits.copy_(new)
 
