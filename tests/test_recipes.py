@@ -151,17 +151,6 @@ def test_auto_chooses_fewer_epochs_for_large_corpora(monkeypatch, visits, epochs
     assert "max_epochs" not in Recipe("ctm", "hmc").for_corpus(corpus, 5).options
 
 
-def test_auto_chooses_variational_em_for_millions_of_documents(monkeypatch) -> None:
-    corpus = documents(100, 1000, 10)
-    monkeypatch.setattr(recipes, "MAX_CHAIN_NUMBERS", 500)
-    assert Recipe("ctm", "auto").for_corpus(corpus, 5).recipe == Recipe("ctm", "hmc")
-    chosen = Recipe("ctm", "auto").for_corpus(corpus, 6)
-    assert chosen.recipe == Recipe("ctm")
-    assert "max_epochs" not in chosen.options
-    assert "topic_smoothing" in chosen.options
-    assert chosen.reason == ("variational EM, since chains of 100 documents would take much memory")
-
-
 def test_a_named_posterior_is_not_replaced() -> None:
     chosen = Recipe("ctm", "laplace").for_corpus(documents(10, 100, 5), 3)
     assert chosen.recipe == Recipe("ctm", "laplace")

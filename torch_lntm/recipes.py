@@ -50,9 +50,6 @@ AUTO = "auto"
 #: Limit on tokens times epochs of a fit by chains, if a recipe chooses the number of epochs: about
 #: 10 minutes on a core with 50 topics. Larger corpora get fewer epochs, at least ``MIN_EPOCHS``.
 MAX_VISITS, MIN_EPOCHS = 400_000_000, 4
-#: Limit on documents times topics of a fit by chains, if a recipe chooses the engine. For each
-#: document and topic, chains need 35 bytes of memory, and variational EM 7 bytes.
-MAX_CHAIN_NUMBERS = 2**26
 #: Largest pseudo-count of a word in a topic, if a recipe chooses it.
 MAX_SMOOTHING = 0.05
 
@@ -111,20 +108,17 @@ class Recipe:
     def for_corpus(self, corpus: Corpus, num_topics: int) -> ResolvedRecipe:
         """Choose the posterior and the options for a corpus.
 
-        Only the posterior ``"auto"`` is replaced. It becomes ``"hmc"`` (Monte-Carlo EM) for most
-        corpora. Chains predicted better than variational EM on every tested corpus of 1,000
-        documents or more, and far better on short documents. There, approximate posteriors
-        understate the uncertainty; as a result the prior's variance shrinks, and the topics become
-        alike (``docs/decisions.md``).
+        Only the posterior ``"auto"`` is replaced. It becomes ``"hmc"`` (Monte-Carlo EM). Chains
+        predicted better than variational EM on every tested corpus of 1,000 documents or more, and
+        far better on short documents. There, approximate posteriors understate the uncertainty; as
+        a result the prior's variance shrinks, and the topics become alike (``docs/decisions.md``).
 
         Corpora of more than 7 million tokens get fewer epochs, at least 4. Four epochs take less
         time than variational EM, and predict better or about as well (``docs/decisions.md``).
-        Corpora of more than 67 million documents times topics get variational EM, because chains
-        need five times the memory.
 
         Args:
             corpus: The training documents. A part knows the numbers of its whole corpus
-                (:func:`~torch_lntm.inference.join_parts`). Its posterior ``"auto"`` is ``"hmc"``.
+                (:func:`~torch_lntm.inference.join_parts`).
             num_topics: Number of topics.
 
         Returns:
@@ -132,7 +126,7 @@ class Recipe:
         """
         # A topic may have fewer tokens than the vocabulary has words. Pseudo-counts must not
         # outweigh these tokens.
-        num_docs, num_tokens = corpus.whole.num_docs, corpus.whole.num_tokens
+        num_tokens = corpus.whole.num_tokens
         share = num_tokens / (max(1, num_topics) * corpus.num_words)
         takes = _parameters(find_constructor(self.model)).get("topic_smoothing")
         options: dict[str, Any] = {}
@@ -140,12 +134,6 @@ class Recipe:
             options["topic_smoothing"] = MAX_SMOOTHING * min(1.0, share)
         if self.posterior != AUTO:
             return ResolvedRecipe(self, options, None)
-        # The processes of a corpus in parts divide the memory.
-        if corpus.part is None and num_docs * num_topics > MAX_CHAIN_NUMBERS:
-            reason = (
-                f"variational EM, since chains of {num_docs:,} documents would take much memory"
-            )
-            return ResolvedRecipe(Recipe(self.model), options, reason)
         reason = "Monte-Carlo EM"
         epochs = MAX_VISITS // max(1, num_tokens)
         if epochs < MAX_EPOCHS:

@@ -4,7 +4,9 @@
 
 prints a row for each corpus and number of topics: perplexity and CPU seconds of ``auto``, of tuned
 peers and of peers at their defaults, and the lead of ``auto`` over the best peer with its standard
-error over documents and seeds. Without files it reads ``studies/results/quality-*.json``.
+error over documents and seeds. The last columns compare a longer fit with ``auto`` and with the
+best peer, on the splits of the longer fit. Without files it reads
+``studies/results/quality-*.json``.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from studies.benchmarks.splits import Scores, difference, pooled
 from studies.machine import ROOT
 from studies.tables import table_of
 
-OURS = "torch_lntm ctm, auto"
+OURS, LONG = "torch_lntm ctm, auto", "torch_lntm ctm, auto, long"
 PEERS = ("topica LDA, tuned", "tomotopy LDA, tuned", "topica LDA", "tomotopy LDA")
 
 
@@ -74,9 +76,25 @@ def row_of(
             text = f"{pooled(scores[system]).perplexity:.0f}, {seconds:.0f}"
         cells[system] = text
     best = max(systems[1:], key=lambda system: pooled(scores[system]).nats_per_token)
-    found = difference(scores[OURS], scores[best])
+    cells |= {"best peer": best, "lead": lead(scores[OURS], scores[best])}
+    both = [place for place, seed in enumerate(seeds) if seed in fits.get(LONG, {})]
+    long = [
+        scores_of(splits[corpus, seeds[place]], fits[LONG][seeds[place]]["log_predictive"])
+        for place in both
+    ]
+    cells["long"] = f"{pooled(long).perplexity:.0f}" if both else "–"
+    for name, system in (("auto", OURS), ("peer", best)):
+        there = [scores[system][place] for place in both]
+        cells[f"{name}, same splits"] = f"{pooled(there).perplexity:.0f}" if both else "–"
+        cells[f"lead of long over {name}"] = lead(long, there) if both else "–"
+    return cells
+
+
+def lead(ours: list[Scores], theirs: list[Scores]) -> str:
+    """Lead in nats a token with its standard error: over documents alone for a single split."""
+    found = difference(ours, theirs)
     error = found.document_error if math.isnan(found.error) else found.error
-    return cells | {"best peer": best, "lead": f"{found.gain:+.3f} ± {error:.3f}"}
+    return f"{found.gain:+.3f} ± {error:.3f}"
 
 
 def main() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from studies.benchmarks.leads import OURS, rows
+from studies.benchmarks.leads import LONG, OURS, rows
 
 
 def cells(**systems: dict[int, str]) -> dict[str, Any]:
@@ -18,7 +18,7 @@ def cells(**systems: dict[int, str]) -> dict[str, Any]:
         }
         for seed in (0, 1)
     }
-    names = {"ours": OURS, "tuned": "topica LDA, tuned", "plain": "topica LDA"}
+    names = {"ours": OURS, "long": LONG, "tuned": "topica LDA, tuned", "plain": "topica LDA"}
     for key, scores in systems.items():
         for seed, nats in scores.items():
             found[f"c, 5, {seed}, {names[key]}"] = {
@@ -47,3 +47,13 @@ def test_systems_are_compared_on_the_splits_that_all_have() -> None:
 
 def test_a_corpus_without_a_peer_has_no_row() -> None:
     assert rows(cells(ours={0: "-6 -6"})) == []
+
+
+def test_a_longer_fit_is_compared_on_its_own_splits() -> None:
+    fits = cells(ours={0: "-6 -6", 1: "-2 -2"}, plain={0: "-8 -8", 1: "-8 -8"}, long={1: "-1 -1"})
+    (row,) = rows(fits)
+    assert row["lead"].startswith("+2.000")
+    assert row["lead of long over auto"] == "+0.500 ± 0.000"
+    assert row["lead of long over peer"] == "+3.500 ± 0.000"
+    assert (row["long"], row["auto, same splits"], row["peer, same splits"]) == ("2", "3", "55")
+    assert rows(cells(ours={0: "-6 -6"}, plain={0: "-8 -8"}))[0]["long"] == "–"

@@ -98,11 +98,10 @@ class Fit(ChoosesWords, OnDocuments):
             allocation, also called the generative aspect model. stm: The structural topic model,
                 whose topics depend on columns of the corpus. Plug-ins can register further models.
         posterior: Method for the documents' posteriors. auto: Monte-Carlo EM (hmc), with fewer
-            epochs above 7 million tokens, and variational EM above 67 million documents x topics to
-            save memory. hmc: Monte-Carlo EM, by sampling. Variational EM has these approximations:
-            taylor, laplace, blei-lafferty and khan-bouchard for ctm, lntm and stm; vb and ep for
-            lda; factor for iftm, and taylor and laplace for iftm with gaussian sources. Defaults to
-            auto. If you set options that only one of the two engines has, defaults to that engine.
+            epochs above 7 million tokens. hmc: Monte-Carlo EM, by sampling. Variational EM has
+            these approximations: taylor, laplace, blei-lafferty and khan-bouchard for ctm, lntm and
+            stm; vb and ep for lda; factor for iftm, and taylor and laplace for iftm with gaussian
+            sources. Defaults to auto. If you set options that only one of the two engines has, defaults to that engine.
         num_topics: Number of topics, K.
         topic_smoothing: Pseudo-count of every word in every topic. Unavailable for lntm. Defaults
             to 0.05, and to less for corpora with fewer tokens than topics x words.

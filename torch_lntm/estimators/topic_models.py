@@ -21,9 +21,9 @@ class CorrelatedTopicModel(TopicModelEstimator):
         n_components: Number of topics.
         posterior: Posterior of the documents during the fit. ``"hmc"`` is Monte-Carlo EM by chains.
             ``"taylor"``, ``"laplace"``, ``"blei-lafferty"`` and ``"khan-bouchard"`` are variational
-            EM. ``"auto"`` is ``"hmc"``, with fewer epochs for large corpora, and variational EM for
-            the largest (:meth:`Recipe.for_corpus <torch_lntm.recipes.Recipe.for_corpus>`). Defaults
-            to ``"auto"``. :meth:`transform` and :meth:`posteriors` use the same posterior; after
+            EM. ``"auto"`` is ``"hmc"``, with fewer epochs for large corpora
+            (:meth:`Recipe.for_corpus <torch_lntm.recipes.Recipe.for_corpus>`). Defaults to
+            ``"auto"``. :meth:`transform` and :meth:`posteriors` use the same posterior; after
             ``"hmc"``, they use the model's default guide, ``"taylor"``.
         max_iter: Most iterations of EM, or epochs of Monte-Carlo EM. Defaults to the default of the
             engine.
