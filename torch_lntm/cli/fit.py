@@ -101,7 +101,8 @@ class Fit(ChoosesWords, OnDocuments):
             epochs above 7 million tokens. hmc: Monte-Carlo EM, by sampling. Variational EM has
             these approximations: taylor, laplace, blei-lafferty and khan-bouchard for ctm, lntm and
             stm; vb and ep for lda; factor for iftm, and taylor and laplace for iftm with gaussian
-            sources. Defaults to auto. If you set options that only one of the two engines has, defaults to that engine.
+            sources. Defaults to auto. If you set options that only one of the two engines has,
+            defaults to that engine.
         num_topics: Number of topics, K.
         topic_smoothing: Pseudo-count of every word in every topic. Unavailable for lntm. Defaults
             to 0.05, and to less for corpora with fewer tokens than topics x words.
