@@ -2,11 +2,11 @@
 
     python -m studies.benchmarks.leads [RESULT.json ...]
 
-prints a row for each corpus and number of topics: perplexity and CPU seconds of ``auto``, of tuned
-peers and of peers at their defaults, and the lead of ``auto`` over the best peer with its standard
-error over documents and seeds. The last columns compare a longer fit with ``auto`` and with the
-best peer, on the splits of the longer fit. Without files it reads
-``studies/results/quality-*.json``.
+prints a row for each corpus and number of topics. The first columns have the perplexity and the CPU
+seconds of ``auto``, of tuned peers, and of peers at their defaults. The next columns have the lead
+of ``auto`` over the best peer. Its standard error is over documents and seeds. The last columns
+compare a longer fit with ``auto`` and with the best peer, on the splits of the longer fit. Without
+files the program reads ``studies/results/quality-*.json``.
 """
 
 from __future__ import annotations

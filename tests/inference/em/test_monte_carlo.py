@@ -466,6 +466,18 @@ def test_stuck_chains_are_reported_and_left_out_of_statistics(monkeypatch) -> No
     assert torch.equal(result.means[3], result.chains["eta"][0, 3])
 
 
+def test_means_of_documents_without_a_moving_chain() -> None:
+    """The means of a solver, if there is one. Otherwise all chains of the document count."""
+    draws = torch.tensor([[[1.0], [2.0], [3.0]], [[3.0], [6.0], [5.0]]])
+    moved = torch.tensor([[True, True, False], [True, False, False]])
+    last = chain_e_step.LastDraws({"eta": draws}, moved, torch.ones(2, 3))
+    assert last.means(None, "eta", moved).tolist() == [[2.0], [2.0], [4.0]]
+    solved = torch.tensor([[7.0], [8.0], [9.0]])
+    assert last.means(solved, "eta", moved).tolist() == [[2.0], [2.0], [9.0]]
+    unvisited = chain_e_step.LastDraws({}, moved, torch.ones(2, 3))
+    assert unvisited.means(solved, "eta", moved) is solved
+
+
 def test_fewer_than_ten_transitions_warn_of_no_stuck_chain(monkeypatch) -> None:
     """A chain may fail to move by chance, and the statistics and means include it."""
     hold(monkeypatch, lambda chain, position: position == 3)

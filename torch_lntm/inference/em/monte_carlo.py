@@ -527,7 +527,10 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         stuck = self.processes.join(counted.mT[rows]).mT
         if not self.processes.first:
             return
-        advice = "statistics and means exclude them; use more epochs or num_transitions"
+        advice = (
+            "statistics and means exclude them, unless no chain of a document moved; use more "
+            "epochs or num_transitions"
+        )
         warn_of_stuck(stuck, positions, num_transitions, advice)
         acceptance = state.history[-1]["acceptance"]
         target = self.settings.chains.target_accept

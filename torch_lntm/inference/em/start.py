@@ -96,7 +96,11 @@ def document_topics(
 
 
 def mixed_topics(corpus: Corpus, topics: NDArray[np.float64]) -> Tensor:
-    """Mix topics ``(num_topics, num_words)`` in place with the corpus's word frequencies."""
+    """Mix topics ``(num_topics, num_words)`` with the corpus's word frequencies, in place.
+
+    Returns:
+        The topics, all positive.
+    """
     topics *= 1 - BACKGROUND_SHARE
     topics += BACKGROUND_SHARE * word_frequencies(corpus)
     return torch.from_numpy(topics)
