@@ -1,7 +1,7 @@
 """A corpus of millions of documents in a folder: writing, opening, passes of batches, a fit.
 
-The fit is by variational EM, the choice of ``torch-lntm fit`` for corpora of this size. Its
-iterations are bounded; memory does not depend on their number.
+The fit is that of ``torch-lntm fit``: Monte-Carlo EM with the number of epochs that it takes for a
+corpus of this size.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ class Settings:
         tokens_per_doc: Mean tokens of a document.
         batch_size: Documents of a batch of the passes.
         num_topics: Topics of the fit.
-        max_iterations: Bound on the iterations of the fit, after its passes of small batches.
         seed: Seed of the documents and of their order.
         folder: Folder of the corpus, which takes 8 bytes for each entry and is removed at the end.
             Defaults to a temporary folder.
@@ -50,13 +49,12 @@ class Settings:
     tokens_per_doc: int = 80
     batch_size: int = 1024
     num_topics: int = 20
-    max_iterations: int = 2
     seed: int = 0
     folder: str | None = None
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        ones = ("num_docs", "num_words", "tokens_per_doc", "batch_size", "max_iterations")
+        ones = ("num_docs", "num_words", "tokens_per_doc", "batch_size")
         check_numbers(self, {**dict.fromkeys(ones, 1), "num_topics": 2, "seed": 0})
 
 
@@ -146,14 +144,9 @@ def one_pass(settings: Settings, corpus: Corpus) -> int:
 
 
 def fit(settings: Settings, corpus: Corpus) -> dict[str, Any]:
-    """Fit a ctm by variational EM."""
-    chosen = Recipe("ctm").for_corpus(corpus, settings.num_topics)
-    options = {
-        **chosen.options,
-        "num_topics": settings.num_topics,
-        "max_iterations": settings.max_iterations,
-        "progress": False,
-    }
+    """Fit a ctm by the default recipe."""
+    chosen = Recipe("ctm", "auto").for_corpus(corpus, settings.num_topics)
+    options = {**chosen.options, "num_topics": settings.num_topics, "progress": False}
     made = chosen.recipe.make(corpus.num_words, seed=settings.seed, options=options)
     result = made.engine.fit(corpus)
     return {"phases": [record["phase"] for record in result.history]}
