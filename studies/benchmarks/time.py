@@ -1,4 +1,4 @@
-"""Words that move with time: our models beside models without time and other dynamic topic models.
+"""Words that move with time: our models, models without time, and other dynamic topic models.
 
 Systems of the first part fit 85 % of the documents, and score half of the words of some held-out
 documents of all periods. Systems of the second part fit the documents of all periods up to one, and
