@@ -53,13 +53,13 @@ links: .venv/.docs
 	.venv/bin/python -m sphinx -b linkcheck -q -c docs -D root_doc=README -D include_patterns='$(LINKED)' \
 		-D suppress_warnings=toc.not_readable,toc.not_included . build/links
 
-.venv/.docs: .venv/.installed
-	.venv/bin/python -m pip install --disable-pip-version-check -q -c constraints.txt -e '.[docs]'
+.venv/.docs: .venv/.installed docs/requirements.txt
+	.venv/bin/python -m pip install --disable-pip-version-check -q -c constraints.txt -r docs/requirements.txt
 	@touch $@
 
 # The stamp is written last, so the next make completes an interrupted installation.
 .venv/.installed: setup.cfg pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and "The pinned dependencies need Python 3.11 or newer; $(PYTHON) is %d.%d. Name another: make PYTHON=python3.11" % v[:2] or 0)'
 	$(PYTHON) -m venv .venv
-	.venv/bin/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[demo,viz,test,dev]'
+	.venv/bin/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@

@@ -1,6 +1,6 @@
 """The programs of docs/engines.md run under their launchers, and outlast the death of a process.
 
-A launcher that is not installed skips its tests: pip install 'torch_lntm[engines]'.
+A launcher that is not installed skips its tests: pip install -r tests/requirements-engines.txt.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def fitted(folder: str) -> dict[str, Any]:
 
 def require(module: str) -> None:
     """Skip the test if a launcher is not installed."""
-    remedy = f"{module} is not installed: pip install 'torch_lntm[engines]'"
+    remedy = f"{module} is not installed: pip install -r tests/requirements-engines.txt"
     pytest.importorskip(module.partition(".")[0], reason=remedy)
     if importlib.util.find_spec(module) is None:
         pytest.skip(remedy)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torch_lntm import estimators as estimators
     from torch_lntm import evaluation as evaluation
     from torch_lntm import formulas as formulas
+    from torch_lntm import frames as frames
     from torch_lntm import guides as guides
     from torch_lntm import inference as inference
     from torch_lntm import interop as interop
@@ -101,6 +102,7 @@ _ROOMS = (
     "estimators",
     "evaluation",
     "formulas",
+    "frames",
     "guides",
     "inference",
     "interop",

@@ -230,7 +230,7 @@ def check_installed(systems: tuple[str, ...]) -> None:
         if library is not None:
             raise ConfigError(
                 f"{system!r} needs {library}, which is not installed; "
-                "pip install -e '.[study]', or leave it out of --systems"
+                "pip install -r studies/requirements.txt, or leave it out of --systems"
             )
 
 
