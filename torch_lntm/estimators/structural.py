@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from torch_lntm.corpus import Corpus
-from torch_lntm.corpus.frames import match_rows
 from torch_lntm.errors import ConfigError
 from torch_lntm.estimators.base import ScoreMethod, TopicModelEstimator
 from torch_lntm.evaluation import CompletionResult, LikelihoodEstimate
@@ -120,7 +119,6 @@ class StructuralTopicModel(TopicModelEstimator):
             CorpusError: A count is invalid, or a column is missing or has missing values.
             ConfigError: A parameter or the formula is invalid, or the documents lack metadata.
         """
-        metadata = match_rows(X, metadata)
         return self._fit(_described(self._corpus(X, "fit", reset=True), metadata))
 
     def partial_fit(self: S, X: Any, y: Any = None, metadata: Any = None) -> S:
@@ -256,7 +254,6 @@ class StructuralTopicModel(TopicModelEstimator):
     def _documents(self, X: Any, method: str, metadata: Any) -> Corpus:
         """Documents for a fitted model, with their metadata."""
         check_is_fitted(self, "model_")
-        metadata = match_rows(X, metadata)
         if not isinstance(X, Corpus):
             X = self._corpus(X, method, reset=False)
         return _described(X, metadata)
@@ -264,7 +261,7 @@ class StructuralTopicModel(TopicModelEstimator):
     def _model_options(self, corpus: Corpus) -> dict[str, Any]:
         """The formula and the groups, as learned from the documents."""
         for name in ("prevalence", "content"):
-            if getattr(self, name) is not None and not corpus.metadata:
+            if getattr(self, name) is not None and not len(corpus.metadata.columns):
                 raise ConfigError(
                     f"{name} is {getattr(self, name)!r} and the documents have no metadata; pass "
                     "the columns: fit(X, metadata=frame)"
