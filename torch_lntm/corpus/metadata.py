@@ -283,7 +283,9 @@ def _is_shuffled(index: pd.Index) -> bool:
 def _matched(values: Any, documents: pd.Index, what: str, is_new: bool) -> Any:
     """Values in the order of the documents; see :func:`make_metadata`."""
     index = _index_of(values)
-    is_bare = is_new and index is not None and is_default(index)
+    if index is None:
+        return values
+    is_bare = is_new and is_default(index)
     if is_bare and len(index) == len(documents) and not documents.isin(index).all():
         return values.set_axis(documents)
     return align(values, documents, what)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from torch_lntm.corpus import Corpus
+from torch_lntm.corpus.metadata import describe
 from torch_lntm.errors import ConfigError
 from torch_lntm.estimators.base import ScoreMethod, TopicModelEstimator
 from torch_lntm.evaluation import CompletionResult, LikelihoodEstimate
@@ -119,7 +121,7 @@ class StructuralTopicModel(TopicModelEstimator):
             CorpusError: A count is invalid, or a column is missing or has missing values.
             ConfigError: A parameter or the formula is invalid, or the documents lack metadata.
         """
-        return self._fit(_described(self._corpus(X, "fit", reset=True), metadata))
+        return self._fit(_described(X, self._corpus(X, "fit", reset=True), metadata))
 
     def partial_fit(self: S, X: Any, y: Any = None, metadata: Any = None) -> S:
         """Learn from more documents; see :meth:`TopicModelEstimator.partial_fit`.
@@ -254,9 +256,8 @@ class StructuralTopicModel(TopicModelEstimator):
     def _documents(self, X: Any, method: str, metadata: Any) -> Corpus:
         """Documents for a fitted model, with their metadata."""
         check_is_fitted(self, "model_")
-        if not isinstance(X, Corpus):
-            X = self._corpus(X, method, reset=False)
-        return _described(X, metadata)
+        corpus = X if isinstance(X, Corpus) else self._corpus(X, method, reset=False)
+        return _described(X, corpus, metadata)
 
     def _model_options(self, corpus: Corpus) -> dict[str, Any]:
         """The formula and the groups, as learned from the documents."""
@@ -274,6 +275,8 @@ class StructuralTopicModel(TopicModelEstimator):
         return options
 
 
-def _described(corpus: Corpus, metadata: Any) -> Corpus:
+def _described(X: Any, corpus: Corpus, metadata: Any) -> Corpus:
     """Documents with further metadata, if there are any."""
-    return corpus if metadata is None else corpus.with_metadata(metadata)
+    if metadata is None or isinstance(X, Corpus):
+        return corpus if metadata is None else corpus.with_metadata(metadata)
+    return replace(corpus, table=describe(X, corpus.num_docs, metadata))
