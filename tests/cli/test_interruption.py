@@ -23,7 +23,7 @@ ENDLESS = ("--num-topics", "3", "--tolerance", "0", "--no-progress", "--checkpoi
 
 def start(*arguments):
     return subprocess.Popen(
-        [sys.executable, "-m", "torch_lntm.cli", *arguments],
+        [sys.executable, "-m", "torch_lntm", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -36,7 +36,7 @@ def run(posts):
 
 @pytest.mark.parametrize(
     ("column", "message"),
-    [("patry", "Did you mean 'party'?"), ("party,blog", "effects.predict('party', 'blog')")],
+    [("patry", "Did you mean 'party'?"), ("party,blog", "does not read the column 'party,blog'")],
 )
 def test_effects_check_the_column_of_predictions_before_the_draws(
     run, capsys, column, message, monkeypatch
@@ -138,10 +138,10 @@ def test_effects_print_and_draw_differences_and_levels(posts, capsys):
         (("--predict", "party", "--difference", "Left,Rihgt"), "no value 'Rihgt'; expected some"),
         (("--predict", "party", "--by", "blgo"), "does not read the column 'blgo'"),
         (("--levels", "party"), "no random term of 'party'; expected a formula with (1 | party)"),
-        (("--levels", "blog", "--predict", "party"), "leave out --levels or --predict"),
+        (("--levels", "blog", "--predict", "party"), "levels and predict print different tables"),
         (
             ("--formula", "~ blog", "--predict", "blog", "--difference", "a,b"),
-            "'a,b'; expected numbers, because blog is a column of numbers",
+            "the column blog has no value 'a'; expected some of 0, 1",
         ),
         (
             ("--predict", "party", "--by", "party", "--difference", "Left,Right", "--figure", "f"),
