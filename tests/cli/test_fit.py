@@ -165,7 +165,7 @@ def test_prevalence_depends_on_columns(workplace, capsys):
     assert main(["transform", "run", "posts.csv", "--out", "theta.npz"]) == 0
     capsys.readouterr()
     assert main(["fit", "posts.csv", *options]) == 1
-    assert "the model stm needs --prevalence, such as" in capsys.readouterr().err
+    assert "the model stm needs prevalence, such as" in capsys.readouterr().err
     assert main(["fit", "posts.csv", *options, "--prevalence", "~ open('x', 'w')"]) == 1
     assert "which is forbidden" in capsys.readouterr().err
     assert main(["fit", "posts.csv", "--prevalence", "~ party"]) == 1

@@ -254,7 +254,7 @@ def _frame(topics: DocumentTopics) -> pd.DataFrame:
         tables.append(pd.DataFrame(topics.group_theta.numpy(), columns=heads))
     if topics.sources is not None:
         tables.append(pd.DataFrame(topics.sources.mean.numpy()).add_prefix("source_"))
-        columns += tables[-1].columns
+        columns.extend(tables[-1].columns)
     about = pd.DataFrame(dict(topics.metadata)).reset_index(drop=True)
     reserved = {"document", "tokens", "converged", *columns}
     about.columns = [f"metadata.{n}" if n in reserved else str(n) for n in about.columns]
