@@ -15,7 +15,7 @@ ROOT = PACKAGE.name
 # import itself and the rooms before it, but not those on its own line.
 FLOORS = [
     ["errors"],
-    ["files", "frames", "budget", "pickles", "progress"],
+    ["files", "frames", "budget", "progress"],
     ["corpus"],
     ["kernels", "formulas"],
     ["noise"],

@@ -16,6 +16,7 @@ from pyro.infer import MCMC, NUTS, SVI, TraceMeanField_ELBO
 from support.markdown import code_of
 
 import torch_lntm as lntm
+from studies.scores.accuracy import posterior_accuracy
 from torch_lntm.cli import main
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError
@@ -23,7 +24,6 @@ from torch_lntm.evaluation import (
     AIS,
     document_completion,
     log_likelihood,
-    posterior_accuracy,
 )
 from torch_lntm.guides import GUIDES, guides_for, make_guide
 from torch_lntm.inference import DocumentHMC, MonteCarloEM, VariationalEM

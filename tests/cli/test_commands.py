@@ -321,9 +321,9 @@ def test_a_posterior_of_another_model_is_refused(run_folder, counts, posterior, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["importance", "ais", "quadrature"])
+@pytest.mark.parametrize("method", ["importance", "ais"])
 def test_evaluate_uses_the_estimator_of_the_option(run_folder, counts, method, capsys):
-    settings = {"importance": {}, "ais": {"num_temperatures": 20}, "quadrature": {}}[method]
+    settings = {"importance": {}, "ais": {"num_temperatures": 20}}[method]
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
     options = ["--metrics", "likelihood", "--method", method, *flags, "--out", "scores.json"]
     assert main(["evaluate", run_folder, counts, *options, "--no-progress"]) == 0

@@ -10,6 +10,7 @@ import pyro
 import pytest
 import scipy.optimize
 import torch
+from oracles.grids import Quadrature
 from pyro.infer import SVI, Trace_ELBO
 from scipy.special import log_softmax
 
@@ -260,8 +261,8 @@ def test_evaluators_use_the_topics_of_the_documents_group(corpus) -> None:
         found = lntm.evaluation.log_likelihood(model, corpus, progress=False, **settings)
         return found.log_likelihood
 
-    quadrature = likelihood(model, corpus, method="quadrature")[rows]
-    torch.testing.assert_close(quadrature, likelihood(alone, part, method="quadrature"))
+    quadrature = likelihood(model, corpus, method=Quadrature())[rows]
+    torch.testing.assert_close(quadrature, likelihood(alone, part, method=Quadrature()))
     annealed = {"method": "ais", "num_chains": 4, "num_temperatures": 10}
     torch.testing.assert_close(
         likelihood(model, part, **annealed), likelihood(alone, part, **annealed)

@@ -348,8 +348,8 @@ class Evaluate(OnDocuments):
             each document. Chains are slower and need no approximation.
         method: Estimator of the likelihood. importance: Importance sampling. ais: Annealed
             importance sampling. It is slower, and reliable for short documents and for models
-            fitted by chains. quadrature: Quadrature, for 2 or 3 topics. auto: The method ais for
-            runs with posterior hmc, and importance otherwise.
+            fitted by chains. auto: The method ais for runs with posterior hmc, and importance
+            otherwise.
         num_samples: Draws per document for importance sampling. Defaults to 1000.
         num_chains: Chains per document for ais. Defaults to 16.
         num_temperatures: Temperatures of ais. Defaults to 64, and to 500 for a Dirichlet prior.
@@ -365,7 +365,7 @@ class Evaluate(OnDocuments):
     metrics: str = ",".join(_METRICS)
     observed_fraction: float = 0.5
     theta: Literal["mode", "mean", "integrated", "exact"] = "mode"
-    method: Literal["auto", "importance", "ais", "quadrature"] = "auto"
+    method: Literal["auto", "importance", "ais"] = "auto"
     num_samples: int | None = None
     num_chains: int | None = None
     num_temperatures: int | None = None

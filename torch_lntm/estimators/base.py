@@ -31,7 +31,6 @@ from torch_lntm.inference import StepwiseEM, topic_shares, transform
 from torch_lntm.inference.interruption import propagate_interrupts
 from torch_lntm.models import TopicModel, TopicTable
 from torch_lntm.models.names import is_named
-from torch_lntm.pickles import VersionedPickle
 from torch_lntm.posteriors import Posterior
 from torch_lntm.recipes import AUTO, FitComponents, Recipe, find_device, guide_of
 
@@ -63,9 +62,7 @@ def _describe_texts(X: Any) -> str | None:
     return "texts" if isinstance(first, str) else None
 
 
-class TopicModelEstimator(
-    VersionedPickle, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
-):
+class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """A topic model as a scikit-learn transformer from word counts to topic proportions.
 
     A subclass names the model and lists its parameters. ``X`` has ``(n_samples, n_features)`` whole
