@@ -432,7 +432,7 @@ def test_periods_of_numbers_dates_and_text(formula, levels, gaps) -> None:
 @pytest.mark.parametrize("width", ["0.1", "0.2", "0.3", "1/12", "1/52", "0.25", "7"])
 def test_every_width_keeps_the_periods_of_its_multiples(first, width) -> None:
     """Values at the starts of bins, made by a product or by repeated sums, and inside of bins."""
-    size = float(np.divide(*map(float, (width.split("/") + ["1"])[:2])))
+    size = float(np.divide(*map(float, ([*width.split("/"), "1"])[:2])))
     bins = np.repeat(np.arange(60), 2)
     product = np.where(np.arange(120) % 2, first + bins * size, first + (bins + 0.5) * size)
     summed = np.repeat(np.cumsum([first, *np.full(59, size)]), 2)
