@@ -199,7 +199,7 @@ def test_unknown_levels_are_refused(columns) -> None:
     other = {**columns, "party": np.array(["Green"] * NUM_DOCS, object)}
     with pytest.raises(CorpusError, match=r"'Green'.*Conservative, Liberal, Other"):
         formula.matrix(other, NUM_DOCS)
-    with pytest.raises(CorpusError, match="'year' is 1999 in document 0.* knows 2003, 2004, 2006"):
+    with pytest.raises(CorpusError, match=r"'year' is 1999 in document 0.* knows 2003, 2004, 2006"):
         formula.matrix({**columns, "year": np.full(NUM_DOCS, 1999)}, NUM_DOCS)
 
 
@@ -274,7 +274,7 @@ def test_text_becomes_a_value_of_its_column(values, text, value) -> None:
     assert type(found) is type(value)
     if not isinstance(value, str):
         with pytest.raises(
-            ConfigError, match="'many' for the column x; expected (numbers|True or)"
+            ConfigError, match=r"'many' for the column x; expected (numbers|True or)"
         ):
             value_of("x", values, "many")
 
