@@ -183,7 +183,7 @@ def test_select(posts, capsys):
 
 @pytest.mark.slow
 def test_differences_of_true_and_false(workplace, capsys):
-    said = ["tax war vote", "poll court oil"]
+    words = ["tax war vote", "poll court oil"]
     rows = [
         {"text": f"{words[d % 3 > 0]} {words[d % 2]}", "treated": d % 2 == 0} for d in range(60)
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -88,24 +88,21 @@ class Topics(Command):
         names = [name for name, is_chosen in chosen.items() if is_chosen]
         if len(names) > 1:
             raise ConfigError(f"{' and '.join(names)} print different tables; give one of them")
-        show(self._text(lntm.load_run(str(self.run_folder))))
+        result = self._result(lntm.load_run(str(self.run_folder)))
+        show(lntm.frames.render(result, self.format))
         return 0
 
-    def _text(self, run: Run) -> str:
+    def _result(self, run: Run) -> Any:
         """The table of the options."""
         if self.num_docs:
             return self._documents()
         if self.by_group:
-            words = lntm.reports.group_words(run.model, num_words=self.num_words)
-            return lntm.reports.format_group_words(words, self.format)
+            return lntm.reports.group_words(run.model, num_words=self.num_words)
         groups = groups_option(self.groups)
         if groups is None:
-            return lntm.reports.format_topics(self._table(run), self.format)
+            return self._table(run)
         shares = run.metadata.get("topic_shares")
-        summaries = lntm.reports.summarise_groups(
-            run.model, groups, shares, num_words=self.num_words
-        )
-        return lntm.reports.format_groups(summaries, self.format)
+        return lntm.reports.summarise_groups(run.model, groups, shares, num_words=self.num_words)
 
     def _table(self, run: Run) -> TopicTable:
         """The topics with their best words."""
@@ -114,18 +111,17 @@ class Topics(Command):
             return table
         run, _, corpus = OnDocuments(corpus=self.corpus).load(str(self.run_folder))
         documents = training_documents(run, corpus)
-        return lntm.reports.table_by(
-            table, run.model, documents, self.words, num_words=self.num_words
-        )
+        labels = lntm.reports.label_topics(run.model, documents, num_words=self.num_words)
+        rows = [replace(t, words=getattr(labels[t.topic], self.words)) for t in table]
+        return replace(table, topics=tuple(rows))
 
-    def _documents(self) -> str:
+    def _documents(self) -> Any:
         """The documents with the largest share of each topic."""
         reader = OnDocuments(corpus=self.corpus)
-        run, guide, corpus = reader.load(str(self.run_folder))
+        _, guide, corpus = reader.load(str(self.run_folder))
         topics = lntm.inference.transform(guide, corpus, progress=reader.shows_progress)
-        documents = lntm.reports.representative_documents(topics, num_docs=self.num_docs)
-        return lntm.reports.format_documents(
-            run.model, documents, corpus, reader.texts(), self.format
+        return lntm.reports.representative_documents(
+            topics, num_docs=self.num_docs, corpus=corpus, texts=reader.texts()
         )
 
 
@@ -150,7 +146,7 @@ class Sources(Command):
             lntm.load_run(str(self.run_folder)).model,
             **self.arguments("reports:summarise_sources"),
         )
-        show(lntm.reports.format_sources(summaries, self.format))
+        show(lntm.frames.render(summaries, self.format))
         return 0
 
 
@@ -361,9 +357,9 @@ class Evaluate(OnRun):
             scores += lntm.reports.coherence_scores(run.model, corpus, self.top_n)
         if "diversity" in metrics:
             scores.append(lntm.reports.diversity_score(run.model, self.top_n))
-        show(lntm.reports.format_scores(scores))
+        show(lntm.frames.Rows(scores))
         if self.out is not None:
-            lntm.reports.write_scores(Path(self.out), scores)
+            lntm.reports.scores.write_scores(Path(self.out), scores)
         return 0
 
 

@@ -398,7 +398,7 @@ class Fit(ChoosesWords, OnDocuments):
                 task.config | {"out": str(unfinished.path)},
                 metadata=metadata,
                 split=task.split,
-                evaluation=None if scores is None else lntm.reports.score_records(scores),
+                evaluation=None if scores is None else lntm.reports.scores.score_records(scores),
                 keep_chains=self.keep_chains,
                 overwrite=self.overwrite,
             )
@@ -424,11 +424,11 @@ class Fit(ChoosesWords, OnDocuments):
         say(f"{run.path} holds this fit already{state}; --overwrite fits it again")
         scores_file, scores = run.path / "evaluation.json", None
         if scores_file.exists():
-            scores = lntm.reports.read_scores(scores_file)
+            scores = lntm.reports.scores.read_scores(scores_file)
         elif task.split is not None:
             scores = self._scores(task, run.guide(), run.path) or []
-            lntm.reports.write_scores(scores_file, scores)
-            lntm.io.write_card(run, lntm.reports.score_records(scores))
+            lntm.reports.scores.write_scores(scores_file, scores)
+            lntm.io.write_card(run, lntm.reports.scores.score_records(scores))
         # A fit killed between saving the run and cleaning up leaves its unfinished run.
         if lntm.io.partial_folder(run.path).exists():
             with lntm.io.UnfinishedRun(run.path, task.fixed) as unfinished:
@@ -438,7 +438,7 @@ class Fit(ChoosesWords, OnDocuments):
     def _print(self, model: Any, shares: Any, scores: list[Score] | None, path: Path) -> None:
         show(model.topic_table(shares, num_words=self.num_words, num_correlated=2))
         if scores is not None:
-            show(f"\n{lntm.reports.format_scores(scores)}")
+            show(f"\n{lntm.frames.Rows(scores)}")
         show(f"\nThe run is in {path}")
 
 

@@ -258,8 +258,7 @@ class Select(ChoosesWords, OnDocuments):
             **self.arguments(SELECT),
             **self.random,
         )
-        is_text = self.print_as == "text"
-        show(selection if is_text else lntm.frames.render(selection.frame(), self.print_as))
+        show(lntm.frames.render(selection, self.print_as))
         if self.figure is not None:
             save_figure(selection.plot(), self.figure)
         return STOPPED["interrupted"] if selection.interrupted else 0
@@ -284,5 +283,6 @@ class Stability(OnRun):
         run, _, corpus = self.load(str(self.run_folder))
         documents = training_documents(run, corpus)
         options = self.arguments(STABILITY) | self.random
-        show(lntm.reports.topic_stability(run, documents, **options).format(self.print_as))
+        stability = lntm.topic_stability(run, documents, **options)
+        show(lntm.frames.render(stability, self.print_as))
         return 0
