@@ -10,6 +10,7 @@ from dataclasses import asdict, astuple, dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
 from joblib import Parallel, delayed
 from torch import Tensor
@@ -26,12 +27,12 @@ from torch_lntm.evaluation import (
     residual_dispersion,
 )
 from torch_lntm.evaluation.per_token import per_token
+from torch_lntm.frames import TableFormat, render
 from torch_lntm.guides import Guide
 from torch_lntm.inference.interruption import propagate_interrupts
 from torch_lntm.models import TopicModel
 from torch_lntm.progress import tqdm
 from torch_lntm.recipes import Recipe
-from torch_lntm.reports.tables import TableFormat, check_text, to_csv
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -168,8 +169,10 @@ class Selection:
             about = {"about": self.about, "recommended": self.recommended.num_topics}
             return json.dumps({**about, "because": self.because, "rows": rows}, indent=2)
         if format == "csv":
-            return to_csv(self._csv_rows())
-        check_text(format)
+            header, *table = self._csv_rows()
+            return render(pd.DataFrame(table, columns=header), "csv")
+        if format != "text":
+            raise ConfigError(f"format {format!r:.40}; expected one of text, json, csv")
         lines = [f"{name}: {CRITERIA[name]}" for name in self._criteria]
         lines += ["behind: nats per held-out token below the best completion", ""]
         return "\n".join([*lines, *self._text_rows(), "", self.because])

@@ -29,7 +29,7 @@ def test_topics(run_folder, capsys):
     assert main(["topics", run_folder, "--format", "json", "--num-words", "2"]) == 0
     records = json.loads(capsys.readouterr().out)
     assert {record["topic"] for record in records} == {0, 1, 2}
-    assert all(len(record["words"]) == 2 for record in records)
+    assert all(len(record["words"].split()) == 2 for record in records)
     assert main(["topics", run_folder, "--format", "csv"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 4
 
@@ -42,10 +42,7 @@ def test_topics_by_another_measure_of_words(run_folder, counts, capsys):
     run, corpus = lntm.load_run(run_folder), lntm.read_corpus(counts)
     train = run.split(corpus).train
     for label in lntm.reports.label_topics(run.model, train, num_words=3):
-        assert tuple(rows[label.topic]["words"]) == label.frex
-        columns = [corpus.vocabulary.index(word) for word in label.frex]
-        probabilities = run.model.topics.mean_probs[label.topic, columns]
-        assert rows[label.topic]["probabilities"] == pytest.approx(probabilities.tolist())
+        assert tuple(rows[label.topic]["words"].split()) == label.frex
         assert rows[label.topic]["share"] is not None
 
 
@@ -61,15 +58,11 @@ def test_topics_print_their_documents(texts, capsys):
     for k in range(3):
         shares = sorted(float(row[f"topic_{k}"]) for row in theta if row["tokens"] != "0")[-2:]
         found = [row for row in rows if row["topic"] == str(k)]
-        assert [float(row["share"]) for row in found] == pytest.approx(shares[::-1], abs=1e-5)
+        assert [float(row["gamma"]) for row in found] == pytest.approx(shares[::-1], abs=1e-5)
         assert all(row["excerpt"] == sentences[int(row["document"])] for row in found)
     assert main(["topics", "run", "--num-docs", "1"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[:2] for line in lines if line.startswith("Topic")] == [
-        ["Topic", "0"],
-        ["Topic", "1"],
-        ["Topic", "2"],
-    ]
+    assert [line.split()[0] for line in lines] == ["topic", "0", "1", "2"]
     assert main(["topics", "run", texts, "--num-docs", "1", "--format", "json"]) == 0
     assert [row["topic"] for row in json.loads(capsys.readouterr().out)] == [0, 1, 2]
 
@@ -98,12 +91,13 @@ def test_sources(counts, capsys):
     assert main(arguments) == 0
     out = capsys.readouterr().out
     summaries = lntm.reports.summarise_sources(run.model, num_topics=1, num_words=2)
-    assert out == lntm.reports.format_sources(summaries) + "\n"
+    assert out == f"{summaries}\n"
     assert "laplace" in out
     assert main([*arguments, "--format", "json"]) == 0
-    assert [record["source"] for record in json.loads(capsys.readouterr().out)] == [0, 1]
+    assert {record["source"] for record in json.loads(capsys.readouterr().out)} == {0, 1}
     assert main([*arguments, "--format", "csv"]) == 0
-    assert capsys.readouterr().out.startswith("source,share,topic,loading,words\n0,")
+    columns = "source,distribution,share,topic,name,loading,words"
+    assert capsys.readouterr().out.startswith(f"{columns}\n0,")
 
 
 def test_other_models_have_no_sources(run_folder, capsys):
@@ -243,10 +237,9 @@ def test_evaluate_on_other_documents_and_some_metrics(run_folder, counts, capsys
     assert main(["evaluate", run_folder, "other.npz", *metrics]) == 0
     out, err = capsys.readouterr()
     assert err == ""
-    table, methods = out.split("\n\n")
-    assert [line.split()[0] for line in table.splitlines()[2:]] == ["completion", "topic"]
-    assert methods.startswith("[1] TaylorGuide's posterior, theta at its mean, 500 draws;")
-    assert max(map(len, out.splitlines())) <= 100
+    lines = out.splitlines()
+    assert [line.split()[0] for line in lines] == ["metric", "completion", "topic"]
+    assert "TaylorGuide's posterior, theta at its mean, 500 draws;" in lines[1]
 
 
 @pytest.mark.slow

@@ -89,7 +89,7 @@ def test_a_run_s_card_has_data_settings_scores_and_licence(fitted, tmp_path):
         result,
         config,
         metadata=about,
-        evaluation=lntm.reports.score_records([score]),
+        evaluation=lntm.reports.scores.score_records([score]),
     )
     card = (folder / "README.md").read_text(encoding="utf-8")
     assert "* documents: `40`" in card

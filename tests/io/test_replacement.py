@@ -15,7 +15,8 @@ from torch_lntm.corpus import mapped
 from torch_lntm.errors import ConfigError, FileError
 from torch_lntm.files import arrays, atomic_folder, read_consistent, reading
 from torch_lntm.io import load_model, load_run, save_model, save_run
-from torch_lntm.reports import Score, read_scores
+from torch_lntm.reports import Score
+from torch_lntm.reports.scores import read_scores
 
 VOCABULARIES = (tuple("abcde"), tuple("vwxyz"))
 MODELS = tuple(make_model(vocabulary=words, seed=i) for i, words in enumerate(VOCABULARIES))

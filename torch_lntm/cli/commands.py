@@ -6,7 +6,7 @@ import csv
 import io
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -93,15 +93,15 @@ class Topics(Command):
             text = self._documents()
         elif self.by_group:
             words = lntm.reports.group_words(run.model, num_words=self.num_words)
-            text = lntm.reports.format_group_words(words, self.format)
+            text = lntm.frames.render(words, self.format)
         elif groups is not None:
             shares = run.metadata.get("topic_shares")
             summaries = lntm.reports.summarise_groups(
                 run.model, groups, shares, num_words=self.num_words
             )
-            text = lntm.reports.format_groups(summaries, self.format)
+            text = lntm.frames.render(summaries, self.format)
         else:
-            text = lntm.reports.format_topics(self._table(run), self.format)
+            text = lntm.frames.render(self._table(run), self.format)
         print(text)
         return 0
 
@@ -125,19 +125,19 @@ class Topics(Command):
             return table
         run, _, corpus = OnDocuments(corpus=self.corpus).load(str(self.run_folder))
         documents = training_documents(run, corpus)
-        return lntm.reports.table_by(
-            table, run.model, documents, self.words, num_words=self.num_words
-        )
+        labels = lntm.reports.label_topics(run.model, documents, num_words=self.num_words)
+        rows = [replace(t, words=getattr(labels[t.topic], self.words)) for t in table]
+        return replace(table, topics=tuple(rows))
 
     def _documents(self) -> str:
         """The documents with the largest share of each topic."""
         reader = OnDocuments(corpus=self.corpus)
-        run, guide, corpus = reader.load(str(self.run_folder))
+        _, guide, corpus = reader.load(str(self.run_folder))
         topics = lntm.inference.transform(guide, corpus, progress=reader.shows_progress)
-        documents = lntm.reports.representative_documents(topics, num_docs=self.num_docs)
-        return lntm.reports.format_documents(
-            run.model, documents, corpus, reader.texts(), self.format
+        documents = lntm.reports.representative_documents(
+            topics, num_docs=self.num_docs, corpus=corpus, texts=reader.texts()
         )
+        return lntm.frames.render(documents, self.format)
 
 
 @dataclass(kw_only=True)
@@ -164,7 +164,7 @@ class Sources(Command):
         summaries = lntm.reports.summarise_sources(
             model, num_topics=self.num_topics, num_words=self.num_words
         )
-        print(lntm.reports.format_sources(summaries, self.format))
+        print(lntm.frames.render(summaries, self.format))
         return 0
 
 
@@ -406,9 +406,9 @@ class Evaluate(OnDocuments):
             scores += lntm.reports.coherence_scores(run.model, corpus, self.top_n)
         if "diversity" in metrics:
             scores.append(lntm.reports.diversity_score(run.model, self.top_n))
-        print(lntm.reports.format_scores(scores))
+        print(lntm.frames.Rows(scores))
         if self.out is not None:
-            lntm.reports.write_scores(Path(self.out), scores)
+            lntm.reports.scores.write_scores(Path(self.out), scores)
         return 0
 
     def _metrics(self) -> list[str]:

@@ -513,7 +513,7 @@ class Fit(ChoosesWords, OnDocuments):
                 config,
                 metadata=metadata,
                 split=split,
-                evaluation=None if scores is None else lntm.reports.score_records(scores),
+                evaluation=None if scores is None else lntm.reports.scores.score_records(scores),
                 keep_chains=self.keep_chains,
                 overwrite=self.overwrite,
             )
@@ -533,14 +533,14 @@ class Fit(ChoosesWords, OnDocuments):
         scores_file = run.path / "evaluation.json"
         scores = None
         if scores_file.exists():
-            scores = lntm.reports.read_scores(scores_file)
+            scores = lntm.reports.scores.read_scores(scores_file)
         elif split is not None:
             guide: Guide[Any] = run.guide()
             by_chains = run.config.get("posterior") in lntm.recipes.SAMPLERS
             folder = run.path if by_chains else None
             scores = self.complete(guide, split.test, split.train, folder)
-            lntm.reports.write_scores(scores_file, scores)
-            lntm.io.write_card(run, lntm.reports.score_records(scores))
+            lntm.reports.scores.write_scores(scores_file, scores)
+            lntm.io.write_card(run, lntm.reports.scores.score_records(scores))
         # A fit killed between saving the run and cleaning up leaves its unfinished run.
         if lntm.io.partial_folder(run.path).exists():
             with lntm.io.UnfinishedRun(run.path, fixed) as unfinished:
@@ -551,5 +551,5 @@ class Fit(ChoosesWords, OnDocuments):
     def _print(self, model: Any, shares: Any, scores: list[Score] | None, path: Path) -> None:
         print(model.topic_table(shares, num_words=self.num_words, num_correlated=2))
         if scores is not None:
-            print(f"\n{lntm.reports.format_scores(scores)}")
+            print(f"\n{lntm.frames.Rows(scores)}")
         print(f"\nThe run is in {path}")

@@ -63,7 +63,7 @@ class Names(OnDocuments):
         if self.names_by is not None:
             self._ask(folder, self.names_by)
         table = lntm.load_run(folder).topic_table(num_words=self.num_words)
-        print(lntm.reports.format_topics(table, self.print_as))
+        print(lntm.frames.render(table, self.print_as))
         return 0
 
     def _names(self, model: Any) -> dict[int, str]:
@@ -82,6 +82,8 @@ class Names(OnDocuments):
 
     def _ask(self, folder: str, address: str) -> None:
         """Names by a language model."""
+        from torch_lntm.reports.chat import ChatServer
+
         if self.names_model is None:
             raise ConfigError("names_model: not given; name the language model, such as llama3")
         key = None
@@ -89,7 +91,7 @@ class Names(OnDocuments):
             key = os.environ.get(self.key_variable)
             if key is None:
                 raise ConfigError(f"key_variable: the environment has no {self.key_variable}")
-        ask = lntm.reports.ChatServer(address, self.names_model, key, self.timeout)
+        ask = ChatServer(address, self.names_model, key, self.timeout)
         run, guide, corpus = self.load(folder)
         texts = self.texts() if self.num_docs else None
         what = "words of topics"

@@ -14,7 +14,8 @@ from torch_lntm.cli.studying import whole_numbers
 if TYPE_CHECKING:
     from torch_lntm.corpus import Corpus
     from torch_lntm.io import Run
-    from torch_lntm.reports import TopicStability, TopicTree
+    from torch_lntm.reports import TopicTree
+    from torch_lntm.reports.stability import TopicStability
 
 
 @dataclass(kw_only=True)

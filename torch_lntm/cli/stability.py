@@ -41,5 +41,5 @@ class Stability(OnDocuments):
             seed=self.seed,
             progress=self.shows_progress,
         )
-        print(stability.format(self.print_as))
+        print(lntm.frames.render(stability, self.print_as))
         return 0

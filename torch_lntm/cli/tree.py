@@ -47,7 +47,7 @@ class Tree(Command):
         levels = whole_numbers("levels", self.levels)
         shares = run.metadata.get("topic_shares")
         tree = lntm.topic_tree(run.model, levels, by=self.by, shares=shares)
-        print(lntm.reports.format_tree(tree, self.print_as))
+        print(lntm.frames.render(tree, self.print_as))
         if self.out is not None:
             with atomic_write(Path(self.out)) as file:
                 file.write(as_json(tree.groups()))
