@@ -32,7 +32,6 @@ from torch_lntm.models.topic_table import TopicSummary, TopicTable
 from torch_lntm.models.topics.topics import Topics
 from torch_lntm.models.words.multinomial import Multinomial
 from torch_lntm.models.words.words import Words
-from torch_lntm.pickles import VersionedPickle
 
 
 class Construction(NamedTuple):
@@ -67,7 +66,7 @@ class _Program(nn.Module):
         return self.model._documents(*args)
 
 
-class TopicModel(VersionedPickle, nn.Module):
+class TopicModel(nn.Module):
     """Topic model: a prior of the documents' theta, topics, and a likelihood of words.
 
     A call with a batch runs the model as a Pyro program. The plate ``"documents"`` holds the sites

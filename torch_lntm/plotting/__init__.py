@@ -1,4 +1,4 @@
-"""Plots of a fitted model. They need the extra ``viz``: pip install 'torch-lntm[viz]'."""
+"""Plots of a fitted model, with Matplotlib."""
 
 from torch_lntm.plotting.correlations import correlation_graph, correlation_heatmap
 from torch_lntm.plotting.documents import document_proportions
