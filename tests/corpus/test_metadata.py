@@ -345,6 +345,13 @@ def test_documents_are_named_by_the_metadata_or_their_ids(index, names):
     assert frame.metadata.index.tolist() == names
 
 
+def test_a_later_column_of_ids_names_the_documents():
+    corpus = Corpus.from_texts(list(TEXTS))
+    assert corpus.with_metadata({"id": [7, 8, 9]}).metadata.index.tolist() == [7, 8, 9]
+    again = Corpus.from_texts(TEXTS).with_metadata({"id": [7, 8, 9]})
+    assert again.metadata.index.tolist() == ["a", "b", "c"]
+
+
 @pytest.mark.parametrize("ids", [[1, 1, 2], [1, None, 2], ["a", "", "b"]])
 def test_ids_that_repeat_or_lack_are_no_names(ids):
     corpus = Corpus.from_texts(list(TEXTS), metadata={"id": ids})

@@ -211,9 +211,12 @@ def describe(
         column = _column("label", align(labels, names, "label"), num_docs)
         frame["label"] = pd.Series(_as_labels(column), names, dtype=object)
     is_whole = isinstance(names, pd.MultiIndex) or not names.hasnans
-    if not is_default(names) and names.is_unique and is_whole:
-        return frame
-    return frame.set_axis(_ids(frame, positions))
+    return named(frame if names.is_unique and is_whole else frame.set_axis(positions))
+
+
+def named(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with the ids of its column ``id`` as its index, if its rows have no names."""
+    return frame.set_axis(_ids(frame, frame.index)) if is_default(frame.index) else frame
 
 
 def make_metadata(columns: Any, num_docs: int, documents: pd.Index | None = None) -> pd.DataFrame:

@@ -123,7 +123,7 @@ def _convert(
             f"the corpus is empty: {writer.num_docs} documents, {num_words} words, 0 tokens; "
             "give at least one document with one word"
         )
-    metadata = describe(None, writer.num_docs, metadata, source.labels)
+    metadata = describe(metadata, writer.num_docs, metadata, source.labels)
     if columns is not None:
         metadata = metadata.assign(**make_metadata(columns, writer.num_docs, metadata.index))
     writer.close(num_words, check_vocabulary(words, num_words), metadata, covariates, preparation)
