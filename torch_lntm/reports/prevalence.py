@@ -218,10 +218,8 @@ def summarise_corpus(
     everything = Grouping("all documents", ("all documents",), np.zeros(len(corpus), np.int64))
     topic_groups = as_groups(model, groups)
     num_columns = model.num_topics + len(topic_groups or ())
-    groupings = [
-        everything,
-        *(group_documents(name, find_column(name, corpus.metadata)) for name in by),
-    ]
+    table = corpus.metadata
+    groupings = [everything, *(group_documents(name, find_column(name, table)) for name in by)]
     group_sums = [
         _GroupSums(grouping, corpus, theta_source.num_draws, num_columns) for grouping in groupings
     ]
@@ -248,7 +246,7 @@ def summarise_corpus(
         corpus.lengths,
         "mean",
         model.topic_names,
-        metadata={name: np.asarray(x) for name, x in corpus.metadata.items()},
+        metadata={name: np.asarray(x) for name, x in table.items()},
     )
     summary = CorpusSummary(documents, overall, tuple(others), logits.error())
     if topic_groups is None:
