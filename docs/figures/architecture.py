@@ -18,7 +18,7 @@ ROOMS = {
         "files": "safe reading, atomic writing",
         "budget": "documents per batch",
         "progress": "progress bars",
-        "pickles": "pickles with a version",
+        "frames": "rows by name, tables as text",
     },
     ("observed data", "#d9e7f7"): {
         "corpus": "counts, metadata, readers",
