@@ -276,8 +276,9 @@ def _state_of(
     parameters = part("model.")
     if {name: value.shape for name, value in parameters.items()} != shapes:
         raise ValueError(f"expected the parameters {', '.join(shapes)} in the model's shapes")
-    if not all(x.is_floating_point() or x.dtype == torch.bool for x in tensors.values()):
-        raise ValueError("a tensor holds whole numbers")
+    plain = [tensor for name, tensor in tensors.items() if not name.startswith("model.")]
+    if not all(x.is_floating_point() or x.dtype == torch.bool for x in plain):
+        raise ValueError("a table holds whole numbers")
     device = next(iter(model.values())).device
     state = FitState(
         documents=part("documents."),
