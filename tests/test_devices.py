@@ -459,7 +459,7 @@ def test_generate(accelerator: torch.device, family: str) -> None:
 @each_family
 def test_saving_and_loading(accelerator: torch.device, family: str, tmp_path: Path) -> None:
     model = make_model(family, accelerator)
-    lntm.save_model(tmp_path / "model", model)
+    lntm.save_model(model, tmp_path / "model")
     loaded = lntm.load_model(tmp_path / "model")
     check(dict(loaded.named_parameters()), dict(model.cpu().named_parameters()), CPU)
 

@@ -85,6 +85,15 @@ def is_default(index: pd.Index) -> bool:
     return isinstance(index, pd.RangeIndex) and index.equals(pd.RangeIndex(len(index)))
 
 
+def document_names(corpus: Any) -> pd.Index:
+    """Names of a corpus's documents: the index of its metadata."""
+    index = getattr(corpus.metadata, "index", None)
+    if isinstance(index, pd.Index):
+        return index
+    ids = pd.Index(corpus.metadata["id"]) if "id" in corpus.metadata else pd.Index([0, 0])
+    return ids if ids.is_unique else pd.RangeIndex(len(corpus))
+
+
 def align(values: Any, documents: pd.Index, what: str) -> Any:
     """Puts values with one row per document in the order of the documents.
 

@@ -55,7 +55,7 @@ def test_a_model_replaced_between_two_reads_is_the_new_model(
         monkeypatch.setattr("torch_lntm.files.writing._renameat2", None)
     opened = between_reads(monkeypatch, number, lambda: save_model(MODELS[1], path, overwrite=True))
     assert which(load_model(path)) == 1
-    assert len(opened) == 6
+    assert len(opened) in (5, 6)  # the checksum of a mixture is wrong
 
 
 @pytest.mark.parametrize("number", [1, 2])

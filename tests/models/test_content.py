@@ -491,4 +491,5 @@ def test_labels_use_the_mean_topics(corpus) -> None:
     assert labels == lntm.reports.label_topics(mean, corpus)
     assert labels != lntm.reports.label_topics(plain_of(model, "Left"), corpus)
     np.testing.assert_allclose(lntm.evaluation.align_topics(model, mean).similarity, 1.0)
-    np.testing.assert_allclose(interop.get_topics(model), by_hand(model.topics).mean(0))
+    topics = interop.to_pyldavis(make_guide(None, model), corpus)["topic_term_dists"]
+    np.testing.assert_allclose(topics, by_hand(model.topics).mean(0))
