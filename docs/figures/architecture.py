@@ -47,6 +47,7 @@ ROOMS = {
         "plotting": "pictures",
         "effects": "regression of proportions",
         "selection": "number of topics",
+        "options": "signatures as options",
         "estimators": "scikit-learn",
         "interop": "other libraries",
         "cli": "uses all rooms",
