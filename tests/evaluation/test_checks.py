@@ -97,3 +97,20 @@ def test_a_matrix_of_counts_is_accepted() -> None:
 def test_a_corpus_without_a_vocabulary_is_accepted() -> None:
     guide = TaylorGuide(make_model(vocabulary=None))
     assert transform(guide, make_corpus()).theta.shape == (9, 3)
+
+
+def test_scores_are_frames_with_the_documents_names() -> None:
+    names = list("abcdefghi")
+    corpus, model = make_corpus().with_metadata({"id": names}), make_model()
+    guide = TaylorGuide(model)
+    likelihood = log_likelihood(model, corpus, num_samples=25).frame()
+    annealed = log_likelihood(model, corpus, AIS(num_chains=2, num_temperatures=3)).frame()
+    completion = document_completion(model, guide, corpus)
+    theta = transform(guide, corpus).theta
+    given = completion_perplexity(theta, model.topics.probs, corpus).frame()
+    for frame in (likelihood, annealed, completion.frame(), given):
+        assert frame.index.tolist() == names
+    assert likelihood["tokens"].tolist() == corpus.lengths.tolist()
+    assert list(likelihood.columns[-2:]) == ["effective_sample_size", "pareto_k"]
+    assert list(annealed.columns[-2:]) == ["effective_sample_size", "acceptance"]
+    assert completion.frame()["log_predictive"].tolist() == completion.log_predictive.tolist()

@@ -12,7 +12,13 @@ from support.pairs import FAMILIES, make_model
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, IncompatibleGuideError
-from torch_lntm.evaluation import AIS, Importance, LikelihoodMethod, log_likelihood
+from torch_lntm.evaluation import (
+    AIS,
+    Importance,
+    LikelihoodEstimate,
+    LikelihoodMethod,
+    log_likelihood,
+)
 from torch_lntm.guides import LaplaceGuide
 from torch_lntm.models import TopicModel, ctm
 from torch_lntm.models.priors.normal import NormalPrior
@@ -121,10 +127,12 @@ def test_a_method_from_outside_the_package_works() -> None:
         name = "certain"
 
         def compute(self, model, corpus, seed, max_docs, progress):
-            return seed, max_docs
+            zeros = torch.zeros(corpus.num_docs)
+            return LikelihoodEstimate(zeros, zeros, zeros, self.name, "none", max_docs, seed)
 
     model = make_model("ctm")
-    assert log_likelihood(model, some_documents(model), Certain(), seed=5, max_docs=2) == (5, 2)
+    found = log_likelihood(model, some_documents(model), Certain(), seed=5, max_docs=2)
+    assert (found.method, found.seed, found.num_samples) == ("certain", 5, 2)
     with pytest.raises(ConfigError, match="expected a topic model"):
         Certain().estimate("model", some_documents(model))
 

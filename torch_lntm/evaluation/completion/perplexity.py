@@ -14,6 +14,7 @@ from torch_lntm.corpus import Corpus, as_corpus
 from torch_lntm.errors import ConfigError, CorpusError
 from torch_lntm.evaluation.checks import as_probabilities
 from torch_lntm.evaluation.completion.result import CompletionResult
+from torch_lntm.frames import document_names
 from torch_lntm.kernels import mixture_log_likelihood
 
 _MAX_DOCS = 512
@@ -55,6 +56,7 @@ def completion_perplexity(theta: Any, topics: Any, held_out: Corpus) -> Completi
         "given",
         "given theta and topics",
         corpus_name=held_out.name,
+        documents=document_names(held_out),
     )
 
 
