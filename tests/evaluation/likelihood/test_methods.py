@@ -95,10 +95,14 @@ def test_a_matrix_of_counts_is_a_corpus() -> None:
         ((), {"degrees_of_freedom": math.inf}, "proposal='gaussian'"),
         ((), {"seed": -1}, "seed is -1"),
         ((), {"max_docs": 0}, "max_docs is 0"),
-        ((), {"num_chains": 2}, "num_chains is an option of method ais; leave it out"),
-        (("ais",), {"num_samples": 50}, "num_samples is an option of method importance"),
-        (("ais",), {"guide": "any"}, "guide is an option of method importance"),
-        ((), {"num_draws": 50}, "no method has an option 'num_draws'; expected some of num_sam"),
+        ((), {"num_chains": 2}, "num_chains is no option of method importance"),
+        (("ais",), {"num_samples": 50}, "num_samples is no option of method ais"),
+        (("ais",), {"guide": "any"}, "guide is no option of method ais; expected some of num_ch"),
+        (
+            (),
+            {"num_draws": 50},
+            "num_draws is no option of method importance",
+        ),
         ((AIS(),), {"num_chains": 2}, r"num_chains given beside .* give them to AIS"),
     ],
 )
