@@ -305,7 +305,7 @@ def test_differences_are_paired() -> None:
             {},
             "(?s)prior is Dirichlet.*or a model, with",
         ),
-        (ALPHA[3], lda(3, NUM_WORDS).topics, {}, "(?s)topics is Dirichlet.*expected a matrix"),
+        (ALPHA[3], lda(3, NUM_WORDS).topics, {}, "topics is a DirichletTopics; expected a matrix"),
         (ALPHA[3], TOPICS[3], {"theta": "median"}, "expected one of mode, mean"),
         (
             ALPHA[3],

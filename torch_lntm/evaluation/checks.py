@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -93,7 +94,8 @@ def as_matrix(values: Any, name: str) -> Tensor:
     """A model's topics, or a matrix of any library, as a float64 tensor on the CPU.
 
     Args:
-        values: A model; or nonnegative numbers: an array, a tensor or a data frame.
+        values: A model; or nonnegative numbers, an array or a tensor. A data frame is refused,
+            because its rows and columns may be in another order.
         name: Name of the argument, for messages.
 
     Raises:
@@ -101,12 +103,15 @@ def as_matrix(values: Any, name: str) -> Tensor:
     """
     if isinstance(values, TopicModel):
         values = values.topics.mean_probs
+    numbers = values
+    if not isinstance(values, Tensor | pd.DataFrame):
+        numbers = np.require(values, requirements="W")  # arrays of frames are read-only
     try:
-        rows = torch.as_tensor(values if isinstance(values, Tensor) else np.asarray(values))
-        rows = rows.detach().cpu().double()
-    except (TypeError, ValueError):
+        rows = torch.as_tensor(numbers).detach().cpu().double()
+    except (TypeError, ValueError, RuntimeError):
         raise ConfigError(
-            f"{name} is {values!r:.60}; expected a matrix of numbers: an array or a tensor"
+            f"{name} is a {type(values).__name__}; expected a matrix of numbers: an array or a "
+            "tensor, frame.to_numpy() of a data frame with its rows and columns in order"
         ) from None
     if rows.dim() != 2:
         raise ConfigError(f"{name} has shape {tuple(rows.shape)}; expected two dimensions")
