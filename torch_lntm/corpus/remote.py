@@ -174,17 +174,17 @@ class _Remote:
                 f"{self.address}: this kind of address cannot be used; expected one of "
                 f"{', '.join(PROTOCOLS)} before ://, without a chain of addresses by ::"
             )
-        fsspec = import_extra("fsspec", "files", "a remote corpus")
+        self.fsspec = import_extra("fsspec", "files", "a remote corpus")
         options: dict[str, Any] = {}
         if protocol in ("http", "https"):
             aiohttp = import_extra("aiohttp", "files", "an address of http")
             # By default a file may take 5 minutes, however large it is.
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=_SILENCE, sock_read=_SILENCE)
-            configured = fsspec.config.conf.get(protocol, {}).get("client_kwargs", {})
+            configured = self.fsspec.config.conf.get(protocol, {}).get("client_kwargs", {})
             # trust_env: the usual environment variables name a proxy.
             options["client_kwargs"] = {"timeout": timeout, "trust_env": True, **configured}
         try:
-            files, root = fsspec.core.url_to_fs(self.address, **options)
+            files, root = self.fsspec.core.url_to_fs(self.address, **options)
         except (ImportError, ValueError) as error:
             raise ConfigError(
                 f"{self.address}: this kind of address cannot be used ({error}); install fsspec's "
@@ -226,8 +226,6 @@ class _Remote:
         Raises:
             FileError: The file is missing or too large, or the server stopped.
         """
-        from fsspec.callbacks import Callback
-
         place, done, start = f"{self.address}/{name}", 0, time.monotonic()
 
         def check(size: int | None, value: int, **_: Any) -> None:
@@ -244,7 +242,7 @@ class _Remote:
             done = value
 
         try:
-            callback = Callback(hooks={"check": check})
+            callback = self.fsspec.callbacks.Callback(hooks={"check": check})
             self.files.get_file(f"{self.root}/{name}", str(target), callback=callback)
         except LNTMError:
             raise

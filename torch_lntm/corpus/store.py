@@ -175,7 +175,7 @@ class StoreWriter:
                 f"a corpus has at least one document, and from 1 to {_MAX_WORDS} words; got "
                 f"{self.num_docs} documents and {num_words} words"
             )
-        about = {
+        about: dict[str, Any] = {
             "format_version": SHARDS_VERSION,
             "num_docs": self.num_docs,
             "num_words": num_words,
@@ -413,7 +413,7 @@ def read_without_shards(path: Path, about: dict[str, Any], max_bytes: float | No
             )
         if checksum_of(arrays[name]) != about["crc32"].get(name):
             raise _damaged(path / f"{name}.npy")
-    _check_entries(path, *arrays.values(), num_words)
+    _check_entries(path, arrays, num_words)
     return Store(
         arrays["row_offsets"],
         arrays["word_index"],
@@ -570,14 +570,9 @@ def _check_kinds(about: Any, kinds: Mapping[str, Any]) -> None:
             raise ValueError(f"{name} is {value!r:.60}")
 
 
-def _check_entries(
-    path: Path,
-    offsets: NDArray[np.int64],
-    words: NDArray[np.int32],
-    counts: NDArray[np.int32],
-    num_words: int,
-) -> None:
+def _check_entries(path: Path, arrays: dict[str, NDArray[Any]], num_words: int) -> None:
     """Checks that offsets ascend, that words ascend within a document, and the counts."""
+    offsets, words, counts = (arrays[name] for name in ARRAYS)
     sizes = np.diff(offsets)
     if offsets[0] or offsets[-1] != words.size or (sizes < 0).any() or (sizes > num_words).any():
         raise FileError(
