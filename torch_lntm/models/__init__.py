@@ -7,10 +7,12 @@ from torch_lntm.models.constructors import ctm, iftm, lda, lntm, stm
 from torch_lntm.models.groups import Groups
 from torch_lntm.models.model import TopicModel
 from torch_lntm.models.periods import Periods
+from torch_lntm.models.priors.covariates import Covariates
 from torch_lntm.models.priors.diagonal import DiagonalNormalPrior
 from torch_lntm.models.priors.dirichlet import DirichletPrior
 from torch_lntm.models.priors.factor import IndependentFactorPrior
 from torch_lntm.models.priors.logistic_normal import LogisticNormalPrior
+from torch_lntm.models.priors.mixed import MixedPrior
 from torch_lntm.models.priors.normal import NormalPrior
 from torch_lntm.models.priors.prior import DocumentPrior
 from torch_lntm.models.priors.structural import StructuralPrior
@@ -28,6 +30,7 @@ from torch_lntm.models.words.words import Words
 
 __all__ = [
     "ContentTopics",
+    "Covariates",
     "DiagonalNormalPrior",
     "DirichletMultinomial",
     "DirichletPrior",
@@ -39,6 +42,7 @@ __all__ = [
     "IndependentFactorPrior",
     "Keywords",
     "LogisticNormalPrior",
+    "MixedPrior",
     "Multinomial",
     "NormalPrior",
     "NormalTopics",
