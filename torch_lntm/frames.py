@@ -19,7 +19,7 @@ TableFormat = Literal["text", "csv", "json"]
 
 def is_default(index: pd.Index) -> bool:
     """Whether an index only numbers its rows 0, 1, …, so that the rows have no names."""
-    return isinstance(index, pd.RangeIndex) and index.equals(pd.RangeIndex(len(index)))
+    return bool(index.equals(pd.RangeIndex(len(index))))
 
 
 def align(values: Any, documents: pd.Index, what: str) -> Any:
@@ -62,7 +62,8 @@ def align(values: Any, documents: pd.Index, what: str) -> Any:
     problem = "stand in another order than" if shuffled else "have other names than"
     raise CorpusError(
         f"{what}: the rows {problem} the documents, whose names are the index of corpus.metadata: "
-        f"row {first} is {rows[first]!r}, and document {first} is {documents[first]!r}. Give the "
+        f"row {first} is {rows.tolist()[first]!r}, and document {first} is "
+        f"{documents.tolist()[first]!r}. Give the "
         "rows the documents' names by frame.set_index, or leave out the index to take them by "
         "position: .to_numpy() of a series, .reset_index(drop=True) of a frame for a new corpus"
     )

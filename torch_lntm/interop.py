@@ -288,7 +288,9 @@ def document_info(
             ],
         }
     )
-    columns = {name: x for name, x in corpus.metadata.items() if name not in frame.columns}
+    columns = {
+        name: x.to_numpy() for name, x in corpus.metadata.items() if name not in frame.columns
+    }
     return frame.assign(**columns)
 
 
@@ -343,7 +345,7 @@ def to_anndata(guide: Guide[Any], corpus: Corpus, adata: Any = None) -> Any:
     if adata is None:
         anndata = import_extra("anndata", "interop", "AnnData")
         pandas = import_extra("pandas", "interop", "AnnData")
-        obs = pandas.DataFrame(dict(corpus.metadata), index=[str(d) for d in range(len(corpus))])
+        obs = corpus.metadata.set_axis(corpus.metadata.index.map(str))
         adata = anndata.AnnData(_counts(corpus), obs=obs, var=pandas.DataFrame(index=list(words)))
     elif adata.n_obs != len(corpus) or tuple(map(str, adata.var_names)) != words:
         raise ConfigError(

@@ -121,7 +121,7 @@ def test_partial_fit_learns_from_further_documents_with_metadata():
 def test_missing_metadata_are_refused_with_advice():
     with pytest.raises(ConfigError, match=r"no metadata; pass the columns: fit\(X, metadata=fra"):
         estimator().fit(counts())
-    with pytest.raises(CorpusError, match="expected one value for each of 60 documents, got 59"):
+    with pytest.raises(CorpusError, match="expected one row for each of 60 documents, got 59"):
         estimator().fit(counts(), metadata=META[:-1])
     with pytest.raises(CorpusError, match="party"):
         estimator().fit(counts(), metadata={"year": META["year"]})
@@ -173,5 +173,5 @@ def test_requests_can_be_changed(routing):
 def test_metadata_in_another_order_than_the_counts_are_refused(fitted):
     X = pd.DataFrame(counts().toarray())
     for method in (estimator().fit, fitted.transform, fitted.score):
-        with pytest.raises(CorpusError, match="row 0 has the index 59 in the metadata and 0 in"):
+        with pytest.raises(CorpusError, match="row 0 is 59, and document 0 is 0"):
             method(X, metadata=META[::-1])

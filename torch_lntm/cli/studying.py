@@ -200,7 +200,7 @@ class Effects(DrawsPosteriors):
 
     def _check_columns(self, text: str, corpus: lntm.Corpus) -> None:
         """Check the columns of the formula and of predictions, before the draws."""
-        from torch_lntm.corpus.frames import listed
+        from torch_lntm.corpus.metadata import listed
         from torch_lntm.formulas import Formula
 
         formula, _ = Formula.fit(text, corpus.metadata, corpus.num_docs)

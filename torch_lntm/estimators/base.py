@@ -6,9 +6,11 @@ import math
 import traceback
 from collections.abc import Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
@@ -433,9 +435,11 @@ class TopicModelEstimator(
             )
         if not reset and not hasattr(self, "feature_names_in_"):
             self._check_order(getattr(X, "columns", None))
+        rows = X.index if isinstance(X, pd.DataFrame) else None
         X = validate_data(self, X, accept_sparse="csr", dtype="numeric", reset=reset)
         check_non_negative(X, f"{type(self).__name__}.{method}")
-        return Corpus.from_matrix(X, allow_empty=True)
+        corpus = Corpus.from_matrix(X, allow_empty=True)
+        return corpus if rows is None else replace(corpus, table=pd.DataFrame(index=rows))
 
     def _check_order(self, columns: Any) -> None:
         """Raise ``ConfigError`` if a data frame has the model's words in another order."""

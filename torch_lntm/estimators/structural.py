@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from torch_lntm.corpus import Corpus
-from torch_lntm.corpus.frames import match_rows
+from torch_lntm.corpus.metadata import describe
 from torch_lntm.errors import ConfigError
 from torch_lntm.estimators.base import ScoreMethod, TopicModelEstimator
 from torch_lntm.evaluation import CompletionResult, LikelihoodEstimate
@@ -120,8 +121,7 @@ class StructuralTopicModel(TopicModelEstimator):
             CorpusError: A count is invalid, or a column is missing or has missing values.
             ConfigError: A parameter or the formula is invalid, or the documents lack metadata.
         """
-        metadata = match_rows(X, metadata)
-        return self._fit(_described(self._corpus(X, "fit", reset=True), metadata))
+        return self._fit(_described(X, self._corpus(X, "fit", reset=True), metadata))
 
     def partial_fit(self: S, X: Any, y: Any = None, metadata: Any = None) -> S:
         """Learn from more documents; see :meth:`TopicModelEstimator.partial_fit`.
@@ -256,15 +256,13 @@ class StructuralTopicModel(TopicModelEstimator):
     def _documents(self, X: Any, method: str, metadata: Any) -> Corpus:
         """Documents for a fitted model, with their metadata."""
         check_is_fitted(self, "model_")
-        metadata = match_rows(X, metadata)
-        if not isinstance(X, Corpus):
-            X = self._corpus(X, method, reset=False)
-        return _described(X, metadata)
+        corpus = X if isinstance(X, Corpus) else self._corpus(X, method, reset=False)
+        return _described(X, corpus, metadata)
 
     def _model_options(self, corpus: Corpus) -> dict[str, Any]:
         """The formula and the groups, as learned from the documents."""
         for name in ("prevalence", "content"):
-            if getattr(self, name) is not None and not corpus.metadata:
+            if getattr(self, name) is not None and not len(corpus.metadata.columns):
                 raise ConfigError(
                     f"{name} is {getattr(self, name)!r} and the documents have no metadata; pass "
                     "the columns: fit(X, metadata=frame)"
@@ -277,6 +275,8 @@ class StructuralTopicModel(TopicModelEstimator):
         return options
 
 
-def _described(corpus: Corpus, metadata: Any) -> Corpus:
+def _described(X: Any, corpus: Corpus, metadata: Any) -> Corpus:
     """Documents with further metadata, if there are any."""
-    return corpus if metadata is None else corpus.with_metadata(metadata)
+    if metadata is None or isinstance(X, Corpus):
+        return corpus if metadata is None else corpus.with_metadata(metadata)
+    return replace(corpus, table=describe(X, corpus.num_docs, metadata))

@@ -179,7 +179,7 @@ def read_corpus(
     columns = source.find_metadata(metadata)
     with source.named():
         corpus = source.read(options)
-        return corpus if columns is None else corpus.with_metadata(joined(columns, corpus.metadata))
+        return corpus if columns is None else corpus.with_metadata(joined(columns, corpus.table))
 
 
 @dataclass

@@ -11,9 +11,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from torch_lntm.corpus.checks import check_counts, check_vocabulary
-from torch_lntm.corpus.corpus import Corpus
 from torch_lntm.corpus.mapped import Rows
-from torch_lntm.corpus.metadata import FrozenDict
+from torch_lntm.corpus.metadata import FrozenDict, describe, make_metadata
 from torch_lntm.corpus.readers import STREAMS, Source, joined, open_source
 from torch_lntm.corpus.readers.counts import CountStream, Entries, check_size
 from torch_lntm.corpus.readers.texts import TextOptions, TextStream
@@ -107,19 +106,17 @@ def _convert(
         for _, rows in corpus.parts():
             writer.add(rows)
         num_words, words = corpus.num_words, corpus.vocabulary
-        metadata, covariates = corpus.metadata, corpus.covariates
+        metadata, covariates = corpus.table, corpus.covariates
         preparation = corpus.preparation
     if not writer.nnz:
         raise CorpusError(
             f"the corpus is empty: {writer.num_docs} documents, {num_words} words, 0 tokens; "
             "give at least one document with one word"
         )
-    none = sp.csr_matrix((writer.num_docs, 1), dtype=np.int64)
-    documents = Corpus.from_matrix(none, None, labels, metadata=metadata, allow_empty=True)
+    table = describe(None, writer.num_docs, metadata, labels)
     if columns is not None:
-        documents = documents.with_metadata(joined(columns, documents.metadata))
-    vocabulary = check_vocabulary(words, num_words)
-    writer.close(num_words, vocabulary, documents.metadata, covariates, preparation)
+        table = table.assign(**make_metadata(joined(columns, table), len(table), table.index))
+    writer.close(num_words, check_vocabulary(words, num_words), table, covariates, preparation)
 
 
 def write_stream(path: Path, stream: CountStream, writer: StoreWriter | ShardsWriter) -> int:
