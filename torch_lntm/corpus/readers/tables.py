@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -24,12 +24,15 @@ from torch_lntm.files.reading import (
     unpacked_bytes,
 )
 
+T = TypeVar("T")
+
 #: Any table may have FREE documents, larger ones as many as they have bytes.
 FREE = 1 << 20
 #: Numbers of a matrix, and rows of a Parquet file, per reading step.
 _NUMBERS, _ROWS = 1 << 22, 1 << 12
 #: Maximum bytes of an HDF5 chunk, because HDF5 unpacks complete chunks.
 _CHUNK = 128 << 20
+_NO_H5AD = "not a complete .h5ad file"
 
 
 def _limit(max_bytes: float | None, on_disk: int) -> float:
@@ -59,8 +62,8 @@ def stream_anndata(x: Any, obs: Any, words: Any) -> CountStream:
             "are in a layer, name it: layer='counts'"
         )
     num_docs, num_words = map(int, x.shape)
-    if getattr(x, "format", "") == "csc":
-        x = (x.to_memory() if hasattr(x, "to_memory") else x).tocsr()
+    x = x.to_memory() if hasattr(x, "to_memory") else x  # of an object that is backed by a file
+    x = x.tocsr() if hasattr(x, "tocsr") else x
 
     def pieces() -> Iterator[Entries]:
         step = max(1, _NUMBERS // max(1, num_words))
@@ -73,6 +76,35 @@ def stream_anndata(x: Any, obs: Any, words: Any) -> CountStream:
     return CountStream(pieces(), num_docs, num_words, [str(word) for word in words], metadata)
 
 
+class _RowsOfFile:
+    """Sparse matrix in a group of an HDF5 file, sliced by rows.
+
+    anndata's own slices need private functions of scipy, which some versions lack.
+
+    Raises:
+        ValueError: The matrix is not in rows, or incomplete.
+    """
+
+    def __init__(self, group: Any) -> None:
+        if group.attrs.get("encoding-type") != "csr_matrix":
+            raise ValueError("X is not in rows; write adata.X = adata.X.tocsr()")
+        self.group, self.shape = group, tuple(map(int, group.attrs["shape"]))
+        self.offsets = group["indptr"][()].astype(np.int64)
+        sizes = [group[name].size for name in ("data", "indices")]
+        steps = np.diff(self.offsets, prepend=0)
+        fits = steps.shape == (self.shape[0] + 1,) and not steps[0] and steps.min() >= 0
+        if not fits or {*sizes, steps.sum()} != {sizes[0]}:
+            raise ValueError(f"X's indptr does not fit its {sizes[0]} entries")
+
+    def __getitem__(self, rows: slice) -> Any:
+        offsets = self.offsets[rows.start : rows.stop + 1]
+        data, words = (self.group[name][offsets[0] : offsets[-1]] for name in ("data", "indices"))
+        shape = (len(offsets) - 1, self.shape[1])
+        part = sp.csr_array((data, words, offsets - offsets[0]), shape)
+        part.check_format(full_check=True)
+        return part
+
+
 def stream_h5ad(path: Path, num_words: int | None, max_bytes: float | None) -> CountStream:
     """Stream of an AnnData file: counts ``X``, metadata ``obs``, words ``var``.
 
@@ -82,33 +114,24 @@ def stream_h5ad(path: Path, num_words: int | None, max_bytes: float | None) -> C
     anndata = import_extra("anndata.io", "files", "the format h5ad")
     open_to_read(path).close()  # raises clear errors for a wrong path
     on_disk = path.stat().st_size
-    with read_errors(path, "not a complete .h5ad file", Exception):
+    with read_errors(path, _NO_H5AD, Exception):
         file = h5py.File(path, "r", rdcc_nbytes=_CHUNK)
         _check_links(path, file, h5py, _limit(max_bytes, on_disk))
         x, obs, var = file["X"], anndata.read_elem(file["obs"]), anndata.read_elem(file["var"])
-        if isinstance(x, h5py.Group):
-            steps = np.diff(x["indptr"][()].astype(np.int64), prepend=0)
-            entries, x = x["data"].size, anndata.sparse_dataset(x)
-            if x.format != "csr":
-                raise FileError(
-                    f"{path}: X is a {x.format}_matrix; expected rows, so convert it: adata.X = "
-                    "adata.X.tocsr(), and write the file again"
-                )
-            if steps.size != x.shape[0] + 1 or steps.min() < 0 or steps.sum() != entries:
-                raise FileError(f"{path}: X's indptr does not fit its {entries} entries")
-        stream = stream_anndata(x, obs, var.index)
+        stream = stream_anndata(_RowsOfFile(x) if isinstance(x, h5py.Group) else x, obs, var.index)
         check_size(path, len(obs), len(var), on_disk, len(var))
-        if x.shape != (len(obs), len(var)) or num_words not in (None, len(var)):
+        sizes = (stream.num_docs, stream.num_words)
+        if sizes != (len(obs), len(var)) or num_words not in (None, len(var)):
             raise FileError(
-                f"{path}: X has the shape {x.shape}; expected one row for each of the {len(obs)} "
-                f"documents of obs, and one column for each of the {num_words or len(var)} words"
+                f"{path}: X has {sizes[0]} rows and {sizes[1]} columns; expected the {len(obs)} "
+                f"documents of obs and {num_words or len(var)} words"
             )
 
     def guarded() -> Iterator[Entries]:
-        with read_errors(path, "not a complete .h5ad file", Exception):
+        with read_errors(path, _NO_H5AD, Exception):
             yield from stream.pieces
 
-    return CountStream(guarded(), len(obs), len(var), stream.vocabulary, stream.metadata)
+    return replace(stream, pieces=guarded())
 
 
 def _check_links(path: Path, file: Any, h5py: Any, limit: float) -> None:
@@ -124,8 +147,11 @@ def _check_links(path: Path, file: Any, h5py: Any, limit: float) -> None:
         node = file[name] if isinstance(link, h5py.HardLink) else None
         if name.partition("/")[0] not in ("X", "obs", "var") or isinstance(node, h5py.Group):
             continue
-        if node is None or node.is_virtual or node.external:
-            raise FileError(f"{path}: {name} is a link or in other files; write the file without")
+        if node is None or node.is_virtual or node.external or not node.shape:
+            raise FileError(
+                f"{path}: {name} is a link, a single number, or in other files; write the file "
+                "without them"
+            )
         size += node.size * node.dtype.itemsize
         if size > limit or math.prod(node.chunks or ()) * node.dtype.itemsize > _CHUNK:
             raise FileError(
@@ -167,8 +193,9 @@ class ParquetFiles:
             ]
             if schema.names != self.schema.names or words[0] != words[1]:
                 raise FileError(
-                    f"{file}: has the columns {listed(schema)}; expected {listed(self.schema)}, as "
-                    f"in {self.files[0].name}"
+                    f"{file}: has the columns {listed(schema.names)}; expected "
+                    f"{listed(self.schema.names)}, with words of one type, as in "
+                    f"{self.files[0].name}"
                 )
         on_disk = sum(file.stat().st_size for file in self.files)
         self.limit = _limit(max_bytes, on_disk)
@@ -191,12 +218,16 @@ class ParquetFiles:
             texts = [field.name for field in pq.read_schema(file) if str(field.type) == "string"]
             yield pq.ParquetFile(file, read_dictionary=texts, buffer_size=1 << 20, pre_buffer=False)
 
-    def batches(self, file: Path) -> Iterator[dict[str, Any]]:
-        """Yields rows of a file, as columns. Memory holds a part of a row group."""
-        with self._opened(file) as parquet:
-            for group in range(parquet.num_row_groups):
-                for batch in parquet.iter_batches(_ROWS, [group]):
-                    yield dict(zip(self.names, batch.columns, strict=True))
+    def _batches(self, use: Callable[[dict[str, Any]], T]) -> Iterator[tuple[Path, T]]:
+        """Yields each file with what ``use`` makes of the columns of some rows.
+
+        Memory holds a part of a row group.
+        """
+        for file in self.files:
+            with self._opened(file) as parquet:
+                for group in range(parquet.num_row_groups):
+                    for batch in parquet.iter_batches(_ROWS, [group]):
+                        yield file, use(dict(zip(self.names, batch.columns, strict=True)))
 
     def _type(self, name: str) -> str:
         return str(self.schema.field(name).type) if name in self.names else ""
@@ -225,64 +256,59 @@ class ParquetFiles:
                 "text_field"
             )
         names = names if text in names else [text]
-        for file in self.files:
+        numbers: Counter[Path] = Counter()
+        for file, columns in self._batches(lambda batch: [*map(_values, batch.values())]):
             place = "" if file == self.path else f"{file.name}, "
-            batches = (
-                zip(*map(_values, batch.values()), strict=True) for batch in self.batches(file)
-            )
-            for number, row in enumerate(itertools.chain.from_iterable(batches), 1):
+            for row in zip(*columns, strict=True):
                 record = dict(zip(names, row, strict=True))
+                numbers[file] += 1
                 left -= len(record[text]) if isinstance(record[text], str) else 0
                 if left < 0:
                     raise too_large(self.path, self.limit)
-                yield f"{place}row {number}", record
+                yield f"{place}row {numbers[file]}", record
 
     def stream(self, num_words: int | None) -> CountStream:
         """Stream of the counts; see ``stream_parquet``."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
         kinds, vocabulary = self._type("words"), None
         if "list<" not in kinds or not ("string" in kinds or "int" in kinds):
             raise FileError(f"{self.path}: 'words' must be lists of words or columns, got {kinds}")
         if "string" in kinds:
             words: set[Any] = set()
-            for batch in itertools.chain.from_iterable(map(self.batches, self.files)):
-                words.update(batch["words"].flatten().unique().to_pylist())
+            for _, some in self._batches(lambda batch: _flat(batch["words"]).unique().to_pylist()):
+                words.update(some)
             vocabulary = sorted(words - {None})
             num_words = len(vocabulary)
         kinds = self._type("counts")
         if kinds and not ("list<" in kinds and any(x in kinds for x in ("int", "float", "double"))):
             raise FileError(f"{self.path}: 'counts' must be lists of numbers, got {kinds}")
         metadata = {name: list[Any]() for name in self.names if name not in ("words", "counts")}
-        pieces = self._pieces(vocabulary, num_words, metadata)
-        return CountStream(pieces, self.num_docs, num_words, vocabulary, metadata)
-
-    def _pieces(
-        self, vocabulary: list[str] | None, num_words: int | None, metadata: dict[str, list[Any]]
-    ) -> Iterator[Entries]:
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         num_docs = 0
-        for batch in itertools.chain.from_iterable(map(self.batches, self.files)):
+
+        def entries(batch: dict[str, Any]) -> Entries:
+            nonlocal num_docs
             for name, values in metadata.items():
                 values += _values(batch[name])
             words, rows = _flat(batch["words"]), pc.list_parent_indices(batch["words"])
             if vocabulary is not None:
                 words = pc.index_in(words, pa.array(vocabulary, words.type))
-            counts, rows_of_counts = pa.array(np.ones(len(words), np.int64)), rows
-            if "counts" in batch:
-                counts = _flat(batch["counts"])
-                rows_of_counts = pc.list_parent_indices(batch["counts"])
-            if words.null_count or counts.null_count or not rows.equals(rows_of_counts):
+            counts = _flat(batch["counts"]) if "counts" in batch else pa.array(np.ones(len(words)))
+            same = pc.list_parent_indices(batch.get("counts", batch["words"])).equals(rows)
+            if words.null_count or counts.null_count or not same:
                 raise FileError(
                     f"{self.path}: 'words' and 'counts' must be complete, and equally many in each "
                     "document"
                 )
-            columns = words.to_numpy(zero_copy_only=False).astype(np.int64)
+            columns = np.asarray(words).astype(np.int64)
             if columns.size and (columns.min() < 0 or columns.max() >= (num_words or np.inf)):
                 raise FileError(f"{self.path}: 'words' must be columns from 0 to {num_words}")
             first, num_docs = num_docs, num_docs + len(batch["words"])
-            values = counts.to_numpy(zero_copy_only=False)
-            yield Entries(num_docs, first + rows.to_numpy(zero_copy_only=False), columns, values)
+            return Entries(num_docs, first + np.asarray(rows), columns, np.asarray(counts))
+
+        pieces = (piece for _, piece in self._batches(entries))
+        return CountStream(pieces, self.num_docs, num_words, vocabulary, metadata)
 
 
 def _values(column: Any) -> list[Any]:
