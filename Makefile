@@ -14,11 +14,11 @@ demo: .venv/.installed
 
 # One thread per process: two processes on two cores are faster than two threads in one process.
 PYTEST = OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n $(JOBS) --dist worksteal
-STUDIES = tests/studies
+STUDIES = studies/tests
 
 # The tests of the package, its documents and notebooks.
 test: .venv/.installed
-	$(PYTEST) --ignore=$(STUDIES) --durations=10 $(PYTEST_ARGS)
+	$(PYTEST) --durations=10 $(PYTEST_ARGS)
 
 # The tests of the experiments and benchmarks, which are not part of the package.
 test-studies: .venv/.installed
@@ -26,7 +26,7 @@ test-studies: .venv/.installed
 
 # The tests of `make test` that are not marked slow or stat.
 quick: .venv/.installed
-	$(PYTEST) --ignore=$(STUDIES) -m 'not slow and not stat' $(PYTEST_ARGS)
+	$(PYTEST) -m 'not slow and not stat' $(PYTEST_ARGS)
 
 # Lists the papers' experiments and the benchmarks; .venv/bin/python -m studies NAME runs one.
 studies: .venv/.installed

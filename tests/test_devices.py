@@ -17,11 +17,13 @@ import numpy as np
 import pyro
 import pytest
 import torch
+from oracles.grids import Quadrature
 from pyro.infer import MCMC, NUTS, SVI, Predictive, Trace_ELBO
 from support.pretend import suspended
 from torch import Tensor
 
 import torch_lntm as lntm
+from studies.scores.accuracy import posterior_accuracy
 from torch_lntm import noise
 from torch_lntm.cli import main
 from torch_lntm.evaluation import AIS, ais_bracket, document_completion, log_likelihood
@@ -397,7 +399,7 @@ def test_importance_sampling(accelerator: torch.device, family: str, guide: str)
 def test_quadrature(accelerator: torch.device, family: str, num_topics: int) -> None:
     def work(device: torch.device) -> tuple[Values, Values]:
         model = make_model(family, device, num_topics)
-        estimate = log_likelihood(model, CORPUS[:2], method="quadrature", num_points=41)
+        estimate = log_likelihood(model, CORPUS[:2], method=Quadrature(41))
         return {}, {"values": estimate.log_likelihood}
 
     compare(accelerator, work)
@@ -422,7 +424,7 @@ def test_annealed_importance_sampling(accelerator: torch.device, family: str) ->
 def test_posterior_accuracy(accelerator: torch.device, family: str) -> None:
     model = make_model(family, accelerator)
     guides = {guide: make_guide(guide, model) for of, guide in PAIRS if of == family}
-    found = lntm.evaluation.posterior_accuracy(
+    found = posterior_accuracy(
         model, guides, CORPUS, num_docs=1, num_chains=2, num_samples=100, warmup_steps=2
     )
     errors = {name: accuracy.mean_error for name, accuracy in found.guides.items()}
@@ -457,7 +459,7 @@ def test_generate(accelerator: torch.device, family: str) -> None:
 @each_family
 def test_saving_and_loading(accelerator: torch.device, family: str, tmp_path: Path) -> None:
     model = make_model(family, accelerator)
-    lntm.save_model(tmp_path / "model", model)
+    lntm.save_model(model, tmp_path / "model")
     loaded = lntm.load_model(tmp_path / "model")
     check(dict(loaded.named_parameters()), dict(model.cpu().named_parameters()), CPU)
 
@@ -487,10 +489,10 @@ def test_reports(accelerator: torch.device, family: str) -> None:
             "mean": mean.theta,
             "shares": shares,
             "topics": str(model.topic_table(shares, num_correlated=2)),
-            "scores": report.format_scores(scores),
+            "scores": lntm.frames.Rows(scores).frame().to_csv(),
         }
         if family.endswith("iftm"):
-            host["sources"] = report.format_sources(report.summarise_sources(model))
+            host["sources"] = str(report.summarise_sources(model))
             for name in (guide for of, guide in PAIRS if of == family):
                 activity = report.source_activity(make_guide(name, model), CORPUS[:4])
                 host[name] = [activity.mean, activity.std]
@@ -506,8 +508,8 @@ def test_pictures(accelerator: torch.device, family: str) -> None:
     pyplot.switch_backend("agg")
     model = make_model(family, accelerator)
     posterior = make_guide(DEFAULTS[family], model).posterior(CORPUS[:2].batch(device=accelerator))
-    labels = lntm.plotting.topic_labels(model)
-    assert labels == lntm.plotting.topic_labels(make_model(family, CPU))
+    labels = lntm.reports.topic_labels(model)
+    assert labels == lntm.reports.topic_labels(make_model(family, CPU))
     try:
         assert lntm.plotting.correlation_heatmap(model).images
         proportions = lntm.plotting.document_proportions(posterior, 1, labels=labels)

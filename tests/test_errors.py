@@ -62,27 +62,3 @@ def test_the_error_for_a_misspelt_name_suggests_the_right_one(name):
     with pytest.raises(AttributeError, match=rf"; did you mean {meant}\?"):
         getattr(module, name.removeprefix("models."))
     assert not hasattr(lntm, "nothing_like_it")
-
-
-def test_a_deprecated_name_is_told_with_its_successor_at_the_caller_s_line():
-    with pytest.warns(errors.LNTMDeprecationWarning, match="old is deprecated .* 0.4.0; use new"):
-        errors.warn_deprecated("old", "new", "0.4.0")
-    assert issubclass(errors.LNTMDeprecationWarning, FutureWarning)  # which Python shows
-
-
-def test_a_renamed_argument_works_under_both_names_but_not_both_at_once():
-    @errors.renamed_arguments("0.4.0", size="num_words", old="num_docs")
-    def function(num_words, num_docs=1):
-        """Add them."""
-        return num_words + num_docs
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert function(2, num_docs=3) == 5
-    with pytest.warns(errors.LNTMDeprecationWarning) as caught:
-        assert function(size=2, old=3) == 5
-    assert len(caught) == 2
-    assert {warning.filename for warning in caught} == {__file__}
-    with pytest.raises(TypeError, match=r"function\(\) got both num_words and its old name size"):
-        function(num_words=1, size=2)
-    assert function.__doc__ == "Add them."

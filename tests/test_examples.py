@@ -68,8 +68,8 @@ MAIN = re.findall(
     CorrelatedTopicModel IndependentFactorTopicModel LogisticNormalTopicModel AspectModel
     StructuralTopicModel
     evaluation.document_completion evaluation.completion_of evaluation.log_likelihood
-    evaluation.ais_bracket evaluation.posterior_accuracy evaluation.coherence
-    evaluation.exclusivity evaluation.align_topics evaluation.classification evaluation.retrieval
+    evaluation.ais_bracket evaluation.coherence
+    evaluation.exclusivity evaluation.align_topics
     effects.estimate effects.permutation_test report select
     reports.topic_labels reports.representative_documents
     plotting.correlation_graph plotting.document_proportions plotting.simplex_plot

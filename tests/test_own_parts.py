@@ -11,6 +11,7 @@ import numpy as np
 import pyro
 import pytest
 import torch
+from oracles.grids import Quadrature
 from pyro.infer import MCMC, NUTS, SVI, Trace_ELBO
 from pyro.optim import Adam
 from support.markdown import code_of
@@ -145,7 +146,7 @@ def test_stock_nuts_samples_topics_and_documents(make, corpus, kind) -> None:
 
 
 def _by_quadrature(model: TopicModel, corpus: Corpus) -> Tensor:
-    return lntm.evaluation.log_likelihood(model, corpus, "quadrature").log_likelihood
+    return lntm.evaluation.log_likelihood(model, corpus, Quadrature()).log_likelihood
 
 
 @pytest.mark.filterwarnings("ignore::torch_lntm.errors.UnreliableEstimateWarning")

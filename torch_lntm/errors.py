@@ -6,14 +6,13 @@ error, for example a ValueError.
 
 from __future__ import annotations
 
-import functools
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from numbers import Integral, Real
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 __all__ = [
     "ConfigError",
@@ -22,7 +21,6 @@ __all__ = [
     "CorpusWarning",
     "FileError",
     "IncompatibleGuideError",
-    "LNTMDeprecationWarning",
     "LNTMError",
     "LNTMWarning",
     "MissingColumnError",
@@ -32,17 +30,7 @@ __all__ = [
     "SavingWarning",
     "TooFewDocumentsError",
     "UnreliableEstimateWarning",
-    "import_extra",
-    "refuse_other_owner",
-    "renamed_arguments",
-    "require",
-    "require_whole",
-    "warn",
-    "warn_deprecated",
 ]
-
-Arguments = ParamSpec("Arguments")
-Result = TypeVar("Result")
 
 
 class LNTMError(Exception):
@@ -168,10 +156,6 @@ class SavingWarning(LNTMWarning):
     """Failure to write a file, for example a checkpoint. The computation continues without it."""
 
 
-class LNTMDeprecationWarning(LNTMWarning, FutureWarning):
-    """Use of a deprecated name. The message names the replacement and the version of removal."""
-
-
 def warn(message: str, category: type[LNTMWarning]) -> None:
     """Issue a warning at the first caller outside of this package, torch and pyro.
 
@@ -212,62 +196,6 @@ def refuse_other_owner(what: str, name: str, owner: Any, value: Any) -> None:
     own = origin(owner).startswith(f"{package}.")
     by = f"is one of {package}'s own" if own else f"is registered already, by {origin(owner)}"
     raise ConfigError(f"{what} {name!r} {by}; choose another")
-
-
-def warn_deprecated(old: str, new: str, removed_in: str) -> None:
-    """Warn that a name is deprecated; see ``docs/stability.md``.
-
-    Args:
-        old: The deprecated name, such as ``"torch_lntm.reports.old_name"``.
-        new: The name to use instead.
-        removed_in: First version without the deprecated name.
-    """
-    warn(
-        f"{old} is deprecated and will be removed in version {removed_in}; use {new}",
-        LNTMDeprecationWarning,
-    )
-
-
-def renamed_arguments(
-    removed_in: str, **names: str
-) -> Callable[[Callable[Arguments, Result]], Callable[..., Result]]:
-    """Decorator for a function with renamed arguments. The old names still work, with a warning.
-
-    Args:
-        removed_in: First version without the old names.
-        **names: New name of each old name, such as ``own_words="cache_weight"``.
-
-    Returns:
-        The decorator. A call with both names of an argument raises TypeError.
-
-    Example:
-        >>> import warnings
-        >>> @lntm.errors.renamed_arguments("0.4.0", size="num_words")
-        ... def f(num_words):
-        ...     return num_words
-        >>> with warnings.catch_warnings(record=True) as caught:
-        ...     warnings.simplefilter("always")
-        ...     f(size=3)
-        3
-        >>> print(caught[0].message)
-        the argument size of f is deprecated and will be removed in version 0.4.0; use num_words
-    """
-
-    def decorate(function: Callable[Arguments, Result]) -> Callable[..., Result]:
-        @functools.wraps(function)
-        def renamed(*args: Any, **kwargs: Any) -> Result:
-            for old in names.keys() & kwargs.keys():
-                new = names[old]
-                if new in kwargs:
-                    raise TypeError(f"{function.__name__}() got both {new} and its old name {old}")
-                place = f"the argument {old} of {function.__name__}"
-                warn_deprecated(place, new, removed_in)
-                kwargs[new] = kwargs.pop(old)
-            return function(*args, **kwargs)
-
-        return renamed
-
-    return decorate
 
 
 def require(least: float, **settings: Any) -> None:

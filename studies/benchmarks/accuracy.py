@@ -15,7 +15,7 @@ import torch
 import torch_lntm as lntm
 from studies.machine import Stopwatch
 from studies.measure import Cells, Study, check_numbers, corpus_file
-from torch_lntm.evaluation import posterior_accuracy
+from studies.scores.accuracy import posterior_accuracy
 
 #: By name: the kind of model, its settings, the posterior that fits it, and the judged ones.
 CASES: dict[str, tuple[str, dict[str, Any], str, tuple[str, ...]]] = {

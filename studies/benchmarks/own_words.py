@@ -31,12 +31,12 @@ from studies.tables import table_of
 from torch_lntm.errors import UnreliableEstimateWarning
 from torch_lntm.evaluation import (
     CompletionResult,
-    ExactCompletion,
     coherence,
     completion_of,
     fit_cache_weight,
     paired_difference,
 )
+from torch_lntm.evaluation.completion.result import ExactCompletion
 
 #: Names of both predictions in rows and in tables.
 PREDICTIONS = {"alone": "topics alone", "own": "and own words"}

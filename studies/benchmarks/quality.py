@@ -34,12 +34,8 @@ from studies.measure import Cells, Study, check_choices, check_filled, check_num
 from studies.tables import table_of
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import LNTMError, UnreliableEstimateWarning
-from torch_lntm.evaluation import (
-    CompletionResult,
-    ExactCompletion,
-    completion_of,
-    unigram_perplexity,
-)
+from torch_lntm.evaluation import CompletionResult, completion_of, unigram_perplexity
+from torch_lntm.evaluation.completion.result import ExactCompletion
 
 UNIGRAM, OWN_COUNTS = "unigram", "unigram and own counts"
 #: Default systems: this package's, and the peers.

@@ -40,7 +40,8 @@ from studies.benchmarks.systems import STRUCTURAL_SYSTEMS
 from studies.measure import Cells, Study, check_choices, check_filled, check_numbers, corpus_file
 from studies.tables import table_of
 from torch_lntm.errors import UnreliableEstimateWarning
-from torch_lntm.evaluation import ExactCompletion, completion_of, log_likelihood
+from torch_lntm.evaluation import completion_of, log_likelihood
+from torch_lntm.evaluation.completion.result import ExactCompletion
 from torch_lntm.evaluation.per_token import per_token
 from torch_lntm.models import Covariates, FixedTopics, StructuralPrior, TopicModel
 from torch_lntm.models.priors.covariates import PREVALENCE

@@ -45,7 +45,8 @@ from studies.measure import Cells, Study, check_choices, check_filled, check_num
 from studies.tables import entry, mean_and_error, table_of, with_error
 from torch_lntm.corpus import Corpus, WordHoldOut
 from torch_lntm.errors import ConfigError, UnreliableEstimateWarning
-from torch_lntm.evaluation import ExactCompletion, completion_of
+from torch_lntm.evaluation import completion_of
+from torch_lntm.evaluation.completion.result import ExactCompletion
 
 OURS = "torch_lntm ctm, auto"
 #: Words at random, beside the rules of printed words: the number of commonest words to draw from.

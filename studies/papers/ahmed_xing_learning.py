@@ -27,6 +27,7 @@ from studies.measure import Cells, Study, check_choices, check_numbers
 from studies.papers.ahmed_xing_models import Cell, SimulationSettings, draw_model
 from studies.papers.texts import POSTERIORS
 from studies.tables import table, with_error
+from tests.oracles.grids import Quadrature
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, UnreliableEstimateWarning
 from torch_lntm.evaluation import log_likelihood
@@ -316,7 +317,7 @@ def evidence(model: TopicModel, corpus: Corpus) -> float:
     with warnings.catch_warnings():
         # A stuck EM has a nearly singular covariance; quadrature then needs the exact form.
         warnings.simplefilter("ignore", UnreliableEstimateWarning)
-        return log_likelihood(model, some, "quadrature").total / some.num_docs
+        return log_likelihood(model, some, Quadrature()).total / some.num_docs
 
 
 def match(probs: Tensor, truth: Tensor) -> Tensor:

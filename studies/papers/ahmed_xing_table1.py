@@ -22,10 +22,10 @@ from torch import Tensor
 
 from studies.measure import Cells, Study, check_choices, check_numbers
 from studies.papers.texts import POSTERIORS, fit, read_labelled, used_words
+from studies.scores.classification import classification, resampled_error
 from studies.tables import entry_of_fits, mean_and_error, table
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError
-from torch_lntm.evaluation import classification, resampled_error
 from torch_lntm.guides import make_guide
 from torch_lntm.inference import transform
 

@@ -36,13 +36,8 @@ from studies.papers.putthividhya_fig4_scores import (
 from studies.papers.texts import MODELS, fit
 from torch_lntm.corpus import Corpus, read_corpus
 from torch_lntm.errors import ConfigError, UnreliableEstimateWarning
-from torch_lntm.evaluation import (
-    AIS,
-    ExactCompletion,
-    completion_of,
-    document_completion,
-    log_likelihood,
-)
+from torch_lntm.evaluation import AIS, completion_of, document_completion, log_likelihood
+from torch_lntm.evaluation.completion.result import ExactCompletion
 from torch_lntm.guides import Guide, guides_for, make_guide
 
 if TYPE_CHECKING:

@@ -19,10 +19,7 @@ from numpy.typing import NDArray
 
 from studies.measure import Cells, Study, check_choices, check_numbers
 from studies.papers.texts import MODELS, fit, read_parts
-from studies.tables import entry_of_fits, mean_and_error, table, with_error
-from torch_lntm.corpus import Corpus
-from torch_lntm.errors import ConfigError
-from torch_lntm.evaluation import (
+from studies.scores.retrieval import (
     Similarity,
     by_cosine,
     by_hellinger,
@@ -30,6 +27,9 @@ from torch_lntm.evaluation import (
     by_tfidf,
     retrieval,
 )
+from studies.tables import entry_of_fits, mean_and_error, table, with_error
+from torch_lntm.corpus import Corpus
+from torch_lntm.errors import ConfigError
 from torch_lntm.inference import transform
 
 if TYPE_CHECKING:

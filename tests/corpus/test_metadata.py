@@ -301,9 +301,10 @@ def test_rows_of_other_names_are_refused(index):
     ):
         with pytest.raises(CorpusError, match=r"have other names than the documents.*row \d is"):
             use()
-    if index != [0, 1, 2]:  # new documents join rows without names by position
-        with pytest.raises(CorpusError, match=r"label: .* have other names"):
-            Corpus.from_texts(TEXTS, labels=column)
+    with pytest.raises(CorpusError, match=r"label: .* have other names"):
+        Corpus.from_texts(TEXTS, labels=column)
+    by_position = column.to_frame("year").to_dict("list")  # the advice of the message
+    assert corpus.with_metadata(by_position).metadata["year"].tolist() == [True, False, True]
 
 
 def test_rows_in_another_order_without_names_to_join_by_are_refused():
@@ -313,7 +314,7 @@ def test_rows_in_another_order_without_names_to_join_by_are_refused():
             with pytest.raises(CorpusError, match="stand in another order than the documents"):
                 Corpus.from_texts(texts, **options)
     for columns in (shuffled, {"year": shuffled["year"]}):
-        with pytest.raises(CorpusError, match=r"row 0 is 2, .*\.reset_index\(drop=True\)"):
+        with pytest.raises(CorpusError, match=r"row 0 is 2, and document 0 is 0"):
             Corpus.from_texts(list(TEXTS)).with_metadata(columns)
     # The documents have the same names.
     texts = pd.Series(list(TEXTS), index=shuffled.index)
@@ -342,6 +343,13 @@ def test_documents_are_named_by_the_metadata_or_their_ids(index, names):
     assert corpus.metadata.index.tolist() == names
     frame = Corpus.from_frame(columns.assign(text=list(TEXTS)))
     assert frame.metadata.index.tolist() == names
+
+
+def test_a_later_column_of_ids_names_the_documents():
+    corpus = Corpus.from_texts(list(TEXTS))
+    assert corpus.with_metadata({"id": [7, 8, 9]}).metadata.index.tolist() == [7, 8, 9]
+    again = Corpus.from_texts(TEXTS).with_metadata({"id": [7, 8, 9]})
+    assert again.metadata.index.tolist() == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("ids", [[1, 1, 2], [1, None, 2], ["a", "", "b"]])

@@ -10,12 +10,10 @@ from torch_lntm.errors import ConfigError, IncompatibleGuideError
 from torch_lntm.evaluation import (
     AIS,
     Importance,
-    Quadrature,
     coherence,
     completion_perplexity,
     document_completion,
     log_likelihood,
-    posterior_accuracy,
     unigram_perplexity,
 )
 from torch_lntm.guides import TaylorGuide
@@ -24,7 +22,6 @@ from torch_lntm.inference import DocumentHMC, transform
 EVALUATIONS = {
     "completion": lambda model, guide: document_completion(model, guide, make_corpus()),
     "importance": lambda model, guide: log_likelihood(model, make_corpus(), guide=guide),
-    "accuracy": lambda model, guide: posterior_accuracy(model, guide, make_corpus()),
 }
 
 
@@ -48,7 +45,6 @@ def test_transform_refuses_arguments_that_are_not_guides() -> None:
     [
         (lambda: AIS(num_chains=2.5), "num_chains is 2.5; expected a whole number"),
         (lambda: Importance(num_samples=30.5), "num_samples is 30.5; expected a whole number"),
-        (lambda: Quadrature(num_points=11.0), "num_points is 11.0; expected a whole number"),
         (lambda: DocumentHMC(make_model(), num_chains=1.5), "num_chains is 1.5"),
     ],
 )

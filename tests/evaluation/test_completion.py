@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from oracles.grids import Quadrature
 
 from torch_lntm.corpus import Corpus, synthetic_topics
 from torch_lntm.errors import ConfigError, CorpusError, IncompatibleGuideError
@@ -102,8 +103,8 @@ def test_the_integrated_score_is_a_ratio_of_marginal_likelihoods() -> None:
     model = make_model(3, covariance=0.5 * torch.eye(3))
     corpus, _ = model.generate([400] * 10, seed=2)
     hold_out = corpus.hold_out_words(0.9)
-    both = log_likelihood(model, corpus, "quadrature").log_likelihood
-    observed = log_likelihood(model, hold_out.observed, "quadrature").log_likelihood
+    both = log_likelihood(model, corpus, Quadrature()).log_likelihood
+    observed = log_likelihood(model, hold_out.observed, Quadrature()).log_likelihood
     result = document_completion(
         model, LaplaceGuide(model), hold_out, theta="integrated", num_samples=20_000
     )

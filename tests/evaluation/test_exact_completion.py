@@ -15,13 +15,13 @@ from torch_lntm.corpus import Corpus, WordHoldOut
 from torch_lntm.errors import ConfigError, CorpusError, UnreliableEstimateWarning
 from torch_lntm.evaluation import (
     CompletionResult,
-    ExactCompletion,
     completion_of,
     completion_perplexity,
     document_completion,
     paired_difference,
 )
 from torch_lntm.evaluation.completion.exact import SHORT
+from torch_lntm.evaluation.completion.result import ExactCompletion
 from torch_lntm.guides import TaylorGuide
 from torch_lntm.inference.chains.diagnostics import split_rhat
 from torch_lntm.models import ctm, iftm, lda

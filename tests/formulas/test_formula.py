@@ -6,10 +6,12 @@ import json
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from torch_lntm.errors import ConfigError, CorpusError, CorpusWarning, MissingColumnError
 from torch_lntm.formulas import Formula, check_formula
+from torch_lntm.formulas.columns import find_column, value_of
 from torch_lntm.formulas.language import MAX_LENGTH
 
 NUM_DOCS = 30
@@ -197,8 +199,92 @@ def test_unknown_levels_are_refused(columns) -> None:
     other = {**columns, "party": np.array(["Green"] * NUM_DOCS, object)}
     with pytest.raises(CorpusError, match=r"'Green'.*Conservative, Liberal, Other"):
         formula.matrix(other, NUM_DOCS)
-    with pytest.raises(ConfigError, match="1999"):
+    with pytest.raises(CorpusError, match=r"'year' is 1999 in document 0.* knows 2003, 2004, 2006"):
         formula.matrix({**columns, "year": np.full(NUM_DOCS, 1999)}, NUM_DOCS)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "value", "known"),
+    [
+        ("~ C(party, Treatment(reference='Other')) * age", "party", "X", "Conservative, Lib"),
+        ("~ age + C(date)", "date", "1999-01-01", "2004-01-01, 2004-01-02"),
+        ("~ C(rural) + age", "rural", 2, "0, 1"),
+    ],
+)
+def test_unknown_levels_within_c_are_named(columns, text, name, value, known) -> None:
+    formula, _ = fitted(text, columns)
+    values = columns[name][:4].tolist()
+    values[2] = value
+    with pytest.raises(CorpusError, match=f"'{name}' is .*{value}.* in document 2.* knows {known}"):
+        formula.matrix({**{n: v[:4] for n, v in columns.items()}, name: np.array(values)}, 4)
+
+
+def test_many_levels_are_refused_before_they_become_columns() -> None:
+    columns = {"q": np.array([f"q{i}" for i in range(10_000)], object), "x": np.arange(10_000.0)}
+    for text in ("~ q", "~ C(x)", "~ x * q"):
+        with pytest.raises(ConfigError, match=r"10,000 levels.*\(1 \| author\)"):
+            Formula.fit(text, columns, 10_000)
+
+
+def test_random_terms_take_names_in_back_quotes() -> None:
+    columns = {"blog-name": ["a", "b", "a"], "a+|b": [1, 1, 2]}
+    formula, matrix = Formula.fit("~ (1 | `blog-name`) + (1|`a+|b`)", columns, 3)
+    assert dict(formula.random) == {"blog-name": ("a", "b"), "a+|b": (1, 2)}
+    assert matrix.shape == (3, 1)
+    assert Formula.from_json(formula.to_json()).positions(columns, 3).tolist() == [
+        [0, 0],
+        [1, 0],
+        [0, 1],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "plain"),
+    [
+        (pd.Series([1, None, 3], dtype="Int64"), [1.0, np.nan, 3.0]),
+        (pd.Series(["a", pd.NA, ""], dtype="string"), ["a", None, None]),
+        (pd.Series(["b", "a", None], dtype="category"), ["b", "a", None]),
+        (pd.to_datetime(pd.Series(["2004-09-30", None, "2004-10-01"])), ["2004-09-30", None, None]),
+        (pd.Series([True, False, True], dtype="boolean", index=[7, 8, 9]), [True, False, True]),
+    ],
+)
+def test_columns_of_frames_are_plain_values(values, plain) -> None:
+    found = find_column("x", pd.DataFrame({"x": values}))
+    if isinstance(plain[0], str):
+        assert found.dtype == object
+        assert found[0] == plain[0]
+        assert [value is None for value in found[:2]] == [value is None for value in plain[:2]]
+    else:
+        np.testing.assert_array_equal(found, plain)
+        assert found.dtype.kind == np.array(plain).dtype.kind
+
+
+@pytest.mark.parametrize(
+    ("values", "text", "value"),
+    [
+        ([True, False], "false", False),
+        ([1, 2], "2", 2),
+        ([1.5, 2], "2", 2.0),
+        (["1", "x"], "1", "1"),
+    ],
+)
+def test_text_becomes_a_value_of_its_column(values, text, value) -> None:
+    found = value_of("x", values, text)
+    assert found == value
+    assert type(found) is type(value)
+    if not isinstance(value, str):
+        with pytest.raises(
+            ConfigError, match=r"'many' for the column x; expected (numbers|True or)"
+        ):
+            value_of("x", values, "many")
+
+
+@pytest.mark.parametrize("bound", ["a", None, [1], {"array": "x"}])
+def test_saved_bounds_of_other_types_are_refused(columns, bound) -> None:
+    state = fitted("~ bs(age, df=4)", columns)[0].to_json()
+    state["transforms"]["bs(age, df=4)"]["lower_bound"] = bound
+    with pytest.raises(ConfigError, match="damaged"):
+        Formula.from_json(state).matrix(columns, NUM_DOCS)
 
 
 def test_values_of_another_kind_than_in_the_fit_are_refused(columns) -> None:

@@ -428,6 +428,23 @@ def test_periods_of_numbers_dates_and_text(formula, levels, gaps) -> None:
     assert set(again.encode(corpus).encodings["content"].tolist()) == set(range(len(levels)))
 
 
+@pytest.mark.parametrize("first", [0.0, 1990.0, 2004.0, -7.3, -2000.0])
+@pytest.mark.parametrize("width", ["0.1", "0.2", "0.3", "1/12", "1/52", "0.25", "7"])
+def test_every_width_keeps_the_periods_of_its_multiples(first, width) -> None:
+    """Values at the starts of bins, made by a product or by repeated sums, and inside of bins."""
+    size = float(np.divide(*map(float, ([*width.split("/"), "1"])[:2])))
+    bins = np.repeat(np.arange(60), 2)
+    product = np.where(np.arange(120) % 2, first + bins * size, first + (bins + 0.5) * size)
+    summed = np.repeat(np.cumsum([first, *np.full(59, size)]), 2)
+    for values in (product, summed):
+        corpus = Corpus.from_matrix(np.ones((120, 2), int), metadata={"t": values})
+        periods = Periods.of(corpus, f"~ rw(t, width={size!r})")
+        assert periods.positions == tuple(range(60))
+        np.testing.assert_array_equal(periods.encode(corpus).encodings["content"], bins)
+        assert [periods.position(value) for value in values] == bins.tolist()
+    assert periods.levels[:2] == pytest.approx((first, first + size), abs=1e-9)
+
+
 def test_weeks_begin_on_mondays() -> None:
     corpus = posts(8).with_metadata({"date": ["2004-09-26", "2004-09-27"] * 4})
     assert Periods.of(corpus, "~ rw(date, bins='week')").levels == ("2004-09-20", "2004-09-27")

@@ -8,6 +8,7 @@ import numpy as np
 import pyro
 import pytest
 import torch
+from oracles.grids import Quadrature
 from pyro import poutine
 from pyro.infer import MCMC, NUTS
 from scipy import optimize, stats
@@ -93,7 +94,7 @@ def test_guides_chains_and_estimates_match_a_diagonal_ctm(name, device) -> None:
         ]
         torch.testing.assert_close(*draws)
         values = [
-            log_likelihood(m, Corpus.from_matrix(problem.counts.astype(int)), method="quadrature")
+            log_likelihood(m, Corpus.from_matrix(problem.counts.astype(int)), method=Quadrature())
             for m in (one, other)
         ]
         torch.testing.assert_close(values[0].log_likelihood, values[1].log_likelihood)

@@ -9,6 +9,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from oracles.grids import Quadrature
 from scipy.special import log_softmax, softmax
 
 from torch_lntm.errors import ConfigError
@@ -64,7 +65,7 @@ def test_held_out_scores_agree_in_single_and_double_precision(device) -> None:
     scores = [
         [
             document_completion(model, LaplaceGuide(model), corpus).nats_per_token,
-            log_likelihood(model, corpus, "quadrature").total / 1200,
+            log_likelihood(model, corpus, Quadrature()).total / 1200,
         ]
         for model in (single.to(device), double.to(device))
     ]

@@ -24,6 +24,7 @@ from torch_lntm.corpus.metadata import (
     is_table,
     make_covariates,
     make_metadata,
+    named,
     record_frame,
     take_texts,
 )
@@ -309,7 +310,8 @@ class Corpus(Documents):
             columns: Mapping of column names to ``num_docs`` values each, or a data frame of
                 pandas, Polars or Arrow with a row for each document. An index of pandas is matched
                 with the index of :attr:`metadata`. Other values go by position. Lists and dates
-                become text. A new column replaces an old column of this name.
+                become text. A new column replaces an old column of this name. A column ``id`` names
+                documents without names.
 
         Returns:
             The corpus.
@@ -330,7 +332,7 @@ class Corpus(Documents):
         # Encodings derive from the old columns.
         return replace(
             self,
-            table=self.table.assign(**dict(new.items())),
+            table=named(self.table.assign(**dict(new.items()))),
             encodings=FrozenDict(),
             encoders=FrozenDict(),
         )

@@ -205,20 +205,21 @@ def describe(
             break
     if len(names) != num_docs or (names is not own and _is_shuffled(names)):
         names = positions  # align explains what is wrong
-    frame = make_metadata({} if metadata is None else metadata, num_docs, names, is_new=True)
+    frame = make_metadata({} if metadata is None else metadata, num_docs, names)
     if labels is not None:
         labels = list(labels) if isinstance(labels, str) else labels
-        column = _column("label", _matched(labels, names, "label", True), num_docs)
+        column = _column("label", align(labels, names, "label"), num_docs)
         frame["label"] = pd.Series(_as_labels(column), names, dtype=object)
     is_whole = isinstance(names, pd.MultiIndex) or not names.hasnans
-    if not is_default(names) and names.is_unique and is_whole:
-        return frame
-    return frame.set_axis(_ids(frame, positions))
+    return named(frame if names.is_unique and is_whole else frame.set_axis(positions))
 
 
-def make_metadata(
-    columns: Any, num_docs: int, documents: pd.Index | None = None, *, is_new: bool = False
-) -> pd.DataFrame:
+def named(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with the ids of its column ``id`` as its index, if its rows have no names."""
+    return frame.set_axis(_ids(frame, frame.index)) if is_default(frame.index) else frame
+
+
+def make_metadata(columns: Any, num_docs: int, documents: pd.Index | None = None) -> pd.DataFrame:
     """Converts values to columns of metadata, each with one value for every document.
 
     A column has one of four types: float64, int64, bool, or object for text. Values of other
@@ -233,8 +234,6 @@ def make_metadata(
             of a frame without an index. Other values go by position.
         num_docs: Number of values of each column.
         documents: Names of the documents. Defaults to their positions.
-        is_new: Whether the documents get these columns as the first. An index 0, 1, … then goes by
-            position, unless the documents have the same names in another order.
 
     Raises:
         CorpusError: ``columns`` is of another type, a name is blank or repeated, a column has
@@ -244,12 +243,12 @@ def make_metadata(
     pairs: Iterable[tuple[Any, Any]]
     if is_table(columns):
         frame = as_frame(columns)
-        if not is_new and is_default(frame.index) and not is_default(documents):
+        if is_default(frame.index) and not is_default(documents):
             frame = frame.set_axis(_ids(frame, frame.index, documents))
-        frame = _matched(frame, documents, "metadata", is_new)
+        frame = align(frame, documents, "metadata")
         pairs = [(name, frame.iloc[:, i]) for i, name in enumerate(frame.columns)]
     elif isinstance(columns, Mapping):
-        pairs = [(n, _matched(x, documents, str(n), is_new)) for n, x in columns.items()]
+        pairs = [(n, align(x, documents, str(n))) for n, x in columns.items()]
     else:
         raise CorpusError(
             "metadata must be a mapping of column names to values, or a data frame; got a "
@@ -278,17 +277,6 @@ def _is_shuffled(index: pd.Index) -> bool:
         return False
     numbers, positions = np.asarray(index), np.arange(len(index))
     return bool((numbers != positions).any() and (np.sort(numbers) == positions).all())
-
-
-def _matched(values: Any, documents: pd.Index, what: str, is_new: bool) -> Any:
-    """Values in the order of the documents; see :func:`make_metadata`."""
-    index = _index_of(values)
-    if index is None:
-        return values
-    is_bare = is_new and is_default(index)
-    if is_bare and len(index) == len(documents) and not documents.isin(index).all():
-        return values.set_axis(documents)
-    return align(values, documents, what)
 
 
 def _ids(frame: pd.DataFrame, otherwise: pd.Index, like: pd.Index | None = None) -> pd.Index:

@@ -502,8 +502,8 @@ def read_words(
     """
     if not about["vocabulary"]:
         return None
-    read_checked(path, VOCABULARY, about, max_bytes)
-    return read_vocabulary(path / VOCABULARY, about["num_words"], max_bytes)
+    checksum = None if is_old(about) else about["crc32"].get(VOCABULARY, -1)
+    return read_vocabulary(path / VOCABULARY, about["num_words"], max_bytes, checksum)
 
 
 def read_checked(path: Path, name: str, about: dict[str, Any], max_bytes: float | None) -> bytes:
@@ -743,7 +743,7 @@ def _check_entries(path: Path, arrays: dict[str, NDArray[Any]], num_words: int) 
 
 
 def read_vocabulary(
-    path: Path, num_words: int, max_bytes: float | None = None
+    path: Path, num_words: int, max_bytes: float | None = None, checksum: int | None = None
 ) -> tuple[str, ...] | None:
     """Reads a file with a word per line.
 
@@ -751,14 +751,18 @@ def read_vocabulary(
         path: The file.
         num_words: Expected number of words.
         max_bytes: Maximum size of the file in bytes.
+        checksum: Checksum of the file; ``None`` if unknown.
 
     Raises:
         FileError: The file is missing or damaged, or the words are no vocabulary of this size.
     """
-    text = read_text(path, max_bytes=max_bytes)
-    if not text.endswith("\n"):
-        raise FileError(f"{path}: ends within a line; is it truncated?")
+    content = read_bytes(path, max_bytes)
+    if checksum is not None and zlib.crc32(content) != checksum:
+        raise _damaged(path)
     try:
+        text = content.decode()
+        if not text.endswith("\n"):
+            raise CorpusError("ends within a line; is it truncated?")
         return check_vocabulary(text.removesuffix("\n").split("\n"), num_words)
-    except CorpusError as error:
+    except ValueError as error:
         raise FileError(f"{path}: {error}") from error

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,13 +12,11 @@ from sklearn.utils.validation import check_is_fitted
 from torch_lntm.corpus import Corpus
 from torch_lntm.corpus.metadata import describe
 from torch_lntm.errors import ConfigError
-from torch_lntm.estimators.base import ScoreMethod, TopicModelEstimator
+from torch_lntm.estimators.base import TopicModelEstimator
 from torch_lntm.evaluation import CompletionResult, LikelihoodEstimate
 from torch_lntm.models import Covariates, StructuralPrior, TopicTable, learn_groups
 from torch_lntm.models.priors.covariates import PREVALENCE
 from torch_lntm.posteriors import Posterior
-
-S = TypeVar("S", bound="StructuralTopicModel")
 
 #: The metadata that a method requests from scikit-learn's metadata routing by default.
 _REQUEST = {"metadata": True}
@@ -54,7 +51,6 @@ class StructuralTopicModel(TopicModelEstimator):
         device: See :class:`CorrelatedTopicModel`.
         random_state: See :class:`CorrelatedTopicModel`.
         verbose: See :class:`CorrelatedTopicModel`.
-        options: See :class:`CorrelatedTopicModel`; for example ``{"penalty": 1.0}``.
 
     Example:
         >>> party = {"party": ["left", "right"] * 135}
@@ -66,45 +62,15 @@ class StructuralTopicModel(TopicModelEstimator):
     """
 
     _model = "stm"
+    _own: ClassVar[dict[str, Any]] = {"prevalence": None, "content": None}
     __metadata_request__fit = _REQUEST
     __metadata_request__partial_fit = _REQUEST
     __metadata_request__transform = _REQUEST
     __metadata_request__score = _REQUEST
 
-    def __init__(
-        self,
-        n_components: int = 10,
-        *,
-        prevalence: str | None = None,
-        content: str | None = None,
-        posterior: str | None = None,
-        max_iter: int | None = None,
-        keywords: Mapping[str, Any] | None = None,
-        vocabulary: Any = None,
-        score_method: ScoreMethod = "completion",
-        device: str = "auto",
-        random_state: Any = None,
-        verbose: int = 0,
-        options: Mapping[str, Any] | None = None,
-    ) -> None:
-        super().__init__(
-            n_components,
-            posterior=posterior,
-            max_iter=max_iter,
-            keywords=keywords,
-            vocabulary=vocabulary,
-            score_method=score_method,
-            device=device,
-            random_state=random_state,
-            verbose=verbose,
-            options=options,
-        )
-        self.prevalence = prevalence
-        self.content = content
-
     # -- fitting ---------------------------------------------------------------------------------
 
-    def fit(self: S, X: Any, y: Any = None, metadata: Any = None) -> S:
+    def fit(self, X: Any, y: Any = None, metadata: Any = None) -> Self:
         """Fit the model to documents; see :meth:`TopicModelEstimator.fit`.
 
         The levels and knots of the formula and the groups are learned from these documents.
@@ -123,7 +89,7 @@ class StructuralTopicModel(TopicModelEstimator):
         """
         return self._fit(_described(X, self._corpus(X, "fit", reset=True), metadata))
 
-    def partial_fit(self: S, X: Any, y: Any = None, metadata: Any = None) -> S:
+    def partial_fit(self, X: Any, y: Any = None, metadata: Any = None) -> Self:
         """Learn from more documents; see :meth:`TopicModelEstimator.partial_fit`.
 
         The first documents must have all levels of the columns.
@@ -161,7 +127,8 @@ class StructuralTopicModel(TopicModelEstimator):
             CorpusError: As for :meth:`fit`.
             ConfigError: As for :meth:`fit`.
         """
-        return self.fit(X, metadata=metadata).transform(X, metadata=metadata)
+        self.fit(X, metadata=metadata)
+        return self._proportions(X, self._documents(X, "transform", metadata))
 
     # -- documents -------------------------------------------------------------------------------
 
@@ -180,7 +147,8 @@ class StructuralTopicModel(TopicModelEstimator):
             CorpusError: A column of ``prevalence`` or ``content`` is missing or has missing values,
                 or a level is new.
         """
-        return super().transform(self._documents(X, "transform", metadata))
+        # scikit-learn wraps transform; a wrapped call within a wrapped one would lose the index.
+        return self._proportions(X, self._documents(X, "transform", metadata))
 
     def posteriors(self, X: Any, metadata: Any = None) -> Posterior:
         """Posterior distributions of documents; see :meth:`TopicModelEstimator.posteriors`.
@@ -262,7 +230,7 @@ class StructuralTopicModel(TopicModelEstimator):
     def _model_options(self, corpus: Corpus) -> dict[str, Any]:
         """The formula and the groups, as learned from the documents."""
         for name in ("prevalence", "content"):
-            if getattr(self, name) is not None and not len(corpus.metadata.columns):
+            if getattr(self, name) is not None and not list(corpus.metadata):
                 raise ConfigError(
                     f"{name} is {getattr(self, name)!r} and the documents have no metadata; pass "
                     "the columns: fit(X, metadata=frame)"
@@ -276,7 +244,7 @@ class StructuralTopicModel(TopicModelEstimator):
 
 
 def _described(X: Any, corpus: Corpus, metadata: Any) -> Corpus:
-    """Documents with further metadata, if there are any."""
+    """Documents with further metadata, if there are any, joined by the index of ``X``."""
     if metadata is None or isinstance(X, Corpus):
         return corpus if metadata is None else corpus.with_metadata(metadata)
     return replace(corpus, table=describe(X, corpus.num_docs, metadata))

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
-from torch_lntm.errors import CorpusError, MissingColumnError
+from torch_lntm.errors import ConfigError, CorpusError, MissingColumnError
 
 #: Kind of a column: numbers, dates (text converted to days), or text (levels).
 Kind = Literal["number", "date", "text"]
@@ -18,22 +19,41 @@ _DATE = re.compile(r"\d{4}-\d{2}-\d{2}(?:[T ].*)?")
 _EXPECTED = {"number": "numbers", "date": "dates as in 2004-09-30", "text": "text"}
 
 
-def find_column(name: str, columns: Mapping[str, Any]) -> NDArray[Any]:
-    """Values of a column.
+def find_column(name: str, columns: Mapping[str, Any] | pd.DataFrame) -> NDArray[Any]:
+    """Values of a column: bool, int64, float64, or objects, which are text or None if missing.
 
     Raises:
         MissingColumnError: The column is missing.
     """
     if name not in columns:
         raise MissingColumnError(name, columns)
-    return np.asarray(columns[name])
+    return plain_values(columns[name])
+
+
+def plain_values(values: Any) -> NDArray[Any]:
+    """Values as an array of bool, int64, float64, or of text with None for a missing value.
+
+    Empty text is missing too. Dates become text.
+    """
+    series = pd.Series(values).reset_index(drop=True)
+    if series.dtype == object or isinstance(series.dtype, pd.CategoricalDtype):
+        series = series.astype(object).infer_objects()
+    missing = series.isna().to_numpy()
+    if pd.api.types.is_numeric_dtype(series.dtype):
+        kinds = {"b": bool, "i": np.int64, "u": np.int64}
+        kind = np.float64 if missing.any() else kinds.get(series.dtype.kind, np.float64)
+        return series.to_numpy(kind, na_value=np.nan) if missing.any() else series.to_numpy(kind)
+    if pd.api.types.is_datetime64_any_dtype(series.dtype):
+        series = series.astype(str)
+    texts = [None if gone else str(value) for value, gone in zip(series, missing, strict=True)]
+    return np.array([text or None for text in texts], object)
 
 
 def kind_of(values: NDArray[Any]) -> Kind:
     """Kind of a column. Text is of the kind date if all present values are dates."""
     if values.dtype.kind in "bif":
         return "number"
-    present = [str(value) for value in values if value is not None]
+    present = [value for value in values if value is not None]
     return "date" if present and all(map(_DATE.fullmatch, present)) else "text"
 
 
@@ -42,14 +62,13 @@ def read_values(name: str, values: NDArray[Any], kind: Kind, each: str) -> NDArr
 
     Args:
         name: Name of the column.
-        values: ``(num_values,)`` values of the metadata.
+        values: ``(num_values,)`` result of :func:`find_column` or :func:`plain_values`.
         kind: Kind of the column.
         each: Name of the place of a value in messages, such as ``"document"``.
 
     Raises:
         CorpusError: A value is missing or of another kind.
     """
-    values = values if values.dtype.kind in "bif" else values.astype(object)
     refuse_missing(name, values, each)
     if (kind == "number") != (values.dtype.kind in "bif"):
         raise CorpusError(
@@ -67,15 +86,43 @@ def refuse_missing(name: str, values: NDArray[Any], each: str = "document") -> N
     Raises:
         CorpusError: A value is missing. The message names the first document.
     """
-    if values.dtype.kind == "f":
-        missing = np.isnan(values)
-    else:
-        missing = np.array([value is None for value in values], bool)
+    missing = pd.isna(values)
     if missing.any():
         raise CorpusError(
             f"column {name!r} lacks a value in {missing.sum()} {each}s, the first of them {each} "
             f"{missing.argmax()}; leave these out (in Python: corpus[rows]), or fill the values in"
         )
+
+
+def value_of(name: str, values: Any, text: str) -> Any:
+    """A column's value from text, such as an option of the command line.
+
+    Args:
+        name: Name of the column.
+        values: Values of the column.
+        text: The text.
+
+    Returns:
+        The text itself, a number, or a truth value, by the values of the column.
+
+    Raises:
+        ConfigError: The text is no value of this kind.
+    """
+    kind = plain_values(values).dtype.kind
+    truths = {"true": True, "false": False, "1": True, "0": False}
+    if kind == "b" and text.strip().lower() in truths:
+        return truths[text.strip().lower()]
+    if kind not in "bif":
+        return text
+    try:
+        number = float(text)
+    except ValueError:
+        expected = "True or False" if kind == "b" else "numbers"
+        raise ConfigError(
+            f"{text!r} for the column {name}; expected {expected}, because {name} is a column of "
+            f"{'truth values' if kind == 'b' else 'numbers'}"
+        ) from None
+    return int(number) if kind == "i" and number.is_integer() else number
 
 
 def odd_value(values: Iterable[Any]) -> tuple[str, int | None]:
@@ -90,9 +137,11 @@ def odd_value(values: Iterable[Any]) -> tuple[str, int | None]:
     return common, next((row for row, kind in enumerate(kinds) if kind != common), None)
 
 
-def shown(value: float, kind: Kind) -> str:
-    """A number in the notation of its column: a date or a number."""
-    return str(np.datetime64(round(value), "D")) if kind == "date" else f"{value:g}"
+def shown(value: Any, kind: Kind) -> str:
+    """A value in the notation of its column: a date, a number or text."""
+    if kind == "date":
+        return str(np.datetime64(round(value), "D"))
+    return repr(value) if isinstance(value, str) else f"{value:g}"
 
 
 def _kind_of_text(value: str) -> Kind:
@@ -107,22 +156,20 @@ def _kind_of_text(value: str) -> Kind:
 
 def _days(name: str, values: NDArray[Any], each: str) -> NDArray[np.float64]:
     """Dates as days since 1970-01-01."""
-    texts = [str(value) for value in values]
-    row = next((row for row, text in enumerate(texts) if not _DATE.fullmatch(text)), None)
-    try:
-        if row is None:
-            return np.array([text[:10] for text in texts], "datetime64[D]").astype(np.float64)
-    except ValueError:
-        row = next(row for row, text in enumerate(texts) if not _is_day(text[:10]))
-    raise CorpusError(
-        f"column {name!r} holds dates, and {texts[row]!r:.40} in {each} {row}; expected each as in "
-        "2004-09-30"
-    )
+    days = [_day(value) for value in values]
+    if None in days:
+        row = days.index(None)
+        raise CorpusError(
+            f"column {name!r} holds dates, and {values[row]!r:.40} in {each} {row}; expected each "
+            "as in 2004-09-30"
+        )
+    return np.array(days, np.float64)
 
 
-def _is_day(text: str) -> bool:
+def _day(text: str) -> float | None:
     try:
-        np.datetime64(text, "D")
+        return (
+            float(np.datetime64(text[:10], "D").astype(np.int64)) if _DATE.fullmatch(text) else None
+        )
     except ValueError:
-        return False
-    return True
+        return None

@@ -11,9 +11,10 @@ from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
-from torch_lntm.errors import ConfigError, CorpusError, CorpusWarning, import_extra, warn
+from torch_lntm.errors import ConfigError, CorpusError, CorpusWarning, warn
 from torch_lntm.formulas.columns import (
     Kind,
     find_column,
@@ -26,6 +27,7 @@ from torch_lntm.formulas.columns import (
 from torch_lntm.formulas.language import (
     check_formula,
     columns_of,
+    level_column,
     numeric_factors,
     plain_message,
     split_random,
@@ -35,6 +37,8 @@ from torch_lntm.formulas.language import (
 MANY_LEVELS = 10
 #: Maximum absolute value in a matrix. Products of larger numbers overflow.
 MAX_SIZE = 1e100
+#: Most columns of levels in a matrix.
+MAX_COLUMNS = 1000
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,8 @@ class Formula:
         transforms: State of each stateful function, such as the knots of splines.
         random: Sorted levels of the column of each random term, such as ``(1 | author)``. Random
             terms have no columns in :meth:`matrix`; see :meth:`positions`.
+        terms: Expressions of each column's term, such as ``("party", "bs(date, df=6)")``. Empty
+            after :meth:`from_json`.
 
     Example:
         >>> columns = {"party": ["Left", "Right", "Left"], "year": [1990.0, 2000.0, 2010.0]}
@@ -69,10 +75,11 @@ class Formula:
     levels: Mapping[str, tuple[Any, ...]]
     transforms: Mapping[str, Any]
     random: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    terms: tuple[tuple[str, ...], ...] = field(default=(), compare=False)
 
     @classmethod
     def fit(
-        cls, text: str, columns: Mapping[str, Any], num_docs: int
+        cls, text: str, columns: Mapping[str, Any] | pd.DataFrame, num_docs: int
     ) -> tuple[Formula, NDArray[np.float64]]:
         """Fit levels, knots and means to documents.
 
@@ -87,7 +94,8 @@ class Formula:
             The formula, and the matrix ``(num_docs, num_columns)`` of the documents.
 
         Raises:
-            ConfigError: The formula is invalid, or unusable with these columns.
+            ConfigError: The formula is invalid, or unusable with these columns, for example because
+                they have more than 1,000 levels.
             CorpusError: A column or a value is missing.
 
         Warns:
@@ -98,6 +106,7 @@ class Formula:
         kinds = {name: kind_of(values) for name, values in columns.items()}
         blank = cls(text, (), kinds, {}, {})
         values = {name: blank.read(name, column) for name, column in columns.items()}
+        blank._refuse_many_levels(parsed, values)
         try:
             matrix = blank._evaluate(parsed, values, num_docs)
         except ConfigError:
@@ -117,6 +126,11 @@ class Formula:
             levels,
             _encode(spec.transform_state),
             _levels_of_random_terms(text, all_columns, num_docs),
+            tuple(
+                tuple(str(factor.expr) for factor in part.term.factors)
+                for part in spec.structure
+                for _ in part.columns
+            ),
         )
         fitted._check_levels(columns, num_docs)
         return fitted, fitted._numbers(matrix)
@@ -148,15 +162,18 @@ class Formula:
         Raises:
             CorpusError: As for :meth:`matrix`.
         """
-        numbers = read_values(name, values, self.kinds[name], each)
-        levels = self.levels.get(name)
-        if levels is not None and (unknown := set(numbers.tolist()) - set(levels)):
-            row = next(row for row, value in enumerate(numbers) if value in unknown)
+        numbers, kind = read_values(name, values, self.kinds[name], each), self.kinds[name]
+        for expression, levels in self.levels.items():
+            if level_column(expression) != name or not set(numbers.tolist()) - set(levels):
+                continue
+            row = next(row for row, value in enumerate(numbers.tolist()) if value not in levels)
+            known = ", ".join(shown(level, kind).strip("'") for level in levels[:20])
             raise CorpusError(
-                f"column {name!r} is {numbers[row]!r} in {each} {row}, a level that formula "
-                f"{self.text!r} was not fitted to; it knows {', '.join(map(str, levels))}"
+                f"column {name!r} is {shown(numbers[row], kind)} in {each} {row}, a level that "
+                f"formula {self.text!r} was not fitted to; it knows {known}"
+                f"{', …' * (len(levels) > 20)}"
             )
-        if self.kinds[name] != "text":
+        if kind != "text":
             self._check_range(name, numbers, each)
         return numbers
 
@@ -241,15 +258,11 @@ class Formula:
 
     def to_json(self) -> dict[str, Any]:
         """The formula as JSON-able data."""
-        data = asdict(self) | {
-            "names": list(self.names),
-            "levels": {name: list(levels) for name, levels in self.levels.items()},
-        }
-        if self.random:
-            data["random"] = {name: list(levels) for name, levels in self.random.items()}
-        else:
-            del data["random"]
-        return data
+        data = asdict(self) | {"names": list(self.names)}
+        for table in ("levels", "random"):
+            data[table] = {name: list(levels) for name, levels in getattr(self, table).items()}
+        left_out = ("terms",) if self.random else ("terms", "random")
+        return {name: value for name, value in data.items() if name not in left_out}
 
     @classmethod
     def from_json(cls, data: Any) -> Formula:
@@ -262,11 +275,13 @@ class Formula:
             text, names, kinds = data["text"], tuple(data["names"]), dict(data["kinds"])
             levels = {name: tuple(values) for name, values in data["levels"].items()}
             transforms = dict(data["transforms"])
+            _decode(transforms)
             random = {name: tuple(values) for name, values in data.get("random", {}).items()}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(f"the state of a formula is damaged ({error!r})") from error
         columns = set(columns_of(check_formula(text)))
         is_text = all(isinstance(name, str) for name in names)
+        is_text &= all(isinstance(x, str | int | float) for v in levels.values() for x in v)
         if not is_text or set(kinds) != columns or set(kinds.values()) - {"number", "date", "text"}:
             raise ConfigError(f"the state of formula {text!r} does not fit the formula")
         if tuple(random) != split_random(text)[1] or not all(map(_are_levels, random.values())):
@@ -306,9 +321,12 @@ class Formula:
             spline = re.match(r"bs\((\w+)[,)]", call)
             if spline is None or spline[1] != name or "extrapolation" in call:
                 continue
-            if not isinstance(state, Mapping) or not {"lower_bound", "upper_bound"} <= set(state):
-                continue  # a damaged file
-            lower, upper = state["lower_bound"], state["upper_bound"]
+            ends = [state.get(f"{end}_bound") for end in ("lower", "upper")] if state else []
+            if not ends or not all(isinstance(end, int | float) for end in ends):
+                raise ConfigError(
+                    f"the state of formula {self.text!r} is damaged: the bounds of {call}"
+                )
+            lower, upper = ends
             outside = np.flatnonzero((values < lower) | (values > upper))
             if len(outside):
                 low, high, first = (
@@ -319,6 +337,23 @@ class Formula:
                     f"in {len(outside)} {each}(s), first in {each} {outside[0]} ({first}); "
                     "leave these out, or fit with bs(..., extrapolation='clip'), which clips them "
                     "to the nearest end"
+                )
+
+    def _refuse_many_levels(self, parsed: Any, values: Mapping[str, NDArray[Any]]) -> None:
+        """Refuse a matrix with very many columns of levels, before it is made."""
+        total, sizes = 0, {name: len(set(column.tolist())) for name, column in values.items()}
+        for term in parsed:
+            size = 1
+            for expression in (str(factor.expr) for factor in term.factors):
+                name = level_column(expression)
+                if name in sizes and (expression != name or self.kinds[name] == "text"):
+                    size *= sizes[name]
+            total += size
+            if total > MAX_COLUMNS:
+                raise ConfigError(
+                    f"formula {self.text!r}: {term} has {size:,} levels, and a formula may have "
+                    f"{MAX_COLUMNS:,} columns; give each level a random effect by a term such as "
+                    "(1 | author), or make the levels coarser"
                 )
 
     def _refuse_texts(self, parsed: Any, values: Mapping[str, NDArray[Any]]) -> None:
@@ -335,11 +370,10 @@ class Formula:
 
     def _evaluate(self, parsed: Any, values: Mapping[str, NDArray[Any]], num_docs: int) -> Any:
         """Matrix of a parsed formula as a data frame, with the fitted state as ``model_spec``."""
-        formulaic = import_extra("formulaic", "formula", "a formula")
-        pandas = import_extra("pandas", "formula", "a formula")
+        import formulaic
         from formulaic.parser.types import Factor
 
-        frame = pandas.DataFrame(dict(values), index=pandas.RangeIndex(num_docs))
+        frame = pd.DataFrame(dict(values), index=pd.RangeIndex(num_docs))
         spec = formulaic.ModelSpec(
             formula=parsed,
             na_action="ignore",
@@ -382,7 +416,7 @@ class Formula:
 def _random_values(name: str, columns: Mapping[str, Any]) -> NDArray[Any]:
     """Values of the column of a random term: numbers or text."""
     values = find_column(name, columns)
-    refuse_missing(name, values if values.dtype.kind in "bif" else values.astype(object))
+    refuse_missing(name, values)
     return values if values.dtype.kind in "bif" else values.astype(str)
 
 

@@ -11,7 +11,7 @@ import math
 import re
 from typing import Any
 
-from torch_lntm.errors import ConfigError, import_extra
+from torch_lntm.errors import ConfigError
 
 #: Functions for use in expressions.
 FUNCTIONS = (
@@ -28,8 +28,8 @@ _IN_R = {"s": "bs(x, df=10)", "ns": "cr(x, df=5, constraints='center')", "factor
 _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow, ast.UAdd, ast.USub)
 
 
-#: A random term, such as ``(1 | author)``.
-_RANDOM = re.compile(r"\(\s*1\s*\|\s*([^\W\d]\w*)\s*\)")
+#: A random term, such as ``(1 | author)``, or ``(1 | `blog-name`)``.
+_RANDOM = re.compile(r"\(\s*1\s*\|\s*(?:([^\W\d]\w*)|`([^`]+)`)\s*\)")
 
 
 def split_random(text: str) -> tuple[str, tuple[str, ...]]:
@@ -47,14 +47,15 @@ def split_random(text: str) -> tuple[str, tuple[str, ...]]:
     if "|" not in text:
         return text, ()
     summands, depth = [""], 0
-    for sign in text.strip().removeprefix("~"):
-        depth += (sign == "(") - (sign == ")")
-        if sign == "+" and depth == 0:
+    # Signs within the back-quotes of a name do not count.
+    for piece in re.findall(r"`[^`]*`|.", text.strip().removeprefix("~"), re.DOTALL):
+        depth += (piece == "(") - (piece == ")")
+        if piece == "+" and depth == 0:
             summands.append("")
         else:
-            summands[-1] += sign
+            summands[-1] += piece
     matches = [_RANDOM.fullmatch(summand.strip()) for summand in summands]
-    columns = tuple(match[1] for match in matches if match)
+    columns = tuple(match[1] or match[2] for match in matches if match)
     if len(set(columns)) < len(columns):
         raise ConfigError(f"formula {text!r} has several random terms of one column; leave one")
     fixed = [part for part, match in zip(summands, matches, strict=True) if not match]
@@ -72,9 +73,10 @@ def check_formula(text: str) -> Any:
         The ``formulaic`` formula of the fixed terms. :func:`split_random` has the random terms.
 
     Raises:
-        ConfigError: The text is no right-hand side, has a forbidden part, or formulaic is missing.
+        ConfigError: The text is no right-hand side, or has a forbidden part.
     """
-    formulaic = import_extra("formulaic", "formula", "a formula")
+    import formulaic
+
     if not isinstance(text, str) or not text.strip():
         raise ConfigError(f"formula {text!r}; expected text such as '~ party + bs(date, df=6)'")
     if len(text) > MAX_LENGTH:
@@ -147,6 +149,19 @@ def columns_of(parsed: Any) -> tuple[str, ...]:
             elif factor.eval_method.value == "python":
                 names |= dict.fromkeys(_names(_tree(str(factor.expr))))
     return tuple(names)
+
+
+def level_column(expression: str) -> str | None:
+    """The column whose values are the levels of an expression ``party`` or ``C(party, ...)``."""
+    try:
+        match _tree(expression):
+            case ast.Call(func=ast.Name(id="C"), args=[ast.Name(id=name), *_]):
+                return name
+            case ast.Call():
+                return None
+    except SyntaxError:  # a name in back-quotes
+        pass
+    return expression
 
 
 def numeric_factors(parsed: Any) -> list[tuple[str, list[str]]]:

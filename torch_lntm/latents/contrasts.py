@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Protocol
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from torch_lntm.latents.identified import Grid, IdentifiedSpace
+from torch_lntm.latents.identified import IdentifiedSpace
 from torch_lntm.latents.linalg import contrast_basis, triangular_factor
 from torch_lntm.latents.normal import NormalSpace, StandardNormalSpace
 from torch_lntm.latents.proposals import Proposal, elliptical_draws
@@ -27,11 +27,6 @@ from torch_lntm.latents.space import LocatedSpace
 
 if TYPE_CHECKING:
     from typing import Self
-
-#: Distance of a grid's points at its centre, in standard deviations of the given posterior. A third
-#: would be enough for a normal integrand. Ridges and second modes of real integrands can be 10
-#: times finer.
-CENTRAL_STEP = 0.03
 
 
 class NormalMoments(Protocol):
@@ -102,7 +97,6 @@ class ContrastSpace(CentredSpace, StandardNormalSpace):
         "gaussian": "normal",
     }
     reference = "laplace"
-    has_grid = True
 
     @classmethod
     def of(cls, space: NormalSpace) -> Self:
@@ -201,27 +195,6 @@ class ContrastSpace(CentredSpace, StandardNormalSpace):
         """See :meth:`IdentifiedSpace.normal`; the given posterior, projected."""
         return self.project(posterior.mean, posterior.scale_tril)
 
-    def grid(
-        self,
-        posterior: NormalMoments,
-        row: int,
-        depth: Callable[[Tensor], Tensor],
-        num_points: int,
-    ) -> Grid:
-        """See :meth:`IdentifiedSpace.grid`; evenly spaced points if they reach far enough.
-
-        Otherwise the distances between points grow in proportion to their distance from the centre.
-        The prior density at w is lower than at the centre c by more than a depth D if |w|² > 2D +
-        |c|².
-        """
-        _, centre, tril = self._around(posterior, row)
-        radius = (2.0 * depth(centre) + centre.square().sum()).sqrt()
-        radius = radius + torch.linalg.vector_norm(centre)
-        reach = float(radius * torch.linalg.matrix_norm(torch.linalg.inv(tril), 2))
-        spread = _spread(reach, CENTRAL_STEP * (num_points - 1) / 2)
-        ends = torch.full_like(centre, math.asinh(reach / spread))
-        return Grid(centre, spread * tril, ends)
-
     def _around(self, posterior: NormalMoments, row: int) -> tuple[Self, Tensor, Tensor]:
         """Space of a single document, with centre and scale of its posterior there."""
         space = self.select(torch.tensor([row], device=self.loc.device))
@@ -233,23 +206,3 @@ class ContrastSpace(CentredSpace, StandardNormalSpace):
         """See :meth:`LatentSpace.to`."""
         loc, basis, tril = (value.to(dtype) for value in (self.loc, self.basis, self.tril))
         return type(self)(loc, basis, tril, self.anchored)
-
-
-def _spread(reach: float, target: float) -> float:
-    """Scale s of points s·sinh(t), with t evenly spaced up to asinh(reach/s).
-
-    Args:
-        reach: Distance of the last point from the centre.
-        target: Distance of the last point for equal steps of the length at the centre.
-
-    Returns:
-        The solution s of s·asinh(reach/s) = target, or an s so large that points are evenly spaced.
-    """
-    low, high = 0.0, 1e4 * reach
-    for _ in range(100):
-        middle = (low + high) / 2.0
-        if middle == 0.0 or middle * math.asinh(reach / middle) < target:
-            low = middle
-        else:
-            high = middle
-    return high

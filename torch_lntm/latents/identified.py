@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -12,37 +12,19 @@ from torch_lntm.latents.proposals import Proposal
 from torch_lntm.latents.space import LatentSpace
 
 
-class Grid(NamedTuple):
-    """Product grid of sinh-spaced points around a document's posterior.
-
-    The points are z = centre + scale·sinh(t), with t evenly spaced from −ends to ends.
-
-    Attributes:
-        centre: ``(dim,)``.
-        scale: ``(dim, dim)`` lower triangular.
-        ends: ``(dim,)`` positive.
-    """
-
-    centre: Tensor
-    scale: Tensor
-    ends: Tensor
-
-
 class IdentifiedSpace(LatentSpace):
     """Coordinates of the latent variables with an effect on the likelihood.
 
     A prior's ``identified(batch)`` returns such a space. A document's probability is an integral
-    over z. Given an approximate posterior from a guide, the space offers draws around the posterior
-    and a grid around it. All numbers are float64.
+    over z. Given an approximate posterior from a guide, the space offers draws around the
+    posterior. All numbers are float64.
     """
 
     #: Descriptions of the proposals by name, with the placeholder ``{degrees_of_freedom:g}`` for a
     #: Student-t. The first proposal is the default.
     proposals: ClassVar[Mapping[str, str]]
-    #: Name of the guide for the default centre of proposals and grids.
+    #: Name of the guide for the default centre of proposals.
     reference: ClassVar[str]
-    #: Whether the space has :meth:`grid`.
-    has_grid: ClassVar[bool] = False
     #: Whether the space has :meth:`normal`. Logits are then affine in z.
     has_normal: ClassVar[bool] = False
     #: Description of the main site times :attr:`standardiser`.
@@ -99,20 +81,5 @@ class IdentifiedSpace(LatentSpace):
         Returns:
             Means ``(num_docs, dim)`` and Cholesky factors of the covariances ``(num_docs, dim,
             dim)``, float64.
-        """
-        raise NotImplementedError
-
-    def grid(
-        self, posterior: Any, row: int, depth: Callable[[Tensor], Tensor], num_points: int
-    ) -> Grid:
-        """A grid over the region in which a document's integrand matters.
-
-        Args:
-            posterior: A guide's posterior of the whole batch. A rough posterior is enough.
-            row: Position of the document in the batch.
-            depth: Function of z ``(dim,)``: the largest possible rise of the log likelihood from z,
-                plus a margin (scalar, nats). Outside the grid, the log prior is lower than at the
-                centre by more than the depth of the centre.
-            num_points: Points on each axis.
         """
         raise NotImplementedError

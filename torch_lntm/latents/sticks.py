@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from torch_lntm import noise
 from torch_lntm.latents.gamma import DirichletSpace
-from torch_lntm.latents.identified import Grid, IdentifiedSpace
+from torch_lntm.latents.identified import IdentifiedSpace
 from torch_lntm.latents.proposals import Proposal, log_gamma_variates
 from torch_lntm.latents.stick_proposals import log_beta, mixture_draws, stick_parameters
 
@@ -46,7 +46,6 @@ class StickSpace(DirichletSpace, IdentifiedSpace):
 
     proposals = {"sticks": "stick-breaking mixture", "dirichlet": "Dirichlet"}  # noqa: RUF012
     reference = "ep"
-    has_grid = True
     variable = "theta"
 
     @classmethod
@@ -165,26 +164,6 @@ class StickSpace(DirichletSpace, IdentifiedSpace):
         log_theta = torch.log_softmax(log_gamma_variates(rng, shapes), -1).to(gamma.device)
         z = self.from_log_theta(log_theta)
         return z, replace(self, concentration=gamma).log_density(z)
-
-    def grid(
-        self,
-        posterior: DirichletMoments,
-        row: int,
-        depth: Callable[[Tensor], Tensor],
-        num_points: int,
-    ) -> Grid:
-        """See :meth:`IdentifiedSpace.grid`; around the posterior's mean.
-
-        As one or two topics vanish, the likelihood tends to a function of a single coordinate. All
-        ridges of great length therefore lie along the axes.
-        """
-        own, after = stick_parameters(posterior.gamma[row].double()[self.order])
-        centre = own.log() - after.log()
-        # Standard deviations of the logits, limited to the logistic function's own width.
-        spread = torch.polygamma(1, own) + torch.polygamma(1, after)
-        spread = spread.sqrt().clamp_max(1.0)
-        reach = (depth(centre) - self._log_kernel(centre)) / self.exponents.amin(0)
-        return Grid(centre, spread.diag(), torch.asinh((reach + centre.abs()) / spread))
 
     def to(self, dtype: torch.dtype) -> Self:
         """See :meth:`LatentSpace.to`."""

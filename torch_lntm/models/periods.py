@@ -195,7 +195,10 @@ class Periods(Groups):
     def _positions_of(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Positions of numbers, or of days since 1970-01-01."""
         if self.width is not None:
-            return np.floor((values - self.first) / self.width)
+            bins = (values - self.first) / self.width
+            # A value at the start of a bin may be a few units of its last place below the start.
+            rounding = (np.abs(values) + abs(self.first)) / self.width + np.abs(bins)
+            return np.floor(bins + 16 * np.finfo(np.float64).eps * rounding)
         if self.bins in (None, "day"):
             return values
         if self.bins == "week":
@@ -216,7 +219,7 @@ class Periods(Groups):
             return f"{1970 + int(position) // 4}Q{int(position) % 4 + 1}"
         start = position
         if self.width is not None:
-            start = self.first + self.width * position
+            start = float(f"{self.first + self.width * position:.13g}")
         elif self.bins == "week":
             start = 7 * position + _MONDAY
         if self.dates:

@@ -1,4 +1,4 @@
-"""Plots of a fitted model. They need the extra ``viz``: pip install 'torch-lntm[viz]'."""
+"""Plots of a fitted model, with Matplotlib."""
 
 from torch_lntm.plotting.correlations import correlation_graph, correlation_heatmap
 from torch_lntm.plotting.documents import document_proportions
@@ -7,7 +7,6 @@ from torch_lntm.plotting.simplex import simplex_plot
 from torch_lntm.plotting.sources import source_plot
 from torch_lntm.plotting.style import PALETTE, use_style
 from torch_lntm.plotting.tree import tree_plot
-from torch_lntm.reports import topic_labels
 
 __all__ = [
     "PALETTE",
@@ -17,7 +16,6 @@ __all__ = [
     "path_plot",
     "simplex_plot",
     "source_plot",
-    "topic_labels",
     "tree_plot",
     "use_style",
 ]

@@ -25,11 +25,13 @@ from torch_lntm.io import Run
 from torch_lntm.io.folders import EVALUATION
 from torch_lntm.models import TopicGroups, TopicModel, TopicTable
 from torch_lntm.models.names import is_named
+from torch_lntm.plotting.layout import LINE_HEIGHT, WIDTH, correlation_diagram, lay_out_topics
+from torch_lntm.plotting.style import distinct_words, topic_labels
 from torch_lntm.reports import figures
 from torch_lntm.reports.citations import citations
 from torch_lntm.reports.groups import grouping_columns
 from torch_lntm.reports.keywords import keyword_sections
-from torch_lntm.reports.labels import distinct_words, label_topics, topic_labels
+from torch_lntm.reports.labels import label_topics
 from torch_lntm.reports.merged import group_words_of, topic_tokens
 from torch_lntm.reports.periods import period_sections
 from torch_lntm.reports.prevalence import (
@@ -38,11 +40,15 @@ from torch_lntm.reports.prevalence import (
     correlation_intervals,
     summarise_corpus,
 )
-from torch_lntm.reports.representatives import represent_topics
+from torch_lntm.reports.representatives import (
+    representative_documents,
+    with_excerpts,
+    with_intervals,
+)
 from torch_lntm.reports.scores import Score, read_scores
 from torch_lntm.reports.sections import PageData, Section, render_sections
 from torch_lntm.reports.stability import TopicStability
-from torch_lntm.reports.tree import TopicTree
+from torch_lntm.reports.tree import TopicTree, hellinger_distances
 
 #: Coverage probability of every interval on the page.
 LEVEL = 0.95
@@ -211,7 +217,7 @@ def render_page(
     require_whole(0, num_docs=num_docs)
     model = require_source(draws).model
     corpus = model.encode(corpus)
-    num_all, sample = len(corpus), _sample(corpus, max_docs, seed)
+    everything, num_all, sample = corpus, len(corpus), _sample(corpus, max_docs, seed)
     theta_source = _draws(draws, corpus, sample, num_draws, seed, progress)
     corpus = corpus if sample is None else corpus[sample]
     columns = grouping_columns(corpus)[:_COLUMNS] if by is None else list(by)
@@ -220,6 +226,8 @@ def render_page(
     topics = model.topic_table(shares, num_words=num_words, num_correlated=3)
     correlations = _correlations(model, topics, summary)
     names, settings = correlations["names"], settings or {}
+    found = representative_documents(summary.documents, num_docs=num_docs) if num_docs else []
+    documents = with_excerpts(with_intervals(found, theta_source, LEVEL), everything, texts, sample)
     data = PageData(model, corpus, theta_source, summary, topics, names, scores, settings, LEVEL)
     own_sections = [*keyword_sections(model), *period_sections(model)]
     rendered_sections = render_sections([*own_sections, *sections], data)
@@ -232,9 +240,7 @@ def render_page(
         labels=label_topics(model, corpus, num_words=num_words),
         **_optional(tree, stability),
         **correlations,
-        documents=represent_topics(
-            theta_source, corpus, summary.documents, num_docs, texts, sample, num_all
-        ),
+        documents={s.topic: [d for d in documents if d.topic == s.topic] for s in topics},
         **_prevalence(model, summary, num_words),
         effects=effects,
         **_effects(effects),
@@ -277,10 +283,10 @@ def _page_parts() -> dict[str, Any]:
         "script": script,
         "style": style,
         "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        "width": figures.WIDTH,
+        "width": WIDTH,
         "chart_width": figures.CHART,
         "level": LEVEL,
-        "line_height": figures.LINE_HEIGHT,
+        "line_height": LINE_HEIGHT,
         "version": __version__,
         "today": date.today().isoformat(),
     }
@@ -310,17 +316,21 @@ def _correlations(model: TopicModel, topics: TopicTable, summary: CorpusSummary)
         s.name if is_named(topics.names, s.topic) else " ".join(distinct_words(s.words, 2))
         for s in sorted(topics, key=lambda s: s.topic)
     ]
-    correlation, error = model.topic_correlation(), summary.correlation_error
-    lines = figures.correlation_lines(correlation.detach().cpu().numpy(), error, LEVEL)
-    words = model.topics.mean_probs.detach().double().cpu().numpy()
+    correlation, error = model.topic_correlation().detach().cpu(), summary.correlation_error
+    ends = correlation_intervals(correlation, error, LEVEL)
+    lines = figures.correlation_lines(correlation.double().numpy(), error, ends, LEVEL)
+    positive = lines[lines["correlation"] > 0].head(model.num_topics)
+    pairs = list(positive[["first", "second", "correlation"]].itertuples(index=False, name=None))
+    distance = hellinger_distances(model.topics.mean_probs.detach().double().cpu().numpy())
     return {
         "names": names,
         "heads": topic_labels(model),
-        "map": figures.topic_map(words, names, shares, reach),
-        "graph": figures.correlation_graph(lines, names, shares, reach),
-        "lines": lines[:_PAIRS],
+        "map": lay_out_topics(distance, range(len(names)), names, shares, reach),
+        "graph": correlation_diagram(pairs, names, shares, reach),
+        "drawn": list(positive.itertuples()),
+        "lines": list(lines.head(_PAIRS).itertuples()),
         "num_lines": len(lines),
-        "intervals": correlation_intervals(correlation, error, LEVEL),
+        "intervals": ends,
     }
 
 
@@ -329,12 +339,7 @@ def _prevalence(model: TopicModel, summary: CorpusSummary, num_words: int) -> di
     charts = [(p, figures.charts(p, _CHARTS)) for p in summary.prevalence]
     groups, overall = summary.groups, summary.overall_groups
     if groups is None or overall is None:
-        no_charts: list[figures.Chart] = []
-        return {
-            "prevalence": charts,
-            "group_rows": [],
-            "group_charts": [no_charts] * len(charts),
-        }
+        return {"prevalence": charts, "group_rows": [], "group_charts": [()] * len(charts)}
     topics = [k for members in groups.members for k in members]
     words = group_words_of(model, groups, topic_tokens(summary.documents), num_words)
     rows = [
@@ -352,9 +357,7 @@ def _prevalence(model: TopicModel, summary: CorpusSummary, num_words: int) -> di
         "prevalence": charts,
         "group_rows": sorted(rows, key=lambda row: -row["share"]),
         "groups_overlap": len(set(topics)) < len(topics),
-        "group_charts": [
-            figures.charts(p, _CHARTS, groups.names) for p in summary.group_prevalence
-        ],
+        "group_charts": [figures.charts(p, _CHARTS) for p in summary.group_prevalence],
     }
 
 

@@ -9,19 +9,15 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+from oracles.grids import Quadrature
 from scipy import integrate, special, stats
 
 from torch_lntm import models
 from torch_lntm.corpus import Corpus, synthetic_topics
 from torch_lntm.errors import ConfigError, IncompatibleGuideError, NumericalError
-from torch_lntm.evaluation import (
-    AIS,
-    AISBracket,
-    LikelihoodEstimate,
-    ais_bracket,
-    log_likelihood,
-)
+from torch_lntm.evaluation import AIS, LikelihoodEstimate, ais_bracket, log_likelihood
 from torch_lntm.evaluation.likelihood import annealed
+from torch_lntm.evaluation.likelihood.bracket import AISBracket
 from torch_lntm.guides import LaplaceGuide
 from torch_lntm.models import TopicModel
 from torch_lntm.sampling import ais
@@ -69,7 +65,7 @@ def quietly(*args: object, **options: object) -> LikelihoodEstimate:
 
 
 def exact(model: TopicModel, corpus: Corpus) -> torch.Tensor:
-    return log_likelihood(model, corpus, "quadrature", num_points=101).log_likelihood
+    return log_likelihood(model, corpus, Quadrature(101)).log_likelihood
 
 
 def z_score(ratios: torch.Tensor) -> float:
@@ -356,7 +352,7 @@ def test_invalid_settings_are_refused(settings: dict, message: str) -> None:
 def test_invalid_arguments_are_refused() -> None:
     model = make_model("ctm")
     corpus, _ = model.generate([3, 5], seed=0)
-    with pytest.raises(ConfigError, match="guide is an option of method importance and quadrature"):
+    with pytest.raises(ConfigError, match="guide is an option of method importance"):
         log_likelihood(model, corpus, "ais", LaplaceGuide(model))
     with pytest.raises(ConfigError, match="seed is -1"):
         log_likelihood(model, corpus, AIS(), seed=-1)

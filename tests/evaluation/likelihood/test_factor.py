@@ -9,6 +9,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+from oracles.grids import Quadrature
 from scipy import stats
 
 from torch_lntm.corpus import Corpus, synthetic_topics
@@ -96,9 +97,9 @@ def test_default_guides_suit_the_sources() -> None:
 def test_quadrature_with_gaussian_sources_equals_the_integral() -> None:
     model = make_model(3, 2, "gaussian")
     corpus = make_corpus(model, 12, 60)
-    expected = log_likelihood(as_ctm(model), corpus, "quadrature").log_likelihood
+    expected = log_likelihood(as_ctm(model), corpus, Quadrature()).log_likelihood
     for guide_type in GUIDES:
-        estimate = log_likelihood(model, corpus, "quadrature", guide_type(model))
+        estimate = log_likelihood(model, corpus, Quadrature(guide=guide_type(model)))
         torch.testing.assert_close(estimate.log_likelihood, expected, atol=1e-6, rtol=0)
 
 
@@ -117,7 +118,7 @@ def z_scores(estimate: LikelihoodEstimate, truth: torch.Tensor) -> tuple[float, 
 def gaussian_documents() -> tuple[TopicModel, Corpus, torch.Tensor]:
     model = make_model(3, 1, "gaussian", seed=2)
     corpus = make_corpus(model, 100, 25)
-    return model, corpus, log_likelihood(model, corpus, "quadrature").log_likelihood
+    return model, corpus, log_likelihood(model, corpus, Quadrature()).log_likelihood
 
 
 @pytest.mark.slow
@@ -259,8 +260,8 @@ def test_float32_agrees_with_float64_for_long_documents() -> None:
 def test_invalid_settings_guides_and_posteriors_are_refused() -> None:
     model = make_model(3, 1)
     corpus = make_corpus(model, 3, 9)
-    with pytest.raises(ConfigError, match="quadrature is not for this IndependentFactorPrior"):
-        log_likelihood(model, corpus, "quadrature")
+    with pytest.raises(ConfigError, match="quadrature has no grid for"):
+        log_likelihood(model, corpus, Quadrature())
     for proposal in ("sticks", "dirichlet", "gaussian"):
         with pytest.raises(ConfigError, match=f"'{proposal}'; expected one of student_t for Ind"):
             log_likelihood(model, corpus, proposal=proposal)

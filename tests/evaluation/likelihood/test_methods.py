@@ -7,11 +7,12 @@ import math
 import numpy as np
 import pytest
 import torch
+from oracles.grids import Quadrature
 from support.pairs import FAMILIES, make_model
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, IncompatibleGuideError
-from torch_lntm.evaluation import AIS, Importance, LikelihoodMethod, Quadrature, log_likelihood
+from torch_lntm.evaluation import AIS, Importance, LikelihoodMethod, log_likelihood
 from torch_lntm.guides import LaplaceGuide
 from torch_lntm.models import TopicModel, ctm
 from torch_lntm.models.priors.normal import NormalPrior
@@ -52,7 +53,6 @@ def test_descriptions_list_the_settings() -> None:
             Importance(num_samples=30, proposal="gaussian", guide=guide),
             "importance sampling, 30 draws of LaplaceGuide's normal",
         ),
-        (Quadrature(num_points=101), "quadrature on 10201 points"),
         (
             AIS(num_chains=4, num_temperatures=5, start="prior"),
             "annealed importance sampling, 4 chains from the prior, 5 temperatures (power "
@@ -73,7 +73,7 @@ def test_a_matrix_of_counts_is_a_corpus() -> None:
     model = ctm(3, 5, dtype="float64")
     counts = np.random.default_rng(0).poisson(1.0, (4, 5))
     values = [
-        log_likelihood(model, documents, "quadrature", num_points=101).log_likelihood
+        log_likelihood(model, documents, Quadrature(101)).log_likelihood
         for documents in (counts, Corpus.from_matrix(counts))
     ]
     assert torch.equal(*values)
@@ -83,17 +83,15 @@ def test_a_matrix_of_counts_is_a_corpus() -> None:
     ("arguments", "settings", "message"),
     [
         ((), {"num_samples": 24}, "num_samples is 24; expected at least 25"),
-        (("exact",), {}, "method is 'exact'; expected one of importance, quadrature, ais"),
+        (("exact",), {}, "method is 'exact'; expected one of importance, ais"),
         ((), {"proposal": "normal"}, "proposal is 'normal'; expected one of student_t, gaussian"),
         ((), {"degrees_of_freedom": 0}, "degrees_of_freedom is 0"),
         ((), {"degrees_of_freedom": math.inf}, "proposal='gaussian'"),
-        (("quadrature",), {"num_points": 100}, "num_points is 100"),
-        (("quadrature",), {}, "the model has 4"),
         ((), {"seed": -1}, "seed is -1"),
         ((), {"max_docs": 0}, "max_docs is 0"),
-        ((), {"num_points": 101}, "num_points is an option of method quadrature; leave it out"),
+        ((), {"num_chains": 2}, "num_chains is an option of method ais; leave it out"),
         (("ais",), {"num_samples": 50}, "num_samples is an option of method importance"),
-        (("ais",), {"guide": "any"}, "guide is an option of method importance and quadrature"),
+        (("ais",), {"guide": "any"}, "guide is an option of method importance"),
         ((), {"num_draws": 50}, "no method has an option 'num_draws'; expected some of num_sam"),
         ((AIS(),), {"num_chains": 2}, r"num_chains given beside .* give them to AIS"),
     ],
@@ -107,7 +105,7 @@ def test_invalid_settings_are_refused(arguments: tuple, settings: dict, message:
 def test_model_and_corpus_in_the_wrong_order_are_refused() -> None:
     model = make_model("ctm")
     corpus = some_documents(model)
-    for method in ("importance", "quadrature", "ais"):
+    for method in ("importance", "ais"):
         with pytest.raises(ConfigError, match="got a Corpus; the model comes first"):
             log_likelihood(corpus, model, method)
         with pytest.raises(ConfigError, match="expected a topic model, got a str"):
@@ -150,7 +148,7 @@ def test_float32_topics_over_a_long_vocabulary_are_normalised() -> None:
     single = torch.zeros(1, num_words)
     single[0, 0] = 1.0
     words = torch.softmax(model.topics.logits.detach().double(), 0).mT
-    estimate = log_likelihood(model, Corpus.from_matrix(single.int().numpy()), "quadrature")
+    estimate = log_likelihood(model, Corpus.from_matrix(single.int().numpy()), Quadrature())
     # The prior is symmetric in the topics, so that each has probability 1/2.
     expected = words[:, 0].mean().log()
     torch.testing.assert_close(estimate.log_likelihood[0], expected, atol=1e-9, rtol=0)
@@ -183,7 +181,7 @@ def test_a_prior_with_covariates_scores_each_document_by_its_own_mean() -> None:
     x = np.array([-1.0, 0.0, 0.5, 2.0])
     counts = np.random.default_rng(1).poisson(2.0, (4, 8))
     corpus = Corpus.from_matrix(counts).with_covariates({"x": x})
-    truth = log_likelihood(model, corpus, "quadrature", max_docs=3).log_likelihood
+    truth = log_likelihood(model, corpus, Quadrature(), max_docs=3).log_likelihood
     for d in range(4):
         alone = ctm(
             3,
@@ -193,7 +191,7 @@ def test_a_prior_with_covariates_scores_each_document_by_its_own_mean() -> None:
             topics=topics,
             dtype="float64",
         )
-        expected = log_likelihood(alone, counts[d : d + 1], "quadrature").log_likelihood
+        expected = log_likelihood(alone, counts[d : d + 1], Quadrature()).log_likelihood
         torch.testing.assert_close(truth[d : d + 1], expected, atol=1e-8, rtol=0)
     for method in (Importance(), AIS(num_chains=40, num_temperatures=15)):
         estimate = method.estimate(model, corpus, max_docs=3)

@@ -9,6 +9,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+from oracles.grids import Quadrature
 from oracles.quadrature import log_marginals
 
 from torch_lntm.corpus import Corpus, synthetic_topics
@@ -61,7 +62,7 @@ def short_documents(anchored: bool) -> tuple[TopicModel, Corpus, LikelihoodEstim
     """200 documents whose posteriors every guide comes near, and their probabilities."""
     model = make_model(3, anchored, seed=2)
     corpus = make_corpus(model, 200, longest=30)
-    return model, corpus, log_likelihood(model, corpus, "quadrature", num_points=101)
+    return model, corpus, log_likelihood(model, corpus, Quadrature(101))
 
 
 @pytest.mark.slow
@@ -70,7 +71,7 @@ def short_documents(anchored: bool) -> tuple[TopicModel, Corpus, LikelihoodEstim
 def test_quadrature_equals_the_integral(num_topics: int, num_points: int, anchored: bool) -> None:
     model = make_model(num_topics, anchored, scale=1.5)
     corpus = make_corpus(model, 12)
-    estimate = log_likelihood(model, corpus, "quadrature")
+    estimate = log_likelihood(model, corpus, Quadrature())
     expected = exact(model, corpus, num_points=num_points)
     np.testing.assert_allclose(estimate.log_likelihood.numpy(), expected, atol=1e-6)
     assert float(estimate.standard_error.max()) < 1e-4
@@ -84,7 +85,7 @@ def test_quadrature_finds_both_modes_of_a_narrow_bimodal_posterior() -> None:
     topics = torch.tensor([[0.499, 0.5, 0.001], [0.001, 0.002, 0.997], [0.5, 0.499, 0.001]])
     model = ctm(3, 3, covariance=9.0 * torch.eye(3), topics=topics, dtype="float64")
     corpus = Corpus.from_matrix(np.array([[40, 40, 2], [0, 3, 0]]))
-    estimate = log_likelihood(model, corpus, "quadrature")
+    estimate = log_likelihood(model, corpus, Quadrature())
     expected = exact(model, corpus, num_points=1201)
     np.testing.assert_allclose(estimate.log_likelihood.numpy(), expected, atol=1e-6)
 
@@ -93,7 +94,7 @@ def test_quadrature_of_a_long_document_does_not_depend_on_the_guide() -> None:
     model = make_model(3)
     corpus, _ = model.generate([5000, 300], seed=1)
     values = [
-        log_likelihood(model, corpus, "quadrature", guide(model)).log_likelihood.numpy()
+        log_likelihood(model, corpus, Quadrature(guide=guide(model))).log_likelihood.numpy()
         for guide in (LaplaceGuide, TaylorGuide)
     ]
     np.testing.assert_allclose(*values, atol=1e-5)
@@ -102,7 +103,7 @@ def test_quadrature_of_a_long_document_does_not_depend_on_the_guide() -> None:
 def test_quadrature_warns_of_too_few_points() -> None:
     model = make_model(3)
     with pytest.warns(UserWarning, match=r"documents have a quadrature error .*raise num_points"):
-        log_likelihood(model, make_corpus(model, 4), "quadrature", num_points=11)
+        log_likelihood(model, make_corpus(model, 4), Quadrature(11))
 
 
 @pytest.mark.slow
@@ -134,7 +135,7 @@ def test_normal_proposal_agrees_where_its_weights_have_finite_variance() -> None
     # False-failure rate under 1e-5 (|z| < 4.5).
     model = make_model(3, seed=4)
     corpus = make_corpus(model, 60, longest=8)
-    truth = log_likelihood(model, corpus, "quadrature")
+    truth = log_likelihood(model, corpus, Quadrature())
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*Pareto k.*", UserWarning)
         estimate = log_likelihood(model, corpus, proposal="gaussian", num_samples=4000)
@@ -222,7 +223,7 @@ def test_draws_depend_on_seed_and_position_only() -> None:
 def test_estimates_do_not_depend_on_the_device(device: torch.device) -> None:
     model = make_model(3)
     corpus = make_corpus(model, 10)
-    for method in ("importance", "quadrature"):
+    for method in ("importance", Quadrature()):
         here = log_likelihood(model.cpu(), corpus, method)
         there = log_likelihood(model.to(device), corpus, method)
         torch.testing.assert_close(here.log_likelihood, there.log_likelihood, atol=1e-6, rtol=0)
@@ -249,7 +250,7 @@ def test_empty_documents_have_probability_one_and_are_left_out() -> None:
     assert with_empty.num_docs == 2
     expected = with_empty.log_likelihood[[1, 3]].sum() / 11
     assert with_empty.nats_per_token == pytest.approx(float(expected))
-    for method in ("importance", "quadrature"):
+    for method in ("importance", Quadrature()):
         estimate = log_likelihood(model, Corpus.from_matrix(counts)[1:2], method)
         assert math.isinf(estimate.perplexity_standard_error)
         assert math.isfinite(estimate.perplexity)
@@ -307,18 +308,6 @@ def test_report_names_estimator_unit_and_errors() -> None:
         assert part in text
     assert "2 documents, 40 tokens" in text
     assert "above 0.7 in 1 documents" in text
-
-
-def test_numerical_errors_add_linearly() -> None:
-    estimate = LikelihoodEstimate(
-        log_likelihood=torch.tensor([-30.0, -60.0]).double(),
-        standard_error=torch.tensor([0.3, 0.4]).double(),
-        lengths=torch.tensor([10, 30]),
-        method="quadrature",
-        description="quadrature on 101 points",
-        num_samples=101,
-    )
-    assert estimate.total_error == pytest.approx(0.7)
 
 
 def test_a_wrong_vocabulary_guide_or_posterior_is_refused() -> None:

@@ -16,7 +16,7 @@ import pandas as pd
 from torch_lntm.corpus.archive import read_archive
 from torch_lntm.corpus.checks import check_vocabulary, counting_code
 from torch_lntm.corpus.corpus import Corpus
-from torch_lntm.corpus.metadata import as_frame, is_table, listed
+from torch_lntm.corpus.metadata import as_frame, describe, is_table, listed
 from torch_lntm.corpus.readers.counts import COUNT_STREAMS, assemble, check_size
 from torch_lntm.corpus.readers.tables import ParquetFiles, stream_h5ad, stream_parquet
 from torch_lntm.corpus.readers.texts import (
@@ -232,18 +232,18 @@ class Source:
 
     def read(self, options: Mapping[str, Any]) -> Corpus:
         """Reads the corpus, with options of ``Corpus.from_texts``."""
+        max_bytes, words, name = self.options.max_bytes, self.vocabulary, _name(self.path)
+        if self.is_text:
+            stream = TextStream(self.path, self.format, self.options)
+            texts = list(stream)
+            labels = stream.labels if self.labels is None else self.labels
+            return Corpus.from_texts(
+                texts, words, labels, name, metadata=stream.metadata, **options
+            )
         if self.format == "store":
             return self._described(self._read_store())
         if self.format in CORPUS_READERS:
             return self._described(CORPUS_READERS[self.format](self.path, self.options))
-        about = {"labels": self.labels, "name": _name(self.path)}
-        if self.is_text:
-            stream = TextStream(self.path, self.format, self.options)
-            texts = list(stream)
-            about["labels"] = stream.labels if self.labels is None else self.labels
-            about["metadata"] = stream.metadata
-            return Corpus.from_texts(texts, self.vocabulary, **about, **options)
-        max_bytes, words = self.options.max_bytes, self.vocabulary
         if self.format == "npz":
             archive = read_archive(self.path, max_bytes)
             num_docs, num_words = archive.matrix.shape
@@ -252,7 +252,10 @@ class Source:
             counts = STREAMS[self.format](self.path, self.num_words, max_bytes)
             archive = assemble(self.path, counts)
             words = words or counts.vocabulary
-        corpus = Corpus.from_matrix(archive.matrix, words, metadata=archive.metadata, **about)
+        corpus = Corpus.from_matrix(archive.matrix, words, name=name)
+        # A saved corpus may have its names in any order.
+        table = describe(archive.metadata, corpus.num_docs, archive.metadata, self.labels)
+        corpus = dataclasses.replace(corpus, table=table)
         return corpus.with_covariates(archive.covariates) if archive.covariates else corpus
 
     def _described(self, corpus: Corpus) -> Corpus:
@@ -260,9 +263,8 @@ class Source:
         if self.vocabulary is not None:
             words = check_vocabulary(self.vocabulary, corpus.num_words)
             corpus = dataclasses.replace(corpus, vocabulary=words)
-        if self.labels is not None:
-            corpus = corpus.with_metadata({"label": self.labels})
-        return dataclasses.replace(corpus, name=corpus.name or _name(self.path))
+        table = describe(corpus.table, corpus.num_docs, corpus.table, self.labels)
+        return dataclasses.replace(corpus, table=table, name=corpus.name or _name(self.path))
 
     def _read_store(self) -> Corpus:
         store = read_store(self.path, self.options.max_bytes, self.part)

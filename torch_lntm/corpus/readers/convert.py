@@ -113,7 +113,7 @@ def _convert(
             f"the corpus is empty: {writer.num_docs} documents, {num_words} words, 0 tokens; "
             "give at least one document with one word"
         )
-    table = describe(None, writer.num_docs, metadata, labels)
+    table = describe(metadata, writer.num_docs, metadata, labels)
     if columns is not None:
         table = table.assign(**make_metadata(joined(columns, table), len(table), table.index))
     writer.close(num_words, check_vocabulary(words, num_words), table, covariates, preparation)

@@ -10,14 +10,11 @@ from torch_lntm.errors import ConfigError
 from torch_lntm.evaluation.likelihood.annealed import AIS
 from torch_lntm.evaluation.likelihood.estimate import LikelihoodEstimate, LikelihoodMethod
 from torch_lntm.evaluation.likelihood.importance import Importance
-from torch_lntm.evaluation.likelihood.quadrature import Quadrature
 from torch_lntm.guides import Guide
 from torch_lntm.models import TopicModel
 
 #: Methods by name. Their fields are options of :func:`log_likelihood`.
-METHODS: dict[str, type[LikelihoodMethod]] = {
-    method.name: method for method in (Importance, Quadrature, AIS)
-}
+METHODS: dict[str, type[LikelihoodMethod]] = {method.name: method for method in (Importance, AIS)}
 
 
 def log_likelihood(
@@ -36,19 +33,17 @@ def log_likelihood(
     * ``"importance"`` (:class:`Importance`) draws around a guide's posterior.
     * ``"ais"`` (:class:`AIS`) is annealed importance sampling: slower, and reliable even if the
       guide's posterior is poor.
-    * ``"quadrature"`` (:class:`Quadrature`) is exact to many digits, for 2 or 3 topics.
 
-    All methods compute in float64 on the model's device.
+    Both methods compute in float64 on the model's device.
     ``log_likelihood(model, corpus, "importance", num_samples=4000)`` equals
     ``Importance(num_samples=4000).estimate(model, corpus)``.
 
     Args:
         model: The model, at its present parameters.
         corpus: Documents over the model's vocabulary, or a matrix of counts.
-        method: ``"importance"``, ``"quadrature"`` or ``"ais"``, or a method object with settings.
-            Defaults to ``"importance"``.
-        guide: Guide whose posterior to draw around, or to centre the grid on. Defaults to the
-            method's own choice.
+        method: ``"importance"`` or ``"ais"``, or a method object with settings. Defaults to
+            ``"importance"``.
+        guide: Guide whose posterior to draw around. Defaults to the method's own choice.
         seed: Seed of the draws.
         max_docs: Documents solved or annealed at once. Annealing takes fewer documents if memory
             requires.
@@ -66,8 +61,8 @@ def log_likelihood(
         NumericalError: A posterior failed; names documents.
 
     Warns:
-        UnreliableEstimateWarning: A document has a Pareto k̂ above 0.7, a quadrature error above
-            0.001 nats, an effective sample size below 2 chains, or a chain that never moved.
+        UnreliableEstimateWarning: A document has a Pareto k̂ above 0.7, an effective sample size
+            below 2 chains, or a chain that never moved.
 
     Example:
         >>> estimate = lntm.evaluation.log_likelihood(model, test[:3], "ais")

@@ -12,9 +12,9 @@ import torch
 from scipy import stats
 from scipy.special import softmax
 
+from studies.scores.accuracy import PosteriorAccuracy, posterior_accuracy
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError, IncompatibleGuideError
-from torch_lntm.evaluation.accuracy import PosteriorAccuracy, posterior_accuracy
 from torch_lntm.guides import (
     BleiLaffertyGuide,
     EPGuide,

@@ -13,8 +13,8 @@ from sklearn.metrics import accuracy_score, confusion_matrix, recall_score
 from sklearn.model_selection import ShuffleSplit, StratifiedKFold, cross_val_score
 from sklearn.svm import LinearSVC
 
+from studies.scores.classification import accuracy_difference, classification
 from torch_lntm.errors import ConfigError
-from torch_lntm.evaluation import accuracy_difference, classification
 
 CLASSES = ("ape", "bee", "cow")
 PENALTIES = (0.01, 1.0, 100.0)

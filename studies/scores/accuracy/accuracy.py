@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torch_lntm.corpus import Corpus
-from torch_lntm.errors import ConfigError, ConvergenceWarning, require_whole, warn
-from torch_lntm.evaluation.accuracy.reference import (
+from studies.scores.accuracy.reference import (
     LARGEST_RHAT,
     SMALLEST_EFFECTIVE_SAMPLE_SIZE,
     Reference,
 )
-from torch_lntm.evaluation.accuracy.result import NOISE, Accuracy, PosteriorAccuracy, concatenate
+from studies.scores.accuracy.result import NOISE, Accuracy, PosteriorAccuracy, concatenate
+from torch_lntm.corpus import Corpus
+from torch_lntm.errors import ConfigError, ConvergenceWarning, require_whole, warn
 from torch_lntm.evaluation.checks import check_arguments, corpus_space, format_positions
 from torch_lntm.guides import Guide, require_guide
 from torch_lntm.inference.chains import chains_for
@@ -76,7 +76,7 @@ def posterior_accuracy(
 
     Example:
         >>> settings = {"num_docs": 1, "num_samples": 2000}
-        >>> accuracy = lntm.evaluation.posterior_accuracy(model, guide, test, **settings)
+        >>> accuracy = posterior_accuracy(model, guide, test, **settings)
         >>> accuracy.guides["taylor"].total_variation.shape
         torch.Size([1])
     """

@@ -146,7 +146,7 @@ def test_differences_are_paired() -> None:
 def test_a_system_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     check_installed(("torch_lntm ctm", "scikit-learn LDA"))
     monkeypatch.setattr(completion, "find_spec", lambda name: None if name == "gensim" else name)
-    with pytest.raises(ConfigError, match=r"'gensim LDA' needs gensim, .*\[study\]"):
+    with pytest.raises(ConfigError, match=r"'gensim LDA' needs gensim, .*requirements.txt"):
         check_installed(("torch_lntm ctm", "gensim LDA"))
 
 

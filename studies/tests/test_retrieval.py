@@ -13,9 +13,7 @@ from sklearn.feature_extraction.text import TfidfTransformer
 from sklearn.metrics import average_precision_score, precision_recall_curve
 from sklearn.metrics.pairwise import cosine_similarity
 
-from torch_lntm.corpus import Corpus
-from torch_lntm.errors import ConfigError
-from torch_lntm.evaluation import (
+from studies.scores.retrieval import (
     average_precision_difference,
     by_cosine,
     by_hellinger,
@@ -23,9 +21,11 @@ from torch_lntm.evaluation import (
     by_tfidf,
     retrieval,
 )
+from torch_lntm.corpus import Corpus
+from torch_lntm.errors import ConfigError
 
 #: The module, which the function of the same name hides.
-MODULE = import_module("torch_lntm.evaluation.retrieval")
+MODULE = import_module("studies.scores.retrieval")
 RECALLS = (0.0, 0.1, 0.3, 0.5, 1.0)
 
 

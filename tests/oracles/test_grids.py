@@ -1,20 +1,24 @@
-"""Quadrature on a space's grid: its error estimate with few points."""
+"""Quadrature on a space's grid: its error with few points, and the reach of the grid."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from oracles.grids import Quadrature, grid_around, marginal_by_quadrature
 from oracles.quadrature import log_marginals
 
 from torch_lntm.corpus import Corpus
+from torch_lntm.errors import ConfigError
+from torch_lntm.evaluation import log_likelihood
 from torch_lntm.guides import LaplaceGuide, make_guide
 from torch_lntm.kernels import Cells
+from torch_lntm.latents import ContrastSpace, NormalSpace, StickSpace
 from torch_lntm.models import ctm, lda
-from torch_lntm.sampling.quadrature import marginal_by_quadrature
 
 
 def integrate(model, corpus: Corpus, num_points: int) -> tuple[float, float]:
@@ -85,3 +89,43 @@ def test_documents_may_have_their_own_prior_means() -> None:
             for space in (own, alone)
         ]
         torch.testing.assert_close(*values, atol=1e-12, rtol=0)
+
+
+def test_the_prior_is_negligible_outside_the_grid_of_contrasts() -> None:
+    """Holds on the near side of a posterior far from the prior mean too."""
+    zero, eye = torch.zeros(3, dtype=torch.float64), torch.eye(3, dtype=torch.float64)
+    space = ContrastSpace.of(NormalSpace(zero, eye))
+    mean = torch.tensor([[9.0, -4.0, -5.0]], dtype=torch.float64)
+    posterior = SimpleNamespace(mean=mean, scale_tril=0.1 * eye[None])
+    depth = torch.tensor(45.0, dtype=torch.float64)
+    grid = grid_around(space, posterior, 0, lambda z: depth, 11)
+    lowest = float(space.log_density(grid.centre) - depth)
+    # Points all around the grid.
+    corner = grid.ends.sinh()
+    along = torch.linspace(-1.0, 1.0, 201, dtype=torch.float64)[:, None] * corner
+    for end in (-1.0, 1.0):
+        for axis in range(space.dim):
+            side = along.clone()
+            side[:, axis] = end * corner[axis]
+            z = grid.centre + side @ grid.scale.mT
+            assert float(space.log_density(z).max()) <= lowest
+
+
+def test_the_prior_is_negligible_outside_the_grid_of_sticks() -> None:
+    """Holds on the near side of a posterior far from the middle too."""
+    alpha = torch.tensor([1.0, 1.0], dtype=torch.float64)
+    space = StickSpace.of(alpha)
+    posterior = SimpleNamespace(gamma=torch.tensor([[2000.0, 1.0]], dtype=torch.float64))
+    depth = torch.tensor(45.0, dtype=torch.float64)
+    grid = grid_around(space, posterior, 0, lambda z: depth, 11)
+    lowest = space.log_density(grid.centre) - depth
+    for end in (-grid.ends, grid.ends):
+        z = grid.centre + grid.scale @ end.sinh()
+        assert float(space.log_density(z)) <= float(lowest)
+
+
+def test_unsuitable_numbers_are_refused() -> None:
+    with pytest.raises(ConfigError, match="num_points is 100; expected an odd"):
+        Quadrature(100)
+    with pytest.raises(ConfigError, match="the model has 4"):
+        log_likelihood(ctm(4, 3), np.ones((2, 3), int), Quadrature())

@@ -102,9 +102,9 @@ def retrieval(
 
     Example:
         >>> theta = lntm.inference.transform(guide, posts).theta
-        >>> similarity = lntm.evaluation.by_hellinger(theta[:20], theta[20:])
+        >>> similarity = by_hellinger(theta[:20], theta[20:])
         >>> labels = posts.metadata["party"]
-        >>> result = lntm.evaluation.retrieval(similarity, labels[:20], labels[20:])
+        >>> result = retrieval(similarity, labels[:20], labels[20:])
         >>> result.precision.shape
         torch.Size([20, 21])
     """

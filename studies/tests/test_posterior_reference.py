@@ -8,7 +8,7 @@ from dataclasses import fields
 import pytest
 import torch
 
-from torch_lntm.evaluation.accuracy.reference import GUIDE_DRAWS, Reference
+from studies.scores.accuracy.reference import GUIDE_DRAWS, Reference
 
 
 def test_noise_includes_the_guides_draws_of_theta() -> None:

@@ -110,7 +110,7 @@ def text(text_settings: TextSettings) -> TextResult:
 
 
 def by_enumeration(counts: NDArray[np.int64], topics: NDArray[np.float64]) -> float:
-    """log p(w) under α = 1 from every assignment of topics to tokens."""
+    """Log p(w) under α = 1 from every assignment of topics to tokens."""
     tokens = np.repeat(np.arange(len(counts)), counts)
     num_topics = len(topics)
     total = 0.0

@@ -122,7 +122,7 @@ def classification(
     Example:
         >>> theta = lntm.inference.transform(guide, posts).theta
         >>> split = list(range(200)), list(range(200, 270))
-        >>> lntm.evaluation.classification(theta, posts.metadata["party"], [split])
+        >>> classification(theta, posts.metadata["party"], [split])
         Classification: accuracy ... 1 splits, 2 classes
     """
     from sklearn.exceptions import ConvergenceWarning

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torch_lntm.evaluation.accuracy.result import Accuracy
+from studies.scores.accuracy.result import Accuracy
 from torch_lntm.evaluation.draws import theta_means
 from torch_lntm.inference.chains import DocumentSamples
 from torch_lntm.inference.chains.diagnostics import effective_sample_size, split_rhat

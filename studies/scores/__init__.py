@@ -1,0 +1,1 @@
+"""Scores that only studies use: classification, retrieval, and distances from long chains."""
