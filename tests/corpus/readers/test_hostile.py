@@ -326,7 +326,7 @@ def test_anndata_reads_no_other_files(table, edit):
     edit(file, folder)
     file.close()
     for read in (read_corpus, lambda path: convert_corpus(path, folder / "out")):
-        with pytest.raises(FileError, match="is a link, .* or in other files"):
+        with pytest.raises(FileError, match=r"is a link, .* or in other files"):
             read(folder / "a.h5ad")
 
 
@@ -387,34 +387,32 @@ for i in range(number):
     path = whole.with_name("mutant" + whole.suffix)
     path.write_bytes(mutant)
     try:
-        print(type(read_corpus(path, min_df=1) if "t" in whole.stem else read_corpus(path)).__name__)
+        print(type(read_corpus(path)).__name__)
     except Exception as error:
         print(type(error).__name__, *error.args)
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["t.parquet", "c.parquet", "c.h5ad", "c.npz"])
+@pytest.mark.parametrize("name", ["texts.parquet", "counts.parquet", "counts.npz"])
 def test_damaged_tables_are_read_or_refused_in_words(tmp_path, name):
     """pyarrow aborted the process at damaged metadata of a column; others were tracebacks."""
     path = tmp_path / name
     labels, words = ["a", "b", None] * 4, [["cat", "dog"], ["emu"], []] * 4
-    if name == "t.parquet":
+    if name == "texts.parquet":
         rows = {"text": [f"cat dog {i}" for i in range(12)], "label": labels, "tags": words}
         pq.write_table(pa.table(rows), path, row_group_size=5)
-    elif name == "c.parquet":
+    elif name == "counts.parquet":
         rows = {"words": words, "counts": [[1, 2], [3], []] * 4, "who": labels}
         pq.write_table(pa.table(rows), path, row_group_size=5)
-    elif name == "c.npz":
-        sp.save_npz(path, sp.csr_matrix(random_counts(12, 5)))
     else:
-        path.write_bytes(h5ad(20, 10))
+        sp.save_npz(path, sp.csr_matrix(random_counts(12, 5)))
     ran = subprocess.run(
-        [sys.executable, "-c", MUTATE, path, "400"], capture_output=True, text=True, check=False
+        [sys.executable, "-c", MUTATE, path, "400"], capture_output=True, text=True, timeout=300
     )
     assert ran.returncode == 0, ran.stderr[-1000:]
     outcomes = {line.split()[0] for line in ran.stdout.splitlines()}
-    assert outcomes == {"Corpus", "FileError", "CorpusError"} - ({"CorpusError"} - outcomes)
+    assert outcomes | {"CorpusError"} == {"Corpus", "FileError", "CorpusError"}
 
 
 # ------------------------------------------------------------------ encodings

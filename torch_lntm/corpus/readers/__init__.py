@@ -30,6 +30,7 @@ from torch_lntm.corpus.remote import fetch_store, is_remote
 from torch_lntm.corpus.store import is_store, read_store
 from torch_lntm.errors import CorpusError, FileError
 from torch_lntm.files import read_lines
+from torch_lntm.frames import is_default
 
 #: Formats by the endings of files.
 SUFFIXES = {
@@ -294,11 +295,13 @@ def joined(columns: Any, documents: pd.DataFrame) -> Any:
         columns = pd.DataFrame({name: list(values) for name, values in columns.items()})
     has_ids = is_table(columns) and ("id" in columns or columns.index.name is not None)
     if not has_ids or "id" not in documents:
-        return columns
+        rows = getattr(columns, "index", None)
+        positions = rows is not None and is_default(rows) and len(rows) == len(documents)
+        return columns.set_axis(documents.index) if positions else columns
     keys = columns["id"] if columns.index.name is None else columns.index
     names = [pd.Series(ids).reset_index(drop=True) for ids in (documents["id"], keys)]
     for what, ids in zip(("documents", "rows of the metadata"), names, strict=True):
-        bad = ids[ids.isna() | ids.duplicated()]
+        bad = ids[ids.isna() | (ids == "") | ids.duplicated()]
         if len(bad):
             raise CorpusError(f"the ids of the {what} are missing or repeated: {listed(bad)}")
     own, other = (ids.map(str) for ids in names)
