@@ -269,7 +269,7 @@ class Source:
 
     def _read_store(self) -> Corpus:
         store = read_store(self.path, self.options.max_bytes, self.part)
-        known = self.num_words or (store.vocabulary and len(store.vocabulary))
+        known = self.num_words or len(store.vocabulary or ())
         num_docs = store.row_offsets.size - 1
         check_size(self.path, num_docs, store.num_words, store.counts.size, known)
         part = store.part and dataclasses.replace(store.part, address=self.address)

@@ -70,7 +70,9 @@ def stream_anndata(x: Any, obs: Any, words: Any) -> CountStream:
         for start in range(0, num_docs, step):
             stop = min(start + step, num_docs)
             part = sp.coo_array(x[start:stop])
-            yield Entries(stop, start + part.row.astype(np.int64), part.col, part.data)
+            yield Entries(
+                stop, start + part.row.astype(np.int64), part.col.astype(np.int64), part.data
+            )
 
     metadata = {"id": obs.index.to_numpy(), **{str(name): obs[name].array for name in obs}}
     return CountStream(pieces(), num_docs, num_words, [str(word) for word in words], metadata)
