@@ -15,7 +15,8 @@ from torch_lntm.corpus.readers.counts import assemble
 from torch_lntm.corpus.readers.tables import stream_anndata
 from torch_lntm.errors import ConfigError, CorpusError, import_extra, require_whole
 from torch_lntm.frames import align, document_names, is_default
-from torch_lntm.guides import Guide, require_guide
+from torch_lntm.guides import Guide
+from torch_lntm.guides.guide import require_guide
 from torch_lntm.inference import transform
 from torch_lntm.models import TopicModel
 from torch_lntm.models.names import is_named
