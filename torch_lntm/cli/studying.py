@@ -143,7 +143,7 @@ class Effects(DrawsPosteriors):
         """The values of --difference, of the type of the column."""
         import numpy as np
 
-        from torch_lntm.corpus.frames import listed
+        from torch_lntm.corpus.metadata import listed
 
         column = np.asarray(corpus.metadata[str(self.predict)])
         known, values = {str(value): value for value in column.tolist()}, []

@@ -83,7 +83,8 @@ def grouping_columns(corpus: Corpus) -> list[str]:
     Of columns of names that group the documents alike, the last is kept.
     """
     columns: dict[object, str] = {}
-    for column, values in corpus.metadata.items():
+    for column, series in corpus.metadata.items():
+        values = np.asarray(series)
         groups: object = column
         if values.dtype == object:
             names = {value for value in values.tolist() if value is not None}
