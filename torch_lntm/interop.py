@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from torch_lntm.corpus import Corpus
+from torch_lntm.corpus.readers.counts import assemble
+from torch_lntm.corpus.readers.tables import stream_anndata
 from torch_lntm.errors import ConfigError, CorpusError, import_extra, require_whole
 from torch_lntm.frames import align, is_default
 from torch_lntm.guides import Guide
@@ -186,10 +189,12 @@ def from_anndata(adata: Any, layer: str | None = None) -> Corpus:
         layers = ", ".join(map(str, adata.layers)) or "none"
         raise CorpusError(f"layer {layer!r}: the AnnData object has {layers}")
     counts = adata.X if layer is None else adata.layers[layer]
-    metadata = {"id": np.array(adata.obs_names, dtype=object)}
-    metadata |= {str(name): adata.obs[name] for name in adata.obs.columns}
+    stream = stream_anndata(counts, adata.obs, adata.var_names)
     return Corpus.from_matrix(
-        counts, vocabulary=map(str, adata.var_names), metadata=metadata, allow_empty=True
+        assemble(Path("AnnData"), stream).matrix,
+        stream.vocabulary,
+        metadata=stream.metadata,
+        allow_empty=True,
     )
 
 
