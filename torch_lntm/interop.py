@@ -222,7 +222,10 @@ def to_anndata(guide: Guide[Any], corpus: Corpus, adata: Any = None) -> Any:
     model = require_guide(guide).model
     theta = _theta(guide, corpus)
     words = model.words_at(range(model.num_words))
-    documents = corpus.metadata.index.map(str)
+    names = corpus.metadata.index
+    if is_default(names) and "id" in corpus.metadata:  # names that repeat are still compared
+        names = pd.Index(corpus.metadata["id"])
+    documents = names.map(str)
     if adata is None:
         anndata = import_extra("anndata", "files", "AnnData")
         columns = {name: _writable(column) for name, column in corpus.metadata.items()}
@@ -237,7 +240,7 @@ def to_anndata(guide: Guide[Any], corpus: Corpus, adata: Any = None) -> Any:
     cells = adata.obs_names.map(str)
     if not cells.equals(documents):
         unique = cells.is_unique and documents.is_unique
-        if not unique or is_default(corpus.metadata.index) or set(cells) != set(documents):
+        if not unique or is_default(names) or set(cells) != set(documents):
             raise ConfigError(
                 f"the AnnData object has {adata.n_obs} observations, whose names differ from the "
                 f"names of the {len(corpus)} documents (the index of corpus.metadata); make the "
