@@ -236,7 +236,8 @@ class _Remote:
                     "here; check the address"
                 )
             if time.monotonic() - start > _SILENCE + value / _LEAST_RATE:
-                raise TimeoutError(f"fewer than {_LEAST_RATE} bytes a second")
+                slow = TimeoutError(f"fewer than {_LEAST_RATE} bytes a second")
+                raise self._failed(place, slow)
             if bar is not None:
                 bar.update(value - done)
             done = value
