@@ -9,12 +9,14 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
-import docstring_parser
 import yaml
 
 from studies.measure import Study
-from torch_lntm.cli.parser import Help, Parser, add_option, read_value
+from torch_lntm.cli.command import kinds_of
+from torch_lntm.cli.mappings import read_value
+from torch_lntm.cli.parser import Help, Parser, add_option
 from torch_lntm.errors import ConfigError
+from torch_lntm.options import Option, help_texts
 
 
 @dataclass(frozen=True)
@@ -74,10 +76,10 @@ def read(name: str, study: Study[Any, Any], argv: Sequence[str]) -> Options:
 def _value(name: str, hint: Any, value: Any) -> Any:
     """A setting of a command line, a file or a default, converted to its type."""
     if get_origin(hint) is not tuple:
-        return read_value(name, hint, value)
+        return read_value(name, kinds_of(hint), value)
     if not isinstance(value, (list, tuple)):
         raise ValueError(f"{name}: expected a list; got {value}")
-    return tuple(read_value(name, get_args(hint)[0], each) for each in value)
+    return tuple(read_value(name, kinds_of(get_args(hint)[0]), each) for each in value)
 
 
 def _parser(name: str, study: Study[Any, Any]) -> Parser:
@@ -108,16 +110,14 @@ def _parser(name: str, study: Study[Any, Any]) -> Parser:
         help="Measure the cells anew whose names contain this text, such as torch_lntm. "
         "Other cells stay. After an interruption, continue without this option.",
     )
-    help_of = {
-        parameter.arg_name: " ".join((parameter.description or "").split()).replace("%", "%%")
-        for parameter in docstring_parser.parse(inspect.getdoc(study.settings) or "").params
-    }
+    help_of = help_texts(inspect.getdoc(study.settings) or "")
     hints = get_type_hints(study.settings)
     for field in fields(study.settings):
         hint, several = hints[field.name], {}
         if get_origin(hint) is tuple:
             hint, several = get_args(hint)[0], {"nargs": "*"}
-        add_option(parser, field.name, hint, field.default, help_of[field.name], **several)
+        option = Option(field.name, kinds_of(hint), field.default, help_of[field.name])
+        add_option(parser, option, **several)
     return parser
 
 

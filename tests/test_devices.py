@@ -459,7 +459,7 @@ def test_generate(accelerator: torch.device, family: str) -> None:
 @each_family
 def test_saving_and_loading(accelerator: torch.device, family: str, tmp_path: Path) -> None:
     model = make_model(family, accelerator)
-    lntm.save_model(tmp_path / "model", model)
+    lntm.save_model(model, tmp_path / "model")
     loaded = lntm.load_model(tmp_path / "model")
     check(dict(loaded.named_parameters()), dict(model.cpu().named_parameters()), CPU)
 
@@ -489,10 +489,10 @@ def test_reports(accelerator: torch.device, family: str) -> None:
             "mean": mean.theta,
             "shares": shares,
             "topics": str(model.topic_table(shares, num_correlated=2)),
-            "scores": report.format_scores(scores),
+            "scores": lntm.frames.Rows(scores).frame().to_csv(),
         }
         if family.endswith("iftm"):
-            host["sources"] = report.format_sources(report.summarise_sources(model))
+            host["sources"] = str(report.summarise_sources(model))
             for name in (guide for of, guide in PAIRS if of == family):
                 activity = report.source_activity(make_guide(name, model), CORPUS[:4])
                 host[name] = [activity.mean, activity.std]

@@ -14,7 +14,7 @@ ROOT = PACKAGE.name
 # The rooms from the ground up: a room is a subpackage or module directly below the package. It may
 # import itself and the rooms before it, but not those on its own line.
 FLOORS = [
-    ["errors"],
+    ["errors", "options"],
     ["files", "frames", "budget", "progress"],
     ["corpus"],
     ["kernels", "formulas"],

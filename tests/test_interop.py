@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
+import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 import torch
@@ -32,20 +31,6 @@ def theta(known):
     return lntm.inference.transform(known[0], known[1], "mean").theta.numpy()
 
 
-def test_topics_have_the_form_of_gensim():
-    model = make_model()
-    topics = interop.get_topics(model)
-    assert topics == pytest.approx(TOPICS.numpy(), abs=1e-6)
-    assert topics.sum(1) == pytest.approx(1.0, abs=1e-12)
-    assert interop.show_topics(model, 2)[0] == (0, '0.500*"ant" + 0.300*"bee"')
-    number, pairs = interop.show_topics(model, 2, formatted=False)[1]
-    assert number == 1
-    assert [word for word, _ in pairs] == ["dog", "cat"]
-    assert [p for _, p in pairs] == pytest.approx([0.4, 0.3])
-    words = interop.show_topics(make_model(vocabulary=None), 1, formatted=False)[0][1]
-    assert words[0][0] == "#0"
-
-
 def test_pyldavis_accepts_its_arguments(known, theta):
     arguments = interop.to_pyldavis(*known[:2])
     assert arguments["doc_topic_dists"] == pytest.approx(theta[[0, 1, 3, 4]], abs=1e-6)
@@ -64,37 +49,6 @@ def test_pyldavis_draws_our_topics_in_our_order(known):
     coordinates = prepared.topic_coordinates.sort_index()
     assert coordinates["Freq"].to_numpy() == pytest.approx(100 * frequency / frequency.sum())
     assert prepared.topic_order == [0, 1, 2]
-
-
-def test_topic_data_has_the_keys_of_topicwizard(known, theta):
-    guide, corpus, vectorizer = known
-    data = interop.to_topicwizard(guide, corpus, TEXTS, vectorizer=vectorizer)
-    # The keys of topicwizard.data.TopicData.
-    assert set(data) == {
-        *("corpus", "vocab", "document_term_matrix", "document_topic_matrix"),
-        *("topic_term_matrix", "document_representation", "transform", "topic_names"),
-    }
-    assert data["corpus"] == TEXTS
-    assert data["vocab"].tolist() == list(WORDS)
-    assert data["document_term_matrix"].toarray()[0].tolist() == [2, 1, 0, 0]
-    assert data["document_topic_matrix"] == pytest.approx(theta, abs=1e-6)
-    assert data["topic_term_matrix"].shape == (3, 4)
-    assert data["topic_names"][1] == "1_dog_cat_bee_ant"
-    # As a document of another position it is drawn anew.
-    new = data["transform"](["dog dog cat"])
-    assert new.shape == (1, 3)
-    assert new[0] == pytest.approx(theta[1], abs=0.1)
-    assert interop.to_topicwizard(guide, corpus, TEXTS)["transform"] is None
-
-
-def test_octis_output_has_topics_and_matrices(known, theta):
-    guide, corpus, _ = known
-    output = interop.to_octis(guide, corpus, corpus[:2], num_words=2)
-    assert output["topics"] == [["ant", "bee"], ["dog", "cat"], ["ant", "cat"]]
-    assert output["topic-word-matrix"].shape == (3, 4)
-    assert output["topic-document-matrix"] == pytest.approx(theta.T, abs=1e-6)
-    assert output["test-topic-document-matrix"] == pytest.approx(theta[:2].T, abs=1e-6)
-    assert "test-topic-document-matrix" not in interop.to_octis(guide, corpus)
 
 
 def test_topic_info_has_the_columns_of_bertopic(known, theta):
@@ -128,19 +82,61 @@ def test_document_info_has_the_columns_of_bertopic(known, theta):
         assert info["Representative_document"][info["Topic"] == k].sum() == 1
 
 
-@pytest.mark.parametrize("function", [interop.topic_info, interop.document_info])
-def test_the_number_of_texts_must_match_the_documents(known, function):
-    with pytest.raises(ConfigError, match="2 texts for 5 documents"):
-        function(known[0], known[1], TEXTS[:2])
+def test_texts_with_names_are_joined_by_name_and_others_by_position(known):
+    guide, corpus, vectorizer = known
+    names = ["e", "d", "c", "b", "a"]
+    named = lntm.Corpus.from_texts(TEXTS, vectorizer=vectorizer, metadata={"id": names})
+    expected = interop.document_info(guide, named, TEXTS)
+    assert expected.index.tolist() == names
+    shuffled = pd.Series(TEXTS, index=names).sample(frac=1, random_state=0)
+    for texts in (shuffled, np.array(TEXTS, object), (text for text in TEXTS)):
+        found = interop.document_info(guide, named, texts)
+        pd.testing.assert_frame_equal(found, expected)
+    info = interop.topic_info(guide, named, shuffled)["Representative_Docs"]
+    assert info.tolist() == interop.topic_info(guide, named, TEXTS)["Representative_Docs"].tolist()
+    for function in (interop.topic_info, interop.document_info):
+        with pytest.raises(CorpusError, match="texts: expected one row for each of 5 documents"):
+            function(guide, named, shuffled[:4])
+        with pytest.raises(CorpusError, match="texts: the rows have other names"):
+            function(guide, named, pd.Series(TEXTS))
+        with pytest.raises(ConfigError, match="2 texts for 5 documents"):
+            function(guide, corpus, TEXTS[:2])
+
+
+def test_columns_of_the_corpus_are_kept_beside_those_of_bertopic(known):
+    columns = {"Name": ["n"] * 5, "Topic": list("stuvw"), "Name_metadata": range(5)}
+    corpus = known[1].with_metadata(columns)
+    info = interop.document_info(known[0], corpus)
+    assert info["Name_metadata"].tolist() == ["n"] * 5
+    assert info["Topic_metadata"].tolist() == list("stuvw")
+    assert info["Name_metadata_metadata"].tolist() == list(range(5))
+
+
+def test_documents_without_words_give_no_shares_and_no_page(known):
+    empty = lntm.Corpus.from_matrix(np.zeros((2, 4), int), WORDS, allow_empty=True)
+    info = interop.topic_info(known[0], empty)
+    assert info[["Count", "Share"]].to_numpy().tolist() == [[0, 0]] * 3
+    assert info["Representative_Docs"].tolist() == [[]] * 3
+    assert interop.document_info(known[0], empty)["Topic"].tolist() == [-1, -1]
+    with pytest.raises(CorpusError, match="no document has words"):
+        interop.to_pyldavis(known[0], empty)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of anndata and what it imports
-def test_anndata_keeps_counts_metadata_and_topics(known, theta):
-    pytest.importorskip("anndata", reason="needs anndata")
+def test_anndata_keeps_counts_metadata_and_topics(known, theta, tmp_path):
+    anndata = pytest.importorskip("anndata", reason="needs anndata")
     guide, corpus, _ = known
-    adata = interop.to_anndata(guide, corpus)
+    names, dates = ["c0", "c1", "c2", "c3", "c4"], np.array(["2008-01-01"] * 5, "datetime64[D]")
+    corpus = corpus.with_metadata(
+        {"id": names, "party": ["l", "r", None, "r", "l"], "x": range(5), "day": dates}
+    )
+    interop.to_anndata(guide, corpus).write_h5ad(tmp_path / "cells.h5ad")
+    adata = anndata.read_h5ad(tmp_path / "cells.h5ad")
     assert adata.shape == (5, 4)
+    assert adata.obs_names.tolist() == names
+    assert adata.obs["x"].tolist() == list(range(5))
+    assert adata.obs["day"].astype(str).str[:10].tolist() == ["2008-01-01"] * 5
     assert adata.obsm["X_topics"] == pytest.approx(theta, abs=1e-6)
     assert adata.varm["topics"] == pytest.approx(TOPICS.numpy().T, abs=1e-6)
     about = adata.uns["topics"]
@@ -148,39 +144,34 @@ def test_anndata_keeps_counts_metadata_and_topics(known, theta):
     assert about["correlation"].shape == (3, 3)
     back = interop.from_anndata(adata)
     assert back.vocabulary == WORDS
-    assert (back.counts == corpus.counts).all()
-    assert (back.word_index == corpus.word_index).all()
-    assert back.metadata["party"].tolist() == ["l", "r", None, "r", "l"]
-    assert back.metadata["id"].tolist() == ["0", "1", "2", "3", "4"]
+    assert (back.to_scipy() != corpus.to_scipy()).nnz == 0
+    assert list(back.metadata["party"])[:2] == ["l", "r"]
+    assert list(back.metadata["id"]) == names
     # Into an object that is there, with the counts in a layer.
     adata.layers["twice"] = sp.csr_matrix(2 * adata.X.toarray())
     assert interop.from_anndata(adata, "twice").num_tokens == 2 * corpus.num_tokens
     with pytest.raises(CorpusError, match="layer 'raw': the AnnData object has twice"):
         interop.from_anndata(adata, "raw")
-    adata.obsm.clear()
-    assert interop.to_anndata(guide, corpus, adata) is adata
-    assert adata.obsm["X_topics"].shape == (5, 3)
-    with pytest.raises(ConfigError, match="4 observations"):
-        interop.to_anndata(guide, corpus, adata[:4].copy())
 
 
-@pytest.mark.slow
-def test_without_pandas_an_error_says_what_to_install():
-    code = (
-        "import sys, numpy as np, torch_lntm as lntm\n"
-        "from torch_lntm import interop\n"
-        "assert not {'pandas', 'anndata'} & set(sys.modules)\n"
-        "sys.modules['pandas'] = None\n"
-        "corpus = lntm.Corpus.from_matrix(np.ones((3, 4), int))\n"
-        "guide = lntm.guides.TaylorGuide(lntm.models.ctm(2, 4))\n"
-        "try:\n"
-        "    interop.topic_info(guide, corpus)\n"
-        "except lntm.ConfigError as error:\n"
-        "    assert \"pip install 'torch-lntm[interop]'\" in str(error), error\n"
-        "else:\n"
-        "    raise AssertionError\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
+@pytest.mark.filterwarnings("ignore")  # of anndata and what it imports
+def test_cells_are_matched_by_name(known, theta):
+    pytest.importorskip("anndata", reason="needs anndata")
+    guide, corpus, _ = known
+    corpus = corpus.with_metadata({"id": ["c0", "c1", "c2", "c3", "c4"]})
+    order = [3, 0, 4, 2, 1]
+    cells = interop.to_anndata(guide, corpus)
+    shuffled = cells[order].copy()
+    shuffled.obsm.clear()
+    assert interop.to_anndata(guide, corpus, shuffled) is shuffled
+    assert shuffled.obsm["X_topics"] == pytest.approx(theta[order], abs=1e-6)
+    renamed = cells.copy()
+    renamed.obs_names = ["c0", "c1", "c2", "c3", "c9"]
+    for other in (cells[:4].copy(), renamed):
+        with pytest.raises(ConfigError, match=r"observations, whose names differ"):
+            interop.to_anndata(guide, corpus, other)
+    with pytest.raises(ConfigError, match="expected the model's 4 words, in order"):
+        interop.to_anndata(guide, corpus, cells[:, ::-1].copy())
 
 
 def test_a_corpus_with_another_vocabulary_is_refused(known):

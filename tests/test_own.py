@@ -235,12 +235,12 @@ def test_registered_models_work_with_files_and_the_command_line(
 ) -> None:
     unnamed = make_model(own_code, "toeplitz")
     with pytest.raises(ConfigError, match=r"models\.register"):
-        save_model(tmp_path / "model", unnamed)
+        save_model(unnamed, tmp_path / "model")
     assert not (tmp_path / "model").exists()
     model = own_code.toeplitz(NUM_TOPICS, NUM_WORDS)
     with torch.no_grad():
         model.prior.rho.fill_(0.4)
-    save_model(tmp_path / "model", model)
+    save_model(model, tmp_path / "model")
     again = load_model(tmp_path / "model")
     assert type(again.prior) is own_code.ToeplitzPrior
     assert again.prior.rho.item() == pytest.approx(0.4)

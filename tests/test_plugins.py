@@ -96,10 +96,6 @@ def test_errors_without_the_plugin_advise_to_name_it(plugin, capsys):
     printed = capsys.readouterr().err
     assert "no command 'longest'" in printed
     assert "by --plugin FILE" in printed
-    for options in ([], ["--format", "note"], ["--model", "own"], ["--posterior", "own"]):
-        source = "example" if options[:1] in (["--model"], ["--posterior"]) else "letters.note"
-        assert main(["fit", source, *options]) == 1
-        assert re.search("plug-in.* by --plugin", capsys.readouterr().err)
 
 
 def test_several_plugins_are_imported(plugin, capsys):

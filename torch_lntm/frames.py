@@ -6,8 +6,9 @@ position.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Literal, Protocol, TypeVar, get_args
 
 import numpy as np
 import pandas as pd
@@ -15,11 +16,82 @@ import pandas as pd
 from torch_lntm.errors import ConfigError, CorpusError
 
 TableFormat = Literal["text", "csv", "json"]
+Row = TypeVar("Row")
+#: Most characters of a cell of a printed table.
+_WIDEST = 240
+
+
+class HasFrame(Protocol):
+    """A result that is also a table."""
+
+    def frame(self) -> pd.DataFrame:
+        """The table."""
+
+
+class Rows(list[Row]):
+    """A list of results, such as one for each topic, that is also a table.
+
+    Printing shows the table with the words of a topic in one line.
+
+    Args:
+        rows: The results.
+        columns: Names of the first columns of the table, which an empty table has too.
+    """
+
+    def __init__(self, rows: Iterable[Row] = (), columns: Sequence[str] = ()) -> None:
+        super().__init__(rows)
+        self.columns = list(columns)
+
+    def frame(self) -> pd.DataFrame:
+        """A row for each result, or the rows of its method ``records``, a column for each field.
+
+        Lists of words and numbers become texts, with the entries separated by blanks.
+        """
+        rows: list[Any] = []
+        for row in self:
+            rows += row.records() if hasattr(row, "records") else [asdict(row)]  # type: ignore
+        names = list(dict.fromkeys([*self.columns, *(name for row in rows for name in row)]))
+        cells = [{name: _joined(x) for name, x in row.items()} for row in rows]
+        frame = pd.DataFrame(cells, columns=names)
+        return frame.rename(columns={"standard_error": "std_error"})
+
+    def __str__(self) -> str:
+        frame = self.frame()
+        if "term" in frame:
+            keys = [name for name in _KEYS if name in frame]
+            words = frame.groupby(keys, sort=False, dropna=False)["term"]
+            frame = words.agg(" ".join).reset_index(name="words")
+        if (
+            "name" in frame
+            and "topic" in frame
+            and (frame["name"] == frame["topic"].map(str)).all()
+        ):
+            frame = frame.drop(columns="name")
+        return render(frame)
+
+    __repr__ = __str__
+
+
+#: Columns that tell which list a word belongs to.
+_KEYS = ("topic", "name", "group", "measure", "change")
+
+
+def _joined(value: Any) -> Any:
+    return " ".join(map(str, value)) if isinstance(value, tuple) else value
 
 
 def is_default(index: pd.Index) -> bool:
     """Whether an index only numbers its rows 0, 1, …, so that the rows have no names."""
     return isinstance(index, pd.RangeIndex) and index.equals(pd.RangeIndex(len(index)))
+
+
+def document_names(corpus: Any) -> pd.Index:
+    """Names of a corpus's documents: the index of its metadata."""
+    index = getattr(corpus.metadata, "index", None)
+    if isinstance(index, pd.Index):
+        return index
+    ids = pd.Index(corpus.metadata["id"]) if "id" in corpus.metadata else pd.Index([0, 0])
+    return ids if ids.is_unique else pd.RangeIndex(len(corpus))
 
 
 def align(values: Any, documents: pd.Index, what: str) -> Any:
@@ -105,11 +177,12 @@ def to_csv(frame: pd.DataFrame, *, index: bool = False) -> str:
     return str(safe.to_csv(index=index, lineterminator="\n"))
 
 
-def render(frame: pd.DataFrame, form: TableFormat = "text") -> str:
+def render(table: pd.DataFrame | HasFrame, form: TableFormat = "text") -> str:
     """A frame as text for a terminal, as CSV, or as a JSON list with an object for each row.
 
     Args:
-        frame: The table. Its index is not printed.
+        table: The frame, whose index is not printed; or a result with a method ``frame``, whose
+            text is ``str(table)``.
         form: ``"text"``, ``"csv"`` or ``"json"``.
 
     Returns:
@@ -126,10 +199,37 @@ def render(frame: pd.DataFrame, form: TableFormat = "text") -> str:
         0,tax law
         1,'=1+1
     """
+    if not isinstance(table, pd.DataFrame):
+        if form == "text":
+            return str(table)
+        table = table.frame()
     if form == "csv":
-        return to_csv(frame).rstrip("\n")
+        return to_csv(table).rstrip("\n")
     if form == "json":
-        return str(frame.to_json(orient="records", indent=2, force_ascii=False, date_format="iso"))
+        return str(table.to_json(orient="records", indent=2, force_ascii=False, date_format="iso"))
     if form != "text":
         raise ConfigError(f"format {form!r}; expected one of {', '.join(get_args(TableFormat))}")
-    return str(frame.to_string(index=False, na_rep="", float_format="{:.4g}".format))
+    columns = [_flush_left(table.iloc[:, i]) for i in range(table.shape[1])]
+    shown = pd.concat(columns, axis=1) if columns else table
+    text = str(shown.to_string(index=False, na_rep="", float_format="{:.4g}".format))
+    return "\n".join(line.rstrip() for line in text.split("\n"))
+
+
+def _flush_left(column: pd.Series) -> pd.Series:
+    """A column of texts padded to one width, its name too; another column as it is."""
+    if column.dtype.kind in "biufM":
+        return column
+    texts = ["" if is_missing(x) else "".join(map(_visible, str(x))) for x in column]
+    texts = [t if len(t) <= _WIDEST else f"{t[: _WIDEST - 1]}…" for t in texts]
+    width = max(map(len, [str(column.name), *texts]))
+    return pd.Series([t.ljust(width) for t in texts], column.index, name=f"{column.name:{width}}")
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a value of a table is None, NaN, NaT or pandas' NA."""
+    return value is None or value is pd.NA or value is pd.NaT or value != value
+
+
+def _visible(letter: str) -> str:
+    """A letter as a terminal may print it."""
+    return letter if letter.isprintable() else " " if letter.isspace() else "�"

@@ -1,75 +1,24 @@
-"""Export of fits for pyLDAvis, topicwizard, OCTIS, AnnData, and users of BERTopic and gensim.
-
-``topic_info`` and ``document_info`` need pandas, and ``to_anndata`` without an object to write to
-needs anndata and pandas. The other functions need no further library.
-"""
+"""Fits for users of BERTopic, pyLDAvis and AnnData."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
+import pandas as pd
 from numpy.typing import NDArray
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, CorpusError, import_extra, require_whole
+from torch_lntm.frames import align, document_names, is_default
 from torch_lntm.guides import Guide, require_guide
 from torch_lntm.inference import transform
 from torch_lntm.models import TopicModel
 from torch_lntm.models.names import is_named
 from torch_lntm.reports import representative_documents
 
-__all__ = [
-    "document_info",
-    "from_anndata",
-    "get_topics",
-    "show_topics",
-    "to_anndata",
-    "to_octis",
-    "to_pyldavis",
-    "to_topicwizard",
-    "topic_info",
-]
-
-
-# -------------------------------------------------------------------- arrays
-
-
-def get_topics(model: TopicModel) -> NDArray[np.float64]:
-    """Topics ``(num_topics, num_words)``, as gensim's ``get_topics``. Rows sum to 1."""
-    topics = model.topics.mean_probs.detach().cpu().double().numpy()
-    return np.asarray(topics / topics.sum(1, keepdims=True))
-
-
-def show_topics(
-    model: TopicModel, num_words: int = 10, *, formatted: bool = True
-) -> list[tuple[int, str]] | list[tuple[int, list[tuple[str, float]]]]:
-    """All topics with their most probable words, as gensim's ``show_topics(num_topics=-1)``.
-
-    Args:
-        model: The model.
-        num_words: Number of words for each topic.
-        formatted: Whether to write a topic as ``0.050*"word" + ...``. If False, a topic is a list
-            of pairs of a word and its probability.
-
-    Returns:
-        Pairs of a topic's number and its words.
-
-    Raises:
-        ConfigError: ``num_words`` is below 1.
-    """
-    pairs = _top_words(model, num_words)
-    if not formatted:
-        return list(enumerate(pairs))
-    return [
-        (k, " + ".join(f'{probability:.3f}*"{word}"' for word, probability in topic))
-        for k, topic in enumerate(pairs)
-    ]
-
-
-# -------------------------------------------------------------------- views and benchmarks
+__all__ = ["document_info", "from_anndata", "to_anndata", "to_pyldavis", "topic_info"]
 
 
 def to_pyldavis(guide: Guide[Any], corpus: Corpus) -> dict[str, Any]:
@@ -84,6 +33,7 @@ def to_pyldavis(guide: Guide[Any], corpus: Corpus) -> dict[str, Any]:
 
     Raises:
         ConfigError: The guide is invalid, or the corpus has a different vocabulary.
+        CorpusError: No document has words.
 
     Example:
         >>> arguments = lntm.interop.to_pyldavis(guide, train)
@@ -91,94 +41,29 @@ def to_pyldavis(guide: Guide[Any], corpus: Corpus) -> dict[str, Any]:
         True
         >>> page = pyLDAvis.prepare(**arguments)  # doctest: +SKIP
     """
-    theta = _theta(guide, corpus)
-    nonempty = corpus.lengths > 0
+    theta, nonempty = _theta(guide, corpus), corpus.lengths > 0
+    if not nonempty.any():
+        raise CorpusError("no document has words; pyLDAvis needs documents with words")
+    model = guide.model
     return {
-        "topic_term_dists": get_topics(guide.model),
+        "topic_term_dists": _topics(model),
         "doc_topic_dists": theta[nonempty],
         "doc_lengths": corpus.lengths[nonempty],
-        "vocab": list(_words(guide.model)),
+        "vocab": list(model.words_at(range(model.num_words))),
         "term_frequency": corpus.word_totals,
         "sort_topics": False,
         "start_index": 0,
     }
 
 
-def to_topicwizard(
-    guide: Guide[Any], corpus: Corpus, texts: Sequence[str], *, vectorizer: Any = None
-) -> dict[str, Any]:
-    """``TopicData`` of topicwizard, for ``topicwizard.visualize(topic_data=...)``.
-
-    Args:
-        guide: A guide over the model.
-        corpus: Documents over the model's vocabulary.
-        texts: The documents' texts, in order.
-        vectorizer: The fitted ``CountVectorizer`` of the corpus, for topics of new texts. Without
-            it, the entry ``transform`` is ``None``.
-
-    Raises:
-        ConfigError: The guide is invalid, the corpus has a different vocabulary, or the numbers of
-            texts and documents differ.
-    """
-    _check_texts(texts, corpus)
-    counts = _counts(corpus)
-
-    def topics_of(new: Sequence[str]) -> NDArray[np.float64]:
-        return _theta(guide, Corpus.from_texts(new, vectorizer=vectorizer))
-
-    return {
-        "corpus": list(texts),
-        "vocab": np.array(_words(guide.model)),
-        "document_term_matrix": counts,
-        "document_topic_matrix": _theta(guide, corpus),
-        "topic_term_matrix": get_topics(guide.model),
-        "document_representation": counts,
-        "transform": None if vectorizer is None else topics_of,
-        "topic_names": _names(guide.model),
-    }
-
-
-def to_octis(
-    guide: Guide[Any], corpus: Corpus, test: Corpus | None = None, *, num_words: int = 10
-) -> dict[str, Any]:
-    """Output of an OCTIS model, for the metrics of OCTIS.
-
-    Args:
-        guide: A guide over the model.
-        corpus: The training documents.
-        test: The test documents, if any.
-        num_words: Number of words for each topic.
-
-    Returns:
-        ``topics``: lists of words. ``topic-word-matrix``: ``(num_topics, num_words)``.
-        ``topic-document-matrix``: ``(num_topics, num_docs)``. ``test-topic-document-matrix``: the
-        matrix of the test documents.
-
-    Raises:
-        ConfigError: The guide is invalid, a corpus has a different vocabulary, or ``num_words`` is
-            below 1.
-    """
-    output: dict[str, Any] = {
-        "topics": [[word for word, _ in topic] for topic in _top_words(guide.model, num_words)],
-        "topic-word-matrix": get_topics(guide.model),
-        "topic-document-matrix": _theta(guide, corpus).T,
-    }
-    if test is not None:
-        output["test-topic-document-matrix"] = _theta(guide, test).T
-    return output
-
-
-# -------------------------------------------------------------------- data frames
-
-
 def topic_info(
     guide: Guide[Any],
     corpus: Corpus,
-    texts: Sequence[str] | None = None,
+    texts: Iterable[str] | None = None,
     *,
     num_words: int = 10,
     num_docs: int = 3,
-) -> Any:
+) -> pd.DataFrame:
     """Data frame of the topics, with the columns of BERTopic's ``get_topic_info``.
 
     ``Count`` is the number of documents whose largest proportion belongs to the topic. The
@@ -188,18 +73,20 @@ def topic_info(
     Args:
         guide: A guide over the model.
         corpus: Documents over the model's vocabulary.
-        texts: The documents' texts, for ``Representative_Docs``. Defaults to the documents'
-            positions.
+        texts: The documents' texts, for ``Representative_Docs``: a series, joined by the documents'
+            names (the index of ``corpus.metadata``), or other texts in order. Defaults to the
+            documents' positions.
         num_words: Number of words for each topic.
         num_docs: Number of representative documents for each topic.
 
     Returns:
-        A pandas data frame with a row for each topic and the columns ``Topic``, ``Count``,
-        ``Share``, ``Name``, ``Representation`` and ``Representative_Docs``.
+        A row for each topic, with the columns ``Topic``, ``Count``, ``Share``, ``Name``,
+        ``Representation`` and ``Representative_Docs``.
 
     Raises:
-        ConfigError: The guide is invalid, the corpus has a different vocabulary, the numbers of
-            texts and documents differ, or pandas is missing.
+        ConfigError: The guide is invalid, the corpus has a different vocabulary, or the numbers of
+            texts and documents differ.
+        CorpusError: The texts have other names than the documents.
 
     Example:
         >>> frame = lntm.interop.topic_info(guide, train, num_words=3)
@@ -208,25 +95,20 @@ def topic_info(
         >>> int(frame["Count"].sum()) == len(train)
         True
     """
-    pandas = import_extra("pandas", "interop", "a data frame")
-    _check_texts(texts, corpus)
+    shown = _shown(texts, corpus)
     documents = transform(guide, corpus, "mean")
-    theta, nonempty = documents.theta.double().numpy(), documents.lengths > 0
-    representative: list[list[int]] = [[] for _ in range(guide.model.num_topics)]
+    theta = documents.theta.double().numpy()[corpus.lengths > 0]
+    representative: list[list[Any]] = [[] for _ in range(guide.model.num_topics)]
     for example in representative_documents(documents, num_docs=num_docs):
-        representative[example.topic].append(example.document)
-    counts = np.bincount(theta[nonempty].argmax(1), minlength=guide.model.num_topics)
-    words = [[word for word, _ in topic] for topic in _top_words(guide.model, num_words)]
-    return pandas.DataFrame(
+        representative[example.topic].append(shown[example.document])
+    return pd.DataFrame(
         {
-            "Topic": range(len(words)),
-            "Count": counts,
-            "Share": theta[nonempty].mean(0),
+            "Topic": range(len(representative)),
+            "Count": np.bincount(theta.argmax(1), minlength=len(representative)),
+            "Share": theta.sum(0) / max(1, len(theta)),
             "Name": _names(guide.model),
-            "Representation": words,
-            "Representative_Docs": [
-                rows if texts is None else [texts[d] for d in rows] for rows in representative
-            ],
+            "Representation": _top_words(guide.model, num_words),
+            "Representative_Docs": representative,
         }
     )
 
@@ -234,65 +116,59 @@ def topic_info(
 def document_info(
     guide: Guide[Any],
     corpus: Corpus,
-    texts: Sequence[str] | None = None,
+    texts: Iterable[str] | None = None,
     *,
     num_words: int = 10,
     num_docs: int = 3,
-) -> Any:
+) -> pd.DataFrame:
     """Data frame of the documents, with the columns of BERTopic's ``get_document_info``.
 
     ``Topic`` is the topic with the largest proportion, and ``Probability`` is this proportion. A
-    document without words has topic -1 and probability 0. The metadata's columns come last.
+    document without words has topic -1 and probability 0. The metadata's columns come last; a
+    column with the name of another gets the ending ``_metadata``.
 
     Args:
         guide: A guide over the model.
         corpus: Documents over the model's vocabulary.
-        texts: The documents' texts, for the column ``Document``. Defaults to the documents'
-            positions.
+        texts: The documents' texts, for the column ``Document``; see :func:`topic_info`.
         num_words: Number of words for each topic.
         num_docs: Number of representative documents for each topic.
 
     Returns:
-        A pandas data frame with a row for each document and the columns ``Document``, ``Topic``,
-        ``Name``, ``Representation``, ``Representative_Docs``, ``Top_n_words``, ``Probability`` and
-        ``Representative_document``.
+        A row for each document, whose index names the documents, with the columns ``Document``,
+        ``Topic``, ``Name``, ``Representation``, ``Representative_Docs``, ``Top_n_words``,
+        ``Probability`` and ``Representative_document``.
 
     Raises:
         ConfigError: As for :func:`topic_info`.
+        CorpusError: As for :func:`topic_info`.
     """
-    pandas = import_extra("pandas", "interop", "a data frame")
-    topics = topic_info(guide, corpus, None, num_words=num_words, num_docs=num_docs)
-    _check_texts(texts, corpus)
-    theta = _theta(guide, corpus)
-    nonempty = corpus.lengths > 0
+    shown = _shown(texts, corpus)
+    topics = topic_info(guide, corpus, num_words=num_words, num_docs=num_docs)
+    theta, nonempty = _theta(guide, corpus), corpus.lengths > 0
     topic = np.where(nonempty, theta.argmax(1), -1)
-    representative = topics["Representative_Docs"].tolist()
-    nothing: list[Any] = []
     # Documents without words have topic -1, which selects the last item.
-    words = [*topics["Representation"], nothing]
-    documents = [
-        *([d if texts is None else texts[d] for d in rows] for rows in representative),
-        nothing,
-    ]
-    frame = pandas.DataFrame(
+    words = [*topics["Representation"], []]
+    examples = [*topics["Representative_Docs"], []]
+    frame = pd.DataFrame(
         {
-            "Document": range(len(corpus)) if texts is None else list(texts),
+            "Document": shown,
             "Topic": topic,
             "Name": [(*topics["Name"], "")[k] for k in topic],
             "Representation": [words[k] for k in topic],
-            "Representative_Docs": [documents[k] for k in topic],
+            "Representative_Docs": [[shown[d] for d in examples[k]] for k in topic],
             "Top_n_words": [" - ".join(words[k]) for k in topic],
             "Probability": np.where(nonempty, theta.max(1), 0.0),
-            "Representative_document": [
-                k >= 0 and d in representative[k] for d, k in enumerate(topic.tolist())
-            ],
-        }
+            "Representative_document": [d in examples[k] for d, k in enumerate(topic)],
+        },
+        index=document_names(corpus),
     )
-    columns = {name: x for name, x in corpus.metadata.items() if name not in frame.columns}
-    return frame.assign(**columns)
-
-
-# -------------------------------------------------------------------- AnnData
+    for name in list(corpus.metadata):
+        own = name
+        while own in frame:
+            own += "_metadata"
+        frame[own] = np.asarray(corpus.metadata[name])
+    return frame
 
 
 def from_anndata(adata: Any, layer: str | None = None) -> Corpus:
@@ -327,8 +203,9 @@ def to_anndata(guide: Guide[Any], corpus: Corpus, adata: Any = None) -> Any:
     Args:
         guide: A guide over the model.
         corpus: Documents over the model's vocabulary.
-        adata: Object to write to, with an observation for each document and a variable for each
-            word, in order. Defaults to a new object with the counts and the metadata.
+        adata: Object to write to. Its observations are the documents, in any order, because they
+            are matched by name, the index of ``corpus.metadata``; its variables are the words.
+            Defaults to a new object with the counts and the metadata.
 
     Returns:
         The object.
@@ -339,19 +216,32 @@ def to_anndata(guide: Guide[Any], corpus: Corpus, adata: Any = None) -> Any:
     """
     model = require_guide(guide).model
     theta = _theta(guide, corpus)
-    words = _words(model)
+    words = model.words_at(range(model.num_words))
+    documents = document_names(corpus).map(str)
     if adata is None:
-        anndata = import_extra("anndata", "interop", "AnnData")
-        pandas = import_extra("pandas", "interop", "AnnData")
-        obs = pandas.DataFrame(dict(corpus.metadata), index=[str(d) for d in range(len(corpus))])
-        adata = anndata.AnnData(_counts(corpus), obs=obs, var=pandas.DataFrame(index=list(words)))
-    elif adata.n_obs != len(corpus) or tuple(map(str, adata.var_names)) != words:
+        anndata = import_extra("anndata", "files", "AnnData")
+        obs = pd.DataFrame(index=documents.astype(object))
+        for name in list(corpus.metadata):
+            obs[name] = _writable(pd.Series(corpus.metadata[name]).set_axis(obs.index))
+        var = pd.DataFrame(index=pd.Index(words, dtype=object))
+        adata = anndata.AnnData(corpus.to_scipy(), obs=obs, var=var)
+    elif tuple(map(str, adata.var_names)) != words:
         raise ConfigError(
-            f"the AnnData object has {adata.n_obs} observations of {adata.n_vars} variables; "
-            f"expected the {len(corpus)} documents and the model's {len(words)} words, in order"
+            f"the AnnData object has {adata.n_vars} variables; expected the model's {len(words)} "
+            "words, in order"
         )
+    cells = adata.obs_names.map(str)
+    if not cells.equals(documents):
+        unique = cells.is_unique and documents.is_unique
+        if not unique or is_default(document_names(corpus)) or set(cells) != set(documents):
+            raise ConfigError(
+                f"the AnnData object has {adata.n_obs} observations, whose names differ from the "
+                f"names of the {len(corpus)} documents (the index of corpus.metadata); make the "
+                "corpus of this object by interop.from_anndata"
+            )
+        theta = theta[documents.get_indexer(cells)]
     adata.obsm["X_topics"] = theta
-    adata.varm["topics"] = get_topics(model).T
+    adata.varm["topics"] = _topics(model).T
     adata.uns["topics"] = {
         "model": model.name,
         "posterior": guide.name or type(guide).__name__,
@@ -362,7 +252,18 @@ def to_anndata(guide: Guide[Any], corpus: Corpus, adata: Any = None) -> Any:
     return adata
 
 
-# -------------------------------------------------------------------- shared functions
+def _writable(column: pd.Series) -> pd.Series:
+    """A column that AnnData can write: numbers as they are, and everything else as texts."""
+    if pd.api.types.is_numeric_dtype(column):
+        return column
+    texts = [None if missing else str(x) for x, missing in zip(column, column.isna(), strict=True)]
+    return pd.Series(texts, column.index, dtype=object)
+
+
+def _topics(model: TopicModel) -> NDArray[np.float64]:
+    """Topics ``(num_topics, num_words)``. Rows sum to 1."""
+    topics = model.topics.mean_probs.detach().cpu().double().numpy()
+    return np.asarray(topics / topics.sum(1, keepdims=True))
 
 
 def _theta(guide: Guide[Any], corpus: Corpus) -> NDArray[np.float64]:
@@ -371,38 +272,28 @@ def _theta(guide: Guide[Any], corpus: Corpus) -> NDArray[np.float64]:
     return np.asarray(theta / theta.sum(1, keepdims=True))
 
 
-def _words(model: TopicModel) -> tuple[str, ...]:
-    """Vocabulary of the model; ``#17`` stands for word 17 of a model without a vocabulary."""
-    return model.words_at(range(model.num_words))
-
-
-def _top_words(model: TopicModel, num_words: int) -> list[list[tuple[str, float]]]:
+def _top_words(model: TopicModel, num_words: int) -> list[list[str]]:
     require_whole(1, num_words=num_words)
-    positions, probabilities = model.topics.top_words(num_words)
-    words = _words(model)
-    return [
-        [(words[v], p) for v, p in zip(row, values, strict=True)]
-        for row, values in zip(positions.tolist(), probabilities.tolist(), strict=True)
-    ]
+    positions, _ = model.topics.top_words(num_words)
+    return [list(model.words_at(row)) for row in positions.tolist()]
 
 
 def _names(model: TopicModel) -> list[str]:
     """Name of each topic. A topic without a name has BERTopic's: ``0_game_team_games_season``."""
     names = model.topic_names
     return [
-        names[k] if is_named(names, k) else "_".join([names[k], *(word for word, _ in topic)])
-        for k, topic in enumerate(_top_words(model, 4))
+        names[k] if is_named(names, k) else "_".join([names[k], *words])
+        for k, words in enumerate(_top_words(model, 4))
     ]
 
 
-def _counts(corpus: Corpus) -> sp.csr_matrix:
-    """Counts ``(num_docs, num_words)``."""
-    arrays = (corpus.counts, corpus.word_index, corpus.row_offsets)
-    return sp.csr_matrix(arrays, shape=(len(corpus), corpus.num_words))
-
-
-def _check_texts(texts: Sequence[str] | None, corpus: Corpus) -> None:
-    if texts is not None and len(texts) != len(corpus):
+def _shown(texts: Iterable[str] | None, corpus: Corpus) -> list[Any]:
+    """What a document shows: its text, or its position without texts."""
+    if texts is None:
+        return list(range(len(corpus)))
+    shown = list(align(texts, document_names(corpus), "texts"))
+    if len(shown) != len(corpus):
         raise ConfigError(
-            f"{len(texts)} texts for {len(corpus)} documents; expected a text for each, in order"
+            f"{len(shown)} texts for {len(corpus)} documents; expected a text for each, in order"
         )
+    return shown

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import joblib
 import numpy as np
+import pandas as pd
 import torch
-from joblib import Parallel, delayed
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus, as_corpus
@@ -26,15 +26,17 @@ from torch_lntm.evaluation import (
     residual_dispersion,
 )
 from torch_lntm.evaluation.per_token import per_token
+from torch_lntm.frames import render
 from torch_lntm.guides import Guide
-from torch_lntm.inference.interruption import propagate_interrupts
+from torch_lntm.inference.interruption import Terminated, propagate_interrupts
 from torch_lntm.models import TopicModel
 from torch_lntm.progress import tqdm
 from torch_lntm.recipes import Recipe
-from torch_lntm.reports.tables import TableFormat, check_text, to_csv
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+__all__ = ["Criterion", "Selection", "SelectionRow", "select"]
 
 #: Unit or meaning of each criterion, in the order of the tables' columns.
 CRITERIA = {
@@ -49,8 +51,7 @@ CRITERIA = {
 TOLERATED_ERRORS = 1.0
 
 
-@dataclass(frozen=True)
-class Criterion:
+class Criterion(NamedTuple):
     """Value of a criterion with its standard error.
 
     Attributes:
@@ -62,8 +63,7 @@ class Criterion:
     standard_error: float
 
 
-@dataclass(frozen=True)
-class SelectionRow:
+class SelectionRow(NamedTuple):
     """Criteria of one number of topics, as means over the fits from several seeds.
 
     Attributes:
@@ -98,7 +98,7 @@ class Selection:
     """
 
     rows: tuple[SelectionRow, ...]
-    about: str = field(default="")
+    about: str = ""
     interrupted: bool = False
 
     @property
@@ -146,78 +146,50 @@ class Selection:
             text += ". This is the largest number tried; try larger numbers"
         return text
 
-    @property
-    def _criteria(self) -> list[str]:
-        """Names of the criteria in at least one row."""
-        return [name for name in CRITERIA if any(name in row.criteria for row in self.rows)]
-
     def __repr__(self) -> str:
         return f"Selection({self.about})\n  {self.because}"
 
-    def format(self, format: TableFormat = "text") -> str:
-        """Table of the criteria.
-
-        Args:
-            format: ``"text"``, ``"json"`` or ``"csv"``. CSV has a row for each number of topics.
-
-        Raises:
-            ConfigError: The format is unknown.
-        """
-        if format == "json":
-            rows = [asdict(row) | {"perplexity": row.perplexity} for row in self.rows]
-            about = {"about": self.about, "recommended": self.recommended.num_topics}
-            return json.dumps({**about, "because": self.because, "rows": rows}, indent=2)
-        if format == "csv":
-            return to_csv(self._csv_rows())
-        check_text(format)
-        lines = [f"{name}: {CRITERIA[name]}" for name in self._criteria]
-        lines += ["behind: nats per held-out token below the best completion", ""]
-        return "\n".join([*lines, *self._text_rows(), "", self.because])
-
-    def _numbers(self, row: SelectionRow) -> list[Criterion | None]:
-        """Criteria of a row, in the order of the columns."""
-        return [row.behind, *(row.criteria.get(name) for name in self._criteria)]
-
-    def _csv_rows(self) -> list[list[str]]:
-        names = ["behind", *self._criteria]
-        table = [["topics", "perplexity", *(name + end for name in names for end in ("", "_se"))]]
-        for row in self.rows:
-            cells = [str(row.num_topics), f"{row.perplexity:.6g}"]
-            for number in self._numbers(row):
-                cells += ["", ""] if number is None else [f"{v:.6g}" for v in astuple(number)]
-            table.append(cells)
-        return table
-
-    def _text_rows(self) -> list[str]:
-        titles = ["behind", *self._criteria]
-        lines = ["  ".join(["topics", f"{'perplexity':>10}", *(f"{t:>17}" for t in titles)])]
-        for row in self.rows:
-            cells = [
-                "–" if n is None else f"{n.value:8.4f} ± {n.standard_error:.4f}".replace("-", "−")
-                for n in self._numbers(row)
+    def __str__(self) -> str:
+        frame = self.frame()
+        units = [f"{name}: {unit}" for name, unit in CRITERIA.items() if name in frame]
+        return "\n".join(
+            [
+                *units,
+                "behind: nats per held-out token below the best completion",
+                "_se: standard error",
+                "",
+                render(frame.drop(columns=["seconds", "recommended"])),
+                "",
+                self.because,
             ]
-            begin = [f"{row.num_topics:>6}", f"{row.perplexity:10.1f}"]
-            lines.append("  ".join([*begin, *(f"{cell:>17}" for cell in cells)]))
-        return lines
+        )
+
+    def frame(self) -> pd.DataFrame:
+        """A row for each number of topics.
+
+        The columns are ``num_topics``, ``perplexity``, ``behind``, the criteria in at least one
+        row, ``seconds`` and ``recommended``. The columns ``behind_se``, ``completion_se`` and so
+        forth are standard errors.
+        """
+        names = [name for name in CRITERIA if any(name in row.criteria for row in self.rows)]
+        absent = Criterion(math.nan, math.nan)
+        records = []
+        for row in self.rows:
+            numbers = {"behind": row.behind} | {n: row.criteria.get(n, absent) for n in names}
+            record: dict[str, Any] = {"num_topics": row.num_topics, "perplexity": row.perplexity}
+            for name, (value, standard_error) in numbers.items():
+                record |= {name: value, f"{name}_se": standard_error}
+            is_chosen = row.num_topics == self.recommended.num_topics
+            records.append(record | {"seconds": row.seconds, "recommended": is_chosen})
+        return pd.DataFrame.from_records(records)
 
     def plot(self) -> Figure:
-        """Plot each criterion against the number of topics, with the recommendation marked.
-
-        Returns:
-            The figure.
-
-        Raises:
-            ConfigError: matplotlib is not installed.
-        """
+        """Plot each criterion against the number of topics, with the recommendation marked."""
         from torch_lntm.plotting.selection import plot_selection
 
-        sizes = [row.num_topics for row in self.rows]
-        absent = Criterion(math.nan, math.nan)
-        criteria = {
-            name: np.array([astuple(row.criteria.get(name, absent)) for row in self.rows])
-            for name in self._criteria
-        }
-        return plot_selection(sizes, criteria, self.recommended.num_topics)
+        frame = self.frame()
+        criteria = {n: frame[[n, f"{n}_se"]].to_numpy() for n in CRITERIA if n in frame}
+        return plot_selection(list(frame["num_topics"]), criteria, self.recommended.num_topics)
 
 
 class _Fit(NamedTuple):
@@ -356,15 +328,15 @@ def select(
     )
     runs = [(size, seed + j) for size in sizes for j in range(num_seeds)]
     fits: dict[int, list[_Fit]] = {}
-    made = Parallel(n_jobs=n_jobs, return_as="generator")(
-        delayed(_fit_and_score)(task, size, own_seed) for size, own_seed in runs
+    made = joblib.Parallel(n_jobs=n_jobs, return_as="generator")(
+        joblib.delayed(_fit_and_score)(task, size, own_seed) for size, own_seed in runs
     )
     try:
         bar = tqdm(made, desc="fits", total=len(runs), disable=not progress)
         for (size, _), fit in zip(runs, bar, strict=True):
             fits.setdefault(size, []).append(fit)
-    except KeyboardInterrupt:
-        if not fits:
+    except KeyboardInterrupt as stop:
+        if not fits or isinstance(stop, Terminated):
             raise
     interrupted = sum(map(len, fits.values())) < len(runs)
     about = (

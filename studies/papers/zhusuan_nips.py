@@ -221,7 +221,7 @@ def run(settings: NipsSettings, cells: Cells) -> NipsResult:
     def fit(name: str) -> Fit:
         model, judged = measure(settings, name, train, test, progress=cells.progress)
         if cells.folder is not None:
-            save_model(cells.folder / "models" / name, model, overwrite=True)
+            save_model(model, cells.folder / "models" / name, overwrite=True)
         return judged
 
     found = cells.each(settings.methods, fit)

@@ -21,7 +21,7 @@ def test_texts_become_a_folder(texts, capsys):
     expected = lntm.read_corpus(texts, min_df=2)
     found = lntm.read_corpus("corpus")
     assert found.fingerprint() == expected.fingerprint()
-    assert "(--stop-words none keeps them)" in printed.err
+    assert "(stop_words none keeps them)" in printed.err
     sizes = (expected.num_docs, expected.num_words, expected.num_tokens)
     said = "wrote {} documents of {} words, {} tokens, to corpus".format(*sizes)
     assert said in printed.err

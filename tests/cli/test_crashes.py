@@ -137,13 +137,13 @@ def test_written_files_survive_a_power_cut(counts, power, monkeypatch):
     lntm.save_model(model, folder / "model", overwrite=True)
     corpus.save(folder / "corpus")
     corpus.split(0.5, seed=0).save(folder / "new" / "split.npz")
-    lntm.reports.write_scores(folder / "scores.json", [])
+    lntm.reports.scores.write_scores(folder / "scores.json", [])
     cut()
     assert topics(lntm.load_model(folder / "model")) == topics(model)
     assert lntm.load_model(folder / "model").vocabulary == corpus.vocabulary
     assert lntm.read_corpus(folder / "corpus").fingerprint() == corpus.fingerprint()
     assert lntm.corpus.load_split(folder / "new" / "split.npz", corpus)
-    assert lntm.reports.read_scores(folder / "scores.json") == []
+    assert lntm.reports.scores.read_scores(folder / "scores.json") == []
     left = {path.name for path in folder.iterdir()} - {"lost+found"}
     assert left == {"corpus", "model", "new", "scores.json"}
 

@@ -23,7 +23,7 @@ ENDLESS = ("--num-topics", "3", "--tolerance", "0", "--no-progress", "--checkpoi
 
 def start(*arguments):
     return subprocess.Popen(
-        [sys.executable, "-m", "torch_lntm.cli", *arguments],
+        [sys.executable, "-m", "torch_lntm", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -78,6 +78,35 @@ def test_sigterm_saves_a_checkpoint_from_which_the_command_continues(counts, cap
     assert "continuing the unfinished fit of run.partial" in capsys.readouterr().err
     for name, tensor in tensors("whole").items():
         assert torch.equal(tensor, tensors("run")[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["select", "stability"])
+def test_sigterm_ends_commands_of_many_fits_as_a_fit(counts, command):
+    if command == "stability":
+        assert main(["fit", counts, "--out", "run", *QUICK]) == 0
+    # The command itself waits for its first fit, so that the signal meets a fit.
+    code = (
+        "import os, signal, sys\n"
+        "from torch_lntm.inference.em.variational import VariationalRun\n"
+        "steps = VariationalRun.steps\n"
+        "def stopped(self):\n"
+        "    for number, record in enumerate(steps(self)):\n"
+        "        if number == 1: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "        yield record\n"
+        "VariationalRun.steps = stopped\n"
+        "from torch_lntm.cli import main\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    options = ["--num-topics", "2,3", "--posterior", "taylor"] if command == "select" else []
+    source = counts if command == "select" else "run"
+    done = subprocess.run(
+        [sys.executable, "-c", code, command, source, *options, "--no-progress"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 143, done.stderr
+    assert done.stderr.splitlines()[-1] == "terminated"
 
 
 @pytest.mark.slow

@@ -153,7 +153,8 @@ def test_processes_fetch_their_own_shards(counts, tmp_path, monkeypatch):
         arrays = [path for path in server.requested if path.endswith("counts.npy")]
         assert sorted(arrays) == [f"shards/shard-{i:05}/counts.npy" for i in range(6)]
         assert main(["transform", "fetched", address, "--out", "theta.csv"]) == 0
-        assert main(["report", "fetched"]) == 0  # on the corpus that the run names
+        assert main(["report", "fetched"]) == 1  # nothing is fetched unasked
+        assert main(["report", "fetched", address]) == 0
     assert len(Path("theta.csv").read_text().splitlines()) == 41
     local = torchrun("fit", "served/shards", *fit, "--out", "local")
     assert local.returncode == 0, local.stderr

@@ -36,7 +36,7 @@ def run(posts):
 
 @pytest.mark.parametrize(
     ("column", "message"),
-    [("patry", "Did you mean 'party'?"), ("party,blog", "effects.predict('party', 'blog')")],
+    [("patry", "Did you mean 'party'?"), ("party,blog", "does not read the column 'party,blog'")],
 )
 def test_effects_check_the_column_of_predictions_before_the_draws(
     run, capsys, column, message, monkeypatch
@@ -117,7 +117,7 @@ def test_effects_print_and_draw_differences_and_levels(posts, capsys):
         (str(k), str(blog)) for k in range(2) for blog in range(7)
     ]
     of_numbers = ("--formula", "~ blog", "--predict", "blog", "--difference", "6,3,0")
-    assert [row["blog"] for row in table(*of_numbers)] == ["(6.0, 0.0)", "(3.0, 0.0)"] * 2
+    assert [row["blog"] for row in table(*of_numbers)] == ["(6, 0)", "(3, 0)"] * 2
     rows = table("--formula", formula, "--levels", "blog")
     assert [row["term"] for row in rows] == [f"blog[{blog}]" for blog in range(7)] * 2
     assert (
@@ -138,10 +138,10 @@ def test_effects_print_and_draw_differences_and_levels(posts, capsys):
         (("--predict", "party", "--difference", "Left,Rihgt"), "no value 'Rihgt'; expected some"),
         (("--predict", "party", "--by", "blgo"), "does not read the column 'blgo'"),
         (("--levels", "party"), "no random term of 'party'; expected a formula with (1 | party)"),
-        (("--levels", "blog", "--predict", "party"), "leave out --levels or --predict"),
+        (("--levels", "blog", "--predict", "party"), "levels and predict print different tables"),
         (
             ("--formula", "~ blog", "--predict", "blog", "--difference", "a,b"),
-            "'a,b'; expected numbers, because blog is a column of numbers",
+            "the column blog has no value 'a'; expected some of 0, 1",
         ),
         (
             ("--predict", "party", "--by", "party", "--difference", "Left,Right", "--figure", "f"),
@@ -170,14 +170,36 @@ def test_select(posts, capsys):
     stm = ("--model", "stm", "--prevalence", "~ party", "--content", "party")
     command = ["select", posts, "--num-topics", "2,3", *options, *stm, "--likelihood"]
     assert main([*command, "--figure", "topics.png", "--print-as", "json"]) == 0
-    about = json.loads(capsys.readouterr().out)
-    assert [row["num_topics"] for row in about["rows"]] == [2, 3]
-    assert all(row["criteria"]["likelihood"]["value"] < 0 for row in about["rows"])
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["num_topics"] for row in rows] == [2, 3]
+    assert all(row["likelihood"] < 0 for row in rows)
+    assert sum(row["recommended"] for row in rows) == 1
     assert Path("topics.png").exists()
     assert main(["select", posts, *options, "--model", "stm"]) == 1
-    assert "needs --prevalence" in capsys.readouterr().err
+    assert "needs prevalence" in capsys.readouterr().err
     assert main(["select", posts, *options, "--prevalence", "~ party"]) == 1
     assert "takes no prevalence" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_differences_of_true_and_false(workplace, capsys):
+    words = ["tax war vote", "poll court oil"]
+    rows = [
+        {"text": f"{words[d % 3 > 0]} {words[d % 2]}", "treated": d % 2 == 0} for d in range(60)
+    ]
+    Path("posts.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    fit = ["--num-topics", "2", "--posterior", "taylor", "--max-iterations", "2", "--no-progress"]
+    assert main(["fit", "posts.jsonl", "--out", "run", *fit]) == 0
+    command = ["effects", "run", "--formula", "~ treated", "--predict", "treated"]
+    capsys.readouterr()
+    estimates = []
+    for values in ("True,False", "False,True"):
+        assert main([*command, "--difference", values, "--print-as", "csv"]) == 0
+        table = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+        estimates.append([float(row["estimate"]) for row in table])
+    assert estimates[0] == pytest.approx([-value for value in estimates[1]])
+    assert main([*command, "--difference", "True,Maybe"]) == 1
+    assert "has no value 'Maybe'; expected some of False, True" in capsys.readouterr().err
 
 
 def test_select_takes_keywords(counts, capsys):

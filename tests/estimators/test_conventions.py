@@ -11,7 +11,7 @@ import torch_lntm as lntm
 FAST = {"start_epochs": 1, "stepwise_epochs": 1}
 
 
-@parametrize_with_checks([lntm.CorrelatedTopicModel(posterior="taylor", max_iter=1, options=FAST)])
+@parametrize_with_checks([lntm.CorrelatedTopicModel(posterior="taylor", max_iter=1, **FAST)])
 def test_the_correlated_model_follows_scikit_learns_conventions(estimator, check):
     check(estimator)
 
@@ -21,9 +21,9 @@ def test_the_correlated_model_follows_scikit_learns_conventions(estimator, check
 @parametrize_with_checks(
     [
         lntm.LogisticNormalTopicModel(max_iter=1),
-        lntm.IndependentFactorTopicModel(posterior="factor", max_iter=1, options=FAST),
-        lntm.AspectModel(posterior="vb", max_iter=1, options=FAST),
-        lntm.StructuralTopicModel(posterior="taylor", max_iter=1, options=FAST),
+        lntm.IndependentFactorTopicModel(posterior="factor", max_iter=1, **FAST),
+        lntm.AspectModel(posterior="vb", max_iter=1, **FAST),
+        lntm.StructuralTopicModel(posterior="taylor", max_iter=1, **FAST),
     ]
 )
 def test_every_estimator_follows_scikit_learns_conventions(estimator, check):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import pickle
 import subprocess
@@ -11,6 +12,7 @@ import warnings
 import joblib
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import scipy.sparse as sp
 import torch
@@ -18,7 +20,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import GridSearchCV, train_test_split
 from sklearn.pipeline import make_pipeline
 
 import torch_lntm as lntm
@@ -28,23 +30,23 @@ from torch_lntm.errors import ConfigError, CorpusError
 FAST = {"start_epochs": 2, "stepwise_epochs": 1}
 ESTIMATORS = {
     "ctm": lambda **more: lntm.CorrelatedTopicModel(
-        3, posterior="taylor", max_iter=1, options=FAST, random_state=0, device="cpu", **more
+        3, posterior="taylor", max_iter=1, **FAST, random_state=0, device="cpu", **more
     ),
     "lntm": lambda **more: lntm.LogisticNormalTopicModel(
-        3, max_iter=2, options={"start": "documents"}, random_state=0, device="cpu", **more
+        3, max_iter=2, start="documents", random_state=0, device="cpu", **more
     ),
     "iftm": lambda **more: lntm.IndependentFactorTopicModel(
         3,
         n_sources=2,
         posterior="factor",
         max_iter=1,
-        options=FAST,
+        **FAST,
         random_state=0,
         device="cpu",
         **more,
     ),
     "lda": lambda **more: lntm.AspectModel(
-        3, posterior="vb", max_iter=1, options=FAST, random_state=0, device="cpu", **more
+        3, posterior="vb", max_iter=1, **FAST, random_state=0, device="cpu", **more
     ),
 }
 TEXTS = [
@@ -117,7 +119,7 @@ def test_auto_chooses_a_posterior_by_the_documents(make, monkeypatch):
     assert estimator.recipe_.posterior == "hmc"
     assert len(estimator.history_) == 1  # one epoch
     monkeypatch.setattr(recipes, "MAX_VISITS", 1)
-    estimator = make(2, random_state=0, options={"num_transitions": 1}).fit(counts())
+    estimator = make(2, random_state=0, num_transitions=1).fit(counts())
     assert len(estimator.history_) == 4  # the fewest of a large corpus
     estimator = make(2, max_iter=1, random_state=0).fit(counts())
     assert len(estimator.history_) == 1  # one that was asked for
@@ -125,10 +127,14 @@ def test_auto_chooses_a_posterior_by_the_documents(make, monkeypatch):
 
 def test_options_go_to_the_recipe_and_unknown_ones_are_refused():
     options = {"topic_smoothing": 0.7, **FAST}
-    estimator = lntm.AspectModel(2, posterior="vb", max_iter=1, options=options).fit(counts())
+    estimator = lntm.AspectModel(2, posterior="vb", max_iter=1, **options).fit(counts())
     assert estimator.model_.topics.smoothing == 0.7
-    with pytest.raises(ConfigError, match="takes colour"):
-        lntm.AspectModel(2, options={"colour": 1}).fit(counts())
+    with pytest.raises(TypeError, match="colour"):
+        lntm.AspectModel(2, colour=1)
+    with pytest.raises(ConfigError, match="restarts is"):
+        lntm.AspectModel(2, posterior="hmc", restarts=3).fit(counts())
+    with pytest.raises(ConfigError, match="n_components is None"):
+        lntm.AspectModel(None).fit(counts())
     with pytest.raises(ConfigError, match="n_components is 0"):
         lntm.AspectModel(0).fit(counts())
     with pytest.raises(ConfigError, match="max_iter is 0"):
@@ -157,7 +163,7 @@ def test_ctrl_c_leaves_a_fitted_estimator(monkeypatch):
 
     monkeypatch.setattr(lntm.inference.Statistics, "maximise", interrupted)
     options = {"start_epochs": 1, "stepwise_epochs": 1, "tolerance": 0.0}
-    estimator = lntm.CorrelatedTopicModel(2, posterior="taylor", max_iter=99, options=options)
+    estimator = lntm.CorrelatedTopicModel(2, posterior="taylor", max_iter=99, **options)
     estimator.fit(counts(5))
     assert estimator.stop_reason_ == "interrupted"
     assert estimator.transform(counts(5)).shape == (5, 2)
@@ -175,7 +181,7 @@ def test_ctrl_c_ends_a_search_of_scikit_learn(monkeypatch):
 
     monkeypatch.setattr(lntm.inference.Statistics, "maximise", interrupted)
     options = {"start_epochs": 1, "stepwise_epochs": 1, "tolerance": 0.0}
-    estimator = lntm.CorrelatedTopicModel(2, posterior="taylor", max_iter=3, options=options)
+    estimator = lntm.CorrelatedTopicModel(2, posterior="taylor", max_iter=3, **options)
     search = GridSearchCV(estimator, {"n_components": [2, 3]}, cv=2)
     with pytest.raises(KeyboardInterrupt):
         search.fit(counts(40))
@@ -463,16 +469,58 @@ def test_only_the_estimators_import_scikit_learn():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_words_in_another_order_are_refused() -> None:
+@pytest.mark.parametrize("source", ["vocabulary", "corpus", "frame"])
+def test_frames_of_other_words_are_refused(source) -> None:
     words = [f"w{v}" for v in range(8)]
-    estimator = lntm.CorrelatedTopicModel(2, max_iter=1, vocabulary=words).fit(counts())
     frame = pd.DataFrame(counts().toarray(), columns=words)
+    corpus = lntm.Corpus.from_matrix(counts(), words)
+    X = {"vocabulary": counts(), "corpus": corpus, "frame": frame}[source]
+    vocabulary = words if source == "vocabulary" else None
+    estimator = lntm.CorrelatedTopicModel(2, max_iter=1, vocabulary=vocabulary).fit(X)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # scikit-learn's, of names that it did not see
-        expected = estimator.transform(counts())
-        np.testing.assert_allclose(estimator.transform(frame), expected)
-        with pytest.raises(ConfigError, match="words of the fit in another order"):
-            estimator.transform(frame[words[::-1]])
+        warnings.simplefilter("error")
+        np.testing.assert_array_equal(estimator.transform(frame), estimator.transform(corpus))
+    for other in (words[::-1], ["unknown", *words[1:]], [*words[1:], "unknown"]):
+        with pytest.raises(ValueError, match=r"words of the fit in their order|feature names"):
+            estimator.transform(frame.set_axis(other, axis=1))
+
+
+def test_parameters_are_those_of_the_model_and_the_engines() -> None:
+    params = lntm.CorrelatedTopicModel().get_params()
+    assert params["topic_smoothing"] is None
+    assert (params["restarts"], params["num_chains"], params["bursty"]) == (1, 1, False)
+    assert "prevalence" not in params
+    assert "num_topics" not in params
+    assert "concentration" in lntm.AspectModel().get_params()
+    assert "topics_update" in lntm.AspectModel().get_params()
+    assert set(inspect.signature(lntm.CorrelatedTopicModel).parameters) == set(params)
+    assert "topic_smoothing: Pseudo-counts" in lntm.CorrelatedTopicModel.__doc__
+    search = GridSearchCV(ESTIMATORS["ctm"](), {"topic_smoothing": [0.01, 5.0]}, cv=2)
+    search.fit(counts(40))
+    assert search.best_params_ == {"topic_smoothing": 0.01}
+    changed = clone(search.best_estimator_).set_params(topic_smoothing=0.7).fit(counts())
+    assert changed.model_.topics.smoothing == 0.7
+
+
+def test_tables_of_arrow_and_empty_frames() -> None:
+    frame = pd.DataFrame(counts().toarray(), columns=list("abcdefgh"))
+    estimator = ESTIMATORS["ctm"]().fit(frame)
+    table = pa.Table.from_pandas(frame)
+    np.testing.assert_array_equal(estimator.transform(table), estimator.transform(frame))
+    with pytest.raises(ValueError, match="0 sample"):
+        estimator.transform(frame[:0])
+
+
+def test_searches_and_splits_of_a_corpus_say_how() -> None:
+    corpus = lntm.example_corpus()
+    with pytest.raises(ConfigError, match=r"give them corpus\.to_scipy\(\)"):
+        GridSearchCV(ESTIMATORS["ctm"](), {"n_components": [2]}, cv=3, error_score="raise").fit(
+            corpus
+        )
+    with pytest.raises(ConfigError, match=r"corpus\.to_scipy\(\)"):
+        ESTIMATORS["ctm"]().fit(train_test_split(corpus, random_state=0)[0])
+    search = GridSearchCV(ESTIMATORS["ctm"](), {"n_components": [2]}, cv=3)
+    assert np.isfinite(search.fit(corpus.to_scipy()).best_score_)
 
 
 def test_from_model_names_the_estimator_of_another_model() -> None:
@@ -500,5 +548,5 @@ def test_keywords_are_column_names_of_a_data_frame() -> None:
         random_state=0,
     )
     assert with_words.fit(counts).model_.topics.keywords.columns == ((6, 7),)
-    with pytest.raises(ConfigError, match="keywords is an option of ctm"):
+    with pytest.raises(ConfigError, match="keywords is "):
         lntm.LogisticNormalTopicModel(2, **settings).fit(frame)

@@ -33,7 +33,7 @@ def counts(seed: int = 0) -> sp.csr_matrix:
 def estimator(**options):
     settings = {"prevalence": "~ party", "posterior": "taylor", "max_iter": 2, "random_state": 0}
     fast = {"start_epochs": 2, "stepwise_epochs": 1}
-    return lntm.StructuralTopicModel(2, device="cpu", options=fast, **(settings | options))
+    return lntm.StructuralTopicModel(2, device="cpu", **(fast | settings | options))
 
 
 @pytest.fixture(scope="module")
@@ -170,8 +170,33 @@ def test_requests_can_be_changed(routing):
         refused.fit(counts(), metadata=META)
 
 
-def test_metadata_in_another_order_than_the_counts_are_refused(fitted):
+@pytest.mark.parametrize("by_config", [False, True])
+def test_pandas_output_keeps_the_index_of_the_documents(by_config):
+    order = np.random.default_rng(0).permutation(NUM_DOCS)
+    names = [f"d{d}" for d in order]
+    X = pd.DataFrame(counts().toarray()[order], columns=list("abcdefgh"), index=names)
+    metadata = META.set_index(pd.Index([f"d{d}" for d in range(NUM_DOCS)]))
+    with sklearn.config_context(transform_output="pandas" if by_config else "default"):
+        model = estimator() if by_config else estimator().set_output(transform="pandas")
+        outputs = [model.fit_transform(X, metadata=metadata), model.transform(X, metadata=metadata)]
+    by_position = estimator().fit(counts()[order], metadata=META.iloc[order])
+    expected = by_position.transform(counts()[order], metadata=META.iloc[order])
+    for theta in outputs:
+        assert list(theta.index) == names
+        np.testing.assert_array_equal(theta.to_numpy(), expected)
+    corpus = lntm.Corpus.from_matrix(counts(), list("abcdefgh"), metadata=META)
+    theta = model.set_output(transform="pandas").transform(corpus)
+    assert list(theta.index) == list(getattr(corpus.metadata, "index", range(NUM_DOCS)))
+
+
+def test_metadata_are_joined_by_the_index_of_the_counts(fitted):
     X = pd.DataFrame(counts().toarray())
     for method in (estimator().fit, fitted.transform, fitted.score):
-        with pytest.raises(CorpusError, match="row 0 has the index 59 in the metadata and 0 in"):
+        with pytest.raises(CorpusError, match="another order"):
             method(X, metadata=META[::-1])
+    named = X.set_index(pd.Index([f"d{d}" for d in range(NUM_DOCS)]))
+    meta = META.set_index(named.index)
+    expected = fitted.transform(counts(), metadata=META)
+    np.testing.assert_array_equal(fitted.transform(named, metadata=meta[::-1]), expected)
+    with pytest.raises(CorpusError, match="other names"):
+        fitted.transform(named, metadata=META)

@@ -10,7 +10,10 @@ import pytest
 
 import torch_lntm as lntm
 from torch_lntm.cli import main
+from torch_lntm.errors import ConfigError
+from torch_lntm.io import runs
 from torch_lntm.io.card import code, model_card
+from torch_lntm.models import NameRecord
 
 HOSTILE = (
     "# Heading\n\n[link](https://example.org) <script>alert(1)</script> ![x](y.png) `` ` ``` "
@@ -89,7 +92,7 @@ def test_a_run_s_card_has_data_settings_scores_and_licence(fitted, tmp_path):
         result,
         config,
         metadata=about,
-        evaluation=lntm.reports.score_records([score]),
+        evaluation=lntm.reports.scores.score_records([score]),
     )
     card = (folder / "README.md").read_text(encoding="utf-8")
     assert "* documents: `40`" in card
@@ -136,3 +139,55 @@ def test_scores_that_are_finished_later_are_on_the_card(tmp_path, monkeypatch, c
     card.write_text("")
     assert main([*fit, "--no-progress"]) == 0
     assert card.read_text() == complete
+
+
+@pytest.mark.parametrize("killed_at", ["names.json", "model.json", "README.md"])
+def test_names_after_a_kill_are_on_the_card_and_an_edited_card_stays(
+    fitted, tmp_path, monkeypatch, killed_at
+):
+    folder = lntm.save_model(fitted[0], tmp_path / "model")
+    record = NameRecord(0, "economy", "a language model", "question", "answer")
+    card, model = folder / "README.md", folder / "model.json"
+    real = runs.atomic_write
+
+    def kill(path):
+        if path.name == killed_at:
+            path.with_name(f".{killed_at}.{'0' * 32}.new").write_bytes(b"half")
+            raise KeyboardInterrupt
+        return real(path)
+
+    monkeypatch.setattr(runs, "atomic_write", kill)
+    with pytest.raises(KeyboardInterrupt):
+        lntm.io.write_topic_names(folder, {0: "economy"}, [record])
+    monkeypatch.undo()
+    assert lntm.load_model(folder).num_topics == 3
+    names = lntm.io.write_topic_names(folder, {0: "economy", 1: "trade"})
+    assert names == lntm.load_model(folder).topic_names == ("economy", "trade", "2")
+    assert "topic `economy`:" in card.read_text()
+    assert "topic `trade`:" in card.read_text()
+    assert not list(folder.glob(".*"))
+    for edit in ("Licence: mine\n" + card.read_text(), card.read_text() + "mine", "\udcff"):
+        card.write_bytes(edit.encode(errors="surrogateescape"))
+        lntm.io.write_topic_names(folder, {2: "war"})
+        assert card.read_bytes() == edit.encode(errors="surrogateescape")
+        assert '"war"' in model.read_text()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['["x"]', '{"a": 1}', "3", '[{"metric": "x"}]', '[{"value": "x"}]', "["],
+)
+def test_damaged_scores_are_an_error_that_changes_nothing(fitted, tmp_path, text):
+    folder = lntm.io.save_run(tmp_path / "run", *fitted, {})
+    (folder / "evaluation.json").write_text(text)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(ConfigError, match=r"evaluation\.json: not"):
+        lntm.io.write_topic_names(folder, {0: "economy"})
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_a_card_of_an_earlier_version_is_rewritten_too(fitted, tmp_path):
+    folder = lntm.save_model(fitted[0], tmp_path / "model")
+    (folder / "README.md").write_text(model_card(fitted[0]))
+    lntm.io.write_topic_names(folder, {0: "economy"})
+    assert "topic `economy`:" in (folder / "README.md").read_text()

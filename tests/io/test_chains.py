@@ -135,5 +135,5 @@ def test_chains_of_a_replaced_run_are_refused(fitted, run) -> None:
     model, _, result = fitted
     loaded = load_run(run)
     save_run(run, model, replace(result, seconds=9.0), CONFIG, overwrite=True)
-    with pytest.raises(ConfigError, match="the chains are of another run"):
+    with pytest.raises(ConfigError, match="or the chains of another run or model"):
         loaded.posterior()

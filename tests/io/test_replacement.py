@@ -15,7 +15,8 @@ from torch_lntm.corpus import mapped
 from torch_lntm.errors import ConfigError, FileError
 from torch_lntm.files import arrays, atomic_folder, read_consistent, reading
 from torch_lntm.io import load_model, load_run, save_model, save_run
-from torch_lntm.reports import Score, read_scores
+from torch_lntm.reports import Score
+from torch_lntm.reports.scores import read_scores
 
 VOCABULARIES = (tuple("abcde"), tuple("vwxyz"))
 MODELS = tuple(make_model(vocabulary=words, seed=i) for i, words in enumerate(VOCABULARIES))
@@ -54,7 +55,7 @@ def test_a_model_replaced_between_two_reads_is_the_new_model(
         monkeypatch.setattr("torch_lntm.files.writing._renameat2", None)
     opened = between_reads(monkeypatch, number, lambda: save_model(MODELS[1], path, overwrite=True))
     assert which(load_model(path)) == 1
-    assert len(opened) == 6
+    assert len(opened) in (5, 6)  # the checksum of a mixture is wrong
 
 
 @pytest.mark.parametrize("number", [1, 2])

@@ -25,7 +25,8 @@ from torch_lntm.errors import ConfigError, CorpusError
 from torch_lntm.inference import DocumentHMC, transform
 from torch_lntm.io import UnfinishedRun, load_run, save_run
 from torch_lntm.io.folders import SPLIT, check_target
-from torch_lntm.reports import Score, read_scores
+from torch_lntm.reports import Score
+from torch_lntm.reports.scores import read_scores
 
 
 def test_a_saved_run_is_loaded_unchanged(tmp_path, corpus):

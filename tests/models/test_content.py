@@ -472,14 +472,10 @@ def test_group_words_are_the_most_distinctive_words(corpus) -> None:
     assert one.words == tuple(f"w{v}" for v in best)
     np.testing.assert_allclose(one.probabilities, probs[2, 1, best])
     np.testing.assert_allclose(one.averages, probs.mean(0)[1, best])
-    text = lntm.reports.format_group_words(found)
-    assert text.splitlines()[5].split() == ["Right", *one.words]
-    assert json.loads(lntm.reports.format_group_words(found, "json"))[5]["group"] == "Right"
-    table = lntm.reports.format_group_words(found, "csv").splitlines()
-    assert table[0] == "topic,group,word,probability,average"
-    assert table[11].startswith(f"1,Right,{one.words[0]},")
-    with pytest.raises(ConfigError, match="expected one of"):
-        lntm.reports.format_group_words(found, "xml")
+    assert str(found).splitlines()[6].split() == ["1", "Right", *one.words]
+    frame = found.frame()
+    assert list(frame) == ["topic", "name", "group", "term", "probability", "average"]
+    assert frame.iloc[10].tolist()[:4] == [1, "1", "Right", one.words[0]]
     with torch.no_grad():
         model.topics.groups.zero_()
         model.topics.cells.zero_()
@@ -495,4 +491,5 @@ def test_labels_use_the_mean_topics(corpus) -> None:
     assert labels == lntm.reports.label_topics(mean, corpus)
     assert labels != lntm.reports.label_topics(plain_of(model, "Left"), corpus)
     np.testing.assert_allclose(lntm.evaluation.align_topics(model, mean).similarity, 1.0)
-    np.testing.assert_allclose(interop.get_topics(model), by_hand(model.topics).mean(0))
+    topics = interop.to_pyldavis(make_guide(None, model), corpus)["topic_term_dists"]
+    np.testing.assert_allclose(topics, by_hand(model.topics).mean(0))

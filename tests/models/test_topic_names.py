@@ -138,10 +138,13 @@ def test_tables_show_names_in_place_of_numbers() -> None:
     assert all(row[17:23].strip().endswith("%") for row in rows)
     assert str(table[:1]).count("foreign affairs") == 1
     assert "war &lt;b&gt;" in table._repr_html_()
-    csv = lntm.reports.format_topics(table, "csv").splitlines()
-    assert csv[0] == "topic,name,share,words,correlated,opposed"
-    assert csv[1].startswith("1,foreign affairs,0.4")
-    assert json.loads(lntm.reports.format_topics(table, "json"))[0]["name"] == "foreign affairs"
+    frame = table.frame()
+    assert list(frame) == ["topic", "name", "share", "words", "correlated", "opposed"]
+    assert frame.iloc[0].tolist()[:3] == [1, "foreign affairs", 0.4]
+    assert frame["words"][0].split() == list(table[0].words)
+    terms = table.terms()
+    assert list(terms) == ["topic", "term", "beta"]
+    assert terms["beta"].tolist()[:2] == list(table[0].probabilities)
     assert lntm.reports.topic_labels(model)[1] == "foreign affairs"
     assert lntm.reports.topic_labels(model)[3].startswith("3 word")
     assert lntm.reports.topic_labels(model, 0) == ["0", "foreign affairs", "war <b>", "3"]
@@ -167,17 +170,15 @@ def test_words_by_source_and_group_show_names() -> None:
     factors = iftm(4, len(WORDS), 2, vocabulary=WORDS)
     factors.topic_names = {k: f"topic {chr(97 + k)}" for k in range(4)}
     sources = lntm.reports.summarise_sources(factors, num_words=1)
-    assert "topic a  word" in lntm.reports.format_sources(sources)
-    assert ",name," in lntm.reports.format_sources(sources, "csv").splitlines()[0]
+    assert set(sources.frame()["name"]) <= set(factors.topic_names)
     counts = np.eye(4, len(WORDS), dtype=np.int64) + 1
     corpus = lntm.Corpus.from_matrix(counts, vocabulary=WORDS, metadata={"party": list("abab")})
     model = stm(2, corpus, content="party")
     model.topic_names = {1: "economy"}
     words = lntm.reports.group_words(model)
-    assert "topic economy  a" in lntm.reports.format_group_words(words)
-    assert lntm.reports.format_group_words(words, "csv").startswith("topic,name,group")
+    assert list(words.frame())[:3] == ["topic", "name", "group"]
     labels = lntm.reports.label_topics(model, corpus, num_words=2)
-    assert "topic economy  probability" in lntm.reports.format_labels(labels)
+    assert "economy probability" in str(labels)
 
 
 def test_names_never_change_a_number() -> None:

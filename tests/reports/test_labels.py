@@ -10,7 +10,6 @@ import torch_lntm as lntm
 from torch_lntm.errors import ConfigError
 from torch_lntm.inference import DocumentTopics
 from torch_lntm.reports import (
-    format_labels,
     label_topics,
     representative_documents,
     topic_labels,
@@ -88,9 +87,13 @@ def test_labels_are_the_best_words_by_each_measure() -> None:
     assert second.frex[0] == "war"
     assert first.lift[0] == "rare"
     assert second.score[0] == "war"
-    text = format_labels([first, second])
-    assert len(text.splitlines()) == 8
-    assert text.splitlines()[1].split() == ["frex", *first.frex]
+    labels = label_topics(model, corpus, num_words=2)
+    frame = labels.frame()
+    assert list(frame) == ["topic", "name", "measure", "rank", "term"]
+    assert len(frame) == 2 * 4 * 2
+    frex = frame[(frame["topic"] == 1) & (frame["measure"] == "frex")]
+    assert (frex["rank"].tolist(), tuple(frex["term"])) == ([1, 2], labels[1].frex)
+    assert str(labels).splitlines()[2].split() == ["0", "frex", *labels[0].frex]
 
 
 @pytest.mark.parametrize(
@@ -124,6 +127,8 @@ def test_representative_documents_have_the_largest_shares() -> None:
     assert [(one.topic, one.document) for one in found] == [(0, 1), (0, 2), (1, 0), (1, 2)]
     assert found[0].share == pytest.approx(0.9)
     assert found[0].metadata == {"title": "b"}
+    assert list(found.frame()) == ["topic", "name", "rank", "document", "gamma", "title"]
+    assert found.frame()["rank"].tolist() == [1, 2, 1, 2]
     few = representative_documents(make_found(), num_docs=3, least=0.5, topics=["fires"])
     assert [(one.topic, one.document) for one in few] == [(1, 0)]
     with pytest.raises(ConfigError, match="topic 2; expected numbers from 0 to 1"):

@@ -16,7 +16,7 @@ import torch_lntm as lntm
 from torch_lntm.cli import main
 from torch_lntm.errors import ConfigError, NamingWarning
 from torch_lntm.models import TopicModel, ctm
-from torch_lntm.reports import ChatServer
+from torch_lntm.reports.chat import ChatServer
 
 WORDS = tuple(f"word{v}" for v in range(12))
 

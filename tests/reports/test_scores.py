@@ -1,4 +1,4 @@
-"""Digits of scores in tables, and files of scores."""
+"""Scores as tables and as files."""
 
 from __future__ import annotations
 
@@ -10,48 +10,26 @@ from support.known import make_corpus, make_model
 
 import torch_lntm as lntm
 from torch_lntm.errors import ConfigError
-from torch_lntm.reports import (
-    Score,
-    completion_scores,
-    format_scores,
-    read_scores,
-    score_records,
-    write_scores,
-)
+from torch_lntm.frames import Rows
+from torch_lntm.reports import Score, completion_scores
+from torch_lntm.reports.scores import read_scores, score_records, write_scores
 
 
-def test_scores_have_the_digits_of_their_standard_errors(tmp_path):
+def test_scores_are_a_table_and_a_file(tmp_path):
     scores = [
         Score("perplexity", 1234.567, 45.6, "per token", "so", 30, 1000),
-        Score("coherence", 0.123456, 0.0123, "mean over topics", "so"),
         Score("diversity", 0.5, None, "share", "so"),
         Score("lonely", 2.0, math.inf, "per token", "so", 1, 2),
     ]
-    header, rule, *rows, empty, method = format_scores(scores).splitlines()
-    assert (empty, method) == ("", "[1] so")
-    assert header.split() == ["metric", "value", "s.e.", "unit", "documents", "method"]
-    assert set(rule) == {"-", " "}
-    assert {row.split()[-1] for row in rows} == {"[1]"}
-    assert rows[0].split()[1:3] == ["1235", "46"]
-    assert rows[1].split()[1:3] == ["0.123", "0.012"]
-    assert rows[2].split()[1:3] == ["0.5", "–"]
-    assert rows[3].split()[1:3] == ["2", "–"]
+    frame = Rows(scores).frame()
+    assert list(frame)[:4] == ["metric", "value", "std_error", "unit"]
+    assert frame["std_error"][0] == 45.6
+    assert str(Rows(scores)).splitlines()[1].split()[:2] == ["perplexity", "1235"]
+    assert scores[1].frame()["value"].tolist() == [0.5]
     write_scores(tmp_path / "scores.json", scores)
     records = json.loads((tmp_path / "scores.json").read_text())
-    assert [record["standard_error"] for record in records] == [45.6, 0.0123, None, None]
+    assert [record["standard_error"] for record in records] == [45.6, None, None]
     assert records[0]["value"] == 1234.567
-
-
-def test_a_table_of_scores_fits_a_terminal_and_lists_every_method_once():
-    about = ("completion perplexity", 123456.7, 123.4, "share of different words")
-    long = "annealed importance sampling, 16 chains, 64 temperatures (sigmoid schedule) " * 3
-    methods = [long.strip(), long.strip(), "words alone"]
-    lines = format_scores([Score(*about, method, 1000000) for method in methods]).splitlines()
-    assert max(map(len, lines)) <= 100
-    table, below = lines[2:5], lines[6:]
-    assert [row.split()[-1] for row in table] == ["[1]", "[1]", "[2]"]
-    assert below[-1] == "[2] words alone"
-    assert " ".join(" ".join(below[:-1]).split()) == f"[1] {long.strip()}"
 
 
 def test_completion_scores_name_their_method():

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -14,7 +11,6 @@ import torch_lntm as lntm
 from torch_lntm.errors import ConfigError
 from torch_lntm.inference import SourceActivity, transform
 from torch_lntm.reports import (
-    format_sources,
     most_active_documents,
     source_activity,
     summarise_sources,
@@ -64,32 +60,19 @@ def test_each_end_has_topics_of_its_sign_the_strongest_first():
     assert summary.negative[0].words == ("#0", "#1")
 
 
-def test_sources_in_three_formats():
+def test_sources_are_a_table():
     summaries = summarise_sources(make_factor_model("laplace"), num_words=2)
-    text = format_sources(summaries)
-    header, signs, *rows = text.splitlines()[2:]
-    assert "laplace, variance 2" in header
-    assert "rotated" not in signs
-    assert [" ".join(row.split()) for row in rows] == [
-        "source share loading topic top words",
-        f"0 {summaries[0].share:.1%} +1.00 0 ant bee",
-        "−1.00 1 dog cat",  # the third topic's centred loading is 0: it is at neither end
-        f"1 {summaries[1].share:.1%} +0.20 1 dog cat",
-        "+0.10 0 ant bee",
-        "−0.30 2 ant cat",
-    ]
-    assert "rotated to the principal axes" in format_sources(summarise_sources(make_factor_model()))
-    records = json.loads(format_sources(summaries, "json"))
-    assert records[1]["negative"] == [
-        {"topic": 2, "name": "2", "loading": pytest.approx(-0.3), "words": ["ant", "cat"]}
-    ]
-    table = list(csv.DictReader(format_sources(summaries, "csv").splitlines()))
-    assert [(row["source"], row["topic"]) for row in table] == [
-        *(("0", "0"), ("0", "1")),
-        *(("1", "1"), ("1", "0"), ("1", "2")),
-    ]
-    assert float(table[4]["loading"]) == pytest.approx(-0.3)
-    assert float(table[4]["share"]) == pytest.approx(summaries[1].share, abs=1e-6)
+    frame = summaries.frame()
+    columns = ["source", "distribution", "share", "topic", "name", "loading", "words"]
+    assert list(frame) == columns
+    # The third topic's centred loading on the first source is 0: it is at neither end.
+    rows = [(0, 0, 1.0, "ant bee"), (0, 1, -1.0, "dog cat")]
+    rows += [(1, 1, 0.2, "dog cat"), (1, 0, 0.1, "ant bee"), (1, 2, -0.3, "ant cat")]
+    for found, (source, topic, loading, words) in zip(frame.itertuples(), rows, strict=True):
+        assert (found.source, found.topic, found.words) == (source, topic, words)
+        assert found.loading == pytest.approx(loading)
+        assert found.share == summaries[source].share
+    assert str(summaries).splitlines()[1].split()[:2] == ["0", "laplace"]
 
 
 @pytest.mark.parametrize(
@@ -97,7 +80,6 @@ def test_sources_in_three_formats():
     [
         lambda m: summarise_sources(m, num_topics=0),
         lambda m: summarise_sources(m, num_words=0),
-        lambda m: format_sources(summarise_sources(m), "xml"),
         lambda m: most_active_documents(SourceActivity(*[torch.zeros(3, 2)] * 3), 2),
         lambda m: most_active_documents(SourceActivity(*[torch.zeros(3, 2)] * 3), -1),
         lambda m: most_active_documents(SourceActivity(*[torch.zeros(3, 2)] * 3), 0, num_docs=0),

@@ -41,8 +41,8 @@ def test_clear_topics_are_found_by_all_fits(fitted: Any) -> None:
     assert stability.by_seed.shape == stability.by_resample.shape == (2, 3)
     assert stability.by_seed.min() > 0.95
     assert 0.9 < stability.by_resample.min() <= stability.by_resample.max() < 1
-    assert [row.found_by_resample for row in stability.rows] == [1.0] * 3
-    assert stability.rows[1].name == "middle"
+    assert stability.frame()["found_by_resample"].tolist() == [1.0] * 3
+    assert stability.frame()["name"][1] == "middle"
     assert stability.nearest.max() < 0.8
     again = lntm.topic_stability(result, corpus, 2, options=QUICK)
     np.testing.assert_array_equal(again.by_resample, stability.by_resample)
@@ -100,10 +100,9 @@ def test_stability_is_printed_and_reported(fitted: Any, tmp_path: Any) -> None:
     _, corpus, result = fitted
     stability = lntm.topic_stability(result, corpus, 2, options=QUICK)
     assert "\nmiddle " in str(stability)
-    rows = json.loads(stability.format("json"))
-    assert rows[1]["name"] == "middle"
-    assert rows[1]["by_seed"] == pytest.approx(stability.by_seed[:, 1].mean())
-    assert stability.format("csv").startswith("topic,name,by_seed,found_by_seed,by_resample")
+    row = stability.frame().loc[1]
+    assert row["by_seed"] == stability.by_seed[:, 1].mean()
+    assert row["words"] == stability.words[1]
     page = lntm.report(
         result, corpus, tmp_path / "page.html", stability=stability, num_draws=2
     ).read_text(encoding="utf-8")

@@ -163,9 +163,10 @@ def test_words_that_do_not_print_are_no_names_of_groups() -> None:
 def test_a_tree_is_printed_plotted_and_reported(tmp_path: Any) -> None:
     model = make_model()
     tree = lntm.topic_tree(model, levels=[3])
-    assert "  bees + hives: bees, hives" in str(tree)
-    assert json.loads(lntm.reports.format_tree(tree, "json"))["3"]["bees + hives"] == [1, 4]
-    assert '3,bees + hives,"bees, hives"' in lntm.reports.format_tree(tree, "csv")
+    assert "bees + hives bees, hives" in str(tree)
+    frame = tree.frame()
+    assert list(frame) == ["level", "group", "topics"]
+    assert [3, "bees + hives", "bees, hives"] in frame.to_numpy().tolist()
     ax = lntm.plotting.tree_plot(tree)
     assert {"bees", "hives"} <= {label.get_text() for label in ax.get_yticklabels()}
     assert {"3 groups", *tree.groups(3)} <= {text.get_text() for text in ax.texts}

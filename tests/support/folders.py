@@ -54,6 +54,8 @@ def edit_settings(path, **changes):
 
 
 def edit_tensors(path, **changes):
+    """Changes tensors in a file as versions without checksums wrote it."""
+    edit_json(path.with_name("model.json"), checksums=None)
     tensors = safetensors.torch.load_file(path)
     for name, change in changes.items():
         name = name.replace("__", ".")

@@ -1,126 +1,42 @@
-"""Base classes of the commands: reading documents, choosing a device, scoring."""
+"""Base classes of commands that read documents, compute, and score."""
 
 from __future__ import annotations
 
-import re
 import shutil
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch_lntm as lntm
+from torch_lntm.cli.command import Command, say
+from torch_lntm.cli.mappings import read_value
 from torch_lntm.errors import ConfigError, CorpusError
 
 if TYPE_CHECKING:
     import torch
 
     from torch_lntm.corpus import Corpus
-    from torch_lntm.evaluation.completion.completion import Theta
     from torch_lntm.guides import Guide
-    from torch_lntm.inference import DrawSource, KeptChains
+    from torch_lntm.inference import DrawSource
     from torch_lntm.io import Run
     from torch_lntm.reports import Score
 
-#: Options for splitting texts into words.
-TOKEN_OPTIONS = ("stop_words", "token_pattern", "lowercase")
-#: Options for the choice of the vocabulary among the words.
-PRUNING_OPTIONS = ("min_df", "max_df")
-WORD_OPTIONS = (*TOKEN_OPTIONS, *PRUNING_OPTIONS)
-_MOST_THREADS = 1024
-#: Names of corpora that are not files: ``lntm.lee_corpus`` and ``lntm.example_corpus``.
-EXAMPLES = ("lee", "example")
-#: Options of reading a file.
+READER, TEXTS = "corpus:read_corpus", "corpus:Corpus.from_texts"
 READING_OPTIONS = (
     *("format", "vocabulary", "text_field", "label_field", "delimiter", "encoding"),
     "metadata",
 )
-
-
-@dataclass(kw_only=True)
-class Command:
-    """Base class of commands.
-
-    Class variables:
-
-    * ``positionals``: Fields for arguments without a flag.
-    * ``optional``: Positional arguments with a default.
-    * ``required``: Flags without a default.
-    * ``headings``: Flags under each heading of the help.
-    * ``line_only``: Options refused in configuration files.
-    * ``shared``: Whether several processes can share the work.
-
-    Attributes:
-        plugin: Python module or .py file to import first. It may register models, guides, readers,
-            commands and sections of the report. It runs with your rights, so configuration files
-            cannot name it. Repeat the option for several modules.
-    """
-
-    positionals: ClassVar[tuple[str, ...]] = ()
-    optional: ClassVar[tuple[str, ...]] = ()
-    required: ClassVar[tuple[str, ...]] = ()
-    line_only: ClassVar[tuple[str, ...]] = ("plugin",)
-    headings: ClassVar[dict[str, tuple[str, ...]]] = {}
-    shared: ClassVar[bool] = False
-
-    plugin: str | None = None
-
-    def run(self) -> int:
-        """Run the command. Returns the exit code."""
-        raise AssertionError("a command overrides run")
-
-
-def say(message: str) -> None:
-    """Print a message to standard error, separately from the results."""
-    print(visible(message), file=sys.stderr)
-
-
-#: Patterns of advice in the library's messages, and the advice for the command line.
-_IN_OPTIONS = tuple(
-    (re.compile(pattern), plain)
-    for pattern, plain in (
-        (r"(?<=[ (])(stop|min|max|text|label|num)_(words|df|field|samples)\b", r"--\1-\2"),
-        (
-            r"pass the file's encoding, (?:e\.g\.|which \w+ \w+ ?\w*) '([\w-]+)'.*",
-            r"try --encoding \1",
-        ),
-        (r", or give format=\.\.\.", ", give its format by --format, or its plug-in by --plugin"),
-        (r"(unknown format '.*'; give one of .*)", r"\1, or the plug-in of the format by --plugin"),
-        (
-            r"A model of your own is known after lntm\.models\.register\(name, constructor\)",
-            "Give the plug-in of another model by --plugin FILE",
-        ),
-        (
-            r"(posterior '.*'; expected one of .*)",
-            r"\1. Give the plug-in of another posterior by --plugin FILE",
-        ),
-        (
-            r"; of one object per line, give format='jsonl'",
-            "; of one object per line, --format jsonl",
-        ),
-        (r" \(in Python: corpus\[rows\]\)", " of the file"),
-        (r" A corpus gets columns by .*", " A CSV file adds columns: --metadata FILE."),
-        (r" \(overwrite=True\)", ""),
-        (r", unpack it, or raise max_bytes", ", or unpack it"),
-    )
-)
-#: Control characters. They can move the cursor of a terminal, colour it, or worse.
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-
-
-def in_options(message: str) -> str:
-    """Translates a message of the library from Python names to options of the command line."""
-    for pattern, plain in _IN_OPTIONS:
-        message = pattern.sub(plain, message)
-    return message
-
-
-def visible(text: str) -> str:
-    """Escapes control characters, to protect the terminal."""
-    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+#: Options for splitting texts into words, and all options of words.
+TOKEN_OPTIONS = ("stop_words", "token_pattern", "lowercase")
+WORD_OPTIONS = (*TOKEN_OPTIONS, "min_df", "max_df")
+#: Names of corpora that are not files: ``lntm.lee_corpus`` and ``lntm.example_corpus``.
+EXAMPLES = ("lee", "example")
+_MOST_THREADS = 1024
 
 
 @dataclass(kw_only=True)
@@ -137,27 +53,12 @@ class ReadsDocuments(Command):
             h5ad, parquet and store. txt has a document per line. Defaults to the format of the
             name. For standard input, it defaults to the format of the fit's corpus, and to txt if
             the fit read a folder of texts.
-        vocabulary: File with a word per line: the names of the columns of counts, or the words to
-            count in texts.
-        text_field: Field of .jsonl, or column of .csv or .parquet, with the text. Defaults to
-            "text", and to the only column of .parquet.
-        label_field: Field or column with the document's label. Defaults to "label".
-        delimiter: Character between the columns of .csv. Defaults to the character that fits the
-            header.
-        encoding: Encoding of text files. Defaults to "utf-8".
-        metadata: CSV file with further columns and a record for each document, in order.
     """
 
+    takes: ClassVar[dict[str, str]] = {READER: " ".join(READING_OPTIONS)}
     headings: ClassVar[dict[str, tuple[str, ...]]] = {"reading documents": READING_OPTIONS}
 
     corpus: str | None = None
-    format: str | None = None
-    vocabulary: str | None = None
-    text_field: str | None = None
-    label_field: str | None = None
-    delimiter: str | None = None
-    encoding: str | None = None
-    metadata: str | None = None
 
     def read(self, **options: Any) -> Corpus:
         """Read the corpus.
@@ -170,22 +71,13 @@ class ReadsDocuments(Command):
 
     def read_file(self, path: str, options: dict[str, Any]) -> Corpus:
         """Read the corpus in a file of :meth:`file`."""
-        options = self.reading_options() | with_stop_words(options)
+        options = self.given(READING_OPTIONS) | with_stop_words(options)
         if self.corpus not in EXAMPLES:
             return lntm.read_corpus(path, **options)
-        reading = [name for name in options if name in READING_OPTIONS]
-        if reading:
-            raise ConfigError(
-                f"the corpus {self.corpus} takes no {', '.join(reading)}; leave them out"
-            )
+        if reading := ", ".join(self.given(READING_OPTIONS)):
+            raise ConfigError(f"the corpus {self.corpus} takes no {reading}; leave them out")
         corpus = lntm.lee_corpus if self.corpus == "lee" else lntm.example_corpus
         return corpus(**options)
-
-    def reading_options(self) -> dict[str, Any]:
-        """The user's options of reading."""
-        return {
-            name: value for name in READING_OPTIONS if (value := getattr(self, name)) is not None
-        }
 
     @contextmanager
     def file(self) -> Iterator[str]:
@@ -209,42 +101,44 @@ class ReadsDocuments(Command):
 
 def with_stop_words(options: dict[str, Any]) -> dict[str, Any]:
     """Replaces the name of a file of stop words by its words."""
-    if options.get("stop_words") in (None, "auto", "none", "english"):
+    name = options.get("stop_words")
+    if name in (None, "auto", "none", "english"):
         return options
     from torch_lntm.files import read_lines
 
-    name = options["stop_words"]
     if not Path(name).exists() and Path(name).name == name and not Path(name).suffix:
         raise ConfigError(
             f"stop_words is {name!r}; expected english, none, or a file with a word per line. "
             "Languages other than English need a file"
         )
-    return options | {"stop_words": read_lines(Path(options["stop_words"]))}
+    return options | {"stop_words": read_lines(Path(name))}
 
 
 @dataclass(kw_only=True)
-class ChoosesWords(Command):
+class ChoosesWords(ReadsDocuments):
     """Base class of commands that split texts into words and choose a vocabulary.
 
     Attributes:
-        stop_words: Words to leave out: "english", "none", or a file with a word per line. Defaults
-            to English words for English texts.
-        min_df: Minimum number of documents with a word, or share such as 0.01. Defaults to 1 for
-            fewer than 50 documents, 2 from 50, 3 from 500, and so forth.
+        stop_words: Words to leave out: english, none, or a file with a word per line. By default
+            the English words are left out of English texts.
         max_df: Maximum number of documents with a word, or share such as 0.5.
         token_pattern: Regular expression of a word.
         lowercase: Convert words to lower case. Defaults to true.
     """
 
-    stop_words: str | None = None
-    min_df: int | float | None = None
+    takes: ClassVar[dict[str, str]] = {TEXTS: "stop_words min_df"}
+    headings: ClassVar[dict[str, tuple[str, ...]]] = {
+        **ReadsDocuments.headings,
+        "words of texts": WORD_OPTIONS,
+    }
+
     max_df: int | float | None = None
     token_pattern: str | None = None
     lowercase: bool | None = None
 
     def word_options(self) -> dict[str, Any]:
         """The user's options of words."""
-        return {name: value for name in WORD_OPTIONS if (value := getattr(self, name)) is not None}
+        return self.given(WORD_OPTIONS)
 
 
 @dataclass(kw_only=True)
@@ -284,61 +178,10 @@ class OnDocuments(ReadsDocuments):
         """Whether to show progress bars. They are useless in a file."""
         return self.progress and sys.stderr is not None and sys.stderr.isatty()
 
-    def read_for(self, run: Run) -> Corpus:
-        """Read the corpus over the vocabulary of a fitted model.
-
-        Options for reading and counting default to the options of the fit.
-        """
-        _check_reading(run)
-        is_corpus_of_fit = self.corpus == run.config.get("corpus")
-        self._inherit(run, is_corpus_of_fit)
-        names = (*TOKEN_OPTIONS, *(PRUNING_OPTIONS if is_corpus_of_fit else ()))
-        options = {name: run.config[name] for name in names if run.config.get(name) is not None}
-        with self.file() as path:
-            if self.corpus not in EXAMPLES and not self._holds_texts(path):
-                options = {}
-            elif not is_corpus_of_fit:
-                # The model's vocabulary determines the words.
-                options = {"stop_words": "none"} | options
-                words = None if self.corpus in EXAMPLES else self.vocabulary or run.model.vocabulary
-                options |= {"min_df": 1, "max_df": 1.0} if words is None else {"vocabulary": words}
-            corpus = self.read_file(path, options)
-        vocabulary, num_words = run.model.vocabulary, run.model.num_words
-        if vocabulary is not None:
-            return corpus.with_vocabulary(vocabulary)
-        if corpus.num_words != num_words:
-            raise CorpusError(
-                f"{corpus!r} does not have the {num_words} words of the model, which has no "
-                "vocabulary to match them by; give counts over the same columns"
-            )
-        return corpus
-
-    def _inherit(self, run: Run, is_corpus_of_fit: bool) -> None:
-        """Use the fit's options of reading as defaults, as far as they apply to this corpus."""
-        if self.corpus in EXAMPLES:
-            return
-        names = list(READING_OPTIONS)
-        if not is_corpus_of_fit:
-            # Another file may have another format, or no labels. The words are the words of the
-            # model.
-            of_corpus = ("format", "vocabulary", "label_field", "metadata")
-            names = [name for name in names if name not in of_corpus]
-            format_of_fit = run.config.get("format") or _format_of(run.config.get("corpus"))
-            format = self.format or _format_of(self.corpus)
-            if format is None:
-                is_text_stream = self.corpus == "-" and format_of_fit == "folder"
-                format = self.format = "txt" if is_text_stream else format_of_fit
-            if format != format_of_fit:
-                names = ["encoding"]
-        for name in names:
-            if getattr(self, name) is None:
-                setattr(self, name, run.config.get(name))
-
-    def _holds_texts(self, path: str) -> bool:
-        """Whether the corpus at ``path`` holds texts rather than counts."""
-        from torch_lntm.corpus.readers import find_format, holds_texts
-
-        return holds_texts(Path(path), self.format or find_format(path), self.text_field)
+    @property
+    def random(self) -> dict[str, Any]:
+        """The arguments ``seed`` and ``progress`` of a function."""
+        return {"seed": self.seed, "progress": self.shows_progress}
 
     def torch_device(self) -> torch.device:
         """Device of the option. Also sets the number of threads."""
@@ -351,25 +194,21 @@ class OnDocuments(ReadsDocuments):
 
     def load(self, folder: str) -> tuple[Run, Guide[Any], Corpus]:
         """A run, its guide on the device, and the documents over its vocabulary."""
-        from torch_lntm.corpus.remote import is_remote
-
         device = self.torch_device()
         run = lntm.load_run(folder)
         by_default, corpus_of_fit = self.corpus is None, run.config.get("corpus")
         if by_default:
-            if not isinstance(corpus_of_fit, str) or corpus_of_fit == "-":
-                raise ConfigError(f"{folder}: does not name the corpus of the fit; give CORPUS")
-            named = corpus_of_fit in EXAMPLES or is_remote(corpus_of_fit)
-            if not named and not Path(corpus_of_fit).exists():
-                raise ConfigError(
-                    f"{corpus_of_fit}: no such file or folder, and the corpus of {folder} was read "
-                    "from there; name the documents, as CORPUS after the run's folder"
-                )
-            self.corpus = corpus_of_fit
+            self.corpus = _local_corpus(folder, corpus_of_fit)
         run.model.to(device)
-        corpus = self.read_for(run)
-        fingerprint = run.metadata.get("corpus", {}).get("fingerprint")
-        if self.corpus == corpus_of_fit != "-" and fingerprint not in (None, corpus.fingerprint()):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            corpus = self.read_for(run)
+        known = run.metadata.get("corpus", {}).get("fingerprint")
+        if known == corpus.fingerprint():
+            return run, run.guide(), corpus  # the fit has given the warnings
+        for warning in caught:
+            warnings.warn(warning.message, warning.category, stacklevel=2)
+        if self.corpus == corpus_of_fit != "-" and known is not None:
             changed = f"{corpus_of_fit}: the documents or the options of reading have changed"
             if by_default:
                 raise ConfigError(
@@ -382,85 +221,86 @@ class OnDocuments(ReadsDocuments):
             )
         return run, run.guide(), corpus
 
+    def read_for(self, run: Run) -> Corpus:
+        """Read the corpus over the vocabulary of a fitted model.
+
+        Options for reading and splitting default to the options of the fit.
+        """
+        vocabulary, config = run.model.vocabulary, _reading(run)
+        self._inherit(config)
+        with self.file() as path:
+            options: dict[str, Any] = {}
+            if self.corpus in EXAMPLES or self._holds_texts(path):
+                # The vocabulary of the model chooses the words, also of the documents of the fit.
+                chosen = {name: config[name] for name in TOKEN_OPTIONS if name in config}
+                options = {"stop_words": "none"} | chosen
+                words = None if self.corpus in EXAMPLES else self.vocabulary or vocabulary
+                options |= {"min_df": 1, "max_df": 1.0} if words is None else {"vocabulary": words}
+            corpus = self.read_file(path, options)
+        if vocabulary is not None:
+            return corpus.with_vocabulary(vocabulary)
+        if corpus.num_words != run.model.num_words:
+            raise CorpusError(
+                f"{corpus!r} does not have the {run.model.num_words} words of the model, which has "
+                "no vocabulary to match them by; give counts over the same columns"
+            )
+        return corpus
+
+    def _inherit(self, config: dict[str, Any]) -> None:
+        """Use the fit's options of reading as defaults, as far as they apply to this corpus."""
+        names: tuple[str, ...] = () if self.corpus in EXAMPLES else READING_OPTIONS
+        if names and (self.corpus != config.get("corpus") or self.corpus == "-"):
+            # Another file may have another format, or no labels. The words are those of the model.
+            of_fit = config.get("format") or _format_of(config.get("corpus"))
+            if self.format is None and _format_of(self.corpus) is None:
+                is_text_stream = self.corpus == "-" and of_fit == "folder"
+                vars(self)["format"] = "txt" if is_text_stream else of_fit
+            is_alike = (self.format or _format_of(self.corpus)) == of_fit
+            names = ("text_field", "delimiter", "encoding") if is_alike else ("encoding",)
+        given = self.given(READING_OPTIONS)
+        vars(self).update({n: config[n] for n in names if n in config and n not in given})
+
+    def _holds_texts(self, path: str) -> bool:
+        """Whether the corpus at ``path`` holds texts rather than counts."""
+        from torch_lntm.corpus.readers import find_format, holds_texts
+
+        return holds_texts(Path(path), self.format or find_format(path), self.text_field)
+
     def texts(self) -> Iterable[str] | None:
         """Texts of the documents; ``None`` for counts and for standard input."""
         from torch_lntm.corpus.examples import example_file, lee_file
-        from torch_lntm.corpus.readers import find_format, holds_texts
+        from torch_lntm.corpus.readers import find_format
         from torch_lntm.corpus.readers.texts import TextOptions, TextStream
 
         if self.corpus == "-":
             return None
-        if self.corpus == "lee":
-            return TextStream(lee_file(), "txt", TextOptions())
-        if self.corpus == "example":
-            return TextStream(example_file(), "jsonl", TextOptions())
-        path = Path(str(self.corpus))
-        format = self.format or find_format(str(self.corpus))
-        if not holds_texts(path, format, self.text_field):
+        if self.corpus in EXAMPLES:
+            is_lee = self.corpus == "lee"
+            file, form = (lee_file(), "txt") if is_lee else (example_file(), "jsonl")
+            return TextStream(file, form, TextOptions())
+        if not self._holds_texts(str(self.corpus)):
             return None
-        names = ("text_field", "label_field", "encoding", "delimiter")
-        options = {name: value for name in names if (value := getattr(self, name)) is not None}
-        return TextStream(path, format, TextOptions(**options))
-
-    def complete(
-        self,
-        guide: Guide[Any],
-        test: Corpus,
-        train: Corpus | None,
-        run_of_chains: Path | None,
-        *,
-        observed_fraction: float = 0.5,
-        theta: Theta = "mode",
-    ) -> list[Score]:
-        """Scores of document completion.
-
-        A bursty model has 2 scores: with repeated words, and by its topics alone.
-
-        Args:
-            guide: The guide of the model.
-            test: Documents to score.
-            train: Documents of the fit, for the score of the unigram model; ``None`` if unknown.
-            run_of_chains: Folder of the run after a fit by chains; ``None`` after variational EM.
-            observed_fraction: Share of each document's tokens to observe.
-            theta: As for :func:`~torch_lntm.evaluation.document_completion`.
-        """
-        hold_out = test.hold_out_words(observed_fraction, self.seed)
-        if hold_out.held_out.num_tokens == 0:
-            say("completion needs a document with at least 2 words")
-            return []
-        cache_weights: list[Any] = [None]
-        if guide.model.words.cache_weight is not None and theta != "integrated":
-            cache_weights = ["model", None]
-        results = [
-            lntm.evaluation.document_completion(
-                guide.model,
-                guide,
-                test,
-                observed_fraction,
-                self.seed,
-                theta=theta,
-                cache_weight=weight,
-                progress=self.shows_progress,
-            )
-            for weight in cache_weights
-        ]
-        if run_of_chains is not None and theta != "exact":
-            say(
-                f"completion uses the posterior of {type(guide).__name__}, an approximation of the "
-                f"fit's chains; torch-lntm evaluate {run_of_chains} --theta exact uses chains"
-            )
-        if train is not None:
-            results.append(lntm.evaluation.unigram_perplexity(train, hold_out.held_out))
-            if results[-2].perplexity > results[-1].perplexity:
-                say(
-                    "warning: a unigram model predicts these documents better than the topic "
-                    "model; the model may have too many topics, or too few documents"
-                )
-        return lntm.reports.completion_scores(*results)
+        options = self.given(("text_field", "label_field", "encoding", "delimiter"))
+        format = self.format or find_format(str(self.corpus))
+        return TextStream(Path(str(self.corpus)), format, TextOptions(**options))
 
 
 @dataclass(kw_only=True)
-class DrawsPosteriors(OnDocuments):
+class OnRun(OnDocuments):
+    """Base class of commands on a run and its documents, or other documents.
+
+    Attributes:
+        run_folder: The run's folder.
+    """
+
+    positionals = ("run_folder", "corpus")
+    optional: ClassVar[tuple[str, ...]] = ("corpus",)
+
+    run_folder: str | None = None
+
+
+@dataclass(kw_only=True)
+class DrawsPosteriors(OnRun):
     """Base class of commands that draw from the documents' posteriors.
 
     Attributes:
@@ -475,29 +315,19 @@ class DrawsPosteriors(OnDocuments):
     draws: Literal["auto", "guide", "chains"] = "auto"
     num_draws: int | None = None
 
-    def posterior_of(self, run: Run, corpus: Corpus, num_docs: int | None = None) -> DrawSource:
-        """Source of draws for a run. Prints the expected time of chains.
-
-        Args:
-            run: The run.
-            corpus: The documents.
-            num_docs: Number of documents to draw. Defaults to all.
-        """
+    def posterior_of(self, run: Run, corpus: Corpus) -> DrawSource:
+        """Source of draws for a run."""
         if self.draws == "guide":
             return run.guide()
-        auto = self.draws == "auto"
-        posterior = run.posterior(self.seed) if auto else chains_of(run, self.seed)
-        chains = posterior.kept_chains
+        source = run.posterior(self.seed) if self.draws == "auto" else chains_of(run, self.seed)
+        chains = source.kept_chains
         if chains is None:
-            return posterior
+            return source
         draws = lntm.inference.theta_draws(
             chains, corpus, self.num_draws, progress=self.shows_progress
         )
-        source = "new chains of each document"
-        if chains.num_docs:
-            time = _expected_time(chains, run, num_docs or len(corpus), draws.num_draws)
-            source = f"the fit's chains{time}"
-        say(f"{draws.num_draws} draws by {source}; --draws guide is faster, and approximate")
+        origin = "the fit's chains" if chains.num_docs else "new chains of each document"
+        say(f"{draws.num_draws} draws by {origin}; --draws guide is faster, and approximate")
         return draws
 
 
@@ -508,34 +338,6 @@ def chains_of(run: Run, seed: int) -> DrawSource:
     return lntm.inference.DocumentHMC(run.model, seed=seed)
 
 
-def _expected_time(chains: KeptChains, run: Run, num_docs: int, num_draws: int) -> str:
-    """Expected time of continuing chains, in words, from the time of the fit."""
-    from torch_lntm.inference.draws.chains import transitions_of
-
-    seconds = run.metadata.get("seconds")
-    transitions = chains.num_transitions * chains.num_docs
-    if not isinstance(seconds, int | float) or not transitions:
-        return ""
-    time = seconds / transitions * num_docs * transitions_of(chains, num_draws)
-    return f", about {time / 60:.0f} minutes" if time > 90 else f", about {max(time, 1):.0f} s"
-
-
-def _check_reading(run: Run) -> None:
-    """Check the types of the options of reading in a run's configuration.
-
-    Raises:
-        ConfigError: An option has another type than on the command line.
-    """
-    kinds = get_type_hints(ReadsDocuments) | get_type_hints(ChoosesWords)
-    for name in (*READING_OPTIONS, *WORD_OPTIONS):
-        value = run.config.get(name)
-        if not isinstance(value, kinds[name]):
-            raise ConfigError(
-                f"{run.path / 'config.json'}: {name!r} is {value!r:.60}; expected {kinds[name]}. "
-                "Was the file edited?"
-            )
-
-
 def training_documents(run: Run, corpus: Corpus) -> Corpus:
     """The documents of a fit: the corpus without the held-out documents, or another corpus."""
     is_corpus_of_fit = run.metadata.get("corpus", {}).get("fingerprint") == corpus.fingerprint()
@@ -543,27 +345,60 @@ def training_documents(run: Run, corpus: Corpus) -> Corpus:
     return corpus if split is None else split.train
 
 
-def refuse_existing(path: Path, overwrite: bool) -> None:
-    """Check that a file may be written.
+def completion(
+    guide: Guide[Any],
+    test: Corpus,
+    train: Corpus | None,
+    run_of_chains: Path | None,
+    *,
+    observed_fraction: float = 0.5,
+    theta: Any = "mode",
+    **random: Any,
+) -> list[Score]:
+    """Scores of document completion.
 
-    Raises:
-        ConfigError: The file exists and may not be replaced, or is a symbolic link to itself.
+    A bursty model has 2 scores: with repeated words, and by its topics alone.
+
+    Args:
+        guide: The guide of the model.
+        test: Documents to score.
+        train: Documents of the fit, for the score of the unigram model; ``None`` if unknown.
+        run_of_chains: Folder of the run after a fit by chains; ``None`` after variational EM.
+        observed_fraction: As for :func:`~torch_lntm.evaluation.document_completion`.
+        theta: As for :func:`~torch_lntm.evaluation.document_completion`.
+        **random: The arguments ``seed`` and ``progress``.
     """
-    from torch_lntm.files import resolve_link
-
-    resolve_link(path)
-    if path.exists() and not path.is_dir() and not overwrite:
-        raise ConfigError(f"{path}: exists already; choose another path, or pass --overwrite")
-
-
-def is_built_in(model: str) -> bool:
-    """Whether a model's name is the package's own. Chains may not suit a model of a plug-in.
-
-    Raises:
-        ConfigError: No model has this name.
-    """
-    constructor = lntm.models.find_constructor(model)
-    return constructor.__module__.partition(".")[0] == __name__.partition(".")[0]
+    hold_out = test.hold_out_words(observed_fraction, random["seed"])
+    if hold_out.held_out.num_tokens == 0:
+        say("completion needs a document with at least 2 words")
+        return []
+    bursty = guide.model.words.cache_weight is not None and theta != "integrated"
+    weights: list[Any] = ["model", None] if bursty else [None]
+    results = [
+        lntm.evaluation.document_completion(
+            guide.model,
+            guide,
+            test,
+            observed_fraction,
+            theta=theta,
+            cache_weight=weight,
+            **random,
+        )
+        for weight in weights
+    ]
+    if run_of_chains is not None and theta != "exact":
+        say(
+            f"completion uses the posterior of {type(guide).__name__}, an approximation of the "
+            f"fit's chains; torch-lntm evaluate {run_of_chains} --theta exact uses chains"
+        )
+    if train is not None:
+        results.append(lntm.evaluation.unigram_perplexity(train, hold_out.held_out))
+        if results[-2].perplexity > results[-1].perplexity:
+            say(
+                "warning: a unigram model predicts these documents better than the topic "
+                "model; the model may have too many topics, or too few documents"
+            )
+    return lntm.reports.completion_scores(*results)
 
 
 def structural_options(
@@ -583,10 +418,57 @@ def structural_options(
     if content is not None:
         options["content"] = lntm.models.learn_groups(corpus, content)
     if model == "stm" and not options:
-        raise ConfigError(
-            "the model stm needs --prevalence, such as --prevalence '~ party', or --content party"
-        )
+        raise ConfigError("the model stm needs prevalence, such as '~ party', or content")
     return options
+
+
+def is_built_in(model: str) -> bool:
+    """Whether a model's name is the package's own. Chains may not suit a model of a plug-in.
+
+    Raises:
+        ConfigError: No model has this name.
+    """
+    constructor = lntm.models.find_constructor(model)
+    return constructor.__module__.partition(".")[0] == __name__.partition(".")[0]
+
+
+def _reading(run: Run) -> dict[str, Any]:
+    """The corpus and the given options of reading and words in the configuration of a run.
+
+    Raises:
+        ConfigError: An option has another type than on the command line. Or an option names an
+            address, from which nothing is fetched unasked, because a run may be a stranger's.
+    """
+    known, config = ChoosesWords.known(), {}
+    for name in ("corpus", *READING_OPTIONS, *WORD_OPTIONS):
+        value, where = run.config.get(name), f"{run.path / 'config.json'}: {name}"
+        if isinstance(value, str) and ("://" in value or "::" in value) and name != "corpus":
+            raise ConfigError(f"{where} is the address {value}; give it on the command line")
+        try:
+            value = None if value is None else read_value(where, known[name].kinds, value)
+        except ValueError as error:
+            raise ConfigError(f"{str(error)[:200]}. Was the file edited?") from error
+        if value not in (None, known[name].default):
+            config[name] = value
+    return config
+
+
+def _local_corpus(folder: str, corpus: object) -> str:
+    """The corpus that a run's configuration names: a local path or an example.
+
+    Raises:
+        ConfigError: There is none, or it is an address.
+    """
+    problem = "the documents of the fit are no file"
+    if isinstance(corpus, str) and corpus != "-":
+        if corpus in EXAMPLES or Path(corpus).exists():
+            return corpus
+        is_address = "://" in corpus or "::" in corpus
+        problem = "nothing is fetched unasked" if is_address else "no such file or folder"
+    raise ConfigError(
+        f"{corpus}: {problem}, and the corpus of {folder} was read from there; name the documents, "
+        "as CORPUS after the run's folder"
+    )
 
 
 def _format_of(corpus: object) -> str | None:

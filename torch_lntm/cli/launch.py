@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 #: Maximum time that a process waits for another process. The first process is slower, because it
 #: reads corpora and writes checkpoints. All processes end at this time after one has died.
 TIMEOUT = timedelta(minutes=30)
+#: Exit codes after Ctrl-C and after SIGTERM, by the reason for the end.
+STOPPED = {"interrupted": 130, "terminated": 143}
 
 
 def launched_rank() -> int | None:

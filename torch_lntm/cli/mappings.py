@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,58 @@ from torch_lntm.errors import ConfigError
 
 #: Maximum number of characters of a file.
 _MOST_CHARACTERS = 100_000
+
+
+class Typed(str):
+    """Value from the command line, as opposed to a default."""
+
+
+def read_value(name: str, kinds: tuple[Any, ...], value: Any) -> Any:
+    """Convert the value of an option to one of its types.
+
+    Args:
+        name: Name of the option, for messages.
+        kinds: Types of the option, as in :class:`~torch_lntm.options.Option`.
+        value: Text of the command line, or value of a configuration file.
+
+    Raises:
+        ValueError: The value fits none of the types.
+    """
+    types = [kind for kind in kinds if kind is not type(None)]
+    if value is None or (value == "null" and len(types) < len(kinds) and str not in types):
+        return None
+    for kind in types:
+        with suppress(ValueError, OverflowError, yaml.YAMLError, RecursionError):
+            return _of_kind(kind, value)
+    expected = ", ".join(
+        ", ".join(map(repr, kind)) if isinstance(kind, tuple) else kind.__name__ for kind in types
+    )
+    raise ValueError(f"{name}: expected {expected}; got {value}")
+
+
+def _of_kind(kind: Any, value: Any) -> Any:
+    """Convert a value to a type.
+
+    Raises:
+        ValueError: The value has another type.
+    """
+    if isinstance(kind, tuple):
+        is_valid = isinstance(value, str) and value in kind
+    elif kind is str:
+        is_valid = isinstance(value, str) and "\0" not in value
+    elif kind is bool:
+        value = {"true": True, "false": False}.get(str(value).lower(), value)
+        is_valid = isinstance(value, bool)
+    elif kind is dict:
+        value = yaml.safe_load(value) if isinstance(value, str) else value
+        is_valid = isinstance(value, dict)
+    else:
+        value = kind(value) if type(value) in (str, Typed, int, kind) else value
+        is_valid = isinstance(value, kind) and not isinstance(value, bool)
+        is_valid = is_valid and (math.isfinite(value) if kind is float else abs(value) < 2**63)
+    if not is_valid:
+        raise ValueError(f"{value!r} is no {kind}")
+    return str(value) if isinstance(value, Typed) else value
 
 
 def read_keywords(keywords: str | dict[str, Any] | None) -> dict[str, Any] | None:

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch_lntm as lntm
-from torch_lntm.cli.documents import OnDocuments, say
+from torch_lntm.cli.command import say, show
+from torch_lntm.cli.documents import OnRun
 from torch_lntm.cli.mappings import mapping_option
 from torch_lntm.errors import ConfigError
 
+NAMING = "reports:name_topics"
+
 
 @dataclass(kw_only=True)
-class Names(OnDocuments):
+class Names(OnRun):
     """Set and print the names of a run's topics.
 
     All commands show names in place of numbers, and accept names. Names never change a number.
     CORPUS matters for --names-by only, and defaults to the corpus of the fit.
 
     Attributes:
-        run_folder: The run's folder.
         set: Names to set, by the topic's number or present name, such as "3=economy; 7=trade"; or a
             file that ends in .json or .yaml with names by topic. Other names stay. An empty name
             removes a name.
@@ -30,24 +32,19 @@ class Names(OnDocuments):
             excerpts of documents are sent to this address, and to no other.
         names_model: Name of the language model at this address.
         key_variable: Environment variable with the key of the server.
-        language: Language of the names of --names-by.
         num_docs: Number of documents of each topic to send. 0 sends words only.
         timeout: Maximum number of seconds for an answer.
         num_words: Number of top words to print for each topic.
         print_as: Output format.
     """
 
-    positionals = ("run_folder", "corpus")
-    optional = ("corpus",)
+    takes: ClassVar[dict[str, str]] = {NAMING: "num_docs language"}
 
-    run_folder: str | None = None
     set: dict | str | None = None  # type: ignore[type-arg]
     clear: bool = False
     names_by: str | None = None
     names_model: str | None = None
     key_variable: str | None = None
-    language: str = "English"
-    num_docs: int = 3
     timeout: float = 60.0
     num_words: int = 10
     print_as: Literal["text", "json", "csv"] = "text"
@@ -63,7 +60,7 @@ class Names(OnDocuments):
         if self.names_by is not None:
             self._ask(folder, self.names_by)
         table = lntm.load_run(folder).topic_table(num_words=self.num_words)
-        print(lntm.reports.format_topics(table, self.print_as))
+        show(lntm.frames.render(table, self.print_as))
         return 0
 
     def _names(self, model: Any) -> dict[int, str]:
@@ -82,6 +79,8 @@ class Names(OnDocuments):
 
     def _ask(self, folder: str, address: str) -> None:
         """Names by a language model."""
+        from torch_lntm.reports.chat import ChatServer
+
         if self.names_model is None:
             raise ConfigError("names_model: not given; name the language model, such as llama3")
         key = None
@@ -89,7 +88,7 @@ class Names(OnDocuments):
             key = os.environ.get(self.key_variable)
             if key is None:
                 raise ConfigError(f"key_variable: the environment has no {self.key_variable}")
-        ask = lntm.reports.ChatServer(address, self.names_model, key, self.timeout)
+        ask = ChatServer(address, self.names_model, key, self.timeout)
         run, guide, corpus = self.load(folder)
         texts = self.texts() if self.num_docs else None
         what = "words of topics"
@@ -103,8 +102,7 @@ class Names(OnDocuments):
             texts=texts,
             guide=guide,
             num_words=self.num_words,
-            num_docs=self.num_docs,
-            language=self.language,
+            **self.arguments(NAMING),
             progress=self.shows_progress,
         )
         lntm.io.write_topic_names(folder, run.model.topic_names, run.model.name_records)

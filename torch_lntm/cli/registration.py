@@ -9,10 +9,8 @@ from collections.abc import Callable
 from dataclasses import MISSING, fields
 from typing import Any
 
-import docstring_parser
-
+from torch_lntm.cli.command import Command
 from torch_lntm.cli.commands import COMMANDS
-from torch_lntm.cli.documents import Command
 from torch_lntm.errors import ConfigError, refuse_other_owner
 
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
@@ -55,24 +53,18 @@ def _check_class(name: str, command: type[Command]) -> None:
         raise ConfigError(f"command {name!r} is {command!r}; expected a class that extends Command")
     if command.run is Command.run:
         raise ConfigError(f"the command {name!r} has no method run() that returns its exit code")
-    options = fields(command)
-    unset = [f.name for f in options if f.default is MISSING]
-    unset += [
+    own = {field.name: field.default for field in fields(command)}
+    unset = [
         field
-        for field, hint in inspect.get_annotations(command).items()
-        if field not in {f.name for f in options} and "ClassVar" not in str(hint)
+        for field, hint in (own | inspect.get_annotations(command)).items()
+        if own.get(field, MISSING) is MISSING and "ClassVar" not in str(hint)
     ]
     if unset:
         raise ConfigError(
             f"the field {unset[0]} of the command {name!r} is no option; decorate the class by "
             "@dataclass(kw_only=True) and give each field a default"
         )
-    documented = {
-        parameter.arg_name
-        for base in command.__mro__
-        for parameter in docstring_parser.parse(base.__doc__ or "").params
-    }
-    missing = [f.name for f in options if f.name not in documented]
+    missing = [name for name, option in command.known().items() if not option.help]
     if missing or not inspect.getdoc(command):
         raise ConfigError(
             f"the docstring of the command {name!r} lacks {missing[0] if missing else 'a summary'}"

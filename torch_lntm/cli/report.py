@@ -1,20 +1,24 @@
-"""``torch-lntm report``."""
+"""``torch-lntm report`` and ``tree``."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar, Literal
 
 import torch_lntm as lntm
-from torch_lntm.cli.documents import DrawsPosteriors, refuse_existing, say, training_documents
+from torch_lntm.cli.command import (
+    Command,
+    refuse_existing,
+    save_figure,
+    say,
+    show,
+    whole_numbers,
+)
+from torch_lntm.cli.documents import DrawsPosteriors, training_documents
 from torch_lntm.cli.mappings import groups_option
-from torch_lntm.cli.studying import whole_numbers
 
-if TYPE_CHECKING:
-    from torch_lntm.corpus import Corpus
-    from torch_lntm.io import Run
-    from torch_lntm.reports import TopicStability, TopicTree
+PAGE = "reports.page:render_page"
 
 
 @dataclass(kw_only=True)
@@ -25,7 +29,6 @@ class Report(DrawsPosteriors):
     of the documents. CORPUS defaults to the corpus of the fit.
 
     Attributes:
-        run_folder: The run's folder.
         out: File to write. Defaults to report.html in the run's folder, which is replaced.
         by: Columns of the documents for the topics' prevalence, separated by commas. Defaults to
             the first six columns that divide the documents into groups. An empty text shows no
@@ -38,56 +41,39 @@ class Report(DrawsPosteriors):
             show how stable the topics are. Takes the time of all these fits. 0 makes no fit.
         effects: Formula of effects to show, such as "~ party". By default the page shows no
             effects.
-        title: Title of the page.
-        num_words: Number of top words of each topic.
-        num_docs: Number of documents to show for each topic.
-        max_docs: Largest number of documents for the proportions and intervals. A larger corpus is
-            sampled at random, and the page says so. Defaults to 100,000.
         overwrite: Replace an existing file.
     """
 
-    positionals = ("run_folder", "corpus")
-    optional = ("corpus",)
+    takes: ClassVar[dict[str, str]] = {PAGE: "title num_words num_docs max_docs num_draws"}
 
-    run_folder: str | None = None
     out: str | None = None
     by: str | None = None
     groups: dict | str | None = None  # type: ignore[type-arg]
     levels: str | None = None
     stability: int = 0
     effects: str | None = None
-    title: str | None = None
-    num_words: int = 12
-    num_docs: int = 4
-    max_docs: int | None = None
     overwrite: bool = False
 
     def run(self) -> int:
         """Run the command. Returns the exit code."""
-        from torch_lntm.reports.page import MAX_DOCS
-
         out = None if self.out is None else Path(self.out)
-        if out is not None:
-            refuse_existing(out, self.overwrite)
+        refuse_existing(out, self.overwrite)
         run, _, corpus = self.load(str(self.run_folder))
         corpus = run.model.encode(corpus)
-        max_docs = MAX_DOCS if self.max_docs is None else self.max_docs
-        # Effects need draws of all documents.
-        num_docs = len(corpus) if self.effects else min(len(corpus), max_docs)
-        draws = self.posterior_of(run, corpus, num_docs)
-        effects = None
-        tree, groups = self.tree_and_groups(run)
+        shares = run.metadata.get("topic_shares")
+        groups: Any = groups_option(self.groups)
+        tree = stability = effects = None
+        if self.levels is not None:
+            levels = whole_numbers("levels", self.levels)
+            tree = lntm.topic_tree(run.model, levels, shares=shares)
+            groups = tree.groups(tree.levels[-1]) if groups is None else groups
+        draws = self.posterior_of(run, corpus)
         if self.effects is not None:
-            effects = lntm.effects.estimate(
-                run.model,
-                draws,
-                corpus,
-                self.effects,
-                groups=groups,
-                num_draws=self.num_draws,
-                seed=self.seed,
-                progress=self.shows_progress,
-            )
+            options = {"groups": groups, "num_draws": self.num_draws, **self.random}
+            effects = lntm.effects.estimate(run.model, draws, corpus, self.effects, **options)
+        if self.stability:
+            documents = training_documents(run, corpus)
+            stability = lntm.topic_stability(run, documents, self.stability, **self.random)
         path = lntm.report(
             run,
             corpus,
@@ -97,37 +83,53 @@ class Report(DrawsPosteriors):
             by=None if self.by is None else [c.strip() for c in self.by.split(",") if c.strip()],
             groups=groups,
             tree=tree,
-            stability=self.new_fits(run, corpus),
+            stability=stability,
             texts=self.texts(),
             effects=effects,
-            title=self.title,
-            num_words=self.num_words,
-            num_docs=self.num_docs,
-            max_docs=max_docs,
-            num_draws=self.num_draws,
-            seed=self.seed,
-            progress=self.shows_progress,
+            **self.arguments(PAGE),
+            **self.random,
         )
         say(f"wrote {path}")
         return 0
 
-    def new_fits(self, run: Run, corpus: Corpus) -> TopicStability | None:
-        """Stability of the topics over new fits, if asked for."""
-        if not self.stability:
-            return None
-        return lntm.reports.topic_stability(
-            run,
-            training_documents(run, corpus),
-            self.stability,
-            seed=self.seed,
-            progress=self.shows_progress,
-        )
 
-    def tree_and_groups(self, run: Run) -> tuple[TopicTree | None, Any]:
-        """The tree of the topics, and the groups to show; each None unless asked for."""
-        groups = groups_option(self.groups)
-        if self.levels is None:
-            return None, groups
-        levels, shares = whole_numbers("levels", self.levels), run.metadata.get("topic_shares")
-        tree = lntm.topic_tree(run.model, levels, shares=shares)
-        return tree, tree.groups(tree.levels[-1]) if groups is None else groups
+@dataclass(kw_only=True)
+class Tree(Command):
+    """Merge similar topics of a run, and print the groups at some levels.
+
+    Attributes:
+        run_folder: The run's folder.
+        levels: Numbers of groups, separated by commas, such as 40,10.
+        print_as: Output format.
+        out: JSON file for the groups of all levels, for --groups of other commands.
+        figure: File for a picture of the tree, such as tree.png.
+        overwrite: Replace an existing file.
+    """
+
+    positionals = ("run_folder",)
+    takes: ClassVar[dict[str, str]] = {"reports:topic_tree": "by"}
+
+    run_folder: str | None = None
+    levels: str = "10"
+    print_as: Literal["text", "json", "csv"] = "text"
+    out: str | None = None
+    figure: str | None = None
+    overwrite: bool = False
+
+    def run(self) -> int:
+        """Run the command. Returns the exit code."""
+        from torch_lntm.files import as_json, atomic_write
+
+        refuse_existing(self.out, self.overwrite)
+        run = lntm.load_run(str(self.run_folder))
+        levels = whole_numbers("levels", self.levels)
+        shares: Any = run.metadata.get("topic_shares")
+        tree = lntm.topic_tree(run.model, levels, by=self.by, shares=shares)
+        show(lntm.frames.render(tree, self.print_as))
+        if self.out is not None:
+            with atomic_write(Path(self.out)) as file:
+                file.write(as_json(tree.groups()))
+            say(f"wrote {len(tree.groups())} groups to {self.out}")
+        if self.figure is not None:
+            save_figure(lntm.plotting.tree_plot(tree).figure, self.figure)
+        return 0

@@ -1,30 +1,27 @@
-"""``torch-lntm effects`` and ``select``: covariates of topics, and the number of topics."""
+"""``torch-lntm effects``, ``select`` and ``stability``."""
 
 from __future__ import annotations
 
 import csv
-import json
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import torch_lntm as lntm
+from torch_lntm.cli.command import save_figure, say, show, whole_numbers
 from torch_lntm.cli.documents import (
-    WORD_OPTIONS,
     ChoosesWords,
     DrawsPosteriors,
     OnDocuments,
-    in_options,
+    OnRun,
     is_built_in,
-    say,
     structural_options,
+    training_documents,
 )
-from torch_lntm.cli.fit import STOPPED
+from torch_lntm.cli.launch import STOPPED
 from torch_lntm.cli.mappings import groups_option, read_keywords
 from torch_lntm.errors import ConfigError
 
-if TYPE_CHECKING:
-    from torch_lntm.formulas import Formula
+ESTIMATE, STABILITY, SELECT = "effects:estimate", "reports:topic_stability", "selection:select"
 
 
 @dataclass(kw_only=True)
@@ -34,16 +31,12 @@ class Effects(DrawsPosteriors):
     CORPUS defaults to the corpus of the fit, including the held-out documents.
 
     Attributes:
-        run_folder: The run's folder.
         formula: Formula of the columns, such as "~ party * bs(date, df=6)". Defaults to the
             formula of the model's prevalence.
         topics: Topics to regress, by number or name, separated by commas. Defaults to all topics,
             and to no topic with --groups.
         groups: Groups of topics to regress, such as "economy=3,7; war=1", or a file that ends in
             .json or .yaml with topics by group.
-        standard_errors: Standard errors of the regression: classical, or robust to unequal
-            variances (HC0 to HC3). Defaults to HC3, and to the model's for formulas with random
-            terms such as (1 | author).
         clusters: Column of groups of dependent documents.
         weights: Column of the documents' weights.
         draws: Source of the draws. guide: The approximation of the run's posterior, or the model's
@@ -68,16 +61,11 @@ class Effects(DrawsPosteriors):
             --predict. Choose a few --topics for a clear figure.
     """
 
-    positionals = ("run_folder", "corpus")
-    optional = ("corpus",)
+    takes: ClassVar[dict[str, str]] = {ESTIMATE: "standard_errors clusters weights num_draws"}
 
-    run_folder: str | None = None
     formula: str | None = None
     topics: str | None = None
     groups: dict | str | None = None  # type: ignore[type-arg]
-    standard_errors: Literal["classical", "HC0", "HC1", "HC2", "HC3"] | None = None
-    clusters: str | None = None
-    weights: str | None = None
     draws: Literal["auto", "guide", "chains", "joint"] = "auto"  # type: ignore[assignment]
     level: float = 0.95
     predict: str | None = None
@@ -91,20 +79,13 @@ class Effects(DrawsPosteriors):
     def run(self) -> int:
         """Run the command. Returns the exit code."""
         self._check_options()
-        if self.corpus is not None and self.corpus.lstrip().startswith("~"):
-            raise ConfigError(f"{self.corpus!r} is a formula; give it by --formula")
         run, _, corpus = self.load(str(self.run_folder))
         text = self.formula or _own_formula(run.model)
         self._check_columns(text, corpus)
         draws: Any
         if self.draws == "joint":
-            draws = lntm.inference.joint_draws(
-                run.model,
-                corpus,
-                num_draws=self.num_draws or 50,
-                seed=self.seed,
-                progress=self.shows_progress,
-            )
+            options = {"num_draws": self.num_draws or 50, **self.random}
+            draws = lntm.inference.joint_draws(run.model, corpus, **options)
         else:
             draws = self.posterior_of(run, corpus)
         effects = lntm.effects.estimate(
@@ -114,37 +95,31 @@ class Effects(DrawsPosteriors):
             text,
             topics=None if self.topics is None else self.topics.split(","),
             groups=groups_option(self.groups),
-            standard_errors=self.standard_errors,
-            clusters=self.clusters,
-            weights=self.weights,
-            num_draws=self.num_draws,
-            seed=self.seed,
-            progress=self.shows_progress,
+            **self.arguments(ESTIMATE),
+            **self.random,
         )
-        prints_summary = self.print_as == "text" and self.predict is None and self.levels is None
-        if not prints_summary:  # the summary begins with the same lines
-            say(repr(effects))
-        rows = self._rows(effects)
+        rows = self._rows(effects, corpus)
         if self.figure is not None:
-            save_figure(self._plot(effects).figure, self.figure)
-        if self.print_as == "json":
-            print(json.dumps([asdict(r) | {"p_value": r.p_value} for r in rows], indent=2))
-        elif self.print_as == "csv":
-            print(lntm.effects.to_frame(rows).to_csv(index=False), end="")
+            save_figure(self._plot(effects, corpus).figure, self.figure)
+        if self.print_as == "text" and self.predict is None and self.levels is None:
+            show(effects.summary(self.level))
+            return 0
+        say(repr(effects))  # the summary begins with the same lines
+        if self.print_as == "text":
+            show(effects.format(rows))
         else:
-            print(effects.summary(self.level) if prints_summary else effects.format(rows))
+            show(lntm.frames.render(lntm.effects.to_frame(rows), self.print_as))
         return 0
 
     def _check_options(self) -> None:
         """Check that the options agree."""
+        if self.corpus is not None and self.corpus.lstrip().startswith("~"):
+            raise ConfigError(f"{self.corpus!r} is a formula; give it by --formula")
         for name in ("figure", "by", "difference"):
             if getattr(self, name) is not None and self.predict is None:
                 raise ConfigError(f"{name}: it needs predictions; name their column by --predict")
-        if self.levels is not None and self.predict is not None:
-            raise ConfigError(
-                "levels: effects of levels and predictions are different tables; "
-                "leave out --levels or --predict"
-            )
+        if None not in (self.levels, self.predict):
+            raise ConfigError("levels and predict print different tables; leave out one of them")
         if self.difference is not None and len(self._compared()) < 2:
             raise ConfigError(
                 f"difference: {self.difference!r}; expected two values of the column "
@@ -153,54 +128,8 @@ class Effects(DrawsPosteriors):
         if None not in (self.figure, self.by, self.difference):
             raise ConfigError("figure: differences are drawn without --by; leave it out")
 
-    def _compared(self) -> list[str]:
-        """The values of --difference. Quotes enclose a value with a comma."""
-        return [text.strip() for text in next(csv.reader([str(self.difference)]), [])]
-
-    def _rows(self, effects: Any) -> Any:
-        """The rows of the table."""
-        if self.levels is not None:
-            return effects.levels(self.levels, self.level)
-        if self.predict is None:
-            return effects.table(self.level)
-        settings: dict[str, Any] = {"level": self.level, "link": self.link}
-        names = [self.predict, *([] if self.by is None else [self.by])]
-        if self.difference is None:
-            return effects.predict(*names, **settings)
-        *firsts, second = self._values(effects.formula)
-        others = [{name: value} for name in names[1:] for value in effects.grid(name, self.link)]
-        tables = [
-            effects.difference(self.predict, first, second, **settings, **other)
-            for first in firsts
-            for other in others or [{}]
-        ]
-        return [row for of_topic in zip(*tables, strict=True) for row in of_topic]
-
-    def _plot(self, effects: Any) -> Any:
-        """The axes of the figure."""
-        settings: dict[str, Any] = {"level": self.level, "link": self.link}
-        if self.difference is None:
-            return effects.plot(self.predict, by=self.by, **settings)
-        *firsts, second = self._values(effects.formula)
-        return effects.plot_difference(self.predict, firsts, second, **settings)
-
-    def _values(self, formula: Formula) -> list[Any]:
-        """The values of --difference, numbers for a column of numbers."""
-        name = str(self.predict)
-        levels = {str(level): level for level in formula.random.get(name, ())}
-        if formula.kinds.get(name) != "number":
-            return [levels.get(text, text) for text in self._compared()]
-        try:
-            return [float(text) for text in self._compared()]
-        except ValueError:
-            raise ConfigError(
-                f"difference: {self.difference!r}; expected numbers, because {name} is a column of "
-                "numbers"
-            ) from None
-
     def _check_columns(self, text: str, corpus: lntm.Corpus) -> None:
         """Check the columns of the formula and of predictions, before the draws."""
-        from torch_lntm.corpus.frames import listed
         from torch_lntm.formulas import Formula
 
         formula, _ = Formula.fit(text, corpus.metadata, corpus.num_docs)
@@ -209,59 +138,69 @@ class Effects(DrawsPosteriors):
                 f"levels: formula {text!r} has no random term of {self.levels!r}; expected a "
                 f"formula with (1 | {self.levels})"
             )
-        if self.by is not None:
-            formula.check_column(self.by)
-        if self.predict is None:
-            return
-        if "," in self.predict:
-            names = ", ".join(repr(name.strip()) for name in self.predict.split(","))
-            raise ConfigError(
-                f"predict is {self.predict!r}; expected a single column. A second column goes to "
-                f"--by. In Python, effects.predict({names}) predicts all combinations of several "
-                "columns"
-            )
-        formula.check_column(self.predict)
+        for name in filter(None, (self.predict, self.by)):
+            formula.check_column(name)
         if self.difference is not None:
-            known = sorted(map(str, set(corpus.metadata[self.predict])))
-            is_text = formula.kinds.get(self.predict) == "text"
-            unknown = [v for v in self._values(formula) if is_text and v not in known]
-            if unknown:
+            self._values(corpus)
+
+    def _compared(self) -> list[str]:
+        """The values of --difference. Quotes enclose a value with a comma."""
+        return [text.strip() for text in next(csv.reader([str(self.difference)]), [])]
+
+    def _values(self, corpus: lntm.Corpus) -> list[Any]:
+        """The values of --difference, of the type of the column."""
+        import numpy as np
+
+        from torch_lntm.corpus.frames import listed
+
+        column = np.asarray(corpus.metadata[str(self.predict)])
+        known, values = {str(value): value for value in column.tolist()}, []
+        for text in self._compared():
+            try:
+                is_number = text not in known and column.dtype.kind in "iuf"
+                values.append(float(text) if is_number else known[text])
+            except (KeyError, ValueError):
                 raise ConfigError(
-                    f"difference: the column {self.predict} has no value {unknown[0]!r}; expected "
-                    f"some of {listed(known)}"
-                )
+                    f"difference: the column {self.predict} has no value {text!r}; expected some "
+                    f"of {listed(sorted(known))}"
+                ) from None
+        return values
+
+    def _rows(self, effects: Any, corpus: lntm.Corpus) -> Any:
+        """The rows of the table."""
+        if self.levels is not None:
+            return effects.levels(self.levels, self.level)
+        if self.predict is None:
+            return effects.table(self.level)
+        settings: dict[str, Any] = {"level": self.level, "link": self.link}
+        if self.difference is None:
+            return effects.predict(*filter(None, (self.predict, self.by)), **settings)
+        *firsts, second = self._values(corpus)
+        others: list[dict[str, Any]] = [{}]
+        if self.by is not None:
+            others = [{self.by: value} for value in effects.grid(self.by, self.link)]
+        tables = [
+            effects.difference(self.predict, first, second, **settings, **other)
+            for first in firsts
+            for other in others
+        ]
+        return [row for of_topic in zip(*tables, strict=True) for row in of_topic]
+
+    def _plot(self, effects: Any, corpus: lntm.Corpus) -> Any:
+        """The axes of the figure."""
+        settings: dict[str, Any] = {"level": self.level, "link": self.link}
+        if self.difference is None:
+            return effects.plot(self.predict, by=self.by, **settings)
+        *firsts, second = self._values(corpus)
+        return effects.plot_difference(self.predict, firsts, second, **settings)
 
 
 def _own_formula(model: Any) -> str:
     """Formula of the prevalence of a model."""
     covariates = getattr(model.prior, "covariates", None)
     if covariates is None or covariates.formula is None:
-        raise ConfigError(
-            "formula: the model has no formula of prevalence; give a formula by --formula"
-        )
-    text: str = covariates.formula.text
-    return text
-
-
-def save_figure(figure: Any, path: str) -> None:
-    """Save a Matplotlib figure in the format of the file's name. Defaults to PNG."""
-    from torch_lntm.files import atomic_write
-
-    name = Path(path)
-    name = name if name.suffix else name.with_name(f"{name.name}.png")
-    with atomic_write(name) as file:
-        try:
-            figure.savefig(file, format=name.suffix.removeprefix("."))
-        except ValueError as error:
-            raise ConfigError(f"{path}: {error}") from error
-
-
-def whole_numbers(option: str, text: str) -> list[int]:
-    """Numbers in an option such as ``"10,20,50"``."""
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise ConfigError(f"{option}: {text!r}; expected whole numbers, as in 10,20,50") from None
+        raise ConfigError("the model has no formula of prevalence; give a formula by --formula")
+    return str(covariates.formula.text)
 
 
 @dataclass(kw_only=True)
@@ -277,10 +216,6 @@ class Select(ChoosesWords, OnDocuments):
         prevalence: Formula of the columns for the prevalence of topics, for stm.
         content: Column of groups of documents with different words of topics, for stm.
         keywords: YAML or JSON file of keywords by topic, as for fit.
-        num_seeds: Number of fits for each number of topics. Two or more fits show the stability of
-            topics.
-        test_fraction: Share of the documents to hold out.
-        top_n: Number of top words of each topic for coherence and exclusivity.
         likelihood: Also estimate the log likelihood of complete held-out documents, by annealed
             importance sampling. This takes about as long as the fits.
         print_as: Output format of the criteria.
@@ -288,10 +223,8 @@ class Select(ChoosesWords, OnDocuments):
     """
 
     positionals = ("corpus",)
-    headings: ClassVar[dict[str, tuple[str, ...]]] = {
-        **OnDocuments.headings,
-        "words of texts": WORD_OPTIONS,
-    }
+    headings: ClassVar[dict[str, tuple[str, ...]]] = OnDocuments.headings | ChoosesWords.headings
+    takes: ClassVar[dict[str, str]] = {SELECT: "num_seeds test_fraction top_n likelihood"}
 
     num_topics: str = "10,20,50,100"
     model: str = "ctm"
@@ -299,10 +232,6 @@ class Select(ChoosesWords, OnDocuments):
     prevalence: str | None = None
     content: str | None = None
     keywords: str | dict[str, Any] | None = None
-    num_seeds: int = 2
-    test_fraction: float = 0.1
-    top_n: int = 10
-    likelihood: bool = False
     print_as: Literal["text", "json", "csv"] = "text"
     figure: str | None = None
 
@@ -316,7 +245,7 @@ class Select(ChoosesWords, OnDocuments):
         device = self.torch_device()
         corpus = self.read(**self.word_options())
         if corpus.preparation:
-            say(in_options(corpus.preparation))
+            say(corpus.preparation)
         options = structural_options(self.model, self.prevalence, self.content, corpus)
         if self.keywords is not None:
             options["keywords"] = read_keywords(self.keywords)
@@ -324,16 +253,36 @@ class Select(ChoosesWords, OnDocuments):
             corpus,
             sizes,
             recipe=recipe,
-            num_seeds=self.num_seeds,
-            test_fraction=self.test_fraction,
-            seed=self.seed,
-            top_n=self.top_n,
-            likelihood=self.likelihood,
             model_options=options,
             device=device,
-            progress=self.shows_progress,
+            **self.arguments(SELECT),
+            **self.random,
         )
-        print(selection.format(self.print_as))
+        show(lntm.frames.render(selection, self.print_as))
         if self.figure is not None:
             save_figure(selection.plot(), self.figure)
         return STOPPED["interrupted"] if selection.interrupted else 0
+
+
+@dataclass(kw_only=True)
+class Stability(OnRun):
+    """Fit again from other seeds and to resampled documents, and compare the topics.
+
+    CORPUS defaults to the corpus of the fit. The time is that of twice --num-fits fits.
+
+    Attributes:
+        print_as: Output format.
+    """
+
+    takes: ClassVar[dict[str, str]] = {STABILITY: "num_fits top_n"}
+
+    print_as: Literal["text", "json", "csv"] = "text"
+
+    def run(self) -> int:
+        """Run the command. Returns the exit code."""
+        run, _, corpus = self.load(str(self.run_folder))
+        documents = training_documents(run, corpus)
+        options = self.arguments(STABILITY) | self.random
+        stability = lntm.topic_stability(run, documents, **options)
+        show(lntm.frames.render(stability, self.print_as))
+        return 0

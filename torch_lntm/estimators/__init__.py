@@ -1,6 +1,6 @@
 """Topic models as scikit-learn estimators."""
 
-from torch_lntm.estimators.base import TopicModelEstimator
+from torch_lntm.estimators.base import TopicModelEstimator as TopicModelEstimator
 from torch_lntm.estimators.structural import StructuralTopicModel
 from torch_lntm.estimators.topic_models import (
     AspectModel,
@@ -15,5 +15,4 @@ __all__ = [
     "IndependentFactorTopicModel",
     "LogisticNormalTopicModel",
     "StructuralTopicModel",
-    "TopicModelEstimator",
 ]

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-import traceback
+import textwrap
+import warnings
 from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import Any, ClassVar, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
+from weakref import WeakSet
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import Tags, check_random_state
+from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.validation import check_is_fitted, check_non_negative, validate_data
 from torch import Tensor
 
@@ -31,35 +37,51 @@ from torch_lntm.inference import StepwiseEM, topic_shares, transform
 from torch_lntm.inference.interruption import propagate_interrupts
 from torch_lntm.models import TopicModel, TopicTable
 from torch_lntm.models.names import is_named
+from torch_lntm.options import (
+    GUIDES,
+    MODELS,
+    SAMPLED,
+    VARIATIONAL,
+    Option,
+    fit_options,
+    options_of,
+)
 from torch_lntm.posteriors import Posterior
 from torch_lntm.recipes import AUTO, FitComponents, Recipe, find_device, guide_of
 
 ScoreMethod = Literal["completion", "importance", "ais"]
-E = TypeVar("E", bound="TopicModelEstimator")
 
-
-def called_by_model_selection() -> bool:
-    """Whether the caller is a search or a cross-validation of scikit-learn."""
-    return any(
-        frame.f_globals.get("__name__", "").startswith("sklearn.model_selection")
-        for frame, _ in traceback.walk_stack(None)
-    )
+#: Parameters of every estimator, with their defaults.
+_COMMON: dict[str, Any] = {
+    "posterior": None,
+    "max_iter": None,
+    "keywords": None,
+    "vocabulary": None,
+    "score_method": "completion",
+    "device": "auto",
+    "random_state": None,
+    "verbose": 0,
+}
+#: Options of models and engines that an estimator has under another name, or not at all.
+_RENAMED = (
+    *("num_topics", "num_words", "num_sources", "max_iterations", "max_epochs"),
+    *("seed", "progress"),
+)
+#: Estimators that scikit-learn cloned, as its searches do for every fit.
+_CLONES: WeakSet[BaseEstimator] = WeakSet()
 
 
 def _describe_texts(X: Any) -> str | None:
     """Description of an argument with texts, for an error message; None if it can hold counts."""
-    columns = getattr(X, "columns", ())
-    for name, kind in zip(columns, X.dtypes if len(columns) else (), strict=True):
-        if str(kind).lower() in ("object", "str", "string") and isinstance(
-            next(iter(X[name])), str
-        ):
-            return f"a data frame with texts in the column {name!r}"
+    if hasattr(X, "columns"):
+        first = np.asarray(X[:1], object).ravel()
+        text = next((n for n, v in zip(X.columns, first, strict=False) if isinstance(v, str)), None)
+        return None if text is None else f"a data frame with texts in the column {text!r}"
     if getattr(X, "ndim", 1) != 1 or not hasattr(X, "__iter__"):
         return None
-    first = next(iter(X), None)
-    if isinstance(first, Mapping):
-        return "dictionaries"
-    return "texts" if isinstance(first, str) else None
+    item: Any = next(iter(X), None)
+    kinds = {Corpus: "a list of corpora", Mapping: "dictionaries", str: "texts"}
+    return next((words for kind, words in kinds.items() if isinstance(item, kind)), None)
 
 
 class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -84,43 +106,63 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         feature_names_in_: Names of the columns, if ``X`` was a data frame.
     """
 
-    #: Name of the model's registered constructor, and the default posterior.
+    #: Name of the model's registered constructor, its default posterior, and further parameters.
     _model: ClassVar[str]
     _posterior: ClassVar[str] = AUTO
+    _own: ClassVar[dict[str, Any]] = {}
+    _options: ClassVar[dict[str, Option]]
 
-    def __init__(
-        self,
-        n_components: int = 10,
-        *,
-        posterior: str | None = None,
-        max_iter: int | None = None,
-        keywords: Mapping[str, Any] | None = None,
-        vocabulary: Any = None,
-        score_method: ScoreMethod = "completion",
-        device: str = "auto",
-        random_state: Any = None,
-        verbose: int = 0,
-        options: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.n_components = n_components
-        self.posterior = posterior
-        self.max_iter = max_iter
-        self.keywords = keywords
-        self.vocabulary = vocabulary
-        self.score_method = score_method
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
-        self.options = options
+    if TYPE_CHECKING:
+
+        def __init__(self, n_components: int = 10, **parameters: Any) -> None: ...
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Give the class the options of its model and of the engines as parameters."""
+        super().__init_subclass__(**kwargs)
+        engines = {**VARIATIONAL, **SAMPLED, **(GUIDES if cls._model == "lda" else {})}
+        wanted = options_of(MODELS[cls._model]).keys()
+        cls._options = {
+            name: option
+            for heading, group in fit_options((*_RENAMED, *_COMMON, *cls._own)).items()
+            for name, option in group.items()
+            if name in wanted or heading in (*engines, "fit")
+        }
+        defaults = {name: option.default for name, option in cls._options.items()}
+        usual, by_name = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+        signature = inspect.Signature(
+            [
+                inspect.Parameter("self", usual),
+                inspect.Parameter("n_components", usual, default=10),
+                *(
+                    inspect.Parameter(name, by_name, default=value)
+                    for name, value in {**cls._own, **_COMMON, **defaults}.items()
+                ),
+            ]
+        )
+
+        def __init__(self: Any, *arguments: Any, **parameters: Any) -> None:
+            bound = signature.bind(self, *arguments, **parameters)
+            bound.apply_defaults()
+            vars(self).update({n: v for n, v in bound.arguments.items() if n != "self"})
+
+        cls.__init__ = __init__  # type: ignore[method-assign]
+        vars(cls.__init__)["__signature__"] = signature
+        lines = [f"{name}: {option.help}" for name, option in cls._options.items()]
+        text = "".join(
+            textwrap.fill(line, 96, initial_indent=" " * 8, subsequent_indent=" " * 12) + "\n"
+            for line in lines
+        )
+        head, mark, example = (cls.__doc__ or "").partition("\n    Example:")
+        cls.__doc__ = f"{head}{text}{mark}{example}"
 
     # -- fitting ---------------------------------------------------------------------------------
 
-    def fit(self: E, X: Any, y: Any = None) -> E:
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Fit the model to documents.
 
         Ctrl-C ends the fit at the last finished iteration. The estimator is then fitted, and
-        ``stop_reason_`` is ``"interrupted"``. Within a search or a cross-validation of
-        scikit-learn, Ctrl-C ends the whole search, because a shortened fit would distort the
+        ``stop_reason_`` is ``"interrupted"``. A clone passes Ctrl-C on, because searches and
+        cross-validations of scikit-learn fit clones, and a shortened fit would distort the
         comparison.
 
         Args:
@@ -136,13 +178,13 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         """
         return self._fit(self._corpus(X, "fit", reset=True))
 
-    def _fit(self: E, corpus: Corpus) -> E:
+    def _fit(self, corpus: Corpus) -> Self:
         """See :meth:`fit`."""
         seed = self._seed()
         # partial_fit cannot update tensors that were created in inference mode.
         with (
             torch.inference_mode(False),
-            propagate_interrupts() if called_by_model_selection() else nullcontext(),
+            propagate_interrupts() if self in _CLONES else nullcontext(),
         ):
             recipe, components = self._build(corpus, seed)
             result = components.engine.fit(corpus)
@@ -158,7 +200,7 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
             )
         return self
 
-    def partial_fit(self: E, X: Any, y: Any = None) -> E:
+    def partial_fit(self, X: Any, y: Any = None) -> Self:
         """Update the model with more documents. You may drop the earlier documents.
 
         The first call is a :meth:`fit`, and needs enough documents to separate the topics:
@@ -190,7 +232,7 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         return self
 
     @classmethod
-    def from_model(cls: type[E], model: TopicModel, **params: Any) -> E:
+    def from_model(cls, model: TopicModel, **params: Any) -> Self:
         """A fitted estimator around a model, for example from ``lntm.load_model``.
 
         Args:
@@ -215,26 +257,36 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
 
     def _build(self, corpus: Corpus, seed: int) -> tuple[Recipe, FitComponents]:
         """The resolved recipe for the documents, with its model, guide and engine."""
-        require_whole(1, n_components=self.n_components)
-        require_whole(1, max_iter=self.max_iter)
+        if self.n_components is None:
+            raise ConfigError("n_components is None; expected a number of topics")
+        require_whole(1, n_components=self.n_components, max_iter=self.max_iter)
         resolved = Recipe(self._model, self._posterior_name).for_corpus(corpus, self.n_components)
         recipe = resolved.recipe
-        parameters: dict[str, Any] = {
+        options: dict[str, Any] = {
             "num_topics": self.n_components,
             "max_epochs" if recipe.samples else "max_iterations": self.max_iter,
             "keywords": self.keywords,
             **self._model_options(corpus),
+            **self._given(),
         }
-        parameters = {name: value for name, value in parameters.items() if value is not None}
-        options = {**resolved.options, **parameters, **(self.options or {})}
+        options = {name: value for name, value in options.items() if value is not None}
         components = recipe.make(
             corpus.num_words,
             corpus.vocabulary or self._words(self.vocabulary),
             seed=seed,
             device=find_device(self.device),
-            options={"progress": bool(self.verbose), **options},
+            options={"progress": bool(self.verbose), **resolved.options, **options},
         )
         return recipe, components
+
+    def _given(self) -> dict[str, Any]:
+        """The options of model and engine that differ from their defaults."""
+        values = {name: getattr(self, name) for name in self._options}
+        return {
+            name: value
+            for name, value in values.items()
+            if not np.isscalar(value) or value != self._options[name].default
+        }
 
     @property
     def _posterior_name(self) -> str:
@@ -262,9 +314,15 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         Returns:
             ``(n_samples, n_components)`` in the model's dtype; rows sum to 1.
         """
-        corpus = self._fitted_corpus(X, "transform")
+        return self._proportions(X, self._fitted_corpus(X, "transform"))
+
+    def _proportions(self, X: Any, corpus: Corpus) -> Any:
+        """See :meth:`transform`. Under pandas output, a corpus gives the names of its documents."""
         guide = self._guide(**self._guide().em_options)
-        return transform(guide, corpus, progress=bool(self.verbose)).theta.numpy()
+        theta = transform(guide, corpus, progress=bool(self.verbose)).theta.numpy()
+        output = _get_output_config("transform", self)["dense"]
+        index = getattr(corpus.metadata, "index", None) if isinstance(X, Corpus) else None
+        return theta if output != "pandas" or index is None else pd.DataFrame(theta, index=index)
 
     def posteriors(self, X: Any) -> Posterior:
         """Posterior distributions of documents: means, covariances, draws and intervals.
@@ -423,27 +481,31 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
             else:
                 X = self.model_.encode(X)
             return X
-        if texts := _describe_texts(X):
+        X = X.to_pandas() if isinstance(X, pa.Table) else X
+        found = _describe_texts(X)
+        if found == "a list of corpora":
             raise ConfigError(
-                f"expected counts, got {texts}; put a CountVectorizer before the model, and give "
+                "got a list of corpora, as scikit-learn's searches and splits make of a Corpus; "
+                "give them corpus.to_scipy(), and the estimator vocabulary=corpus.vocabulary"
+            )
+        if found is not None:
+            raise ConfigError(
+                f"expected counts, got {found}; put a CountVectorizer before the model, and give "
                 f"it the texts: make_pipeline(CountVectorizer(), {type(self).__name__}())"
             )
-        if not reset and not hasattr(self, "feature_names_in_"):
-            self._check_order(getattr(X, "columns", None))
-        X = validate_data(self, X, accept_sparse="csr", dtype="numeric", reset=reset)
+        is_named = not reset and not hasattr(self, "feature_names_in_")
+        columns, words = getattr(X, "columns", None), self.model_.vocabulary if is_named else None
+        with warnings.catch_warnings():
+            if columns is not None and words is not None:
+                if list(columns) != list(words):
+                    raise ConfigError(
+                        "the columns are not the words of the fit in their order; take "
+                        "X.reindex(columns=model_.vocabulary, fill_value=0)"
+                    )
+                warnings.filterwarnings("ignore", "X has feature names")  # the model has them too
+            X = validate_data(self, X, accept_sparse="csr", dtype="numeric", reset=reset)
         check_non_negative(X, f"{type(self).__name__}.{method}")
         return Corpus.from_matrix(X, allow_empty=True)
-
-    def _check_order(self, columns: Any) -> None:
-        """Raise ``ConfigError`` if a data frame has the model's words in another order."""
-        words = self.model_.vocabulary
-        if columns is None or words is None or tuple(columns) == words:
-            return
-        if set(columns) == set(words):
-            raise ConfigError(
-                "the columns are the words of the fit in another order; take "
-                "X[list(model_.vocabulary)]"
-            )
 
     def _words(self, words: Any) -> tuple[str, ...] | None:
         """Words of the columns from a vocabulary, a vectorizer or the fit; None if unknown."""
@@ -462,10 +524,11 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
 
     # -- scikit-learn ----------------------------------------------------------------------------
 
-    def __sklearn_clone__(self: E) -> E:
+    def __sklearn_clone__(self) -> Self:
         copy = super().__sklearn_clone__()
         # Cloning a vectorizer would lose its words.
         copy.vocabulary = self.vocabulary
+        _CLONES.add(copy)
         return copy
 
     def __sklearn_tags__(self) -> Tags:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from torch_lntm.corpus import Corpus
-from torch_lntm.corpus.frames import match_rows
 from torch_lntm.errors import ConfigError
-from torch_lntm.estimators.base import ScoreMethod, TopicModelEstimator
+from torch_lntm.estimators.base import TopicModelEstimator
 from torch_lntm.evaluation import CompletionResult, LikelihoodEstimate
+from torch_lntm.frames import align
 from torch_lntm.models import Covariates, StructuralPrior, TopicTable, learn_groups
 from torch_lntm.models.priors.covariates import PREVALENCE
 from torch_lntm.posteriors import Posterior
-
-S = TypeVar("S", bound="StructuralTopicModel")
 
 #: The metadata that a method requests from scikit-learn's metadata routing by default.
 _REQUEST = {"metadata": True}
@@ -53,7 +52,6 @@ class StructuralTopicModel(TopicModelEstimator):
         device: See :class:`CorrelatedTopicModel`.
         random_state: See :class:`CorrelatedTopicModel`.
         verbose: See :class:`CorrelatedTopicModel`.
-        options: See :class:`CorrelatedTopicModel`; for example ``{"penalty": 1.0}``.
 
     Example:
         >>> party = {"party": ["left", "right"] * 135}
@@ -65,45 +63,15 @@ class StructuralTopicModel(TopicModelEstimator):
     """
 
     _model = "stm"
+    _own: ClassVar[dict[str, Any]] = {"prevalence": None, "content": None}
     __metadata_request__fit = _REQUEST
     __metadata_request__partial_fit = _REQUEST
     __metadata_request__transform = _REQUEST
     __metadata_request__score = _REQUEST
 
-    def __init__(
-        self,
-        n_components: int = 10,
-        *,
-        prevalence: str | None = None,
-        content: str | None = None,
-        posterior: str | None = None,
-        max_iter: int | None = None,
-        keywords: Mapping[str, Any] | None = None,
-        vocabulary: Any = None,
-        score_method: ScoreMethod = "completion",
-        device: str = "auto",
-        random_state: Any = None,
-        verbose: int = 0,
-        options: Mapping[str, Any] | None = None,
-    ) -> None:
-        super().__init__(
-            n_components,
-            posterior=posterior,
-            max_iter=max_iter,
-            keywords=keywords,
-            vocabulary=vocabulary,
-            score_method=score_method,
-            device=device,
-            random_state=random_state,
-            verbose=verbose,
-            options=options,
-        )
-        self.prevalence = prevalence
-        self.content = content
-
     # -- fitting ---------------------------------------------------------------------------------
 
-    def fit(self: S, X: Any, y: Any = None, metadata: Any = None) -> S:
+    def fit(self, X: Any, y: Any = None, metadata: Any = None) -> Self:
         """Fit the model to documents; see :meth:`TopicModelEstimator.fit`.
 
         The levels and knots of the formula and the groups are learned from these documents.
@@ -120,10 +88,9 @@ class StructuralTopicModel(TopicModelEstimator):
             CorpusError: A count is invalid, or a column is missing or has missing values.
             ConfigError: A parameter or the formula is invalid, or the documents lack metadata.
         """
-        metadata = match_rows(X, metadata)
-        return self._fit(_described(self._corpus(X, "fit", reset=True), metadata))
+        return self._fit(_described(X, self._corpus(X, "fit", reset=True), metadata))
 
-    def partial_fit(self: S, X: Any, y: Any = None, metadata: Any = None) -> S:
+    def partial_fit(self, X: Any, y: Any = None, metadata: Any = None) -> Self:
         """Learn from more documents; see :meth:`TopicModelEstimator.partial_fit`.
 
         The first documents must have all levels of the columns.
@@ -161,7 +128,8 @@ class StructuralTopicModel(TopicModelEstimator):
             CorpusError: As for :meth:`fit`.
             ConfigError: As for :meth:`fit`.
         """
-        return self.fit(X, metadata=metadata).transform(X, metadata=metadata)
+        self.fit(X, metadata=metadata)
+        return self._proportions(X, self._documents(X, "transform", metadata))
 
     # -- documents -------------------------------------------------------------------------------
 
@@ -180,7 +148,8 @@ class StructuralTopicModel(TopicModelEstimator):
             CorpusError: A column of ``prevalence`` or ``content`` is missing or has missing values,
                 or a level is new.
         """
-        return super().transform(self._documents(X, "transform", metadata))
+        # scikit-learn wraps transform; a wrapped call within a wrapped one would lose the index.
+        return self._proportions(X, self._documents(X, "transform", metadata))
 
     def posteriors(self, X: Any, metadata: Any = None) -> Posterior:
         """Posterior distributions of documents; see :meth:`TopicModelEstimator.posteriors`.
@@ -256,15 +225,13 @@ class StructuralTopicModel(TopicModelEstimator):
     def _documents(self, X: Any, method: str, metadata: Any) -> Corpus:
         """Documents for a fitted model, with their metadata."""
         check_is_fitted(self, "model_")
-        metadata = match_rows(X, metadata)
-        if not isinstance(X, Corpus):
-            X = self._corpus(X, method, reset=False)
-        return _described(X, metadata)
+        corpus = X if isinstance(X, Corpus) else self._corpus(X, method, reset=False)
+        return _described(X, corpus, metadata)
 
     def _model_options(self, corpus: Corpus) -> dict[str, Any]:
         """The formula and the groups, as learned from the documents."""
         for name in ("prevalence", "content"):
-            if getattr(self, name) is not None and not corpus.metadata:
+            if getattr(self, name) is not None and not list(corpus.metadata):
                 raise ConfigError(
                     f"{name} is {getattr(self, name)!r} and the documents have no metadata; pass "
                     "the columns: fit(X, metadata=frame)"
@@ -277,6 +244,15 @@ class StructuralTopicModel(TopicModelEstimator):
         return options
 
 
-def _described(corpus: Corpus, metadata: Any) -> Corpus:
-    """Documents with further metadata, if there are any."""
-    return corpus if metadata is None else corpus.with_metadata(metadata)
+def _described(X: Any, corpus: Corpus, metadata: Any) -> Corpus:
+    """Documents with further metadata, if there are any, joined by the index of ``X``."""
+    if metadata is None:
+        return corpus
+    index = getattr(X, "index", None)
+    if isinstance(index, pd.Index):
+        metadata = align(metadata, index, "metadata")
+    if isinstance(metadata, pd.DataFrame) and not isinstance(X, Corpus):
+        metadata = metadata.reset_index(drop=True)
+    elif isinstance(metadata, Mapping) and not isinstance(X, Corpus):
+        metadata = {name: np.asarray(values) for name, values in metadata.items()}
+    return corpus.with_metadata(metadata)

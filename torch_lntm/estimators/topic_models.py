@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from torch_lntm.corpus import Corpus
-from torch_lntm.estimators.base import ScoreMethod, TopicModelEstimator
+from torch_lntm.estimators.base import TopicModelEstimator
 from torch_lntm.inference import source_prior
-from torch_lntm.models.priors.factor import Source
 
 
 class CorrelatedTopicModel(TopicModelEstimator):
@@ -37,8 +35,6 @@ class CorrelatedTopicModel(TopicModelEstimator):
         device: ``"auto"`` for a CUDA device if available; ``"cpu"`` or ``"cuda"``.
         random_state: Seed, or a generator, of the fit.
         verbose: Show progress bars on standard error if not 0.
-        options: Further options of the model, the posterior and the engine by name, such as
-            ``{"topic_smoothing": 0.01, "restarts": 3}``.
 
     Example:
         >>> estimator = lntm.CorrelatedTopicModel(3, posterior="taylor", max_iter=1)
@@ -64,7 +60,6 @@ class LogisticNormalTopicModel(TopicModelEstimator):
         device: See :class:`CorrelatedTopicModel`.
         random_state: See :class:`CorrelatedTopicModel`.
         verbose: See :class:`CorrelatedTopicModel`.
-        options: See :class:`CorrelatedTopicModel`; for example ``{"num_chains": 2}``.
 
     Example:
         >>> estimator = lntm.LogisticNormalTopicModel(3, posterior="taylor", max_iter=1)
@@ -94,7 +89,6 @@ class IndependentFactorTopicModel(TopicModelEstimator):
         device: See :class:`CorrelatedTopicModel`.
         random_state: See :class:`CorrelatedTopicModel`.
         verbose: See :class:`CorrelatedTopicModel`.
-        options: See :class:`CorrelatedTopicModel`.
 
     Example:
         >>> settings = {"n_sources": 1, "posterior": "factor", "max_iter": 1}
@@ -104,37 +98,7 @@ class IndependentFactorTopicModel(TopicModelEstimator):
     """
 
     _model = "iftm"
-
-    def __init__(
-        self,
-        n_components: int = 10,
-        *,
-        n_sources: int | None = None,
-        source: Source = "gaussian",
-        posterior: str | None = None,
-        max_iter: int | None = None,
-        keywords: Mapping[str, Any] | None = None,
-        vocabulary: Any = None,
-        score_method: ScoreMethod = "completion",
-        device: str = "auto",
-        random_state: Any = None,
-        verbose: int = 0,
-        options: Mapping[str, Any] | None = None,
-    ) -> None:
-        super().__init__(
-            n_components,
-            posterior=posterior,
-            max_iter=max_iter,
-            keywords=keywords,
-            vocabulary=vocabulary,
-            score_method=score_method,
-            device=device,
-            random_state=random_state,
-            verbose=verbose,
-            options=options,
-        )
-        self.n_sources = n_sources
-        self.source = source
+    _own: ClassVar[dict[str, Any]] = {"n_sources": None, "source": "gaussian"}
 
     def _model_options(self, corpus: Corpus) -> dict[str, Any]:
         return {"num_sources": self.n_sources, "source": self.source}
@@ -160,7 +124,6 @@ class AspectModel(TopicModelEstimator):
         device: See :class:`CorrelatedTopicModel`.
         random_state: See :class:`CorrelatedTopicModel`.
         verbose: See :class:`CorrelatedTopicModel`.
-        options: See :class:`CorrelatedTopicModel`; for example ``{"symmetric": True}``.
 
     Example:
         >>> estimator = lntm.AspectModel(3, posterior="vb", max_iter=1)

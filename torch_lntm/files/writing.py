@@ -198,7 +198,7 @@ def _hidden(target: Path, as_folder: bool) -> Iterator[Path]:
 
     A lock shows further writers that this writer is alive.
     """
-    _remove_leftovers(target)
+    remove_leftovers(target)
     temporary, descriptor = _make_hidden(target, as_folder)
     try:
         yield temporary
@@ -225,7 +225,7 @@ def _make_hidden(target: Path, as_folder: bool) -> tuple[Path, int | None]:
             raise
 
 
-def _remove_leftovers(target: Path) -> None:
+def remove_leftovers(target: Path) -> None:
     """Removes unlocked hidden files and folders of killed writers beside the target."""
     pattern = re.compile(rf"\.{re.escape(shortened(target.name))}\.[0-9a-f]{{32}}\.(new|old)")
     with suppress(OSError):  # for example an unreadable folder

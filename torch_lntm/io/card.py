@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch_lntm import __version__
@@ -13,13 +14,32 @@ from torch_lntm.models import TopicModel
 
 #: Maximum number of topics, of words of a topic, and of characters of a value on a card.
 _TOPICS, _WORDS, _CHARACTERS = 50, 8, 300
-#: Options of a fit that the card omits, or shows elsewhere.
-_OMITTED = frozenset(
-    (
-        *("out", "overwrite", "progress", "threads", "num_words", "checkpoint_seconds"),
-        *("keep_chains", "corpus", "model", "num_topics", "device"),
-    )
+_NO_LICENCE = (
+    "not stated. Write the licence of this model here before you share the folder. The licence "
+    "of the documents may restrict the choice."
 )
+_LOADING = """
+
+## How to load
+
+```python
+import torch_lntm as lntm
+
+{}
+print(model.topic_table())
+```
+
+Put the path of this folder in the place of `FOLDER`. Install torch_lntm first, and \
+import the plug-in of the model, if it has one. Loading reads tensors, JSON and text, and \
+executes no code. The library ignores this page, so you may edit it.
+"""
+#: Options of a fit that say nothing of the model, or are shown elsewhere.
+_OMITTED = (
+    *("out", "overwrite", "progress", "threads", "num_words", "checkpoint_seconds"),
+    *("keep_chains", "model", "num_topics"),
+)
+#: Last line of a card that nobody edited, with a digest of the lines before.
+_MARK = "\n<!-- written by torch_lntm, which keeps an edited page: {} -->\n"
 
 
 def model_card(
@@ -41,19 +61,42 @@ def model_card(
     """
     config, metadata = config or {}, metadata or {}
     name = model.construction.name if model.construction else model.name
+    sections = {
+        "Data": _data(config, metadata),
+        "Settings": _settings(model, config, metadata),
+        "Scores": [_score(score) for score in scores],
+        "Topics": _topics(model, metadata.get("topic_shares")),
+        "Licence": [code(metadata["licence"]) if metadata.get("licence") else _NO_LICENCE],
+    }
     size = f"{model.num_topics} topics over {model.num_words} words"
-    parts = [
-        f"# Topic model {code(name)}",
-        f"{size}, saved by torch_lntm {__version__}.",
-        *_section("Data", _data(config, metadata)),
-        *_section("Settings", _settings(model, config, metadata)),
-        *_section("Scores", [_score(score) for score in scores]),
-        *_section("Topics", _topics(model, metadata.get("topic_shares"))),
-        *_section("Licence", [_licence(metadata)]),
-        "## How to load",
-        _how_to_load(is_run=bool(metadata)),
-    ]
-    return "\n\n".join(parts) + "\n"
+    parts = [f"# Topic model {code(name)}", f"{size}, saved by torch_lntm {__version__}."]
+    for title, lines in sections.items():
+        if lines:
+            parts += [f"## {title}", "\n".join(f"* {line}" for line in lines)]
+    load = 'run = lntm.load_run("FOLDER")\nmodel = run.model'
+    return "\n\n".join(parts) + _LOADING.format(
+        load if metadata else 'model = lntm.load_model("FOLDER")'
+    )
+
+
+def signed(card: str) -> bytes:
+    """A card as a file, with a mark that tells an unedited card from an edited one."""
+    return (card + _MARK.format(hashlib.sha256(card.encode()).hexdigest())).encode()
+
+
+def is_unedited(text: str) -> bool:
+    """Whether a card is as :func:`signed` made it, for whatever names and scores."""
+    return signed(text.rpartition(_MARK[:9])[0]) == text.encode()
+
+
+def settings_of(config: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a fit by name, its end, and the versions of libraries."""
+    settings = {name: x for name, x in config.items() if name not in _OMITTED and x is not None}
+    settings |= {name: metadata[name] for name in ("seed", "date", "seconds") if name in metadata}
+    if "stop_reason" in metadata:
+        settings["ended"] = ENDS.get(str(metadata["stop_reason"]), metadata["stop_reason"])
+    versions = metadata.get("versions") or {}
+    return settings | {f"version of {name}": value for name, value in versions.items()}
 
 
 def code(value: object) -> str:
@@ -74,46 +117,35 @@ def code(value: object) -> str:
     return f"{fence}{margin}{text}{margin}{fence}"
 
 
-def _section(title: str, lines: Iterable[str]) -> list[str]:
-    """A heading and a list; empty for an empty list."""
-    listed = "\n".join(f"* {line}" for line in lines)
-    return [f"## {title}", listed] if listed else []
+def _listed(facts: Mapping[str, Any]) -> list[str]:
+    return [f"{name}: {code(x)}" for name, x in facts.items() if x is not None]
 
 
 def _data(config: Mapping[str, Any], metadata: Mapping[str, Any]) -> list[str]:
     """Facts about the corpus of a fit."""
     corpus = metadata.get("corpus") or {}
-    lines = [f"corpus: {code(config['corpus'])}"] if config.get("corpus") is not None else []
-    for name, meaning in (
-        ("num_docs", "documents"),
-        ("num_words", "words in the vocabulary"),
-        ("num_tokens", "tokens"),
-        ("fingerprint", "fingerprint"),
-    ):
-        if corpus.get(name) is not None:
-            lines.append(f"{meaning}: {code(corpus[name])}")
-    if config.get("test_fraction"):
-        lines.append(f"share of documents held out from the fit: {code(config['test_fraction'])}")
-    return lines
+    facts = {
+        "corpus": config.get("corpus"),
+        "documents": corpus.get("num_docs"),
+        "words in the vocabulary": corpus.get("num_words"),
+        "tokens": corpus.get("num_tokens"),
+        "fingerprint": corpus.get("fingerprint"),
+        "share of documents held out from the fit": config.get("test_fraction") or None,
+    }
+    return _listed(facts)
 
 
 def _settings(
     model: TopicModel, config: Mapping[str, Any], metadata: Mapping[str, Any]
 ) -> list[str]:
     """Settings of the model and of its fit, and how the fit ended."""
-    settings: dict[str, Any] = {}
-    if model.construction is not None:
-        settings |= model.construction.to_json()
-    settings |= {name: value for name, value in config.items() if name not in _OMITTED}
-    settings |= {name: metadata[name] for name in ("seed", "date", "seconds") if name in metadata}
+    settings = {} if model.construction is None else model.construction.to_json()
+    settings |= settings_of(config, metadata)
     sources = {record.source for record in model.name_records}
     if sources:
         settings["names of topics by"] = ", ".join(sorted(sources))
-    if "stop_reason" in metadata:
-        settings["ended"] = ENDS.get(str(metadata["stop_reason"]), metadata["stop_reason"])
-    versions = metadata.get("versions") or {}
-    settings |= {f"version of {name}": value for name, value in versions.items()}
-    return [f"{code(name)}: {code(x)}" for name, x in settings.items() if x is not None]
+    facts = {n: x for n, x in settings.items() if n not in ("corpus", "device")}
+    return _listed({code(name): x for name, x in facts.items()})
 
 
 def _score(score: Mapping[str, Any]) -> str:
@@ -138,27 +170,3 @@ def _topics(model: TopicModel, shares: Sequence[float] | None) -> list[str]:
     if len(table) > _TOPICS:
         lines.append(f"and {len(table) - _TOPICS} smaller topics")
     return lines
-
-
-def _licence(metadata: Mapping[str, Any]) -> str:
-    """The licence of the model, if it was stated."""
-    if metadata.get("licence"):
-        return code(metadata["licence"])
-    return (
-        "not stated. Write the licence of this model here before you share the folder. The licence "
-        "of the documents may restrict the choice."
-    )
-
-
-def _how_to_load(is_run: bool) -> str:
-    loaded = (
-        'run = lntm.load_run("FOLDER")\nmodel = run.model'
-        if is_run
-        else ('model = lntm.load_model("FOLDER")')
-    )
-    return (
-        f"```python\nimport torch_lntm as lntm\n\n{loaded}\nprint(model.topic_table())\n```\n\n"
-        "Put the path of this folder in the place of `FOLDER`. Install torch_lntm first, and "
-        "import the plug-in of the model, if it has one. Loading reads tensors, JSON and text, and "
-        "executes no code. The library ignores this page, so you may edit it."
-    )

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import safetensors.torch
 import torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
 
 from torch_lntm.errors import ConfigError
 from torch_lntm.inference import KeptChains
@@ -62,45 +60,33 @@ def read_chains(path: Path, model: TopicModel, seed: int, run: str) -> KeptChain
         with safe_open(path, "pt") as file:
             about = json.loads((file.metadata() or {})["chains"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        if about["run"] != run:
-            raise ValueError("the chains are of another run")
-        return _checked(tensors, about, model, seed)
+        documents, step_size = tensors.pop("documents"), tensors.pop("step_size")
+        latents = {name.removeprefix(_LATENT): value for name, value in tensors.items()}
+        shape = (*step_size.shape, model.latent_dim)
+        sound = (
+            about["run"] == run
+            and about["num_steps"] <= MAX_STEPS
+            and documents.dtype == torch.int64
+            and documents.shape == shape[1:2]
+            and bool((documents.diff() > 0).all())
+            and latents[model.prior.latent].shape == shape
+            and all(x.shape[:2] == shape[:2] for x in latents.values())
+            and all(bool(x.isfinite().all()) for x in (*latents.values(), step_size))
+        )
+        if not sound:
+            raise ValueError("impossible numbers, or the chains of another run or model")
+        settings = {name: about[name] for name in _SETTINGS}
+        return KeptChains(
+            model,
+            HMCSettings.of(model, num_chains=shape[0], step_size=None, seed=seed, **settings),
+            latents,
+            step_size.clamp_min(1e-30),
+            documents.numpy(),
+            torch.arange(shape[1]).numpy(),
+            int(about["num_transitions"]),
+        )
     except (OSError, SafetensorError, LookupError, ValueError, TypeError, AttributeError) as error:
         raise ConfigError(
             f"{path}: not a complete file of the model's chains ({error}); delete the file "
             "to use new chains"
         ) from error
-
-
-def _checked(
-    tensors: dict[str, Tensor], about: dict[str, Any], model: TopicModel, seed: int
-) -> KeptChains:
-    """Chains of checked tensors and settings.
-
-    Raises:
-        ValueError: A tensor or a setting has an impossible value.
-    """
-    documents, step_size = tensors.pop("documents"), tensors.pop("step_size")
-    latents = {name.removeprefix(_LATENT): value for name, value in tensors.items()}
-    shape = (*step_size.shape, model.latent_dim)
-    if documents.dtype != torch.int64 or documents.shape != step_size.shape[1:]:
-        raise ValueError(f"documents is {tuple(documents.shape)} {documents.dtype}")
-    if bool((documents.diff() <= 0).any()):
-        raise ValueError("documents do not ascend")
-    if tuple(latents[model.prior.latent].shape) != shape:
-        raise ValueError(f"{model.prior.latent} is not {shape}")
-    for name, value in [*latents.items(), ("step_size", step_size)]:
-        if value.shape[:2] != shape[:2] or not bool(value.isfinite().all()):
-            raise ValueError(f"{name} is {tuple(value.shape)}, or holds NaN or infinity")
-    settings = {name: about[name] for name in _SETTINGS}
-    if about["num_steps"] > MAX_STEPS:
-        raise ValueError(f"num_steps is {about['num_steps']}")
-    return KeptChains(
-        model,
-        HMCSettings.of(model, num_chains=shape[0], step_size=None, seed=seed, **settings),
-        latents,
-        step_size.clamp_min(1e-30),
-        documents.numpy(),
-        torch.arange(shape[1]).numpy(),
-        int(about["num_transitions"]),
-    )

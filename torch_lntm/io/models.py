@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from dataclasses import asdict
@@ -23,7 +24,7 @@ from torch_lntm.files import (
     read_consistent,
     read_text,
 )
-from torch_lntm.io.card import model_card
+from torch_lntm.io.card import model_card, signed
 from torch_lntm.io.folders import (
     CARD,
     MODEL,
@@ -34,22 +35,21 @@ from torch_lntm.io.folders import (
     parse_json,
     read_json,
 )
-from torch_lntm.models import CONSTRUCTORS, NameRecord, TopicModel, construct, find_constructor
+from torch_lntm.models import CONSTRUCTORS, NameRecord, TopicModel, construct
+from torch_lntm.models.model import require_model
 
 FORMAT_VERSION = 1
-#: Bounds on the number of word probabilities of a folder's model: a number for any folder, and a
-#: number per stored parameter.
+#: Most word probabilities of a model in a folder: a number for any folder, and a number per stored
+#: parameter, since embedded topics are products of small tables.
 LEAST_PROBABILITIES, PROBABILITIES_PER_PARAMETER = 2**24, 64
 
 
-def save_model(
-    model: TopicModel | str | Path, path: str | Path | TopicModel, *, overwrite: bool = False
-) -> Path:
+def save_model(model: TopicModel, path: str | Path, *, overwrite: bool = False) -> Path:
     """Write a model to a folder atomically.
 
     Args:
         model: The model, on any device.
-        path: The folder to write. ``model`` and ``path`` are accepted in either order.
+        path: The folder to write.
         overwrite: Replace an existing model or run.
 
     Returns:
@@ -64,18 +64,12 @@ def save_model(
         >>> torch.equal(lntm.load_model(folder).topics.probs, model.topics.probs)
         True
     """
-    if isinstance(path, TopicModel):
-        model, path = path, model
-    if not isinstance(model, TopicModel) or isinstance(path, TopicModel):
-        raise ConfigError(
-            f"save_model got {type(model).__name__} and {type(path).__name__}; expected a model "
-            "and a path"
-        )
+    require_model(model)
     check_saveable(model)
     check_target(Path(path), overwrite)
     with atomic_folder(Path(path)) as folder:
         write_model(folder, model)
-        (folder / CARD).write_bytes(model_card(model).encode())
+        (folder / CARD).write_bytes(signed(model_card(model)))
     return Path(path)
 
 
@@ -97,43 +91,28 @@ def check_saveable(model: TopicModel) -> None:
             "function that makes such models, mine = lntm.models.register('mine', mine), and make "
             "the model by mine(...)"
         )
-    settings = call.to_json()
-    for name, value in settings.items():
-        try:
-            json.dumps(value)
-        except (TypeError, ValueError):
-            raise ConfigError(
-                f"the model {call.name} has the argument {name} of type {type(value).__name__}, "
-                "which JSON cannot hold; let the constructor take numbers, texts or lists"
-            ) from None
     try:
-        twin = construct(call.name, **settings)
+        twin = construct(call.name, **json.loads(json.dumps(call.to_json())))
+        "".join(model.vocabulary or ()).encode()
     except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(
-            f"the model {call.name} cannot be made again without its tensor arguments "
-            f"({error}); give tensor arguments of the constructor defaults"
+            f"the model {call.name} cannot be made again from a file ({error}); its constructor "
+            "must take numbers, texts or lists and have defaults for tensors, and words be Unicode"
         ) from error
-    types, twin_types = ({n: type(m) for n, m in x.named_modules()} for x in (model, twin))
-    changed = next((n or "the model" for n in types if twin_types.get(n) is not types[n]), None)
-    state, expected = model.state_dict(), twin.state_dict()
-    for name in sorted({*state, *expected}):
-        tensor = state.get(name)
-        if changed is None and _mismatch(expected.get(name), tensor, finite=False):
-            changed = name
-    if changed is not None:
+    found, expected = _parts(model), _parts(twin)
+    changed = [name for name in found | expected if found.get(name) != expected.get(name)]
+    if changed:
         raise ConfigError(
-            f"the model differs from a new model of its constructor {call.name}: {changed} has "
-            "changed. Register the function for this kind of model: "
-            "lntm.models.register(name, constructor)"
+            f"the model differs from a new model of its constructor {call.name}: "
+            f"{changed[0] or 'the model'} has changed. Register the function for this kind of "
+            "model: lntm.models.register(name, constructor)"
         )
-    for position, word in enumerate(model.vocabulary or ()):
-        try:
-            word.encode()
-        except UnicodeEncodeError:
-            raise ConfigError(
-                f"word {position} of the vocabulary, {word!r}, is not Unicode text and cannot be "
-                "written; drop or replace it"
-            ) from None
+
+
+def _parts(model: TopicModel) -> dict[str, Any]:
+    """The types of a model's modules, and the shapes and types of its tensors, by name."""
+    modules: dict[str, Any] = {name: type(module) for name, module in model.named_modules()}
+    return modules | {name: (x.shape, x.dtype) for name, x in model.state_dict().items()}
 
 
 def load_model(path: str | Path) -> TopicModel:
@@ -161,45 +140,46 @@ def read_model(folder: Path) -> TopicModel:
     """Read a model from a folder that stays unchanged; see :func:`load_model`."""
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder; expected one with a {MODEL}")
-    about = read_json(folder / MODEL)
+    about, file = read_json(folder / MODEL), folder / MODEL
     if about.get("format_version") != FORMAT_VERSION:
         raise ConfigError(
-            f"{folder / MODEL}: format_version is {about.get('format_version')!r}; this "
-            f"version of torch_lntm reads {FORMAT_VERSION}"
+            f"{file}: format_version is {about.get('format_version')!r}; this version of "
+            f"torch_lntm reads {FORMAT_VERSION}"
         )
-    name = about.get("kind")
-    try:
-        find_constructor(name)  # type: ignore[arg-type]
-    except ConfigError as error:
-        raise ConfigError(f"{folder / MODEL}: {error}") from None
     settings = about.get("config")
     if not isinstance(settings, dict) or "vocabulary" not in about:
-        raise ConfigError(f"{folder / MODEL}: lacks 'config' or 'vocabulary'; is it complete?")
-    tensors = _renamed(_read_tensors(folder / TENSORS))
-    _check_sizes(folder, settings, tensors)
-    vocabulary = (
-        read_vocabulary(folder / VOCABULARY, settings["num_words"]) if about["vocabulary"] else None
-    )
+        raise ConfigError(f"{file}: lacks 'config' or 'vocabulary'; is it complete?")
+    data = read_bytes(folder / TENSORS)
+    _check(folder / TENSORS, data, about)
+    tensors = _tensors(folder / TENSORS, data)
+    _check_sizes(file, settings, tensors)
+    vocabulary = None
+    if about["vocabulary"]:
+        vocabulary = read_vocabulary(folder / VOCABULARY, settings["num_words"])
+        assert vocabulary is not None
+        _check(folder / VOCABULARY, as_lines(vocabulary, "word", VOCABULARY), about)
     try:
-        model = construct(str(name), **settings)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ConfigError(f"{folder / MODEL}: unusable settings ({error})") from error
-    model.vocabulary = vocabulary
-    try:
+        model = construct(about.get("kind"), **settings)  # type: ignore[arg-type]
+        model.vocabulary = vocabulary
         model.topic_names = about.get("topic_names")  # files before 0.3.0 lack it
-    except ConfigError as error:
-        raise ConfigError(f"{folder / MODEL}: {error}") from None
-    model.add_name_records(_read_records(folder / NAMES, model.num_topics))
-    expected = model.state_dict()
-    for name in sorted({*expected, *tensors}):
-        problem = _mismatch(expected.get(name), tensors.get(name))
-        if problem:
-            raise ConfigError(f"{folder / TENSORS}: {name} {problem}")
-    model.load_state_dict(tensors)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigError(f"{file}: {error}") from error
+    model.add_name_records(_records(folder / NAMES, model.num_topics))
+    expected = {name: x.dtype for name, x in model.state_dict().items()}
+    for name, x in tensors.items():
+        if name in expected and (x.dtype != expected[name] or not torch.isfinite(x).all()):
+            raise ConfigError(
+                f"{folder / TENSORS}: {name} holds NaN or infinity, or is {x.dtype}; expected "
+                f"finite numbers of {expected[name]}"
+            )
+    try:
+        model.load_state_dict(tensors)
+    except RuntimeError as error:
+        raise ConfigError(f"{folder / TENSORS}: contradicts {MODEL} ({error})") from error
     return model
 
 
-def _read_records(path: Path, num_topics: int) -> list[NameRecord]:
+def _records(path: Path, num_topics: int) -> list[NameRecord]:
     """Records of names that a language model gave; none if there is no file."""
     if not path.is_file():
         return []
@@ -212,72 +192,65 @@ def _read_records(path: Path, num_topics: int) -> list[NameRecord]:
         raise ConfigError(f"{path}: {error}") from None
 
 
-def describe_model(model: TopicModel) -> bytes:
-    """Content of a model's JSON file. Call :func:`check_saveable` first."""
+def write_model(folder: Path, model: TopicModel) -> None:
+    """Write the files of a model into a folder. Call :func:`check_saveable` first."""
     assert model.construction is not None
+    tensors = {name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
+    files = {TENSORS: safetensors.torch.save(tensors)}
+    if model.vocabulary is not None:
+        files[VOCABULARY] = as_lines(model.vocabulary, "word", VOCABULARY)
     about = {
         "format_version": FORMAT_VERSION,
         "kind": model.construction.name,
         "config": model.construction.to_json(),
         "vocabulary": model.vocabulary is not None,
         "topic_names": model.topic_names if model.has_topic_names else None,
+        "checksums": {name: _checksum(data) for name, data in files.items()},
     }
-    return as_json(about)
-
-
-def write_model(folder: Path, model: TopicModel) -> None:
-    """Write the files of a model into a folder. Call :func:`check_saveable` first."""
-    (folder / MODEL).write_bytes(describe_model(model))
+    files[MODEL] = as_json(about)
     if model.name_records:
-        (folder / NAMES).write_bytes(as_json([asdict(r) for r in model.name_records]))
-    tensors = {name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
-    (folder / TENSORS).write_bytes(safetensors.torch.save(tensors))
-    if model.vocabulary is not None:
-        (folder / VOCABULARY).write_bytes(as_lines(model.vocabulary, "word", VOCABULARY))
+        files[NAMES] = as_json([asdict(record) for record in model.name_records])
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
 
 
-def _mismatch(expected: Tensor | None, tensor: Tensor | None, finite: bool = True) -> str | None:
-    """Problem of a tensor in a model's file; ``None`` for a correct tensor."""
-    if expected is None:
-        return "is not a parameter of this model; do the files belong together?"
-    if tensor is None:
-        return "is missing; is the file complete?"
-    if tensor.shape != expected.shape or tensor.dtype != expected.dtype:
-        return (
-            f"is {tuple(tensor.shape)} {tensor.dtype}; expected {tuple(expected.shape)} "
-            f"{expected.dtype} by {MODEL}"
-        )
-    return None if not finite or torch.isfinite(tensor).all() else "holds NaN or infinity"
+def _checksum(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
-def _check_sizes(folder: Path, settings: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    """Refuse sizes out of proportion to the parameters, before allocating memory.
+def _check(path: Path, data: bytes, about: dict[str, Any]) -> None:
+    """Refuse a file that differs from its checksum in the model's JSON file.
 
-    Word probabilities may exceed the stored parameters: embedded topics are products of small
-    tables.
+    Versions before 0.3.0 wrote no checksums.
     """
+    checksums = about.get("checksums")
+    if checksums is None:
+        return
+    if not isinstance(checksums, dict) or checksums.get(path.name) != _checksum(data):
+        raise ConfigError(
+            f"{path}: is damaged, or of another model: its checksum is not that of {MODEL}; save "
+            "the model again, or copy the whole folder again"
+        )
+
+
+def _check_sizes(path: Path, settings: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    """Refuse sizes out of proportion to the parameters, before allocating memory."""
     sizes: list[Any] = [settings.get(name) for name in ("num_topics", "num_words")]
-    if not all(type(size) is int and size > 0 for size in sizes):
-        raise ConfigError(
-            f"{folder / MODEL}: num_topics and num_words are {sizes}; expected whole numbers from 1"
-        )
     stored = sum(tensor.numel() for tensor in tensors.values())
-    limit = max(LEAST_PROBABILITIES, PROBABILITIES_PER_PARAMETER * stored)
-    if math.prod(sizes) > limit:
+    most = max(LEAST_PROBABILITIES, PROBABILITIES_PER_PARAMETER * stored)
+    whole = all(type(size) is int and size > 0 for size in sizes)
+    if not whole or math.prod(sizes) > most:
         raise ConfigError(
-            f"{folder / MODEL}: num_topics and num_words are {sizes}, but {TENSORS} holds {stored} "
-            "numbers; expected parameters of all topics and words. Do the files belong together?"
+            f"{path}: num_topics and num_words are {sizes}, but {TENSORS} holds {stored} numbers; "
+            "expected whole numbers, and parameters of all topics and words"
         )
 
 
-def _renamed(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def _tensors(path: Path, data: bytes) -> dict[str, Tensor]:
     """Parameters by current names. Before 0.2.0, ``words`` of a bursty model was ``bursts``."""
-    old = "bursts.log_concentration"
-    return {"words.log_concentration" if n == old else n: x for n, x in tensors.items()}
-
-
-def _read_tensors(path: Path) -> dict[str, Tensor]:
     try:
-        return safetensors.torch.load(read_bytes(path))
+        tensors = safetensors.torch.load(data)
     except (SafetensorError, KeyError) as error:
         raise ConfigError(f"{path}: not a complete safetensors file ({error})") from error
+    old = "bursts.log_concentration"
+    return {"words.log_concentration" if n == old else n: x for n, x in tensors.items()}

@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 from torch_lntm.corpus import Corpus, Split, load_split
 from torch_lntm.errors import ConfigError
 from torch_lntm.files import as_json, atomic_folder, atomic_write, read_consistent, read_text
+from torch_lntm.files.writing import remove_leftovers
 from torch_lntm.guides import Guide
 from torch_lntm.inference import DocumentHMC, FitResult, KeptChains
-from torch_lntm.inference.em.result import ENDS
-from torch_lntm.io.card import model_card
+from torch_lntm.io.card import is_unedited, model_card, settings_of, signed
 from torch_lntm.io.chains import MAX_KEPT_BYTES, chains_size, read_chains, write_chains
 from torch_lntm.io.folders import (
     CARD,
@@ -33,18 +33,11 @@ from torch_lntm.io.folders import (
     parse_json,
     read_json,
 )
-from torch_lntm.io.models import check_saveable, describe_model, load_model, read_model, write_model
+from torch_lntm.io.models import check_saveable, load_model, read_model, write_model
 from torch_lntm.models import NameRecord, TopicModel, TopicTable
 from torch_lntm.recipes import SAMPLERS, guide_of
 
 T = TypeVar("T")
-
-#: Options that a report omits, because they are uninteresting or shown elsewhere.
-_OMITTED = (
-    *("out", "overwrite", "progress", "threads", "num_words", "checkpoint_seconds"),
-    "keep_chains",
-    *("model", "num_topics"),
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,17 +111,7 @@ class Run:
 
     def settings(self) -> dict[str, Any]:
         """Settings and results of the fit by name, for a report."""
-        settings = {
-            name: value
-            for name, value in self.config.items()
-            if name not in _OMITTED and value is not None
-        }
-        about = self.metadata
-        stop_reason = str(about.get("stop_reason", ""))
-        settings |= {"ended": ENDS.get(stop_reason, stop_reason)}
-        settings |= {name: about[name] for name in ("date", "seconds") if name in about}
-        versions = about.get("versions", {})
-        return settings | {f"version of {name}": value for name, value in versions.items()}
+        return settings_of(self.config, self.metadata)
 
     def split(self, corpus: Corpus) -> Split[Corpus] | None:
         """Split of the fit: training and held-out documents. ``None`` for a fit to all documents.
@@ -231,8 +214,7 @@ def save_run(
         (folder / CONFIG).write_bytes(as_json(dict(config)))
         (folder / METADATA).write_bytes(as_json(about))
         (folder / HISTORY).write_bytes(history.encode())
-        card = model_card(model, config, about, evaluation or ())
-        (folder / CARD).write_bytes(card.encode())
+        (folder / CARD).write_bytes(signed(model_card(model, config, about, evaluation or ())))
         if split is not None:
             split.save(folder / SPLIT)
         if evaluation is not None:
@@ -267,38 +249,42 @@ def write_topic_names(
         'fires'
     """
     path = Path(folder)
-    is_run = (path / METADATA).is_file()
-    run = load_run(path) if is_run else None
+    run = load_run(path) if (path / METADATA).is_file() else None
     model = load_model(path) if run is None else run.model
-    old_names = model.topic_names
+    about, card, outdated = read_json(path / MODEL), path / CARD, _card(path, model, run)
     model.topic_names = names
     model.add_name_records(records)
+    about["topic_names"] = model.topic_names if model.has_topic_names else None
+    files = {MODEL: as_json(about)}
     if records:
-        with atomic_write(path / NAMES) as file:
-            file.write(as_json([asdict(record) for record in model.name_records]))
-    with atomic_write(path / MODEL) as file:
-        file.write(describe_model(model))
-    card = path / CARD
-    old, new = (_card_with(path, model, run, each) for each in (old_names, model.topic_names))
-    # People edit cards, for instance to add a licence. An edited card stays.
-    if card.is_file() and old == read_text(card):
-        with atomic_write(card) as file:
-            file.write(new.encode())
+        files = {NAMES: as_json([asdict(record) for record in model.name_records])} | files
+    # People edit cards, for instance to add a licence. An edited card stays. Versions before 0.3.0
+    # left no mark on theirs.
+    text = card.read_bytes().decode(errors="replace") if card.is_file() else ""
+    if is_unedited(text) or text == outdated:
+        files[CARD] = signed(_card(path, model, run))
+    for name in (NAMES, CARD):
+        remove_leftovers(path / name)
+    for name, data in files.items():
+        with atomic_write(path / name) as file:
+            file.write(data)
     return model.topic_names
 
 
-def _card_with(path: Path, model: TopicModel, run: Run | None, names: Sequence[str]) -> str:
-    """The card of a folder, with some names of the topics."""
-    named = model.with_parts()
-    named.construction, named.topic_names = model.construction, names
+def _card(path: Path, model: TopicModel, run: Run | None) -> str:
+    """The card of a folder.
+
+    Raises:
+        ConfigError: The file of the scores is damaged.
+    """
     if run is None:
-        return model_card(named)
-    scores = (
-        parse_json(path / EVALUATION, read_text(path / EVALUATION))
-        if (path / EVALUATION).is_file()
-        else []
-    )
-    return model_card(named, run.config, run.metadata, scores)
+        return model_card(model)
+    file = path / EVALUATION
+    scores = parse_json(file, read_text(file)) if file.is_file() else []
+    try:
+        return model_card(model, run.config, run.metadata, scores)
+    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
+        raise ConfigError(f"{file}: not a list of scores ({error!r})") from error
 
 
 def write_card(run: Run, evaluation: Sequence[Mapping[str, Any]]) -> None:
@@ -309,7 +295,7 @@ def write_card(run: Run, evaluation: Sequence[Mapping[str, Any]]) -> None:
         evaluation: As for :func:`save_run`.
     """
     with atomic_write(run.path / CARD) as file:
-        file.write(model_card(run.model, run.config, run.metadata, evaluation).encode())
+        file.write(signed(model_card(run.model, run.config, run.metadata, evaluation)))
 
 
 def _identity(metadata: Mapping[str, Any]) -> str:

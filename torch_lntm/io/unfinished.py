@@ -6,6 +6,7 @@ import glob
 import json
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -42,7 +43,15 @@ class UnfinishedRun:
         self.checkpoint = self.folder / CHECKPOINT
         with path_errors(self.folder):
             make_folder(self.folder)
-            self._refuse_others()
+            # The folder is removed at the end, so it may hold nothing else. A fit of a corpus in
+            # parts keeps rows of documents beside its checkpoint.
+            own = (CONFIG, CHECKPOINT, _LOCK, f"{CHECKPOINT}.rows")
+            for file in self.folder.iterdir():
+                if not any(file.name == n or file.name.startswith(f".{n}.") for n in own):
+                    raise ConfigError(
+                        f"{self.folder}: holds {file.name}, which is no part of an unfinished fit; "
+                        "choose another path"
+                    )
             lock = _lock(self.folder / _LOCK)
         if lock is None:
             raise ConfigError(
@@ -55,31 +64,19 @@ class UnfinishedRun:
             self._lock.close()
             raise
 
-    def _refuse_others(self) -> None:
-        """Refuse a folder with foreign files, because the folder is removed at the end."""
-        # A fit of a corpus in parts keeps rows of documents beside its checkpoint.
-        names = (CONFIG, CHECKPOINT, _LOCK, f"{CHECKPOINT}.rows")
-        for path in self.folder.iterdir():
-            if not any(path.name == name or path.name.startswith(f".{name}.") for name in names):
-                raise ConfigError(
-                    f"{self.folder}: holds {path.name}, which is no part of an unfinished fit; "
-                    "choose another path"
-                )
-
     def _claim(self, config: dict[str, Any]) -> None:
-        if self.checkpoint.exists():
-            old = read_json(self.folder / CONFIG)
-            different = [
-                f"{name} is {config.get(name)!r}, was {old.get(name)!r}"
-                for name in sorted({*config, *old})
-                if config.get(name) != old.get(name)
-            ]
-            if different:
-                raise ConfigError(
-                    f"{self.folder}: holds an unfinished fit of another configuration "
-                    f"({'; '.join(different)}). Use the old configuration to continue, delete "
-                    "the folder to start anew, or choose another path"
-                )
+        old = read_json(self.folder / CONFIG) if self.started else config
+        different = [
+            f"{name} is {config.get(name)!r}, was {old.get(name)!r}"
+            for name in sorted({*config, *old})
+            if config.get(name) != old.get(name)
+        ]
+        if different:
+            raise ConfigError(
+                f"{self.folder}: holds an unfinished fit of another configuration "
+                f"({'; '.join(different)}). Use the old configuration to continue, delete the "
+                "folder to start anew, or choose another path"
+            )
         with path_errors(self.folder), atomic_write(self.folder / CONFIG) as file:
             file.write(as_json(config))
 
@@ -102,12 +99,9 @@ class UnfinishedRun:
         """
         config = json.loads(json.dumps(config))
         for partial in sorted(folder.glob(f"{glob.escape(prefix)}*.partial"), reverse=True):
-            try:
-                matches = read_json(partial / CONFIG) == config
-            except ConfigError:
-                continue
-            if matches and (partial / CHECKPOINT).exists():
-                lock = _lock(partial / _LOCK)
+            with suppress(ConfigError):
+                same = (partial / CHECKPOINT).exists() and read_json(partial / CONFIG) == config
+                lock = _lock(partial / _LOCK) if same else None
                 if lock is not None:
                     lock.close()
                     return partial.with_suffix("")

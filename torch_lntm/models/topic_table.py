@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import overload
+from typing import TYPE_CHECKING, overload
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,41 @@ class TopicTable(Sequence[TopicSummary]):
     def __iter__(self) -> Iterator[TopicSummary]:
         return iter(self.topics)
 
+    def frame(self) -> pd.DataFrame:
+        """A row for each topic.
+
+        The columns are ``topic``, ``name``, ``share``, ``words``, and ``correlated`` and
+        ``opposed``: names of topics with their correlations.
+        """
+        import pandas
+
+        columns = ["topic", "name", "share", "words", "correlated", "opposed"]
+        rows = [
+            (
+                t.topic,
+                t.name,
+                t.share,
+                " ".join(t.words),
+                *map(self._pairs, (t.correlated, t.opposed)),
+            )
+            for t in self.topics
+        ]
+        return pandas.DataFrame(rows, columns=columns).astype({"share": float})
+
+    def terms(self) -> pd.DataFrame:
+        """A row for each word of each topic: ``topic``, ``term``, and its probability ``beta``."""
+        import pandas
+
+        rows = [
+            (t.topic, *pair)
+            for t in self.topics
+            for pair in zip(t.words, t.probabilities, strict=True)
+        ]
+        return pandas.DataFrame(rows, columns=["topic", "term", "beta"])
+
+    def _pairs(self, pairs: Sequence[tuple[int, float]]) -> str:
+        return ", ".join(f"{self._name(k).strip()} ({r:+.4f})" for k, r in pairs)
+
     @property
     def has_shares(self) -> bool:
         """Whether the shares of the topics are known."""
@@ -112,15 +149,12 @@ class TopicTable(Sequence[TopicSummary]):
 
     def _repr_html_(self) -> str:
         """The table for notebooks: topics, shares if they are known, and words."""
-        rows = [
-            f"<tr><td>{html.escape(topic.name)}</td>"
-            + (f"<td>{_percent(topic.share)}</td>" if self.has_shares else "")
-            + f'<td style="text-align: left">{html.escape(" ".join(topic.words))}</td></tr>'
-            for topic in self.topics
-        ]
-        share = "<th>share</th>" if self.has_shares else ""
-        head = f"<thead><tr><th>topic</th>{share}<th>top words</th></tr></thead>"
-        return f"<table>{head}<tbody>{''.join(rows)}</tbody></table>"
+        frame = self.frame()[["name", "share", "words"]].assign(
+            share=[_percent(t.share) for t in self]
+        )
+        frame = frame.rename(columns={"name": "topic", "words": "top words"})
+        shown = frame if self.has_shares else frame.drop(columns="share")
+        return str(shown.to_html(index=False, border=0, justify="left"))
 
 
 def _percent(share: float | None) -> str:

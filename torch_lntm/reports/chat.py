@@ -46,7 +46,7 @@ class ChatServer:
         ConfigError: The address is not of HTTP, or a number is not positive.
 
     Example:
-        >>> ask = lntm.reports.ChatServer("http://localhost:11434/v1", "llama3")
+        >>> ask = lntm.reports.chat.ChatServer("http://localhost:11434/v1", "llama3")
         >>> ask
         ChatServer(url='http://localhost:11434/v1', model='llama3', timeout=60.0, ...)
     """

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from torch_lntm.errors import ConfigError, require_whole
+from torch_lntm.frames import Rows
 from torch_lntm.models import TopicModel
-from torch_lntm.reports.tables import TableFormat, check_text, to_csv
 
 
 @dataclass(frozen=True)
@@ -34,8 +32,18 @@ class GroupWords:
     probabilities: tuple[float, ...]
     averages: tuple[float, ...]
 
+    def records(self) -> list[dict[str, Any]]:
+        """Rows of a frame, a row for each word."""
+        about = {"topic": self.topic, "name": self.name, "group": self.group}
+        return [
+            {**about, "term": word, "probability": probability, "average": average}
+            for word, probability, average in zip(
+                self.words, self.probabilities, self.averages, strict=True
+            )
+        ]
 
-def group_words(model: TopicModel, *, num_words: int = 7) -> list[GroupWords]:
+
+def group_words(model: TopicModel, *, num_words: int = 7) -> Rows[GroupWords]:
     """The most typical words of each group in each topic.
 
     The score of word v in topic k and group g is φ_gkv log(φ_gkv / φ̄_kv), its part of the group's
@@ -47,7 +55,8 @@ def group_words(model: TopicModel, *, num_words: int = 7) -> list[GroupWords]:
         num_words: Most words of each topic and group.
 
     Returns:
-        The words, topic by topic and group by group.
+        The words, topic by topic and group by group. The columns of ``frame()`` are ``topic``,
+        ``name``, ``group``, ``term``, ``probability`` and ``average``.
 
     Raises:
         ConfigError: The number of words is below 1, or the model has no content covariates.
@@ -64,54 +73,19 @@ def group_words(model: TopicModel, *, num_words: int = 7) -> list[GroupWords]:
     scores = probs * (probs / average).log()
     scores = torch.where(topics.differing_words.cpu().unsqueeze(1), scores, 0.0)
     best = scores.sort(dim=-1, descending=True, stable=True).indices[..., :num_words]
-    summaries = []
+    columns = ("topic", "name", "group", "term", "probability", "average")
+    summaries: Rows[GroupWords] = Rows(columns=columns)
     for k in range(topics.num_topics):
         for g, level in enumerate(topics.column.levels):
-            columns = best[k, g][scores[k, g][best[k, g]] > 0]
+            found = best[k, g][scores[k, g][best[k, g]] > 0]
             summaries.append(
                 GroupWords(
                     topic=k,
                     name=model.topic_names[k],
                     group=level,
-                    words=model.words_at(columns.tolist()),
-                    probabilities=tuple(probs[k, g][columns].tolist()),
-                    averages=tuple(average[k, 0][columns].tolist()),
+                    words=model.words_at(found.tolist()),
+                    probabilities=tuple(probs[k, g][found].tolist()),
+                    averages=tuple(average[k, 0][found].tolist()),
                 )
             )
     return summaries
-
-
-def format_group_words(summaries: Sequence[GroupWords], format: TableFormat = "text") -> str:
-    """Words of groups as a text table, as JSON, or as CSV with a row for each word.
-
-    Args:
-        summaries: The result of :func:`group_words`.
-        format: ``"text"``, ``"json"`` or ``"csv"``.
-
-    Raises:
-        ConfigError: The format is unknown.
-    """
-    if format == "json":
-        return json.dumps([asdict(summary) for summary in summaries], ensure_ascii=False, indent=2)
-    if format == "csv":
-        has_names = any(summary.name != str(summary.topic) for summary in summaries)
-        head = ["topic", *(["name"] if has_names else [])]
-        rows = [[*head, "group", "word", "probability", "average"]]
-        for summary in summaries:
-            columns = (summary.words, summary.probabilities, summary.averages)
-            for word, *numbers in zip(*columns, strict=True):
-                name = [summary.name] if has_names else []
-                cells = [str(summary.topic), *name, str(summary.group), word]
-                rows.append([*cells, *(f"{x:.6g}" for x in numbers)])
-        return to_csv(rows)
-    check_text(format)
-    width = max((len(str(summary.group)) for summary in summaries), default=0)
-    first = max([10, *(len(f"topic {summary.name}") for summary in summaries)])
-    lines, last_topic = [], None
-    for summary in summaries:
-        title = "" if summary.topic == last_topic else f"topic {summary.name}"
-        lines.append(
-            f"{title:{first}}  {summary.group!s:{width}}  {' '.join(summary.words)}".rstrip()
-        )
-        last_topic = summary.topic
-    return "\n".join(lines)

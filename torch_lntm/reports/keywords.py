@@ -12,6 +12,7 @@ from scipy.stats import beta
 from torch import Tensor
 
 from torch_lntm.errors import ConfigError
+from torch_lntm.frames import Rows
 from torch_lntm.models import TopicModel
 from torch_lntm.reports.sections import Block, PageData, Picture, Section, Table
 
@@ -59,7 +60,7 @@ def keyword_topics(
     *,
     level: float = 0.95,
     num_words: int = 10,
-) -> list[KeywordTopic]:
+) -> Rows[KeywordTopic]:
     """The keyword topics of a fitted model.
 
     The interval of ``mass`` is the posterior of the words of a topic with known tokens: a Beta
@@ -73,6 +74,9 @@ def keyword_topics(
         num_tokens: Tokens of the documents.
         level: Coverage probability of the intervals.
         num_words: Words beside the keywords.
+
+    Returns:
+        The topics. ``frame()`` has a row for each, with the fields of :class:`KeywordTopic`.
 
     Raises:
         ConfigError: The model has no keywords, or the level is outside of 0 to 1.
@@ -95,7 +99,7 @@ def keyword_topics(
     names = model.topic_names
     pseudo = lists.tokens + getattr(model.topics, "smoothing", 0.0) * model.num_words
     order = model.topics.top_words(model.num_words)[0]
-    rows = []
+    rows: Rows[KeywordTopic] = Rows()
     for k, columns in enumerate(lists.columns):
         mass, tokens = float(loads[k, k]), float(shares[k]) * num_tokens + pseudo
         tail = (1.0 - level) / 2.0

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
 import scipy.stats
-import torch
 from numpy.typing import NDArray
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, require_whole
-from torch_lntm.inference import DocumentTopics
-from torch_lntm.models import TopicModel, TopicTable
-from torch_lntm.models.names import find_topics, is_named
+from torch_lntm.frames import Rows
+from torch_lntm.models import TopicModel
+from torch_lntm.models.names import is_named
 
 #: Candidate words for each word of a short name.
 _CANDIDATES = 5
@@ -45,22 +44,13 @@ class TopicLabels:
     lift: tuple[str, ...]
     score: tuple[str, ...]
 
-
-@dataclass(frozen=True)
-class RepresentativeDocument:
-    """A document with a large share of a topic.
-
-    Attributes:
-        topic: The topic.
-        document: Position of the document in the corpus.
-        share: Share of the topic in the document.
-        metadata: Metadata of the document, by column.
-    """
-
-    topic: int
-    document: int
-    share: float
-    metadata: dict[str, Any]
+    def records(self) -> list[dict[str, Any]]:
+        """Rows of a frame, a row for each measure and word."""
+        return [
+            {"topic": self.topic, "name": self.name, "measure": measure, "rank": rank, "term": word}
+            for measure in get_args(LabelMeasure)
+            for rank, word in enumerate(getattr(self, measure), 1)
+        ]
 
 
 def topic_labels(model: TopicModel, num_words: int = 2) -> list[str]:
@@ -189,7 +179,7 @@ def _exclusivity(
 
 def label_topics(
     model: TopicModel, corpus: Corpus, *, num_words: int = 7, frequency_weight: float = 0.5
-) -> list[TopicLabels]:
+) -> Rows[TopicLabels]:
     """Best words of each topic by four measures; see :func:`word_scores`.
 
     Args:
@@ -199,7 +189,8 @@ def label_topics(
         frequency_weight: See :func:`word_scores`.
 
     Returns:
-        Labels of each topic, in the order of the topics.
+        Labels of each topic, in the order of the topics. The columns of ``frame()`` are ``topic``,
+        ``name``, ``measure``, ``rank`` and ``term``.
 
     Raises:
         ConfigError: A number is out of range, or the corpus has other words.
@@ -210,10 +201,10 @@ def label_topics(
     for measure in get_args(LabelMeasure):
         best = _best_words(_probabilities(model), totals, measure, num_words, frequency_weight)
         labels[measure] = [model.words_at(row) for row in best.tolist()]
-    return [
+    return Rows(
         TopicLabels(topic=k, name=name, **{m: words[k] for m, words in labels.items()})
         for k, name in enumerate(model.topic_names)
-    ]
+    )
 
 
 def _probabilities(model: TopicModel) -> NDArray[np.float64]:
@@ -231,104 +222,3 @@ def _best_words(
     scores = word_scores(topics, totals, measure, frequency_weight=frequency_weight)
     # The more probable of two words with equal scores comes first.
     return np.lexsort((-topics, -scores))[:, :num_words]
-
-
-def table_by(
-    table: TopicTable,
-    model: TopicModel,
-    corpus: Corpus,
-    measure: LabelMeasure = "frex",
-    *,
-    num_words: int = 8,
-) -> TopicTable:
-    """A table of topics with the best words by a measure, in place of the most probable words.
-
-    Args:
-        table: A table of the model's topics.
-        model: The model.
-        corpus: The documents of the fit, for the word frequencies.
-        measure: See :func:`word_scores`.
-        num_words: Words of each topic.
-
-    Raises:
-        ConfigError: The measure is unknown, the number is below 1, or the corpus has other words.
-
-    Example:
-        >>> table = lntm.reports.table_by(result.topic_table(), model, train, num_words=3)
-        >>> len(table), len(table[0].words)
-        (10, 3)
-    """
-    require_whole(1, num_words=num_words)
-    topics, totals = _probabilities(model), np.asarray(model.encode(corpus).word_totals)
-    best = _best_words(topics, totals, measure, num_words)
-    return TopicTable(
-        tuple(
-            replace(
-                row,
-                words=model.words_at(best[row.topic].tolist()),
-                probabilities=tuple(topics[row.topic, best[row.topic]].tolist()),
-            )
-            for row in table
-        ),
-        table.names,
-    )
-
-
-def format_labels(labels: Sequence[TopicLabels]) -> str:
-    """Labels as text, four lines for each topic."""
-    lines = []
-    heads = [f"topic {label.name}" for label in labels]
-    width = max([10, *map(len, heads)])
-    for label, head in zip(labels, heads, strict=True):
-        for measure in get_args(LabelMeasure):
-            lines.append(f"{head:{width}}  {measure:11}  {' '.join(getattr(label, measure))}")
-            head = ""
-    return "\n".join(lines)
-
-
-def representative_documents(
-    proportions: DocumentTopics,
-    *,
-    num_docs: int = 3,
-    least: float = 0.0,
-    topics: Sequence[int | str] | None = None,
-) -> list[RepresentativeDocument]:
-    """Documents with the largest share of each topic.
-
-    Args:
-        proportions: The result of :func:`torch_lntm.inference.transform`.
-        num_docs: Most documents of each topic.
-        least: Smallest share of the topic in a document.
-        topics: The topics, by number or name. Defaults to all.
-
-    Returns:
-        The documents, topic by topic, the largest share first. Empty documents are left out.
-
-    Raises:
-        ConfigError: A number is out of range, or a topic does not exist.
-
-    Example:
-        >>> proportions = lntm.inference.transform(guide, train)
-        >>> documents = lntm.reports.representative_documents(proportions, num_docs=2)
-        >>> [document.topic for document in documents][:4]
-        [0, 0, 1, 1]
-    """
-    require_whole(1, num_docs=num_docs)
-    names = proportions.topic_names
-    numbers = find_topics(names, range(len(names)) if topics is None else topics)
-    shares = proportions.theta.double().clone()
-    shares[torch.from_numpy(proportions.lengths == 0)] = -1.0
-    documents = []
-    for k in numbers:
-        order = shares[:, k].argsort(stable=True, descending=True)[:num_docs]
-        documents += [
-            RepresentativeDocument(
-                topic=k,
-                document=d,
-                share=float(shares[d, k]),
-                metadata={name: values[d] for name, values in proportions.metadata.items()},
-            )
-            for d in order.tolist()
-            if shares[d, k] >= max(least, 0.0)
-        ]
-    return documents

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from torch_lntm.errors import ConfigError, require_whole
+from torch_lntm.frames import Rows
 from torch_lntm.inference import DocumentTopics
 from torch_lntm.models import TopicGroups, TopicModel, merged_topics
-from torch_lntm.reports.tables import TableFormat, check_text, to_csv
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,11 @@ class GroupSummary:
     names: tuple[str, ...]
     words: tuple[str, ...]
 
+    def records(self) -> list[dict[str, Any]]:
+        """The row of a frame."""
+        topics, words = ", ".join(self.names), " ".join(self.words)
+        return [{"group": self.group, "share": self.share, "topics": topics, "words": words}]
+
 
 def summarise_groups(
     model: TopicModel,
@@ -40,7 +45,7 @@ def summarise_groups(
     shares: Sequence[float] | Tensor | None = None,
     *,
     num_words: int = 8,
-) -> list[GroupSummary]:
+) -> Rows[GroupSummary]:
     """Groups of topics with their shares and the words of the merged topics.
 
     Args:
@@ -51,7 +56,7 @@ def summarise_groups(
         num_words: Words of each group.
 
     Returns:
-        The groups, in their order.
+        The groups, in their order. ``frame()`` has a row for each group.
 
     Raises:
         ConfigError: A group is refused, a number is below 1, or there is another number of shares.
@@ -66,7 +71,7 @@ def summarise_groups(
     if shares is not None and len(shares) != model.num_topics:
         raise ConfigError(f"{len(shares)} shares for {model.num_topics} topics; expected as many")
     words = group_words_of(model, found, shares, num_words)
-    return [
+    return Rows(
         GroupSummary(
             name,
             None if shares is None else float(sum(float(shares[k]) for k in topics)),
@@ -75,35 +80,7 @@ def summarise_groups(
             words[g],
         )
         for g, (name, topics) in enumerate(zip(found.names, found.members, strict=True))
-    ]
-
-
-def format_groups(summaries: Sequence[GroupSummary], format: TableFormat = "text") -> str:
-    """Groups of topics as a text table, as JSON, or as CSV with a row for each group.
-
-    Args:
-        summaries: The result of :func:`summarise_groups`.
-        format: ``"text"``, ``"json"`` or ``"csv"``.
-
-    Raises:
-        ConfigError: The format is unknown.
-    """
-    if format == "json":
-        return json.dumps([asdict(summary) for summary in summaries], indent=2, ensure_ascii=False)
-    if format == "csv":
-        rows = [["group", "share", "topics", "words"]]
-        for s in summaries:
-            share = "" if s.share is None else f"{s.share:.6f}"
-            rows.append([s.group, share, ", ".join(s.names), " ".join(s.words)])
-        return to_csv(rows)
-    check_text(format)
-    width = max([5, *(len(s.group) for s in summaries)])
-    lines = [f"{'group':<{width}}   share   top words (topics)"]
-    for s in summaries:
-        share = "–" if s.share is None else f"{s.share:.1%}"
-        words = f"{' '.join(s.words)} ({', '.join(s.names)})"
-        lines.append(f"{s.group:<{width}}  {share:>6}   {words}")
-    return "\n".join(lines)
+    )
 
 
 def group_words_of(

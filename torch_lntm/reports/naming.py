@@ -15,8 +15,8 @@ from torch_lntm.models.model import require_model
 from torch_lntm.models.names import NameRecord, check_name, find_topics, is_named
 from torch_lntm.progress import tqdm
 from torch_lntm.recipes import guide_of
-from torch_lntm.reports.labels import label_topics, representative_documents
-from torch_lntm.reports.representatives import excerpts_of, frequent_words
+from torch_lntm.reports.labels import label_topics
+from torch_lntm.reports.representatives import representative_documents
 
 #: Maximum number of words of a name, and of characters of an answer.
 _WORDS, _ANSWER = 8, 4000
@@ -136,13 +136,9 @@ def _prompts(
     quoted: dict[int, list[str]] = {k: [] for k in topics}
     if num_docs:
         proportions = transform(guide_of(None, model) if guide is None else guide, corpus)
-        rows = representative_documents(proportions, num_docs=num_docs, topics=topics)
-        positions = {row.document for row in rows}
-        excerpts = None if texts is None else excerpts_of(texts, positions, len(corpus))
-        for row in rows:
-            d = row.document
-            text = frequent_words(model, corpus, d) if excerpts is None else excerpts[d]
-            quoted[row.topic].append(text)
+        options: dict[str, Any] = {"topics": topics, "corpus": corpus, "texts": texts}
+        for row in representative_documents(proportions, num_docs=num_docs, **options):
+            quoted[row.topic].append(str(row.excerpt))
     return {k: _prompt(labels[k].frex, labels[k].probability, quoted[k], language) for k in topics}
 
 

@@ -38,7 +38,11 @@ from torch_lntm.reports.prevalence import (
     correlation_intervals,
     summarise_corpus,
 )
-from torch_lntm.reports.representatives import represent_topics
+from torch_lntm.reports.representatives import (
+    representative_documents,
+    with_excerpts,
+    with_intervals,
+)
 from torch_lntm.reports.scores import Score, read_scores
 from torch_lntm.reports.sections import PageData, Section, render_sections
 from torch_lntm.reports.stability import TopicStability
@@ -211,7 +215,7 @@ def render_page(
     require_whole(0, num_docs=num_docs)
     model = require_source(draws).model
     corpus = model.encode(corpus)
-    num_all, sample = len(corpus), _sample(corpus, max_docs, seed)
+    everything, num_all, sample = corpus, len(corpus), _sample(corpus, max_docs, seed)
     theta_source = _draws(draws, corpus, sample, num_draws, seed, progress)
     corpus = corpus if sample is None else corpus[sample]
     columns = grouping_columns(corpus)[:_COLUMNS] if by is None else list(by)
@@ -220,6 +224,8 @@ def render_page(
     topics = model.topic_table(shares, num_words=num_words, num_correlated=3)
     correlations = _correlations(model, topics, summary)
     names, settings = correlations["names"], settings or {}
+    found = representative_documents(summary.documents, num_docs=num_docs) if num_docs else []
+    documents = with_excerpts(with_intervals(found, theta_source, LEVEL), everything, texts, sample)
     data = PageData(model, corpus, theta_source, summary, topics, names, scores, settings, LEVEL)
     own_sections = [*keyword_sections(model), *period_sections(model)]
     rendered_sections = render_sections([*own_sections, *sections], data)
@@ -232,9 +238,7 @@ def render_page(
         labels=label_topics(model, corpus, num_words=num_words),
         **_optional(tree, stability),
         **correlations,
-        documents=represent_topics(
-            theta_source, corpus, summary.documents, num_docs, texts, sample, num_all
-        ),
+        documents={s.topic: [d for d in documents if d.topic == s.topic] for s in topics},
         **_prevalence(model, summary, num_words),
         effects=effects,
         **_effects(effects),

@@ -6,13 +6,15 @@ import html
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from torch_lntm.errors import ConfigError, require_whole
+from torch_lntm.frames import Rows
 from torch_lntm.models import DynamicTopics, TopicModel
 from torch_lntm.models.groups import Level
 from torch_lntm.models.topics.dynamic import quantile_of
@@ -27,6 +29,10 @@ _WIDTH, _HEIGHT, _NAMES, _HEAD, _FOOT, _GAP = 190.0, 120.0, 110.0, 24.0, 22.0, 1
 _COLUMNS, _LINE = 3, 13.0
 #: Colours of the words in a panel.
 _COLOURS = ("#1f5fae", "#b9783a", "#3c8d5a", "#a33b6b")
+#: Columns of the frame of words that rose or fell.
+_COLUMNS_OF = (
+    *("topic", "name", "drift", "change", "term", "first", "last", "ratio", "lower", "upper"),
+)
 #: Largest ratio of probabilities in a panel.
 _WIDEST = 1e3
 
@@ -77,6 +83,18 @@ class MovingTopic:
     rose: tuple[WordChange, ...]
     fell: tuple[WordChange, ...]
 
+    def records(self) -> list[dict[str, Any]]:
+        """Rows of a frame, a row for each word that rose or fell."""
+        about = {"topic": self.topic, "name": self.name, "drift": self.drift}
+        rows = []
+        for change, words in (("rose", self.rose), ("fell", self.fell)):
+            for word in words:
+                numbers = asdict(word)
+                term = numbers.pop("word")
+                del numbers["column"]
+                rows.append({**about, "change": change, "term": term, **numbers})
+        return rows
+
 
 @torch.no_grad()
 def moving_topics(
@@ -86,7 +104,7 @@ def moving_topics(
     num_words: int = 8,
     num_changes: int = 5,
     num_periods: int = _PERIODS,
-) -> list[MovingTopic]:
+) -> Rows[MovingTopic]:
     """Topics of a model with moving words: their top words by period, and words that rose or fell.
 
     The intervals are those of :meth:`DynamicTopics.log_changes`. They hold for each word by itself,
@@ -98,6 +116,10 @@ def moving_topics(
         num_words: Top words of each period.
         num_changes: Most words that rose, and most words that fell, of each topic.
         num_periods: Most periods with top words. The first and the last are among them.
+
+    Returns:
+        The topics. ``frame()`` has a row for each word that rose or fell: ``topic``, ``name``,
+        ``drift``, ``change``, ``term``, ``first``, ``last``, ``ratio``, ``lower``, ``upper``.
 
     Raises:
         ConfigError: The words of the model stand still, or a number is out of range.
@@ -118,7 +140,7 @@ def moving_topics(
     require_whole(2, num_periods=num_periods)
     width, levels = quantile_of(level), topics.column.levels
     chosen = sorted({round(x) for x in np.linspace(0, len(levels) - 1, num_periods)})
-    drift, rows = topics.drift()[:, -1].tolist(), []
+    drift, rows = topics.drift()[:, -1].tolist(), Rows[MovingTopic](columns=_COLUMNS_OF)
     for k, name in enumerate(model.topic_names):
         log_probs = topics.log_paths(k).log_probs.cpu()
         change, error = (x.cpu() for x in topics.log_changes(k))

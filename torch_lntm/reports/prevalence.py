@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from scipy.special import ndtri, stdtrit
@@ -13,6 +15,7 @@ from torch import Tensor
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, ConvergenceWarning, warn
+from torch_lntm.frames import render
 from torch_lntm.inference import DocumentTopics, DrawSource, theta_draws
 from torch_lntm.models import TopicGroups
 from torch_lntm.models.topic_groups import as_groups
@@ -41,6 +44,7 @@ class Prevalence:
         upper: ``(num_groups, num_topics)`` upper ends of the intervals.
         standard_error: ``(num_groups, num_topics)`` standard errors; infinite for a group of one
             document.
+        columns: Number of each topic, or name of each group of topics.
     """
 
     grouping: Grouping
@@ -49,15 +53,42 @@ class Prevalence:
     lower: Array
     upper: Array
     standard_error: Array
+    columns: tuple[int | str, ...]
 
     def __repr__(self) -> str:
         groups, topics = self.mean.shape
         return f"Prevalence({self.grouping.column!r}, {groups} groups, {topics} topics)"
 
+    def frame(self) -> pd.DataFrame:
+        """A row for each group and topic.
+
+        Returns:
+            The columns ``group``, ``topic`` (its number, or the name of a group of topics),
+            ``share``, ``lower``, ``upper``, ``std_error`` and ``documents``.
+        """
+        groups, topics = len(self.grouping.names), self.columns
+        numbers = (self.mean, self.lower, self.upper, self.standard_error)
+        share, lower, upper, error = (x.ravel() for x in numbers)
+        return pd.DataFrame(
+            {
+                "group": np.repeat(np.array(self.grouping.names, object), len(topics)),
+                "topic": list(topics) * groups,
+                "share": share,
+                "lower": lower,
+                "upper": upper,
+                "std_error": error,
+                "documents": np.repeat(self.num_docs, len(topics)),
+            }
+        )
+
+    def __str__(self) -> str:
+        return f"{self!r}\n{render(self.frame())}"
+
     def select(self, columns: slice) -> Prevalence:
         """Prevalence of some topics."""
         names = ("mean", "lower", "upper", "standard_error")
-        return replace(self, **{name: getattr(self, name)[:, columns] for name in names})
+        parts: dict[str, Any] = {name: getattr(self, name)[:, columns] for name in names}
+        return replace(self, **parts, columns=self.columns[columns])
 
     def differences(self) -> Array:
         """Evidence for a difference between groups, for each topic; see :func:`differences`."""
@@ -106,6 +137,20 @@ class CorpusSummary:
 
     def __repr__(self) -> str:
         return f"CorpusSummary({self.documents!r})"
+
+    def frame(self) -> pd.DataFrame:
+        """The topics in all documents.
+
+        Returns:
+            The columns ``topic``, ``name``, ``share``, ``lower``, ``upper``, ``std_error`` and
+            ``documents``. ``prevalence`` has a frame for each column of the metadata.
+        """
+        frame = self.overall.frame().drop(columns="group")
+        frame.insert(1, "name", [self.documents.topic_names[k] for k in frame["topic"]])
+        return frame
+
+    def __str__(self) -> str:
+        return f"{self!r}\n{render(self.frame())}"
 
 
 @torch.no_grad()
@@ -189,7 +234,8 @@ def summarise_corpus(
         logits.add(draws_of_theta[:, nonempty[rows]])
         theta[rows] = draws_of_theta.mean(0).to(model.dtype)
         converged[rows] = part.converged
-    results = [sums.result(level) for sums in group_sums]
+    columns_of = (*range(model.num_topics), *(() if topic_groups is None else topic_groups.names))
+    results = [sums.result(level, columns_of) for sums in group_sums]
     overall, *others = (result.select(slice(model.num_topics)) for result in results)
     _check_drift(group_sums[0].by_draw()[:, 0, : model.num_topics], model.topic_names)
     documents = DocumentTopics(
@@ -231,7 +277,7 @@ class _GroupSums:
         num_docs = np.bincount(self.codes[self.codes >= 0], minlength=len(self.grouping.names))
         return np.asarray(self.first.numpy() / np.maximum(num_docs, 1)[:, None])
 
-    def result(self, level: float) -> Prevalence:
+    def result(self, level: float, columns: tuple[int | str, ...]) -> Prevalence:
         """Prevalence with intervals."""
         codes = self.codes.numpy()
         num_docs = np.bincount(codes[codes >= 0], minlength=len(self.grouping.names))
@@ -243,9 +289,8 @@ class _GroupSums:
         between = (1 + 1 / len(by_draw)) * by_draw.var(0, ddof=1)
         error = np.sqrt(within + between)
         reach = stdtrit(np.maximum(count - 1, 1), (1 + level) / 2) * error
-        return Prevalence(
-            self.grouping, num_docs, mean, (mean - reach).clip(0), (mean + reach).clip(max=1), error
-        )
+        ends = (mean - reach).clip(0), (mean + reach).clip(max=1)
+        return Prevalence(self.grouping, num_docs, mean, *ends, error, columns)
 
 
 def _check_drift(shares: Array, names: Sequence[str]) -> None:

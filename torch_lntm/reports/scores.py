@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError
 from torch_lntm.evaluation import CompletionResult, LikelihoodEstimate, coherence, topic_diversity
 from torch_lntm.evaluation.completion.result import ExactCompletion
 from torch_lntm.files import as_json, atomic_write, read_text
+from torch_lntm.frames import Rows
 from torch_lntm.io.folders import parse_json
 from torch_lntm.models import TopicModel
 
-#: Most characters in a line of a table of scores.
-_WIDTH = 100
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,14 @@ class Score:
     documents: int | None = None
     tokens: int | None = None
 
+    def frame(self) -> pd.DataFrame:
+        """The score as a table of one row; ``frames.Rows(scores).frame()`` has several rows."""
+        return Rows([self]).frame()
 
-def completion_scores(*results: CompletionResult) -> list[Score]:
+
+def completion_scores(*results: CompletionResult) -> Rows[Score]:
     """Perplexities of results of document completion."""
-    scores = []
+    scores: Rows[Score] = Rows()
     for result in results:
         method = result.method
         if result.observed_fraction is not None:
@@ -68,30 +72,22 @@ def completion_scores(*results: CompletionResult) -> list[Score]:
     return scores
 
 
-def likelihood_scores(estimate: LikelihoodEstimate) -> list[Score]:
+def likelihood_scores(estimate: LikelihoodEstimate) -> Rows[Score]:
     """Perplexity and log likelihood per token of whole documents."""
     method_and_counts = (estimate.description, estimate.num_docs, int(estimate.lengths.sum()))
-    return [
-        Score(
-            "perplexity",
-            estimate.perplexity,
-            estimate.perplexity_standard_error,
-            "per token",
-            *method_and_counts,
-        ),
-        Score(
-            "log likelihood",
-            estimate.nats_per_token,
-            estimate.nats_per_token_standard_error,
-            "nats per token",
-            *method_and_counts,
-        ),
-    ]
+    perplexity = (estimate.perplexity, estimate.perplexity_standard_error, "per token")
+    nats = (estimate.nats_per_token, estimate.nats_per_token_standard_error, "nats per token")
+    return Rows(
+        [
+            Score("perplexity", *perplexity, *method_and_counts),
+            Score("log likelihood", *nats, *method_and_counts),
+        ]
+    )
 
 
-def coherence_scores(model: TopicModel, corpus: Corpus, top_n: int = 10) -> list[Score]:
+def coherence_scores(model: TopicModel, corpus: Corpus, top_n: int = 10) -> Rows[Score]:
     """Mean coherence of the topics by NPMI and UMass, with standard errors over topics."""
-    scores = []
+    scores: Rows[Score] = Rows()
     measures: dict[Literal["npmi", "umass"], str] = {"npmi": "NPMI", "umass": "UMass"}
     words = model.topics.top_words(top_n)[0].tolist()
     for measure, name in measures.items():
@@ -114,37 +110,6 @@ def diversity_score(model: TopicModel, top_n: int = 10) -> Score:
     """Share of distinct words among the topics' top words."""
     value = topic_diversity(model.topics.top_words(top_n)[0].tolist(), top_n)
     return Score("topic diversity", value, None, "share of distinct words", f"top {top_n} words")
-
-
-def format_scores(scores: Sequence[Score]) -> str:
-    """Scores as a text table, at most 100 characters wide, with numbered methods below."""
-    header = ["metric", "value", "s.e.", "unit", "documents", "method"]
-    rows, methods = [], list(dict.fromkeys(score.method for score in scores))
-    for score in scores:
-        error = score.standard_error
-        if error is None or not math.isfinite(error) or error <= 0:
-            value, spread = f"{score.value:.4g}", "–"
-        else:
-            # The standard error has two significant digits.
-            decimals = min(6, max(0, 1 - math.floor(math.log10(error))))
-            value, spread = f"{score.value:.{decimals}f}", f"{error:.{decimals}f}"
-        documents = "" if score.documents is None else str(score.documents)
-        number = f"[{methods.index(score.method) + 1}]"
-        rows.append([score.metric, value, spread, score.unit, documents, number])
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    lines = []
-    for row in [header, ["-" * width for width in widths], *rows]:
-        cells = [
-            cell.rjust(width) if name in ("value", "s.e.", "documents") else cell.ljust(width)
-            for name, cell, width in zip(header, row, widths, strict=True)
-        ]
-        lines.append("  ".join(cells).rstrip())
-    lines.append("")
-    for number_of_method, method in enumerate(methods, 1):
-        mark = f"[{number_of_method}] "
-        indent = " " * len(mark)
-        lines += textwrap.wrap(method, _WIDTH, initial_indent=mark, subsequent_indent=indent)
-    return "\n".join(lines)
 
 
 def score_records(scores: Sequence[Score]) -> list[dict[str, Any]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,12 +9,11 @@ import torch
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, require_whole
+from torch_lntm.frames import Rows
 from torch_lntm.guides import Guide
 from torch_lntm.inference import SourceActivity, transform
 from torch_lntm.inference.documents import source_prior
 from torch_lntm.models import TopicModel
-from torch_lntm.models.topic_table import signed
-from torch_lntm.reports.tables import TableFormat, check_text, to_csv
 
 
 @dataclass(frozen=True)
@@ -58,11 +55,16 @@ class SourceSummary:
     positive: tuple[SourceTopic, ...]
     negative: tuple[SourceTopic, ...]
 
+    def records(self) -> list[dict[str, Any]]:
+        """Rows of a frame, from the most positive loading to the most negative."""
+        about = {"source": self.source, "distribution": self.distribution, "share": self.share}
+        return [about | asdict(t) for t in (*self.positive, *reversed(self.negative))]
+
 
 @torch.no_grad()
 def summarise_sources(
     model: TopicModel, *, num_topics: int = 4, num_words: int = 8
-) -> list[SourceSummary]:
+) -> Rows[SourceSummary]:
     """Sources of an independent factor topic model, with the topics at both ends of each.
 
     The topics with large positive loadings occur together if the source is positive, the topics
@@ -76,6 +78,10 @@ def summarise_sources(
         model: The model.
         num_topics: Most topics at each end. Each end has loadings of one sign.
         num_words: Words of each topic.
+
+    Returns:
+        The sources. The columns of ``frame()`` are ``source``, ``distribution``, ``share``,
+        ``topic``, ``name``, ``loading`` and ``words``, with a row for each topic at an end.
 
     Raises:
         ConfigError: The model has no sources, or a number is below 1.
@@ -92,7 +98,8 @@ def summarise_sources(
     variance = prior.source_variance * loadings.square().sum(0)
     shares = variance / prior.contrast_covariance().trace().cpu()
     order = loadings.argsort(dim=0, stable=True, descending=True)
-    summaries = []
+    columns = ("source", "distribution", "share", "topic", "name", "loading", "words")
+    summaries = Rows[SourceSummary](columns=columns)
     for source in range(prior.num_sources):
         topics = [
             SourceTopic(k, model.topic_names[k], float(loadings[k, source]), words[k])
@@ -109,50 +116,6 @@ def summarise_sources(
             )
         )
     return summaries
-
-
-def format_sources(summaries: Sequence[SourceSummary], format: TableFormat = "text") -> str:
-    """Sources as a text table, as JSON, or as CSV with a row for each source and topic.
-
-    Args:
-        summaries: The result of :func:`summarise_sources`.
-        format: ``"text"``, ``"json"`` or ``"csv"``.
-
-    Raises:
-        ConfigError: The format is unknown.
-    """
-    if format == "json":
-        return json.dumps([asdict(summary) for summary in summaries], indent=2, ensure_ascii=False)
-    if format == "csv":
-        ends = [t for s in summaries for t in (*s.positive, *s.negative)]
-        has_names = any(t.name != str(t.topic) for t in ends)
-        head = ["topic", *(["name"] if has_names else [])]
-        rows = [["source", "share", *head, "loading", "words"]]
-        for s in summaries:
-            for t in (*s.positive, *s.negative):
-                name = [t.name] if has_names else []
-                numbers = [f"{s.share:.6f}", str(t.topic), *name, f"{t.loading:.6f}"]
-                rows.append([str(s.source), *numbers, " ".join(t.words)])
-        return to_csv(rows)
-    check_text(format)
-    lines = [
-        "share: share of the variance of the topics' logits; sources and noise sum to 100 %",
-        "loading: change of a topic's logit per unit of the source, minus the mean over topics",
-    ]
-    if summaries:
-        kind, variance = summaries[0].distribution, summaries[0].variance
-        lines.append(f"sources: {kind}, variance {variance:g}, in the order of their shares;")
-        rotation = "rotated to the principal axes of the loadings, " if kind == "gaussian" else ""
-        lines.append(f"  {rotation}the largest loading of each source is positive")
-    width = max([5, *(len(t.name) for s in summaries for t in (*s.positive, *s.negative))])
-    lines.append(f"source   share  loading  {'topic':<{width}}  top words")
-    for s in summaries:
-        title = f"{s.source:>6}  {s.share:6.1%}"
-        for t in (*s.positive, *reversed(s.negative)):
-            label = f"{t.name:{'>' if t.name == str(t.topic) else '<'}{width}}"
-            lines.append(f"{title:14}  {signed(t.loading):>7}  {label}  {' '.join(t.words)}")
-            title = ""
-    return "\n".join(lines)
 
 
 def source_activity(

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.evaluation import align_topics
+from torch_lntm.frames import render
 from torch_lntm.guides import Guide
 from torch_lntm.inference import FitResult
 from torch_lntm.inference.interruption import propagate_interrupts
@@ -23,7 +24,6 @@ from torch_lntm.models.model import require_model
 from torch_lntm.progress import tqdm
 from torch_lntm.recipes import AUTO, Recipe
 from torch_lntm.reports.labels import topic_labels
-from torch_lntm.reports.tables import TableFormat, check_text, to_csv
 
 Array = NDArray[np.float64]
 
@@ -34,32 +34,6 @@ _OPTIONS = (
     *("max_epochs", "min_gain", "num_chains", "num_transitions", "batch_size"),
     *("max_iterations", "tolerance", "restarts", "annealing", "start", "max_docs"),
 )
-
-
-@dataclass(frozen=True)
-class StableTopic:
-    """How well new fits give a topic again.
-
-    Attributes:
-        topic: Number of the topic.
-        name: Name of the topic; its number as text if it has no name.
-        by_seed: Mean similarity over fits from other seeds.
-        found_by_seed: Share of these fits with the topic; see :class:`TopicStability`.
-        by_resample: Mean similarity over fits to resampled documents.
-        found_by_resample: Share of these fits with the topic.
-        nearest: Similarity of the topic to the most similar other topic of the model.
-        words: Mean number of the topic's top words among the top words of its partners, over all
-            fits.
-    """
-
-    topic: int
-    name: str
-    by_seed: float
-    found_by_seed: float
-    by_resample: float
-    found_by_resample: float
-    nearest: float
-    words: float
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -88,55 +62,21 @@ class TopicStability:
     words: Array
     top_n: int
 
-    @property
-    def rows(self) -> list[StableTopic]:
-        """The topics, in their order."""
-        found = [(x > self.nearest).mean(0) for x in (self.by_seed, self.by_resample)]
-        return [
-            StableTopic(
-                k,
-                name,
-                float(self.by_seed[:, k].mean()),
-                float(found[0][k]),
-                float(self.by_resample[:, k].mean()),
-                float(found[1][k]),
-                float(self.nearest[k]),
-                float(self.words[k]),
-            )
-            for k, name in enumerate(self.names)
-        ]
+    def frame(self) -> pd.DataFrame:
+        """A row for each topic, in their order.
 
-    def format(self, format: TableFormat = "text") -> str:
-        """The topics as text, the most stable first; or all topics as JSON or CSV.
-
-        Args:
-            format: ``"text"``, ``"json"`` or ``"csv"``.
-
-        Raises:
-            ConfigError: The format is unknown.
+        Returns:
+            The columns ``topic`` and ``name``; ``by_seed`` and ``by_resample``, the mean
+            similarities over fits from other seeds and to resampled documents; ``found_by_seed``
+            and ``found_by_resample``, the shares of these fits with the topic; ``nearest``, the
+            similarity of the most similar other topic of the model; and ``words``, the mean number
+            of the topic's top words among those of its partners.
         """
-        rows = self.rows
-        if format == "json":
-            return json.dumps([asdict(row) for row in rows], indent=2, ensure_ascii=False)
-        if format == "csv":
-            cells = [[_cell(value) for value in asdict(row).values()] for row in rows]
-            return to_csv([list(StableTopic.__dataclass_fields__), *cells])
-        check_text(format)
-        width = max([5, *map(len, self.labels)])
-        lines = [
-            f"similarity to the partner in {len(self.by_seed)} fits from other seeds and "
-            f"{len(self.by_resample)} fits to resampled documents,",
-            "share of fits with the topic, similarity to the nearest other topic, and common top "
-            f"words of {self.top_n}",
-            f"{'topic':<{width}}   seeds  found  resamples  found  nearest  words",
-        ]
-        for row in sorted(rows, key=lambda row: -row.by_resample):
-            lines.append(
-                f"{self.labels[row.topic]:<{width}}  {row.by_seed:6.3f}  {row.found_by_seed:5.0%}  "
-                f"{row.by_resample:9.3f}  {row.found_by_resample:5.0%}  {row.nearest:7.3f}  "
-                f"{row.words:5.1f}"
-            )
-        return "\n".join(lines)
+        columns: dict[str, Any] = {"topic": range(len(self.names)), "name": self.names}
+        for kind, values in (("seed", self.by_seed), ("resample", self.by_resample)):
+            columns[f"by_{kind}"] = values.mean(0)
+            columns[f"found_by_{kind}"] = (values > self.nearest).mean(0)
+        return pd.DataFrame({**columns, "nearest": self.nearest, "words": self.words})
 
     def __repr__(self) -> str:
         return (
@@ -146,11 +86,8 @@ class TopicStability:
         )
 
     def __str__(self) -> str:
-        return self.format()
-
-
-def _cell(value: Any) -> str:
-    return f"{value:.6f}" if isinstance(value, float) else str(value)
+        table = self.frame().assign(name=self.labels).sort_values("by_resample", ascending=False)
+        return f"{self!r}\n{render(table.drop(columns='topic'))}"
 
 
 def topic_stability(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from scipy.cluster.hierarchy import leaves_list, linkage, optimal_leaf_ordering
@@ -15,10 +15,10 @@ from scipy.spatial.distance import squareform
 from torch import Tensor
 
 from torch_lntm.errors import ConfigError
+from torch_lntm.frames import render
 from torch_lntm.models import DocumentPrior, TopicGroups, TopicModel, merged_topics
 from torch_lntm.models.names import MAX_NAME, is_named
 from torch_lntm.reports.labels import distinct_words, topic_labels
-from torch_lntm.reports.tables import TableFormat, check_text, to_csv
 
 Array = NDArray[np.float64]
 
@@ -80,6 +80,15 @@ class TopicTree:
         nodes.sort(key=lambda n: self.members[n])
         return {self.names[n]: self.members[n] for n in nodes}
 
+    def frame(self) -> pd.DataFrame:
+        """Groups of each level: ``level``, ``group``, and ``topics``, names of topics."""
+        rows = [
+            (level, name, ", ".join(self.names[k] for k in topics))
+            for level in self.levels
+            for name, topics in self.groups(level).items()
+        ]
+        return pd.DataFrame(rows, columns=["level", "group", "topics"])
+
     def branches(self) -> tuple[list[int], Array]:
         """Coordinates of a picture of the tree.
 
@@ -108,7 +117,7 @@ class TopicTree:
         return f"TopicTree({self.num_topics} topics, by {self.by}, levels: {levels})"
 
     def __str__(self) -> str:
-        return f"{self!r}\n{format_tree(self)}"
+        return f"{self!r}\n{render(self.frame())}"
 
 
 def _check_level(level: Any, num_topics: int) -> int:
@@ -241,33 +250,3 @@ def _typical_words(
     scores[-1] = probs[-1]  # the last node has all topics
     best = scores.sort(dim=-1, descending=True, stable=True).indices[:, :_CANDIDATES]
     return [model.words_at(row) for row in best.tolist()]
-
-
-def format_tree(tree: TopicTree, format: TableFormat = "text") -> str:
-    """Groups of each level as text, as JSON, or as CSV with a row for each group.
-
-    Args:
-        tree: The tree.
-        format: ``"text"``, ``"json"`` or ``"csv"``.
-
-    Raises:
-        ConfigError: The format is unknown.
-    """
-    by_level = {level: tree.groups(level) for level in tree.levels}
-    if format == "json":
-        return json.dumps(by_level, indent=2, ensure_ascii=False)
-    rows = [
-        [str(level), name, ", ".join(tree.names[k] for k in topics)]
-        for level, groups in by_level.items()
-        for name, topics in groups.items()
-    ]
-    if format == "csv":
-        return to_csv([["level", "group", "topics"], *rows])
-    check_text(format)
-    lines = []
-    for level, groups in by_level.items():
-        lines.append(f"{level} groups")
-        for name, topics in groups.items():
-            parts = ", ".join(tree.labels[k] for k in topics)
-            lines.append(f"  {name}: {parts}" if len(topics) > 1 else f"  {parts}")
-    return "\n".join(lines)
