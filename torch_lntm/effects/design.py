@@ -72,6 +72,7 @@ class Design:
             ConfigError: Earlier columns determine a column, its digits are lost, or there are too
                 few documents or clusters.
         """
+        raw = np.array(raw)
         num_docs, num_terms = raw.shape
         if num_docs <= num_terms:
             raise ConfigError(

@@ -37,7 +37,9 @@ class LogitRegression:
 
     Attributes:
         coefficients: ``(num_terms, num_topics)`` means over draws.
-        within: ``(num_coefficients, num_coefficients)`` sandwich covariance of a single regression.
+        inverse: ``(num_coefficients, num_coefficients)`` inverse J⁻¹ of the information.
+        meat: ``(num_coefficients, num_coefficients)`` covariance M of the score. The covariance of
+            a single regression is J⁻¹MJ⁻¹.
         deviations: ``(num_draws, num_coefficients)`` coefficients of each draw less their mean.
         freedom: Degrees of freedom of a single regression.
         separated: Topics whose proportion is almost 0 for some values of the columns.
@@ -46,7 +48,8 @@ class LogitRegression:
     """
 
     coefficients: Tensor
-    within: Tensor
+    inverse: Tensor
+    meat: Tensor
     deviations: Tensor
     freedom: float
     separated: tuple[int, ...]
@@ -70,7 +73,12 @@ class LogitRegression:
 
     def covariance(self, gradients: Tensor) -> tuple[Tensor, Tensor]:
         """See :meth:`LeastSquares.covariance`."""
-        within = with_unknown(gradients @ self.within @ gradients.mT, gradients, self.unknown)
+        solved = gradients @ self.inverse
+        within = solved @ self.meat @ solved.mT
+        # No variance is known to be below its rounding error, as of a topic that is almost absent.
+        rounding = 1e-15 * solved.square().sum(-1) * self.meat.abs().max()
+        within.diagonal(dim1=-2, dim2=-1).copy_(within.diagonal(dim1=-2, dim2=-1).max(rounding))
+        within = with_unknown(within, gradients, self.unknown)
         moved = gradients @ self.deviations.mT
         return within, moved @ moved.mT / max(1, len(self.deviations) - 1)
 
@@ -109,12 +117,13 @@ def regress_logit(
     inverse = torch.cholesky_inverse(torch.linalg.cholesky(information))
     draws = torch.stack([_move(x, w, mean, inverse, sums) for sums in cross])
     pooled = draws.mean(0)
-    within = correction(design, kind) * _sandwich(design, parts, draws, inverse, kind)
+    meat = correction(design, kind) * _meat(design, parts, draws, information, inverse, kind)
     freedom = len(x) - num_terms if design.clusters is None else (design.num_clusters or 0) - 1
     separated = (_softmax(x, pooled).amin(0) < MIN_PROPORTION).nonzero().squeeze(-1)
     return LogitRegression(
         pooled,
-        within,
+        inverse,
+        meat,
         (draws - pooled)[..., :-1].mT.flatten(1),
         float(freedom),
         tuple(separated.tolist()),
@@ -202,10 +211,15 @@ def _move(x: Tensor, w: Tensor, start: Tensor, inverse: Tensor, cross: Tensor) -
     return _maximise(x, w, cross)[0]
 
 
-def _sandwich(
-    design: Design, parts: Parts, draws: Tensor, inverse: Tensor, kind: StandardErrors
+def _meat(
+    design: Design,
+    parts: Parts,
+    draws: Tensor,
+    information: Tensor,
+    inverse: Tensor,
+    kind: StandardErrors,
 ) -> Tensor:
-    """Covariance J⁻¹ Σ s sᵀ J⁻¹ for scores s of documents or clusters, mean over some draws."""
+    """Covariance Σ s sᵀ of the score, for scores s of documents or clusters, mean over draws."""
     chosen = torch.linspace(0, len(draws) - 1, min(len(draws), SANDWICH_DRAWS)).round().long()
     coefficients, pooled = draws[chosen], draws.mean(0)
     num_draws, num_terms, num_topics = coefficients.shape
@@ -234,13 +248,12 @@ def _sandwich(
                     of_draw.index_add_(0, design.clusters[rows[at]], scores)
     freedom = len(design.x) - num_terms
     if design.clusters is not None:
-        meat = sums.flatten(0, 1).mT @ sums.flatten(0, 1) / num_draws
-    elif kind == "classical":
-        return pearson / freedom / (num_topics - 1) * inverse
-    else:  # the classical variance of documents that alone determine a coefficient
-        lone = design.weights[design.alone, None].sqrt() * design.x[design.alone]
-        meat = meat + torch.kron(spread / freedom, lone.mT @ lone)
-    return inverse @ meat @ inverse
+        return sums.flatten(0, 1).mT @ sums.flatten(0, 1) / num_draws
+    if kind == "classical":
+        return pearson / freedom / (num_topics - 1) * information
+    # Documents that alone determine a coefficient have the classical variance.
+    lone = design.weights[design.alone, None].sqrt() * design.x[design.alone]
+    return meat + torch.kron(spread / freedom, lone.mT @ lone)
 
 
 def _corrected(

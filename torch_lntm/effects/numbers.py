@@ -28,24 +28,24 @@ class Estimate:
         name: Name of the topic or group; the number as text for a topic without a name.
         term: Name of the term of an effect; empty for predictions and differences.
         values: Values by column of a prediction. A difference has a pair ``(first, second)``.
+        level: Probability of the interval.
         estimate: The estimate.
         standard_error: Standard error of the estimate, infinite if the documents do not tell it.
         freedom: Degrees of freedom of the interval's t distribution, at least 1.
         lower: Lower end of the interval.
         upper: Upper end of the interval.
-        level: Probability of the interval.
     """
 
     topic: int | str
     name: str
     term: str
     values: Mapping[str, Any]
+    level: float
     estimate: float
     standard_error: float
     freedom: float
     lower: float
     upper: float
-    level: float
 
     @property
     def is_effect(self) -> bool:
@@ -150,7 +150,12 @@ def intervals(
     if scale == "logit":
         centre = scipy.special.logit(estimates.clip(tiny, 1 - 1e-16))
         half = half / np.maximum(estimates * (1 - estimates), tiny)
-        return errors, freedom, *map(scipy.special.expit, (centre - half, centre + half))
+        return (
+            errors,
+            freedom,
+            scipy.special.expit(centre - half),
+            scipy.special.expit(centre + half),
+        )
     centre = np.arctanh(estimates.clip(-1 + 1e-16, 1 - 1e-16))
     half = half / np.maximum(1 - estimates**2, tiny)
-    return errors, freedom, *map(np.tanh, (centre - half, centre + half))
+    return errors, freedom, np.tanh(centre - half), np.tanh(centre + half)

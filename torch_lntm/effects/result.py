@@ -56,10 +56,10 @@ class Mean(NamedTuple):
     gradients: Tensor
     row: NDArray[np.float64]
 
-    def less(self, other: Mean, factor: float = 1.0) -> Mean:
-        """The difference, times a factor."""
-        parts = (factor * (a - b) for a, b in zip(self, other, strict=True))
-        return Mean(*parts)
+    def less(self, other: Mean) -> Mean:
+        """The difference."""
+        gradients = self.gradients - other.gradients
+        return Mean(self.estimates - other.estimates, gradients, self.row - other.row)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -172,14 +172,14 @@ class Effects:
         * A column of numbers or dates: the derivative, in all terms of the column.
         * Any other column of the design, such as those of splines and interactions: the derivative
           in this column alone. Read such terms by :meth:`predict` and :meth:`difference`.
-        * ``Intercept``: the expected proportion at the references of all levels. (The coefficient
-          has all numbers at 0, too.)
+        * ``Intercept``: the expected proportion at the references of all levels, and at 0 of all
+          truth values and numbers that are 0 or 1. (The coefficient has all numbers at 0.)
 
         Args:
             level: Probability of the intervals, between 0 and 1.
         """
         found = [self._of_term(j) for j in range(len(self.formula.names))]
-        what = [(name, {}) for name in self.formula.names]
+        what: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in self.formula.names]
         return self._estimates([mean for mean, _ in found], what, level, [s for _, s in found])
 
     def frame(self, rows: Iterable[Estimate] | None = None, *, level: float = 0.95) -> pd.DataFrame:
@@ -240,6 +240,7 @@ class Effects:
             )
         at = list(self.formula.random).index(column)
         terms = [f"{column}[{name}]" for name in self.formula.random[column]]
+        what: list[tuple[str, dict[str, Any]]] = [(term, {}) for term in terms]
         # An interval knows the variance of the levels' effects no better than its levels do.
         freedom = containment(self.design, self.regression.freedom)[1][at]
         if isinstance(self.regression, LeastSquares):
@@ -250,7 +251,7 @@ class Effects:
                 for values in (random.effects, random.variances)
             )
             ends = intervals(effects, variances, 0 * variances, self.num_draws, freedom, level)
-            return self._rows(effects, ends, [(term, {}) for term in terms], level)
+            return self._rows([effects, *ends], what, level)
         first, weights, positions = self._distinct()
         assert positions is not None
         means = []
@@ -259,7 +260,6 @@ class Effects:
             moved[:, at] = value
             means.append(self._mean(self.design.raw[first], weights, moved))
         found = [mean.less(means[0]) for mean in means[1:]]
-        what = [(term, {}) for term in terms]
         return self._estimates(found, what, level, ["atanh"] * len(what), freedom)
 
     # -- predictions -----------------------------------------------------------------------------
@@ -501,8 +501,8 @@ class Effects:
             return distinct_values
         if kind == "date":
             days = np.array([value[:10] for value in distinct_values], "datetime64[D]")
-            ends = days[[0, -1]].astype(np.int64)
-            grid = np.unique(np.linspace(*ends, GRID).round().astype(np.int64))
+            first, last = days[[0, -1]].astype(np.int64).tolist()
+            grid = np.unique(np.linspace(first, last, GRID).round().astype(np.int64))
             return list(grid.astype("datetime64[D]").astype(str))
         spaced = np.geomspace if is_skewed(column) else np.linspace
         return list(spaced(distinct_values[0], distinct_values[-1], GRID).tolist())
@@ -539,7 +539,7 @@ class Effects:
             several = sorted(value) if isinstance(value, (set, frozenset)) else list(value)
         if not several:
             raise ConfigError(f"{name} has no value; expected a value of the column, or several")
-        several = [v.item() if isinstance(v, (np.generic, Tensor)) else v for v in several]
+        several = [v.item() if hasattr(v, "item") else v for v in several]
         is_date = self.formula.kinds.get(name) == "date"
         return [str(v)[:10] if is_date and not isinstance(v, str) else v for v in several]
 
@@ -605,39 +605,36 @@ class Effects:
             return Mean(estimates, row.expand(len(estimates), -1), unit), "identity"
         first, weights, positions = self._distinct()
         read = {n: self.formula.read(n, column[first]) for n, column in self.columns.items()}
+        read = {n: v if v.dtype == object else v.astype(np.float64) for n, v in read.items()}
 
-        def at(scaled: Tensor = weights, **changed: NDArray[Any]) -> Mean:
-            rows = self.formula.evaluate(read | changed, len(first))
+        def at(changed: Mapping[str, Any], scaled: Tensor = weights) -> Mean:
+            full = {c: np.full(len(first), v, read[c].dtype) for c, v in changed.items()}
+            rows = self.formula.evaluate(read | full, len(first))
             return self._mean(rows, scaled, positions)
-
-        def full(column: str, value: Any) -> NDArray[Any]:
-            return np.full(len(first), value, read[column].dtype)
 
         references = dict(self._references())
         if name == "Intercept":
-            fixed = {c: full(c, value) for c, value in references.items() if value is not None}
-            return at(**fixed), "logit"
+            zeros = [t[0] for i, t in enumerate(self.formula.terms) if i in self.design.flags]
+            references |= dict.fromkeys([c for c in zeros if c in read and c not in references], 0)
+            fixed = {c: value for c, value in references.items() if value is not None}
+            return at(fixed), "logit"
         term = self.formula.terms[j]
         column = level_column(term[0]) if len(term) == 1 else None
         level = self._level_of(j)
         if column in references and level is not None:
-            mean = at(**{column: full(column, level)})
+            mean = at({column: level})
             if references[column] is None:
                 return mean, "logit"
-            return mean.less(at(**{column: full(column, references[column])})), "atanh"
+            return mean.less(at({column: references[column]})), "atanh"
         if column in read and term == (column,):
-            values = read[column].astype(np.float64)
+            values = read[column]
             if j in self.design.flags:
-                return at(**{column: full(column, 1)}).less(
-                    at(**{column: full(column, 0)})
-                ), "atanh"
+                return at({column: 1}).less(at({column: 0})), "atanh"
             step = STEP * np.std(values - values[0])
-            high, low = (
-                (values + step).clip(max=values.max()),
-                (values - step).clip(min=values.min()),
-            )
+            high = (values + step).clip(max=values.max())
+            low = (values - step).clip(min=values.min())
             scaled = weights / torch.from_numpy(high - low)
-            return at(scaled, **{column: high}).less(at(scaled, **{column: low})), "identity"
+            return at({column: high}, scaled).less(at({column: low}, scaled)), "identity"
         x, along = self.design.x[first], self.design.rows(unit[None])
         step = STEP / float(along.norm()) / self.num_docs**0.5
         high, low = (
@@ -694,33 +691,29 @@ class Effects:
         """
         found = []
         for mean, scale in zip(means, scales, strict=True):
-            variances = (
-                v[:, 0, 0].numpy() for v in self.regression.covariance(mean.gradients[:, None])
-            )
+            within, between = self.regression.covariance(mean.gradients[:, None])
+            variances = (within[:, 0, 0].numpy(), between[:, 0, 0].numpy())
             of_row = self._freedom(mean.row) if freedom is None else freedom
             estimates = mean.estimates.numpy()
             ends = intervals(estimates, *variances, self.num_draws, of_row, level, scale)
             found.append((estimates, *ends))
-        estimates, *ends = (np.stack(numbers, 1) for numbers in zip(*found, strict=True))
-        return self._rows(estimates, ends, what, level)
+        numbers = [np.stack(column, 1) for column in zip(*found, strict=True)]
+        return self._rows(numbers, what, level)
 
     def _rows(
         self,
-        estimates: NDArray[np.float64],
-        ends: Iterable[NDArray[np.float64]],
+        numbers: Sequence[NDArray[np.float64]],
         what: Sequence[tuple[str, Mapping[str, Any]]],
         level: float,
     ) -> Estimates:
         """Estimates ``(num_responses, num_points)`` and the results of ``intervals`` as rows."""
-        names = self.model.topic_names
-        numbers = np.stack([estimates, *ends], -1).tolist()
-        return Estimates(
-            Estimate(
-                topic, topic if isinstance(topic, str) else names[topic], term, values, *row, level
-            )
-            for topic, of_topic in zip(self.topics, numbers, strict=True)
-            for (term, values), row in zip(what, of_topic, strict=True)
-        )
+        names, table = self.model.topic_names, np.stack(numbers, -1).tolist()
+        found = Estimates()
+        for topic, of_topic in zip(self.topics, table, strict=True):
+            name = names[topic] if isinstance(topic, int) else topic
+            for (term, values), row in zip(what, of_topic, strict=True):
+                found.append(Estimate(topic, name, term, values, level, *row))
+        return found
 
     def joint_statistics(self, column: str) -> NDArray[np.float64]:
         """``(num_responses,)`` Wald statistics per effect, for the terms of a column."""
