@@ -508,8 +508,8 @@ def test_pictures(accelerator: torch.device, family: str) -> None:
     pyplot.switch_backend("agg")
     model = make_model(family, accelerator)
     posterior = make_guide(DEFAULTS[family], model).posterior(CORPUS[:2].batch(device=accelerator))
-    labels = lntm.plotting.topic_labels(model)
-    assert labels == lntm.plotting.topic_labels(make_model(family, CPU))
+    labels = lntm.reports.topic_labels(model)
+    assert labels == lntm.reports.topic_labels(make_model(family, CPU))
     try:
         assert lntm.plotting.correlation_heatmap(model).images
         proportions = lntm.plotting.document_proportions(posterior, 1, labels=labels)

@@ -27,8 +27,8 @@ FLOORS = [
     ["inference"],
     ["evaluation", "recipes", "testing"],
     ["io"],
-    ["reports"],
     ["plotting"],
+    ["reports"],
     ["estimators", "effects", "interop", "selection"],
 ]
 MAY_IMPORT = {

@@ -18,7 +18,7 @@ ROOMS = {
         "files": "safe reading, atomic writing",
         "budget": "documents per batch",
         "progress": "progress bars",
-        "pickles": "pickles with a version",
+        "frames": "rows by name, tables as text",
     },
     ("observed data", "#d9e7f7"): {
         "corpus": "counts, metadata, readers",
@@ -47,6 +47,7 @@ ROOMS = {
         "plotting": "pictures",
         "effects": "regression of proportions",
         "selection": "number of topics",
+        "options": "signatures as options",
         "estimators": "scikit-learn",
         "interop": "other libraries",
         "cli": "uses all rooms",

@@ -11,7 +11,7 @@ import matplotlib.pyplot as plt
 import torch
 
 import torch_lntm as lntm
-from torch_lntm.reports.labels import distinct_words
+from torch_lntm.plotting.style import distinct_words
 
 NUM_TOPICS, NUM_SHOWN = 15, 5
 FIGURE = Path(__file__).with_suffix(".png")

@@ -25,7 +25,7 @@ from torch_lntm.corpus import Corpus, read_corpus
 from torch_lntm.errors import ConfigError
 from torch_lntm.guides import make_guide
 from torch_lntm.models import ctm
-from torch_lntm.plotting import topic_labels
+from torch_lntm.reports import topic_labels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

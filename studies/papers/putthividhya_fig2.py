@@ -29,7 +29,7 @@ from torch_lntm.errors import ConfigError
 from torch_lntm.evaluation import coherence
 from torch_lntm.inference import transform
 from torch_lntm.inference.documents import source_prior
-from torch_lntm.plotting import topic_labels
+from torch_lntm.reports import topic_labels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,13 +7,19 @@ import math
 import pyro
 import pytest
 import torch
+from pyro import poutine
 from pyro.infer import HMC, MCMC, NUTS, SVI, Predictive, Trace_ELBO, TraceMeanField_ELBO
+from pyro.infer.autoguide import AutoNormal
+from pyro.infer.mcmc import RandomWalkKernel
+from pyro.infer.mcmc.util import initialize_model
 from support.pairs import FAMILIES, PAIRS, each_pair
 from support.pairs import make_model as make_any_model
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus, synthetic_topics
+from torch_lntm.errors import ConfigError
 from torch_lntm.guides import GUIDES, LaplaceGuide, TaylorGuide
+from torch_lntm.inference import DocumentHMC
 from torch_lntm.models import TopicModel, ctm
 
 NUM_TOPICS, NUM_WORDS = 3, 20
@@ -206,6 +212,49 @@ def test_samplers_run_on_every_model_in_single_precision(
     assert samples[model.prior.latent].shape == (3, 3, model.latent_dim)
     assert ("topics" in samples) == sample_topics
     assert all(bool(draws.isfinite().all()) for draws in samples.values())
+
+
+@pytest.mark.parametrize("kernel", [NUTS, HMC, RandomWalkKernel])
+@pytest.mark.parametrize("family", ["ctm", "lda"])
+def test_pyros_samplers_refuse_mini_batches(family: str, kernel: type) -> None:
+    model = make_any_model(family).float()
+    corpus = model.generate([20, 5, 9, 4], seed=2)[0]
+    batch = next(iter(corpus.batches(max_docs=2)))
+    for options in ({}, {"sample_topics": True}):
+        mcmc = MCMC(kernel(model), num_samples=1, warmup_steps=1, disable_progbar=True)
+        with pytest.raises(
+            ConfigError, match=r"2 documents of a corpus of 4.*corpus\[rows\]\.batch"
+        ):
+            mcmc.run(batch, **options)
+    _, potential, transforms, trace = initialize_model(model, (batch,))
+    sampler = kernel(potential_fn=potential) if kernel is not RandomWalkKernel else kernel(model)
+    params = {
+        model.prior.latent: transforms[model.prior.latent](trace.nodes[model.prior.latent]["value"])
+    }
+    mcmc = MCMC(sampler, 1, 1, initial_params=params, transforms=transforms, disable_progbar=True)
+    with pytest.raises(ConfigError, match="too narrow"):
+        mcmc.run(batch) if kernel is RandomWalkKernel else mcmc.run()
+
+
+def test_what_may_take_a_mini_batch_takes_it() -> None:
+    model = make_model()
+    corpus = make_corpus(6)
+    batch = next(iter(corpus.batches(max_docs=2, dtype=torch.float64)))
+    pyro.set_rng_seed(0)
+    for guide in (TaylorGuide(model), AutoNormal(model, create_plates=model.plate)):
+        SVI(model, guide, pyro.optim.Adam({"lr": 0.01}), Trace_ELBO()).step(batch)
+        drawn = Predictive(model, guide=guide, num_samples=2)(batch)
+        assert drawn["eta"].shape[-2:] == (2, NUM_TOPICS)
+    Predictive(model, num_samples=2, parallel=True)(batch)
+    poutine.trace(model).get_trace(batch).compute_log_prob()
+    # Chains of a document alone draw as if it had no corpus.
+    found = {}
+    for name, documents in {"part": batch, "whole": corpus[:2].batch(dtype=torch.float64)}.items():
+        pyro.set_rng_seed(0)
+        mcmc = MCMC(DocumentHMC(model), num_samples=3, warmup_steps=3, disable_progbar=True)
+        mcmc.run(documents)
+        found[name] = mcmc.get_samples()["eta"]
+    torch.testing.assert_close(found["part"], found["whole"])
 
 
 def test_the_guide_reads_the_parameters_of_every_optimiser() -> None:

@@ -170,7 +170,7 @@ def test_names_in_the_heat_map_are_readable(num_topics):
 
 def test_lines_and_topics_lie_inside_the_axes():
     ax = correlation_graph(make_model(30), num_edges=60, min_correlation=0)
-    (left, right), (low, high) = ax.get_xlim(), ax.get_ylim()
+    (left, right), (high, low) = ax.get_xlim(), ax.get_ylim()
     for line in ax.lines:
         x, y = line.get_data()
         assert left <= min(x) <= max(x) <= right

@@ -11,7 +11,6 @@ import torch_lntm as lntm
 from torch_lntm.errors import ConfigError
 from torch_lntm.plotting import (
     document_proportions,
-    topic_labels,
 )
 
 
@@ -19,7 +18,12 @@ def test_document_proportions_show_means_and_quantiles_of_the_posterior():
     model = make_model()
     posterior = lntm.guides.LaplaceGuide(model).posterior(small_corpus().batch())
     ax = document_proportions(
-        posterior, 1, level=0.8, labels=topic_labels(model), num_topics=4, num_samples=4000
+        posterior,
+        1,
+        level=0.8,
+        labels=lntm.reports.topic_labels(model),
+        num_topics=4,
+        num_samples=4000,
     )
     draws = posterior.theta_samples(4000)[:, 1].numpy()
     mean = draws.mean(0)
@@ -29,7 +33,7 @@ def test_document_proportions_show_means_and_quantiles_of_the_posterior():
     ends = np.quantile(draws, [0.1, 0.9], axis=0)[:, order]
     np.testing.assert_allclose(segments[:, :, 0], ends.T, atol=1e-6)
     assert [label.get_text() for label in ax.get_yticklabels()] == [
-        topic_labels(model)[k] for k in order
+        lntm.reports.topic_labels(model)[k] for k in order
     ]
     assert "80%" in ax.get_xlabel()
     # A document may be counted from the end.

@@ -12,8 +12,8 @@ from support.pictures import WORDS, make_factor_model
 
 from torch_lntm.plotting import (
     source_plot,
-    topic_labels,
 )
+from torch_lntm.reports import topic_labels
 
 
 def test_the_source_plot_shows_the_largest_centred_loadings():

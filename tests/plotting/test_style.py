@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import pytest
 from support.pictures import WORDS, make_factor_model, make_model
@@ -15,16 +13,15 @@ from torch_lntm.plotting import (
     correlation_heatmap,
     document_proportions,
     source_plot,
-    topic_labels,
 )
 
 
 def test_default_labels_are_numbers_and_words():
     model = make_model()
     top = model.topics.probs[2].detach().topk(2).indices.tolist()
-    assert topic_labels(model)[2] == f"2 {WORDS[top[0]]} {WORDS[top[1]]}"
-    assert topic_labels(model, 0) == list("012345")
-    assert topic_labels(lntm.models.ctm(2, 3)) == ["0", "1"]
+    assert lntm.reports.topic_labels(model)[2] == f"2 {WORDS[top[0]]} {WORDS[top[1]]}"
+    assert lntm.reports.topic_labels(model, 0) == list("012345")
+    assert lntm.reports.topic_labels(lntm.models.ctm(2, 3)) == ["0", "1"]
 
 
 @pytest.mark.parametrize(
@@ -54,12 +51,3 @@ def test_invalid_arguments_are_refused(draw, message):
     posterior = lntm.guides.TaylorGuide(model).posterior(corpus.batch())
     with pytest.raises(ConfigError, match=message):
         draw(model, posterior)
-
-
-@pytest.mark.parametrize("missing", ["matplotlib"])
-def test_a_missing_library_is_named_with_its_extra(monkeypatch, missing):
-    for name in [name for name in sys.modules if name.split(".")[0] == missing]:
-        monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(ConfigError, match=rf"needs {missing}.*torch-lntm\[viz\]"):
-        correlation_graph(make_model())

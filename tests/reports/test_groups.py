@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import torch_lntm as lntm
-from torch_lntm.reports.groups import group_documents, grouping_columns, is_skewed
+from torch_lntm.plotting.style import is_skewed
+from torch_lntm.reports.groups import group_documents, grouping_columns
 
 
 def grouped(values):

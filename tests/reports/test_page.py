@@ -382,15 +382,15 @@ def test_effects_over_time_are_lines_with_bands_cut_at_zero():
         for day, (mean, lower, upper) in zip(days, of_topic, strict=True)
     ]
     first, second = effect_charts(sorted(predictions, key=lambda p: p.topic), "date", 5)
-    assert (first.topic, second.topic) == (4, 7)
-    assert first.ordered
-    assert first.is_smooth
-    assert first.most == 0.4
-    zero = first.height - 4
-    assert [mark.y == zero for mark in first.marks] == [False, True, False]
-    assert [mark.low == zero for mark in first.marks] == [True, True, False]
-    assert "2004-02-01: -5.00%, -20.00% to 10.00%" in first.description
-    assert first.marks[1].x - first.marks[0].x > first.marks[2].x - first.marks[1].x  # 31, 29 days
+    assert (first["topic"], second["topic"]) == (4, 7)
+    assert first["ordered"]
+    assert first["is_smooth"]
+    assert first["most"] == 0.4
+    zero, marks = first["height"] - 4, first["marks"]
+    assert [mark["y"] == zero for mark in marks] == [False, True, False]
+    assert [mark["low"] == zero for mark in marks] == [True, True, False]
+    assert "2004-02-01: -5.00%, -20.00% to 10.00%" in first["description"]
+    assert marks[1]["x"] - marks[0]["x"] > marks[2]["x"] - marks[1]["x"]  # 31, 29 days
     assert effect_charts(predictions[:1], "date", 5) == []
 
 
@@ -402,8 +402,8 @@ def test_a_skewed_column_has_a_logarithmic_axis_with_a_note():
         for size in sizes
     ]
     for chart in effect_charts(predictions, "size", 5):
-        assert "logarithmic" in chart.axis_note
-        np.testing.assert_allclose(np.diff([mark.x for mark in chart.marks], 2), 0, atol=1e-9)
+        assert "logarithmic" in chart["axis_note"]
+        np.testing.assert_allclose(np.diff([mark["x"] for mark in chart["marks"]], 2), 0, atol=1e-9)
     corpus = Corpus.from_matrix(
         np.random.default_rng(0).poisson(2.0, (40, 8)),
         metadata={"size": np.geomspace(1, 1e6, 40)},

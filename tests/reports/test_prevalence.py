@@ -142,8 +142,10 @@ def test_intervals_of_correlations_cover_the_truth():
     # They are not so wide as to say nothing, nor narrower than with the logits observed.
     assert np.median(error[pairs]) < 3 * 400**-0.5
     assert error[pairs].min() > 397**-0.5
-    drawn = correlation_lines(model.topic_correlation().detach().numpy(), error, 0.95)
-    assert {(line.first, line.second) for line in drawn if line.correlation > 0} >= {(0, 1), (2, 3)}
+    correlation = model.topic_correlation().detach().numpy()
+    drawn = correlation_lines(correlation, error, (lower, upper), 0.95)
+    drawn = drawn[drawn["correlation"] > 0]
+    assert set(zip(drawn["first"], drawn["second"], strict=True)) >= {(0, 1), (2, 3)}
 
 
 def test_shares_that_drift_give_a_warning(known):

@@ -7,6 +7,7 @@ import signal
 import warnings
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -165,6 +166,11 @@ def refusals() -> list[str]:
     for seed, documents in ((rank, corpus), (0, corpus[: 20 + rank]), (0, corpus[:1])):
         try:
             _engine(1000, IndexError, seed=seed).fit(documents)
+        except LNTMError as error:
+            found.append(str(error))
+    with patch("torch_lntm.__version__", f"0.{rank}", create=True):
+        try:
+            _engine(1000, IndexError).fit(corpus)
         except LNTMError as error:
             found.append(str(error))
     return found

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 import numpy as np
-import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -27,7 +26,7 @@ from torch_lntm.models import TopicGroups, TopicModel
 from torch_lntm.models.model import require_model
 from torch_lntm.models.names import find_topics
 from torch_lntm.models.topic_groups import as_groups
-from torch_lntm.reports.labels import topic_labels
+from torch_lntm.plotting.style import topic_labels
 
 
 @torch.no_grad()
@@ -151,7 +150,7 @@ def estimate(
     )
     if proportions.num_draws < 2:
         raise ConfigError(f"{proportions!r}; expected at least 2 draws")
-    columns = {name: find_column(name, corpus.metadata)[rows] for name in fitted.kinds}
+    columns = {name: find_column(name, corpus.metadata.iloc[rows]) for name in fitted.kinds}
     if not fitted.random and (kind != "classical" or design.num_clusters):
         _warn_of_lone_documents(design, columns, rows)
 
@@ -200,8 +199,7 @@ def _design(
 
     Levels that other documents have alone are no levels, and values that these lack do no harm.
     """
-    metadata = {name: corpus.metadata[name] for name in corpus.metadata}
-    selected = {name: np.asarray(column)[rows] for name, column in metadata.items()}
+    selected = corpus.metadata.iloc[rows]
     fitted, matrix = Formula.fit(text, selected, len(rows))
     positions = fitted.positions(selected, len(rows)) if fitted.random else None
     of_weights = None
@@ -297,8 +295,7 @@ def _column(corpus: Corpus, values: Any, what: str) -> Any:
     """``(num_docs,)`` values: a column of the metadata by name, or values by index or position."""
     if isinstance(values, str):
         return find_column(values, corpus.metadata)
-    documents = getattr(corpus.metadata, "index", pd.RangeIndex(corpus.num_docs))
-    column = frames.align(values, documents, what)
+    column = frames.align(values, corpus.metadata.index, what)
     if np.shape(column) != (corpus.num_docs,):
         raise ConfigError(
             f"{what} of shape {np.shape(column)}; expected one for each of the documents"

@@ -26,8 +26,7 @@ from torch_lntm.formulas import Formula
 from torch_lntm.formulas.language import level_column
 from torch_lntm.models import TopicGroups, TopicModel
 from torch_lntm.models.names import find_topics
-from torch_lntm.reports.groups import is_skewed
-from torch_lntm.reports.labels import topic_labels
+from torch_lntm.plotting.style import is_skewed, topic_labels
 from torch_lntm.reports.prevalence import SHORT_DOCUMENT
 
 if TYPE_CHECKING:

@@ -162,7 +162,7 @@ def transform(
         estimate,
         model.topic_names,
         sources,
-        dict(corpus.metadata),
+        {name: np.asarray(x) for name, x in corpus.metadata.items()},
         topic_groups,
     )
 

@@ -22,6 +22,7 @@ from torch_lntm.models.priors.prior import DocumentPrior
 from torch_lntm.models.sites import (
     capture,
     check_documents,
+    check_sampler,
     check_tools,
     draw_pyro_samples,
     log_prior_counts,
@@ -291,12 +292,14 @@ class TopicModel(nn.Module):
         Raises:
             ConfigError: The batch has another vocabulary size, or the model's dtype is neither
                 float32 nor float64. A handler gives a param site a value of another shape. The
-                plate of a guide holds other documents than the batch. The caller's priors cover
+                plate of a guide holds other documents than the batch. A kernel of
+                ``pyro.infer.mcmc`` scores a mini-batch. The caller's priors cover
                 only some of the parameters of a log prior. ``torch.jit`` runs the program, or an
                 enumerating ELBO runs a float32 model.
         """
         check_tools(self.dtype)
         batch = self.check_batch(batch)
+        check_sampler(batch)
         replaced, drawn = {}, set()
         for name, parameter in self.named_parameters():
             if sample_topics and name.startswith("topics."):

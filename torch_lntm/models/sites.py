@@ -12,11 +12,13 @@ from typing import Any, NamedTuple, TypeVar
 import pyro
 import torch
 from pyro.distributions import constraints
+from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from pyro.ops.jit import CompiledFunction
 from pyro.poutine.enum_messenger import EnumMessenger
 from pyro.poutine.runtime import _PYRO_STACK, Message, apply_stack
 from torch import Tensor, nn
 
+from torch_lntm.corpus import DocumentBatch
 from torch_lntm.errors import ConfigError
 
 Part = TypeVar("Part", bound=nn.Module)
@@ -225,6 +227,35 @@ def check_documents(documents: pyro.plate, index: Tensor) -> None:
         "parameters to the words of this batch. Give it the documents of the batch by "
         "AutoNormal(model, create_plates=model.plate), or the same argument of another autoguide"
     )
+
+
+def check_sampler(batch: DocumentBatch) -> None:
+    """Raise if a kernel of ``pyro.infer.mcmc`` scores the program of a mini-batch.
+
+    The plate scales the documents of a mini-batch up to the corpus. This makes the ELBO of ``SVI``
+    unbiased, but a sampler would draw from posteriors that are far too narrow.
+
+    Args:
+        batch: The documents.
+
+    Raises:
+        ConfigError: The batch is a part of its corpus, and a kernel is on the call stack.
+    """
+    if batch.num_docs == batch.corpus_size:
+        return
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        method = frame.f_code.co_varnames[:1] == ("self",)
+        kernel = frame.f_locals["self"] if method and "self" in frame.f_locals else None
+        if isinstance(kernel, MCMCKernel):
+            raise ConfigError(
+                f"{type(kernel).__name__} was given {batch.num_docs} documents of a corpus of "
+                f"{batch.corpus_size}. The program weighs the documents of a mini-batch up to the "
+                "whole corpus, so a sampler would draw from posteriors that are too narrow; give "
+                "it a corpus of these documents, corpus[rows].batch(), or for their latent "
+                "variables alone use MCMC(DocumentHMC(model))"
+            )
+        frame = frame.f_back
 
 
 def check_tools(dtype: torch.dtype) -> None:

@@ -7,7 +7,6 @@ from torch_lntm.plotting.simplex import simplex_plot
 from torch_lntm.plotting.sources import source_plot
 from torch_lntm.plotting.style import PALETTE, use_style
 from torch_lntm.plotting.tree import tree_plot
-from torch_lntm.reports import topic_labels
 
 __all__ = [
     "PALETTE",
@@ -17,7 +16,6 @@ __all__ = [
     "path_plot",
     "simplex_plot",
     "source_plot",
-    "topic_labels",
     "tree_plot",
     "use_style",
 ]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
 
 from torch_lntm.errors import ConfigError, require, require_whole
 from torch_lntm.models import TopicModel
-from torch_lntm.plotting.graph_layout import TOPIC_WIDTH, lay_out_topics, route_line
+from torch_lntm.plotting.layout import correlation_diagram
 from torch_lntm.plotting.style import (
     DIVERGING,
     NAME_LETTERS,
@@ -18,18 +18,17 @@ from torch_lntm.plotting.style import (
     NEUTRAL,
     POSITIVE,
     labels_or_default,
-    library,
     number_and_words,
+    shorten,
 )
-from torch_lntm.reports.layout import name_lines, shorten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 #: Smallest correlation at the end of the colour scale and of the scale of line widths.
 LEAST_LIMIT = 0.3
-#: Most letters in a line of a topic's name in the graph, and the height of a line in inches.
-_LETTERS, _LINE = 16, 0.13
+#: Most letters of a topic's name below the heat map, and pixels of the graph in an inch.
+_LETTERS, _DPI = 16, 96.0
 
 
 def correlation_heatmap(
@@ -53,14 +52,14 @@ def correlation_heatmap(
         The axes.
 
     Raises:
-        ConfigError: matplotlib is missing, or the numbers of labels and topics differ.
+        ConfigError: The numbers of labels and topics differ.
 
     Example:
         >>> ax = lntm.plotting.correlation_heatmap(model)
         >>> ax.get_title(), len(ax.get_yticklabels())
         ('Topic correlations', 10)
     """
-    plt = library("matplotlib.pyplot")
+    import matplotlib.pyplot as plt
     from matplotlib.colors import LinearSegmentedColormap
 
     correlation = model.topic_correlation().detach().cpu().numpy()
@@ -115,8 +114,7 @@ def correlation_graph(
 ) -> Axes:
     """Plot the strongest correlations between topics as a graph.
 
-    Correlated topics lie close together. Topics without a line are in rows at the bottom. Lines
-    bend around other topics.
+    Correlated topics lie close together.
 
     Args:
         model: The model.
@@ -131,15 +129,15 @@ def correlation_graph(
         The axes.
 
     Raises:
-        ConfigError: matplotlib is missing, the numbers of labels, shares and topics differ, or a
-            number is negative.
+        ConfigError: The numbers of labels, shares and topics differ, or a number is negative.
 
     Example:
         >>> ax = lntm.plotting.correlation_graph(model, min_correlation=0.0)
         >>> ax.get_title()
         'Correlated topics'
     """
-    plt = library("matplotlib.pyplot")
+    import matplotlib.pyplot as plt
+
     correlation = model.topic_correlation().detach().cpu().numpy()
     names = labels_or_default(model, labels)
     size = len(names)
@@ -149,116 +147,54 @@ def correlation_graph(
     require(0, min_correlation=min_correlation)
     max_edges = int(1.5 * size) if num_edges is None else num_edges
     edges = _strongest(correlation, max_edges, min_correlation, negative)
-    linked = sorted({k for edge in edges for k in edge})
-    single = [k for k in range(size) if k not in linked]
-
-    topics = _Topics.from_names(names, shares)
-    width = max(1.75 * np.sqrt(len(linked)), 1.4 * np.sqrt(len(single)), 3.5)
-    height = None
+    numbers, words = zip(*(number_and_words(name, k) for k, name in enumerate(names)), strict=True)
+    areas = np.full(size, 1 / size) if shares is None else np.asarray(shares, dtype=float)
+    room = (_DPI * max(1.75 * float(np.sqrt(size)), 3.5), 0.0)
     if ax is not None:
         # A layout engine sets the position of axes only when it draws the figure.
         ax.figure.canvas.figure.draw_without_rendering()
         window = ax.get_window_extent()
-        width, height = window.width / ax.figure.dpi, window.height / ax.figure.dpi
-    points = lay_out_topics(correlation, linked, single, topics.room, float(width), height)
-    extents = [points - topics.room, points + topics.room]
-    points[:, 1] += topics.below
-    curves = [route_line(points, i, j) for i, j in edges]
-    left, right = _limits(0, *extents, *curves)
-    low, high = _limits(1, *extents, *curves)
+        room = (window.width * _DPI / ax.figure.dpi, window.height * _DPI / ax.figure.dpi)
+    picture = correlation_diagram(edges, words, areas, areas, room, 18.0, single=True)
+    width, height = room[0], picture["height"]
     if ax is None:
-        _, ax = plt.subplots(figsize=(right - left + 0.2, high - low + 0.8), layout="constrained")
-    limit = max([LEAST_LIMIT, *(abs(correlation[edge]) for edge in edges)])
-    for edge, curve in zip(edges, curves, strict=True):
-        _draw_line(ax, curve, correlation[edge], limit)
-    _draw_topics(ax, points, topics)
+        figsize = (width / _DPI + 0.2, height / _DPI + 0.8)
+        _, ax = plt.subplots(figsize=figsize, layout="constrained")
+    limit = max([LEAST_LIMIT, *(abs(r) for *_, r in edges)])
+    for first, second, r in edges:
+        ends = [picture["nodes"][k] for k in (first, second)]
+        style: dict[str, Any] = (
+            {"color": POSITIVE} if r > 0 else {"color": NEGATIVE, "linestyle": (0, (3, 2))}
+        )
+        points = [end["x"] for end in ends], [end["y"] for end in ends]
+        ax.plot(*points, linewidth=_width(abs(r) / limit), alpha=0.8, zorder=1, **style)
+    _draw_topics(ax, list(picture["nodes"].values()), numbers)
     _explain_lines(ax, limit, negative, bool(edges), min_correlation)
-    ax.set_xlim(left, right)
-    ax.set_ylim(low, high)
+    ax.set(xlim=(0, width), ylim=(height, 0))
     ax.set_axis_off()
-    ax.set_title(
-        "Correlated topics" + ("" if shares is None else " (area: share of the topic)"),
-        fontsize=10,
-    )
+    title = "Correlated topics" + ("" if shares is None else " (area: share of the topic)")
+    ax.set_title(title, fontsize=10)
     return ax
 
 
-class _Topics(NamedTuple):
-    """The topics of the graph.
-
-    Attributes:
-        numbers: Numbers of the topics.
-        names: Lines of the topics' names.
-        areas: ``(num_topics,)`` areas of the circles, square points.
-        below: ``(num_topics,)`` inches from the middle of circle and name to the circle's centre.
-        room: ``(num_topics, 2)`` half the width and height of circle and name, inches.
-    """
-
-    numbers: tuple[str, ...]
-    names: list[tuple[str, ...]]
-    areas: np.ndarray
-    below: np.ndarray
-    room: np.ndarray
-
-    @classmethod
-    def from_names(cls, names: Sequence[str], shares: Sequence[float] | Tensor | None) -> _Topics:
-        """Topics with sizes from names and shares."""
-        size = len(names)
-        weights = np.full(size, 1 / size) if shares is None else np.asarray(shares, dtype=float)
-        areas = 130 + 600 * weights / max(float(weights.max()), 1e-12)
-        pairs = [number_and_words(name, k) for k, name in enumerate(names)]
-        numbers, words = zip(*pairs, strict=True)
-        lines = [name_lines(text, _LETTERS) for text in words]
-        below = np.array([_LINE * len(name) for name in lines]) / 2
-        radii = np.sqrt(areas) / 2 / 72
-        room = np.stack([np.full(size, TOPIC_WIDTH / 2), radii + below + 0.03], -1)
-        return cls(numbers, lines, areas, below, room)
-
-
-def _draw_topics(ax: Axes, points: np.ndarray, topics: _Topics) -> None:
+def _draw_topics(ax: Axes, nodes: Sequence[dict[str, Any]], numbers: Sequence[str]) -> None:
     """Draw circles with the topics' numbers, and names below."""
-    ax.scatter(
-        points[:, 0],
-        points[:, 1],
-        s=topics.areas,
-        color="#e9e9e9",
-        edgecolor=NEUTRAL,
-        linewidth=0.8,
-        zorder=2,
-    )
-    for k, (x, y) in enumerate(points.tolist()):
-        ax.text(x, y, topics.numbers[k], ha="center", va="center", fontsize=8, zorder=4)
-        ax.annotate(
-            "\n".join(topics.names[k]),
-            (x, y),
-            xytext=(0, -np.sqrt(topics.areas[k]) / 2 - 2),
-            textcoords="offset points",
-            ha="center",
-            va="top",
-            fontsize=7.5,
-            linespacing=1.0,
-            zorder=3,
-            # The white box hides lines behind the name.
-            bbox={"boxstyle": "round,pad=0.1", "facecolor": "white", "linewidth": 0},
-        )
-
-
-def _draw_line(ax: Axes, curve: np.ndarray, correlation: float, limit: float) -> None:
-    """Draw the line of a correlation, with a width for its strength."""
-    ax.plot(
-        *curve.T,
-        color=POSITIVE if correlation > 0 else NEGATIVE,
-        linestyle="-" if correlation > 0 else (0, (3, 2)),
-        linewidth=_width(abs(correlation) / limit),
-        alpha=0.8,
-        zorder=1,
-    )
-
-
-def _limits(axis: int, *points: np.ndarray) -> tuple[float, float]:
-    """Smallest and largest coordinate of arrays of points."""
-    values = np.concatenate([array[:, axis] for array in points])
-    return float(values.min()), float(values.max())
+    diameters = np.array([2 * node["radius"] * 72 / _DPI for node in nodes])
+    centres = [node["x"] for node in nodes], [node["y"] for node in nodes]
+    look: dict[str, Any] = {"color": "#e9e9e9", "edgecolor": NEUTRAL, "linewidth": 0.8, "zorder": 2}
+    ax.scatter(*centres, s=diameters**2, **look)
+    middle: dict[str, Any] = {"ha": "center", "parse_math": False}
+    # The white box hides lines behind the name.
+    box = {"boxstyle": "round,pad=0.1", "facecolor": "white", "linewidth": 0}
+    for node, diameter, number in zip(nodes, diameters, numbers, strict=True):
+        at, name = (node["x"], node["y"]), "\n".join(node["name"])
+        ax.text(*at, number, va="center", fontsize=8, zorder=4, **middle)
+        below: dict[str, Any] = {
+            "xytext": (0, -diameter / 2 - 2),
+            "textcoords": "offset points",
+            "bbox": box,
+        }
+        ax.annotate(name, at, va="top", fontsize=7.5, linespacing=1.0, zorder=3, **below, **middle)
 
 
 def _width(strength: float) -> float:
@@ -276,34 +212,31 @@ def _explain_lines(
         text = f"no correlation of {min_correlation:g} or more"
         ax.text(0.5, 0.01, text, transform=ax.transAxes, ha="center", va="bottom", fontsize=8)
         return
-    handles, meanings = [], []
-    for part in (0.4, 1.0):
-        handles.append(Line2D([], [], color=POSITIVE, linewidth=_width(part)))
-        meanings.append(f"correlation {part * limit:.2f}")
+    lines = {
+        f"correlation {part * limit:.2f}": Line2D([], [], color=POSITIVE, linewidth=_width(part))
+        for part in (0.4, 1.0)
+    }
     if negative:
-        handles.append(Line2D([], [], color=NEGATIVE, linestyle="--", linewidth=_width(0.4)))
-        meanings.append("negative")
-    ax.legend(
-        handles,
-        meanings,
-        frameon=False,
-        fontsize=8,
-        ncols=len(handles),
-        loc="upper center",
-        bbox_to_anchor=(0.5, 0.01),
-    )
+        lines["negative"] = Line2D([], [], color=NEGATIVE, linestyle="--", linewidth=_width(0.4))
+    place: dict[str, Any] = {
+        "loc": "upper center",
+        "bbox_to_anchor": (0.5, 0.01),
+        "ncols": len(lines),
+    }
+    ax.legend(list(lines.values()), list(lines), frameon=False, fontsize=8, **place)
 
 
 def _strongest(
     correlation: np.ndarray, number: int, least: float, negative: bool
-) -> list[tuple[int, int]]:
+) -> list[tuple[int, int, float]]:
     """Pairs of topics with the strongest correlations."""
     rows, columns = np.triu_indices(len(correlation), 1)
     strength = correlation[rows, columns]
     strength = np.abs(strength) if negative else strength
     order = np.argsort(-strength, kind="stable")[:number]
     order = order[(strength[order] > 0) & (strength[order] >= least)]
-    return list(zip(rows[order].tolist(), columns[order].tolist(), strict=True))
+    chosen = (rows[order], columns[order], correlation[rows[order], columns[order]])
+    return list(zip(*(x.tolist() for x in chosen), strict=True))
 
 
 def _seriation(correlation: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from torch_lntm.errors import ConfigError
-from torch_lntm.plotting.style import NEGATIVE, library, rule
+from torch_lntm.plotting.style import NEGATIVE, rule
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,7 +51,7 @@ def document_proportions(
         The axes.
 
     Raises:
-        ConfigError: matplotlib is missing, the document does not exist, the level is outside
+        ConfigError: The document does not exist, the level is outside
             (0, 1), or the numbers of labels and topics differ.
 
     Example:
@@ -59,7 +59,8 @@ def document_proportions(
         >>> len(ax.get_yticklabels())
         3
     """
-    plt = library("matplotlib.pyplot")
+    import matplotlib.pyplot as plt
+
     if not 0 < level < 1:
         raise ConfigError(f"level is {level}; expected a probability between 0 and 1")
     position, draws = posterior.document_draws(document, num_samples, seed)

@@ -8,9 +8,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from torch_lntm.plotting.style import GRID, NAME_LETTERS, NEUTRAL, library, rule
-from torch_lntm.reports.groups import format_number, is_skewed
-from torch_lntm.reports.layout import shorten
+from torch_lntm.plotting.style import (
+    GRID,
+    NAME_LETTERS,
+    NEUTRAL,
+    format_number,
+    is_skewed,
+    rule,
+    shorten,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -69,9 +75,6 @@ def plot_effects(
 
     Returns:
         The axes.
-
-    Raises:
-        ConfigError: matplotlib is missing.
     """
     if ax is None:  # the legend has a line for each series
         ax = _new_axes(len(series) * (len(series[0].values) if kind == "text" else 1))
@@ -101,9 +104,6 @@ def plot_differences(
 
     Returns:
         The axes.
-
-    Raises:
-        ConfigError: matplotlib is missing.
     """
     if ax is None:
         ax = _new_axes(len(series) * len(series[0].values))
@@ -117,7 +117,8 @@ def plot_differences(
 
 def _new_axes(num_rows: int) -> Axes:
     """Axes of a new figure with room for some rows."""
-    plt = library("matplotlib.pyplot")
+    import matplotlib.pyplot as plt
+
     height = max(HEIGHT, 1.0 + PER_LEVEL * num_rows)
     ax: Axes = plt.subplots(figsize=(WIDTH, height), layout="constrained")[1]
     return ax

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.models import DynamicTopics, TopicModel, find_topics
 from torch_lntm.plotting.effects import look
-from torch_lntm.plotting.style import library, rule
+from torch_lntm.plotting.style import rule
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,7 +43,7 @@ def path_plot(
         The axes.
 
     Raises:
-        ConfigError: matplotlib is missing, the words of the model stand still, the topic or a word
+        ConfigError: The words of the model stand still, the topic or a word
             does not exist, or the level is not between 0 and 1.
 
     Example:
@@ -51,7 +51,8 @@ def path_plot(
         >>> lntm.plotting.path_plot(years, 0, num_words=3).get_xlabel()
         'year'
     """
-    plt = library("matplotlib.pyplot")
+    import matplotlib.pyplot as plt
+
     topics = model.topics
     if not isinstance(topics, DynamicTopics):
         raise ConfigError(
@@ -69,14 +70,16 @@ def path_plot(
     if ax is None:
         _, ax = plt.subplots(figsize=(7.0, 3.6), layout="constrained")
     periods = topics.column
-    for j, name in enumerate(names):
+    lines = []
+    for j in range(len(names)):
         colour, (_, dashes) = look(j)
-        ax.plot(periods.positions, probs[:, j], dashes, color=colour, label=name)
+        lines += ax.plot(periods.positions, probs[:, j], dashes, color=colour)
         ax.fill_between(periods.positions, lower[:, j], upper[:, j], color=colour, alpha=0.2, lw=0)
     every = -(-len(periods.levels) // MOST_LABELS)
     ax.set_xticks(periods.positions[::every], [str(x) for x in periods.levels[::every]])
     ax.set(yscale="log", xlabel=periods.column, ylabel="probability in the topic")
-    ax.set_title(f"Topic {model.topic_names[number]}")
+    ax.set_title(f"Topic {model.topic_names[number]}", parse_math=False)
     rule(ax, "y")
-    ax.legend(frameon=False)
+    for text in ax.legend(lines, names, frameon=False, fontsize=8).get_texts():
+        text.set_parse_math(False)
     return ax

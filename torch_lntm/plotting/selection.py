@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torch_lntm.plotting.style import NEGATIVE, POSITIVE, library, rule
+from torch_lntm.plotting.style import NEGATIVE, POSITIVE, rule
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,11 +31,9 @@ def plot_selection(
 
     Returns:
         The figure.
-
-    Raises:
-        ConfigError: matplotlib is missing.
     """
-    plt = library("matplotlib.pyplot")
+    import matplotlib.pyplot as plt
+
     columns = min(COLUMNS, len(criteria))
     rows = -(-len(criteria) // columns)
     figure, axes = plt.subplots(
@@ -54,4 +52,4 @@ def plot_selection(
         rule(ax, "y")
     for ax in axes.flat[len(criteria) :]:
         ax.set_visible(False)
-    return cast("Figure", figure)
+    return figure

@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from torch_lntm.errors import ConfigError
-from torch_lntm.plotting.style import DIVERGING, NEUTRAL, POSITIVE, library
+from torch_lntm.plotting.style import DIVERGING, NEUTRAL, POSITIVE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,14 +42,14 @@ def simplex_plot(
         The axes.
 
     Raises:
-        ConfigError: matplotlib is missing, the number of topics is not 3, or there are no draws.
+        ConfigError: The number of topics is not 3, or there are no draws.
 
     Example:
         >>> draws = torch.distributions.Dirichlet(torch.ones(3)).sample((1000,))
         >>> len(lntm.plotting.simplex_plot(draws).texts)
         3
     """
-    plt = library("matplotlib.pyplot")
+    import matplotlib.pyplot as plt
     from matplotlib.colors import LinearSegmentedColormap
 
     sizes = [draws.shape[-1], len(labels), 3 if point is None else len(point)]

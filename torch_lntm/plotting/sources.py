@@ -11,9 +11,15 @@ from numpy.typing import NDArray
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.inference.documents import source_prior
 from torch_lntm.models import TopicModel
-from torch_lntm.plotting.style import NAME_LETTERS, NEGATIVE, NEUTRAL, POSITIVE, library, rule
-from torch_lntm.reports.labels import topic_labels
-from torch_lntm.reports.layout import shorten
+from torch_lntm.plotting.style import (
+    NAME_LETTERS,
+    NEGATIVE,
+    NEUTRAL,
+    POSITIVE,
+    rule,
+    shorten,
+    topic_labels,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,7 +51,7 @@ def source_plot(
         The axes.
 
     Raises:
-        ConfigError: matplotlib is missing, the model has no sources, the source does not exist, or
+        ConfigError: The model has no sources, the source does not exist, or
             a number is below 1.
 
     Example:
@@ -83,11 +89,9 @@ def plot_loadings(
 
     Returns:
         The axes.
-
-    Raises:
-        ConfigError: matplotlib is missing.
     """
-    plt = library("matplotlib.pyplot")
+    import matplotlib.pyplot as plt
+
     words = [shorten(name, NAME_LETTERS) for name in names]
     rows: list[tuple[str, float]] = []  # (source, NaN), followed by (topic, loading) pairs
     for number in sources:

@@ -1,13 +1,18 @@
-"""Shared parts of the plots: colours, style, names of topics, and the import of matplotlib."""
+"""Shared parts of plots and reports: colours, style, labels of topics, and numbers as text."""
 
 from __future__ import annotations
 
+import itertools
+import unicodedata
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from torch_lntm.errors import ConfigError, import_extra
+import numpy as np
+from numpy.typing import NDArray
+
+from torch_lntm.errors import ConfigError
 from torch_lntm.models import TopicModel
-from torch_lntm.reports.labels import topic_labels
+from torch_lntm.models.names import is_named
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,6 +25,8 @@ DIVERGING = ("#123c69", NEGATIVE, "#92c5de", "#f7f7f7", "#f9be82", POSITIVE, "#7
 GRID = "#dddddd"
 #: Most letters of a name beside or below a plot.
 NAME_LETTERS = 48
+#: Candidate words for each word of a short name.
+_CANDIDATES = 5
 #: Colours of lines and groups, in order. The colours also differ in lightness.
 PALETTE = (NEGATIVE, POSITIVE, "#35a08a", "#8d5aa6", NEUTRAL)
 
@@ -28,14 +35,13 @@ def use_style() -> None:
     """Set matplotlib's style to the style of this package: palette, grid, frame and sizes.
 
     The function changes ``matplotlib.rcParams``, which affects all later figures.
-
-    Raises:
-        ConfigError: matplotlib is missing.
     """
-    matplotlib = library("matplotlib")
+    import matplotlib
+    from cycler import cycler
+
     matplotlib.rcParams.update(
         {
-            "axes.prop_cycle": matplotlib.cycler(color=PALETTE),
+            "axes.prop_cycle": cycler(color=PALETTE),
             "axes.axisbelow": True,
             "axes.grid": True,
             "axes.spines.right": False,
@@ -53,8 +59,87 @@ def use_style() -> None:
     )
 
 
+def topic_labels(model: TopicModel, num_words: int = 2) -> list[str]:
+    """Short labels of the topics: the name, or the number and the most probable words.
+
+    A label leaves out inflections of its earlier words: "file data" instead of "file files".
+
+    Args:
+        model: The model.
+        num_words: Words in the label of a topic without a name; 0 for the number alone.
+
+    Returns:
+        ``num_topics`` labels such as ``"3 fire sydney"``.
+
+    Example:
+        >>> lntm.reports.topic_labels(model)[0].split()[0], len(lntm.reports.topic_labels(model))
+        ('0', 10)
+    """
+    vocabulary, names = model.vocabulary, model.topic_names
+    if vocabulary is None or num_words < 1:
+        return list(names)
+    top = model.topics.top_words(min(_CANDIDATES * num_words, len(vocabulary)))[0].tolist()
+    return [
+        names[k]
+        if is_named(names, k)
+        else " ".join([names[k], *distinct_words([vocabulary[v] for v in row], num_words)])
+        for k, row in enumerate(top)
+    ]
+
+
+def distinct_words(words: Sequence[str], number: int) -> list[str]:
+    """The first words of a ranking, inflections of earlier words left out.
+
+    A word counts as an inflection of another word if both begin alike: they share at least three
+    letters, and all letters of the shorter word except the last. Examples are *file* and *files*,
+    *party* and *parties*.
+
+    Args:
+        words: Words, the best first.
+        number: Number of words to return. Inflections fill the end if there are too few words.
+    """
+    distinct: list[str] = []
+    for word in words:
+        if not any(_begin_alike(word, earlier) for earlier in distinct):
+            distinct.append(word)
+    inflections = (word for word in words if word not in distinct)
+    return [*distinct, *inflections][:number]
+
+
+def _begin_alike(first: str, second: str) -> bool:
+    pairs = zip(first.casefold(), second.casefold(), strict=False)
+    shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+    return shared >= max(3, min(len(first), len(second)) - 1)
+
+
+def shorten(text: str, letters: int) -> str:
+    """A text cut to a number of letters, wide letters counted twice."""
+    room, kept = letters, ""
+    for letter in text:
+        room -= 2 if unicodedata.east_asian_width(letter) in "WF" else 1
+        if room < 0:
+            return kept[:-1].rstrip() + "…"
+        kept += letter
+    return kept
+
+
+def is_skewed(values: NDArray[np.float64]) -> bool:
+    """Whether numbers need a logarithmic axis.
+
+    Skewed numbers are positive, and half of them lie in the first tenth of their range. A linear
+    axis would crowd them.
+    """
+    smallest, largest = values.min(), values.max()
+    return bool(smallest > 0 and np.median(values) - smallest < 0.1 * (largest - smallest))
+
+
+def format_number(value: float) -> str:
+    """A number as text; from 10,000 on, an integer with separators of thousands."""
+    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e12 else f"{value:g}"
+
+
 def labels_or_default(model: TopicModel, labels: Sequence[str] | None) -> list[str]:
-    """Checked names of topics. Defaults to :func:`~torch_lntm.reports.topic_labels`.
+    """Checked names of topics. Defaults to :func:`topic_labels`.
 
     Raises:
         ConfigError: The numbers of names and topics differ.
@@ -89,12 +174,3 @@ def rule(ax: Axes, axis: Literal["x", "y"]) -> None:
     if axis == "x":  # the rows have names without ticks
         ax.spines["left"].set_visible(False)
         ax.tick_params(axis="y", length=0)
-
-
-def library(module: str) -> Any:
-    """Import a plotting module.
-
-    Raises:
-        ConfigError: The module cannot be imported. The message names the extra to install.
-    """
-    return import_extra(module, "viz", "plotting")

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from torch_lntm.plotting.style import NAME_LETTERS, NEGATIVE, NEUTRAL, POSITIVE, library, rule
-from torch_lntm.reports.layout import shorten
-from torch_lntm.reports.tree import TopicTree
+from torch_lntm.plotting.style import NAME_LETTERS, NEGATIVE, NEUTRAL, POSITIVE, rule, shorten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def tree_plot(
-    tree: TopicTree, *, labels: Sequence[str] | None = None, ax: Axes | None = None
-) -> Axes:
+def tree_plot(tree: Any, *, labels: Sequence[str] | None = None, ax: Axes | None = None) -> Axes:
     """Plot a tree of topics: topics at the left, merges to the right at their distances.
 
     A dashed line crosses one branch for each group of a level. The names of the groups of the
@@ -31,15 +27,13 @@ def tree_plot(
     Returns:
         The axes.
 
-    Raises:
-        ConfigError: matplotlib is missing.
-
     Example:
         >>> ax = lntm.plotting.tree_plot(lntm.topic_tree(model, levels=[3]))
         >>> len(ax.get_yticklabels())
         10
     """
-    plt = library("matplotlib.pyplot")
+    import matplotlib.pyplot as plt
+
     order, branches = tree.branches()
     names = tree.labels if labels is None else labels
     if ax is None:
@@ -57,14 +51,14 @@ def tree_plot(
     shown = [shorten(names[k], NAME_LETTERS) for k in order]
     ax.set_yticks(np.arange(len(order)), shown, fontsize=8, parse_math=False)
     ax.set_ylim(len(order) - 0.4, -0.9 - 0.8 * (len(tree.levels) > 1))
-    ax.set_xlim(left=0.8 * float(tree.merges[0, 2]))  # nothing happens before the first merge
+    ax.set_xlim(left=tree.first)
     kinds = {"words": "Hellinger distance of words", "correlation": "distance by correlation"}
     ax.set_xlabel(f"{kinds[tree.by]}, Ward's for groups", color=NEUTRAL, fontsize=9)
     rule(ax, "x")
     return ax
 
 
-def _name_groups(ax: Axes, tree: TopicTree, order: Sequence[int]) -> None:
+def _name_groups(ax: Axes, tree: Any, order: Sequence[int]) -> None:
     """Write the names of the groups of the smallest level at the right, beside brackets."""
     right = ax.get_yaxis_transform()
     rows = {topic: row for row, topic in enumerate(order)}

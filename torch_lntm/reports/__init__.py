@@ -3,9 +3,10 @@
 Each result has a method ``frame`` with a tidy pandas data frame, and prints as a table.
 """
 
+from torch_lntm.plotting.style import topic_labels
 from torch_lntm.reports.content import group_words
 from torch_lntm.reports.keywords import keyword_topics
-from torch_lntm.reports.labels import label_topics, topic_labels, word_scores
+from torch_lntm.reports.labels import label_topics, word_scores
 from torch_lntm.reports.merged import summarise_groups
 from torch_lntm.reports.naming import name_topics
 from torch_lntm.reports.page import report

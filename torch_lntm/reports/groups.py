@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torch_lntm.corpus import Corpus
+from torch_lntm.plotting.style import format_number, is_skewed
 
 #: Most groups of a column of names, and of a column of numbers.
 MOST_NAMES, MOST_BINS = 12, 10
@@ -82,7 +83,8 @@ def grouping_columns(corpus: Corpus) -> list[str]:
     Of columns of names that group the documents alike, the last is kept.
     """
     columns: dict[object, str] = {}
-    for column, values in corpus.metadata.items():
+    for column, series in corpus.metadata.items():
+        values = np.asarray(series)
         groups: object = column
         if values.dtype == object:
             names = {value for value in values.tolist() if value is not None}
@@ -117,26 +119,11 @@ def axis_positions(values: Sequence[object]) -> NDArray[np.float64] | None:
     return None if dates is None else dates.astype(np.float64)
 
 
-def is_skewed(values: NDArray[np.float64]) -> bool:
-    """Whether numbers need a logarithmic axis.
-
-    Skewed numbers are positive, and half of them lie in the first tenth of their range. A linear
-    axis would crowd them.
-    """
-    smallest, largest = values.min(), values.max()
-    return bool(smallest > 0 and np.median(values) - smallest < 0.1 * (largest - smallest))
-
-
 def axis_note(values: Sequence[object] | NDArray[np.float64]) -> str:
     """Note for readers on the axis of :func:`axis_positions`; empty for a linear axis."""
     if len(values) <= 2 or any(isinstance(value, str) for value in values):
         return ""
     return LOGARITHMIC if is_skewed(np.array(values, np.float64)) else ""
-
-
-def format_number(value: float) -> str:
-    """A number as text; from 10,000 on, an integer with separators of thousands."""
-    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e12 else f"{value:g}"
 
 
 def _number_positions(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from scipy.stats import beta
 from torch import Tensor
@@ -14,14 +13,14 @@ from torch import Tensor
 from torch_lntm.errors import ConfigError
 from torch_lntm.frames import Rows
 from torch_lntm.models import TopicModel
+from torch_lntm.plotting.style import shorten
 from torch_lntm.reports.sections import Block, PageData, Picture, Section, Table
 
-#: Colours of the keywords in the picture, in turn.
-_COLOURS = ("#3b6ea5", "#6d9bc9", "#9dbfe0", "#c6dbef")
-#: Sizes of the picture in pixels.
-_NAME, _BARS, _ROW, _AXIS = 150, 560, 34, 26
-#: Distances between two ticks of the axis, and the largest number of ticks.
-_TICKS, _MOST_TICKS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2), 6
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: Colours of the keywords in the picture, in turn, and width of a letter as a share of the picture.
+_COLOURS, _LETTER = ("#6d9bc9", "#9dbfe0", "#c6dbef"), 0.015
 
 
 @dataclass(frozen=True)
@@ -162,49 +161,31 @@ def _contents(page: PageData) -> list[Block]:
     return [state, Picture(keyword_chart(rows), f"Mass on keywords: {described}", caption), table]
 
 
-def keyword_chart(rows: Sequence[KeywordTopic]) -> bytes:
-    """Bars of the keywords' probabilities, a line for each topic, as an SVG file.
+def keyword_chart(rows: Sequence[KeywordTopic]) -> Figure:
+    """Bars of the keywords' probabilities, a line for each topic, with the interval of their sum.
 
     Args:
         rows: The topics.
     """
-    end = max(max(row.upper for row in rows), 1e-6) * 1.02
-    height = len(rows) * _ROW + _AXIS
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_NAME + _BARS + 20} {height}" '
-        f'width="{_NAME + _BARS + 20}" height="{height}" font-family="sans-serif" font-size="12">'
-    ]
-    tick = min(size for size in _TICKS if end / size <= _MOST_TICKS)
-    for step in np.arange(0.0, end, tick):
-        x = _NAME + _BARS * step / end
-        parts.append(
-            f'<line x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{height - _AXIS}" stroke="#ddd"/>'
-            f'<text x="{x:.1f}" y="{height - 8}" text-anchor="middle" fill="#666">'
-            f"{100 * step:.3g} %</text>"
-        )
-    for line, row in enumerate(rows):
-        top = line * _ROW + 5
-        parts.append(
-            f'<text x="{_NAME - 8}" y="{top + 16}" text-anchor="end">{html.escape(row.name[:22])}'
-            "</text>"
-        )
-        x = float(_NAME)
+    from matplotlib.figure import Figure
+
+    from torch_lntm.plotting.style import rule
+
+    end = max(row.upper for row in rows)
+    figure = Figure(figsize=(7.6, 0.4 * len(rows) + 0.6), layout="constrained")
+    ax = figure.add_subplot()
+    for y, row in enumerate(rows):
+        left = 0.0
         for place, (word, value) in enumerate(zip(row.keywords, row.probabilities, strict=True)):
-            width = _BARS * value / end
-            colour = "#fff" if place % len(_COLOURS) < 2 else "#222"
-            parts.append(
-                f'<rect x="{x:.1f}" y="{top}" width="{width:.1f}" height="22" '
-                f'fill="{_COLOURS[place % len(_COLOURS)]}"/>'
-            )
-            if width > 7.5 * len(word):
-                parts.append(
-                    f'<text x="{x + 4:.1f}" y="{top + 15}" fill="{colour}">'
-                    f"{html.escape(word)}</text>"
-                )
-            x += width
-        left, right = (_NAME + _BARS * bound / end for bound in (row.lower, row.upper))
-        parts.append(
-            f'<line x1="{left:.1f}" x2="{right:.1f}" y1="{top + 25}" y2="{top + 25}" '
-            'stroke="#222" stroke-width="2"/>'
-        )
-    return "".join([*parts, "</svg>"]).encode()
+            ax.barh(y, value, 0.6, left, color=_COLOURS[place % len(_COLOURS)])
+            if value > _LETTER * end * len(word):
+                style: dict[str, Any] = {"va": "center", "fontsize": 8, "parse_math": False}
+                ax.text(left + _LETTER * end / 2, y, word, **style)
+            left += value
+        ax.plot([row.lower, row.upper], [y + 0.4] * 2, color="#222222", linewidth=2)
+    names = [shorten(row.name, 22) for row in rows]
+    ax.set_yticks(range(len(rows)), names, parse_math=False)
+    ax.set(xlim=(0, 1.02 * max(end, 1e-6)), ylim=(len(rows) - 0.4, -0.6))
+    ax.xaxis.set_major_formatter("{x:.1%}")
+    rule(ax, "x")
+    return figure

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -15,10 +13,6 @@ from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.frames import Rows
 from torch_lntm.models import TopicModel
-from torch_lntm.models.names import is_named
-
-#: Candidate words for each word of a short name.
-_CANDIDATES = 5
 
 #: Measures that rank a topic's words; see :func:`word_scores`.
 LabelMeasure = Literal["probability", "frex", "lift", "score"]
@@ -51,59 +45,6 @@ class TopicLabels:
             for measure in get_args(LabelMeasure)
             for rank, word in enumerate(getattr(self, measure), 1)
         ]
-
-
-def topic_labels(model: TopicModel, num_words: int = 2) -> list[str]:
-    """Short labels of the topics: the name, or the number and the most probable words.
-
-    A label leaves out inflections of its earlier words: "file data" instead of "file files".
-
-    Args:
-        model: The model.
-        num_words: Words in the label of a topic without a name; 0 for the number alone.
-
-    Returns:
-        ``num_topics`` labels such as ``"3 fire sydney"``.
-
-    Example:
-        >>> lntm.reports.topic_labels(model)[0].split()[0], len(lntm.reports.topic_labels(model))
-        ('0', 10)
-    """
-    vocabulary, names = model.vocabulary, model.topic_names
-    if vocabulary is None or num_words < 1:
-        return list(names)
-    top = model.topics.top_words(min(_CANDIDATES * num_words, len(vocabulary)))[0].tolist()
-    return [
-        names[k]
-        if is_named(names, k)
-        else " ".join([names[k], *distinct_words([vocabulary[v] for v in row], num_words)])
-        for k, row in enumerate(top)
-    ]
-
-
-def distinct_words(words: Sequence[str], number: int) -> list[str]:
-    """The first words of a ranking, inflections of earlier words left out.
-
-    A word counts as an inflection of another word if both begin alike: they share at least three
-    letters, and all letters of the shorter word except the last. Examples are *file* and *files*,
-    *party* and *parties*.
-
-    Args:
-        words: Words, the best first.
-        number: Number of words to return. Inflections fill the end if there are too few words.
-    """
-    distinct: list[str] = []
-    for word in words:
-        if not any(_begin_alike(word, earlier) for earlier in distinct):
-            distinct.append(word)
-    inflections = (word for word in words if word not in distinct)
-    return [*distinct, *inflections][:number]
-
-
-def _begin_alike(first: str, second: str) -> bool:
-    pairs = zip(first.casefold(), second.casefold(), strict=False)
-    shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
-    return shared >= max(3, min(len(first), len(second)) - 1)
 
 
 def word_scores(

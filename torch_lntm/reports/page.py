@@ -25,11 +25,13 @@ from torch_lntm.io import Run
 from torch_lntm.io.folders import EVALUATION
 from torch_lntm.models import TopicGroups, TopicModel, TopicTable
 from torch_lntm.models.names import is_named
+from torch_lntm.plotting.layout import LINE_HEIGHT, WIDTH, correlation_diagram, lay_out_topics
+from torch_lntm.plotting.style import distinct_words, topic_labels
 from torch_lntm.reports import figures
 from torch_lntm.reports.citations import citations
 from torch_lntm.reports.groups import grouping_columns
 from torch_lntm.reports.keywords import keyword_sections
-from torch_lntm.reports.labels import distinct_words, label_topics, topic_labels
+from torch_lntm.reports.labels import label_topics
 from torch_lntm.reports.merged import group_words_of, topic_tokens
 from torch_lntm.reports.periods import period_sections
 from torch_lntm.reports.prevalence import (
@@ -46,7 +48,7 @@ from torch_lntm.reports.representatives import (
 from torch_lntm.reports.scores import Score, read_scores
 from torch_lntm.reports.sections import PageData, Section, render_sections
 from torch_lntm.reports.stability import TopicStability
-from torch_lntm.reports.tree import TopicTree
+from torch_lntm.reports.tree import TopicTree, hellinger_distances
 
 #: Coverage probability of every interval on the page.
 LEVEL = 0.95
@@ -263,10 +265,10 @@ def _page_parts() -> dict[str, Any]:
         "script": script,
         "style": style,
         "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        "width": figures.WIDTH,
+        "width": WIDTH,
         "chart_width": figures.CHART,
         "level": LEVEL,
-        "line_height": figures.LINE_HEIGHT,
+        "line_height": LINE_HEIGHT,
         "version": __version__,
         "today": date.today().isoformat(),
     }
@@ -296,17 +298,21 @@ def _correlations(model: TopicModel, topics: TopicTable, summary: CorpusSummary)
         s.name if is_named(topics.names, s.topic) else " ".join(distinct_words(s.words, 2))
         for s in sorted(topics, key=lambda s: s.topic)
     ]
-    correlation, error = model.topic_correlation(), summary.correlation_error
-    lines = figures.correlation_lines(correlation.detach().cpu().numpy(), error, LEVEL)
-    words = model.topics.mean_probs.detach().double().cpu().numpy()
+    correlation, error = model.topic_correlation().detach().cpu(), summary.correlation_error
+    ends = correlation_intervals(correlation, error, LEVEL)
+    lines = figures.correlation_lines(correlation.double().numpy(), error, ends, LEVEL)
+    positive = lines[lines["correlation"] > 0].head(model.num_topics)
+    pairs = list(positive[["first", "second", "correlation"]].itertuples(index=False, name=None))
+    distance = hellinger_distances(model.topics.mean_probs.detach().double().cpu().numpy())
     return {
         "names": names,
         "heads": topic_labels(model),
-        "map": figures.topic_map(words, names, shares, reach),
-        "graph": figures.correlation_graph(lines, names, shares, reach),
-        "lines": lines[:_PAIRS],
+        "map": lay_out_topics(distance, range(len(names)), names, shares, reach),
+        "graph": correlation_diagram(pairs, names, shares, reach),
+        "drawn": list(positive.itertuples()),
+        "lines": list(lines.head(_PAIRS).itertuples()),
         "num_lines": len(lines),
-        "intervals": correlation_intervals(correlation, error, LEVEL),
+        "intervals": ends,
     }
 
 
@@ -315,12 +321,7 @@ def _prevalence(model: TopicModel, summary: CorpusSummary, num_words: int) -> di
     charts = [(p, figures.charts(p, _CHARTS)) for p in summary.prevalence]
     groups, overall = summary.groups, summary.overall_groups
     if groups is None or overall is None:
-        no_charts: list[figures.Chart] = []
-        return {
-            "prevalence": charts,
-            "group_rows": [],
-            "group_charts": [no_charts] * len(charts),
-        }
+        return {"prevalence": charts, "group_rows": [], "group_charts": [()] * len(charts)}
     topics = [k for members in groups.members for k in members]
     words = group_words_of(model, groups, topic_tokens(summary.documents), num_words)
     rows = [
@@ -338,9 +339,7 @@ def _prevalence(model: TopicModel, summary: CorpusSummary, num_words: int) -> di
         "prevalence": charts,
         "group_rows": sorted(rows, key=lambda row: -row["share"]),
         "groups_overlap": len(set(topics)) < len(topics),
-        "group_charts": [
-            figures.charts(p, _CHARTS, groups.names) for p in summary.group_prevalence
-        ],
+        "group_charts": [figures.charts(p, _CHARTS) for p in summary.group_prevalence],
     }
 
 

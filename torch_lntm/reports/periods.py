@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import html
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,23 +16,17 @@ from torch_lntm.frames import Rows
 from torch_lntm.models import DynamicTopics, TopicModel
 from torch_lntm.models.groups import Level
 from torch_lntm.models.topics.dynamic import quantile_of
-from torch_lntm.reports.layout import shorten
+from torch_lntm.plotting.style import shorten
 from torch_lntm.reports.sections import Block, PageData, Picture, Section, Table
 
-#: Limits of the page: topics in the picture, words of a panel, periods of the table.
-_PANELS, _LINES, _PERIODS = 12, 4, 6
-#: Pixels of a panel: its width, height of the lines, space for names, head, foot, and gaps.
-_WIDTH, _HEIGHT, _NAMES, _HEAD, _FOOT, _GAP = 190.0, 120.0, 110.0, 24.0, 22.0, 16.0
-#: Panels in a row, and height of a line of a name.
-_COLUMNS, _LINE = 3, 13.0
-#: Colours of the words in a panel.
-_COLOURS = ("#1f5fae", "#b9783a", "#3c8d5a", "#a33b6b")
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: Limits of the page: topics in the picture, words of a panel, panels in a row, periods of the
+#: table; and width and height of a panel in inches.
+_PANELS, _LINES, _COLUMNS, _PERIODS, _PANEL = 12, 4, 3, 6, (3.6, 2.4)
 #: Columns of the frame of words that rose or fell.
-_COLUMNS_OF = (
-    *("topic", "name", "drift", "change", "term", "first", "last", "ratio", "lower", "upper"),
-)
-#: Largest ratio of probabilities in a panel.
-_WIDEST = 1e3
+_FRAME = ("topic", "name", "drift", "change", "term", "first", "last", "ratio", "lower", "upper")
 
 
 @dataclass(frozen=True)
@@ -140,7 +132,7 @@ def moving_topics(
     require_whole(2, num_periods=num_periods)
     width, levels = quantile_of(level), topics.column.levels
     chosen = sorted({round(x) for x in np.linspace(0, len(levels) - 1, num_periods)})
-    drift, rows = topics.drift()[:, -1].tolist(), Rows[MovingTopic](columns=_COLUMNS_OF)
+    drift, rows = topics.drift()[:, -1].tolist(), Rows[MovingTopic](columns=_FRAME)
     for k, name in enumerate(model.topic_names):
         log_probs = topics.log_paths(k).log_probs.cpu()
         change, error = (x.cpu() for x in topics.log_changes(k))
@@ -248,8 +240,8 @@ def _ratios(change: WordChange) -> tuple[str, str, str]:
 
 def path_chart(
     model: TopicModel, rows: Sequence[MovingTopic], names: Sequence[str], level: float
-) -> bytes:
-    """Paths of the words that rose or fell, a panel for each topic, as an SVG file.
+) -> Figure:
+    """Paths of the words that rose or fell, a panel for each topic.
 
     Args:
         model: The model.
@@ -257,63 +249,21 @@ def path_chart(
         names: Names of all topics of the model.
         level: Coverage probability of the bands.
     """
-    step_x, step_y = _WIDTH + _NAMES + _GAP, _HEAD + _HEIGHT + _FOOT + _GAP
-    width = step_x * min(len(rows), _COLUMNS)
-    height = step_y * math.ceil(len(rows) / _COLUMNS)
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" '
-        f'width="{width:.0f}" height="{height:.0f}" font-family="sans-serif" font-size="11">'
-    ]
-    for place, row in enumerate(rows):
-        x, y = step_x * (place % _COLUMNS), step_y * (place // _COLUMNS)
-        panel = "".join(_panel(model, row, names[row.topic], level))
-        parts.append(f'<g transform="translate({x:.0f},{y:.0f})">{panel}</g>')
-    return "".join([*parts, "</svg>"]).encode()
+    from matplotlib.figure import Figure
 
+    from torch_lntm.plotting.paths import path_plot
 
-def _panel(model: TopicModel, row: MovingTopic, name: str, level: float) -> list[str]:
-    """Elements of a topic's panel."""
-    topics = model.topics
-    assert isinstance(topics, DynamicTopics)
-    changes = sorted(row.rose + row.fell, key=lambda x: -abs(x.last - x.first))[:_LINES]
-    columns = [x.column for x in changes]
-    bands = np.stack([x.cpu().numpy() for x in topics.log_paths(row.topic, columns).bands(level)])
-    top = float(bands[2].max())
-    bottom = max(float(bands[1].min()), top / _WIDEST)
-    periods = topics.column
-    place = np.array(periods.positions)
-    xs = 4 + (_WIDTH - 8) * (place - place[0]) / (place[-1] - place[0])
-    logs = np.log(bands.clip(bottom, top) / bottom) / math.log(top / bottom)
-    ys = _HEAD + _HEIGHT - 4 - (_HEIGHT - 8) * logs
-    base = _HEAD + _HEIGHT
-    parts = [
-        f'<text x="2" y="14" font-weight="600">{html.escape(shorten(name, 40))}</text>',
-        f'<rect x="0" y="{_HEAD:.0f}" width="{_WIDTH:.0f}" height="{_HEIGHT:.0f}" fill="#f4f5f8"/>',
-        f'<text x="2" y="{base + 14:.0f}" fill="#55565f">{html.escape(str(periods.levels[0]))}'
-        f'</text><text x="{_WIDTH:.0f}" y="{base + 14:.0f}" text-anchor="end" fill="#55565f">'
-        f"{html.escape(str(periods.levels[-1]))}</text>",
-    ]
-    heights = _spread(ys[0, -1])
-    for j, change in enumerate(changes):
-        colour = _COLOURS[j % len(_COLOURS)]
-        line, upper, lower = (
-            " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(xs, ys[i, :, j], strict=True))
-            for i in (0, 2, 1)
-        )
-        back = " ".join(lower.split()[::-1])
-        parts.append(
-            f'<polygon points="{upper} {back}" fill="{colour}" fill-opacity="0.15"/>'
-            f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="1.6"/>'
-            f'<text x="{_WIDTH + 4:.0f}" y="{heights[j] + 4:.1f}" fill="{colour}">'
-            f"{html.escape(shorten(change.word, 10))} {change.last:.1%}</text>"
-        )
-    return parts
-
-
-def _spread(heights: np.ndarray) -> list[float]:
-    """Heights of names near the ends of their lines, at least a line apart."""
-    order, placed = np.argsort(heights), heights.astype(float)
-    for upper, lower in itertools.pairwise(order):
-        placed[lower] = max(placed[lower], placed[upper] + _LINE)
-    excess = max(placed.max() - (_HEAD + _HEIGHT - 4), 0.0)
-    return [float(x) for x in placed - excess]
+    columns = min(len(rows), _COLUMNS)
+    lines = math.ceil(len(rows) / columns)
+    figure = Figure(figsize=(_PANEL[0] * columns, _PANEL[1] * lines), layout="constrained")
+    for place, row in enumerate(rows, 1):
+        changes = sorted(row.rose + row.fell, key=lambda x: -abs(x.last - x.first))[:_LINES]
+        ax = figure.add_subplot(lines, columns, place)
+        path_plot(model, row.topic, [change.column for change in changes], level=level, ax=ax)
+        ax.set_title(shorten(names[row.topic], 40), fontsize=9, parse_math=False)
+        ax.set(xlabel="", ylabel="")
+        periods: Any = model.topics.column
+        ends = [str(periods.levels[0]), str(periods.levels[-1])]
+        ax.set_xticks([periods.positions[0], periods.positions[-1]], ends, parse_math=False)
+        ax.tick_params(which="both", labelsize=8)
+    return figure

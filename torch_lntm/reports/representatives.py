@@ -15,7 +15,7 @@ from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.frames import Rows, align, is_missing
 from torch_lntm.inference import DocumentTopics, ThetaDraws
 from torch_lntm.models.names import find_topics
-from torch_lntm.reports.groups import format_number
+from torch_lntm.plotting.style import format_number
 
 #: Most characters of a text and of a metadata value, most columns, most words of a document.
 _TEXT, _VALUE, _FIELDS, _WORDS = 420, 80, 6, 15

@@ -95,8 +95,12 @@ class Picture:
         """
         image = self.image
         if hasattr(image, "savefig"):
+            import matplotlib
+
             file = io.BytesIO()
-            image.savefig(file, format="svg", bbox_inches="tight", metadata={"Date": None})
+            # Equal figures give equal pages, and words stay text.
+            with matplotlib.rc_context({"svg.hashsalt": "torch_lntm", "svg.fonttype": "none"}):
+                image.savefig(file, format="svg", bbox_inches="tight", metadata={"Date": None})
             image = file.getvalue()
         if not isinstance(image, bytes):
             raise ConfigError(

@@ -21,9 +21,9 @@ from torch_lntm.inference.interruption import propagate_interrupts
 from torch_lntm.io import Run
 from torch_lntm.models import TopicModel
 from torch_lntm.models.model import require_model
+from torch_lntm.plotting.style import topic_labels
 from torch_lntm.progress import tqdm
 from torch_lntm.recipes import AUTO, Recipe
-from torch_lntm.reports.labels import topic_labels
 
 Array = NDArray[np.float64]
 

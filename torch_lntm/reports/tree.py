@@ -18,7 +18,7 @@ from torch_lntm.errors import ConfigError
 from torch_lntm.frames import render
 from torch_lntm.models import DocumentPrior, TopicGroups, TopicModel, merged_topics
 from torch_lntm.models.names import MAX_NAME, is_named
-from torch_lntm.reports.labels import distinct_words, topic_labels
+from torch_lntm.plotting.style import distinct_words, topic_labels
 
 Array = NDArray[np.float64]
 
@@ -104,6 +104,11 @@ class TopicTree:
             lines.append([*a, *b, distance])
             at[self.num_topics + i] = ((a[0] + b[0]) / 2, distance)
         return order, np.array(lines).reshape(-1, 5)
+
+    @property
+    def first(self) -> float:
+        """Left end of a picture: nothing happens before the first merge."""
+        return 0.8 * float(self.merges[0, 2])
 
     def cut(self, level: int) -> float:
         """Distance between the last merge of a level's groups and the next merge."""

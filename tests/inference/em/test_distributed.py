@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import signal
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from support import shared_fits
 from support.processes import GONE, in_processes
 from support.shared_fits import fitted
 
+from torch_lntm import errors
 from torch_lntm.errors import ConfigError, UnsharedFitWarning
 from torch_lntm.inference import Annealing, Processes
+from torch_lntm.inference.em.distributed import _error_record, _rebuilt_error
 from torch_lntm.inference.em.documents import assign_owners
 
 MONTE_CARLO: dict[str, Any] = {
@@ -164,10 +167,25 @@ def test_every_process_calls_its_callback_if_all_are_asked_for() -> None:
 def test_processes_with_different_fits_are_refused() -> None:
     found = in_processes(2, shared_fits.refusals)
     assert found[0] == found[1]
-    seed, corpus, small = found[0]
+    seed, corpus, small, version = found[0]
     assert seed.startswith("the 2 processes do not make the same fit: they differ in seed.")
     assert "they differ in corpus." in corpus
     assert small == "2 processes for 1 documents with words; use fewer processes"
+    assert "they differ in version. Give all of them the same corpus, model," in version
+
+
+def test_every_error_of_the_package_arrives_with_its_class_and_message() -> None:
+    kinds = [x for x in vars(errors).values() if isinstance(x, type) and issubclass(x, Exception)]
+    assert len(kinds) > 15
+    for kind in [*kinds, FileNotFoundError, OSError, ValueError, MemoryError, ZeroDivisionError]:
+        made = kind("x", ["a", "b"]) if kind is errors.MissingColumnError else kind("bad: x.npz")
+        again = _rebuilt_error(**json.loads(json.dumps(_error_record(made))))
+        assert type(again) is kind
+        assert str(again) == str(made)
+    with pytest.raises(UnicodeDecodeError) as undecoded:
+        b"\xff".decode()
+    told = _rebuilt_error(**_error_record(undecoded.value))
+    assert str(undecoded.value) in str(told)
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus
-from torch_lntm.errors import ConfigError
+from torch_lntm.errors import ConfigError, FileError
 from torch_lntm.files import atomic_write
 from torch_lntm.inference.em.statistics import Statistics
 from torch_lntm.models import TopicModel
@@ -173,7 +173,7 @@ def read_rows(path: Path, height: Callable[[str], int]) -> dict[str, Tensor]:
         height: Function of the number of rows of a table, by its name.
 
     Raises:
-        ConfigError: The file is missing or damaged, or has rows for other documents.
+        FileError: The file is missing or damaged, or has rows for other documents.
     """
     try:
         with safe_open(path, framework="pt") as file:
@@ -184,7 +184,7 @@ def read_rows(path: Path, height: Callable[[str], int]) -> dict[str, Tensor]:
         if any(table.shape[0] != height(name) for name, table in tables.items()):
             raise ValueError("it has the rows of other documents")
     except (SafetensorError, KeyError, ValueError, OSError) as error:
-        raise ConfigError(
+        raise FileError(
             f"{path}: not a complete part of a checkpoint ({error}); delete the checkpoint to "
             "start the fit anew"
         ) from error
@@ -221,7 +221,8 @@ def read_checkpoint(
         The state, and the model's parameters at this state.
 
     Raises:
-        ConfigError: The file is damaged, is no checkpoint, or belongs to another fit.
+        FileError: The file is damaged or is no checkpoint.
+        ConfigError: The file belongs to another fit or another version.
     """
     try:
         with safe_open(path, framework="pt") as file:
@@ -248,7 +249,7 @@ def read_checkpoint(
     except ConfigError:
         raise
     except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
-        raise ConfigError(
+        raise FileError(
             f"{path}: not a complete checkpoint ({error}); delete it to start the fit anew"
         ) from error
 
@@ -275,6 +276,9 @@ def _state_of(
     parameters = part("model.")
     if {name: value.shape for name, value in parameters.items()} != shapes:
         raise ValueError(f"expected the parameters {', '.join(shapes)} in the model's shapes")
+    plain = [tensor for name, tensor in tensors.items() if not name.startswith("model.")]
+    if not all(x.is_floating_point() or x.dtype == torch.bool for x in plain):
+        raise ValueError("a table holds whole numbers")
     device = next(iter(model.values())).device
     state = FitState(
         documents=part("documents."),
@@ -283,6 +287,8 @@ def _state_of(
         theta=tensors.get("theta"),
         **_typed(record["state"], _STATE_TYPES, "the state"),
     )
+    if not all(0 <= n < 2**31 for n in (state.restart, state.step, state.updates)):
+        raise ValueError("a count of the state is out of its range")
     for row in state.history:
         _typed(row, _RECORD_TYPES, "a record of the history")
     if "word_counts" in tensors:

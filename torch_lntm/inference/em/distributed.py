@@ -303,8 +303,9 @@ class Processes:
         if different:
             raise ConfigError(
                 f"the {self.size} processes do not make the same fit: they differ in "
-                f"{', '.join(sorted(different))}. Give all of them the same corpus, model and "
-                "settings, or fit in one process by Processes(alone=True)"
+                f"{', '.join(sorted(different))}. Give all of them the same corpus, model, "
+                "settings and version of torch_lntm, or fit in one process by "
+                "Processes(alone=True)"
             )
 
     @torch.no_grad()
@@ -439,8 +440,15 @@ def _rebuilt_error(name: str, message: str, documents: list[int]) -> Exception:
     kind = getattr(errors, name, None) or getattr(builtins, name, None)
     if not (isinstance(kind, type) and issubclass(kind, Exception)):
         return ProcessError(f"{name} in another process: {message}")
-    error = kind.__new__(kind)
+    # A class of two built-in errors, such as FileError, is laid out as an OSError.
+    maker = OSError if issubclass(kind, OSError) else kind
+    try:
+        error = maker.__new__(kind)
+    except TypeError:
+        return ProcessError(f"{name} in another process: {message}")
     error.args = (message,)
+    if message not in str(error):
+        return ProcessError(f"{name} in another process: {message}")
     if documents or hasattr(kind, "documents"):
         vars(error)["documents"] = tuple(documents)
     return error

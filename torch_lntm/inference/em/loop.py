@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -16,7 +17,15 @@ from torch import Tensor
 
 from torch_lntm.budget import release_memory
 from torch_lntm.corpus import Corpus, DocumentBatch, as_corpus
-from torch_lntm.errors import ConfigError, NumericalError, SavingWarning, warn
+from torch_lntm.errors import (
+    ConfigError,
+    CorpusError,
+    FileError,
+    NumericalError,
+    ProcessError,
+    SavingWarning,
+    warn,
+)
 from torch_lntm.inference.em.checkpoint import FitState, read_checkpoint, write_checkpoint
 from torch_lntm.inference.em.distributed import Processes
 from torch_lntm.inference.em.documents import (
@@ -38,6 +47,12 @@ MAX_FILLED_DOCS = 1024
 #: Names of the tables of documents in the state of the best restart, and their prefix beside the
 #: tables of the fit.
 OF_DOCUMENTS, BEST = ("means",), "best."
+
+#: Errors in the first step after a checkpoint that do not come from its contents.
+_OTHERWISE_CAUSED = (
+    *(CorpusError, NumericalError, ProcessError, OSError),
+    *(MemoryError, torch.cuda.OutOfMemoryError),
+)
 
 R = TypeVar("R", bound=FitResult)
 #: Function that is called with each record of a fit. The fit ends if it returns True.
@@ -64,6 +79,8 @@ class ResumableFit(ABC, Generic[R]):
     state: FitState
     #: Tables of documents that do not affect the result. Ctrl-C need not restore them.
     not_restored: ClassVar[frozenset[str]] = frozenset()
+    #: Checkpoint that the state comes from, until a step has been made from it.
+    _continued: Path | None = None
 
     @abstractmethod
     def steps(self) -> Generator[dict[str, Any]]:
@@ -236,7 +253,7 @@ class ResumableFit(ABC, Generic[R]):
         before = self.state.seconds
         steps = self.steps()
         try:
-            for record in steps:
+            for record in self._proven(steps):
                 now = time.monotonic()
                 waited = now - saved >= checkpoint_seconds
                 messages = processes.gather(
@@ -269,6 +286,35 @@ class ResumableFit(ABC, Generic[R]):
             del self._kept  # the result needs the memory
         self.state.seconds = processes.gather(self.state.seconds)[0]
         return reason
+
+    def _proven(self, steps: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """The steps. Errors of the first one after a checkpoint are errors of the checkpoint."""
+        with self.refuses_wrong_contents():
+            first = next(steps, None)
+        if first is not None:
+            self._continued = None
+            yield first
+            yield from steps
+
+    @contextmanager
+    def refuses_wrong_contents(self) -> Iterator[None]:
+        """Context that turns errors into one error of the checkpoint that the fit came from.
+
+        Raises:
+            FileError: The file has a right checksum and contents that do not fit together.
+        """
+        try:
+            yield
+        except _OTHERWISE_CAUSED:
+            raise
+        except Exception as error:
+            if self._continued is None:
+                raise
+            raise FileError(
+                f"{self._continued}: the contents of this checkpoint do not belong together "
+                f"({type(error).__name__}: {error}); delete the file to start the fit anew, or fit "
+                "the run's folder with --overwrite (overwrite=True)"
+            ) from error
 
     def _finish_step(self, record: dict[str, Any]) -> None:
         """Add a step's record to the history and keep the state at its end.
@@ -321,17 +367,18 @@ class ResumableFit(ABC, Generic[R]):
                 f"process {exists.index(False)} of {len(exists)} cannot find {checkpoint}; put it "
                 "on a file system that all processes share"
             )
-        device = self.model.device
+        self._continued, device = checkpoint, self.model.device
         self.state, parameters = self.processes.together(
             lambda: read_checkpoint(checkpoint, identity, self.model.state_dict())
         )
-        self.state.documents |= _tables_of_best(self.state.best)
-        tables = to_device(self.shard.load(checkpoint, self.state), device)
-        self._set_tables(self.state, tables)
-        if self.state.theta is not None:
-            self.state.theta = to_device({"": self.state.theta}, device)[""]
-        self.model.load_state_dict(parameters)
-        self.after_resume()
+        with self.refuses_wrong_contents():
+            self.state.documents |= _tables_of_best(self.state.best)
+            tables = to_device(self.shard.load(checkpoint, self.state), device)
+            self._set_tables(self.state, tables)
+            if self.state.theta is not None:
+                self.state.theta = to_device({"": self.state.theta}, device)[""]
+            self.model.load_state_dict(parameters)
+            self.after_resume()
 
     @staticmethod
     def _set_tables(state: FitState, tables: dict[str, Tensor]) -> None:
@@ -448,7 +495,10 @@ class Engine(ABC, Generic[R]):
             ProcessError: A process of the fit is lost, or did not answer within its group's
                 timeout.
         """
+        from torch_lntm import __version__
+
         processes = processes or Processes()
+        processes.require_same({"version": __version__})
         corpus = join_parts(processes.together(lambda: as_corpus(corpus)), processes)
         corpus = processes.together(lambda: corpus_to_fit(self.model, corpus))
         topics = self.model.topics
@@ -461,7 +511,9 @@ class Engine(ABC, Generic[R]):
         run = self.prepare(corpus, processes)
         path = None if checkpoint is None else Path(checkpoint)
         with processes.working(self.model.device):
-            result = run.result(run.run(path, checkpoint_seconds, callback))
+            stop_reason = run.run(path, checkpoint_seconds, callback)
+            with run.refuses_wrong_contents():
+                result = run.result(stop_reason)
         if keywords is not None:
             keywords.check_topics(topics.mean_probs.detach())
         return result

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.corpus.part import Facts, Part
-from torch_lntm.errors import ConfigError
+from torch_lntm.errors import ConfigError, FileError
 from torch_lntm.inference.em.checkpoint import FitState, digest, read_rows, write_rows
 from torch_lntm.inference.em.distributed import Processes
 from torch_lntm.inference.em.documents import ENTRY_TABLES, DocumentShard
@@ -321,7 +321,7 @@ class PartShard(DocumentShard):
         """See :meth:`DocumentShard.load`. The process reads the files of its shards.
 
         Raises:
-            ConfigError: A file is missing or damaged.
+            FileError: A file is missing or damaged.
         """
 
         def read() -> dict[str, Tensor]:
@@ -330,7 +330,7 @@ class PartShard(DocumentShard):
                 path = self._file(checkpoint, number, state.rows)
                 tables.append(read_rows(path, partial(self._height, rows)))
             if any(one.keys() != other.keys() for one, other in pairwise(tables)):
-                raise ConfigError(
+                raise FileError(
                     f"{folder_of(checkpoint)}: the files of the shards have different tables; "
                     f"delete {checkpoint} to start the fit anew"
                 )

@@ -375,14 +375,14 @@ def _pairs(name: Any, entry: Any, vocabulary: Sequence[str] | None) -> Iterator[
         raise ConfigError(f"the topic of keywords {name!r} has no name; expected a text")
     if isinstance(entry, Mapping):
         for word, column in entry.items():
-            yield str(word), _column(name, column)
+            yield str(word), _column(name, column, vocabulary)
         return
     if isinstance(entry, str) or not isinstance(entry, Sequence):
         raise ConfigError(f"keywords of the topic {name!r} are {entry!r:.60}; expected a list")
     position = None if vocabulary is None else {word: v for v, word in enumerate(vocabulary)}
     for word in entry:
         if not isinstance(word, str):
-            column = _column(name, word)
+            column = _column(name, word, vocabulary)
             yield f"#{column}" if vocabulary is None else vocabulary[column], column
         elif position is None:
             raise ConfigError(
@@ -400,10 +400,14 @@ def _pairs(name: Any, entry: Any, vocabulary: Sequence[str] | None) -> Iterator[
             )
 
 
-def _column(name: str, column: Any) -> int:
-    if isinstance(column, bool) or not isinstance(column, int | np.integer) or column < 0:
+def _column(name: str, column: Any, vocabulary: Sequence[str] | None) -> int:
+    """Column of a keyword. Without a vocabulary, :meth:`Keywords.check_sizes` compares its size."""
+    stop = 2**63 if vocabulary is None else len(vocabulary)
+    whole = isinstance(column, int | np.integer) and not isinstance(column, bool)
+    if not whole or not 0 <= column < stop:
+        upto = "" if vocabulary is None else f" to {stop - 1}"
         raise ConfigError(
-            f"keywords of the topic {name!r} hold {column!r}; expected words, or columns of the "
-            "vocabulary from 0"
+            f"keywords of the topic {name!r} hold {column!r:.60}; expected words, or columns of "
+            f"the vocabulary from 0{upto}"
         )
     return int(column)
