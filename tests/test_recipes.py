@@ -13,7 +13,7 @@ from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, IncompatibleGuideError
 from torch_lntm.guides import GUIDES
 from torch_lntm.inference import MonteCarloEM, VariationalEM
-from torch_lntm.models import CONSTRUCTORS
+from torch_lntm.models.registry import CONSTRUCTORS
 from torch_lntm.recipes import SAMPLERS, Recipe, find_device, guide_of
 
 DEFAULTS = {"ctm": "taylor", "lntm": "taylor", "iftm": "factor", "lda": "vb"}

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, CorpusError, import_extra, require_whole
 from torch_lntm.frames import align, document_names, is_default
-from torch_lntm.guides import Guide, require_guide
+from torch_lntm.guides import Guide
+from torch_lntm.guides.guide import require_guide
 from torch_lntm.inference import transform
 from torch_lntm.models import TopicModel
 from torch_lntm.models.names import is_named

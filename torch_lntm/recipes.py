@@ -20,7 +20,8 @@ from torch_lntm.errors import ConfigError
 from torch_lntm.guides import GUIDES, Guide, make_guide
 from torch_lntm.inference import MonteCarloEM, VariationalEM
 from torch_lntm.inference.em.monte_carlo import MAX_EPOCHS
-from torch_lntm.models import CONSTRUCTORS, TopicModel, find_constructor
+from torch_lntm.models import TopicModel
+from torch_lntm.models.registry import CONSTRUCTORS, find_constructor
 
 Engine = VariationalEM | MonteCarloEM
 

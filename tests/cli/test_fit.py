@@ -15,6 +15,7 @@ from support.commands import QUICK, fit_quickly
 
 import torch_lntm as lntm
 from torch_lntm.cli import main
+from torch_lntm.models.registry import CONSTRUCTORS
 
 
 def test_fit_prints_topics_scores_and_the_folder(counts, capsys):
@@ -138,7 +139,7 @@ def test_fit_by_sampling(counts, model, capsys):
     assert run.history[-1]["perplexity"] > 1
     corpus = lntm.read_corpus(counts)
     train = run.split(corpus).train
-    same = lntm.models.CONSTRUCTORS[model](3, 30)
+    same = CONSTRUCTORS[model](3, 30)
     engine = lntm.inference.MonteCarloEM(same, max_epochs=12, num_chains=2, progress=False)
     engine.fit(train)
     torch.testing.assert_close(same.topics.probs, run.model.topics.probs)
@@ -328,7 +329,7 @@ def plugged(num_topics, num_words, *, knob=1.0, topic_smoothing=0.5, seed=0):
 @pytest.fixture
 def plugin(workplace, monkeypatch):
     """A module that registers a model, forgotten again after the test."""
-    from torch_lntm.models import CONSTRUCTORS
+    from torch_lntm.models.registry import CONSTRUCTORS
 
     Path("plugged_models.py").write_text(PLUGIN)
     yield "plugged_models"
@@ -356,7 +357,7 @@ def test_a_model_of_a_plugin_is_fitted_saved_and_used(counts, plugin, suffix, ca
     assert model.vocabulary == lntm.read_corpus(counts).vocabulary
     assert "plugin" not in json.loads(Path("run/config.json").read_text())
     assert main(["transform", "run", counts, "--plugin", name, "--out", "x.npz"]) == 0
-    lntm.models.CONSTRUCTORS.pop("plugged")
+    CONSTRUCTORS.pop("plugged")
     sys.modules.pop("plugged_models", None)
     capsys.readouterr()
     assert main(["topics", "run"]) == 1

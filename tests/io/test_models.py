@@ -22,7 +22,8 @@ from support.folders import (
 import torch_lntm as lntm
 from torch_lntm.errors import ConfigError
 from torch_lntm.io import load_model, save_model, save_run
-from torch_lntm.models import CONSTRUCTORS, construct, register
+from torch_lntm.models import register
+from torch_lntm.models.registry import CONSTRUCTORS, construct
 
 
 @pytest.mark.parametrize("anchored", [False, True])

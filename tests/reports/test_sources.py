@@ -9,7 +9,8 @@ from support.known import MIXING, make_corpus, make_factor_model, make_model
 
 import torch_lntm as lntm
 from torch_lntm.errors import ConfigError
-from torch_lntm.inference import SourceActivity, transform
+from torch_lntm.inference import transform
+from torch_lntm.inference.documents import SourceActivity
 from torch_lntm.reports import (
     most_active_documents,
     source_activity,

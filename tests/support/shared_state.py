@@ -11,7 +11,7 @@ import pyro
 from torch_lntm.cli.commands import COMMANDS
 from torch_lntm.corpus.readers import CORPUS_READERS, SUFFIXES, registration
 from torch_lntm.corpus.readers.texts import TEXT_READERS, WITH_FIELDS
-from torch_lntm.models import CONSTRUCTORS
+from torch_lntm.models.registry import CONSTRUCTORS
 from torch_lntm.reports import sections
 
 

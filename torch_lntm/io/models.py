@@ -35,8 +35,10 @@ from torch_lntm.io.folders import (
     parse_json,
     read_json,
 )
-from torch_lntm.models import CONSTRUCTORS, NameRecord, TopicModel, construct
+from torch_lntm.models import TopicModel
 from torch_lntm.models.model import require_model
+from torch_lntm.models.names import NameRecord
+from torch_lntm.models.registry import CONSTRUCTORS, construct
 
 FORMAT_VERSION = 1
 #: Most word probabilities of a model in a folder: a number for any folder, and a number per stored

@@ -11,8 +11,8 @@ from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.frames import Rows
 from torch_lntm.guides import Guide
-from torch_lntm.inference import SourceActivity, transform
-from torch_lntm.inference.documents import source_prior
+from torch_lntm.inference import transform
+from torch_lntm.inference.documents import SourceActivity, source_prior
 from torch_lntm.models import TopicModel
 
 

@@ -33,8 +33,9 @@ from torch_lntm.evaluation.completion.modes import theta_modes
 from torch_lntm.evaluation.completion.result import CompletionResult, ExactCompletion
 from torch_lntm.evaluation.draws import theta_draws, theta_means
 from torch_lntm.frames import document_names
-from torch_lntm.guides import Guide, require_guide
-from torch_lntm.kernels import SparseWords
+from torch_lntm.guides import Guide
+from torch_lntm.guides.guide import require_guide
+from torch_lntm.kernels.chains import SparseWords
 from torch_lntm.models import DirichletMultinomial, TopicModel, Topics, ctm, lda
 from torch_lntm.posteriors import Posterior
 from torch_lntm.progress import tqdm

@@ -16,7 +16,7 @@ from torch_lntm.errors import ConfigError, CorpusError
 from torch_lntm.evaluation.checks import as_probabilities
 from torch_lntm.evaluation.completion.result import CompletionResult
 from torch_lntm.frames import align, document_names
-from torch_lntm.kernels import mixture_log_likelihood
+from torch_lntm.kernels.mixture import mixture_log_likelihood
 
 _MAX_DOCS = 512
 
