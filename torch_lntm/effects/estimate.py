@@ -119,35 +119,18 @@ def estimate(
     """
     require_model(model)
     require_whole(0, seed=seed)
-    if num_draws is not None:
-        require_whole(2, num_draws=num_draws)
-    if link not in get_args(Link):
-        raise ConfigError(f"link is {link!r}; expected 'logit' or 'identity'")
-    if standard_errors not in (None, *get_args(StandardErrors)):
-        raise ConfigError(
-            f"standard_errors is {standard_errors!r}; expected one of "
-            f"{', '.join(get_args(StandardErrors))}"
-        )
+    require_whole(2, num_draws=num_draws)
+    _require_one("link", link, get_args(Link))
+    _require_one("standard_errors", standard_errors, (None, *get_args(StandardErrors)))
     corpus = as_corpus(corpus)
-    topic_numbers, topic_groups = _topics(model, topics, groups)
+    regressed, responses, topic_groups = _topics(model, topics, groups)
     rows = corpus.nonempty
     fitted, design = _design(corpus, formula, rows, clusters, weights)
-    if fitted.random and (clusters is not None or standard_errors not in (None, "classical")):
-        raise ConfigError(
-            f"formula {formula!r} has random terms, whose standard errors are those of the "
-            "model; leave out clusters= and standard_errors=, or the random terms"
-        )
     kind: StandardErrors = standard_errors or ("HC1" if link == "logit" else "HC3")
-    proportions = theta_draws(
-        _source(draws, model, corpus),
-        corpus,
-        num_draws,
-        model=model,
-        rows=rows,
-        seed=seed,
-        coefficients=coefficients,
-        progress=progress,
-    )
+    method = _method(fitted, design, kind, standard_errors)
+    options: dict[str, Any] = {"seed": seed, "coefficients": coefficients, "progress": progress}
+    source = _source(draws, model, corpus)
+    proportions = theta_draws(source, corpus, num_draws, model=model, rows=rows, **options)
     if proportions.num_draws < 2:
         raise ConfigError(f"{proportions!r}; expected at least 2 draws")
     columns = {name: find_column(name, corpus.metadata.iloc[rows]) for name in fitted.kinds}
@@ -158,26 +141,12 @@ def estimate(
         for part in proportions:
             yield Part(torch.from_numpy(np.searchsorted(rows, part.rows)), part.theta.double())
 
-    of_topics = torch.eye(model.num_topics).double()
-    responses = of_topics[topic_numbers]
-    if topic_groups is not None:
-        responses = torch.cat([responses, topic_groups.sums(of_topics).mT])
     regression = _regress(design, parts, responses, link, kind)
     if not isinstance(regression, LeastSquares) and regression.separated:
-        labels = topic_labels(proportions.model)
-        warn(
-            f"formula {formula!r} separates documents without the topics "
-            f"{', '.join(labels[k] for k in regression.separated[:5])}: their expected proportions "
-            "are almost 0 for some values of the columns, and intervals of the logit are "
-            "unreliable there; use link='identity', or a formula with fewer terms",
-            CorpusWarning,
-        )
-    method: str = kind if design.num_clusters is None else f"{design.num_clusters} clusters"
-    if fitted.random:
-        method = f"random effects of {' and '.join(fitted.random)}"
+        _warn_of_separation(formula, proportions.model, regression.separated)
     return Effects(
         formula=fitted,
-        topics=(*topic_numbers, *(topic_groups.names if topic_groups else ())),
+        topics=regressed,
         link=link,
         regression=regression,
         design=design,
@@ -189,6 +158,24 @@ def estimate(
         num_draws=proportions.num_draws,
         mean_length=float(corpus.lengths[rows].mean()),
         groups=topic_groups,
+    )
+
+
+def _require_one(name: str, value: Any, known: tuple[Any, ...]) -> None:
+    """Check that a setting is one of several values."""
+    if value not in known:
+        raise ConfigError(f"{name} is {value!r}; expected one of {', '.join(filter(None, known))}")
+
+
+def _warn_of_separation(text: str, model: TopicModel, topics: Sequence[int]) -> None:
+    """Warn of topics that are almost absent for some values of the columns."""
+    labels = topic_labels(model)
+    warn(
+        f"formula {text!r} separates documents without the topics "
+        f"{', '.join(labels[k] for k in topics[:5])}: their expected proportions are almost 0 for "
+        "some values of the columns, and intervals of the logit are unreliable there; use "
+        "link='identity', or a formula with fewer terms",
+        CorpusWarning,
     )
 
 
@@ -261,14 +248,33 @@ def _warn_of_lone_documents(
     warn(f"{'; '.join(texts)}{more}: {outcome}", CorpusWarning)
 
 
+def _method(
+    formula: Formula, design: Design, kind: StandardErrors, chosen: StandardErrors | None
+) -> str:
+    """Kind of the standard errors, in words."""
+    if not formula.random:
+        return kind if design.num_clusters is None else f"{design.num_clusters} clusters"
+    if design.num_clusters is not None or chosen not in (None, "classical"):
+        raise ConfigError(
+            f"formula {formula.text!r} has random terms, whose standard errors are those of the "
+            "model; leave out clusters= and standard_errors=, or the random terms"
+        )
+    return f"random effects of {' and '.join(formula.random)}"
+
+
 def _topics(
     model: TopicModel, topics: Sequence[int | str] | None, groups: Any
-) -> tuple[list[int], TopicGroups | None]:
-    """Numbers of the topics to regress, and the groups of topics."""
+) -> tuple[tuple[int | str, ...], Tensor, TopicGroups | None]:
+    """Topics and groups to regress, their matrix from all topics, and the groups of topics."""
     found = as_groups(model, groups)
+    numbers = [] if found else list(range(model.num_topics))
     if topics is not None:
-        return find_topics(model.topic_names, topics), found
-    return ([] if found else list(range(model.num_topics))), found
+        numbers = find_topics(model.topic_names, topics)
+    of_topics = torch.eye(model.num_topics).double()
+    if found is None:
+        return tuple(numbers), of_topics[numbers], None
+    responses = torch.cat([of_topics[numbers], found.sums(of_topics).mT])
+    return (*numbers, *found.names), responses, found
 
 
 def _source(
