@@ -67,8 +67,8 @@ def test_a_sampler_is_an_engine_with_the_models_default_guide():
         (("ctm",), {"num_sources": 2}, "num_sources is an option of iftm; leave it out with ctm"),
         (("ctm",), {"max_epochs": 2}, "max_epochs is an option of posterior hmc; leave it out"),
         (("ctm", "hmc"), {"restarts": 2}, "restarts is an option of variational EM; leave it"),
-        (("ctm",), {"topics_update": "bound"}, "topics_update is an option of vb and ep; leave"),
-        (("ctm",), {"colour": 1, "shape": 2}, "no model, posterior or engine takes colour, shape"),
+        (("ctm",), {"topics_update": "bound"}, "topics_update is an option of vb, ep; leave"),
+        (("ctm",), {"colour": 1, "shape": 2}, "no model, posterior or engine takes colour"),
     ],
 )
 def test_unknown_options_are_refused(names, options, message):
