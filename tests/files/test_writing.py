@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from support.crashes import ForgetfulDisk, make
 
-from torch_lntm import files
 from torch_lntm.errors import FileError
-from torch_lntm.files import as_lines, atomic_folder, atomic_write, writing
+from torch_lntm.files import arrays, writing
+from torch_lntm.files.writing import as_lines, atomic_folder, atomic_write
 
 
 def write(path, content):
@@ -48,7 +48,7 @@ def test_errors_of_the_system_name_the_file_and_give_advice(tmp_path, monkeypatc
 def test_a_path_through_a_file_is_refused(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(FileError, match=r"file/a\.npz: cannot be written .* choose another"):
-        files.write_arrays(tmp_path / "file" / "a.npz", a=np.zeros(1))
+        arrays.write_arrays(tmp_path / "file" / "a.npz", a=np.zeros(1))
 
 
 def test_lines_with_line_breaks_are_not_written():
@@ -155,8 +155,8 @@ def test_names_of_maximum_length_are_written(tmp_path, name):
 
 
 def test_long_names_with_equal_beginnings_stay_different():
-    assert files.shortened("n" * 200) == "n" * 200
-    one, other = (files.shortened("n" * 200 + end) for end in "ab")
+    assert writing.shortened("n" * 200) == "n" * 200
+    one, other = (writing.shortened("n" * 200 + end) for end in "ab")
     assert one != other
     assert len(one) == len(other) < 80
 

@@ -13,7 +13,9 @@ from support.folders import make_model, make_result
 import torch_lntm as lntm
 from torch_lntm.corpus import mapped
 from torch_lntm.errors import ConfigError, FileError
-from torch_lntm.files import arrays, atomic_folder, read_consistent, reading
+from torch_lntm.files import arrays, reading
+from torch_lntm.files.reading import read_consistent
+from torch_lntm.files.writing import atomic_folder
 from torch_lntm.io import load_model, load_run, save_model, save_run
 from torch_lntm.reports import Score
 from torch_lntm.reports.scores import read_scores
