@@ -106,7 +106,7 @@ def bombs(scale: int) -> dict[str, tuple[bytes, str]]:
             "num_tokens=|than bytes",
         ),
         "lists.jsonl.gz": (zipped(b'{"a":[', b"[],", 100 * mib), "has .* characters or more"),
-        "lists.json.gz": (zipped(b'[{"a":[', b"[],", 100 * mib), "not JSON"),
+        "lists.json.gz": (zipped(b'[{"a":[', b"[],", 80 * mib), "not JSON"),
         "records.json.gz": (zipped(b"[", b'{"text":"ab"},', 100 * mib, b"{}]"), "expected a text"),
         "line.ldac.gz": (zipped(b"1 ", b"1:1 ", 120 * mib), "has .* characters or more"),
         "lines.ldac.gz": (zipped(b"", b"0\n", 100 * mib), "more lines than bytes"),

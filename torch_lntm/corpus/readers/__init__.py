@@ -292,7 +292,7 @@ def joined(columns: Any, documents: pd.DataFrame) -> Any:
     if not is_table(columns) and "id" not in columns:
         return columns
     frame = as_frame(columns if is_table(columns) else pd.DataFrame(dict(columns)))
-    own_ids = documents["id"] if "id" in documents else documents.index
+    own_ids = documents.get("id", documents.index)
     keys = frame.get("id") if frame.index.name is None else frame.index
     if keys is None or ("id" not in documents and is_default(documents.index)):
         by_position = is_default(frame.index) and len(frame) == len(documents)
