@@ -160,7 +160,7 @@ for scale, path in zip(sys.argv[1::2], sys.argv[2::2]):
 def test_small_files_are_read_or_refused_in_bounded_time_and_memory(tmp_path):
     """Files of an eighth of the limits' usual size, and of a fourth of this.
 
-    Times and memory in proportion to the size stay below 15 s and 2.5 GB at the usual size. A time
+    Times and memory in proportion to the size stay below 40 s and 3 GB at the usual size. A time
     that grows with the square of the size shows between the two sizes.
     """
     small, large = 32, 8
@@ -182,12 +182,12 @@ def test_small_files_are_read_or_refused_in_bounded_time_and_memory(tmp_path):
     for line, outcome in zip(lines, expected, strict=True):
         seconds, kilobytes, said = line.split(maxsplit=2)
         times.append(float(seconds))
-        assert int(kilobytes) < 2_500_000 / large, line
+        assert int(kilobytes) < 3_000_000 / large, line
         assert said.startswith(("FileError", "CorpusError", "Corpus(")), line
         assert re.search(outcome, said), line
     half = len(times) // 2
     for before, after, line in zip(times[:half], times[half:], lines[half:], strict=True):
-        assert after < 15 / large, line
+        assert after < 40 / large, line
         assert after < max(0.3, 2.5 * small / large * before), line
 
 

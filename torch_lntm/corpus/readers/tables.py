@@ -295,7 +295,11 @@ class ParquetFiles:
             words, rows = _flat(batch["words"]), pc.list_parent_indices(batch["words"])
             if vocabulary is not None:
                 words = pc.index_in(words, pa.array(vocabulary, words.type))
-            counts = _flat(batch["counts"]) if "counts" in batch else pa.array(np.ones(len(words)))
+            counts = (
+                _flat(batch["counts"])
+                if "counts" in batch
+                else pa.array(np.ones(len(words), np.int8))
+            )
             same = pc.list_parent_indices(batch.get("counts", batch["words"])).equals(rows)
             if words.null_count or counts.null_count or not same:
                 raise FileError(
