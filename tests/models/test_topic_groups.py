@@ -103,14 +103,8 @@ def test_effects_of_a_group_are_the_effects_of_the_summed_draws(documents: Any) 
     differences = effects.difference("party", "left", "right", link="identity")
     for rows, others in (
         (effects.table()[:3], expected.table()),
-        (
-            effects.predict("party", link="identity")[:2],
-            expected.predict("party", link="identity"),
-        ),
-        (
-            differences[:1],
-            expected.difference("party", "left", "right", link="identity"),
-        ),
+        (effects.predict("party", link="identity")[:2], expected.predict("party", link="identity")),
+        (differences[:1], expected.difference("party", "left", "right", link="identity")),
     ):
         for row, twin in zip(rows, others, strict=True):
             assert (row.topic, row.name) == ("economy", "economy")
