@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import jinja2
 import numpy as np
@@ -66,24 +66,6 @@ _TEMPLATES = jinja2.Environment(
     lstrip_blocks=True,
     undefined=jinja2.StrictUndefined,
 )
-
-
-class EstimatedEffects(Protocol):
-    """Effects as the page needs them; :class:`torch_lntm.effects.Effects` is an example."""
-
-    @property
-    def description(self) -> str:
-        """The regression and the contents of its intervals, in sentences."""
-
-    @property
-    def columns(self) -> Mapping[str, Any]:
-        """The formula's columns, by name."""
-
-    def table(self, level: float) -> Sequence[Any]:
-        """The coefficients of every topic."""
-
-    def predict(self, *names: str, level: float) -> Sequence[Any]:
-        """Expected proportions at values of a column, topic by topic."""
 
 
 def report(
@@ -159,7 +141,7 @@ def render_page(
     tree: TopicTree | None = None,
     stability: TopicStability | None = None,
     texts: Iterable[str] | None = None,
-    effects: EstimatedEffects | None = None,
+    effects: Any = None,
     scores: Sequence[Score] = (),
     settings: Mapping[str, Any] | None = None,
     title: str | None = None,
@@ -368,7 +350,7 @@ def _optional(tree: TopicTree | None, stability: TopicStability | None) -> dict[
     return {"tree": tree, "branches": branches, "stability": stability}
 
 
-def _effects(effects: EstimatedEffects | None) -> dict[str, Any]:
+def _effects(effects: Any) -> dict[str, Any]:
     """Charts of expected proportions by column, and the coefficients."""
     if effects is None:
         return {"expected": [], "coefficients": [], "below_zero": False}
