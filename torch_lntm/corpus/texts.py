@@ -31,7 +31,7 @@ class NoWordsError(CorpusError):
     """All texts are empty or contain only words to leave out."""
 
 
-def check_texts(texts: Iterable[str]) -> Sequence[str]:
+def check_texts(texts: Any) -> Sequence[str]:
     """Returns the texts as a list.
 
     Raises:
