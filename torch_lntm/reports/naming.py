@@ -20,8 +20,8 @@ from torch_lntm.reports.representatives import representative_documents
 
 #: Maximum number of words of a name, and of characters of an answer.
 _WORDS, _ANSWER = 8, 4000
-#: Characters of markup, addresses and formulas, and a first character that spreadsheets compute.
-_MARKUP = re.compile(r"[<>{}\[\]|\\`*_#$~^]|://|^[=+@-]")
+#: Characters of markup, addresses, formulas and --set, and a first one that spreadsheets compute.
+_MARKUP = re.compile(r"[<>{}\[\]|\\`*_#$~^;=]|://|^[+@-]")
 #: Marks around an answer, and the reasoning that some models print before it.
 _QUOTES, _REASONING = "\"'“”‘’«»", re.compile(r"<think>.*?</think>", re.DOTALL)
 
