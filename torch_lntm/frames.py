@@ -82,16 +82,13 @@ def _joined(value: Any) -> Any:
 
 def is_default(index: pd.Index) -> bool:
     """Whether an index only numbers its rows 0, 1, …, so that the rows have no names."""
-    return isinstance(index, pd.RangeIndex) and index.equals(pd.RangeIndex(len(index)))
+    return bool(index.equals(pd.RangeIndex(len(index))))
 
 
 def document_names(corpus: Any) -> pd.Index:
     """Names of a corpus's documents: the index of its metadata."""
-    index = getattr(corpus.metadata, "index", None)
-    if isinstance(index, pd.Index):
-        return index
-    ids = pd.Index(corpus.metadata["id"]) if "id" in corpus.metadata else pd.Index([0, 0])
-    return ids if ids.is_unique else pd.RangeIndex(len(corpus))
+    index: pd.Index = corpus.metadata.index
+    return index
 
 
 def align(values: Any, documents: pd.Index, what: str) -> Any:
@@ -134,9 +131,10 @@ def align(values: Any, documents: pd.Index, what: str) -> Any:
     problem = "stand in another order than" if shuffled else "have other names than"
     raise CorpusError(
         f"{what}: the rows {problem} the documents, whose names are the index of corpus.metadata: "
-        f"row {first} is {rows[first]!r}, and document {first} is {documents[first]!r}. Give the "
+        f"row {first} is {rows.tolist()[first]!r}, and document {first} is "
+        f"{documents.tolist()[first]!r}. Give the "
         "rows the documents' names by frame.set_index, or leave out the index to take them by "
-        "position: .to_numpy() of a series, .reset_index(drop=True) of a frame for a new corpus"
+        "position: .to_numpy() of a series, .to_dict('list') of a frame"
     )
 
 

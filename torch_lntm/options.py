@@ -48,10 +48,10 @@ class Option:
 
 
 @functools.cache
-def _module(name: str) -> ast.Module:
-    path = Path(__file__).parent.joinpath(*name.split("."))
+def _text(module: str) -> str:
+    path = Path(__file__).parent.joinpath(*module.split("."))
     path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    return ast.parse(path.read_text(encoding="utf-8"))
+    return path.read_text(encoding="utf-8")
 
 
 @functools.cache
@@ -83,7 +83,7 @@ def options_of(function: str) -> Mapping[str, Option]:
         default = None if node is None else _value(node, module)
         if default is None and _NONE not in types:
             types += (_NONE,)
-        if types != (_NONE,):
+        if any(kind is not _NONE for kind in types):
             text_of = help_texts(text).get(argument.arg, "")
             options[argument.arg] = Option(argument.arg, types, default, text_of)
     return options
@@ -91,19 +91,6 @@ def options_of(function: str) -> Mapping[str, Option]:
 
 def _inner(node: Any, name: str) -> Any:
     return next(n for n in node.body if getattr(n, "name", None) == name)
-
-
-def _find(module: str, name: str) -> tuple[str, Any]:
-    """The module that defines a name of another module, and the definition."""
-    for node in _module(module).body:
-        if getattr(node, "name", None) == name:
-            return module, node
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
-            return module, node.value
-        if isinstance(node, ast.ImportFrom) and any(a.name == name for a in node.names):
-            package, _, inner = (node.module or "").partition(".")
-            return _find(inner, name) if package == __package__ and inner else (module, None)
-    return module, None
 
 
 @functools.cache
@@ -117,10 +104,25 @@ def help_texts(docstring: str) -> Mapping[str, str]:
     }
 
 
+def _find(module: str, name: str, begin: str = r"^(?:class|def) {}\b") -> tuple[str, Any]:
+    """The module that defines a name of another module, and the definition."""
+    text = _text(module)
+    start = re.search(begin.format(name), text, re.MULTILINE)
+    if start is not None:
+        # Parsing a whole module would take most of the time of the help.
+        rest = text[start.start() :]
+        end = re.search(r"\n[A-Za-z@_#]", rest)
+        node: Any = ast.parse(rest if end is None else rest[: end.start()]).body[0]
+        return module, node.value if isinstance(node, ast.Assign) else node
+    listed = rf"\([^)]*\b{name}\b[^)]*\)|[^\n(]*\b{name}\b"
+    source = re.search(rf"^from {__package__}\.(\S+) import (?:{listed})", text, re.MULTILINE)
+    return (module, None) if source is None else _find(source[1], name, begin)
+
+
 def _value(node: ast.expr | None, module: str) -> Any:
     """Value of a default: a literal, a constant, or the name of a torch type; else ``None``."""
     if isinstance(node, ast.Name):
-        return _value(_find(module, node.id)[1], module)
+        return _value(_find(module, node.id, "^{} = ")[1], module)
     try:
         return None if node is None else ast.literal_eval(node)
     except ValueError:
@@ -147,7 +149,7 @@ def kinds(annotation: ast.expr, module: str) -> tuple[Any, ...]:
         case ast.Subscript(value=ast.Name(id="Mapping" | "dict")) | ast.Name(id="dict"):
             return (dict,)
         case ast.Name(id=name):
-            module, node = _find(module, name)
+            module, node = _find(module, name, "^{} = ")
             return kinds(node, module)
     return ()
 

@@ -427,7 +427,7 @@ def test_from_standard_input_to_standard_output(texts, monkeypatch, capsys):
     assert main(["transform", "run", "-", "--out", "-"]) == 0
     assert "wrote 1 document to standard output: 0 empty" in capsys.readouterr().err
     assert main(["evaluate", "run"]) == 1
-    assert "name the documents, as CORPUS after the run's folder" in capsys.readouterr().err
+    assert "name the documents, as CORPUS" in capsys.readouterr().err
     feed('{"text": 3}')
     assert main(["fit", "-", "--format", "jsonl", "--out", "other", *QUICK]) == 1
     assert "error: standard input, line 1: expected a text" in capsys.readouterr().err
@@ -517,7 +517,7 @@ def test_a_missing_corpus_of_the_fit_is_an_error(run_folder, counts, capsys):
         path.rename("elsewhere" / path)
     capsys.readouterr()
     assert main(["evaluate", run_folder]) == 1
-    assert "name the documents, as CORPUS after the run's folder" in capsys.readouterr().err
+    assert "name the documents, as CORPUS" in capsys.readouterr().err
     assert main(["evaluate", run_folder, "elsewhere/counts.npz", "--metrics", "completion"]) == 0
     assert "the 4 documents held out from the fit" in capsys.readouterr().err
 

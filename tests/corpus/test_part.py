@@ -111,8 +111,8 @@ def test_the_columns_of_all_documents_are_known_to_every_part(
     assert (columns.num_docs, columns.num_tokens) == (60, 0)
     assert columns.vocabulary == corpus.vocabulary
     assert corpus.columns_of_whole() is corpus
-    (tmp_path / "toy/shard-00005/documents.npz").unlink()
-    with pytest.raises(FileError, match=r"shard-00005/documents.npz: no such file"):
+    (tmp_path / "toy/shard-00005/covariates.npz").unlink()
+    with pytest.raises(FileError, match=r"shard-00005/covariates.npz: no such file"):
         part.columns_of_whole()
 
 

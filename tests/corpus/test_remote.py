@@ -88,7 +88,8 @@ def test_a_part_knows_the_columns_of_the_whole(server: Server, corpus: Corpus) -
     np.testing.assert_array_equal(whole.covariates["age"], corpus.covariates["age"])
     assert {path.rpartition("/")[2] for path in server.requested} == {
         "corpus.json",
-        "documents.npz",
+        "metadata.parquet",
+        "covariates.npz",
     }
     server.requested.clear()
     part.columns_of_whole()
@@ -165,7 +166,14 @@ def replace_about(shard: Path) -> None:
         (lengthen, r"posts/shard-00004/counts\.npy: holds more than \d+ bytes"),
         (replace_about, r"posts/shard-00004/corpus\.json: is damaged, or of another corpus"),
         (lambda shard: (shard / "counts.npy").unlink(), r"shard-00004/counts\.npy: no such file"),
-        (lambda shard: (shard / "documents.npz").write_bytes(b"PK"), r"shard-00004/documents\.npz"),
+        (
+            lambda shard: (shard / "covariates.npz").write_bytes(b"PK"),
+            r"covariates\.npz: is damaged",
+        ),
+        (
+            lambda shard: shutil.copy(shard.parent / "shard-00000/metadata.parquet", shard),
+            r"shard-00004/metadata\.parquet: is damaged, or of another corpus",
+        ),
     ],
 )
 def test_a_damaged_shard_is_refused(

@@ -245,7 +245,8 @@ def put(folder, name, array):
 
 
 @pytest.mark.parametrize(
-    "name", [*(f"{name}.npy" for name in NAMES), "documents.npz", "vocabulary.txt"]
+    "name",
+    [*(f"{name}.npy" for name in NAMES), "metadata.parquet", "covariates.npz", "vocabulary.txt"],
 )
 def test_missing_and_truncated_files_are_refused(plain, name):
     data = (plain / name).read_bytes()
@@ -313,7 +314,7 @@ def test_a_plausible_change_is_found(plain):
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"format_version": 3}, "format_version is 3; this version of torch_lntm reads 1 and 2"),
+        ({"format_version": 5}, "format_version is 5; this version of torch_lntm reads 1 to 4"),
         ({"format_version": 2}, "shards is None; make the folder again"),
         ({"format_version": 2, "shards": []}, "num_docs is 60, and its shards have another sum"),
         ({"num_docs": "60"}, "num_docs is '60'"),
@@ -343,7 +344,7 @@ def test_invalid_json_is_refused(plain, text):
 
 
 def test_vocabulary_and_metadata_are_read_with_a_bound(plain):
-    with pytest.raises(FileError, match=r"documents\.npz: holds more than 600 bytes"):
+    with pytest.raises(FileError, match=r"(parquet|npz): holds more than 600 bytes"):
         read_corpus(plain, max_bytes=600)
 
 
@@ -466,7 +467,7 @@ def shards_of(sizes: list[int], rank: int, world_size: int) -> list[int]:
 def test_a_folder_in_shards_has_a_manifest_and_ordinary_folders(corpus, tmp_path):
     corpus.save(tmp_path / "toy", shard_size=25)
     manifest = json.loads((tmp_path / "toy/corpus.json").read_text())
-    assert manifest["format_version"] == 2
+    assert manifest["format_version"] == 4
     assert (manifest["num_docs"], manifest["num_words"]) == (60, 20)
     assert [shard["num_docs"] for shard in manifest["shards"]] == [25, 25, 10]
     assert sum(shard["num_entries"] for shard in manifest["shards"]) == corpus.nnz

@@ -172,7 +172,7 @@ def test_draws_far_from_their_mean_solve_their_equations(corpus, model) -> None:
 
 def test_separation_is_named(corpus, model, theta) -> None:
     theta = theta.clone()
-    left = torch.from_numpy(corpus.metadata["party"] == "Left")
+    left = torch.tensor((corpus.metadata["party"] == "Left").to_numpy())
     theta[:, left, 2] = 1e-12
     theta = theta / theta.sum(-1, keepdim=True)
     effects = make(model, theta, corpus, "~ party")

@@ -121,7 +121,7 @@ def test_partial_fit_learns_from_further_documents_with_metadata():
 def test_missing_metadata_are_refused_with_advice():
     with pytest.raises(ConfigError, match=r"no metadata; pass the columns: fit\(X, metadata=fra"):
         estimator().fit(counts())
-    with pytest.raises(CorpusError, match="expected one value for each of 60 documents, got 59"):
+    with pytest.raises(CorpusError, match="expected one row for each of 60 documents, got 59"):
         estimator().fit(counts(), metadata=META[:-1])
     with pytest.raises(CorpusError, match="party"):
         estimator().fit(counts(), metadata={"year": META["year"]})
@@ -179,8 +179,10 @@ def test_pandas_output_keeps_the_index_of_the_documents(by_config):
     with sklearn.config_context(transform_output="pandas" if by_config else "default"):
         model = estimator() if by_config else estimator().set_output(transform="pandas")
         outputs = [model.fit_transform(X, metadata=metadata), model.transform(X, metadata=metadata)]
-    by_position = estimator().fit(counts()[order], metadata=META.iloc[order])
-    expected = by_position.transform(counts()[order], metadata=META.iloc[order])
+    rows = META.iloc[order].reset_index(drop=True)
+    expected = (
+        estimator().fit(counts()[order], metadata=rows).transform(counts()[order], metadata=rows)
+    )
     for theta in outputs:
         assert list(theta.index) == names
         np.testing.assert_array_equal(theta.to_numpy(), expected)

@@ -227,8 +227,6 @@ def test_invalid_arguments_are_refused() -> None:
             completion_of(model, None, hold_out(), "mode", cache_weight=bad)
     with pytest.raises(ConfigError, match="predicts held-out tokens together"):
         document_completion(model, guide, hold_out(), theta="integrated", cache_weight=2.0)
-    with pytest.raises(ConfigError, match=r"hold_out_words\(\)"):
-        fit_cache_weight(model, None, hold_out().corpus)
     with pytest.raises(CorpusError, match="held-out token"):
         fit_cache_weight(model, None, hold_out(OBSERVED, 0 * HELD_OUT))
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import pandas as pd
 import pytest
 import torch
 from support.known import make_corpus, make_model
 
-from torch_lntm.errors import ConfigError, IncompatibleGuideError
+from torch_lntm.errors import ConfigError, CorpusError, IncompatibleGuideError
 from torch_lntm.evaluation import (
     AIS,
     Importance,
+    align_topics,
     coherence,
     completion_perplexity,
     document_completion,
+    exclusivity,
     log_likelihood,
     unigram_perplexity,
 )
@@ -97,3 +100,36 @@ def test_a_matrix_of_counts_is_accepted() -> None:
 def test_a_corpus_without_a_vocabulary_is_accepted() -> None:
     guide = TaylorGuide(make_model(vocabulary=None))
     assert transform(guide, make_corpus()).theta.shape == (9, 3)
+
+
+def test_scores_are_frames_with_the_documents_names() -> None:
+    names = list("abcdefghi")
+    corpus, model = make_corpus().with_metadata({"id": names}), make_model()
+    guide = TaylorGuide(model)
+    likelihood = log_likelihood(model, corpus, num_samples=25).frame()
+    annealed = log_likelihood(model, corpus, AIS(num_chains=2, num_temperatures=3)).frame()
+    completion = document_completion(model, guide, corpus)
+    theta = transform(guide, corpus).theta
+    given = completion_perplexity(theta, model.topics.probs, corpus).frame()
+    shuffled = pd.DataFrame(theta.numpy(), names).sample(frac=1, random_state=0)
+    pd.testing.assert_frame_equal(
+        completion_perplexity(shuffled, model.topics.probs, corpus).frame(), given
+    )
+    with pytest.raises(CorpusError, match="theta: the rows have other names"):
+        completion_perplexity(pd.DataFrame(theta.numpy()), model.topics.probs, corpus)
+    for frame in (likelihood, annealed, completion.frame(), given):
+        assert frame.index.tolist() == names
+    assert likelihood["tokens"].tolist() == corpus.lengths.tolist()
+    assert list(likelihood.columns[-2:]) == ["effective_sample_size", "pareto_k"]
+    assert list(annealed.columns[-2:]) == ["effective_sample_size", "acceptance"]
+    assert completion.frame()["log_predictive"].tolist() == completion.log_predictive.tolist()
+
+
+@pytest.mark.parametrize("score", [exclusivity, lambda topics: align_topics(topics, make_model())])
+def test_topics_in_other_forms_are_refused(score) -> None:
+    for topics in (pd.DataFrame(make_model().topics.probs.detach().numpy()), [["a"], ["b"]], "x"):
+        with pytest.raises(ConfigError, match=r"topics is a \w+; expected a matrix of numbers"):
+            score(topics)
+    for topics, problem in ((torch.ones(4), "has shape"), (-torch.ones(2, 4), "nonnegative")):
+        with pytest.raises(ConfigError, match=f"topics .*{problem}"):
+            score(topics)

@@ -7,6 +7,7 @@ import math
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -147,9 +148,16 @@ def test_topic_diversity_is_the_share_of_distinct_top_words() -> None:
         (torch.ones(25), {}, r"topics of shape \(25,\)"),
         (torch.full((2, 25), math.nan), {}, "finite"),
         ([[1, 25]], {}, "outside 0 … 24"),
-        ([[1, 1]], {}, "topic 0 has a word twice"),
+        ([[1, 1]], {}, "topic 0 is .* or has a word twice"),
+        (np.ones((2, 25), int), {}, "topic 0 is .*; expected a model, a floating-point matrix"),
+        (pd.DataFrame(np.ones((2, 25))), {}, r"(?s)topics is .*; expected a model, a floating"),
+        ([(0, [("w1", 0.5), ("w2", 0.3)])], {}, "topic 0 is .*; expected .* different words or po"),
+        ([[("w1", 0.5), ("w2", 0.3)]], {}, "topic 0 is .*; expected .* different words or posit"),
+        (["w1 w2"], {}, "topic 0 is 'w1 w2', or"),
+        (None, {}, "topics is None; expected"),
+        ([3, 4], {}, "topic 0 is 3, or"),
         ([["w1", "w99"]], {}, "'w99' is not in the vocabulary"),
-        ([[0.5, 0.5]], {}, "list of words or of their positions"),
+        ([[0.5, 0.5]], {}, "different words or positions of words"),
         ([], {}, "non-empty"),
         ([[]], {}, "non-empty"),
     ],
@@ -160,7 +168,7 @@ def test_invalid_arguments_are_refused(corpus: Corpus, topics, options: dict, me
 
 
 def test_words_need_a_vocabulary() -> None:
-    with pytest.raises(ConfigError, match="no vocabulary"):
+    with pytest.raises(ConfigError, match="not in the vocabulary"):
         coherence([["a", "b"]], Corpus.from_matrix([[1, 1]]))
     with pytest.raises(ConfigError, match="top_n is 0"):
         topic_diversity([[1]], top_n=0)

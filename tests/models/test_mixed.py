@@ -51,7 +51,7 @@ def prior_of(model: TopicModel) -> MixedPrior:
 
 def design(corpus: Corpus, formula: str) -> tuple[np.ndarray, list[np.ndarray]]:
     """Dense columns by hand: 1 and the standardised age, then those of each random term."""
-    age = corpus.metadata["age"]
+    age = corpus.metadata["age"].to_numpy()
     fixed = np.column_stack([np.ones(NUM_DOCS), (age - age.mean()) / age.std()])
     names = ["author"] if formula == ONE else ["year", "author"]
     columns = (np.unique(corpus.metadata[name], return_inverse=True) for name in names)
@@ -148,8 +148,9 @@ def test_the_m_step_is_ridge_regression_with_the_coefficients_integrated_out(
     assert effects.levels == tuple(f"a{i}" for i in range(9))
     np.testing.assert_allclose(effects.mean, gamma[-9:], rtol=1e-8, atol=1e-10)
     np.testing.assert_allclose(effects.variance, np.diag(inverse)[-9:], rtol=1e-8)
-    scale = np.diag([1.0, 1 / corpus.metadata["age"].std()])
-    scale[0, 1] = -corpus.metadata["age"].mean() / corpus.metadata["age"].std()
+    age = corpus.metadata["age"].to_numpy()
+    scale = np.diag([1.0, 1 / age.std()])
+    scale[0, 1] = -age.mean() / age.std()
     np.testing.assert_allclose(
         prior.coefficient_covariance(), scale @ inverse[:2, :2] @ scale.T, rtol=1e-8
     )

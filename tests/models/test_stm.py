@@ -65,7 +65,7 @@ def draws_of(prior: StructuralPrior, corpus: Corpus) -> tuple[dict[str, torch.Te
 def standardised(corpus: Corpus) -> np.ndarray:
     """The design of ``~ party * age`` without an intercept, by hand, standardised."""
     right = (corpus.metadata["party"] == "Right").astype(float)
-    age = corpus.metadata["age"]
+    age = corpus.metadata["age"].to_numpy()
     x = np.stack([right, age, right * age], 1)
     return (x - x.mean(0)) / x.std(0)
 
@@ -132,7 +132,7 @@ def test_coefficients_are_in_the_units_of_the_columns(corpus) -> None:
         model.prior.coefficient_covariance()
     model.prior.m_step(NUM_DOCS, **sums)
     right = (corpus.metadata["party"] == "Right").astype(float)
-    age = corpus.metadata["age"]
+    age = corpus.metadata["age"].to_numpy()
     x = np.stack([np.ones(NUM_DOCS), right, age, right * age], 1)
     assert model.prior.names == ("Intercept", "party[T.Right]", "age", "party[T.Right]:age")
     batch = model.encode(corpus).batch(dtype=torch.float64)
@@ -286,7 +286,7 @@ def test_making_a_model_does_not_convert_its_formula_to_json(corpus, monkeypatch
 
 def test_saved_settings_have_the_format_of_earlier_files(corpus) -> None:
     model = lntm.models.stm(NUM_TOPICS, corpus, "~ party + center(age)", content="party", seed=3)
-    age = corpus.metadata["age"]
+    age = corpus.metadata["age"].to_numpy()
     expected = {
         "num_topics": NUM_TOPICS,
         "num_words": NUM_WORDS,
@@ -322,7 +322,7 @@ def test_saved_settings_have_the_format_of_earlier_files(corpus) -> None:
 
 
 def test_a_prevalence_array_works_with_a_content_column(corpus) -> None:
-    x = corpus.metadata["age"][:, None]
+    x = corpus.metadata["age"].to_numpy()[:, None]
     given = corpus.with_covariates({"prevalence": x})
     model = lntm.models.stm(NUM_TOPICS, given, content="party", vocabulary=None)
     assert model.prior.names == ("Intercept", "x0")
@@ -474,13 +474,13 @@ def test_columns_outside_the_range_of_single_precision_are_refused(corpus, facto
     scaled = corpus.with_metadata({"age": corpus.metadata["age"] * factor})
     with pytest.raises((ConfigError, CorpusError), match=r"age.* the column by a constant"):
         lntm.models.stm(NUM_TOPICS, scaled, "~ party + age")
-    given = corpus.with_covariates({"prevalence": scaled.metadata["age"][:, None]})
+    given = corpus.with_covariates({"prevalence": scaled.metadata[["age"]].to_numpy()})
     with pytest.raises(ConfigError, match=r"the column x0 reach .* multiply"):
         lntm.models.stm(NUM_TOPICS, given)
 
 
 def test_columns_that_single_precision_rounds_are_refused(corpus) -> None:
-    age = corpus.metadata["age"]
+    age = corpus.metadata["age"].to_numpy()
     far = corpus.with_metadata({"age": age + 1e8})
     with pytest.raises(
         ConfigError, match=r"the column age varies by 1\d around 1000000\d\d.*center"

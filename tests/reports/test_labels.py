@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -118,7 +119,7 @@ def make_found() -> DocumentTopics:
         np.array([5, 5, 5, 0]),
         "mode",
         ("0", "fires"),
-        metadata={"title": np.array(["a", "b", "c", "d"], object)},
+        metadata=pd.DataFrame({"title": ["a", "b", "c", "d"]}),
     )
 
 

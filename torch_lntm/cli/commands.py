@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from torch_lntm.io import Run
     from torch_lntm.models import TopicTable
 
+TRANSFORM, SOURCES = "inference:transform", "reports:summarise_sources"
+COMPLETION = "evaluation:document_completion"
 #: Maximum number of characters of a text column in .npz. NumPy pads every text to the longest.
 MAX_CHARACTERS = 2**26
 #: Heads of columns of .csv that no name of a topic may repeat.
@@ -135,17 +137,15 @@ class Sources(Command):
     """
 
     positionals = ("run_folder",)
-    takes: ClassVar[dict[str, str]] = {"reports:summarise_sources": "num_topics num_words"}
+    takes: ClassVar[dict[str, str]] = {SOURCES: "num_topics num_words"}
 
     run_folder: str | None = None
     format: Literal["text", "json", "csv"] = "text"
 
     def run(self) -> int:
         """Run the command. Returns the exit code."""
-        summaries = lntm.reports.summarise_sources(
-            lntm.load_run(str(self.run_folder)).model,
-            **self.arguments("reports:summarise_sources"),
-        )
+        model = lntm.load_run(str(self.run_folder)).model
+        summaries = lntm.reports.summarise_sources(model, **self.arguments(SOURCES))
         show(lntm.frames.render(summaries, self.format))
         return 0
 
@@ -176,7 +176,7 @@ class Transform(OnRun):
 
     optional = ()
     required = ("out",)
-    takes: ClassVar[dict[str, str]] = {"inference:transform": "estimate num_samples"}
+    takes: ClassVar[dict[str, str]] = {TRANSFORM: "estimate num_samples"}
 
     out: str | None = None
     groups: dict | str | None = None  # type: ignore[type-arg]
@@ -193,13 +193,9 @@ class Transform(OnRun):
                 raise ConfigError(f"{out}: expected a file name that ends in .npz or .csv, or -")
             refuse_existing(out, self.overwrite)
         run, guide, corpus = self.load(str(self.run_folder))
-        topics = lntm.inference.transform(
-            guide if self.draws == "guide" else chains_of(run, self.seed),
-            corpus,
-            groups=groups_option(self.groups),
-            **self.arguments("inference:transform"),
-            **self.random,
-        )
+        options = self.arguments(TRANSFORM) | self.random | {"groups": groups_option(self.groups)}
+        source = guide if self.draws == "guide" else chains_of(run, self.seed)
+        topics = lntm.inference.transform(source, corpus, **options)
         if self.out == "-":
             show(lntm.frames.to_csv(_frame(topics)), end="")
         elif out.suffix == ".npz":
@@ -207,12 +203,10 @@ class Transform(OnRun):
         else:
             with atomic_write(out) as file:
                 file.write(lntm.frames.to_csv(_frame(topics)).encode("utf-8", "backslashreplace"))
-        say(
-            f"wrote {len(corpus)} document{'s' * (len(corpus) != 1)} to "
-            f"{'standard output' if self.out == '-' else out}: "
-            f"{int((topics.lengths == 0).sum())} empty, with the prior's theta, and "
-            f"{int((~topics.converged).sum())} not converged"
-        )
+        to = "standard output" if self.out == "-" else self.out
+        about = f"{len(corpus)} document{'s' * (len(corpus) != 1)} to {to}"
+        empty, failed = int((topics.lengths == 0).sum()), int((~topics.converged).sum())
+        say(f"wrote {about}: {empty} empty, with the prior's theta, and {failed} not converged")
         return 0
 
 
@@ -301,7 +295,7 @@ class Evaluate(OnRun):
         overwrite: Replace an existing file.
     """
 
-    takes: ClassVar[dict[str, str]] = {"evaluation:document_completion": "observed_fraction theta"}
+    takes: ClassVar[dict[str, str]] = {COMPLETION: "observed_fraction theta"}
 
     metrics: str = ",".join(_METRICS)
     method: Literal["auto", "importance", "ais"] = "auto"
@@ -345,8 +339,7 @@ class Evaluate(OnRun):
         scores: list[Any] = []
         if "completion" in metrics:
             folder = run.path if by_chains else None
-            (function,) = Evaluate.takes
-            options = self.arguments(function) | self.random
+            options = self.arguments(COMPLETION) | self.random
             scores += completion(guide, test, train, folder, **options)
         if "likelihood" in metrics and test.num_tokens == 0:
             say("the documents have no words, so the likelihood per token is undefined")
@@ -398,10 +391,8 @@ class Convert(ChoosesWords):
         corpus = lntm.read_corpus(folder)
         if corpus.preparation:
             say(corpus.preparation)
-        say(
-            f"wrote {corpus.num_docs} documents of {corpus.num_words} words, {corpus.num_tokens} "
-            f"tokens, to {folder}"
-        )
+        about = f"{corpus.num_docs} documents of {corpus.num_words} words"
+        say(f"wrote {about}, {corpus.num_tokens} tokens, to {folder}")
         return 0
 
 

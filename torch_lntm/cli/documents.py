@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 import sys
 import tempfile
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import torch_lntm as lntm
 from torch_lntm.cli.command import Command, say
 from torch_lntm.cli.mappings import read_value
-from torch_lntm.errors import ConfigError, CorpusError
+from torch_lntm.errors import ConfigError, CorpusError, require_whole
 
 if TYPE_CHECKING:
     import torch
@@ -107,10 +108,8 @@ def with_stop_words(options: dict[str, Any]) -> dict[str, Any]:
     from torch_lntm.files import read_lines
 
     if not Path(name).exists() and Path(name).name == name and not Path(name).suffix:
-        raise ConfigError(
-            f"stop_words is {name!r}; expected english, none, or a file with a word per line. "
-            "Languages other than English need a file"
-        )
+        expected = "english, none, or a file with a word per line"
+        raise ConfigError(f"stop_words is {name!r}; expected {expected}")
     return options | {"stop_words": read_lines(Path(name))}
 
 
@@ -164,15 +163,6 @@ class OnDocuments(ReadsDocuments):
     seed: int = 0
     progress: bool = True
 
-    def __post_init__(self) -> None:
-        """Check the seed.
-
-        Raises:
-            ConfigError: The seed is out of range.
-        """
-        if not 0 <= self.seed < 2**63:
-            raise ConfigError(f"seed is {self.seed}; expected a number from 0 to 2**63 - 1")
-
     @property
     def shows_progress(self) -> bool:
         """Whether to show progress bars. They are useless in a file."""
@@ -187,9 +177,9 @@ class OnDocuments(ReadsDocuments):
         """Device of the option. Also sets the number of threads."""
         import torch
 
-        if not 1 <= self.threads <= _MOST_THREADS:
-            raise ConfigError(f"threads is {self.threads}; expected 1 to {_MOST_THREADS}")
-        torch.set_num_threads(self.threads)
+        require_whole(0, seed=self.seed)
+        require_whole(1, threads=self.threads)
+        torch.set_num_threads(min(self.threads, _MOST_THREADS))
         return lntm.recipes.find_device(self.device)
 
     def load(self, folder: str) -> tuple[Run, Guide[Any], Corpus]:
@@ -210,15 +200,10 @@ class OnDocuments(ReadsDocuments):
             warnings.warn(warning.message, warning.category, stacklevel=2)
         if self.corpus == corpus_of_fit != "-" and known is not None:
             changed = f"{corpus_of_fit}: the documents or the options of reading have changed"
+            used = "all documents, including training documents,"
             if by_default:
-                raise ConfigError(
-                    f"{changed} since the fit; to use all documents, including training documents, "
-                    "name it as CORPUS after the run's folder"
-                )
-            say(
-                f"warning: {changed} since the fit; all documents are used, including training "
-                "documents"
-            )
+                raise ConfigError(f"{changed} since the fit; to use {used} name it as CORPUS")
+            say(f"warning: {changed} since the fit; {used} are used")
         return run, run.guide(), corpus
 
     def read_for(self, run: Run) -> Corpus:
@@ -240,10 +225,8 @@ class OnDocuments(ReadsDocuments):
         if vocabulary is not None:
             return corpus.with_vocabulary(vocabulary)
         if corpus.num_words != run.model.num_words:
-            raise CorpusError(
-                f"{corpus!r} does not have the {run.model.num_words} words of the model, which has "
-                "no vocabulary to match them by; give counts over the same columns"
-            )
+            words = f"{run.model.num_words} words of the model, which has no vocabulary"
+            raise CorpusError(f"{corpus!r} does not have the {words}; give counts over its columns")
         return corpus
 
     def _inherit(self, config: dict[str, Any]) -> None:
@@ -323,9 +306,8 @@ class DrawsPosteriors(OnRun):
         chains = source.kept_chains
         if chains is None:
             return source
-        draws = lntm.inference.theta_draws(
-            chains, corpus, self.num_draws, progress=self.shows_progress
-        )
+        progress = self.shows_progress
+        draws = lntm.inference.theta_draws(chains, corpus, self.num_draws, progress=progress)
         origin = "the fit's chains" if chains.num_docs else "new chains of each document"
         say(f"{draws.num_draws} draws by {origin}; --draws guide is faster, and approximate")
         return draws
@@ -374,30 +356,18 @@ def completion(
         return []
     bursty = guide.model.words.cache_weight is not None and theta != "integrated"
     weights: list[Any] = ["model", None] if bursty else [None]
-    results = [
-        lntm.evaluation.document_completion(
-            guide.model,
-            guide,
-            test,
-            observed_fraction,
-            theta=theta,
-            cache_weight=weight,
-            **random,
-        )
-        for weight in weights
-    ]
+    score = functools.partial(lntm.evaluation.document_completion, guide.model, guide, test)
+    options = {"observed_fraction": observed_fraction, "theta": theta, **random}
+    results = [score(cache_weight=weight, **options) for weight in weights]
     if run_of_chains is not None and theta != "exact":
-        say(
-            f"completion uses the posterior of {type(guide).__name__}, an approximation of the "
-            f"fit's chains; torch-lntm evaluate {run_of_chains} --theta exact uses chains"
-        )
+        way = f"the posterior of {type(guide).__name__}, an approximation of the fit's chains"
+        exactly = f"torch-lntm evaluate {run_of_chains} --theta exact uses chains"
+        say(f"completion uses {way}; {exactly}")
     if train is not None:
         results.append(lntm.evaluation.unigram_perplexity(train, hold_out.held_out))
         if results[-2].perplexity > results[-1].perplexity:
-            say(
-                "warning: a unigram model predicts these documents better than the topic "
-                "model; the model may have too many topics, or too few documents"
-            )
+            better = "a unigram model predicts these documents better than the topic model"
+            say(f"warning: {better}; the model may have too many topics, or too few documents")
     return lntm.reports.completion_scores(*results)
 
 
@@ -465,10 +435,8 @@ def _local_corpus(folder: str, corpus: object) -> str:
             return corpus
         is_address = "://" in corpus or "::" in corpus
         problem = "nothing is fetched unasked" if is_address else "no such file or folder"
-    raise ConfigError(
-        f"{corpus}: {problem}, and the corpus of {folder} was read from there; name the documents, "
-        "as CORPUS after the run's folder"
-    )
+    source = f"the corpus of {folder} was read from there"
+    raise ConfigError(f"{corpus}: {problem}, and {source}; name the documents, as CORPUS")
 
 
 def _format_of(corpus: object) -> str | None:

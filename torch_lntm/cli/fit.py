@@ -20,8 +20,8 @@ from torch_lntm.cli.documents import (
 )
 from torch_lntm.cli.launch import STOPPED, processes_on
 from torch_lntm.cli.mappings import read_keywords
-from torch_lntm.errors import ConfigError
-from torch_lntm.options import GUIDES, MODELS, SAMPLED, VARIATIONAL, fit_options
+from torch_lntm.errors import ConfigError, require_whole
+from torch_lntm.options import CHOSEN, GUIDES, MODELS, SAMPLED, VARIATIONAL, fit_options
 
 if TYPE_CHECKING:
     import torch
@@ -177,11 +177,9 @@ class Fit(ChoosesWords, OnDocuments):
 
     def _requested(self) -> Recipe:
         """The model and the posterior of the options, after checks that need no corpus."""
-        from torch_lntm.io import check_target
         from torch_lntm.recipes import Recipe
 
-        if self.num_words < 1:
-            raise ConfigError(f"num_words is {self.num_words}; expected at least 1")
+        require_whole(1, num_words=self.num_words)
         self.keywords = read_keywords(self.keywords)  # the run keeps the words
         posterior = self.posterior
         if posterior is None and is_built_in(self.model):
@@ -192,7 +190,7 @@ class Fit(ChoosesWords, OnDocuments):
                 posterior = "hmc" if sampled & options.keys() else "auto"
         requested = Recipe(self.model, posterior)
         if self.out is not None:
-            check_target(Path(self.out), overwrite=True)
+            lntm.io.check_target(Path(self.out), overwrite=True)
         return requested
 
     def _options(self) -> dict[str, Any]:
@@ -229,53 +227,42 @@ class Fit(ChoosesWords, OnDocuments):
 
     def _task(self, requested: Recipe, corpus: Corpus, device: torch.device) -> _Task:
         """Make the model, the guide and the engine."""
-        from torch_lntm.io import check_saveable
-
         split = self._split(corpus)
         train = corpus if split is None else split.train
-        resolved = requested.for_corpus(train, self.num_topics)
-        recipe, explicit = resolved.recipe, self.model_options or {}
-        options = {name: value for name, value in resolved.options.items() if name not in explicit}
+        recipe, chosen, reason = requested.for_corpus(train, self.num_topics)
+        explicit = self.model_options or {}
+        options = {name: value for name, value in chosen.items() if name not in explicit}
         options |= self._options()
         options |= structural_options(self.model, self.prevalence, self.content, corpus)
-        parts = recipe.make(
-            corpus.num_words,
-            corpus.vocabulary,
-            seed=self.seed,
-            device=device,
-            options=options | {"progress": self.shows_progress},
-            model_options=self.model_options,
-        )
-        check_saveable(parts.model)
+        options |= {"progress": self.shows_progress}
+        about: dict[str, Any] = {
+            "seed": self.seed,
+            "device": device,
+            "model_options": self.model_options,
+        }
+        parts = recipe.make(corpus.num_words, corpus.vocabulary, options=options, **about)
+        lntm.io.check_saveable(parts.model)
         names = (name for name in self.known() if name not in self.line_only)
         config = {name: getattr(self, name) for name in names}
-        config |= {
-            "device": device.type,
-            "posterior": recipe.posterior if recipe.samples else parts.guide.name,
-            "topic_smoothing": options.get("topic_smoothing"),
-            "max_epochs": options.get("max_epochs"),
-        }
-        return _Task(corpus, split, parts, config, recipe.samples, resolved.reason, device)
+        config |= {name: options.get(name) for name in CHOSEN} | {"device": device.type}
+        config["posterior"] = recipe.posterior if recipe.samples else parts.guide.name
+        return _Task(corpus, split, parts, config, recipe.samples, reason, device)
 
     def _split(self, corpus: Corpus) -> Split[Corpus] | None:
-        assert self.test_fraction is not None
-        if not 0 <= self.test_fraction < 1:
-            raise ConfigError(f"test_fraction is {self.test_fraction}; expected 0, or below 1")
-        if self.test_fraction == 0:
-            return None
-        if len(corpus) == 1:
+        share = self.test_fraction or 0.0
+        if not 0 <= share < 1:
+            raise ConfigError(f"test_fraction is {share}; expected 0, or below 1")
+        if share and len(corpus) == 1:
             raise ConfigError("test_fraction: one document cannot be divided; set it to 0")
-        return corpus.split(self.test_fraction, self.seed)
+        return corpus.split(share, self.seed) if share else None
 
     def _target(self, task: _Task) -> tuple[str, bool]:
         """Path of the run, and whether the run is already finished."""
-        from torch_lntm.io import check_target
-
         path = self._path(task)
-        if not self.overwrite and task.is_saved(path):
-            return str(path), True
-        check_target(path, self.overwrite)
-        return str(path), False
+        is_finished = not self.overwrite and task.is_saved(path)
+        if not is_finished:
+            lntm.io.check_target(path, self.overwrite)
+        return str(path), is_finished
 
     def _path(self, task: _Task) -> Path:
         """Path of the run: the user's, that of a killed fit of this command, or a new path."""
@@ -286,32 +273,25 @@ class Fit(ChoosesWords, OnDocuments):
             return Path(self.out)
         name = shortened(task.corpus.name or "corpus")
         path = UnfinishedRun.find(Path("runs"), f"{name}-", task.fixed)
-        if path is None:
-            first = path = Path("runs", f"{name}-{time.strftime('%Y%m%d-%H%M%S')}")
-            number = 1
-            while path.exists() or partial_folder(path).exists():
-                number += 1
-                path = first.with_name(f"{first.name}-{number}")
-        return path
+        if path is not None:
+            return path
+        name = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+        paths = (Path("runs", name + ending) for ending in ("", *(f"-{n}" for n in range(2, 99))))
+        return next(p for p in paths if not p.exists() and not partial_folder(p).exists())
 
     def _fit(self, task: _Task, path: Path, processes: Processes) -> int:
         """Fit, save and print. Only the first process saves and prints."""
         from torch_lntm.io import UnfinishedRun
 
-        def fit(checkpoint: Path) -> FitResult:
-            result: FitResult = task.parts.engine.fit(
-                task.train,
-                checkpoint=checkpoint,
-                checkpoint_seconds=self.checkpoint_seconds,
-                processes=processes,
-            )
-            return result
-
-        first_run = processes.together(
-            lambda: UnfinishedRun(path, task.fixed) if processes.first else None
-        )
+        options: dict[str, Any] = {
+            "checkpoint_seconds": self.checkpoint_seconds,
+            "processes": processes,
+        }
+        fit = functools.partial(task.parts.engine.fit, task.train, **options)
+        claim = functools.partial(UnfinishedRun, path, task.fixed)
+        first_run = processes.together(lambda: claim() if processes.first else None)
         if first_run is None:
-            result = fit(Path(processes.gather(None)[0]))
+            result = fit(checkpoint=Path(processes.gather(None)[0]))
             if result.stop_reason in STOPPED:
                 processes.gather(None)  # the launcher ends all processes after the first exit
             return STOPPED.get(result.stop_reason, 0)
@@ -320,32 +300,29 @@ class Fit(ChoosesWords, OnDocuments):
                 say(f"continuing the unfinished fit of {unfinished.checkpoint}")
             self._announce(task, processes)
             processes.gather(str(unfinished.checkpoint))
-            result = fit(unfinished.checkpoint)
+            result = fit(checkpoint=unfinished.checkpoint)
             if result.stop_reason == "terminated":
                 processes.gather(None)
-                say(
-                    f"terminated: saved the checkpoint {unfinished.checkpoint}, {_stage(result)}; "
-                    "run the command again to continue"
+                saved = (
+                    f"terminated: saved the checkpoint {unfinished.checkpoint}, {_stage(result)}"
                 )
+                say(f"{saved}; run the command again to continue")
                 return STOPPED[result.stop_reason]
             save = functools.partial(self._save, unfinished, task, result)
-            if result.stop_reason == "interrupted":
-                try:
-                    save(None)
-                    state = "last finished epoch" if task.samples else "best so far"
-                    say(
-                        f"interrupted: saved the {state}, {_stage(result)}, in {path}; "
-                        f"see torch-lntm topics {path}"
-                    )
-                finally:
-                    processes.gather(None)
-                return STOPPED[result.stop_reason]
+            scores, interrupted = None, result.stop_reason == "interrupted"
             try:
-                scores = self._scores(task, task.parts.guide, path)
-            except BaseException:
-                save(None)  # The fit is kept. The next call of this command computes the scores.
-                raise
-            save(scores)
+                if not interrupted:
+                    scores = self._scores(task, task.parts.guide, path)
+            finally:  # A fit without scores is kept. The next call of this command computes them.
+                try:
+                    save(scores)
+                finally:
+                    if interrupted:
+                        processes.gather(None)
+        if interrupted:
+            state = "last finished epoch" if task.samples else "best so far"
+            say(f"interrupted: saved the {state}, {_stage(result)}, in {path}")
+            return STOPPED["interrupted"]
         say(f"{result.ended}: {_stage(result)}, {result.seconds:.1f} s")
         if result.num_unconverged and not task.samples:
             say(f"warning: {result.num_unconverged} documents' posteriors did not converge")
@@ -368,10 +345,8 @@ class Fit(ChoosesWords, OnDocuments):
             several += ", and none held out"
         empty = whole.num_docs - whole.num_nonempty
         wordless = f" ({empty} without words)" if empty else ""
-        say(
-            f"fitting {whole.num_docs} documents{wordless} of {corpus.num_words} words"
-            f"{held_out}, {task.device}{several}"
-        )
+        about = f"{whole.num_docs} documents{wordless} of {corpus.num_words} words{held_out}"
+        say(f"fitting {about}, {task.device}{several}")
         if isinstance(topics, DynamicTopics):
             say(topics.size_note)
         if whole.num_nonempty == 1:
@@ -384,31 +359,18 @@ class Fit(ChoosesWords, OnDocuments):
     def _save(self, unfinished: Any, task: _Task, result: FitResult, scores: Any) -> None:
         """Save the run atomically."""
         assert result.topic_shares is not None  # the first process has those of all documents
-        metadata = {
-            "corpus": task.about,
-            "device": str(task.device),
-            "seed": self.seed,
-            "topic_shares": result.topic_shares.tolist(),
-        }
+        metadata = {"corpus": task.about, "device": str(task.device), "seed": self.seed}
+        options: dict[str, Any] = {"split": task.split, "overwrite": self.overwrite}
+        options["evaluation"] = scores and lntm.reports.scores.score_records(scores)
+        options["metadata"] = metadata | {"topic_shares": result.topic_shares.tolist()}
+        options |= {"keep_chains": self.keep_chains}
+        config = task.config | {"out": str(unfinished.path)}
         try:
-            lntm.io.save_run(
-                unfinished.path,
-                task.parts.model,
-                result,
-                task.config | {"out": str(unfinished.path)},
-                metadata=metadata,
-                split=task.split,
-                evaluation=None if scores is None else lntm.reports.scores.score_records(scores),
-                keep_chains=self.keep_chains,
-                overwrite=self.overwrite,
-            )
-        except (ConfigError, OSError) as error:
-            if not unfinished.started:
-                raise
-            raise ConfigError(
-                f"{error}. The checkpoint in {unfinished.folder} is kept; run the command "
-                "again to continue from it"
-            ) from error
+            lntm.io.save_run(unfinished.path, task.parts.model, result, config, **options)
+        except (ConfigError, OSError):
+            if unfinished.started:
+                say(f"the checkpoint in {unfinished.folder} is kept; run the command again")
+            raise
         unfinished.discard()
 
     def _scores(self, task: _Task, guide: Guide[Any], path: Path) -> list[Score] | None:
@@ -422,13 +384,13 @@ class Fit(ChoosesWords, OnDocuments):
         """Print a run that an equal command saved before, and complete its scores."""
         state = ", as Ctrl-C left it" if run.metadata.get("stop_reason") == "interrupted" else ""
         say(f"{run.path} holds this fit already{state}; --overwrite fits it again")
-        scores_file, scores = run.path / "evaluation.json", None
-        if scores_file.exists():
-            scores = lntm.reports.scores.read_scores(scores_file)
+        file, scores, library = run.path / "evaluation.json", None, lntm.reports.scores
+        if file.exists():
+            scores = library.read_scores(file)
         elif task.split is not None:
             scores = self._scores(task, run.guide(), run.path) or []
-            lntm.reports.scores.write_scores(scores_file, scores)
-            lntm.io.write_card(run, lntm.reports.scores.score_records(scores))
+            library.write_scores(file, scores)
+            lntm.io.write_card(run, library.score_records(scores))
         # A fit killed between saving the run and cleaning up leaves its unfinished run.
         if lntm.io.partial_folder(run.path).exists():
             with lntm.io.UnfinishedRun(run.path, task.fixed) as unfinished:
@@ -447,7 +409,5 @@ def _stage(result: FitResult) -> str:
     if not result.history:
         return "the start"
     last = result.history[-1]
-    return (
-        f"phase {last['phase']}, iteration {last['iteration']}, "
-        f"{last['objective']:.4f} nats per token ({result.objective_name})"
-    )
+    value = f"{last['objective']:.4f} nats per token ({result.objective_name})"
+    return f"phase {last['phase']}, iteration {last['iteration']}, {value}"

@@ -95,14 +95,7 @@ class Names(OnRun):
         if self.num_docs:
             what += " and words of documents" if texts is None else " and excerpts of documents"
         say(f"sending {what} to {address}")
-        lntm.name_topics(
-            run.model,
-            corpus,
-            ask,
-            texts=texts,
-            guide=guide,
-            num_words=self.num_words,
-            **self.arguments(NAMING),
-            progress=self.shows_progress,
-        )
+        options: dict[str, Any] = {"num_words": self.num_words, "progress": self.shows_progress}
+        options |= {"texts": texts, "guide": guide, **self.arguments(NAMING)}
+        lntm.name_topics(run.model, corpus, ask, **options)
         lntm.io.write_topic_names(folder, run.model.topic_names, run.model.name_records)

@@ -7,14 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch_lntm as lntm
-from torch_lntm.cli.command import (
-    Command,
-    refuse_existing,
-    save_figure,
-    say,
-    show,
-    whole_numbers,
-)
+from torch_lntm.cli.command import Command, refuse_existing, save_figure, say, show, whole_numbers
 from torch_lntm.cli.documents import DrawsPosteriors, training_documents
 from torch_lntm.cli.mappings import groups_option
 
@@ -74,21 +67,11 @@ class Report(DrawsPosteriors):
         if self.stability:
             documents = training_documents(run, corpus)
             stability = lntm.topic_stability(run, documents, self.stability, **self.random)
-        path = lntm.report(
-            run,
-            corpus,
-            out,
-            overwrite=self.overwrite,
-            draws=draws,
-            by=None if self.by is None else [c.strip() for c in self.by.split(",") if c.strip()],
-            groups=groups,
-            tree=tree,
-            stability=stability,
-            texts=self.texts(),
-            effects=effects,
-            **self.arguments(PAGE),
-            **self.random,
-        )
+        shown: dict[str, Any] = {"groups": groups, "tree": tree, "stability": stability}
+        if self.by is not None:
+            shown["by"] = [column.strip() for column in self.by.split(",") if column.strip()]
+        shown |= {"effects": effects, "texts": self.texts(), **self.arguments(PAGE), **self.random}
+        path = lntm.report(run, corpus, out, overwrite=self.overwrite, draws=draws, **shown)
         say(f"wrote {path}")
         return 0
 

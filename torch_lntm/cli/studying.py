@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -88,16 +89,9 @@ class Effects(DrawsPosteriors):
             draws = lntm.inference.joint_draws(run.model, corpus, **options)
         else:
             draws = self.posterior_of(run, corpus)
-        effects = lntm.effects.estimate(
-            run.model,
-            draws,
-            corpus,
-            text,
-            topics=None if self.topics is None else self.topics.split(","),
-            groups=groups_option(self.groups),
-            **self.arguments(ESTIMATE),
-            **self.random,
-        )
+        options = self.arguments(ESTIMATE) | self.random | {"groups": groups_option(self.groups)}
+        options["topics"] = None if self.topics is None else self.topics.split(",")
+        effects = lntm.effects.estimate(run.model, draws, corpus, text, **options)
         rows = self._rows(effects, corpus)
         if self.figure is not None:
             save_figure(self._plot(effects, corpus).figure, self.figure)
@@ -121,10 +115,8 @@ class Effects(DrawsPosteriors):
         if None not in (self.levels, self.predict):
             raise ConfigError("levels and predict print different tables; leave out one of them")
         if self.difference is not None and len(self._compared()) < 2:
-            raise ConfigError(
-                f"difference: {self.difference!r}; expected two values of the column "
-                f"{self.predict}, as in Left,Right"
-            )
+            expected = f"two values of the column {self.predict}, as in Left,Right"
+            raise ConfigError(f"difference: {self.difference!r}; expected {expected}")
         if None not in (self.figure, self.by, self.difference):
             raise ConfigError("figure: differences are drawn without --by; leave it out")
 
@@ -134,9 +126,9 @@ class Effects(DrawsPosteriors):
 
         formula, _ = Formula.fit(text, corpus.metadata, corpus.num_docs)
         if self.levels is not None and self.levels not in formula.random:
+            expected = f"expected a formula with (1 | {self.levels})"
             raise ConfigError(
-                f"levels: formula {text!r} has no random term of {self.levels!r}; expected a "
-                f"formula with (1 | {self.levels})"
+                f"levels: formula {text!r} has no random term of {self.levels!r}; {expected}"
             )
         for name in filter(None, (self.predict, self.by)):
             formula.check_column(name)
@@ -151,7 +143,7 @@ class Effects(DrawsPosteriors):
         """The values of --difference, of the type of the column."""
         import numpy as np
 
-        from torch_lntm.corpus.frames import listed
+        from torch_lntm.corpus.metadata import listed
 
         column = np.asarray(corpus.metadata[str(self.predict)])
         known, values = {str(value): value for value in column.tolist()}, []
@@ -160,10 +152,8 @@ class Effects(DrawsPosteriors):
                 is_number = text not in known and column.dtype.kind in "iuf"
                 values.append(float(text) if is_number else known[text])
             except (KeyError, ValueError):
-                raise ConfigError(
-                    f"difference: the column {self.predict} has no value {text!r}; expected some "
-                    f"of {listed(sorted(known))}"
-                ) from None
+                problem = f"difference: the column {self.predict} has no value {text!r}"
+                raise ConfigError(f"{problem}; expected some of {listed(sorted(known))}") from None
         return values
 
     def _rows(self, effects: Any, corpus: lntm.Corpus) -> Any:
@@ -179,11 +169,8 @@ class Effects(DrawsPosteriors):
         others: list[dict[str, Any]] = [{}]
         if self.by is not None:
             others = [{self.by: value} for value in effects.grid(self.by, self.link)]
-        tables = [
-            effects.difference(self.predict, first, second, **settings, **other)
-            for first in firsts
-            for other in others
-        ]
+        difference = functools.partial(effects.difference, self.predict, **settings)
+        tables = [difference(first, second, **other) for first in firsts for other in others]
         return [row for of_topic in zip(*tables, strict=True) for row in of_topic]
 
     def _plot(self, effects: Any, corpus: lntm.Corpus) -> Any:
@@ -249,15 +236,8 @@ class Select(ChoosesWords, OnDocuments):
         options = structural_options(self.model, self.prevalence, self.content, corpus)
         if self.keywords is not None:
             options["keywords"] = read_keywords(self.keywords)
-        selection = lntm.select(
-            corpus,
-            sizes,
-            recipe=recipe,
-            model_options=options,
-            device=device,
-            **self.arguments(SELECT),
-            **self.random,
-        )
+        settings = self.arguments(SELECT) | self.random | {"model_options": options}
+        selection = lntm.select(corpus, sizes, recipe=recipe, device=device, **settings)
         show(lntm.frames.render(selection, self.print_as))
         if self.figure is not None:
             save_figure(selection.plot(), self.figure)

@@ -1,23 +1,29 @@
-"""Corpora in ``.npz`` files: the arrays of a scipy CSR matrix, metadata and covariates."""
+"""Corpora in ``.npz`` files, and the form of metadata and covariates in files.
+
+The metadata are a Parquet file, and the covariates are plain arrays of numbers.
+"""
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import scipy.sparse as sp
 
-from torch_lntm.corpus.columns import (
+from torch_lntm.corpus.metadata import (
     Arrays,
     FrozenDict,
-    decode_metadata,
-    encode_metadata,
+    describe,
     make_covariates,
+    make_metadata,
 )
 from torch_lntm.errors import CorpusError, FileError
-from torch_lntm.files import read_arrays, write_arrays
+from torch_lntm.files.arrays import read_arrays, write_arrays
+from torch_lntm.frames import is_default
 
 
 class Archive(NamedTuple):
@@ -25,21 +31,20 @@ class Archive(NamedTuple):
 
     Attributes:
         matrix: ``(num_docs, num_words)`` counts.
-        metadata: Columns by name, with one value for each document.
+        metadata: A row for each document; ``None`` if the file has none.
         covariates: Numeric arrays by name, with one row for each document.
     """
 
     matrix: Any
-    metadata: Arrays = FrozenDict()
+    metadata: Any = None
     covariates: Arrays = FrozenDict()
 
 
 def write_archive(path: Path, archive: Archive) -> None:
     """Writes an ``.npz`` file atomically. Plain NumPy reads the file, with ``allow_pickle=False``.
 
-    The counts are the arrays ``data``, ``indices``, ``indptr`` and ``shape``. The metadata are JSON
-    in ``documents``, an array of bytes: ``{"metadata": [{"name", "kind", "values"}, ...],
-    "covariates": [name, ...]}``. A missing text is null. Covariate i is the array ``covariate_i``.
+    The counts are the arrays ``data``, ``indices``, ``indptr`` and ``shape``. The metadata are the
+    bytes of a Parquet file in ``metadata``. The covariates are as in :func:`pack_covariates`.
     """
     matrix = archive.matrix
     arrays = {
@@ -48,9 +53,9 @@ def write_archive(path: Path, archive: Archive) -> None:
         "indptr": matrix.indptr.astype(np.int64),
         "shape": np.array(matrix.shape, np.int64),
     }
-    if archive.metadata or archive.covariates:
-        arrays |= pack_documents(archive.metadata, archive.covariates)
-    write_arrays(path, **arrays)
+    if not is_bare(archive.metadata):
+        arrays["metadata"] = np.frombuffer(to_parquet(archive.metadata), np.uint8)
+    write_arrays(path, **arrays, **pack_covariates(archive.covariates))
 
 
 def read_archive(path: Path, max_bytes: float | None = None) -> Archive:
@@ -62,53 +67,113 @@ def read_archive(path: Path, max_bytes: float | None = None) -> Archive:
     arrays = read_arrays(
         path,
         *("data", "indices", "indptr", "shape"),
-        optional=("format", "documents"),
+        optional=("format", "metadata", "covariates", "documents"),
         max_bytes=max_bytes,
     )
     matrix = _matrix(path, arrays)
-    if "documents" not in arrays:
-        return Archive(matrix)
-    about = unpack_documents(path, arrays["documents"], matrix.shape[0], max_bytes)
-    return Archive(matrix, *about)
+    num_docs, metadata = matrix.shape[0], None
+    if "documents" in arrays:
+        return Archive(matrix, *read_json_columns(path, arrays["documents"], num_docs, max_bytes))
+    if "metadata" in arrays:
+        metadata = from_parquet(path, arrays["metadata"].tobytes(), num_docs)
+    names = arrays.get("covariates")
+    covariates = FrozenDict() if names is None else unpack_covariates(path, num_docs, max_bytes)
+    return Archive(matrix, metadata, covariates)
 
 
-def pack_documents(metadata: Arrays, covariates: Arrays) -> dict[str, np.ndarray]:
-    """Metadata and covariates as plain arrays; see ``write_archive``."""
-    about = {"metadata": encode_metadata(metadata), "covariates": list(covariates)}
-    documents = np.frombuffer(json.dumps(about).encode("ascii"), np.uint8)
-    return {
-        "documents": documents,
-        **{f"covariate_{i}": values for i, values in enumerate(covariates.values())},
-    }
+def is_bare(metadata: pd.DataFrame | None) -> bool:
+    """Whether metadata have neither columns nor names, so that no file needs them."""
+    return metadata is None or (not metadata.shape[1] and is_default(metadata.index))
 
 
-def unpack_documents(
-    path: Path, packed: np.ndarray, num_docs: int, max_bytes: float | None = None
-) -> tuple[Arrays, Arrays]:
-    """Inverse of ``pack_documents``: the metadata and the covariates.
+def to_parquet(frame: pd.DataFrame) -> bytes:
+    """Metadata as the content of a Parquet file. Names that Parquet cannot hold become text."""
+    index = frame.index
+    is_plain = index.dtype.kind in "iufM" or pd.api.types.infer_dtype(index) == "string"
+    file = io.BytesIO()
+    # Parquet forgets the number of rows of a frame without columns.
+    as_column = None if frame.shape[1] else True
+    frame.set_axis(index if is_plain else index.map(str)).to_parquet(file, index=as_column)
+    return file.getvalue()
+
+
+def from_parquet(path: Path, content: bytes, num_docs: int) -> pd.DataFrame:
+    """Metadata from the content of a Parquet file; see :func:`to_parquet`.
+
+    Raises:
+        FileError: The file is damaged, or has another number of rows.
+    """
+    try:
+        frame = pd.read_parquet(io.BytesIO(content), engine="pyarrow")
+        return make_metadata(frame, num_docs, frame.index)
+    except Exception as error:  # pyarrow raises errors of many kinds
+        raise FileError(f"{path}: metadata are damaged: {error}; save the corpus again") from error
+
+
+def pack_covariates(covariates: Arrays) -> dict[str, np.ndarray]:
+    """Covariates as plain arrays.
+
+    Covariate i is the array ``covariate_i``. The names are a JSON list in ``covariates``, an array
+    of bytes.
+    """
+    if not covariates:
+        return {}
+    names = np.frombuffer(json.dumps(list(covariates)).encode("ascii"), np.uint8)
+    arrays = {f"covariate_{i}": array for i, array in enumerate(covariates.values())}
+    return {"covariates": names, **arrays}
+
+
+def unpack_covariates(
+    path: Path, num_docs: int, max_bytes: float | None = None, names: list[str] | None = None
+) -> Arrays:
+    """Covariates from an ``.npz`` file; see :func:`pack_covariates`.
 
     Args:
-        path: The ``.npz`` file.
-        packed: The array ``documents`` of the file.
+        path: The file.
         num_docs: Number of documents.
         max_bytes: Maximum number of bytes of the covariates.
+        names: Their names. Defaults to those in the file.
 
     Raises:
         FileError: The file is damaged or too large.
     """
     try:
-        about: Any = json.loads(packed.tobytes())
-        metadata = decode_metadata(about["metadata"], num_docs)
-        names = [str(name) for name in about["covariates"]]
+        if names is None:
+            packed = read_arrays(path, "covariates", max_bytes=max_bytes)["covariates"]
+            names = [str(name) for name in json.loads(packed.tobytes())]
         keys = [f"covariate_{i}" for i in range(len(names))]
         arrays = read_arrays(path, *keys, max_bytes=max_bytes)
-        values = dict(zip(names, arrays.values(), strict=True))
-        return metadata, make_covariates(values, num_docs)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        if isinstance(error, FileError):
-            raise
+        return make_covariates(dict(zip(names, arrays.values(), strict=True)), num_docs)
+    except FileError:
+        raise
+    except (ValueError, TypeError, RecursionError) as error:
+        raise FileError(f"{path}: {error}; save the corpus again") from error
+
+
+def read_json_columns(
+    path: Path, packed: np.ndarray, num_docs: int, max_bytes: float | None = None
+) -> tuple[pd.DataFrame, Arrays]:
+    """Metadata and covariates in the form of version 1, from the array ``documents``.
+
+    The array has the bytes of ``{"metadata": [{"name", "kind", "values"}, ...],
+    "covariates": [name, ...]}``.
+
+    Raises:
+        FileError: The file is damaged or too large.
+    """
+    kinds: dict[str, Any] = {"bool": bool, "int": np.int64, "float": np.float64, "text": object}
+    try:
+        about: Any = json.loads(packed.tobytes())
+        columns = {
+            column["name"]: np.fromiter(column["values"], kinds[column["kind"]])
+            for column in about["metadata"]
+        }
+        metadata = describe(None, num_docs, columns)
+        names = [str(name) for name in about["covariates"]]
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         reason = error if isinstance(error, CorpusError) else f"metadata are damaged: {error}"
         raise FileError(f"{path}: {reason}; save the corpus again") from error
+    return metadata, unpack_covariates(path, num_docs, max_bytes, names)
 
 
 def _matrix(path: Path, arrays: dict[str, np.ndarray]) -> sp.csr_matrix:
@@ -116,16 +181,13 @@ def _matrix(path: Path, arrays: dict[str, np.ndarray]) -> sp.csr_matrix:
     data, indices, indptr = arrays["data"], arrays["indices"], arrays["indptr"]
     if str(arrays.get("format", np.array(b"csr")).astype("U")) != "csr":
         raise FileError(f"{path}: expected a CSR matrix, got {arrays['format']}; save .tocsr()")
-    if {indices.dtype.kind, indptr.dtype.kind, arrays["shape"].dtype.kind} - {"i", "u"}:
-        raise FileError(f"{path}: indices, indptr and shape must be integers")
-    if arrays["shape"].shape != (2,) or not indptr.size or indptr[-1] != data.size:
-        raise FileError(
-            f"{path}: expected a shape of two numbers and an indptr that ends with the number of "
-            f"entries, got shape {arrays['shape'].tolist()}, indptr {indptr[-1:].tolist()} and "
-            f"{data.size} entries"
-        )
-    indices.setflags(write=False)  # a corpus copies writable arrays
     try:
-        return sp.csr_matrix((data, indices, indptr), arrays["shape"].tolist())
-    except ValueError as error:
-        raise FileError(f"{path}: the matrix is malformed: {error}") from error
+        if {indices.dtype.kind, indptr.dtype.kind, arrays["shape"].dtype.kind} - {"i", "u"}:
+            raise ValueError("indices, indptr and shape must be integers")
+        indices.setflags(write=False)  # a corpus copies writable arrays
+        matrix = sp.csr_matrix((data, indices, indptr), tuple(arrays["shape"].tolist()))
+        if indptr[-1] != data.size:
+            raise ValueError(f"indptr ends with {indptr[-1]}, and there are {data.size} entries")
+        return matrix
+    except (ValueError, TypeError, IndexError) as error:
+        raise FileError(f"{path}: the matrix is malformed: {error}; save it again") from error

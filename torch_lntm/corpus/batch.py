@@ -11,7 +11,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from torch_lntm.corpus.columns import FrozenDict
+from torch_lntm.corpus.metadata import FrozenDict
 from torch_lntm.errors import ConfigError
 
 

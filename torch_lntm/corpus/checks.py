@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torch_lntm.corpus.columns import SURROGATE
-from torch_lntm.corpus.frames import column_names, is_frame, is_table
+from torch_lntm.corpus.metadata import SURROGATE, as_frame, is_table
 from torch_lntm.errors import CorpusError
 
 MAX_COUNT = np.iinfo(np.int32).max
@@ -54,7 +54,8 @@ def counting_code(documents: Any) -> str | None:
         The code; ``None`` for unknown types of documents.
     """
     if is_table(documents):
-        text = _text_column({name: documents[name] for name in column_names(documents)})
+        is_lazy = not (hasattr(documents, "__arrow_c_stream__") or hasattr(documents, "iloc"))
+        text = None if is_lazy else _text_column(dict(as_frame(documents).items()))
         return text and f"Corpus.from_frame(frame, text={text!r})"
     if isinstance(documents, Mapping):
         text = _text_column(documents)
@@ -76,8 +77,7 @@ def _text_column(columns: Mapping[Any, Any]) -> Any:
 def _holds_texts(column: Any) -> bool:
     is_list = isinstance(column, Iterable) and not isinstance(column, str)
     first: Any = next(iter(column), None) if is_list else None
-    # Values of Arrow are objects around Python's.
-    return isinstance(first.as_py() if hasattr(first, "as_py") else first, str)
+    return isinstance(first, str)
 
 
 def _is_canonical(matrix: Any) -> bool:
@@ -128,7 +128,7 @@ def _to_scipy_or_numpy(documents: Any) -> Any:
     try:
         if isinstance(matrix, Tensor):
             matrix = _from_torch(matrix.detach().cpu())
-        elif is_frame(matrix):
+        elif isinstance(matrix, pd.DataFrame):
             matrix = _from_frame(matrix)
         if not sp.issparse(matrix):
             matrix = np.asarray(matrix)

@@ -15,20 +15,19 @@ from torch import Tensor
 
 from torch_lntm.corpus.archive import Archive, write_archive
 from torch_lntm.corpus.checks import check_counts, check_vocabulary, counting_code
-from torch_lntm.corpus.columns import (
+from torch_lntm.corpus.documents import Documents
+from torch_lntm.corpus.mapped import Rows, collect, is_mapped, range_of
+from torch_lntm.corpus.metadata import (
     FrozenDict,
+    as_frame,
+    describe,
+    is_table,
     make_covariates,
     make_metadata,
-)
-from torch_lntm.corpus.documents import Documents
-from torch_lntm.corpus.frames import (
-    frame_columns,
-    is_frame,
-    match_rows,
-    record_columns,
+    named,
+    record_frame,
     take_texts,
 )
-from torch_lntm.corpus.mapped import Rows, collect, is_mapped, range_of
 from torch_lntm.corpus.remote import fetch_columns
 from torch_lntm.corpus.splits import Split, WordHoldOut, hold_out_words, split_documents
 from torch_lntm.corpus.store import map_ranges, new_store, read_columns
@@ -95,9 +94,8 @@ class Corpus(Documents):
             labels: One label per document. They become the column ``label`` of the metadata.
             name: Name of the corpus for messages and reports.
             metadata: Further columns: a mapping of names to ``num_docs`` values each, or a data
-                frame of pandas, Polars or Arrow with a row for each document in order. Rows are
-                taken by position. If the documents and the columns have indexes of pandas, the
-                indexes must not have the same values in different orders.
+                frame of pandas, Polars or Arrow with a row for each document. An index of pandas
+                is matched with the index of the documents. Other values go by position.
             allow_empty: Accept a matrix of zeros. New documents can consist of unknown words only.
 
         Returns:
@@ -105,33 +103,30 @@ class Corpus(Documents):
 
         Raises:
             CorpusError: A count is negative, fractional, NaN or too large. The vocabulary, the
-                labels or the metadata have another length. The rows of the metadata are in another
-                order. A word is repeated. The matrix is empty.
-
-        Warns:
-            CorpusWarning: The rows of a frame of metadata were sorted or shuffled.
+                labels or the metadata have another length. The rows of the labels or the metadata
+                have other names than the documents, or another order without names to join by. A
+                word is repeated. The matrix is empty.
 
         Example:
             >>> counts = [[2, 0, 1], [0, 3, 0]]
             >>> lntm.Corpus.from_matrix(counts, ["wood", "stone", "water"])
             Corpus(num_docs=2, num_words=3, num_tokens=6)
         """
-        if vocabulary is None and is_frame(matrix):
+        matrix = as_frame(matrix) if is_table(matrix) else matrix
+        if vocabulary is None and is_table(matrix):
             names = list(matrix.columns)
             vocabulary = names if all(isinstance(n, str) for n in names) else None
         csr = check_counts(matrix, allow_empty)
         num_words = csr.shape[1]
-        corpus = cls(
+        return cls(
             row_offsets=csr.indptr.astype(np.int64),
             word_index=_own(csr.indices),
             counts=csr.data.astype(np.int32),
             num_words=num_words,
             vocabulary=check_vocabulary(vocabulary, num_words),
+            table=describe(matrix, csr.shape[0], metadata, labels),
             name=name,
         )
-        if metadata is not None:
-            corpus = corpus.with_metadata(match_rows(matrix, metadata))
-        return corpus if labels is None else corpus.with_metadata({"label": map(str, labels)})
 
     @classmethod
     def from_texts(
@@ -174,10 +169,7 @@ class Corpus(Documents):
 
         Raises:
             CorpusError: A text is of another type, all words are left out, options contradict, or
-                the rows of the metadata are in another order.
-
-        Warns:
-            CorpusWarning: The rows of a frame of metadata were sorted or shuffled.
+                the rows of the labels or the metadata have other names than the texts.
 
         Example:
             >>> texts = ["the wood of the old house", "a house of stone", "the stone of the bridge"]
@@ -187,8 +179,7 @@ class Corpus(Documents):
             >>> corpus.preparation
             'left out 2 English stop words (stop_words none keeps them)'
         """
-        metadata = match_rows(texts, metadata)
-        texts = check_texts(texts)
+        documents, texts = texts, check_texts(texts)
         if isinstance(stop_words, Iterable) and not isinstance(stop_words, str):
             stop_words = list(stop_words)
         word_options = {
@@ -196,7 +187,7 @@ class Corpus(Documents):
             for name, value in (("stop_words", stop_words), ("min_df", min_df))
             if not (isinstance(value, str) and value == "auto")
         } | options
-        about = {"labels": labels, "name": name, "metadata": metadata}
+        about = describe(documents, len(texts), metadata, labels)
         if vectorizer is not None:
             if word_options or vocabulary is not None:
                 names = [*word_options, *(["vocabulary"] if vocabulary is not None else [])]
@@ -204,7 +195,7 @@ class Corpus(Documents):
                     f"{', '.join(names)} would choose words, and so does the vectorizer; give one"
                 )
             counts, words = transform_texts(vectorizer, texts)
-            return cls.from_matrix(counts, words, **about, allow_empty=True)
+            return cls._of(counts, words, about, name)
         if vocabulary is not None:
             refuse_pruning(word_options)
             word_options = {"stop_words": None, "min_df": 1} | word_options
@@ -215,9 +206,18 @@ class Corpus(Documents):
                 raise
             columns, none = list(vocabulary), np.empty(0, np.int64)
             empty = sp.coo_matrix((none, (none, none)), (len(texts), len(columns)))
-            return cls.from_matrix(empty, columns, **about, allow_empty=True)
-        corpus = replace(cls.from_matrix(counts, words, **about), preparation=preparation)
+            return cls._of(empty, columns, about, name)
+        corpus = replace(cls._of(counts, words, about, name, False), preparation=preparation)
         return corpus if vocabulary is None else corpus.with_vocabulary(vocabulary)
+
+    @classmethod
+    def _of(
+        cls, counts: Any, words: Any, table: Any, name: str | None, allow_empty: bool = True
+    ) -> Corpus:
+        """The corpus of counted texts, with their finished metadata."""
+        return replace(
+            cls.from_matrix(counts, words, name=name, allow_empty=allow_empty), table=table
+        )
 
     @classmethod
     def from_frame(cls, frame: Any, text: str = "text", **options: Any) -> Corpus:
@@ -226,9 +226,8 @@ class Corpus(Documents):
         Further columns become metadata.
 
         Args:
-            frame: A data frame of pandas, Polars or Arrow with a document in each row. Frames of
-                other libraries than pandas need the extra ``frames``. The index of a pandas frame
-                is not used.
+            frame: A data frame of pandas, Polars or Arrow with a document in each row. The index of
+                a pandas frame, if it is not 0, 1, …, or a column ``id`` names the documents.
             text: Name of the column with the texts.
             **options: Options of :meth:`from_texts`, such as ``stop_words`` and ``max_df``.
 
@@ -238,15 +237,15 @@ class Corpus(Documents):
         Raises:
             CorpusError: ``frame`` is of another type or lacks the column ``text``. A text is
                 missing or of another type. See also :meth:`from_texts`.
-            ConfigError: narwhals is needed and missing.
 
         Example:
             >>> import pandas
             >>> frame = pandas.DataFrame({"body": ["a cat saw a dog", "a dog ran"], "n": [1, 2]})
-            >>> lntm.Corpus.from_frame(frame, text="body").metadata["n"]
-            array([1, 2])
+            >>> lntm.Corpus.from_frame(frame, text="body").metadata["n"].tolist()
+            [1, 2]
         """
-        return cls._from_columns(frame_columns(frame), text, options)
+        texts, others = take_texts(as_frame(frame), text)
+        return cls.from_texts(texts, metadata=others, **options)
 
     @classmethod
     def from_records(
@@ -270,18 +269,10 @@ class Corpus(Documents):
 
         Example:
             >>> records = [{"text": "a cat saw a dog", "year": 2001}, {"text": "a dog ran"}]
-            >>> lntm.Corpus.from_records(records).metadata["year"]
-            array([2001.,   nan])
+            >>> lntm.Corpus.from_records(records).metadata["year"].tolist()
+            [2001.0, nan]
         """
-        return cls._from_columns(record_columns(records), text, options)
-
-    @classmethod
-    def _from_columns(
-        cls, columns: list[tuple[Any, Any]], text: str, options: Mapping[str, Any]
-    ) -> Corpus:
-        """The corpus of a table; see :meth:`from_frame`."""
-        texts, others = take_texts(columns, text)
-        return cls.from_texts(texts, metadata=others, **options)
+        return cls.from_frame(record_frame(records), text, **options)
 
     def columns_of_whole(self) -> Corpus:
         """Returns the whole corpus's documents with their columns.
@@ -307,7 +298,7 @@ class Corpus(Documents):
             counts=none.copy(),
             num_words=self.num_words,
             vocabulary=self.vocabulary,
-            metadata=metadata,
+            table=metadata,
             covariates=covariates,
             name=self.name,
         )
@@ -317,24 +308,31 @@ class Corpus(Documents):
 
         Args:
             columns: Mapping of column names to ``num_docs`` values each, or a data frame of
-                pandas, Polars or Arrow with a row for each document in order. Rows are taken by
-                position. Lists and dates become text. A new column replaces an old column of this
-                name.
+                pandas, Polars or Arrow with a row for each document. An index of pandas is matched
+                with the index of :attr:`metadata`. Other values go by position. Lists and dates
+                become text. A new column replaces an old column of this name. A column ``id`` names
+                documents without names.
 
         Returns:
             The corpus.
 
         Raises:
-            CorpusError: A column has another number of values.
+            CorpusError: A column has another number of values, or rows of other names.
 
-        Warns:
-            CorpusWarning: The rows of a frame were sorted or shuffled.
+        Example:
+            >>> import pandas
+            >>> texts = pandas.Series({"a": "a cat saw a dog", "b": "a dog ran"})
+            >>> year = pandas.Series({"b": 2002, "a": 2001})
+            >>> lntm.Corpus.from_texts(texts).with_metadata({"year": year}).metadata
+               year
+            a  2001
+            b  2002
         """
-        new = make_metadata(columns, self.num_docs)
+        new = make_metadata(columns, self.num_docs, self.table.index)
         # Encodings derive from the old columns.
         return replace(
             self,
-            metadata=FrozenDict({**self.metadata, **new}),
+            table=named(self.table.assign(**dict(new.items()))),
             encodings=FrozenDict(),
             encoders=FrozenDict(),
         )
@@ -356,7 +354,7 @@ class Corpus(Documents):
             CorpusError: A value is infinite, NaN or of another type, or an array has another
                 number of rows.
         """
-        new = make_covariates(covariates, self.num_docs)
+        new = make_covariates(covariates, self.num_docs, self.table.index)
         bare = self.without_encodings(*new)
         return replace(bare, covariates=FrozenDict({**self.covariates, **new}))
 
@@ -571,7 +569,7 @@ class Corpus(Documents):
             with new_store(path, shard_size) as writer:
                 for _, rows in self.parts():
                     writer.add(rows)
-                about = (self.vocabulary, self.metadata, self.covariates, self.preparation)
+                about = (self.vocabulary, self.table, self.covariates, self.preparation)
                 writer.close(self.num_words, *about)
             return
         if shard_size is not None:
@@ -583,7 +581,7 @@ class Corpus(Documents):
         matrix = sp.csr_matrix(
             (self.counts, self.word_index, self.row_offsets), (self.num_docs, self.num_words)
         )
-        write_archive(path, Archive(matrix, self.metadata, self.covariates))
+        write_archive(path, Archive(matrix, self.table, self.covariates))
         # The reader would combine the words and labels of an older corpus with the new counts.
         path.with_name(f"{path.stem}.labels.txt").unlink(missing_ok=True)
         if self.vocabulary is None:
@@ -629,7 +627,7 @@ def as_corpus(documents: Any, *, allow_empty: bool = False) -> Corpus:
         raise ConfigError(
             f"expected a corpus or a matrix of counts, got texts; count their words by {code}"
         )
-    matrix = is_frame(documents) or sp.issparse(documents)
+    matrix = is_table(documents) or sp.issparse(documents)
     if matrix or isinstance(documents, (np.ndarray, Tensor, list, tuple)):
         return Corpus.from_matrix(documents, allow_empty=allow_empty)
     raise ConfigError(

@@ -10,17 +10,18 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
+import pandas as pd
 import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
-from torch_lntm.corpus.columns import Arrays, FrozenDict, frame_of, select_rows
-from torch_lntm.corpus.frames import listed
 from torch_lntm.corpus.mapped import Rows, collect, cut, is_mapped, parts, pieces, release, take
+from torch_lntm.corpus.metadata import Arrays, FrozenDict, listed, select_rows
 from torch_lntm.corpus.part import Facts, Part
 from torch_lntm.errors import CorpusError
+from torch_lntm.frames import align
 
 D = TypeVar("D", bound="Documents")
 #: Selections of mapped documents with more entries than this stay in files.
@@ -41,9 +42,7 @@ class Documents:
         counts: ``(nnz,)`` positive int32 number of tokens of each entry.
         num_words: Size of the vocabulary.
         vocabulary: The words in the order of the columns; ``None`` if unknown.
-        metadata: Read-only mapping of column names to arrays ``(num_docs,)`` of float64, int64,
-            bool, or strings as objects. Missing values are NaN in numbers and ``None`` in strings.
-            Selections, splits and saved files keep the columns.
+        table: The frame of :attr:`metadata`.
         covariates: Read-only mapping of names to numeric arrays ``(num_docs, ...)``, made by
             ``with_covariates``. Batches carry them as tensors.
         encodings: Read-only mapping of names to arrays derived from the metadata by
@@ -61,7 +60,7 @@ class Documents:
     counts: NDArray[np.int32]
     num_words: int
     vocabulary: tuple[str, ...] | None = None
-    metadata: Arrays = field(default_factory=FrozenDict)
+    table: pd.DataFrame = field(default_factory=pd.DataFrame)
     covariates: Arrays = field(default_factory=FrozenDict)
     encodings: Arrays = field(default_factory=FrozenDict)
     encoders: FrozenDict[object] = field(default_factory=FrozenDict)
@@ -72,6 +71,18 @@ class Documents:
     def __post_init__(self) -> None:
         for array in (self.row_offsets, self.word_index, self.counts):
             array.setflags(write=False)
+        if len(self.table) != self.num_docs:  # no metadata
+            object.__setattr__(self, "table", pd.DataFrame(index=pd.RangeIndex(self.num_docs)))
+
+    @property
+    def metadata(self) -> pd.DataFrame:
+        """Columns of float64, int64, bool, or text, with a row for each document.
+
+        The index names the documents. Missing values are NaN in numbers and ``None`` in text.
+        Selections, splits and saved files keep the names and the columns. The frame is a copy;
+        columns are added by ``with_metadata``.
+        """
+        return self.table.copy(deep=False)
 
     @property
     def num_docs(self) -> int:
@@ -159,7 +170,7 @@ class Documents:
 
     def __repr__(self) -> str:
         name = f"{self.name!r}, " if self.name else ""
-        columns = f", columns: {listed(self.metadata)}" if self.metadata else ""
+        columns = f", columns: {listed(self.table)}" if self.table.shape[1] else ""
         part = "" if self.part is None else f", {self.part}"
         return (
             f"{type(self).__name__}({name}num_docs={self.num_docs}, num_words={self.num_words}, "
@@ -172,9 +183,9 @@ class Documents:
 
         Several labels of a document are joined by ``|``. A missing label is an empty string.
         """
-        if "label" not in self.metadata:
+        if "label" not in self.table:
             return None
-        values = self.metadata["label"].tolist()
+        values = self.table["label"].tolist()
         return tuple("" if v is None or v != v else str(v) for v in values)
 
     @property
@@ -182,22 +193,15 @@ class Documents:
         """Arrays for batches. Encodings replace covariates of equal names."""
         return FrozenDict({**self.covariates, **self.encodings})
 
-    def metadata_frame(self) -> Any:
-        """The metadata as a pandas data frame with a row for each document, in order.
-
-        Raises:
-            CorpusError: pandas is not installed.
-        """
-        return frame_of(self.metadata)
-
     def __getitem__(self: D, rows: Any) -> D:
         """Returns a new corpus of the selected documents, with positions from 0.
 
         Args:
-            rows: A position, a slice, an array of positions or a boolean mask.
+            rows: A position, a slice, an array of positions or a boolean mask. A mask with an index
+                of pandas is matched with the index of :attr:`metadata`.
 
         Raises:
-            CorpusError: The selection is empty.
+            CorpusError: The selection is empty, or a mask has rows of other names.
             IndexError: A position is out of range, or a mask has another length.
         """
         rows = self._positions(rows)
@@ -217,7 +221,7 @@ class Documents:
             row_offsets=row_offsets,
             word_index=word_index,
             counts=counts,
-            metadata=select_rows(self.metadata, rows),
+            table=self.table.iloc[rows],
             covariates=select_rows(self.covariates, rows),
             encodings=select_rows(self.encodings, rows),
             part=None,
@@ -226,6 +230,9 @@ class Documents:
     def _positions(self, rows: Any) -> NDArray[np.int64]:
         """Selected positions, by numpy's rules."""
         rows = rows.cpu().numpy() if isinstance(rows, Tensor) else rows
+        if isinstance(rows, pd.Series):
+            is_mask = rows.dtype.kind == "b"
+            rows = np.asarray(align(rows, self.table.index, "selection") if is_mask else rows)
         try:
             positions = np.atleast_1d(np.arange(self.num_docs)[rows])
         except TypeError as error:

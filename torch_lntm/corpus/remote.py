@@ -21,8 +21,9 @@ from typing import Any
 from torch_lntm.corpus.store import (
     ABOUT,
     ARRAYS,
+    COVARIATES,
     DOCUMENTS,
-    FORMAT_VERSION,
+    METADATA,
     VOCABULARY,
     deal_shards,
     no_shards,
@@ -30,8 +31,8 @@ from torch_lntm.corpus.store import (
     read_about,
     read_about_shard,
     read_own_columns,
-    read_vocabulary,
     read_without_shards,
+    read_words,
 )
 from torch_lntm.errors import ConfigError, FileError, LNTMError, import_extra
 from torch_lntm.files import (
@@ -96,7 +97,7 @@ def fetch_store(
     """
     remote = _Remote(address, max_bytes=max_bytes)
     folder = remote.place("corpus")
-    if remote.about["format_version"] == FORMAT_VERSION:
+    if "shards" not in remote.about:
         if part is not None:
             raise no_shards(address, part[1])
         _make_once(folder, remote.fill_alone)
@@ -266,7 +267,7 @@ class _Remote:
         if self.about["vocabulary"]:
             with self.named(folder):
                 self.fetch(VOCABULARY, folder / VOCABULARY, self.limit)
-                read_vocabulary(folder / VOCABULARY, self.about["num_words"], self.max_bytes)
+                read_words(folder, self.about, self.max_bytes)
 
     def fill_alone(self, folder: Path) -> None:
         """Fetches and checks all files of a folder without shards."""
@@ -282,10 +283,10 @@ class _Remote:
     def fill_columns(self, folder: Path, shard: dict[str, Any]) -> None:
         """Fetches and checks the metadata and covariates of a shard."""
         own = self._about_shard(folder, shard)
-        if own["documents"]:
-            with self.named(folder, shard["folder"]):
-                self.fetch(f"{shard['folder']}/{DOCUMENTS}", folder / DOCUMENTS, self.limit)
-                read_own_columns(folder, own, self.max_bytes)
+        with self.named(folder, shard["folder"]):
+            for name in _column_files(own):
+                self.fetch(f"{shard['folder']}/{name}", folder / name, self.limit)
+            read_own_columns(folder, own, self.max_bytes)
 
     def _about_shard(self, folder: Path, shard: dict[str, Any]) -> dict[str, Any]:
         with self.named(folder, shard["folder"]):
@@ -297,9 +298,16 @@ class _Remote:
             for name, size in _sizes(about).items():
                 file = f"{name}.npy"
                 self.fetch(f"{below}{file}", folder / file, size, bar)
-            if about["documents"]:
-                self.fetch(f"{below}{DOCUMENTS}", folder / DOCUMENTS, self.limit)
+            for name in _column_files(about):
+                self.fetch(f"{below}{name}", folder / name, self.limit)
             read_without_shards(folder, about, self.max_bytes)
+
+
+def _column_files(about: dict[str, Any]) -> list[str]:
+    """Names of the files of the metadata and covariates of a folder without shards."""
+    if about.get("documents"):
+        return [DOCUMENTS]
+    return [name for name in (METADATA, COVARIATES) if name in about["crc32"]]
 
 
 def _bar(folders: Sequence[dict[str, Any]]) -> Any:

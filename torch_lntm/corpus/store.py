@@ -2,7 +2,8 @@
 
 A folder holds ``corpus.json`` (sizes and checksums) and the arrays ``row_offsets.npy``,
 ``word_index.npy`` and ``counts.npy`` of all documents in compressed sparse rows. Optional files are
-``vocabulary.txt`` (a word per line) and ``documents.npz`` (metadata and covariates).
+``vocabulary.txt`` (a word per line), ``metadata.parquet`` and ``covariates.npz``. Folders of older
+versions have ``documents.npz`` in place of the last two.
 
 A folder in shards holds ``corpus.json`` (the manifest: sizes and checksums), ``vocabulary.txt`` and
 the folders ``shard-00000``, ``shard-00001`` and so on. Each shard is a folder as above with some
@@ -19,11 +20,18 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
-from torch_lntm.corpus.archive import pack_documents, unpack_documents
+from torch_lntm.corpus.archive import (
+    from_parquet,
+    is_bare,
+    pack_covariates,
+    read_json_columns,
+    to_parquet,
+    unpack_covariates,
+)
 from torch_lntm.corpus.checks import MAX_COUNT, check_vocabulary
-from torch_lntm.corpus.columns import Arrays, FrozenDict, select_rows
 from torch_lntm.corpus.mapped import (
     MappedRange,
     Rows,
@@ -35,6 +43,7 @@ from torch_lntm.corpus.mapped import (
     release,
     set_checksum,
 )
+from torch_lntm.corpus.metadata import Arrays, FrozenDict, frozen, select_rows
 from torch_lntm.corpus.part import Part, fingerprint_of
 from torch_lntm.errors import CorpusError, FileError
 from torch_lntm.files import (
@@ -46,10 +55,14 @@ from torch_lntm.files import (
     read_consistent,
     read_text,
 )
+from torch_lntm.frames import is_default
 
 #: Versions of the format: a folder of arrays, and a folder of shards.
-FORMAT_VERSION, SHARDS_VERSION = 1, 2
-ABOUT, VOCABULARY, DOCUMENTS = "corpus.json", "vocabulary.txt", "documents.npz"
+FORMAT_VERSION, SHARDS_VERSION = 3, 4
+#: Versions whose metadata are JSON, and whose vocabulary and metadata have no checksums.
+_OLD_VERSION, _OLD_SHARDS_VERSION = 1, 2
+ABOUT, VOCABULARY = "corpus.json", "vocabulary.txt"
+METADATA, COVARIATES, DOCUMENTS = "metadata.parquet", "covariates.npz", "documents.npz"
 #: Types of the arrays of a folder without shards.
 ARRAYS: dict[str, Any] = {"row_offsets": np.int64, "word_index": np.int32, "counts": np.int32}
 _MAX_WORDS, _MAX_ENTRIES = 2**31, 2**62
@@ -69,7 +82,7 @@ class Store(NamedTuple):
     counts: NDArray[np.int32]
     num_words: int
     vocabulary: tuple[str, ...] | None = None
-    metadata: Arrays = FrozenDict()
+    table: pd.DataFrame = pd.DataFrame()
     covariates: Arrays = FrozenDict()
     preparation: str | None = None
     part: Part | None = None
@@ -104,7 +117,7 @@ class StoreWriter(RowsWriter):
         self,
         num_words: int,
         vocabulary: tuple[str, ...] | None = None,
-        metadata: Arrays | None = None,
+        metadata: pd.DataFrame | None = None,
         covariates: Arrays | None = None,
         preparation: str | None = None,
     ) -> None:
@@ -113,7 +126,7 @@ class StoreWriter(RowsWriter):
         Args:
             num_words: Size of the vocabulary.
             vocabulary: The words.
-            metadata: Columns with a value for each document.
+            metadata: A row for each document.
             covariates: Numeric arrays with a row for each document.
             preparation: Sentence about the words left out.
 
@@ -121,20 +134,16 @@ class StoreWriter(RowsWriter):
             CorpusError: The corpus is empty or has too many words.
         """
         self.finish()
-        if metadata or covariates:
-            columns = (metadata or FrozenDict(), covariates or FrozenDict())
-            packed: dict[str, Any] = pack_documents(*columns)
-            np.savez_compressed(self.folder / DOCUMENTS, **packed)
         arrays = dict(zip(ARRAYS, (self.offsets, self.words, self.counts), strict=True))
-        _describe(
-            self.folder,
-            FORMAT_VERSION,
-            (self.num_docs, num_words, self.nnz),
-            vocabulary,
-            preparation,
-            documents=bool(metadata or covariates),
-            crc32={name: array.checksum for name, array in arrays.items()},
-        )
+        checksums = {name: array.checksum for name, array in arrays.items()}
+        if metadata is not None and not is_bare(metadata):
+            checksums[METADATA] = _write(self.folder / METADATA, to_parquet(metadata))
+        if covariates:
+            packed: dict[str, Any] = pack_covariates(covariates)
+            np.savez_compressed(self.folder / COVARIATES, **packed)
+            checksums[COVARIATES] = zlib.crc32((self.folder / COVARIATES).read_bytes())
+        sizes = (self.num_docs, num_words, self.nnz)
+        _describe(self.folder, FORMAT_VERSION, sizes, vocabulary, preparation, checksums)
 
 
 class ShardsWriter:
@@ -188,7 +197,7 @@ class ShardsWriter:
         self,
         num_words: int,
         vocabulary: tuple[str, ...] | None = None,
-        metadata: Arrays | None = None,
+        metadata: pd.DataFrame | None = None,
         covariates: Arrays | None = None,
         preparation: str | None = None,
     ) -> None:
@@ -198,16 +207,17 @@ class ShardsWriter:
         """
         self.finish()
         records, first = [], 0
+        metadata = None if is_bare(metadata) else metadata
         for shard in self._shards:
             rows = slice(first, first + shard.num_docs)
             first = rows.stop
-            own = select_rows(metadata or FrozenDict(), rows)
+            own = None if metadata is None else metadata.iloc[rows]
             shard.close(num_words, None, own, select_rows(covariates or FrozenDict(), rows))
             about = {"folder": shard.folder.name, "num_docs": shard.num_docs}
             checksum = zlib.crc32((shard.folder / ABOUT).read_bytes())
             records.append({**about, "num_entries": shard.nnz, "crc32": checksum})
         sizes = (self.num_docs, num_words, self.nnz)
-        _describe(self.folder, SHARDS_VERSION, sizes, vocabulary, preparation, shards=records)
+        _describe(self.folder, SHARDS_VERSION, sizes, vocabulary, preparation, {}, shards=records)
 
 
 def _describe(
@@ -216,6 +226,7 @@ def _describe(
     sizes: tuple[int, int, int],
     vocabulary: tuple[str, ...] | None,
     preparation: str | None,
+    checksums: dict[str, int],
     **more: Any,
 ) -> None:
     """Writes the vocabulary and ``corpus.json``.
@@ -226,6 +237,7 @@ def _describe(
         sizes: Numbers of documents, words and entries.
         vocabulary: The words.
         preparation: Sentence about the words left out.
+        checksums: Checksums of the files.
         **more: Further items of ``corpus.json``.
 
     Raises:
@@ -238,7 +250,9 @@ def _describe(
             f"{num_docs} documents and {num_words} words"
         )
     if vocabulary is not None:
-        (folder / VOCABULARY).write_bytes(as_lines(vocabulary, "word", VOCABULARY))
+        checksums[VOCABULARY] = _write(
+            folder / VOCABULARY, as_lines(vocabulary, "word", VOCABULARY)
+        )
     about = {
         "format_version": version,
         "num_docs": num_docs,
@@ -246,9 +260,16 @@ def _describe(
         "num_entries": num_entries,
         "vocabulary": vocabulary is not None,
         "preparation": preparation,
+        "crc32": checksums,
         **more,
     }
     (folder / ABOUT).write_bytes(as_json(about))
+
+
+def _write(file: Path, content: bytes) -> int:
+    """Writes a file, and returns its checksum."""
+    file.write_bytes(content)
+    return zlib.crc32(content)
 
 
 @contextmanager
@@ -311,7 +332,7 @@ def read_store(
 
 def _read(path: Path, max_bytes: float | None, part: tuple[int, int] | None) -> Store:
     about = read_about(path, max_bytes)
-    if about["format_version"] == SHARDS_VERSION:
+    if "shards" in about:
         return _read_shards(path, about, max_bytes, part)
     if part is not None:
         raise no_shards(path, part[1])
@@ -340,9 +361,7 @@ def _read_shards(
         if own["num_words"] != about["num_words"]:
             raise FileError(f"{folder}: is no shard of {path}; make the folder again")
         stores.append(read_without_shards(folder, own, max_bytes))
-    words = None
-    if about["vocabulary"]:
-        words = read_vocabulary(path / VOCABULARY, about["num_words"], max_bytes)
+    words = read_words(path, about, max_bytes)
     place = None
     if part is not None:
         sizes = tuple(shard["num_docs"] for shard in shards)
@@ -359,24 +378,38 @@ def _read_shards(
         chained([store.counts for store in stores]),
         about["num_words"],
         words,
-        _joined(path, [store.metadata for store in stores]),
-        _joined(path, [store.covariates for store in stores]),
+        *_joined(path, stores, place.first if place else 0),
         about["preparation"],
         place,
     )
 
 
-def _joined(path: Path, columns: list[Arrays]) -> Arrays:
-    """Columns of several shards, one after the other.
+def _joined(path: Path, stores: Sequence[Any], first: int) -> tuple[pd.DataFrame, Arrays]:
+    """Metadata and covariates of several shards, one after the other.
+
+    Args:
+        path: The folder.
+        stores: The metadata ``table`` and the ``covariates`` of each shard.
+        first: Position of the first document of the shards in the corpus.
 
     Raises:
         FileError: The shards have different columns.
     """
-    kinds = [[(name, x.dtype, x.shape[1:]) for name, x in each.items()] for each in columns]
+    kinds = [
+        (
+            [*store.table.dtypes.items()],
+            [(name, x.dtype, x.shape[1:]) for name, x in store.covariates.items()],
+        )
+        for store in stores
+    ]
     if any(kind != kinds[0] for kind in kinds):
         raise FileError(f"{path}: the shards have different columns; make the folder again")
-    joined = {name: np.concatenate([each[name] for each in columns]) for name in columns[0]}
-    return select_rows(FrozenDict(joined), slice(None))
+    table = pd.concat([store.table for store in stores])
+    if not table.index.is_unique and all(is_default(store.table.index) for store in stores):
+        table = table.set_axis(pd.RangeIndex(first, first + len(table)))  # of an older version
+    arrays = [store.covariates for store in stores]
+    joined = {name: np.concatenate([each[name] for each in arrays]) for name in arrays[0]}
+    return table, frozen(joined)
 
 
 def deal_shards(sizes: Sequence[int], rank: int, world_size: int) -> tuple[int, int]:
@@ -439,34 +472,82 @@ def read_without_shards(path: Path, about: dict[str, Any], max_bytes: float | No
         for piece in pieces(array):
             checksum = zlib.crc32(piece.data, checksum)
         if checksum != about["crc32"].get(name):
-            raise FileError(
-                f"{path / name}.npy: is damaged, or of another corpus: its checksum is not that "
-                f"of {ABOUT}; make the folder again"
-            )
+            raise _damaged(path / f"{name}.npy")
         set_checksum(array, path / f"{name}.npy", checksum)
     return Store(
         arrays["row_offsets"],
         arrays["word_index"],
         arrays["counts"],
         num_words,
-        read_vocabulary(path / VOCABULARY, num_words, max_bytes) if about["vocabulary"] else None,
+        read_words(path, about, max_bytes),
         *read_own_columns(path, about, max_bytes),
         about["preparation"],
     )
 
 
-def read_own_columns(
+class Columns(NamedTuple):
+    """Metadata and covariates of documents."""
+
+    table: pd.DataFrame
+    covariates: Arrays
+
+
+def read_words(
     path: Path, about: dict[str, Any], max_bytes: float | None
-) -> tuple[Arrays, Arrays]:
+) -> tuple[str, ...] | None:
+    """Vocabulary of a folder; ``None`` if it has none.
+
+    Raises:
+        FileError: The file is missing, damaged or too large.
+    """
+    if not about["vocabulary"]:
+        return None
+    checksum = None if is_old(about) else about["crc32"].get(VOCABULARY, -1)
+    return read_vocabulary(path / VOCABULARY, about["num_words"], max_bytes, checksum)
+
+
+def read_checked(path: Path, name: str, about: dict[str, Any], max_bytes: float | None) -> bytes:
+    """Content of a file whose checksum is in ``corpus.json``, except in older versions.
+
+    Raises:
+        FileError: The file is missing, damaged or too large.
+    """
+    content = read_bytes(path / name, max_bytes)
+    if zlib.crc32(content) != about["crc32"].get(name) and not is_old(about):
+        raise _damaged(path / name)
+    return content
+
+
+def is_old(about: dict[str, Any]) -> bool:
+    """Whether a ``corpus.json`` is of an older version of the format."""
+    return about["format_version"] in (_OLD_VERSION, _OLD_SHARDS_VERSION)
+
+
+def _damaged(file: Path) -> FileError:
+    return FileError(
+        f"{file}: is damaged, or of another corpus: its checksum is not that of {ABOUT}; make the "
+        "folder again"
+    )
+
+
+def read_own_columns(path: Path, about: dict[str, Any], max_bytes: float | None) -> Columns:
     """Metadata and covariates of a folder without shards; see :func:`read_without_shards`."""
-    if not about["documents"]:
-        return FrozenDict(), FrozenDict()
-    file = path / DOCUMENTS
-    packed = read_arrays(file, "documents", max_bytes=max_bytes)["documents"]
-    return unpack_documents(file, packed, about["num_docs"], max_bytes)
+    num_docs = about["num_docs"]
+    if about.get("documents"):
+        file = path / DOCUMENTS
+        packed = read_arrays(file, "documents", max_bytes=max_bytes)["documents"]
+        return Columns(*read_json_columns(file, packed, num_docs, max_bytes))
+    table, covariates = pd.DataFrame(index=pd.RangeIndex(num_docs)), Arrays()
+    if METADATA in about["crc32"]:
+        content = read_checked(path, METADATA, about, max_bytes)
+        table = from_parquet(path / METADATA, content, num_docs)
+    if COVARIATES in about["crc32"]:
+        read_checked(path, COVARIATES, about, max_bytes)
+        covariates = unpack_covariates(path / COVARIATES, num_docs, max_bytes)
+    return Columns(table, covariates)
 
 
-def read_columns(path: Path) -> tuple[Arrays, Arrays]:
+def read_columns(path: Path) -> Columns:
     """Metadata and covariates of all documents of a folder in shards, without their counts.
 
     Args:
@@ -479,8 +560,7 @@ def read_columns(path: Path) -> tuple[Arrays, Arrays]:
     for shard in read_about(path, None)["shards"]:
         folder = path / shard["folder"]
         shards.append(read_own_columns(folder, read_about_shard(folder, shard, None), None))
-    metadata, covariates = zip(*shards, strict=True)
-    return _joined(path, list(metadata)), _joined(path, list(covariates))
+    return Columns(*_joined(path, shards, 0))
 
 
 def read_about_shard(
@@ -502,7 +582,7 @@ def read_about_shard(
             f"manifest, the {ABOUT} of the folder above; make the folder again"
         )
     own = read_about(folder, max_bytes)
-    if own["format_version"] != FORMAT_VERSION:
+    if "shards" in own:
         raise FileError(f"{folder}: is a folder of shards, and no shard; make the folder again")
     if any(own[name] != shard[name] for name in ("num_docs", "num_entries")):
         raise FileError(f"{folder}: has other sizes than in the manifest; make the folder again")
@@ -561,16 +641,16 @@ def read_about(path: Path, max_bytes: float | None) -> dict[str, Any]:
             raise
         raise FileError(f"{file}: not complete JSON ({error}); make the folder again") from error
     version = about.get("format_version") if isinstance(about, dict) else None
-    if not isinstance(about, dict) or version not in (FORMAT_VERSION, SHARDS_VERSION):
+    if not isinstance(about, dict) or version not in range(1, SHARDS_VERSION + 1):
         raise FileError(
-            f"{file}: format_version is {version!r}; this version of torch_lntm reads "
-            f"{FORMAT_VERSION} and {SHARDS_VERSION}"
+            f"{file}: format_version is {version!r}; this version of torch_lntm reads 1 to "
+            f"{SHARDS_VERSION}"
         )
-    special = {"documents": bool, "crc32": dict}
-    if version == SHARDS_VERSION:
-        special = {"shards": list}
+    in_shards = version in (_OLD_SHARDS_VERSION, SHARDS_VERSION)
+    special: dict[str, Any] = {"shards": list} if in_shards else {}
+    special |= {} if version == _OLD_SHARDS_VERSION else {"crc32": dict}
     _check_kinds(file, about, _KINDS | special)
-    if version == SHARDS_VERSION:
+    if in_shards:
         _check_shards(file, about)
     if about["num_docs"] < 1 or not 0 < about["num_words"] <= _MAX_WORDS:
         raise FileError(
@@ -663,7 +743,7 @@ def _check_entries(path: Path, arrays: dict[str, NDArray[Any]], num_words: int) 
 
 
 def read_vocabulary(
-    path: Path, num_words: int, max_bytes: float | None = None
+    path: Path, num_words: int, max_bytes: float | None = None, checksum: int | None = None
 ) -> tuple[str, ...] | None:
     """Reads a file with a word per line.
 
@@ -671,14 +751,18 @@ def read_vocabulary(
         path: The file.
         num_words: Expected number of words.
         max_bytes: Maximum size of the file in bytes.
+        checksum: Checksum of the file; ``None`` if unknown.
 
     Raises:
         FileError: The file is missing or damaged, or the words are no vocabulary of this size.
     """
-    text = read_text(path, max_bytes=max_bytes)
-    if not text.endswith("\n"):
-        raise FileError(f"{path}: ends within a line; is it truncated?")
+    content = read_bytes(path, max_bytes)
+    if checksum is not None and zlib.crc32(content) != checksum:
+        raise _damaged(path)
     try:
+        text = content.decode()
+        if not text.endswith("\n"):
+            raise CorpusError("ends within a line; is it truncated?")
         return check_vocabulary(text.removesuffix("\n").split("\n"), num_words)
-    except CorpusError as error:
+    except ValueError as error:
         raise FileError(f"{path}: {error}") from error

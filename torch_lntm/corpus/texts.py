@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from torch_lntm.corpus.checks import counting_code
-from torch_lntm.corpus.frames import is_table
+from torch_lntm.corpus.metadata import is_table
 from torch_lntm.errors import CorpusError, CorpusWarning, warn
 
 #: Options that choose words by frequency.

@@ -19,6 +19,7 @@ from torch_lntm.effects.regression import Part, Pooled, StandardErrors, regress
 from torch_lntm.effects.result import Effects
 from torch_lntm.errors import ConfigError, CorpusError, require_whole
 from torch_lntm.formulas import Formula
+from torch_lntm.formulas.columns import find_column
 from torch_lntm.inference import DrawSource, ThetaDraws, theta_draws
 from torch_lntm.models import TopicGroups, TopicModel
 from torch_lntm.models.model import require_model
@@ -273,7 +274,7 @@ def _check_rank(formula: Formula, matrix: NDArray[np.float64]) -> None:
 
 def _column(corpus: Corpus, values: Any, what: str) -> NDArray[Any]:
     """``(num_docs,)`` values: a column of the metadata by name, or the values as an array."""
-    column = np.asarray(corpus.metadata[values] if isinstance(values, str) else values)
+    column = np.asarray(find_column(values, corpus.metadata) if isinstance(values, str) else values)
     if column.shape != (corpus.num_docs,):
         raise ConfigError(f"{what} of shape {column.shape}; expected one for each of the documents")
     return column

@@ -14,6 +14,7 @@ from torch_lntm.effects.estimate import estimate
 from torch_lntm.effects.result import Effects
 from torch_lntm.errors import ConfigError, ConvergenceWarning, require_whole, warn
 from torch_lntm.evaluation.alignment import align_topics
+from torch_lntm.formulas.columns import find_column
 from torch_lntm.guides import Guide
 from torch_lntm.inference.interruption import propagate_interrupts
 from torch_lntm.models import TopicModel
@@ -118,7 +119,7 @@ def permutation_test(
     try:
         for _ in tqdm(range(num_permutations), desc="permutations", disable=not progress):
             order = generator.permutation(corpus.num_docs)
-            shuffled = corpus.with_metadata({column: corpus.metadata[column][order]})
+            shuffled = corpus.with_metadata({column: find_column(column, corpus.metadata)[order]})
             with propagate_interrupts():
                 shuffled_model, shuffled_guide = fit(shuffled)
                 shuffled_effects = estimate(

@@ -8,6 +8,7 @@ import textwrap
 import warnings
 from collections.abc import Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 from weakref import WeakSet
 
@@ -493,6 +494,7 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
                 f"expected counts, got {found}; put a CountVectorizer before the model, and give "
                 f"it the texts: make_pipeline(CountVectorizer(), {type(self).__name__}())"
             )
+        rows = X.index if isinstance(X, pd.DataFrame) else None
         is_named = not reset and not hasattr(self, "feature_names_in_")
         columns, words = getattr(X, "columns", None), self.model_.vocabulary if is_named else None
         with warnings.catch_warnings():
@@ -505,7 +507,8 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
                 warnings.filterwarnings("ignore", "X has feature names")  # the model has them too
             X = validate_data(self, X, accept_sparse="csr", dtype="numeric", reset=reset)
         check_non_negative(X, f"{type(self).__name__}.{method}")
-        return Corpus.from_matrix(X, allow_empty=True)
+        corpus = Corpus.from_matrix(X, allow_empty=True)
+        return corpus if rows is None else replace(corpus, table=pd.DataFrame(index=rows))
 
     def _words(self, words: Any) -> tuple[str, ...] | None:
         """Words of the columns from a vocabulary, a vectorizer or the fit; None if unknown."""

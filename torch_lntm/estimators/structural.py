@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from torch_lntm.corpus import Corpus
+from torch_lntm.corpus.metadata import describe
 from torch_lntm.errors import ConfigError
 from torch_lntm.estimators.base import TopicModelEstimator
 from torch_lntm.evaluation import CompletionResult, LikelihoodEstimate
-from torch_lntm.frames import align
 from torch_lntm.models import Covariates, StructuralPrior, TopicTable, learn_groups
 from torch_lntm.models.priors.covariates import PREVALENCE
 from torch_lntm.posteriors import Posterior
@@ -246,13 +245,6 @@ class StructuralTopicModel(TopicModelEstimator):
 
 def _described(X: Any, corpus: Corpus, metadata: Any) -> Corpus:
     """Documents with further metadata, if there are any, joined by the index of ``X``."""
-    if metadata is None:
-        return corpus
-    index = getattr(X, "index", None)
-    if isinstance(index, pd.Index):
-        metadata = align(metadata, index, "metadata")
-    if isinstance(metadata, pd.DataFrame) and not isinstance(X, Corpus):
-        metadata = metadata.reset_index(drop=True)
-    elif isinstance(metadata, Mapping) and not isinstance(X, Corpus):
-        metadata = {name: np.asarray(values) for name, values in metadata.items()}
-    return corpus.with_metadata(metadata)
+    if metadata is None or isinstance(X, Corpus):
+        return corpus if metadata is None else corpus.with_metadata(metadata)
+    return replace(corpus, table=describe(X, corpus.num_docs, metadata))

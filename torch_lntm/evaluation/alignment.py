@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from torch_lntm.errors import ConfigError
+from torch_lntm.evaluation.checks import as_probabilities
 from torch_lntm.models import TopicModel
 
 
@@ -64,8 +63,9 @@ def align_topics(reference: TopicModel | Tensor, other: TopicModel | Tensor) -> 
         >>> alignment.partner.tolist()
         [9, 8, 7, 6, 5, 4, 3, 2, 1, 0]
     """
-    first, second = _probabilities(reference), _probabilities(other)
-    if first.shape[1] != second.shape[1] or _vocabularies_differ(reference, other):
+    first, second = (as_probabilities(topics, "topics") for topics in (reference, other))
+    words = [getattr(topics, "vocabulary", None) for topics in (reference, other)]
+    if first.shape[1] != second.shape[1] or (None not in words and words[0] != words[1]):
         raise ConfigError(
             f"topics over {first.shape[1]} and {second.shape[1]} words; expected the same words in "
             "the same order"
@@ -77,19 +77,3 @@ def align_topics(reference: TopicModel | Tensor, other: TopicModel | Tensor) -> 
     similarities = np.zeros(len(first))
     similarities[rows] = np.minimum(similarity[rows, columns], 1.0)
     return Alignment(partner, similarities)
-
-
-def _probabilities(topics: Any) -> Tensor:
-    probs = topics.topics.mean_probs if isinstance(topics, TopicModel) else torch.as_tensor(topics)
-    probs = probs.detach().double().cpu()
-    if probs.dim() != 2 or not bool(torch.isfinite(probs).all()) or bool((probs < 0).any()):
-        raise ConfigError(
-            f"topics of shape {tuple(probs.shape)}; expected (num_topics, num_words) probabilities"
-        )
-    return probs / probs.sum(1, keepdim=True)
-
-
-def _vocabularies_differ(reference: Any, other: Any) -> bool:
-    """Whether both arguments have a vocabulary, and these differ."""
-    vocabularies = [getattr(topics, "vocabulary", None) for topics in (reference, other)]
-    return None not in vocabularies and vocabularies[0] != vocabularies[1]

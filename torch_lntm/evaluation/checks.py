@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -88,28 +90,55 @@ def warn_of_documents(bad: Tensor, problem: str, cure: str, what: str = "log lik
         )
 
 
-def as_probabilities(values: Any, name: str, shape: tuple[int | None, int | None]) -> Tensor:
+def as_matrix(values: Any, name: str) -> Tensor:
+    """A model's topics, or a matrix of any library, as a float64 tensor on the CPU.
+
+    Args:
+        values: A model; or nonnegative numbers, an array or a tensor. A data frame is refused,
+            because its rows and columns may be in another order.
+        name: Name of the argument, for messages.
+
+    Raises:
+        ConfigError: The values are no matrix of finite, nonnegative numbers.
+    """
+    if isinstance(values, TopicModel):
+        values = values.topics.mean_probs
+    numbers = values
+    if not isinstance(values, Tensor | pd.DataFrame):
+        numbers = np.require(values, requirements="W")  # arrays of frames are read-only
+    try:
+        rows = torch.as_tensor(numbers).detach().cpu().double()
+    except (TypeError, ValueError, RuntimeError):
+        raise ConfigError(
+            f"{name} is a {type(values).__name__}; expected a matrix of numbers: an array or a "
+            "tensor, frame.to_numpy() of a data frame with its rows and columns in order"
+        ) from None
+    if rows.dim() != 2:
+        raise ConfigError(f"{name} has shape {tuple(rows.shape)}; expected two dimensions")
+    if not torch.isfinite(rows).all() or (rows < 0).any():
+        raise ConfigError(f"{name} must be finite and nonnegative; got NaN, inf or a negative")
+    return rows
+
+
+def as_probabilities(
+    values: Any, name: str, shape: tuple[int | None, int | None] = (None, None)
+) -> Tensor:
     """Rows of probabilities as a float64 tensor on the CPU, normalised.
 
     Args:
-        values: Nonnegative numbers, array or tensor.
+        values: See :func:`as_matrix`.
         name: Name of the argument, for messages.
         shape: Expected numbers of rows and columns; None for any number.
 
     Raises:
-        ConfigError: The shape is different, a number is negative or not finite, or a row is 0.
+        ConfigError: The shape is different, or a row is 0. See also :func:`as_matrix`.
     """
-    rows = torch.as_tensor(values).detach().cpu().double()
-    fits = rows.dim() == 2 and all(
-        expected in (None, size) for expected, size in zip(shape, rows.shape, strict=True)
-    )
-    if not fits:
+    rows = as_matrix(values, name)
+    if any(size not in (None, real) for size, real in zip(shape, rows.shape, strict=True)):
         raise ConfigError(
-            f"{name} has shape {tuple(rows.shape)}; expected two dimensions, of sizes "
+            f"{name} has shape {tuple(rows.shape)}; expected sizes "
             f"{', '.join('any' if size is None else str(size) for size in shape)}"
         )
-    if not torch.isfinite(rows).all() or (rows < 0).any():
-        raise ConfigError(f"{name} must be finite and nonnegative; got NaN, inf or a negative")
     total = rows.sum(1, keepdim=True)
     if (total == 0).any():
         row = int((total == 0).nonzero()[0, 0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -17,6 +18,10 @@ from torch_lntm.errors import ConfigError
 from torch_lntm.models import TopicModel
 
 Measure = Literal["npmi", "umass"]
+_EXPECTED = (
+    "a model, a floating-point matrix of weights (num_topics, num_words), or a non-empty list of "
+    "different words or positions of words for each topic"
+)
 
 
 def coherence(
@@ -84,39 +89,19 @@ def coherence(
     num_docs = max(1, int((corpus.lengths > 0).sum()))
     scores = []
     for words in np.split(position, np.cumsum([len(row) for row in rows])[:-1]):
-        joint = together[words][:, words].toarray().astype(np.float64)
         first, second = np.triu_indices(len(words), 1)
+        both = together[words][:, words].toarray().astype(np.float64)[first, second]
+        u, v = frequency[words[first]], frequency[words[second]]
         if measure == "npmi":
-            pairs = _npmi(
-                joint[first, second], frequency[words[first]], frequency[words[second]], num_docs
-            )
+            pairs = np.where(both == num_docs, 1.0, -1.0)
+            some = (both > 0) & (both < num_docs)
+            both, u, v = both[some], u[some], v[some]
+            pairs[some] = np.log(both * num_docs / (u * v)) / np.log(num_docs / both)
         else:
-            pairs = _umass(joint[first, second], frequency[words[first]], num_docs, smoothing)
+            # D replaces D(u) = 0, which gives log(smoothing / D), the smallest value.
+            pairs = np.log((both + smoothing) / np.where(u > 0, u, num_docs))
         scores.append(pairs.mean() if len(pairs) else 0.0)
     return torch.tensor(scores, dtype=torch.float64)
-
-
-def _npmi(
-    joint: NDArray[np.float64],
-    first: NDArray[np.float64],
-    second: NDArray[np.float64],
-    num_docs: int,
-) -> NDArray[np.float64]:
-    """NPMI of pairs of words, from numbers of documents with both, the first, the second."""
-    values = np.full(len(joint), -1.0)
-    values[joint == num_docs] = 1.0
-    between = (joint > 0) & (joint < num_docs)
-    both, u, v = joint[between], first[between], second[between]
-    values[between] = np.log(both * num_docs / (u * v)) / np.log(num_docs / both)
-    return values
-
-
-def _umass(
-    joint: NDArray[np.float64], first: NDArray[np.float64], num_docs: int, smoothing: float
-) -> NDArray[np.float64]:
-    """UMass of pairs, from numbers of documents with both words, and with the first."""
-    # D replaces D(u) = 0, which gives log(smoothing / D), the smallest value.
-    return np.log((joint + smoothing) / np.where(first > 0, first, num_docs))
 
 
 def topic_diversity(topics: Any, top_n: int = 25) -> float:
@@ -144,57 +129,46 @@ def topic_diversity(topics: Any, top_n: int = 25) -> float:
 
 
 def _top_words(topics: Any, top_n: int, corpus: Corpus | None) -> list[NDArray[Any]]:
-    """Positions of each topic's top words; checked if there is a corpus."""
+    """Top words of each topic; their positions if there is a corpus."""
     if isinstance(topics, TopicModel):
         topics = topics.topics.mean_probs
-    matrix = topics.detach().cpu().numpy() if isinstance(topics, Tensor) else topics
-    if isinstance(matrix, np.ndarray) and matrix.dtype.kind == "f":
-        _check_weights(matrix, corpus)
-        return list(np.argsort(-matrix, axis=1, kind="stable")[:, :top_n])
-    rows = [np.asarray(_positions(row, corpus)) for row in matrix]
-    if not rows or min(len(row) for row in rows) == 0:
-        raise ConfigError("topics must be a matrix of weights or a non-empty list of words each")
-    for k, row in enumerate(rows):
-        _check_words(k, row, corpus)
-    return rows
+    topics = topics.detach().cpu().numpy() if isinstance(topics, Tensor) else topics
+    if isinstance(topics, np.ndarray) and topics.dtype.kind == "f":
+        if topics.ndim != 2 or 0 in topics.shape or not np.isfinite(topics).all():
+            raise ConfigError(
+                f"topics of shape {topics.shape}; expected (num_topics, num_words) finite numbers"
+            )
+        if corpus is not None and topics.shape[1] != corpus.num_words:
+            raise ConfigError(
+                f"topics over {topics.shape[1]} words and a corpus over {corpus.num_words}; "
+                "re-index the corpus with corpus.with_vocabulary(vocabulary)"
+            )
+        return list(np.argsort(-topics, axis=1, kind="stable")[:, :top_n])
+    if not isinstance(topics, Sequence | np.ndarray) or not len(topics):
+        raise ConfigError(f"topics is {topics!r:.60}; expected {_EXPECTED}")
+    return [_row(k, words, corpus) for k, words in enumerate(topics)]
 
 
-def _check_weights(matrix: NDArray[Any], corpus: Corpus | None) -> None:
-    """Check a matrix of weights, topics by words."""
-    if matrix.ndim != 2 or 0 in matrix.shape or not np.isfinite(matrix).all():
-        raise ConfigError(
-            f"topics of shape {matrix.shape}; expected (num_topics, num_words) finite numbers"
-        )
-    if corpus is not None and matrix.shape[1] != corpus.num_words:
-        raise ConfigError(
-            f"topics over {matrix.shape[1]} words and a corpus over {corpus.num_words}; "
-            "re-index the corpus with corpus.with_vocabulary(vocabulary)"
-        )
-
-
-def _check_words(k: int, row: NDArray[Any], corpus: Corpus | None) -> None:
-    """Check the top words of topic k."""
-    if row.ndim != 1 or row.dtype.kind not in "iuU":
-        raise ConfigError(
-            f"topic {k} must be a list of words or of their positions; weights are given as "
-            "one floating-point matrix (num_topics, num_words)"
-        )
-    if len(np.unique(row)) < len(row):
-        raise ConfigError(f"topic {k} has a word twice; give every word once")
-    if corpus is not None and (row.min() < 0 or row.max() >= corpus.num_words):
+def _row(k: int, words: Any, corpus: Corpus | None) -> NDArray[Any]:
+    """The top words of topic k; their positions if there is a corpus."""
+    words = words.tolist() if hasattr(words, "tolist") else words
+    kind = next((kind for kind in (str, Integral) if _holds(words, kind)), None)
+    if kind is None or len(set(words)) < len(words):
+        raise ConfigError(f"topic {k} is {words!r:.60}, or has a word twice; expected {_EXPECTED}")
+    if corpus is not None and kind is str:
+        column = {word: i for i, word in enumerate(corpus.vocabulary or ())}
+        unknown = [word for word in words if word not in column]
+        if unknown:
+            raise ConfigError(f"{unknown[0]!r} is not in the vocabulary of {corpus!r}")
+        words = [column[word] for word in words]
+    elif corpus is not None and not 0 <= min(words) <= max(words) < corpus.num_words:
         raise ConfigError(
             f"topic {k} has word positions outside 0 … {corpus.num_words - 1}, the corpus's"
         )
+    return np.asarray(words)
 
 
-def _positions(words: Sequence[Any], corpus: Corpus | None) -> Sequence[Any]:
-    """Word positions of a topic; the corpus's vocabulary translates words."""
-    if corpus is None or not len(words) or not isinstance(words[0], str):
-        return words
-    if corpus.vocabulary is None:
-        raise ConfigError(f"{corpus!r} has no vocabulary to find {words[0]!r} in")
-    column = {word: i for i, word in enumerate(corpus.vocabulary)}
-    unknown = [word for word in words if word not in column]
-    if unknown:
-        raise ConfigError(f"{unknown[0]!r} is not in the vocabulary of {corpus!r}")
-    return [column[word] for word in words]
+def _holds(words: Any, kind: type) -> bool:
+    """Whether an argument is a list of items of a kind, at least one."""
+    listed = isinstance(words, Sequence) and not isinstance(words, str)
+    return listed and len(words) > 0 and all(isinstance(word, kind) for word in words)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from torch_lntm.errors import ConfigError, require_whole
-from torch_lntm.models import TopicModel
+from torch_lntm.evaluation.checks import as_matrix
 
 
 def exclusivity(topics: Any, top_n: int = 10, weight: float = 0.7) -> Tensor:
@@ -39,11 +39,7 @@ def exclusivity(topics: Any, top_n: int = 10, weight: float = 0.7) -> Tensor:
     require_whole(1, top_n=top_n)
     if not 0 <= weight <= 1:
         raise ConfigError(f"weight is {weight}; expected from 0 to 1")
-    if isinstance(topics, TopicModel):
-        topics = topics.topics.mean_probs
-    probs = torch.as_tensor(topics).detach().double().cpu().numpy()
-    if probs.ndim != 2 or not np.isfinite(probs).all():
-        raise ConfigError(f"topics of shape {probs.shape}; expected (num_topics, num_words)")
+    probs = as_matrix(topics, "topics").numpy()
     num_words = probs.shape[1]
     shares = probs / np.maximum(probs.sum(0), np.finfo(np.float64).tiny)
     exclusiveness, frequency = (

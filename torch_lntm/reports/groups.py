@@ -69,7 +69,7 @@ def group_documents(column: str, values: NDArray[Any]) -> Grouping:
         column: The column's name.
         values: ``(num_docs,)`` values of the column, as in ``corpus.metadata``.
     """
-    series = pd.Series(np.asarray(values))
+    series = pd.Series(values).reset_index(drop=True)
     if _is_number(series):
         return _by_number(column, series.to_numpy(np.float64))
     dates = _dates(series)
@@ -83,8 +83,7 @@ def grouping_columns(corpus: Corpus) -> list[str]:
     Of columns of names that group the documents alike, the last is kept.
     """
     columns: dict[object, str] = {}
-    for column in corpus.metadata:
-        values = pd.Series(np.asarray(corpus.metadata[column]))
+    for column, values in corpus.metadata.items():
         codes, different = pd.factorize(values)
         ordered = _is_number(values) or _dates(values) is not None
         if len(different) >= 2 and (ordered or len(different) <= _MOST_GROUPING_NAMES):

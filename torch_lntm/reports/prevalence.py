@@ -15,6 +15,7 @@ from torch import Tensor
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, ConvergenceWarning, warn
+from torch_lntm.formulas.columns import find_column
 from torch_lntm.frames import render
 from torch_lntm.inference import DocumentTopics, DrawSource, theta_draws
 from torch_lntm.models import TopicGroups
@@ -217,7 +218,8 @@ def summarise_corpus(
     everything = Grouping("all documents", ("all documents",), np.zeros(len(corpus), np.int64))
     topic_groups = as_groups(model, groups)
     num_columns = model.num_topics + len(topic_groups or ())
-    groupings = [everything, *(group_documents(name, corpus.metadata[name]) for name in by)]
+    table = corpus.metadata
+    groupings = [everything, *(group_documents(name, find_column(name, table)) for name in by)]
     group_sums = [
         _GroupSums(grouping, corpus, theta_source.num_draws, num_columns) for grouping in groupings
     ]
@@ -244,7 +246,7 @@ def summarise_corpus(
         corpus.lengths,
         "mean",
         model.topic_names,
-        metadata=dict(corpus.metadata),
+        metadata=table,
     )
     summary = CorpusSummary(documents, overall, tuple(others), logits.error())
     if topic_groups is None:

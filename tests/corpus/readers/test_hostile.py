@@ -279,7 +279,7 @@ def test_records_have_at_most_ten_thousand_fields(tmp_path, name):
             return json.dumps(dict(zip(names, values, strict=True)))
         return ",".join(names) + "\n" + ",".join(values) + "\n"
 
-    assert len(read_corpus(write(tmp_path / name, of(10_000))).metadata) == 9_999
+    assert read_corpus(write(tmp_path / name, of(10_000))).metadata.shape == (1, 9_999)
     with pytest.raises(FileError, match=r"at most 10000 fields, got 1000[12]"):
         read_corpus(write(tmp_path / name, of(10_002)))
 

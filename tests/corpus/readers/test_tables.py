@@ -75,12 +75,12 @@ def test_anndata(tmp_path, kind, dtype):
     np.testing.assert_array_equal(dense(corpus), COUNTS)
     assert corpus.vocabulary == tuple(WORDS)
     assert list(corpus.metadata) == ["id", "cell", "age", "batch", "count"]
-    assert corpus.metadata["id"][49] == "d49"
+    assert corpus.metadata["id"].iloc[49] == corpus.metadata.index[49] == "d49"
     assert corpus.metadata["cell"].tolist()[:4] == [None, "B", "T", None]
     assert corpus.metadata["age"].dtype == np.float64
     assert corpus.metadata["batch"].tolist()[:2] == ["0", "1"]
-    assert np.isnan(corpus.metadata["count"][7])
-    assert corpus.metadata["count"][8] == 8
+    assert np.isnan(corpus.metadata["count"].iloc[7])
+    assert corpus.metadata["count"].iloc[8] == 8
 
 
 def edited(path, edit):
@@ -356,7 +356,7 @@ def test_the_only_column_of_parquet_holds_the_texts(tmp_path):
     pq.write_table(pa.table({"body": ["cat cat", "dog"]}), tmp_path / "a.parquet")
     corpus = read_both(tmp_path / "a.parquet", tmp_path)
     np.testing.assert_array_equal(dense(corpus), [[2, 0], [0, 1]])
-    assert not corpus.metadata
+    assert not list(corpus.metadata)
     with pytest.raises(FileError, match="expected a column 'post' of texts"):
         read_corpus(tmp_path / "a.parquet", text_field="post")
 

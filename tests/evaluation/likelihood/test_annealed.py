@@ -352,7 +352,7 @@ def test_invalid_settings_are_refused(settings: dict, message: str) -> None:
 def test_invalid_arguments_are_refused() -> None:
     model = make_model("ctm")
     corpus, _ = model.generate([3, 5], seed=0)
-    with pytest.raises(ConfigError, match="guide is an option of method importance"):
+    with pytest.raises(ConfigError, match="guide is no option of method ais"):
         log_likelihood(model, corpus, "ais", LaplaceGuide(model))
     with pytest.raises(ConfigError, match="seed is -1"):
         log_likelihood(model, corpus, AIS(), seed=-1)

@@ -12,7 +12,13 @@ from support.pairs import FAMILIES, make_model
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, IncompatibleGuideError
-from torch_lntm.evaluation import AIS, Importance, LikelihoodMethod, log_likelihood
+from torch_lntm.evaluation import (
+    AIS,
+    Importance,
+    LikelihoodEstimate,
+    LikelihoodMethod,
+    log_likelihood,
+)
 from torch_lntm.guides import LaplaceGuide
 from torch_lntm.models import TopicModel, ctm
 from torch_lntm.models.priors.normal import NormalPrior
@@ -89,10 +95,14 @@ def test_a_matrix_of_counts_is_a_corpus() -> None:
         ((), {"degrees_of_freedom": math.inf}, "proposal='gaussian'"),
         ((), {"seed": -1}, "seed is -1"),
         ((), {"max_docs": 0}, "max_docs is 0"),
-        ((), {"num_chains": 2}, "num_chains is an option of method ais; leave it out"),
-        (("ais",), {"num_samples": 50}, "num_samples is an option of method importance"),
-        (("ais",), {"guide": "any"}, "guide is an option of method importance"),
-        ((), {"num_draws": 50}, "no method has an option 'num_draws'; expected some of num_sam"),
+        ((), {"num_chains": 2}, "num_chains is no option of method importance"),
+        (("ais",), {"num_samples": 50}, "num_samples is no option of method ais"),
+        (("ais",), {"guide": "any"}, "guide is no option of method ais; expected some of num_ch"),
+        (
+            (),
+            {"num_draws": 50},
+            "num_draws is no option of method importance",
+        ),
         ((AIS(),), {"num_chains": 2}, r"num_chains given beside .* give them to AIS"),
     ],
 )
@@ -121,10 +131,12 @@ def test_a_method_from_outside_the_package_works() -> None:
         name = "certain"
 
         def compute(self, model, corpus, seed, max_docs, progress):
-            return seed, max_docs
+            zeros = torch.zeros(corpus.num_docs)
+            return LikelihoodEstimate(zeros, zeros, zeros, self.name, "none", max_docs, seed)
 
     model = make_model("ctm")
-    assert log_likelihood(model, some_documents(model), Certain(), seed=5, max_docs=2) == (5, 2)
+    found = log_likelihood(model, some_documents(model), Certain(), seed=5, max_docs=2)
+    assert (found.method, found.seed, found.num_samples) == ("certain", 5, 2)
     with pytest.raises(ConfigError, match="expected a topic model"):
         Certain().estimate("model", some_documents(model))
 

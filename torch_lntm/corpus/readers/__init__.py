@@ -12,6 +12,7 @@ from typing import Any
 from torch_lntm.corpus.archive import read_archive
 from torch_lntm.corpus.checks import check_vocabulary, counting_code
 from torch_lntm.corpus.corpus import Corpus
+from torch_lntm.corpus.metadata import describe
 from torch_lntm.corpus.readers.counts import COUNT_STREAMS, assemble, check_size
 from torch_lntm.corpus.readers.tables import TABLE_STREAMS, has_counts
 from torch_lntm.corpus.readers.texts import (
@@ -246,7 +247,11 @@ class Source:
             counts = STREAMS[self.format](self.path, self.num_words, max_bytes)
             archive = assemble(self.path, counts)
             about["vocabulary"] = self.vocabulary or counts.vocabulary
-        corpus = Corpus.from_matrix(archive.matrix, metadata=archive.metadata, **about)
+        labels, metadata = about.pop("labels"), archive.metadata
+        corpus = Corpus.from_matrix(archive.matrix, **about)
+        # A saved corpus may have its names in any order.
+        table = describe(metadata, corpus.num_docs, metadata, labels)
+        corpus = dataclasses.replace(corpus, table=table)
         return corpus.with_covariates(archive.covariates) if archive.covariates else corpus
 
     def _described(self, corpus: Corpus) -> Corpus:
@@ -255,7 +260,7 @@ class Source:
             words = check_vocabulary(self.vocabulary, corpus.num_words)
             corpus = dataclasses.replace(corpus, vocabulary=words)
         if self.labels is not None:
-            corpus = corpus.with_metadata({"label": map(str, self.labels)})
+            corpus = self._labelled(corpus)
         return dataclasses.replace(corpus, name=corpus.name or self.name)
 
     def _read_store(self) -> Corpus:
@@ -268,9 +273,11 @@ class Source:
         check_size(self.path, num_docs, store.num_words, store.counts.size, vocabulary_size)
         part = store.part and dataclasses.replace(store.part, address=self.address)
         corpus = Corpus(**store._replace(vocabulary=words, part=part)._asdict(), name=self.name)
-        if self.labels is None:
-            return corpus
-        return corpus.with_metadata({"label": map(str, self.labels)})
+        return corpus if self.labels is None else self._labelled(corpus)
+
+    def _labelled(self, corpus: Corpus) -> Corpus:
+        table = describe(corpus.table, corpus.num_docs, corpus.table, self.labels)
+        return dataclasses.replace(corpus, table=table)
 
 
 def _checked_part(source: Source, rank: int, world_size: int, metadata: Any) -> tuple[int, int]:

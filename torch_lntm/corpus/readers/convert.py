@@ -11,8 +11,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from torch_lntm.corpus.checks import check_counts, check_vocabulary
-from torch_lntm.corpus.columns import Arrays, FrozenDict, make_metadata
 from torch_lntm.corpus.mapped import Rows
+from torch_lntm.corpus.metadata import Arrays, FrozenDict, describe, make_metadata
 from torch_lntm.corpus.readers import STREAMS, Source, open_source
 from torch_lntm.corpus.readers.counts import CountStream, Entries, check_size
 from torch_lntm.corpus.readers.texts import TextOptions, TextStream
@@ -96,9 +96,9 @@ def _convert(
     columns: Any,
     options: Mapping[str, Any],
 ) -> None:
-    preparation = None
+    preparation: str | None = None
+    metadata: Any = None
     covariates: Arrays = FrozenDict()
-    metadata: Mapping[str, Any]
     words: Iterable[str] | None
     if source.is_text:
         texts = TextStream(source.path, source.format, source.options)
@@ -116,18 +116,16 @@ def _convert(
         for _, rows in corpus.parts():
             writer.add(rows)
         num_words, words = corpus.num_words, corpus.vocabulary
-        metadata, covariates = corpus.metadata, corpus.covariates
+        metadata, covariates = corpus.table, corpus.covariates
         preparation = corpus.preparation
     if not writer.nnz:
         raise CorpusError(
             f"the corpus is empty: {writer.num_docs} documents, {num_words} words, 0 tokens; "
             "give at least one document with one word"
         )
-    if source.labels is not None:
-        metadata = {**metadata, "label": [str(label) for label in source.labels]}
-    metadata = make_metadata(metadata, writer.num_docs)
+    metadata = describe(metadata, writer.num_docs, metadata, source.labels)
     if columns is not None:
-        metadata = FrozenDict({**metadata, **make_metadata(columns, writer.num_docs)})
+        metadata = metadata.assign(**make_metadata(columns, writer.num_docs, metadata.index))
     writer.close(num_words, check_vocabulary(words, num_words), metadata, covariates, preparation)
 
 

@@ -14,7 +14,6 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from torch_lntm.corpus.archive import Archive
-from torch_lntm.corpus.columns import FrozenDict
 from torch_lntm.errors import FileError
 from torch_lntm.files import at_line, check_proportion, excerpt, read_pieces, readable_bytes
 
@@ -114,7 +113,7 @@ def assemble(path: Path, stream: CountStream) -> Archive:
         num_words = int(words.max(initial=-1)) + 1
         check_size(path, num_docs, num_words, words.size, None)
     matrix = sp.coo_matrix((counts, (rows, words)), (num_docs, num_words))
-    return Archive(matrix, FrozenDict(stream.metadata))
+    return Archive(matrix, stream.metadata)
 
 
 def stream_ldac(path: Path, num_words: int | None, max_bytes: float | None) -> CountStream:

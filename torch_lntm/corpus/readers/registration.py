@@ -67,8 +67,8 @@ def register_reader(
         ...         yield {"text": text, "length": len(text)}
         >>> from pathlib import Path
         >>> _ = Path("two.para").write_text("red apple, red pear\n\ngreen apple")
-        >>> lntm.read_corpus("two.para").metadata["length"]
-        array([19, 11])
+        >>> lntm.read_corpus("two.para").metadata["length"].tolist()
+        [19, 11]
     """
     if function is None:
         return functools.partial(register_reader, name, suffixes, holds=holds)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torch_lntm.corpus.frames import listed
+from torch_lntm.corpus.metadata import listed
 from torch_lntm.corpus.readers.counts import CountStream, Entries, check_size
 from torch_lntm.errors import FileError, import_extra
 from torch_lntm.files import check_proportion, open_to_read, readable_bytes, unpacked_bytes

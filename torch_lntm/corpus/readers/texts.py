@@ -18,8 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from torch_lntm.corpus.columns import EXACT_IN_FLOAT
-from torch_lntm.corpus.frames import listed
+from torch_lntm.corpus.metadata import EXACT_IN_FLOAT, listed
 from torch_lntm.corpus.readers.tables import iterate_parquet
 from torch_lntm.errors import CorpusError, CorpusWarning, FileError, warn
 from torch_lntm.files import (

@@ -8,7 +8,7 @@ p(w | observed) = Σ_k E[theta_k | observed] φ_kw, by chains that run until the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from torch_lntm.corpus import Corpus, DocumentBatch, WordHoldOut
 from torch_lntm.errors import ConfigError, CorpusError, require_whole
-from torch_lntm.evaluation.checks import check_arguments
+from torch_lntm.evaluation.checks import as_matrix, check_arguments
 from torch_lntm.evaluation.completion.cache import (
     CacheWeight,
     best_cache_weight,
@@ -32,10 +32,10 @@ from torch_lntm.evaluation.completion.exact import SHORT, checked, score_by_chai
 from torch_lntm.evaluation.completion.modes import theta_modes
 from torch_lntm.evaluation.completion.result import CompletionResult, ExactCompletion
 from torch_lntm.evaluation.draws import theta_draws, theta_means
+from torch_lntm.frames import document_names
 from torch_lntm.guides import Guide, require_guide
 from torch_lntm.kernels import SparseWords
 from torch_lntm.models import DirichletMultinomial, TopicModel, Topics, ctm, lda
-from torch_lntm.models.words.dirichlet_multinomial import HIGHEST
 from torch_lntm.posteriors import Posterior
 from torch_lntm.progress import tqdm
 
@@ -165,21 +165,24 @@ def document_completion(
         "observed_fraction": None if is_hold_out else observed_fraction,
         "seed": None if is_hold_out else seed,
         "corpus_name": hold_out.corpus.name,
+        "documents": document_names(hold_out.corpus),
         "fingerprint": (
             hold_out.check_fingerprint(fingerprint) if fingerprint else hold_out.fingerprint()
         ),
     }
-    batches = _Batches(model, hold_out, max_docs, progress, by_length=exact or guide is None)
-    if not exact:
-        score = partial(_scores, model, guide, theta, weight, num_samples, seed)
-        about |= batches.collect(score, weight)
-        return CompletionResult(**about)
     precision: dict[str, Any] = {"tolerance": tolerance, "num_chains": num_chains}
-    draws: dict[str, Any] = {"num_samples": num_samples, "max_samples": max_samples, "seed": seed}
-    tokens = hold_out.held_out.num_tokens
-    score = partial(score_by_chains, model, weight, tokens, **precision, **draws)
-    about |= precision | batches.collect(score, weight)
-    return checked(ExactCompletion(**about))
+    score: Any = partial(_scores, model, guide, theta, weight, num_samples, seed)
+    if exact:
+        draws: Any = {"num_samples": num_samples, "max_samples": max_samples, "seed": seed}
+        tokens = hold_out.held_out.num_tokens
+        score = partial(score_by_chains, model, weight, tokens, **precision, **draws)
+    orders = _orders(hold_out, by_length=exact or guide is None)
+    scores = [score(*batch) for batch in _batches(model, hold_out, orders, max_docs, progress)]
+    place = torch.from_numpy(np.concatenate(orders)).argsort()
+    for name in scores[0][0]:
+        about[name] = torch.cat([part[name].cpu() for part, _ in scores])[place]
+    about["method"] = scores[0][1] + cache_description(weight)
+    return checked(ExactCompletion(**about, **precision)) if exact else CompletionResult(**about)
 
 
 def completion_of(
@@ -221,7 +224,7 @@ def completion_of(
         True
     """
     model = _model_of(prior, topics, concentration)
-    return document_completion(model, None, _require_hold_out(hold_out), theta=theta, **settings)
+    return document_completion(model, None, hold_out, theta=theta, **settings)
 
 
 @torch.no_grad()
@@ -257,74 +260,48 @@ def fit_cache_weight(
         CorpusError: There is no held-out token.
     """
     model = _model_of(prior, topics)
-    hold_out = _hold_out(model, _require_hold_out(hold_out), 0.5, 0, max_docs)
-    batches = _Batches(model, hold_out, max_docs, progress, by_length=True)
+    hold_out = _hold_out(model, hold_out, 0.5, 0, max_docs)
+    orders = _orders(hold_out, by_length=True)
     entries = [
-        cache_entries(model, theta_modes(model, seen), seen, unseen) for seen, unseen in batches
+        cache_entries(model, theta_modes(model, seen), seen, unseen)
+        for seen, unseen in _batches(model, hold_out, orders, max_docs, progress)
     ]
     return best_cache_weight(torch.cat(entries, 1))
 
 
-class _Batches:
-    """Observed and held-out tokens of the same documents, batch by batch.
+def _orders(hold_out: WordHoldOut[Corpus], by_length: bool) -> list[NDArray[np.int64]]:
+    """Positions of all documents in the order of computation.
 
     Args:
-        model: The model, whose device and dtype the observed tokens have.
         hold_out: All tokens.
-        max_docs: Most documents of a batch.
-        progress: Show a progress bar.
         by_length: Sort the documents by their observed tokens. Documents of up to ``SHORT`` tokens
-            have batches of their own. If False, documents keep the order of the corpus.
-
-    Attributes:
-        inverse: ``(num_docs,)`` position of each document of the corpus among the batches'
-            documents.
+            are then a list of their own. If False, documents keep the order of the corpus.
     """
+    lengths = hold_out.observed.lengths
+    if not by_length:
+        return [np.arange(len(lengths))]
+    groups = np.split(lengths.argsort(kind="stable"), [int((lengths <= SHORT).sum())])
+    return [group for group in groups if len(group)]
 
-    def __init__(
-        self,
-        model: TopicModel,
-        hold_out: WordHoldOut[Corpus],
-        max_docs: int,
-        progress: bool,
-        by_length: bool,
-    ) -> None:
-        self._model, self._hold_out = model, hold_out
-        self._max_docs, self._progress = max_docs, progress
-        lengths = hold_out.observed.lengths
-        self._orders: list[NDArray[np.int64]] = [np.arange(len(lengths))]
-        if by_length:
-            order = lengths.argsort(kind="stable")
-            groups = np.split(order, [int((lengths <= SHORT).sum())])
-            self._orders = [group for group in groups if len(group)]
-        self.inverse = torch.from_numpy(np.concatenate(self._orders)).argsort()
 
-    def __iter__(self) -> Iterator[tuple[DocumentBatch, DocumentBatch]]:
-        device = self._model.device
-        with tqdm(total=len(self.inverse), unit="doc", disable=not self._progress) as bar:
-            for order in self._orders:
-                observed, held_out = (
-                    part.batches(self._max_docs, order=order, device=device, dtype=dtype)
-                    for part, dtype in zip(
-                        self._hold_out, (self._model.dtype, torch.float64), strict=True
-                    )
-                )
-                for seen, unseen in zip(observed, held_out, strict=True):
-                    yield seen, unseen
-                    bar.update(seen.num_docs)
-
-    def collect(
-        self,
-        score: Callable[[DocumentBatch, DocumentBatch], tuple[dict[str, Tensor], str]],
-        cache_weight: float | None,
-    ) -> dict[str, Any]:
-        """Scores of all documents: tensors by name, and the description of the method."""
-        scores = [score(seen, unseen) for seen, unseen in self]
-        tensors = {
-            name: torch.cat([part[name].cpu() for part, _ in scores])[self.inverse]
-            for name in scores[0][0]
-        }
-        return tensors | {"method": scores[0][1] + cache_description(cache_weight)}
+def _batches(
+    model: TopicModel,
+    hold_out: WordHoldOut[Corpus],
+    orders: Sequence[NDArray[np.int64]],
+    max_docs: int,
+    progress: bool,
+) -> Iterator[tuple[DocumentBatch, DocumentBatch]]:
+    """Observed and held-out tokens of the same documents, batch by batch."""
+    device = model.device
+    with tqdm(total=sum(map(len, orders)), unit="doc", disable=not progress) as bar:
+        for order in orders:
+            observed, held_out = (
+                part.batches(max_docs, order=order, device=device, dtype=dtype)
+                for part, dtype in zip(hold_out, (model.dtype, torch.float64), strict=True)
+            )
+            for seen, unseen in zip(observed, held_out, strict=True):
+                yield seen, unseen
+                bar.update(seen.num_docs)
 
 
 def _scores(
@@ -392,77 +369,32 @@ def _hold_out(
     return hold_out
 
 
-def _require_hold_out(hold_out: WordHoldOut[Corpus]) -> WordHoldOut[Corpus]:
-    """The same hold-out; anything else raises ``ConfigError``."""
-    if not isinstance(hold_out, WordHoldOut):
-        raise ConfigError(
-            f"hold_out is a {type(hold_out).__name__}; expected the hold-out that "
-            "corpus.hold_out_words() returns"
-        )
-    return hold_out
-
-
 def _model_of(prior: Prior, topics: Any, concentration: float | None = None) -> TopicModel:
     """The prior if it is a model, otherwise a float64 model with these parameters."""
     if isinstance(prior, TopicModel):
-        for name, value in {"topics": topics, "concentration": concentration}.items():
-            if value is not None:
-                raise ConfigError(f"{name} given beside a model, which has its own; pass None")
+        if topics is not None or concentration is not None:
+            raise ConfigError(
+                "topics or a concentration given beside a model, which has its own; pass None"
+            )
         return prior
-    if concentration is not None and not 0 < concentration <= HIGHEST:
+    phi = as_matrix(topics, "topics")
+    settings: dict[str, Any] = {"topics": phi, "dtype": torch.float64}
+    try:
+        parts = [
+            torch.as_tensor(part).detach().cpu().double()
+            for part in (prior if isinstance(prior, tuple) else (prior,))
+        ]
+        if isinstance(prior, tuple):
+            loc, covariance = parts
+            anchored = loc.shape == (len(phi) - 1,)
+            model = ctm(*phi.shape, anchored=anchored, loc=loc, covariance=covariance, **settings)
+        else:
+            model = lda(*phi.shape, concentration=parts[0], **settings)
+    except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(
-            f"concentration is {concentration}; expected a positive number up to {HIGHEST:g}, or "
-            "None for words that are independent draws"
-        )
-    model = _independent_model_of(prior, topics)
+            f"prior is {prior!r:.60} ({error}); expected concentrations of a Dirichlet, a tuple "
+            "(mean, covariance) of a logistic normal, or a model, with None as its topics"
+        ) from error
     if concentration is not None:
         model.words = DirichletMultinomial(concentration, dtype=torch.float64)
     return model
-
-
-def _independent_model_of(prior: Prior, topics: Any) -> TopicModel:
-    """Model of a prior and topics, with independent draws of words."""
-    phi = _numbers("topics", topics)
-    if phi.dim() != 2:
-        raise ConfigError(
-            f"topics have shape {tuple(phi.shape)}; expected two dimensions, topics by words"
-        )
-    if isinstance(prior, tuple):
-        if len(prior) != 2:
-            raise ConfigError(
-                f"prior is a tuple of {len(prior)}; expected the mean and the covariance of a "
-                "logistic normal, or a vector of a Dirichlet's concentrations"
-            )
-        loc, covariance = (_numbers("prior", part) for part in prior)
-        num_topics, anchored = len(phi), loc.shape == (len(phi) - 1,)
-        if not anchored and loc.shape != (num_topics,):
-            raise ConfigError(
-                f"the prior's mean has shape {tuple(loc.shape)}; expected ({num_topics},), or "
-                f"({num_topics - 1},) with the last logit at 0"
-            )
-        return ctm(
-            *phi.shape,
-            anchored=anchored,
-            loc=loc,
-            covariance=covariance,
-            topics=phi,
-            dtype=torch.float64,
-        )
-    alpha = _numbers("prior", prior)
-    if alpha.shape != phi.shape[:1]:
-        raise ConfigError(
-            f"prior has shape {tuple(alpha.shape)}; expected {tuple(phi.shape[:1])} concentrations "
-            "of a Dirichlet, a tuple (mean, covariance) of a logistic normal, or a model"
-        )
-    return lda(*phi.shape, concentration=alpha, topics=phi, dtype=torch.float64)
-
-
-def _numbers(name: str, values: Any) -> Tensor:
-    """An array or tensor as a float64 tensor on the CPU."""
-    try:
-        return torch.as_tensor(values).detach().cpu().double()
-    except (TypeError, ValueError, RuntimeError):
-        raise ConfigError(
-            f"{name} is a {type(values).__name__}; expected arrays of numbers, or a model as the "
-            "prior and None as its topics"
-        ) from None

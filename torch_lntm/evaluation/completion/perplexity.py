@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -14,6 +15,7 @@ from torch_lntm.corpus import Corpus, as_corpus
 from torch_lntm.errors import ConfigError, CorpusError
 from torch_lntm.evaluation.checks import as_probabilities
 from torch_lntm.evaluation.completion.result import CompletionResult
+from torch_lntm.frames import align, document_names
 from torch_lntm.kernels import mixture_log_likelihood
 
 _MAX_DOCS = 512
@@ -23,7 +25,8 @@ def completion_perplexity(theta: Any, topics: Any, held_out: Corpus) -> Completi
     """Scores of held-out tokens for topic proportions and topics from any library.
 
     Args:
-        theta: ``(num_docs, num_topics)`` topic proportions, array or tensor; normalised here.
+        theta: ``(num_docs, num_topics)`` topic proportions; normalised here. The rows of a data
+            frame are joined by the documents' names, those of an array or tensor go by position.
         topics: ``(num_topics, num_words)`` word probabilities, array or tensor; normalised here.
         held_out: Held-out tokens of the same documents in the same order, a corpus or a matrix of
             counts.
@@ -37,6 +40,8 @@ def completion_perplexity(theta: Any, topics: Any, held_out: Corpus) -> Completi
         CorpusError: There is no held-out token.
     """
     held_out = as_corpus(held_out, allow_empty=True)
+    if isinstance(theta, pd.DataFrame):
+        theta = align(theta, document_names(held_out), "theta").to_numpy()
     proportions = as_probabilities(theta, "theta", (held_out.num_docs, None))
     probs = as_probabilities(topics, "topics", (proportions.shape[1], held_out.num_words))
     if held_out.num_tokens == 0:
@@ -55,6 +60,7 @@ def completion_perplexity(theta: Any, topics: Any, held_out: Corpus) -> Completi
         "given",
         "given theta and topics",
         corpus_name=held_out.name,
+        documents=document_names(held_out),
     )
 
 

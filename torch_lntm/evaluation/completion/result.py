@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -32,6 +33,7 @@ class CompletionResult:
         corpus_name: Name of the corpus.
         fingerprint: :meth:`WordHoldOut.fingerprint`, the SHA-256 of the observed and scored tokens;
             None if unknown.
+        documents: Names of the documents, the index of the corpus's metadata; None if unknown.
     """
 
     log_predictive: Tensor
@@ -42,6 +44,17 @@ class CompletionResult:
     seed: int | None = None
     corpus_name: str | None = None
     fingerprint: str | None = None
+    documents: pd.Index | None = None
+
+    def frame(self) -> pd.DataFrame:
+        """A row for each document, by name.
+
+        The columns are ``held_out_tokens``, ``log_predictive``, and for an exact score
+        ``variance``, ``bias``, ``rhat`` and ``num_samples``.
+        """
+        names = ("held_out_tokens", "log_predictive", "variance", "bias", "rhat", "num_samples")
+        columns = {name: getattr(self, name).numpy() for name in names if hasattr(self, name)}
+        return pd.DataFrame(columns, self.documents)
 
     @property
     def num_docs(self) -> int:

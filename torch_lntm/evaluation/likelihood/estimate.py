@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import pandas as pd
 import torch
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.evaluation.checks import check_arguments
 from torch_lntm.evaluation.per_token import per_token
+from torch_lntm.frames import document_names
 from torch_lntm.models import TopicModel
 
 #: Largest Pareto k̂ of a reliable importance estimate.
@@ -25,20 +27,20 @@ class LikelihoodEstimate:
 
     Attributes:
         log_likelihood: ``(num_docs,)`` float64 nats; 0 for an empty document.
-        standard_error: ``(num_docs,)`` error of each estimate, nats. It is the standard error over
-            draws or chains; for quadrature, the change from half the points per axis.
+        standard_error: ``(num_docs,)`` standard error of each estimate over draws or chains, nats.
         lengths: ``(num_docs,)`` int64 tokens.
         method: Name of the method.
         description: The method and its settings, in words.
-        num_samples: Draws or chains per document, or points of the grid.
-        seed: Seed of the draws; None for quadrature.
+        num_samples: Draws or chains per document.
+        seed: Seed of the draws; None for a method without draws.
         corpus_name: Name of the corpus.
-        effective_sample_size: ``(num_docs,)`` effective number of draws or chains; None for
-            quadrature.
+        effective_sample_size: ``(num_docs,)`` effective number of draws or chains; None for a
+            method without draws.
         pareto_k: ``(num_docs,)`` tail shape of the importance weights, ``-inf`` for an empty
             document. An estimate is unreliable above 0.7. None for other methods.
         acceptance: ``(num_docs,)`` mean acceptance probability of the chains' transitions, 1 for an
             empty document. None for methods other than annealed importance sampling.
+        documents: Names of the documents, the index of the corpus's metadata.
     """
 
     log_likelihood: Tensor
@@ -52,6 +54,18 @@ class LikelihoodEstimate:
     effective_sample_size: Tensor | None = None
     pareto_k: Tensor | None = None
     acceptance: Tensor | None = None
+    documents: pd.Index | None = None
+
+    def frame(self) -> pd.DataFrame:
+        """A row for each document, by name.
+
+        The columns are ``tokens``, ``log_likelihood``, ``standard_error``, and the diagnostics that
+        the method has: ``effective_sample_size``, ``pareto_k``, ``acceptance``.
+        """
+        names = ("log_likelihood", "standard_error", "effective_sample_size", "pareto_k")
+        columns = {name: getattr(self, name) for name in (*names, "acceptance")}
+        given = {name: x.numpy() for name, x in columns.items() if x is not None}
+        return pd.DataFrame({"tokens": self.lengths.numpy()} | given, self.documents)
 
     @property
     def num_docs(self) -> int:
@@ -65,12 +79,7 @@ class LikelihoodEstimate:
 
     @property
     def total_error(self) -> float:
-        """Numerical or Monte Carlo error of ``total``, nats.
-
-        Standard errors of independent draws add in squares; numerical errors add linearly.
-        """
-        if self.seed is None:
-            return float(self.standard_error.sum())
+        """Monte Carlo standard error of ``total``, nats."""
         return float(self.standard_error.square().sum().sqrt())
 
     @property
@@ -95,12 +104,10 @@ class LikelihoodEstimate:
 
     def __repr__(self) -> str:
         where = f" of {self.corpus_name}" if self.corpus_name else ""
-        method, error = self.description, "numerical"
-        if self.seed is not None:
-            method, error = f"{method}, seed {self.seed}", "Monte Carlo s.e."
+        seed = "" if self.seed is None else f", seed {self.seed}"
         text = (
-            f"LikelihoodEstimate: log p(w){where} by {method}\n"
-            f"  total       {self.total:.1f} nats ± {self.total_error:.2g} ({error}), "
+            f"LikelihoodEstimate: log p(w){where} by {self.description}{seed}\n"
+            f"  total       {self.total:.1f} nats ± {self.total_error:.2g} (Monte Carlo s.e.), "
             f"{self.num_docs} documents, {int(self.lengths.sum())} tokens\n"
             f"  per token   {self.nats_per_token:.4f} nats ± "
             f"{self.nats_per_token_standard_error:.2g} (s.e. over documents)\n"
@@ -111,7 +118,7 @@ class LikelihoodEstimate:
         return f"{text}\n{diagnostics}" if diagnostics else text
 
     def _diagnostics(self) -> str:
-        """A line about the draws or chains; empty for quadrature."""
+        """A line about the draws or chains; empty without them."""
         used, lines = self.lengths > 0, []
         if self.effective_sample_size is not None:
             size = self.effective_sample_size[used]
@@ -173,7 +180,8 @@ class LikelihoodMethod(ABC):
             UnreliableEstimateWarning: Estimates of some documents are unreliable.
         """
         corpus = check_arguments(model, corpus, seed=seed, max_docs=max_docs)
-        return self.compute(model, corpus, seed, max_docs, progress)
+        estimate = self.compute(model, corpus, seed, max_docs, progress)
+        return replace(estimate, documents=document_names(corpus))
 
     @abstractmethod
     def compute(

@@ -169,7 +169,7 @@ class Covariates:
             if (column < 0).any():
                 warn(
                     f"{(column < 0).sum()} documents have values of {name} that the model was not "
-                    f"fitted to, such as {corpus.metadata[name][column.argmin()]!r:.40}; the "
+                    f"fitted to, such as {corpus.metadata[name].iloc[column.argmin()]!r:.40}; the "
                     f"effect of a new {name} is 0. model.prior.at_new_levels() is the prior with "
                     "its uncertainty",
                     CorpusWarning,

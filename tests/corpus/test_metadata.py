@@ -1,0 +1,530 @@
+"""Metadata and covariates of documents: kinds of columns, names of rows, and files."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+from decimal import Decimal
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import torch
+from support.corpora import make_corpus
+
+from torch_lntm.corpus import Corpus, load_split, read_corpus
+from torch_lntm.corpus.metadata import make_metadata
+from torch_lntm.errors import CorpusError, FileError, MissingColumnError
+
+NAN = float("nan")
+ID = 1580661436132757506  # a number that no float64 holds
+
+
+def polars_frame(table):
+    return pytest.importorskip("polars").DataFrame(table)
+
+
+MAKERS = {"pandas": pd.DataFrame, "arrow": pa.table, "polars": polars_frame}
+
+# -------------------------------------------------------------------- kinds of columns
+
+
+@pytest.mark.parametrize(
+    ("values", "expected", "dtype"),
+    [
+        ([1, 2, 3], [1, 2, 3], np.int64),
+        ([1, None, 3], [1.0, None, 3.0], np.float64),
+        ([1, "", 3], [1.0, None, 3.0], np.float64),
+        ([1.5, NAN, None], [1.5, None, None], np.float64),
+        ([1, 2.5], [1.0, 2.5], np.float64),
+        ([True, False], [True, False], bool),
+        ([True, None], [1.0, None], np.float64),
+        (["a", None, "", " "], ["a", None, None, " "], object),
+        (["a", NAN, pd.NA, pd.NaT], ["a", None, None, None], object),
+        (["a", 1, 2.5, True], ["a", "1", "2.5", "True"], object),
+        ([True, 1], ["True", "1"], object),
+        ([None, None], [None, None], object),
+        ([["a", "b"], ["c"], [], None], ["a|b", "c", None, None], object),
+        ([{"k": 1}], ['{"k": 1}'], object),
+        ([Decimal("1.50")], ["1.50"], object),
+        ([2**63, 1], [str(2**63), "1"], object),
+        ([ID, None], [str(ID), None], object),
+        ([10**400, 0.5], [str(10**400), "0.5"], object),
+        ([datetime.date(2020, 1, 2), None], ["2020-01-02", None], object),
+        ([datetime.timedelta(days=400, seconds=5)], ["400 days, 0:00:05"], object),
+        (pd.Series(pd.to_timedelta([10**6], "s")), ["11 days 13:46:40"], object),
+        (np.array([90], "m8[m]"), ["0 days 01:30:00"], object),
+        (np.array(["a", "bc", ""]), ["a", "bc", None], object),
+        (np.array([1, 2], np.uint8), [1, 2], np.int64),
+        (np.array([2**64 - 1], np.uint64), [str(2**64 - 1)], object),
+        (np.array([0.5, NAN], np.float32), [0.5, None], np.float64),
+        (np.array(["2020-01-02", "NaT"], "M8[D]"), ["2020-01-02", None], object),
+        (torch.tensor([1, 2]), [1, 2], np.int64),
+        (pd.Series([1, None], dtype="Int64"), [1.0, None], np.float64),
+        (pd.Series([ID, None], dtype="Int64"), [str(ID), None], object),
+        (pd.Series([ID, ID + 1], dtype="Int64"), [ID, ID + 1], np.int64),
+        (pd.Series([True, None], dtype="boolean"), [1.0, None], np.float64),
+        (pd.Series(["a", None]), ["a", None], object),
+        (pd.Series(["b", "a"], dtype="category"), ["b", "a"], object),
+        (pd.Series(pd.period_range("2020-01", periods=1, freq="M")), ["2020-01"], object),
+        (["x\udc80", "é", ["b\ud800", "c"]], ["x\ufffd", "é", "b\ufffd|c"], object),
+        (pa.array([ID, None]), [str(ID), None], object),
+        (range(2), [0, 1], np.int64),
+    ],
+)  # fmt: skip
+def test_kinds_of_columns(values, expected, dtype):
+    found = make_metadata({"x": values}, len(values))["x"]
+    assert found.dtype == dtype
+    assert [None if v is None or v != v else v for v in found.tolist()] == expected
+
+
+@pytest.mark.parametrize(
+    ("metadata", "match"),
+    [
+        ({"x": [1, 2]}, "metadata 'x': expected one value for each of 3 documents, got 2"),
+        ({"x": "abc"}, "one value for each of 3 documents, got 'abc'"),
+        ({"x": 3}, "got 3"),
+        ({"x": np.zeros((3, 2))}, r"got shape \(3, 2\)"),
+        ({" ": [1, 2, 3]}, "different names, got ' '"),
+        ({1: [1, 2, 3], "1": [1, 2, 3]}, "different names, got '1' .twice."),
+        (pd.DataFrame([[1, 2]] * 3, columns=["a", "a"]), "different names, got 'a' .twice."),
+        ([1, 2, 3], "must be a mapping of column names .* got a list"),
+        (pd.DataFrame({"x": [1, 2]}), "expected one row for each of 3 documents, got 2"),
+    ],
+)
+def test_invalid_metadata_are_refused(metadata, match):
+    with pytest.raises(CorpusError, match=match):
+        Corpus.from_matrix(np.ones((3, 2)), metadata=metadata)
+
+
+def test_the_frame_of_a_corpus_is_a_copy():
+    party = np.array(["x", "y"], object)
+    corpus = Corpus.from_matrix(np.ones((2, 2)), metadata={"party": party})
+    party[0] = "z"
+    frame = corpus.metadata
+    frame["new"] = 1
+    frame.loc[0, "party"] = "z"
+    assert corpus.metadata.to_dict("list") == {"party": ["x", "y"]}
+    more = corpus.with_metadata({"party": ["p", "q"], "year": [1, 2]})
+    assert more.metadata.to_dict("list") == {"party": ["p", "q"], "year": [1, 2]}
+    assert list(corpus.metadata) == ["party"]
+    with pytest.raises(MissingColumnError, match="no column 'age'; there are: x"):
+        _ = corpus.with_covariates({"x": [1.0, 2.0]}).covariates["age"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        ("ab", ["a", "b"]),
+        ([1, 2], ["1", "2"]),
+        ([1, NAN], ["1", None]),
+        ([1.5, NAN], ["1.5", None]),
+        (["a", ""], ["a", None]),
+        ([None, "b"], [None, "b"]),
+        ([None, None], [None, None]),
+        ([["a", "b"], True], ["a|b", "True"]),
+        (pd.Series([ID, None], dtype="Int64"), [str(ID), None]),
+        (pd.Series(["a", None]), ["a", None]),
+    ],
+)
+def test_labels_are_a_column_of_text_and_missing_labels_are_missing(labels, expected):
+    for given in (
+        Corpus.from_matrix(np.ones((2, 2)), labels=labels, metadata={"label": [3, 4]}),
+        Corpus.from_texts(["wood", "iron"], labels=labels),
+    ):
+        assert given.metadata["label"].tolist() == expected
+        assert given.labels == tuple(label or "" for label in expected)
+    assert Corpus.from_matrix(np.ones((2, 2))).labels is None
+
+
+def test_missing_labels_are_no_group():
+    from torch_lntm.models import stm
+
+    frame = pd.DataFrame({"text": ["tax vote", "goal team"] * 10})
+    frame["party"] = pd.Series(["left", "right"] * 10).where(frame.index % 5 > 0)
+    corpus = Corpus.from_texts(frame["text"], labels=frame["party"])
+    with pytest.raises(CorpusError, match="column 'label' lacks a value in 4 documents"):
+        stm(2, corpus, prevalence="~ label")
+
+
+# -------------------------------------------------------------------- frames and records
+
+TABLE = {
+    "id": [7, 8, 9],
+    "body": ["wood stone", "stone stone", "iron wood"],
+    "party": ["left", None, "right"],
+    "score": [0.5, None, 2.0],
+    "count": [1, None, 3],
+    "big": [ID, None, ID + 1],
+    "known": [True, False, True],
+    "day": [datetime.date(2001, 2, 3), None, datetime.date(2002, 3, 4)],
+    "tags": [["a", "b"], [], ["c"]],
+}
+
+
+@pytest.mark.parametrize("library", MAKERS)
+def test_a_frame_gives_texts_metadata_and_names(library):
+    table = {name: pd.Series(x, dtype=object) for name, x in TABLE.items()}
+    frame = MAKERS[library](table if library == "pandas" else TABLE)
+    corpus = Corpus.from_frame(frame, text="body", stop_words=None)
+    assert corpus.vocabulary == ("iron", "stone", "wood")
+    assert corpus.to_scipy().toarray().tolist() == [[0, 1, 1], [0, 2, 0], [1, 0, 1]]
+    columns = {name: values.tolist() for name, values in corpus.metadata.items()}
+    np.testing.assert_array_equal(columns.pop("score"), [0.5, np.nan, 2.0])
+    np.testing.assert_array_equal(columns.pop("count"), [1.0, np.nan, 3.0])
+    assert columns == {
+        "id": [7, 8, 9],
+        "party": ["left", None, "right"],
+        "big": [str(ID), None, str(ID + 1)],
+        "known": [True, False, True],
+        "day": ["2001-02-03", None, "2002-03-04"],
+        "tags": ["a|b", None, "c"],
+    }
+    assert corpus.metadata.index.tolist() == [7, 8, 9]
+
+
+@pytest.mark.parametrize("library", MAKERS)
+def test_times_of_a_frame_become_text_that_sorts(library):
+    times = [datetime.datetime(2001, 2, 3, 4, 5), datetime.datetime(1999, 1, 1)]
+    zoned = [time.replace(tzinfo=datetime.UTC) for time in times]
+    frame = MAKERS[library]({"text": ["wood", "stone"], "time": times, "zoned": zoned})
+    metadata = Corpus.from_frame(frame).metadata
+    assert [text[:16] for text in metadata["time"]] == ["2001-02-03T04:05", "1999-01-01T00:00"]
+    assert metadata["zoned"].tolist() == ["2001-02-03 04:05:00+00:00", "1999-01-01 00:00:00+00:00"]
+
+
+@pytest.mark.parametrize("library", MAKERS)
+def test_a_frame_of_any_library_is_metadata_and_counts(library):
+    corpus = Corpus.from_texts(["wood", "iron"], metadata=MAKERS[library]({"year": [2001, 2002]}))
+    more = corpus.with_metadata(MAKERS[library]({"n": [1, 2]}))
+    assert more.metadata.to_dict("list") == {"year": [2001, 2002], "n": [1, 2]}
+    counts = Corpus.from_matrix(MAKERS[library]({"wood": [1, 0], "iron": [2, 3]}))
+    assert counts.vocabulary == ("wood", "iron")
+    assert counts.to_scipy().toarray().tolist() == [[1, 2], [0, 3]]
+
+
+@pytest.mark.parametrize("library", MAKERS)
+def test_wrong_columns_of_texts_are_refused_with_advice(library):
+    frame = MAKERS[library](TABLE)
+    with pytest.raises(CorpusError, match="no column is named 'text'; the columns are id, body, "):
+        Corpus.from_frame(frame)
+    with pytest.raises(CorpusError, match="'id' must hold texts, got 7 in row 0; name the column"):
+        Corpus.from_frame(frame, text="id")
+    with pytest.raises(CorpusError, match=re.escape("Corpus.from_frame(frame, text='body')")):
+        Corpus.from_texts(frame)
+    with pytest.raises(CorpusError, match=r"'text' has no text in 2 of 4 rows: 1, 3; leave these"):
+        Corpus.from_frame(MAKERS[library]({"text": ["wood", None, "stone", None]}))
+    with pytest.raises(CorpusError, match=r"in 30 of 31 rows: 1, 2, .*, 20 and 10 more;"):
+        Corpus.from_frame(MAKERS[library]({"text": ["wood", *[None] * 30]}))
+
+
+def test_other_tables_are_refused_with_advice():
+    with pytest.raises(CorpusError, match="2 columns are named 'text'"):
+        Corpus.from_frame(pd.DataFrame([["wood", "stone"]], columns=["text", "text"]))
+    lazy = polars_frame({"text": ["wood"]}).lazy()
+    with pytest.raises(CorpusError, match=r"got a polars LazyFrame; call its collect\(\) first"):
+        Corpus.from_frame(lazy)
+    with pytest.raises(CorpusError, match=r"got a LazyFrame .*Corpus.from_frame\(frame, text=name"):
+        Corpus.from_texts(lazy)
+    for given in (["wood stone"], {"text": ["wood"]}, None):
+        with pytest.raises(CorpusError, match=r"expected a data frame.* Corpus\.from_texts, lists"):
+            Corpus.from_frame(given)
+
+
+def test_records_give_texts_and_metadata():
+    records = [{"text": "wood stone", "year": 2001}, {"text": "stone", "party": "left"}]
+    corpus = Corpus.from_records(records, stop_words=None)
+    assert corpus.num_tokens == 3
+    np.testing.assert_array_equal(corpus.metadata["year"], [2001.0, np.nan])
+    assert corpus.metadata["party"].tolist() == [None, "left"]
+    named = Corpus.from_records(({"body": text} for text in ("wood", "stone")), text="body")
+    assert named.num_docs == 2
+
+
+@pytest.mark.parametrize(
+    ("records", "match"),
+    [
+        ([{"text": "wood"}, {"year": 1}], "'text' has no text in 1 of 2 rows: 1;"),
+        ([{"body": "wood"}], "no column is named 'text'; the columns are body;"),
+        ([{"text": 3}], "'text' must hold texts, got 3 in row 0"),
+        ([{"text": "wood"}, "stone"], "record 1 must be a dict, got str; texts alone go to"),
+        ({"text": ["wood"]}, "records must be a list of dicts, one for each document, got a dict"),
+        (pd.DataFrame({"text": ["wood"]}), r"got a DataFrame; use Corpus\.from_frame"),
+        ("wood", "got a str"),
+    ],
+)
+def test_wrong_records_are_refused(records, match):
+    with pytest.raises(CorpusError, match=match):
+        Corpus.from_records(records)
+
+
+# -------------------------------------------------------------------- names of rows
+
+TEXTS = pd.Series(["wood", "stone", "iron"], index=["a", "b", "c"])
+COUNTS = pd.DataFrame(np.eye(3, dtype=int), TEXTS.index)
+ORDER = ["c", "a", "b"]
+YEARS = pd.DataFrame({"year": [3, 1, 2]}, index=ORDER)
+
+
+@pytest.mark.parametrize("documents", [TEXTS, COUNTS])
+@pytest.mark.parametrize("wrap", [lambda x: x, lambda x: {"year": x["year"]}])
+def test_whatever_has_an_index_is_joined_by_it(documents, wrap):
+    make = Corpus.from_texts if documents is TEXTS else Corpus.from_matrix
+    labels = pd.Series(["3", "1", "2"], index=ORDER)
+    corpus = make(documents, metadata=wrap(YEARS), labels=labels)
+    later = make(documents).with_metadata(wrap(YEARS))
+    for found in (corpus, later):
+        assert found.metadata["year"].tolist() == [1, 2, 3]
+        assert found.metadata.index.tolist() == ["a", "b", "c"]
+    assert corpus.labels == ("1", "2", "3")
+    x = pd.DataFrame({"u": [3.0, 1.0, 2.0], "v": [6.0, 4.0, 5.0]}, index=ORDER)
+    covariates = corpus.with_covariates({"x": x, "u": x["u"]}).covariates
+    np.testing.assert_array_equal(covariates["x"], [[1, 4], [2, 5], [3, 6]])
+    np.testing.assert_array_equal(covariates["u"], [1, 2, 3])
+    assert corpus[YEARS["year"] > 1].metadata.index.tolist() == ["b", "c"]
+    # Lists and arrays go by position.
+    assert corpus.with_metadata({"n": [1, 2, 3]}).metadata.loc["b", "n"] == 2
+    assert corpus[np.array([True, False, True])].metadata.index.tolist() == ["a", "c"]
+
+
+@pytest.mark.parametrize("index", [["a", "b", "d"], [0, 1, 2], [5, 6, 7], ["a", "b", "b"]])
+def test_rows_of_other_names_are_refused(index):
+    corpus = Corpus.from_texts(TEXTS)
+    column = pd.Series([True, False, True], index=index)
+    for use in (
+        lambda: corpus.with_metadata({"year": column}),
+        lambda: corpus.with_metadata(column.to_frame("year")),
+        lambda: corpus.with_covariates({"x": column}),
+        lambda: corpus[column],
+    ):
+        with pytest.raises(CorpusError, match=r"have other names than the documents.*row \d is"):
+            use()
+    with pytest.raises(CorpusError, match=r"label: .* have other names"):
+        Corpus.from_texts(TEXTS, labels=column)
+    by_position = column.to_frame("year").to_dict("list")  # the advice of the message
+    assert corpus.with_metadata(by_position).metadata["year"].tolist() == [True, False, True]
+
+
+def test_rows_in_another_order_without_names_to_join_by_are_refused():
+    shuffled = pd.DataFrame({"year": [1, 2, 3]}, index=[2, 0, 1])
+    for texts in (list(TEXTS), TEXTS.reset_index(drop=True)):
+        for options in ({"metadata": shuffled}, {"labels": shuffled["year"]}):
+            with pytest.raises(CorpusError, match="stand in another order than the documents"):
+                Corpus.from_texts(texts, **options)
+    for columns in (shuffled, {"year": shuffled["year"]}):
+        with pytest.raises(CorpusError, match=r"row 0 is 2, and document 0 is 0"):
+            Corpus.from_texts(list(TEXTS)).with_metadata(columns)
+    # The documents have the same names.
+    texts = pd.Series(list(TEXTS), index=shuffled.index)
+    found = Corpus.from_texts(texts, metadata=shuffled.sort_index(), labels=shuffled["year"])
+    assert found.metadata.to_dict("list") == {"year": [1, 2, 3], "label": ["1", "2", "3"]}
+    assert found.metadata.index.tolist() == [2, 0, 1]
+    whole = Corpus.from_frame(shuffled.assign(text=list(TEXTS)))
+    assert whole.metadata["year"].to_dict() == {2: 1, 0: 2, 1: 3}
+
+
+@pytest.mark.parametrize(
+    ("index", "names"),
+    [
+        ([5, 7, 9], [5, 7, 9]),
+        ([9, 5, 7], [9, 5, 7]),
+        (["b", "a", "c"], ["b", "a", "c"]),
+        ([1, 1, 0], [11, 12, 13]),  # no names, so the ids are
+        ([0, 1, 2], [11, 12, 13]),
+        ([np.nan, 1.0, 2.0], [11, 12, 13]),
+    ],
+)
+def test_documents_are_named_by_the_metadata_or_their_ids(index, names):
+    columns = pd.DataFrame({"id": [11, 12, 13], "year": [1, 2, 3]}, index=index)
+    corpus = Corpus.from_texts(list(TEXTS), metadata=columns)
+    assert corpus.metadata["year"].tolist() == [1, 2, 3]
+    assert corpus.metadata.index.tolist() == names
+    frame = Corpus.from_frame(columns.assign(text=list(TEXTS)))
+    assert frame.metadata.index.tolist() == names
+
+
+def test_a_later_column_of_ids_names_the_documents():
+    corpus = Corpus.from_texts(list(TEXTS))
+    assert corpus.with_metadata({"id": [7, 8, 9]}).metadata.index.tolist() == [7, 8, 9]
+    again = Corpus.from_texts(TEXTS).with_metadata({"id": [7, 8, 9]})
+    assert again.metadata.index.tolist() == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("ids", [[1, 1, 2], [1, None, 2], ["a", "", "b"]])
+def test_ids_that_repeat_or_lack_are_no_names(ids):
+    corpus = Corpus.from_texts(list(TEXTS), metadata={"id": ids})
+    assert corpus.metadata.index.equals(pd.RangeIndex(3))
+
+
+def test_a_frame_with_ids_and_without_an_index_is_joined_by_the_ids():
+    corpus = Corpus.from_texts(list(TEXTS), metadata={"id": ["1.txt", "10.txt", "2.txt"]})
+    table = pd.DataFrame({"id": ["1.txt", "2.txt", "10.txt"], "n": [1, 2, 10]})
+    found = corpus.with_metadata(table).metadata
+    assert found["n"].tolist() == [1, 10, 2]
+    assert found["id"].tolist() == found.index.tolist() == ["1.txt", "10.txt", "2.txt"]
+    with pytest.raises(CorpusError, match="other names"):
+        corpus.with_metadata(table.assign(id=["1.txt", "2.txt", "3.txt"]))
+
+
+# -------------------------------------------------------------------- selections and files
+
+
+@pytest.fixture
+def known() -> Corpus:
+    """A corpus whose metadata and covariates tell each document's number."""
+    numbers = np.arange(50)
+    corpus = make_corpus(labels=None).with_metadata(
+        {
+            "number": numbers,
+            "name": [f"dök {i}\n" if i % 3 else None for i in numbers],
+            "share": [i / 7 if i % 2 else NAN for i in numbers],
+            "odd": numbers % 2 == 1,
+            "none": [None] * 50,
+        }
+    )
+    return corpus.with_covariates(
+        {"x": numbers[:, None] / 3, "group": numbers, "e/..": numbers > 5}
+    )
+
+
+def check_known(corpus: Corpus, numbers) -> None:
+    numbers = list(numbers)
+    assert corpus.num_docs == len(numbers)
+    assert corpus.metadata.dtypes.tolist() == [np.int64, object, np.float64, bool, object]
+    assert corpus.metadata.index.tolist() == corpus.metadata["number"].tolist() == numbers
+    assert corpus.metadata["name"].tolist() == [f"dök {i}\n" if i % 3 else None for i in numbers]
+    shares = [i / 7 if i % 2 else NAN for i in numbers]
+    np.testing.assert_array_equal(corpus.metadata["share"], shares)
+    assert corpus.metadata["odd"].tolist() == [i % 2 == 1 for i in numbers]
+    assert corpus.metadata["none"].tolist() == [None] * len(numbers)
+    assert list(corpus.covariates) == ["x", "group", "e/.."]
+    np.testing.assert_array_equal(corpus.covariates["x"], np.array(numbers)[:, None] / 3)
+    assert corpus.covariates["group"].dtype == np.int64
+    assert not any(array.flags.writeable for array in corpus.covariates.values())
+
+
+def test_selections_and_splits_keep_metadata_and_covariates(known, tmp_path):
+    check_known(known, range(50))
+    check_known(known[[7, 3, 3]], [7, 3, 3])
+    check_known(known[-1], [49])
+    split = known.split(0.2)
+    check_known(split.train, split.train_index)
+    check_known(split.test, split.test_index)
+    split.save(tmp_path / "split.npz")
+    check_known(load_split(tmp_path / "split.npz", known).test, split.test_index)
+    for part in known.hold_out_words():
+        check_known(part, range(50))
+    check_known(known.with_counts(known.counts * 2), range(50))
+    for words in (["w3", "w1"], ["emu"]):
+        with pytest.warns(UserWarning, match="dropped"):
+            check_known(known.with_vocabulary(words), range(50))
+    assert known.fingerprint() == make_corpus(labels=None).fingerprint()
+
+
+@pytest.mark.parametrize("name", ["toy.npz", "toy"])
+def test_saving_keeps_metadata_and_covariates(known, tmp_path, name):
+    for corpus, numbers in ((known, range(50)), (known[5:], range(5, 50)), (known[[9, 3]], [9, 3])):
+        corpus.save(tmp_path / name)
+        check_known(read_corpus(tmp_path / name), numbers)
+    if name == "toy.npz":
+        with np.load(tmp_path / name, allow_pickle=False) as archive:
+            assert {archive[name].dtype.kind for name in archive.files} <= set("biuf")
+
+
+@pytest.mark.parametrize("name", ["toy.npz", "toy"])
+@pytest.mark.parametrize(
+    "index",
+    [["b", "é", "a"], [5, 3, 4], pd.date_range("2020-01-01", periods=3), [0.5, 1.5, 1.0]],
+)
+@pytest.mark.parametrize("columns", [{}, {"year": [1, 2, 3]}])
+def test_saving_keeps_names(tmp_path, name, index, columns):
+    frame = pd.DataFrame(columns, index=index)
+    corpus = Corpus.from_matrix(np.ones((3, 2)), metadata=frame)
+    corpus.save(tmp_path / name)
+    found = read_corpus(tmp_path / name).metadata
+    pd.testing.assert_frame_equal(found, corpus.metadata, check_column_type=False, check_freq=False)
+
+
+def test_names_that_no_file_holds_are_saved_as_text(tmp_path):
+    frame = pd.DataFrame({"n": [1, 2]}, index=pd.MultiIndex.from_tuples([("a", 1), ("a", 2)]))
+    Corpus.from_matrix(np.ones((2, 2)), metadata=frame).save(tmp_path / "toy.npz")
+    found = read_corpus(tmp_path / "toy.npz").metadata
+    assert found.index.tolist() == ["('a', 1)", "('a', 2)"]
+
+
+def change(path, **changes) -> None:
+    with np.load(path) as archive:
+        arrays = {name: archive[name] for name in archive.files} | changes
+    np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
+
+
+def json_columns(**changes) -> np.ndarray:
+    """Columns as files of version 1 have them, with damage."""
+    column = {"name": "a", "kind": "int", "values": [1, 2]} | changes
+    text = json.dumps({"metadata": [column], "covariates": changes.get("covariates", [])})
+    return np.frombuffer(text.encode(), np.uint8)
+
+
+def test_files_of_version_1_are_read(tmp_path):
+    Corpus.from_matrix(np.ones((2, 2))).save(tmp_path / "toy.npz")
+    ids = json_columns(name="id", kind="text", values=["x", "y"], covariates=["u"])
+    change(tmp_path / "toy.npz", documents=ids, covariate_0=np.array([0.5, 1.5]))
+    corpus = read_corpus(tmp_path / "toy.npz")
+    assert corpus.metadata.index.tolist() == ["x", "y"]
+    assert corpus.covariates["u"].tolist() == [0.5, 1.5]
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"metadata": np.array([1, 2], np.uint8)}, "metadata are damaged"),
+        ({"covariates": np.frombuffer(b"[", np.uint8)}, "Expecting value"),
+        ({"covariates": np.frombuffer(b'["x"]', np.uint8)}, "missing covariate_0"),
+        (
+            {"covariates": np.frombuffer(b'["x"]', np.uint8), "covariate_0": np.array([1.0, NAN])},
+            "covariate 'x': expected finite",
+        ),
+        ({"documents": np.frombuffer(b"[" * 100_000, np.uint8)}, "metadata are damaged"),
+        ({"documents": np.frombuffer(b"{}", np.uint8)}, "metadata are damaged"),
+        ({"documents": json_columns(values=[1])}, "'a': expected one value for each of 2"),
+        ({"documents": json_columns(values=[1, "x"])}, "are damaged: invalid literal"),
+        ({"documents": json_columns(kind="object")}, "are damaged"),
+    ],
+)
+def test_damaged_metadata_in_files_are_refused(tmp_path, changes, match):
+    Corpus.from_matrix(np.ones((2, 2)), metadata={"a": [1, 2]}).save(tmp_path / "toy.npz")
+    change(tmp_path / "toy.npz", **changes)
+    with pytest.raises(FileError, match=rf"toy\.npz: .*{match}"):
+        read_corpus(tmp_path / "toy.npz")
+
+
+# -------------------------------------------------------------------- covariates
+
+
+@pytest.mark.parametrize(
+    ("covariates", "match"),
+    [
+        ([1, 2], "must be a mapping of names to arrays, got a list"),
+        ({"x": [1, 2]}, r"'x': expected an array .* 3 documents, got shape \(2,\) of int64"),
+        ({"x": 1.0}, r"got shape \(\)"),
+        ({"x": ["a", "b", "c"]}, "of <U1"),
+        ({"x": [None, 1, 2]}, "of object"),
+        ({"x": [1.0, NAN, 2.0]}, "expected finite numbers, got nan in document 1"),
+        ({"x": [1.0, 2.0, np.inf]}, "got inf in document 2"),
+        ({3: [1, 2, 3]}, "must have names, got 3"),
+    ],
+)
+def test_invalid_covariates_are_refused(covariates, match):
+    with pytest.raises(CorpusError, match=match):
+        Corpus.from_matrix(np.ones((3, 2))).with_covariates(covariates)
+
+
+def test_covariates_are_copies():
+    x = np.zeros((3, 2))
+    corpus = Corpus.from_matrix(np.ones((3, 2))).with_covariates({"x": x, "y": torch.ones(3)})
+    x[:] = 1
+    assert corpus.covariates["x"].sum() == 0
+    both = corpus.with_covariates({"x": [1, 2, 3]})
+    assert (list(both.covariates), both.covariates["x"].tolist()) == (["x", "y"], [1, 2, 3])

@@ -1,0 +1,412 @@
+"""Metadata and covariates of documents, and the data frames and records they come from.
+
+The metadata are a pandas data frame. Its index names the documents.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from torch import Tensor
+
+from torch_lntm.errors import CorpusError, MissingColumnError
+from torch_lntm.frames import align, is_default
+
+T = TypeVar("T")
+
+#: Half of a surrogate pair. Encoding it raises an error.
+SURROGATE = re.compile("[\ud800-\udfff]")
+#: float64 represents every integer up to this one.
+EXACT_IN_FLOAT = 2**53
+#: Maximum number of names and rows in a message.
+_LISTED = 20
+
+
+class FrozenDict(Mapping[str, T], Generic[T]):
+    """Immutable dictionary with strings as keys. It can be pickled and copied.
+
+    Args:
+        items: The content. Defaults to an empty dictionary.
+    """
+
+    def __init__(self, items: Mapping[str, T] | None = None) -> None:
+        self._items = dict(items or {})
+
+    def __getitem__(self, name: str) -> T:
+        try:
+            return self._items[name]
+        except KeyError:
+            raise MissingColumnError(name, self._items) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __repr__(self) -> str:
+        return repr(self._items)
+
+
+Arrays = FrozenDict[NDArray[Any]]
+
+
+def frozen(arrays: Mapping[str, NDArray[Any]]) -> Arrays:
+    """Read-only arrays by name."""
+    for array in arrays.values():
+        array.setflags(write=False)
+    return FrozenDict(arrays)
+
+
+def select_rows(arrays: Arrays, rows: Any) -> Arrays:
+    """Arrays with the selected rows only."""
+    return frozen({name: array[rows] for name, array in arrays.items()})
+
+
+def listed(items: Iterable[Any]) -> str:
+    """Items for a message: the first 20, then the number of further items."""
+    texts = [str(item) for item in items]
+    more = f" and {len(texts) - _LISTED} more" if len(texts) > _LISTED else ""
+    return ", ".join(texts[:_LISTED]) + more
+
+
+# -------------------------------------------------------------------- frames and records
+
+
+def is_table(value: object) -> bool:
+    """Whether a value is a data frame of pandas, Polars, Arrow or a similar library."""
+    # By the class, because a lazy frame warns when it is asked for its columns.
+    has_rows = any(hasattr(type(value), name) for name in ("__arrow_c_stream__", "collect_schema"))
+    return isinstance(value, pd.DataFrame) or (has_rows and hasattr(type(value), "columns"))
+
+
+def as_frame(table: Any) -> pd.DataFrame:
+    """A data frame of pandas, Polars or Arrow as a frame of pandas, with exact integers.
+
+    Raises:
+        CorpusError: ``table`` is of another type, or lazy.
+    """
+    if isinstance(table, pd.DataFrame):
+        return table
+    kind = f"{type(table).__module__.partition('.')[0]} {type(table).__name__}"
+    if not is_table(table):
+        raise CorpusError(
+            f"expected a data frame of pandas, Polars or Arrow, got a {type(table).__name__}; "
+            "texts go to Corpus.from_texts, lists of dicts to Corpus.from_records"
+        )
+    import pyarrow as pa
+
+    if not hasattr(table, "__arrow_c_stream__"):
+        raise CorpusError(
+            f"expected a data frame with its rows in memory, got a {kind}; call its collect() "
+            "first, or convert it to pandas"
+        )
+    arrow = pa.table(table)
+    columns = [
+        column.to_pandas()
+        if pa.types.is_temporal(column.type)
+        or (pa.types.is_primitive(column.type) and not column.null_count)
+        else pd.Series(column.to_pylist(), dtype=object)
+        for column in arrow.columns
+    ]
+    frame = pd.concat(columns, axis=1) if columns else pd.DataFrame(index=range(arrow.num_rows))
+    frame.columns = pd.Index(arrow.column_names)
+    return frame
+
+
+def record_frame(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """Frame of records, with a column for each field. Missing fields are None.
+
+    Raises:
+        CorpusError: A record is not a mapping.
+    """
+    if isinstance(records, (Mapping, str)) or is_table(records):
+        raise CorpusError(
+            f"records must be a list of dicts, one for each document, got a "
+            f"{type(records).__name__}"
+            + ("; use Corpus.from_frame(frame)" if is_table(records) else "")
+        )
+    rows = list(records)
+    for i, record in enumerate(rows):
+        if not isinstance(record, Mapping):
+            raise CorpusError(
+                f"record {i} must be a dict, got {type(record).__name__}; "
+                "texts alone go to Corpus.from_texts(texts)"
+            )
+    fields = dict.fromkeys(field for record in rows for field in record)
+    columns = {f: pd.Series([row.get(f) for row in rows], dtype=object) for f in fields}
+    return pd.DataFrame(columns, index=pd.RangeIndex(len(rows)))
+
+
+def take_texts(frame: pd.DataFrame, text: str) -> tuple[pd.Series, pd.DataFrame]:
+    """The texts of a column, and all further columns.
+
+    Raises:
+        CorpusError: The column is missing or repeated. A text is missing or of another type.
+    """
+    matching = [i for i, name in enumerate(frame.columns) if name == text]
+    if len(matching) != 1:
+        problem = f"{len(matching)} columns are" if matching else "no column is"
+        raise CorpusError(
+            f"{problem} named {text!r}; the columns are {listed(frame.columns)}; "
+            "name the column of the texts: text="
+        )
+    texts = frame.iloc[:, matching[0]].astype(object)
+    missing = texts.isna().to_numpy()
+    if missing.any():
+        raise CorpusError(
+            f"the column {text!r} has no text in {missing.sum()} of {len(texts)} rows: "
+            f"{listed(texts.index[missing])}; leave these rows out, or fill the texts in"
+        )
+    for i, value in enumerate(texts):
+        if not isinstance(value, str):
+            raise CorpusError(
+                f"the column {text!r} must hold texts, got {value!r:.60} in row {i}; name the "
+                f"column of the texts: text=; the columns are {listed(frame.columns)}"
+            )
+    return texts, frame.iloc[:, [i for i in range(frame.shape[1]) if i != matching[0]]]
+
+
+# -------------------------------------------------------------------- metadata
+
+
+def describe(
+    documents: Any, num_docs: int, metadata: Any = None, labels: Any = None
+) -> pd.DataFrame:
+    """Metadata of new documents, with an index that names them.
+
+    The names are the index of the documents, of the metadata or of the labels: the first of them
+    that has a pandas index other than 0, 1, … of different names. Else they are the values of the
+    column ``id``, if these differ. Else they are the positions.
+
+    Args:
+        documents: The documents as the caller gave them.
+        num_docs: Number of documents.
+        metadata: As for :func:`make_metadata`.
+        labels: One label per document, for the column ``label``.
+
+    Raises:
+        CorpusError: As for :func:`make_metadata`. The rows stand in another order than the
+            documents, and neither have names to join by.
+    """
+    metadata = as_frame(metadata) if is_table(metadata) else metadata
+    tables = [*metadata.values()] if isinstance(metadata, Mapping) else [metadata]
+    positions = pd.RangeIndex(num_docs)
+    names, own = positions, _index_of(documents)
+    for index in (own, *map(_index_of, (*tables, labels))):
+        if index is not None and not is_default(index):
+            names = index
+            break
+    if len(names) != num_docs or (names is not own and _is_shuffled(names)):
+        names = positions  # align explains what is wrong
+    frame = make_metadata({} if metadata is None else metadata, num_docs, names)
+    if labels is not None:
+        labels = list(labels) if isinstance(labels, str) else labels
+        column = _column("label", align(labels, names, "label"), num_docs)
+        frame["label"] = pd.Series(_as_labels(column), names, dtype=object)
+    is_whole = isinstance(names, pd.MultiIndex) or not names.hasnans
+    return named(frame if names.is_unique and is_whole else frame.set_axis(positions))
+
+
+def named(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with the ids of its column ``id`` as its index, if its rows have no names."""
+    return frame.set_axis(_ids(frame, frame.index)) if is_default(frame.index) else frame
+
+
+def make_metadata(columns: Any, num_docs: int, documents: pd.Index | None = None) -> pd.DataFrame:
+    """Converts values to columns of metadata, each with one value for every document.
+
+    A column has one of four types: float64, int64, bool, or object for text. Values of other
+    types become text. Lists are joined by ``|``, and dates are written out. Missing values are
+    ``None``, NaN, empty text, and pandas's ``NA`` and ``NaT``. A missing value becomes NaN in a
+    column of numbers and ``None`` in text. Half of a surrogate pair becomes U+FFFD. Integers and
+    truth values with missing values become float64, or text if float64 would round an integer.
+
+    Args:
+        columns: A mapping of names to values, or a data frame of pandas, Polars or Arrow. A pandas
+            index is matched with the names of the documents. So are the values of the column ``id``
+            of a frame without an index. Other values go by position.
+        num_docs: Number of values of each column.
+        documents: Names of the documents. Defaults to their positions.
+
+    Raises:
+        CorpusError: ``columns`` is of another type, a name is blank or repeated, a column has
+            another number of values, or the rows have other names than the documents.
+    """
+    documents = pd.RangeIndex(num_docs) if documents is None else documents
+    pairs: Iterable[tuple[Any, Any]]
+    if is_table(columns):
+        frame = as_frame(columns)
+        if is_default(frame.index) and not is_default(documents):
+            frame = frame.set_axis(_ids(frame, frame.index, documents))
+        frame = align(frame, documents, "metadata")
+        pairs = [(name, frame.iloc[:, i]) for i, name in enumerate(frame.columns)]
+    elif isinstance(columns, Mapping):
+        pairs = [(n, align(x, documents, str(n))) for n, x in columns.items()]
+    else:
+        raise CorpusError(
+            "metadata must be a mapping of column names to values, or a data frame; got a "
+            f"{type(columns).__name__}"
+        )
+    found: dict[str, pd.Series] = {}
+    for key, values in pairs:
+        name = _text(key)
+        if not name.strip() or name in found:
+            problem = "twice" if name in found else "a blank name"
+            raise CorpusError(
+                f"columns of metadata must have different names, got {name!r} ({problem})"
+            )
+        array = _column(name, values, num_docs)
+        found[name] = pd.Series(array, documents, dtype=array.dtype)
+    return pd.DataFrame(found, index=documents)
+
+
+def _index_of(values: Any) -> pd.Index | None:
+    return values.index if isinstance(values, (pd.Series, pd.DataFrame)) else None
+
+
+def _is_shuffled(index: pd.Index) -> bool:
+    """Whether an index has the positions 0, 1, … in another order."""
+    if index.dtype.kind not in "iu" or index.hasnans:
+        return False
+    numbers, positions = np.asarray(index), np.arange(len(index))
+    return bool((numbers != positions).any() and (np.sort(numbers) == positions).all())
+
+
+def _ids(frame: pd.DataFrame, otherwise: pd.Index, like: pd.Index | None = None) -> pd.Index:
+    """The column ``id`` of a frame as its index, if the ids differ and none is missing.
+
+    Args:
+        frame: The frame.
+        otherwise: Index of a frame without such a column.
+        like: Names of documents. Ids are compared as text with names that are text.
+    """
+    if list(frame.columns).count("id") != 1:
+        return otherwise
+    ids = pd.Index(_column("id", frame["id"], len(frame)))
+    if like is not None and like.dtype.kind not in "iufM":
+        ids = ids.map(str)
+    return ids if ids.is_unique and not ids.hasnans else otherwise
+
+
+def _as_labels(column: NDArray[Any]) -> NDArray[Any]:
+    """A column as labels: text, with whole numbers as integers, and None for missing labels."""
+    labels: list[Any] = column.tolist()
+    if column.dtype.kind == "f":
+        labels = [None if x != x else int(x) if x.is_integer() else x for x in labels]
+    return np.fromiter((x if x is None else str(x) for x in labels), object, len(labels))
+
+
+def _column(name: str, values: Any, num_docs: int) -> NDArray[Any]:
+    """Values as an array ``(num_docs,)`` of one of the four types."""
+    if isinstance(values, Tensor):
+        values = values.detach().cpu().numpy()
+    elif isinstance(values, (pd.Series, pd.Index)):
+        values = values.to_numpy() if isinstance(values.dtype, np.dtype) else values.astype(object)
+        values = np.asarray(values)
+    elif not isinstance(values, np.ndarray):
+        values = values.to_pylist() if hasattr(values, "to_pylist") else values
+        if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+            raise CorpusError(
+                f"metadata {name!r}: expected one value for each of {num_docs} documents, got "
+                f"{values!r:.60}"
+            )
+        values = list(values)
+        values = np.fromiter(values, dtype=object, count=len(values))
+    if values.shape != (num_docs,):
+        raise CorpusError(
+            f"metadata {name!r}: expected one value for each of {num_docs} documents, got "
+            f"{values.size if values.ndim == 1 else f'shape {tuple(values.shape)}'}"
+        )
+    if values.dtype.kind in "bif":
+        return values.astype({"b": bool, "i": np.int64, "f": np.float64}[values.dtype.kind])
+    if values.dtype.kind == "M":
+        text = values.astype(str).astype(object)
+        text[np.isnat(values)] = None
+        return np.asarray(text)
+    return _from_objects(values if values.dtype.kind != "m" else pd.Series(values).astype(object))
+
+
+def _from_objects(values: Any) -> NDArray[Any]:
+    """Column of Python values, by the kind that pandas infers for the present values."""
+    items = values.tolist()
+    is_empty = np.fromiter((isinstance(x, str) and not x for x in items), bool, len(items))
+    missing = pd.isna(np.fromiter(items, object, len(items))) | is_empty
+    present = [x for x, is_missing in zip(items, missing, strict=True) if not is_missing]
+    kind, complete = pd.api.types.infer_dtype(present, skipna=False), not missing.any()
+    array: NDArray[Any] | None = None
+    if kind == "boolean":
+        array = np.array(present, bool if complete else np.float64)
+    elif kind in ("integer", "floating", "mixed-integer-float"):
+        largest = max(abs(int(x)) for x in present) if kind == "integer" else 0
+        if kind == "integer" and complete and largest < 2**63:
+            array = np.array(present, np.int64)
+        elif largest <= EXACT_IN_FLOAT:
+            try:
+                array = np.array(present, np.float64)
+            except OverflowError:  # an integer exceeds the largest float
+                array = None
+    if array is None:
+        array = np.fromiter((_text(x) or None for x in present), object, len(present))
+    if complete:
+        return array
+    column = np.full(len(items), None if array.dtype == object else np.nan, array.dtype)
+    column[~missing] = array
+    return column
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, (list, tuple, np.ndarray)):
+        text = "|".join(map(str, value))
+    else:
+        text = json.dumps(value) if isinstance(value, dict) else str(value)
+    # Files, tables and terminals refuse half of a surrogate pair.
+    return text if text.isascii() else SURROGATE.sub("\ufffd", text)
+
+
+# -------------------------------------------------------------------- covariates
+
+
+def make_covariates(arrays: Any, num_docs: int, documents: pd.Index | None = None) -> Arrays:
+    """Copies arrays with one row for each document, as float64, int64 or bool.
+
+    Args:
+        arrays: Values by name.
+        num_docs: Number of documents.
+        documents: Names of the documents, to match with the index of pandas values.
+
+    Raises:
+        CorpusError: A value is infinite, NaN or of another type, or the number of rows is wrong.
+    """
+    if not isinstance(arrays, Mapping):
+        raise CorpusError(
+            f"covariates must be a mapping of names to arrays, got a {type(arrays).__name__}; "
+            "give for example {'x': array}"
+        )
+    copies: dict[str, NDArray[Any]] = {}
+    for name, values in arrays.items():
+        if not isinstance(name, str) or not name.strip():
+            raise CorpusError(f"covariates must have names, got {name!r}")
+        values = values.detach().cpu().numpy() if isinstance(values, Tensor) else values
+        array = np.asarray(values if documents is None else align(values, documents, name))
+        if array.dtype.kind not in "biuf" or array.ndim < 1 or array.shape[0] != num_docs:
+            raise CorpusError(
+                f"covariate {name!r}: expected an array of numbers whose first axis is the "
+                f"{num_docs} documents, got shape {array.shape} of {array.dtype}"
+            )
+        kind = {"b": bool, "f": np.float64}.get(array.dtype.kind, np.int64)
+        copies[name] = np.array(array, kind)
+        bad = np.argwhere(~np.isfinite(copies[name]))
+        if bad.size:
+            raise CorpusError(
+                f"covariate {name!r}: expected finite numbers, got "
+                f"{copies[name][tuple(bad[0])]} in document {bad[0][0]}; leave out documents with "
+                "missing values, or fill these in"
+            )
+    return frozen(copies)
