@@ -12,10 +12,7 @@ from matplotlib.colors import to_hex
 from support.pictures import WORDS, make_model
 
 import torch_lntm as lntm
-from torch_lntm.plotting import (
-    correlation_graph,
-    correlation_heatmap,
-)
+from torch_lntm.plotting import correlation_graph, correlation_heatmap
 
 
 def shown_correlations(ax):

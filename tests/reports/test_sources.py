@@ -10,9 +10,7 @@ from support.known import MIXING, make_corpus, make_factor_model, make_model
 import torch_lntm as lntm
 from torch_lntm.errors import ConfigError
 from torch_lntm.inference import transform
-from torch_lntm.reports import (
-    summarise_sources,
-)
+from torch_lntm.reports import summarise_sources
 
 
 @pytest.fixture
@@ -75,10 +73,7 @@ def test_sources_are_a_table():
 
 @pytest.mark.parametrize(
     "wrong",
-    [
-        lambda m: summarise_sources(m, num_topics=0),
-        lambda m: summarise_sources(m, num_words=0),
-    ],
+    [lambda m: summarise_sources(m, num_topics=0), lambda m: summarise_sources(m, num_words=0)],
 )
 def test_invalid_arguments_are_refused(wrong):
     with pytest.raises(ConfigError):

@@ -57,12 +57,7 @@ def look(position: int) -> tuple[str, tuple[str, str]]:
 
 
 def plot_effects(
-    series: Sequence[Series],
-    name: str,
-    kind: str,
-    level: float,
-    *,
-    ax: Axes | None = None,
+    series: Sequence[Series], name: str, kind: str, level: float, *, ax: Axes | None = None
 ) -> Axes:
     """Plot expected proportions with intervals: lines over numbers and dates, points at levels.
 

@@ -60,7 +60,9 @@ def charts(prevalence: Prevalence, most: int) -> list[dict[str, Any]]:
     lower, upper = (np.where(finite, x, np.nan) for x in (prevalence.lower, prevalence.upper))
     ends, counts = np.stack([prevalence.mean, lower, upper]), prevalence.num_docs.tolist()
     axis = (grouping.positions, grouping.axis_note)
-    order = np.argsort(-prevalence.differences(), kind="stable")[:most]
+    order = np.argsort(-differences(prevalence.mean, prevalence.standard_error), kind="stable")[
+        :most
+    ]
     return [
         _chart(prevalence.columns[k], grouping.names, *axis, ends[:, :, k], counts)
         for k in order.tolist()

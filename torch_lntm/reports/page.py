@@ -214,7 +214,6 @@ def render_page(
     data = PageData(model, corpus, theta, summary, topics, names, scores, settings, LEVEL)
     own_sections = [*keyword_sections(model), *period_sections(model)]
     rendered = render_sections([*own_sections, *sections], data)
-    pictured = tree is not None or any(k == "picture" for _, blocks in rendered for k, _ in blocks)
     return _TEMPLATES.get_template("report.html").render(
         **vars(data),
         **correlations,
@@ -227,13 +226,11 @@ def render_page(
         citations=citations(model.name, theta.name, model.words.cache_weight is not None),
         instead_of_chains=instead_of_chains,
         labels=label_topics(model, corpus, num_words=num_words),
-        stability=stability,
-        tree=tree,
-        tree_picture=None if tree is None else _tree_picture(tree),
+        **_optional(tree, stability),
         documents={s.topic: [d for d in documents if d.topic == s.topic] for s in topics},
         effects=effects,
         sections=rendered,
-        has_pictures=pictured,
+        has_pictures=tree or any(k == "picture" for _, blocks in rendered for k, _ in blocks),
     )
 
 
@@ -260,13 +257,16 @@ def _equal_parts() -> dict[str, Any]:
     return parts | {"version": __version__, "today": date.today().isoformat()}
 
 
-def _tree_picture(tree: TopicTree) -> str:
-    """The picture of a tree as a data address."""
-    from matplotlib.figure import Figure
+def _optional(tree: TopicTree | None, stability: TopicStability | None) -> dict[str, Any]:
+    """Parts of the page on request: the tree, with its picture, and the stability."""
+    parts: dict[str, Any] = {"tree": tree, "stability": stability, "tree_picture": ""}
+    if tree is not None:
+        from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9.0, 0.22 * tree.num_topics + 1.0), layout="constrained")
-    tree_plot(tree, ax=figure.add_subplot())
-    return Picture(figure, "tree").address
+        figure = Figure(figsize=(9.0, 0.22 * tree.num_topics + 1.0), layout="constrained")
+        tree_plot(tree, ax=figure.add_subplot())
+        parts["tree_picture"] = Picture(figure, "tree").address
+    return parts
 
 
 def _correlations(model: TopicModel, topics: TopicTable, summary: CorpusSummary) -> dict[str, Any]:

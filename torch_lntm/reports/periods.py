@@ -161,8 +161,9 @@ def _changes(
     """
     best = torch.where(selected, size, -1.0).topk(min(most, len(size))).indices
     best = best[selected[best]]
-    found = zip(model.words_at(best.tolist()), best.tolist(), table[:, best].T.tolist(), strict=True)
-    return tuple(WordChange(word, column, *numbers) for word, column, numbers in found)
+    words, numbers = model.words_at(best.tolist()), table[:, best].T.tolist()
+    found = zip(words, best.tolist(), numbers, strict=True)
+    return tuple(WordChange(word, column, *own) for word, column, own in found)
 
 
 def period_sections(model: TopicModel) -> list[Section]:

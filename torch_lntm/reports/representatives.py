@@ -148,13 +148,7 @@ def with_excerpts(
         excerpts = _beginnings(align(texts, index, "texts"), set(at), len(corpus))
     is_text = texts is not None
     return Rows(
-        replace(
-            row,
-            document=d,
-            id=index[d],
-            excerpt=excerpts[d],
-            is_text=is_text,
-        )
+        replace(row, document=d, id=index[d], excerpt=excerpts[d], is_text=is_text)
         for row, d in zip(rows, at, strict=True)
     )
 
