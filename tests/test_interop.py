@@ -158,6 +158,8 @@ def test_anndata_keeps_counts_metadata_and_topics(known, theta, tmp_path):
 def test_cells_are_matched_by_name(known, theta):
     pytest.importorskip("anndata", reason="needs anndata")
     guide, corpus, _ = known
+    plain = lntm.Corpus.from_matrix(corpus.to_scipy(), WORDS, allow_empty=True)
+    assert interop.to_anndata(guide, plain).obs_names.tolist() == list("01234")
     corpus = corpus.with_metadata({"id": ["c0", "c1", "c2", "c3", "c4"]})
     order = [3, 0, 4, 2, 1]
     cells = interop.to_anndata(guide, corpus)

@@ -29,8 +29,9 @@ from torch_lntm.guides import GUIDES, guides_for, make_guide
 from torch_lntm.inference import DocumentHMC, MonteCarloEM, VariationalEM
 from torch_lntm.inference.chains.joint import JointChain
 from torch_lntm.io import load_model, save_model
-from torch_lntm.models import CONSTRUCTORS, DirichletTopics, TopicModel, ctm
+from torch_lntm.models import DirichletTopics, TopicModel, ctm
 from torch_lntm.models.priors.prior import is_up_to_date
+from torch_lntm.models.registry import CONSTRUCTORS
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 NUM_TOPICS, NUM_WORDS, NUM_DOCS = 3, 12, 40

@@ -23,7 +23,8 @@ from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, IncompatibleGuideError
 from torch_lntm.inference.chains.joint import JointChain
 from torch_lntm.inference.em.topic_ascent import TopicAscent
-from torch_lntm.models import CONSTRUCTORS, TopicModel
+from torch_lntm.models import TopicModel
+from torch_lntm.models.registry import CONSTRUCTORS
 
 NUM_WORDS, NUM_DOCS = 12, 40
 KINDS = ("embedded", "periods", "background")

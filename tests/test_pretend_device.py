@@ -469,7 +469,7 @@ def test_counts_by_operation_and_line() -> None:
 
 def test_the_site_is_the_innermost_line_of_the_package(cuda: PretendDevice) -> None:
     from torch_lntm.corpus import Corpus
-    from torch_lntm.kernels import expected_counts
+    from torch_lntm.kernels.mixture import expected_counts
 
     batch = Corpus.from_matrix(np.array([[1, 2, 0], [0, 1, 1]])).batch(device=DEVICE)
     cuda.reset()

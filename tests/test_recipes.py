@@ -13,7 +13,7 @@ from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, IncompatibleGuideError
 from torch_lntm.guides import GUIDES
 from torch_lntm.inference import MonteCarloEM, VariationalEM
-from torch_lntm.models import CONSTRUCTORS
+from torch_lntm.models.registry import CONSTRUCTORS
 from torch_lntm.recipes import SAMPLERS, Recipe, find_device, guide_of
 
 DEFAULTS = {"ctm": "taylor", "lntm": "taylor", "iftm": "factor", "lda": "vb"}
@@ -67,8 +67,8 @@ def test_a_sampler_is_an_engine_with_the_models_default_guide():
         (("ctm",), {"num_sources": 2}, "num_sources is an option of iftm; leave it out with ctm"),
         (("ctm",), {"max_epochs": 2}, "max_epochs is an option of posterior hmc; leave it out"),
         (("ctm", "hmc"), {"restarts": 2}, "restarts is an option of variational EM; leave it"),
-        (("ctm",), {"topics_update": "bound"}, "topics_update is an option of vb and ep; leave"),
-        (("ctm",), {"colour": 1, "shape": 2}, "no model, posterior or engine takes colour, shape"),
+        (("ctm",), {"topics_update": "bound"}, "topics_update is an option of vb, ep; leave"),
+        (("ctm",), {"colour": 1, "shape": 2}, "no model, posterior or engine takes colour"),
     ],
 )
 def test_unknown_options_are_refused(names, options, message):

@@ -85,12 +85,6 @@ def is_default(index: pd.Index) -> bool:
     return bool(index.equals(pd.RangeIndex(len(index))))
 
 
-def document_names(corpus: Any) -> pd.Index:
-    """Names of a corpus's documents: the index of its metadata."""
-    index: pd.Index = corpus.metadata.index
-    return index
-
-
 def align(values: Any, documents: pd.Index, what: str) -> Any:
     """Puts values with one row per document in the order of the documents.
 

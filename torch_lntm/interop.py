@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,12 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from torch_lntm.corpus import Corpus
+from torch_lntm.corpus.readers.counts import assemble
+from torch_lntm.corpus.readers.tables import stream_anndata
 from torch_lntm.errors import ConfigError, CorpusError, import_extra, require_whole
-from torch_lntm.frames import align, document_names, is_default
-from torch_lntm.guides import Guide, require_guide
+from torch_lntm.frames import align, is_default
+from torch_lntm.guides import Guide
+from torch_lntm.guides.guide import require_guide
 from torch_lntm.inference import transform
 from torch_lntm.models import TopicModel
 from torch_lntm.models.names import is_named
@@ -161,13 +165,12 @@ def document_info(
             "Probability": np.where(nonempty, theta.max(1), 0.0),
             "Representative_document": [d in examples[k] for d, k in enumerate(topic)],
         },
-        index=document_names(corpus),
+        index=corpus.metadata.index,
     )
-    for name in list(corpus.metadata):
-        own = name
-        while own in frame:
-            own += "_metadata"
-        frame[own] = np.asarray(corpus.metadata[name])
+    for name, column in corpus.metadata.items():
+        while name in frame:
+            name += "_metadata"
+        frame[name] = column
     return frame
 
 
@@ -186,10 +189,12 @@ def from_anndata(adata: Any, layer: str | None = None) -> Corpus:
         layers = ", ".join(map(str, adata.layers)) or "none"
         raise CorpusError(f"layer {layer!r}: the AnnData object has {layers}")
     counts = adata.X if layer is None else adata.layers[layer]
-    metadata = {"id": np.array(adata.obs_names, dtype=object)}
-    metadata |= {str(name): adata.obs[name] for name in adata.obs.columns}
+    stream = stream_anndata(counts, adata.obs, adata.var_names)
     return Corpus.from_matrix(
-        counts, vocabulary=map(str, adata.var_names), metadata=metadata, allow_empty=True
+        assemble(Path("AnnData"), stream).matrix,
+        stream.vocabulary,
+        metadata=stream.metadata,
+        allow_empty=True,
     )
 
 
@@ -217,12 +222,14 @@ def to_anndata(guide: Guide[Any], corpus: Corpus, adata: Any = None) -> Any:
     model = require_guide(guide).model
     theta = _theta(guide, corpus)
     words = model.words_at(range(model.num_words))
-    documents = document_names(corpus).map(str)
+    names = corpus.metadata.index
+    if is_default(names) and "id" in corpus.metadata:  # names that repeat are still compared
+        names = pd.Index(corpus.metadata["id"])
+    documents = names.map(str)
     if adata is None:
         anndata = import_extra("anndata", "files", "AnnData")
-        obs = pd.DataFrame(index=documents.astype(object))
-        for name in list(corpus.metadata):
-            obs[name] = _writable(pd.Series(corpus.metadata[name]).set_axis(obs.index))
+        columns = {name: _writable(column) for name, column in corpus.metadata.items()}
+        obs = pd.DataFrame(columns, corpus.metadata.index).set_axis(documents.astype(object))
         var = pd.DataFrame(index=pd.Index(words, dtype=object))
         adata = anndata.AnnData(corpus.to_scipy(), obs=obs, var=var)
     elif tuple(map(str, adata.var_names)) != words:
@@ -233,7 +240,7 @@ def to_anndata(guide: Guide[Any], corpus: Corpus, adata: Any = None) -> Any:
     cells = adata.obs_names.map(str)
     if not cells.equals(documents):
         unique = cells.is_unique and documents.is_unique
-        if not unique or is_default(document_names(corpus)) or set(cells) != set(documents):
+        if not unique or is_default(names) or set(cells) != set(documents):
             raise ConfigError(
                 f"the AnnData object has {adata.n_obs} observations, whose names differ from the "
                 f"names of the {len(corpus)} documents (the index of corpus.metadata); make the "
@@ -291,7 +298,7 @@ def _shown(texts: Iterable[str] | None, corpus: Corpus) -> list[Any]:
     """What a document shows: its text, or its position without texts."""
     if texts is None:
         return list(range(len(corpus)))
-    shown = list(align(texts, document_names(corpus), "texts"))
+    shown = list(align(texts, corpus.metadata.index, "texts"))
     if len(shown) != len(corpus):
         raise ConfigError(
             f"{len(shown)} texts for {len(corpus)} documents; expected a text for each, in order"

@@ -20,7 +20,10 @@ from torch_lntm.errors import ConfigError
 from torch_lntm.guides import GUIDES, Guide, make_guide
 from torch_lntm.inference import MonteCarloEM, VariationalEM
 from torch_lntm.inference.em.monte_carlo import MAX_EPOCHS
-from torch_lntm.models import CONSTRUCTORS, TopicModel, find_constructor
+from torch_lntm.models import TopicModel
+from torch_lntm.models.registry import CONSTRUCTORS, find_constructor
+
+__all__ = ["FitComponents", "Recipe", "ResolvedRecipe", "find_device", "guide_of"]
 
 Engine = VariationalEM | MonteCarloEM
 
@@ -128,7 +131,8 @@ class Recipe:
         # outweigh these tokens.
         num_tokens = corpus.whole.num_tokens
         share = num_tokens / (max(1, num_topics) * corpus.num_words)
-        takes = _parameters(find_constructor(self.model)).get("topic_smoothing")
+        parameters = inspect.signature(find_constructor(self.model)).parameters
+        takes = parameters.get("topic_smoothing")
         options: dict[str, Any] = {}
         if takes is not None and takes.default == MAX_SMOOTHING:
             options["topic_smoothing"] = MAX_SMOOTHING * min(1.0, share)
@@ -170,41 +174,30 @@ class Recipe:
                 ``"auto"``.
             IncompatibleGuideError: The guide does not support the model.
         """
-        remaining = dict(options or {})
-        for_model = _pop_options(self.model, CONSTRUCTORS, remaining) | dict(model_options or {})
         if self.posterior == AUTO:
-            raise ConfigError(
-                "posterior auto depends on the documents; use recipe.for_corpus(corpus, "
-                "num_topics).recipe"
-            )
-        sampler = f"posterior {self.posterior}"
-        engines = {f"posterior {name}": engine for name, engine in SAMPLERS.items()}
-        engines["variational EM"] = VariationalEM
-        engine_name = sampler if self.samples else "variational EM"
-        for_engine = _pop_options(engine_name, engines, remaining)
-        for_engine["seed"] = seed
-
+            raise ConfigError("posterior auto depends on the documents; use recipe.for_corpus")
+        options, explicit = dict(options or {}), dict(model_options or {})
         constructor = find_constructor(self.model)
-        shared = {"num_words": num_words, "seed": seed, "vocabulary": vocabulary}
-        takes = _parameters(constructor)
-        unknown = [name for name in for_model if name not in takes]
-        if unknown and not _accepts_any_option(constructor):
+        takes = inspect.signature(constructor).parameters
+        takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in takes.values())
+        unknown = [name for name in explicit if name not in takes]
+        if unknown and not takes_any:
             hint = "".join(f"; did you mean {n}?" for n in get_close_matches(unknown[0], takes, 1))
             raise ConfigError(f"the model {self.model} takes no {unknown[0]}{hint}")
-        shared = {name: value for name, value in shared.items() if name in takes}
-        model = constructor(**{**shared, **for_model})
+        shared = {"num_words": num_words, "seed": seed, "vocabulary": vocabulary}
+        for_model = {name: v for name, v in (shared | options).items() if name in takes} | explicit
+        model = constructor(**for_model)
         if model.vocabulary is None and vocabulary is not None:
             model.vocabulary = tuple(vocabulary)
-        model.to(device)
-
-        guide_class = type(guide_of(self.posterior, model))
-        for_guide = _pop_options(guide_class.name, GUIDES, remaining, excluded=_ENGINE_OPTIONS)
-        if remaining:
-            raise ConfigError(f"no model, posterior or engine takes {', '.join(remaining)}")
-        guide = guide_class(model, **for_guide)
-        if self.samples:
-            return FitComponents(model, guide, SAMPLERS[str(self.posterior)](model, **for_engine))
-        return FitComponents(model, guide, VariationalEM(model, guide, **for_engine))
+        make_engine = SAMPLERS[str(self.posterior)] if self.samples else VariationalEM
+        make_guide_of = type(guide_of(self.posterior, model.to(device)))
+        for_engine = _taken(make_engine, options)
+        for_guide = _taken(make_guide_of, options, excluded=_ENGINE_OPTIONS)
+        for name in sorted(options.keys() - {*takes, *for_engine, *for_guide}):
+            raise ConfigError(_refusal(name, self))
+        guide = make_guide_of(model, **for_guide)
+        parts = (model,) if self.samples else (model, guide)
+        return FitComponents(model, guide, make_engine(*parts, **for_engine | {"seed": seed}))
 
 
 def find_device(name: str) -> torch.device:
@@ -246,45 +239,25 @@ def guide_of(posterior: str | None, model: TopicModel, **settings: Any) -> Guide
     return make_guide(None if sampled else posterior, model, **settings)
 
 
-def _pop_options(
-    name: str,
-    makers: Mapping[str, Callable[..., Any]],
-    options: dict[str, Any],
-    excluded: Sequence[str] = (),
+def _taken(
+    make: Callable[..., Any], options: Mapping[str, Any], excluded: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Remove the options of one function or class from all options.
-
-    Args:
-        name: Name of the function or class.
-        makers: All functions and classes of the same kind, by the names that users know.
-        options: All options. The function removes those that it returns.
-        excluded: Options to leave for a different kind.
-
-    Returns:
-        The options of ``name``.
-
-    Raises:
-        ConfigError: An option belongs only to different functions or classes of this kind.
-    """
-    arguments = {maker: _parameters(make) for maker, make in makers.items()}
-    selected = {}
-    for option in [option for option in options if option not in excluded]:
-        owners = [maker for maker in arguments if option in arguments[maker]]
-        if name in owners:
-            selected[option] = options.pop(option)
-        elif owners:
-            listed = " and ".join(filter(None, [", ".join(owners[:-1]), owners[-1]]))
-            raise ConfigError(
-                f"{option} is an option of {listed}; leave it out with {name}, or take {owners[0]}"
-            )
-    return selected
+    """The options that are parameters of a function or class."""
+    takes = inspect.signature(make).parameters.keys() - excluded
+    return {name: value for name, value in options.items() if name in takes}
 
 
-def _parameters(make: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """Parameters of a function or class, by name."""
-    return dict(inspect.signature(make).parameters)
-
-
-def _accepts_any_option(make: Callable[..., Any]) -> bool:
-    kinds = {parameter.kind for parameter in _parameters(make).values()}
-    return inspect.Parameter.VAR_KEYWORD in kinds
+def _refusal(option: str, recipe: Recipe) -> str:
+    """Message about an option that no part of a recipe takes."""
+    makers: dict[str, Callable[..., Any]] = {**CONSTRUCTORS, **GUIDES}
+    makers |= {
+        "variational EM": VariationalEM,
+        **{f"posterior {n}": e for n, e in SAMPLERS.items()},
+    }
+    owners = [name for name, make in makers.items() if _taken(make, {option: None})]
+    if "variational EM" in owners:
+        owners = ["variational EM"]  # guides have settings of the same names
+    if not owners:
+        return f"no model, posterior or engine takes {option}"
+    given = " and posterior ".join(filter(None, (recipe.model, recipe.posterior)))
+    return f"{option} is an option of {', '.join(owners)}; leave it out with {given}"

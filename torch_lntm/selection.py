@@ -120,22 +120,19 @@ class Selection:
     def because(self) -> str:
         """The recommendation, with its reason."""
         best, chosen = self.best, self.recommended
+        fewer = [row for row in self.rows if row.num_topics < chosen.num_topics]
+        compared = fewer[-1] if chosen is best and fewer else chosen
+        by = f"{compared.behind.value:.4f} ± {compared.behind.standard_error:.2g} nats per token"
         text = f"{chosen.num_topics} topics: "
         if chosen is best:
             text += f"they predict held-out words best (perplexity {best.perplexity:.1f})"
-            fewer = [row for row in self.rows if row.num_topics < chosen.num_topics]
             if fewer:
-                last = fewer[-1]
-                text += (
-                    f"; {last.num_topics} topics predict them worse, by {last.behind.value:.4f} ± "
-                    f"{last.behind.standard_error:.2g} nats per token"
-                )
+                text += f"; {compared.num_topics} topics predict them worse, by {by}"
         else:
             text += (
                 f"the fewest that predict held-out words as well as {best.num_topics}, the best "
                 f"(perplexity {chosen.perplexity:.1f} and {best.perplexity:.1f}), within a "
-                f"standard error of the difference, {chosen.behind.value:.4f} ± "
-                f"{chosen.behind.standard_error:.2g} nats per token"
+                f"standard error of the difference, {by}"
             )
         if "likelihood" in best.criteria:
             likeliest = max(self.rows, key=lambda row: row.criteria["likelihood"].value)
@@ -152,17 +149,12 @@ class Selection:
     def __str__(self) -> str:
         frame = self.frame()
         units = [f"{name}: {unit}" for name, unit in CRITERIA.items() if name in frame]
-        return "\n".join(
-            [
-                *units,
-                "behind: nats per held-out token below the best completion",
-                "_se: standard error",
-                "",
-                render(frame.drop(columns=["seconds", "recommended"])),
-                "",
-                self.because,
-            ]
-        )
+        units += [
+            "behind: nats per held-out token below the best completion",
+            "_se: standard error",
+        ]
+        table = render(frame.drop(columns=["seconds", "recommended"]))
+        return "\n".join([*units, "", table, "", self.because])
 
     def frame(self) -> pd.DataFrame:
         """A row for each number of topics.
@@ -227,14 +219,10 @@ def _fit_and_score(task: _Task, size: int, own_seed: int) -> _Fit:
     train, test = task.corpus.split(task.test_fraction, task.seed)
     hold_out = test.hold_out_words(task.observed_fraction, task.seed)
     resolved = task.recipe.for_corpus(train, size)
-    model, guide, engine = resolved.recipe.make(
-        train.num_words,
-        train.vocabulary,
-        seed=own_seed,
-        device=task.device,
-        options={"progress": False, **resolved.options, **task.options, "num_topics": size},
-        model_options=task.model_options,
-    )
+    options = {"progress": False, **resolved.options, **task.options, "num_topics": size}
+    about: dict[str, Any] = {"seed": own_seed, "device": task.device}
+    about |= {"options": options, "model_options": task.model_options}
+    model, guide, engine = resolved.recipe.make(train.num_words, train.vocabulary, **about)
     with propagate_interrupts():
         seconds = engine.fit(train).seconds
     score = document_completion(model, guide, hold_out)
@@ -315,17 +303,8 @@ def select(
     recipe = Recipe(recipe) if isinstance(recipe, str) else recipe
     train, test = corpus.split(test_fraction, seed)
     annealing = AIS() if likelihood is True else likelihood
-    task = _Task(
-        corpus=corpus,
-        recipe=recipe,
-        test_fraction=test_fraction,
-        observed_fraction=observed_fraction,
-        seed=seed,
-        annealing=annealing or None,
-        options=dict(options or {}),
-        model_options=model_options,
-        device=device,
-    )
+    shares, given = (test_fraction, observed_fraction), dict(options or {})
+    task = _Task(corpus, recipe, *shares, seed, annealing or None, given, model_options, device)
     runs = [(size, seed + j) for size in sizes for j in range(num_seeds)]
     fits: dict[int, list[_Fit]] = {}
     made = joblib.Parallel(n_jobs=n_jobs, return_as="generator")(
@@ -369,20 +348,14 @@ def _selection_rows(
     }
     tokens = next(iter(fits.values()))[0].held_out_tokens
     best = max(predictive, key=lambda size: float(predictive[size].sum()))
-    return tuple(
-        SelectionRow(
-            size,
-            {
-                "completion": Criterion(*per_token(predictive[size], tokens)),
-                **_criteria(fits[size], train, top_n),
-            },
-            Criterion(*per_token(predictive[best] - predictive[size], tokens))
-            if size != best
-            else Criterion(0.0, 0.0),
-            round(sum(fit.seconds for fit in fits[size]), 3),
-        )
-        for size in fits
-    )
+    rows = []
+    for size, of_size in fits.items():
+        criteria = {"completion": Criterion(*per_token(predictive[size], tokens))}
+        criteria |= _criteria(of_size, train, top_n)
+        difference = per_token(predictive[best] - predictive[size], tokens)
+        behind = Criterion(0.0, 0.0) if size == best else Criterion(*difference)
+        rows.append(SelectionRow(size, criteria, behind, round(sum(f.seconds for f in of_size), 3)))
+    return tuple(rows)
 
 
 def _mean(values: Sequence[Tensor]) -> Tensor:
@@ -408,21 +381,15 @@ def _criteria(fits: Sequence[_Fit], train: Corpus, top_n: int) -> dict[str, Crit
             dispersion = residual_dispersion(fit.model, fit.guide, train)
         except TooFewDocumentsError:
             continue
-        values.setdefault("dispersion", []).append(
-            Criterion(dispersion.value, dispersion.standard_error)
-        )
+        found = Criterion(dispersion.value, dispersion.standard_error)
+        values.setdefault("dispersion", []).append(found)
     for first, second in itertools.combinations(fits, 2):
         similarity = torch.from_numpy(align_topics(first.model, second.model).similarity)
         values.setdefault("stability", []).append(_over_topics(similarity))
     # The fits of all seeds share documents and words, so their mean is hardly more certain than a
     # single fit. The standard error is therefore averaged too.
-    return criteria | {
-        name: Criterion(
-            float(np.mean([criterion.value for criterion in of_seeds])),
-            float(np.mean([criterion.standard_error for criterion in of_seeds])),
-        )
-        for name, of_seeds in values.items()
-    }
+    means = {name: np.mean(of_seeds, axis=0) for name, of_seeds in values.items()}
+    return criteria | {name: Criterion(*map(float, mean)) for name, mean in means.items()}
 
 
 def _over_topics(values: Tensor) -> Criterion:

@@ -16,6 +16,7 @@ import torch_lntm as lntm
 from studies.machine import Stopwatch
 from studies.measure import Cells, Study, check_numbers, corpus_file
 from studies.scores.accuracy import posterior_accuracy
+from torch_lntm.models.registry import find_constructor
 
 #: By name: the kind of model, its settings, the posterior that fits it, and the judged ones.
 CASES: dict[str, tuple[str, dict[str, Any], str, tuple[str, ...]]] = {
@@ -62,7 +63,7 @@ def run(settings: Settings, cells: Cells) -> list[dict[str, Any]]:
 def judge(settings: Settings, corpus: lntm.Corpus, case: str) -> dict[str, Any]:
     """The accuracy of the posteriors of one case."""
     kind, options, fitted_by, judged = CASES[case]
-    make = lntm.models.CONSTRUCTORS[kind]
+    make = find_constructor(kind)
     model = make(settings.num_topics, corpus.num_words, seed=settings.seed, **options)
     guide = lntm.guides.make_guide(fitted_by, model)
     engine = lntm.inference.VariationalEM(model, guide, seed=settings.seed, progress=False)

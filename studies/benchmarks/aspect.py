@@ -30,7 +30,7 @@ from studies.measure import Cells, Study, check_numbers, corpus_file
 from studies.tables import table_of
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.guides import DirichletGuide, EPGuide
-from torch_lntm.kernels import expected_counts, expected_topic_counts
+from torch_lntm.kernels.mixture import expected_counts, expected_topic_counts
 from torch_lntm.models import TopicModel
 
 ERROR, QUANTILE = 1e-4, 0.95

@@ -50,7 +50,8 @@ from torch_lntm.effects import Effects, Prediction, estimate
 from torch_lntm.evaluation import align_topics
 from torch_lntm.guides import Guide, make_guide
 from torch_lntm.inference import DocumentHMC, MonteCarloEM, VariationalEM, joint_draws
-from torch_lntm.models import Covariates, FixedTopics, StructuralPrior, TopicModel, stm
+from torch_lntm.models import FixedTopics, StructuralPrior, TopicModel, stm
+from torch_lntm.models.priors.covariates import Covariates
 
 #: Draws behind the true effects.
 TRUTH_DRAWS = 200_000

@@ -26,7 +26,7 @@ import torch_lntm as lntm
 from studies.measure import Cells, Study, check_numbers, corpus_file
 from studies.tables import table_of
 from torch_lntm.corpus import DocumentBatch
-from torch_lntm.kernels import expected_topic_counts, mixture_log_likelihood
+from torch_lntm.kernels.mixture import expected_topic_counts, mixture_log_likelihood
 
 ROW_PASSES = 3
 MAX_NAIVE_ELEMENTS = 2**27

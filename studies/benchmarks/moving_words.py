@@ -19,7 +19,8 @@ import torch
 from numpy.typing import NDArray
 
 import torch_lntm as lntm
-from torch_lntm.models import DynamicTopics, learn_groups
+from torch_lntm.models import DynamicTopics
+from torch_lntm.models.periods import learn_groups
 
 #: Column with the number of a document's period.
 PERIOD = "period"

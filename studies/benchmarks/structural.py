@@ -43,8 +43,8 @@ from torch_lntm.errors import UnreliableEstimateWarning
 from torch_lntm.evaluation import completion_of, log_likelihood
 from torch_lntm.evaluation.completion.result import ExactCompletion
 from torch_lntm.evaluation.per_token import per_token
-from torch_lntm.models import Covariates, FixedTopics, StructuralPrior, TopicModel
-from torch_lntm.models.priors.covariates import PREVALENCE
+from torch_lntm.models import FixedTopics, StructuralPrior, TopicModel
+from torch_lntm.models.priors.covariates import PREVALENCE, Covariates
 
 #: The reference of all comparisons.
 OURS = "torch_lntm stm"

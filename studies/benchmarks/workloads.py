@@ -28,7 +28,7 @@ from torch import Tensor
 import torch_lntm as lntm
 from torch_lntm.evaluation import AIS, document_completion, log_likelihood
 from torch_lntm.inference import DocumentHMC, MonteCarloEM, VariationalEM
-from torch_lntm.kernels import expected_topic_counts, mixture_log_likelihood
+from torch_lntm.kernels.mixture import expected_topic_counts, mixture_log_likelihood
 
 Work = Callable[[], float]
 

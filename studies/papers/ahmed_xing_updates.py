@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from torch_lntm.corpus import DocumentBatch
-from torch_lntm.kernels import expected_counts
+from torch_lntm.kernels.mixture import expected_counts
 from torch_lntm.latents import NormalSpace
 from torch_lntm.posteriors import NormalPosterior
 

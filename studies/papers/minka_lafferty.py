@@ -12,7 +12,8 @@ from scipy.special import logsumexp, roots_jacobi
 
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.guides import DirichletGuide, EPGuide
-from torch_lntm.inference import Statistics, expected_statistics
+from torch_lntm.inference import Statistics
+from torch_lntm.inference.em.statistics import expected_statistics
 from torch_lntm.models import TopicModel, lda
 
 AspectGuide = DirichletGuide | EPGuide

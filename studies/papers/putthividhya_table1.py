@@ -26,7 +26,8 @@ from studies.tables import table_of
 from torch_lntm.budget import docs_at_once
 from torch_lntm.corpus import Corpus
 from torch_lntm.guides import Guide, make_guide
-from torch_lntm.inference import Statistics, expected_statistics
+from torch_lntm.inference import Statistics
+from torch_lntm.inference.em.statistics import expected_statistics
 from torch_lntm.models import TopicModel, ctm, iftm, lda
 
 if TYPE_CHECKING:

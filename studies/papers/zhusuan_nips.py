@@ -30,7 +30,8 @@ from torch_lntm.evaluation import AIS, ais_bracket, document_completion, log_lik
 from torch_lntm.guides import make_guide
 from torch_lntm.inference import MonteCarloEM, VariationalEM
 from torch_lntm.io import save_model
-from torch_lntm.models import CONSTRUCTORS, TopicModel
+from torch_lntm.models import TopicModel
+from torch_lntm.models.registry import CONSTRUCTORS
 
 #: Estimates with a larger Pareto k are unreliable.
 PARETO_K_LIMIT = 0.7
@@ -41,7 +42,7 @@ class Method(NamedTuple):
 
     Attributes:
         label: Name in the table.
-        kind: Key of :data:`torch_lntm.models.CONSTRUCTORS`.
+        kind: Key of :data:`torch_lntm.models.registry.CONSTRUCTORS`.
         posterior: Name of the guide of variational EM; None for Monte-Carlo EM.
         options: Options of the model.
         tutorial: Whether Monte-Carlo EM runs as in the tutorial, or with this package's defaults.

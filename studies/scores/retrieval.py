@@ -19,7 +19,7 @@ from torch import Tensor
 from torch_lntm.corpus import as_corpus
 from torch_lntm.errors import ConfigError
 from torch_lntm.evaluation.checks import as_probabilities
-from torch_lntm.kernels import probability_floor
+from torch_lntm.kernels.mixture import probability_floor
 from torch_lntm.progress import tqdm
 
 #: A function from a slice of the queries to the scores ``(num_rows, num_documents)``.

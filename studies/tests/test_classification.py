@@ -89,28 +89,3 @@ def test_labels_of_any_type_work_in_any_order(problem: Any) -> None:
     train, test = splits[0]
     turned = classification(theta, labels, [(train, test[::-1])], penalties=[1.0], folds=2)
     assert torch.equal(ours.confusion, turned.confusion)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"features": torch.rand(5)}, "expected one row and one label a document"),
-        ({"features": torch.full((120, 2), math.nan)}, "finite"),
-        ({"splits": []}, "there are no splits"),
-        ({"splits": [([0, 1], [1, 2])]}, "document 1 is in both parts"),
-        ({"splits": [([0, 1], [])]}, "test positions must be whole numbers from 0 to 119"),
-        ({"splits": [([0, 120], [1])]}, "training positions"),
-        ({"splits": [([0.5], [1])]}, "training positions"),
-        ({"labels": ["a"] * 120}, "only the label 'a'"),
-        ({"labels": ["a"] * 118 + ["b"] * 2, "splits": [(range(2, 120), [0])]}, "label 'b'"),
-        ({"penalties": []}, "penalties"),
-        ({"penalties": [0.0]}, "penalties"),
-        ({"folds": 1}, "folds is 1"),
-        ({"seed": -1}, "seed is -1"),
-    ],
-)
-def test_wrong_arguments_are_refused(problem: Any, change: dict[str, Any], message: str) -> None:
-    theta, labels, splits = problem
-    given = {"features": theta, "labels": labels, "splits": splits, "penalties": [1.0]} | change
-    with pytest.raises(ConfigError, match=message):
-        classification(**given)

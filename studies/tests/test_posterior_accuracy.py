@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from functools import cache
 
@@ -18,7 +17,6 @@ from torch_lntm.errors import ConfigError, IncompatibleGuideError
 from torch_lntm.guides import (
     BleiLaffertyGuide,
     EPGuide,
-    FactorGuide,
     LaplaceGuide,
     TaylorGuide,
     make_guide,
@@ -289,26 +287,6 @@ def test_averages_leave_out_unreliable_documents() -> None:
     expected = result.guides["narrow"].covariance_error[[3, 8]].mean()
     assert part.average("narrow")["covariance_error"][0] == pytest.approx(float(expected))
     assert part.to_dict()["num_reliable"] == 2
-
-
-@pytest.mark.slow
-def test_the_table_and_the_dictionary() -> None:
-    model, corpus = make_model("iftm", make_topics()), make_corpus()
-    guides = {"short": FactorGuide(model, max_iterations=1), "factor": FactorGuide(model)}
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*are left out", UserWarning)
-        result = measure(model, guides, corpus, num_samples=300, warmup_steps=100)
-    assert result.unconverged["short"] > 0 == result.unconverged["factor"]
-    record = json.loads(json.dumps(result.to_dict()))
-    assert list(record["posteriors"]) == ["short", "factor", "noise"]
-    average = record["posteriors"]["factor"]["average"]["std_ratio"]
-    assert average["mean"] == pytest.approx(result.average("factor")["std_ratio"][0])
-    assert len(record["chains"]["rhat"]) == 5
-    assert record["variable"] == "centred logits"
-    table = repr(result).splitlines()
-    assert "DocumentHMC" in table[0]
-    assert [line.split()[0] for line in table[2:]] == ["posterior", "short", "factor", "(chains'"]
-    assert f"{average['mean']:.3f}" in table[4]
 
 
 def test_invalid_arguments_are_refused() -> None:

@@ -49,43 +49,6 @@ def test_topics_by_another_measure_of_words(run_folder, counts, capsys):
         assert rows[label.topic]["share"] is not None
 
 
-def test_topics_print_their_documents(texts, capsys):
-    """The documents of a topic are those of ``transform`` with its largest proportions."""
-    assert main(["fit", texts, "--min-df", "1", "--out", "run", *QUICK]) == 0
-    assert main(["transform", "run", texts, "--out", "theta.csv"]) == 0
-    theta = list(csv.DictReader(io.StringIO(Path("theta.csv").read_text())))
-    capsys.readouterr()
-    assert main(["topics", "run", "--num-docs", "2", "--format", "csv"]) == 0
-    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
-    sentences = Path(texts).read_text().split("\n")
-    for k in range(3):
-        shares = sorted(float(row[f"topic_{k}"]) for row in theta if row["tokens"] != "0")[-2:]
-        found = [row for row in rows if row["topic"] == str(k)]
-        assert [float(row["gamma"]) for row in found] == pytest.approx(shares[::-1], abs=1e-5)
-        assert all(row["excerpt"] == sentences[int(row["document"])] for row in found)
-    assert main(["topics", "run", "--num-docs", "1"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["topic", "0", "1", "2"]
-    assert main(["topics", "run", texts, "--num-docs", "1", "--format", "json"]) == 0
-    assert [row["topic"] for row in json.loads(capsys.readouterr().out)] == [0, 1, 2]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--words", "frex", "--by-group"), "words and by_group print different tables"),
-        (("--num-docs", "2", "--groups", "a=1"), "num_docs and groups print different"),
-        (("--num-docs", "-1"), "num_docs"),
-        (("--words", "frex", "--num-words", "0"), "num_words"),
-        (("missing.npz", "--words", "frex"), "missing.npz"),
-    ],
-)
-def test_topics_refuse_contradicting_options(run_folder, capsys, options, message):
-    capsys.readouterr()
-    assert main(["topics", run_folder, *options]) == 1
-    assert message in capsys.readouterr().err
-
-
 @pytest.mark.slow
 def test_sources(counts, capsys):
     run = fit_quickly(counts, "--model", "iftm", "--num-sources", "2", "--source", "laplace")
@@ -101,12 +64,6 @@ def test_sources(counts, capsys):
     assert main([*arguments, "--format", "csv"]) == 0
     columns = "source,distribution,share,topic,name,loading,words"
     assert capsys.readouterr().out.startswith(f"{columns}\n0,")
-
-
-def test_other_models_have_no_sources(run_folder, capsys):
-    capsys.readouterr()
-    assert main(["sources", run_folder]) == 1
-    assert capsys.readouterr().err == "error: the model, ctm, has no sources; iftm has them\n"
 
 
 def test_transform_writes_every_document(run_folder, counts, capsys):
@@ -151,21 +108,6 @@ def test_transform_writes_the_sources_too(counts, posterior):
     assert list(rows[0])[-3:] == ["topic_2", "source_0", "source_1"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("posterior", ["vb", "ep"])
-def test_transform_under_a_dirichlet(counts, posterior):
-    run = fit_quickly(counts, "--model", "lda", "--posterior", posterior)
-    assert main(["transform", "run", counts, "--out", "x.npz", "--no-progress"]) == 0
-    guide = lntm.guides.GUIDES[posterior](run.model)
-    mean = guide.posterior(lntm.read_corpus(counts).batch()).mean
-    with np.load("x.npz", allow_pickle=False) as arrays:
-        assert "sources" not in arrays
-        np.testing.assert_allclose(arrays["theta"], mean.numpy(), atol=1e-4)
-        concentration = run.model.prior.concentration.detach().numpy()
-        prior = concentration / concentration.sum()
-        np.testing.assert_allclose(arrays["theta"][7], prior, rtol=1e-5)  # the empty document
-
-
 def test_transform_gives_posterior_means(run_folder, counts):
     arguments = ["transform", run_folder, counts, "--no-progress"]
     assert main([*arguments, "--out", "mode.npz"]) == 0
@@ -173,17 +115,6 @@ def test_transform_gives_posterior_means(run_folder, counts):
     with np.load("mode.npz") as mode, np.load("mean.npz") as mean:
         assert np.abs(mode["theta"] - mean["theta"]).max() > 1e-3
         np.testing.assert_allclose(mean["theta"].sum(1), 1, atol=1e-5)
-
-
-@pytest.mark.slow
-def test_transform_by_chains_gives_their_means(run_folder, counts):
-    arguments = ["transform", run_folder, counts, "--no-progress"]
-    assert main([*arguments, "--out", "chains.npz", "--draws", "chains"]) == 0
-    run, corpus = lntm.load_run(run_folder), lntm.read_corpus(counts)
-    expected = lntm.inference.transform(lntm.inference.DocumentHMC(run.model, seed=0), corpus)
-    with np.load("chains.npz") as arrays:
-        np.testing.assert_allclose(arrays["theta"], expected.theta.numpy(), atol=1e-5)
-    assert main([*arguments, "--out", "x.npz", "--draws", "chains", "--estimate", "mode"]) == 1
 
 
 def test_unknown_words_are_dropped_with_a_counted_warning(texts, capsys):
@@ -233,18 +164,6 @@ def test_evaluate_scores_held_out_documents(run_folder, counts, capsys):
     assert scores["perplexity"]["documents"] == 4
 
 
-def test_evaluate_on_other_documents_and_some_metrics(run_folder, counts, capsys):
-    lntm.read_corpus(counts)[:10].save("other.npz")
-    capsys.readouterr()
-    metrics = ["--metrics", "completion, diversity", "--theta", "mean"]
-    assert main(["evaluate", run_folder, "other.npz", *metrics]) == 0
-    out, err = capsys.readouterr()
-    assert err == ""
-    lines = out.splitlines()
-    assert [line.split()[0] for line in lines] == ["metric", "completion", "topic"]
-    assert "TaylorGuide's posterior, theta at its mean, 500 draws;" in lines[1]
-
-
 @pytest.mark.slow
 def test_after_a_fit_by_chains_completion_names_the_approximation(counts, capsys, monkeypatch):
     # Rough scores by chains are fast.
@@ -272,25 +191,6 @@ def test_after_a_fit_by_chains_completion_names_the_approximation(counts, capsys
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "options",
-    ["--model iftm", "--model iftm --source laplace", "--model lda", "--model lda --posterior ep"],
-)
-def test_evaluate_scores_every_model(counts, options):
-    fit_quickly(counts, *options.split())
-    arguments = ["--num-samples", "50", "--no-progress", "--out", "scores.json"]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of few draws
-        assert main(["evaluate", "run", counts, *arguments]) == 0
-    scores = json.loads(Path("scores.json").read_text())
-    assert len(scores) == 7
-    assert all(np.isfinite(score["value"]) for score in scores)
-    assert scores[:2] == json.loads(Path("run/evaluation.json").read_text())
-    # About as unpredictable as the 30 words, which were drawn equally often.
-    assert [20 < score["value"] < 45 for score in scores[:3]] == [True] * 3
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("change", [None, {"posterior": None}, {"posterior": "laplace"}])
 def test_runs_of_earlier_versions_are_read(run_folder, counts, change):
     path = Path(run_folder, "config.json")
@@ -302,36 +202,6 @@ def test_runs_of_earlier_versions_are_read(run_folder, counts, change):
     assert main(["topics", run_folder]) == 0
     assert main(["transform", run_folder, counts, "--out", "x.npz", "--no-progress"]) == 0
     assert main(["fit", "--config", str(path), "--out", "again"]) == 0
-
-
-@pytest.mark.parametrize("posterior", ["vb", "gibbs", ["taylor"], 3])
-def test_a_posterior_of_another_model_is_refused(run_folder, counts, posterior, capsys):
-    path = Path(run_folder, "config.json")
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"posterior": posterior}))
-    capsys.readouterr()
-    assert main(["evaluate", run_folder, counts]) == 1
-    expected = f"posterior {posterior!r}; expected one of"
-    if posterior == "vb":
-        expected = "DirichletGuide needs a Dirichlet prior of theta, which LogisticNormalPrior does"
-    assert capsys.readouterr().err.startswith(f"error: {expected}")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["importance", "ais"])
-def test_evaluate_uses_the_estimator_of_the_option(run_folder, counts, method, capsys):
-    settings = {"importance": {}, "ais": {"num_temperatures": 20}}[method]
-    flags = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
-    options = ["--metrics", "likelihood", "--method", method, *flags, "--out", "scores.json"]
-    assert main(["evaluate", run_folder, counts, *options, "--no-progress"]) == 0
-    run = lntm.load_run(run_folder)
-    test = run.split(lntm.read_corpus(counts)).test
-    chosen = lntm.evaluation.AIS(**settings) if method == "ais" else method
-    expected = lntm.evaluation.log_likelihood(run.model, test, chosen)
-    score = json.loads(Path("scores.json").read_text())[0]
-    assert score["value"] == pytest.approx(expected.perplexity, rel=1e-5)
-    assert score["method"].startswith(
-        {"ais": "annealed importance sampling, 16 chains from"}.get(method, method)
-    )
 
 
 def test_evaluate_warns_of_scoring_training_documents(counts, capsys):
@@ -393,21 +263,6 @@ def test_a_name_without_a_format_has_the_format_of_the_fit(texts, capsys):
     assert len(rows_of(Path("x.csv").read_text())) == 2
 
 
-def test_reading_options_reach_the_reader(counts, monkeypatch):
-    seen = []
-    read = lntm.read_corpus
-
-    def spy(path, **options):
-        seen.append(options)
-        return read(path)
-
-    monkeypatch.setattr(lntm, "read_corpus", spy)
-    fit_quickly(counts, "--delimiter", ";", "--label-field", "party")
-    assert seen[-1] == {"delimiter": ";", "label_field": "party"}
-    assert main(["transform", "run", counts, "--out", "x.csv"]) == 0
-    assert seen[-1] == {"delimiter": ";", "label_field": "party"}
-
-
 def test_from_standard_input_to_standard_output(texts, monkeypatch, capsys):
     def feed(text):
         stream = io.TextIOWrapper(io.BytesIO(text.encode()))
@@ -431,30 +286,6 @@ def test_from_standard_input_to_standard_output(texts, monkeypatch, capsys):
     feed('{"text": 3}')
     assert main(["fit", "-", "--format", "jsonl", "--out", "other", *QUICK]) == 1
     assert "error: standard input, line 1: expected a text" in capsys.readouterr().err
-
-
-def test_parquet_of_texts_is_read_as_in_the_fit(texts, monkeypatch, capsys):
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    posts = Path(texts).read_text().split("\n")
-    pq.write_table(pa.table({"body": posts, "number": list(range(len(posts)))}), "posts.parquet")
-    options = [*QUICK, "--text-field", "body", "--stop-words", "english"]
-    assert main(["fit", "posts.parquet", "--out", "run", *options]) == 0
-    assert main(["transform", "run", "posts.parquet", "--out", "theta.csv"]) == 0
-    pq.write_table(pa.table({"body": ["the cat and the dog"]}), "more.parquet")
-    capsys.readouterr()
-    assert main(["transform", "run", "more.parquet", "--out", "more.csv"]) == 0
-    with open("more.parquet", "rb") as file:
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(file))
-        assert main(["transform", "run", "-", "--format", "parquet", "--out", "stream.csv"]) == 0
-    # The fit's stop words are no unknown words.
-    assert "dropped" not in capsys.readouterr().err
-    assert Path("theta.csv").read_text().startswith("document,number,tokens")
-    assert Path("stream.csv").read_text() == Path("more.csv").read_text()
-    assert Path("more.csv").read_text().split("\n")[1].startswith("0,2,1,")
-    assert main(["report", "run", "--num-docs", "2"]) == 0
-    assert "stocks and bonds fall as banks fail" in Path("run/report.html").read_text()
 
 
 def test_standard_input_has_a_document_per_line_if_the_fit_read_a_folder(
@@ -554,12 +385,6 @@ def test_the_default_estimator_of_the_likelihood_follows_the_run(counts, options
         warnings.simplefilter("ignore", UserWarning)  # of few draws
         assert main([*call, "--out", "scores.json"]) == 0
     assert json.loads(Path("scores.json").read_text())[0]["method"].startswith(method)
-
-
-def test_a_record_whose_text_is_null_is_an_empty_document(run_folder):
-    Path("posts.jsonl").write_text('{"text": "w1 w2"}\n{"text": null}\n')
-    assert main(["transform", run_folder, "posts.jsonl", "--out", "out.csv"]) == 0
-    assert [row["tokens"] for row in rows_of(Path("out.csv").read_text())] == ["2", "0"]
 
 
 def test_a_column_of_long_texts_is_left_out_of_npz(run_folder, counts, monkeypatch, capsys):
@@ -692,34 +517,6 @@ def test_tables_are_safe_for_spreadsheets(workplace, cell, capsys):
         assert not [c for row in rows for c in row if c.lstrip().startswith(("=", "@"))]
 
 
-def test_texts_that_look_like_spreadsheet_formulas_are_escaped(run_folder):
-    kinds = ["=cmd|x", "@SUM(A1)", "+1 great", "-x", "-5", "+2.5", "plain", "\tx"]
-    words = lntm.load_model(run_folder).vocabulary
-    counts = np.ones((8, len(words)), int)
-    corpus = lntm.Corpus.from_matrix(counts, words, metadata={"=kind": kinds})
-    corpus.save("kinds.npz")
-    assert main(["transform", run_folder, "kinds.npz", "--out", "out.csv"]) == 0
-    with open("out.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
-    found = [row["'=kind"] for row in rows]
-    assert found == ["'=cmd|x", "'@SUM(A1)", "'+1 great", "'-x", "-5", "+2.5", "plain", "'\tx"]
-    assert main(["transform", run_folder, "kinds.npz", "--out", "out.npz"]) == 0
-    assert np.load("out.npz")["metadata.=kind"].tolist() == kinds
-
-
-def test_blank_documents_have_the_theta_of_the_prior(texts, monkeypatch, capsys):
-    assert main(["fit", texts, "--out", "run", *QUICK]) == 0
-    capsys.readouterr()
-    for lines in (b"\n\n", b"a\n?\n"):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines)))
-        assert main(["transform", "run", "-", "--out", "-"]) == 0
-        out, err = capsys.readouterr()
-        rows = list(csv.DictReader(out.splitlines()))
-        assert [row["tokens"] for row in rows] == ["0", "0"]
-        assert rows[0]["topic_0"] == rows[1]["topic_0"]
-        assert "2 empty, with the prior's theta" in err
-
-
 def test_the_example_corpus_is_fitted_evaluated_and_reported_by_its_name(capsys):
     assert main(["fit", "example", "--out", "run", *QUICK]) == 0
     assert main(["evaluate", "run", "--metrics", "completion"]) == 0
@@ -732,12 +529,3 @@ def test_the_example_corpus_is_fitted_evaluated_and_reported_by_its_name(capsys)
     capsys.readouterr()
     assert main(["fit", "example", "--format", "txt", *QUICK]) == 1
     assert "the corpus example takes no format; leave them out" in capsys.readouterr().err
-
-
-@pytest.mark.filterwarnings("ignore:dropped")
-def test_an_example_corpus_is_transformed_by_a_model_of_another_format(texts, capsys):
-    Path("posts.csv").write_text("text,party\nred apple,left\ngreen garden soil,right\nsoil,left\n")
-    fit = ["fit", "posts.csv", "--out", "run", *QUICK, "--test-fraction", "0", "--min-df", "1"]
-    assert main(fit) == 0
-    assert main(["transform", "run", "example", "--out", "-"]) == 0
-    assert capsys.readouterr().out.count("\n") > 75

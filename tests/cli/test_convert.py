@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import sys
 from pathlib import Path
 
 import pytest
@@ -36,20 +34,6 @@ def test_a_folder_in_shards_is_the_same_corpus(texts):
     assert sum(part.num_tokens for part in parts) == expected.num_tokens
 
 
-def test_a_file_of_stop_words_and_standard_input(texts, monkeypatch, capsys):
-    Path("stop.txt").write_text("cat\ndog\n")
-    data = io.BytesIO(Path(texts).read_bytes())
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(data))
-    options = ["--format", "txt", "--stop-words", "stop.txt"]
-    assert main(["convert", "-", "corpus", *options]) == 0
-    assert "cat" not in lntm.read_corpus("corpus").vocabulary
-    assert main(["convert", "-", "other"]) == 1
-    assert "name its format" in capsys.readouterr().err
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff")))
-    assert main(["convert", "-", "other", "--format", "txt"]) == 1
-    assert "error: standard input, line 1: not utf-8" in capsys.readouterr().err
-
-
 def test_existing_files_are_not_replaced(counts, capsys):
     Path("notes").mkdir()
     Path("notes", "a.txt").write_text("precious")
@@ -61,12 +45,6 @@ def test_existing_files_are_not_replaced(counts, capsys):
     assert main(["convert", counts, "corpus"]) == 1
     assert "pass --overwrite" in capsys.readouterr().err
     assert main(["convert", counts, "corpus", "--overwrite"]) == 0
-
-
-def test_a_missing_folder_argument_is_refused(counts, capsys):
-    with pytest.raises(SystemExit):
-        main(["convert", counts])
-    assert "FOLDER not given" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import os
-import shutil
-import struct
-import subprocess
 
-import numpy as np
 import pytest
 import safetensors.numpy
-import torch
 from support.commands import QUICK
 from support.crashes import ForgetfulDisk, make
 
@@ -100,80 +94,3 @@ def test_a_fit_is_never_lost(counts, root, workplace, monkeypatch, replaced):
 
 
 # -------------------------------------------------------------------- a file system that is cut off
-
-
-@pytest.fixture
-def power(workplace):
-    """A file system, and what cuts its power and mounts what is left."""
-    fcntl = pytest.importorskip("fcntl")
-    image, folder = workplace / "image", workplace / "mounted"
-    folder.mkdir()
-    mount = ["mount", "-o", "loop", str(image), str(folder)]
-    if not shutil.which("mkfs.ext4"):
-        pytest.skip("there is no mkfs.ext4 to make a file system with")
-    with open(image, "wb") as file:
-        file.truncate(64 << 20)
-    subprocess.run(["mkfs.ext4", "-q", str(image)], check=True)
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("mounting a file system is not permitted here")
-
-    def cut():
-        descriptor = os.open(folder, os.O_RDONLY)
-        without_log = struct.pack("I", 2)
-        fcntl.ioctl(descriptor, 0x8004587D, without_log)  # EXT4_IOC_SHUTDOWN
-        os.close(descriptor)
-        subprocess.run(["umount", str(folder)], check=True)
-        subprocess.run(mount, check=True)
-
-    yield folder, cut
-    subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-def test_written_files_survive_a_power_cut(counts, power, monkeypatch):
-    folder, cut = power
-    corpus = lntm.read_corpus(counts)
-    model = lntm.models.ctm(3, 30, vocabulary=corpus.vocabulary)
-    lntm.save_model(lntm.models.ctm(3, 30, seed=8), folder / "model")
-    lntm.save_model(model, folder / "model", overwrite=True)
-    corpus.save(folder / "corpus")
-    corpus.split(0.5, seed=0).save(folder / "new" / "split.npz")
-    lntm.reports.scores.write_scores(folder / "scores.json", [])
-    cut()
-    assert topics(lntm.load_model(folder / "model")) == topics(model)
-    assert lntm.load_model(folder / "model").vocabulary == corpus.vocabulary
-    assert lntm.read_corpus(folder / "corpus").fingerprint() == corpus.fingerprint()
-    assert lntm.corpus.load_split(folder / "new" / "split.npz", corpus)
-    assert lntm.reports.scores.read_scores(folder / "scores.json") == []
-    left = {path.name for path in folder.iterdir()} - {"lost+found"}
-    assert left == {"corpus", "model", "new", "scores.json"}
-
-
-@pytest.mark.slow
-def test_a_fit_survives_a_power_cut(counts, power, capsys, monkeypatch):
-    folder, cut = power
-    command = ["fit", counts, "--out", str(folder / "run"), *FIT]
-    fit = lntm.inference.VariationalEM.fit
-
-    def killed(self, *arguments, **options):
-        fit(self, *arguments, **options)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(lntm.inference.VariationalEM, "fit", killed)
-        assert main(command) == 130
-    cut()
-    assert main(command) == 0
-    assert "continuing the unfinished fit" in capsys.readouterr().err
-    run = lntm.load_run(folder / "run")
-    cut()
-    again = lntm.load_run(folder / "run")
-    assert again.history == run.history
-    assert torch.equal(again.model.topics.probs, run.model.topics.probs)
-    table = folder / "table.npz"
-    assert main(["transform", str(folder / "run"), counts, "--out", str(table)]) == 0
-    page = folder / "page.html"
-    assert main(["report", str(folder / "run"), counts, "--out", str(page)]) == 0
-    expected = page.read_bytes()
-    cut()
-    assert np.load(table)["theta"].shape == (40, 3)
-    assert page.read_bytes() == expected

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ from support.commands import QUICK, fit_quickly
 
 import torch_lntm as lntm
 from torch_lntm.cli import main
+from torch_lntm.models.registry import CONSTRUCTORS
 
 
 def test_fit_prints_topics_scores_and_the_folder(counts, capsys):
@@ -43,21 +43,6 @@ def test_fit_prints_topics_scores_and_the_folder(counts, capsys):
     expected = lntm.evaluation.document_completion(run.model, guide, split.test)
     assert scores[0]["value"] == pytest.approx(expected.perplexity, rel=1e-4)
     assert scores[0]["standard_error"] == pytest.approx(expected.standard_error, rel=1e-3)
-
-
-def test_scores_of_bursty_documents(counts, capsys):
-    assert main(["fit", counts, "--out", "run", *QUICK, "--bursty"]) == 0
-    out, _ = capsys.readouterr()
-    model = lntm.load_run("run").model
-    assert f"own words (a = {model.words.cache_weight:.4g})" in out
-    scores = json.loads(Path("run/evaluation.json").read_text())
-    methods = [score["method"].partition(";")[0] for score in scores]
-    assert ["own words" in method for method in methods] == [True, False, False]
-    assert methods[2].startswith("unigram")
-    assert main(["evaluate", "run", "--theta", "integrated"]) == 0
-    out, _ = capsys.readouterr()
-    assert out.count("completion perplexity") == 2
-    assert "own words" not in out
 
 
 @pytest.mark.slow
@@ -101,15 +86,6 @@ def test_fit_passes_the_models_options_on(counts, model, options, expected):
 
 
 @pytest.mark.slow
-def test_a_fixed_concentration_does_not_change(counts):
-    options = ["--concentration", "0.7", "--no-learn-concentration"]
-    run = fit_quickly(counts, "--model", "lda", *options)
-    torch.testing.assert_close(run.model.prior.concentration, torch.full((3,), 0.7))
-    learned = fit_quickly(counts, "--model", "lda", "--concentration", "0.7", out="learned")
-    assert (learned.model.prior.concentration - 0.7).abs().min() > 1e-3
-
-
-@pytest.mark.slow
 def test_every_model_is_fitted_with_each_of_its_posteriors(counts):
     for model, guides in {
         "ctm": ["taylor", "laplace", "blei-lafferty", "khan-bouchard"],
@@ -138,7 +114,7 @@ def test_fit_by_sampling(counts, model, capsys):
     assert run.history[-1]["perplexity"] > 1
     corpus = lntm.read_corpus(counts)
     train = run.split(corpus).train
-    same = lntm.models.CONSTRUCTORS[model](3, 30)
+    same = CONSTRUCTORS[model](3, 30)
     engine = lntm.inference.MonteCarloEM(same, max_epochs=12, num_chains=2, progress=False)
     engine.fit(train)
     torch.testing.assert_close(same.topics.probs, run.model.topics.probs)
@@ -214,54 +190,6 @@ def test_the_default_posterior_follows_options_and_documents(counts, options, po
 
 
 @pytest.mark.slow
-def test_the_topics_update_is_passed_to_the_guide(counts, monkeypatch):
-    seen = []
-    engine = lntm.inference.VariationalEM
-    fit = engine.fit
-
-    def spy(self, *args, **options):
-        seen.append(self.guide)
-        return fit(self, *args, **options)
-
-    monkeypatch.setattr(engine, "fit", spy)
-    lda = ("--model", "lda", "--overwrite")
-    fit_quickly(counts, *lda)
-    fit_quickly(counts, *lda, "--posterior", "ep")
-    fit_quickly(counts, *lda, "--topics-update", "second-order")
-    fit_quickly(counts, *lda, "--posterior", "ep", "--topics-update", "bound")
-    assert [guide.topics_update for guide in seen] == [
-        *("bound", "second-order"),
-        *("second-order", "bound"),
-    ]
-    assert seen[0].max_iterations == lntm.guides.DirichletGuide(seen[0].model).max_iterations
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("asked", "epochs"), [([], 4), (["--max-epochs", "6"], 6)])
-def test_max_epochs_of_the_user_override_auto(capsys, counts, monkeypatch, asked, epochs) -> None:
-    monkeypatch.setattr("torch_lntm.recipes.MAX_VISITS", 1)
-    options = ["--num-topics", "3", "--posterior", "auto", "--no-progress", *asked]
-    assert main(["fit", counts, "--out", "run", *options]) == 0
-    run = lntm.load_run("run")
-    assert run.config["max_epochs"] == epochs
-    assert len(run.history) == epochs
-    assert "posterior auto: Monte-Carlo EM, by default 4 epochs at most" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_the_size_of_tables_of_moving_words_is_printed(capsys, tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    rows = [f'"word{d % 3} word{d % 4} word{d % 5}",{2000 + d % 4}' for d in range(40)]
-    Path("posts.csv").write_text("\n".join(["text,year", *rows]))
-    options = ("--model", "stm", "--num-topics", "2", "--no-progress", "--min-df", "1")
-    chosen = ("--max-iterations", "1", "--content", "~ rw(year)", "--posterior", "taylor")
-    assert main(["fit", "posts.csv", "--out", "run", *options, *chosen]) == 0
-    said = capsys.readouterr().err
-    # 4 periods of 5 words and 2 topics make 40 numbers of 4 bytes.
-    assert "tables of 4 x 5 x 2 numbers, 0.00016 MB each, about 0.00128 MB in the fit" in said
-
-
-@pytest.mark.slow
 def test_the_choice_of_auto_is_printed_and_saved(capsys, counts) -> None:
     options = ["--num-topics", "3", "--max-epochs", "2", "--no-progress"]
     assert main(["fit", counts, "--out", "run", "--posterior", "auto", *options]) == 0
@@ -275,15 +203,6 @@ def test_the_choice_of_auto_is_printed_and_saved(capsys, counts) -> None:
     assert main(["fit", counts, "--out", "run", "--posterior", "auto", *options]) == 0
 
 
-@pytest.mark.slow
-def test_fit_of_lee_into_the_default_folder(capsys):
-    assert main(["fit", "lee", "--max-iterations", "0", "--num-topics", "5", "--no-progress"]) == 0
-    (folder,) = Path("runs").iterdir()
-    assert folder.name.startswith("lee_background-")
-    assert f"The run is in {folder}" in capsys.readouterr().out
-    assert lntm.load_run(folder).metadata["corpus"]["num_docs"] == 300
-
-
 def test_fit_counts_words_by_the_word_options(texts, capsys):
     Path("stop.txt").write_text("the\nand\n")
     options = ["--min-df", "2", "--stop-words", "stop.txt", "--token-pattern", r"\w{3,}"]
@@ -292,25 +211,6 @@ def test_fit_counts_words_by_the_word_options(texts, capsys):
         *("banks", "bonds", "cat"),
         *("dog", "mouse", "stocks"),
     )
-
-
-@pytest.mark.parametrize(
-    ("documents", "options"),
-    [
-        (["word word word", "word", "", "word word"], []),
-        (["one document of its own, one of a kind"], ["--test-fraction", "0"]),
-    ],
-)
-@pytest.mark.parametrize(
-    "model", ["--model ctm", "--model iftm", "--model iftm --source laplace", "--model lda"]
-)
-def test_fit_of_the_smallest_corpora(documents, options, model):
-    Path("small.txt").write_text("\n".join(documents))
-    assert main(["fit", "small.txt", "--out", "run", *QUICK, *options, *model.split()]) == 0
-    run = lntm.load_run("run")
-    assert all(torch.isfinite(tensor).all() for tensor in run.model.state_dict().values())
-    assert torch.isfinite(run.model.topics.probs).all()
-    assert all(np.isfinite(run.metadata["topic_shares"]))
 
 
 PLUGIN = """
@@ -328,7 +228,7 @@ def plugged(num_topics, num_words, *, knob=1.0, topic_smoothing=0.5, seed=0):
 @pytest.fixture
 def plugin(workplace, monkeypatch):
     """A module that registers a model, forgotten again after the test."""
-    from torch_lntm.models import CONSTRUCTORS
+    from torch_lntm.models.registry import CONSTRUCTORS
 
     Path("plugged_models.py").write_text(PLUGIN)
     yield "plugged_models"
@@ -356,7 +256,7 @@ def test_a_model_of_a_plugin_is_fitted_saved_and_used(counts, plugin, suffix, ca
     assert model.vocabulary == lntm.read_corpus(counts).vocabulary
     assert "plugin" not in json.loads(Path("run/config.json").read_text())
     assert main(["transform", "run", counts, "--plugin", name, "--out", "x.npz"]) == 0
-    lntm.models.CONSTRUCTORS.pop("plugged")
+    CONSTRUCTORS.pop("plugged")
     sys.modules.pop("plugged_models", None)
     capsys.readouterr()
     assert main(["topics", "run"]) == 1
@@ -375,28 +275,6 @@ def test_errors_of_plugins_and_their_options_are_explained(counts, plugin, capsy
     assert "the model plugged takes no nob; did you mean knob?" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("documents", "options", "message"),
-    [
-        (["a lone document"], ["--test-fraction", "0"], "one document with words cannot tell"),
-        (
-            ["red blue", "blue green", ""],
-            ["--test-fraction", "0"],
-            "3 topics for 2 documents with words",
-        ),
-        (["aa bb"] * 9, [], "3 topics over 2 different words"),
-        (["aa bb"] * 9, ["--num-topics", "1"], "every document consists of the only topic"),
-    ],
-)
-@pytest.mark.filterwarnings("default:3 topics for 2 documents")
-def test_impossible_fits_are_refused_in_a_line(documents, options, message, capsys):
-    Path("small.txt").write_text("\n".join(documents))
-    assert main(["fit", "small.txt", "--out", "run", *QUICK, *options]) == 0
-    lines = [line for line in capsys.readouterr().err.splitlines() if message in line]
-    assert len(lines) == 1
-    assert lines[0].startswith("warning: ")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("structured", [False, True])
 def test_a_model_worse_than_the_unigram_model_gives_a_warning(counts, structured, capsys):
@@ -413,18 +291,6 @@ def test_a_model_worse_than_the_unigram_model_gives_a_warning(counts, structured
     assert (warning in err) == (model > unigram)
 
 
-@pytest.mark.slow
-def test_how_texts_were_prepared_is_printed(texts, capsys):
-    assert main(["fit", texts, "--out", "run", *QUICK]) == 0
-    preparation = lntm.read_corpus(texts).preparation
-    assert "(stop_words none keeps them)" in preparation
-    assert preparation in capsys.readouterr().err.splitlines()
-    assert main(["fit", texts, "--out", "other", *QUICK, "--stop-words", "none"]) == 0
-    assert preparation not in capsys.readouterr().err
-    words = {folder: set(lntm.load_model(folder).vocabulary) for folder in ("run", "other")}
-    assert words["other"] - words["run"] == {"the", "and", "at", "as", "while"}
-
-
 def test_keywords_come_from_a_file_or_a_configuration(counts, capsys):
     Path("keys.yaml").write_text("first: [w3, w4]\nsecond:\n- w7\n")
     command = ["fit", counts, "--out", "run", *QUICK, "--keywords", "keys.yaml"]
@@ -439,31 +305,6 @@ def test_keywords_come_from_a_file_or_a_configuration(counts, capsys):
     Path("config.yaml").write_text("keywords: {first: [w3]}\n")
     assert main(["fit", counts, "--out", "other", *QUICK, "--config", "config.yaml"]) == 0
     assert lntm.load_model("other").topics.keywords.columns == ((3,),)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("- a", "expected lines 'topic: [word, word]', got a list"),
-        ("a: [w1]\na: [w2]", "give every topic once"),
-        ("a: [unknown]", "no keyword of the topic 'a' is in the vocabulary"),
-        ("a: w1", "expected a list"),
-    ],
-)
-def test_unusable_files_of_keywords_are_refused(counts, capsys, text, message):
-    Path("keys.yaml").write_text(text)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        assert main(["fit", counts, "--out", "run", *QUICK, "--keywords", "keys.yaml"]) == 1
-    assert message in capsys.readouterr().err
-    assert not Path("run").exists()
-
-
-def test_models_without_keywords_refuse_them(counts, capsys):
-    Path("keys.json").write_text('{"a": ["w1"]}')
-    options = [*QUICK, "--model", "lntm", "--keywords", "keys.json"]
-    assert main(["fit", counts, "--out", "run", *options]) == 1
-    assert "keywords is an option of ctm, iftm, lda and stm" in capsys.readouterr().err
 
 
 def test_columns_of_another_file_are_metadata_of_counts(workplace, capsys):

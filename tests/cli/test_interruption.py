@@ -200,31 +200,7 @@ def test_the_default_folder_continues_too(counts, capsys, monkeypatch):
     assert "continuing" not in capsys.readouterr().err
 
 
-@pytest.mark.slow
-def test_fits_started_in_the_same_second_have_different_folders(counts, monkeypatch):
-    monkeypatch.setattr(time, "strftime", lambda pattern: pattern.partition("%")[0] + "now")
-    for _ in range(3):
-        assert main(["fit", counts, *QUICK]) == 0
-    assert sorted(path.name for path in Path("runs").iterdir()) == [
-        *("counts-now", "counts-now-2", "counts-now-3"),
-    ]
-
-
 # -------------------------------------------------------------------- the end of a fit
-
-
-def test_a_run_appears_together_with_its_scores(counts, monkeypatch):
-    """Whatever ends the process after the run is there finds it complete."""
-    seen = []
-    discard = lntm.io.UnfinishedRun.discard
-
-    def spy(self):
-        seen.append(sorted(path.name for path in Path("run").iterdir()))
-        discard(self)
-
-    monkeypatch.setattr(lntm.io.UnfinishedRun, "discard", spy)
-    assert main(["fit", counts, "--out", "run", *QUICK]) == 0
-    assert "evaluation.json" in seen[0]
 
 
 @pytest.mark.parametrize("out", [["--out", "run"], []])
@@ -250,20 +226,6 @@ def test_a_fit_killed_after_saving_is_shown_as_finished(counts, out, monkeypatch
     assert printed.endswith(f"The run is in {run}\n")
     assert not partial.exists()
     assert (run / "evaluation.json").read_bytes() == scores
-
-
-def test_a_repeated_command_prints_the_output_of_the_first(counts, capsys):
-    fit = ["fit", counts, "--out", "run", *QUICK]
-    assert main(fit) == 0
-    first = capsys.readouterr().out
-    metadata = Path("run/metadata.json").read_bytes()
-    assert main(fit) == 0
-    assert capsys.readouterr().out == first
-    assert Path("run/metadata.json").read_bytes() == metadata
-    # Other documents under the same name are another fit.
-    lntm.read_corpus(counts)[::-1].save(counts)
-    assert main(fit) == 1
-    assert "exists already; choose another path, or pass --overwrite" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -34,19 +34,6 @@ def run(posts):
     return "run"
 
 
-@pytest.mark.parametrize(
-    ("column", "message"),
-    [("patry", "Did you mean 'party'?"), ("party,blog", "does not read the column 'party,blog'")],
-)
-def test_effects_check_the_column_of_predictions_before_the_draws(
-    run, capsys, column, message, monkeypatch
-):
-    monkeypatch.setattr("torch_lntm.cli.studying.Effects.posterior_of", None)
-    capsys.readouterr()
-    assert main(["effects", run, "--predict", column]) == 1
-    assert message in capsys.readouterr().err
-
-
 @pytest.mark.slow
 def test_effects(run, capsys):
     capsys.readouterr()

@@ -13,11 +13,12 @@ import torch_lntm as lntm
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, ConvergenceWarning, IncompatibleGuideError
 from torch_lntm.guides import make_guide
-from torch_lntm.inference import DocumentHMC, MonteCarloEM, ThetaDraws, enough_draws, theta_draws
+from torch_lntm.inference import DocumentHMC, MonteCarloEM, ThetaDraws, theta_draws
 from torch_lntm.inference.chains import kept
 from torch_lntm.inference.chains.chains import Chains, initial_latents
 from torch_lntm.inference.chains.kept import signatures
 from torch_lntm.inference.draws import theta as theta_module
+from torch_lntm.inference.draws.theta import enough_draws
 
 
 @pytest.fixture(scope="module")

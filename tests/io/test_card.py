@@ -13,7 +13,7 @@ from torch_lntm.cli import main
 from torch_lntm.errors import ConfigError
 from torch_lntm.io import runs
 from torch_lntm.io.card import code, model_card
-from torch_lntm.models import NameRecord
+from torch_lntm.models.names import NameRecord
 
 HOSTILE = (
     "# Heading\n\n[link](https://example.org) <script>alert(1)</script> ![x](y.png) `` ` ``` "

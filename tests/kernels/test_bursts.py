@@ -10,16 +10,14 @@ import torch
 from support.problems import make_batch
 from torch.func import functional_call
 
-from torch_lntm.kernels import (
-    Cells,
-    PaddedWords,
-    SparseWords,
+from torch_lntm.kernels.chains import PaddedWords, SparseWords
+from torch_lntm.kernels.dense import log_likelihood_at
+from torch_lntm.kernels.likelihood import Cells, surrogate
+from torch_lntm.kernels.mixture import (
     expected_counts,
     expected_topic_counts,
     expected_word_counts,
-    log_likelihood_at,
     mixture_log_likelihood,
-    surrogate,
     word_probabilities,
 )
 from torch_lntm.models import DirichletMultinomial

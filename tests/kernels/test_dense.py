@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from torch_lntm.kernels import Cells, mixture_log_likelihood
 from torch_lntm.kernels.dense import log_likelihood_at
+from torch_lntm.kernels.likelihood import Cells
+from torch_lntm.kernels.mixture import mixture_log_likelihood
 
 
 def test_log_likelihood_at_equals_the_sparse_kernel_for_any_chunks(lee) -> None:

@@ -17,15 +17,15 @@ from torch import Tensor
 from torch_lntm import noise
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.errors import ConfigError, LNTMWarning
-from torch_lntm.kernels import (
-    SparseWords,
+from torch_lntm.kernels import fused as fused_kernels
+from torch_lntm.kernels.chains import SparseWords
+from torch_lntm.kernels.mixture import (
     expected_counts,
     expected_topic_counts,
     expected_word_counts,
     mixture_log_likelihood_reference,
     probability_floor,
 )
-from torch_lntm.kernels import fused as fused_kernels
 
 DTYPES = [torch.float32, torch.float64]
 TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-12}

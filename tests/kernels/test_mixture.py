@@ -12,8 +12,8 @@ from oracles import mixture as oracle
 from support.problems import make_batch
 
 from torch_lntm.errors import ConfigError
-from torch_lntm.kernels import (
-    contraction,
+from torch_lntm.kernels import contraction
+from torch_lntm.kernels.mixture import (
     expected_counts,
     expected_topic_counts,
     expected_word_counts,
@@ -304,7 +304,7 @@ def test_repeated_calls_agree_to_the_last_bit(device, dtype) -> None:
 MEMORY_SCRIPT = """
 import resource, sys, torch
 from torch_lntm.corpus import DocumentBatch
-from torch_lntm.kernels import expected_counts, mixture_log_likelihood
+from torch_lntm.kernels.mixture import expected_counts, mixture_log_likelihood
 num_docs, num_words, num_topics, per_doc = map(int, sys.argv[1:])
 phi = torch.softmax(torch.randn(num_words, num_topics), 0).mT
 theta = torch.softmax(torch.randn(num_docs, num_topics), 1)

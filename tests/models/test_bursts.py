@@ -26,7 +26,8 @@ from torch_lntm.guides import guides_for, make_guide
 from torch_lntm.inference import DocumentHMC, MonteCarloEM, VariationalEM
 from torch_lntm.inference.chains.joint import JointChain
 from torch_lntm.inference.em.statistics import sampled_statistics
-from torch_lntm.kernels import INDEPENDENT, mixture_log_likelihood, probability_floor, surrogate
+from torch_lntm.kernels.likelihood import INDEPENDENT, surrogate
+from torch_lntm.kernels.mixture import mixture_log_likelihood, probability_floor
 from torch_lntm.models import DirichletMultinomial, TopicModel
 from torch_lntm.reports.page import render_page
 

@@ -18,7 +18,9 @@ from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, CorpusError, CorpusWarning, NotFittedError
 from torch_lntm.guides import TaylorGuide
 from torch_lntm.inference import VariationalEM
-from torch_lntm.models import Covariates, MixedPrior, TopicModel
+from torch_lntm.models import TopicModel
+from torch_lntm.models.priors.covariates import Covariates
+from torch_lntm.models.priors.mixed import MixedPrior
 from torch_lntm.posteriors import Draws
 from torch_lntm.solvers.arrow import Arrow
 

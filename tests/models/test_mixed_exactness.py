@@ -16,7 +16,7 @@ from scipy.stats import t as student
 
 import torch_lntm as lntm
 from torch_lntm.corpus import Corpus
-from torch_lntm.models import MixedPrior
+from torch_lntm.models.priors.mixed import MixedPrior
 from torch_lntm.posteriors import Draws
 
 DIM, WEIGHT, NUM_LEVELS = 2, 6.0, 3

@@ -11,7 +11,8 @@ import torch
 
 import torch_lntm as lntm
 from torch_lntm.errors import ConfigError
-from torch_lntm.models import CONSTRUCTORS, construct, find_constructor, register
+from torch_lntm.models import register
+from torch_lntm.models.registry import CONSTRUCTORS, construct, find_constructor
 
 
 def make(num_topics, num_words, *, knob=1.0, dtype=torch.float32, vocabulary=None, **more):

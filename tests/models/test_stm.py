@@ -17,13 +17,14 @@ from torch_lntm.formulas import Formula
 from torch_lntm.guides import guides_for, make_guide
 from torch_lntm.inference import MonteCarloEM, StepwiseEM, VariationalEM
 from torch_lntm.models import (
-    Covariates,
     DirichletTopics,
     Groups,
     LogisticNormalPrior,
     StructuralPrior,
     TopicModel,
 )
+from torch_lntm.models.priors.covariates import Covariates
+from torch_lntm.models.registry import construct
 from torch_lntm.posteriors import Draws
 
 NUM_TOPICS, NUM_WORDS, NUM_DOCS = 3, 12, 40
@@ -315,7 +316,7 @@ def test_saved_settings_have_the_format_of_earlier_files(corpus) -> None:
     }
     assert model.config == expected
     settings = json.loads(json.dumps(model.config))
-    again = lntm.models.construct("stm", **settings)
+    again = construct("stm", **settings)
     assert again.config == model.config
     assert again.prior.covariates == model.prior.covariates
     assert again.topics.column == model.topics.column

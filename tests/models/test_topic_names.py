@@ -12,8 +12,8 @@ import torch
 
 import torch_lntm as lntm
 from torch_lntm.errors import ConfigError
-from torch_lntm.models import TopicModel, ctm, find_topics, iftm, stm
-from torch_lntm.models.names import check_topic_names
+from torch_lntm.models import TopicModel, ctm, iftm, stm
+from torch_lntm.models.names import check_topic_names, find_topics
 
 WORDS = tuple(f"word{v}" for v in range(30))
 

@@ -7,7 +7,7 @@ import torch
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError
-from torch_lntm.kernels import Cells, CountLikelihood
+from torch_lntm.kernels.likelihood import Cells, CountLikelihood
 from torch_lntm.models import DirichletMultinomial, ctm
 
 

@@ -16,8 +16,10 @@ from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError
 from torch_lntm.evaluation import log_likelihood
 from torch_lntm.guides import LaplaceGuide, make_guide
-from torch_lntm.kernels import Cells
-from torch_lntm.latents import ContrastSpace, NormalSpace, StickSpace
+from torch_lntm.kernels.likelihood import Cells
+from torch_lntm.latents import NormalSpace
+from torch_lntm.latents.contrasts import ContrastSpace
+from torch_lntm.latents.sticks import StickSpace
 from torch_lntm.models import ctm, lda
 
 

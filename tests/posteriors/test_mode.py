@@ -8,7 +8,8 @@ from support.pairs import make_counts, make_model
 from support.problems import make_batch
 
 from torch_lntm.guides import make_guide
-from torch_lntm.posteriors import ModePosterior, NormalPosterior, SampledMoments
+from torch_lntm.posteriors import ModePosterior, NormalPosterior
+from torch_lntm.posteriors.mode import SampledMoments
 
 
 @pytest.mark.parametrize("family", ["ctm", "lntm", "iftm(source='gaussian')"])

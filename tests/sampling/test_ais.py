@@ -13,13 +13,8 @@ from torch import Tensor
 
 from torch_lntm import noise
 from torch_lntm.errors import ConfigError
-from torch_lntm.latents import (
-    DocumentTarget,
-    GammaSpace,
-    GaussianFactorSpace,
-    LaplaceFactorSpace,
-    NormalSpace,
-)
+from torch_lntm.latents import DocumentTarget, GammaSpace, NormalSpace
+from torch_lntm.latents.factor import GaussianFactorSpace, LaplaceFactorSpace
 from torch_lntm.sampling import ais, hmc
 
 LENGTHS = (30, 1, 0, 60, 3)

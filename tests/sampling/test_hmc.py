@@ -16,14 +16,8 @@ from torch import Tensor
 
 from torch_lntm import noise
 from torch_lntm.errors import NumericalError
-from torch_lntm.latents import (
-    DocumentTarget,
-    FactorSpace,
-    GaussianFactorSpace,
-    LaplaceFactorSpace,
-    LatentSpace,
-    NormalSpace,
-)
+from torch_lntm.latents import DocumentTarget, FactorSpace, LatentSpace, NormalSpace
+from torch_lntm.latents.factor import GaussianFactorSpace, LaplaceFactorSpace
 from torch_lntm.latents.metrics import DenseMetric, FactorMetric, Metric, UnitMetric
 from torch_lntm.sampling import hmc
 from torch_lntm.sampling.step_sizes import DualAveraging, find_step_size

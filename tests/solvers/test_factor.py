@@ -13,13 +13,8 @@ from scipy import optimize
 from scipy.special import logsumexp, softmax
 from support.problems import make_batch
 
-from torch_lntm.latents import (
-    EtaSpace,
-    FactorSpace,
-    GaussianFactorSpace,
-    LaplaceFactorSpace,
-    NormalSpace,
-)
+from torch_lntm.latents import EtaSpace, FactorSpace, NormalSpace
+from torch_lntm.latents.factor import GaussianFactorSpace, LaplaceFactorSpace
 from torch_lntm.noise import document_keys
 from torch_lntm.posteriors import FactorPosterior, LowRankPosterior
 from torch_lntm.solvers.ascent import Secant

@@ -10,8 +10,9 @@ from support.problems import Problem, make_batch, random_problem
 
 from torch_lntm.errors import NumericalError
 from torch_lntm.guides import make_guide
-from torch_lntm.kernels import probability_floor
-from torch_lntm.latents import EtaSpace, LaplaceFactorSpace, NormalSpace
+from torch_lntm.kernels.mixture import probability_floor
+from torch_lntm.latents import EtaSpace, NormalSpace
+from torch_lntm.latents.factor import LaplaceFactorSpace
 from torch_lntm.latents.linalg import inverse_cholesky
 from torch_lntm.models import TopicModel, ctm, iftm, lntm
 from torch_lntm.posteriors import NormalPosterior

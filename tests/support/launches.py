@@ -15,7 +15,7 @@ from support.costs import Cost
 from support.pretend import PretendDevice
 
 import torch_lntm as lntm
-from torch_lntm.kernels import expected_counts
+from torch_lntm.kernels.mixture import expected_counts
 
 #: The family of the model and the name of the guide.
 PAIRS = (

@@ -10,8 +10,8 @@ import pyro
 
 from torch_lntm.cli.commands import COMMANDS
 from torch_lntm.corpus.readers import CORPUS_READERS, SUFFIXES, registration
-from torch_lntm.corpus.readers.texts import TEXT_READERS, WITH_FIELDS
-from torch_lntm.models import CONSTRUCTORS
+from torch_lntm.corpus.readers.texts import TEXT_READERS
+from torch_lntm.models.registry import CONSTRUCTORS
 from torch_lntm.reports import sections
 
 
@@ -25,14 +25,13 @@ def restored() -> Iterator[None]:
         *(COMMANDS, CONSTRUCTORS, SUFFIXES, TEXT_READERS, CORPUS_READERS),
         *(registration._REGISTERED, sections._REGISTERED),
     )
-    before, fields, modules = [dict(table) for table in tables], list(WITH_FIELDS), set(sys.modules)
+    before, modules = [dict(table) for table in tables], set(sys.modules)
     try:
         yield
     finally:
         for table, content in zip(tables, before, strict=True):
             table.clear()
             table.update(content)
-        WITH_FIELDS[:] = fields
         for name in set(sys.modules) - modules:
             if name == "letters" or name.startswith("torch_lntm_plugin_"):
                 del sys.modules[name]

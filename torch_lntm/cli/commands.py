@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from torch_lntm.inference import DocumentTopics
     from torch_lntm.io import Run
-    from torch_lntm.models import TopicTable
+    from torch_lntm.models.topic_table import TopicTable
 
 TRANSFORM, SOURCES = "inference:transform", "reports:summarise_sources"
 COMPLETION = "evaluation:document_completion"

@@ -382,11 +382,13 @@ def structural_options(
     Raises:
         ConfigError: The model is stm, and both options are missing.
     """
+    from torch_lntm.models.periods import learn_groups
+
     options: dict[str, Any] = {}
     if prevalence is not None:
         options["prevalence"] = lntm.models.Covariates.of(corpus, prevalence)
     if content is not None:
-        options["content"] = lntm.models.learn_groups(corpus, content)
+        options["content"] = learn_groups(corpus, content)
     if model == "stm" and not options:
         raise ConfigError("the model stm needs prevalence, such as '~ party', or content")
     return options
@@ -398,7 +400,9 @@ def is_built_in(model: str) -> bool:
     Raises:
         ConfigError: No model has this name.
     """
-    constructor = lntm.models.find_constructor(model)
+    from torch_lntm.models.registry import find_constructor
+
+    constructor = find_constructor(model)
     return constructor.__module__.partition(".")[0] == __name__.partition(".")[0]
 
 

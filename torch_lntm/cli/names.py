@@ -65,12 +65,12 @@ class Names(OnRun):
 
     def _names(self, model: Any) -> dict[int, str]:
         """Names of the topics by number, after the changes of the options."""
-        from torch_lntm.models.names import is_named
+        from torch_lntm.models.names import find_topics, is_named
 
         old = model.topic_names
         names = {} if self.clear else {k: old[k] for k in range(len(old)) if is_named(old, k)}
         for key, name in mapping_option("set", self.set or {}).items():
-            (topic,) = lntm.models.find_topics(old, [key], "set")
+            (topic,) = find_topics(old, [key], "set")
             if name in (None, ""):
                 names.pop(topic, None)
             else:

@@ -9,10 +9,10 @@ from torch_lntm.corpus.examples import (
     lee_file,
     synthetic_topics,
 )
-from torch_lntm.corpus.readers import read_corpus, read_metadata
+from torch_lntm.corpus.readers import read_corpus
 from torch_lntm.corpus.readers.convert import convert_corpus
 from torch_lntm.corpus.readers.registration import register_reader
-from torch_lntm.corpus.readers.texts import TextOptions
+from torch_lntm.corpus.readers.texts import TextOptions, read_metadata
 from torch_lntm.corpus.splits import Split, WordHoldOut, load_split, load_word_hold_out
 
 __all__ = [

@@ -181,9 +181,10 @@ def describe(
 ) -> pd.DataFrame:
     """Metadata of new documents, with an index that names them.
 
-    The names are the index of the documents, of the metadata or of the labels: the first of them
-    that has a pandas index other than 0, 1, … of different names. Else they are the values of the
-    column ``id``, if these differ. Else they are the positions.
+    The names are the pandas index of the documents. Documents without one, such as a list, take
+    the first index of the metadata or the labels that is other than 0, 1, … Names that repeat, or
+    only number the documents, are replaced by the values of the column ``id``, if these differ,
+    and else by the positions.
 
     Args:
         documents: The documents as the caller gave them.
@@ -198,12 +199,10 @@ def describe(
     metadata = as_frame(metadata) if is_table(metadata) else metadata
     tables = [*metadata.values()] if isinstance(metadata, Mapping) else [metadata]
     positions = pd.RangeIndex(num_docs)
-    names, own = positions, _index_of(documents)
-    for index in (own, *map(_index_of, (*tables, labels))):
-        if index is not None and not is_default(index):
-            names = index
-            break
-    if len(names) != num_docs or (names is not own and _is_shuffled(names)):
+    own = _index_of(documents)
+    given = [i for i in map(_index_of, (*tables, labels)) if i is not None and not is_default(i)]
+    names = own if own is not None else given[0] if given else positions
+    if len(names) != num_docs or (own is None and _is_shuffled(names)):
         names = positions  # align explains what is wrong
     frame = make_metadata({} if metadata is None else metadata, num_docs, names)
     if labels is not None:
@@ -307,6 +306,9 @@ def _column(name: str, values: Any, num_docs: int) -> NDArray[Any]:
     """Values as an array ``(num_docs,)`` of one of the four types."""
     if isinstance(values, Tensor):
         values = values.detach().cpu().numpy()
+    elif isinstance(getattr(values, "dtype", None), pd.CategoricalDtype):
+        # The levels of a category are names, also where they are written as numbers.
+        values = np.asarray(pd.Series(values).astype(object).map(str, na_action="ignore"))
     elif isinstance(values, (pd.Series, pd.Index)):
         values = values.to_numpy() if isinstance(values.dtype, np.dtype) else values.astype(object)
         values = np.asarray(values)

@@ -525,7 +525,7 @@ def is_old(about: dict[str, Any]) -> bool:
 
 def _damaged(file: Path) -> FileError:
     return FileError(
-        f"{file}: is damaged, or of another corpus: its checksum is not that of {ABOUT}; make the "
+        f"{file}: is damaged, or of another corpus: its checksum is not the recorded one; make the "
         "folder again"
     )
 

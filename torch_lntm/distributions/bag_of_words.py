@@ -13,7 +13,8 @@ from torch.distributions import constraints
 
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.distributions.word_counts import WordCounts
-from torch_lntm.kernels import INDEPENDENT, CountLikelihood, mixture_log_likelihood
+from torch_lntm.kernels.likelihood import INDEPENDENT, CountLikelihood
+from torch_lntm.kernels.mixture import mixture_log_likelihood
 from torch_lntm.kernels.uncompiled import uncompiled
 
 

@@ -36,8 +36,9 @@ from torch_lntm.evaluation import (
 from torch_lntm.guides import Guide
 from torch_lntm.inference import StepwiseEM, topic_shares, transform
 from torch_lntm.inference.interruption import propagate_interrupts
-from torch_lntm.models import TopicModel, TopicTable
+from torch_lntm.models import TopicModel
 from torch_lntm.models.names import is_named
+from torch_lntm.models.topic_table import TopicTable
 from torch_lntm.options import (
     GUIDES,
     MODELS,

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.estimators.base import TopicModelEstimator
-from torch_lntm.inference import source_prior
+from torch_lntm.inference.documents import source_prior
 
 
 class CorrelatedTopicModel(TopicModelEstimator):

@@ -18,7 +18,7 @@ from torch_lntm.errors import (
     require_whole,
     warn,
 )
-from torch_lntm.latents import IdentifiedSpace
+from torch_lntm.latents.identified import IdentifiedSpace
 from torch_lntm.models import TopicModel
 from torch_lntm.models.model import require_model
 

@@ -12,7 +12,8 @@ from torch import Tensor
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import TooFewDocumentsError, require_whole
 from torch_lntm.evaluation.checks import check_arguments
-from torch_lntm.guides import Guide, require_guide
+from torch_lntm.guides import Guide
+from torch_lntm.guides.guide import require_guide
 from torch_lntm.models import TopicModel
 
 #: Smallest expected count of a cell that adds a degree of freedom.

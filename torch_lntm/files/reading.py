@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import codecs
 import gzip
-import itertools
+import io
 import math
 import os
 import stat
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, TypeVar
 
@@ -23,8 +22,8 @@ _ATTEMPTS = 100
 #: A compressed file of up to _SMALL bytes may unpack to _UNPACKED bytes, and each further byte to
 #: _RATIO bytes.
 _UNPACKED, _SMALL, _RATIO = 128 << 20, 10 << 20, 100
-#: Number of lines, documents or values allowed in any file, regardless of its size.
-_FREE = 1 << 20
+#: Maximum number of characters of a line or document. A long book has two million.
+LONGEST = 16 << 20
 _MEMORY_FILES = ("/proc/meminfo", "/sys/fs/cgroup/memory.max")
 
 
@@ -33,10 +32,9 @@ def at_line(path: Path, line: int, message: str) -> FileError:
     return FileError(f"{path}, line {line}: {message}")
 
 
-def excerpt(line: str | bytes, limit: int = 60) -> str:
+def excerpt(line: str, limit: int = 60) -> str:
     """Quotes a line for an error message. Longer lines are cut to ``limit`` characters."""
-    text = line.decode("utf-8", "replace") if isinstance(line, bytes) else line
-    text = text.strip()
+    text = line.strip()
     return repr(text if len(text) <= limit else text[: limit - 3] + "...")
 
 
@@ -48,14 +46,12 @@ def readable_bytes() -> int:
     """
     available = 8 << 30
     for name in _MEMORY_FILES:
-        try:
+        with suppress(OSError, ValueError):
             text = Path(name).read_text(encoding="ascii")
-        except (OSError, ValueError):
-            continue
-        if name.endswith("max"):
-            available = min(available, int(text)) if text.strip().isdecimal() else available
-        elif "MemAvailable:" in text:
-            available = 1024 * int(text.split("MemAvailable:")[1].split()[0])
+            if "MemAvailable:" in text:
+                available = 1024 * int(text.split("MemAvailable:")[1].split()[0])
+            elif name.endswith("max"):
+                available = min(available, int(text))  # "max" is no number, and no limit
     return available // 3
 
 
@@ -67,33 +63,50 @@ def unpacked_bytes(packed: int) -> int:
     return _UNPACKED + _RATIO * max(0, packed - _SMALL)
 
 
-def check_proportion(path: Path, number: int, what: str, bytes_each: int = 1) -> None:
-    """Compares a number of things with the size of the file.
-
-    Very many lines or values in a small compressed file take much time. They are a sign of a
-    hostile file.
+@contextmanager
+def read_errors(
+    path: Path,
+    what: str = "cannot be read, is it complete?",
+    kinds: type[Exception] | tuple[type[Exception], ...] = (OSError, EOFError, zlib.error),
+) -> Iterator[None]:
+    """A context whose errors become a ``FileError`` with the path.
 
     Args:
-        path: The file. Folders and pipes have an unknown size and may hold any number.
-        number: Number of things read so far.
-        what: Name of the things, in the plural.
-        bytes_each: Minimum average size of a thing on disk, in bytes.
-
-    Raises:
-        FileError: The number is out of proportion.
+        path: The file.
+        what: What the errors mean.
+        kinds: Errors to convert; ``Exception`` around another library.
     """
-    if number <= _FREE:
-        return
-    about = os.stat(path)
-    if stat.S_ISREG(about.st_mode) and number > _FREE + about.st_size // bytes_each:
-        raise FileError(
-            f"{path}: {number} {what} and more are out of proportion to its {about.st_size} bytes; "
-            "check the file, or unpack it"
-        )
+    try:
+        yield
+    except FileError:
+        raise
+    except FileNotFoundError as error:
+        raise FileError(f"{path}: no such file; check the path") from error
+    except kinds as error:
+        raise FileError(f"{path}: {what} ({type(error).__name__}: {error})") from error
 
 
-def read_pieces(path: Path, max_bytes: float | None = None) -> Iterator[bytes]:
-    """Yields the contents of a file in pieces. Files with the suffix ``.gz`` are unpacked.
+class _Bounded(io.RawIOBase):
+    """The contents of an open file, up to a number of bytes."""
+
+    def __init__(self, path: Path, file: IO[bytes], limit: float) -> None:
+        self.path, self.file, self.limit, self.size = path, file, limit, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        piece = self.file.read(len(buffer))
+        self.size += len(piece)
+        if self.size > self.limit:
+            raise too_large(self.path, self.limit)
+        buffer[: len(piece)] = piece
+        return len(piece)
+
+
+@contextmanager
+def open_bytes(path: Path, max_bytes: float | None = None) -> Iterator[io.BufferedReader]:
+    """A context with the contents of a file. Files with the suffix ``.gz`` are unpacked.
 
     Args:
         path: A regular file, or a pipe below ``/dev`` such as ``/dev/stdin``.
@@ -104,126 +117,92 @@ def read_pieces(path: Path, max_bytes: float | None = None) -> Iterator[bytes]:
         FileError: The file is missing, unreadable, truncated, too large, a pipe or a device.
     """
     limit = readable_bytes() if max_bytes is None else max_bytes
-    try:
-        with open_to_read(path) as file:
-            zipped = path.suffix.lower() == ".gz"
-            on_disk = os.fstat(file.fileno()).st_size
-            if not zipped and on_disk > limit:
-                raise too_large(path, limit)
-            if zipped and max_bytes in (None, math.inf):
+    with read_errors(path), open_to_read(path) as file:
+        contents, on_disk = file, os.fstat(file.fileno()).st_size
+        if path.suffix.lower() == ".gz":
+            contents = gzip.GzipFile(fileobj=file)  # type: ignore[assignment]
+            if max_bytes in (None, math.inf):
                 limit = min(limit, unpacked_bytes(on_disk))
-            source = gzip.GzipFile(fileobj=file) if zipped else file
-            size = 0
-            while piece := source.read(_PIECE):
-                size += len(piece)
-                if size > limit:
-                    raise too_large(path, limit)
-                yield piece
-    except (OSError, EOFError, zlib.error) as error:
-        raise _unreadable(path, error) from error
+        elif on_disk > limit:
+            raise too_large(path, limit)
+        yield io.BufferedReader(_Bounded(path, contents, limit), _PIECE)
 
 
-def read_text_pieces(
-    path: Path, encoding: str = "utf-8", max_bytes: float | None = None
-) -> Iterator[str]:
-    r"""Yields the text of a file in pieces, with newlines as ``\n``. A byte-order mark is removed.
+def _decoded(path: Path, data: bytes, encoding: str, errors: str = "strict") -> str:
+    """The text of bytes.
 
     Raises:
-        FileError: See ``read_pieces``. The bytes are invalid in ``encoding``.
-    """
-    decoder = _decoder(path, encoding)
-    start, lines, first, last_return = b"", 0, True, ""
-    old_mac: bool | None = None
-    for piece in itertools.chain(read_pieces(path, max_bytes), [b""]):
-        start = start or piece[:2]
-        try:
-            text = decoder.decode(piece, final=not piece)
-        except UnicodeError as error:
-            raise _undecoded(path, encoding, error, lines, start) from error
-        lines += piece.count(b"\n")
-        if first and text:
-            first = False
-            text = text.removeprefix("\ufeff")
-            if text.count("\0") > len(text) // 4:
-                raise FileError(
-                    f"{path}: not {encoding} text (every other character is NUL); pass the file's "
-                    "encoding, which may be 'utf-16-le' or 'utf-16-be'"
-                )
-        text = last_return + text
-        # Only files of old Macs end lines by a carriage return alone. A carriage return at the end
-        # of a piece may have its newline in the next piece.
-        if old_mac is None and ("\n" in text or "\r" in text[:-1] or not piece):
-            old_mac = "\n" not in text
-        last_return = "\r" if text.endswith("\r") and piece and not old_mac else ""
-        text = text[: len(text) - len(last_return)]
-        yield text.replace("\r", "\n") if old_mac else text.replace("\r\n", "\n")
-
-
-def _undecoded(
-    path: Path, encoding: str, error: UnicodeError, lines: int, start: bytes
-) -> FileError:
-    """Error for undecodable bytes after ``lines`` lines. ``start`` has the file's first bytes."""
-    reason, before = str(error), 0
-    if isinstance(error, UnicodeDecodeError):
-        reason, before = error.reason, error.object.count(b"\n", 0, error.start)
-    utf16 = start in (b"\xff\xfe", b"\xfe\xff")
-    example = "which looks like 'utf-16'" if utf16 else "e.g. 'latin-1'"
-    message = f"not {encoding} text ({reason}); pass the file's encoding, {example}"
-    return at_line(path, lines + before + 1, message)
-
-
-def _decoder(path: Path, encoding: str) -> codecs.IncrementalDecoder:
-    """Decoder of bytes to text.
-
-    Raises:
-        FileError: The encoding is unknown, or encodes data other than text.
+        FileError: The bytes are invalid, or the encoding is unknown or of data other than text.
     """
     try:
-        bytes(4).decode(encoding)  # refuses compressions and similar codecs
-        return codecs.getincrementaldecoder(encoding)()
+        text = data.decode(encoding, errors)
+    except UnicodeDecodeError as error:
+        raise _undecoded(path, encoding, error, 0) from error
     except (LookupError, ValueError) as error:
         raise FileError(
             f"{path}: encoding {encoding!r} cannot be used ({error}); give a text encoding that "
             "knows, e.g. 'latin-1'"
         ) from error
+    if text.count("\0") > len(text) // 4:
+        raise FileError(
+            f"{path}: not {encoding} text (every other character is NUL); pass the file's "
+            "encoding, which may be 'utf-16-le' or 'utf-16-be'"
+        )
+    return text
+
+
+def _undecoded(path: Path, encoding: str, error: UnicodeError, lines: int) -> FileError:
+    """Error for undecodable bytes after ``lines`` lines."""
+    reason, utf16 = str(error), False
+    if isinstance(error, UnicodeDecodeError):
+        reason, lines = error.reason, lines + error.object.count(b"\n", 0, error.start)
+        utf16 = error.object[:2] in (b"\xff\xfe", b"\xfe\xff")
+    example = "which looks like 'utf-16'" if utf16 else "e.g. 'latin-1'"
+    message = f"not {encoding} text ({reason}); pass the file's encoding, {example}"
+    return at_line(path, lines + 1, message)
 
 
 def iterate_lines(
     path: Path, encoding: str = "utf-8", max_bytes: float | None = None
 ) -> Iterator[str]:
-    """Yields the lines of a text file. A newline at the end is ignored.
+    """Yields the lines of a text file. A newline at the end and a byte-order mark are ignored.
+
+    Only files of old Macs, which have no newlines, end lines by a carriage return alone.
 
     Raises:
-        FileError: See ``read_text_pieces``. A line exceeds the memory, or the number of lines is
-            out of proportion to the size of the file.
+        FileError: See ``open_bytes``. The bytes are invalid in ``encoding``, or a line has more
+            than ``LONGEST`` characters.
     """
-    limit = readable_bytes()
-    pending: list[str] = []
-    size = num_lines = 0
-    for piece in read_text_pieces(path, encoding, max_bytes):
-        *lines, last = piece.split("\n")
-        num_lines += len(lines)
-        check_proportion(path, num_lines, "lines")
-        if lines:
-            lines[0] = "".join([*pending, lines[0]])
-            pending, size = [], 0
-            yield from lines
-        pending.append(last)
-        size += len(last)
-        if size > limit:
-            raise too_large(path, limit)
-    if size:
-        yield "".join(pending)
+    lines = 0
+    with open_bytes(path, max_bytes) as file:
+        start = _decoded(path, file.peek(_PIECE), encoding, "ignore")
+        end = "\r" if "\r" in start[:-1] and "\n" not in start else "\n"
+        text = io.TextIOWrapper(file, encoding, newline=end)
+        try:
+            while line := text.readline(LONGEST):
+                lines += 1
+                if len(line) == LONGEST:
+                    raise at_line(path, lines, f"has {LONGEST} characters or more; divide it")
+                line = line.removesuffix(end).removesuffix("\r")
+                yield line.removeprefix("\ufeff") if lines == 1 else line
+        except UnicodeError as error:
+            raise _undecoded(path, encoding, error, lines) from error
 
 
 def read_bytes(path: Path, max_bytes: float | None = None) -> bytes:
-    """Contents of a file; see ``read_pieces``."""
-    return b"".join(read_pieces(path, max_bytes))
+    """Contents of a file; see ``open_bytes``."""
+    with open_bytes(path, max_bytes) as file:
+        return file.read()
 
 
 def read_text(path: Path, encoding: str = "utf-8", max_bytes: float | None = None) -> str:
-    """Text of a file; see ``read_text_pieces``."""
-    return "".join(read_text_pieces(path, encoding, max_bytes))
+    r"""Text of a file, with lines that end by ``\n`` and without a byte-order mark.
+
+    Raises:
+        FileError: See ``open_bytes``. The bytes are invalid in ``encoding``.
+    """
+    text = _decoded(path, read_bytes(path, max_bytes), encoding).removeprefix("\ufeff")
+    return text.replace("\r\n", "\n") if "\n" in text else text.replace("\r", "\n")
 
 
 def read_lines(path: Path, encoding: str = "utf-8", max_bytes: float | None = None) -> list[str]:
@@ -280,7 +259,7 @@ def open_to_read(path: Path) -> IO[bytes]:
     Raises:
         FileError: The file is missing, unreadable, a pipe or a device.
     """
-    try:
+    with read_errors(path):
         mode = os.stat(path).st_mode
         if stat.S_ISDIR(mode):
             raise FileError(f"{path}: is a folder; expected a file")
@@ -291,8 +270,6 @@ def open_to_read(path: Path) -> IO[bytes]:
                 f"{path}: is {kind}; save its output to a regular file, and read this file"
             )
         return open(path, "rb")
-    except OSError as error:
-        raise _unreadable(path, error) from error
 
 
 def too_large(path: Path, limit: float) -> FileError:
@@ -303,11 +280,3 @@ def too_large(path: Path, limit: float) -> FileError:
         "available memory, and a multiple of its size for a compressed file. Check the file, "
         "unpack it, or raise max_bytes"
     )
-
-
-def _unreadable(path: Path, error: Exception) -> FileError:
-    if isinstance(error, FileError):
-        return error
-    if isinstance(error, FileNotFoundError):
-        return FileError(f"{path}: no such file; check the path")
-    return FileError(f"{path}: cannot be read, is it complete? ({error})")

@@ -2,22 +2,8 @@
 
 from torch_lntm.guides.dirichlet import DirichletGuide, EPGuide
 from torch_lntm.guides.factor import FactorGuide
-from torch_lntm.guides.guide import (
-    GUIDES,
-    Guide,
-    SolverOptions,
-    guides_for,
-    make_guide,
-    require_guide,
-)
-from torch_lntm.guides.normal import (
-    BleiLaffertyGuide,
-    KhanBouchardGuide,
-    LaplaceGuide,
-    NormalGuide,
-    TaylorGuide,
-)
-from torch_lntm.guides.warm_starts import WarmStarts
+from torch_lntm.guides.guide import GUIDES, Guide, guides_for, make_guide
+from torch_lntm.guides.normal import BleiLaffertyGuide, KhanBouchardGuide, LaplaceGuide, TaylorGuide
 
 __all__ = [
     "GUIDES",
@@ -28,11 +14,7 @@ __all__ = [
     "Guide",
     "KhanBouchardGuide",
     "LaplaceGuide",
-    "NormalGuide",
-    "SolverOptions",
     "TaylorGuide",
-    "WarmStarts",
     "guides_for",
     "make_guide",
-    "require_guide",
 ]

@@ -16,7 +16,8 @@ from torch_lntm.corpus import DocumentBatch
 from torch_lntm.errors import ConfigError, IncompatibleGuideError
 from torch_lntm.guides.surrogates import solve_by_surrogates
 from torch_lntm.guides.warm_starts import WarmStarts
-from torch_lntm.kernels import expected_word_counts, surrogate, word_probabilities
+from torch_lntm.kernels.likelihood import surrogate
+from torch_lntm.kernels.mixture import expected_word_counts, word_probabilities
 from torch_lntm.kernels.uncompiled import uncompiled
 from torch_lntm.latents import EtaSpace, LatentSpace
 from torch_lntm.models import TopicModel

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.guides.guide import Guide
-from torch_lntm.latents import EtaSpace, GaussianFactorSpace, LatentSpace, NormalSpace
+from torch_lntm.latents import EtaSpace, LatentSpace, NormalSpace
+from torch_lntm.latents.factor import GaussianFactorSpace
 from torch_lntm.posteriors import LowRankPosterior, ModePosterior, NormalPosterior, Posterior
 from torch_lntm.solvers.blei_lafferty import blei_lafferty
 from torch_lntm.solvers.bounds import gaussian_bound, tangent_weights
@@ -45,8 +46,8 @@ class NormalGuide(Guide[NormalPosterior]):
         ConfigError: A setting is zero or negative.
 
     Example:
-        >>> isinstance(guide, lntm.guides.NormalGuide), guide.bound(batch).shape
-        (True, torch.Size([5]))
+        >>> guide.bound(batch).shape
+        torch.Size([5])
     """
 
     anneals = True

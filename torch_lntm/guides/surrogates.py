@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from torch_lntm.corpus import DocumentBatch
-from torch_lntm.kernels import Cells, surrogate, word_probabilities
 from torch_lntm.kernels.contraction import document_sums
+from torch_lntm.kernels.likelihood import Cells, surrogate
+from torch_lntm.kernels.mixture import word_probabilities
 from torch_lntm.latents import LatentSpace
 
 #: Tolerance of a document's surrogate counts between rounds, in tokens. The objective changes by

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
+import zlib
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -35,8 +35,10 @@ from torch_lntm.io.folders import (
     parse_json,
     read_json,
 )
-from torch_lntm.models import CONSTRUCTORS, NameRecord, TopicModel, construct
+from torch_lntm.models import TopicModel
 from torch_lntm.models.model import require_model
+from torch_lntm.models.names import NameRecord
+from torch_lntm.models.registry import CONSTRUCTORS, construct
 
 FORMAT_VERSION = 1
 #: Most word probabilities of a model in a folder: a number for any folder, and a number per stored
@@ -146,18 +148,20 @@ def read_model(folder: Path) -> TopicModel:
             f"{file}: format_version is {about.get('format_version')!r}; this version of "
             f"torch_lntm reads {FORMAT_VERSION}"
         )
-    settings = about.get("config")
-    if not isinstance(settings, dict) or "vocabulary" not in about:
+    # Versions before 0.3.0 wrote no checksums.
+    settings, checksums = about.get("config"), about.get("checksums", {})
+    if (
+        not isinstance(settings, dict)
+        or not isinstance(checksums, dict)
+        or "vocabulary" not in about
+    ):
         raise ConfigError(f"{file}: lacks 'config' or 'vocabulary'; is it complete?")
-    data = read_bytes(folder / TENSORS)
-    _check(folder / TENSORS, data, about)
-    tensors = _tensors(folder / TENSORS, data)
+    tensors = _tensors(folder / TENSORS, checksums.get(TENSORS))
     _check_sizes(file, settings, tensors)
     vocabulary = None
     if about["vocabulary"]:
-        vocabulary = read_vocabulary(folder / VOCABULARY, settings["num_words"])
-        assert vocabulary is not None
-        _check(folder / VOCABULARY, as_lines(vocabulary, "word", VOCABULARY), about)
+        checksum = checksums.get(VOCABULARY)
+        vocabulary = read_vocabulary(folder / VOCABULARY, settings["num_words"], None, checksum)
     try:
         model = construct(about.get("kind"), **settings)  # type: ignore[arg-type]
         model.vocabulary = vocabulary
@@ -205,32 +209,13 @@ def write_model(folder: Path, model: TopicModel) -> None:
         "config": model.construction.to_json(),
         "vocabulary": model.vocabulary is not None,
         "topic_names": model.topic_names if model.has_topic_names else None,
-        "checksums": {name: _checksum(data) for name, data in files.items()},
+        "checksums": {name: zlib.crc32(data) for name, data in files.items()},
     }
     files[MODEL] = as_json(about)
     if model.name_records:
         files[NAMES] = as_json([asdict(record) for record in model.name_records])
     for name, data in files.items():
         (folder / name).write_bytes(data)
-
-
-def _checksum(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
-def _check(path: Path, data: bytes, about: dict[str, Any]) -> None:
-    """Refuse a file that differs from its checksum in the model's JSON file.
-
-    Versions before 0.3.0 wrote no checksums.
-    """
-    checksums = about.get("checksums")
-    if checksums is None:
-        return
-    if not isinstance(checksums, dict) or checksums.get(path.name) != _checksum(data):
-        raise ConfigError(
-            f"{path}: is damaged, or of another model: its checksum is not that of {MODEL}; save "
-            "the model again, or copy the whole folder again"
-        )
 
 
 def _check_sizes(path: Path, settings: dict[str, Any], tensors: dict[str, Tensor]) -> None:
@@ -246,8 +231,11 @@ def _check_sizes(path: Path, settings: dict[str, Any], tensors: dict[str, Tensor
         )
 
 
-def _tensors(path: Path, data: bytes) -> dict[str, Tensor]:
+def _tensors(path: Path, checksum: Any) -> dict[str, Tensor]:
     """Parameters by current names. Before 0.2.0, ``words`` of a bursty model was ``bursts``."""
+    data = read_bytes(path)
+    if checksum not in (None, zlib.crc32(data)):
+        raise ConfigError(f"{path}: is damaged: its checksum is not that of {MODEL}")
     try:
         tensors = safetensors.torch.load(data)
     except (SafetensorError, KeyError) as error:

@@ -34,7 +34,9 @@ from torch_lntm.io.folders import (
     read_json,
 )
 from torch_lntm.io.models import check_saveable, load_model, read_model, write_model
-from torch_lntm.models import NameRecord, TopicModel, TopicTable
+from torch_lntm.models import TopicModel
+from torch_lntm.models.names import NameRecord
+from torch_lntm.models.topic_table import TopicTable
 from torch_lntm.recipes import SAMPLERS, guide_of
 
 T = TypeVar("T")

@@ -18,8 +18,8 @@ def log_likelihood_at(
 ) -> Tensor:
     """Log likelihood of a single document at many topic proportions.
 
-    :func:`torch_lntm.kernels.mixture_log_likelihood` takes a vector of weights for each document.
-    For many vectors and a single document, a dense product is 5 times faster.
+    :func:`~torch_lntm.kernels.mixture.mixture_log_likelihood` takes a vector of weights for each
+    document. For many vectors and a single document, a dense product is 5 times faster.
 
     Args:
         logits: ``(num_points, num_topics)`` logits of θ.

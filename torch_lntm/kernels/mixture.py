@@ -147,7 +147,7 @@ def mixture_log_likelihood(
 
     Example:
         >>> weights = torch.full((batch.num_docs, 10), 0.1)
-        >>> lntm.kernels.mixture_log_likelihood(weights, model.topics.probs, batch).shape
+        >>> lntm.kernels.mixture.mixture_log_likelihood(weights, model.topics.probs, batch).shape
         torch.Size([5])
     """
     words, floor = _by_word(topics), probability_floor(weights.dtype)

@@ -50,7 +50,7 @@ class EtaSpace(StandardNormalSpace):
     """
 
     #: Whether the prior covariance of eta is AAᵀ + Λ⁻¹ with a diagonal Λ. The space is then a
-    #: :class:`~torch_lntm.latents.GaussianFactorSpace`, and posteriors can have low rank too.
+    #: ``GaussianFactorSpace``, and posteriors can have low rank too.
     has_low_rank: ClassVar[bool] = False
 
     @property

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
-from torch_lntm.kernels import INDEPENDENT, CountLikelihood, PaddedWords, SparseWords
+from torch_lntm.kernels.chains import PaddedWords, SparseWords
+from torch_lntm.kernels.likelihood import INDEPENDENT, CountLikelihood
 from torch_lntm.latents.space import AffineLogits, LatentSpace
 
 

@@ -5,21 +5,19 @@ from typing import TYPE_CHECKING, Any
 from torch_lntm.errors import no_attribute
 from torch_lntm.models.constructors import ctm, iftm, lda, lntm, stm
 from torch_lntm.models.groups import Groups
-from torch_lntm.models.model import Construction, TopicModel
-from torch_lntm.models.names import NameRecord, find_topics
-from torch_lntm.models.periods import Periods, learn_groups
+from torch_lntm.models.model import TopicModel
+from torch_lntm.models.periods import Periods
 from torch_lntm.models.priors.covariates import Covariates
 from torch_lntm.models.priors.diagonal import DiagonalNormalPrior
 from torch_lntm.models.priors.dirichlet import DirichletPrior
 from torch_lntm.models.priors.factor import IndependentFactorPrior
 from torch_lntm.models.priors.logistic_normal import LogisticNormalPrior
-from torch_lntm.models.priors.mixed import LevelEffects, MixedPrior
+from torch_lntm.models.priors.mixed import MixedPrior
 from torch_lntm.models.priors.normal import NormalPrior
 from torch_lntm.models.priors.prior import DocumentPrior
 from torch_lntm.models.priors.structural import StructuralPrior
-from torch_lntm.models.registry import CONSTRUCTORS, construct, find_constructor, register
+from torch_lntm.models.registry import register
 from torch_lntm.models.topic_groups import TopicGroups, merged_topics
-from torch_lntm.models.topic_table import TopicSummary, TopicTable
 from torch_lntm.models.topics.content import ContentTopics
 from torch_lntm.models.topics.dirichlet import DirichletTopics
 from torch_lntm.models.topics.dynamic import DynamicTopics
@@ -31,8 +29,6 @@ from torch_lntm.models.words.multinomial import Multinomial
 from torch_lntm.models.words.words import Words
 
 __all__ = [
-    "CONSTRUCTORS",
-    "Construction",
     "ContentTopics",
     "Covariates",
     "DiagonalNormalPrior",
@@ -45,28 +41,20 @@ __all__ = [
     "Groups",
     "IndependentFactorPrior",
     "Keywords",
-    "LevelEffects",
     "LogisticNormalPrior",
     "MixedPrior",
     "Multinomial",
-    "NameRecord",
     "NormalPrior",
     "NormalTopics",
     "Periods",
     "StructuralPrior",
     "TopicGroups",
     "TopicModel",
-    "TopicSummary",
-    "TopicTable",
     "Topics",
     "Words",
-    "construct",
     "ctm",
-    "find_constructor",
-    "find_topics",
     "iftm",
     "lda",
-    "learn_groups",
     "lntm",
     "merged_topics",
     "register",

@@ -126,7 +126,7 @@ def construct(name: str, **settings: Any) -> TopicModel:
         ConfigError: The name is unknown, or an argument is invalid.
 
     Example:
-        >>> lntm.models.construct("ctm", num_topics=3, num_words=50).name
+        >>> lntm.models.registry.construct("ctm", num_topics=3, num_words=50).name
         'ctm'
     """
     if isinstance(settings.get("dtype"), str):

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from torch_lntm.errors import ConfigError, require_whole
-from torch_lntm.models import DynamicTopics, TopicModel, find_topics
+from torch_lntm.models import DynamicTopics, TopicModel
+from torch_lntm.models.names import find_topics
 from torch_lntm.plotting.effects import look
 from torch_lntm.plotting.style import rule
 

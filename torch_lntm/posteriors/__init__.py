@@ -4,9 +4,9 @@ from torch_lntm.posteriors.dirichlet import DirichletPosterior
 from torch_lntm.posteriors.draws import Draws
 from torch_lntm.posteriors.factor import FactorPosterior
 from torch_lntm.posteriors.low_rank import LowRankPosterior
-from torch_lntm.posteriors.mode import ModePosterior, SampledMoments
+from torch_lntm.posteriors.mode import ModePosterior
 from torch_lntm.posteriors.normal import NormalPosterior
-from torch_lntm.posteriors.posterior import Moments, Posterior, SourceSums
+from torch_lntm.posteriors.posterior import Moments, Posterior
 
 __all__ = [
     "DirichletPosterior",
@@ -17,6 +17,4 @@ __all__ = [
     "Moments",
     "NormalPosterior",
     "Posterior",
-    "SampledMoments",
-    "SourceSums",
 ]

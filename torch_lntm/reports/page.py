@@ -20,11 +20,12 @@ from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.files import atomic_write
 from torch_lntm.guides import Guide
 from torch_lntm.inference import DrawSource, FitResult, ThetaDraws, theta_draws
-from torch_lntm.inference.draws import require_source
+from torch_lntm.inference.draws.sources import require_source
 from torch_lntm.io import Run
 from torch_lntm.io.folders import EVALUATION
-from torch_lntm.models import TopicGroups, TopicModel, TopicTable
+from torch_lntm.models import TopicGroups, TopicModel
 from torch_lntm.models.names import is_named
+from torch_lntm.models.topic_table import TopicTable
 from torch_lntm.plotting import tree_plot
 from torch_lntm.plotting.layout import LINE_HEIGHT, WIDTH, correlation_diagram, lay_out_topics
 from torch_lntm.plotting.style import distinct_words, topic_labels

@@ -16,7 +16,8 @@ from torch import Tensor
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, refuse_other_owner
 from torch_lntm.inference import ThetaDraws
-from torch_lntm.models import TopicModel, TopicSummary
+from torch_lntm.models import TopicModel
+from torch_lntm.models.topic_table import TopicSummary
 from torch_lntm.reports.prevalence import CorpusSummary
 from torch_lntm.reports.scores import Score
 

@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from torch_lntm import noise
-from torch_lntm.latents import DocumentTarget, IdentifiedSpace
+from torch_lntm.latents import DocumentTarget
+from torch_lntm.latents.identified import IdentifiedSpace
 from torch_lntm.latents.normal import standard_normal_log_density
 
 

@@ -27,7 +27,8 @@ from torch import Tensor
 
 from torch_lntm import noise
 from torch_lntm.errors import NumericalError
-from torch_lntm.kernels import fused, probability_floor
+from torch_lntm.kernels import fused
+from torch_lntm.kernels.mixture import probability_floor
 from torch_lntm.latents import DocumentTarget
 from torch_lntm.latents.metrics import Metric
 

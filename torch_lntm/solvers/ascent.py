@@ -41,7 +41,7 @@ import torch
 from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
-from torch_lntm.kernels import expected_counts
+from torch_lntm.kernels.mixture import expected_counts
 from torch_lntm.solvers.active import ActiveSet, replace_rows, select_rows
 
 #: Share of a step's predicted gain required for its acceptance.

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.errors import ConfigError
-from torch_lntm.kernels import mixture_log_likelihood
+from torch_lntm.kernels.mixture import mixture_log_likelihood
 from torch_lntm.posteriors.normal import NormalPosterior
 
 

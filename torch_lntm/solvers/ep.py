@@ -34,7 +34,7 @@ from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.errors import NumericalError
-from torch_lntm.kernels import probability_floor
+from torch_lntm.kernels.mixture import probability_floor
 from torch_lntm.posteriors.dirichlet import (
     DirichletPosterior,
     expected_log_theta,

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
-from torch_lntm.kernels import expected_topic_counts, responsibility_covariance
+from torch_lntm.kernels.mixture import expected_topic_counts, responsibility_covariance
 from torch_lntm.latents.linalg import inverse_cholesky
 from torch_lntm.latents.normal import EtaSpace, NormalSpace
 from torch_lntm.posteriors.normal import NormalPosterior

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
-from torch_lntm.kernels import expected_topic_counts, probability_floor
+from torch_lntm.kernels.mixture import expected_topic_counts, probability_floor
 from torch_lntm.posteriors.mode import ModePosterior
 from torch_lntm.posteriors.normal import NormalPosterior
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.errors import NumericalError
-from torch_lntm.kernels import expected_counts, expected_topic_counts
+from torch_lntm.kernels.mixture import expected_counts, expected_topic_counts
 from torch_lntm.posteriors.dirichlet import (
     DirichletPosterior,
     expected_log_theta,

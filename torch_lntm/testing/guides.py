@@ -11,7 +11,7 @@ from pyro.infer import Trace_ELBO
 
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.guides import Guide
-from torch_lntm.kernels import expected_word_counts
+from torch_lntm.kernels.mixture import expected_word_counts
 from torch_lntm.posteriors import Posterior
 from torch_lntm.testing.checks import ATOL, STANDARD_ERRORS, check, equal
 from torch_lntm.testing.programs import latent_sites

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from torch_lntm import noise
 from torch_lntm.corpus import DocumentBatch
-from torch_lntm.kernels import probability_floor
+from torch_lntm.kernels.mixture import probability_floor
 from torch_lntm.models import DynamicTopics, LogisticNormalPrior, TopicModel, Topics
 from torch_lntm.models.periods import groups_from_json
 from torch_lntm.testing.checks import check, check_m_step, equal, nudge_

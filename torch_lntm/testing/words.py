@@ -10,15 +10,10 @@ import torch
 from torch import Tensor
 
 from torch_lntm.corpus import DocumentBatch
-from torch_lntm.kernels import (
-    Cells,
-    PaddedWords,
-    SparseWords,
-    log_likelihood_at,
-    mixture_log_likelihood,
-    surrogate,
-    word_probabilities,
-)
+from torch_lntm.kernels.chains import PaddedWords, SparseWords
+from torch_lntm.kernels.dense import log_likelihood_at
+from torch_lntm.kernels.likelihood import Cells, surrogate
+from torch_lntm.kernels.mixture import mixture_log_likelihood, word_probabilities
 from torch_lntm.models import Words
 from torch_lntm.models.priors.prior import is_up_to_date
 from torch_lntm.testing.checks import ATOL, STANDARD_ERRORS, check, check_m_step, equal

@@ -18,8 +18,9 @@ from studies.scores.accuracy.result import NOISE, Accuracy, PosteriorAccuracy, c
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, ConvergenceWarning, require_whole, warn
 from torch_lntm.evaluation.checks import check_arguments, corpus_space, format_positions
-from torch_lntm.guides import Guide, require_guide
-from torch_lntm.inference.chains import chains_for
+from torch_lntm.guides import Guide
+from torch_lntm.guides.guide import require_guide
+from torch_lntm.inference.chains.document_chains import chains_for
 from torch_lntm.models import TopicModel
 from torch_lntm.progress import tqdm
 

@@ -245,9 +245,12 @@ def test_npz_files_ignore_a_vocab_txt_beside_them(tmp_path):
     ("words", "match"),
     [
         ("apple\nbee\n", r"toy\.mtx with .*toy\.vocab\.txt: .*each of the 3 columns, got 2"),
-        ("apple\nbee\napple\n", r"vocab\.txt, line 3: the word 'apple' stands on line 1 already"),
-        ("apple\n\ncat\n", r"vocab\.txt, line 2: expected a word, got a blank line"),
-        ("", r"vocab\.txt, line 1: expected a word"),
+        (
+            "apple\nbee\napple\n",
+            r"vocab\.txt: the words .* differ, got 'apple' at positions 0 and 2",
+        ),
+        ("apple\n\ncat\n", r"vocab\.txt: word 1 of the vocabulary must be a non-blank"),
+        ("", r"vocab\.txt: word 0 of the vocabulary must be a non-blank"),
     ],
 )
 def test_damaged_vocabulary_files_are_refused(tmp_path, words, match):

@@ -14,15 +14,17 @@ from io import BytesIO
 
 import h5py
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
+from anndata.io import write_elem
 from support.corpora import dense, random_counts, write
 
 from torch_lntm.corpus import convert_corpus, read_corpus
 from torch_lntm.corpus.readers import tables, texts
-from torch_lntm.errors import CorpusError, FileError
+from torch_lntm.errors import FileError
 from torch_lntm.files import reading
 
 MIB = 1 << 20
@@ -72,15 +74,17 @@ def h5ad(num_entries: int, chunk: int) -> bytes:
     """One document of a word that repeats, in compressed chunks."""
     held = BytesIO()
     with h5py.File(held, "w") as file:
-        x = file.create_group("X")
-        x.attrs["encoding-type"], x.attrs["shape"] = "csr_matrix", (1, 5)
+        write_elem(file, "X", sp.csr_array((1, 5), dtype=np.uint8))
+        for table, size in (("obs", 1), ("var", 5)):
+            names = pd.Index([f"n{i}" for i in range(size)], dtype=object)
+            write_elem(file, table, pd.DataFrame(index=names))
         for name in ("data", "indices"):
-            packed = x.create_dataset(
+            del file["X"][name]
+            packed = file["X"].create_dataset(
                 name, (num_entries,), np.uint8, chunks=(chunk,), compression=1
             )
             packed[:] = np.ones(num_entries, np.uint8)
-        x["indptr"] = np.array([0, num_entries])
-        file.create_group("obs"), file.create_group("var")
+        file["X/indptr"][:] = [0, num_entries]
     return held.getvalue()
 
 
@@ -92,50 +96,30 @@ def bombs(scale: int) -> dict[str, tuple[bytes, str]]:
     mib, million = MIB // scale, 1_000_000 // scale
     cells = f"a,text,{','.join(map(str, range(98)))}".encode()
     return {
-        "line.txt.gz": (
-            zipped(b"", b"wood ", 300 * mib),
-            f"holds more than {128 * mib} bytes",
-        ),
-        "documents.txt.gz": (zipped(b"", b"ab\n", 100 * mib), "lines and more are out of prop"),
-        "blank.csv.gz": (zipped(b"text\n", b"\n", 100 * mib), "lines and more are out of prop"),
-        "blank.jsonl.gz": (zipped(b"", b"\n", 100 * mib), "lines and more are out of prop"),
-        "header.csv.gz": (
-            zipped(b"text,", b"a,", 40 * mib, b"b\n"),
-            "different names, got a twice",
-        ),
+        "line.txt.gz": (zipped(b"", b"wood ", 300 * mib), "line 1: has .* characters or more"),
+        "documents.txt.gz": (zipped(b"", b"ab\n", 100 * mib), "more documents than bytes"),
+        "blank.csv.gz": (zipped(b"text\n", b"\n", 100 * mib), "holds no document"),
+        "blank.jsonl.gz": (zipped(b"", b"\n", 100 * mib), "holds no document"),
+        "header.csv.gz": (zipped(b"text,", b"a,", 40 * mib, b"b\n"), "has .* characters or more"),
         "cells.csv.gz": (
             zipped(cells, b"\n1,ab" + b",1" * 98, 100 * mib),
-            "values and more are out of proportion",
+            "num_tokens=|than bytes",
         ),
-        "lists.jsonl.gz": (zipped(b'{"a":[', b"[],", 100 * mib), "not JSON .an object of more"),
-        "lists.json.gz": (zipped(b'[{"a":[', b"[],", 100 * mib), "not JSON .an object of more"),
-        "records.json.gz": (
-            zipped(b"[", b'{"text":"ab"},', 100 * mib),
-            "documents and more are out of proportion",
-        ),
-        "line.ldac.gz": (
-            zipped(b"1 ", b"1:1 ", 120 * mib),
-            f"announces 1 words and holds {120 * mib // 160 * 40}; ",
-        ),
-        "lines.ldac.gz": (zipped(b"", b"0\n", 100 * mib), "lines and more are out of proportion"),
-        "docword.line.txt.gz": (zipped(b"", b"1 ", 120 * mib), "expected the number D"),
-        "line.mtx.gz": (zipped(b"", b"1 ", 120 * mib), "expected .%%MatrixMarket"),
+        "lists.jsonl.gz": (zipped(b'{"a":[', b"[],", 100 * mib), "has .* characters or more"),
+        "lists.json.gz": (zipped(b'[{"a":[', b"[],", 100 * mib), "not JSON"),
+        "records.json.gz": (zipped(b"[", b'{"text":"ab"},', 100 * mib, b"{}]"), "than bytes"),
+        "line.ldac.gz": (zipped(b"1 ", b"1:1 ", 120 * mib), "has .* characters or more"),
+        "lines.ldac.gz": (zipped(b"", b"0\n", 100 * mib), "the corpus is empty"),
+        "docword.line.txt.gz": (zipped(b"", b"1 ", 120 * mib), "has .* characters or more"),
         "many.npz": (npz(34 * mib), f"holds more than {64 * mib} bytes"),
         "some.npz": (npz(30 * mib), f"num_tokens={30 * mib}"),
-        "words.parquet": (
-            parquet(pa.array(["wood"]), 25 * million),
-            f"{25 * million} entries are out of proportion",
-        ),
-        "columns.parquet": (
-            parquet(pa.array([0]), 25 * million),
-            f"{25 * million} entries are out of proportion",
-        ),
-        "some.parquet": (parquet(pa.array(["wood"]), 20 * million), f"num_tokens={20 * million}"),
-        "long.parquet": (posts("wood " * (60 * mib), 1), "the texts take"),
-        "texts.parquet": (posts("wood " * 20_000, million), "the texts take 100000 bytes"),
-        "rows.parquet": (posts("ab", 3 * million), "documents and more are out of proportion"),
-        "chunk.h5ad": (h5ad(130 * mib, 130 * mib), f"chunks of .{130 * mib},. values"),
-        "many.h5ad": (h5ad(24 * mib, mib), f"{24 * mib} entries are out of proportion"),
+        "words.parquet": (parquet(pa.array(["wood"]), 25 * million), f"num_tokens={25 * million}"),
+        "columns.parquet": (parquet(pa.array([0]), 25 * million), f"num_tokens={25 * million}"),
+        "long.parquet": (posts("wood " * (60 * mib), 1), "holds more than"),
+        "texts.parquet": (posts("wood " * 20_000, million), "holds more than"),
+        "rows.parquet": (posts("ab", 3 * million), "holds more than"),
+        "chunk.h5ad": (h5ad(130 * mib, 130 * mib), f"chunks of .{130 * mib},."),
+        "many.h5ad": (h5ad(24 * mib, mib), f"num_tokens={24 * mib}"),
     }
 
 
@@ -144,7 +128,7 @@ def bombs(scale: int) -> dict[str, tuple[bytes, str]]:
 #: error of each file. The arguments are factors and paths.
 READ = """
 import gc, sys, time
-import h5py, pyarrow.parquet, sklearn.feature_extraction.text
+import anndata, h5py, pyarrow.parquet, sklearn.feature_extraction.text
 from torch_lntm.corpus import read_corpus
 from torch_lntm.corpus.readers import counts, tables, texts
 from torch_lntm.files import reading
@@ -153,9 +137,9 @@ def peak():
     about = open("/proc/self/status").read() if sys.platform == "linux" else "VmHWM: 0"
     return int(about.split("VmHWM:")[1].split()[0])
 
-limits = [(reading, "_UNPACKED"), (reading, "_FREE"), (reading, "_PIECE"), (counts, "_LINES"),
-          (texts, "_MOST_CHARACTERS"), (texts, "_DOCUMENTS"),
-          (tables, "_CHUNK"), (tables, "_ENTRIES"), (tables, "_ROWS")]
+limits = [(reading, "_UNPACKED"), (reading, "LONGEST"), (texts, "LONGEST"), (reading, "_PIECE"),
+          (counts, "_LINES"), (texts, "FREE"), (tables, "FREE"), (texts, "_ROWS"),
+          (tables, "_CHUNK"), (tables, "_NUMBERS"), (tables, "_ROWS")]
 usual = [getattr(module, name) for module, name in limits]
 gc.collect()
 gc.freeze()  # a collection that traverses the modules would take longer than small files
@@ -170,13 +154,6 @@ for scale, path in zip(sys.argv[1::2], sys.argv[2::2]):
         said = f"{type(error).__name__} {error}"
     print(time.process_time() - start, peak() - before, said.replace("\\n", " ")[:300])
 """
-
-
-def test_limits_of_the_readers_bound_small_files():
-    assert reading._UNPACKED == 128 * MIB
-    assert reading._FREE == MIB
-    assert texts._MOST_CHARACTERS == 32 * MIB
-    assert tables._CHUNK == 128 * MIB
 
 
 @pytest.mark.slow
@@ -214,14 +191,27 @@ def test_small_files_are_read_or_refused_in_bounded_time_and_memory(tmp_path):
         assert after < max(0.3, 2.5 * small / large * before), line
 
 
-def test_uncompressed_files_are_not_bounded_by_their_size(tmp_path, monkeypatch):
-    monkeypatch.setattr(reading, "_UNPACKED", 4000)
-    monkeypatch.setattr(reading, "_FREE", 100)
+def test_a_line_of_a_small_file_is_bounded(tmp_path, monkeypatch):
+    """A zipped line of 120 MB took 90 s and 2 GB."""
+    assert reading.LONGEST == 16 * MIB
+    for name, form in (("a.txt", "%s"), ("a.csv", "text\n%s\n"), ("a.jsonl", '{"text": "%s"}')):
+        path = write(tmp_path / f"{name}.gz", form % ("ab " * 6 * MIB))
+        with pytest.raises(
+            FileError, match=rf"{name}\.gz, line \d: has {16 * MIB} characters or mo"
+        ):
+            read_corpus(path)
+    monkeypatch.setattr(texts, "LONGEST", 1000)
+    pq.write_table(pa.table({"text": ["ab " * 400]}), tmp_path / "a.parquet")
+    write(tmp_path / "a.json", json.dumps([{"text": "ab " * 400}]))
+    for name in ("a.parquet", "a.json"):
+        with pytest.raises(FileError, match=r"r\w+ 1: has more than 1000 characters; divide it"):
+            read_corpus(tmp_path / name)
+
+
+def test_documents_of_a_zipped_file_are_at_most_its_bytes(tmp_path, monkeypatch):
+    monkeypatch.setattr(texts, "FREE", 100)
     text = "wood stone\n" * 500
-    with pytest.raises(FileError, match="holds more than 4000 bytes"):
-        read_corpus(write(tmp_path / "a.txt.gz", text))
-    monkeypatch.setattr(reading, "_UNPACKED", 10**6)
-    with pytest.raises(FileError, match=r"500 lines and more are out of proportion to its \d+ b"):
+    with pytest.raises(FileError, match="holds more documents than bytes"):
         read_corpus(write(tmp_path / "a.txt.gz", text))
     assert read_corpus(write(tmp_path / "a.txt", text)).num_docs == 500
 
@@ -241,35 +231,6 @@ def test_large_compressed_files_may_unpack_to_a_hundred_times_their_size():
     assert reading.unpacked_bytes(20 * MIB) == 1128 * MIB
 
 
-def test_a_json_array_is_read_in_pieces_of_any_size(tmp_path, monkeypatch):
-    records = [{"text": f"wörd {i} \\u20ac", "n": i, "x": [1.5, "a]", {}]} for i in range(20)]
-    path = write(tmp_path / "a.json", "\n" + json.dumps(records, indent=1) + " ")
-    expected = read_corpus(path)
-    assert expected.metadata["n"].tolist() == list(range(20))
-    assert expected.metadata["x"][3] == "1.5|a]|{}"
-    for size in (1, 2, 3, 7, 50, 1000):
-        monkeypatch.setattr(reading, "_PIECE", size)
-        assert read_corpus(path).fingerprint() == expected.fingerprint()
-    for damage in ('{"text": tru}', '{"text": "a" 3}', '{"text": "a}', "{,}"):
-        write(path, '[{"text": "wood"},\n' + damage + ', {"text": "' + "a " * 500 + '"}]')
-        with pytest.raises(FileError, match=r"a\.json, line 2: not JSON"):
-            read_corpus(path)
-    for end, what in (("", "comma or the end"), ("] 3", "nothing behind"), ("3]", "comma or")):
-        write(path, '[{"text": "wood"}' + end)
-        with pytest.raises(FileError, match=f"line 1: not JSON .expected .*{what}"):
-            read_corpus(path)
-
-
-def test_long_json_objects_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(texts, "_MOST_CHARACTERS", 1000)
-    monkeypatch.setattr(reading, "_PIECE", 64)
-    for name, form in (("a.json", "[%s]"), ("a.jsonl", "%s\n")):
-        short, long = ('{"text": "%s"}' % ("wood " * times) for times in (190, 220))
-        assert read_corpus(write(tmp_path / name, form % short)).num_tokens == 190
-        with pytest.raises(FileError, match=r"line 1: not JSON .an object of more than"):
-            read_corpus(write(tmp_path / name, form % long))
-
-
 @pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
 def test_records_have_at_most_ten_thousand_fields(tmp_path, name):
     def of(number):
@@ -280,7 +241,7 @@ def test_records_have_at_most_ten_thousand_fields(tmp_path, name):
         return ",".join(names) + "\n" + ",".join(values) + "\n"
 
     assert read_corpus(write(tmp_path / name, of(10_000))).metadata.shape == (1, 9_999)
-    with pytest.raises(FileError, match=r"at most 10000 fields, got 1000[12]"):
+    with pytest.raises(FileError, match="different fields, more than 10000"):
         read_corpus(write(tmp_path / name, of(10_002)))
 
 
@@ -318,76 +279,55 @@ def table(tmp_path):
     (tmp_path / "secret.txt").write_bytes(b"top secret!!")
     with h5py.File(tmp_path / "other.h5", "w") as other:
         other["s"] = np.frombuffer(b"top secret!!", np.uint8)
-    counts = sp.csr_array(random_counts(12, 5))
+        write_elem(other, "X", sp.csr_array(random_counts(12, 5)))
+    obs = pd.DataFrame({"s": np.arange(12.0)}, pd.Index([f"d{d}" for d in range(12)], dtype=object))
     with h5py.File(tmp_path / "a.h5ad", "w") as file:
-        x = file.create_group("X")
-        x.attrs["encoding-type"], x.attrs["shape"] = "csr_matrix", counts.shape
-        x["data"], x["indices"], x["indptr"] = counts.data, counts.indices, counts.indptr
-        file.create_group("var")
-        file.create_group("obs").attrs["column-order"] = ["s"]
+        write_elem(file, "X", sp.csr_array(random_counts(12, 5)))
+        write_elem(file, "obs", obs)
+        write_elem(file, "var", pd.DataFrame(index=pd.Index([*"abcde"], dtype=object)))
         yield file, tmp_path
 
 
-def test_anndata_reads_no_external_storage(table):
-    file, folder = table
+def external(file, folder):
     storage = [(str(folder / "secret.txt"), 0, 12)]
     file["obs"].create_dataset("s", (12,), np.uint8, external=storage)
-    file.close()
-    with pytest.raises(FileError, match=r"/obs/s is in other files; write it into this one"):
-        read_corpus(folder / "a.h5ad")
 
 
-def test_anndata_reads_no_virtual_data(table):
-    file, folder = table
+def virtual(file, folder):
     layout = h5py.VirtualLayout((12,), np.uint8)
     layout[:] = h5py.VirtualSource(folder / "other.h5", "s", (12,))
     file["obs"].create_virtual_dataset("s", layout)
-    file.close()
-    with pytest.raises(FileError, match=r"/obs/s is in other files"):
-        read_corpus(folder / "a.h5ad")
 
 
-@pytest.mark.parametrize("name", ["s", "outside/s", "soft", "X/data", "X", "obs"])
-def test_anndata_follows_no_links(table, name):
-    file, folder = table
-    other = h5py.ExternalLink(str(folder / "other.h5"), "/" if "outside" in name else "s")
-    obs = file["obs"]
-    obs.attrs["column-order"] = [name]
-    if name == "outside/s":
-        obs["outside"] = other
-    elif name == "soft":
-        obs["soft"] = h5py.SoftLink("/obs/elsewhere")
-        obs["elsewhere"] = other
-    else:
-        where = obs if name == "s" else file
-        if name != "s":
+def soft(file, folder):
+    file["obs/s"] = h5py.SoftLink("/elsewhere")
+    file["elsewhere"] = h5py.ExternalLink(str(folder / "other.h5"), "s")
+
+
+def linked(name, target):
+    def edit(file, folder):
+        if name in file:
             del file[name]
-        where[name] = other
+        file[name] = h5py.ExternalLink(str(folder / "other.h5"), target)
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        *(external, virtual, soft),
+        *(linked("obs/s", "s"), linked("X", "X"), linked("X/data", "X/data"), linked("obs", "/")),
+    ],
+)
+def test_anndata_reads_no_other_files(table, edit):
+    file, folder = table
+    del file["obs/s"]
+    edit(file, folder)
     file.close()
     for read in (read_corpus, lambda path: convert_corpus(path, folder / "out")):
-        with pytest.raises(FileError, match="is a link; write the file without links"):
+        with pytest.raises(FileError, match=r"is a link, .* or in other files"):
             read(folder / "a.h5ad")
-
-
-def test_anndata_with_a_very_often_repeated_long_text_is_refused(table, monkeypatch):
-    file, folder = table
-    file["obs"]["s"] = ["x" * 1000] * 12
-    file.close()
-    assert read_corpus(folder / "a.h5ad").metadata["s"][11] == "x" * 1000
-    monkeypatch.setattr(reading, "_UNPACKED", 5000)
-    with pytest.raises(FileError, match="the values of /obs/s take 12000 bytes"):
-        read_corpus(folder / "a.h5ad")
-
-
-@pytest.mark.parametrize("shape", [(12, 0), (0, 5)])
-def test_anndata_of_an_empty_matrix_is_refused(table, shape):
-    file, folder = table
-    del file["X"]
-    file["X"] = np.zeros(shape)
-    file["obs"].attrs["column-order"] = []
-    file.close()
-    with pytest.raises(CorpusError, match=f"the corpus is empty: {shape[0]} documents, {shape[1]}"):
-        read_corpus(folder / "a.h5ad")
 
 
 # ------------------------------------------------------------------ Parquet
@@ -407,9 +347,9 @@ def test_every_repetition_of_a_parquet_text_counts_towards_the_bound(tmp_path, m
     path.write_bytes(posts("wood coal " * 100, 12))
     assert read_corpus(path).num_tokens == 2400
     monkeypatch.setattr(reading, "_UNPACKED", 5000)
-    with pytest.raises(FileError, match=r"the texts take .* more than is allowed"):
+    with pytest.raises(FileError, match="holds more than"):
         read_corpus(path)
-    with pytest.raises(FileError, match=r"the texts take .* more than is allowed"):
+    with pytest.raises(FileError, match="holds more than"):
         convert_corpus(path, tmp_path / "out")
     assert read_corpus(path, max_bytes=50_000).num_tokens == 2400
 
@@ -418,7 +358,7 @@ def test_conversion_of_parquet_texts_has_bounded_memory(tmp_path, monkeypatch):
     texts = [f"wood{i} " * 1000 for i in range(300)]
     pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet", row_group_size=50)
     monkeypatch.setattr(tables, "readable_bytes", lambda: 100_000)
-    with pytest.raises(FileError, match=r"the texts take .* more than is allowed"):
+    with pytest.raises(FileError, match="holds more than"):
         read_corpus(tmp_path / "a.parquet")
     folder = convert_corpus(tmp_path / "a.parquet", tmp_path / "out", min_df=1)
     assert read_corpus(folder).num_tokens == 300_000
@@ -432,10 +372,53 @@ def test_a_parquet_column_whose_name_is_not_unicode_is_refused(tmp_path):
         read_corpus(path)
 
 
+#: Reads mutants of a file in a child process, and prints the kind of each outcome.
+MUTATE = """
+import random, sys, warnings
+from pathlib import Path
+from torch_lntm.corpus import read_corpus
+warnings.simplefilter("ignore")
+whole, number = Path(sys.argv[1]), int(sys.argv[2])
+content, choice = whole.read_bytes(), random.Random(0)
+for i in range(number):
+    mutant = bytearray(content)
+    for _ in range(choice.choice([1, 1, 2, 4])):
+        mutant[choice.randrange(len(mutant))] = choice.randrange(256)
+    path = whole.with_name("mutant" + whole.suffix)
+    path.write_bytes(mutant)
+    try:
+        print(type(read_corpus(path)).__name__)
+    except Exception as error:
+        print(type(error).__name__, *error.args)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["texts.parquet", "counts.parquet", "counts.npz"])
+def test_damaged_tables_are_read_or_refused_in_words(tmp_path, name):
+    """pyarrow aborted the process at damaged metadata of a column; others were tracebacks."""
+    path = tmp_path / name
+    labels, words = ["a", "b", None] * 4, [["cat", "dog"], ["emu"], []] * 4
+    if name == "texts.parquet":
+        rows = {"text": [f"cat dog {i}" for i in range(12)], "label": labels, "tags": words}
+        pq.write_table(pa.table(rows), path, row_group_size=5)
+    elif name == "counts.parquet":
+        rows = {"words": words, "counts": [[1, 2], [3], []] * 4, "who": labels}
+        pq.write_table(pa.table(rows), path, row_group_size=5)
+    else:
+        sp.save_npz(path, sp.csr_matrix(random_counts(12, 5)))
+    ran = subprocess.run(
+        [sys.executable, "-c", MUTATE, path, "400"], capture_output=True, text=True, timeout=300
+    )
+    assert ran.returncode == 0, ran.stderr[-1000:]
+    outcomes = {line.split()[0] for line in ran.stdout.splitlines()}
+    assert outcomes | {"CorpusError"} == {"Corpus", "FileError", "CorpusError"}
+
+
 # ------------------------------------------------------------------ encodings
 
 
-@pytest.mark.parametrize("encoding", ["zlib_codec", "rot13", "undefined", "punycode", "a\0b", "no"])
+@pytest.mark.parametrize("encoding", ["zlib_codec", "rot13", "undefined", "a\0b", "no"])
 def test_encodings_of_other_data_than_text_are_refused(tmp_path, encoding):
     path = write(tmp_path / "a.txt", "wood")
     with pytest.raises(FileError, match=r"a\.txt: encoding .* cannot be used"):

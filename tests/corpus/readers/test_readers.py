@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
+import polars as pl
 import pytest
 import scipy.sparse as sp
 from support.corpora import COUNTS, LDAC, MTX, UCI, dense, write
@@ -147,7 +149,8 @@ def test_the_working_folder_and_its_parent_are_read_as_folders_of_texts(tmp_path
 def test_the_root_folder_has_no_name(tmp_path, monkeypatch):
     # Its files are too many to read: only what lies beside it is looked for.
     source = readers.open_source("/", None, None, None, readers.TextOptions())
-    assert (source.name, source.labels, source.format) == ("", None, "folder")
+    assert (source.labels, source.format) == (None, "folder")
+    assert readers._name(source.path) == ""
 
 
 @pytest.mark.parametrize(
@@ -222,3 +225,87 @@ def test_the_docstring_and_the_help_list_every_format():
     for text in (read_corpus.__doc__, ReadsDocuments.__doc__.partition("    vocabulary:")[0]):
         words = set(re.findall(r"\w+", text.partition("format: Format")[2] or text))
         assert set(readers.known_formats()) - words == set()
+
+
+# ------------------------------------------------------------------ metadata by id
+
+
+def folder_of(path: Path, numbers: list[int]) -> Path:
+    """A folder of texts of one word each, ``w1`` in ``1.txt``."""
+    for i in numbers:
+        write(path / f"{i}.txt", f"w{i} wood")
+    return path
+
+
+def pairs_of(corpus):
+    """The word of each document with its value of ``n``."""
+    words = [next(w for w in corpus.vocabulary if w[1:] == i[:-4]) for i in corpus.metadata["id"]]
+    return dict(zip(words, corpus.metadata["n"].tolist(), strict=True))
+
+
+@pytest.mark.parametrize(
+    "kind", ["file", "stems", "frame", "index", "mapping", "polars", "numbers"]
+)
+def test_metadata_are_joined_by_the_names_of_files(tmp_path, kind):
+    """The order of a folder is 1, 10, 11, 2; rows were taken by position."""
+    folder = folder_of(tmp_path / "fold", [*range(1, 13)])
+    ids = [f"{i}.txt" for i in range(1, 13)]
+    n = [*range(1, 13)]
+    frame = pd.DataFrame({"id": ids, "n": n})
+    given = {
+        "file": write(tmp_path / "a.csv", frame.to_csv(index=False)),
+        "stems": write(tmp_path / "b.csv", "id,n\n" + "".join(f"0{i},{i}\n" for i in n)),
+        "frame": frame[::-1],
+        "index": frame.set_index("id").rename_axis("file"),
+        "mapping": {"id": ids, "n": n},
+        "polars": pl.DataFrame({"id": ids, "n": n}),
+        "numbers": write(tmp_path / "c.csv", "id,n\n" + "".join(f"{i},{i}\n" for i in n)),
+    }[kind]
+    if kind == "stems":
+        for i in n:
+            (folder / f"{i}.txt").rename(folder / f"0{i}.txt")
+        corpus = read_corpus(folder, metadata=given)
+        assert [f"0{i}.txt" for i in corpus.metadata["n"]] == corpus.metadata["id"].tolist()
+        return
+    corpus = read_corpus(folder, metadata=given)
+    assert corpus.metadata["id"].tolist() == sorted(ids)
+    assert pairs_of(corpus) == {f"w{i}": i for i in n}
+    converted = read_corpus(convert_corpus(folder, tmp_path / "out", metadata=given))
+    assert pairs_of(converted) == pairs_of(corpus)
+
+
+@pytest.mark.parametrize(
+    ("ids", "match"),
+    [
+        (["1.txt", "2.txt", "4.txt"], r"lack 1 of 3 documents .*\(3\.txt\), .*1 rows .*\(4\.txt\)"),
+        (["1.txt", "2.txt"], r"lack 1 of 3 documents by their ids \(3\.txt\)"),
+        (["1.txt", "2.txt", "3.txt", "x"], r"lack 0 of 3 .* 1 rows of other ids \(x\)"),
+        (["1.txt", "2.txt", "2.txt"], r"rows of the metadata are missing or repeated: 2\.txt"),
+        (["1.txt", "2.txt", ""], "rows of the metadata are missing or repeated"),
+        (["1", "2.txt", "2.TXT"], "lack 2 of 3 documents"),
+    ],
+)
+def test_ids_that_do_not_match_are_refused(tmp_path, ids, match):
+    folder = folder_of(tmp_path / "fold", [1, 2, 3])
+    table = write(tmp_path / "a.csv", "id,n\n" + "".join(f"{i},1\n" for i in ids))
+    with pytest.raises(CorpusError, match=match):
+        read_corpus(folder, metadata=table)
+    with pytest.raises(CorpusError, match=match):
+        convert_corpus(folder, tmp_path / "out", metadata=table)
+
+
+def test_metadata_of_documents_without_ids_go_by_position(tmp_path):
+    path = write(tmp_path / "a.txt", "wood\nstone\n")
+    table = write(tmp_path / "a.csv", "id,n\nx,1\ny,2\n")
+    metadata = read_corpus(path, metadata=table).metadata
+    assert metadata["n"].tolist() == [1, 2]
+    assert metadata["id"].tolist() == ["x", "y"]
+    folder = folder_of(tmp_path / "fold", [1, 2])
+    by_order = write(tmp_path / "b.csv", "n,m\n1,a\n2,b\n")
+    assert read_corpus(folder, metadata=by_order).metadata["n"].tolist() == [1, 2]
+
+
+def test_ids_of_csv_join_numbers_with_texts(tmp_path):
+    path = write(tmp_path / "a.csv", "id,text\n1580661436132757506,wood\n7,stone\n")
+    table = write(tmp_path / "b.csv", "id,n\n7,1\n1580661436132757506,2\n")
+    assert read_corpus(path, metadata=table).metadata["n"].tolist() == [2, 1]

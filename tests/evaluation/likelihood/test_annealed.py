@@ -313,26 +313,6 @@ def test_documents_with_unreliable_chains_are_named(monkeypatch: pytest.MonkeyPa
     assert estimate.acceptance.tolist() == [0.0, 0.0]
 
 
-@pytest.mark.slow
-def test_reports_name_method_and_errors() -> None:
-    bracket, _ = bracketed("lda", 3, "prior")
-    text = repr(bracket.lower)
-    for part in ("sampling, 12 chains from the prior", "25 temperatures (power schedule)"):
-        assert part in text
-    for part in ("4 leapfrog steps, seed 0", "weights     effective", "acceptance 0."):
-        assert part in text
-    text = repr(bracket)
-    for part in (
-        "160 simulated documents",
-        "in both directions by",
-        "12 chains",
-        "from below",
-        "from above",
-    ):
-        assert part in text
-    assert f"{bracket.mean_gap:.3g} nats per document" in text
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -19,7 +19,6 @@ from torch_lntm.evaluation import (
     LikelihoodMethod,
     log_likelihood,
 )
-from torch_lntm.guides import LaplaceGuide
 from torch_lntm.models import TopicModel, ctm
 from torch_lntm.models.priors.normal import NormalPrior
 from torch_lntm.models.priors.prior import DocumentPrior
@@ -47,32 +46,6 @@ def test_a_name_with_options_equals_the_method_object(family: str) -> None:
         assert by_name.description == itself.description
         assert by_name.method == name
         assert by_name.seed == 3
-
-
-def test_descriptions_list_the_settings() -> None:
-    model = ctm(3, 5, dtype="float64")
-    corpus = Corpus.from_matrix(np.eye(5, dtype=int))
-    guide = LaplaceGuide(model)
-    for method, expected in [
-        (Importance(), "importance sampling, 1000 draws of LaplaceGuide's Student-t(5)"),
-        (
-            Importance(num_samples=30, proposal="gaussian", guide=guide),
-            "importance sampling, 30 draws of LaplaceGuide's normal",
-        ),
-        (
-            AIS(num_chains=4, num_temperatures=5, start="prior"),
-            "annealed importance sampling, 4 chains from the prior, 5 temperatures (power "
-            "schedule), each with a transition of 5 leapfrog steps",
-        ),
-        (
-            AIS(num_chains=4, num_temperatures=5),
-            "annealed importance sampling, 4 chains from a normal near the posterior, 5 "
-            "temperatures (sigmoid schedule), each with a transition of 6 leapfrog steps",
-        ),
-    ]:
-        estimate = method.estimate(model, corpus)
-        assert estimate.description == expected
-        assert expected in repr(estimate)
 
 
 def test_a_matrix_of_counts_is_a_corpus() -> None:

@@ -326,9 +326,3 @@ def test_a_wrong_vocabulary_guide_or_posterior_is_refused() -> None:
     with pytest.raises(NumericalError, match="first at position 1") as caught:
         log_likelihood(model, make_corpus(model, 3), guide=Broken(model))
     assert caught.value.documents == (1,)
-
-
-def test_progress_bar_counts_documents(terminal: None, capsys: pytest.CaptureFixture[str]) -> None:
-    model = make_model(3)
-    log_likelihood(model, make_corpus(model, 9), max_docs=4, progress=True)
-    assert "9/9" in capsys.readouterr().err

@@ -14,7 +14,9 @@ from support.problems import make_batch, random_problem
 
 from torch_lntm import errors
 from torch_lntm.errors import ConfigError
-from torch_lntm.inference.chains import DocumentHMC, DocumentSamples, to_arviz
+from torch_lntm.inference.chains.arviz import to_arviz
+from torch_lntm.inference.chains.document_hmc import DocumentHMC
+from torch_lntm.inference.chains.samples import DocumentSamples
 
 
 @pytest.fixture(scope="module")

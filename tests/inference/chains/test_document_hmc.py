@@ -27,7 +27,10 @@ from torch_lntm.errors import (
     UnreliableEstimateWarning,
 )
 from torch_lntm.guides import LaplaceGuide
-from torch_lntm.inference.chains import Chains, DocumentHMC, DocumentSamples, chains, diagnostics
+from torch_lntm.inference.chains import chains, diagnostics
+from torch_lntm.inference.chains.chains import Chains
+from torch_lntm.inference.chains.document_hmc import DocumentHMC
+from torch_lntm.inference.chains.samples import DocumentSamples
 from torch_lntm.models import DocumentPrior, TopicModel, iftm, lda
 from torch_lntm.sampling import hmc
 from torch_lntm.sampling.gibbs import gibbs

@@ -26,13 +26,13 @@ from torch_lntm.corpus import Corpus
 from torch_lntm.inference import JointChain
 from torch_lntm.inference.chains.chains import Progress
 from torch_lntm.models import (
-    Covariates,
     DirichletTopics,
     Keywords,
     LogisticNormalPrior,
     StructuralPrior,
     TopicModel,
 )
+from torch_lntm.models.priors.covariates import Covariates
 from torch_lntm.models.topics import dirichlet
 from torch_lntm.sampling.step_sizes import DualAveraging
 

@@ -8,7 +8,8 @@ import torch
 from support.pairs import make_counts, make_model
 
 import torch_lntm as lntm
-from torch_lntm.guides import SolverOptions, make_guide
+from torch_lntm.guides import make_guide
+from torch_lntm.guides.guide import SolverOptions
 from torch_lntm.inference.em.covariances import CovarianceSample
 
 OPTIONS: SolverOptions = {"tolerance": 1e-6, "max_iterations": 100}

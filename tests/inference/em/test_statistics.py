@@ -12,7 +12,8 @@ from support.pairs import each_pair, make_counts, make_model
 from support.problems import make_batch
 
 from torch_lntm.guides import make_guide
-from torch_lntm.inference import Statistics, expected_statistics, sampled_statistics
+from torch_lntm.inference import Statistics
+from torch_lntm.inference.em.statistics import expected_statistics, sampled_statistics
 
 
 def numbers(statistics: Statistics) -> dict[str, torch.Tensor]:

@@ -8,13 +8,8 @@ import torch
 
 import torch_lntm as lntm
 from torch_lntm.errors import ConfigError
-from torch_lntm.inference import (
-    DocumentHMC,
-    MonteCarloEM,
-    StepwiseEM,
-    VariationalEM,
-    expected_statistics,
-)
+from torch_lntm.inference import DocumentHMC, MonteCarloEM, StepwiseEM, VariationalEM
+from torch_lntm.inference.em.statistics import expected_statistics
 
 
 def documents(num_docs: int, seed: int) -> lntm.Corpus:

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from torch_lntm.corpus.archive import read_archive
 from torch_lntm.corpus.checks import check_vocabulary, counting_code
 from torch_lntm.corpus.corpus import Corpus
-from torch_lntm.corpus.metadata import describe
+from torch_lntm.corpus.metadata import as_frame, describe, is_table, listed
 from torch_lntm.corpus.readers.counts import COUNT_STREAMS, assemble, check_size
-from torch_lntm.corpus.readers.tables import TABLE_STREAMS, has_counts
+from torch_lntm.corpus.readers.tables import ParquetFiles, stream_h5ad, stream_parquet
 from torch_lntm.corpus.readers.texts import (
     TEXT_READERS,
-    WITH_FIELDS,
+    WITHOUT_FIELDS,
     TextOptions,
     TextStream,
     read_metadata,
@@ -25,37 +29,27 @@ from torch_lntm.corpus.readers.texts import (
 from torch_lntm.corpus.remote import fetch_store, is_remote
 from torch_lntm.corpus.store import is_store, read_store
 from torch_lntm.errors import CorpusError, FileError
-from torch_lntm.files import at_line, read_lines
-
-__all__ = ["find_format", "holds_texts", "read_corpus", "read_metadata"]
+from torch_lntm.files import read_lines
+from torch_lntm.frames import is_default
 
 #: Formats by the endings of files.
 SUFFIXES = {
-    ".npz": "npz",
-    ".ldac": "ldac",
+    **{f".{n}": n for n in ("npz", "ldac", "mtx", "h5ad", "parquet")},
+    **{f".{n}": n for n in ("txt", "jsonl", "json", "csv")},
     ".dat": "ldac",
-    ".mtx": "mtx",
     ".mm": "mtx",
-    ".h5ad": "h5ad",
-    ".parquet": "parquet",
-    ".txt": "txt",
-    ".jsonl": "jsonl",
-    ".json": "json",
-    ".csv": "csv",
     ".tsv": "csv",
 }
 #: Advice for formats that cannot be read.
 _CONVERTED = {
-    **dict.fromkeys(
-        (".xlsx", ".xls", ".ods"), "save the sheet as CSV, with a document in each row"
-    ),
+    **dict.fromkeys((".xlsx", ".xls", ".ods"), "save the sheet as CSV, a document in each row"),
     **dict.fromkeys((".docx", ".doc", ".odt", ".rtf", ".pdf"), "save it as plain text (.txt)"),
 }
 #: Functions by format that make a stream of counts from a path, the number of words (``None`` if
 #: unknown) and the maximum number of bytes.
-STREAMS = {**COUNT_STREAMS, **TABLE_STREAMS}
+STREAMS = {**COUNT_STREAMS, "h5ad": stream_h5ad, "parquet": stream_parquet}
 #: Formats of counts with the words in a separate file.
-WITH_WORDS_BESIDE = ("npz", "ldac", "uci", "mtx")
+WITH_WORDS_BESIDE = ("npz", *COUNT_STREAMS)
 #: Readers of whole corpora by format, which :func:`register_reader` adds.
 CORPUS_READERS: dict[str, Callable[[Path, TextOptions], Corpus]] = {}
 
@@ -90,19 +84,19 @@ def read_corpus(
     * ``uci``: ``docword*.txt``.
     * ``mtx`` (``.mtx``, ``.mm``): Matrix Market coordinates, documents in rows.
     * ``h5ad``: AnnData, with whole numbers in ``X``. The columns of ``obs`` become metadata, its
-      index becomes ``id``, and the names of ``var`` are the words. Needs h5py.
+      index becomes ``id``, and the names of ``var`` are the words.
     * ``parquet``: a row per document, with a list ``words`` of strings or of columns (numbers of
       words, from 0). A list ``counts`` is optional if words are repeated. Further columns become
-      metadata. A folder of ``.parquet`` files is read in the order of their names. Needs pyarrow.
+      metadata. A folder of ``.parquet`` files is read in the order of their names.
     * ``store``: a folder of ``Corpus.save`` or ``convert_corpus``. The counts are memory-mapped,
       so the corpus may be larger than the memory. The folder may be in shards. The address of a
       remote folder, such as ``https://host/posts`` or ``s3://bucket/posts``, is read through
-      fsspec (``pip install 'torch-lntm[remote]'``). Its files are fetched once, to a cache in
+      fsspec (``pip install 'torch-lntm[files]'``). Its files are fetched once, to a cache in
       ``~/.cache/torch_lntm``, or in the folder of the environment variable ``LNTM_CACHE``.
 
     The words of ``npz``, ``ldac``, ``uci`` and ``mtx`` are read from a file beside the counts, a
-    word per line: ``NAME.vocab.txt``, ``vocab.NAME.txt`` or ``vocab.txt``. h5py and pyarrow are
-    installed by ``pip install 'torch-lntm[files]'``.
+    word per line: ``NAME.vocab.txt``, ``vocab.NAME.txt`` or ``vocab.txt``. The format ``h5ad``
+    needs ``pip install 'torch-lntm[files]'``.
 
     Formats of texts:
 
@@ -132,8 +126,9 @@ def read_corpus(
         encoding: Encoding of all text in files.
         delimiter: Character between the fields of ``csv``. Defaults to the first of comma,
             semicolon, tab and bar that gives the header a column of the text.
-        metadata: Further columns: a CSV file with a record for each document, in order, or columns
-            as for ``Corpus.with_metadata``.
+        metadata: Further columns: a CSV file, or columns as for ``Corpus.with_metadata``. If they
+            and the documents have a column ``id``, such as the names of a folder's files, the rows
+            are joined by id. Otherwise they are in the order of the documents.
         max_bytes: Maximum number of bytes to read, after decompression. Defaults to a third of the
             available memory. The default also bounds compressed files by their size: 10 MiB on disk
             may unpack to 128 MiB, and each further byte to 100 bytes.
@@ -171,17 +166,21 @@ def read_corpus(
         TextOptions(text_field, label_field, encoding, delimiter, max_bytes),
         options,
     )
-    source.address = address
-    if part is not None:
-        source.part = _checked_part(source, *part, metadata)
+    if part is not None and source.format != "store":
+        raise CorpusError(
+            f"{source.path}: rank is for a folder in shards; write one by convert_corpus(..., "
+            "shard_size=...)"
+        )
+    if part is not None and not (source.labels is None and metadata is None):
+        raise CorpusError(
+            f"{source.path}: labels and metadata cannot be joined to a part of a corpus; convert "
+            "the corpus with them"
+        )
+    source = dataclasses.replace(source, part=part, address=address)
     columns = source.find_metadata(metadata)
-    try:
+    with source.named():
         corpus = source.read(options)
-        return corpus if columns is None else corpus.with_metadata(columns)
-    except FileError:
-        raise
-    except CorpusError as error:
-        raise CorpusError(f"{' with '.join(map(str, source.files))}: {error}") from error
+        return corpus if columns is None else corpus.with_metadata(joined(columns, corpus.table))
 
 
 @dataclass
@@ -210,10 +209,15 @@ class Source:
     part: tuple[int, int] | None = None
     address: str | None = None
 
-    @property
-    def name(self) -> str:
-        """Name of the corpus."""
-        return _name(self.path)
+    @contextmanager
+    def named(self) -> Iterator[None]:
+        """A context whose errors name the files."""
+        try:
+            yield
+        except FileError:
+            raise
+        except CorpusError as error:
+            raise CorpusError(f"{' with '.join(map(str, self.files))}: {error}") from error
 
     @property
     def num_words(self) -> int | None:
@@ -229,16 +233,18 @@ class Source:
 
     def read(self, options: Mapping[str, Any]) -> Corpus:
         """Reads the corpus, with options of ``Corpus.from_texts``."""
-        about = {"vocabulary": self.vocabulary, "labels": self.labels, "name": self.name}
-        if self.format == "store":
-            return self._read_store()
-        if self.format in CORPUS_READERS:
-            return self._described(CORPUS_READERS[self.format](self.path, self.options))
+        max_bytes, words, name = self.options.max_bytes, self.vocabulary, _name(self.path)
         if self.is_text:
             stream = TextStream(self.path, self.format, self.options)
             texts = list(stream)
-            return Corpus.from_texts(texts, metadata=stream.metadata, **about, **options)
-        max_bytes = self.options.max_bytes
+            labels = stream.labels if self.labels is None else self.labels
+            return Corpus.from_texts(
+                texts, words, labels, name, metadata=stream.metadata, **options
+            )
+        if self.format == "store":
+            return self._described(self._read_store())
+        if self.format in CORPUS_READERS:
+            return self._described(CORPUS_READERS[self.format](self.path, self.options))
         if self.format == "npz":
             archive = read_archive(self.path, max_bytes)
             num_docs, num_words = archive.matrix.shape
@@ -246,57 +252,73 @@ class Source:
         else:
             counts = STREAMS[self.format](self.path, self.num_words, max_bytes)
             archive = assemble(self.path, counts)
-            about["vocabulary"] = self.vocabulary or counts.vocabulary
-        labels, metadata = about.pop("labels"), archive.metadata
-        corpus = Corpus.from_matrix(archive.matrix, **about)
+            words = words or counts.vocabulary
+        corpus = Corpus.from_matrix(archive.matrix, words, name=name)
         # A saved corpus may have its names in any order.
-        table = describe(metadata, corpus.num_docs, metadata, labels)
+        table = describe(archive.metadata, corpus.num_docs, archive.metadata, self.labels)
         corpus = dataclasses.replace(corpus, table=table)
         return corpus.with_covariates(archive.covariates) if archive.covariates else corpus
 
     def _described(self, corpus: Corpus) -> Corpus:
-        """The corpus of a registered reader, with the words and labels that were given."""
+        """The corpus with the words and labels that were given."""
         if self.vocabulary is not None:
             words = check_vocabulary(self.vocabulary, corpus.num_words)
             corpus = dataclasses.replace(corpus, vocabulary=words)
-        if self.labels is not None:
-            corpus = self._labelled(corpus)
-        return dataclasses.replace(corpus, name=corpus.name or self.name)
+        table = describe(corpus.table, corpus.num_docs, corpus.table, self.labels)
+        return dataclasses.replace(corpus, table=table, name=corpus.name or _name(self.path))
 
     def _read_store(self) -> Corpus:
         store = read_store(self.path, self.options.max_bytes, self.part)
-        words = store.vocabulary
-        if self.vocabulary is not None:
-            words = check_vocabulary(self.vocabulary, store.num_words)
-        vocabulary_size = None if words is None else len(words)
+        known = self.num_words or len(store.vocabulary or ())
         num_docs = store.row_offsets.size - 1
-        check_size(self.path, num_docs, store.num_words, store.counts.size, vocabulary_size)
+        check_size(self.path, num_docs, store.num_words, store.counts.size, known)
         part = store.part and dataclasses.replace(store.part, address=self.address)
-        corpus = Corpus(**store._replace(vocabulary=words, part=part)._asdict(), name=self.name)
-        return corpus if self.labels is None else self._labelled(corpus)
-
-    def _labelled(self, corpus: Corpus) -> Corpus:
-        table = describe(corpus.table, corpus.num_docs, corpus.table, self.labels)
-        return dataclasses.replace(corpus, table=table)
+        return Corpus(**store._replace(part=part)._asdict())
 
 
-def _checked_part(source: Source, rank: int, world_size: int, metadata: Any) -> tuple[int, int]:
-    """Rank and number of the processes.
+def joined(columns: Any, documents: pd.DataFrame) -> Any:
+    """Columns of further metadata in the order of the documents, by the ids of both.
+
+    Columns without ids, or for documents without ids, are unchanged.
+
+    Args:
+        columns: A mapping or a data frame, whose ids are its index, if this has a name, or its
+            column ``id``.
+        documents: Metadata of the documents. Their ids are the column ``id``.
 
     Raises:
-        CorpusError: The corpus is no folder, or other columns or labels are given.
+        CorpusError: An id is missing or repeated, or on one side only.
     """
-    if source.format != "store":
+    if is_table(columns):
+        columns = as_frame(columns)
+    elif "id" in columns:
+        columns = pd.DataFrame({name: list(values) for name, values in columns.items()})
+    has_ids = is_table(columns) and ("id" in columns or columns.index.name is not None)
+    if not has_ids or "id" not in documents:
+        rows = getattr(columns, "index", None)
+        positions = rows is not None and is_default(rows) and len(rows) == len(documents)
+        return columns.set_axis(documents.index) if positions else columns
+    keys = columns["id"] if columns.index.name is None else columns.index
+    names = [pd.Series(ids).reset_index(drop=True) for ids in (documents["id"], keys)]
+    for what, ids in zip(("documents", "rows of the metadata"), names, strict=True):
+        bad = ids[ids.isna() | (ids == "") | ids.duplicated()]
+        if len(bad):
+            raise CorpusError(f"the ids of the {what} are missing or repeated: {listed(bad)}")
+    own, other = (ids.map(str) for ids in names)
+    if not own.isin(other).all():  # the names of files without their ending?
+        stems = [ids.str.replace(r"\.txt$", "", case=False, regex=True) for ids in (own, other)]
+        if set(stems[0]) == set(stems[1]) and stems[0].is_unique and stems[1].is_unique:
+            own, other = stems
+    lost, unknown = own[~own.isin(other)], other[~other.isin(own)]
+    if len(lost) or len(unknown):
         raise CorpusError(
-            f"{source.path}: rank is for a folder in shards; write one by convert_corpus(..., "
-            "shard_size=...)"
+            f"the metadata lack {len(lost)} of {len(own)} documents by their ids "
+            f"({listed(lost) or 'none'}), and have {len(unknown)} rows of other ids "
+            f"({listed(unknown) or 'none'}); give each document one row with its id, or leave out "
+            "the column id to take the rows by position"
         )
-    if source.labels is not None or metadata is not None:
-        raise CorpusError(
-            f"{source.path}: labels and metadata cannot be joined to a part of a corpus; convert "
-            "the corpus with them"
-        )
-    return rank, world_size
+    frame = columns.drop(columns="id", errors="ignore").set_axis(pd.Index(other))
+    return frame.loc[own].set_axis(documents.index)
 
 
 def open_source(
@@ -335,39 +357,41 @@ def open_source(
         formats = ", ".join(known_formats())
         raise CorpusError(f"{path}: unknown format {format!r}; give one of {formats}")
     is_text = holds_texts(path, format, options.text_field)
-    if not is_text and (names := ", ".join(text_options)):
-        raise CorpusError(
-            f"{path}: {names} would choose the words of texts, but the format {format} holds "
-            "counts; leave them out"
-        )
-    _check_applicable(path, format, is_text, options)
+    _check_options(path, format, is_text, options, text_options)
     if vocabulary is None and format in WITH_WORDS_BESIDE:
-        vocabulary = _find_vocabulary(path, format)
-    files = [path]
+        ending = ("vocab.txt",) if format != "npz" else ()  # Corpus.save writes NAME.vocab.txt
+        vocabulary = _find_beside(path, "vocab", *ending)
+    labels = _find_beside(path, "labels") if labels is None else labels
+    files = [path, *(Path(file) for file in (vocabulary, labels) if isinstance(file, (str, Path)))]
     if isinstance(vocabulary, (str, Path)):
-        files.append(Path(vocabulary))
-        vocabulary = _read_vocabulary(Path(vocabulary), options.encoding)
-    labels = _find_labels(path) if labels is None else labels
+        vocabulary = read_lines(Path(vocabulary), options.encoding)
     if isinstance(labels, (str, Path)):
-        files.append(Path(labels))
         labels = read_lines(Path(labels), options.encoding)
     words = None if vocabulary is None else list(vocabulary)
     return Source(path, format, is_text, options, words, labels, files)
 
 
-def _check_applicable(path: Path, format: str, is_text: bool, options: TextOptions) -> None:
+def _check_options(
+    path: Path, format: str, is_text: bool, options: TextOptions, text_options: Iterable[str]
+) -> None:
     """Refuses options of other formats."""
-    formats_by_option = {
-        "text_field": (options.text_field, WITH_FIELDS),
-        "label_field": (options.label_field, WITH_FIELDS),
-        "delimiter": (options.delimiter, ("csv",)),
-    }
-    for name, (value, formats) in formats_by_option.items():
-        if value is not None and not (is_text and format in formats):
+    of_counts = ", of counts" if format == "parquet" and not is_text else ""
+    with_fields = [name for name in TEXT_READERS if name not in WITHOUT_FIELDS]
+    for name, formats in (
+        ("text_field", with_fields),
+        ("label_field", with_fields),
+        ("delimiter", ["csv"]),
+    ):
+        if getattr(options, name) is not None and not (is_text and format in formats):
             raise CorpusError(
                 f"{path}: {name} is an option of {', '.join(formats)}; leave it out, the format is "
-                f"{format}{', of counts' if format in formats else ''}"
+                f"{format}{of_counts}"
             )
+    if not is_text and (names := ", ".join(text_options)):
+        raise CorpusError(
+            f"{path}: {names} would choose the words of texts, but the format {format} holds "
+            "counts; leave them out"
+        )
 
 
 def _name(path: Path) -> str:
@@ -418,40 +442,15 @@ def holds_texts(path: Path, format: str, text_field: str | None) -> bool:
         CorpusError: A Parquet file is damaged.
     """
     if format == "parquet":
-        return text_field is not None or not has_counts(path)
+        return text_field is not None or not ParquetFiles(path, math.inf).has_counts
     return format in TEXT_READERS
 
 
-def _find_vocabulary(path: Path, format: str) -> Path | None:
-    """File of words beside a file of counts; ``None`` if missing."""
+def _find_beside(path: Path, what: str, *others: str) -> Path | None:
+    """First existing file of words or labels in the folder of a corpus; ``None`` if missing."""
     name = _name(path)
-    names = [f"{path.stem}.vocab.txt", f"{name}.vocab.txt"]
-    if format != "npz":  # Corpus.save writes other names
-        names += [f"vocab.{name}.txt", "vocab.txt"]
-    return _find_beside(path, names)
-
-
-def _find_labels(path: Path) -> Path | None:
-    """File of labels beside a corpus; ``None`` if missing."""
-    return _find_beside(path, [f"{path.stem}.labels.txt", f"{_name(path)}.labels.txt"])
-
-
-def _find_beside(path: Path, names: list[str]) -> Path | None:
-    """First existing file with one of the names in the folder of ``path``."""
+    names = [f"{path.stem}.{what}.txt", f"{name}.{what}.txt"]
+    if others:
+        names += [f"{what}.{name}.txt", *others]
     beside = Path(os.path.abspath(path)).parent if path.name in ("", "..") else path.parent
     return next(filter(Path.is_file, (beside / name for name in names)), None)
-
-
-def _read_vocabulary(path: Path, encoding: str) -> list[str]:
-    """Reads a word per line. Blank lines and repeated words are errors."""
-    words = read_lines(path, encoding)
-    first_line: dict[str, int] = {}
-    for line, word in enumerate(words, 1):
-        if not word.strip():
-            raise at_line(path, line, "expected a word, got a blank line; remove it")
-        if first_line.setdefault(word, line) != line:
-            message = (
-                f"the word {word!r} stands on line {first_line[word]} already; words must differ"
-            )
-            raise at_line(path, line, message)
-    return words

@@ -12,8 +12,8 @@ import scipy.sparse as sp
 
 from torch_lntm.corpus.checks import check_counts, check_vocabulary
 from torch_lntm.corpus.mapped import Rows
-from torch_lntm.corpus.metadata import Arrays, FrozenDict, describe, make_metadata
-from torch_lntm.corpus.readers import STREAMS, Source, open_source
+from torch_lntm.corpus.metadata import FrozenDict, describe, make_metadata
+from torch_lntm.corpus.readers import STREAMS, Source, joined, open_source
 from torch_lntm.corpus.readers.counts import CountStream, Entries, check_size
 from torch_lntm.corpus.readers.texts import TextOptions, TextStream
 from torch_lntm.corpus.remote import fetch_store, is_remote
@@ -40,8 +40,8 @@ def convert_corpus(
     r"""Converts a file or folder to a corpus's folder for memory-mapping by ``read_corpus``.
 
     The source may be larger than the memory. Memory holds a part of the documents, the distinct
-    words and the metadata. ``npz`` files are the exception and are read completely, because their
-    arrays are compressed. Texts are read twice: for the words and for the counts. In files of
+    words and the metadata. ``npz`` and ``json`` files are the exception and are read completely.
+    Texts are read twice: for the words and for the counts. In files of
     coordinates (``uci`` and ``mtx``) the documents must be in order.
 
     Args:
@@ -72,7 +72,6 @@ def convert_corpus(
         >>> lntm.read_corpus(folder)
         Corpus('texts', num_docs=2, num_words=3, num_tokens=3)
     """
-    folder = Path(folder)
     text_options = TextOptions(text_field, label_field, encoding, delimiter, math.inf)
     if is_remote(source):
         source = fetch_store(str(source))
@@ -80,25 +79,15 @@ def convert_corpus(
     if "vectorizer" in options:
         raise CorpusError("vectorizer cannot be given here; give its options and vocabulary")
     columns = documents.find_metadata(metadata)
-    with new_store(folder, shard_size) as writer:
-        try:
-            _convert(documents, writer, columns, options)
-        except FileError:
-            raise
-        except CorpusError as error:
-            raise CorpusError(f"{' with '.join(map(str, documents.files))}: {error}") from error
-    return folder
+    with new_store(Path(folder), shard_size) as writer, documents.named():
+        _convert(documents, writer, columns, options)
+    return Path(folder)
 
 
 def _convert(
-    source: Source,
-    writer: StoreWriter | ShardsWriter,
-    columns: Any,
-    options: Mapping[str, Any],
+    source: Source, writer: StoreWriter | ShardsWriter, columns: Any, options: Mapping[str, Any]
 ) -> None:
-    preparation: str | None = None
-    metadata: Any = None
-    covariates: Arrays = FrozenDict()
+    labels, preparation, covariates = source.labels, None, FrozenDict[Any]()
     words: Iterable[str] | None
     if source.is_text:
         texts = TextStream(source.path, source.format, source.options)
@@ -106,7 +95,8 @@ def _convert(
         num_words = len(words)
         for matrix in counts:
             writer.add(_rows(matrix))
-        metadata = texts.metadata
+        metadata: Any = texts.metadata
+        labels = texts.labels if labels is None else labels
     elif source.format in STREAMS:
         stream = STREAMS[source.format](source.path, source.num_words, math.inf)
         num_words = write_stream(source.path, stream, writer)
@@ -123,10 +113,10 @@ def _convert(
             f"the corpus is empty: {writer.num_docs} documents, {num_words} words, 0 tokens; "
             "give at least one document with one word"
         )
-    metadata = describe(metadata, writer.num_docs, metadata, source.labels)
+    table = describe(metadata, writer.num_docs, metadata, labels)
     if columns is not None:
-        metadata = metadata.assign(**make_metadata(columns, writer.num_docs, metadata.index))
-    writer.close(num_words, check_vocabulary(words, num_words), metadata, covariates, preparation)
+        table = table.assign(**make_metadata(joined(columns, table), len(table), table.index))
+    writer.close(num_words, check_vocabulary(words, num_words), table, covariates, preparation)
 
 
 def write_stream(path: Path, stream: CountStream, writer: StoreWriter | ShardsWriter) -> int:

@@ -5,20 +5,14 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 from torch_lntm.corpus.corpus import Corpus
 from torch_lntm.corpus.readers import CORPUS_READERS, SUFFIXES, known_formats
-from torch_lntm.corpus.readers.texts import (
-    TEXT_READERS,
-    WITH_FIELDS,
-    Record,
-    RecordReader,
-    TextOptions,
-)
+from torch_lntm.corpus.readers.texts import TEXT_READERS, Record, TextOptions
 from torch_lntm.errors import ConfigError, FileError, LNTMError, refuse_other_owner
+from torch_lntm.files.reading import read_errors
 
 #: A function of a file and the options of reading: it yields records, or returns a corpus.
 Reader = Callable[[Path, TextOptions], Any]
@@ -56,9 +50,8 @@ def register_reader(
 
     Raises:
         ConfigError: The name or a suffix belongs to another reader, or is unusable, or the reader
-            does not take a path and options. A second
-            registration of a function under the same name is accepted, because notebooks run cells
-            again.
+            does not take a path and options. A second registration of a function under the same
+            name is accepted, because notebooks run cells again.
 
     Example:
         >>> @lntm.corpus.register_reader("paragraphs", [".para"])
@@ -72,116 +65,72 @@ def register_reader(
     """
     if function is None:
         return functools.partial(register_reader, name, suffixes, holds=holds)
-    _check_name(name, function)
-    if isinstance(suffixes, str) or not all(_is_suffix(suffix) for suffix in suffixes):
+    if not isinstance(name, str) or not name or name != "".join(name.split()):
+        raise ConfigError(f"format name {name!r}; expected a word")
+    try:
+        inspect.signature(function).bind("path", "options")
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"the reader of the format {name!r} cannot take a path and the options of reading "
+            f"({error}); write def {getattr(function, '__name__', 'read')}(path, options)"
+        ) from error
+    if name in known_formats() and name not in _REGISTERED:
+        raise ConfigError(f"format name {name!r} is one of torch_lntm's own; choose another")
+    refuse_other_owner("format name", name, _REGISTERED.get(name), function)
+    endings = [] if isinstance(suffixes, str) else list(suffixes)
+    usable = [s for s in endings if Path(f"name{s}").suffix == s.lower() == s not in ("", ".gz")]
+    if isinstance(suffixes, str) or usable != endings:
         raise ConfigError(
             f"suffixes of the format {name!r} are {suffixes!r}; expected a list of lower-case "
             "endings such as ['.rst']"
         )
-    for suffix in suffixes:
+    for suffix in endings:
         if SUFFIXES.get(suffix, name) != name:
             raise ConfigError(
                 f"files that end in {suffix} have the format {SUFFIXES[suffix]!r} already; choose "
                 "another ending, or none and read them by format=..."
             )
-    if holds not in ("texts", "counts"):
-        raise ConfigError(f"holds is {holds!r}; expected 'texts' or 'counts'")
-    _forget(name)
+    for suffix in [suffix for suffix, format in SUFFIXES.items() if format == name]:
+        del SUFFIXES[suffix]  # of an earlier registration
     _REGISTERED[name] = function
-    SUFFIXES.update(dict.fromkeys(suffixes, name))
-    if holds == "texts":
-        TEXT_READERS[name] = _records_of(name, function)
-        WITH_FIELDS.append(name)
-    else:
-        CORPUS_READERS[name] = functools.partial(_corpus_of, name, function)
+    SUFFIXES.update(dict.fromkeys(endings, name))
+    readers: dict[str, Any] = TEXT_READERS if holds == "texts" else CORPUS_READERS
+    other = CORPUS_READERS if holds == "texts" else TEXT_READERS
+    other.pop(name, None)
+    readers[name] = functools.partial(_records if holds == "texts" else _corpus, name, function)
     return function
 
 
-def _check_name(name: str, function: Reader) -> None:
-    """Refuse a name that is taken or contains spaces, and a reader without the two arguments."""
-    if not isinstance(name, str) or not name or name != "".join(name.split()):
-        raise ConfigError(f"format name {name!r}; expected a word")
-    if not callable(function):
-        raise ConfigError(f"reader {function!r} of the format {name!r}; expected a function")
+def _records(name: str, function: Reader, path: Path, options: TextOptions) -> Iterator[Record]:
+    """Records of a registered reader, each with its place in the file."""
+    reader, place = f"the reader of the format {name!r}", "document 1"
     try:
-        inspect.signature(function).bind("path", "options")
-    except TypeError as error:
-        raise ConfigError(
-            f"the reader of the format {name!r} cannot take a path and the options of reading "
-            f"({error}); write def {getattr(function, '__name__', 'read')}(path, options)"
-        ) from error
-    except ValueError:  # functions in C may keep their arguments to themselves
-        pass
-    if name in known_formats() and name not in _REGISTERED:
-        raise ConfigError(f"format name {name!r} is one of torch_lntm's own; choose another")
-    refuse_other_owner("format name", name, _REGISTERED.get(name), function)
-
-
-def _is_suffix(suffix: object) -> bool:
-    return (
-        isinstance(suffix, str)
-        and Path(f"name{suffix}").suffix == suffix != ""
-        and suffix == suffix.lower()
-        and suffix != ".gz"
-    )
-
-
-def _forget(name: str) -> None:
-    """Remove an earlier registration of a format."""
-    if _REGISTERED.pop(name, None) is None:
-        return
-    for suffix in [suffix for suffix, format in SUFFIXES.items() if format == name]:
-        del SUFFIXES[suffix]
-    CORPUS_READERS.pop(name, None)
-    if TEXT_READERS.pop(name, None) is not None:
-        WITH_FIELDS.remove(name)
-
-
-@contextmanager
-def _named(name: str, place: Callable[[], str]) -> Iterator[None]:
-    """A context whose errors name the file, the place in the file and the reader.
-
-    Args:
-        name: Name of the format.
-        place: Returns the file and the place at the error.
-    """
-    try:
-        yield
-    except (LNTMError, MemoryError):
+        records: Iterable[Any] = function(path, options)
+        if not isinstance(records, Iterable):
+            raise ConfigError(
+                f"{reader} returned {type(records).__name__}; expected an iterable of mappings, "
+                "one for each document"
+            )
+        for number, record in enumerate(records, 1):
+            if not isinstance(record, Mapping):
+                raise FileError(
+                    f"{path}, {place}: {reader} yielded {type(record).__name__}; expected a "
+                    "mapping with a field 'text'"
+                )
+            yield place, dict(record)
+            place = f"document {number + 1}"
+    except LNTMError:
         raise
     except Exception as error:
         raise FileError(
-            f"{place()}: the reader of the format {name!r} failed "
-            f"({type(error).__name__}: {error}); mend the file or the reader"
+            f"{path}, {place}: {reader} failed ({type(error).__name__}: {error}); mend the file or "
+            "the reader"
         ) from error
 
 
-def _records_of(name: str, function: Reader) -> RecordReader:
-    """The function in the form of the built-in readers: each record with its place in the file."""
-
-    def read(path: Path, options: TextOptions) -> Iterator[Record]:
-        place = "document 1"
-        with _named(name, lambda: f"{path}, {place}"):
-            records: Iterable[Any] = function(path, options)
-            if not isinstance(records, Iterable):
-                raise ConfigError(
-                    f"the reader of the format {name!r} returned {type(records).__name__}; "
-                    "expected an iterable of mappings, one for each document"
-                )
-            for position, record in enumerate(records, 1):
-                if not isinstance(record, Mapping):
-                    raise FileError(
-                        f"{path}, {place}: the reader of the format {name!r} yielded "
-                        f"{type(record).__name__}; expected a mapping with a field 'text'"
-                    )
-                yield place, dict(record)
-                place = f"document {position + 1}"
-
-    return read
-
-
-def _corpus_of(name: str, function: Reader, path: Path, options: TextOptions) -> Corpus:
-    with _named(name, lambda: str(path)):
+def _corpus(name: str, function: Reader, path: Path, options: TextOptions) -> Corpus:
+    """Corpus of a registered reader."""
+    with read_errors(path, f"the reader of the format {name!r} failed", Exception):
         corpus = function(path, options)
     if not isinstance(corpus, Corpus):
         raise ConfigError(

@@ -11,46 +11,33 @@ import os
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from torch_lntm.corpus.metadata import EXACT_IN_FLOAT, listed
-from torch_lntm.corpus.readers.tables import iterate_parquet
+from torch_lntm.corpus.readers.tables import FREE, ParquetFiles
 from torch_lntm.errors import CorpusError, CorpusWarning, FileError, warn
-from torch_lntm.files import (
-    at_line,
-    check_proportion,
-    excerpt,
-    iterate_lines,
-    read_text,
-    read_text_pieces,
-    readable_bytes,
-)
+from torch_lntm.files import at_line, excerpt, iterate_lines, read_text, readable_bytes
+from torch_lntm.files.reading import LONGEST
 
 _DELIMITERS = ",;\t|"
-_INTEGER = re.compile(r"-?(?:0|[1-9]\d{0,17})")
+_INTEGER = re.compile(r"-?(?:0|[1-9]\d*)")
 _DECIMAL = re.compile(r"-?(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
 _MISSING_NUMBERS = ("NA", "NaN", "nan")
-# Any table may have _FREE_CELLS cells, larger tables _CELLS_PER_VALUE cells per value.
-_FREE_CELLS, _CELLS_PER_VALUE = 10**6, 100
-#: The number of documents is checked at multiples of this number.
-_DOCUMENTS = 1 << 16
-#: Maximum number of fields of a record, and of characters of a JSON object. Both take far more
-#: memory than their bytes on disk.
-_MOST_FIELDS, _MOST_CHARACTERS = 10_000, 32 << 20
-_TOO_LONG = f"an object of more than {_MOST_CHARACTERS} characters"
-_JSON = json.JSONDecoder()
-#: Maximum length of a JSON number or constant. An error this close to the end of the text in memory
-#: may be due to a cut value.
-_LONGEST_SIGN = 32
-#: Lock of Python's limit on the length of CSV fields.
+#: Maximum number of fields of a record, and number of records whose fields become a table at once.
+_MOST_FIELDS, _ROWS = 10_000, 4096
+#: Any table may have _FREE_CELLS cells, larger tables ten per value.
+_FREE_CELLS = 10**7
+#: Lock of Python's limit on the length of CSV fields, which holds for the whole process.
 _CSV_LIMIT = threading.RLock()
 #: Maximum number of lines of a CSV header.
-_HEADER_LINES = 1000
+_HEADER_LINES = 100
 
 
 @dataclass(frozen=True)
@@ -86,13 +73,14 @@ class TextStream:
         options: Options of reading.
 
     Attributes:
-        metadata: Columns by name with a value for each text, complete after the first pass.
+        metadata: Columns with a row for each text, complete after the first pass.
+        labels: The label of each text, if any.
     """
 
     def __init__(self, path: Path, format: str, options: TextOptions) -> None:
         self.path, self.format, self.options = path, format, options
-        self.metadata: dict[str, list[Any]] = {}
-        self._complete = False
+        self.metadata: pd.DataFrame | None = None
+        self.labels: list[Any] | None = None
 
     def __iter__(self) -> Iterator[str]:
         """Reads the file from the start. Every pass must give the same texts.
@@ -100,36 +88,71 @@ class TextStream:
         Raises:
             FileError: The file is missing, malformed, truncated, too large or empty.
         """
-        text_field = self.options.text_field or "text"
-        columns = _Columns(self.path, self.options)
-        are_numbers = set()
+        field = self.options.text_field or "text"
+        rows: list[dict[str, Any]] = []
+        parts: list[pd.DataFrame] = []
+        only_numbers, some_text = self.format not in WITHOUT_FIELDS, False
+        most = FREE + self.path.stat().st_size if self.path.is_file() else math.inf
         records = TEXT_READERS[self.format](self.path, self.options)
         for num_docs, (place, record) in enumerate(records, 1):
-            if num_docs % _DOCUMENTS == 0:
-                check_proportion(self.path, num_docs, "documents", 4)
-            text = record.get(text_field)
-            if text is None and text_field in record:
-                text = ""  # like an empty field of csv
-            if not isinstance(text, str):
-                raise FileError(
-                    f"{self.path}, {place}: expected a text in the field {text_field!r}, got "
-                    f"{text!r:.60}; the fields are {listed(record)}; choose by text_field"
-                )
-            if not self._complete:
-                columns.add(place, record, text_field)
-            if text:
-                are_numbers.add(_DECIMAL.fullmatch(text) is not None)
+            text = self._text(place, record, field)
+            if num_docs > most:
+                raise FileError(f"{self.path}: holds more documents than bytes; check the file")
+            if text and only_numbers:
+                only_numbers, some_text = _DECIMAL.fullmatch(text) is not None, True
+            if self.metadata is None:
+                rows.append(record)
+                if len(rows) == _ROWS:
+                    parts.append(pd.DataFrame(rows, dtype=object))
+                    rows = []
             yield text
-        if are_numbers == {True} and self.format in WITH_FIELDS:
+        if only_numbers and some_text:
+            fields = listed([field, *parts[0]] if parts else [field, *record])
             raise FileError(
-                f"{self.path}: the field {text_field!r} holds numbers, not texts; choose another "
-                f"by text_field: the fields are {listed([text_field, *columns.names])}"
+                f"{self.path}: the field {field!r} holds numbers, not texts; choose another by "
+                f"text_field: the fields are {fields}"
             )
-        if not self._complete:
-            self.metadata = columns.finished(text_field)
-            if self.format == "csv":
-                self.metadata = _with_numbers(self.metadata)
-            self._complete = True
+        if self.metadata is None:
+            self._finish([*parts, pd.DataFrame(rows, dtype=object)] if rows else parts, field)
+
+    def _text(self, place: str, record: dict[str, Any], field: str) -> str:
+        """Takes the text out of a record."""
+        text = record.get(field)
+        if text is None and field in record:
+            text = ""  # like an empty field of csv
+        if not isinstance(text, str):
+            hint = "; the first line must name the columns" if self.format == "csv" else ""
+            raise FileError(
+                f"{self.path}, {place}: expected a text in the field {field!r}, got {text!r:.60}; "
+                f"the fields are {listed(record)}; choose by text_field{hint}"
+            )
+        if len(text) > LONGEST:
+            raise FileError(f"{self.path}, {place}: has more than {LONGEST} characters; divide it")
+        del record[field]
+        return text
+
+    def _finish(self, parts: list[pd.DataFrame], field: str) -> None:
+        """Joins the columns of all records, and takes out the labels."""
+        names = dict.fromkeys(name for part in parts for name in part)
+        num_docs, num_cells = sum(map(len, parts)), sum(part.size for part in parts)
+        if not num_docs:
+            raise FileError(f"{self.path}: holds no document; expected a record for each document")
+        if len(names) > _MOST_FIELDS or len(names) * num_docs > _FREE_CELLS + 10 * num_cells:
+            raise FileError(
+                f"{self.path}: the records have {len(names)} different fields, more than 10000 or "
+                "nearly all missing in most; put the varying fields into a single field"
+            )
+        label = self.options.label_field or "label"
+        if self.options.label_field is not None and label not in names:
+            raise FileError(
+                f"{self.path}: no record has the field {label!r}; the fields are "
+                f"{listed([field, *names])}; choose by label_field"
+            )
+        frame = pd.concat(parts, ignore_index=True)
+        labels = [None if x == "" else x for x in frame[label]] if label in names else []
+        self.labels = labels if pd.Series(labels, dtype=object).notna().any() else None
+        frame = frame.drop(columns="label", errors="ignore")
+        self.metadata = with_types(frame) if self.format == "csv" else frame
 
 
 # -------------------------------------------------------------------- lines and folders
@@ -149,24 +172,15 @@ def read_folder(path: Path, options: TextOptions) -> Iterator[Record]:
 
     Folders behind symbolic links are included. Each folder is read once.
     """
-    files: list[Path] = []
-    skipped: Counter[str] = Counter()
-    for file in _files_below(path):
-        if file.suffix.lower() == ".txt" and file.is_file():
-            files.append(file)
-        elif file.name.startswith("."):
-            continue
-        elif file.suffix.lower() == ".txt":
-            skipped["are broken links or no regular files"] += 1
-        else:
-            skipped["do not end in .txt"] += 1
-    reasons = " and ".join(f"{number} that {reason}" for reason, number in skipped.items())
+    others = [file for file in _files_below(path) if not file.name.startswith(".")]
+    files = sorted(f for f in others if f.suffix.lower() == ".txt" and f.is_file())
+    skipped = len(others) - len(files)
+    reason = f"{skipped} that do not end in .txt, are broken links or no regular files"
     if not files:
-        content = f"found files: {reasons}" if skipped else "found none"
+        content = f"found files: {reason}" if skipped else "found none"
         raise FileError(f"{path}: expected a folder of .txt files, {content}")
     if skipped:
-        warn(f"{path}: skipped files: {reasons}", CorpusWarning)
-    files.sort()
+        warn(f"{path}: skipped files: {reason}", CorpusWarning)
     left = readable_bytes() if options.max_bytes is None else options.max_bytes
     for file in files:
         relative = file.relative_to(path)
@@ -189,120 +203,40 @@ def _files_below(path: Path) -> Iterator[Path]:
         yield from (Path(name, file_name) for file_name in names)
 
 
-# -------------------------------------------------------------------- records
+# -------------------------------------------------------------------- JSON
 
 
 def read_jsonl(path: Path, options: TextOptions) -> Iterator[Record]:
     """Yields a JSON object per line. Blank lines are skipped."""
     for line, text in enumerate(iterate_lines(path, options.encoding, options.max_bytes), 1):
         if text.strip():
-            yield f"line {line}", _object(path, f"line {line}", _parse(path, line, text))
+            yield f"line {line}", _object(path, f"line {line}", _parsed(path, text, line))
 
 
 def read_json(path: Path, options: TextOptions) -> Iterator[Record]:
-    """Yields the objects of a JSON array. Memory holds a part of the array."""
-    text = _JsonText(path, read_text_pieces(path, options.encoding, options.max_bytes))
-    if (sign := text.next_sign()) != "[":
-        got = "a dict" if sign == "{" else excerpt(text.rest)
+    """Yields the objects of a JSON array, which is in memory as a whole."""
+    max_bytes = None if options.max_bytes == math.inf else options.max_bytes
+    array = _parsed(path, read_text(path, options.encoding, max_bytes))
+    if not isinstance(array, list):
+        got = f"an object of {listed(array)}" if isinstance(array, dict) else excerpt(str(array))
         raise FileError(
-            f"{path}: expected an array of JSON objects, got {got}; "
-            "of one object per line, give format='jsonl'"
+            f"{path}: expected an array of JSON objects, one for each document, got {got}; pandas "
+            "writes one by to_json(path, orient='records'); of one object per line, give "
+            "format='jsonl'"
         )
-    for i in itertools.count(1):
-        text.skip()
-        if i == 1 and text.next_sign() == "]":
-            break
-        yield f"record {i}", _object(path, f"record {i}", text.next_value())
-        if (sign := text.next_sign()) == "]":
-            break
-        if sign != ",":
-            raise text.error("expected a comma or the end of the array")
-    text.skip()
-    if text.next_sign():
-        raise text.error("expected nothing behind the array")
+    for i, record in enumerate(array, 1):
+        yield f"record {i}", _object(path, f"record {i}", record)
 
 
-class _JsonText:
-    """JSON text for reading value by value.
-
-    Args:
-        path: The file.
-        pieces: The text in pieces.
-    """
-
-    def __init__(self, path: Path, pieces: Iterator[str]) -> None:
-        self._path, self._pieces = path, pieces
-        self._held, self._at, self._line = "", 0, 1
-
-    @property
-    def rest(self) -> str:
-        """Unread text in memory."""
-        return self._held[self._at :]
-
-    def skip(self) -> None:
-        """Skips the next character."""
-        self._at += 1
-
-    def next_sign(self) -> str:
-        """Moves to the next non-blank character and returns it; an empty string at the end."""
-        while True:
-            while self._at < len(self._held):
-                if (sign := self._held[self._at]) not in " \t\n\r":
-                    return sign
-                self._at += 1
-            if not self._grow():
-                return ""
-
-    def next_value(self) -> Any:
-        """Next value. Reads on until the complete value is in memory."""
-        self.next_sign()
-        while True:
-            try:
-                value, self._at = _JSON.raw_decode(self._held, self._at)
-            except (ValueError, RecursionError) as error:
-                if not self._is_cut(error) or not self._grow():
-                    raise self.error(error) from error
-            else:
-                return value
-
-    def error(self, error: Exception | str) -> FileError:
-        """Error with the current line of the text."""
-        at = getattr(error, "pos", self._at)
-        line = self._line + self._held.count("\n", 0, at)
-        return _no_json(self._path, line, getattr(error, "msg", error), self.rest)
-
-    def _is_cut(self, error: Exception) -> bool:
-        """Whether the value may be cut at the end of the text in memory."""
-        if not isinstance(error, json.JSONDecodeError):
-            return False
-        return error.pos > len(self._held) - _LONGEST_SIGN or error.msg.startswith("Unterminated")
-
-    def _grow(self) -> bool:
-        """Doubles the unread text in memory. Returns ``False`` at the end of the file."""
-        rest = self.rest
-        if len(rest) > _MOST_CHARACTERS:
-            raise self.error(_TOO_LONG)
-        more, size = [], 0
-        limit = min(len(rest), _MOST_CHARACTERS - len(rest))
-        while size <= limit and (piece := next(self._pieces, "")):
-            more.append(piece)
-            size += len(piece)
-        self._line += self._held.count("\n", 0, self._at)
-        self._held, self._at = "".join([rest, *more]), 0
-        return size > 0
-
-
-def _parse(path: Path, line: int, text: str) -> Any:
-    if len(text) > _MOST_CHARACTERS:
-        raise _no_json(path, line, _TOO_LONG, text)
+def _parsed(path: Path, text: str, line: int = 1) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise _no_json(path, line, getattr(error, "msg", error), text) from error
-
-
-def _no_json(path: Path, line: int, reason: object, text: str) -> FileError:
-    return at_line(path, line, f"not JSON ({reason}): {excerpt(text)}")
+        at = text.rfind("\n", 0, getattr(error, "pos", 0)) + 1
+        line += getattr(error, "lineno", 1) - 1
+        message = f"not JSON ({getattr(error, 'msg', error)}): {excerpt(text[at : at + 100])}"
+        hint = "; of one object per line, give format='jsonl'" if "Extra" in message else ""
+        raise at_line(path, line, message + hint) from error
 
 
 def _object(path: Path, place: str, record: Any) -> dict[str, Any]:
@@ -311,19 +245,16 @@ def _object(path: Path, place: str, record: Any) -> dict[str, Any]:
     return record
 
 
+# -------------------------------------------------------------------- delimited fields
+
+
 def read_csv(path: Path, options: TextOptions) -> Iterator[Record]:
     """Yields delimited records under a header. Quoted fields may contain line breaks."""
-    lines = _csv_lines(path, options)
-    first = list(itertools.islice(lines, _HEADER_LINES))
-    try:
-        delimiter = options.delimiter or _find_delimiter(first, options.text_field or "text")
-        yield from _csv_records(path, itertools.chain(first, lines), delimiter)
-    except TypeError as error:
-        raise CorpusError(f"delimiter must be one character, got {options.delimiter!r}") from error
+    return _csv_records(path, options, options.text_field or "text")
 
 
-def read_metadata(path: str | Path, encoding: str = "utf-8") -> dict[str, Any]:
-    r"""Reads the columns of a CSV file with a header and a record for each document, in order.
+def read_metadata(path: str | Path, encoding: str = "utf-8") -> pd.DataFrame:
+    r"""Reads the columns of a CSV file with a header and a record for each document.
 
     The delimiter is the first of comma, semicolon, tab and bar with 2 or more fields in the header.
 
@@ -332,7 +263,7 @@ def read_metadata(path: str | Path, encoding: str = "utf-8") -> dict[str, Any]:
         encoding: Encoding of the file.
 
     Returns:
-        Columns by name, for ``Corpus.with_metadata``. Columns of numbers become numbers.
+        The columns, for ``Corpus.with_metadata``. Columns of numbers become numbers.
 
     Raises:
         CorpusError: The file is missing, malformed, too large or empty.
@@ -340,190 +271,120 @@ def read_metadata(path: str | Path, encoding: str = "utf-8") -> dict[str, Any]:
     Example:
         >>> from pathlib import Path
         >>> size = Path("columns.csv").write_text("party,year\nleft,1990\nright,2000\n")
-        >>> lntm.corpus.read_metadata("columns.csv")["party"]
+        >>> lntm.corpus.read_metadata("columns.csv")["party"].tolist()
         ['left', 'right']
     """
-    options = TextOptions(encoding=encoding)
-    columns = _Columns(Path(path), options)
-    lines = _csv_lines(Path(path), options)
+    records = _csv_records(Path(path), TextOptions(encoding=encoding), None)
+    rows = [record for _, record in records]
+    if not rows:
+        raise FileError(f"{path}: holds no document; expected a record for each document")
+    return with_types(pd.DataFrame(rows, dtype=object))
+
+
+def _csv_records(path: Path, options: TextOptions, field: str | None) -> Iterator[Record]:
+    """Records with the column ``field``; with any columns for ``None``."""
+    lines = iterate_lines(path, options.encoding, options.max_bytes)
     first = list(itertools.islice(lines, _HEADER_LINES))
-    delimiter = _find_delimiter(first, None)
-    # No column has an empty name, so every column counts.
-    for place, record in _csv_records(Path(path), itertools.chain(first, lines), delimiter):
-        columns.add(place, record, "")
-    return _with_numbers(columns.finished(""))
+    excel = re.fullmatch("sep=(.)", first[0]) if first else None
+    delimiter = options.delimiter or (excel[1] if excel else _find_delimiter(path, first, field))
+    rows = _rows(path, itertools.chain(first, lines), delimiter)
+    _, header = next(itertools.islice(rows, 1 if excel else 0, None), (1, []))
+    if not header:
+        raise FileError(f"{path}: is empty; expected a header and a record for each document")
+    header = [name if name.strip() else f"column_{i}" for i, name in enumerate(header, 1)]
+    repeated = sorted(name for name, times in Counter(header).items() if times > 1)
+    if repeated:
+        raise FileError(
+            f"{path}: columns must have different names, got {listed(repeated)} twice; rename or "
+            "remove one"
+        )
+    for line, row in rows:
+        if len(row) != len(header):
+            raise at_line(
+                path,
+                line,
+                f"expected {len(header)} fields as in the header, got {len(row)}, separated by "
+                f"{delimiter!r}; quote fields that hold it, or give another delimiter",
+            )
+        yield f"line {line}", dict(zip(header, row, strict=True))
 
 
-def _next_row(reader: Iterator[list[str]]) -> list[str] | None:
-    """Next record, with fields of any length; ``None`` at the end.
-
-    Python's limit on the length of fields holds for the whole process. It is raised for a single
-    row and restored, so the rest of the process keeps its limit.
-    """
-    with _CSV_LIMIT:
-        limit = csv.field_size_limit(2**31 - 1)
-        try:
-            return next(reader, None)
-        finally:
-            csv.field_size_limit(limit)
-
-
-def _csv_lines(path: Path, options: TextOptions) -> Iterator[str]:
-    """Lines with their ends, for Python's ``csv.reader``."""
-    for line in iterate_lines(path, options.encoding, options.max_bytes):
-        # An unquoted carriage return ends a line.
-        yield from io.StringIO(f"{line}\n", newline="") if "\r" in line else (f"{line}\n",)
-
-
-def _find_delimiter(lines: list[str], text_field: str | None) -> str:
-    """First delimiter that gives the header the field of the text. Defaults to a comma.
-
-    Without a field, the first delimiter that gives the header 2 or more fields.
-    """
+def _find_delimiter(path: Path, lines: list[str], field: str | None) -> str:
+    """First delimiter that gives the header the field, or 2 fields for ``None``; else a comma."""
     for delimiter in _DELIMITERS:
-        try:
-            header = _next_row(csv.reader(lines, delimiter=delimiter)) or []
-        except csv.Error:
-            continue
-        if len(header) > 1 if text_field is None else text_field in header:
-            return delimiter
+        with suppress(FileError):
+            _, header = next(_rows(path, lines, delimiter), (1, []))
+            if len(header) > 1 if field is None else field in header:
+                return delimiter
     return ","
 
 
-def _csv_records(path: Path, lines: Iterable[str], delimiter: str) -> Iterator[Record]:
-    reader = csv.reader(lines, delimiter=delimiter, strict=True)
-    header: list[str] | None = None
-    line = 1
+def _rows(path: Path, lines: Iterable[str], delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """Rows of at least one field, each with the number of its first line.
+
+    pandas fills short rows up without a word, so it would cut documents at unquoted line breaks.
+    """
+    # An unquoted carriage return ends a line.
+    ended = (
+        part
+        for line in lines
+        for part in (io.StringIO(f"{line}\n", newline="") if "\r" in line else (f"{line}\n",))
+    )
     try:
-        while (row := _next_row(reader)) is not None:
-            if header is None and row:
-                header = [name if name.strip() else f"column_{i}" for i, name in enumerate(row, 1)]
-                _check_header(path, line, header)
-            elif header is not None and row and len(row) != len(header):
-                message = f"expected {len(header)} fields as in the header, got {len(row)}"
-                raise at_line(
-                    path,
-                    line,
-                    f"{message}, separated by {delimiter!r}; quote fields that hold it, or give "
-                    "another delimiter",
-                )
-            elif header is not None and row:
-                yield f"line {line}", dict(zip(header, row, strict=True))
-            line = reader.line_num + 1
-    except csv.Error as error:
-        raise at_line(
-            path, line, f"not a CSV record with the delimiter {delimiter!r}: {error}"
-        ) from error
-    if header is None:
-        raise FileError(f"{path}: is empty; expected a header and a record for each document")
+        reader = csv.reader(ended, delimiter=delimiter, strict=True)
+    except TypeError as error:
+        raise CorpusError(f"delimiter must be one character, got {delimiter!r}") from error
+    line: int = 1
+    row: list[str] | None = []
+    while row is not None:
+        if row:
+            yield line, row
+        line = reader.line_num + 1
+        with _CSV_LIMIT:
+            limit = csv.field_size_limit(LONGEST)
+            try:
+                row = next(reader, None)
+            except csv.Error as error:
+                message = f"not a CSV record with the delimiter {delimiter!r}: {error}"
+                raise at_line(path, line, message) from error
+            finally:
+                csv.field_size_limit(limit)
 
 
-def _check_header(path: Path, line: int, header: list[str]) -> None:
-    """Checks for repeated names and for a plausible number of columns."""
-    repeated = sorted(name for name, times in Counter(header).items() if times > 1)
-    if repeated:
-        message = f"columns must have different names, got {listed(repeated)} twice"
-        raise at_line(path, line, f"{message}; rename or remove one")
-    _check_fields(path, f"line {line}", header)
+def with_types(frame: pd.DataFrame) -> pd.DataFrame:
+    """Columns of texts, with those of numbers as numbers; see ``_numbers``."""
+    return pd.DataFrame({name: _numbers(frame[name]) for name in frame}, index=frame.index)
 
 
-def _check_fields(path: Path, place: str, fields: Sized) -> None:
-    if len(fields) > _MOST_FIELDS:
-        raise FileError(
-            f"{path}, {place}: expected at most {_MOST_FIELDS} fields, got {len(fields)}; leave "
-            "out fields without information about documents"
-        )
+def _numbers(column: pd.Series) -> pd.Series:
+    """Converts a column of texts to numbers if every present value is a number.
 
-
-class _Columns:
-    """Columns of all fields except the text.
-
-    Labels are text, even if the file has numbers. The column is omitted if all labels are missing.
-    """
-
-    def __init__(self, path: Path, options: TextOptions) -> None:
-        self._path, self._options = path, options
-        self._label_field = options.label_field or "label"
-        self._columns: dict[str, list[Any]] = {}
-        self._labels: list[str] = []
-        self._num_values = 0
-
-    def add(self, place: str, record: dict[str, Any], text_field: str) -> None:
-        """Appends the fields of a document."""
-        num_docs = len(self._labels)
-        for name in record:
-            if name not in self._columns and name != text_field:
-                self._columns[name] = [None] * num_docs
-        self._num_values += len(record)
-        _check_fields(self._path, place, self._columns)
-        check_proportion(self._path, self._num_values, "values")
-        limit = max(_FREE_CELLS, _CELLS_PER_VALUE * self._num_values)
-        if len(self._columns) * num_docs > limit:
-            raise FileError(
-                f"{self._path}, {place}: the records have {len(self._columns)} different fields, "
-                "nearly all of them missing in most; put the varying fields into a single field"
-            )
-        for name, values in self._columns.items():
-            values.append(record.get(name))
-        label = record.get(self._label_field)
-        label = "" if label is None else label
-        self._labels.append("|".join(map(str, label)) if isinstance(label, list) else str(label))
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the columns."""
-        return list(self._columns)
-
-    def finished(self, text_field: str) -> dict[str, list[Any]]:
-        """Columns of all documents."""
-        if not self._labels:
-            raise FileError(f"{self._path}: holds no document; expected a record for each document")
-        if self._options.label_field is not None and self._label_field not in {
-            *self._columns,
-            text_field,
-        }:
-            raise FileError(
-                f"{self._path}: no record has the field {self._label_field!r}; the fields are "
-                f"{listed([text_field, *self._columns])}; choose by label_field"
-            )
-        self._columns.pop("label", None)
-        if any(self._labels):
-            self._columns["label"] = self._labels
-        return self._columns
-
-
-def _with_numbers(columns: dict[str, list[Any]]) -> dict[str, Any]:
-    """Converts columns of numbers, except the label."""
-    return {
-        name: values if name == "label" else _numbers(values) for name, values in columns.items()
-    }
-
-
-def _numbers(values: list[Any]) -> Any:
-    """Converts a column of strings to numbers if every present value is a number.
-
-    Empty strings are missing values. Numbers with leading zeros or a plus sign are codes and stay
+    Empty texts are missing values. Numbers with leading zeros or a plus sign are codes and stay
     text. ``NA`` and ``NaN`` are missing values in a column of numbers, and words in a column of
-    text. Integers with missing values become floats, or stay text if floats would round them.
+    text. Integers of 64 bits stay integers; with missing values they become floats. Integers that
+    would be rounded stay text.
     """
-    present = set(values).difference(_MISSING_NUMBERS, ("", None))
-    if not present or not all(map(_DECIMAL.fullmatch, present)):
-        return [value or None for value in values]
-    all_integers = all(map(_INTEGER.fullmatch, present))
-    numbers = {text: int(text) if all_integers else float(text) for text in present}
-    if all_integers and present.issuperset(values):
-        return np.array([numbers[text] for text in values], np.int64)
-    if all_integers and max(map(abs, numbers.values())) > EXACT_IN_FLOAT:
-        return [text if text in present else None for text in values]
-    return np.array([numbers.get(text, math.nan) for text in values], np.float64)
-
-
-def read_parquet(path: Path, options: TextOptions) -> Iterator[Record]:
-    """Yields a document per row of a Parquet file."""
-    return iterate_parquet(path, options.text_field, options.max_bytes)
+    present = column[~column.isin(("", *_MISSING_NUMBERS))]
+    distinct = present.unique()
+    if not len(distinct) or not all(map(_DECIMAL.fullmatch, distinct)):
+        return column
+    if all(map(_INTEGER.fullmatch, distinct)):
+        largest = max(abs(int(text)) for text in distinct)
+        if len(present) == len(column) and largest < 2**63:
+            return present.map(int).astype(np.int64)
+        if largest > EXACT_IN_FLOAT:
+            return present.reindex(column.index)
+    return present.map(float).reindex(column.index)
 
 
 RecordReader = Callable[[Path, TextOptions], Iterator[Record]]
+
+
+def _read_parquet(path: Path, options: TextOptions) -> Iterator[Record]:
+    """Yields a document per row of a Parquet file."""
+    return ParquetFiles(path, options.max_bytes).records(options.text_field)
+
+
 #: Functions by format that yield records from a path and options.
 TEXT_READERS: dict[str, RecordReader] = {
     "txt": read_txt,
@@ -531,7 +392,7 @@ TEXT_READERS: dict[str, RecordReader] = {
     "json": read_json,
     "csv": read_csv,
     "folder": read_folder,
-    "parquet": read_parquet,
+    "parquet": _read_parquet,
 }
-#: Formats of records with fields.
-WITH_FIELDS = ["jsonl", "json", "csv", "parquet"]
+#: Formats of texts without fields.
+WITHOUT_FIELDS = ("txt", "folder")

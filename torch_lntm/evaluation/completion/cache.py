@@ -22,8 +22,9 @@ from torch import Tensor
 
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.errors import ConfigError
-from torch_lntm.kernels import SparseWords, probability_floor
+from torch_lntm.kernels.chains import SparseWords
 from torch_lntm.kernels.contraction import document_sums, sampled_product, sum_over_words
+from torch_lntm.kernels.mixture import probability_floor
 from torch_lntm.models import TopicModel
 
 #: The weight a; ``"model"`` for the model's own weight; None for the topics alone.

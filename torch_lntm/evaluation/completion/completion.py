@@ -32,9 +32,9 @@ from torch_lntm.evaluation.completion.exact import SHORT, checked, score_by_chai
 from torch_lntm.evaluation.completion.modes import theta_modes
 from torch_lntm.evaluation.completion.result import CompletionResult, ExactCompletion
 from torch_lntm.evaluation.draws import theta_draws, theta_means
-from torch_lntm.frames import document_names
-from torch_lntm.guides import Guide, require_guide
-from torch_lntm.kernels import SparseWords
+from torch_lntm.guides import Guide
+from torch_lntm.guides.guide import require_guide
+from torch_lntm.kernels.chains import SparseWords
 from torch_lntm.models import DirichletMultinomial, TopicModel, Topics, ctm, lda
 from torch_lntm.posteriors import Posterior
 from torch_lntm.progress import tqdm
@@ -165,7 +165,7 @@ def document_completion(
         "observed_fraction": None if is_hold_out else observed_fraction,
         "seed": None if is_hold_out else seed,
         "corpus_name": hold_out.corpus.name,
-        "documents": document_names(hold_out.corpus),
+        "documents": hold_out.corpus.metadata.index,
         "fingerprint": (
             hold_out.check_fingerprint(fingerprint) if fingerprint else hold_out.fingerprint()
         ),

@@ -9,9 +9,9 @@ from torch_lntm.corpus import DocumentBatch
 from torch_lntm.errors import UnreliableEstimateWarning, warn
 from torch_lntm.evaluation.completion.cache import held_out_words
 from torch_lntm.evaluation.completion.result import ExactCompletion
-from torch_lntm.inference.chains import chains_for
 from torch_lntm.inference.chains.diagnostics import split_rhat
-from torch_lntm.kernels import SparseWords
+from torch_lntm.inference.chains.document_chains import chains_for
+from torch_lntm.kernels.chains import SparseWords
 from torch_lntm.models import TopicModel
 
 #: Most observed tokens of a short document, and number of leapfrog steps of a Hamiltonian

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.guides import make_guide
-from torch_lntm.kernels import INDEPENDENT, CountLikelihood, expected_topic_counts
+from torch_lntm.kernels.likelihood import INDEPENDENT, CountLikelihood
+from torch_lntm.kernels.mixture import expected_topic_counts
 from torch_lntm.latents.gamma import GammaSpace
 from torch_lntm.models import TopicModel
 

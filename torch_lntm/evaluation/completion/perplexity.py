@@ -15,8 +15,8 @@ from torch_lntm.corpus import Corpus, as_corpus
 from torch_lntm.errors import ConfigError, CorpusError
 from torch_lntm.evaluation.checks import as_probabilities
 from torch_lntm.evaluation.completion.result import CompletionResult
-from torch_lntm.frames import align, document_names
-from torch_lntm.kernels import mixture_log_likelihood
+from torch_lntm.frames import align
+from torch_lntm.kernels.mixture import mixture_log_likelihood
 
 _MAX_DOCS = 512
 
@@ -41,7 +41,7 @@ def completion_perplexity(theta: Any, topics: Any, held_out: Corpus) -> Completi
     """
     held_out = as_corpus(held_out, allow_empty=True)
     if isinstance(theta, pd.DataFrame):
-        theta = align(theta, document_names(held_out), "theta").to_numpy()
+        theta = align(theta, held_out.metadata.index, "theta").to_numpy()
     proportions = as_probabilities(theta, "theta", (held_out.num_docs, None))
     probs = as_probabilities(topics, "topics", (proportions.shape[1], held_out.num_words))
     if held_out.num_tokens == 0:
@@ -60,7 +60,7 @@ def completion_perplexity(theta: Any, topics: Any, held_out: Corpus) -> Completi
         "given",
         "given theta and topics",
         corpus_name=held_out.name,
-        documents=document_names(held_out),
+        documents=held_out.metadata.index,
     )
 
 

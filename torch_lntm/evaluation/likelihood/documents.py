@@ -12,9 +12,10 @@ from torch import Tensor
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import NumericalError
 from torch_lntm.evaluation.checks import identified_space
-from torch_lntm.guides import Guide, make_guide, require_guide
-from torch_lntm.kernels import Cells
-from torch_lntm.latents import IdentifiedSpace
+from torch_lntm.guides import Guide, make_guide
+from torch_lntm.guides.guide import require_guide
+from torch_lntm.kernels.likelihood import Cells
+from torch_lntm.latents.identified import IdentifiedSpace
 from torch_lntm.models import TopicModel
 from torch_lntm.posteriors import Posterior
 from torch_lntm.progress import tqdm

@@ -14,7 +14,6 @@ from torch import Tensor
 from torch_lntm.corpus import Corpus
 from torch_lntm.evaluation.checks import check_arguments
 from torch_lntm.evaluation.per_token import per_token
-from torch_lntm.frames import document_names
 from torch_lntm.models import TopicModel
 
 #: Largest Pareto k̂ of a reliable importance estimate.
@@ -181,7 +180,7 @@ class LikelihoodMethod(ABC):
         """
         corpus = check_arguments(model, corpus, seed=seed, max_docs=max_docs)
         estimate = self.compute(model, corpus, seed, max_docs, progress)
-        return replace(estimate, documents=document_names(corpus))
+        return replace(estimate, documents=corpus.metadata.index)
 
     @abstractmethod
     def compute(

@@ -14,7 +14,7 @@ from torch_lntm.errors import CorpusError, IncompatibleGuideError, require_whole
 from torch_lntm.guides import make_guide
 from torch_lntm.inference.chains.chains import Chains, Progress, initial_latents
 from torch_lntm.inference.chains.settings import HMCSettings
-from torch_lntm.kernels import word_probabilities
+from torch_lntm.kernels.mixture import word_probabilities
 from torch_lntm.models import TopicModel
 from torch_lntm.models.priors.prior import is_up_to_date
 from torch_lntm.posteriors.draws import Draws

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import IncompatibleGuideError, require_whole
-from torch_lntm.guides import require_guide
+from torch_lntm.guides.guide import require_guide
 from torch_lntm.inference.chains.kept import KeptChains
 from torch_lntm.inference.draws.chains import WARMUP_STEPS, ChainDraws
 from torch_lntm.inference.draws.guides import GuideDraws

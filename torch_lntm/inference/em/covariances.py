@@ -16,9 +16,11 @@ from torch import Tensor
 
 from torch_lntm.budget import docs_at_once
 from torch_lntm.corpus import Corpus, DocumentBatch
-from torch_lntm.guides import Guide, SolverOptions
+from torch_lntm.guides import Guide
+from torch_lntm.guides.guide import SolverOptions
 from torch_lntm.inference.em.statistics import Statistics, expected_statistics
-from torch_lntm.posteriors import Posterior, SampledMoments
+from torch_lntm.posteriors import Posterior
+from torch_lntm.posteriors.mode import SampledMoments
 
 #: Default stride, and number of topics after which another default stride is added.
 STRIDE, TOPICS_PER_STRIDE = 8, 100

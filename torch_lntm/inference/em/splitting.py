@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from torch_lntm.corpus import DocumentBatch
-from torch_lntm.kernels import sum_over_docs, sum_over_words, word_probabilities
+from torch_lntm.kernels.contraction import sum_over_docs, sum_over_words
+from torch_lntm.kernels.mixture import word_probabilities
 
 #: Rounds of averages, and tokens with the score 0 that every average has in addition. Without them
 #: a few unusual documents would be a group of their own.

@@ -32,7 +32,7 @@ from torch_lntm.inference.em.merging import merged_labels
 from torch_lntm.inference.em.schedule import default_step_docs, num_epochs
 from torch_lntm.inference.em.splitting import halves
 from torch_lntm.inference.em.statistics import as_float_if_ready
-from torch_lntm.kernels import (
+from torch_lntm.kernels.mixture import (
     ExpectedCounts,
     expected_counts,
     expected_topic_counts,

@@ -12,9 +12,10 @@ from torch import Tensor
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.guides import Guide
 from torch_lntm.inference.chains.chains import Chains
-from torch_lntm.kernels import expected_word_counts, word_probabilities
+from torch_lntm.kernels.mixture import expected_word_counts, word_probabilities
 from torch_lntm.models import TopicModel
-from torch_lntm.posteriors import Draws, Posterior, SampledMoments
+from torch_lntm.posteriors import Draws, Posterior
+from torch_lntm.posteriors.mode import SampledMoments
 
 #: Prefix of the names of the words' sums.
 _WORDS = "words."

@@ -9,7 +9,8 @@ import torch
 
 from torch_lntm.corpus import Corpus, DocumentBatch, as_corpus
 from torch_lntm.errors import ConfigError, require_whole
-from torch_lntm.guides import Guide, require_guide
+from torch_lntm.guides import Guide
+from torch_lntm.guides.guide import require_guide
 from torch_lntm.inference.chains.chains import Chains, initial_latents
 from torch_lntm.inference.chains.settings import HMCSettings
 from torch_lntm.inference.em.covariances import CovarianceSample, default_stride, ranks_of

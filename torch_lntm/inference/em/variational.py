@@ -14,7 +14,8 @@ from torch import Tensor
 
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError, require, require_whole
-from torch_lntm.guides import GUIDES, Guide, SolverOptions, require_guide
+from torch_lntm.guides import GUIDES, Guide
+from torch_lntm.guides.guide import SolverOptions, require_guide
 from torch_lntm.inference.em.checkpoint import FitState, model_identity
 from torch_lntm.inference.em.covariances import CovarianceSample, default_stride, ranks_of
 from torch_lntm.inference.em.distributed import Processes

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.errors import ConfigError
-from torch_lntm.latents import GammaSpace, StickSpace
+from torch_lntm.latents import GammaSpace
+from torch_lntm.latents.sticks import StickSpace
 from torch_lntm.models.priors.prior import MIN_PROPORTION, DocumentPrior
 from torch_lntm.posteriors import Moments
 from torch_lntm.solvers.concentration import fit_concentration

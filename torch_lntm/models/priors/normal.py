@@ -9,7 +9,8 @@ from torch import Tensor
 
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.errors import ConfigError
-from torch_lntm.latents import ContrastSpace, NormalSpace
+from torch_lntm.latents import NormalSpace
+from torch_lntm.latents.contrasts import ContrastSpace
 from torch_lntm.models.priors.prior import DocumentPrior, centred_logits
 from torch_lntm.posteriors import Moments
 

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError
-from torch_lntm.latents import IdentifiedSpace, LatentSpace
+from torch_lntm.latents import LatentSpace
+from torch_lntm.latents.identified import IdentifiedSpace
 from torch_lntm.posteriors import Moments
 
 #: Lower bound of the proportions of a start, before their logarithms are taken.

@@ -10,7 +10,7 @@ from pyro.distributions import Laplace, TorchDistribution
 from torch import Tensor, nn
 
 from torch_lntm.errors import ConfigError
-from torch_lntm.kernels import probability_floor
+from torch_lntm.kernels.mixture import probability_floor
 from torch_lntm.models.groups import Groups
 from torch_lntm.models.topics.grouped import GroupedTopics, softmax_in_groups
 from torch_lntm.models.topics.keywords import Keywords

@@ -13,7 +13,7 @@ from pyro.distributions import Dirichlet, TorchDistribution
 from torch import Tensor, nn
 
 from torch_lntm.errors import ConfigError
-from torch_lntm.kernels import probability_floor
+from torch_lntm.kernels.mixture import probability_floor
 from torch_lntm.models.groups import Groups
 from torch_lntm.models.topics.keywords import Keywords
 from torch_lntm.models.topics.topics import Topics, TopicUpdate

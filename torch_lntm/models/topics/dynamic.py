@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, require_whole
-from torch_lntm.kernels import probability_floor
+from torch_lntm.kernels.mixture import probability_floor
 from torch_lntm.models.groups import Level
 from torch_lntm.models.periods import Periods
 from torch_lntm.models.topics.grouped import GroupedTopics, softmax_in_groups

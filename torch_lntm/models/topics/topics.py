@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError
-from torch_lntm.kernels import probability_floor
+from torch_lntm.kernels.mixture import probability_floor
 from torch_lntm.models.groups import CONTENT, Groups, Level
 from torch_lntm.models.topics.keywords import Keywords
 
