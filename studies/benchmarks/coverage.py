@@ -35,6 +35,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -46,7 +47,7 @@ from studies.measure import Cells, Study, check_numbers
 from studies.tables import table
 from torch_lntm import noise
 from torch_lntm.corpus import Corpus
-from torch_lntm.effects import Effects, Prediction, estimate
+from torch_lntm.effects import Effects, Estimates, estimate
 from torch_lntm.evaluation import align_topics
 from torch_lntm.guides import Guide, make_guide
 from torch_lntm.inference import DocumentHMC, MonteCarloEM, VariationalEM, joint_draws
@@ -151,10 +152,11 @@ def measure(
     truth, corpus, theta = simulate(settings, length, effect, seed)
     levels = true_levels(truth, settings.values)
     effects = levels[0] - levels[1]
-    known_theta = estimate(truth, theta.expand(2, -1, -1), corpus, "~ x")
-    found = {"true theta": rows(settings, effects, known_theta)}
+    known_theta = theta.expand(2, -1, -1)
+    linear = partial(estimate, corpus=corpus, formula="~ x", link="identity")
+    found = {"true theta": rows(settings, effects, linear(truth, known_theta))}
     if settings.links:
-        found |= rows_by_link(settings, "true theta", levels, known_theta)
+        found |= rows_by_link(settings, "true theta", levels, corpus, (truth, known_theta))
     for name in settings.guides:
         model = make_model(corpus, truth, known)
         guide = make_guide(name, model)
@@ -163,20 +165,20 @@ def measure(
         partner = align_topics(truth, model).partner
         draws = by_guide(model, guide, corpus)
         for method, given in draws.items():
-            result = estimate(model, given, corpus, "~ x")
+            result = linear(model, given)
             found[f"{name}: {method}"] = rows(settings, effects, result, partner)
         for method, coefficients in (("documents", False), ("coefficients", True)):
-            result = estimate(model, guide, corpus, "~ x", coefficients=coefficients, seed=seed)
+            result = linear(model, guide, coefficients=coefficients, seed=seed)
             found[f"{name}: {method}"] = rows(settings, effects, result, partner)
         if settings.links:
-            found |= rows_by_link(settings, f"{name}: coefficients", levels, result, partner)
+            method, source = f"{name}: coefficients", (model, guide)
+            found |= rows_by_link(settings, method, levels, corpus, source, partner, seed=seed)
     if settings.joint:
         drawn = joint_draws(model, corpus, topics=not known, seed=seed)
         partner = align_topics(truth, drawn.model).partner
-        result = estimate(model, drawn, corpus, "~ x")
-        found["joint"] = rows(settings, effects, result, partner)
+        found["joint"] = rows(settings, effects, linear(model, drawn), partner)
         if settings.links:
-            found |= rows_by_link(settings, "joint", levels, result, partner)
+            found |= rows_by_link(settings, "joint", levels, corpus, (model, drawn), partner)
     if settings.chains:
         model = make_model(corpus, truth, known)
         MonteCarloEM(model, progress=False, seed=seed, start="model" if known else "lda").fit(
@@ -184,7 +186,7 @@ def measure(
         )
         batch = model.encode(corpus).batch()
         samples = DocumentHMC(model, seed=seed).run(batch, SAMPLES, WARMUP, progress=False)
-        result = estimate(model, samples.theta().flatten(0, 1)[::4], corpus, "~ x")
+        result = linear(model, samples.theta().flatten(0, 1)[::4])
         found["hmc: chains"] = rows(settings, effects, result, align_topics(truth, model).partner)
     return found
 
@@ -254,22 +256,32 @@ def rows(
     settings: Settings, truth: Tensor, effects: Effects, partner: Any = None
 ) -> list[list[float]]:
     """Truth, estimate and interval of the effect on each topic."""
-    return as_rows(truth, effects.difference("x", *settings.values, link="identity"), partner)
+    return as_rows(truth, effects.difference("x", *settings.values), partner)
 
 
 def rows_by_link(
-    settings: Settings, method: str, levels: Tensor, effects: Effects, partner: Any = None
+    settings: Settings,
+    method: str,
+    levels: Tensor,
+    corpus: Corpus,
+    source: tuple[TopicModel, Any],
+    partner: Any = None,
+    **options: Any,
 ) -> dict[str, list[list[float]]]:
     """Rows of the logit's effects, and of expected proportions by both links."""
-    difference = effects.difference("x", *settings.values, link="logit")
+    by_link = {
+        "": estimate(*source, corpus, "~ x", link="identity", **options),
+        ", logit": estimate(*source, corpus, "~ x", link="logit", **options),
+    }
+    difference = by_link[", logit"].difference("x", *settings.values)
     found = {f"{method}, logit": as_rows(levels[0] - levels[1], difference, partner)}
-    for link, name in (("identity", ""), ("logit", ", logit")):
-        points = effects.predict(x=settings.values[1], link=link)  # type: ignore[arg-type]
+    for name, effects in by_link.items():
+        points = effects.predict(x=settings.values[1])
         found[f"{method}, level{name}"] = as_rows(levels[1], points, partner)
     return found
 
 
-def as_rows(truth: Tensor, found: list[Prediction], partner: Any = None) -> list[list[float]]:
+def as_rows(truth: Tensor, found: Estimates, partner: Any = None) -> list[list[float]]:
     """Truth, estimate and interval of a number for each topic."""
     order = range(len(truth)) if partner is None else partner
     numbers = [

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from statistics import fmean
 from typing import Any
@@ -113,12 +114,11 @@ def intervals(settings: Settings, corpus: Any, seed: int) -> dict[str, list[floa
     formula = f"~ {column} + (1 | {group})"
     model, guide = fitted(settings, corpus, formula, seed)
     draws = lntm.inference.theta_draws(guide, corpus, seed=seed)
+    estimate = partial(lntm.effects.estimate, model, draws, corpus, link="identity")
     rows = {
-        "independent documents, HC3": lntm.effects.estimate(model, draws, corpus, f"~ {column}"),
-        f"clusters of {group}": lntm.effects.estimate(
-            model, draws, corpus, f"~ {column}", clusters=group
-        ),
-        f"random effects of {group}": lntm.effects.estimate(model, draws, corpus, formula),
+        "independent documents, HC3": estimate(f"~ {column}"),
+        f"clusters of {group}": estimate(f"~ {column}", clusters=group),
+        f"random effects of {group}": estimate(formula),
     }
     return {name: width_and_share(effects, column) for name, effects in rows.items()}
 

@@ -329,6 +329,8 @@ def run(settings: Settings, cells: Cells) -> Result:
     whole = corpus.batch()
     order = torch.from_numpy(np.random.default_rng(settings.seed).permutation(corpus.num_docs))
     batch = whole.select(order[: settings.num_docs])
+    # Pyro's samplers need a corpus of these documents: the program scales a mini-batch up.
+    alone = corpus[order[: settings.num_docs].numpy()].batch()
     kernels = {"HMC": HMC, "NUTS": NUTS}
     steps = dict(METRICS)
 
@@ -338,7 +340,7 @@ def run(settings: Settings, cells: Cells) -> Result:
             return document_hmc(model, batch, name, steps[name], settings.num_samples)
         start = lntm.guides.LaplaceGuide(model).posterior(batch).mean
         make, warmup = kernels[name], settings.stock_warmup
-        return stock(model, batch, make, warmup, settings.stock_seconds, start)
+        return stock(model, alone, make, warmup, settings.stock_seconds, start)
 
     def together(key: tuple[str, int]) -> dict[str, Any]:
         samples = DocumentHMC(model, mass_matrix="laplace").run(

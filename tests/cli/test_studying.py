@@ -40,7 +40,7 @@ def test_effects(run, capsys):
     assert main(["effects", run, "--num-draws", "10"]) == 0
     out, err = capsys.readouterr()
     assert "party[T.Right]" in out
-    assert (out + err).count("Effects('~ party' on 2 topics of 60 documents)") == 1
+    assert (out + err).count("Effects('~ party' on 2 topics of 60 documents, link='logit')") == 1
     assert main(["effects", run, "--print-as", "json", "--clusters", "blog", "--topics", "1"]) == 0
     out, err = capsys.readouterr()
     rows = json.loads(out)
@@ -58,9 +58,9 @@ def test_effects(run, capsys):
     assert Path("party.png").read_bytes().startswith(b"\x89PNG")
     assert main(["effects", run, "--predict", "party"]) == 0
     assert "by chains of each document" in err
-    printed = capsys.readouterr().out.partition("\n\nNote:")[0].splitlines()
-    words = [line.split()[0] for line in printed if line]
-    assert words == ["Topic", "party", "Left", "Right"] * 2
+    head, *printed = capsys.readouterr().out.splitlines()
+    assert head.split() == ["topic", "party", "estimate", "std_error", "lower", "upper"]
+    assert [line.split()[-5] for line in printed] == ["Left", "Right"] * 2
     assert main(["effects", run, "--draws", "chains", "--num-draws", "3", "--no-progress"]) == 0
     assert "(Hamiltonian Monte Carlo), which continue the chains of the fit (3 draws)" in (
         capsys.readouterr().out
@@ -94,7 +94,7 @@ def test_effects_print_and_draw_differences_and_levels(posts, capsys):
     proportions = [float(row["estimate"]) for row in table("--predict", "party")]
     rows = table("--predict", "party", "--difference", "Right, Left", "--figure", "party.png")
     assert Path("party.png").read_bytes().startswith(b"\x89PNG")
-    assert [row["party"] for row in rows] == ["('Right', 'Left')"] * 2
+    assert [row["party"] for row in rows] == ["Right − Left"] * 2
     expected = [proportions[1] - proportions[0], proportions[3] - proportions[2]]
     assert [float(row["estimate"]) for row in rows] == pytest.approx(expected)
     both = ("--formula", "~ party * C(blog)", "--predict", "party", "--by", "blog")
@@ -104,7 +104,7 @@ def test_effects_print_and_draw_differences_and_levels(posts, capsys):
         (str(k), str(blog)) for k in range(2) for blog in range(7)
     ]
     of_numbers = ("--formula", "~ blog", "--predict", "blog", "--difference", "6,3,0")
-    assert [row["blog"] for row in table(*of_numbers)] == ["(6, 0)", "(3, 0)"] * 2
+    assert [row["blog"] for row in table(*of_numbers)] == ["6 − 0", "3 − 0"] * 2
     rows = table("--formula", formula, "--levels", "blog")
     assert [row["term"] for row in rows] == [f"blog[{blog}]" for blog in range(7)] * 2
     assert (

@@ -276,16 +276,43 @@ def test_files_beyond_their_bounds_are_refused(
         read_corpus(server.address)
 
 
+def test_a_vocabulary_out_of_proportion_and_a_slow_server_are_left(
+    server: Server, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vocabulary = server.folder / "posts" / "vocabulary.txt"
+    vocabulary.write_bytes(b"w\n" * (1 << 20))  # for 20 words
+    with pytest.raises(FileError, match=r"vocabulary\.txt: holds more than 1069056 bytes"):
+        read_corpus(server.address)
+    monkeypatch.setattr(remote, "_LEAST_RATE", -1)  # the clock of the test stands nearly still
+    with pytest.raises(FileError, match=r"corpus\.json: cannot .* fewer than -1 bytes a second"):
+        read_corpus(server.address)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "reference://::{}/refs.json",
+        "simplecache::{}",
+        "{}::file:///etc",
+        "nosuch://a/b",
+        "dask://a/b",
+        "github://a:b@c/d",
+    ],
+)
+def test_other_kinds_of_addresses_and_chains_are_refused(server: Server, address: str) -> None:
+    with pytest.raises(ConfigError, match=r"kind of address cannot be used; expected .* https, s3"):
+        read_corpus(address.format(server.address))
+    assert server.requested == []
+
+
 def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
-    with pytest.raises(ConfigError, match=r"nosuch://a/b: this kind of address .*not known"):
-        read_corpus("nosuch://a/b")
     with pytest.raises(ConfigError, match=r"s3://a/b: this kind of address .*Install s3fs"):
         read_corpus("s3://a/b")
     monkeypatch.setitem(sys.modules, "aiohttp", None)
-    with pytest.raises(ConfigError, match=r"needs aiohttp.*torch-lntm\[remote\]"):
+    with pytest.raises(ConfigError, match=r"needs aiohttp.*torch-lntm\[files\]"):
         read_corpus(server.address)
     monkeypatch.setitem(sys.modules, "fsspec", None)
-    with pytest.raises(ConfigError, match=r"needs fsspec.*torch-lntm\[remote\]"):
+    with pytest.raises(ConfigError, match=r"needs fsspec.*torch-lntm\[files\]"):
         read_corpus(server.address)
 
 

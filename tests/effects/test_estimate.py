@@ -6,13 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
+import scipy.stats
 import torch
 
 import torch_lntm as lntm
 from torch_lntm.corpus import Corpus
 from torch_lntm.effects import Effects, estimate
-from torch_lntm.effects.result import to_frame
 from torch_lntm.errors import ConfigError, CorpusError, IncompatibleGuideError, MissingColumnError
 from torch_lntm.guides import make_guide
 from torch_lntm.inference import DocumentHMC, ThetaDraws, theta_draws
@@ -54,6 +55,17 @@ def guide(model) -> Any:
 @pytest.fixture(scope="module")
 def effects(model, guide, corpus) -> Effects:
     return estimate(model, guide, corpus, "~ party * age", num_draws=20)
+
+
+@pytest.fixture(scope="module")
+def linear(model, guide, corpus) -> Effects:
+    return estimate(model, guide, corpus, "~ party * age", num_draws=20, link="identity")
+
+
+def coefficients_of(effects: Effects) -> np.ndarray:
+    """Coefficients ``(num_topics, num_terms)`` of a linear regression."""
+    assert effects.link == "identity"
+    return np.array([row.estimate for row in effects.table()]).reshape(len(effects.topics), -1)
 
 
 def theta_of(model, guide, corpus, num_draws: int) -> torch.Tensor:
@@ -160,9 +172,7 @@ def test_chains_can_replace_a_guide(model, corpus) -> None:
     found = estimate(model, sampler, few, "~ age", num_draws=5)
     assert "by chains of each document (Hamiltonian Monte Carlo) (5 draws)" in repr(found)
     given = estimate(model, theta_draws(sampler, few, 5).theta, few, "~ age")
-    torch.testing.assert_close(
-        found.pooled.coefficients, given.pooled.coefficients, rtol=1e-5, atol=1e-7
-    )
+    np.testing.assert_allclose(found.frame()["estimate"], given.frame()["estimate"], rtol=1e-4)
     other = lntm.models.ctm(NUM_TOPICS, NUM_WORDS, dtype="float64")
     with pytest.raises(IncompatibleGuideError, match="another model"):
         estimate(other, sampler, few, "~ age")
@@ -196,9 +206,8 @@ def test_joint_draws_name_their_sources_of_uncertainty(model, corpus) -> None:
 
 def test_draws_in_an_array_are_regressed_one_by_one(model, guide, corpus) -> None:
     theta = theta_of(model, guide, corpus, 5)
-    found = estimate(
-        model, theta.numpy(), corpus, "~ party * age", standard_errors="classical", topics=[2, 0]
-    )
+    options = {"standard_errors": "classical", "topics": [2, 0], "link": "identity"}
+    found = estimate(model, theta.numpy(), corpus, "~ party * age", **options)
     x, rows = hand_made(corpus)
     assert found.formula.names[-1] == "party[T.Right]:age"
     assert found.topics == (2, 0)
@@ -206,45 +215,53 @@ def test_draws_in_an_array_are_regressed_one_by_one(model, guide, corpus) -> Non
     for row, topic in enumerate((2, 0)):
         y = theta[:, rows, topic].numpy()
         draws = y @ x @ inverse
-        np.testing.assert_allclose(found.pooled.coefficients[row], draws.mean(0), rtol=1e-8)
         residual = ((y - draws @ x.T) ** 2).sum(1).mean() / (len(x) - x.shape[1])
-        np.testing.assert_allclose(found.pooled.within[row], residual * inverse, rtol=1e-8)
+        variance = residual * np.diag(inverse) + 1.2 * draws.var(0, ddof=1)
+        np.testing.assert_allclose(coefficients_of(found)[row], draws.mean(0), rtol=1e-8)
+        of_topic = found.table()[6 * row : 6 * row + 6]
+        np.testing.assert_allclose([e.standard_error**2 for e in of_topic], variance, rtol=1e-8)
 
 
 def test_a_guide_and_its_draws_give_equal_effects(model, guide, corpus) -> None:
     by_guide = estimate(model, guide, corpus, "~ party", num_draws=6, coefficients=False)
     by_draws = estimate(model, theta_of(model, guide, corpus, 6), corpus, "~ party")
-    for name in ("coefficients", "within", "between"):
-        torch.testing.assert_close(
-            getattr(by_guide.pooled, name), getattr(by_draws.pooled, name), rtol=1e-3, atol=1e-6
+    for name in ("estimate", "std_error"):
+        np.testing.assert_allclose(
+            by_guide.frame()[name], by_draws.frame()[name], rtol=1e-3, atol=1e-6
         )
 
 
-def test_effects_add_up_over_topics_as_proportions_do(effects) -> None:
-    totals = effects.pooled.coefficients.sum(0).numpy()
-    np.testing.assert_allclose(totals, [1, 0, 0, 0, 0, 0], atol=1e-10)
+def test_effects_add_up_over_topics_as_proportions_do(effects, linear) -> None:
+    np.testing.assert_allclose(coefficients_of(linear).sum(0), [1, 0, 0, 0, 0, 0], atol=1e-10)
+    sums = effects.frame().groupby("term", sort=False)["estimate"].sum()
+    np.testing.assert_allclose(sums, [1, 0, 0, 0, 0, 0], atol=1e-9)
 
 
-def test_the_table_has_rubins_intervals(effects) -> None:
+@pytest.mark.parametrize("name", ["effects", "linear"])
+def test_the_table_has_rubins_intervals(name, request) -> None:
+    effects = request.getfixturevalue(name)
     rows = effects.table(level=0.9)
     assert len(rows) == NUM_TOPICS * 6
-    one = rows[8]
-    assert (one.topic, one.term) == (1, "party[T.Right]")
-    pooled = effects.pooled
-    within, between = float(pooled.within[1, 2, 2]), float(pooled.between[1, 2, 2]) * 21 / 20
-    assert one.estimate == pytest.approx(float(pooled.coefficients[1, 2]))
+    one = rows[9]
+    assert (one.topic, one.term) == (1, "age")
+    mean, _ = effects._of_term(3)
+    within, between = (float(v[1]) for v in effects.regression.covariance(mean.gradients[:, None]))
+    between *= 21 / 20
+    assert one.estimate == pytest.approx(float(mean.estimates[1]))
     assert one.standard_error == pytest.approx((within + between) ** 0.5)
     share = between / (within + between)
     of_documents = 53 * (1 - share)
     assert one.freedom == pytest.approx(1 / (share**2 / 19 + 1 / of_documents))
-    scipy_stats = pytest.importorskip("scipy.stats")
-    half = scipy_stats.t(one.freedom).ppf(0.95) * one.standard_error
+    half = scipy.stats.t(one.freedom).ppf(0.95) * one.standard_error
     assert (one.lower, one.upper) == pytest.approx((one.estimate - half, one.estimate + half))
-    tail = scipy_stats.t(one.freedom).sf(abs(one.estimate) / one.standard_error)
+    tail = scipy.stats.t(one.freedom).sf(abs(one.estimate) / one.standard_error)
     assert one.p_value == pytest.approx(2 * tail)
-    frame = effects.frame()
+    frame = effects.frame(level=0.9)
+    numbers = ["estimate", "std_error", "statistic", "p_value", "lower", "upper"]
+    assert list(frame.columns) == ["topic", "term", *numbers]
     assert list(frame["term"][:6]) == list(effects.formula.names)
-    assert frame["p_value"][8] == pytest.approx(one.p_value)
+    assert frame["p_value"][9] == pytest.approx(one.p_value)
+    assert frame["statistic"][9] == pytest.approx(one.estimate / one.standard_error)
 
 
 def test_imputed_outcomes_have_the_degrees_of_freedom_of_the_observed() -> None:
@@ -280,24 +297,28 @@ def test_uncertain_proportions_leave_one_degree_of_freedom() -> None:
 def test_clusters_and_weights_are_columns_or_values(model, guide, corpus) -> None:
     theta = theta_of(model, guide, corpus, 4)
     by_name = estimate(model, theta, corpus, "~ party", clusters="blog", weights="age")
-    by_value = estimate(
-        model,
-        theta,
-        corpus,
-        "~ party",
-        clusters=corpus.metadata["blog"].astype(str),
-        weights=2 * corpus.metadata["age"],
+    blog, age = (np.asarray(corpus.metadata[name]) for name in ("blog", "age"))
+    by_value, by_index = (
+        estimate(model, theta, corpus, "~ party", clusters=clusters, weights=weights)
+        for clusters, weights in (
+            (blog.astype(str), 2 * age),
+            (pd.Series(blog).astype("category"), pd.Series(age, dtype="Float64")),
+        )
     )
-    torch.testing.assert_close(by_name.pooled.within, by_value.pooled.within)
+    for other in (by_value, by_index):
+        pd.testing.assert_frame_equal(other.frame(), by_name.frame())
     assert "8 clusters" in repr(by_name)
-    assert by_name.pooled.freedom == 7
+    assert by_name.regression.freedom == 7
     plain = estimate(model, theta, corpus, "~ party")
-    assert not torch.allclose(plain.pooled.coefficients, by_name.pooled.coefficients, rtol=1e-3)
+    assert not np.allclose(plain.frame()["estimate"], by_name.frame()["estimate"], rtol=1e-3)
+    with pytest.raises(CorpusError, match="weights: the rows stand in another order"):
+        estimate(model, theta, corpus, "~ party", weights=pd.Series(age)[::-1])
 
 
-def test_repr_names_the_sources_of_uncertainty_in_the_intervals(effects) -> None:
+def test_repr_names_the_sources_of_uncertainty_in_the_intervals(effects, linear) -> None:
+    assert "link='identity')\n  in the intervals: the regression (HC3)" in repr(linear)
     said = repr(effects)
-    assert "in the intervals: the regression (HC3)" in said
+    assert "link='logit')\n  in the intervals: the regression (HC1)" in said
     assert "by LaplaceGuide; the coefficients of their prior mean (20 draws)" in said
     assert "not in the intervals: the uncertainty of the topics' words" in said
     assert "party[T.Right]:age" in effects.summary()
@@ -308,26 +329,20 @@ def test_repr_names_the_sources_of_uncertainty_in_the_intervals(effects) -> None
 # -------------------------------------------------------------------- predictions
 
 
-def test_predictions_average_over_the_documents(effects, corpus) -> None:
-    x, rows = hand_made(corpus)
+def test_predictions_average_over_the_documents(linear, corpus) -> None:
+    rows = hand_made(corpus)[1]
     age = corpus.metadata["age"][rows].mean()
-    beta = effects.pooled.coefficients.numpy()
-    expected = beta @ np.array([1, 0, 1, age, 0, age])
-    found = effects.predict(party="Right", link="identity")
+    expected = coefficients_of(linear) @ np.array([1, 0, 1, age, 0, age])
+    found = linear.predict(party="Right")
     np.testing.assert_allclose([point.estimate for point in found], expected)
-    row = np.array([1, 0, 1, age, 0, age])
-    pooled = effects.pooled
-    variance = row @ (pooled.within[1] + 1.05 * pooled.between[1]).numpy() @ row
-    assert found[1].standard_error == pytest.approx(variance**0.5)
     assert [point.topic for point in found] == [0, 1, 2]
-    assert x.shape[1] == 6
 
 
-def test_typical_values_are_the_median_and_the_most_frequent(effects, corpus) -> None:
+def test_typical_values_are_the_median_and_the_most_frequent(effects, linear, corpus) -> None:
     _, rows = hand_made(corpus)
     age = np.median(corpus.metadata["age"][rows])
-    beta = effects.pooled.coefficients.numpy()
-    found = effects.predict(party="Middle", others="typical", link="identity")
+    beta = coefficients_of(linear)
+    found = linear.predict(party="Middle", others="typical")
     expected = beta @ np.array([1, 1, 0, age, age, 0])
     np.testing.assert_allclose([point.estimate for point in found], expected)
     party = corpus.metadata["party"][rows]
@@ -364,8 +379,8 @@ def test_predictions_cover_all_levels_or_a_grid(model, guide, corpus) -> None:
     np.testing.assert_allclose(np.diff(ages, 2), 0, atol=1e-9)
     both = found.predict("party", blog=[0, 1])
     assert len(both) == 3 * 2 * NUM_TOPICS
-    frame = to_frame(both)
-    assert list(frame.columns[:2]) == ["party", "blog"]
+    numbers = ["estimate", "std_error", "lower", "upper"]
+    assert list(both.frame().columns) == ["topic", "party", "blog", *numbers]
 
 
 @pytest.mark.slow
@@ -419,7 +434,7 @@ def test_a_plot_of_differences_shows_the_differences_of_all_topics(effects) -> N
     names = [text.get_text() for text in both.get_legend().get_texts()]
     assert names == ["Left − Right", "Middle − Right"]
     assert len(both.containers) == 2
-    with pytest.raises(ConfigError, match="first has no value"):
+    with pytest.raises(ConfigError, match="party has no value"):
         effects.plot_difference("party", [], "Right")
     with pytest.raises(ConfigError, match="topic 7; expected numbers from 0 to 2"):
         effects.plot_difference("party", "Left", "Right", topics=[7])
@@ -467,29 +482,15 @@ def test_invalid_arguments_are_refused(model, guide, corpus) -> None:
 
 
 def test_predictions_and_differences_as_text(effects) -> None:
-    def numbers(point, sign):
-        values = (point.estimate, point.standard_error, point.lower, point.upper)
-        signs = (sign, "", sign, sign)
-        return [f"{value:{s}.4f}" for value, s in zip(values, signs, strict=True)]
-
     points = effects.predict("party", age=30.0)
-    lines = effects.format(points).splitlines()
-    assert [line.split()[:2] for line in lines if line.startswith("Topic")] == [
-        ["Topic", str(k)] for k in range(NUM_TOPICS)
-    ]
-    rows = [line.split() for line in lines if line.startswith("  ") and "interval" not in line]
-    expected = [[f"{p.values['party']},", "30", *numbers(p, "")] for p in points]
-    assert [[*sorted(row[:2], reverse=True), *row[2:]] for row in rows] == [
-        [*sorted(row[:2], reverse=True), *row[2:]] for row in expected
-    ]
-    assert "p" not in [word for line in lines for word in line.split()]
-
-    difference = effects.difference("party", "Left", "Right")[0]
-    (row,) = [s for s in effects.format([difference]).splitlines() if " − " in s]
-    assert row.split() == [
-        *("Left", "−", "Right", *numbers(difference, "+")),
-        *(f"{difference.freedom:.1f}", f"{difference.p_value:.3f}"),
-    ]
+    head, *lines = effects.format(points).splitlines()
+    assert head.split() == ["topic", "party", "age", "estimate", "std_error", "lower", "upper"]
+    assert [line.split()[0] for line in lines] == [str(k) for k in range(3) for _ in range(3)]
+    assert lines[4].split()[-6:-4] == ["Middle", "30"]
+    assert float(lines[4].split()[-4]) == pytest.approx(points[4].estimate, rel=1e-3)
+    head, line, *_ = effects.format(effects.difference("party", "Left", "Right")).splitlines()
+    assert head.split()[-5:] == ["statistic", "df", "p_value", "lower", "upper"]
+    assert "Left − Right" in line
 
 
 @pytest.mark.slow

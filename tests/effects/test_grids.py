@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
+import torch
 
 from tests.support.formulas import count_evaluations
 from torch_lntm.corpus import Corpus
 from torch_lntm.effects import estimate, grids
-from torch_lntm.effects.grids import average_rows
+from torch_lntm.effects.grids import rows_at
 from torch_lntm.effects.result import Effects
-from torch_lntm.errors import CorpusError
+from torch_lntm.errors import ConfigError, CorpusError
 from torch_lntm.formulas import Formula
 from torch_lntm.models import ctm
 
@@ -71,7 +73,7 @@ def test_a_grid_gives_the_rows_of_its_single_points(
 ) -> None:
     monkeypatch.setattr(grids, "MAX_ROWS", max_rows)
     weights = np.random.default_rng(2).uniform(0.5, 2.0, NUM_DOCS)
-    found = average_rows(formula, columns, weights, points)
+    found = [of_rows @ rows for rows, of_rows, _ in rows_at(formula, columns, weights, points)]
     expected = one_by_one(formula, columns, weights, points)
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)
 
@@ -97,10 +99,11 @@ def test_predictions_average_over_weighted_documents(columns) -> None:
     corpus = Corpus.from_matrix(np.ones((NUM_DOCS, 4), int), metadata=columns)
     weights = rng.uniform(0.2, 3.0, NUM_DOCS)
     theta = rng.dirichlet(np.ones(3), (2, NUM_DOCS))
-    effects = estimate(ctm(3, 4), theta, corpus, "~ party + age", weights=weights)
+    effects = estimate(ctm(3, 4), theta, corpus, "~ party + age", weights=weights, link="identity")
     age = weights @ columns["age"] / weights.sum()
-    expected = effects.pooled.coefficients.numpy() @ np.array([1.0, 0.0, 1.0, age])
-    found = [point.estimate for point in effects.predict(party="Right", link="identity")]
+    beta = np.array([effect.estimate for effect in effects.table()]).reshape(3, 4)
+    expected = beta @ np.array([1.0, 0.0, 1.0, age])
+    found = [point.estimate for point in effects.predict(party="Right")]
     np.testing.assert_allclose(found, expected)
 
 
@@ -114,7 +117,7 @@ def test_documents_with_equal_values_are_evaluated_once(formula, columns, monkey
 
     monkeypatch.setattr(Formula, "evaluate", counted)
     points = [{"date": "2004-02-01", "blog": 0}, {"date": "2004-03-01", "blog": 0}]
-    average_rows(formula, columns, np.ones(NUM_DOCS), points)
+    assert len(list(rows_at(formula, columns, np.ones(NUM_DOCS), points))) == 2
     kinds = len(set(zip(columns["party"], columns["age"], strict=True)))
     assert kinds < NUM_DOCS
     assert sizes == [2 * kinds]
@@ -131,4 +134,64 @@ def test_errors_about_numbers_name_the_value_of_the_grid(columns) -> None:
     read = {name: columns[name] for name in ("age", "party")}
     formula, _ = Formula.fit("~ log(age) + party", read, NUM_DOCS)
     with pytest.raises(CorpusError, match=r"log\(age\) is nan in value 1"):
-        average_rows(formula, read, np.ones(NUM_DOCS), [{"age": 20.0}, {"age": -1.0}])
+        list(rows_at(formula, read, np.ones(NUM_DOCS), [{"age": 20.0}, {"age": -1.0}]))
+
+
+def test_values_are_given_in_any_form(effects) -> None:
+    """Series, ranges, indexes, sets, arrays and dates; empty ones and positions are refused."""
+    expected = effects.predict(blog=[0, 1])
+    for values in (
+        pd.Series([0, 1], index=[5, 9]),
+        range(2),
+        pd.Index([0, 1]),
+        {1, 0},
+        np.array([0, 1]),
+        torch.tensor([0, 1]),
+        (np.int64(0), np.int64(1)),
+        iter([0, 1]),
+    ):
+        assert effects.predict(blog=values) == expected
+    assert effects.predict(blog=np.array(1)) == effects.predict(blog=1)
+    days = pd.date_range("2004-02-01", periods=2)
+    assert effects.predict(date=days) == effects.predict(date=["2004-02-01", "2004-02-02"])
+    assert effects.predict(date=days[1]) == effects.predict(date="2004-02-02")
+    assert effects.predict(party=pd.Series(["Left", "Right"], dtype="category")) == (
+        effects.predict(party=["Left", "Right"])
+    )
+    for empty in ([], pd.Series([], dtype=float), range(0)):
+        with pytest.raises(ConfigError, match="party has no value"):
+            effects.predict(party=empty)
+    with pytest.raises(ConfigError, match=r"values go by the name of their column"):
+        effects.predict("date", ["2004-02-01"])
+
+
+def test_typical_levels_are_the_most_frequent(columns) -> None:
+    """Numbers within C(), truth values and text; the median number need not be a level."""
+    frequent = {
+        "year": np.repeat([2000, 2001, 2003, 2004], [10, 10, 13, 7]),
+        "flag": np.arange(NUM_DOCS) % 3 == 0,
+        **{name: columns[name] for name in ("party", "age")},
+    }
+    corpus = Corpus.from_matrix(np.ones((NUM_DOCS, 4), int), metadata=frequent)
+    theta = np.random.default_rng(1).dirichlet(np.ones(3), (3, NUM_DOCS))
+    effects = estimate(ctm(3, 4), theta, corpus, "~ party + C(year) * flag + age")
+    age = float(np.median(columns["age"]))
+    assert effects.predict(party="Left", others="typical")[0].estimate == pytest.approx(
+        effects.predict(party="Left", year=2003, flag=False, age=age)[0].estimate
+    )
+
+
+def test_documents_without_words_have_no_say(columns) -> None:
+    """Their levels are no levels, and their missing values do no harm."""
+    counts = np.ones((NUM_DOCS, 4), int)
+    counts[[3, 7]] = 0
+    party, age = columns["party"].copy(), columns["age"].copy()
+    party[3], age[7] = "A", np.nan
+    corpus = Corpus.from_matrix(counts, metadata={"party": party, "age": age})
+    theta = np.random.default_rng(1).dirichlet(np.ones(3), (3, NUM_DOCS))
+    rows = corpus.nonempty
+    found = estimate(ctm(3, 4), theta, corpus, "~ party + age")
+    assert found.formula.names == ("Intercept", "party[T.Middle]", "party[T.Right]", "age")
+    assert (
+        found.table() == estimate(ctm(3, 4), theta[:, rows], corpus[rows], "~ party + age").table()
+    )

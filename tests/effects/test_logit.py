@@ -48,31 +48,9 @@ def make(model: TopicModel, theta: torch.Tensor, corpus: Corpus, formula: str, *
     return estimate(model, theta, corpus, formula, **settings)
 
 
-def test_a_saturated_logit_equals_the_linear_regression_on_its_own_scale(
-    corpus, model, theta
-) -> None:
-    # Standard errors are those of the mean draw, so draws that differ little agree.
-    theta = theta.mean(0) + 0.01 * (theta - theta.mean(0))
-    effects = make(model, theta, corpus, "~ party", standard_errors="HC1")
-    pairs = [
-        (effects.predict("party"), effects.predict("party", link="identity")),
-        (
-            effects.difference("party", "Left", "Right"),
-            effects.difference("party", "Left", "Right", link="identity"),
-        ),
-    ]
-    for logit, linear in pairs:
-        for a, b in zip(logit, linear, strict=True):
-            assert a.estimate == pytest.approx(b.estimate, abs=1e-5)
-            assert a.standard_error == pytest.approx(b.standard_error, rel=1e-4)
-            assert a.freedom == pytest.approx(b.freedom, rel=1e-3)
-
-
 def test_predictions_and_ends_stay_inside_and_sum_to_1(corpus, model, theta) -> None:
-    effects = make(model, theta, corpus, "~ age", groups={"all but 3": [0, 1, 2]})
-    assert effects.topics == ("all but 3",)
     both = make(model, theta, corpus, "~ age", topics=[0, 1, 2, 3], groups={"all but 3": [0, 1, 2]})
-    points = both.predict(age=[0.0, 40.0, 300.0], link="logit")
+    points = both.predict(age=[0.0, 40.0, 300.0])
     table = np.array([p.estimate for p in points]).reshape(5, 3)
     np.testing.assert_allclose(table[:4].sum(0), 1.0, rtol=1e-10)
     np.testing.assert_allclose(table[4], table[:3].sum(0), rtol=1e-10)
@@ -80,10 +58,21 @@ def test_predictions_and_ends_stay_inside_and_sum_to_1(corpus, model, theta) -> 
     # The complement of a prediction has the mirrored interval.
     for mirrored, group in zip(points[9:12], points[12:], strict=True):
         assert group.lower == pytest.approx(1 - mirrored.upper, abs=1e-9)
-    far = both.difference("age", 300.0, -300.0, link="logit")
+    far = both.difference("age", 300.0, -300.0)
     assert all(-1 <= p.lower <= p.estimate <= p.upper <= 1 for p in far)
     # The line leaves the unit interval.
-    assert any(not 0 <= p.lower <= p.upper <= 1 for p in both.predict(age=[300.0], link="identity"))
+    line = make(model, theta, corpus, "~ age", link="identity").predict(age=[300.0])
+    assert any(not 0 <= p.lower <= p.upper <= 1 for p in line)
+
+
+def raw_of(effects: Effects) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Coefficients of the formula's columns, topic by topic, their deviations and covariance."""
+    logit, back = effects.regression, effects.design.back
+    every = torch.block_diag(*[back] * (NUM_TOPICS - 1))
+    mean = (back @ logit.coefficients)[:, :-1].mT.flatten()
+    covariance = logit.inverse @ logit.meat @ logit.inverse
+    parts = (mean, logit.deviations @ every.mT, every @ covariance @ every.mT)
+    return tuple(part.numpy() for part in parts)
 
 
 def oracle(
@@ -131,16 +120,16 @@ def test_coefficients_and_covariances_equal_loops_over_documents(
     if clustered:
         count = len(np.unique(blogs))
         scale = count / (count - 1) * (NUM_DOCS - 1) / (NUM_DOCS - 4)
-    found = effects.logit
-    mean = found.coefficients[:, :-1].mT.flatten().numpy()
-    np.testing.assert_allclose(mean, draws.mean(0), rtol=1e-3, atol=1e-4)
-    np.testing.assert_allclose(found.deviations, draws - draws.mean(0), atol=2e-4)
-    np.testing.assert_allclose(of_one.logit.within, scale * within, rtol=1e-3, atol=1e-7)
+    mean, deviations, _ = raw_of(effects)
+    np.testing.assert_allclose(mean, draws.mean(0), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(deviations, draws - draws.mean(0), atol=1e-4)
+    np.testing.assert_allclose(raw_of(of_one)[2], scale * within, rtol=1e-4, atol=1e-9)
 
 
 def test_standard_errors_are_the_delta_method_of_averaged_predictions(corpus, model, theta) -> None:
     effects: Effects = make(model, theta, corpus, "~ party * age")
-    logit, party = effects.logit, "Right"
+    party = "Right"
+    mean, deviations, covariance = map(torch.from_numpy, raw_of(effects))
     age = torch.tensor(corpus.metadata["age"])
     ones = torch.ones_like(age)
     x = torch.stack([ones, 0 * ones, ones, age, 0 * age, age], 1)
@@ -149,13 +138,12 @@ def test_standard_errors_are_the_delta_method_of_averaged_predictions(corpus, mo
         coefficients = torch.cat([flat.view(NUM_TOPICS - 1, 6).mT, torch.zeros(6, 1)], 1)
         return torch.softmax(x @ coefficients, -1).mean(0)
 
-    flat = logit.coefficients[:, :-1].mT.flatten()
-    slopes = torch.autograd.functional.jacobian(average, flat)
-    within = (slopes @ logit.within @ slopes.mT).diagonal()
-    between = (logit.deviations @ slopes.mT).var(0)
+    slopes = torch.autograd.functional.jacobian(average, mean)
+    within = (slopes @ covariance @ slopes.mT).diagonal()
+    between = (deviations @ slopes.mT).var(0)
     error = (within + (1 + 1 / NUM_DRAWS) * between).sqrt()
-    for k, point in enumerate(effects.predict(party=party, link="logit")):
-        assert point.estimate == pytest.approx(float(average(flat)[k]), rel=1e-9)
+    for k, point in enumerate(effects.predict(party=party)):
+        assert point.estimate == pytest.approx(float(average(mean)[k]), rel=1e-9)
         assert point.standard_error == pytest.approx(float(error[k]), rel=1e-6)
 
 
@@ -163,11 +151,10 @@ def test_draws_far_from_their_mean_solve_their_equations(corpus, model) -> None:
     """Only a draw of ten knows topic 0. The coefficients of constants are logs of ratios."""
     theta = torch.tensor([0.001, 0.3, 0.3, 0.399]).double().repeat(10, NUM_DOCS, 1)
     theta[7] = torch.tensor([0.97, 0.01, 0.01, 0.01]).double()
-    found = make(model, theta, corpus, "~ 1").logit
-    expected = (theta / theta[..., -1:]).log()[:, 0, :-1]
-    torch.testing.assert_close(found.coefficients[0, :-1], expected.mean(0), rtol=0, atol=1e-3)
-    deviations = expected - expected.mean(0)
-    torch.testing.assert_close(found.deviations, deviations, rtol=0, atol=1e-3)
+    mean, deviations, _ = raw_of(make(model, theta, corpus, "~ 1"))
+    expected = (theta / theta[..., -1:]).log()[:, 0, :-1].numpy()
+    np.testing.assert_allclose(mean, expected.mean(0), atol=1e-5)
+    np.testing.assert_allclose(deviations, expected - expected.mean(0), atol=1e-5)
 
 
 def test_separation_is_named(corpus, model, theta) -> None:
@@ -175,26 +162,78 @@ def test_separation_is_named(corpus, model, theta) -> None:
     left = torch.tensor((corpus.metadata["party"] == "Left").to_numpy())
     theta[:, left, 2] = 1e-12
     theta = theta / theta.sum(-1, keepdim=True)
-    effects = make(model, theta, corpus, "~ party")
     with pytest.warns(CorpusWarning, match=r"separates documents without the topics 2"):
-        points = effects.predict("party", link="logit")
+        points = make(model, theta, corpus, "~ party").predict("party")
     assert all(0 <= p.lower <= p.upper <= 1 for p in points)
 
 
-def test_unknown_links_and_too_many_coefficients_are_refused(
-    corpus, model, theta, monkeypatch
-) -> None:
-    effects = make(model, theta, corpus, "~ party")
-    with pytest.raises(ConfigError, match="link is 'probit'"):
-        effects.predict("party", link="probit")  # type: ignore[arg-type]
+def test_too_many_coefficients_are_refused(corpus, model, theta, monkeypatch) -> None:
     monkeypatch.setattr("torch_lntm.effects.logit.MAX_COEFFICIENTS", 8)
-    with pytest.raises(ConfigError, match="the logit has 9 coefficients"):
-        effects.predict("party", link="logit")
+    with pytest.raises(ConfigError, match=r"the logit has 9 coefficients.* Use link='identity'"):
+        make(model, theta, corpus, "~ party")
 
 
-def test_a_large_logit_is_left_out_by_default(corpus, model, theta, monkeypatch) -> None:
-    effects = make(model, theta, corpus, "~ party + age")
-    logit, linear = (effects.predict(age=50.0, link=link) for link in ("logit", "identity"))
-    assert effects.predict(age=50.0) == logit != linear
-    monkeypatch.setattr("torch_lntm.effects.result.MAX_BY_DEFAULT", 11)
-    assert effects.predict(age=50.0) == linear
+def test_the_table_has_average_marginal_effects(corpus, model, theta) -> None:
+    """Against automatic derivatives of the averages by hand; levels equal `difference`."""
+    numbers = np.asarray(corpus.metadata["age"])
+    odd = corpus.with_metadata(
+        {"odd": np.arange(NUM_DOCS) % 2, "flag": np.arange(NUM_DOCS) % 3 == 0}
+    )
+    effects = make(model, theta, odd, "~ party * age + I(age**2) + odd + flag")
+    table = {e.term: e for e in effects.table() if e.topic == 1}
+    assert list(table) == list(effects.formula.names)
+    levels = (("Middle", "party[T.Middle]"), ("Right", "party[T.Right]"))
+    pairs = [(term, ("party", level, "Left")) for level, term in levels]
+    pairs += [("odd", ("odd", 1, 0)), ("flag", ("flag", True, False))]
+    for term, arguments in pairs:
+        gap = effects.difference(*arguments)[1]
+        for name in ("estimate", "standard_error", "lower", "upper", "freedom"):
+            assert getattr(table[term], name) == pytest.approx(getattr(gap, name), rel=1e-9)
+    reference = effects.predict(party="Left", flag=False, odd=0)[1]
+    assert table["Intercept"].estimate == pytest.approx(reference.estimate, rel=1e-9)
+    assert table["Intercept"].lower == pytest.approx(reference.lower, rel=1e-9)
+    mean, deviations, within = map(torch.from_numpy, raw_of(effects))
+    party = np.asarray(corpus.metadata["party"])
+    names = list(effects.formula.names)
+    raw = torch.from_numpy(effects.design.raw)
+
+    def average(flat: torch.Tensor, moves: torch.Tensor) -> torch.Tensor:
+        """Average derivative of topic 1 along moves of the design."""
+        coefficients = torch.cat([flat.view(NUM_TOPICS - 1, -1).mT, torch.zeros(len(names), 1)], 1)
+        at = torch.softmax(raw @ coefficients, -1)
+        along = moves @ coefficients
+        return (at[:, 1] * (along[:, 1] - (at * along).sum(1))).mean()
+
+    squared = names[[name.startswith("I(") for name in names].index(True)]
+    of_age = torch.zeros_like(raw)
+    of_age[:, names.index("age")] = 1
+    of_age[:, names.index(squared)] = torch.from_numpy(2 * numbers)
+    for level, _ in levels:
+        of_age[:, names.index(f"party[T.{level}]:age")] = torch.from_numpy((party == level) * 1.0)
+    for term in ("age", squared, "party[T.Right]:age"):
+        alone = torch.zeros_like(raw)
+        alone[:, names.index(term)] = 1
+        moves = of_age if term == "age" else alone
+        slope = torch.autograd.functional.jacobian(lambda flat, m=moves: average(flat, m), mean)
+        between = (deviations @ slope).var() * (1 + 1 / NUM_DRAWS)
+        error = float((slope @ within @ slope + between).sqrt())
+        assert table[term].estimate == pytest.approx(float(average(mean, moves)), rel=1e-5)
+        assert table[term].standard_error == pytest.approx(error, rel=1e-5)
+
+
+def test_levels_without_a_reference_are_expected_proportions(corpus, model, theta) -> None:
+    effects = make(model, theta, corpus, "~ 0 + party + age")
+    found = [(e.estimate, e.standard_error) for e in effects.table() if e.term.startswith("party")]
+    expected = [(p.estimate, p.standard_error) for p in effects.predict("party")]
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+def test_effects_of_dates_and_offsets_are_those_of_small_numbers(corpus, model, theta) -> None:
+    days = np.random.default_rng(5).integers(0, 7, NUM_DOCS)
+    dates = (np.datetime64("2008-10-01") + days).astype(str)
+    moved = corpus.with_metadata({"date": dates, "days": days, "t": 1e12 + days * 4096})
+    small = make(model, theta, moved, "~ days").table()[-1]
+    for formula, scale in (("~ date", 1.0), ("~ t", 4096)):
+        row = make(model, theta, moved, formula).table()[-1]
+        assert row.estimate * scale == pytest.approx(small.estimate, rel=1e-6)
+        assert row.standard_error * scale == pytest.approx(small.standard_error, rel=1e-6)

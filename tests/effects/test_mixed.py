@@ -46,6 +46,14 @@ def theta(corpus) -> torch.Tensor:
     return torch.softmax(torch.from_numpy(eta), -1)
 
 
+def linear(*arguments: Any, **options: Any) -> Any:
+    return estimate(*arguments, link="identity", **options)
+
+
+def random_of(effects: Any) -> Any:
+    return effects.regression.random
+
+
 def one_hot(column: Any) -> np.ndarray:
     levels, at = np.unique(column, return_inverse=True)
     return np.eye(len(levels))[at]
@@ -55,7 +63,7 @@ def test_one_draw_is_restricted_maximum_likelihood(corpus, model, theta) -> None
     weights = np.random.default_rng(2).uniform(0.5, 2, NUM_DOCS)
     formula = "~ party + age + (1 | year) + (1 | author)"
     two = theta.expand(2, -1, -1)
-    effects = estimate(model, two, corpus, formula, weights=weights)
+    effects = linear(model, two, corpus, formula, weights=weights)
     assert "random effects of year and author" in repr(effects)
     party = np.array(corpus.metadata["party"]) == "Right"
     x = np.column_stack([np.ones(NUM_DOCS), party, corpus.metadata["age"]])
@@ -82,26 +90,26 @@ def test_one_draw_is_restricted_maximum_likelihood(corpus, model, theta) -> None
             method="Nelder-Mead",
             options={"xatol": 1e-6, "fatol": 1e-9, "maxiter": 4000},
         )
-        assert effects.random is not None
-        spread = [*effects.random.spread[k].tolist(), float(effects.random.residual[k])]
+        assert random_of(effects) is not None
+        spread = [*effects.regression.spread[k].tolist(), float(random_of(effects).residual[k])]
         # At the maximum up to the tolerance of the variances.
         assert loss(2 * np.log(spread)) < found.fun + 1e-4
         v = covariance(2 * np.log(spread))
         information = x.T @ np.linalg.solve(v, x)
         beta = np.linalg.solve(information, x.T @ np.linalg.solve(v, y))
-        np.testing.assert_allclose(effects.pooled.coefficients[k], beta, rtol=2e-3, atol=1e-4)
-        np.testing.assert_allclose(
-            effects.pooled.within[k], np.linalg.inv(information), rtol=1e-2, atol=1e-7
-        )
+        rows = effects.table()[3 * k : 3 * k + 3]
+        found = [[row.estimate, row.standard_error] for row in rows]
+        expected = np.column_stack([beta, np.sqrt(np.diag(np.linalg.inv(information)))])
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
         solved = np.linalg.solve(v, y - x @ beta)
         best = np.concatenate(
             [s**2 * z.T @ solved for s, z in zip(spread[:2], blocks, strict=True)]
         )
-        np.testing.assert_allclose(effects.random.effects[k], best, rtol=1e-2, atol=1e-4)
+        np.testing.assert_allclose(random_of(effects).effects[k], best, rtol=1e-5, atol=1e-8)
     levels = effects.levels("author")
     assert [effect.term for effect in levels[:2]] == ["author[a0]", "author[a1]"]
     assert [effect.estimate for effect in levels[:10]] == pytest.approx(
-        effects.random.effects[0, 3:].tolist()
+        random_of(effects).effects[0, 3:].tolist()
     )
     assert "Standard deviations of effects" in effects.summary()
 
@@ -113,13 +121,15 @@ def test_balanced_levels_give_the_variances_of_the_analysis_of_variance(corpus, 
     eta = rng.normal(0, 0.4, (80, 3)) + rng.normal(0, 0.7, (num_levels, 3))[author]
     theta = torch.softmax(torch.from_numpy(eta), -1)
     balanced = corpus.with_metadata({"author": author})
-    effects = estimate(model, theta.expand(2, -1, -1), balanced, "~ (1 | author)")
+    effects = linear(model, theta.expand(2, -1, -1), balanced, "~ (1 | author)")
     table = theta.numpy().reshape(num_levels, size, 3)
     within = table.var(1, ddof=1).mean(0)
     between = table.mean(1).var(0, ddof=1)
-    assert effects.random is not None
-    np.testing.assert_allclose(effects.random.residual**2, within, rtol=1e-3)
-    np.testing.assert_allclose(effects.random.spread[:, 0] ** 2, between - within / size, rtol=5e-3)
+    assert random_of(effects) is not None
+    np.testing.assert_allclose(random_of(effects).residual ** 2, within, rtol=1e-3)
+    np.testing.assert_allclose(
+        effects.regression.spread[:, 0] ** 2, between - within / size, rtol=5e-3
+    )
     # The interval of the mean is the exact interval of the levels' means.
     for row, variance in zip(effects.table(), between, strict=True):
         assert row.standard_error == pytest.approx((variance / num_levels) ** 0.5, rel=1e-3)
@@ -135,33 +145,33 @@ def test_levels_without_effect_leave_the_linear_regression(corpus, model) -> Non
     theta = torch.softmax(torch.from_numpy(0.1 * noise), -1).expand(2, -1, -1)
     theta = theta - theta.view(2, 10, 8, 3).mean(2)[:, author] + 1 / 3
     documents = corpus.with_metadata({"author": author})
-    mixed = estimate(model, theta, documents, "~ age + (1 | author)")
-    plain = estimate(model, theta, documents, "~ age", standard_errors="classical")
+    mixed = linear(model, theta, documents, "~ age + (1 | author)")
+    plain = linear(model, theta, documents, "~ age", standard_errors="classical")
     for row, twin in zip(mixed.table(), plain.table(), strict=True):
         assert row.estimate == pytest.approx(twin.estimate, rel=1e-4)
         assert row.standard_error == pytest.approx(twin.standard_error, rel=1e-3)
 
 
 def test_degrees_of_freedom_follow_the_containment_rule(corpus, model, theta) -> None:
-    effects = estimate(model, theta.expand(2, -1, -1), corpus, "~ party + age + (1 | author)")
+    effects = linear(model, theta.expand(2, -1, -1), corpus, "~ party + age + (1 | author)")
     # Intercept and party are constant within the 10 authors; age varies.
-    assert effects.pooled.freedoms is not None
-    assert effects.pooled.freedoms[:2].tolist() == [8.0, 8.0]
-    assert float(effects.pooled.freedoms[2]) > 60
+    rows = effects.table()
+    assert [row.freedom for row in rows[:2]] == pytest.approx([8.0, 8.0])
+    assert rows[2].freedom > 60
     wide = effects.difference("party", "Left", "Right")[0]
     assert wide.freedom == pytest.approx(8)
     assert {round(row.freedom, 6) for row in effects.levels("author")} == {8.0}
 
 
 def test_levels_are_text_and_a_data_frame(corpus, model, theta) -> None:
-    effects = estimate(model, theta.expand(2, -1, -1), corpus, "~ party + (1 | author)")
+    effects = linear(model, theta.expand(2, -1, -1), corpus, "~ party + (1 | author)")
     levels = effects.levels("author")
     text = effects.format(levels)
-    assert text.startswith("Topic ")
+    assert text.split()[:3] == ["topic", "term", "estimate"]
     lines = [line.split() for line in text.splitlines() if "author[a3]" in line]
     assert len(lines) == NUM_TOPICS
-    assert float(lines[1][1]) == pytest.approx(levels[13].estimate, abs=1e-3)
-    assert lines[0][-2] == "8.0"
+    assert float(lines[1][2]) == pytest.approx(levels[13].estimate, rel=1e-3)
+    assert float(lines[0][5]) == pytest.approx(8)
     frame = effects.frame(levels)
     assert list(frame["term"]) == [level.term for level in levels]
 
@@ -172,13 +182,11 @@ def test_robust_errors_clusters_and_linear_predictions_of_levels_are_refused(
     draws, formula = theta.expand(2, -1, -1), "~ party + (1 | author)"
     for settings in ({"clusters": "author"}, {"standard_errors": "HC3"}):
         with pytest.raises(ConfigError, match="standard errors are those of the model"):
-            estimate(model, draws, corpus, formula, **settings)
-    effects = estimate(model, draws, corpus, formula, standard_errors="classical")
-    assert effects.predict("party") == effects.predict("party", link="identity")
-    assert effects.predict("party") != effects.predict("party", link="logit")
+            linear(model, draws, corpus, formula, **settings)
+    effects = linear(model, draws, corpus, formula, standard_errors="classical")
     with pytest.raises(ConfigError, match="no random term of 'year'"):
         effects.levels("year")
-    with pytest.raises(ConfigError, match="for the levels use link='logit'"):
+    with pytest.raises(ConfigError, match=r"levels\('author'\), or estimate with link='logit'"):
         effects.predict("author")
 
 
@@ -188,9 +196,9 @@ def test_2000_levels_make_no_dense_columns(model) -> None:
     corpus = Corpus.from_matrix(np.ones((5000, 6)), metadata={"author": authors})
     eta = rng.normal(size=(2, 5000, 3)) + 0.7 * rng.normal(size=(2000, 3))[authors]
     theta = torch.softmax(torch.from_numpy(eta), -1)
-    effects = estimate(model, theta, corpus, "~ (1 | author)")
+    effects = linear(model, theta, corpus, "~ (1 | author)")
     within = theta.var(1).mean(0)
-    assert effects.random is not None
-    share = effects.random.spread[:, 0] ** 2 / within
+    assert random_of(effects) is not None
+    share = effects.regression.spread[:, 0] ** 2 / within
     # The share of variance between authors is 0.49/1.49 on eta's scale, a little less on theta's.
     assert ((share > 0.2) & (share < 0.45)).all()

@@ -53,8 +53,8 @@ def make(corpus: Corpus, theta: torch.Tensor, formula: str, **settings: Any) -> 
 
 
 def logit_of(effects: Effects) -> MixedLogit:
-    assert isinstance(effects.logit, MixedLogit)
-    return effects.logit
+    assert isinstance(effects.regression, MixedLogit)
+    return effects.regression
 
 
 def one_hot(column: Any) -> np.ndarray:
@@ -188,7 +188,7 @@ def test_one_draw_equals_the_dense_regression_and_its_moments(corpus, theta, wei
     root = np.sqrt(pi)
     middle = root[:, :, None] * dispersion * root[:, None]
     meat = weights[:, None, None] * (project @ middle @ project.mT)
-    variances = found.spread.numpy() ** 2
+    variances = found.effects_spread.numpy() ** 2
     by_row = np.concatenate([np.zeros((3, NUM_TOPICS)), np.repeat(variances, [3, NUM_AUTHORS], 0)])
     t = np.diag(by_row.ravel()[dense.free])
     error = g @ (dense.sum_of(meat) + p @ t @ p) @ g
@@ -222,7 +222,7 @@ def test_one_draw_equals_the_dense_regression_and_its_moments(corpus, theta, wei
         [(average(flat + step) - average(flat - step)) / 2e-5 for step in 1e-5 * np.eye(len(flat))]
     )
     expected = np.sqrt(np.einsum("pk,pq,qk->k", slopes, error, slopes))
-    points = effects.predict(party="Left", link="logit")
+    points = effects.predict(party="Left")
     assert [p.estimate for p in points] == pytest.approx(average(flat).tolist(), abs=2e-5)
     assert [p.standard_error for p in points] == pytest.approx(expected.tolist(), rel=2e-3)
 
@@ -248,12 +248,13 @@ def test_binomial_counts_have_the_variance_of_the_likelihood_by_quadrature() -> 
     corpus = Corpus.from_matrix(np.ones((len(y), 2)), metadata={"author": author, "x": x})
     share = torch.from_numpy(y / trials)
     theta = torch.stack([share, 1 - share], -1).expand(2, -1, -1)
-    found = logit_of(make(corpus, theta, "~ x + (1 | author)"))
+    effects = make(corpus, theta, "~ x + (1 | author)")
+    found = logit_of(effects)
     # The difference of the 2 topics' effects has the sum of their variances. The likelihood is not
     # restricted, which makes its variance smaller by about 1/60.
-    spread = float(found.spread.square().sum().sqrt())
+    spread = float(found.effects_spread.square().sum().sqrt())
     assert spread == pytest.approx(np.exp(best.x[2]), rel=0.03)
-    slope = (torch.linalg.solve(torch.linalg.inv(found._basis), found._mean[0][:2]))[1, 0]
+    slope = (effects.design.back @ found._mean[0][:2])[1, 0]
     assert float(slope) == pytest.approx(best.x[1], abs=0.01)
     assert float(found.dispersion.trace()) == pytest.approx(1 / trials, rel=0.15)
 
@@ -267,26 +268,26 @@ def test_predictions_stay_inside_and_sum_to_1_for_known_and_new_levels(corpus, t
         {"age": [-500.0, 40.0, 900.0], "author": "nobody"},
         {"party": "Left", "others": "typical"},
     ):
-        points = effects.predict(link="logit", **settings)  # type: ignore[arg-type]
+        points = effects.predict(**settings)  # type: ignore[arg-type]
         table = np.array([p.estimate for p in points]).reshape(5, -1)
         np.testing.assert_allclose(table[:4].sum(0), 1, rtol=1e-9)
         np.testing.assert_allclose(table[4], table[:2].sum(0), rtol=1e-9)
         assert all(0 <= p.lower <= p.estimate <= p.upper <= 1 for p in points)
     # A prediction for all documents as they are is the mean of the draws.
-    ages = effects.predict(author=[f"a{i:02}" for i in range(NUM_AUTHORS)], link="logit")
+    ages = effects.predict(author=[f"a{i:02}" for i in range(NUM_AUTHORS)])
     assert len(ages) == 5 * NUM_AUTHORS
-    typical = effects.predict(party="Left", age=40.0, others="typical", link="logit")
-    new = effects.predict(party="Left", age=40.0, author="nobody", link="logit")
+    typical = effects.predict(party="Left", age=40.0, others="typical")
+    new = effects.predict(party="Left", age=40.0, author="nobody")
     found = logit_of(effects)
     for k, (a, b) in enumerate(zip(typical[:4], new[:4], strict=True)):
         assert a.estimate == pytest.approx(b.estimate, rel=1e-12)
         pi = np.array([p.estimate for p in typical[:4]])
         slopes = pi[k] * (np.eye(4)[k] - pi)
-        added = slopes**2 @ found.spread[0].numpy() ** 2
+        added = slopes**2 @ found.effects_spread[0].numpy() ** 2
         assert b.standard_error**2 - a.standard_error**2 == pytest.approx(added, rel=1e-6)
-    names = effects.predict("author", link="logit")
+    names = effects.predict("author")
     assert [p.values["author"] for p in names[:2]] == ["a00", "a01"]
-    gap = effects.difference("author", "a00", "nobody", link="logit")
+    gap = effects.difference("author", "a00", "nobody")
     assert all(-1 <= p.lower <= p.upper <= 1 for p in gap)
 
 
@@ -295,15 +296,15 @@ def test_documents_with_their_own_levels_average_to_the_mean_of_the_draws(corpus
     authors, ages = corpus.metadata["author"], corpus.metadata["age"]
     total = np.zeros(NUM_TOPICS)
     for author, age in zip(authors, ages, strict=True):
-        points = effects.predict(author=author, age=float(age), link="logit")
+        points = effects.predict(author=author, age=float(age))
         total += [p.estimate for p in points]
     np.testing.assert_allclose(total / NUM_DOCS, theta.mean((0, 1)), atol=2e-3)
 
 
 def test_the_order_of_the_topics_does_not_matter(corpus, theta) -> None:
     formula, order = "~ party + (1 | author)", [2, 3, 0, 1]
-    first = make(corpus, theta, formula).predict("party", link="logit")
-    other = make(corpus, theta[..., order], formula).predict("party", link="logit")
+    first = make(corpus, theta, formula).predict("party")
+    other = make(corpus, theta[..., order], formula).predict("party")
     a, b = (
         np.array([[p.estimate, p.lower, p.upper] for p in points]).reshape(NUM_TOPICS, 2, 3)
         for points in (first, other)
@@ -320,8 +321,7 @@ def test_2000_levels_of_5000_documents_make_no_dense_columns(monkeypatch) -> Non
     found = logit_of(effects)
     assert found._system.crossed.numel() < 2000 * 3 * 3
     # 0.6 on the scale of eta; the mean over the noise of eta makes it a little less.
-    assert ((found.spread > 0.45) & (found.spread < 0.65)).all()
+    assert ((found.effects_spread > 0.45) & (found.effects_spread < 0.65)).all()
     monkeypatch.setattr("torch_lntm.effects.mixed_logit.MAX_STORED", 10_000)
-    again = make(corpus, torch.softmax(torch.from_numpy(eta), -1), "~ (1 | author)")
     with pytest.raises(ConfigError, match="2,000 levels of 3 topics"):
-        again.predict(link="logit")
+        make(corpus, torch.softmax(torch.from_numpy(eta), -1), "~ (1 | author)")

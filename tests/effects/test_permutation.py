@@ -53,8 +53,9 @@ def test_only_a_column_with_an_effect_has_large_statistics(corpus) -> None:
 def test_invalid_arguments_are_refused(corpus) -> None:
     with pytest.raises(ConfigError, match="does not read 'sign'; it reads party"):
         permutation_test(fit_to, corpus, "~ party", "sign", num_draws=2)
-    with pytest.raises(ConfigError, match="tests all topics"):
-        permutation_test(fit_to, corpus, "~ party", "party", topics=[0])
+    for option in ({"topics": [0]}, {"groups": {"a": [0, 1], "b": [1]}}):
+        with pytest.raises(ConfigError, match="tests all topics"):
+            permutation_test(fit_to, corpus, "~ party", "party", **option)
 
 
 def test_ctrl_c_keeps_the_finished_permutations(corpus, monkeypatch) -> None:

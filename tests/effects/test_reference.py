@@ -162,7 +162,9 @@ def test_coefficients_and_effects_have_the_posterior_of_nuts(fitted) -> None:
     residuals = (theta - raw @ (pseudo @ theta)) / (1 - leverage)[:, None]
     within = (pseudo[1].square()[:, None] * residuals.square()).sum(1)
     variance = within.mean(0) + slopes.var(0)
-    effects = lntm.effects.estimate(fitted.model, fitted.guide, fitted.corpus, "~ x", num_draws=400)
+    effects = lntm.effects.estimate(
+        fitted.model, fitted.guide, fitted.corpus, "~ x", num_draws=400, link="identity"
+    )
     rows_of_x = [row for row in effects.table() if row.term == "x"]
     size = effective(slopes)
     for k, row in enumerate(rows_of_x):

@@ -1,101 +1,242 @@
-"""Regressions against statsmodels, and their pooling against its definition."""
+"""Regressions by the public function, against statsmodels on centred columns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
-import torch
+import scipy.special
 
-from torch_lntm.effects.regression import Part, regress
-from torch_lntm.errors import ConfigError
+import torch_lntm as lntm
+from torch_lntm.corpus import Corpus
+from torch_lntm.effects import Effects, estimate
+from torch_lntm.errors import ConfigError, CorpusWarning
 
-NUM_DRAWS, NUM_DOCS, NUM_TERMS, NUM_OUTCOMES, NUM_CLUSTERS = 4, 40, 3, 2, 6
+NUM_DOCS = 240
+KINDS = ["classical", "HC0", "HC1", "HC2", "HC3", "clusters"]
 
 
 @pytest.fixture(scope="module")
-def problem() -> dict[str, np.ndarray]:
+def table() -> pd.DataFrame:
+    """Columns with an offset of 1e12, and years, parties, clusters and weights."""
     rng = np.random.default_rng(0)
-    x = np.column_stack([np.ones(NUM_DOCS), rng.normal(size=(NUM_DOCS, 2))])
-    noise = rng.normal(size=(NUM_DRAWS, NUM_DOCS, NUM_OUTCOMES)) * np.exp(x[:, 1:2])
-    return {
-        "x": x,
-        "y": x @ rng.normal(size=(NUM_TERMS, NUM_OUTCOMES)) + noise,
-        "weights": rng.uniform(0.5, 2.0, NUM_DOCS),
-        "clusters": rng.permutation(np.arange(NUM_DOCS) % NUM_CLUSTERS),
-    }
+    frame = pd.DataFrame(
+        {
+            "party": rng.choice(["A", "B", "C"], NUM_DOCS),
+            "ts": 1e12 + rng.normal(size=NUM_DOCS),
+            "year": rng.integers(2010, 2021, NUM_DOCS),
+            "age": rng.normal(40, 10, NUM_DOCS),
+            "blog": rng.integers(0, 12, NUM_DOCS),
+            "w": rng.uniform(0.5, 2, NUM_DOCS),
+        }
+    )
+    noise = rng.normal(size=NUM_DOCS) * (1 + (frame["party"] == "B"))
+    effects = 0.3 * (frame["party"] == "B") + 0.2 * (frame["ts"] - 1e12) * (frame["party"] == "C")
+    frame["y"] = scipy.special.expit(effects + 0.5 * noise - 1)
+    return frame
 
 
-def in_parts(
-    problem: dict[str, np.ndarray], sizes: tuple[int, ...] = (NUM_DOCS,), draws: int = NUM_DRAWS
-) -> Callable[[], Iterator[Part]]:
-    def parts() -> Iterator[Part]:
-        first = 0
-        for size in sizes:
-            rows = slice(first, first + size)
-            first += size
-            yield Part(
-                torch.from_numpy(problem["x"][rows]),
-                torch.from_numpy(problem["y"][:draws, rows]),
-                torch.from_numpy(problem["weights"][rows]),
-                torch.from_numpy(problem["clusters"][rows]),
-            )
+#: Formula, the same columns centred, and the names of the coefficients that centring leaves alone.
+DESIGNS = {
+    "~ ts": lambda t: [t.ts - 1e12],
+    "~ party * ts + age": lambda t: [
+        *(t.party == "B", t.party == "C", t.ts - 1e12, t.age - 40),
+        *((t.party == level) * (t.ts - 1e12) for level in "BC"),
+    ],
+    "~ 0 + party + ts": lambda t: [t.party == "B", t.party == "C", t.ts - 1e12],
+    "~ year + I(year**2)": lambda t: [t.year - 2015, (t.year - 2015) ** 2],
+    "~ party + bs(age, df=4)": None,
+}
 
-    return parts
+
+def x_of(formula: str, frame: pd.DataFrame) -> np.ndarray:
+    make = DESIGNS[formula]
+    if make is None:
+        found, _ = lntm.formulas.Formula.fit(formula, frame, len(frame))
+        return found.matrix(frame, len(frame))
+    return np.column_stack([np.ones(len(frame)), *make(frame)]).astype(float)
+
+
+def known(y: Any, frame: pd.DataFrame, formula: str, **options: Any) -> Effects:
+    """Effects of known proportions: two equal draws of two topics."""
+    theta = np.stack([np.stack([y, 1 - y], 1)] * 2)
+    corpus = Corpus.from_matrix(np.ones((len(frame), 3), int), metadata=frame.to_dict("list"))
+    return estimate(lntm.models.ctm(2, 3), theta, corpus, formula, topics=[0], **options)
+
+
+def points_of(effects: Effects, frame: pd.DataFrame) -> np.ndarray:
+    """Predictions and standard errors at the rows of a frame."""
+    names = list(effects.formula.kinds)
+    rows = frame[names].to_dict("records")
+    found = [effects.predict(**row)[0] for row in rows]
+    return np.array([[point.estimate, point.standard_error] for point in found])
 
 
 @pytest.mark.slow  # the import of statsmodels
-@pytest.mark.parametrize("kind", ["classical", "HC0", "HC1", "HC2", "HC3", "clusters"])
-def test_one_draw_equals_the_weighted_regression_of_statsmodels(problem, kind) -> None:
-    statsmodels = pytest.importorskip("statsmodels.api")
-    clusters = NUM_CLUSTERS if kind == "clusters" else None
-    found = regress(in_parts(problem, draws=1), "HC3" if clusters else kind, clusters)
-    options = {"cov_type": "nonrobust" if kind == "classical" else kind}
-    if clusters:
-        options = {"cov_type": "cluster", "cov_kwds": {"groups": problem["clusters"]}}
-    for k in range(NUM_OUTCOMES):
-        fit = statsmodels.WLS(problem["y"][0, :, k], problem["x"], problem["weights"]).fit(
-            **options
-        )
-        np.testing.assert_allclose(found.coefficients[k].numpy(), fit.params, rtol=1e-9)
-        np.testing.assert_allclose(found.within[k].numpy(), fit.cov_params(), rtol=1e-8)
-    assert found.freedom == (NUM_CLUSTERS - 1 if clusters else NUM_DOCS - NUM_TERMS)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("formula", DESIGNS)
+def test_linear_regressions_equal_statsmodels(table, formula, kind) -> None:
+    sm = pytest.importorskip("statsmodels.api")
+    options = {"clusters": "blog"} if kind == "clusters" else {"standard_errors": kind}
+    effects = known(table.y, table, formula, weights="w", link="identity", **options)
+    x = x_of(formula, table)
+    fit = sm.WLS(table.y, x, table.w).fit(
+        cov_type={"classical": "nonrobust", "clusters": "cluster"}.get(kind, kind),
+        cov_kwds={"groups": table.blog} if kind == "clusters" else None,
+    )
+    few = [0, 100, 200]
+    errors = np.sqrt(np.einsum("np,pq,nq->n", x[few], fit.cov_params(), x[few]))
+    expected = np.column_stack([x[few] @ fit.params, errors])
+    np.testing.assert_allclose(points_of(effects, table.iloc[few]), expected, rtol=1e-8)
+    if formula == "~ party * ts + age":  # slopes stay, whatever is subtracted
+        found = [[e.estimate, e.standard_error] for e in effects.table()[3:]]
+        expected = np.column_stack([fit.params, fit.bse])[3:]
+        np.testing.assert_allclose(found, expected, rtol=1e-8)
 
 
-@pytest.mark.parametrize("kind", ["classical", "HC3", "clusters"])
-def test_draws_are_pooled_by_rubins_rules(problem, kind) -> None:
-    clusters = NUM_CLUSTERS if kind == "clusters" else None
-    options = ("HC3" if clusters else kind, clusters)
-    pooled = regress(in_parts(problem), *options)
-    single = []
-    for s in range(NUM_DRAWS):
-        one = {**problem, "y": problem["y"][s : s + 1]}
-        single.append(regress(in_parts(one, draws=1), *options))
-    coefficients = np.stack([one.coefficients.numpy() for one in single])
-    within = np.stack([one.within.numpy() for one in single])
-    np.testing.assert_allclose(pooled.coefficients.numpy(), coefficients.mean(0), rtol=1e-9)
-    np.testing.assert_allclose(pooled.within.numpy(), within.mean(0), rtol=1e-8)
-    for k in range(NUM_OUTCOMES):
-        between = np.cov(coefficients[:, k].T)
-        np.testing.assert_allclose(pooled.between[k].numpy(), between, rtol=1e-8)
-    assert pooled.num_draws == NUM_DRAWS
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["HC0", "HC1", "clusters"])
+@pytest.mark.parametrize("formula", DESIGNS)
+def test_logits_of_two_topics_equal_statsmodels(table, formula, kind) -> None:
+    sm = pytest.importorskip("statsmodels.api")
+    options = {"clusters": "blog"} if kind == "clusters" else {"standard_errors": kind}
+    effects = known(table.y, table, formula, **options)
+    x = x_of(formula, table)
+    fit = sm.GLM(table.y, x, sm.families.Binomial()).fit(
+        tol=1e-14,
+        cov_type="cluster" if kind == "clusters" else "HC0",
+        cov_kwds={"groups": table.blog} if kind == "clusters" else None,
+    )
+    scale = np.sqrt(NUM_DOCS / (NUM_DOCS - x.shape[1])) if kind == "HC1" else 1.0
+    few = [0, 100, 200]
+    mean = scipy.special.expit(x[few] @ fit.params)
+    slopes = (mean * (1 - mean))[:, None] * x[few]
+    errors = scale * np.sqrt(np.einsum("np,pq,nq->n", slopes, fit.cov_params(), slopes))
+    expected = np.column_stack([mean, errors])
+    np.testing.assert_allclose(points_of(effects, table.iloc[few]), expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["classical", "HC2", "clusters"])
-def test_documents_may_come_in_parts(problem, kind) -> None:
-    clusters = NUM_CLUSTERS if kind == "clusters" else None
-    options = ("HC3" if clusters else kind, clusters)
-    whole = regress(in_parts(problem), *options)
-    parts = regress(in_parts(problem, (1, 7, 20, 12)), *options)
-    for name in ("coefficients", "within", "between"):
-        torch.testing.assert_close(getattr(parts, name), getattr(whole, name))
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_random_terms_equal_statsmodels(table) -> None:
+    sm = pytest.importorskip("statsmodels.api")
+    rng = np.random.default_rng(1)
+    y = table.y + 0.1 * rng.normal(size=12)[table.blog]
+    effects = known(y / 2, table, "~ party + ts + (1 | blog)", link="identity")
+    x = np.column_stack(
+        [np.ones(NUM_DOCS), table.party == "B", table.party == "C", table.ts - 1e12]
+    )
+    fit = sm.MixedLM(y / 2, x, table.blog).fit(method=["bfgs", "powell", "bfgs"], gtol=1e-12)
+    random = effects.regression.random
+    ratio = float((effects.regression.spread[0, 0] / random.residual[0]) ** 2)
+    assert ratio == pytest.approx(fit.cov_re.iloc[0, 0] / fit.scale, rel=1e-4)
+    found = [e.estimate for e in effects.table()[1:]]
+    np.testing.assert_allclose(found, fit.fe_params[1:], rtol=1e-6)
+    # Generalised least squares at the variances, and the best predictions of the levels.
+    z = np.eye(12)[table.blog]
+    inverse = np.linalg.inv(np.eye(NUM_DOCS) + ratio * z @ z.T)
+    information = x.T @ inverse @ x
+    solved = np.linalg.solve(information, x.T @ inverse @ y / 2)
+    residual = y / 2 - x @ solved
+    variance = residual @ inverse @ residual / (NUM_DOCS - 4)
+    errors = np.sqrt(variance * np.diag(np.linalg.inv(information)))
+    found = np.array([[e.estimate, e.standard_error] for e in effects.table()[1:]])
+    np.testing.assert_allclose(found, np.column_stack([solved, errors])[1:], rtol=1e-8)
+    expected = ratio * z.T @ inverse @ residual
+    np.testing.assert_allclose(random.effects[0], expected, rtol=1e-7)
 
 
-def test_impossible_regressions_are_refused(problem) -> None:
-    with pytest.raises(ConfigError, match="3 documents with words for 3 coefficients"):
-        regress(in_parts(problem, (3,)))
+@pytest.mark.parametrize("link", ["identity", "logit"])
+@pytest.mark.parametrize("kind", ["HC0", "HC1", "HC2", "HC3", "classical"])
+def test_a_document_alone_in_its_level_has_the_classical_variance(table, link, kind) -> None:
+    frame = table.assign(party=table.party.where(table.index != 7, "Z"))
+    options = {"link": link, "standard_errors": kind}
+    if kind == "classical":
+        effects = known(table.y, frame, "~ party", **options)
+    else:
+        with pytest.warns(CorpusWarning, match=r"document 7 \(party 'Z'\) alone .* party\[T.Z\]"):
+            effects = known(table.y, frame, "~ party", **options)
+    (alone,) = effects.predict(party="Z")
+    means = table.y.groupby(frame.party).transform("mean")
+    spread = np.sqrt(((table.y - means) ** 2).sum() / (NUM_DOCS - 4))
+    if link == "identity" or kind != "classical":
+        scale = np.sqrt(NUM_DOCS / (NUM_DOCS - 4)) if kind == "HC1" else 1.0
+        assert alone.standard_error == pytest.approx(scale * spread, rel=1e-6)
+    (gap,) = effects.difference("party", "Z", "A")
+    (other,) = effects.predict(party="A")
+    total = alone.standard_error**2 + other.standard_error**2
+    assert gap.standard_error**2 == pytest.approx(total, rel=1e-8)
+    row = next(e for e in effects.table() if e.term == "party[T.Z]")
+    assert (row.estimate, row.standard_error) == pytest.approx((gap.estimate, gap.standard_error))
+
+
+@pytest.mark.parametrize("link", ["identity", "logit"])
+@pytest.mark.parametrize("lone", ["A", "C"])
+def test_a_cluster_alone_with_a_level_leaves_its_variance_unknown(table, link, lone) -> None:
+    blog = table.blog.where(table.party != lone, 99)
+    with pytest.warns(CorpusWarning, match=rf"cluster of documents \(party '{lone}'\) alone"):
+        effects = known(table.y, table.assign(blog=blog), "~ party", link=link, clusters="blog")
+    for level in "ABC":
+        (point,) = effects.predict(party=level)
+        assert np.isinf(point.standard_error) == (level == lone)
+        ends = (0, 1) if link == "logit" else (-np.inf, np.inf)
+        assert ((point.lower, point.upper) == ends) == (level == lone)
+    (gap,) = effects.difference("party", lone, "B")
+    assert np.isinf(gap.standard_error)
+    assert np.isnan([gap.p_value, gap.statistic]).all()
+    (known_gap,) = effects.difference("party", *sorted({"A", "B", "C"} - {lone}))
+    assert 0 < known_gap.standard_error < 0.1
+    assert "inf" in effects.summary()
+
+
+def test_columns_without_digits_or_rank_are_refused(table) -> None:
+    for formula, message in (
+        ("~ ts + I(ts**2)", r"I\(ts \*\* 2\) varies too little .* use center"),
+        ("~ age + I(2 * age)", r"I\(2 \* age\) is determined by the terms before it"),
+        ("~ party + C(blog)", "2 documents with words for"),
+    ):
+        few = table.iloc[:2].assign(party=["A", "B"], blog=[0, 1])
+        frame = few if "blog" in formula else table
+        with pytest.raises(ConfigError, match=message):
+            known(frame.y.to_numpy(), frame, formula)
     with pytest.raises(ConfigError, match="1 cluster; expected at least 2"):
-        regress(in_parts(problem), "HC3", 1)
-    with pytest.raises(ConfigError, match="standard_errors is 'white'"):
-        regress(in_parts(problem), "white")  # type: ignore[arg-type]
+        known(table.y, table, "~ party", clusters=np.ones(NUM_DOCS))
+    for options in ({"standard_errors": "white"}, {"link": "probit"}):
+        with pytest.raises(ConfigError, match="expected"):
+            known(table.y, table, "~ party", **options)
+
+
+@pytest.mark.parametrize("kind", ["HC0", "HC2", "HC3", "classical"])
+def test_a_saturated_logit_has_the_errors_of_the_linear_regression(table, kind) -> None:
+    linear, logit = (
+        known(table.y, table, "~ party", link=link, standard_errors=kind)
+        for link in ("identity", "logit")
+    )
+    tolerance = 0.5 if kind == "classical" else 1e-6
+    for a, b in (
+        (linear.table(), logit.table()),
+        (linear.predict("party"), logit.predict("party")),
+    ):
+        for one, other in zip(a, b, strict=True):
+            assert one.estimate == pytest.approx(other.estimate, abs=1e-12)
+            assert one.standard_error == pytest.approx(other.standard_error, rel=tolerance)
+
+
+@pytest.mark.parametrize("link", ["identity", "logit"])
+@pytest.mark.parametrize("period", [2, 7])
+def test_averages_are_over_all_documents(link, period) -> None:
+    """Rows that alternate, as in a panel; 20,000 of them used to be every second one."""
+    size = 21_000
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"country": np.where(np.arange(size) % period == 0, "US", "UK")})
+    frame["party"] = rng.choice(["L", "R"], size)
+    frame["x"] = rng.normal(size=size)
+    y = np.where(frame.country == "US", 0.1, 0.6) + 0.05 * (frame.party == "R")
+    effects = known(y + 0.01 * frame.x, frame, "~ party * country + x", link=link)
+    share = 1 / period
+    expected = 0.6 - 0.5 * share + np.array([0.0, 0.05])
+    found = [point.estimate for point in effects.predict("party")]
+    np.testing.assert_allclose(found, expected, atol=2e-3)
+    np.testing.assert_allclose(effects.difference("party", "R", "L")[0].estimate, 0.05, atol=1e-3)

@@ -11,7 +11,7 @@ import pytest
 
 from torch_lntm.errors import ConfigError, CorpusError, CorpusWarning, MissingColumnError
 from torch_lntm.formulas import Formula, check_formula
-from torch_lntm.formulas.columns import find_column, value_of
+from torch_lntm.formulas.columns import find_column
 from torch_lntm.formulas.language import MAX_LENGTH
 
 NUM_DOCS = 30
@@ -257,26 +257,6 @@ def test_columns_of_frames_are_plain_values(values, plain) -> None:
     else:
         np.testing.assert_array_equal(found, plain)
         assert found.dtype.kind == np.array(plain).dtype.kind
-
-
-@pytest.mark.parametrize(
-    ("values", "text", "value"),
-    [
-        ([True, False], "false", False),
-        ([1, 2], "2", 2),
-        ([1.5, 2], "2", 2.0),
-        (["1", "x"], "1", "1"),
-    ],
-)
-def test_text_becomes_a_value_of_its_column(values, text, value) -> None:
-    found = value_of("x", values, text)
-    assert found == value
-    assert type(found) is type(value)
-    if not isinstance(value, str):
-        with pytest.raises(
-            ConfigError, match=r"'many' for the column x; expected (numbers|True or)"
-        ):
-            value_of("x", values, "many")
 
 
 @pytest.mark.parametrize("bound", ["a", None, [1], {"array": "x"}])

@@ -155,21 +155,13 @@ def test_wrong_parameters_are_refused(folder, changes, message):
     ("make", "changes", "message"),
     [
         (make_factor_model, {"num_sources": 1}, r"(?s)size mismatch for prior\.mixing"),
-        (
-            make_factor_model,
-            {"num_sources": 10**12},
-            r"model\.json: .*num_sources is 1000000000000",
-        ),
-        (make_factor_model, {"num_sources": 0}, r"model\.json: .*num_sources is 0"),
-        (make_factor_model, {"num_sources": "2"}, r"model\.json: "),
+        (make_factor_model, {"num_sources": 10**12}, r"model\.json: .*num_sources is 10{12}"),
         (make_factor_model, {"num_sources": 2.0}, r"model\.json: "),
         (make_factor_model, {"num_topics": 10**12}, r"model\.json: num_topics and num_words are"),
         (make_factor_model, {"source": "cauchy"}, r"model\.json: .*source 'cauchy'"),
-        (make_factor_model, {"anchored": True}, r"model\.json: "),
         (make_aspect_model, {"symmetric": True}, r"(?s)mismatch for prior\.log_concentration"),
         (make_aspect_model, {"num_topics": 4}, r"(?s)model\.safetensors: contradicts .*mismatch"),
         (make_aspect_model, {"concentration": [1, 1]}, r"model\.json: .*concentration of shape"),
-        (make_aspect_model, {"num_sources": 2}, r"model\.json: "),
     ],
 )
 def test_settings_of_other_models_that_contradict_the_parameters_are_refused(

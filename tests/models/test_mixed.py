@@ -238,7 +238,7 @@ def test_draws_of_a_guide_include_the_coefficients_of_random_terms(corpus) -> No
         effects = lntm.effects.estimate(model, guide, corpus, "~ age", coefficients=coefficients)
         included = "coefficients of their prior mean" in repr(effects)
         assert included == coefficients
-        widths.append(float(effects.pooled.between.sum()))
+        widths.append(float(effects.regression.deviations.square().sum()))
     assert widths[0] > widths[1]
     joint = lntm.inference.joint_draws(model, corpus, num_draws=2, warmup_steps=3)
     assert prior_of(joint.model).effects_of("author").mean.isfinite().all()

@@ -96,31 +96,37 @@ def test_prevalence_of_a_group_is_the_prevalence_of_the_summed_draws(documents: 
 
 def test_effects_of_a_group_are_the_effects_of_the_summed_draws(documents: Any) -> None:
     model, corpus, theta = documents
-    effects = lntm.effects.estimate(model, theta, corpus, "~ party + year", groups=GROUPS)
+    options = {"link": "identity"}
+    effects = lntm.effects.estimate(
+        model, theta, corpus, "~ party + year", groups=GROUPS, **options
+    )
     assert effects.topics == ("economy", "war", "all but one")
     other, sums = merged_draws(theta)
-    expected = lntm.effects.estimate(other, sums, corpus, "~ party + year", topics=[0])
-    differences = effects.difference("party", "left", "right", link="identity")
+    expected = lntm.effects.estimate(other, sums, corpus, "~ party + year", topics=[0], **options)
+    compared = ("party", "left", "right")
     for rows, others in (
         (effects.table()[:3], expected.table()),
-        (
-            effects.predict("party", link="identity")[:2],
-            expected.predict("party", link="identity"),
-        ),
-        (
-            differences[:1],
-            expected.difference("party", "left", "right", link="identity"),
-        ),
+        (effects.predict("party")[:2], expected.predict("party")),
+        (effects.difference(*compared)[:1], expected.difference(*compared)),
     ):
         for row, twin in zip(rows, others, strict=True):
             assert (row.topic, row.name) == ("economy", "economy")
             for name in ("estimate", "standard_error", "lower", "upper", "freedom"):
                 assert getattr(row, name) == pytest.approx(getattr(twin, name), rel=1e-8)
-    # Least squares is linear: coefficients of a group are sums over its topics.
-    by_topic = lntm.effects.estimate(model, theta, corpus, "~ party + year", topics=[0, "trade"])
-    assert [row.name for row in by_topic.table()[::3]] == ["0", "trade"]
-    totals = by_topic.pooled.coefficients.sum(0)
-    torch.testing.assert_close(effects.pooled.coefficients[0], totals)
+    # Effects are linear in the proportions: those of a group are sums over its topics.
+    for link in ("identity", "logit"):
+        both = lntm.effects.estimate(
+            model,
+            theta,
+            corpus,
+            "~ party + year",
+            topics=[0, "trade"],
+            groups={"economy": [0, "trade"]},
+            link=link,
+        )
+        assert [row.name for row in both.table()[::3]] == ["0", "trade", "economy"]
+        estimates = np.array([row.estimate for row in both.table()]).reshape(3, 3)
+        np.testing.assert_allclose(estimates[2], estimates[:2].sum(0), rtol=1e-9, atol=1e-14)
 
 
 def test_effects_of_topics_and_groups_are_printed_and_plotted(documents: Any) -> None:
@@ -130,8 +136,8 @@ def test_effects_of_topics_and_groups_are_printed_and_plotted(documents: Any) ->
     )
     assert "1 topic and 1 group of topics" in repr(effects)
     text = effects.summary()
-    assert text.index("Topic trade\n") < text.index("Group economy\n")
-    assert "Group economy" in effects.format(effects.predict("party"))
+    assert text.index("trade") < text.index("economy")
+    assert "economy" in effects.format(effects.predict("party"))
     ax = effects.plot("party", topics=["economy", 2])
     labels = [text.get_text() for text in ax.get_legend().get_texts()]
     assert labels == ["economy", "trade"]

@@ -15,7 +15,7 @@ from support.pages import Page
 
 import torch_lntm as lntm
 from torch_lntm.corpus import Corpus, synthetic_topics
-from torch_lntm.effects import Prediction
+from torch_lntm.effects.numbers import Estimate
 from torch_lntm.errors import ConfigError, CorpusError
 from torch_lntm.inference import theta_draws
 from torch_lntm.reports import Score
@@ -281,7 +281,7 @@ def test_a_structural_model_has_a_page_with_its_effects():
     for effect in effects.table(0.95):
         assert effect.term in page.said("th")
         assert f"{effect.estimate:.4f}".replace("-", "−") in page.said("td")
-    (described,) = (text for text in page.said("p") if text.startswith("A regression of"))
+    (described,) = (text for text in page.said("p") if text.startswith("A multinomial logit"))
     assert described == effects.description
     assert "the proportions of 2 topics in 30 documents on ~ party. In the interv" in described
     assert not re.search(r"Effects\(|docs/|\.md", " ".join(page.said("p")))
@@ -377,7 +377,7 @@ def test_effects_over_time_are_lines_with_bands_cut_at_zero():
     expected = {4: [(0.1, -0.1, 0.3), (-0.05, -0.2, 0.1), (0.2, 0.1, 0.4)]}
     expected[7] = [(0.1, 0.05, 0.15)] * 3  # the same at all times: it comes last
     predictions = [
-        Prediction(mean, 0.1, 50.0, lower, upper, 0.95, topic, {"date": day})
+        Estimate(topic, "", "", {"date": day}, 0.95, mean, 0.1, 50.0, lower, upper)
         for topic, of_topic in reversed(expected.items())
         for day, (mean, lower, upper) in zip(days, of_topic, strict=True)
     ]
@@ -397,7 +397,7 @@ def test_effects_over_time_are_lines_with_bands_cut_at_zero():
 def test_a_skewed_column_has_a_logarithmic_axis_with_a_note():
     sizes = [1.0, 10.0, 100.0, 1000.0]
     predictions = [
-        Prediction(0.1 * size**0.1, 0.01, 50.0, 0.05, 0.3, 0.95, topic, {"size": size})
+        Estimate(topic, "", "", {"size": size}, 0.95, 0.1 * size**0.1, 0.01, 50.0, 0.05, 0.3)
         for topic in (0, 1)
         for size in sizes
     ]

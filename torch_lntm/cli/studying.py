@@ -54,15 +54,12 @@ class Effects(DrawsPosteriors):
             several first values, each is compared with the last.
         levels: Column of a random term, such as author for (1 | author). Prints the effects of its
             levels instead of coefficients.
-        link: Regression behind the predictions. identity: The linear regression of the
-            coefficients. logit: A multinomial logit, whose predictions and intervals lie between 0
-            and 1. Defaults to logit, and to identity for more than 2,000 coefficients of the logit.
         print_as: Output format.
         figure: File for a figure of the predictions or differences, such as effects.png. Needs
             --predict. Choose a few --topics for a clear figure.
     """
 
-    takes: ClassVar[dict[str, str]] = {ESTIMATE: "standard_errors clusters weights num_draws"}
+    takes: ClassVar[dict[str, str]] = {ESTIMATE: "link standard_errors clusters weights num_draws"}
 
     formula: str | None = None
     topics: str | None = None
@@ -73,7 +70,6 @@ class Effects(DrawsPosteriors):
     by: str | None = None
     difference: str | None = None
     levels: str | None = None
-    link: Literal["identity", "logit"] | None = None
     print_as: Literal["text", "json", "csv"] = "text"
     figure: str | None = None
 
@@ -102,7 +98,7 @@ class Effects(DrawsPosteriors):
         if self.print_as == "text":
             show(effects.format(rows))
         else:
-            show(lntm.frames.render(lntm.effects.to_frame(rows), self.print_as))
+            show(lntm.frames.render(effects.frame(rows), self.print_as))
         return 0
 
     def _check_options(self) -> None:
@@ -162,24 +158,22 @@ class Effects(DrawsPosteriors):
             return effects.levels(self.levels, self.level)
         if self.predict is None:
             return effects.table(self.level)
-        settings: dict[str, Any] = {"level": self.level, "link": self.link}
         if self.difference is None:
-            return effects.predict(*filter(None, (self.predict, self.by)), **settings)
+            return effects.predict(*filter(None, (self.predict, self.by)), level=self.level)
         *firsts, second = self._values(corpus)
         others: list[dict[str, Any]] = [{}]
         if self.by is not None:
-            others = [{self.by: value} for value in effects.grid(self.by, self.link)]
-        difference = functools.partial(effects.difference, self.predict, **settings)
+            others = [{self.by: value} for value in effects.grid(self.by)]
+        difference = functools.partial(effects.difference, self.predict, level=self.level)
         tables = [difference(first, second, **other) for first in firsts for other in others]
         return [row for of_topic in zip(*tables, strict=True) for row in of_topic]
 
     def _plot(self, effects: Any, corpus: lntm.Corpus) -> Any:
         """The axes of the figure."""
-        settings: dict[str, Any] = {"level": self.level, "link": self.link}
         if self.difference is None:
-            return effects.plot(self.predict, by=self.by, **settings)
+            return effects.plot(self.predict, by=self.by, level=self.level)
         *firsts, second = self._values(corpus)
-        return effects.plot_difference(self.predict, firsts, second, **settings)
+        return effects.plot_difference(self.predict, firsts, second, level=self.level)
 
 
 def _own_formula(model: Any) -> str:

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch_lntm.corpus.archive import Archive, write_archive
 from torch_lntm.corpus.checks import check_counts, check_vocabulary, counting_code
 from torch_lntm.corpus.documents import Documents
-from torch_lntm.corpus.mapped import Rows, collect, is_mapped, range_of
+from torch_lntm.corpus.mapped import Rows, collect, is_mapped, map_ranges, range_of
 from torch_lntm.corpus.metadata import (
     FrozenDict,
     as_frame,
@@ -30,7 +30,7 @@ from torch_lntm.corpus.metadata import (
 )
 from torch_lntm.corpus.remote import fetch_columns
 from torch_lntm.corpus.splits import Split, WordHoldOut, hold_out_words, split_documents
-from torch_lntm.corpus.store import map_ranges, new_store, read_columns
+from torch_lntm.corpus.store import new_store, read_columns
 from torch_lntm.corpus.texts import (
     NoWordsError,
     check_texts,

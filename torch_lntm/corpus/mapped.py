@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import mmap
-import os
 import tempfile
-import weakref
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -16,10 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torch_lntm.errors import FileError
-from torch_lntm.files import open_to_read, path_errors, read_header
+from torch_lntm.files.reading import open_to_read
+from torch_lntm.files.writing import path_errors
 
 #: Entries per piece of reading, checking and writing.
 PART = 1 << 20
+#: Bytes that the system maps around a single access, and bytes to keep mapped. Pages that stay
+#: mapped are read again four times as fast.
+_TOUCHED_AT_ONCE, _MOST_TOUCHED = 1 << 16, 1 << 28
+_touched = 0
 
 
 class Rows(NamedTuple):
@@ -64,57 +67,25 @@ def map_array(path: Path, dtype: Any) -> NDArray[Any]:
     Raises:
         FileError: The file is missing or damaged, or the array has another type or shape.
     """
-    expected = np.dtype(dtype)
-    with open_to_read(path) as file:
-        try:
-            shape, announced = read_header(file)
-        except (ValueError, OSError) as error:
-            raise FileError(f"{path}: not a complete .npy file ({error})") from error
-        if announced != expected or len(shape) != 1:
-            raise FileError(
-                f"{path}: expected {expected} numbers in a row, got {shape} of {announced}"
-            )
-        start = file.tell()
-        size = os.fstat(file.fileno()).st_size - start
-        if size != shape[0] * expected.itemsize:
-            raise FileError(
-                f"{path}: announces {shape[0]} numbers of {expected.itemsize} bytes and holds "
-                f"{size} bytes; is it truncated?"
-            )
-        return _map(file, expected, start, shape[0])
-
-
-def _map(file: Any, dtype: np.dtype[Any], start: int, size: int) -> NDArray[Any]:
-    if not size:  # mapping an empty range is an error
-        return np.empty(0, dtype)
-    array = np.memmap(file, dtype, "r", start, (size,))
-    base = _base(array)
-    descriptor = None
-    if hasattr(os, "preadv"):
-        descriptor = os.dup(file.fileno())
-        weakref.finalize(base, os.close, descriptor)
-    _FILES[base] = MappedFile(descriptor, start - array.ctypes.data)
+    open_to_read(path).close()
+    try:
+        array = np.lib.format.open_memmap(path, mode="r")
+    except Exception as error:  # numpy raises errors of many kinds
+        raise FileError(f"{path}: not a complete .npy file ({error}); is it truncated?") from error
+    if array.dtype != dtype or array.ndim != 1:
+        raise FileError(
+            f"{path}: expected {np.dtype(dtype)} numbers in a row, got {array.shape} of "
+            f"{array.dtype}"
+        )
     return array
 
 
-class MappedFile(NamedTuple):
-    """File of a mapping.
-
-    Attributes:
-        descriptor: Descriptor of the file; ``None`` if the system cannot read into memory by it.
-        shift: Difference between a position in the file and the address in memory.
-        path: Path of a file with a known checksum; ``None`` for temporary files.
-        checksum: The file's checksum in ``corpus.json``.
-    """
-
-    descriptor: int | None
-    shift: int
-    path: Path | None = None
-    checksum: int | None = None
-
-
-#: File of each mapping.
-_FILES: weakref.WeakKeyDictionary[Any, MappedFile] = weakref.WeakKeyDictionary()
+def checksum_of(array: NDArray[Any]) -> int:
+    """CRC-32 of the numbers of an array."""
+    checksum = 0
+    for piece in pieces(array):
+        checksum = zlib.crc32(piece.data, checksum)
+    return checksum
 
 
 class MappedRange(NamedTuple):
@@ -123,23 +94,16 @@ class MappedRange(NamedTuple):
     Attributes:
         path: Absolute path of the file.
         dtype: Type of the numbers.
-        start: Position of the first number.
+        start: Position of the first number in bytes.
         size: Number of numbers.
-        checksum: Checksum of the whole file in ``corpus.json``.
+        checksum: Checksum of the numbers.
     """
 
-    path: Path
+    path: str
     dtype: str
     start: int
     size: int
     checksum: int
-
-
-def set_checksum(array: NDArray[Any], path: Path, checksum: int) -> None:
-    """Record the path and the checksum of the file of a mapped array, for :func:`range_of`."""
-    file = _FILES.get(_base(array)) if is_mapped(array) else None
-    if file is not None:
-        _FILES[_base(array)] = file._replace(path=path.absolute(), checksum=checksum)
 
 
 def range_of(array: Any) -> MappedRange | list[MappedRange] | None:
@@ -151,51 +115,63 @@ def range_of(array: Any) -> MappedRange | list[MappedRange] | None:
         ranges = [range_of(link) for link in array.links if link.size]
         found = [x for x in ranges if isinstance(x, MappedRange)]
         return found if found and len(found) == len(ranges) else None
-    file = _FILES.get(_base(array)) if is_mapped(array) and array.size else None
-    if file is None or file.path is None or file.checksum is None:
+    name = getattr(array, "filename", None)
+    if name is None or not array.size or array.strides != (array.itemsize,):
         return None
-    if array.strides != (array.itemsize,):
-        return None
-    begin = array.ctypes.data + file.shift
-    return MappedRange(file.path, array.dtype.str, begin, array.size, file.checksum)
+    mapping = array._mmap
+    begin = array.ctypes.data - np.frombuffer(mapping, np.uint8).ctypes.data
+    begin += array.offset - array.offset % mmap.ALLOCATIONGRANULARITY
+    return MappedRange(str(name), array.dtype.str, begin, array.size, checksum_of(array))
 
 
-def _base(array: NDArray[Any]) -> Any:
-    """Owner of an array's memory. The owner of a mapped array is the mapping of the file."""
-    base: Any = array
-    while isinstance(base, np.ndarray):
-        base = base.base
-    return base
+def map_ranges(ranges: Any) -> Any:
+    """Maps the ranges of a pickled array again. An array that is no range is returned as it is.
+
+    Raises:
+        FileError: A folder is missing, or holds another corpus by now.
+    """
+    if isinstance(ranges, list):
+        return chained([map_ranges(each) for each in ranges])
+    if not isinstance(ranges, MappedRange):
+        return ranges
+    path, dtype, start, size, checksum = ranges
+    folder = Path(path).parent
+    if not Path(path).exists():
+        raise FileError(
+            f"{folder}: the folder of a pickled corpus is missing; a mapped corpus is pickled as "
+            "its path and checksum, so every process needs the folder at this path"
+        )
+    try:
+        array = np.memmap(path, dtype, "r", start, (size,))
+    except ValueError:
+        array = None
+    if array is None or checksum_of(array) != checksum:
+        raise FileError(
+            f"{folder}: has changed since the corpus was pickled; read the folder again by "
+            "read_corpus"
+        )
+    return array
 
 
 def take(array: Any, starts: NDArray[np.integer], sizes: NDArray[np.integer]) -> NDArray[Any]:
     """Copies ranges of an array into a new array.
 
-    The ranges of a mapped array are read from the file by system calls. Access through the mapping
-    may load megabytes around each range.
-
     Args:
         array: ``(size,)`` array or slice of an array.
         starts: ``(num_ranges,)`` start of each range.
         sizes: ``(num_ranges,)`` size of each range.
-
-    Raises:
-        FileError: The file has become shorter.
     """
     if isinstance(array, Chain):
         return array.take(starts, sizes)
-    source = _FILES.get(_base(array)) if is_mapped(array) else None
-    if source is None or source.descriptor is None:
-        before = np.cumsum(sizes) - sizes
-        return np.asarray(array[np.arange(sizes.sum()) + np.repeat(starts - before, sizes)])
-    descriptor, shift = source.descriptor, source.shift
-    copy = np.empty(int(sizes.sum()), array.dtype)
-    buffer, stop = copy.view(np.uint8).data, 0
-    positions = (array.ctypes.data + shift + starts * array.itemsize).tolist()
-    for position, size in zip(positions, (sizes * array.itemsize).tolist(), strict=True):
-        start, stop = stop, stop + size
-        if size and os.preadv(descriptor, [buffer[start:stop]], position) != size:
-            raise FileError("a file of the corpus has been cut short; read the corpus again")
+    global _touched
+    before = np.cumsum(sizes) - sizes
+    _advise(array, "MADV_RANDOM")  # else the system reads far around each range
+    copy = np.asarray(array[np.arange(sizes.sum()) + np.repeat(starts - before, sizes)])
+    _advise(array, "MADV_NORMAL")
+    _touched += len(starts) * _TOUCHED_AT_ONCE
+    if _touched > _MOST_TOUCHED:
+        release(array)
+        _touched = 0
     return copy
 
 
@@ -216,19 +192,24 @@ def release(*arrays: Any) -> None:
 
     The system caches the pages as long as it has free memory, and returns them on the next use.
     """
-    links = [link for x in arrays for link in (x.links if isinstance(x, Chain) else (x,))]
-    for base in map(_base, links):
-        if isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-            base.madvise(mmap.MADV_DONTNEED)
+    for array in arrays:
+        for link in array.links if isinstance(array, Chain) else (array,):
+            _advise(link, "MADV_DONTNEED")
+
+
+def _advise(array: Any, advice: str) -> None:
+    mapping = getattr(array, "_mmap", None)
+    if mapping is not None and hasattr(mmap, advice):
+        mapping.madvise(getattr(mmap, advice))
 
 
 # -------------------------------------------------------------------- chains
 
 
-class Chain(np.lib.mixins.NDArrayOperatorsMixin):
+class Chain:
     """Mapped arrays one after the other, read like a single one-dimensional array.
 
-    Selections and arithmetic give arrays in memory. :func:`cut` gives a part that stays mapped.
+    Selections give arrays in memory. :func:`cut` gives a part that stays mapped.
 
     Args:
         links: The arrays, of one type. At least two.
@@ -243,8 +224,7 @@ class Chain(np.lib.mixins.NDArrayOperatorsMixin):
         self.begins = np.concatenate([[0], np.cumsum([link.size for link in links])])
         self.size = int(self.begins[-1])
         self.shape = (self.size,)
-        self.itemsize = self.dtype.itemsize
-        self.nbytes = self.size * self.itemsize
+        self.nbytes = self.size * self.dtype.itemsize
 
     def __len__(self) -> int:
         return self.size
@@ -258,15 +238,8 @@ class Chain(np.lib.mixins.NDArrayOperatorsMixin):
         found = self.take(positions, np.ones_like(positions))
         return found[0] if np.ndim(key) == 0 and not isinstance(key, slice) else found
 
-    def __setitem__(self, key: Any, value: Any) -> None:
-        raise ValueError("assignment destination is read-only")
-
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         return np.concatenate(self.links, dtype=dtype, casting="unsafe")
-
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        arrays = [np.asarray(x) if isinstance(x, Chain) else x for x in inputs]
-        return getattr(ufunc, method)(*arrays, **options)
 
     def astype(self, dtype: Any, copy: bool = True) -> NDArray[Any]:
         """The numbers in memory, as another type."""
@@ -313,7 +286,7 @@ def cut(array: Any, entries: slice) -> NDArray[Any]:
 
 
 class ArrayWriter:
-    """Writes a one-dimensional array to a file in pieces.
+    """Writes a one-dimensional array to a ``.npy`` file in pieces.
 
     Args:
         file: The file, open for writing.
@@ -323,8 +296,7 @@ class ArrayWriter:
     def __init__(self, file: IO[bytes], dtype: Any) -> None:
         self.file = file
         self.dtype = np.dtype(dtype)
-        self.size = 0
-        self.checksum = 0
+        self.size = self.checksum = 0
         self._write_header(2**62)  # the header has this length for every size
         self._start = file.tell()
 
@@ -336,7 +308,7 @@ class ArrayWriter:
         self.size += numbers.size
 
     def finish(self) -> None:
-        """Writes the size into the header, which completes the ``.npy`` file."""
+        """Writes the size into the header, which completes the file."""
         self.file.seek(0)
         self._write_header(self.size)
         assert self.file.tell() == self._start
@@ -344,7 +316,7 @@ class ArrayWriter:
 
     def map(self) -> NDArray[Any]:
         """Memory-mapped array of the finished file."""
-        return _map(self.file, self.dtype, self._start, self.size)
+        return np.memmap(self.file, self.dtype, "r", self._start, (self.size,))
 
     def _write_header(self, size: int) -> None:
         header = {"descr": self.dtype.str, "fortran_order": False, "shape": (size,)}
@@ -365,7 +337,6 @@ class RowsWriter:
         self.words = ArrayWriter(words, np.int32)
         self.counts = ArrayWriter(counts, np.int32)
         self.offsets.add(np.zeros(1, np.int64))
-        self._finished = False
 
     @property
     def num_docs(self) -> int:
@@ -384,11 +355,9 @@ class RowsWriter:
         self.counts.add(rows.counts)
 
     def finish(self) -> None:
-        """Completes the three files. Further calls do nothing."""
-        if not self._finished:
-            for array in (self.offsets, self.words, self.counts):
-                array.finish()
-        self._finished = True
+        """Completes the three files."""
+        for array in (self.offsets, self.words, self.counts):
+            array.finish()
 
 
 def collect(pieces: Iterable[Rows], in_files: bool) -> tuple[NDArray[Any], ...]:

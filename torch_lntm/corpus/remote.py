@@ -12,19 +12,16 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from torch_lntm.corpus.store import (
     ABOUT,
     ARRAYS,
-    COVARIATES,
-    DOCUMENTS,
-    METADATA,
     VOCABULARY,
+    column_files,
     deal_shards,
     no_shards,
     num_shards,
@@ -35,20 +32,20 @@ from torch_lntm.corpus.store import (
     read_words,
 )
 from torch_lntm.errors import ConfigError, FileError, LNTMError, import_extra
-from torch_lntm.files import (
-    atomic_folder,
-    make_folder,
-    path_errors,
-    readable_bytes,
-    shortened,
-    try_lock,
-)
+from torch_lntm.files.reading import readable_bytes
+from torch_lntm.files.writing import atomic_folder, make_folder, path_errors, shortened, try_lock
 from torch_lntm.progress import tqdm
 
-#: Maximum number of bytes of a manifest (some 120,000 shards), and bytes of the header of an array.
-_ABOUT_BYTES, _HEADER_BYTES = 16 << 20, 128
-#: A server may be silent for this number of seconds.
-_SILENCE = 60.0
+#: Kinds of addresses. Other file systems of fsspec may run code from the files they read.
+PROTOCOLS = (
+    *("http", "https", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl"),
+    *("file", "memory"),
+)
+#: Maximum number of bytes of a manifest (some 120,000 shards), of the header of an array, and of a
+#: word on average.
+_ABOUT_BYTES, _HEADER_BYTES, _WORD_BYTES = 16 << 20, 128, 1 << 10
+#: A server may be silent for this number of seconds, and then sends as many bytes a second.
+_SILENCE, _LEAST_RATE = 60.0, 1000
 #: Seconds between two attempts at a lock.
 _PAUSE = 0.1
 
@@ -91,7 +88,8 @@ def fetch_store(
         The folder in the cache, for ``read_store``.
 
     Raises:
-        ConfigError: fsspec, or its package for this kind of address, is not installed.
+        ConfigError: fsspec, or its package for this kind of address, is not installed, or the kind
+            is not among :data:`PROTOCOLS`.
         FileError: A file is missing, damaged or too large, or the server stopped.
         CorpusError: There are fewer shards than processes.
     """
@@ -100,7 +98,8 @@ def fetch_store(
     if "shards" not in remote.about:
         if part is not None:
             raise no_shards(address, part[1])
-        _make_once(folder, remote.fill_alone)
+        with _bar([] if folder.exists() else [remote.about]) as bar:
+            _make_once(folder, lambda new: remote.fill(new, "", remote.about, bar))
         return folder
     shards = remote.about["shards"]
     if part is not None:
@@ -110,7 +109,7 @@ def fetch_store(
     missing = [shard for shard in shards if not (folder / shard["folder"]).exists()]
     with _bar(missing) as bar:
         for shard in missing:
-            _make_once(folder / shard["folder"], partial(remote.fill_shard, shard=shard, bar=bar))
+            _make_once(folder / shard["folder"], remote.shard_filler(shard, bar))
     return folder
 
 
@@ -128,14 +127,13 @@ def fetch_columns(address: str, folder: Path) -> Path:
         ConfigError: As for :func:`fetch_store`.
         FileError: As for :func:`fetch_store`.
     """
-    with path_errors(folder):
-        remote = _Remote(address, (folder / ABOUT).read_bytes())
+    remote = _Remote(address, (folder / ABOUT).read_bytes())
     columns = remote.place("columns")
     _make_once(columns, remote.write_manifest)
     shards = remote.about["shards"]
     missing = [shard for shard in shards if not (columns / shard["folder"]).exists()]
     for shard in tqdm(missing, desc="fetch columns", unit="shard", disable=not missing):
-        _make_once(columns / shard["folder"], partial(remote.fill_columns, shard=shard))
+        _make_once(columns / shard["folder"], remote.shard_filler(shard, None))
     return columns
 
 
@@ -151,11 +149,9 @@ class _Remote:
     def __init__(
         self, address: str, manifest: bytes | None = None, max_bytes: float | None = None
     ) -> None:
-        self.address = address.rstrip("/")
-        self.max_bytes = max_bytes
-        #: Maximum size of a file of the vocabulary or of columns.
+        self.address, self.max_bytes = address.rstrip("/"), max_bytes
+        #: Maximum size of a file of columns.
         self.limit = readable_bytes() if max_bytes in (None, math.inf) else float(max_bytes)
-        self.fsspec = import_extra("fsspec", "remote", "a remote corpus")
         self.files, self.root = self._connect()
         with tempfile.TemporaryDirectory() as folder, self.named(Path(folder)):
             file = Path(folder, ABOUT)
@@ -172,16 +168,21 @@ class _Remote:
         Raises:
             ConfigError: The kind of address is unknown, or its package is not installed.
         """
-        options: dict[str, Any] = {}
         protocol = self.address.partition("://")[0]
+        if protocol not in PROTOCOLS or "::" in self.address:
+            raise ConfigError(
+                f"{self.address}: this kind of address cannot be used; expected one of "
+                f"{', '.join(PROTOCOLS)} before ://, without a chain of addresses by ::"
+            )
+        self.fsspec = import_extra("fsspec", "files", "a remote corpus")
+        options: dict[str, Any] = {}
         if protocol in ("http", "https"):
-            aiohttp = import_extra("aiohttp", "remote", "an address of http")
+            aiohttp = import_extra("aiohttp", "files", "an address of http")
             # By default a file may take 5 minutes, however large it is.
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=_SILENCE, sock_read=_SILENCE)
             configured = self.fsspec.config.conf.get(protocol, {}).get("client_kwargs", {})
             # trust_env: the usual environment variables name a proxy.
-            client = {"timeout": timeout, "trust_env": True, **configured}
-            options = {"client_kwargs": client}
+            options["client_kwargs"] = {"timeout": timeout, "trust_env": True, **configured}
         try:
             files, root = self.fsspec.core.url_to_fs(self.address, **options)
         except (ImportError, ValueError) as error:
@@ -225,7 +226,7 @@ class _Remote:
         Raises:
             FileError: The file is missing or too large, or the server stopped.
         """
-        place, done = f"{self.address}/{name}", 0
+        place, done, start = f"{self.address}/{name}", 0, time.monotonic()
 
         def check(size: int | None, value: int, **_: Any) -> None:
             nonlocal done
@@ -234,12 +235,15 @@ class _Remote:
                     f"{place}: holds more than {limit:.0f} bytes, the most that this file may have "
                     "here; check the address"
                 )
+            if time.monotonic() - start > _SILENCE + value / _LEAST_RATE:
+                slow = TimeoutError(f"fewer than {_LEAST_RATE} bytes a second")
+                raise self._failed(place, slow)
             if bar is not None:
                 bar.update(value - done)
             done = value
 
-        callback = self.fsspec.callbacks.Callback(hooks={"check": check})
         try:
+            callback = self.fsspec.callbacks.Callback(hooks={"check": check})
             self.files.get_file(f"{self.root}/{name}", str(target), callback=callback)
         except LNTMError:
             raise
@@ -265,59 +269,43 @@ class _Remote:
         """Writes the manifest, and fetches and checks the vocabulary."""
         self.write_manifest(folder)
         if self.about["vocabulary"]:
+            num_words = self.about["num_words"]
             with self.named(folder):
-                self.fetch(VOCABULARY, folder / VOCABULARY, self.limit)
+                limit = min(self.limit, (1 << 20) + _WORD_BYTES * num_words)
+                self.fetch(VOCABULARY, folder / VOCABULARY, limit)
                 read_words(folder, self.about, self.max_bytes)
 
-    def fill_alone(self, folder: Path) -> None:
-        """Fetches and checks all files of a folder without shards."""
-        self.fill_head(folder)
-        with _bar([self.about]) as bar:
-            self._fill_arrays(folder, "", self.about, bar)
-
-    def fill_shard(self, folder: Path, shard: dict[str, Any], bar: Any) -> None:
-        """Fetches and checks all files of a shard."""
-        own = self._about_shard(folder, shard)
-        self._fill_arrays(folder, f"{shard['folder']}/", own, bar)
-
-    def fill_columns(self, folder: Path, shard: dict[str, Any]) -> None:
-        """Fetches and checks the metadata and covariates of a shard."""
-        own = self._about_shard(folder, shard)
-        with self.named(folder, shard["folder"]):
-            for name in _column_files(own):
-                self.fetch(f"{shard['folder']}/{name}", folder / name, self.limit)
-            read_own_columns(folder, own, self.max_bytes)
-
-    def _about_shard(self, folder: Path, shard: dict[str, Any]) -> dict[str, Any]:
-        with self.named(folder, shard["folder"]):
-            self.fetch(f"{shard['folder']}/{ABOUT}", folder / ABOUT, _ABOUT_BYTES)
-            return read_about_shard(folder, shard, _ABOUT_BYTES)
-
-    def _fill_arrays(self, folder: Path, below: str, about: dict[str, Any], bar: Any) -> None:
+    def fill(self, folder: Path, below: str, about: dict[str, Any], bar: Any) -> None:
+        """Fetches and checks a folder without shards; only its columns if there is no ``bar``."""
+        if not below:
+            self.fill_head(folder)
         with self.named(folder, below):
-            for name, size in _sizes(about).items():
-                file = f"{name}.npy"
-                self.fetch(f"{below}{file}", folder / file, size, bar)
-            for name in _column_files(about):
+            for name in column_files(about):
                 self.fetch(f"{below}{name}", folder / name, self.limit)
+            if bar is None:
+                read_own_columns(folder, about, self.max_bytes)
+                return
+            for name, size in _sizes(about).items():
+                self.fetch(f"{below}{name}.npy", folder / f"{name}.npy", size, bar)
             read_without_shards(folder, about, self.max_bytes)
 
+    def shard_filler(self, shard: dict[str, Any], bar: Any) -> Callable[[Path], None]:
+        """Function that fetches and checks a shard; see :meth:`fill`."""
 
-def _column_files(about: dict[str, Any]) -> list[str]:
-    """Names of the files of the metadata and covariates of a folder without shards."""
-    if about.get("documents"):
-        return [DOCUMENTS]
-    return [name for name in (METADATA, COVARIATES) if name in about["crc32"]]
+        def fill(folder: Path) -> None:
+            below = f"{shard['folder']}/"
+            with self.named(folder, below):
+                self.fetch(f"{below}{ABOUT}", folder / ABOUT, _ABOUT_BYTES)
+                own = read_about_shard(folder, shard, _ABOUT_BYTES)
+            self.fill(folder, below, own, bar)
+
+        return fill
 
 
-def _bar(folders: Sequence[dict[str, Any]]) -> Any:
-    """Progress bar for the bytes of the arrays of folders without shards.
-
-    Args:
-        folders: Contents of each ``corpus.json``, or records of shards.
-    """
+def _bar(folders: Iterable[dict[str, Any]]) -> Any:
+    """Progress bar for the bytes of the arrays of folders without shards, or of shards."""
     total = sum(sum(_sizes(about).values()) for about in folders)
-    return tqdm(total=total, desc="fetch", unit="B", unit_scale=True, disable=not folders)
+    return tqdm(total=total, desc="fetch", unit="B", unit_scale=True, disable=not total)
 
 
 def _sizes(about: dict[str, Any]) -> dict[str, int]:
@@ -340,8 +328,7 @@ def _make_once(target: Path, fill: Callable[[Path], None]) -> None:
         return
     with path_errors(target):
         make_folder(target.parent)
-        lock = target.with_name(f"{target.name}.lock")
-        with lock.open("wb") as file:
+        with target.with_name(f"{target.name}.lock").open("wb") as file:
             while try_lock(file.fileno()) is False:
                 time.sleep(_PAUSE)
             if not target.exists():

@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -31,30 +31,22 @@ from torch_lntm.corpus.archive import (
     to_parquet,
     unpack_covariates,
 )
-from torch_lntm.corpus.checks import MAX_COUNT, check_vocabulary
+from torch_lntm.corpus.checks import check_vocabulary
 from torch_lntm.corpus.mapped import (
-    MappedRange,
     Rows,
     RowsWriter,
     chained,
+    checksum_of,
     map_array,
     parts,
-    pieces,
     release,
-    set_checksum,
 )
-from torch_lntm.corpus.metadata import Arrays, FrozenDict, frozen, select_rows
+from torch_lntm.corpus.metadata import Arrays, frozen, select_rows
 from torch_lntm.corpus.part import Part, fingerprint_of
 from torch_lntm.errors import CorpusError, FileError
-from torch_lntm.files import (
-    as_json,
-    as_lines,
-    atomic_folder,
-    read_arrays,
-    read_bytes,
-    read_consistent,
-    read_text,
-)
+from torch_lntm.files.arrays import read_arrays
+from torch_lntm.files.reading import read_bytes, read_consistent
+from torch_lntm.files.writing import as_json, as_lines, atomic_folder
 from torch_lntm.frames import is_default
 
 #: Versions of the format: a folder of arrays, and a folder of shards.
@@ -66,12 +58,20 @@ METADATA, COVARIATES, DOCUMENTS = "metadata.parquet", "covariates.npz", "documen
 #: Types of the arrays of a folder without shards.
 ARRAYS: dict[str, Any] = {"row_offsets": np.int64, "word_index": np.int32, "counts": np.int32}
 _MAX_WORDS, _MAX_ENTRIES = 2**31, 2**62
-#: Types of the items of every ``corpus.json``.
+#: Types of the items of every ``corpus.json``, and of the record of a shard in it.
 _KINDS: dict[str, Any] = {
-    **dict.fromkeys(("num_docs", "num_words", "num_entries"), int),
+    **dict.fromkeys(("format_version", "num_docs", "num_words", "num_entries"), int),
     "vocabulary": bool,
     "preparation": (str, type(None)),
 }
+_SHARD_KINDS = {"folder": str, "num_docs": int, "num_entries": int, "crc32": int}
+
+
+class Columns(NamedTuple):
+    """Metadata and covariates of documents. The attributes are described at ``Documents``."""
+
+    table: pd.DataFrame
+    covariates: Arrays
 
 
 class Store(NamedTuple):
@@ -81,9 +81,9 @@ class Store(NamedTuple):
     word_index: NDArray[np.integer]
     counts: NDArray[np.int32]
     num_words: int
-    vocabulary: tuple[str, ...] | None = None
-    table: pd.DataFrame = pd.DataFrame()
-    covariates: Arrays = FrozenDict()
+    vocabulary: tuple[str, ...] | None
+    table: pd.DataFrame
+    covariates: Arrays
     preparation: str | None = None
     part: Part | None = None
 
@@ -101,17 +101,53 @@ def num_shards(path: Path) -> int:
 # -------------------------------------------------------------------- writing
 
 
-class StoreWriter(RowsWriter):
+class StoreWriter:
     """Writes a corpus to a folder: the documents by ``add``, then everything else by ``close``.
 
     Args:
         folder: An existing folder.
-        files: Files of the row offsets, the word indices and the counts.
+        files: The writer's open files.
+        shard_size: Number of documents of each shard. The last shard may have fewer. ``None``
+            writes a folder without shards.
     """
 
-    def __init__(self, folder: Path, *files: IO[bytes]) -> None:
-        super().__init__(*files)
-        self.folder = folder
+    def __init__(self, folder: Path, files: ExitStack, shard_size: int | None) -> None:
+        self.folder, self.files, self.shard_size = folder, files, shard_size
+        self.num_docs = self.nnz = 0
+        self._shards: list[RowsWriter] = []
+        if shard_size is None:
+            self._begin(folder)
+
+    def _place(self, number: int) -> Path:
+        return self.folder if self.shard_size is None else self.folder / f"shard-{number:05}"
+
+    def _begin(self, folder: Path) -> None:
+        self._finish()
+        folder.mkdir(exist_ok=True)
+        opened = [(folder / f"{name}.npy").open("xb") for name in ARRAYS]
+        self._shards.append(RowsWriter(*map(self.files.enter_context, opened)))
+
+    def _finish(self) -> None:
+        if self._shards:
+            self._shards[-1].finish()
+        self.files.close()
+
+    def add(self, rows: Rows) -> None:
+        """Appends documents."""
+        offsets = np.concatenate([[0], np.cumsum(rows.sizes, dtype=np.int64)])
+        first, num_docs = 0, rows.sizes.size
+        while first < num_docs:
+            room = num_docs if self.shard_size is None else -self.num_docs % self.shard_size
+            if not room and self.shard_size is not None:
+                self._begin(self._place(len(self._shards)))
+                room = self.shard_size
+            last = min(first + room, num_docs)
+            entries = slice(int(offsets[first]), int(offsets[last]))
+            part = (rows.sizes[first:last], rows.word_index[entries], rows.counts[entries])
+            self._shards[-1].add(Rows(*part))
+            self.num_docs += last - first
+            self.nnz += entries.stop - entries.start
+            first = last
 
     def close(
         self,
@@ -133,137 +169,61 @@ class StoreWriter(RowsWriter):
         Raises:
             CorpusError: The corpus is empty or has too many words.
         """
-        self.finish()
-        arrays = dict(zip(ARRAYS, (self.offsets, self.words, self.counts), strict=True))
-        checksums = {name: array.checksum for name, array in arrays.items()}
-        if metadata is not None and not is_bare(metadata):
-            checksums[METADATA] = _write(self.folder / METADATA, to_parquet(metadata))
-        if covariates:
-            packed: dict[str, Any] = pack_covariates(covariates)
-            np.savez_compressed(self.folder / COVARIATES, **packed)
-            checksums[COVARIATES] = zlib.crc32((self.folder / COVARIATES).read_bytes())
-        sizes = (self.num_docs, num_words, self.nnz)
-        _describe(self.folder, FORMAT_VERSION, sizes, vocabulary, preparation, checksums)
-
-
-class ShardsWriter:
-    """Writes a corpus to a folder in shards, each a complete folder of some documents.
-
-    The methods are those of :class:`StoreWriter`.
-
-    Args:
-        folder: An existing folder.
-        shard_size: Number of documents of each shard. The last shard may have fewer.
-    """
-
-    def __init__(self, folder: Path, shard_size: int) -> None:
-        self.folder, self.shard_size = folder, shard_size
-        self.num_docs = self.nnz = 0
-        self._shards: list[StoreWriter] = []
-        #: Open files of the current shard.
-        self.files = ExitStack()
-
-    def add(self, rows: Rows) -> None:
-        """Appends documents."""
-        offsets = np.concatenate([[0], np.cumsum(rows.sizes, dtype=np.int64)])
-        first = 0
-        while first < rows.sizes.size:
-            room = -self.num_docs % self.shard_size
-            if not room:
-                self._begin()
-                room = self.shard_size
-            last = min(first + room, rows.sizes.size)
-            entries = slice(int(offsets[first]), int(offsets[last]))
-            part = (rows.sizes[first:last], rows.word_index[entries], rows.counts[entries])
-            self._shards[-1].add(Rows(*part))
-            self.num_docs += last - first
-            self.nnz += entries.stop - entries.start
-            first = last
-
-    def _begin(self) -> None:
-        """Completes the arrays of the current shard and begins the next shard."""
-        self.finish()
-        folder = self.folder / f"shard-{len(self._shards):05}"
-        folder.mkdir()
-        self._shards.append(StoreWriter(folder, *_open_arrays(folder, self.files)))
-
-    def finish(self) -> None:
-        """Completes and closes the files of the current shard."""
-        if self._shards:
-            self._shards[-1].finish()
-        self.files.close()
-
-    def close(
-        self,
-        num_words: int,
-        vocabulary: tuple[str, ...] | None = None,
-        metadata: pd.DataFrame | None = None,
-        covariates: Arrays | None = None,
-        preparation: str | None = None,
-    ) -> None:
-        """Completes the shards, and writes the vocabulary and the manifest ``corpus.json``.
-
-        See :meth:`StoreWriter.close`.
-        """
-        self.finish()
-        records, first = [], 0
+        self._finish()
+        if not self.num_docs or not 0 < num_words <= _MAX_WORDS:
+            raise CorpusError(
+                f"a corpus has at least one document, and from 1 to {_MAX_WORDS} words; got "
+                f"{self.num_docs} documents and {num_words} words"
+            )
+        about: dict[str, Any] = {
+            "format_version": SHARDS_VERSION,
+            "num_docs": self.num_docs,
+            "num_words": num_words,
+            "num_entries": self.nnz,
+            "vocabulary": vocabulary is not None,
+            "preparation": preparation,
+            "crc32": {},
+        }
         metadata = None if is_bare(metadata) else metadata
-        for shard in self._shards:
-            rows = slice(first, first + shard.num_docs)
+        shards, first = [], 0
+        for number, shard in enumerate(self._shards):
+            rows, folder = slice(first, first + shard.num_docs), self._place(number)
             first = rows.stop
-            own = None if metadata is None else metadata.iloc[rows]
-            shard.close(num_words, None, own, select_rows(covariates or FrozenDict(), rows))
-            about = {"folder": shard.folder.name, "num_docs": shard.num_docs}
-            checksum = zlib.crc32((shard.folder / ABOUT).read_bytes())
-            records.append({**about, "num_entries": shard.nnz, "crc32": checksum})
-        sizes = (self.num_docs, num_words, self.nnz)
-        _describe(self.folder, SHARDS_VERSION, sizes, vocabulary, preparation, {}, shards=records)
+            own = {"num_docs": shard.num_docs, "num_entries": shard.nnz}
+            plain = {"format_version": FORMAT_VERSION, "vocabulary": False, "preparation": None}
+            checksums = {
+                name: array.checksum
+                for name, array in zip(
+                    ARRAYS, (shard.offsets, shard.words, shard.counts), strict=True
+                )
+            }
+            table = None if metadata is None else metadata.iloc[rows]
+            checksums |= _write_columns(folder, table, select_rows(covariates or Arrays(), rows))
+            if self.shard_size is None:
+                about |= {"format_version": FORMAT_VERSION, "crc32": checksums}
+                break
+            content = as_json(about | plain | own | {"crc32": checksums})
+            record = {"folder": folder.name, **own, "crc32": _write(folder / ABOUT, content)}
+            shards.append(record)
+        if vocabulary is not None:
+            content = as_lines(vocabulary, "word", VOCABULARY)
+            about["crc32"] |= {VOCABULARY: _write(self.folder / VOCABULARY, content)}
+        more = {} if self.shard_size is None else {"shards": shards}
+        _write(self.folder / ABOUT, as_json(about | more))
 
 
-def _describe(
-    folder: Path,
-    version: int,
-    sizes: tuple[int, int, int],
-    vocabulary: tuple[str, ...] | None,
-    preparation: str | None,
-    checksums: dict[str, int],
-    **more: Any,
-) -> None:
-    """Writes the vocabulary and ``corpus.json``.
-
-    Args:
-        folder: The folder.
-        version: Version of the format.
-        sizes: Numbers of documents, words and entries.
-        vocabulary: The words.
-        preparation: Sentence about the words left out.
-        checksums: Checksums of the files.
-        **more: Further items of ``corpus.json``.
-
-    Raises:
-        CorpusError: The corpus is empty or has too many words.
-    """
-    num_docs, num_words, num_entries = sizes
-    if not num_docs or not 0 < num_words <= _MAX_WORDS:
-        raise CorpusError(
-            f"a corpus has at least one document, and from 1 to {_MAX_WORDS} words; got "
-            f"{num_docs} documents and {num_words} words"
-        )
-    if vocabulary is not None:
-        checksums[VOCABULARY] = _write(
-            folder / VOCABULARY, as_lines(vocabulary, "word", VOCABULARY)
-        )
-    about = {
-        "format_version": version,
-        "num_docs": num_docs,
-        "num_words": num_words,
-        "num_entries": num_entries,
-        "vocabulary": vocabulary is not None,
-        "preparation": preparation,
-        "crc32": checksums,
-        **more,
-    }
-    (folder / ABOUT).write_bytes(as_json(about))
+def _write_columns(
+    folder: Path, metadata: pd.DataFrame | None, covariates: Arrays
+) -> dict[str, int]:
+    """Writes the metadata and the covariates, if any. Returns the checksums by name."""
+    checksums = {}
+    if metadata is not None:
+        checksums[METADATA] = _write(folder / METADATA, to_parquet(metadata))
+    if covariates:
+        packed: dict[str, Any] = pack_covariates(covariates)
+        np.savez_compressed(folder / COVARIATES, **packed)
+        checksums[COVARIATES] = zlib.crc32((folder / COVARIATES).read_bytes())
+    return checksums
 
 
 def _write(file: Path, content: bytes) -> int:
@@ -273,7 +233,7 @@ def _write(file: Path, content: bytes) -> int:
 
 
 @contextmanager
-def new_store(path: Path, shard_size: int | None = None) -> Iterator[StoreWriter | ShardsWriter]:
+def new_store(path: Path, shard_size: int | None = None) -> Iterator[StoreWriter]:
     """Context with a writer of a corpus's folder.
 
     The complete folder appears at the end of the context and replaces an older corpus.
@@ -294,18 +254,8 @@ def new_store(path: Path, shard_size: int | None = None) -> Iterator[StoreWriter
     if path.exists() and not (path.is_dir() and (is_store(path) or not any(path.iterdir()))):
         raise CorpusError(f"{path}: exists and is not the folder of a corpus; choose another path")
     with atomic_folder(path) as folder, ExitStack() as files:
-        if shard_size is not None:
-            shards = ShardsWriter(folder, shard_size)
-            files.enter_context(shards.files)
-            yield shards
-        else:
-            yield StoreWriter(folder, *_open_arrays(folder, files))
+        yield StoreWriter(folder, files, shard_size)
         assert is_store(folder), "the writer was not closed"
-
-
-def _open_arrays(folder: Path, files: ExitStack) -> list[IO[bytes]]:
-    """New files of the arrays, which ``files`` closes."""
-    return [files.enter_context((folder / f"{name}.npy").open("xb")) for name in ARRAYS]
 
 
 # -------------------------------------------------------------------- reading
@@ -384,32 +334,29 @@ def _read_shards(
     )
 
 
-def _joined(path: Path, stores: Sequence[Any], first: int) -> tuple[pd.DataFrame, Arrays]:
+def _joined(path: Path, stores: Sequence[Store | Columns], first: int) -> Columns:
     """Metadata and covariates of several shards, one after the other.
 
     Args:
         path: The folder.
-        stores: The metadata ``table`` and the ``covariates`` of each shard.
+        stores: The shards.
         first: Position of the first document of the shards in the corpus.
 
     Raises:
         FileError: The shards have different columns.
     """
+    tables, arrays = [store.table for store in stores], [store.covariates for store in stores]
     kinds = [
-        (
-            [*store.table.dtypes.items()],
-            [(name, x.dtype, x.shape[1:]) for name, x in store.covariates.items()],
-        )
-        for store in stores
+        ([*table.dtypes.items()], [(name, x.dtype, x.shape[1:]) for name, x in each.items()])
+        for table, each in zip(tables, arrays, strict=True)
     ]
     if any(kind != kinds[0] for kind in kinds):
         raise FileError(f"{path}: the shards have different columns; make the folder again")
-    table = pd.concat([store.table for store in stores])
-    if not table.index.is_unique and all(is_default(store.table.index) for store in stores):
-        table = table.set_axis(pd.RangeIndex(first, first + len(table)))  # of an older version
-    arrays = [store.covariates for store in stores]
+    table = pd.concat(tables)
+    if all(is_default(each.index) for each in tables):  # no names, or of an older version
+        table = table.set_axis(pd.RangeIndex(first, first + len(table)))
     joined = {name: np.concatenate([each[name] for each in arrays]) for name in arrays[0]}
-    return table, frozen(joined)
+    return Columns(table, frozen(joined))
 
 
 def deal_shards(sizes: Sequence[int], rank: int, world_size: int) -> tuple[int, int]:
@@ -458,22 +405,15 @@ def read_without_shards(path: Path, about: dict[str, Any], max_bytes: float | No
     """
     arrays = {name: map_array(path / f"{name}.npy", dtype) for name, dtype in ARRAYS.items()}
     num_docs, num_words, nnz = (about[n] for n in ("num_docs", "num_words", "num_entries"))
-    sizes = {"row_offsets": num_docs + 1, "word_index": nnz, "counts": nnz}
-    for name, array in arrays.items():
-        if array.size != sizes[name]:
+    for name, size in (("row_offsets", num_docs + 1), ("word_index", nnz), ("counts", nnz)):
+        if arrays[name].size != size:
             raise FileError(
-                f"{path / name}.npy: holds {array.size} numbers, expected {sizes[name]} by "
+                f"{path / name}.npy: holds {arrays[name].size} numbers, expected {size} by "
                 f"{ABOUT}; do the files belong together?"
             )
-    _check_offsets(path, arrays["row_offsets"], num_words, nnz)
-    _check_entries(path, arrays, num_words)
-    for name, array in arrays.items():
-        checksum = 0
-        for piece in pieces(array):
-            checksum = zlib.crc32(piece.data, checksum)
-        if checksum != about["crc32"].get(name):
+        if checksum_of(arrays[name]) != about["crc32"].get(name):
             raise _damaged(path / f"{name}.npy")
-        set_checksum(array, path / f"{name}.npy", checksum)
+    _check_entries(path, arrays, num_words)
     return Store(
         arrays["row_offsets"],
         arrays["word_index"],
@@ -483,13 +423,6 @@ def read_without_shards(path: Path, about: dict[str, Any], max_bytes: float | No
         *read_own_columns(path, about, max_bytes),
         about["preparation"],
     )
-
-
-class Columns(NamedTuple):
-    """Metadata and covariates of documents."""
-
-    table: pd.DataFrame
-    covariates: Arrays
 
 
 def read_words(
@@ -506,18 +439,6 @@ def read_words(
     return read_vocabulary(path / VOCABULARY, about["num_words"], max_bytes, checksum)
 
 
-def read_checked(path: Path, name: str, about: dict[str, Any], max_bytes: float | None) -> bytes:
-    """Content of a file whose checksum is in ``corpus.json``, except in older versions.
-
-    Raises:
-        FileError: The file is missing, damaged or too large.
-    """
-    content = read_bytes(path / name, max_bytes)
-    if zlib.crc32(content) != about["crc32"].get(name) and not is_old(about):
-        raise _damaged(path / name)
-    return content
-
-
 def is_old(about: dict[str, Any]) -> bool:
     """Whether a ``corpus.json`` is of an older version of the format."""
     return about["format_version"] in (_OLD_VERSION, _OLD_SHARDS_VERSION)
@@ -530,20 +451,28 @@ def _damaged(file: Path) -> FileError:
     )
 
 
+def column_files(about: dict[str, Any]) -> list[str]:
+    """Names of the files of the metadata and covariates of a folder without shards."""
+    if is_old(about):
+        return [DOCUMENTS] if about.get("documents") else []
+    return [name for name in (METADATA, COVARIATES) if name in about["crc32"]]
+
+
 def read_own_columns(path: Path, about: dict[str, Any], max_bytes: float | None) -> Columns:
     """Metadata and covariates of a folder without shards; see :func:`read_without_shards`."""
     num_docs = about["num_docs"]
-    if about.get("documents"):
-        file = path / DOCUMENTS
-        packed = read_arrays(file, "documents", max_bytes=max_bytes)["documents"]
-        return Columns(*read_json_columns(file, packed, num_docs, max_bytes))
     table, covariates = pd.DataFrame(index=pd.RangeIndex(num_docs)), Arrays()
-    if METADATA in about["crc32"]:
-        content = read_checked(path, METADATA, about, max_bytes)
-        table = from_parquet(path / METADATA, content, num_docs)
-    if COVARIATES in about["crc32"]:
-        read_checked(path, COVARIATES, about, max_bytes)
-        covariates = unpack_covariates(path / COVARIATES, num_docs, max_bytes)
+    for name in column_files(about):
+        content = read_bytes(path / name, max_bytes)
+        if name != DOCUMENTS and zlib.crc32(content) != about["crc32"][name]:
+            raise _damaged(path / name)
+        if name == METADATA:
+            table = from_parquet(path / name, content, num_docs)
+        elif name == COVARIATES:
+            covariates = unpack_covariates(path / name, num_docs, max_bytes)
+        else:
+            packed = read_arrays(path / name, "documents", max_bytes=max_bytes)["documents"]
+            return Columns(*read_json_columns(path / name, packed, num_docs, max_bytes))
     return Columns(table, covariates)
 
 
@@ -560,7 +489,7 @@ def read_columns(path: Path) -> Columns:
     for shard in read_about(path, None)["shards"]:
         folder = path / shard["folder"]
         shards.append(read_own_columns(folder, read_about_shard(folder, shard, None), None))
-    return Columns(*_joined(path, shards, 0))
+    return _joined(path, shards, 0)
 
 
 def read_about_shard(
@@ -577,54 +506,15 @@ def read_about_shard(
         FileError: The file is missing or damaged, or belongs to another corpus.
     """
     if zlib.crc32(read_bytes(folder / ABOUT, max_bytes)) != shard["crc32"]:
-        raise FileError(
-            f"{folder / ABOUT}: is damaged, or of another corpus: its checksum is not that of the "
-            f"manifest, the {ABOUT} of the folder above; make the folder again"
-        )
+        raise _damaged(folder / ABOUT)
     own = read_about(folder, max_bytes)
-    if "shards" in own:
-        raise FileError(f"{folder}: is a folder of shards, and no shard; make the folder again")
-    if any(own[name] != shard[name] for name in ("num_docs", "num_entries")):
-        raise FileError(f"{folder}: has other sizes than in the manifest; make the folder again")
+    if "shards" in own or any(own[name] != shard[name] for name in ("num_docs", "num_entries")):
+        raise FileError(f"{folder}: is not the shard of the manifest; make the folder again")
     return own
 
 
-def map_ranges(parts: Any) -> Any:
-    """Maps the ranges of a pickled array again. An array that is no range is returned as it is.
-
-    Args:
-        parts: A range, a list of ranges, or an array.
-
-    Raises:
-        FileError: A folder is missing, or holds another corpus by now.
-    """
-    if isinstance(parts, list):
-        return chained([_map_range(part) for part in parts])
-    return _map_range(parts) if isinstance(parts, MappedRange) else parts
-
-
-def _map_range(part: MappedRange) -> NDArray[Any]:
-    """Maps a range of an array of a corpus's folder again; see :func:`map_ranges`."""
-    folder, name = part.path.parent, part.path.stem
-    if not is_store(folder):
-        raise FileError(
-            f"{folder}: the folder of a pickled corpus is missing; a mapped corpus is pickled as "
-            "its path and checksum, so every process needs the folder at this path"
-        )
-    array = map_array(part.path, part.dtype)
-    checksum = read_about(folder, None).get("crc32", {}).get(name)
-    first = (part.start - (part.path.stat().st_size - array.nbytes)) // array.itemsize
-    if checksum != part.checksum or first < 0 or first + part.size > array.size:
-        raise FileError(
-            f"{folder}: has changed since the corpus was pickled; read the folder again by "
-            "read_corpus"
-        )
-    set_checksum(array, part.path, part.checksum)
-    return array[first : first + part.size]
-
-
 def read_about(path: Path, max_bytes: float | None) -> dict[str, Any]:
-    """Contents of a folder's ``corpus.json``, with checked types.
+    """Contents of a folder's ``corpus.json``, with checked types and sizes.
 
     Args:
         path: The folder.
@@ -635,110 +525,75 @@ def read_about(path: Path, max_bytes: float | None) -> dict[str, Any]:
     """
     file = path / ABOUT
     try:
-        about = json.loads(read_text(file, max_bytes=max_bytes))
+        about = json.loads(read_bytes(file, max_bytes))
+        _check_kinds(about, _KINDS)
+        version, shards = about["format_version"], about.get("shards", ())
+        in_shards = version in (_OLD_SHARDS_VERSION, SHARDS_VERSION)
+        if version not in range(1, SHARDS_VERSION + 1):
+            raise ValueError(
+                f"format_version is {version!r}; this version of torch_lntm reads 1 to "
+                f"{SHARDS_VERSION}"
+            )
+        if version != _OLD_SHARDS_VERSION:
+            _check_kinds(about, {"crc32": dict})
+        if in_shards:
+            _check_kinds(about, {"shards": list})
+        elif "shards" in about:
+            raise ValueError("shards are of another version")
+        for number, shard in enumerate(shards):
+            _check_kinds(shard, _SHARD_KINDS)
+            # The names are fixed, so a manifest cannot point to other folders.
+            in_bounds = shard["num_docs"] >= 1 and 0 <= shard["num_entries"] < _MAX_ENTRIES
+            if shard["folder"] != f"shard-{number:05}" or not in_bounds:
+                raise ValueError(f"the shard {number} is {shard!r:.80}")
+        for name in ("num_docs", "num_entries") if in_shards else ():
+            if sum(shard[name] for shard in shards) != about[name]:
+                raise ValueError(f"{name} is {about[name]}, and its shards have another sum")
+        if about["num_docs"] < 1 or not 0 < about["num_words"] <= _MAX_WORDS:
+            raise ValueError(
+                f"expected at least one document, and from 1 to {_MAX_WORDS} words; got "
+                f"{about['num_docs']} and {about['num_words']}"
+            )
+    except FileError:
+        raise
     except (ValueError, RecursionError) as error:
-        if isinstance(error, FileError):
-            raise
-        raise FileError(f"{file}: not complete JSON ({error}); make the folder again") from error
-    version = about.get("format_version") if isinstance(about, dict) else None
-    if not isinstance(about, dict) or version not in range(1, SHARDS_VERSION + 1):
-        raise FileError(
-            f"{file}: format_version is {version!r}; this version of torch_lntm reads 1 to "
-            f"{SHARDS_VERSION}"
-        )
-    in_shards = version in (_OLD_SHARDS_VERSION, SHARDS_VERSION)
-    special: dict[str, Any] = {"shards": list} if in_shards else {}
-    special |= {} if version == _OLD_SHARDS_VERSION else {"crc32": dict}
-    _check_kinds(file, about, _KINDS | special)
-    if in_shards:
-        _check_shards(file, about)
-    if about["num_docs"] < 1 or not 0 < about["num_words"] <= _MAX_WORDS:
-        raise FileError(
-            f"{file}: expected at least one document, and from 1 to {_MAX_WORDS} words; got "
-            f"{about['num_docs']} and {about['num_words']}"
-        )
-    return about
+        raise FileError(f"{file}: {error}; make the folder again") from error
+    return dict(about)
 
 
-def _check_kinds(file: Path, about: Any, kinds: Mapping[str, Any]) -> None:
-    """Checks the types of the items of a JSON object.
-
-    Raises:
-        FileError: The value is no object, or an item is missing or has another type.
-    """
+def _check_kinds(about: Any, kinds: Mapping[str, Any]) -> None:
+    """Raises ValueError if a JSON value is no object, or an item lacks or has another type."""
     for name, kind in kinds.items():
         value = about.get(name) if isinstance(about, dict) else about
-        number = kind is int and (isinstance(value, bool) or not isinstance(value, int))
-        if not isinstance(about, dict) or not isinstance(value, kind) or number:
-            raise FileError(f"{file}: {name} is {value!r:.60}; make the folder again")
-        if name not in about:
-            raise FileError(f"{file}: {name} is missing; make the folder again")
-
-
-def _check_shards(file: Path, about: dict[str, Any]) -> None:
-    """Checks the records of the shards in a manifest.
-
-    Raises:
-        FileError: A record is damaged, or the sizes do not add up.
-    """
-    shards = about["shards"]
-    kinds = {"folder": str, "num_docs": int, "num_entries": int, "crc32": int}
-    for number, shard in enumerate(shards):
-        _check_kinds(file, shard, kinds)
-        # The names are fixed, so a manifest cannot point to other folders.
-        named = shard["folder"] == f"shard-{number:05}"
-        if not named or shard["num_docs"] < 1 or not 0 <= shard["num_entries"] < _MAX_ENTRIES:
-            raise FileError(f"{file}: the shard {number} is {shard!r:.80}; make the folder again")
-    for name in ("num_docs", "num_entries"):
-        if sum(shard[name] for shard in shards) != about[name]:
-            raise FileError(
-                f"{file}: {name} is {about[name]}, and its shards have another sum; make the "
-                "folder again"
-            )
-
-
-def _check_offsets(path: Path, offsets: NDArray[np.int64], num_words: int, nnz: int) -> None:
-    file = path / "row_offsets.npy"
-    if offsets[0] != 0 or offsets[-1] != nnz:
-        raise FileError(
-            f"{file}: expected offsets from 0 to the {nnz} entries, got {offsets[0]} to "
-            f"{offsets[-1]}"
-        )
-    last = 0  # last offset of the previous piece
-    for piece in pieces(offsets):
-        sizes = np.diff(piece, prepend=last)
-        bad = (piece < 0) | (piece > nnz) | (sizes < 0) | (sizes > num_words)
-        if bad.any():
-            d = int(np.flatnonzero(bad)[0]) - 1
-            raise FileError(
-                f"{file}: a document goes from entry {piece[d] if d >= 0 else last} to "
-                f"{piece[d + 1]}; expected at most one entry for each of {num_words} words"
-            )
-        last = int(piece[-1])
+        missing = not isinstance(about, dict) or name not in about
+        if missing or not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            raise ValueError(f"{name} is {value!r:.60}")
 
 
 def _check_entries(path: Path, arrays: dict[str, NDArray[Any]], num_words: int) -> None:
-    """Checks that words are in range and ascend within a document, and that counts are positive."""
+    """Checks that offsets ascend, that words ascend within a document, and the counts."""
     offsets, words, counts = (arrays[name] for name in ARRAYS)
+    sizes = np.diff(offsets)
+    if offsets[0] or offsets[-1] != words.size or (sizes < 0).any() or (sizes > num_words).any():
+        raise FileError(
+            f"{path / 'row_offsets.npy'}: expected ascending offsets from 0 to the {words.size} "
+            f"entries, at most one for each of {num_words} words in a document; make the folder "
+            "again"
+        )
     for first, last in parts(offsets):
         start, stop = int(offsets[first]), int(offsets[last])
-        columns, tokens = words[start:stop], counts[start:stop]
+        columns = words[start:stop]
         rising = np.ones(columns.size, bool)
         rising[1:] = columns[1:] > columns[:-1]
         begins = np.asarray(offsets[first:last]) - start
         rising[begins[begins < columns.size]] = True
-        for name, bad, expected in (
-            ("word_index", (columns < 0) | (columns >= num_words), f"words below {num_words}"),
-            ("word_index", ~rising, "ascending words in a document"),
-            ("counts", tokens < 1, f"counts from 1 to {MAX_COUNT}"),
-        ):
-            if bad.any():
-                i = start + int(np.flatnonzero(bad)[0])
-                d = int(np.searchsorted(offsets, i, "right")) - 1
-                raise FileError(
-                    f"{path / name}.npy: expected {expected}, got {arrays[name][i]} in document "
-                    f"{d}, entry {i}; make the folder again"
-                )
+        bad = (columns < 0) | (columns >= num_words) | ~rising | (counts[start:stop] < 1)
+        if bad.any():
+            i = start + int(np.flatnonzero(bad)[0])
+            raise FileError(
+                f"{path}: entry {i} is word {words[i]} with count {counts[i]}; expected ascending "
+                f"words below {num_words} in a document, and positive counts; make the folder again"
+            )
         release(words, counts)
 
 
@@ -760,9 +615,14 @@ def read_vocabulary(
     if checksum is not None and zlib.crc32(content) != checksum:
         raise _damaged(path)
     try:
-        text = content.decode()
-        if not text.endswith("\n"):
+        if not content.endswith(b"\n"):
             raise CorpusError("ends within a line; is it truncated?")
-        return check_vocabulary(text.removesuffix("\n").split("\n"), num_words)
+        lines = content.count(b"\n")  # counted before lines take ten times the memory
+        if lines != num_words:
+            raise CorpusError(
+                f"the vocabulary must have one word for each of the {num_words} columns, got "
+                f"{lines}"
+            )
+        return check_vocabulary(content.decode()[:-1].split("\n"), num_words)
     except ValueError as error:
         raise FileError(f"{path}: {error}") from error

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from torch_lntm import frames
 from torch_lntm.corpus import Corpus, as_corpus
+from torch_lntm.effects.design import Design
 from torch_lntm.effects.logit import LogitRegression, regress_logit
-from torch_lntm.effects.mixed import RandomTerms, regress_mixed
+from torch_lntm.effects.mixed import regress_mixed
 from torch_lntm.effects.mixed_logit import MixedLogit, regress_mixed_logit
-from torch_lntm.effects.regression import Part, Pooled, StandardErrors, regress
-from torch_lntm.effects.result import Effects
-from torch_lntm.errors import ConfigError, CorpusError, require_whole
+from torch_lntm.effects.regression import LeastSquares, Part, Parts, StandardErrors, regress
+from torch_lntm.effects.result import Effects, Link
+from torch_lntm.errors import ConfigError, CorpusWarning, require_whole, warn
 from torch_lntm.formulas import Formula
-from torch_lntm.formulas.columns import find_column
+from torch_lntm.formulas.columns import find_column, plain_values, refuse_missing
 from torch_lntm.inference import DrawSource, ThetaDraws, theta_draws
 from torch_lntm.models import TopicGroups, TopicModel
 from torch_lntm.models.model import require_model
 from torch_lntm.models.names import find_topics
 from torch_lntm.models.topic_groups import as_groups
+from torch_lntm.plotting.style import topic_labels
 
 
 @torch.no_grad()
@@ -34,6 +36,7 @@ def estimate(
     corpus: Corpus,
     formula: str,
     *,
+    link: Link = "logit",
     topics: Sequence[int | str] | None = None,
     groups: Mapping[str, Sequence[int | str]] | TopicGroups | None = None,
     standard_errors: StandardErrors | None = None,
@@ -47,8 +50,9 @@ def estimate(
     """Effects of the documents' metadata on their topic proportions, by regression.
 
     The method of composition draws all documents' proportions from their posteriors (*Treier &
-    Jackman 2008*). Least squares regresses each draw on the formula's columns. Coefficients and
-    covariances are pooled over draws (*Rubin 1987*).
+    Jackman 2008*). One regression, by ``link``, regresses each draw on the formula's columns.
+    Coefficients and covariances are pooled over draws (*Rubin 1987*). The table, predictions,
+    differences and plots all come from this regression.
 
     The intervals contain the uncertainty of the regression and of the documents' posteriors. (Every
     document has its own posterior covariance.) With ``coefficients``, they also contain the
@@ -68,19 +72,24 @@ def estimate(
             that are absent from the model's own formula are shrunk towards no effect. Random terms
             such as ``(1 | author)`` give each author an effect of its own, with a variance that is
             estimated for each topic and draw.
+        link: The regression. ``"logit"`` is a multinomial logit of all topics together, whose
+            expected proportions lie between 0 and 1 and sum to 1. ``"identity"`` is a linear
+            regression, as in R's stm. Defaults to ``"logit"``, because its intervals hold the truth
+            more often, above all for strong effects of numbers (``docs/structural.md``).
         topics: Topics to regress, by number or name. Defaults to all topics, or to no topic if
             there are groups.
         groups: Groups of topics to regress, such as ``{"economy": [3, 7]}``; see
             :class:`TopicGroups`. The proportion of a group is the sum over its topics, draw by
             draw. Groups follow the topics.
         standard_errors: ``"classical"``, or ``"HC0"`` to ``"HC3"`` for robustness to unequal
-            variances. Defaults to ``"HC3"``, since proportions near 0 vary less. With random terms
-            the covariance is that of the model, and only ``"classical"`` is accepted.
+            variances. Defaults to ``"HC3"`` for the identity link, since proportions near 0 vary
+            less, and to ``"HC1"`` for the logit. With random terms the covariance is that of the
+            model, and only ``"classical"`` is accepted.
         clusters: Groups of dependent documents: the name of a column, or ``(num_docs,)`` values.
             Standard errors are then robust to any dependence within a group. Refused with random
-            terms.
+            terms. A series is aligned by its index.
         weights: Positive weights of the documents in the regression: the name of a column of
-            numbers, or ``(num_docs,)`` numbers. Defaults to equal weights.
+            numbers, or ``(num_docs,)`` numbers, a series by its index. Defaults to equal weights.
         num_draws: Draws of each document. Defaults to 50, and to fewer for large corpora, but at
             least 25. ``ThetaDraws`` and arrays default to all of their draws.
         coefficients: Draw the prior mean's coefficients too, if the prior has coefficients.
@@ -95,6 +104,13 @@ def estimate(
             determine a term.
         CorpusError: A column is missing, or has missing values.
         IncompatibleGuideError: The guide belongs to another model.
+        NumericalError: The logit did not converge.
+
+    Warns:
+        CorpusWarning: A document or a cluster alone determines an effect, so that robust standard
+            errors do not exist: the document's part of the variance is classical, and the standard
+            error of a cluster's part infinite. Or a topic is almost absent for some values of the
+            columns.
 
     Example:
         >>> effects = lntm.effects.estimate(model, guide, posts, "~ party")
@@ -103,124 +119,162 @@ def estimate(
     """
     require_model(model)
     require_whole(0, seed=seed)
-    if num_draws is not None:
-        require_whole(2, num_draws=num_draws)
-    corpus = model.encode(as_corpus(corpus))
-    topic_numbers, topic_groups = _topics(model, topics, groups)
-    fitted, matrix = Formula.fit(formula, corpus.metadata, corpus.num_docs)
+    require_whole(2, num_draws=num_draws)
+    _require_one("link", link, get_args(Link))
+    _require_one("standard_errors", standard_errors, (None, *get_args(StandardErrors)))
+    corpus = as_corpus(corpus)
+    regressed, responses, topic_groups = _topics(model, topics, groups)
     rows = corpus.nonempty
-    _check_rank(fitted, matrix[rows])
-    cluster_of, num_clusters = _clusters(corpus, clusters, rows)
-    levels = fitted.positions(corpus.metadata, corpus.num_docs) if fitted.random else None
-    arrays = _Arrays(matrix, _weights(corpus, weights), cluster_of, levels)
-    proportions = theta_draws(
-        _source(draws, model, corpus),
-        corpus,
-        num_draws,
-        model=model,
-        rows=rows,
-        seed=seed,
-        coefficients=coefficients,
-        progress=progress,
-    )
-    _require_draws(proportions)
-    respond = partial(_responses, topics=topic_numbers, groups=topic_groups)
-    pooled, random = _regress(
-        lambda: _parts(proportions, arrays, respond), fitted, standard_errors, num_clusters
-    )
+    fitted, design = _design(corpus, formula, rows, clusters, weights)
+    kind: StandardErrors = standard_errors or ("HC1" if link == "logit" else "HC3")
+    method = _method(fitted, design, kind, standard_errors)
+    options: dict[str, Any] = {"seed": seed, "coefficients": coefficients, "progress": progress}
+    source = _source(draws, model, corpus)
+    proportions = theta_draws(source, corpus, num_draws, model=model, rows=rows, **options)
+    if proportions.num_draws < 2:
+        raise ConfigError(f"{proportions!r}; expected at least 2 draws")
+    columns = {name: find_column(name, corpus.metadata.iloc[rows]) for name in fitted.kinds}
+    if not fitted.random and (kind != "classical" or design.num_clusters):
+        _warn_of_lone_documents(design, columns, rows)
+
+    def parts() -> Iterator[Part]:
+        for part in proportions:
+            yield Part(torch.from_numpy(np.searchsorted(rows, part.rows)), part.theta.double())
+
+    regression = _regress(design, parts, responses, link, kind)
+    if not isinstance(regression, LeastSquares) and regression.separated:
+        _warn_of_separation(formula, proportions.model, regression.separated)
     return Effects(
         formula=fitted,
-        topics=(*topic_numbers, *(topic_groups.names if topic_groups else ())),
-        pooled=pooled,
-        random=random,
-        columns={name: np.asarray(corpus.metadata[name])[rows] for name in fitted.kinds},
-        weights=arrays.weights[rows],
+        topics=regressed,
+        link=link,
+        regression=regression,
+        design=design,
+        columns=columns,
         sources_of_uncertainty=proportions.sources_of_uncertainty,
         fixed=proportions.fixed,
-        method=_method(fitted, standard_errors, num_clusters),
+        method=method,
         model=proportions.model,
-        groups=topic_groups,
-        responses=respond(torch.eye(model.num_topics).double()).mT,
-        regress_logit=partial(_regress_logit, proportions, arrays, fitted, num_clusters),
-        positions=None if levels is None else levels[rows],
+        num_draws=proportions.num_draws,
         mean_length=float(corpus.lengths[rows].mean()),
+        groups=topic_groups,
     )
 
 
-class _Arrays(NamedTuple):
-    """Rows of all documents: design, weights, clusters and levels of random terms."""
-
-    design: NDArray[np.float64]
-    weights: NDArray[np.float64]
-    clusters: NDArray[np.int64] | None
-    positions: NDArray[np.int64] | None
+def _require_one(name: str, value: Any, known: tuple[Any, ...]) -> None:
+    """Check that a setting is one of several values."""
+    if value not in known:
+        raise ConfigError(f"{name} is {value!r}; expected one of {', '.join(filter(None, known))}")
 
 
-def _parts(
-    proportions: ThetaDraws,
-    arrays: _Arrays,
-    respond: Callable[[Tensor], Tensor] = lambda theta: theta,
-) -> Iterator[Part]:
-    """Parts of the documents, with the responses of the draws of theta."""
-    for part in proportions:
-        design, weights, clusters, positions = (
-            None if array is None else torch.from_numpy(array[part.rows]) for array in arrays
-        )
-        assert design is not None
-        assert weights is not None
-        yield Part(design, respond(part.theta.double()), weights, clusters, positions)
+def _warn_of_separation(text: str, model: TopicModel, topics: Sequence[int]) -> None:
+    """Warn of topics that are almost absent for some values of the columns."""
+    labels = topic_labels(model)
+    warn(
+        f"formula {text!r} separates documents without the topics "
+        f"{', '.join(labels[k] for k in topics[:5])}: their expected proportions are almost 0 for "
+        "some values of the columns, and intervals of the logit are unreliable there; use "
+        "link='identity', or a formula with fewer terms",
+        CorpusWarning,
+    )
+
+
+def _design(
+    corpus: Corpus, text: str, rows: NDArray[np.int64], clusters: Any, weights: Any
+) -> tuple[Formula, Design]:
+    """The formula and the design of the documents with words.
+
+    Levels that other documents have alone are no levels, and values that these lack do no harm.
+    """
+    selected = corpus.metadata.iloc[rows]
+    fitted, matrix = Formula.fit(text, selected, len(rows))
+    positions = fitted.positions(selected, len(rows)) if fitted.random else None
+    of_weights = None
+    if weights is not None:
+        column = plain_values(_column(corpus, weights, "weights"))[rows]
+        if column.dtype.kind not in "bif" or not (np.isfinite(column) & (column > 0)).all():
+            raise ConfigError("weights must be positive finite numbers, one for each document")
+        of_weights = column / column.mean()
+    of_clusters = None
+    if clusters is not None:
+        column = plain_values(_column(corpus, clusters, "clusters"))
+        refuse_missing("clusters", column[rows])
+        of_clusters = np.unique(column[rows].astype(str), return_inverse=True)[1]
+    sizes = tuple(map(len, fitted.random.values()))
+    try:
+        design = Design.of(fitted.names, matrix, of_weights, of_clusters, positions, sizes)
+    except ConfigError as error:
+        raise ConfigError(f"formula {text!r}: {error}") from None
+    return fitted, design
 
 
 def _regress(
-    parts: Callable[[], Iterator[Part]],
-    formula: Formula,
-    standard_errors: StandardErrors | None,
-    num_clusters: int | None,
-) -> tuple[Pooled, RandomTerms | None]:
-    """The pooled regression, and its random terms if any."""
+    design: Design, parts: Parts, responses: Tensor, link: Link, kind: StandardErrors
+) -> LeastSquares | LogitRegression | MixedLogit:
+    """The one regression of the effects."""
+    if design.positions is None:
+        regression = regress_logit if link == "logit" else regress
+        return regression(design, parts, responses, kind)
+    mixed = regress_mixed_logit if link == "logit" else regress_mixed
+    return mixed(design, parts, responses)
+
+
+def _warn_of_lone_documents(
+    design: Design, columns: Mapping[str, NDArray[Any]], rows: NDArray[np.int64]
+) -> None:
+    """Warn of documents or clusters that alone determine coefficients."""
+
+    def described(documents: NDArray[np.int64]) -> str:
+        values = {name: set(column[documents].tolist()) for name, column in columns.items()}
+        found = [f"{name} {of.pop()!r:.40}" for name, of in values.items() if len(of) == 1]
+        return f" ({', '.join(found)})" if found else ""
+
+    lone: list[tuple[str, Tensor]] = []
+    if design.clusters is None:
+        for d in design.alone.tolist():
+            place = f"document {rows[d]}{described(np.array([d]))}"
+            lone.append((place, design.x[d, :, None]))
+    for g, directions in design.unknown.items():
+        moved = (design.x @ directions).abs().amax(1)
+        documents = ((moved > 1e-7 * moved.max()) & (design.clusters == g)).nonzero().squeeze(1)
+        lone.append((f"a cluster of documents{described(documents.numpy())}", directions))
+    if not lone:
+        return
+    texts = [f"{place} alone determines {design.determined(at)}" for place, at in lone[:3]]
+    more = f", and {len(lone) - 3} more" if len(lone) > 3 else ""
+    outcome = "standard errors take the classical variance there"
+    if design.clusters is not None:
+        outcome = "standard errors of such effects are infinite"
+    warn(f"{'; '.join(texts)}{more}: {outcome}", CorpusWarning)
+
+
+def _method(
+    formula: Formula, design: Design, kind: StandardErrors, chosen: StandardErrors | None
+) -> str:
+    """Kind of the standard errors, in words."""
     if not formula.random:
-        return regress(parts, standard_errors or "HC3", num_clusters), None
-    if num_clusters is not None or standard_errors not in (None, "classical"):
+        return kind if design.num_clusters is None else f"{design.num_clusters} clusters"
+    if design.num_clusters is not None or chosen not in (None, "classical"):
         raise ConfigError(
             f"formula {formula.text!r} has random terms, whose standard errors are those of the "
             "model; leave out clusters= and standard_errors=, or the random terms"
         )
-    return regress_mixed(parts, tuple(map(len, formula.random.values())))
-
-
-def _regress_logit(
-    proportions: ThetaDraws, arrays: _Arrays, formula: Formula, num_clusters: int | None
-) -> LogitRegression | MixedLogit:
-    """The multinomial logit regression of all topics."""
-    parts = partial(_parts, proportions, arrays)
-    if not formula.random:
-        return regress_logit(parts, num_clusters)
-    return regress_mixed_logit(parts, tuple(map(len, formula.random.values())))
-
-
-def _method(
-    formula: Formula, standard_errors: StandardErrors | None, num_clusters: int | None
-) -> str:
-    """Kind of the standard errors, in words."""
-    if formula.random:
-        return f"random effects of {' and '.join(formula.random)}"
-    return (standard_errors or "HC3") if num_clusters is None else f"{num_clusters} clusters"
+    return f"random effects of {' and '.join(formula.random)}"
 
 
 def _topics(
     model: TopicModel, topics: Sequence[int | str] | None, groups: Any
-) -> tuple[list[int], TopicGroups | None]:
-    """Numbers of the topics to regress, and the groups of topics."""
+) -> tuple[tuple[int | str, ...], Tensor, TopicGroups | None]:
+    """Topics and groups to regress, their matrix from all topics, and the groups of topics."""
     found = as_groups(model, groups)
+    numbers = [] if found else list(range(model.num_topics))
     if topics is not None:
-        return find_topics(model.topic_names, topics), found
-    return ([] if found else list(range(model.num_topics))), found
-
-
-def _responses(theta: Tensor, topics: Sequence[int], groups: TopicGroups | None) -> Tensor:
-    """Proportions of the regressed topics, then of the groups of topics, in the last dimension."""
-    columns = theta[..., topics]
-    return columns if groups is None else torch.cat([columns, groups.sums(theta)], -1)
+        numbers = find_topics(model.topic_names, topics)
+    of_topics = torch.eye(model.num_topics).double()
+    if found is None:
+        return tuple(numbers), of_topics[numbers], None
+    responses = torch.cat([of_topics[numbers], found.sums(of_topics).mT])
+    return (*numbers, *found.names), responses, found
 
 
 def _source(
@@ -243,66 +297,13 @@ def _source(
     return ThetaDraws.of(theta, model)
 
 
-def _require_draws(proportions: ThetaDraws) -> None:
-    """Check that there are draws to pool.
-
-    Raises:
-        ConfigError: There is a single draw.
-    """
-    if proportions.num_draws < 2:
-        raise ConfigError(f"{proportions!r}; expected at least 2 draws")
-
-
-def _check_rank(formula: Formula, matrix: NDArray[np.float64]) -> None:
-    """Check that the terms are linearly independent.
-
-    Raises:
-        ConfigError: Earlier terms determine a term; names the first such term.
-    """
-    names = formula.names
-    scale = np.linalg.norm(matrix, axis=0)
-    scaled = matrix / np.where(scale > 0, scale, 1.0)
-    diagonal = np.abs(np.diagonal(np.linalg.qr(scaled, mode="r")))
-    dependent = np.flatnonzero(diagonal < 1e-8)
-    if len(dependent) or len(matrix) < len(names):
-        name = names[dependent[0]] if len(dependent) else names[-1]
+def _column(corpus: Corpus, values: Any, what: str) -> Any:
+    """``(num_docs,)`` values: a column of the metadata by name, or values by index or position."""
+    if isinstance(values, str):
+        return find_column(values, corpus.metadata)
+    column = frames.align(values, corpus.metadata.index, what)
+    if np.shape(column) != (corpus.num_docs,):
         raise ConfigError(
-            f"formula {formula.text!r}: {name} is determined by the terms before it in these "
-            f"{len(matrix)} documents; leave it out (a spline by cr takes constraints='center')"
+            f"{what} of shape {np.shape(column)}; expected one for each of the documents"
         )
-
-
-def _column(corpus: Corpus, values: Any, what: str) -> NDArray[Any]:
-    """``(num_docs,)`` values: a column of the metadata by name, or the values as an array."""
-    column = np.asarray(find_column(values, corpus.metadata) if isinstance(values, str) else values)
-    if column.shape != (corpus.num_docs,):
-        raise ConfigError(f"{what} of shape {column.shape}; expected one for each of the documents")
     return column
-
-
-def _weights(corpus: Corpus, weights: Any) -> NDArray[np.float64]:
-    if weights is None:
-        return np.ones(corpus.num_docs)
-    column = _column(corpus, weights, "weights")
-    if column.dtype.kind not in "bif" or not (np.isfinite(column) & (column > 0)).all():
-        raise ConfigError("weights must be positive finite numbers, one for each document")
-    numbers = column.astype(np.float64)
-    return numbers / numbers.mean()
-
-
-def _clusters(
-    corpus: Corpus, clusters: Any, rows: NDArray[np.int64]
-) -> tuple[NDArray[np.int64] | None, int | None]:
-    """The documents' clusters as numbers from 0, and the number of clusters."""
-    if clusters is None:
-        return None, None
-    column = _column(corpus, clusters, "clusters")
-    missing = [value is None or value != value for value in column[rows]]
-    if any(missing):
-        raise CorpusError(
-            f"clusters: {sum(missing)} documents lack a value, the first of them document "
-            f"{rows[missing.index(True)]}"
-        )
-    numbers = np.zeros(corpus.num_docs, np.int64)
-    names, numbers[rows] = np.unique(column[rows].astype(str), return_inverse=True)
-    return numbers, len(names)

@@ -7,19 +7,19 @@ of each topic by itself would lose the sum.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from torch_lntm.effects.regression import Part
+from torch_lntm.effects.design import Design
+from torch_lntm.effects.regression import Parts, StandardErrors, correction, with_unknown
 from torch_lntm.errors import ConfigError, NumericalError
 
 #: Maximum number of coefficients. The covariance has the square of it.
 MAX_COEFFICIENTS = 5000
 #: Newton steps for the mean of the draws, steps from it to each draw, and their tolerance.
-NEWTON_STEPS, DRAW_STEPS, TOLERANCE = 100, 20, 1e-8
+NEWTON_STEPS, DRAW_STEPS, TOLERANCE = 100, 20, 1e-14
 #: Maximum number of draws in the average of the sandwich covariance.
 SANDWICH_DRAWS = 10
 #: Expected proportion of a document, below which the columns separate the topic from documents.
@@ -32,115 +32,104 @@ MAX_NUMBERS = 2**23
 class LogitRegression:
     """A multinomial logit regression, pooled over draws.
 
-    The last topic has the coefficients 0. Coefficients are in the order topic by topic.
+    The last topic has the coefficients 0. Coefficients are in the basis of the design, and flat
+    vectors of them go topic by topic.
 
     Attributes:
         coefficients: ``(num_terms, num_topics)`` means over draws.
-        within: ``(num_coefficients, num_coefficients)`` sandwich covariance of a single regression.
+        inverse: ``(num_coefficients, num_coefficients)`` inverse J⁻¹ of the information.
+        meat: ``(num_coefficients, num_coefficients)`` covariance M of the score. The covariance of
+            a single regression is J⁻¹MJ⁻¹.
         deviations: ``(num_draws, num_coefficients)`` coefficients of each draw less their mean.
         freedom: Degrees of freedom of a single regression.
         separated: Topics whose proportion is almost 0 for some values of the columns.
+        responses: ``(num_responses, num_topics)`` matrix from topics to responses.
+        unknown: See :class:`LeastSquares`.
     """
 
     coefficients: Tensor
-    within: Tensor
+    inverse: Tensor
+    meat: Tensor
     deviations: Tensor
     freedom: float
     separated: tuple[int, ...]
+    responses: Tensor
+    unknown: Tensor | None = None
 
     def predict(
-        self, x: Tensor, weights: Tensor, responses: Tensor, positions: Tensor | None = None
+        self, x: Tensor, weights: Tensor, positions: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Average predictions over documents, and their derivatives in the coefficients.
-
-        Args:
-            x: ``(num_docs, num_terms)`` rows of the design.
-            weights: ``(num_docs,)`` weights with the sum 1.
-            responses: ``(num_responses, num_topics)`` matrix from topics to responses.
-            positions: Levels of random terms, which this regression lacks.
-
-        Returns:
-            ``(num_responses,)`` predictions, and ``(num_responses, num_coefficients)`` derivatives.
-        """
-        theta = _softmax(x, self.coefficients)
-        by_response = theta @ responses.mT
+        """See :meth:`LeastSquares.predict`."""
+        theta, size = _softmax(x, self.coefficients), self.deviations.shape[1]
+        by_response = weights[:, None] * (theta @ self.responses.mT)
         # Σ_k c_k theta_k has the derivative theta_j (c_j − Σ_k c_k theta_k) in topic j's predictor.
-        rows = []
-        for c, average in zip(responses, by_response.mT, strict=True):
-            slopes = weights[:, None] * theta * (c - average[:, None])
-            rows.append((slopes[:, :-1].mT @ x).flatten())
-        return weights @ by_response, torch.stack(rows)
+        sums, products = x.new_zeros(size), x.new_zeros(len(self.responses), size)
+        for at in torch.arange(len(x)).split(_step(8 * size)):
+            outer = (theta[at, :-1, None] * x[at, None]).flatten(1)
+            sums += weights[at] @ outer
+            products += by_response[at].mT @ outer
+        shares = self.responses[:, :-1].repeat_interleave(x.shape[1], 1)
+        return by_response.sum(0), shares * sums - products
 
-    def variances(self, derivatives: Tensor) -> tuple[Tensor, Tensor]:
-        """Variances of linear functions of the coefficients: within draws, and between draws.
-
-        Args:
-            derivatives: ``(num_functions, num_coefficients)``.
-        """
-        within = (derivatives @ self.within * derivatives).sum(1).clamp_min(0.0)
-        between = (self.deviations @ derivatives.mT).square().sum(0)
-        return within, between / max(1, len(self.deviations) - 1)
+    def covariance(self, gradients: Tensor) -> tuple[Tensor, Tensor]:
+        """See :meth:`LeastSquares.covariance`."""
+        solved = gradients @ self.inverse
+        within = solved @ self.meat @ solved.mT
+        # No variance is known to be below its rounding error, as of a topic that is almost absent.
+        rounding = 1e-15 * solved.square().sum(-1) * self.meat.abs().max()
+        within.diagonal(dim1=-2, dim2=-1).copy_(within.diagonal(dim1=-2, dim2=-1).max(rounding))
+        within = with_unknown(within, gradients, self.unknown)
+        moved = gradients @ self.deviations.mT
+        return within, moved @ moved.mT / max(1, len(self.deviations) - 1)
 
 
 def regress_logit(
-    parts: Callable[[], Iterator[Part]], num_clusters: int | None = None
+    design: Design, parts: Parts, responses: Tensor, kind: StandardErrors = "HC1"
 ) -> LogitRegression:
     """Regress every draw of all topics' proportions on the design, and pool over draws.
 
     The estimating equations are linear in the proportions, Σ_d w x (theta_d − softmax(Bᵀx_d))ᵀ = 0.
-    The sums over documents of each draw therefore suffice for the coefficients. Standard errors
-    are robust to any variance of the proportions, and have the factor n/(n − num_terms) for few
-    documents.
+    The sums over documents of each draw therefore suffice for the coefficients.
 
     Args:
-        parts: As for ``regress``; the outcomes are the proportions of all topics.
-        num_clusters: As for ``regress``.
+        design: As for :func:`regress`.
+        parts: As for :func:`regress`.
+        responses: As for :func:`regress`.
+        kind: Kind of standard errors. Ignored with clusters. ``"classical"`` is the information
+            with the dispersion of Pearson's residuals. ``"HC2"`` and ``"HC3"`` take the leverages
+            of the weighted regression.
 
     Raises:
         ConfigError: There are too many coefficients.
         NumericalError: The regression did not converge.
     """
-    designs, all_weights, cross = [], [], torch.zeros((), dtype=torch.float64)
-    for part in parts():
-        weighted = part.weights[:, None] * part.design
-        cross = cross + weighted.mT @ part.outcomes
-        designs.append(part.design)
-        all_weights.append(part.weights)
-        _check_size(part)
-    x, w = torch.cat(designs), torch.cat(all_weights)
-    # An orthonormal design makes Newton's steps exact to rounding for columns of any size.
-    root = torch.linalg.cholesky(x.mT @ (w[:, None] * x)).mT
-    basis = torch.linalg.inv(root)
-    x, cross = x @ basis, basis.mT @ cross
+    x, w = design.x, design.weights
+    num_terms, size = x.shape[1], x.shape[1] * (responses.shape[1] - 1)
+    if not 0 < size <= MAX_COEFFICIENTS:
+        raise ConfigError(
+            f"the logit has {size:,} coefficients; expected 1 to {MAX_COEFFICIENTS:,}. "
+            "Use link='identity', or a formula with fewer terms"
+        )
+    cross = torch.zeros((), dtype=torch.float64)
+    for rows, theta in parts():
+        cross = cross + (w[rows, None] * x[rows]).mT @ theta
     mean, information = _maximise(x, w, cross.mean(0))
-    num_terms, num_topics = mean.shape
     inverse = torch.cholesky_inverse(torch.linalg.cholesky(information))
     draws = torch.stack([_move(x, w, mean, inverse, sums) for sums in cross])
     pooled = draws.mean(0)
-    chosen = torch.linspace(0, len(draws) - 1, min(len(draws), SANDWICH_DRAWS)).round().long()
-    meat = _meat(parts, basis, draws, chosen, num_clusters)
-    num_docs = len(x)
-    scale = num_docs / (num_docs - num_terms)
-    freedom = num_docs - num_terms
-    if num_clusters is not None:
-        scale = num_clusters / (num_clusters - 1) * (num_docs - 1) / (num_docs - num_terms)
-        freedom = num_clusters - 1
+    meat = correction(design, kind) * _meat(design, parts, draws, information, inverse, kind)
+    freedom = len(x) - num_terms if design.clusters is None else (design.num_clusters or 0) - 1
     separated = (_softmax(x, pooled).amin(0) < MIN_PROPORTION).nonzero().squeeze(-1)
-    back = torch.block_diag(*[basis] * (num_topics - 1))
-    within = back @ (scale * (inverse @ meat @ inverse)) @ back.mT
-    deviations = (draws - pooled)[..., :-1].mT.flatten(1) @ back.mT
     return LogitRegression(
-        basis @ pooled, within, deviations, float(freedom), tuple(separated.tolist())
+        pooled,
+        inverse,
+        meat,
+        (draws - pooled)[..., :-1].mT.flatten(1),
+        float(freedom),
+        tuple(separated.tolist()),
+        responses,
+        torch.cat([*design.unknown.values()], 1) if design.unknown else None,
     )
-
-
-def _check_size(part: Part) -> None:
-    num_coefficients = part.design.shape[1] * (part.outcomes.shape[-1] - 1)
-    if not 0 < num_coefficients <= MAX_COEFFICIENTS:
-        raise ConfigError(
-            f"the logit has {num_coefficients:,} coefficients; expected 1 to {MAX_COEFFICIENTS:,}. "
-            "Use link='identity', or a formula with fewer terms"
-        )
 
 
 def _softmax(x: Tensor, coefficients: Tensor) -> Tensor:
@@ -166,12 +155,13 @@ def _maximise(x: Tensor, w: Tensor, cross: Tensor) -> tuple[Tensor, Tensor]:
         information.diagonal().add_(1e-12 * information.diagonal().max())
         step = torch.linalg.solve(information, score)
         change = _as_coefficients(step, cross)
-        size = 1.0
-        while size > 1e-6 and not objective(coefficients + size * change) >= value:
+        size, gain = 1.0, -torch.inf
+        while size > 1e-6 and not gain >= -1e-12 * abs(float(value)):
+            moved = coefficients + size * change
+            gain = float(objective(moved) - value)
             size /= 2
-        coefficients = coefficients + size * change
-        gain, value = objective(coefficients) - value, objective(coefficients)
-        if float(score @ step) < TOLERANCE and float(gain) < TOLERANCE:
+        coefficients, value = moved, value + gain
+        if float(score @ step) < TOLERANCE * len(x):
             return coefficients, information
     raise NumericalError(
         "the logit regression of the proportions did not converge: some topics are absent for some "
@@ -216,33 +206,85 @@ def _move(x: Tensor, w: Tensor, start: Tensor, inverse: Tensor, cross: Tensor) -
         score = (cross - x.mT @ (w[:, None] * _softmax(x, coefficients)))[:, :-1].mT.flatten()
         step = inverse @ score
         coefficients = coefficients + _as_coefficients(step, cross)
-        if float(score @ step) < TOLERANCE:
+        if float(score @ step) < 100 * TOLERANCE * len(x):
             return coefficients
     return _maximise(x, w, cross)[0]
 
 
 def _meat(
-    parts: Callable[[], Iterator[Part]],
-    basis: Tensor,
+    design: Design,
+    parts: Parts,
     draws: Tensor,
-    chosen: Tensor,
-    num_clusters: int | None,
+    information: Tensor,
+    inverse: Tensor,
+    kind: StandardErrors,
 ) -> Tensor:
-    """Σ s sᵀ over documents or clusters, for their scores s; mean over the chosen draws."""
-    coefficients = draws[chosen]
+    """Covariance Σ s sᵀ of the score, for scores s of documents or clusters, mean over draws."""
+    chosen = torch.linspace(0, len(draws) - 1, min(len(draws), SANDWICH_DRAWS)).round().long()
+    coefficients, pooled = draws[chosen], draws.mean(0)
     num_draws, num_terms, num_topics = coefficients.shape
     size = (num_topics - 1) * num_terms
-    total = coefficients.new_zeros(size, size)
-    sums = coefficients.new_zeros(num_draws, num_clusters or 0, size)
-    for part in parts():
-        x = part.design @ basis
-        residuals = (part.outcomes[chosen] - _softmax(x, coefficients))[..., :-1]
-        x = part.weights[:, None] * x
+    meat, spread = draws.new_zeros(size, size), draws.new_zeros(num_topics - 1, num_topics - 1)
+    sums = draws.new_zeros(num_draws, design.num_clusters or 0, size)
+    pearson = 0.0
+    factor = design.weights.clone()
+    if design.clusters is None:
+        factor[design.alone] = 0.0
+    for rows, theta in parts():
+        x, w, expected = design.x[rows], design.weights[rows], _softmax(design.x[rows], pooled)
+        residuals = theta[chosen] - _softmax(x, coefficients)
+        pearson += float((w @ (residuals.square() / expected).mean(0)).sum())
+        residuals = residuals[..., :-1]
+        spread += torch.einsum("n,cni,cnj->ij", w / num_draws, residuals, residuals)
+        if design.clusters is None and kind in ("HC2", "HC3"):
+            residuals = _corrected(residuals, x, w, expected[:, :-1], inverse, kind)
+        weighted = factor[rows, None] * x
         for of_draw, residual in zip(sums, residuals, strict=True):
             for at in torch.arange(len(x)).split(_step(size)):
-                scores = (residual[at, :, None] * x[at, None]).flatten(1)
-                if part.clusters is None:
-                    total += scores.mT @ scores
+                scores = (residual[at, :, None] * weighted[at, None]).flatten(1)
+                if design.clusters is None:
+                    meat += scores.mT @ scores / num_draws
                 else:
-                    of_draw.index_add_(0, part.clusters[at], scores)
-    return (total + sums.flatten(0, 1).mT @ sums.flatten(0, 1)) / num_draws
+                    of_draw.index_add_(0, design.clusters[rows[at]], scores)
+    freedom = len(design.x) - num_terms
+    if design.clusters is not None:
+        return sums.flatten(0, 1).mT @ sums.flatten(0, 1) / num_draws
+    if kind == "classical":
+        return pearson / freedom / (num_topics - 1) * information
+    # Documents that alone determine a coefficient have the classical variance.
+    lone = design.weights[design.alone, None].sqrt() * design.x[design.alone]
+    return meat + torch.kron(spread / freedom, lone.mT @ lone)
+
+
+def _corrected(
+    residuals: Tensor,
+    x: Tensor,
+    w: Tensor,
+    expected: Tensor,
+    inverse: Tensor,
+    kind: StandardErrors,
+) -> Tensor:
+    """Residuals ``(num_draws, num_docs, num_topics - 1)`` corrected for the leverages.
+
+    A document's residuals have the covariance V = W − w W X J⁻¹Xᵀ W under the model, for its
+    covariance W of proportions. HC2 gives them the covariance W, and HC3 multiplies by W V⁻¹.
+    """
+    num_terms, num_free = x.shape[1], expected.shape[1]
+    by_column = inverse.view(num_free, num_terms, -1).permute(1, 0, 2).flatten(1)
+    found = []
+    for at in torch.arange(len(x)).split(_step(num_free**2 * num_terms)):
+        p, rows = expected[at], x[at]
+        middle = (rows @ by_column).view(len(at), num_free, num_free, num_terms)
+        middle = (middle * rows[:, None, None]).sum(-1)
+        outer = torch.diag_embed(p) - p[:, :, None] * p[:, None]
+        lone = w[at] * rows.square().sum(1) > 1 - 1e-10
+        used = torch.where(lone, 0.0, w[at])[:, None, None]
+        left = outer - used * (outer @ middle @ outer)
+        errors = residuals[:, at].permute(1, 2, 0)
+        if kind == "HC3":
+            errors = outer @ torch.linalg.solve(left, errors)
+        else:
+            root = torch.linalg.solve_triangular(torch.linalg.cholesky(left), errors, upper=False)
+            errors = torch.linalg.cholesky(outer) @ root
+        found.append(errors.permute(2, 0, 1))
+    return torch.cat(found, 1)

@@ -14,12 +14,13 @@ matrix Φ between topics: a document has the covariance D^½ΦD^½, for its expe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from torch_lntm.effects.design import Design
 from torch_lntm.effects.logit import (
     DRAW_STEPS,
     MAX_COEFFICIENTS,
@@ -27,15 +28,16 @@ from torch_lntm.effects.logit import (
     MIN_PROPORTION,
     NEWTON_STEPS,
     SANDWICH_DRAWS,
-    TOLERANCE,
 )
-from torch_lntm.effects.regression import Part
+from torch_lntm.effects.regression import Parts
 from torch_lntm.errors import ConfigError, NumericalError
 from torch_lntm.solvers.arrow import Levels
 from torch_lntm.solvers.block_arrow import BlockArrow
 
 #: Bounds of the variances of effects, number of updates, and relative change of the last update.
 MIN_VARIANCE, MAX_VARIANCE, UPDATES, CHANGE = 1e-6, 1e4, 200, 1e-3
+#: Tolerance of Newton's steps.
+TOLERANCE = 1e-8
 #: Maximum number of values of the draws, of the design, and between levels and other coefficients.
 MAX_STORED = 2**26
 #: Levels of predictions: a level absent from the fit, and a level with the effect 0.
@@ -113,71 +115,88 @@ class MixedLogit:
     """A multinomial logit regression with random terms, pooled over draws.
 
     Attributes:
-        spread: ``(num_terms, num_topics)`` standard deviation of each term's effects.
-        penalties: ``(num_terms, num_topics)`` ridge penalty of each term's effects.
+        effects_spread: ``(num_random_terms, num_topics)`` standard deviation of each term's effects
+            on the scale of the logit.
+        penalties: ``(num_random_terms, num_topics)`` ridge penalty of each term's effects.
         dispersion: ``(num_topics, num_topics)`` dispersion matrix of the proportions.
+        freedom: Degrees of freedom of a single regression.
         separated: Topics whose proportion is almost 0 in some documents.
+        responses: ``(num_responses, num_topics)`` matrix from topics to responses.
+        deviations: ``(num_draws, num_coefficients)`` coefficients of each draw less their mean.
     """
 
-    spread: Tensor
+    effects_spread: Tensor
     penalties: Tensor
     dispersion: Tensor
+    freedom: float
     separated: tuple[int, ...]
+    responses: Tensor
+    deviations: Tensor
     _design: _Design
-    _basis: Tensor
     _mean: Coefficients
     _system: BlockArrow
     _inner: BlockArrow
-    _deviations: Tensor
+
+    @property
+    def spread(self) -> Tensor:
+        """``(num_responses, num_random_terms)`` standard deviations; NaN for groups of topics."""
+        single = (self.responses > 0).sum(1) == 1
+        return torch.where(
+            single[:, None], (self.responses @ self.effects_spread.mT.double()), torch.nan
+        )
 
     def predict(
-        self, x: Tensor, weights: Tensor, responses: Tensor, positions: Tensor | None
+        self, x: Tensor, weights: Tensor, positions: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """See :meth:`LogitRegression.predict`.
+        """See :meth:`LeastSquares.predict`.
 
         Args:
             x: See there.
             weights: See there.
-            responses: See there.
-            positions: ``(num_docs, num_terms)`` level of each document: :data:`NEW` adds the
+            positions: ``(num_docs, num_random_terms)`` level of each document: :data:`NEW` adds the
                 variance of the effects, and :data:`AVERAGE` stands for the effect 0.
         """
         assert positions is not None
-        design, x = self._design, x @ self._basis
+        design = self._design
         effects = design.by_term(*self._mean)
         predictor = x @ self._mean[0][: design.num_fixed]
         for values, at in zip(effects, positions.mT, strict=True):
             # The last two rows are those of average and new levels.
             predictor = predictor + torch.cat([values, values.new_zeros(2, values.shape[1])])[at]
         theta = torch.softmax(predictor, -1)
-        by_response = theta @ responses.mT
+        by_response = theta @ self.responses.mT
         rows = []
-        for c, average in zip(responses, by_response.mT, strict=True):
-            slopes = weights[:, None] * theta * (c - average[:, None])
-            sums = []
+        for c, average in zip(self.responses, by_response.mT, strict=True):
+            slope, sums = weights[:, None] * theta * (c - average[:, None]), []
             for values, at in zip(effects, positions.mT, strict=True):
                 total = values.new_zeros(len(values) + 2, values.shape[1])
-                sums.append(total.index_add_(0, at.where(at >= 0, len(total) + at), slopes))
+                sums.append(total.index_add_(0, at.where(at >= 0, len(total) + at), slope))
             other, main = design.levels.divide(torch.cat([total[:-2] for total in sums]))
-            dense = torch.cat([x.mT @ slopes, other]).flatten()[design.keep]
+            dense = torch.cat([x.mT @ slope, other]).flatten()[design.keep]
             new = torch.cat([total[NEW] for total in sums])
             rows.append(torch.cat([dense, main.flatten(), new]))
         return weights @ by_response, torch.stack(rows)
 
-    def variances(self, derivatives: Tensor) -> tuple[Tensor, Tensor]:
-        """See :meth:`LogitRegression.variances`."""
+    def covariance(self, gradients: Tensor) -> tuple[Tensor, Tensor]:
+        """See :meth:`LeastSquares.covariance`."""
         num_free, num_levels = len(self._design.keep), self._mean[1].numel()
-        dense, levels, new = derivatives.split([num_free, num_levels, self.spread.numel()], 1)
-        shape = (*self._mean[1].shape, len(derivatives))
+        flat = gradients.flatten(0, 1)
+        dense, levels, new = flat.split([num_free, num_levels, self.effects_spread.numel()], 1)
+        shape = (*self._mean[1].shape, len(flat))
         solved = self._system.solve(dense.mT, levels.mT.reshape(shape))
-        products = zip(solved, self._inner.times(*solved), strict=True)
-        within = sum((a * b).flatten(0, -2).sum(0) for a, b in products)
-        within = within + new.square() @ self.spread.flatten().square()
-        between = (self._deviations @ derivatives[:, : num_free + num_levels].mT).square().sum(0)
-        return within, between / max(1, len(self._deviations) - 1)
+        halves = [
+            torch.cat([half.reshape(-1, len(flat)) for half in pair]).mT.unflatten(
+                0, gradients.shape[:2]
+            )
+            for pair in (solved, self._inner.times(*solved))
+        ]
+        new = (new * self.effects_spread.flatten()).unflatten(0, gradients.shape[:2])
+        moved = gradients[..., : num_free + num_levels] @ self.deviations.mT
+        between = moved @ moved.mT / max(1, len(self.deviations) - 1)
+        return halves[0] @ halves[1].mT + new @ new.mT, between
 
 
-def regress_mixed_logit(parts: Callable[[], Iterator[Part]], sizes: tuple[int, ...]) -> MixedLogit:
+def regress_mixed_logit(design: Design, parts: Parts, responses: Tensor) -> MixedLogit:
     """Regress every draw of all topics' proportions on the design and on levels.
 
     The penalty of term j and topic k is φ_k / τ²_jk, for the topic's dispersion φ_k and the
@@ -188,101 +207,90 @@ def regress_mixed_logit(parts: Callable[[], Iterator[Part]], sizes: tuple[int, .
     as averages over some of the draws.
 
     Args:
-        parts: As for ``regress_mixed``; the outcomes are the proportions of all topics.
-        sizes: Number of levels of each term.
+        design: The design, with positions of the levels.
+        parts: As for :func:`regress`.
+        responses: As for :func:`regress`.
 
     Raises:
         ConfigError: There are too many coefficients or levels.
         NumericalError: The regression did not converge.
     """
-    design, basis, sums, chosen, outcomes = _read(parts, Levels(sizes))
+    rows, sums, chosen, outcomes = _read(design, parts)
     num_draws, mean_sums = len(sums[0]), (sums[0].mean(0), sums[1].mean(0))
-    variances = design.x.new_full((len(sizes), design.num_topics), 0.5)
-    scale = design.x.new_full((design.num_topics,), 0.1)
+    variances = rows.x.new_full((len(design.sizes), rows.num_topics), 0.5)
+    scale = rows.x.new_full((rows.num_topics,), 0.1)
     mean: Coefficients = (torch.zeros_like(mean_sums[0]), torch.zeros_like(mean_sums[1]))
     fitted: dict[int, Coefficients] = {}
     for _ in range(UPDATES):
         penalties = scale / variances
-        mean, system = _maximise(design, mean_sums, penalties, mean)
+        mean, system = _maximise(rows, mean_sums, penalties, mean)
         for s in chosen:
             of_draw = (sums[0][s], sums[1][s])
-            fitted[s] = _move(design, of_draw, penalties, fitted.get(s, mean), system)
+            fitted[s] = _move(rows, of_draw, penalties, fitted.get(s, mean), system)
         found = list(fitted.values())
-        dispersion = _dispersion(design, outcomes, found, penalties, system)
-        inner, new_scale = _meat(design, dispersion, mean, scale, penalties)
-        new = _updated(design, variances, scale, penalties, system, inner, found)
+        dispersion, freedom = _dispersion(rows, outcomes, found, penalties, system)
+        inner, new_scale = _meat(rows, dispersion, mean, scale, penalties)
+        new = _updated(rows, variances, scale, penalties, system, inner, found)
         change = torch.cat([new / variances, (new_scale / scale)[None]]).log().abs().max()
         if float(change) < CHANGE:
             break
         variances, scale = new, new_scale
     draws = [
-        _move(design, (sums[0][s], sums[1][s]), penalties, mean, system) for s in range(num_draws)
+        _move(rows, (sums[0][s], sums[1][s]), penalties, mean, system) for s in range(num_draws)
     ]
-    flat = torch.stack([torch.cat([a.flatten()[design.keep], b.flatten()]) for a, b in draws])
-    pooled = flat.mean(0)
-    num_free = len(design.keep)
-    centre = (design.fill(pooled[:num_free]), pooled[num_free:].view_as(mean[1]))
-    separated = (design.theta(centre).amin(0) < MIN_PROPORTION).nonzero().squeeze(-1)
+    flat = torch.stack([torch.cat([a.flatten()[rows.keep], b.flatten()]) for a, b in draws])
+    pooled, num_free = flat.mean(0), len(rows.keep)
+    centre = (rows.fill(pooled[:num_free]), pooled[num_free:].view_as(mean[1]))
+    separated = (rows.theta(centre).amin(0) < MIN_PROPORTION).nonzero().squeeze(-1)
     return MixedLogit(
         variances.sqrt(),
         penalties,
         dispersion,
+        float(freedom.mean()),
         tuple(separated.tolist()),
-        design,
-        basis,
+        responses,
+        flat - pooled,
+        rows,
         centre,
         system,
         inner,
-        flat - pooled,
     )
 
 
-def _read(
-    parts: Callable[[], Iterator[Part]], levels: Levels
-) -> tuple[_Design, Tensor, Coefficients, list[int], Tensor]:
+def _read(design: Design, parts: Parts) -> tuple[_Design, Coefficients, list[int], Tensor]:
     """All documents.
 
     Returns:
-        The design, the basis of the fixed terms, sums of each draw's proportions, the chosen
-        draws, and their proportions.
+        The design, sums of each draw's proportions, the chosen draws, and their proportions.
     """
-    x, weights, positions, stored = [], [], [], []
-    chosen: list[int] = []
-    num_docs = sum(len(part.design) for part in parts())
-    for part in parts():
-        assert part.positions is not None
-        num_draws, _, num_topics = part.outcomes.shape
-        _check_size(part.design.shape[1], num_docs, num_topics, num_draws, levels)
-        count = min(num_draws, SANDWICH_DRAWS, max(2, MAX_STORED // (num_docs * num_topics)))
-        chosen = torch.linspace(0, num_draws - 1, count).round().long().tolist()
-        stored.append(part.outcomes[chosen].float())
-        x.append(part.design)
-        weights.append(part.weights)
-        positions.append(part.positions)
-    fixed, w, at = torch.cat(x), torch.cat(weights), torch.cat(positions)
-    root = torch.linalg.cholesky(fixed.mT @ (w[:, None] * fixed)).mT
-    basis = torch.linalg.inv(root)
+    levels, at = Levels(design.sizes), design.positions
+    assert at is not None
+    num_docs, num_fixed = design.x.shape
+    theta = next(parts()).theta
+    num_draws, _, num_topics = theta.shape
+    _check_size(num_fixed, num_docs, num_topics, num_draws, levels)
     others = [
-        torch.nn.functional.one_hot(column, size).to(fixed)
+        torch.nn.functional.one_hot(column, size).to(design.x)
         for j, (column, size) in enumerate(zip(at.mT, levels.sizes, strict=True))
         if j != levels.main
     ]
-    num_fixed = fixed.shape[1]
-    columns = torch.cat([fixed @ basis, *others], 1)
+    columns = torch.cat([design.x, *others], 1)
     free = torch.ones(columns.shape[1], num_topics, dtype=torch.bool)
     free[:num_fixed, -1] = False
     keep = free.flatten().nonzero().squeeze(-1)
-    design = _Design(columns, w, at[:, levels.main], levels, num_fixed, num_topics, keep)
+    main = at[:, levels.main]
+    count = min(num_draws, SANDWICH_DRAWS, max(2, MAX_STORED // (num_docs * num_topics)))
+    chosen = torch.linspace(0, num_draws - 1, count).round().long().tolist()
+    stored = theta.new_zeros(count, num_docs, num_topics, dtype=torch.float32)
     dense = columns.new_zeros(num_draws, columns.shape[1], num_topics)
     by_level = columns.new_zeros(levels.largest, num_draws, num_topics)
-    start = 0
-    for part in parts():
-        rows = slice(start, start + len(part.design))
-        weighted = part.weights[:, None] * part.outcomes
+    for rows, theta in parts():
+        stored[:, rows] = theta[chosen].float()
+        weighted = design.weights[rows, None] * theta
         dense += columns[rows].mT @ weighted
-        by_level.index_add_(0, design.main[rows], weighted.transpose(0, 1))
-        start = rows.stop
-    return design, basis, (dense, by_level.transpose(0, 1)), chosen, torch.cat(stored, 1)
+        by_level.index_add_(0, main[rows], weighted.transpose(0, 1))
+    found = _Design(columns, design.weights, main, levels, num_fixed, num_topics, keep)
+    return found, (dense, by_level.transpose(0, 1)), chosen, stored
 
 
 def _check_size(
@@ -397,8 +405,8 @@ def _dispersion(
     fitted: list[Coefficients],
     penalties: Tensor,
     system: BlockArrow,
-) -> Tensor:
-    """Dispersion matrix Φ: second moments of Pearson's residuals, with degrees of freedom."""
+) -> tuple[Tensor, Tensor]:
+    """Dispersion matrix Φ: second moments of Pearson's residuals, and degrees of freedom."""
     total = penalties.new_zeros(design.num_topics, design.num_topics)
     for theta, at in zip(outcomes, fitted, strict=True):
         expected = design.theta(at).clamp_min(MIN_PROPORTION)
@@ -409,7 +417,7 @@ def _dispersion(
     sizes = torch.tensor(design.levels.sizes).to(total)
     determined = (sizes[:, None] - penalties * torch.stack(traces)).clamp_min(0.0).sum(0)
     freedom = (len(design.x) - design.num_fixed - determined).clamp_min(1.0)
-    return total / (freedom[:, None] * freedom).sqrt()
+    return total / (freedom[:, None] * freedom).sqrt(), freedom
 
 
 def _meat(

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.effects.estimate import estimate
-from torch_lntm.effects.result import Effects
 from torch_lntm.errors import ConfigError, ConvergenceWarning, require_whole, warn
 from torch_lntm.evaluation.alignment import align_topics
 from torch_lntm.formulas.columns import find_column
@@ -30,7 +29,7 @@ class PermutationTest:
 
     Attributes:
         column: The shuffled column.
-        observed: ``(num_topics,)`` Wald statistics per coefficient, for the terms of the column.
+        observed: ``(num_topics,)`` Wald statistics per effect, for the terms of the column.
         permuted: ``(num_permutations, num_topics)`` statistics of fits to shuffled documents, for
             the matching topics.
         similarity: ``(num_permutations, num_topics)`` similarities of the matching topics.
@@ -82,7 +81,7 @@ def permutation_test(
         num_permutations: Number of permutations.
         seed: Seed of the shuffles.
         progress: Show a progress bar on standard error.
-        **options: Options of :func:`estimate`, ``topics`` excluded.
+        **options: Options of :func:`estimate`, ``topics`` and ``groups`` excluded.
 
     Returns:
         The statistics, by topic of the first fit.
@@ -101,8 +100,12 @@ def permutation_test(
         >>> test.permuted.shape
         (4, 10)
     """
-    if "topics" in options:
-        raise ConfigError("permutation_test has no option topics; it tests all topics")
+    for option in ("topics", "groups"):
+        if option in options:
+            raise ConfigError(
+                f"permutation_test has no option {option}; it tests all topics, because each "
+                "permutation fits topics of its own, which are matched one by one"
+            )
     require_whole(1, num_permutations=num_permutations)
     require_whole(0, seed=seed)
     with propagate_interrupts():
@@ -113,7 +116,6 @@ def permutation_test(
             f"formula {formula!r} does not read {column!r}; it reads "
             f"{', '.join(effects.formula.kinds) or 'no column'}"
         )
-    terms = _terms(effects, column)
     permutations: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = []
     generator = np.random.default_rng(seed)
     try:
@@ -121,12 +123,10 @@ def permutation_test(
             order = generator.permutation(corpus.num_docs)
             shuffled = corpus.with_metadata({column: find_column(column, corpus.metadata)[order]})
             with propagate_interrupts():
-                shuffled_model, shuffled_guide = fit(shuffled)
-                shuffled_effects = estimate(
-                    shuffled_model, shuffled_guide, shuffled, formula, **options
-                )
-            alignment = align_topics(model, shuffled_model)
-            statistics = _statistics(shuffled_effects, terms)[alignment.partner]
+                new_model, new_guide = fit(shuffled)
+                new_effects = estimate(new_model, new_guide, shuffled, formula, **options)
+            alignment = align_topics(model, new_model)
+            statistics = new_effects.joint_statistics(column)[alignment.partner]
             permutations.append((statistics, alignment.similarity))
     except KeyboardInterrupt:
         if not permutations:
@@ -136,24 +136,4 @@ def permutation_test(
             ConvergenceWarning,
         )
     permuted, similarity = map(np.array, zip(*permutations, strict=True))
-    return PermutationTest(column, _statistics(effects, terms), permuted, similarity)
-
-
-def _terms(effects: Effects, column: str) -> NDArray[np.int64]:
-    """Positions of the formula's terms that depend on the column."""
-    values = effects.columns[column]
-    shifted = {**effects.columns, column: np.random.default_rng(0).permutation(values)}
-    before, after = (
-        effects.formula.matrix(columns, effects.num_docs) for columns in (effects.columns, shifted)
-    )
-    return np.flatnonzero((before != after).any(0))
-
-
-def _statistics(effects: Effects, terms: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Wald statistics of some terms by topic, divided by the number of terms."""
-    pooled = effects.pooled
-    beta = pooled.coefficients[:, terms].numpy()
-    total = pooled.within + (1 + 1 / pooled.num_draws) * pooled.between
-    covariance = total[:, terms][:, :, terms].numpy()
-    solved = np.linalg.solve(covariance, beta[..., None])[..., 0]
-    return np.asarray((beta * solved).sum(1) / len(terms))
+    return PermutationTest(column, effects.joint_statistics(column), permuted, similarity)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from torch_lntm.errors import ConfigError
+from torch_lntm.effects.design import Design
 
 #: Standard errors for equal variances of the outcomes, or robust to unequal variances (*MacKinnon &
 #: White 1985*).
@@ -17,138 +17,163 @@ StandardErrors = Literal["classical", "HC0", "HC1", "HC2", "HC3"]
 
 
 class Part(NamedTuple):
-    """Data of some documents, float64.
+    """Draws of the proportions of some documents.
 
     Attributes:
-        design: ``(num_docs, num_terms)``.
-        outcomes: ``(num_draws, num_docs, num_outcomes)``.
-        weights: ``(num_docs,)``.
-        clusters: ``(num_docs,)`` int64 cluster of each document; None without clusters.
-        positions: ``(num_docs, num_terms)`` int64 level in each random term; None without terms.
+        rows: ``(num_docs,)`` positions of the documents in the design.
+        theta: ``(num_draws, num_docs, num_topics)``, float64.
     """
 
-    design: Tensor
-    outcomes: Tensor
-    weights: Tensor
-    clusters: Tensor | None
-    positions: Tensor | None = None
+    rows: Tensor
+    theta: Tensor
+
+
+#: A function that iterates over all documents in parts, in the same order at each call.
+Parts = Callable[[], Iterator[Part]]
 
 
 @dataclass(frozen=True, eq=False)
-class Pooled:
-    """Coefficients pooled over draws of the outcomes (*Rubin 1987*).
+class RandomTerms:
+    """Random terms of a linear regression, pooled over draws.
 
     Attributes:
-        coefficients: ``(num_outcomes, num_terms)`` means over draws.
-        within: ``(num_outcomes, num_terms, num_terms)`` covariance of a single regression, mean
+        effects: ``(num_responses, num_levels)`` effects of all levels, term by term.
+        variances: ``(num_responses, num_levels)`` variances of the effects.
+        residual: ``(num_responses,)`` standard deviation of the residuals.
+    """
+
+    effects: Tensor
+    variances: Tensor
+    residual: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class LeastSquares:
+    """A linear regression, pooled over draws (*Rubin 1987*).
+
+    The responses are topics, or sums over groups of topics. Coefficients and covariances are in the
+    basis of the design.
+
+    Attributes:
+        coefficients: ``(num_responses, num_terms)`` means over draws.
+        within: ``(num_responses, num_terms, num_terms)`` covariance of a single regression, mean
             over draws.
-        between: ``(num_outcomes, num_terms, num_terms)`` covariance of the coefficients between
-            draws.
-        num_draws: Number of draws.
+        deviations: ``(num_draws, num_responses, num_terms)`` coefficients less their means.
         freedom: Degrees of freedom of a single regression.
-        freedoms: ``(num_terms,)`` degrees of freedom of each coefficient, if they differ.
+        unknown: ``(num_terms, num_directions)`` directions of unknown variance, if any.
+        spread: ``(num_responses, num_random_terms)`` standard deviation of each random term's
+            effects, if any.
+        random: The random terms, if any.
     """
 
     coefficients: Tensor
     within: Tensor
-    between: Tensor
-    num_draws: int
+    deviations: Tensor
     freedom: float
-    freedoms: Tensor | None = None
+    unknown: Tensor | None = None
+    spread: Tensor | None = None
+    random: RandomTerms | None = None
+
+    def predict(
+        self, x: Tensor, weights: Tensor, positions: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Average predictions over documents, and their derivatives in the coefficients.
+
+        Args:
+            x: ``(num_docs, num_terms)`` rows in the basis of the design.
+            weights: ``(num_docs,)`` weights with the sum 1.
+            positions: Levels of random terms, which have the effect 0 here.
+
+        Returns:
+            ``(num_responses,)``, and ``(num_responses, num_coefficients)``.
+        """
+        row = weights @ x
+        return self.coefficients @ row, row.expand(len(self.coefficients), -1)
+
+    def covariance(self, gradients: Tensor) -> tuple[Tensor, Tensor]:
+        """Covariances of functions of the coefficients: within draws, and between draws.
+
+        Args:
+            gradients: ``(num_responses, num_functions, num_coefficients)``.
+
+        Returns:
+            Two arrays ``(num_responses, num_functions, num_functions)``. A function of a direction
+            that a cluster alone determines has the variance infinity.
+        """
+        within = with_unknown(gradients @ self.within @ gradients.mT, gradients, self.unknown)
+        moved = torch.einsum("srt,rmt->rms", self.deviations, gradients)
+        return within, moved @ moved.mT / max(1, len(self.deviations) - 1)
+
+
+def with_unknown(within: Tensor, gradients: Tensor, unknown: Tensor | None) -> Tensor:
+    """Covariances of functions, with infinite variances along the unknown directions."""
+    if unknown is None:
+        return within
+    parts = gradients.unflatten(-1, (-1, len(unknown))) @ unknown
+    share = parts.square().sum((-2, -1)) / gradients.square().sum(-1).clamp_min(1e-300)
+    return within + torch.diag_embed(torch.where(share > 1e-16, torch.inf, 0.0))
+
+
+def correction(design: Design, kind: StandardErrors) -> float:
+    """Factor of the covariance for few documents or clusters."""
+    num_docs, num_terms = design.raw.shape
+    count = design.num_clusters
+    if count is not None:  # as in Stata
+        return count / (count - 1) * (num_docs - 1) / (num_docs - num_terms)
+    return num_docs / (num_docs - num_terms) if kind == "HC1" else 1.0
 
 
 def regress(
-    parts: Callable[[], Iterator[Part]],
-    standard_errors: StandardErrors = "HC3",
-    num_clusters: int | None = None,
-) -> Pooled:
-    """Regress every draw of every outcome on the design, and pool over draws.
+    design: Design, parts: Parts, responses: Tensor, kind: StandardErrors = "HC3"
+) -> LeastSquares:
+    """Regress every draw of every response on the design, and pool over draws.
+
+    A document that alone determines a coefficient has no residual. Its part of a robust covariance
+    has the classical variance.
 
     Args:
-        parts: A function that iterates over all documents in parts, in the same order at each call.
-            Robust standard errors need a second call.
-        standard_errors: Kind of standard errors. Ignored with clusters.
-        num_clusters: Number of clusters of dependent documents, with Stata's correction for few
-            clusters. None for independent documents.
-
-    Returns:
-        The pooled coefficients.
-
-    Raises:
-        ConfigError: There are too few documents or clusters.
+        design: The design.
+        parts: The draws.
+        responses: ``(num_responses, num_topics)`` matrix from topics to responses.
+        kind: Kind of standard errors. Ignored with clusters.
     """
-    if standard_errors not in get_args(StandardErrors):
-        raise ConfigError(
-            f"standard_errors is {standard_errors!r}; expected one of "
-            f"{', '.join(get_args(StandardErrors))}"
-        )
-    gram, cross, squares, num_docs = _normal_equations(parts())
-    num_terms = len(gram)
-    if num_docs <= num_terms:
-        raise ConfigError(
-            f"{num_docs} documents with words for {num_terms} coefficients; expected more documents"
-        )
-    if num_clusters is not None and num_clusters < 2:
-        raise ConfigError(f"{num_clusters} cluster; expected at least 2")
-    inverse = torch.linalg.inv(gram)
-    inverse = (inverse + inverse.mT) / 2
-    draws = inverse @ cross  # (num_draws, num_terms, num_outcomes)
-    if num_clusters is not None:
-        meat = _cluster_meat(parts(), draws, num_clusters)
-        scale = num_clusters / (num_clusters - 1) * (num_docs - 1) / (num_docs - num_terms)
-        within = scale * (inverse @ meat @ inverse)
-    elif standard_errors == "classical":
-        residual = (squares - (draws * cross).sum(1)).mean(0) / (num_docs - num_terms)
-        within = residual[:, None, None] * inverse
+    x, weights = design.x, design.weights
+    draws = torch.zeros((), dtype=torch.float64)
+    for rows, theta in parts():
+        draws = draws + (weights[rows, None] * x[rows]).mT @ (theta @ responses.mT)
+    num_docs, num_terms = x.shape
+    num_draws, _, num_responses = draws.shape  # (num_draws, num_terms, num_responses)
+    meat = x.new_zeros(num_responses, num_terms**2)
+    sums = x.new_zeros(design.num_clusters or 0, num_draws, num_responses, num_terms)
+    variance = x.new_zeros(num_responses)
+    power = {"HC2": 1, "HC3": 2}.get(kind, 0)
+    factor = weights.square() * (1 - design.leverage).clamp_min(1e-300) ** -power
+    factor[design.alone] = 0.0
+    for rows, theta in parts():
+        residuals = theta @ responses.mT - x[rows] @ draws
+        squares = residuals.square().mean(0)
+        variance += weights[rows] @ squares / (num_docs - num_terms)
+        if design.clusters is None:
+            outer = (x[rows, :, None] * x[rows, None]).flatten(1)
+            meat += (factor[rows, None] * squares).mT @ outer
+        else:
+            scores = (
+                residuals.transpose(0, 1)[..., None]
+                * (weights[rows, None] * x[rows])[:, None, None]
+            )
+            sums.index_add_(0, design.clusters[rows], scores)
+    classical = variance[:, None, None] * torch.eye(num_terms).to(x)
+    if design.clusters is not None:
+        within = torch.einsum("gskp,gskq->kpq", sums, sums) / num_draws
+    elif kind == "classical":
+        within = classical
     else:
-        meat = _robust_meat(parts(), draws, inverse, standard_errors)
-        scale = num_docs / (num_docs - num_terms) if standard_errors == "HC1" else 1.0
-        within = scale * (inverse @ meat @ inverse)
-    by_outcome = draws.permute(2, 0, 1)  # (num_outcomes, num_draws, num_terms)
-    mean = by_outcome.mean(1)
-    centred = by_outcome - mean[:, None]
-    between = centred.mT @ centred / max(1, len(draws) - 1)
-    freedom = num_docs - num_terms if num_clusters is None else num_clusters - 1
-    return Pooled(mean, within, between, len(draws), float(freedom))
-
-
-def _normal_equations(parts: Iterator[Part]) -> tuple[Tensor, Tensor, Tensor, int]:
-    """XᵀWX, XᵀWy by draw, yᵀWy by draw and outcome, and the number of documents."""
-    gram = cross = squares = torch.zeros((), dtype=torch.float64)
-    num_docs = 0
-    for part in parts:
-        weighted = part.weights[:, None] * part.design
-        gram = gram + weighted.mT @ part.design
-        cross = cross + weighted.mT @ part.outcomes
-        squares = squares + (part.weights[:, None] * part.outcomes.square()).sum(1)
-        num_docs += len(part.design)
-    return gram, cross, squares, num_docs
-
-
-def _robust_meat(
-    parts: Iterator[Part], draws: Tensor, inverse: Tensor, standard_errors: StandardErrors
-) -> Tensor:
-    """Σ_d w²e²xxᵀ by outcome ``(num_outcomes, num_terms, num_terms)``, mean over draws."""
-    power = {"HC0": 0, "HC1": 0, "HC2": 1, "HC3": 2}[standard_errors]
-    total = torch.zeros((), dtype=torch.float64)
-    for part in parts:
-        residuals = part.outcomes - part.design @ draws
-        leverage = part.weights * ((part.design @ inverse) * part.design).sum(1)
-        # A document that determines a coefficient alone has residual 0 and leverage 1.
-        correction = (1.0 - leverage).clamp_min(1e-10) ** -power
-        squares = residuals.square().mean(0) * (part.weights.square() * correction)[:, None]
-        outer = (part.design[:, :, None] * part.design[:, None, :]).flatten(1)
-        total = total + squares.mT @ outer
-    return total.unflatten(1, (len(inverse), len(inverse)))
-
-
-def _cluster_meat(parts: Iterator[Part], draws: Tensor, num_clusters: int) -> Tensor:
-    """Σ_g (Σ_d wex)(Σ_d wex)ᵀ by outcome, mean over draws, for documents d of cluster g."""
-    num_draws, num_terms, num_outcomes = draws.shape
-    sums = draws.new_zeros(num_clusters, num_draws, num_outcomes, num_terms)
-    for part in parts:
-        assert part.clusters is not None
-        residuals = (part.outcomes - part.design @ draws).permute(1, 0, 2)
-        scores = residuals[..., None] * (part.weights[:, None] * part.design)[:, None, None, :]
-        sums.index_add_(0, part.clusters, scores)
-    return torch.einsum("gskp,gskq->kpq", sums, sums) / num_draws
+        lone = weights[design.alone, None].sqrt() * x[design.alone]
+        within = meat.unflatten(1, (num_terms, num_terms)) + classical @ (lone.mT @ lone)
+    by_draw = draws.mT
+    mean = by_draw.mean(0)
+    unknown = torch.cat([*design.unknown.values()], 1) if design.unknown else None
+    freedom = num_docs - num_terms if design.clusters is None else (design.num_clusters or 0) - 1
+    return LeastSquares(
+        mean, correction(design, kind) * within, by_draw - mean, float(freedom), unknown
+    )

@@ -1,35 +1,29 @@
-"""Effects: coefficients, predictions and differences with intervals."""
+"""Effects: effects of terms, predictions and differences with intervals."""
 
 from __future__ import annotations
 
 import itertools
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
-import scipy.special
-import scipy.stats
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torch_lntm.effects.grids import average_rows, rows_at
+from torch_lntm import frames
+from torch_lntm.effects.design import Design
+from torch_lntm.effects.grids import distinct, rows_at
 from torch_lntm.effects.logit import LogitRegression
-from torch_lntm.effects.mixed import RandomTerms
+from torch_lntm.effects.mixed import containment
 from torch_lntm.effects.mixed_logit import AVERAGE, NEW, MixedLogit
-from torch_lntm.effects.numbers import Effect, IntervalEstimate, Prediction
-from torch_lntm.effects.regression import Pooled
-from torch_lntm.effects.text import (
-    format_coefficients,
-    format_predictions,
-    format_spread,
-    format_value,
-)
-from torch_lntm.errors import ConfigError, CorpusWarning, import_extra, warn
+from torch_lntm.effects.numbers import Estimate, Estimates, Scale, format_value, intervals
+from torch_lntm.effects.regression import LeastSquares
+from torch_lntm.errors import ConfigError
 from torch_lntm.formulas import Formula
+from torch_lntm.formulas.language import level_column
 from torch_lntm.models import TopicGroups, TopicModel
 from torch_lntm.models.names import find_topics
 from torch_lntm.plotting.style import is_skewed, topic_labels
@@ -40,12 +34,31 @@ if TYPE_CHECKING:
 
 #: Values of the columns that a prediction does not set.
 Others = Literal["average", "typical"]
-#: Scale of a regression of predictions.
-Link = Literal["identity", "logit"]
-#: Maximum number of the logit's coefficients if the link is not specified.
-MAX_BY_DEFAULT = 2000
-#: Most documents in the average of a prediction, and grid values of a number or date.
-MAX_AVERAGED, GRID = 10_000, 50
+#: Scale of the regression.
+Link = Literal["logit", "identity"]
+#: Grid values of a number or date.
+GRID = 50
+#: Step of a derivative, in standard deviations of the column.
+STEP = 1e-3
+
+
+class Mean(NamedTuple):
+    """An average of predictions, or a difference of averages.
+
+    Attributes:
+        estimates: ``(num_responses,)``.
+        gradients: ``(num_responses, num_coefficients)``.
+        row: ``(num_terms,)`` average of the rows of the design.
+    """
+
+    estimates: Tensor
+    gradients: Tensor
+    row: NDArray[np.float64]
+
+    def less(self, other: Mean) -> Mean:
+        """The difference."""
+        gradients = self.gradients - other.gradients
+        return Mean(self.estimates - other.estimates, gradients, self.row - other.row)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -55,83 +68,53 @@ class Effects:
     Attributes:
         formula: The fitted formula, with levels and knots.
         topics: Numbers of the topics, then names of the groups of topics, in the order of the
-            coefficients.
-        pooled: Coefficients and covariances, pooled over draws.
+            responses.
+        link: Scale of the regression behind all numbers.
+        regression: The regression, pooled over draws.
+        design: Design of the regression.
         columns: ``(num_docs,)`` values of the formula's columns.
-        weights: ``(num_docs,)`` weights of the documents.
         sources_of_uncertainty: Sources of uncertainty in the intervals beside the regression.
         fixed: Estimated quantities that the intervals treat as known.
         method: Kind of the regression's standard errors.
         model: The model.
+        num_draws: Number of draws.
         mean_length: Mean number of tokens of a document.
         groups: Groups of topics, if some were regressed.
-        responses: ``(num_responses, num_topics)`` matrix from all topics to the regressed ones.
-        regress_logit: Function that makes the logit regression of all topics.
-        random: Random terms of the linear regression, if any.
-        positions: ``(num_docs, num_random_terms)`` levels of the documents in random terms, if any.
     """
 
     formula: Formula
     topics: tuple[int | str, ...]
-    pooled: Pooled
+    link: Link
+    regression: LeastSquares | LogitRegression | MixedLogit
+    design: Design
     columns: Mapping[str, NDArray[Any]]
-    weights: NDArray[np.float64]
     sources_of_uncertainty: tuple[str, ...]
     fixed: tuple[str, ...]
     method: str
     model: TopicModel
+    num_draws: int
     mean_length: float
     groups: TopicGroups | None = None
-    responses: Tensor | None = None
-    regress_logit: Callable[[], LogitRegression | MixedLogit] | None = None
-    random: RandomTerms | None = None
-    positions: NDArray[np.int64] | None = None
-
-    @cached_property
-    def logit(self) -> LogitRegression | MixedLogit:
-        """The logit regression of all topics, for predictions. It is made at the first use.
-
-        Raises:
-            ConfigError: There are too many coefficients.
-            NumericalError: The regression did not converge.
-
-        Warns:
-            CorpusWarning: A topic is almost absent for some values of the columns.
-        """
-        assert self.regress_logit is not None
-        regression = self.regress_logit()
-        if regression.separated:
-            labels = topic_labels(self.model)
-            topics = ", ".join(labels[k] for k in regression.separated[:5])
-            warn(
-                f"formula {self.formula.text!r} separates documents without the topics {topics}: "
-                "their expected proportions are almost 0 for some values of the columns, and "
-                "intervals by link='logit' are unreliable there; use link='identity', or a formula "
-                "with fewer terms",
-                CorpusWarning,
-            )
-        return regression
 
     @property
     def num_docs(self) -> int:
         """Number of documents."""
-        return len(self.weights)
+        return len(self.design.weights)
 
     def __repr__(self) -> str:
         excluded = "".join(f"\n  {text}" for text in self._excluded)
         return (
-            f"Effects({self.formula.text!r} on {self._responses} of {self.num_docs} "
-            f"documents)\n  in the intervals: {self._included}{excluded}"
+            f"Effects({self.formula.text!r} on {self._responses} of {self.num_docs} documents, "
+            f"link={self.link!r})\n  in the intervals: {self._included}{excluded}"
         )
 
     @property
     def description(self) -> str:
         """The regression, and sources of uncertainty inside and outside the intervals, in words."""
+        kind = "multinomial logit" if self.link == "logit" else "linear"
         return (
-            f"A regression of the proportions of {self._responses} in "
-            f"{self.num_docs:,} documents on {self.formula.text}. In the intervals: "
-            f"{self._included}."
-            + (" Predictions are by a multinomial logit." if self._is_logit(None) else "")
+            f"A {kind} regression of the proportions of {self._responses} in {self.num_docs:,} "
+            f"documents on {self.formula.text}. In the intervals: {self._included}."
             + "".join(f" {text[0].upper()}{text[1:]}." for text in self._excluded)
         )
 
@@ -147,18 +130,13 @@ class Effects:
     def _labels(self, num_words: int = 2) -> dict[int | str, str]:
         """Labels of topics by number, and of groups of topics by name."""
         labels: dict[int | str, str] = dict(enumerate(topic_labels(self.model, num_words)))
-        if self.groups is None:
-            return labels
-        return labels | {name: name for name in self.groups.names}
-
-    def _name(self, topic: int | str) -> str:
-        return topic if isinstance(topic, str) else self.model.topic_names[topic]
+        return labels | {name: name for name in (self.groups.names if self.groups else ())}
 
     @property
     def _included(self) -> str:
         return (
             f"the regression ({self.method}); {'; '.join(self.sources_of_uncertainty)} "
-            f"({self.pooled.num_draws} draws)"
+            f"({self.num_draws} draws)"
         )
 
     @property
@@ -176,58 +154,71 @@ class Effects:
             "lntm.inference.joint_draws, or torch-lntm effects --draws joint, includes it",
         ]
 
-    # -- coefficients ----------------------------------------------------------------------------
+    # -- effects of terms ------------------------------------------------------------------------
 
-    def table(self, level: float = 0.95) -> list[Effect]:
-        """Every coefficient of every topic.
+    def table(self, level: float = 0.95) -> Estimates:
+        """The effect of every column of the design on every topic, topic by topic.
+
+        With ``link="identity"``, effects are the coefficients. With ``link="logit"``, they are
+        average marginal effects on the expected proportion, which read as coefficients do: changes
+        of the proportion, averaged over all documents, whose other columns stay as observed.
+        Standard errors are by the delta method. The rows are:
+
+        * A level, such as ``party[T.Right]``: the difference between this level and the reference,
+          in all terms of the column, as by :meth:`difference`. A level without a reference, as in
+          ``~ 0 + party``: the expected proportion. Truth values, and numbers that are 0 or 1: the
+          difference between 1 and 0.
+        * A column of numbers or dates: the derivative, in all terms of the column.
+        * Any other column of the design, such as those of splines and interactions: the derivative
+          in this column alone. Read such terms by :meth:`predict` and :meth:`difference`.
+        * ``Intercept``: the expected proportion at the references of all levels, and at 0 of all
+          truth values and numbers that are 0 or 1. (The coefficient has all numbers at 0.)
 
         Args:
             level: Probability of the intervals, between 0 and 1.
         """
-        rows = self._combine(np.eye(len(self.formula.names)), level)
-        return [
-            Effect(**vars(estimate), topic=topic, term=term, name=self._name(topic))
-            for topic, estimates in zip(self.topics, rows, strict=True)
-            for term, estimate in zip(self.formula.names, estimates, strict=True)
-        ]
+        found = [self._of_term(j) for j in range(len(self.formula.names))]
+        what: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in self.formula.names]
+        return self._estimates([mean for mean, _ in found], what, level, [s for _, s in found])
 
-    def frame(
-        self,
-        rows: Sequence[Effect] | Sequence[Prediction] | None = None,
-        *,
-        level: float = 0.95,
-    ) -> Any:
-        """A pandas data frame with a row for each coefficient, level or prediction.
+    def frame(self, rows: Iterable[Estimate] | None = None, *, level: float = 0.95) -> pd.DataFrame:
+        """A data frame with a row for each effect, level or prediction.
 
         Args:
             rows: The result of :meth:`table`, :meth:`levels`, :meth:`predict` or
-                :meth:`difference`. Defaults to the coefficients.
-            level: Probability of the coefficients' intervals.
+                :meth:`difference`. Defaults to :meth:`table`.
+            level: Probability of the intervals of the table.
 
-        Raises:
-            ConfigError: pandas is not installed.
+        Returns:
+            See :meth:`Estimates.frame`.
         """
-        return to_frame(self.table(level) if rows is None else rows)
+        return self.table(level).frame() if rows is None else Estimates(rows).frame()
 
     def summary(self, level: float = 0.95) -> str:
-        """The coefficients as text, topic by topic.
+        """The effects as text, topic by topic, and standard deviations of random terms.
 
         Args:
             level: See :meth:`table`.
         """
-        text = f"{self!r}\n{format_coefficients(self.table(level), self._labels(5))}"
-        if self.random is None:
+        text = f"{self!r}\n{self.format(self.table(level))}"
+        if isinstance(self.regression, LogitRegression) or self.regression.spread is None:
             return text
-        spread = torch.cat([self.random.spread, self.random.residual[:, None]], 1).tolist()
-        names = (*self.formula.random, "residual")
-        return f"{text}\n\n{format_spread(spread, names, self.topics, self._labels(5))}"
+        columns = dict(zip(self.formula.random, self.regression.spread.mT.tolist(), strict=True))
+        if isinstance(self.regression, LeastSquares) and self.regression.random is not None:
+            columns["residual"] = self.regression.random.residual.tolist()
+        labels = self._labels(5)
+        spread = pd.DataFrame({"topic": [labels[topic] for topic in self.topics]} | columns)
+        scale = " on the scale of the logit" if self.link == "logit" else ""
+        return f"{text}\n\nStandard deviations of effects{scale}\n{frames.render(spread)}"
 
-    def levels(self, column: str, level: float = 0.95) -> list[Effect]:
+    def levels(self, column: str, level: float = 0.95) -> Estimates:
         """Effects of the levels of a random term on every topic, topic by topic.
 
-        Effects of levels with few documents are shrunk towards 0. Intervals have the degrees of
-        freedom of the levels' variance: the number of levels, less the number of columns that are
-        constant within levels, the intercept among them.
+        Effects of levels with few documents are shrunk towards 0. With ``link="logit"``, an effect
+        is the difference of the expected proportion, averaged over all documents, between the level
+        and a level with the effect 0. Intervals have the degrees of freedom of the levels'
+        variance: the number of levels, less the number of columns that are constant within levels,
+        the intercept among them.
 
         Args:
             column: Column of the term.
@@ -241,25 +232,34 @@ class Effects:
             >>> [effect.term for effect in effects.levels("year")[:2]]
             ['year[2001]', 'year[2002]']
         """
-        if self.random is None or column not in self.formula.random:
+        if column not in self.formula.random:
             raise ConfigError(
                 f"formula {self.formula.text!r} has no random term of {column!r}; expected a "
                 f"formula with (1 | {column})"
             )
         at = list(self.formula.random).index(column)
-        names = self.formula.random[column]
-        effects, variances = (
-            values.split(self.random.sizes, 1)[at].numpy()
-            for values in (self.random.effects, self.random.variances)
-        )
+        terms = [f"{column}[{name}]" for name in self.formula.random[column]]
+        what: list[tuple[str, dict[str, Any]]] = [(term, {}) for term in terms]
         # An interval knows the variance of the levels' effects no better than its levels do.
-        freedom = self.random.freedoms[at]
-        rows = self._ends(effects, variances, np.zeros_like(variances), level, freedom=freedom)
-        return [
-            Effect(**vars(row), topic=topic, term=f"{column}[{name}]", name=self._name(topic))
-            for topic, of_topic in zip(self.topics, rows, strict=True)
-            for name, row in zip(names, of_topic, strict=True)
-        ]
+        freedom = containment(self.design, self.regression.freedom)[1][at]
+        if isinstance(self.regression, LeastSquares):
+            random = self.regression.random
+            assert random is not None
+            effects, variances = (
+                values.split(self.design.sizes, 1)[at].numpy()
+                for values in (random.effects, random.variances)
+            )
+            ends = intervals(effects, variances, 0 * variances, self.num_draws, freedom, level)
+            return self._rows([effects, *ends], what, level)
+        first, weights, positions = self._distinct()
+        assert positions is not None
+        means = []
+        for value in (AVERAGE, *range(len(terms))):
+            moved = positions.clone()
+            moved[:, at] = value
+            means.append(self._mean(self.design.raw[first], weights, moved))
+        found = [mean.less(means[0]) for mean in means[1:]]
+        return self._estimates(found, what, level, ["atanh"] * len(what), freedom)
 
     # -- predictions -----------------------------------------------------------------------------
 
@@ -268,9 +268,8 @@ class Effects:
         *names: str,
         level: float = 0.95,
         others: Others = "average",
-        link: Link | None = None,
         **values: Any,
-    ) -> list[Prediction]:
+    ) -> Estimates:
         """Expected proportions at values of some columns.
 
         For example::
@@ -279,30 +278,29 @@ class Effects:
             effects.predict("date", party="Left")  # over time, for one party
             effects.predict(date=["2004-01-15", "2004-06-15"], party=["Left", "Right"])
 
+        With ``link="logit"``, predictions lie between 0 and 1 and sum to 1 over the topics.
+        Intervals are formed on the logit scale, so they lie between 0 and 1 too.
+
         Args:
             *names: Columns to vary over all levels, or over 50 values from the smallest to the
                 largest.
             level: Probability of the intervals.
             others: Values of the other columns. ``"average"`` uses each document's own values, and
-                averages the predictions over documents. ``"typical"`` uses the median or the most
-                frequent value, as in R's stm. Defaults to ``"average"``.
-            link: Regression behind the predictions. ``"identity"`` is the linear regression of the
-                coefficients. ``"logit"`` is a multinomial logit regression of all topics together:
-                predictions lie between 0 and 1 and sum to 1 over the topics, and intervals are
-                formed on the logit scale, so they lie between 0 and 1 too. Its standard errors are
-                robust to any variance, or by ``clusters``. Defaults to ``"logit"``, and to
-                ``"identity"`` for more than 2,000 coefficients of the logit or for random terms.
-                With random terms, linear predictions are for a level with the effect 0. Those of
-                the logit keep each document's own level for ``others="average"``, take the effect 0
-                for ``others="typical"``, and accept values of the terms' columns. A value absent
-                from the documents has the effect 0, and its variance is in the interval.
-            **values: A value or a list of values by column. All combinations are predicted.
+                averages the predictions over all documents. ``"typical"`` uses the median of
+                numbers and dates and the most frequent level, as in R's stm. With random terms,
+                linear predictions are for a level with the effect 0. Those of the logit keep each
+                document's own level for ``"average"``, and take the effect 0 for ``"typical"``.
+            **values: A value or several values by column: a list, a range, an array, a series, and
+                so forth. All combinations are predicted. The logit also takes values of random
+                terms' columns. A value absent from the documents has the effect 0, and its
+                variance is in the interval.
 
         Returns:
             Predictions for each topic and combination of values, topic by topic.
 
         Raises:
-            ConfigError: The formula does not read a column, or a setting is out of range.
+            ConfigError: The formula does not read a column, a column has no value, or a setting is
+                out of range.
             CorpusError: The formula was fitted without a value.
 
         Example:
@@ -310,20 +308,21 @@ class Effects:
             >>> [point.values["party"] for point in effects.predict("party")][:2]
             ['left', 'right']
         """
-        grids = {name: self.grid(name, link) for name in names}
-        for name, value in values.items():
-            self._require(name, link)
-            several = isinstance(value, (list, tuple, np.ndarray))
-            grids[name] = list(value) if several else [value]
+        grids = {}
+        for name in names:
+            if not isinstance(name, str):
+                raise ConfigError(
+                    f"predict takes names of columns, got {name!r:.60}; values go by the name of "
+                    "their column, as in predict(party=['Left', 'Right'])"
+                )
+            grids[name] = self.grid(name)
+        grids |= {name: self._several(name, value) for name, value in values.items()}
         points = [
             dict(zip(grids, point, strict=True)) for point in itertools.product(*grids.values())
         ]
-        if self._is_logit(link):
-            estimates, variances, freedom = self._logit_predictions(points, others)
-            ends = self._ends(estimates, *variances, level, "logit", freedom)
-        else:
-            ends = self._combine(self._design(points, others), level)
-        return self._predictions(ends, points)
+        scale: Scale = "logit" if self.link == "logit" else "identity"
+        what = [("", point) for point in points]
+        return self._estimates(self._averages(points, others), what, level, [scale] * len(what))
 
     def difference(
         self,
@@ -333,10 +332,12 @@ class Effects:
         *,
         level: float = 0.95,
         others: Others = "average",
-        link: Link | None = None,
         **values: Any,
-    ) -> list[Prediction]:
+    ) -> Estimates:
         """Difference of expected proportions between two values of a column, first minus second.
+
+        With ``link="logit"``, intervals are formed on the scale of the inverse hyperbolic tangent,
+        so they lie between -1 and 1.
 
         Args:
             name: The column.
@@ -344,8 +345,6 @@ class Effects:
             second: The second value.
             level: See :meth:`predict`.
             others: See :meth:`predict`.
-            link: See :meth:`predict`. Intervals by ``"logit"`` are formed on the scale of the
-                inverse hyperbolic tangent, so they lie between -1 and 1.
             **values: Values of other columns for both predictions.
 
         Returns:
@@ -360,29 +359,27 @@ class Effects:
             >>> len(effects.difference("party", "left", "right"))
             10
         """
-        for column in (name, *values):
-            self._require(column, link)
-        points = [{**values, name: value} for value in (first, second)]
-        if self._is_logit(link):
-            estimates, variances, freedom = self._logit_predictions(points, others, True)
-            ends = self._ends(estimates, *variances, level, "atanh", freedom)
-        else:
-            rows = self._design(points, others)
-            ends = self._combine((rows[0] - rows[1])[None], level)
-        return self._predictions(ends, [{**values, name: (first, second)}])
+        given = {**values, name: first}
+        fixed = {column: self._several(column, value)[0] for column, value in given.items()}
+        pair = (fixed[name], self._several(name, second)[0])
+        points = [{**fixed, name: value} for value in pair]
+        one, other = self._averages(points, others)
+        scale: Scale = "atanh" if self.link == "logit" else "identity"
+        return self._estimates([one.less(other)], [("", {**fixed, name: pair})], level, [scale])
 
-    def format(self, rows: Sequence[Effect] | Sequence[Prediction]) -> str:
-        """Predictions, differences, levels or coefficients as text, topic by topic.
+    def format(self, rows: Iterable[Estimate]) -> str:
+        """Predictions, differences, levels or effects as text, topic by topic.
 
         Args:
             rows: The result of :meth:`predict`, :meth:`difference`, :meth:`levels` or
                 :meth:`table`.
         """
-        effects = [row for row in rows if isinstance(row, Effect)]
-        if effects:
-            return format_coefficients(effects, self._labels(5)).lstrip("\n")
-        predictions = [row for row in rows if isinstance(row, Prediction)]
-        return format_predictions(predictions, self._labels(5))
+        rows, labels = Estimates(rows), self._labels(5)
+        frame = rows.frame().drop(columns="name", errors="ignore")
+        frame["topic"] = [labels[row.topic] for row in rows]
+        if "p_value" in frame:
+            frame.insert(frame.columns.get_loc("p_value"), "df", [row.freedom for row in rows])
+        return frames.render(frame)
 
     def plot(
         self,
@@ -392,7 +389,6 @@ class Effects:
         topics: Sequence[int | str] | None = None,
         level: float = 0.95,
         others: Others = "average",
-        link: Link | None = None,
         ax: Axes | None = None,
         **values: Any,
     ) -> Axes:
@@ -405,7 +401,6 @@ class Effects:
                 all; choose a few for a readable plot.
             level: See :meth:`predict`.
             others: See :meth:`predict`.
-            link: See :meth:`predict`.
             ax: Axes to draw into. Defaults to a new figure.
             **values: Values of other columns.
 
@@ -413,14 +408,14 @@ class Effects:
             The axes.
 
         Raises:
-            ConfigError: As for :meth:`predict`, or matplotlib is not installed.
+            ConfigError: As for :meth:`predict`.
         """
         from torch_lntm.plotting.effects import Series, plot_effects
 
         drawn_topics, labels = self._drawn(topics), self._labels()
         levels = [None] if by is None else self.grid(by)
         values = values if by is None else {**values, by: levels}
-        predictions = self.predict(name, level=level, others=others, link=link, **values)
+        predictions = self.predict(name, level=level, others=others, **values)
         series = []
         for value, topic in itertools.product(levels, drawn_topics):
             points = [
@@ -435,7 +430,7 @@ class Effects:
                     np.array([[p.estimate, p.lower, p.upper] for p in points]),
                 )
             )
-        return plot_effects(series, name, self.formula.kinds[name], level, ax=ax)
+        return plot_effects(series, name, self.formula.kinds.get(name, "text"), level, ax=ax)
 
     def plot_difference(
         self,
@@ -446,7 +441,6 @@ class Effects:
         topics: Sequence[int | str] | None = None,
         level: float = 0.95,
         others: Others = "average",
-        link: Link | None = None,
         ax: Axes | None = None,
         **values: Any,
     ) -> Axes:
@@ -459,12 +453,11 @@ class Effects:
 
         Args:
             name: The column.
-            first: The first value, or a list of first values. Each has its own points.
+            first: The first value, or several first values. Each has its own points.
             second: The second value, the reference of all first values.
             topics: As for :meth:`plot`. Defaults to all.
             level: See :meth:`predict`.
             others: See :meth:`predict`.
-            link: See :meth:`difference`.
             ax: Axes to draw into. Defaults to a new figure.
             **values: Values of other columns for both predictions.
 
@@ -472,272 +465,270 @@ class Effects:
             The axes. The points are those of :meth:`difference`.
 
         Raises:
-            ConfigError: As for :meth:`difference`, there is no first value, or matplotlib is not
-                installed.
+            ConfigError: As for :meth:`difference`, or there is no first value.
             CorpusError: See :meth:`predict`.
         """
         from torch_lntm.plotting.effects import Series, plot_differences
 
         drawn_topics, labels = self._drawn(topics), self._labels()
-        firsts = list(first) if isinstance(first, (list, tuple, np.ndarray)) else [first]
-        if not firsts:
-            raise ConfigError(f"first has no value; give a value of {name}, or a list of values")
         series = []
-        for value in firsts:
-            rows = self.difference(
-                name, value, second, level=level, others=others, link=link, **values
-            )
+        for value in self._several(name, first):
+            rows = self.difference(name, value, second, level=level, others=others, **values)
             found = {row.topic: (row.estimate, row.lower, row.upper) for row in rows}
             numbers = np.array([found[topic] for topic in drawn_topics])
-            compared = format_value((value, second))
+            compared = format_value(rows[0].values[name])
             series.append(Series(compared, [labels[topic] for topic in drawn_topics], numbers))
         return plot_differences(series, name, level, ax=ax)
 
-    def _drawn(self, topics: Sequence[int | str] | None) -> tuple[int | str, ...]:
-        """Topics of a plot: those of a user's list, or all regressed topics."""
-        drawn = self.topics if topics is None else tuple(map(self._find, topics))
-        unknown = [topic for topic in drawn if topic not in self.topics]
-        if unknown:
-            raise ConfigError(
-                f"topic {unknown[0]} was not regressed; expected some of {self.topics}"
-            )
-        return drawn
-
-    def _find(self, topic: int | str) -> int | str:
-        """A topic by number or name, or a group of topics by name."""
-        if self.groups is not None and topic in self.groups.names:
-            return topic
-        return find_topics(self.model.topic_names, [topic])[0]
-
-    def _require(self, name: str, link: Link | None = None) -> None:
-        if name in self.formula.random:
-            if link == "logit":
-                return
-            raise ConfigError(
-                f"linear predictions are for a level of {name!r} with the effect 0; for the levels "
-                f"use link='logit', or levels({name!r})"
-            )
-        self.formula.check_column(name)
-
-    def grid(self, name: str, link: Link | None = None) -> list[Any]:
+    def grid(self, name: str) -> list[Any]:
         """Levels of a column, or a grid from its smallest to its largest value.
 
         The grid has 50 values at equal distances, or at equal ratios if the column is skewed.
 
         Args:
             name: The column.
-            link: As for :meth:`predict`. ``"logit"`` also has the levels of random terms.
 
         Raises:
             ConfigError: The formula does not read the column.
         """
-        self._require(name, link)
+        self._require(name)
         if name in self.formula.random:
             return list(self.formula.random[name])
         column, kind = self.columns[name], self.formula.kinds[name]
-        distinct = sorted(set(column.tolist()))
-        if kind == "text" or len(distinct) <= 2:
-            return distinct
+        distinct_values = sorted(set(column.tolist()))
+        if self._has_levels(name) or len(distinct_values) <= 2:
+            return distinct_values
         if kind == "date":
-            days = np.array([value[:10] for value in distinct], "datetime64[D]").astype(np.int64)
-            grid = np.unique(np.linspace(days[0], days[-1], GRID).round().astype(np.int64))
+            days = np.array([value[:10] for value in distinct_values], "datetime64[D]")
+            first, last = days[[0, -1]].astype(np.int64).tolist()
+            grid = np.unique(np.linspace(first, last, GRID).round().astype(np.int64))
             return list(grid.astype("datetime64[D]").astype(str))
-        word = re.compile(rf"\b{re.escape(name)}\b")
-        if any(word.search(expression) for expression in self.formula.levels):
-            return distinct
         spaced = np.geomspace if is_skewed(column) else np.linspace
-        return list(spaced(distinct[0], distinct[-1], GRID))
+        return list(spaced(distinct_values[0], distinct_values[-1], GRID).tolist())
 
-    def _is_logit(self, link: Link | None) -> bool:
-        if link is None and self.random is not None:
-            return False
-        if link is None:
-            size = (self.model.num_topics - 1) * len(self.formula.names)
-            return 0 < size <= MAX_BY_DEFAULT
-        if link not in get_args(Link):
-            raise ConfigError(f"link is {link!r}; expected 'identity' or 'logit'")
-        return link == "logit"
+    # -- parts of the above ----------------------------------------------------------------------
 
-    def _others(self, others: Others) -> tuple[dict[str, NDArray[Any]], NDArray[np.float64]]:
-        """Columns and weights of the documents to average over."""
-        if others == "average":
-            step = max(1, self.num_docs // MAX_AVERAGED)
-            columns = {name: column[::step] for name, column in self.columns.items()}
-            return columns, self.weights[::step]
-        if others == "typical":
-            kinds = self.formula.kinds
-            typical = {name: _typical(column, kinds[name]) for name, column in self.columns.items()}
-            return typical, np.ones(1)
-        raise ConfigError(f"others is {others!r}; expected 'average' or 'typical'")
+    def _drawn(self, topics: Sequence[int | str] | None) -> tuple[int | str, ...]:
+        """Topics of a plot: those of a user's list, or all regressed topics."""
+        names = () if self.groups is None else self.groups.names
+        drawn = self.topics if topics is None else topics
+        found = [t if t in names else find_topics(self.model.topic_names, [t])[0] for t in drawn]
+        unknown = [topic for topic in found if topic not in self.topics]
+        if unknown:
+            raise ConfigError(
+                f"topic {unknown[0]} was not regressed; expected some of {self.topics}"
+            )
+        return tuple(found)
 
-    def _design(self, points: Sequence[Mapping[str, Any]], others: Others) -> NDArray[np.float64]:
-        """Design row of the formula at each point, for averaged or typical other columns."""
-        return average_rows(self.formula, *self._others(others), points)
+    def _require(self, name: str) -> None:
+        self.formula.check_column(name)
+        if name in self.formula.random and self.link == "identity":
+            raise ConfigError(
+                f"linear predictions are for a level of {name!r} with the effect 0; for the levels "
+                f"use levels({name!r}), or estimate with link='logit'"
+            )
 
-    def _predictions(
-        self, ends: list[list[IntervalEstimate]], points: Sequence[Mapping[str, Any]]
-    ) -> list[Prediction]:
-        return [
-            Prediction(**vars(estimate), topic=topic, values=point, name=self._name(topic))
-            for topic, estimates in zip(self.topics, ends, strict=True)
-            for point, estimate in zip(points, estimates, strict=True)
-        ]
+    def _several(self, name: str, value: Any) -> list[Any]:
+        """One or more values of a column as a list."""
+        self._require(name)
+        single = isinstance(value, (str, bytes)) or not isinstance(value, Iterable)
+        if single or getattr(value, "ndim", 1) == 0:
+            several = [value]
+        else:
+            several = sorted(value) if isinstance(value, (set, frozenset)) else list(value)
+        if not several:
+            raise ConfigError(f"{name} has no value; expected a value of the column, or several")
+        several = [v.item() if hasattr(v, "item") else v for v in several]
+        is_date = self.formula.kinds.get(name) == "date"
+        return [str(v)[:10] if is_date and not isinstance(v, str) else v for v in several]
 
-    def _logit_predictions(
-        self, points: Sequence[Mapping[str, Any]], others: Others, difference: bool = False
-    ) -> tuple[NDArray[np.float64], tuple[NDArray[np.float64], NDArray[np.float64]], Any]:
-        """Predictions of the logit regression, or the first minus the second.
+    def _has_levels(self, name: str) -> bool:
+        """Whether the values of a column are levels: text, truth values, or numbers within C()."""
+        within = any(level_column(expression) == name for expression in self.formula.levels)
+        return within or self.columns[name].dtype.kind == "b"
 
-        Returns:
-            Estimates, their variances within and between draws, ``(num_responses, num_points)``
-            each, and the degrees of freedom of the points. Both are None without random terms.
-        """
-        assert self.responses is not None
-        estimates, within, between, rows = [], [], [], []
-        previous: tuple[Tensor, Tensor] | None = None
-        for design, weights, positions in self._rows_of_logit(points, others):
-            found = self.logit.predict(design, weights, self.responses, positions)
-            rows.append((weights @ design).numpy())
-            if difference:
-                if previous is None:
-                    previous = found
-                    continue
-                found = (previous[0] - found[0], previous[1] - found[1])
-            of_draw, of_draws = self.logit.variances(found[1])
-            estimates.append(found[0].numpy())
-            within.append(of_draw.numpy())
-            between.append(of_draws.numpy())
-        design_rows = np.stack(rows)
-        freedom = self._freedom(design_rows[:1] - design_rows[1:] if difference else design_rows)
-        variances = (np.stack(within, 1), np.stack(between, 1))
-        return np.stack(estimates, 1), variances, freedom
+    def _typical(self, name: str) -> NDArray[Any]:
+        """The most frequent level, or the median of numbers and dates."""
+        column = self.columns[name]
+        if self._has_levels(name):
+            levels, counts = np.unique(column, return_counts=True)
+            return levels[[counts.argmax()]]
+        if column.dtype == object:
+            return np.sort(column)[[len(column) // 2]]
+        return np.array([np.median(column)])
 
-    def _rows_of_logit(
-        self, points: Sequence[Mapping[str, Any]], others: Others
-    ) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
-        """Design, weights and levels of the averaged documents, point by point."""
+    def _averages(self, points: Sequence[Mapping[str, Any]], others: Others) -> Iterator[Mean]:
+        """The average prediction at each point."""
+        if others not in ("average", "typical"):
+            raise ConfigError(f"others is {others!r}; expected 'average' or 'typical'")
         random = self.formula.random
         fixed = [{k: v for k, v in point.items() if k not in random} for point in points]
-        columns, all_weights = self._others(others)
-        levels = self.positions
-        if levels is not None:
-            levels = levels[:: max(1, self.num_docs // MAX_AVERAGED)]
-            if others == "typical":
-                levels = np.full((1, len(random)), AVERAGE)
-        remaining = iter(points)
-        for part, weights, at in rows_at(self.formula, columns, all_weights, fixed, levels):
-            for design, point in zip(part, remaining, strict=False):
-                positions = None if at is None else torch.from_numpy(at.copy())
-                for j, (name, known) in enumerate(random.items()):
-                    if positions is not None and name in point:
-                        value = point[name]
-                        positions[:, j] = known.index(value) if value in known else NEW
-                yield torch.from_numpy(design.copy()), torch.from_numpy(weights), positions
+        levels = None if self.design.positions is None else self.design.positions.numpy()
+        columns, weights = self.columns, self.design.weights.numpy()
+        if others == "typical":
+            columns = {name: self._typical(name) for name in columns}
+            weights, levels = np.ones(1), np.full((1, len(random)), AVERAGE)
+        if self.link == "identity":
+            levels = None
+        averaged = rows_at(self.formula, columns, weights, fixed, levels)
+        for (rows, of_rows, at), point in zip(averaged, points, strict=True):
+            positions = None if at is None else torch.from_numpy(at.copy())
+            for j, (name, known) in enumerate(random.items()):
+                if positions is not None and name in point:
+                    value = point[name]
+                    positions[:, j] = known.index(value) if value in known else NEW
+            yield self._mean(rows, torch.from_numpy(of_rows), positions)
 
-    def _freedom(self, rows: NDArray[np.float64]) -> Any:
-        """Fewest degrees of freedom of the coefficients in each row, with random terms."""
-        if self.pooled.freedoms is None:
-            return None
-        each = self.pooled.freedoms.numpy()
-        return np.where(np.abs(rows) > 1e-12, each, self.pooled.freedom).min(1)
+    def _mean(
+        self, rows: NDArray[np.float64], weights: Tensor, positions: Tensor | None = None
+    ) -> Mean:
+        """The sum of weighted predictions at rows of the design."""
+        found = self.regression.predict(self.design.rows(rows), weights, positions)
+        return Mean(*found, weights.numpy() @ rows)
 
-    def _combine(self, rows: NDArray[np.float64], level: float) -> list[list[IntervalEstimate]]:
-        """Linear combinations of the coefficients by topic, pooled by Rubin's rules.
+    def _distinct(self) -> tuple[NDArray[np.int64], Tensor, Tensor | None]:
+        """Documents that differ in their columns, their weights, and their levels."""
+        positions = self.design.positions
+        levels = [] if positions is None else list(positions.mT.numpy())
+        columns = [*self.columns.values(), *levels]
+        first, weights = distinct(columns, self.design.weights.numpy())
+        at = None if positions is None else positions[first]
+        return first, torch.from_numpy(weights), at
 
-        Args:
-            rows: ``(num_rows, num_terms)``.
-            level: Probability of the intervals.
-        """
-        pooled = self.pooled
-        within, between = (
-            np.einsum("mp,kpq,mq->km", rows, part.numpy(), rows).clip(0.0)
-            for part in (pooled.within, pooled.between)
+    def _of_term(self, j: int) -> tuple[Mean, Scale]:
+        """The effect of a column of the design, and its interval's scale; see :meth:`table`."""
+        name, unit = self.formula.names[j], np.eye(len(self.formula.names))[j]
+        if isinstance(self.regression, LeastSquares):
+            row = self.design.back[j]
+            estimates = self.regression.coefficients @ row
+            return Mean(estimates, row.expand(len(estimates), -1), unit), "identity"
+        first, weights, positions = self._distinct()
+        read = {n: self.formula.read(n, column[first]) for n, column in self.columns.items()}
+        read = {n: v if v.dtype == object else v.astype(np.float64) for n, v in read.items()}
+
+        def at(changed: Mapping[str, Any], scaled: Tensor = weights) -> Mean:
+            full = {c: np.full(len(first), v, read[c].dtype) for c, v in changed.items()}
+            rows = self.formula.evaluate(read | full, len(first))
+            return self._mean(rows, scaled, positions)
+
+        references = dict(self._references())
+        if name == "Intercept":
+            zeros = [t[0] for i, t in enumerate(self.formula.terms) if i in self.design.flags]
+            references |= dict.fromkeys([c for c in zeros if c in read and c not in references], 0)
+            fixed = {c: value for c, value in references.items() if value is not None}
+            return at(fixed), "logit"
+        term = self.formula.terms[j]
+        column = level_column(term[0]) if len(term) == 1 else None
+        level = self._level_of(j)
+        if column in references and level is not None:
+            mean = at({column: level})
+            if references[column] is None:
+                return mean, "logit"
+            return mean.less(at({column: references[column]})), "atanh"
+        if column in read and term == (column,):
+            values = read[column]
+            if j in self.design.flags:
+                return at({column: 1}).less(at({column: 0})), "atanh"
+            step = STEP * np.std(values - values[0])
+            high = (values + step).clip(max=values.max())
+            low = (values - step).clip(min=values.min())
+            scaled = weights / torch.from_numpy(high - low)
+            return at({column: high}, scaled).less(at({column: low}, scaled)), "identity"
+        x, along = self.design.x[first], self.design.rows(unit[None])
+        step = STEP / float(along.norm()) / self.num_docs**0.5
+        high, low = (
+            self.regression.predict(x + sign * step * along, weights, positions) for sign in (1, -1)
         )
-        coefficients = pooled.coefficients.numpy()
-        freedom = self._freedom(rows)
-        return self._ends(coefficients @ rows.T, within, between, level, freedom=freedom)
+        estimates, gradients = ((a - b) / (2 * step) for a, b in zip(high, low, strict=True))
+        return Mean(estimates, gradients, unit), "identity"
 
-    def _ends(
+    def _level_of(self, j: int) -> Any:
+        """The level of a column of the design by its name, or None."""
+        expression = self.formula.terms[j][0]
+        names = {
+            f"{expression}[{sign}{level}]": level
+            for level in self.formula.levels.get(expression, ())
+            for sign in ("", "T.")
+        }
+        return names.get(self.formula.names[j])
+
+    def _references(self) -> Iterator[tuple[str, Any]]:
+        """Columns with levels, and their reference levels, which have no column of the design."""
+        for expression, levels in self.formula.levels.items():
+            terms = enumerate(self.formula.terms)
+            found = {self._level_of(j) for j, term in terms if term == (expression,)} - {None}
+            rest = [level for level in levels if level not in found]
+            column = level_column(expression)
+            if column is not None and found and len(rest) < 2:
+                yield column, rest[0] if rest else None
+
+    def _freedom(self, row: NDArray[np.float64]) -> float:
+        """Fewest degrees of freedom of the columns in a row, with random terms."""
+        freedom = self.regression.freedom
+        if self.design.positions is None:
+            return freedom
+        each = containment(self.design, freedom)[0].numpy()
+        used = np.abs(row) > 1e-9 * np.abs(self.design.raw).max(0)
+        return float(np.where(used, each, freedom).min())
+
+    def _estimates(
         self,
-        estimates: NDArray[np.float64],
-        within: NDArray[np.float64],
-        between: NDArray[np.float64],
+        means: Iterable[Mean],
+        what: Sequence[tuple[str, Mapping[str, Any]]],
         level: float,
-        scale: Literal["identity", "logit", "atanh"] = "identity",
-        freedom: Any = None,
-    ) -> list[list[IntervalEstimate]]:
-        """Intervals by Rubin's rules.
+        scales: Sequence[Scale],
+        freedom: float | None = None,
+    ) -> Estimates:
+        """Estimates of averages, pooled by Rubin's rules.
 
         Args:
-            estimates: ``(num_responses, num_points)``.
-            within: Variances of a single regression, in the same shape.
-            between: Variances between draws, in the same shape.
+            means: The averages.
+            what: Term and values of each average.
             level: Probability of the intervals.
-            scale: Scale on which the intervals are symmetric.
-            freedom: Degrees of freedom of a single regression, of each point. Defaults to those of
-                the pooled regression.
+            scales: Scale of each interval.
+            freedom: Degrees of freedom. Defaults to those of the rows of the averages.
         """
-        if not 0 < level < 1:
-            raise ConfigError(f"level is {level}; expected a probability between 0 and 1")
-        pooled = self.pooled
-        between = (1 + 1 / pooled.num_draws) * between
-        total = within + between
-        share = np.divide(between, total, out=np.zeros_like(total), where=total > 0)
-        # A smooth minimum of the draws' and the documents' degrees of freedom. Barnard and Rubin
-        # (1999) have the further factor (n + 1) / (n + 3), which makes 4 degrees 2.9 even for known
-        # proportions, where a t distribution with n degrees is exact.
-        draw_freedom = (pooled.num_draws - 1) / np.maximum(share, 1e-12) ** 2
-        n = pooled.freedom if freedom is None else freedom
-        document_freedom = n * np.maximum(1 - share, 1e-12)
-        # Each variance has at least 1 degree, and a sum of two variances has no fewer degrees than
-        # the lesser of them (Welch 1947). The smooth minimum would fall to 0 for uncertain draws.
-        freedom = np.maximum(1 / (1 / draw_freedom + 1 / document_freedom), 1.0)
-        errors = np.sqrt(total)
-        half = scipy.stats.t.ppf(0.5 + level / 2, freedom) * errors
-        if scale == "identity":
-            lower, upper = estimates - half, estimates + half
-        elif scale == "logit":
-            tiny = np.finfo(np.float64).tiny
-            centre = scipy.special.logit(estimates.clip(tiny, 1 - 1e-16))
-            half = half / np.maximum(estimates * (1 - estimates), tiny)
-            lower, upper = scipy.special.expit(centre - half), scipy.special.expit(centre + half)
-        else:
-            centre = np.arctanh(estimates.clip(-1 + 1e-16, 1 - 1e-16))
-            half = half / np.maximum(1 - estimates**2, 1e-300)
-            lower, upper = np.tanh(centre - half), np.tanh(centre + half)
-        return [
-            [
-                IntervalEstimate(e, s, f, low, high, level)
-                for e, s, f, low, high in zip(*(x.tolist() for x in columns), strict=True)
-            ]
-            for columns in zip(estimates, errors, freedom, lower, upper, strict=True)
+        found = []
+        for mean, scale in zip(means, scales, strict=True):
+            within, between = self.regression.covariance(mean.gradients[:, None])
+            variances = (within[:, 0, 0].numpy(), between[:, 0, 0].numpy())
+            of_row = self._freedom(mean.row) if freedom is None else freedom
+            estimates = mean.estimates.numpy()
+            ends = intervals(estimates, *variances, self.num_draws, of_row, level, scale)
+            found.append((estimates, *ends))
+        numbers = [np.stack(column, 1) for column in zip(*found, strict=True)]
+        return self._rows(numbers, what, level)
+
+    def _rows(
+        self,
+        numbers: Sequence[NDArray[np.float64]],
+        what: Sequence[tuple[str, Mapping[str, Any]]],
+        level: float,
+    ) -> Estimates:
+        """Estimates ``(num_responses, num_points)`` and the results of ``intervals`` as rows."""
+        names, table = self.model.topic_names, np.stack(numbers, -1).tolist()
+        found = Estimates()
+        for topic, of_topic in zip(self.topics, table, strict=True):
+            name = names[topic] if isinstance(topic, int) else topic
+            for (term, values), row in zip(what, of_topic, strict=True):
+                found.append(Estimate(topic, name, term, values, level, *row))
+        return found
+
+    def joint_statistics(self, column: str) -> NDArray[np.float64]:
+        """``(num_responses,)`` Wald statistics per effect, for the terms of a column."""
+        found = [
+            self._of_term(j)[0]
+            for j, term in enumerate(self.formula.terms)
+            if any(column in self.formula.columns_in(expression) for expression in term)
         ]
-
-
-def _typical(column: NDArray[Any], kind: str) -> NDArray[Any]:
-    """Median of numbers and dates, most frequent value of text."""
-    if kind == "number":
-        return np.array([np.median(column)])
-    values = column.astype(str)
-    if kind == "date":
-        return np.array([str(np.sort(values)[len(values) // 2])], object)
-    levels, counts = np.unique(values, return_counts=True)
-    return np.array([str(levels[counts.argmax()])], object)
-
-
-def to_frame(rows: Sequence[Effect] | Sequence[Prediction]) -> Any:
-    """A pandas data frame with a row for each effect or prediction.
-
-    Args:
-        rows: The result of :meth:`Effects.table`, :meth:`Effects.levels`,
-            :meth:`Effects.predict` or :meth:`Effects.difference`.
-
-    Raises:
-        ConfigError: pandas is not installed.
-    """
-    pandas = import_extra("pandas", "formula", "a data frame")
-    records = []
-    for row in rows:
-        record = asdict(row) | {"p_value": row.p_value}
-        records.append({**record.pop("values", {}), **record})
-    return pandas.DataFrame(records)
+        gradients = torch.stack([mean.gradients for mean in found], 1)
+        within, between = self.regression.covariance(gradients)
+        total = (within + (1 + 1 / self.num_draws) * between).numpy()
+        beta = torch.stack([mean.estimates for mean in found], 1).numpy()
+        # In units of standard errors. An effect that the documents do not tell has a ratio of 0.
+        errors = np.sqrt(total.diagonal(axis1=1, axis2=2))
+        ratios, scale = beta / errors, errors[:, :, None] * errors[:, None]
+        correlations = np.divide(total, scale, out=np.zeros_like(total), where=np.isfinite(scale))
+        correlations += np.eye(len(found)) * ~np.isfinite(errors)[..., None]
+        solved = np.linalg.solve(correlations, ratios[..., None])[..., 0]
+        return np.asarray((ratios * solved).sum(1) / len(found))

@@ -8,7 +8,11 @@ from torch_lntm.evaluation.completion.completion import (
     fit_cache_weight,
 )
 from torch_lntm.evaluation.completion.perplexity import completion_perplexity, unigram_perplexity
-from torch_lntm.evaluation.completion.result import CompletionResult, paired_difference
+from torch_lntm.evaluation.completion.result import (
+    CompletionResult,
+    ExactCompletion,
+    paired_difference,
+)
 from torch_lntm.evaluation.dispersion import residual_dispersion
 from torch_lntm.evaluation.exclusivity import exclusivity
 from torch_lntm.evaluation.likelihood.annealed import AIS
@@ -20,6 +24,7 @@ from torch_lntm.evaluation.likelihood.methods import log_likelihood
 __all__ = [
     "AIS",
     "CompletionResult",
+    "ExactCompletion",
     "Importance",
     "LikelihoodEstimate",
     "LikelihoodMethod",

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from torch_lntm.errors import ConfigError, CorpusError, MissingColumnError
+from torch_lntm.errors import CorpusError, MissingColumnError
 
 #: Kind of a column: numbers, dates (text converted to days), or text (levels).
 Kind = Literal["number", "date", "text"]
@@ -92,37 +92,6 @@ def refuse_missing(name: str, values: NDArray[Any], each: str = "document") -> N
             f"column {name!r} lacks a value in {missing.sum()} {each}s, the first of them {each} "
             f"{missing.argmax()}; leave these out (in Python: corpus[rows]), or fill the values in"
         )
-
-
-def value_of(name: str, values: Any, text: str) -> Any:
-    """A column's value from text, such as an option of the command line.
-
-    Args:
-        name: Name of the column.
-        values: Values of the column.
-        text: The text.
-
-    Returns:
-        The text itself, a number, or a truth value, by the values of the column.
-
-    Raises:
-        ConfigError: The text is no value of this kind.
-    """
-    kind = plain_values(values).dtype.kind
-    truths = {"true": True, "false": False, "1": True, "0": False}
-    if kind == "b" and text.strip().lower() in truths:
-        return truths[text.strip().lower()]
-    if kind not in "bif":
-        return text
-    try:
-        number = float(text)
-    except ValueError:
-        expected = "True or False" if kind == "b" else "numbers"
-        raise ConfigError(
-            f"{text!r} for the column {name}; expected {expected}, because {name} is a column of "
-            f"{'truth values' if kind == 'b' else 'numbers'}"
-        ) from None
-    return int(number) if kind == "i" and number.is_integer() else number
 
 
 def odd_value(values: Iterable[Any]) -> tuple[str, int | None]:

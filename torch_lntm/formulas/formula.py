@@ -28,6 +28,7 @@ from torch_lntm.formulas.language import (
     check_formula,
     columns_of,
     level_column,
+    names_in,
     numeric_factors,
     plain_message,
     split_random,
@@ -247,6 +248,10 @@ class Formula:
             f"formula {self.text!r} does not read the column {name!r}; it reads "
             f"{', '.join(names) or 'none'}{hint}"
         )
+
+    def columns_in(self, expression: str) -> tuple[str, ...]:
+        """Columns in an expression of :attr:`terms`."""
+        return (expression,) if expression in self.kinds else names_in(expression)
 
     def without_random(self) -> Formula:
         """The formula with its fixed terms only."""

@@ -164,6 +164,11 @@ def level_column(expression: str) -> str | None:
     return expression
 
 
+def names_in(expression: str) -> tuple[str, ...]:
+    """Names of columns in an expression of Python."""
+    return tuple(_names(_tree(expression)))
+
+
 def numeric_factors(parsed: Any) -> list[tuple[str, list[str]]]:
     """Numeric expressions of a parsed formula, each with its columns.
 

@@ -333,19 +333,14 @@ def _read_run(folder: Path) -> Run:
     metadata = read_json(folder / METADATA)
     shares = metadata.get("topic_shares", [0.0] * model.num_topics)
     numbers = isinstance(shares, list) and all(isinstance(share, int | float) for share in shares)
-    if not numbers or len(shares) != model.num_topics:
-        raise ConfigError(f"{folder / METADATA}: topic_shares are not a number per topic")
-    for name in ("corpus", "versions"):
-        if not isinstance(metadata.get(name, {}), dict):
-            raise ConfigError(
-                f"{folder / METADATA}: {name} is {metadata[name]!r:.60}; expected an object"
-            )
-    config = read_json(folder / CONFIG)
-    return Run(folder, model, config, metadata, _read_history(folder / HISTORY))
-
-
-def _read_history(path: Path) -> list[dict[str, Any]]:
-    text = read_text(path)
-    if text and not text.endswith("\n"):
-        raise ConfigError(f"{path}: ends within a line; is it truncated?")
-    return [parse_json(path, line) for line in text.splitlines()]
+    objects = all(isinstance(metadata.get(name, {}), dict) for name in ("corpus", "versions"))
+    if not numbers or len(shares) != model.num_topics or not objects:
+        raise ConfigError(
+            f"{folder / METADATA}: expected a number per topic as topic_shares, and objects as "
+            "corpus and versions"
+        )
+    history = read_text(folder / HISTORY)
+    if history and not history.endswith("\n"):
+        raise ConfigError(f"{folder / HISTORY}: ends within a line; is it truncated?")
+    records = [parse_json(folder / HISTORY, line) for line in history.splitlines()]
+    return Run(folder, model, read_json(folder / CONFIG), metadata, records)

@@ -123,7 +123,8 @@ def _draw_rows(ax: Axes, series: Sequence[Series]) -> None:
     """Points with intervals. Each value has a row, in which the series lie side by side."""
     for j, line in enumerate(series):
         colour, (marker, _) = look(j)
-        mean, lower, upper = line.proportions.T
+        # Intervals of unknown width are left out.
+        mean, lower, upper = np.where(np.isfinite(line.proportions), line.proportions, np.nan).T
         y = np.arange(len(line.values)) + 0.6 * ((j + 0.5) / len(series) - 0.5)
         label, ends = shorten(line.label, NAME_LETTERS), [mean - lower, upper - mean]
         ax.errorbar(mean, y, xerr=ends, fmt=marker, color=colour, label=label)

@@ -17,7 +17,7 @@ from torch_lntm.corpus.readers import STREAMS, Source, joined, open_source
 from torch_lntm.corpus.readers.counts import CountStream, Entries, check_size
 from torch_lntm.corpus.readers.texts import TextOptions, TextStream
 from torch_lntm.corpus.remote import fetch_store, is_remote
-from torch_lntm.corpus.store import ShardsWriter, StoreWriter, new_store
+from torch_lntm.corpus.store import StoreWriter, new_store
 from torch_lntm.corpus.texts import stream_words
 from torch_lntm.errors import CorpusError, FileError
 
@@ -84,9 +84,7 @@ def convert_corpus(
     return Path(folder)
 
 
-def _convert(
-    source: Source, writer: StoreWriter | ShardsWriter, columns: Any, options: Mapping[str, Any]
-) -> None:
+def _convert(source: Source, writer: StoreWriter, columns: Any, options: Mapping[str, Any]) -> None:
     labels, preparation, covariates = source.labels, None, FrozenDict[Any]()
     words: Iterable[str] | None
     if source.is_text:
@@ -119,7 +117,7 @@ def _convert(
     writer.close(num_words, check_vocabulary(words, num_words), table, covariates, preparation)
 
 
-def write_stream(path: Path, stream: CountStream, writer: StoreWriter | ShardsWriter) -> int:
+def write_stream(path: Path, stream: CountStream, writer: StoreWriter) -> int:
     """Writes a stream of counts with ordered documents. Returns the number of words.
 
     Raises:

@@ -1,0 +1,189 @@
+"""Designs of regressions on documents' columns, in a basis that keeps the columns' digits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from torch_lntm.errors import ConfigError
+
+#: Relative size of a column's own part, below which the terms before it determine it.
+DEPENDENT = 1e-9
+#: Units in the last place that a column's own part must exceed.
+RESOLVED = 200
+#: Bits of an offset that is subtracted at once.
+BITS = 22
+#: Share of a document or cluster in its own fitted value that counts as the whole.
+WHOLE = 1 - 1e-10
+
+
+@dataclass(frozen=True, eq=False)
+class Design:
+    """Columns of all documents, and the same columns in an orthonormal basis.
+
+    Offsets are subtracted before any product is formed, so a column of 1e12 + t loses no digit of
+    t: Σ_i b_ij d_i of the columns d of zeros and ones, with coefficients b of so few bits that the
+    subtraction is exact. The rest is scaled and factored by QR.
+
+    Attributes:
+        names: ``(num_terms,)`` names of the columns.
+        raw: ``(num_docs, num_terms)`` the columns.
+        x: ``(num_docs, num_terms)`` the columns in the basis, orthonormal under the weights.
+        weights: ``(num_docs,)`` weights, of mean 1.
+        flags: Positions of the columns of zeros and ones.
+        offsets: ``(num_flags, num_terms)`` coefficients b of the offsets.
+        basis: ``(num_terms, num_terms)`` matrix from columns without offsets to the basis.
+        clusters: ``(num_docs,)`` cluster of each document, if any.
+        num_clusters: Number of clusters; ``None`` for independent documents.
+        positions: ``(num_docs, num_random_terms)`` level of each document in the random terms.
+        sizes: Number of levels of each random term.
+    """
+
+    names: tuple[str, ...]
+    raw: NDArray[np.float64]
+    x: Tensor
+    weights: Tensor
+    flags: list[int]
+    offsets: NDArray[np.float64]
+    basis: NDArray[np.float64]
+    clusters: Tensor | None = None
+    num_clusters: int | None = None
+    positions: Tensor | None = None
+    sizes: tuple[int, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        names: tuple[str, ...],
+        raw: NDArray[np.float64],
+        weights: NDArray[np.float64] | None = None,
+        clusters: NDArray[np.int64] | None = None,
+        positions: NDArray[np.int64] | None = None,
+        sizes: tuple[int, ...] = (),
+    ) -> Design:
+        """The design of columns, weights (default 1), clusters and levels of random terms.
+
+        Raises:
+            ConfigError: Earlier columns determine a column, its digits are lost, or there are too
+                few documents or clusters.
+        """
+        raw = np.array(raw)
+        num_docs, num_terms = raw.shape
+        if num_docs <= num_terms:
+            raise ConfigError(
+                f"{num_docs} documents with words for {num_terms} coefficients; expected more "
+                "documents"
+            )
+        num_clusters = None if clusters is None else int(clusters.max()) + 1
+        if num_clusters is not None and num_clusters < 2:
+            raise ConfigError(f"{num_clusters} cluster; expected at least 2")
+        w = np.ones(num_docs) if weights is None else weights
+        flags = [j for j in range(num_terms) if np.isin(raw[:, j], (0.0, 1.0)).all()]
+        offsets = _offsets(raw, flags)
+        moved = raw - raw[:, flags] @ offsets
+        size = np.sqrt(w @ moved**2)
+        scale = np.where(size > 0, size, 1.0)
+        q, r = np.linalg.qr(np.sqrt(w)[:, None] * moved / scale)
+        own = np.abs(np.diagonal(r))
+        digits = np.finfo(np.float64).eps * np.abs(raw).max(0)
+        _require_resolved(names, own, own * size / np.sqrt(w.sum()) < RESOLVED * digits, num_docs)
+        tensors = (None if y is None else torch.from_numpy(y) for y in (clusters, positions))
+        return cls(
+            names,
+            raw,
+            torch.from_numpy(q / np.sqrt(w)[:, None]),
+            torch.from_numpy(w),
+            flags,
+            offsets,
+            np.linalg.inv(r) / scale[:, None],
+            next(tensors),
+            num_clusters,
+            next(tensors),
+            sizes,
+        )
+
+    def rows(self, raw: NDArray[np.float64]) -> Tensor:
+        """Rows ``(num_rows, num_terms)`` of columns, in the basis."""
+        return torch.from_numpy((raw - raw[:, self.flags] @ self.offsets) @ self.basis)
+
+    @cached_property
+    def back(self) -> Tensor:
+        """Matrix from coefficients in the basis to coefficients of the columns."""
+        coefficients = self.basis.copy()
+        coefficients[self.flags] -= self.offsets @ self.basis
+        return torch.from_numpy(coefficients)
+
+    @cached_property
+    def leverage(self) -> Tensor:
+        """``(num_docs,)`` share of each document in its own fitted value."""
+        return self.weights * self.x.square().sum(1)
+
+    @cached_property
+    def alone(self) -> Tensor:
+        """Positions of the documents that alone determine a coefficient."""
+        return (self.leverage > WHOLE).nonzero().squeeze(1)
+
+    @cached_property
+    def unknown(self) -> dict[int, Tensor]:
+        """Directions ``(num_terms, n)`` that a cluster alone determines, by cluster."""
+        found: dict[int, Tensor] = {}
+        if self.clusters is None or self.num_clusters is None:
+            return found
+        shares = self.leverage.new_zeros(self.num_clusters)
+        shares.index_add_(0, self.clusters, self.leverage)
+        # The shares sum to the number of terms, so few clusters can determine a direction.
+        for g in (shares > WHOLE).nonzero().squeeze(1).tolist():
+            rows = self.clusters == g
+            values, vectors = torch.linalg.eigh(
+                self.x[rows].mT @ (self.weights[rows, None] * self.x[rows])
+            )
+            if bool((values > WHOLE).any()):
+                found[g] = vectors[:, values > WHOLE]
+        return found
+
+    def determined(self, directions: Tensor) -> str:
+        """Names of the columns whose coefficients move in some directions of the basis."""
+        moves = (self.back @ directions).abs().reshape(len(self.names), -1).amax(1)
+        moves = moves * torch.from_numpy(np.abs(self.raw).max(0))
+        moved = (moves > 1e-7 * moves.max()).nonzero().squeeze(1).tolist()
+        names = [self.names[j] for j in moved]
+        return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+
+
+def _offsets(raw: NDArray[np.float64], flags: list[int]) -> NDArray[np.float64]:
+    """Coefficients of the columns of zeros and ones near those of the other columns' regression."""
+    result = np.zeros((len(flags), raw.shape[1]))
+    if not flags:
+        return result
+    flagged = raw[:, flags]
+    inverse = np.linalg.pinv(flagged.T @ flagged)
+    for _ in range(2):
+        found = inverse @ (flagged.T @ (raw - flagged @ result))
+        found[:, flags] = 0.0
+        largest = np.abs(found).max(0)
+        grid = 2.0 ** (np.ceil(np.log2(np.where(largest > 0, largest, 1.0))) - BITS)
+        result += np.round(found / grid) * grid
+    return result
+
+
+def _require_resolved(
+    names: tuple[str, ...], own: NDArray[np.float64], blurred: NDArray[np.bool_], num_docs: int
+) -> None:
+    """Refuse a column that the columns before it determine, exactly or to its last digits."""
+    for name, part, is_blurred in zip(names, own, blurred, strict=True):
+        if part < DEPENDENT:
+            raise ConfigError(
+                f"{name} is determined by the terms before it in these {num_docs} documents; leave "
+                "it out (a spline by bs takes fewer df, a spline by cr constraints='center')"
+            )
+        if is_blurred:
+            raise ConfigError(
+                f"{name} varies too little beside its size and the terms before it: float64 rounds "
+                "the variation; use center(...) of the column within the formula, as in "
+                "I(center(time)**2), or subtract a constant first"
+            )
