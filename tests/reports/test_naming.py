@@ -290,7 +290,6 @@ DRIPS = {
     "trailers": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n", b"x: y\r\n"),
     "body": (b"HTTP/1.1 200 OK\r\n\r\n", b" "),
     "error": (b"HTTP/1.1 500 No\r\nContent-Length: 9999\r\n\r\n", b" "),
-    "redirect": (b"HTTP/1.1 302 No\r\nLocation: /x\r\nContent-Length: 9999\r\n\r\n", b" "),
 }
 
 
