@@ -224,8 +224,7 @@ def test_code_execution_is_found(source: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "source",
-    ["model.eval()", "np.load('corpus.npz', allow_pickle=False)", "yaml.safe_load('')"],
+    "source", ["model.eval()", "np.load('corpus.npz', allow_pickle=False)", "yaml.safe_load('')"]
 )
 def test_safe_loading_is_accepted(source: str) -> None:
     assert executing_uses(source, "torch_lntm.io") == []

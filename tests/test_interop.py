@@ -155,6 +155,23 @@ def test_anndata_keeps_counts_metadata_and_topics(known, theta, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")  # of anndata and what it imports
+def test_objects_backed_by_a_file_are_read_and_objects_without_counts_refused(tmp_path):
+    anndata = pytest.importorskip("anndata", reason="needs anndata")
+    counts = np.arange(12, dtype=np.float32).reshape(4, 3)
+    cells, genes = (pd.Index(list(names), dtype=object) for names in ("wxyz", "abc"))
+    for i, x in enumerate((counts, sp.csr_matrix(counts), sp.csc_matrix(counts))):
+        adata = anndata.AnnData(x, pd.DataFrame(index=cells), pd.DataFrame(index=genes))
+        adata.write_h5ad(tmp_path / f"{i}.h5ad")
+        for read in (adata, anndata.read_h5ad(tmp_path / f"{i}.h5ad", backed="r")):
+            corpus = interop.from_anndata(read)
+            np.testing.assert_array_equal(corpus.to_scipy().toarray(), counts)
+            assert corpus.metadata.index.tolist() == list("wxyz")
+    adata.X = None
+    with pytest.raises(CorpusError, match=r"expected a matrix of counts.* got NoneType; .*layer="):
+        interop.from_anndata(adata)
+
+
+@pytest.mark.filterwarnings("ignore")  # of anndata and what it imports
 def test_cells_are_matched_by_name(known, theta):
     pytest.importorskip("anndata", reason="needs anndata")
     guide, corpus, _ = known

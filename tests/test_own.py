@@ -20,11 +20,7 @@ from studies.scores.accuracy import posterior_accuracy
 from torch_lntm.cli import main
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError
-from torch_lntm.evaluation import (
-    AIS,
-    document_completion,
-    log_likelihood,
-)
+from torch_lntm.evaluation import AIS, document_completion, log_likelihood
 from torch_lntm.guides import GUIDES, guides_for, make_guide
 from torch_lntm.inference import DocumentHMC, MonteCarloEM, VariationalEM
 from torch_lntm.inference.chains.joint import JointChain

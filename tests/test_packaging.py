@@ -159,9 +159,7 @@ def test_the_minimum_python_version_is_the_same_everywhere(
     assert min(versions, key=lambda version: int(version.partition(".")[2])) == least
 
 
-def test_the_installation_page_lists_every_extra(
-    metadata: configparser.ConfigParser,
-) -> None:
+def test_the_installation_page_lists_every_extra(metadata: configparser.ConfigParser) -> None:
     page = (REPOSITORY / "docs" / "install.md").read_text(encoding="utf-8")
     cells = re.findall(r"^\| (`.*?`) \|", page, re.MULTILINE)
     listed = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
@@ -178,9 +176,7 @@ def test_the_version_is_the_same_everywhere(metadata: configparser.ConfigParser)
 
 def test_the_hooks_have_the_pinned_version_of_ruff() -> None:
     pinned = re.search(
-        r"^ruff==(\S+)$",
-        (REPOSITORY / "constraints.txt").read_text(encoding="utf-8"),
-        re.MULTILINE,
+        r"^ruff==(\S+)$", (REPOSITORY / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE
     )
     hooks = yaml.safe_load((REPOSITORY / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
     (ruff,) = (repo for repo in hooks["repos"] if "ruff" in repo["repo"])

@@ -483,10 +483,7 @@ def test_a_clone_may_have_any_name(tmp_path: Path, name: str) -> None:
     file = tmp_path / name / "tests" / "multiply.py"
     names: dict[str, Any] = {}
     exec(compile("def multiply(a, b):\n    return a * b\n", str(file), "exec"), names)
-    with (
-        PretendDevice(),
-        pytest.raises(PretendDeviceError, match=r"mul at tests/multiply.py:2; "),
-    ):
+    with PretendDevice(), pytest.raises(PretendDeviceError, match=r"mul at tests/multiply.py:2; "):
         names["multiply"](there(), HERE)
 
 

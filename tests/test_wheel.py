@@ -60,12 +60,7 @@ def run_alone(wheel: Path, folder: Path, *arguments: str) -> str:
     command = [sys.executable, "-c", ALONE, str(wheel), *arguments]
     environment = {name: x for name, x in os.environ.items() if name != "PYTHONPATH"}
     run = subprocess.run(
-        command,
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
     assert run.returncode == 0, run.stderr
     return run.stdout

@@ -27,11 +27,7 @@ def monte_carlo(model):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "engine"),
-    [
-        (make_model, variational),
-        (make_model, monte_carlo),
-        (lambda: lda(3, 4), monte_carlo),
-    ],
+    [(make_model, variational), (make_model, monte_carlo), (lambda: lda(3, 4), monte_carlo)],
 )
 def test_ctrl_c_during_a_copy_removes_the_record_of_the_undone_step(make, engine, monkeypatch):
     copies, at = 0, -1

@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from oracles.mixture import mixture_log_likelihood_reference
 from support.problems import make_batch
 from torch import Tensor
 
@@ -23,7 +24,6 @@ from torch_lntm.kernels.mixture import (
     expected_counts,
     expected_topic_counts,
     expected_word_counts,
-    mixture_log_likelihood_reference,
     probability_floor,
 )
 

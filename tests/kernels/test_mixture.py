@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from oracles import mixture as oracle
+from oracles.mixture import mixture_log_likelihood_reference
 from support.problems import make_batch
 
 from torch_lntm.errors import ConfigError
@@ -18,7 +19,6 @@ from torch_lntm.kernels.mixture import (
     expected_topic_counts,
     expected_word_counts,
     mixture_log_likelihood,
-    mixture_log_likelihood_reference,
     probability_floor,
     responsibility_covariance,
 )

@@ -26,17 +26,8 @@ from pyro.infer import (
     TraceEnum_ELBO,
     WeighedPredictive,
 )
-from pyro.infer.autoguide import (
-    AutoDelta,
-    AutoDiagonalNormal,
-    AutoLaplaceApproximation,
-    AutoNormal,
-)
-from pyro.infer.inspect import (
-    generate_graph_specification,
-    get_dependencies,
-    get_model_relations,
-)
+from pyro.infer.autoguide import AutoDelta, AutoDiagonalNormal, AutoLaplaceApproximation, AutoNormal
+from pyro.infer.inspect import generate_graph_specification, get_dependencies, get_model_relations
 from pyro.nn import PyroSample
 from pyro.nn.module import to_pyro_module_
 from support.pairs import FAMILIES, PAIRS, make_model, prior_draws, prior_log_prob

@@ -23,11 +23,7 @@ def log_likelihood(logits: np.ndarray, topics: np.ndarray, counts: np.ndarray) -
 
 
 def log_joint(
-    eta: np.ndarray,
-    counts: np.ndarray,
-    topics: np.ndarray,
-    loc: np.ndarray,
-    covariance: np.ndarray,
+    eta: np.ndarray, counts: np.ndarray, topics: np.ndarray, loc: np.ndarray, covariance: np.ndarray
 ) -> float:
     """log p(w, eta)."""
     lift = lift_matrix(len(topics), len(loc) < len(topics))

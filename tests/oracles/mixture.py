@@ -5,6 +5,10 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import torch
+from torch import Tensor
+
+from torch_lntm.corpus import DocumentBatch
 
 
 def log_likelihood(weights: np.ndarray, topics: np.ndarray, counts: np.ndarray) -> np.ndarray:
@@ -47,3 +51,15 @@ def enumerate_assignments(
             joint = theta[d] * topics[:, v]
             word_counts[:, v] += joint / joint.sum()
     return log_evidence, topic_counts, word_counts, covariance
+
+
+def mixture_log_likelihood_reference(
+    weights: Tensor, topics: Tensor, batch: DocumentBatch
+) -> Tensor:
+    """The log likelihood of independent tokens, document by document, for autograd."""
+    totals = []
+    for d in range(batch.num_docs):
+        entries = slice(int(batch.row_offsets[d]), int(batch.row_offsets[d + 1]))
+        s = weights[..., d, :] @ topics[:, batch.word_index[entries]]
+        totals.append((batch.counts[entries].double() * s.double().log()).sum(-1))
+    return torch.stack(totals, -1)

@@ -46,9 +46,7 @@ def test_means_equal_the_enumeration(device: torch.device) -> None:
     assert 0.0 < float(error.max()) < 0.01
 
 
-def test_documents_of_zero_and_one_token_are_exact(
-    device: torch.device,
-) -> None:
+def test_documents_of_zero_and_one_token_are_exact(device: torch.device) -> None:
     theta = chains(COUNTS, device, num_chains=3).sweep().cpu()
     assert theta.shape == (3, 4, 3)
     torch.testing.assert_close(theta.sum(-1), torch.ones(3, 4).double())

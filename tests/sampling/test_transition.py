@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from oracles.mixture import mixture_log_likelihood_reference
 from support.problems import make_batch, random_problem
 from torch import Tensor
 
 import torch_lntm as lntm
 from torch_lntm import noise
 from torch_lntm.kernels import fused as fused_kernels
-from torch_lntm.kernels.mixture import mixture_log_likelihood_reference
 from torch_lntm.latents import DocumentTarget, EtaSpace, LatentSpace, NormalSpace
 from torch_lntm.latents.factor import GaussianFactorSpace, LaplaceFactorSpace
 from torch_lntm.latents.metrics import DenseMetric, UnitMetric

@@ -40,15 +40,13 @@ def test_normalisers_against_direct_minimisation(device, scale) -> None:
         assert tangent[d] == pytest.approx(zero, rel=1e-12)
         # The bound is convex in a, and its minimum lies in the simplex.
         best = min(
-            (
-                optimize.minimize(
-                    lambda b: oracle.tilted(mean[d], covariance[d], softmax(b)),  # noqa: B023
-                    start,
-                    method="Nelder-Mead",
-                    options={"xatol": 1e-10, "fatol": 1e-12, "maxiter": 4000},
-                ).fun
-                for start in (np.zeros(3), mean[d])
-            ),
+            optimize.minimize(
+                lambda b: oracle.tilted(mean[d], covariance[d], softmax(b)),  # noqa: B023
+                start,
+                method="Nelder-Mead",
+                options={"xatol": 1e-10, "fatol": 1e-12, "maxiter": 4000},
+            ).fun
+            for start in (np.zeros(3), mean[d])
         )
         assert tilted[d] <= best + 1e-8 * abs(best)
         assert tilted[d] == pytest.approx(best, rel=1e-4)

@@ -179,8 +179,7 @@ def test_a_repeated_word_is_not_exact(device) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("num_topics", "typical", "worst", "mean"),
-    [(2, 0.005, 0.1, 0.03), (3, 0.05, 0.4, 0.06)],
+    ("num_topics", "typical", "worst", "mean"), [(2, 0.005, 0.1, 0.03), (3, 0.05, 0.4, 0.06)]
 )
 def test_evidence_and_mean_against_quadrature(device, num_topics, typical, worst, mean) -> None:
     counts, topics, alpha = random_documents(num_topics, 20, seed=num_topics)

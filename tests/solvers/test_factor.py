@@ -35,9 +35,7 @@ DUAL_COST = math.log(2) + 0.5 - 0.5 * math.log(2 * math.pi)
 
 
 def make_space(
-    problem: FactorProblem,
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float64,
+    problem: FactorProblem, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64
 ) -> FactorSpace:
     arrays = (problem.loc, problem.mixing, problem.noise_precision)
     return SPACES[problem.source](*(torch.from_numpy(a).to(device, dtype) for a in arrays))

@@ -31,13 +31,7 @@ _METADATA = {
     torch.numel,
 }
 #: Functions that return the counts unchanged: counts are immutable and lack a gradient.
-_IDENTITIES = {
-    Tensor.detach,
-    Tensor.clone,
-    Tensor.contiguous,
-    torch.clone,
-    torch.detach,
-}
+_IDENTITIES = {Tensor.detach, Tensor.clone, Tensor.contiguous, torch.clone, torch.detach}
 #: Attributes that return rearranged tensors.
 _VIEWS = {"T", "mT", "H", "mH", "real", "imag"}
 _SHAPES = {Tensor.expand, Tensor.reshape, torch.reshape}

@@ -24,6 +24,8 @@ _ATTEMPTS = 100
 _UNPACKED, _SMALL, _RATIO = 128 << 20, 10 << 20, 100
 #: Maximum number of characters of a line or document. A long book has two million.
 LONGEST = 16 << 20
+#: Any compressed file may hold FREE lines or documents, larger files as many as they have bytes.
+FREE = 1 << 20
 _MEMORY_FILES = ("/proc/meminfo", "/sys/fs/cgroup/memory.max")
 
 
@@ -139,10 +141,8 @@ def _decoded(path: Path, data: bytes, encoding: str, errors: str = "strict") -> 
     except UnicodeDecodeError as error:
         raise _undecoded(path, encoding, error, 0) from error
     except (LookupError, ValueError) as error:
-        raise FileError(
-            f"{path}: encoding {encoding!r} cannot be used ({error}); give a text encoding that "
-            "knows, e.g. 'latin-1'"
-        ) from error
+        message = f"encoding {encoding!r} cannot be used ({error}); give one of texts: 'latin-1'"
+        raise FileError(f"{path}: {message}") from error
     if text.count("\0") > len(text) // 4:
         raise FileError(
             f"{path}: not {encoding} text (every other character is NUL); pass the file's "
@@ -153,13 +153,10 @@ def _decoded(path: Path, data: bytes, encoding: str, errors: str = "strict") -> 
 
 def _undecoded(path: Path, encoding: str, error: UnicodeError, lines: int) -> FileError:
     """Error for undecodable bytes after ``lines`` lines."""
-    reason, utf16 = str(error), False
-    if isinstance(error, UnicodeDecodeError):
-        reason, lines = error.reason, lines + error.object.count(b"\n", 0, error.start)
-        utf16 = error.object[:2] in (b"\xff\xfe", b"\xfe\xff")
-    example = "which looks like 'utf-16'" if utf16 else "e.g. 'latin-1'"
-    message = f"not {encoding} text ({reason}); pass the file's encoding, {example}"
-    return at_line(path, lines + 1, message)
+    data, start = getattr(error, "object", b""), getattr(error, "start", 0)
+    guess = "looks like 'utf-16'" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "may be 'latin-1'"
+    message = f"not {encoding} text ({error}); pass the file's encoding, which {guess}"
+    return at_line(path, lines + data.count(b"\n", 0, start) + 1, message)
 
 
 def iterate_lines(
@@ -170,19 +167,21 @@ def iterate_lines(
     Only files of old Macs, which have no newlines, end lines by a carriage return alone.
 
     Raises:
-        FileError: See ``open_bytes``. The bytes are invalid in ``encoding``, or a line has more
-            than ``LONGEST`` characters.
+        FileError: See ``open_bytes``. The bytes are invalid in ``encoding``, a line has more than
+            ``LONGEST`` characters, or a compressed file has more lines than bytes.
     """
     lines = 0
     with open_bytes(path, max_bytes) as file:
+        most = FREE + path.stat().st_size if path.suffix.lower() == ".gz" else math.inf
         start = _decoded(path, file.peek(_PIECE), encoding, "ignore")
         end = "\r" if "\r" in start[:-1] and "\n" not in start else "\n"
         text = io.TextIOWrapper(file, encoding, newline=end)
         try:
             while line := text.readline(LONGEST):
                 lines += 1
-                if len(line) == LONGEST:
-                    raise at_line(path, lines, f"has {LONGEST} characters or more; divide it")
+                if len(line) == LONGEST or lines > most:
+                    problem = "more lines than bytes" if lines > most else f"{LONGEST} characters"
+                    raise at_line(path, lines, f"has {problem} or more; divide the file")
                 line = line.removesuffix(end).removesuffix("\r")
                 yield line.removeprefix("\ufeff") if lines == 1 else line
         except UnicodeError as error:

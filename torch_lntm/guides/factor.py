@@ -75,10 +75,7 @@ class FactorGuide(Guide[FactorPosterior]):
 
     @torch.no_grad()
     def bound(
-        self,
-        batch: DocumentBatch,
-        posterior: FactorPosterior | None = None,
-        kind: str = "tangent",
+        self, batch: DocumentBatch, posterior: FactorPosterior | None = None, kind: str = "tangent"
     ) -> Tensor:
         """See :meth:`NormalGuide.bound`. Defaults to ``"tangent"``, the bound this guide maximises.
 

@@ -281,11 +281,7 @@ class _LogLikelihood(_Function):
 
 
 def log_likelihood(
-    weights: Tensor,
-    words: Tensor,
-    batch: DocumentBatch,
-    floor: float,
-    likelihood: CountLikelihood,
+    weights: Tensor, words: Tensor, batch: DocumentBatch, floor: float, likelihood: CountLikelihood
 ) -> Tensor:
     """Log likelihood ``(num_docs,)`` float64 at s_dv = max(t_d·φ_v, floor), with all derivatives.
 

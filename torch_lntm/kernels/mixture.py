@@ -120,10 +120,7 @@ def word_probabilities(weights: Tensor, topics: Tensor, batch: DocumentBatch) ->
 
 @_in_full_precision
 def mixture_log_likelihood(
-    weights: Tensor,
-    topics: Tensor,
-    batch: DocumentBatch,
-    likelihood: CountLikelihood = INDEPENDENT,
+    weights: Tensor, topics: Tensor, batch: DocumentBatch, likelihood: CountLikelihood = INDEPENDENT
 ) -> Tensor:
     """Log likelihood Σ_v c_dv log Σ_k t_dk φ_kv of each document, differentiable in both inputs.
 
@@ -202,10 +199,7 @@ def expected_counts(
 
 @_in_full_precision
 def expected_topic_counts(
-    weights: Tensor,
-    topics: Tensor,
-    batch: DocumentBatch,
-    likelihood: CountLikelihood = INDEPENDENT,
+    weights: Tensor, topics: Tensor, batch: DocumentBatch, likelihood: CountLikelihood = INDEPENDENT
 ) -> Tensor:
     """The ``topic_counts`` ``(num_docs, num_topics)`` of :func:`expected_counts` alone."""
     if _is_fused(weights, likelihood):
@@ -284,19 +278,3 @@ def responsibility_covariance(
         rho *= weights[docs, None, :]
         result[docs] = rho.mT @ rho
     return result
-
-
-def mixture_log_likelihood_reference(
-    weights: Tensor, topics: Tensor, batch: DocumentBatch
-) -> Tensor:
-    """:func:`mixture_log_likelihood` written plainly, document by document, for autograd.
-
-    Tests check the fast version against this function. The two have no sparse kernel in common.
-    Tokens are independent draws.
-    """
-    totals = []
-    for d in range(batch.num_docs):
-        entries = slice(int(batch.row_offsets[d]), int(batch.row_offsets[d + 1]))
-        s = weights[..., d, :] @ topics[:, batch.word_index[entries]]
-        totals.append((batch.counts[entries].double() * s.double().log()).sum(-1))
-    return torch.stack(totals, -1)

@@ -6,11 +6,4 @@ from torch_lntm.latents.normal import EtaSpace, NormalSpace
 from torch_lntm.latents.space import LatentSpace
 from torch_lntm.latents.target import DocumentTarget
 
-__all__ = [
-    "DocumentTarget",
-    "EtaSpace",
-    "FactorSpace",
-    "GammaSpace",
-    "LatentSpace",
-    "NormalSpace",
-]
+__all__ = ["DocumentTarget", "EtaSpace", "FactorSpace", "GammaSpace", "LatentSpace", "NormalSpace"]

@@ -14,7 +14,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -24,21 +24,6 @@ from torch_lntm.latents.linalg import contrast_basis, triangular_factor
 from torch_lntm.latents.normal import NormalSpace, StandardNormalSpace
 from torch_lntm.latents.proposals import Proposal, elliptical_draws
 from torch_lntm.latents.space import LocatedSpace
-
-if TYPE_CHECKING:
-    from typing import Self
-
-
-class NormalMoments(Protocol):
-    """Attributes read from a normal posterior of eta."""
-
-    @property
-    def mean(self) -> Tensor:
-        """``(num_docs, latent_dim)``."""
-
-    @property
-    def scale_tril(self) -> Tensor:
-        """``(num_docs, latent_dim, latent_dim)`` lower triangular."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,7 +150,7 @@ class ContrastSpace(CentredSpace, StandardNormalSpace):
         """See :attr:`IdentifiedSpace.standardiser`; of the centred logits."""
         return self._contrasts.mT @ self.basis / self.loading.square().sum(0).sqrt()
 
-    def proper(self, posterior: NormalMoments) -> Tensor:
+    def proper(self, posterior: Any) -> Tensor:
         """See :meth:`IdentifiedSpace.proper`."""
         tril = posterior.scale_tril
         finite = torch.isfinite(posterior.mean).all(1) & torch.isfinite(tril).all(2).all(1)
@@ -174,7 +159,7 @@ class ContrastSpace(CentredSpace, StandardNormalSpace):
     def proposal(
         self,
         name: str,
-        posterior: NormalMoments,
+        posterior: Any,
         row: int,
         words: Tensor,
         counts: Tensor,
@@ -190,12 +175,12 @@ class ContrastSpace(CentredSpace, StandardNormalSpace):
         return Proposal(space, partial(elliptical_draws, loc, tril, nu))
 
     def normal(
-        self, posterior: NormalMoments, documents: Iterable[tuple[Tensor, Tensor]]
+        self, posterior: Any, documents: Iterable[tuple[Tensor, Tensor]]
     ) -> tuple[Tensor, Tensor]:
         """See :meth:`IdentifiedSpace.normal`; the given posterior, projected."""
         return self.project(posterior.mean, posterior.scale_tril)
 
-    def _around(self, posterior: NormalMoments, row: int) -> tuple[Self, Tensor, Tensor]:
+    def _around(self, posterior: Any, row: int) -> tuple[Self, Tensor, Tensor]:
         """Space of a single document, with centre and scale of its posterior there."""
         space = self.select(torch.tensor([row], device=self.loc.device))
         rows = slice(row, row + 1)

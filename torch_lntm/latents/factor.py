@@ -13,7 +13,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -23,10 +23,6 @@ from torch_lntm.latents.linalg import inverse_cholesky, triangular_factor
 from torch_lntm.latents.metrics import DenseMetric, Metric
 from torch_lntm.latents.normal import EtaSpace, NormalSpace, standard_normal_log_density
 from torch_lntm.latents.space import LatentSpace, LocatedSpace
-
-if TYPE_CHECKING:
-    from typing import Self
-
 
 #: Number of matrix entries to factor together. A CPU's cache holds this many. Larger blocks double
 #: the time of each pass over the matrices.

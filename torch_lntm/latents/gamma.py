@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -14,9 +14,6 @@ from torch import Tensor
 
 from torch_lntm import noise
 from torch_lntm.latents.space import LatentSpace
-
-if TYPE_CHECKING:
-    from typing import Self
 
 #: Scale c in log σ(cz). With z = logit(U)/c and U uniform, z has variance 1.
 _UNIT_LOGISTIC = math.pi / math.sqrt(3.0)

@@ -13,7 +13,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -22,9 +22,6 @@ from torch_lntm import noise
 from torch_lntm.latents.linalg import inverse_of_lower
 from torch_lntm.latents.metrics import DenseMetric, Metric
 from torch_lntm.latents.space import AffineLogits, LatentSpace, LocatedSpace
-
-if TYPE_CHECKING:
-    from typing import Self
 
 
 class StandardNormalSpace(LatentSpace):

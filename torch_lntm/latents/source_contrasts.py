@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -19,25 +19,6 @@ from torch_lntm.latents.contrasts import CentredSpace
 from torch_lntm.latents.factor import LaplaceFactorSpace, LaplaceSourcesSpace
 from torch_lntm.latents.linalg import contrast_basis, triangular_factor
 from torch_lntm.latents.proposals import Proposal, elliptical_draws
-
-if TYPE_CHECKING:
-    from typing import Self
-
-
-class SourceMoments(Protocol):
-    """Attributes read from a posterior of sources and eta."""
-
-    @property
-    def mean(self) -> Tensor:
-        """``(num_docs, num_topics)`` mean of eta."""
-
-    @property
-    def source_mean(self) -> Tensor:
-        """``(num_docs, num_sources)`` mean of the sources."""
-
-    @property
-    def source_second_moment(self) -> Tensor:
-        """``(num_docs, num_sources)`` E s²."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +92,7 @@ class SourceContrastSpace(CentredSpace, LaplaceSourcesSpace):
         variance = sources + spread[self.num_sources :].sum(0)
         return self.basis.mT @ self.basis / variance.sqrt()
 
-    def proper(self, posterior: SourceMoments) -> Tensor:
+    def proper(self, posterior: Any) -> Tensor:
         """See :meth:`IdentifiedSpace.proper`."""
         # A sum is finite only if all of its terms are finite.
         second = posterior.source_second_moment
@@ -121,7 +102,7 @@ class SourceContrastSpace(CentredSpace, LaplaceSourcesSpace):
     def proposal(
         self,
         name: str,
-        posterior: SourceMoments,
+        posterior: Any,
         row: int,
         words: Tensor,
         counts: Tensor,
@@ -138,7 +119,7 @@ class SourceContrastSpace(CentredSpace, LaplaceSourcesSpace):
         return Proposal(space, partial(elliptical_draws, loc, tril, degrees_of_freedom))
 
     def normal(
-        self, posterior: SourceMoments, documents: Iterable[tuple[Tensor, Tensor]]
+        self, posterior: Any, documents: Iterable[tuple[Tensor, Tensor]]
     ) -> tuple[Tensor, Tensor]:
         """See :meth:`IdentifiedSpace.normal`; :meth:`approximate` at the posterior's means."""
         parts = [
@@ -149,7 +130,7 @@ class SourceContrastSpace(CentredSpace, LaplaceSourcesSpace):
         return torch.stack(loc), torch.stack(tril)
 
     def _around(
-        self, posterior: SourceMoments, row: int, words: Tensor, counts: Tensor
+        self, posterior: Any, row: int, words: Tensor, counts: Tensor
     ) -> tuple[Self, Tensor, Tensor]:
         """Space of a single document, with the approximation of its posterior there."""
         space = self.select(torch.tensor([row], device=self.loc.device))

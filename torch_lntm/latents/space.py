@@ -11,15 +11,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from torch_lntm.latents.metrics import Metric
-
-if TYPE_CHECKING:
-    from typing import Self
 
 
 class AffineLogits(NamedTuple):

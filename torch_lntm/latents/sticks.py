@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -17,17 +17,6 @@ from torch_lntm.latents.gamma import DirichletSpace
 from torch_lntm.latents.identified import IdentifiedSpace
 from torch_lntm.latents.proposals import Proposal, log_gamma_variates
 from torch_lntm.latents.stick_proposals import log_beta, mixture_draws, stick_parameters
-
-if TYPE_CHECKING:
-    from typing import Self
-
-
-class DirichletMoments(Protocol):
-    """Attributes read from a Dirichlet posterior of theta."""
-
-    @property
-    def gamma(self) -> Tensor:
-        """``(num_docs, num_topics)`` parameters."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,14 +117,14 @@ class StickSpace(DirichletSpace, IdentifiedSpace):
         mean = alpha / alpha.sum()
         return ((alpha.sum() + 1.0) / (mean * (1.0 - mean))).sqrt().diag()
 
-    def proper(self, posterior: DirichletMoments) -> Tensor:
+    def proper(self, posterior: Any) -> Tensor:
         """See :meth:`IdentifiedSpace.proper`."""
         return (torch.isfinite(posterior.gamma) & (posterior.gamma > 0)).all(1)
 
     def proposal(
         self,
         name: str,
-        posterior: DirichletMoments,
+        posterior: Any,
         row: int,
         words: Tensor,
         counts: Tensor,

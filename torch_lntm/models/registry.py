@@ -35,10 +35,7 @@ def register(
 
 @overload
 def register(
-    name: str,
-    constructor: None = None,
-    *,
-    learn: Callable[..., Mapping[str, Any]] | None = None,
+    name: str, constructor: None = None, *, learn: Callable[..., Mapping[str, Any]] | None = None
 ) -> Callable[[Callable[Arguments, TopicModel]], Callable[Arguments, TopicModel]]: ...
 
 

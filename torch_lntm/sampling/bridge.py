@@ -111,10 +111,7 @@ class Bridge(DocumentTarget):
         theta, inner = self._at(z)
         value, topic_counts = self._layout.expected_counts(theta)
         excess = self.space.log_density(inner) + 0.5 * z.double().square().sum(-1)
-        return (
-            value + excess + self._log_volume,
-            self._gradient_at(z, theta, inner, topic_counts),
-        )
+        return (value + excess + self._log_volume, self._gradient_at(z, theta, inner, topic_counts))
 
     def likelihood_gradient(self, z: Tensor) -> Tensor:
         """See :meth:`DocumentTarget.likelihood_gradient`; gradient of U."""

@@ -246,7 +246,4 @@ def step(
     def choose(new: Tensor, old: Tensor) -> Tensor:
         return torch.where(accepted[..., None] if new.dim() > 2 else accepted, new, old)
 
-    return (
-        HMCState(*map(choose, end, state)),
-        HMCInfo(acceptance, accepted, error, divergent),
-    )
+    return (HMCState(*map(choose, end, state)), HMCInfo(acceptance, accepted, error, divergent))

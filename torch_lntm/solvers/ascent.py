@@ -218,12 +218,7 @@ class Objective:
 
 
 def _conjugate_gradients(
-    space: Coordinates,
-    p: Tensor,
-    lengths: Tensor,
-    rhs: Tensor,
-    tolerance: float,
-    max_steps: int,
+    space: Coordinates, p: Tensor, lengths: Tensor, rhs: Tensor, tolerance: float, max_steps: int
 ) -> Tensor:
     """Solve (I + N·Fᵀ(diag p − ppᵀ)F) x = rhs for each document, to a relative residual.
 

@@ -65,8 +65,7 @@ def _check_shapes(posterior: Posterior, batch: DocumentBatch, dim: int) -> None:
     ):
         value = getattr(posterior, name)
         check(
-            tuple(value.shape) == shape,
-            f"{name} has shape {tuple(value.shape)}; expected {shape}",
+            tuple(value.shape) == shape, f"{name} has shape {tuple(value.shape)}; expected {shape}"
         )
         if value.is_floating_point():
             check(bool(torch.isfinite(value).all()), f"{name} contains NaN or inf")

@@ -139,9 +139,7 @@ def _check_distribution(words: Words, s: Tensor) -> None:
         s.new_ones(len(s), 1), s[None], single, words.for_single_tokens()
     )
     equal(
-        alone.exp(),
-        first,
-        "for_single_tokens() is not the likelihood of a document's only token",
+        alone.exp(), first, "for_single_tokens() is not the likelihood of a document's only token"
     )
     pairs = _of_pairs(words, s)
     equal(pairs.sum(), total, "probabilities of a document's two tokens do not add up to 1")

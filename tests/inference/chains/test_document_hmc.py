@@ -97,10 +97,7 @@ def test_anchored_and_free_models_have_the_same_theta(device: torch.device) -> N
     free = random_problem(3, lengths=(20, 0, 2), seed=1)
     difference = np.hstack([np.eye(2), -np.ones((2, 1))])
     anchored = Problem(
-        free.counts,
-        free.topics,
-        difference @ free.loc,
-        difference @ free.covariance @ difference.T,
+        free.counts, free.topics, difference @ free.loc, difference @ free.covariance @ difference.T
     )
     samples = quiet(DocumentHMC(anchored.model(device), num_chains=20), free.batch(device), 100, 80)
     assert samples.latents["eta"].shape == (20, 100, 3, 2)

@@ -10,12 +10,7 @@ from support.pretend import PretendDevice
 
 from torch_lntm.inference.em import documents as rooms
 from torch_lntm.inference.em.distributed import Processes
-from torch_lntm.inference.em.documents import (
-    CorpusBatches,
-    DocumentRows,
-    DocumentTables,
-    new_table,
-)
+from torch_lntm.inference.em.documents import CorpusBatches, DocumentRows, DocumentTables, new_table
 
 CPU = torch.device("cpu")
 

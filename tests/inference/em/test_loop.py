@@ -65,11 +65,7 @@ class Counting(ResumableFit):
     @property
     def numbers(self) -> tuple[float, float, int]:
         tables = self.state.documents
-        return (
-            self.model.prior.loc[0].item(),
-            tables["means"][0].item(),
-            len(self.state.history),
-        )
+        return (self.model.prior.loc[0].item(), tables["means"][0].item(), len(self.state.history))
 
 
 def test_every_step_adds_a_record_with_its_time() -> None:

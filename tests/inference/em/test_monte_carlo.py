@@ -37,10 +37,7 @@ from torch_lntm.errors import (
     NumericalError,
 )
 from torch_lntm.guides import LaplaceGuide
-from torch_lntm.inference import (
-    MonteCarloEM,
-    VariationalEM,
-)
+from torch_lntm.inference import MonteCarloEM, VariationalEM
 from torch_lntm.inference.em import chain_e_step, monte_carlo
 from torch_lntm.models import TopicModel, ctm, lda, lntm
 from torch_lntm.sampling import hmc
@@ -76,12 +73,7 @@ def test_draws_and_m_step_have_the_moments_of_the_posterior(device: str) -> None
     problem = random_problem(3, lengths=(30, 1, 3, 60), anchored=True)
     model = problem.model(device, pseudo_documents=3.0, pseudo_variance=0.5, topic_smoothing=0.2)
     result = fit_monte_carlo(
-        model,
-        corpus_of(problem),
-        num_chains=300,
-        num_transitions=60,
-        max_epochs=1,
-        start="model",
+        model, corpus_of(problem), num_chains=300, num_transitions=60, max_epochs=1, start="model"
     )
     eta = result.chains["eta"].numpy()
     outer = eta[..., :, None] * eta[..., None, :]

@@ -221,9 +221,7 @@ def test_a_merged_topic_splits_and_near_copies_merge() -> None:
     tokens = 60 * theta.sum(0)[:, None] * true
     counts = np.stack([tokens[0] + tokens[1], tokens[2] / 2, tokens[2] / 2])
     state = FitState(
-        step=1,
-        word_counts=torch.from_numpy(counts.T.copy()).mT,
-        theta=torch.from_numpy(shares),
+        step=1, word_counts=torch.from_numpy(counts.T.copy()).mT, theta=torch.from_numpy(shares)
     )
     with torch.no_grad(), tqdm(disable=True) as bar:
         start._split(state)

@@ -284,22 +284,20 @@ def joined(columns: Any, documents: pd.DataFrame) -> Any:
     Args:
         columns: A mapping or a data frame, whose ids are its index, if this has a name, or its
             column ``id``.
-        documents: Metadata of the documents. Their ids are the column ``id``.
+        documents: Metadata of the documents. Their ids are the column ``id``, or the index.
 
     Raises:
         CorpusError: An id is missing or repeated, or on one side only.
     """
-    if is_table(columns):
-        columns = as_frame(columns)
-    elif "id" in columns:
-        columns = pd.DataFrame({name: list(values) for name, values in columns.items()})
-    has_ids = is_table(columns) and ("id" in columns or columns.index.name is not None)
-    if not has_ids or "id" not in documents:
-        rows = getattr(columns, "index", None)
-        positions = rows is not None and is_default(rows) and len(rows) == len(documents)
-        return columns.set_axis(documents.index) if positions else columns
-    keys = columns["id"] if columns.index.name is None else columns.index
-    names = [pd.Series(ids).reset_index(drop=True) for ids in (documents["id"], keys)]
+    if not is_table(columns) and "id" not in columns:
+        return columns
+    frame = as_frame(columns if is_table(columns) else pd.DataFrame(dict(columns)))
+    own_ids = documents.get("id", documents.index)
+    keys = frame.get("id") if frame.index.name is None else frame.index
+    if keys is None or ("id" not in documents and is_default(documents.index)):
+        by_position = is_default(frame.index) and len(frame) == len(documents)
+        return frame.set_axis(documents.index) if by_position else frame
+    names = [pd.Series(ids).reset_index(drop=True) for ids in (own_ids, keys)]
     for what, ids in zip(("documents", "rows of the metadata"), names, strict=True):
         bad = ids[ids.isna() | (ids == "") | ids.duplicated()]
         if len(bad):
@@ -317,7 +315,7 @@ def joined(columns: Any, documents: pd.DataFrame) -> Any:
             f"({listed(unknown) or 'none'}); give each document one row with its id, or leave out "
             "the column id to take the rows by position"
         )
-    frame = columns.drop(columns="id", errors="ignore").set_axis(pd.Index(other))
+    frame = frame.drop(columns="id", errors="ignore").set_axis(pd.Index(other))
     return frame.loc[own].set_axis(documents.index)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -94,37 +94,28 @@ def register_reader(
         del SUFFIXES[suffix]  # of an earlier registration
     _REGISTERED[name] = function
     SUFFIXES.update(dict.fromkeys(endings, name))
-    readers: dict[str, Any] = TEXT_READERS if holds == "texts" else CORPUS_READERS
-    other = CORPUS_READERS if holds == "texts" else TEXT_READERS
-    other.pop(name, None)
-    readers[name] = functools.partial(_records if holds == "texts" else _corpus, name, function)
+    TEXT_READERS.pop(name, None)
+    CORPUS_READERS.pop(name, None)
+    if holds == "texts":
+        TEXT_READERS[name] = functools.partial(_records, name, function)
+    else:
+        CORPUS_READERS[name] = functools.partial(_corpus, name, function)
     return function
 
 
 def _records(name: str, function: Reader, path: Path, options: TextOptions) -> Iterator[Record]:
     """Records of a registered reader, each with its place in the file."""
-    reader, place = f"the reader of the format {name!r}", "document 1"
+    place = "document 1"
     try:
-        records: Iterable[Any] = function(path, options)
-        if not isinstance(records, Iterable):
-            raise ConfigError(
-                f"{reader} returned {type(records).__name__}; expected an iterable of mappings, "
-                "one for each document"
-            )
-        for number, record in enumerate(records, 1):
-            if not isinstance(record, Mapping):
-                raise FileError(
-                    f"{path}, {place}: {reader} yielded {type(record).__name__}; expected a "
-                    "mapping with a field 'text'"
-                )
+        for number, record in enumerate(function(path, options), 2):
             yield place, dict(record)
-            place = f"document {number + 1}"
+            place = f"document {number}"
     except LNTMError:
         raise
     except Exception as error:
         raise FileError(
-            f"{path}, {place}: {reader} failed ({type(error).__name__}: {error}); mend the file or "
-            "the reader"
+            f"{path}, {place}: the reader of the format {name!r} failed, which yields a mapping "
+            f"for each document ({type(error).__name__}: {error}); mend the file or the reader"
         ) from error
 
 

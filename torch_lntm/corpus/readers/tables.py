@@ -17,6 +17,7 @@ from torch_lntm.corpus.metadata import listed
 from torch_lntm.corpus.readers.counts import CountStream, Entries, check_size
 from torch_lntm.errors import CorpusError, FileError, import_extra
 from torch_lntm.files.reading import (
+    FREE,
     open_to_read,
     read_errors,
     readable_bytes,
@@ -26,8 +27,6 @@ from torch_lntm.files.reading import (
 
 T = TypeVar("T")
 
-#: Any table may have FREE documents, larger ones as many as they have bytes.
-FREE = 1 << 20
 #: Numbers of a matrix, and rows of a Parquet file, per reading step.
 _NUMBERS, _ROWS = 1 << 22, 1 << 12
 #: Maximum bytes of an HDF5 chunk, because HDF5 unpacks complete chunks.
@@ -296,7 +295,11 @@ class ParquetFiles:
             words, rows = _flat(batch["words"]), pc.list_parent_indices(batch["words"])
             if vocabulary is not None:
                 words = pc.index_in(words, pa.array(vocabulary, words.type))
-            counts = _flat(batch["counts"]) if "counts" in batch else pa.array(np.ones(len(words)))
+            counts = (
+                _flat(batch["counts"])
+                if "counts" in batch
+                else pa.array(np.ones(len(words), np.int8))
+            )
             same = pc.list_parent_indices(batch.get("counts", batch["words"])).equals(rows)
             if words.null_count or counts.null_count or not same:
                 raise FileError(

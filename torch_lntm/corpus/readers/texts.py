@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 
 from torch_lntm.corpus.metadata import EXACT_IN_FLOAT, listed
-from torch_lntm.corpus.readers.tables import FREE, ParquetFiles
+from torch_lntm.corpus.readers.tables import ParquetFiles
 from torch_lntm.errors import CorpusError, CorpusWarning, FileError, warn
 from torch_lntm.files import at_line, excerpt, iterate_lines, read_text, readable_bytes
 from torch_lntm.files.reading import LONGEST
@@ -92,12 +92,8 @@ class TextStream:
         rows: list[dict[str, Any]] = []
         parts: list[pd.DataFrame] = []
         only_numbers, some_text = self.format not in WITHOUT_FIELDS, False
-        most = FREE + self.path.stat().st_size if self.path.is_file() else math.inf
-        records = TEXT_READERS[self.format](self.path, self.options)
-        for num_docs, (place, record) in enumerate(records, 1):
+        for place, record in TEXT_READERS[self.format](self.path, self.options):
             text = self._text(place, record, field)
-            if num_docs > most:
-                raise FileError(f"{self.path}: holds more documents than bytes; check the file")
             if text and only_numbers:
                 only_numbers, some_text = _DECIMAL.fullmatch(text) is not None, True
             if self.metadata is None:

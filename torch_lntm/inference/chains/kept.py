@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -18,9 +18,6 @@ from torch_lntm.inference.chains.chains import Chains, Progress
 from torch_lntm.inference.chains.settings import HMCSettings
 from torch_lntm.models import TopicModel
 from torch_lntm.sampling.step_sizes import DualAveraging
-
-if TYPE_CHECKING:
-    from typing import Self
 
 #: Number of stored counts hashed at once.
 HASHED_AT_ONCE = 2**16

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, Self
 
 import torch
 from pyro.ops.stats import split_gelman_rubin
@@ -13,9 +13,6 @@ from torch import Tensor
 from torch_lntm.errors import ConfigError
 from torch_lntm.inference.chains.diagnostics import effective_sample_size, normal_scores
 from torch_lntm.models import TopicModel
-
-if TYPE_CHECKING:
-    from typing import Self
 
 #: Largest number of values in memory at once, while diagnostics are computed.
 _MAX_NUMBERS = 2**22

@@ -140,8 +140,3 @@ class ChainDraws:
         initial = initial_latents(model, batch, means, settings.num_chains, settings.seed)
         seed = settings.seed
         return Chains(model, settings, batch, seed, self.warmup_steps, initial, means=means)
-
-
-def transitions_of(chains: KeptChains, num_draws: int) -> int:
-    """Number of transitions of each chain of a fit for ``num_draws`` draws of a document."""
-    return RESUMED_STEPS + RESUMED_THINNING * math.ceil(num_draws / chains.settings.num_chains)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -15,9 +15,6 @@ from torch import Tensor
 from torch_lntm.budget import docs_at_once
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.models import TopicModel
-
-if TYPE_CHECKING:
-    from typing import Self
 
 Positions = NDArray[np.int64]
 #: Quantities that the fit estimates, and that draws of the documents' proportions keep fixed.

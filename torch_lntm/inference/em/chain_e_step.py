@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -18,9 +18,6 @@ from torch_lntm.inference.em.documents import DocumentTables
 from torch_lntm.inference.em.statistics import Statistics, chain_statistics
 from torch_lntm.models import TopicModel
 from torch_lntm.sampling.step_sizes import DualAveraging
-
-if TYPE_CHECKING:
-    from typing import Self
 
 #: Prefixes of the tables with the chains' latent variables and with their adaptation.
 CHAIN, ADAPTATION = "chain.", "adaptation."

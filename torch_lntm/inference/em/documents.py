@@ -364,10 +364,7 @@ class DocumentRows:
     """
 
     def __init__(
-        self,
-        row_offsets: NDArray[np.int64],
-        local: NDArray[np.int64] | None = None,
-        first: int = 0,
+        self, row_offsets: NDArray[np.int64], local: NDArray[np.int64] | None = None, first: int = 0
     ) -> None:
         self._corpus_offsets, self._local, self._first = row_offsets, local, first
         self._offsets, self._row_of = row_offsets, None

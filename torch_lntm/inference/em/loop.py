@@ -220,10 +220,7 @@ class ResumableFit(ABC, Generic[R]):
         return dict_of_clones(self.model.state_dict())
 
     def run(
-        self,
-        checkpoint: Path | None,
-        checkpoint_seconds: float,
-        callback: Callback | None = None,
+        self, checkpoint: Path | None, checkpoint_seconds: float, callback: Callback | None = None
     ) -> StopReason:
         """Run all steps. Ctrl-C restores the state at the end of the last step.
 

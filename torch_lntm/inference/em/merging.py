@@ -16,9 +16,7 @@ NEIGHBOURS = 10
 
 
 def merged_labels(
-    word_counts: NDArray[Any],
-    topic_counts: NDArray[Any],
-    num_topics: int,
+    word_counts: NDArray[Any], topic_counts: NDArray[Any], num_topics: int
 ) -> NDArray[np.int64]:
     """Merge topics pair by pair, always the pair whose merger loses the least likelihood.
 

@@ -15,11 +15,7 @@ from torch_lntm.inference.chains.chains import Chains, initial_latents
 from torch_lntm.inference.chains.settings import HMCSettings
 from torch_lntm.inference.em.covariances import CovarianceSample, default_stride, ranks_of
 from torch_lntm.inference.em.schedule import MAX_STEP_DOCS
-from torch_lntm.inference.em.statistics import (
-    Statistics,
-    chain_statistics,
-    sum_statistics,
-)
+from torch_lntm.inference.em.statistics import Statistics, chain_statistics, sum_statistics
 from torch_lntm.models import TopicModel
 
 #: Transitions of a new document's chains during warm-up, and after it.

@@ -290,10 +290,7 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
         outer.diagonal().add_(pseudo)
         mean = sums["source_sum"].double()[:, None]
         design = torch.cat(
-            [
-                torch.cat([outer, mean], 1),
-                torch.cat([mean.mT, mean.new_full((1, 1), num_docs)], 1),
-            ]
+            [torch.cat([outer, mean], 1), torch.cat([mean.mT, mean.new_full((1, 1), num_docs)], 1)]
         )
         response = torch.cat([sums["eta_source"].double(), sums["eta_sum"].double()[:, None]], 1)
         weights, info = torch.linalg.solve_ex(design, response, left=False)

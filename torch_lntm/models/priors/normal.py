@@ -115,10 +115,7 @@ class NormalPrior(DocumentPrior):
             ``latent_sum`` ``(latent_dim,)`` Σ_d E eta and ``latent_outer``
             ``(latent_dim, latent_dim)`` Σ_d E eta etaᵀ.
         """
-        return {
-            "latent_sum": moments.mean.double().sum(0),
-            "latent_outer": moments.outer_sum(),
-        }
+        return {"latent_sum": moments.mean.double().sum(0), "latent_outer": moments.outer_sum()}
 
     def start_latents(self, theta: Tensor) -> Tensor:
         """See :meth:`DocumentPrior.start_latents`.
