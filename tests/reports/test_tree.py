@@ -203,4 +203,4 @@ def test_the_groups_of_a_run_serve_other_commands(
     assert "Groups of topics" in (tmp_path / "run" / "report.html").read_text()
     effects = ["effects", "run", "--formula", "~ season", "--groups", "a=0,1; b=2"]
     assert main([*effects, "--draws", "guide", "--num-draws", "3"]) == 0
-    assert "Group b\n" in capsys.readouterr().out
+    assert "\nb     season[T.winter]" in capsys.readouterr().out
