@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import functools
 import io
 import json
 import re
@@ -35,18 +34,6 @@ def test_topics(run_folder, capsys):
     assert all(len(record["words"].split()) == 2 for record in records)
     assert main(["topics", run_folder, "--format", "csv"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 4
-
-
-def test_topics_by_another_measure_of_words(run_folder, counts, capsys):
-    capsys.readouterr()
-    options = ("--num-words", "3", "--format", "json")
-    assert main(["topics", run_folder, *options, "--words", "frex"]) == 0
-    rows = {row["topic"]: row for row in json.loads(capsys.readouterr().out)}
-    run, corpus = lntm.load_run(run_folder), lntm.read_corpus(counts)
-    train = run.split(corpus).train
-    for label in lntm.reports.label_topics(run.model, train, num_words=3):
-        assert tuple(rows[label.topic]["words"].split()) == label.frex
-        assert rows[label.topic]["share"] is not None
 
 
 @pytest.mark.slow
@@ -162,32 +149,6 @@ def test_evaluate_scores_held_out_documents(run_folder, counts, capsys):
     )
     assert scores["coherence NPMI"]["documents"] == 40
     assert scores["perplexity"]["documents"] == 4
-
-
-@pytest.mark.slow
-def test_after_a_fit_by_chains_completion_names_the_approximation(counts, capsys, monkeypatch):
-    # Rough scores by chains are fast.
-    complete = functools.partial(lntm.evaluation.document_completion, tolerance=0.1)
-    monkeypatch.setattr(lntm.evaluation, "document_completion", complete)
-    hint = "completion uses the posterior of TaylorGuide, an approximation of the fit's chains"
-    exactly = "torch-lntm evaluate run --theta exact uses chains"
-    options = ["--posterior", "hmc", "--max-epochs", "2", "--num-topics", "3", "--no-progress"]
-    assert main(["fit", counts, "--out", "run", *options]) == 0
-    assert f"{hint}; {exactly}" in capsys.readouterr().err
-    call = ["evaluate", "run", "--metrics", "completion", "--no-progress", "--out", "scores.json"]
-    assert main(call) == 0
-    assert f"{hint}; {exactly}" in capsys.readouterr().err
-    assert main([*call, "--theta", "exact", "--overwrite"]) == 0
-    out, err = capsys.readouterr()
-    assert hint not in err
-    assert "ctm, exact posterior mean of theta by Hamiltonian chains" in " ".join(out.split())
-    run = lntm.load_run("run")
-    test = run.split(lntm.read_corpus(counts)).test
-    expected = complete(run.model, None, test, theta="exact")
-    score = json.loads(Path("scores.json").read_text())[0]
-    assert score["value"] == pytest.approx(expected.perplexity)
-    error = f"simulation error {expected.simulation_error:.2g} nats per token"
-    assert score["method"].endswith(error)
 
 
 @pytest.mark.slow

@@ -5,8 +5,6 @@ from __future__ import annotations
 import inspect
 import math
 import pickle
-import subprocess
-import sys
 import warnings
 
 import joblib
@@ -18,7 +16,7 @@ import scipy.sparse as sp
 import torch
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
-from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
+from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, train_test_split
 from sklearn.pipeline import make_pipeline
@@ -228,13 +226,6 @@ def test_auto_uses_an_accelerator(accelerator):
     assert estimator.topic_correlation_.shape == (3, 3)
 
 
-def test_verbose_shows_progress(terminal, capsys):
-    ESTIMATORS["ctm"](verbose=1).fit(counts())
-    assert "doc" in capsys.readouterr().err
-    ESTIMATORS["ctm"]().fit(counts())
-    assert capsys.readouterr().err == ""
-
-
 # -- documents -----------------------------------------------------------------------------------
 
 
@@ -384,14 +375,6 @@ def test_a_model_in_a_pipeline_gets_its_words_from_the_vectorizer():
     assert model.model_.vocabulary is None
 
 
-def test_a_vocabulary_of_another_size_is_refused():
-    X = counts()
-    with pytest.raises(ConfigError, match="vectorizer that is not fitted"):
-        ESTIMATORS["ctm"](vocabulary=CountVectorizer()).fit(X)
-    with pytest.raises(CorpusError, match="one word for each of the 8 columns"):
-        ESTIMATORS["ctm"](vocabulary=["a", "b"]).fit(X)
-
-
 def test_output_can_be_a_data_frame_with_names(fitted):
     names = [f"correlatedtopicmodel{k}" for k in range(3)]
     assert list(fitted.get_feature_names_out()) == names
@@ -425,11 +408,6 @@ def test_a_grid_search_uses_the_estimators_score():
     assert search.best_score_ == max(search.cv_results_["mean_test_score"])
 
 
-def test_tf_idf_is_refused():
-    with pytest.raises(CorpusError, match="tf-idf"):
-        make_pipeline(TfidfVectorizer(), lntm.CorrelatedTopicModel(2)).fit(TEXTS)
-
-
 def test_a_pickled_estimator_can_be_loaded(fitted, tmp_path):
     X = counts(9, seed=4)
     joblib.dump(fitted, tmp_path / "estimator")
@@ -455,18 +433,6 @@ def test_from_model_wraps_a_model_from_a_file(fitted, tmp_path):
         ConfigError, match=r"AspectModel is an estimator of lda, and the model .*ctm"
     ):
         lntm.AspectModel.from_model(model)
-
-
-@pytest.mark.slow
-def test_only_the_estimators_import_scikit_learn():
-    code = (
-        "import sys, torch_lntm as lntm\n"
-        "lntm.recipes, lntm.io, lntm.reports\n"
-        "assert not any(name.startswith('sklearn.base') for name in sys.modules)\n"
-        "lntm.CorrelatedTopicModel()\n"
-        "assert 'sklearn.base' in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.parametrize("source", ["vocabulary", "corpus", "frame"])
@@ -521,12 +487,6 @@ def test_searches_and_splits_of_a_corpus_say_how() -> None:
         ESTIMATORS["ctm"]().fit(train_test_split(corpus, random_state=0)[0])
     search = GridSearchCV(ESTIMATORS["ctm"](), {"n_components": [2]}, cv=3)
     assert np.isfinite(search.fit(corpus.to_scipy()).best_score_)
-
-
-def test_from_model_names_the_estimator_of_another_model() -> None:
-    corpus = lntm.Corpus.from_matrix(counts(), metadata={"x": np.arange(30.0)})
-    with pytest.raises(ConfigError, match=r"is one of stm; take.*inference\.transform"):
-        lntm.CorrelatedTopicModel.from_model(lntm.models.stm(2, corpus, "~ x"))
 
 
 def test_keywords_are_column_names_of_a_data_frame() -> None:

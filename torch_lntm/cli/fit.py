@@ -79,12 +79,12 @@ class _Task:
 
     def is_saved(self, path: Path) -> bool:
         """Whether a folder holds a run of an equal configuration and corpus."""
-        if not (path / "metadata.json").is_file():
+        run = lntm.load_run(path) if (path / "metadata.json").is_file() else None
+        if run is None:
             return False
-        run = lntm.load_run(path)
-        config = {name: value for name, value in run.config.items() if name not in CHANGEABLE}
+        fixed = {name: value for name, value in run.config.items() if name not in CHANGEABLE}
         saved = run.metadata.get("corpus", {})
-        return config == json.loads(json.dumps(self.fixed)) and self.about.items() <= saved.items()
+        return fixed == json.loads(json.dumps(self.fixed)) and self.about.items() <= saved.items()
 
 
 @dataclass(kw_only=True)
@@ -221,9 +221,8 @@ class Fit(ChoosesWords, OnDocuments):
         from torch_lntm.io import partial_folder
         from torch_lntm.io.folders import CHECKPOINT
 
-        if self.out is None:
-            return False
-        return folder_of(partial_folder(Path(self.out)) / CHECKPOINT).is_dir()
+        out = self.out
+        return out is not None and folder_of(partial_folder(Path(out)) / CHECKPOINT).is_dir()
 
     def _task(self, requested: Recipe, corpus: Corpus, device: torch.device) -> _Task:
         """Make the model, the guide and the engine."""

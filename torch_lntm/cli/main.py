@@ -57,10 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             shortage = _memory_shortage(error)
             if shortage is None:
                 raise
-            return _fail(
-                f"not enough memory{shortage}. Fewer topics or words, smaller batches (max_docs, "
-                "batch_size) and float32 take less"
-            )
+            advice = "Fewer topics or words, smaller batches (max_docs, batch_size) and float32"
+            return _fail(f"not enough memory{shortage}. {advice} take less")
         except KeyboardInterrupt as stop:
             reason = "terminated" if type(stop).__name__ == "Terminated" else "interrupted"
             with first_speaks():

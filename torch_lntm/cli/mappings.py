@@ -36,10 +36,8 @@ def read_value(name: str, kinds: tuple[Any, ...], value: Any) -> Any:
     for kind in types:
         with suppress(ValueError, OverflowError, yaml.YAMLError, RecursionError):
             return _of_kind(kind, value)
-    expected = ", ".join(
-        ", ".join(map(repr, kind)) if isinstance(kind, tuple) else kind.__name__ for kind in types
-    )
-    raise ValueError(f"{name}: expected {expected}; got {value}")
+    names = [map(repr, k) if isinstance(k, tuple) else [k.__name__] for k in types]
+    raise ValueError(f"{name}: expected {', '.join(n for of in names for n in of)}; got {value}")
 
 
 def _of_kind(kind: Any, value: Any) -> Any:
@@ -103,10 +101,8 @@ def mapping_option(option: str, value: str | dict[Any, Any]) -> dict[str, Any]:
     for part in filter(None, (part.strip() for part in value.split(";"))):
         name, sign, text = (piece.strip() for piece in part.partition("="))
         if not sign or not name:
-            raise ConfigError(
-                f"{option}: {part!r}; expected pairs such as 'economy=3,7; war=1', or a file that "
-                "ends in .json or .yaml"
-            )
+            expected = "pairs such as 'economy=3,7; war=1', or a file that ends in .json or .yaml"
+            raise ConfigError(f"{option}: {part!r}; expected {expected}")
         if name in mapping:
             raise ConfigError(f"{option}: {name!r} is given twice; give it once")
         mapping[name] = text
@@ -147,9 +143,7 @@ def read_mapping(path: Path, key: str = "option", value: str = "value") -> dict[
         with path.open(encoding="utf-8") as file:
             text = file.read(_MOST_CHARACTERS + 1)
         if len(text) > _MOST_CHARACTERS:
-            raise ConfigError(
-                f"{path}: holds more than {_MOST_CHARACTERS} characters; is it another file?"
-            )
+            raise ConfigError(f"{path}: holds more than {_MOST_CHARACTERS} characters")
         # Aliases of aliases let a short file expand to billions of values.
         if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
             raise ConfigError(f"{path}: holds an alias, as in *name; write out the value")

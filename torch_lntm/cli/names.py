@@ -91,10 +91,9 @@ class Names(OnRun):
         ask = ChatServer(address, self.names_model, key, self.timeout)
         run, guide, corpus = self.load(folder)
         texts = self.texts() if self.num_docs else None
-        what = "words of topics"
-        if self.num_docs:
-            what += " and words of documents" if texts is None else " and excerpts of documents"
-        say(f"sending {what} to {address}")
+        of_documents = "words" if texts is None else "excerpts"
+        also = f" and {of_documents} of documents" if self.num_docs else ""
+        say(f"sending words of topics{also} to {address}")
         options: dict[str, Any] = {"num_words": self.num_words, "progress": self.shows_progress}
         options |= {"texts": texts, "guide": guide, **self.arguments(NAMING)}
         lntm.name_topics(run.model, corpus, ask, **options)

@@ -177,14 +177,11 @@ def _read_config(parser: Parser, command: type[Command], path: Path) -> dict[str
         values = read_mapping(path)
         for key, value in values.items():
             if key in command.line_only:
-                raise ConfigError(
-                    f"{path}: {key} runs code; give it on the command line, as --{key}"
-                )
+                advice = f"give it on the command line, as --{key}"
+                raise ConfigError(f"{path}: {key} runs code; {advice}")
             if key not in known:
                 hint = _suggestion(str(key).replace("-", "_"), list(known))
-                raise ConfigError(
-                    f"{path}: unknown option {key!r}{hint or f'; known: {chr(44).join(known)}'}"
-                )
+                raise ConfigError(f"{path}: unknown option {key!r}{hint}")
             default, kinds = known[key].default, known[key].kinds
             values[key] = default if value is None else read_value(f"{path}: {key}", kinds, value)
     except (ConfigError, ValueError) as error:

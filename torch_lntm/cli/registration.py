@@ -53,20 +53,14 @@ def _check_class(name: str, command: type[Command]) -> None:
         raise ConfigError(f"command {name!r} is {command!r}; expected a class that extends Command")
     if command.run is Command.run:
         raise ConfigError(f"the command {name!r} has no method run() that returns its exit code")
-    own = {field.name: field.default for field in fields(command)}
-    unset = [
-        field
-        for field, hint in (own | inspect.get_annotations(command)).items()
-        if own.get(field, MISSING) is MISSING and "ClassVar" not in str(hint)
-    ]
+    own = {field.name for field in fields(command) if field.default is not MISSING}
+    hints = {field.name: field.type for field in fields(command)} | inspect.get_annotations(command)
+    unset = [n for n, hint in hints.items() if n not in own and "ClassVar" not in str(hint)]
     if unset:
-        raise ConfigError(
-            f"the field {unset[0]} of the command {name!r} is no option; decorate the class by "
-            "@dataclass(kw_only=True) and give each field a default"
-        )
-    missing = [name for name, option in command.known().items() if not option.help]
+        advice = "decorate the class by @dataclass(kw_only=True) and give each field a default"
+        raise ConfigError(f"the field {unset[0]} of the command {name!r} is no option; {advice}")
+    missing = [option.name for option in command.known().values() if not option.help]
     if missing or not inspect.getdoc(command):
-        raise ConfigError(
-            f"the docstring of the command {name!r} lacks {missing[0] if missing else 'a summary'}"
-            "; expected a summary, and under Attributes a line for each field"
-        )
+        lacking = f"the docstring of the command {name!r} lacks {[*missing, 'a summary'][0]}"
+        advice = "expected a summary, and under Attributes a line for each field"
+        raise ConfigError(f"{lacking}; {advice}")

@@ -373,22 +373,19 @@ def _numbers(column: pd.Series) -> pd.Series:
     return present.map(float).reindex(column.index)
 
 
-RecordReader = Callable[[Path, TextOptions], Iterator[Record]]
-
-
-def _read_parquet(path: Path, options: TextOptions) -> Iterator[Record]:
-    """Yields a document per row of a Parquet file."""
+def read_parquet(path: Path, options: TextOptions) -> Iterator[Record]:
+    """Yields a document per row of a Parquet file, or of the files of a folder."""
     return ParquetFiles(path, options.max_bytes).records(options.text_field)
 
 
 #: Functions by format that yield records from a path and options.
-TEXT_READERS: dict[str, RecordReader] = {
+TEXT_READERS: dict[str, Callable[[Path, TextOptions], Iterator[Record]]] = {
     "txt": read_txt,
     "jsonl": read_jsonl,
     "json": read_json,
     "csv": read_csv,
     "folder": read_folder,
-    "parquet": _read_parquet,
+    "parquet": read_parquet,
 }
 #: Formats of texts without fields.
 WITHOUT_FIELDS = ("txt", "folder")
