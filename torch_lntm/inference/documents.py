@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torch_lntm.budget import docs_at_once
-from torch_lntm.corpus import Corpus, as_corpus
+from torch_lntm.corpus import Corpus
+from torch_lntm.corpus.corpus import as_corpus
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.guides import Guide
 from torch_lntm.inference.draws.sources import DrawSource, require_source, theta_draws

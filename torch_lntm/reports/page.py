@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch_lntm import __version__
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, require_whole
-from torch_lntm.files import atomic_write
+from torch_lntm.files.writing import atomic_write
 from torch_lntm.guides import Guide
 from torch_lntm.inference import DrawSource, FitResult, ThetaDraws, theta_draws
 from torch_lntm.inference.draws.sources import require_source

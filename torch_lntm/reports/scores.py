@@ -12,7 +12,8 @@ from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError
 from torch_lntm.evaluation import CompletionResult, LikelihoodEstimate, coherence, topic_diversity
 from torch_lntm.evaluation.completion.result import ExactCompletion
-from torch_lntm.files import as_json, atomic_write, read_text
+from torch_lntm.files.reading import read_text
+from torch_lntm.files.writing import as_json, atomic_write
 from torch_lntm.frames import Rows
 from torch_lntm.io.folders import parse_json
 from torch_lntm.models import TopicModel

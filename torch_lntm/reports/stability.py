@@ -66,11 +66,11 @@ class TopicStability:
         """A row for each topic, in their order.
 
         Returns:
-            The columns ``topic`` and ``name``; ``by_seed`` and ``by_resample``, the mean
-            similarities over fits from other seeds and to resampled documents; ``found_by_seed``
-            and ``found_by_resample``, the shares of these fits with the topic. The similarity of
-            the most similar other topic of the model is ``nearest``, and ``words`` is the mean
-            number of the topic's top words among those of its partners.
+            The columns ``topic`` and ``name``, and these: ``by_seed`` and ``by_resample`` are the
+            mean similarities over fits from other seeds and to resampled documents.
+            ``found_by_seed`` and ``found_by_resample`` are the shares of these fits with the topic.
+            ``nearest`` is the similarity of the most similar other topic of the model, and
+            ``words`` the mean number of the topic's top words among those of its partners.
         """
         columns: dict[str, Any] = {"topic": range(len(self.names)), "name": self.names}
         for kind, values in (("seed", self.by_seed), ("resample", self.by_resample)):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from torch_lntm.corpus.archive import Archive
 from torch_lntm.errors import FileError
-from torch_lntm.files import at_line, excerpt, iterate_lines
+from torch_lntm.files.reading import at_line, excerpt, iterate_lines
 
 _NATURAL = r"\d{1,18}"  # fits an int64
 # A possessive repetition (*+) takes no memory for each pair.

@@ -23,8 +23,14 @@ import pandas as pd
 from torch_lntm.corpus.metadata import EXACT_IN_FLOAT, listed
 from torch_lntm.corpus.readers.tables import ParquetFiles
 from torch_lntm.errors import CorpusError, CorpusWarning, FileError, warn
-from torch_lntm.files import at_line, excerpt, iterate_lines, read_text, readable_bytes
-from torch_lntm.files.reading import LONGEST
+from torch_lntm.files.reading import (
+    LONGEST,
+    at_line,
+    excerpt,
+    iterate_lines,
+    read_text,
+    readable_bytes,
+)
 
 _DELIMITERS = ",;\t|"
 _INTEGER = re.compile(r"-?(?:0|[1-9]\d*)")

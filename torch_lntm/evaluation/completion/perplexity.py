@@ -11,7 +11,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from torch_lntm.corpus import Corpus, as_corpus
+from torch_lntm.corpus import Corpus
+from torch_lntm.corpus.corpus import as_corpus
 from torch_lntm.errors import ConfigError, CorpusError
 from torch_lntm.evaluation.checks import as_probabilities
 from torch_lntm.evaluation.completion.result import CompletionResult
