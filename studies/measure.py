@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from studies.machine import ROOT, describe
 from torch_lntm.errors import ConfigError
-from torch_lntm.files import atomic_write
+from torch_lntm.files.writing import atomic_write
 from torch_lntm.progress import tqdm
 
 if TYPE_CHECKING:

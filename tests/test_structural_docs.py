@@ -47,5 +47,5 @@ def test_the_page_on_structural_models_runs(tmp_path, monkeypatch, capsys) -> No
         warnings.simplefilter("ignore", lntm.errors.LNTMWarning)
         exec(compile(code, str(PAGE), "exec"), names)
     plt.close("all")
-    assert "Topic 0" in capsys.readouterr().out
+    assert "party[T.Liberal]" in capsys.readouterr().out
     assert isinstance(names["selection"], lntm.selection.Selection)

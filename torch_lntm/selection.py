@@ -14,7 +14,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from torch_lntm.corpus import Corpus, as_corpus
+from torch_lntm.corpus import Corpus
+from torch_lntm.corpus.corpus import as_corpus
 from torch_lntm.errors import ConfigError, TooFewDocumentsError, require_whole
 from torch_lntm.evaluation import (
     AIS,

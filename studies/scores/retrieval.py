@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torch_lntm.corpus import as_corpus
+from torch_lntm.corpus.corpus import as_corpus
 from torch_lntm.errors import ConfigError
 from torch_lntm.evaluation.checks import as_probabilities
 from torch_lntm.kernels.mixture import probability_floor

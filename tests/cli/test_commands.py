@@ -87,7 +87,7 @@ def test_transform_writes_the_sources_too(counts, posterior):
     for out in ("x.npz", "x.csv"):
         assert main(["transform", "run", counts, "--out", out, "--no-progress"]) == 0
     guide = lntm.guides.GUIDES[posterior](run.model)
-    expected = lntm.reports.source_activity(guide, lntm.read_corpus(counts)).mean.numpy()
+    expected = lntm.inference.transform(guide, lntm.read_corpus(counts)).sources.mean.numpy()
     with np.load("x.npz", allow_pickle=False) as arrays:
         np.testing.assert_allclose(arrays["sources"], expected, atol=1e-5)
     assert (np.abs(expected).max(0) > 0.1).all()

@@ -14,7 +14,8 @@ import scipy.sparse as sp
 import torch
 from support.corpora import dense, make_corpus, random_counts, write
 
-from torch_lntm.corpus import Corpus, as_corpus, read_corpus
+from torch_lntm.corpus import Corpus, read_corpus
+from torch_lntm.corpus.corpus import as_corpus
 from torch_lntm.errors import ConfigError, CorpusError
 
 COUNTS = np.array([[2, 0, 1, 0], [0, 0, 0, 0], [0, 5, 0, 0], [1, 1, 1, 0]])

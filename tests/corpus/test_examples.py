@@ -10,13 +10,8 @@ import pytest
 import torch
 
 import torch_lntm as lntm
-from torch_lntm.corpus import (
-    example_corpus,
-    example_file,
-    examples,
-    lee_corpus,
-    synthetic_topics,
-)
+from torch_lntm.corpus import example_corpus, examples, lee_corpus, synthetic_topics
+from torch_lntm.corpus.examples import example_file
 from torch_lntm.errors import ConfigError, CorpusError
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from torch_lntm import files
 from torch_lntm.corpus.mapped import map_array
 from torch_lntm.errors import ConfigError, CorpusError, FileError
+from torch_lntm.files import arrays, reading
 
 
 def test_file_errors_are_corpus_errors_config_errors_and_os_errors():
@@ -34,33 +34,33 @@ def test_reading_is_bounded(tmp_path, name):
     data = b"x" * 100_000
     path = tmp_path / name
     path.write_bytes(gzip.compress(data) if name.lower().endswith("gz") else data)
-    assert files.read_bytes(path, 100_000) == data
+    assert reading.read_bytes(path, 100_000) == data
     with pytest.raises(FileError, match=rf"{name}: holds more than 99999 bytes .* max_bytes"):
-        files.read_bytes(path, 99_999)
+        reading.read_bytes(path, 99_999)
 
 
 def test_a_file_that_is_too_large_is_refused_before_reading(tmp_path, monkeypatch):
     (tmp_path / "a.txt").write_bytes(b"x" * 100)
-    monkeypatch.setattr(files.reading, "_PIECE", "no size, so that reading would fail")
+    monkeypatch.setattr(reading, "_PIECE", "no size, so that reading would fail")
     with pytest.raises(FileError, match="holds more than 99 bytes"):
-        files.read_bytes(tmp_path / "a.txt", 99)
+        reading.read_bytes(tmp_path / "a.txt", 99)
 
 
 def test_pieces_of_a_text_join_to_the_text(tmp_path, monkeypatch):
     text = "\ufeffé one\r\ntwo €\n\r\n\nlast\r"
     (tmp_path / "a.txt").write_text(text, encoding="utf-8", newline="")
     (tmp_path / "mac.txt").write_bytes(b"one\rtwo")
-    whole = files.read_text(tmp_path / "a.txt")
+    whole = reading.read_text(tmp_path / "a.txt")
     assert whole == "é one\ntwo €\n\n\nlast\r"
     for size in range(1, 12):
-        monkeypatch.setattr(files.reading, "_PIECE", size)
-        assert files.read_text(tmp_path / "a.txt") == whole
+        monkeypatch.setattr(reading, "_PIECE", size)
+        assert reading.read_text(tmp_path / "a.txt") == whole
         lines = whole.removesuffix("\r").split("\n")
-        assert list(files.iterate_lines(tmp_path / "a.txt")) == lines
-    assert list(files.iterate_lines(tmp_path / "mac.txt")) == ["one", "two"]
+        assert list(reading.iterate_lines(tmp_path / "a.txt")) == lines
+    assert list(reading.iterate_lines(tmp_path / "mac.txt")) == ["one", "two"]
     (tmp_path / "bad.txt").write_bytes(b"one\ntwo\nthr\xffe")
     with pytest.raises(FileError, match=r"bad\.txt, line 3: not utf-8 text"):
-        files.read_text(tmp_path / "bad.txt")
+        reading.read_text(tmp_path / "bad.txt")
 
 
 @pytest.mark.slow
@@ -71,10 +71,10 @@ def test_decompression_stops_at_the_bound(tmp_path):
     code = (
         "import resource, sys\n"
         "from pathlib import Path\n"
-        "from torch_lntm import errors, files\n"
+        "from torch_lntm import errors\nfrom torch_lntm.files import reading\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "try:\n"
-        "    files.read_bytes(Path(sys.argv[1]), 10_000_000)\n"
+        "    reading.read_bytes(Path(sys.argv[1]), 10_000_000)\n"
         "except errors.FileError as error:\n"
         "    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, error)\n"
     )
@@ -90,27 +90,27 @@ def test_the_default_bound_is_a_third_of_the_memory(tmp_path, monkeypatch):
     about = tmp_path / "meminfo"
     about.write_text("MemTotal: 99 kB\nMemAvailable:   3000 kB\n")
     limit = tmp_path / "memory.max"
-    monkeypatch.setattr(files.reading, "_MEMORY_FILES", (str(about), str(limit)))
-    assert files.readable_bytes() == 1_024_000
+    monkeypatch.setattr(reading, "_MEMORY_FILES", (str(about), str(limit)))
+    assert reading.readable_bytes() == 1_024_000
     limit.write_text("max\n")
-    assert files.readable_bytes() == 1_024_000
+    assert reading.readable_bytes() == 1_024_000
     limit.write_text("300000\n")
-    assert files.readable_bytes() == 100_000
+    assert reading.readable_bytes() == 100_000
     about.unlink()
     limit.unlink()
-    assert files.readable_bytes() == (8 << 30) // 3
+    assert reading.readable_bytes() == (8 << 30) // 3
 
 
 def test_devices_are_refused():
     for path in ("/dev/zero", "/dev/null"):
         with pytest.raises(FileError, match=f"{path}: is a device or socket; save"):
-            files.read_bytes(Path(path))
+            reading.read_bytes(Path(path))
 
 
 def test_named_pipes_are_refused_without_waiting(tmp_path):
     path = tmp_path / "pipe.txt"
     os.mkfifo(path)
-    for read in (files.read_bytes, files.read_arrays):
+    for read in (reading.read_bytes, arrays.read_arrays):
         with pytest.raises(FileError, match=r"pipe\.txt: is a named pipe; save"):
             read(path)
 
@@ -120,7 +120,7 @@ def test_pipes_of_the_shell_are_read():
     writer = threading.Thread(target=lambda: (os.write(start, b"one\ntwo"), os.close(start)))
     writer.start()
     try:
-        assert files.read_lines(Path(f"/dev/fd/{end}")) == ["one", "two"]
+        assert reading.read_lines(Path(f"/dev/fd/{end}")) == ["one", "two"]
     finally:
         writer.join()
         os.close(end)
@@ -128,8 +128,8 @@ def test_pipes_of_the_shell_are_read():
 
 def test_folders_and_missing_files_are_refused(tmp_path):
     with pytest.raises(FileError, match="is a folder; expected a file"):
-        files.read_bytes(tmp_path)
-    for read in (files.read_bytes, files.read_arrays):
+        reading.read_bytes(tmp_path)
+    for read in (reading.read_bytes, arrays.read_arrays):
         with pytest.raises(FileError, match=r"no\.npz: no such file; check the path"):
             read(tmp_path / "no.npz")
 
@@ -147,7 +147,7 @@ def test_folders_and_missing_files_are_refused(tmp_path):
 )
 def test_all_line_ends_and_byte_order_marks_are_normalised(tmp_path, data, expected):
     (tmp_path / "a.txt").write_bytes(data)
-    assert files.read_text(tmp_path / "a.txt") == expected
+    assert reading.read_text(tmp_path / "a.txt") == expected
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_all_line_ends_and_byte_order_marks_are_normalised(tmp_path, data, expec
 def test_errors_suggest_another_encoding(tmp_path, data, match):
     (tmp_path / "a.txt").write_bytes(data)
     with pytest.raises(FileError, match=match):
-        files.read_text(tmp_path / "a.txt")
+        reading.read_text(tmp_path / "a.txt")
 
 
 # ------------------------------------------------------------------ arrays
@@ -188,14 +188,14 @@ def archive(path: Path, **members: bytes) -> Path:
 
 def test_only_the_named_arrays_are_read(tmp_path):
     path = archive(tmp_path / "a.npz", a=npy(np.arange(3)), b=npy(np.zeros(10**6)), c=b"damaged")
-    found = files.read_arrays(path, "a", optional=["x"], max_bytes=1000)
+    found = arrays.read_arrays(path, "a", optional=["x"], max_bytes=1000)
     assert list(found) == ["a"]
     np.testing.assert_array_equal(found["a"], [0, 1, 2])
     with pytest.raises(FileError, match=r"a\.npz: holds more than 1000 bytes"):
-        files.read_arrays(path, "a", optional=["b"], max_bytes=1000)
+        arrays.read_arrays(path, "a", optional=["b"], max_bytes=1000)
     small = archive(tmp_path / "small.npz", a=npy(np.arange(3)), b=npy(np.arange(3)))
     with pytest.raises(FileError, match=r"small\.npz: holds more than 200 bytes"):
-        files.read_arrays(small, "a", "b", max_bytes=200)
+        arrays.read_arrays(small, "a", "b", max_bytes=200)
 
 
 @pytest.mark.parametrize("shape", ["(1000000000000,)", "(9,)", "(2,)", "(0,)"])
@@ -203,15 +203,15 @@ def test_arrays_of_another_size_than_announced_are_refused(tmp_path, shape):
     data = npy(np.arange(3), shape)
     assert shape.encode() in data
     with pytest.raises(FileError, match=r"announces .* bytes and holds 24"):
-        files.read_arrays(archive(tmp_path / "a.npz", a=data), "a")
+        arrays.read_arrays(archive(tmp_path / "a.npz", a=data), "a")
 
 
 @pytest.mark.parametrize(
     "array", [np.zeros((2, 3)), np.asfortranarray(np.arange(6).reshape(2, 3)), np.array("text")]
 )
 def test_arrays_of_every_type_and_shape_are_read_back(tmp_path, array):
-    files.write_arrays(tmp_path / "a.npz", a=array, empty=np.zeros((0, 4)))
-    found = files.read_arrays(tmp_path / "a.npz", "a", "empty")
+    arrays.write_arrays(tmp_path / "a.npz", a=array, empty=np.zeros((0, 4)))
+    found = arrays.read_arrays(tmp_path / "a.npz", "a", "empty")
     np.testing.assert_array_equal(found["a"], array)
     assert found["a"].dtype == array.dtype
     assert found["empty"].shape == (0, 4)

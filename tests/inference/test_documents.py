@@ -129,12 +129,16 @@ def test_an_unknown_estimate_is_refused(corpus):
 def test_document_topics_keep_the_metadata(corpus):
     guide = lntm.guides.TaylorGuide(make_model())
     found = transform(guide, corpus)
-    assert found.metadata == {}
+    assert list(found.metadata) == []
     assert found.lengths.tolist() == corpus.lengths.tolist()
     labelled = corpus.with_metadata({"year": range(9), "label": list("abcdefghi")})
     found = transform(guide, labelled, max_docs=2)
     assert found.metadata["year"].tolist() == list(range(9))
     assert found.metadata["label"].tolist() == list("abcdefghi")
+    frame = found.frame()
+    assert list(frame) == ["document", "topic", "gamma"]
+    assert frame["gamma"].tolist() == found.theta.double().flatten().tolist()
+    assert frame["document"].tolist() == [d for d in labelled.metadata.index for _ in range(3)]
 
 
 def test_results_have_a_repr_of_one_line(corpus):

@@ -213,7 +213,7 @@ def test_errors_of_the_system_name_the_path(tmp_path, number, monkeypatch):
     monkeypatch.setattr(os, "rename", refuse)
     advice = {
         errno.ENOSPC: "the disk is full; free some space there",
-        errno.EACCES: "it may not be written; choose another path",
+        errno.EACCES: "choose another path, or change its permissions",
     }[number]
     with pytest.raises(ConfigError, match=rf"run: cannot be written \(.*\): {advice}"):
         save_run(tmp_path / "run", make_model(), make_result(), {})

@@ -531,7 +531,7 @@ def test_residual_dispersion_is_about_1(generated) -> None:
 
 def test_estimators_accept_bursty(generated) -> None:
     estimator = lntm.estimators.CorrelatedTopicModel(
-        3, options={"bursty": True}, random_state=0, max_iter=4
+        3, bursty=True, random_state=0, max_iter=4
     ).fit(generated)
     assert estimator.model_.words.cache_weight > 0
     assert estimator.transform(generated[:5]).shape == (5, 3)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from support.known import TOPICS, make_factor_model, make_model
@@ -70,8 +72,8 @@ def test_the_text_of_a_table_has_a_line_for_each_topic():
 def test_the_html_of_a_table_has_a_row_for_each_topic_and_escapes_words():
     model = make_model(vocabulary=("<b>", "bee", "cat", "dog"))
     html = model.topic_table([0.2, 0.5, 0.3], num_words=2)._repr_html_()
-    assert html.count("<tr>") == 4
-    assert "<td>1</td><td>50.0%</td>" in html
+    assert html.count("<tr") == 4
+    assert re.search(r"<td>1</td>\s*<td>50.0%</td>", html)
     assert "&lt;b&gt; bee" in html
     assert "share" not in model.topic_table()._repr_html_()
 

@@ -9,9 +9,7 @@ from support.pictures import WORDS, make_model, small_corpus
 
 import torch_lntm as lntm
 from torch_lntm.errors import ConfigError
-from torch_lntm.plotting import (
-    document_proportions,
-)
+from torch_lntm.plotting import document_proportions
 
 
 def test_document_proportions_show_means_and_quantiles_of_the_posterior():

@@ -10,9 +10,7 @@ from matplotlib import pyplot as plt
 from matplotlib.colors import to_hex
 from support.pictures import WORDS, make_factor_model
 
-from torch_lntm.plotting import (
-    source_plot,
-)
+from torch_lntm.plotting import source_plot
 from torch_lntm.reports import topic_labels
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -10,12 +11,7 @@ import torch_lntm as lntm
 from torch_lntm.errors import ConfigError
 from torch_lntm.inference import DocumentTopics
 from torch_lntm.plotting.style import distinct_words
-from torch_lntm.reports import (
-    label_topics,
-    representative_documents,
-    topic_labels,
-    word_scores,
-)
+from torch_lntm.reports import label_topics, representative_documents, topic_labels, word_scores
 
 WORDS = ("the", "tax", "war", "rare")
 TOPICS = np.array([[0.5, 0.4, 0.05, 0.05], [0.5, 0.05, 0.449, 0.001]])
@@ -118,7 +114,7 @@ def make_found() -> DocumentTopics:
         np.array([5, 5, 5, 0]),
         "mode",
         ("0", "fires"),
-        metadata={"title": np.array(["a", "b", "c", "d"], object)},
+        metadata=pd.DataFrame({"title": ["a", "b", "c", "d"]}),
     )
 
 

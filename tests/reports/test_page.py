@@ -405,8 +405,7 @@ def test_a_skewed_column_has_a_logarithmic_axis_with_a_note():
         assert "logarithmic" in chart["axis_note"]
         np.testing.assert_allclose(np.diff([mark["x"] for mark in chart["marks"]], 2), 0, atol=1e-9)
     corpus = Corpus.from_matrix(
-        np.random.default_rng(0).poisson(2.0, (40, 8)),
-        metadata={"size": np.geomspace(1, 1e6, 40)},
+        np.random.default_rng(0).poisson(2.0, (40, 8)), metadata={"size": np.geomspace(1, 1e6, 40)}
     )
     page = Page(render_page(lntm.guides.TaylorGuide(lntm.models.ctm(2, 8)), corpus))
     assert "The bins are equally spaced and have about equal numbers of documents." in page.said(

@@ -14,7 +14,7 @@ from torch_lntm.errors import ConfigError, ConvergenceWarning, CorpusError
 from torch_lntm.inference import ThetaDraws, theta_draws
 from torch_lntm.reports import summarise_corpus
 from torch_lntm.reports.figures import correlation_lines
-from torch_lntm.reports.prevalence import correlation_intervals
+from torch_lntm.reports.prevalence import correlation_intervals, differences
 
 SAMPLES = 7
 
@@ -79,7 +79,7 @@ def test_groups_that_differ_more_clearly_have_a_larger_difference(known):
         (0, 1, 2),
     )
     # Two groups 0.1 apart lie 0.05 from their mean.
-    assert unlike.differences() == pytest.approx([0.0, 25.0, 0.25])
+    assert differences(unlike.mean, unlike.standard_error) == pytest.approx([0.0, 25.0, 0.25])
 
 
 def test_missing_information_enlarges_the_errors_of_correlations(known, theta):

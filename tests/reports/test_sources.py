@@ -10,12 +10,7 @@ from support.known import MIXING, make_corpus, make_factor_model, make_model
 import torch_lntm as lntm
 from torch_lntm.errors import ConfigError
 from torch_lntm.inference import transform
-from torch_lntm.inference.documents import SourceActivity
-from torch_lntm.reports import (
-    most_active_documents,
-    source_activity,
-    summarise_sources,
-)
+from torch_lntm.reports import summarise_sources
 
 
 @pytest.fixture
@@ -78,13 +73,7 @@ def test_sources_are_a_table():
 
 @pytest.mark.parametrize(
     "wrong",
-    [
-        lambda m: summarise_sources(m, num_topics=0),
-        lambda m: summarise_sources(m, num_words=0),
-        lambda m: most_active_documents(SourceActivity(*[torch.zeros(3, 2)] * 3), 2),
-        lambda m: most_active_documents(SourceActivity(*[torch.zeros(3, 2)] * 3), -1),
-        lambda m: most_active_documents(SourceActivity(*[torch.zeros(3, 2)] * 3), 0, num_docs=0),
-    ],
+    [lambda m: summarise_sources(m, num_topics=0), lambda m: summarise_sources(m, num_words=0)],
 )
 def test_invalid_arguments_are_refused(wrong):
     with pytest.raises(ConfigError):
@@ -95,8 +84,6 @@ def test_models_without_sources_are_refused(corpus):
     for model in (make_model(), lntm.models.lda(3, 4)):
         with pytest.raises(ConfigError, match=f"{model.name}, has no sources; iftm has"):
             summarise_sources(model)
-    with pytest.raises(ConfigError, match="has no sources"):
-        source_activity(lntm.guides.TaylorGuide(make_model()), corpus)
     assert transform(lntm.guides.TaylorGuide(make_model()), corpus).sources is None
 
 
@@ -104,7 +91,7 @@ def test_models_without_sources_are_refused(corpus):
 def test_source_activity_equals_the_factor_posterior(corpus, source):
     guide = lntm.guides.FactorGuide(make_factor_model(source))
     posterior = guide.posterior(corpus.batch())
-    found = source_activity(guide, corpus, max_docs=2)
+    found = transform(guide, corpus, max_docs=2).sources
     torch.testing.assert_close(found.mean, posterior.source_mean)
     torch.testing.assert_close(found.std, posterior.source_std)
     assert torch.equal(found.converged, posterior.converged)
@@ -115,7 +102,7 @@ def test_source_activity_equals_the_factor_posterior(corpus, source):
 def test_source_activity_integrates_eta_out_for_other_guides(corpus, name):
     model = make_factor_model()
     guide = lntm.guides.make_guide(name, model)
-    found = source_activity(guide, corpus)
+    found = transform(guide, corpus).sources
     posterior = guide.posterior(corpus.batch())
     # The joint prior of source and eta, conditioned by blocks.
     mixing, noise = MIXING.numpy(), np.diag([1.0, 0.5, 0.25])
@@ -129,11 +116,3 @@ def test_source_activity_integrates_eta_out_for_other_guides(corpus, name):
         np.testing.assert_allclose(found.std[d], np.sqrt(np.diag(covariance)), rtol=1e-6)
     # Without words, the prior's.
     np.testing.assert_allclose(found.std[4], 1.0, rtol=1e-6)
-
-
-def test_the_most_active_documents_have_the_largest_means_of_each_sign():
-    mean = torch.tensor([[0.0, 1.0], [0.5, -2.0], [2.0, 0.0], [-1.0, 3.0], [0.0, -4.0]])
-    activity = SourceActivity(mean, torch.ones(5, 2), torch.ones(5, dtype=torch.bool))
-    assert most_active_documents(activity, 0) == ([2, 1], [3])
-    assert most_active_documents(activity, 0, num_docs=1) == ([2], [3])
-    assert most_active_documents(activity, 1, num_docs=2) == ([3, 0], [4, 1])

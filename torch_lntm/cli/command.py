@@ -147,7 +147,7 @@ def refuse_existing(path: str | Path | None, overwrite: bool) -> None:
     Raises:
         ConfigError: The file exists and may not be replaced, or is a symbolic link to itself.
     """
-    from torch_lntm.files import resolve_link
+    from torch_lntm.files.writing import resolve_link
 
     if path is not None:
         resolve_link(Path(path))
@@ -165,7 +165,7 @@ def whole_numbers(option: str, text: str) -> list[int]:
 
 def save_figure(figure: Any, path: str | None) -> None:
     """Save a Matplotlib figure in the format of the file's name, which defaults to PNG."""
-    from torch_lntm.files import atomic_write
+    from torch_lntm.files.writing import atomic_write
 
     if path is not None:
         name = Path(path)

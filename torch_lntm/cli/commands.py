@@ -185,7 +185,8 @@ class Transform(OnRun):
 
     def run(self) -> int:
         """Run the command. Returns the exit code."""
-        from torch_lntm.files import atomic_write, write_arrays
+        from torch_lntm.files.arrays import write_arrays
+        from torch_lntm.files.writing import atomic_write
 
         out = Path(str(self.out))
         if self.out != "-":

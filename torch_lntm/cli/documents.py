@@ -105,7 +105,7 @@ def with_stop_words(options: dict[str, Any]) -> dict[str, Any]:
     name = options.get("stop_words")
     if name in (None, "auto", "none", "english"):
         return options
-    from torch_lntm.files import read_lines
+    from torch_lntm.files.reading import read_lines
 
     if not Path(name).exists() and Path(name).name == name and not Path(name).suffix:
         expected = "english, none, or a file with a word per line"

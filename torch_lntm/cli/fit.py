@@ -26,7 +26,8 @@ from torch_lntm.options import CHOSEN, GUIDES, MODELS, SAMPLED, VARIATIONAL, fit
 if TYPE_CHECKING:
     import torch
 
-    from torch_lntm.corpus import Corpus, Split
+    from torch_lntm.corpus import Corpus
+    from torch_lntm.corpus.splits import Split
     from torch_lntm.guides import Guide
     from torch_lntm.inference import FitResult, Processes
     from torch_lntm.io import Run
@@ -265,7 +266,7 @@ class Fit(ChoosesWords, OnDocuments):
 
     def _path(self, task: _Task) -> Path:
         """Path of the run: the user's, that of a killed fit of this command, or a new path."""
-        from torch_lntm.files import shortened
+        from torch_lntm.files.writing import shortened
         from torch_lntm.io import UnfinishedRun, partial_folder
 
         if self.out is not None:

@@ -101,7 +101,7 @@ class Tree(Command):
 
     def run(self) -> int:
         """Run the command. Returns the exit code."""
-        from torch_lntm.files import as_json, atomic_write
+        from torch_lntm.files.writing import as_json, atomic_write
 
         refuse_existing(self.out, self.overwrite)
         run = lntm.load_run(str(self.run_folder))

@@ -40,7 +40,7 @@ from torch_lntm.corpus.texts import (
     transform_texts,
 )
 from torch_lntm.errors import ConfigError, CorpusError
-from torch_lntm.files import as_lines, atomic_write
+from torch_lntm.files.writing import as_lines, atomic_write
 
 
 class Corpus(Documents):

@@ -181,10 +181,9 @@ def describe(
 ) -> pd.DataFrame:
     """Metadata of new documents, with an index that names them.
 
-    The names are the pandas index of the documents. Documents without one, such as a list, take
-    the first index of the metadata or the labels that is other than 0, 1, … Names that repeat, or
-    only number the documents, are replaced by the values of the column ``id``, if these differ,
-    and else by the positions.
+    The names are the pandas index of the documents. A list has none, so it takes the first index
+    of the metadata or the labels that does more than count 0, 1, 2. If names repeat or only count,
+    the values of the column ``id`` replace them if these differ, and the positions otherwise.
 
     Args:
         documents: The documents as the caller gave them.

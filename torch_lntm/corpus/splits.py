@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch_lntm.corpus.documents import D, Documents
 from torch_lntm.corpus.mapped import collect_array
 from torch_lntm.errors import CorpusError
-from torch_lntm.files import read_arrays, write_arrays
+from torch_lntm.files.arrays import read_arrays, write_arrays
 
 _DRAWN_AT_ONCE = 1 << 24  # entries per draw; a new value changes the draws of larger corpora
 _MAX_COLOUR = 10**9  # numpy draws hypergeometric numbers of fewer tokens per colour

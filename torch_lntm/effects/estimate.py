@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torch_lntm import frames
-from torch_lntm.corpus import Corpus, as_corpus
+from torch_lntm.corpus import Corpus
+from torch_lntm.corpus.corpus import as_corpus
 from torch_lntm.effects.design import Design
 from torch_lntm.effects.logit import LogitRegression, regress_logit
 from torch_lntm.effects.mixed import regress_mixed

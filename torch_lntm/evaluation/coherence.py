@@ -13,7 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torch_lntm.corpus import Corpus, as_corpus
+from torch_lntm.corpus import Corpus
+from torch_lntm.corpus.corpus import as_corpus
 from torch_lntm.errors import ConfigError
 from torch_lntm.models import TopicModel
 

@@ -2,13 +2,13 @@
 
 The content is written to a hidden name beside the target and synced to the disk. A rename then
 gives it the target's name, and the parent folder is synced. The old content is removed last. A
-crash at any moment leaves the complete old content or the complete new content. The new content is
-permanent after the writer has returned.
+crash at any moment leaves the complete old content or the complete new content; the old content of
+a folder may then have a hidden name that ends in ``.old``. The new content is permanent after the
+writer has returned.
 """
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import hashlib
 import json
@@ -17,7 +17,7 @@ import re
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,27 +29,10 @@ try:
 except ImportError:  # on Windows
     fcntl = None
 
-_FULL = "the disk is full; free some space there, or choose another folder, and run again"
-_DENIED = "it may not be written; choose another path, or change its permissions"
-_FILE_ABOVE = "a part of its path is a file and not a folder; choose another path"
-_ADVICE = {
-    errno.ENOSPC: _FULL,
-    getattr(errno, "EDQUOT", errno.ENOSPC): _FULL,
-    errno.EFBIG: "a file may not be so large there; choose another file system, or raise the limit",
-    errno.EACCES: _DENIED,
-    errno.EPERM: _DENIED,
-    errno.EROFS: "the file system is read-only; choose another path",
-    errno.EISDIR: "a folder has this name; choose another path",
-    errno.EEXIST: _FILE_ABOVE,
-    errno.ENOTDIR: _FILE_ABOVE,
-    errno.ELOOP: "a symbolic link leads back to itself; remove it, or choose another path",
-    errno.ENAMETOOLONG: "its name is too long; choose a shorter one",
-}
+_FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 #: Maximum length in bytes of a name within a hidden name. File systems allow names of 255 bytes.
 _LONGEST = 200
-#: Flag of Linux's ``renameat2``: exchange the two names in one step.
-_RENAME_EXCHANGE, _AT_FDCWD = 2, -100
 
 
 @contextmanager
@@ -64,7 +47,9 @@ def path_errors(path: Path) -> Iterator[None]:
     except LNTMError:
         raise
     except OSError as error:
-        advice = _ADVICE.get(error.errno or 0, "choose another path")
+        advice = "choose another path, or change its permissions"
+        if error.errno in _FULL:
+            advice = "the disk is full; free some space there, or choose another path"
         reason = error.strerror or error
         raise FileError(f"{path}: cannot be written ({reason}): {advice}") from error
 
@@ -267,52 +252,22 @@ def _opened(path: Path) -> Iterator[int | None]:
 
 def _replace_folder(new: Path, target: Path) -> None:
     """Renames a complete folder to the target. An existing target is moved away and removed."""
-    old = new.with_suffix(".old")
-    with ExitStack() as locked, ExitStack() as undo:
-        if not target.exists():
+    old, is_there = new.with_suffix(".old"), target.exists()
+    with _opened(target) if is_there else nullcontext() as descriptor:
+        if descriptor is not None:
+            try_lock(descriptor)  # protects the hidden old folder from cleaning up
+        if is_there:
+            os.rename(target, old)
+        try:
             os.rename(new, target)
-            undo.callback(os.rename, target, new)
-        else:
-            descriptor = locked.enter_context(_opened(target))
-            if descriptor is not None:
-                try_lock(descriptor)  # protects the hidden old folder from cleaning up
-            if _exchange(new, target):
-                undo.callback(_exchange, new, target)
-            else:
-                os.rename(target, old)
-                undo.callback(os.rename, old, target)
-                os.rename(new, target)
-                undo.callback(os.rename, target, new)
-        _sync_folder(target.parent)
-        undo.pop_all()
+            _sync_folder(target.parent)
+        except BaseException:
+            if target.exists():
+                os.rename(target, new)
+            if is_there:
+                os.rename(old, target)
+            raise
     _remove(old)
-
-
-def _exchange(one: Path, other: Path) -> bool:
-    """Exchanges the names of two folders atomically. Returns ``False`` if unsupported."""
-    if _renameat2 is None:
-        return False
-    names = (_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other))
-    if _renameat2(*names, _RENAME_EXCHANGE) == 0:
-        return True
-    number = ctypes.get_errno()
-    if number in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
-        return False
-    raise OSError(number, os.strerror(number))
-
-
-def _find_renameat2() -> Any:
-    """Linux's function ``renameat2``; ``None`` elsewhere."""
-    try:
-        function = ctypes.CDLL(None, use_errno=True).renameat2
-    except (AttributeError, OSError, TypeError):
-        return None
-    path = (ctypes.c_int, ctypes.c_char_p)
-    function.argtypes = (*path, *path, ctypes.c_uint)
-    return function
-
-
-_renameat2 = _find_renameat2()
 
 
 def _sync_tree(folder: Path) -> None:

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, cast, get_args
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from torch_lntm.budget import docs_at_once
-from torch_lntm.corpus import Corpus, as_corpus
+from torch_lntm.corpus import Corpus
+from torch_lntm.corpus.corpus import as_corpus
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.guides import Guide
 from torch_lntm.inference.draws.sources import DrawSource, require_source, theta_draws
@@ -57,7 +59,7 @@ class DocumentTopics:
             the posterior is a Dirichlet distribution. ``"mean"`` for the posterior mean of theta.
         topic_names: Names of the topics; see :attr:`TopicModel.topic_names`.
         sources: The documents' sources, for models with sources, by a guide.
-        metadata: ``(num_docs,)`` values of every column of the corpus's metadata, by name.
+        metadata: The corpus's metadata, whose index names the documents.
         groups: Groups of topics, if asked for.
     """
 
@@ -67,8 +69,20 @@ class DocumentTopics:
     estimate: Estimate
     topic_names: tuple[str, ...]
     sources: SourceActivity | None = None
-    metadata: dict[str, NDArray[Any]] = field(default_factory=dict)
+    metadata: pd.DataFrame = field(default_factory=pd.DataFrame)
     groups: TopicGroups | None = None
+
+    def frame(self) -> pd.DataFrame:
+        """A row for each document and topic: ``document``, ``topic``, and its share ``gamma``."""
+        documents, topics = self.theta.shape
+        index = self.metadata.index
+        return pd.DataFrame(
+            {
+                "document": np.repeat(index if len(index) else np.arange(documents), topics),
+                "topic": np.tile(np.arange(topics), documents),
+                "gamma": self.theta.double().flatten().numpy(),
+            }
+        )
 
     @property
     def group_theta(self) -> Tensor:
@@ -162,7 +176,7 @@ def transform(
         estimate,
         model.topic_names,
         sources,
-        {name: np.asarray(x) for name, x in corpus.metadata.items()},
+        corpus.metadata,
         topic_groups,
     )
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from torch_lntm.errors import ConfigError
-from torch_lntm.files import read_text, resolve_link
+from torch_lntm.files.reading import read_text
+from torch_lntm.files.writing import resolve_link
 
 #: Files of a model's folder and of a run's folder.
 MODEL, TENSORS, VOCABULARY = "model.json", "model.safetensors", "vocabulary.txt"

@@ -16,14 +16,8 @@ from torch import Tensor
 
 from torch_lntm.corpus.store import read_vocabulary
 from torch_lntm.errors import ConfigError
-from torch_lntm.files import (
-    as_json,
-    as_lines,
-    atomic_folder,
-    read_bytes,
-    read_consistent,
-    read_text,
-)
+from torch_lntm.files.reading import read_bytes, read_consistent, read_text
+from torch_lntm.files.writing import as_json, as_lines, atomic_folder
 from torch_lntm.io.card import model_card, signed
 from torch_lntm.io.folders import (
     CARD,

@@ -11,10 +11,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
-from torch_lntm.corpus import Corpus, Split, load_split
+from torch_lntm.corpus import Corpus, load_split
+from torch_lntm.corpus.splits import Split
 from torch_lntm.errors import ConfigError
-from torch_lntm.files import as_json, atomic_folder, atomic_write, read_consistent, read_text
-from torch_lntm.files.writing import remove_leftovers
+from torch_lntm.files.reading import read_consistent, read_text
+from torch_lntm.files.writing import as_json, atomic_folder, atomic_write, remove_leftovers
 from torch_lntm.guides import Guide
 from torch_lntm.inference import DocumentHMC, FitResult, KeptChains
 from torch_lntm.io.card import is_unedited, model_card, settings_of, signed

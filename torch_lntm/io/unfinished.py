@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import IO, Any
 
 from torch_lntm.errors import ConfigError
-from torch_lntm.files import as_json, atomic_write, make_folder, path_errors, shortened, try_lock
+from torch_lntm.files.writing import (
+    as_json,
+    atomic_write,
+    make_folder,
+    path_errors,
+    shortened,
+    try_lock,
+)
 from torch_lntm.io.folders import CHECKPOINT, CONFIG, read_json
 
 _LOCK = "lock"

@@ -87,8 +87,7 @@ def correlation_heatmap(
     ax.grid(False)
     ax.grid(which="minor", color="white", linewidth=0.6)
     ax.tick_params(which="both", length=0)
-    for spine in ax.spines.values():
-        spine.set_visible(False)
+    ax.spines[:].set_visible(False)
     bar = ax.figure.colorbar(image, ax=ax, fraction=0.046, pad=0.03)
     bar.set_label("correlation")
     bar.outline.set_visible(False)
@@ -163,11 +162,12 @@ def correlation_graph(
     limit = max([LEAST_LIMIT, *(abs(r) for *_, r in edges)])
     for first, second, r in edges:
         ends = [picture["nodes"][k] for k in (first, second)]
-        style: dict[str, Any] = (
-            {"color": POSITIVE} if r > 0 else {"color": NEGATIVE, "linestyle": (0, (3, 2))}
-        )
         points = [end["x"] for end in ends], [end["y"] for end in ends]
-        ax.plot(*points, linewidth=_width(abs(r) / limit), alpha=0.8, zorder=1, **style)
+        look: dict[str, Any] = {
+            "color": POSITIVE if r > 0 else NEGATIVE,
+            "linestyle": "-" if r > 0 else "--",
+        }
+        ax.plot(*points, linewidth=_width(abs(r) / limit), alpha=0.8, zorder=1, **look)
     _draw_topics(ax, list(picture["nodes"].values()), numbers)
     _explain_lines(ax, limit, negative, bool(edges), min_correlation)
     ax.set(xlim=(0, width), ylim=(height, 0))
@@ -189,12 +189,8 @@ def _draw_topics(ax: Axes, nodes: Sequence[dict[str, Any]], numbers: Sequence[st
     for node, diameter, number in zip(nodes, diameters, numbers, strict=True):
         at, name = (node["x"], node["y"]), "\n".join(node["name"])
         ax.text(*at, number, va="center", fontsize=8, zorder=4, **middle)
-        below: dict[str, Any] = {
-            "xytext": (0, -diameter / 2 - 2),
-            "textcoords": "offset points",
-            "bbox": box,
-        }
-        ax.annotate(name, at, va="top", fontsize=7.5, linespacing=1.0, zorder=3, **below, **middle)
+        low = at[0], at[1] + (diameter / 2 + 2) * _DPI / 72
+        ax.text(*low, name, va="top", fontsize=7.5, linespacing=1.0, zorder=3, bbox=box, **middle)
 
 
 def _width(strength: float) -> float:
@@ -218,12 +214,9 @@ def _explain_lines(
     }
     if negative:
         lines["negative"] = Line2D([], [], color=NEGATIVE, linestyle="--", linewidth=_width(0.4))
-    place: dict[str, Any] = {
-        "loc": "upper center",
-        "bbox_to_anchor": (0.5, 0.01),
-        "ncols": len(lines),
-    }
-    ax.legend(list(lines.values()), list(lines), frameon=False, fontsize=8, **place)
+    legend = ax.legend(list(lines.values()), list(lines), frameon=False, fontsize=8, ncols=3)
+    legend.set_loc("upper center")
+    legend.set_bbox_to_anchor((0.5, 0.01), ax.transAxes)
 
 
 def _strongest(

@@ -8,21 +8,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from torch_lntm.plotting.style import (
-    GRID,
-    NAME_LETTERS,
-    NEUTRAL,
-    format_number,
-    is_skewed,
-    rule,
-    shorten,
-)
+from torch_lntm.plotting import style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 #: Okabe and Ito's colours, distinguishable with all common types of colour blindness.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", NEUTRAL)
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", style.NEUTRAL)
 #: Markers and dashes of lines. Lines of equal colour differ in them.
 STYLES = (("o", "-"), ("s", "--"), ("^", ":"), ("D", "-."))
 #: Width and height of a figure in inches, and additional height for each level or legend line.
@@ -57,12 +49,7 @@ def look(position: int) -> tuple[str, tuple[str, str]]:
 
 
 def plot_effects(
-    series: Sequence[Series],
-    name: str,
-    kind: str,
-    level: float,
-    *,
-    ax: Axes | None = None,
+    series: Sequence[Series], name: str, kind: str, level: float, *, ax: Axes | None = None
 ) -> Axes:
     """Plot expected proportions with intervals: lines over numbers and dates, points at levels.
 
@@ -108,7 +95,7 @@ def plot_differences(
     if ax is None:
         ax = _new_axes(len(series) * len(series[0].values))
     _draw_rows(ax, series)
-    ax.axvline(0.0, color=NEUTRAL, linewidth=0.8, zorder=1)
+    ax.axvline(0.0, color=style.NEUTRAL, linewidth=0.8, zorder=1)
     ax.set_xlabel(f"difference of expected proportions, {level:.0%} intervals")
     ax.set_ylabel("topic")
     _name_series(ax, series, f"{name}: {series[0].label}")
@@ -131,14 +118,16 @@ def _draw_rows(ax: Axes, series: Sequence[Series]) -> None:
         # Intervals of unknown width are left out.
         mean, lower, upper = np.where(np.isfinite(line.proportions), line.proportions, np.nan).T
         y = np.arange(len(line.values)) + 0.6 * ((j + 0.5) / len(series) - 0.5)
-        label, ends = shorten(line.label, NAME_LETTERS), [mean - lower, upper - mean]
+        label, ends = style.shorten(line.label, style.NAME_LETTERS), [mean - lower, upper - mean]
         ax.errorbar(mean, y, xerr=ends, fmt=marker, color=colour, label=label)
     values = series[0].values
-    ax.set_yticks(range(len(values)), [shorten(str(value), NAME_LETTERS) for value in values])
+    ax.set_yticks(
+        range(len(values)), [style.shorten(str(value), style.NAME_LETTERS) for value in values]
+    )
     for between in np.arange(1, len(values)) - 0.5:
-        ax.axhline(between, color=GRID, linewidth=0.8, zorder=0)
+        ax.axhline(between, color=style.GRID, linewidth=0.8, zorder=0)
     ax.set_ylim(len(values) - 0.5, -0.5)
-    rule(ax, "x")
+    style.rule(ax, "x")
 
 
 def _draw_lines(ax: Axes, series: Sequence[Series], kind: str) -> None:
@@ -147,14 +136,14 @@ def _draw_lines(ax: Axes, series: Sequence[Series], kind: str) -> None:
         colour, (_, dashes) = look(j)
         mean, lower, upper = line.proportions.T
         x = np.array(line.values, "datetime64[D]" if kind == "date" else np.float64)
-        ax.plot(x, mean, dashes, color=colour, label=shorten(line.label, NAME_LETTERS))
+        ax.plot(x, mean, dashes, color=colour, label=style.shorten(line.label, style.NAME_LETTERS))
         ax.fill_between(x, lower, upper, color=colour, alpha=0.2, linewidth=0)
     if kind == "date":
         ax.tick_params(axis="x", rotation=30)
-    elif is_skewed(np.array(series[0].values, np.float64)):
+    elif style.is_skewed(np.array(series[0].values, np.float64)):
         ax.set_xscale("log")
-        ax.xaxis.set_major_formatter(lambda x, _: format_number(x))
-    rule(ax, "y")
+        ax.xaxis.set_major_formatter(lambda x, _: style.format_number(x))
+    style.rule(ax, "y")
 
 
 def _name_series(ax: Axes, series: Sequence[Series], title: str) -> None:

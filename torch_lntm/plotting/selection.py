@@ -18,9 +18,7 @@ COLUMNS, PANEL = 3, (3.2, 2.5)
 
 
 def plot_selection(
-    num_topics: Sequence[int],
-    criteria: Mapping[str, NDArray[np.float64]],
-    chosen: int,
+    num_topics: Sequence[int], criteria: Mapping[str, NDArray[np.float64]], chosen: int
 ) -> Figure:
     """Plot criteria over the number of topics, with standard errors, in a panel for each.
 

@@ -11,15 +11,7 @@ from numpy.typing import NDArray
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.inference.documents import source_prior
 from torch_lntm.models import TopicModel
-from torch_lntm.plotting.style import (
-    NAME_LETTERS,
-    NEGATIVE,
-    NEUTRAL,
-    POSITIVE,
-    rule,
-    shorten,
-    topic_labels,
-)
+from torch_lntm.plotting import style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -64,7 +56,7 @@ def source_plot(
         raise ConfigError(f"source {source} of a model with {prior.num_sources} sources")
     require_whole(1, num_topics=num_topics, num_words=num_words)
     sources = range(prior.num_sources) if source is None else [source]
-    names = topic_labels(model, num_words)
+    names = style.topic_labels(model, num_words)
     return plot_loadings(
         prior.centred_mixing().cpu().numpy(), names, sources, num_topics=num_topics, ax=ax
     )
@@ -92,7 +84,7 @@ def plot_loadings(
     """
     import matplotlib.pyplot as plt
 
-    words = [shorten(name, NAME_LETTERS) for name in names]
+    words = [style.shorten(name, style.NAME_LETTERS) for name in names]
     rows: list[tuple[str, float]] = []  # (source, NaN), followed by (topic, loading) pairs
     for number in sources:
         order = np.argsort(-loadings[:, number], kind="stable")
@@ -106,8 +98,8 @@ def plot_loadings(
     if ax is None:
         height = 0.21 * len(rows) + 0.9
         figure, ax = plt.subplots(figsize=(6.0, height), layout="constrained")
-    ax.barh(positions, values, 0.7, color=np.where(values < 0, NEGATIVE, POSITIVE))
-    ax.axvline(0, color=NEUTRAL, linewidth=0.8)
+    ax.barh(positions, values, 0.7, color=np.where(values < 0, style.NEGATIVE, style.POSITIVE))
+    ax.axvline(0, color=style.NEUTRAL, linewidth=0.8)
     # parse_math would read words between dollar signs as formulas.
     labels = ax.set_yticks(positions, [name for name, _ in rows], fontsize=8.5, parse_math=False)
     for tick, value in zip(labels, values, strict=True):
@@ -116,7 +108,7 @@ def plot_loadings(
     ax.set_xlim(-limit, limit)
     ax.set_ylim(len(rows) - 0.4, -0.6)
     ax.set_xlabel("change of a topic's logit per unit of the source", fontsize=9)
-    rule(ax, "x")
+    style.rule(ax, "x")
     ax.tick_params(axis="x", labelsize=8.5)
     ax.locator_params(axis="x", nbins=7)
     if figure is not None:

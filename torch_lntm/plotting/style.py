@@ -37,7 +37,7 @@ def use_style() -> None:
     The function changes ``matplotlib.rcParams``, which affects all later figures.
     """
     import matplotlib
-    from cycler import cycler
+    from matplotlib.rcsetup import cycler
 
     matplotlib.rcParams.update(
         {

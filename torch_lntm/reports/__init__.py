@@ -21,7 +21,7 @@ from torch_lntm.reports.scores import (
     likelihood_scores,
 )
 from torch_lntm.reports.sections import PageData, Picture, Section, Table, register_section
-from torch_lntm.reports.sources import most_active_documents, source_activity, summarise_sources
+from torch_lntm.reports.sources import summarise_sources
 from torch_lntm.reports.stability import topic_stability
 from torch_lntm.reports.tree import TopicTree, topic_tree
 
@@ -40,13 +40,11 @@ __all__ = [
     "keyword_topics",
     "label_topics",
     "likelihood_scores",
-    "most_active_documents",
     "moving_topics",
     "name_topics",
     "register_section",
     "report",
     "representative_documents",
-    "source_activity",
     "summarise_corpus",
     "summarise_groups",
     "summarise_sources",

@@ -9,41 +9,13 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtri
 
-from torch_lntm.plotting.layout import LETTERS, LINE_HEIGHT, WIDTH
+from torch_lntm.plotting.layout import LETTERS
 from torch_lntm.plotting.style import format_number, shorten
 from torch_lntm.reports.groups import axis_note, axis_positions
 from torch_lntm.reports.prevalence import Array, Prevalence, differences
-from torch_lntm.reports.tree import TopicTree
 
 #: Pixels of a small chart: its width, width of names, height of a row, height of a line chart.
 CHART, _NAMES, _ROW, _LINE_CHART = 300.0, 112.0, 17.0, 110.0
-#: Pixels of the names beside a tree.
-_TREE_NAMES = 260.0
-
-
-def tree_picture(tree: TopicTree) -> dict[str, Any]:
-    """The picture of a tree: topics at the left, merges to the right at their distances.
-
-    Returns:
-        ``rows``, the topics with their pixels from the top; ``branches``, the corners of each
-        merge; ``cuts``, the levels with their pixels from the left; and the ``height``.
-    """
-    order, branches = tree.branches()
-    along = (WIDTH - _TREE_NAMES - 24) / max(1.05 * float(tree.merges[-1, 2]) - tree.first, 1e-9)
-    top = 2.5 * LINE_HEIGHT
-
-    def point(row: float, distance: float) -> tuple[float, float]:
-        return _TREE_NAMES + along * max(distance - tree.first, 0.0), top + _ROW * (row + 0.5)
-
-    return {
-        "rows": [(k, point(row, 0.0)[1]) for row, k in enumerate(order)],
-        "branches": [
-            (point(a, x_a), point(a, x), point(b, x), point(b, x_b))
-            for a, x_a, b, x_b, x in branches.tolist()
-        ],
-        "cuts": [(level, point(0, tree.cut(level))[0]) for level in tree.levels],
-        "height": top + _ROW * len(order),
-    }
 
 
 def correlation_lines(
@@ -88,7 +60,9 @@ def charts(prevalence: Prevalence, most: int) -> list[dict[str, Any]]:
     lower, upper = (np.where(finite, x, np.nan) for x in (prevalence.lower, prevalence.upper))
     ends, counts = np.stack([prevalence.mean, lower, upper]), prevalence.num_docs.tolist()
     axis = (grouping.positions, grouping.axis_note)
-    order = np.argsort(-prevalence.differences(), kind="stable")[:most]
+    order = np.argsort(-differences(prevalence.mean, prevalence.standard_error), kind="stable")[
+        :most
+    ]
     return [
         _chart(prevalence.columns[k], grouping.names, *axis, ends[:, :, k], counts)
         for k in order.tolist()

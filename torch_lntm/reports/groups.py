@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from torch_lntm.corpus import Corpus
@@ -69,11 +69,11 @@ def group_documents(column: str, values: NDArray[Any]) -> Grouping:
         column: The column's name.
         values: ``(num_docs,)`` values of the column, as in ``corpus.metadata``.
     """
-    if values.dtype.kind in "if":
-        return _by_number(column, values.astype(np.float64))
-    texts = [None if value is None else str(value) for value in values.tolist()]
-    dates = _dates(texts) if values.dtype == object else None
-    return _by_name(column, texts) if dates is None else _by_time(column, dates)
+    series = pd.Series(values).reset_index(drop=True)
+    if _is_number(series):
+        return _by_number(column, series.to_numpy(np.float64))
+    dates = _dates(series)
+    return _by_name(column, series) if dates is None else _by_time(column, dates)
 
 
 def grouping_columns(corpus: Corpus) -> list[str]:
@@ -83,27 +83,14 @@ def grouping_columns(corpus: Corpus) -> list[str]:
     Of columns of names that group the documents alike, the last is kept.
     """
     columns: dict[object, str] = {}
-    for column, series in corpus.metadata.items():
-        values = np.asarray(series)
-        groups: object = column
-        if values.dtype == object:
-            names = {value for value in values.tolist() if value is not None}
-            dated = _dates(values.tolist()) is not None
-            is_grouping = len(names) >= 2 and (dated or len(names) <= _MOST_GROUPING_NAMES)
-            groups = column if dated else _by_first_document(values)
-        else:
-            is_grouping = len(np.unique(values[~np.isnan(values.astype(np.float64))])) >= 2
-        if is_grouping:
+    for column, values in corpus.metadata.items():
+        codes, different = pd.factorize(values)
+        ordered = _is_number(values) or _dates(values) is not None
+        if len(different) >= 2 and (ordered or len(different) <= _MOST_GROUPING_NAMES):
+            groups = column if ordered else codes.tobytes()
             columns.pop(groups, None)
             columns[groups] = column
     return list(columns.values())
-
-
-def _by_first_document(values: NDArray[Any]) -> bytes:
-    """The groups of equal values, numbered by their first documents."""
-    numbers: dict[str, int] = {}
-    codes = [numbers.setdefault(str(value), len(numbers)) for value in values.tolist()]
-    return np.array(codes, np.int64).tobytes()
 
 
 def axis_positions(values: Sequence[object]) -> NDArray[np.float64] | None:
@@ -115,7 +102,7 @@ def axis_positions(values: Sequence[object]) -> NDArray[np.float64] | None:
         return None
     if not any(isinstance(value, str) for value in values):
         return _number_positions(np.array(values, np.float64))
-    dates = _dates([str(value) for value in values])
+    dates = _dates(pd.Series(list(map(str, values))))
     return None if dates is None else dates.astype(np.float64)
 
 
@@ -131,14 +118,18 @@ def _number_positions(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.log(values) if is_skewed(values) else values
 
 
-def _by_name(column: str, texts: list[str | None]) -> Grouping:
-    counts = Counter(text for text in texts if text is not None)
-    ranked = sorted(counts, key=lambda name: (-counts[name], name))
+def _is_number(values: pd.Series) -> bool:
+    return values.dtype.kind in "iuf"
+
+
+def _by_name(column: str, values: pd.Series) -> Grouping:
+    texts = values.map(str).where(values.notna() & (values != ""))
+    counts = texts.value_counts()
+    ranked = sorted(counts.index, key=lambda name: (-counts[name], name))
     kept = ranked if len(ranked) <= MOST_NAMES else ranked[: MOST_NAMES - 1]
-    code = {name: g for g, name in enumerate(kept)}
-    codes = [-1 if text is None else code.get(text, len(kept)) for text in texts]
+    codes = texts.map({name: min(g, len(kept)) for g, name in enumerate(ranked)}).fillna(-1)
     other = (f"other ({len(ranked) - len(kept)})",) if len(kept) < len(ranked) else ()
-    return Grouping(column, (*kept, *other), np.array(codes, np.int64))
+    return Grouping(column, (*kept, *other), codes.to_numpy(np.int64))
 
 
 def _by_number(column: str, values: NDArray[np.float64]) -> Grouping:
@@ -157,15 +148,17 @@ def _by_number(column: str, values: NDArray[np.float64]) -> Grouping:
     return Grouping(column, names, codes, np.arange(len(names), dtype=np.float64), BINS)
 
 
-def _dates(texts: list[str | None]) -> NDArray[np.datetime64] | None:
-    """Texts as days, missing values as NaT; None if a text is not a date, or all are missing."""
-    present = [text for text in texts if text is not None]
-    if not present or not all(_DATE.fullmatch(text) for text in present):
+def _dates(values: pd.Series) -> NDArray[np.datetime64] | None:
+    """Values as days, missing values as NaT; None if a value is not a date, or all are missing."""
+    texts = values.dt.strftime("%Y-%m-%d") if values.dtype.kind == "M" else values
+    present = texts[values.notna() & (texts != "")]
+    if not len(present) or not all(isinstance(x, str) and _DATE.fullmatch(x) for x in present):
         return None
     try:
-        return np.array(["NaT" if t is None else t[:10] for t in texts], "datetime64[D]")
+        days = {row: np.datetime64(text[:10], "D") for row, text in present.items()}
     except ValueError:  # such as 2008-13
         return None
+    return np.array([days.get(row, np.datetime64("NaT")) for row in values.index])
 
 
 def _by_time(column: str, days: NDArray[np.datetime64]) -> Grouping:
@@ -184,14 +177,7 @@ def _by_time(column: str, days: NDArray[np.datetime64]) -> Grouping:
     names = dates.astype(str).tolist()
     if width > 1:
         names = [f"{name} to {int(name) + width - 1}" for name in names]
-    positions = dates.astype("datetime64[D]").astype(np.float64)
-    return _without_empty(column, names, codes, positions)
-
-
-def _without_empty(
-    column: str, names: list[str], codes: NDArray[np.int64], positions: NDArray[np.float64]
-) -> Grouping:
-    """The groups with at least one document."""
-    nonempty = np.unique(codes[codes >= 0])
-    codes = np.where(codes >= 0, np.searchsorted(nonempty, codes), -1)
-    return Grouping(column, tuple(names[g] for g in nonempty.tolist()), codes, positions[nonempty])
+    nonempty, numbers = np.unique(codes[present], return_inverse=True)
+    codes[present] = numbers
+    positions = dates.astype("datetime64[D]").astype(np.float64)[nonempty]
+    return Grouping(column, tuple(names[g] for g in nonempty.tolist()), codes, positions)

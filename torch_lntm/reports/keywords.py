@@ -132,26 +132,15 @@ def _contents(page: PageData) -> list[Block]:
     shares = page.summary.overall.mean[0].tolist()
     rows = keyword_topics(page.model, shares, page.corpus.num_tokens, level=page.level)
     lost = [row for row in rows if row.rival is not None]
-    state = (
-        "Every keyword topic took hold: its keywords are more probable in it than in any other "
-        "topic."
-        if not lost
-        else "Some topics lost their keywords: "
-        + "; ".join(f"the keywords of {row.name} are more probable in {row.rival}" for row in lost)
-        + "."
-    )
+    state = "Every keyword topic took hold: its keywords are more probable in it than elsewhere."
+    if lost:
+        told = (f"the keywords of {row.name} are more probable in {row.rival}" for row in lost)
+        state = f"Some topics lost their keywords: {'; '.join(told)}."
     table = Table(
         ("topic", "keywords", "on keywords", "from", "to", "words that joined"),
         [
-            (
-                row.name,
-                " ".join(row.keywords),
-                f"{row.mass:.1%}",
-                f"{row.lower:.1%}",
-                f"{row.upper:.1%}",
-                " ".join(row.joined),
-            )
-            for row in rows
+            (r.name, " ".join(r.keywords), r.mass, r.lower, r.upper, " ".join(r.joined))
+            for r in rows
         ],
         f"On keywords: probability of all keywords in the topic, with its {page.level:.0%} "
         "interval. The interval takes the tokens of the topic as known.",

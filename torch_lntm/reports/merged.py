@@ -84,10 +84,7 @@ def summarise_groups(
 
 
 def group_words_of(
-    model: TopicModel,
-    groups: TopicGroups,
-    tokens: Sequence[float] | Tensor | None,
-    num_words: int,
+    model: TopicModel, groups: TopicGroups, tokens: Sequence[float] | Tensor | None, num_words: int
 ) -> list[tuple[str, ...]]:
     """Most probable words of each merged topic."""
     merged = merged_topics(model, groups, tokens)

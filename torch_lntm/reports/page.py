@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch_lntm import __version__
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, require_whole
-from torch_lntm.files import atomic_write
+from torch_lntm.files.writing import atomic_write
 from torch_lntm.guides import Guide
 from torch_lntm.inference import DrawSource, FitResult, ThetaDraws, theta_draws
 from torch_lntm.inference.draws.sources import require_source
@@ -26,6 +26,7 @@ from torch_lntm.io.folders import EVALUATION
 from torch_lntm.models import TopicGroups, TopicModel
 from torch_lntm.models.names import is_named
 from torch_lntm.models.topic_table import TopicTable
+from torch_lntm.plotting import tree_plot
 from torch_lntm.plotting.layout import LINE_HEIGHT, WIDTH, correlation_diagram, lay_out_topics
 from torch_lntm.plotting.style import distinct_words, topic_labels
 from torch_lntm.reports import figures
@@ -47,7 +48,7 @@ from torch_lntm.reports.representatives import (
     with_intervals,
 )
 from torch_lntm.reports.scores import Score, read_scores
-from torch_lntm.reports.sections import PageData, Section, render_sections
+from torch_lntm.reports.sections import PageData, Picture, Section, render_sections
 from torch_lntm.reports.stability import TopicStability
 from torch_lntm.reports.tree import TopicTree, hellinger_distances
 
@@ -199,97 +200,74 @@ def render_page(
     require_whole(1, num_words=num_words, max_docs=max_docs)
     require_whole(0, num_docs=num_docs)
     model = require_source(draws).model
-    corpus = model.encode(corpus)
-    everything, num_all, sample = corpus, len(corpus), _sample(corpus, max_docs, seed)
-    theta_source = _draws(draws, corpus, sample, num_draws, seed, progress)
-    corpus = corpus if sample is None else corpus[sample]
+    everything = model.encode(corpus)
+    corpus, sample, theta = _sampled(
+        everything, draws, max_docs, seed, num_draws=num_draws, progress=progress
+    )
     columns = grouping_columns(corpus)[:_COLUMNS] if by is None else list(by)
-    summary = summarise_corpus(theta_source, corpus, columns, level=LEVEL, groups=groups)
+    summary = summarise_corpus(theta, corpus, columns, level=LEVEL, groups=groups)
     shares = summary.overall.mean[0].tolist()
     topics = model.topic_table(shares, num_words=num_words, num_correlated=3)
     correlations = _correlations(model, topics, summary)
-    names, settings = correlations["names"], settings or {}
+    names, settings = correlations.pop("names"), settings or {}
     found = representative_documents(summary.documents, num_docs=num_docs) if num_docs else []
-    documents = with_excerpts(with_intervals(found, theta_source, LEVEL), everything, texts, sample)
-    data = PageData(model, corpus, theta_source, summary, topics, names, scores, settings, LEVEL)
+    documents = with_excerpts(with_intervals(found, theta, LEVEL), everything, texts, sample)
+    data = PageData(model, corpus, theta, summary, topics, names, scores, settings, LEVEL)
     own_sections = [*keyword_sections(model), *period_sections(model)]
-    rendered_sections = render_sections([*own_sections, *sections], data)
+    rendered = render_sections([*own_sections, *sections], data)
     return _TEMPLATES.get_template("report.html").render(
+        **vars(data),
+        **correlations,
+        **_prevalence(model, summary, num_words),
+        **_effects(effects),
         title=title or f"Topics of {corpus.name or 'a corpus'}",
-        **_page_parts(),
-        **_about(model, corpus, theta_source, summary, num_all),
+        **_equal_parts(),
+        num_all=len(everything),
+        is_short=corpus.num_tokens < SHORT_DOCUMENT * len(corpus),
+        citations=citations(model.name, theta.name, model.words.cache_weight is not None),
         instead_of_chains=instead_of_chains,
-        topics=topics,
         labels=label_topics(model, corpus, num_words=num_words),
         **_optional(tree, stability),
-        **correlations,
         documents={s.topic: [d for d in documents if d.topic == s.topic] for s in topics},
-        **_prevalence(model, summary, num_words),
         effects=effects,
-        **_effects(effects),
-        sections=rendered_sections,
-        has_pictures=any(section.has_pictures for section in rendered_sections),
-        scores=scores,
-        settings=settings,
+        sections=rendered,
+        has_pictures=tree or any(k == "picture" for _, blocks in rendered for k, _ in blocks),
     )
 
 
-def _sample(corpus: Corpus, max_docs: int, seed: int) -> NDArray[np.int64] | None:
-    """Ascending positions of the documents of the page; ``None`` for all documents."""
-    if len(corpus) <= max_docs:
-        return None
-    positions = np.random.default_rng(seed).choice(len(corpus), max_docs, replace=False)
-    return np.sort(positions)
+def _sampled(
+    corpus: Corpus, source: DrawSource, max_docs: int, seed: int, **options: Any
+) -> tuple[Corpus, NDArray[np.int64] | None, ThetaDraws]:
+    """The documents of the page, their ascending positions if not all, and draws of them.
 
-
-def _draws(
-    source: DrawSource,
-    corpus: Corpus,
-    sample: NDArray[np.int64] | None,
-    num_draws: int | None,
-    seed: int,
-    progress: bool,
-) -> ThetaDraws:
-    """Draws of the sample, whose documents count from 0.
-
-    They are made in a single pass over the documents, so memory need not hold them.
+    A single pass over the documents makes all draws, so memory need not hold them.
     """
-    options: dict[str, Any] = {"seed": seed, "keep": False, "progress": progress}
-    draws = theta_draws(source, corpus, num_draws, rows=sample, **options)
-    return draws if sample is None else draws.of_selection(sample)
+    if len(corpus) <= max_docs:
+        return corpus, None, theta_draws(source, corpus, seed=seed, keep=False, **options)
+    rows = np.sort(np.random.default_rng(seed).choice(len(corpus), max_docs, replace=False))
+    draws = theta_draws(source, corpus, rows=rows, seed=seed, keep=False, **options)
+    return corpus[rows], rows, draws.of_selection(rows)
 
 
-def _page_parts() -> dict[str, Any]:
+def _equal_parts() -> dict[str, Any]:
     """Variables of the template that are equal for all pages."""
     script, style = (_asset(name) for name in ("script.js", "style.css"))
-    return {
-        "script": script,
-        "style": style,
-        "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        "width": WIDTH,
-        "chart_width": figures.CHART,
-        "level": LEVEL,
-        "line_height": LINE_HEIGHT,
-        "version": __version__,
-        "today": date.today().isoformat(),
-    }
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    sizes = {"width": WIDTH, "chart_width": figures.CHART, "line_height": LINE_HEIGHT}
+    parts = {"script": script, "style": style, "script_hash": digest, "sizes": sizes}
+    return parts | {"version": __version__, "today": date.today().isoformat()}
 
 
-def _about(
-    model: TopicModel, corpus: Corpus, draws: ThetaDraws, summary: CorpusSummary, num_all: int
-) -> dict[str, Any]:
-    """The model, the documents, and the source of the proportions."""
-    return {
-        "model": model,
-        "corpus": corpus,
-        "num_all": num_all,
-        "is_short": corpus.num_tokens < SHORT_DOCUMENT * len(corpus),
-        "posterior": draws.description,
-        "unconverged": int((~summary.documents.converged).sum()),
-        "overall": summary.overall,
-        "citations": citations(model.name, draws.name, model.words.cache_weight is not None),
-        "num_draws": draws.num_draws,
-    }
+def _optional(tree: TopicTree | None, stability: TopicStability | None) -> dict[str, Any]:
+    """Parts of the page on request: the tree, with its picture, and the stability."""
+    parts: dict[str, Any] = {"tree": tree, "stability": stability, "tree_picture": ""}
+    if tree is not None:
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(9.0, 0.22 * tree.num_topics + 1.0), layout="constrained")
+        tree_plot(tree, ax=figure.add_subplot())
+        parts["tree_picture"] = Picture(figure, "tree").address
+    return parts
 
 
 def _correlations(model: TopicModel, topics: TopicTable, summary: CorpusSummary) -> dict[str, Any]:
@@ -325,29 +303,14 @@ def _prevalence(model: TopicModel, summary: CorpusSummary, num_words: int) -> di
         return {"prevalence": charts, "group_rows": [], "group_charts": [()] * len(charts)}
     topics = [k for members in groups.members for k in members]
     words = group_words_of(model, groups, topic_tokens(summary.documents), num_words)
-    rows = [
-        {
-            "name": name,
-            "topics": members,
-            "share": overall.mean[0, g],
-            "lower": overall.lower[0, g],
-            "upper": overall.upper[0, g],
-            "words": words[g],
-        }
-        for g, (name, members) in enumerate(zip(groups.names, groups.members, strict=True))
-    ]
+    rows = overall.frame().assign(topics=groups.members, words=words)
+    rows = rows.sort_values("share", ascending=False, kind="stable")
     return {
         "prevalence": charts,
-        "group_rows": sorted(rows, key=lambda row: -row["share"]),
+        "group_rows": list(rows.itertuples()),
         "groups_overlap": len(set(topics)) < len(topics),
         "group_charts": [figures.charts(p, _CHARTS) for p in summary.group_prevalence],
     }
-
-
-def _optional(tree: TopicTree | None, stability: TopicStability | None) -> dict[str, Any]:
-    """Parts of the page on request: the tree with its picture, and the stability."""
-    branches = None if tree is None else figures.tree_picture(tree)
-    return {"tree": tree, "branches": branches, "stability": stability}
 
 
 def _effects(effects: Any) -> dict[str, Any]:
@@ -355,14 +318,12 @@ def _effects(effects: Any) -> dict[str, Any]:
     if effects is None:
         return {"expected": [], "coefficients": [], "below_zero": False}
     predictions = {name: effects.predict(name, level=LEVEL) for name in effects.columns}
-    charts = [
-        (name, figures.effect_charts(rows, name, _CHARTS)) for name, rows in predictions.items()
-    ]
-    below_zero = any(row.lower < 0 for rows in predictions.values() for row in rows)
     return {
-        "expected": charts,
+        "expected": [
+            (name, figures.effect_charts(rows, name, _CHARTS)) for name, rows in predictions.items()
+        ],
         "coefficients": effects.table(LEVEL),
-        "below_zero": below_zero,
+        "below_zero": any(row.lower < 0 for rows in predictions.values() for row in rows),
     }
 
 

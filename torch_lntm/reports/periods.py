@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -51,6 +51,11 @@ class WordChange:
     lower: float
     upper: float
 
+    @property
+    def numbers(self) -> dict[str, float]:
+        """Both probabilities, their ratio and its interval."""
+        return {name: getattr(self, name) for name in _FRAME[5:]}
+
 
 @dataclass(frozen=True)
 class MovingTopic:
@@ -78,14 +83,8 @@ class MovingTopic:
     def records(self) -> list[dict[str, Any]]:
         """Rows of a frame, a row for each word that rose or fell."""
         about = {"topic": self.topic, "name": self.name, "drift": self.drift}
-        rows = []
-        for change, words in (("rose", self.rose), ("fell", self.fell)):
-            for word in words:
-                numbers = asdict(word)
-                term = numbers.pop("word")
-                del numbers["column"]
-                rows.append({**about, "change": change, "term": term, **numbers})
-        return rows
+        changes = [("rose", word) for word in self.rose] + [("fell", word) for word in self.fell]
+        return [about | {"change": change, "term": x.word} | x.numbers for change, x in changes]
 
 
 @torch.no_grad()
@@ -162,13 +161,9 @@ def _changes(
     """
     best = torch.where(selected, size, -1.0).topk(min(most, len(size))).indices
     best = best[selected[best]]
-    words = model.words_at(best.tolist())
-    return tuple(
-        WordChange(word, column, *numbers)
-        for word, column, numbers in zip(
-            words, best.tolist(), table[:, best].T.tolist(), strict=True
-        )
-    )
+    words, numbers = model.words_at(best.tolist()), table[:, best].T.tolist()
+    found = zip(words, best.tolist(), numbers, strict=True)
+    return tuple(WordChange(word, column, *own) for word, column, own in found)
 
 
 def period_sections(model: TopicModel) -> list[Section]:
@@ -181,61 +176,46 @@ def _contents(page: PageData) -> list[Block]:
     """Contents of the section on words over time."""
     topics = page.model.topics
     assert isinstance(topics, DynamicTopics)
-    rows = {row.topic: row for row in moving_topics(page.model, level=page.level)}
-    order = [summary.topic for summary in page.topics]
-    periods, shown = topics.column, rows[order[0]].periods
+    found = moving_topics(page.model, level=page.level)
+    rows = [found[summary.topic] for summary in page.topics]
+    periods, shown = topics.column, rows[0].periods
+    first, last, level = periods.levels[0], periods.levels[-1], f"{page.level:.0%}"
     intro = (
         f"The words of every topic follow a random walk over {len(periods.levels)} periods of "
-        f"{periods.column}, from {periods.levels[0]} to {periods.levels[-1]}. The drift is the "
-        "share of a topic's words in the last period that would have to be other words to equal "
-        "the first period."
+        f"{periods.column}, from {first} to {last}. The drift is the share of a topic's words in "
+        "the last period that would have to be other words to equal the first period."
     )
     strip = Table(
         ("topic", "drift", *map(str, shown)),
-        [
-            (page.names[k], f"{rows[k].drift:.0%}", *(" ".join(x) for x in rows[k].words))
-            for k in order
-        ],
+        [(page.names[r.topic], f"{r.drift:.0%}", *map(" ".join, r.words)) for r in rows],
         f"Most probable words of each topic in {len(shown)} of the {len(periods.levels)} periods.",
     )
+    moving = sorted((r for r in rows if r.rose or r.fell), key=lambda r: -r.drift)
+    if not moving:
+        return [intro, strip, "Every interval of a change includes 1: the words stand still."]
     changes = [
-        (page.names[k], kind, x.word, f"{x.first:.2%}", f"{x.last:.2%}", *_ratios(x))
-        for k in order
-        for kind, found in (("rose", rows[k].rose), ("fell", rows[k].fell))
-        for x in found
+        (page.names[r.topic], x["change"], x["term"], *(x[name] for name in _FRAME[5:]))
+        for r in rows
+        for x in r.records()
     ]
     note = (
-        f"Factor: probability in {periods.levels[-1]} over {periods.levels[0]}, with its "
-        f"{page.level:.0%} interval. Shown are words with an interval on one side of 1. Each "
-        "interval holds for its word alone, and takes the tokens of the topic as known."
+        f"Factor: probability in {last} over {first}, with its {level} interval. Shown are words "
+        "with an interval on one side of 1. Each interval holds for its word alone, and takes the "
+        "tokens of the topic as known."
     )
     header = ("topic", "", "word", "first", "last", "factor", "from", "to")
-    blocks: list[Block] = [intro, strip]
-    moving = sorted(
-        (k for k in order if rows[k].rose or rows[k].fell), key=lambda k: -rows[k].drift
-    )
-    if not moving:
-        return [*blocks, "Every interval of a change includes 1: the words stand still."]
-    picture = path_chart(page.model, [rows[k] for k in moving[:_PANELS]], page.names, page.level)
+    moving = moving[:_PANELS]
     described = "; ".join(
-        f"{page.names[k]}: "
-        + ", ".join(f"{x.word} × {x.ratio:.2g}" for x in rows[k].rose + rows[k].fell)
-        for k in moving[:_PANELS]
+        f"{page.names[r.topic]}: {', '.join(f'{x.word} × {x.ratio:.2g}' for x in r.rose + r.fell)}"
+        for r in moving
     )
     caption = (
-        f"Probabilities of words over {periods.column} on a logarithmic scale, with their "
-        f"{page.level:.0%} bands: the {min(len(moving), _PANELS)} topics with the largest drift."
+        f"Probabilities of words over {periods.column} on a logarithmic scale, with their {level} "
+        f"bands: the {len(moving)} topics with the largest drift."
     )
-    return [
-        *blocks,
-        Picture(picture, f"Paths of words. {described}", caption),
-        Table(header, changes, note),
-    ]
-
-
-def _ratios(change: WordChange) -> tuple[str, str, str]:
-    """Factor and interval as text."""
-    return f"{change.ratio:.3g}", f"{change.lower:.3g}", f"{change.upper:.3g}"
+    chart = path_chart(page.model, moving, page.names, page.level)
+    picture = Picture(chart, f"Paths of words. {described}", caption)
+    return [intro, strip, picture, Table(header, changes, note)]
 
 
 def path_chart(

@@ -67,20 +67,12 @@ class Prevalence:
             The columns ``group``, ``topic`` (its number, or the name of a group of topics),
             ``share``, ``lower``, ``upper``, ``std_error`` and ``documents``.
         """
-        groups, topics = len(self.grouping.names), self.columns
-        numbers = (self.mean, self.lower, self.upper, self.standard_error)
-        share, lower, upper, error = (x.ravel() for x in numbers)
-        return pd.DataFrame(
-            {
-                "group": np.repeat(np.array(self.grouping.names, object), len(topics)),
-                "topic": list(topics) * groups,
-                "share": share,
-                "lower": lower,
-                "upper": upper,
-                "std_error": error,
-                "documents": np.repeat(self.num_docs, len(topics)),
-            }
-        )
+        pairs = pd.MultiIndex.from_product([self.grouping.names, self.columns])
+        frame = pairs.to_frame(index=False, name=["group", "topic"])
+        numbers = {"share": self.mean, "lower": self.lower, "upper": self.upper}
+        for name, values in {**numbers, "std_error": self.standard_error}.items():
+            frame[name] = values.ravel()
+        return frame.assign(documents=np.repeat(self.num_docs, len(self.columns)))
 
     def __str__(self) -> str:
         return f"{self!r}\n{render(self.frame())}"
@@ -90,10 +82,6 @@ class Prevalence:
         names = ("mean", "lower", "upper", "standard_error")
         parts: dict[str, Any] = {name: getattr(self, name)[:, columns] for name in names}
         return replace(self, **parts, columns=self.columns[columns])
-
-    def differences(self) -> Array:
-        """Evidence for a difference between groups, for each topic; see :func:`differences`."""
-        return differences(self.mean, self.standard_error)
 
 
 def differences(mean: Array, standard_error: Array) -> Array:
@@ -240,21 +228,13 @@ def summarise_corpus(
     results = [sums.result(level, columns_of) for sums in group_sums]
     overall, *others = (result.select(slice(model.num_topics)) for result in results)
     _check_drift(group_sums[0].by_draw()[:, 0, : model.num_topics], model.topic_names)
-    documents = DocumentTopics(
-        theta,
-        converged,
-        corpus.lengths,
-        "mean",
-        model.topic_names,
-        metadata={name: np.asarray(x) for name, x in table.items()},
-    )
+    names, lengths = model.topic_names, corpus.lengths
+    documents = DocumentTopics(theta, converged, lengths, "mean", names, metadata=table)
     summary = CorpusSummary(documents, overall, tuple(others), logits.error())
     if topic_groups is None:
         return summary
-    first, *by_column = (result.select(slice(model.num_topics, None)) for result in results)
-    return replace(
-        summary, groups=topic_groups, overall_groups=first, group_prevalence=tuple(by_column)
-    )
+    first, *more = (result.select(slice(model.num_topics, None)) for result in results)
+    return replace(summary, groups=topic_groups, overall_groups=first, group_prevalence=(*more,))
 
 
 class _GroupSums:
@@ -262,8 +242,9 @@ class _GroupSums:
 
     def __init__(self, grouping: Grouping, corpus: Corpus, num_draws: int, num_topics: int) -> None:
         self.grouping = grouping
-        self.codes = torch.from_numpy(np.where(corpus.lengths > 0, grouping.codes, -1))
-        num_groups = len(grouping.names)
+        codes, num_groups = np.where(corpus.lengths > 0, grouping.codes, -1), len(grouping.names)
+        self.codes = torch.from_numpy(codes)
+        self.num_docs = np.bincount(codes[codes >= 0], minlength=num_groups)
         self.first = torch.zeros(num_draws, num_groups, num_topics, dtype=torch.float64)
         self.second = torch.zeros(num_groups, num_topics, dtype=torch.float64)
 
@@ -276,14 +257,11 @@ class _GroupSums:
 
     def by_draw(self) -> Array:
         """Mean proportions ``(num_draws, num_groups, num_topics)`` at each draw."""
-        num_docs = np.bincount(self.codes[self.codes >= 0], minlength=len(self.grouping.names))
-        return np.asarray(self.first.numpy() / np.maximum(num_docs, 1)[:, None])
+        return np.asarray(self.first.numpy() / np.maximum(self.num_docs, 1)[:, None])
 
     def result(self, level: float, columns: tuple[int | str, ...]) -> Prevalence:
         """Prevalence with intervals."""
-        codes = self.codes.numpy()
-        num_docs = np.bincount(codes[codes >= 0], minlength=len(self.grouping.names))
-        count, by_draw = num_docs[:, None].astype(np.float64), self.by_draw()
+        count, by_draw = self.num_docs[:, None].astype(np.float64), self.by_draw()
         mean = by_draw.mean(0)
         scatter = self.second.numpy() - count * np.square(by_draw).mean(0)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -292,7 +270,7 @@ class _GroupSums:
         error = np.sqrt(within + between)
         reach = stdtrit(np.maximum(count - 1, 1), (1 + level) / 2) * error
         ends = (mean - reach).clip(0), (mean + reach).clip(max=1)
-        return Prevalence(self.grouping, num_docs, mean, *ends, error, columns)
+        return Prevalence(self.grouping, self.num_docs, mean, *ends, error, columns)
 
 
 def _check_drift(shares: Array, names: Sequence[str]) -> None:
@@ -312,8 +290,7 @@ def _check_drift(shares: Array, names: Sequence[str]) -> None:
         warn(
             f"the share of topic {names[int(drifts.argmax())]} changes by {100 * drifts.max():.1f} "
             "percentage points from the first half of the draws to the second: the chains have "
-            "not settled. "
-            "Fit with more epochs, or draw with more warmup_steps",
+            "not settled. Fit with more epochs, or draw with more warmup_steps",
             ConvergenceWarning,
         )
 
@@ -343,11 +320,8 @@ class _LogitMoments:
         mean = self.first / self.num_docs
         covariance = self.second / self.num_docs - mean[:, :, None] * mean[:, None, :]
         scale = covariance.diagonal(dim1=1, dim2=2).clamp_min(1e-300).sqrt()
-        z = (
-            (covariance / scale[:, :, None] / scale[:, None, :])
-            .clamp(-1 + 1e-12, 1 - 1e-12)
-            .atanh()
-        )
+        correlation = covariance / scale[:, :, None] / scale[:, None, :]
+        z = correlation.clamp(-1 + 1e-12, 1 - 1e-12).atanh()
         remaining = information - information**2 * z.var(0)
         error = remaining.clamp_min(1e-12).rsqrt()
         return np.where(remaining.numpy() > 0, error.numpy(), np.inf)

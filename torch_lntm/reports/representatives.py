@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 
@@ -110,7 +111,8 @@ def representative_documents(
     names = proportions.topic_names
     numbers = find_topics(names, range(len(names)) if topics is None else topics)
     columns = {name: np.asarray(proportions.metadata[name]) for name in proportions.metadata}
-    ids = getattr(proportions.metadata, "index", range(len(proportions.lengths)))
+    ids = proportions.metadata.index
+    ids = ids if len(ids) else pd.RangeIndex(len(proportions.lengths))
     shares = proportions.theta.double().clone()
     shares[torch.from_numpy(proportions.lengths == 0)] = -1.0
     rows = Rows[RepresentativeDocument](columns=("topic", "name", "rank", "document", "gamma"))
@@ -139,21 +141,14 @@ def with_excerpts(
             the positions in ``rows``. The result has positions in the corpus.
     """
     at = [row.document if positions is None else int(positions[row.document]) for row in rows]
-    index = getattr(corpus.metadata, "index", None)
+    index = corpus.metadata.index
     if texts is None:
         excerpts = {d: _frequent_words(corpus, d) for d in set(at)}
     else:
-        texts = texts if index is None else align(texts, index, "texts")
-        excerpts = _beginnings(texts, set(at), len(corpus))
+        excerpts = _beginnings(align(texts, index, "texts"), set(at), len(corpus))
     is_text = texts is not None
     return Rows(
-        replace(
-            row,
-            document=d,
-            id=d if index is None else index[d],
-            excerpt=excerpts[d],
-            is_text=is_text,
-        )
+        replace(row, document=d, id=index[d], excerpt=excerpts[d], is_text=is_text)
         for row, d in zip(rows, at, strict=True)
     )
 

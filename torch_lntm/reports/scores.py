@@ -12,7 +12,8 @@ from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError
 from torch_lntm.evaluation import CompletionResult, LikelihoodEstimate, coherence, topic_diversity
 from torch_lntm.evaluation.completion.result import ExactCompletion
-from torch_lntm.files import as_json, atomic_write, read_text
+from torch_lntm.files.reading import read_text
+from torch_lntm.files.writing import as_json, atomic_write
 from torch_lntm.frames import Rows
 from torch_lntm.io.folders import parse_json
 from torch_lntm.models import TopicModel
@@ -58,17 +59,9 @@ def completion_scores(*results: CompletionResult) -> Rows[Score]:
             method += f"; {result.observed_fraction:.0%} of tokens observed, seed {result.seed}"
         if isinstance(result, ExactCompletion):
             method += f"; simulation error {result.simulation_error:.2g} nats per token"
-        scores.append(
-            Score(
-                "completion perplexity",
-                result.perplexity,
-                result.standard_error,
-                "per held-out token",
-                method,
-                result.num_docs,
-                int(result.held_out_tokens.sum()),
-            )
-        )
+        numbers = (result.perplexity, result.standard_error, "per held-out token", method)
+        counts = (result.num_docs, int(result.held_out_tokens.sum()))
+        scores.append(Score("completion perplexity", *numbers, *counts))
     return scores
 
 
@@ -92,17 +85,10 @@ def coherence_scores(model: TopicModel, corpus: Corpus, top_n: int = 10) -> Rows
     words = model.topics.top_words(top_n)[0].tolist()
     for measure, name in measures.items():
         values = coherence(words, corpus, measure, top_n)
-        scores.append(
-            Score(
-                f"coherence {name}",
-                float(values.mean()),
-                float(values.std() / math.sqrt(len(values))),
-                "mean over topics",
-                f"top {top_n} words, together in documents",
-                corpus.num_docs,
-                corpus.num_tokens,
-            )
-        )
+        numbers = (float(values.mean()), float(values.std() / math.sqrt(len(values))))
+        about = ("mean over topics", f"top {top_n} words, together in documents")
+        counts = (corpus.num_docs, corpus.num_tokens)
+        scores.append(Score(f"coherence {name}", *numbers, *about, *counts))
     return scores
 
 
@@ -116,8 +102,8 @@ def score_records(scores: Sequence[Score]) -> list[dict[str, Any]]:
     """Scores as records for JSON; an infinite or NaN standard error becomes None."""
     records = [asdict(score) for score in scores]
     for record in records:
-        error = record["standard_error"]
-        record["standard_error"] = error if error is not None and math.isfinite(error) else None
+        if not math.isfinite(record["standard_error"] or 0.0):
+            record["standard_error"] = None
     return records
 
 

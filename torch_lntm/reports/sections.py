@@ -94,7 +94,7 @@ class Picture:
         Raises:
             ConfigError: The image is of another type or format, or too large.
         """
-        image = self.image
+        image, problem = self.image, "is of another format; save it as PNG or SVG"
         if hasattr(image, "savefig"):
             import matplotlib
 
@@ -104,24 +104,13 @@ class Picture:
                 image.savefig(file, format="svg", bbox_inches="tight", metadata={"Date": None})
             image = file.getvalue()
         if not isinstance(image, bytes):
-            raise ConfigError(
-                f"the picture {self.description!r:.60} is of type {type(image).__name__}; expected "
-                "a Matplotlib figure, or the bytes of a PNG or SVG file"
-            )
-        if len(image) > _MOST_BYTES:
-            raise ConfigError(
-                f"the picture {self.description!r:.60} takes {len(image):,} bytes; expected at "
-                f"most {_MOST_BYTES:,}"
-            )
-        if image.startswith(_PNG):
-            kind = "png"
-        elif b"<svg" in image[:2000]:
-            kind = "svg+xml"
-        else:
-            raise ConfigError(
-                f"the picture {self.description!r:.60} is of another format; save it as PNG or SVG"
-            )
-        return f"data:image/{kind};base64,{base64.b64encode(image).decode()}"
+            problem = f"is of type {type(image).__name__}; expected a Matplotlib figure, or bytes"
+        elif len(image) > _MOST_BYTES:
+            problem = f"takes {len(image):,} bytes; expected at most {_MOST_BYTES:,}"
+        elif image.startswith(_PNG) or b"<svg" in image[:2000]:
+            kind = "png" if image.startswith(_PNG) else "svg+xml"
+            return f"data:image/{kind};base64,{base64.b64encode(image).decode()}"
+        raise ConfigError(f"the picture {self.description!r:.60} {problem}")
 
 
 #: Contents of a section: a paragraph of plain text, a table, or a picture.
@@ -147,23 +136,6 @@ class Section(NamedTuple):
 
     title: str
     contents: Callable[[PageData], Block | Iterable[Block]]
-
-
-class RenderedSection(NamedTuple):
-    """A section as the page shows it.
-
-    Attributes:
-        title: Title of the section.
-        blocks: Kind (``"text"``, ``"table"`` or ``"picture"``) and content of each block.
-    """
-
-    title: str
-    blocks: list[tuple[str, Any]]
-
-    @property
-    def has_pictures(self) -> bool:
-        """Whether a block is a picture."""
-        return any(kind == "picture" for kind, _ in self.blocks)
 
 
 #: The sections of every page, by title.
@@ -212,64 +184,60 @@ def check_section(section: Any) -> Section:
 
 def render_sections(
     sections: Iterable[Section | tuple[str, Any]], page: PageData
-) -> list[RenderedSection]:
+) -> list[tuple[str, list[tuple[str, Any]]]]:
     """Call the functions of the registered sections and of further ones.
 
     Args:
         sections: Sections of this page alone.
         page: The page's data.
 
+    Returns:
+        Title of each section, with the kind (``"text"``, ``"table"`` or ``"picture"``) and the
+        content of its blocks.
+
     Raises:
         ConfigError: A section is of another type, or its function returns a value of another type.
     """
     chosen = [*_REGISTERED.values(), *map(check_section, sections)]
-    return [RenderedSection(title, _blocks(title, contents(page))) for title, contents in chosen]
+    return [(title, _blocks(title, contents(page))) for title, contents in chosen]
 
 
 def _blocks(title: str, contents: Any) -> list[tuple[str, Any]]:
     """The kind and the content of each block of a section."""
     single = isinstance(contents, str | Table | Picture) or not isinstance(contents, Iterable)
-    blocks: list[tuple[str, Any]] = []
+    kinds = {str: "text", Table: "table", Picture: "picture"}
+    blocks = []
     for block in [contents] if single else contents:
-        if isinstance(block, str):
-            blocks.append(("text", block))
-        elif isinstance(block, Table):
-            _check_table(title, block)
-            blocks.append(("table", block))
-        elif isinstance(block, Picture):
-            blocks.append(("picture", block))
-        else:
+        kind = next((name for of, name in kinds.items() if isinstance(block, of)), None)
+        if kind is None:
             raise ConfigError(
                 f"the section {title!r:.60} returned {type(block).__name__}; expected text, a "
                 "lntm.reports.Table or a lntm.reports.Picture, or a list of them"
             )
+        if isinstance(block, Table):
+            _check_table(title, block)
+        blocks.append((kind, block))
     return blocks
 
 
 def _check_table(title: str, table: Table) -> None:
     """Refuse rows of another length than the header, and tables too large for a page."""
-    wrong = next((row for row in table.rows if len(row) != len(table.header)), None)
+    size = len(table.header)
+    wrong = next((len(row) for row in table.rows if len(row) != size), None)
     if wrong is not None:
-        raise ConfigError(
-            f"the section {title!r:.60} has a row of {len(wrong)} cells; expected "
-            f"{len(table.header)}, as in the header"
-        )
-    if len(table.rows) * len(table.header) > _MOST_CELLS:
-        raise ConfigError(
-            f"the section {title!r:.60} has a table of {len(table.rows):,} rows; expected at most "
-            f"{_MOST_CELLS:,} cells. Show the rows that matter"
-        )
+        problem = f"a row of {wrong} cells; expected {size}, as in the header"
+    elif len(table.rows) * size > _MOST_CELLS:
+        problem = f"a table of {len(table.rows):,} rows; expected at most {_MOST_CELLS:,} cells"
+    else:
+        return
+    raise ConfigError(f"the section {title!r:.60} has {problem}")
 
 
 def _cell(value: object) -> tuple[str, bool]:
     """A value as a table shows it, and whether it is a number."""
-    if isinstance(value, Tensor | np.ndarray) and value.ndim == 0:
-        value = value.item()
-    if value is None:
-        return "", False
+    value = value.item() if isinstance(value, Tensor | np.ndarray) and value.ndim == 0 else value
     if isinstance(value, bool | str) or not isinstance(value, Real):
-        return str(value), False
-    if isinstance(value, Integral):
-        return f"{int(value):,}", True
+        return "" if value is None else str(value), False
     number = float(value)
-    return (f"{number:.4g}" if math.isfinite(number) else "–"), True
+    text = f"{number:.4g}" if math.isfinite(number) else "–"
+    return (f"{int(number):,}" if isinstance(value, Integral) else text), True

@@ -7,12 +7,9 @@ from typing import Any
 
 import torch
 
-from torch_lntm.corpus import Corpus
-from torch_lntm.errors import ConfigError, require_whole
+from torch_lntm.errors import require_whole
 from torch_lntm.frames import Rows
-from torch_lntm.guides import Guide
-from torch_lntm.inference import transform
-from torch_lntm.inference.documents import SourceActivity, source_prior
+from torch_lntm.inference.documents import source_prior
 from torch_lntm.models import TopicModel
 
 
@@ -116,56 +113,3 @@ def summarise_sources(
             )
         )
     return summaries
-
-
-def source_activity(
-    guide: Guide[Any], corpus: Corpus, *, max_docs: int | None = None, progress: bool = False
-) -> SourceActivity:
-    """Activity of the sources of an independent factor topic model in every document.
-
-    For :class:`~torch_lntm.guides.FactorGuide`, the activity is the mean and standard deviation of
-    q(source). These standard deviations leave out the uncertainty of eta. Other guides integrate
-    eta out.
-
-    Args:
-        guide: A guide of the model.
-        corpus: Documents over the model's vocabulary.
-        max_docs: Documents per batch, to bound memory. Defaults to a number that suits the guide.
-        progress: Show a progress bar on standard error.
-
-    Raises:
-        ConfigError: The model has no sources, or the corpus has other words.
-    """
-    source_prior(guide.model)
-    activity = transform(guide, corpus, max_docs=max_docs, progress=progress).sources
-    assert activity is not None
-    return activity
-
-
-def most_active_documents(
-    activity: SourceActivity, source: int, *, num_docs: int = 5
-) -> tuple[list[int], list[int]]:
-    """Documents with the most positive and the most negative activity of a source.
-
-    Args:
-        activity: The result of :func:`source_activity`.
-        source: The source's number.
-        num_docs: Most documents at each end. Each end has posterior means of one sign.
-
-    Returns:
-        Positions of the documents with positive means, and of those with negative means, the
-        largest absolute value first.
-
-    Raises:
-        ConfigError: The source does not exist, or the number of documents is below 1.
-    """
-    num_sources = activity.mean.shape[1]
-    if not 0 <= source < num_sources or num_docs < 1:
-        raise ConfigError(
-            f"source is {source} and num_docs {num_docs}; expected 0 to {num_sources - 1}, and at "
-            "least 1"
-        )
-    values = activity.mean[:, source]
-    order = values.argsort(stable=True, descending=True).tolist()
-    highest = [d for d in order[:num_docs] if values[d] > 0]
-    return highest, [d for d in order[: -num_docs - 1 : -1] if values[d] < 0]

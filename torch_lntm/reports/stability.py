@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,11 +66,11 @@ class TopicStability:
         """A row for each topic, in their order.
 
         Returns:
-            The columns ``topic`` and ``name``; ``by_seed`` and ``by_resample``, the mean
-            similarities over fits from other seeds and to resampled documents; ``found_by_seed``
-            and ``found_by_resample``, the shares of these fits with the topic; ``nearest``, the
-            similarity of the most similar other topic of the model; and ``words``, the mean number
-            of the topic's top words among those of its partners.
+            The columns ``topic`` and ``name``, and these: ``by_seed`` and ``by_resample`` are the
+            mean similarities over fits from other seeds and to resampled documents.
+            ``found_by_seed`` and ``found_by_resample`` are the shares of these fits with the topic.
+            ``nearest`` is the similarity of the most similar other topic of the model, and
+            ``words`` the mean number of the topic's top words among those of its partners.
         """
         columns: dict[str, Any] = {"topic": range(len(self.names)), "name": self.names}
         for kind, values in (("seed", self.by_seed), ("resample", self.by_resample)):
@@ -147,11 +147,12 @@ def topic_stability(
     resolved = recipe.for_corpus(corpus, model.num_topics)
     engine_options = _accepted(resolved.recipe, own_options)
     choices = {"progress": False, **resolved.options, **engine_options, **(options or {})}
-    documents = list(_documents(corpus, num_fits, seed))
+    generator = np.random.default_rng(seed)
+    draws = [generator.integers(len(corpus), size=len(corpus)) for _ in range(num_fits)]
+    documents = [*[corpus] * num_fits, *(corpus[np.sort(rows)] for rows in draws)]
     first_seed = settings.pop("seed")
     seeds = [s for s in range(seed, seed + 2 * num_fits + 1) if s != first_seed]
-    similarity, words = [], []
-    top = _top_words(model, top_n)
+    similarity, words, top = [], [], _top_words(model, top_n)
     fits = zip(documents, seeds, strict=False)
     for part, own_seed in tqdm(fits, total=2 * num_fits, desc="fits", disable=not progress):
         twin, _, engine = resolved.recipe.make(
@@ -171,15 +172,10 @@ def topic_stability(
     probs = np.sqrt(model.topics.mean_probs.detach().double().cpu().numpy())
     between = probs @ probs.T
     np.fill_diagonal(between, 0.0)
-    return TopicStability(
-        model.topic_names,
-        tuple(topic_labels(model)),
-        np.array(similarity[:num_fits]),
-        np.array(similarity[num_fits:]),
-        between.max(1),
-        np.array(words, np.float64).mean(0),
-        top_n,
-    )
+    names, labels = model.topic_names, tuple(topic_labels(model))
+    kinds = np.array(similarity[:num_fits]), np.array(similarity[num_fits:])
+    common = np.array(words, np.float64).mean(0)
+    return TopicStability(names, labels, *kinds, between.max(1), common, top_n)
 
 
 def _contents_of(
@@ -215,15 +211,6 @@ def _accepted(recipe: Recipe, options: Mapping[str, Any]) -> dict[str, Any]:
 
     engine = SAMPLERS[str(recipe.posterior)] if recipe.samples else VariationalEM
     return {k: v for k, v in options.items() if k in inspect.signature(engine).parameters}
-
-
-def _documents(corpus: Corpus, num_fits: int, seed: int) -> Iterator[Corpus]:
-    """The documents of each fit: all documents, then documents drawn with replacement."""
-    for _ in range(num_fits):
-        yield corpus
-    generator = np.random.default_rng(seed)
-    for _ in range(num_fits):
-        yield corpus[np.sort(generator.integers(len(corpus), size=len(corpus)))]
 
 
 def _top_words(model: TopicModel, number: int) -> list[set[int]]:

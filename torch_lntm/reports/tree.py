@@ -185,15 +185,8 @@ def topic_tree(
     members = [(k,) for k in range(size)]
     for first, second, *_ in merges.astype(int).tolist():
         members.append(tuple(sorted(members[first] + members[second])))
-    names = _node_names(model, members, shares)
-    return TopicTree(
-        merges,
-        tuple(members),
-        tuple(names),
-        tuple(topic_labels(model)),
-        tuple(sorted(numbers, reverse=True)),
-        by,
-    )
+    names, labels = tuple(_node_names(model, members, shares)), tuple(topic_labels(model))
+    return TopicTree(merges, (*members,), names, labels, (*sorted(numbers, reverse=True),), by)
 
 
 def _has_correlations(model: TopicModel) -> bool:
@@ -224,16 +217,14 @@ def _node_names(model: TopicModel, members: Sequence[tuple[int, ...]], shares: A
     """Names of all nodes: names of the topics, or words of the merged topic; all different."""
     names = list(model.topic_names)
     words = _typical_words(model, members, shares)
-    for node, topics in enumerate(members):
-        if len(topics) == 1:
-            continue
+    for node, topics in list(enumerate(members))[model.num_topics :]:
         named = [names[k] for k in topics if is_named(model.topic_names, k)]
         candidates = []
         if len(named) == len(topics):
             more = f" and {len(topics) - 2} more" if len(topics) > 2 else ""
             candidates.append(f"{named[0]} + {named[1]}{more}")
-        for number in range(_WORDS, _CANDIDATES):
-            candidates.append(" ".join(distinct_words(words[node], number)))
+        lengths = range(_WORDS, _CANDIDATES)
+        candidates += [" ".join(distinct_words(words[node], number)) for number in lengths]
         candidates = [c for c in candidates if c.isprintable() and len(c) <= MAX_NAME]
         candidates.append(f"merge {node - model.num_topics}")
         names.append(next(c for c in candidates if c not in names and not c.isdigit()))

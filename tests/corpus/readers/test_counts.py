@@ -10,10 +10,10 @@ import scipy.io
 import scipy.sparse as sp
 from support.corpora import COUNTS, LDAC, MTX, UCI, WORDS, dense, write
 
-from torch_lntm import files
 from torch_lntm.corpus import read_corpus
 from torch_lntm.corpus.readers import counts
 from torch_lntm.errors import CorpusError
+from torch_lntm.files import reading
 
 
 @pytest.mark.parametrize("gz", ["", ".gz"])
@@ -330,7 +330,7 @@ def test_count_lines_are_read_in_pieces_of_any_size(tmp_path, monkeypatch):
         for end in ("\n", "\r\n"):
             path = write(tmp_path / name, text.replace("\n", end))
             for size in (1, 2, 3, 5, 8, 100):
-                monkeypatch.setattr(files.reading, "_PIECE", size)
+                monkeypatch.setattr(reading, "_PIECE", size)
                 np.testing.assert_array_equal(dense(read_corpus(path)), COUNTS)
 
 

@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from support.corpora import dense, write
 
-from torch_lntm.corpus import read_corpus, read_metadata
+from torch_lntm.corpus import read_corpus
 from torch_lntm.corpus.readers import texts
+from torch_lntm.corpus.readers.texts import read_metadata
 from torch_lntm.errors import CorpusError
 
 

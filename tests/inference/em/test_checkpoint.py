@@ -123,33 +123,6 @@ def test_every_damaged_bit_is_detected(tmp_path: Path) -> None:
     read_checkpoint(path, {"seed": 1}, PARAMETERS)
 
 
-RECORD = {"phase": "em", "iteration": 1, "objective": -1.0}
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("seconds", "long"),
-        ("step", 1.5),
-        ("phase", None),
-        ("history", {}),
-        ("history", ["a text"]),
-        ("history", [{"iteration": 1, "objective": -1.0}]),
-        ("history", [RECORD | {"objective": "high"}]),
-        ("history", [RECORD | {"iteration": None}]),
-        ("unknown", 1),
-    ],
-)
-def test_items_of_the_wrong_type_are_refused(name: str, value: Any, tmp_path: Path) -> None:
-    path = tmp_path / "fit.safetensors"
-    write_checkpoint(path, STATE, PARAMETERS, {})
-    with safe_open(path, framework="pt") as file:
-        state = json.loads(file.metadata()["record"])["state"]
-    rewritten(path, state=state | {name: value})
-    with pytest.raises(ConfigError, match="not a complete checkpoint"):
-        read_checkpoint(path, {}, PARAMETERS)
-
-
 @pytest.mark.parametrize(
     "parameters",
     [{}, {"topics.logits": torch.ones(5, 4)}, PARAMETERS | {"prior.loc": torch.ones(3)}],
@@ -159,15 +132,6 @@ def test_parameters_of_another_model_are_refused(parameters: Any, tmp_path: Path
     write_checkpoint(path, STATE, parameters, {})
     with pytest.raises(ConfigError, match=r"expected the parameters topics\.logits"):
         read_checkpoint(path, {}, PARAMETERS)
-
-
-def test_a_record_must_be_a_json_object(tmp_path: Path) -> None:
-    path = tmp_path / "fit.safetensors"
-    for text in ("[]", "3", '"a text"', "{"):
-        metadata = {"record": text, "checksum": checksum_of(text, {})}
-        safetensors.torch.save_file({"x": torch.ones(1)}, path, metadata)
-        with pytest.raises(ConfigError, match="not a complete checkpoint"):
-            read_checkpoint(path, {}, PARAMETERS)
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ from torch_lntm.corpus.readers.texts import (
 from torch_lntm.corpus.remote import fetch_store, is_remote
 from torch_lntm.corpus.store import is_store, read_store
 from torch_lntm.errors import CorpusError, FileError
-from torch_lntm.files import read_lines
+from torch_lntm.files.reading import read_lines
 from torch_lntm.frames import is_default
 
 #: Formats by the endings of files.

@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 
 from torch_lntm.corpus.archive import Archive
 from torch_lntm.errors import FileError
-from torch_lntm.files import at_line, excerpt, iterate_lines
+from torch_lntm.files.reading import at_line, excerpt, iterate_lines
 
 _NATURAL = r"\d{1,18}"  # fits an int64
-_LDAC_HEAD = re.compile(rf"\s*{_NATURAL}")
-# At most 4096 pairs per match, because each repetition takes 200 bytes of memory.
-_LDAC_PAIRS = re.compile(rf"(?:\s+{_NATURAL}:{_NATURAL}){{1,4096}}")
+# A possessive repetition (*+) takes no memory for each pair.
+_LDAC = re.compile(rf"\s*{_NATURAL}(?:\s+{_NATURAL}:{_NATURAL})*+\s*")
 _COUNTS = {
     "pattern": "",
     "integer": rf"\s+{_NATURAL}",
@@ -122,7 +121,7 @@ def stream_ldac(path: Path, num_words: int | None, max_bytes: float | None) -> C
 
 def _ldac(path: Path, num_words: int | None, max_bytes: float | None) -> Iterator[Entries]:
     expected = "expected 'M word:count word:count ...' with whole numbers from 0 up"
-    for first, lines in _blocks(path, _lines(path, max_bytes), 1, _is_ldac, expected):
+    for first, lines in _blocks(path, _lines(path, max_bytes), 1, _LDAC.fullmatch, expected):
         num_pairs = np.array([line.count(":") for line in lines])
         numbers = np.fromstring("\n".join(lines).replace(":", " "), np.int64, sep=" ")
         heads = np.cumsum(1 + 2 * num_pairs) - (1 + 2 * num_pairs)
@@ -135,15 +134,6 @@ def _ldac(path: Path, num_words: int | None, max_bytes: float | None) -> Iterato
             message = f"word {words[i]} is not among the {num_words} of the vocabulary"
             raise at_line(path, int(rows[i]) + 1, f"{message} (0 is the first)")
         yield Entries(first - 1 + len(lines), rows, words, counts)
-
-
-def _is_ldac(line: str) -> bool:
-    """Whether a line is a number followed by pairs of numbers."""
-    end, match = 0, _LDAC_HEAD.match(line)
-    while match:
-        end = match.end()
-        match = _LDAC_PAIRS.match(line, end)
-    return end > 0 and not line[end:].strip()
 
 
 def stream_uci(path: Path, num_words: int | None, max_bytes: float | None) -> CountStream:

@@ -23,8 +23,14 @@ import pandas as pd
 from torch_lntm.corpus.metadata import EXACT_IN_FLOAT, listed
 from torch_lntm.corpus.readers.tables import ParquetFiles
 from torch_lntm.errors import CorpusError, CorpusWarning, FileError, warn
-from torch_lntm.files import at_line, excerpt, iterate_lines, read_text, readable_bytes
-from torch_lntm.files.reading import LONGEST
+from torch_lntm.files.reading import (
+    LONGEST,
+    at_line,
+    excerpt,
+    iterate_lines,
+    read_text,
+    readable_bytes,
+)
 
 _DELIMITERS = ",;\t|"
 _INTEGER = re.compile(r"-?(?:0|[1-9]\d*)")
@@ -373,22 +379,19 @@ def _numbers(column: pd.Series) -> pd.Series:
     return present.map(float).reindex(column.index)
 
 
-RecordReader = Callable[[Path, TextOptions], Iterator[Record]]
-
-
-def _read_parquet(path: Path, options: TextOptions) -> Iterator[Record]:
-    """Yields a document per row of a Parquet file."""
+def read_parquet(path: Path, options: TextOptions) -> Iterator[Record]:
+    """Yields a document per row of a Parquet file, or of the files of a folder."""
     return ParquetFiles(path, options.max_bytes).records(options.text_field)
 
 
 #: Functions by format that yield records from a path and options.
-TEXT_READERS: dict[str, RecordReader] = {
+TEXT_READERS: dict[str, Callable[[Path, TextOptions], Iterator[Record]]] = {
     "txt": read_txt,
     "jsonl": read_jsonl,
     "json": read_json,
     "csv": read_csv,
     "folder": read_folder,
-    "parquet": _read_parquet,
+    "parquet": read_parquet,
 }
 #: Formats of texts without fields.
 WITHOUT_FIELDS = ("txt", "folder")

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, FileError
-from torch_lntm.files import atomic_write
+from torch_lntm.files.writing import atomic_write
 from torch_lntm.inference.em.statistics import Statistics
 from torch_lntm.models import TopicModel
 

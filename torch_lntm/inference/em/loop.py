@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from torch_lntm.budget import release_memory
-from torch_lntm.corpus import Corpus, DocumentBatch, as_corpus
+from torch_lntm.corpus import Corpus, DocumentBatch
+from torch_lntm.corpus.corpus import as_corpus
 from torch_lntm.errors import (
     ConfigError,
     CorpusError,

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from torch_lntm.corpus import Corpus, DocumentBatch, as_corpus
+from torch_lntm.corpus import Corpus, DocumentBatch
+from torch_lntm.corpus.corpus import as_corpus
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.guides import Guide
 from torch_lntm.guides.guide import require_guide
