@@ -13,13 +13,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import safetensors.torch
 import torch
-from support.commands import QUICK, fit_quickly, tensors
+from support.commands import QUICK, fit_quickly
 
 import torch_lntm as lntm
 from torch_lntm.cli import commands, main
 from torch_lntm.corpus.examples import example_file
+from torch_lntm.io.models import write_model
 
 
 def test_topics(run_folder, capsys):
@@ -81,8 +81,9 @@ def test_transform_writes_the_sources_too(counts, posterior):
     fit_quickly(counts, *options)
     # The counts are random, and their sources fade away in a fit.
     mixing = torch.tensor([[1.0, 0.5], [-1.0, 0.5], [0.2, -2.0]])
-    safetensors.torch.save_file(tensors("run") | {"prior.mixing": mixing}, "run/model.safetensors")
     run = lntm.load_run("run")
+    run.model.prior.set_(mixing=mixing)
+    write_model(Path("run"), run.model)
     for out in ("x.npz", "x.csv"):
         assert main(["transform", "run", counts, "--out", out, "--no-progress"]) == 0
     guide = lntm.guides.GUIDES[posterior](run.model)

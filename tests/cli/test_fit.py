@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import sys
 from pathlib import Path
@@ -151,11 +152,12 @@ def test_prevalence_depends_on_columns(workplace, capsys):
     assert lntm.load_run("groups").model.topics.column.levels == ("Left", "Right")
     assert main(["transform", "groups", "posts.csv", "--out", "theta.npz", "--overwrite"]) == 0
     capsys.readouterr()
-    assert main(["topics", "groups", "--by-group"]) == 0
-    assert [line[12:17].strip() for line in capsys.readouterr().out.splitlines()] == [
-        "Left",
-        "Right",
-    ] * lntm.load_run("groups").model.num_topics
+    assert main(["topics", "groups", "--by-group", "--format", "csv"]) == 0
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert [row["group"] for row in rows[:1]] == ["Left"]
+    assert {(row["topic"], row["group"]) for row in rows} == {
+        (str(k), group) for k in range(3) for group in ("Left", "Right")
+    }
     assert main(["topics", "run", "--by-group"]) == 1
     assert "the same in all documents" in capsys.readouterr().err
     assert main(["fit", "posts.csv", *options, "--content", "text"]) == 1

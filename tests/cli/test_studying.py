@@ -35,6 +35,7 @@ def run(posts):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("default:formula .* separates")
 def test_effects(run, capsys):
     capsys.readouterr()
     assert main(["effects", run, "--num-draws", "10"]) == 0

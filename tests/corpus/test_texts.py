@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 from support.corpora import dense
@@ -206,6 +208,27 @@ def test_unusable_vectorizers_are_refused(vectorizer, options, match):
 def test_tables_and_records_passed_as_texts_are_refused(given, advice):
     with pytest.raises(CorpusError, match=f"must be a.* string.*{re.escape(advice)}"):
         Corpus.from_texts(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        (["wood", float("nan")], "text 1 must be a string, got float, which is a missing value"),
+        (pd.Series(["wood", None]), "text 1 .* missing value; leave it out, or fill in an empty"),
+        (pa.array(["wood", None]), "text 1 must be a string, got NoneType, which is a missing"),
+        ([["wood", "iron"], ["iron"]], "text 0 must be a string, got list; join the words .*S+"),
+        (Path("posts.csv"), r"got a path; use read_corpus\('posts\.csv'\)"),
+        ([1, 2], "text 0 must be a string, got int$"),
+    ],
+)
+def test_other_things_than_texts_are_refused_with_advice(given, match):
+    with pytest.raises(CorpusError, match=match):
+        Corpus.from_texts(given)
+
+
+def test_arrays_of_arrow_are_texts():
+    for texts in (pa.array(["wood iron", "iron"]), pa.chunked_array([["wood iron"], ["iron"]])):
+        assert Corpus.from_texts(texts).num_tokens == 3
 
 
 def test_a_column_of_a_table_is_accepted_as_texts():

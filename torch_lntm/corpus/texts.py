@@ -7,9 +7,11 @@ import re
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from numbers import Integral
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
@@ -29,7 +31,7 @@ class NoWordsError(CorpusError):
     """All texts are empty or contain only words to leave out."""
 
 
-def check_texts(texts: Iterable[str]) -> Sequence[str]:
+def check_texts(texts: Any) -> Sequence[str]:
     """Returns the texts as a list.
 
     Raises:
@@ -39,6 +41,11 @@ def check_texts(texts: Iterable[str]) -> Sequence[str]:
         raise CorpusError(
             "texts must be an iterable of strings, got a single text; wrap it: [text]"
         )
+    if isinstance(texts, Path):
+        raise CorpusError(
+            f"texts must be an iterable of strings, got a path; use read_corpus({str(texts)!r})"
+        )
+    texts = texts.to_pylist() if hasattr(texts, "to_pylist") and not is_table(texts) else texts
     code = counting_code(texts)
     if is_table(texts) or isinstance(texts, Mapping):  # iterating would yield the names
         named = "frame(frame, text=name)" if is_table(texts) else "texts(table[name])"
@@ -48,11 +55,14 @@ def check_texts(texts: Iterable[str]) -> Sequence[str]:
         )
     texts = list(texts)
     for i, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise CorpusError(
-                f"text {i} must be a string, got {type(text).__name__}"
-                + (f"; use {code}" if code else "")
-            )
+        if isinstance(text, str):
+            continue
+        advice = f"; use {code}" if code and isinstance(text, Mapping) else ""
+        if np.ndim(text) == 0 and pd.isna(text):
+            advice = ", which is a missing value; leave it out, or fill in an empty text"
+        elif isinstance(text, (list, tuple)):
+            advice = "; join the words of each text by spaces, and give token_pattern=r'\\S+'"
+        raise CorpusError(f"text {i} must be a string, got {type(text).__name__}{advice}")
     return texts
 
 

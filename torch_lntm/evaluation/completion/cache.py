@@ -13,6 +13,7 @@ models*). An infinite a means the topics alone.
 from __future__ import annotations
 
 import math
+from numbers import Real
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -139,9 +140,7 @@ def resolve_cache_weight(model: TopicModel, cache_weight: Any) -> float | None:
         return None
     if cache_weight == "model":
         return model.words.cache_weight
-    number = isinstance(cache_weight, int | float | np.number) and not isinstance(
-        cache_weight, bool
-    )
+    number = isinstance(cache_weight, Real) and not isinstance(cache_weight, bool)
     if not number or not 0 < cache_weight < math.inf:
         raise ConfigError(
             f"cache_weight is {cache_weight!r}; expected a positive number of tokens, such as "

@@ -98,10 +98,8 @@ def unigram_perplexity(
     if not 0 <= smoothing < math.inf:
         raise ConfigError(f"smoothing is {smoothing}; expected a number >= 0")
     train, held_out = (as_corpus(each, allow_empty=True) for each in (train, held_out))
-    same_words = None in (train.vocabulary, held_out.vocabulary) or (
-        train.vocabulary == held_out.vocabulary
-    )
-    if train.num_words != held_out.num_words or not same_words:
+    words = train.vocabulary, held_out.vocabulary
+    if train.num_words != held_out.num_words or (None not in words and words[0] != words[1]):
         raise CorpusError(
             f"{train!r} and {held_out!r} have different vocabularies; "
             "re-index one by corpus.with_vocabulary(other.vocabulary)"

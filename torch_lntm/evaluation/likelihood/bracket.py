@@ -54,14 +54,11 @@ class AISBracket:
         return float(gap.std() / math.sqrt(len(gap))) if len(gap) > 1 else math.inf
 
     def __repr__(self) -> str:
-        lower, tokens = self.lower, int(self.lower.lengths.sum())
+        lower = self.lower
         return (
-            f"AISBracket: log p(w) of {lower.num_docs} simulated documents, {tokens} tokens, in "
-            f"both directions by {lower.description}, seed {lower.seed}\n"
-            f"  from below  {lower.total:.1f} nats, {lower.nats_per_token:.4f} per token\n"
-            f"  from above  {float(self.upper.sum()):.1f} nats, "
-            f"{float(self.upper.sum()) / max(tokens, 1):.4f} per token\n"
-            f"  gap         {self.mean_gap:.3g} nats per document ± "
+            f"AISBracket: log p(w) of {lower.num_docs} simulated documents in both directions by "
+            f"{lower.description}, seed {lower.seed}; {lower.total:.1f} to "
+            f"{float(self.upper.sum()):.1f} nats, gap {self.mean_gap:.3g} nats per document ± "
             f"{self.mean_gap_standard_error:.2g} (s.e. over documents)"
         )
 
