@@ -237,8 +237,8 @@ class Source:
             read = CORPUS_READERS.get(self.format, self._read_store)
             corpus = read(self.path, self.options)
             if words is not None:
-                words = check_vocabulary(words, corpus.num_words)
-                corpus = dataclasses.replace(corpus, vocabulary=words)
+                checked = check_vocabulary(words, corpus.num_words)
+                corpus = dataclasses.replace(corpus, vocabulary=checked)
             table = describe(corpus.table, corpus.num_docs, corpus.table, self.labels)
             return dataclasses.replace(corpus, table=table, name=corpus.name or name)
         if self.format == "npz":

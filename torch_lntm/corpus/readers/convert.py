@@ -14,7 +14,7 @@ from torch_lntm.corpus.checks import check_counts, check_vocabulary
 from torch_lntm.corpus.mapped import Rows
 from torch_lntm.corpus.metadata import FrozenDict, describe, make_metadata
 from torch_lntm.corpus.readers import STREAMS, Source, joined, open_source
-from torch_lntm.corpus.readers.counts import CountStream, Entries, check_size
+from torch_lntm.corpus.readers.counts import CountStream, Entries, check_size, no_entries
 from torch_lntm.corpus.readers.texts import TextOptions, TextStream
 from torch_lntm.corpus.store import StoreWriter, new_store
 from torch_lntm.corpus.texts import stream_words
@@ -135,7 +135,7 @@ def write_stream(path: Path, stream: CountStream, writer: StoreWriter) -> int:
 
 def _complete(path: Path, stream: CountStream) -> Iterator[Entries]:
     """Joins the pieces of a stream to pieces of complete documents in order."""
-    first, incomplete = 0, Entries(0, *[np.empty(0, np.int8)] * 3)
+    first, incomplete = 0, no_entries(0)
     for piece in stream.pieces:
         arrays = zip(incomplete[1:], piece[1:], strict=True)
         piece = Entries(piece.num_docs, *map(np.concatenate, arrays))

@@ -77,6 +77,12 @@ class Entries(NamedTuple):
     counts: NDArray[Any]
 
 
+def no_entries(num_docs: int) -> Entries:
+    """The end of documents, without further entries."""
+    none = np.empty(0, np.int64)
+    return Entries(num_docs, none, none, np.empty(0, np.int8))
+
+
 @dataclass
 class CountStream:
     """Stream of word counts in pieces.
@@ -96,7 +102,7 @@ class CountStream:
 
 def assemble(path: Path, stream: CountStream) -> Archive:
     """Reads all counts of a stream into a matrix, with the metadata."""
-    pieces = [Entries(0, *[np.empty(0, np.int8)] * 3), *stream.pieces]
+    pieces = [no_entries(0), *stream.pieces]
     rows, words, counts = (np.concatenate(arrays) for arrays in list(zip(*pieces, strict=True))[1:])
     num_docs, num_words = pieces[-1].num_docs, stream.num_words
     if num_words is None:
@@ -195,7 +201,7 @@ def _coordinates(
         if end - first_line != num_entries:
             message = f"ends after {end - first_line} of {num_entries} announced entries"
             raise at_line(path, end - 1, f"{message}; is it truncated?")
-        yield Entries(num_rows, *[np.empty(0, np.int64)] * 3)
+        yield no_entries(num_rows)
 
     return CountStream(pieces(), num_columns)
 
