@@ -59,6 +59,17 @@ def test_the_dispersion_of_a_correct_model_is_one(fitted) -> None:
     assert worse.value > 1.5
 
 
+def test_a_sample_of_documents_in_periodic_order_has_all_kinds(fitted) -> None:
+    model, guide, _ = fitted
+    other = lntm.models.ctm(2, NUM_WORDS, topics=model.topics.probs.flip(1), dtype="float64")
+    parts = [m.generate([40] * 100, seed=2)[0].to_scipy().toarray() for m in (model, other)]
+    corpus = lntm.Corpus.from_matrix(np.stack(parts, 1).reshape(-1, NUM_WORDS))
+    found, half = (residual_dispersion(model, guide, corpus, max_documents=n) for n in (200, 100))
+    assert half.num_docs == 100
+    assert abs(half.value - found.value) < 3 * half.standard_error
+    assert found.value > 2 * residual_dispersion(model, guide, corpus[::2]).value
+
+
 def test_too_few_documents_are_refused(fitted) -> None:
     model, guide, corpus = fitted
     with pytest.raises(ConfigError, match="take fewer topics"):

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -64,8 +65,8 @@ def residual_dispersion(
         model: The model.
         guide: A guide of the model.
         corpus: The documents of the fit.
-        max_documents: Most documents to use, evenly spaced among the documents with words. Each
-            document takes a row of expected counts over the whole vocabulary.
+        max_documents: Most documents to use, a fixed random sample of the documents with words.
+            Each document takes a row of expected counts over the whole vocabulary.
 
     Returns:
         The dispersion.
@@ -81,8 +82,9 @@ def residual_dispersion(
     corpus = check_arguments(model, corpus, seed=0, max_docs=1)
     require_guide(guide, model)
     nonempty = corpus.nonempty
-    step = max(1, math.ceil(len(nonempty) / max_documents))
-    rows = nonempty[::step]
+    rows = nonempty
+    if len(rows) > max_documents:  # no even spacing: documents may come in a periodic order
+        rows = np.sort(np.random.default_rng(0).choice(rows, max_documents, replace=False))
     topics = model.topics.double_probs
     max_docs = max(1, BLOCK // model.num_words)
     sums: list[Tensor] = []
