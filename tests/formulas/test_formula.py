@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -47,12 +48,9 @@ def test_main_effects(columns) -> None:
         columns["rural"],
     ]
     np.testing.assert_array_equal(matrix, np.stack(expected, 1).astype(float))
-
-
-def test_interactions(columns) -> None:
     formula, matrix = fitted("~ party * age", columns)
     at = formula.names.index("party[T.Other]:age")
-    np.testing.assert_allclose(matrix[:, at], (columns["party"] == "Other") * columns["age"])
+    np.testing.assert_allclose(matrix[:, at], (party == "Other") * columns["age"])
 
 
 def test_dates_count_as_days(columns) -> None:
@@ -131,6 +129,7 @@ def test_new_documents_get_the_same_numbers(columns, text) -> None:
         "(party + age) ** 0",
         "(party + age) ^ (0)",
         "(party + age) ** 00 + age",
+        "(a + b)^(0)",
         "age ~ party",
         "age | party",
         "hashed(party)",
@@ -158,29 +157,20 @@ def test_functions_of_r_have_their_counterpart_in_the_message(text, advice) -> N
         check_formula(text)
 
 
-@pytest.mark.parametrize("text", ["(a + b) ** 0", "(a + b)^(0)", "~ a + b**00"])
-def test_a_power_of_0_is_refused(text) -> None:
-    with pytest.raises(ConfigError, match="has the power 0"):
-        check_formula(text)
-    assert len(check_formula("~ I(a ** 0.5) + (a + b) ** 1")) == 4
-
-
 def test_long_formulas_of_few_terms_are_read() -> None:
     columns = [f"x{j}" for j in range(60)]
     text = " + ".join(columns) + " + x0:x1 + x2 * x3 + (x4 + x5 + x6) ** 2 + I(x7 ** 5 / 3)"
     assert len(check_formula(text)) == 1 + 60 + 1 + 1 + 3 + 1
+    assert len(check_formula("~ I(a ** 0.5) + (a + b) ** 1")) == 4
     three = check_formula("~ party * bs(date, df=6) * region * C(year)")
     assert len(three) == 16
-
-
-def test_names_of_modules_are_read_as_columns(columns) -> None:
-    with pytest.raises(MissingColumnError, match="'np'"):
-        fitted("~ log(np)", columns)
 
 
 def test_a_missing_column_is_named(columns) -> None:
     with pytest.raises(MissingColumnError, match=r"'income'; there are: party"):
         fitted("~ income", columns)
+    with pytest.raises(MissingColumnError, match="'np'"):
+        fitted("~ log(np)", columns)
     formula, _ = fitted("~ party", columns)
     with pytest.raises(MissingColumnError, match="'party'"):
         formula.matrix({"age": columns["age"]}, NUM_DOCS)
@@ -194,24 +184,17 @@ def test_missing_values_are_refused_with_their_document(columns, name, missing) 
         fitted(f"~ {name}", {**columns, name: values})
 
 
-def test_unknown_levels_are_refused(columns) -> None:
-    formula, _ = fitted("~ party + C(year)", columns)
-    other = {**columns, "party": np.array(["Green"] * NUM_DOCS, object)}
-    with pytest.raises(CorpusError, match=r"'Green'.*Conservative, Liberal, Other"):
-        formula.matrix(other, NUM_DOCS)
-    with pytest.raises(CorpusError, match=r"'year' is 1999 in document 0.* knows 2003, 2004, 2006"):
-        formula.matrix({**columns, "year": np.full(NUM_DOCS, 1999)}, NUM_DOCS)
-
-
 @pytest.mark.parametrize(
     ("text", "name", "value", "known"),
     [
         ("~ C(party, Treatment(reference='Other')) * age", "party", "X", "Conservative, Lib"),
         ("~ age + C(date)", "date", "1999-01-01", "2004-01-01, 2004-01-02"),
         ("~ C(rural) + age", "rural", 2, "0, 1"),
+        ("~ party + C(year)", "party", "Green", "Conservative, Liberal, Other"),
+        ("~ party + C(year)", "year", 1999, "2003, 2004, 2006"),
     ],
 )
-def test_unknown_levels_within_c_are_named(columns, text, name, value, known) -> None:
+def test_unknown_levels_are_named(columns, text, name, value, known) -> None:
     formula, _ = fitted(text, columns)
     values = columns[name][:4].tolist()
     values[2] = value
@@ -262,6 +245,8 @@ def test_columns_of_frames_are_plain_values(values, plain) -> None:
 @pytest.mark.parametrize("bound", ["a", None, [1], {"array": "x"}])
 def test_saved_bounds_of_other_types_are_refused(columns, bound) -> None:
     state = fitted("~ bs(age, df=4)", columns)[0].to_json()
+    with pytest.raises(ConfigError, match="does not give the columns"):
+        Formula.from_json({**state, "transforms": {}}).matrix(columns, NUM_DOCS)
     state["transforms"]["bs(age, df=4)"]["lower_bound"] = bound
     with pytest.raises(ConfigError, match="damaged"):
         Formula.from_json(state).matrix(columns, NUM_DOCS)
@@ -310,13 +295,6 @@ def test_damaged_states_are_refused(columns, change) -> None:
         Formula.from_json({**formula.to_json(), **change})
 
 
-def test_a_saved_state_without_knots_is_refused(columns) -> None:
-    formula, _ = fitted("~ bs(age, df=4)", columns)
-    damaged = Formula.from_json({**formula.to_json(), "transforms": {}})
-    with pytest.raises(ConfigError, match="does not give the columns"):
-        damaged.matrix(columns, NUM_DOCS)
-
-
 def test_numbers_beyond_a_spline_are_refused() -> None:
     days = [f"2001-{month:02}-{day:02}" for month in range(1, 5) for day in range(1, 6)]
     columns = {"date": np.array(days, object), "x": np.arange(20.0)}
@@ -335,36 +313,31 @@ def test_numbers_beyond_a_spline_are_refused() -> None:
         formula.matrix({**inside, "date": np.array(["2001-02-03", "2004-01-05"], object)}, 2)
 
 
-def test_texts_that_look_like_dates_give_a_warning() -> None:
-    columns = {"d": np.array([f"{day:02}/01/2001" for day in range(1, 13)], object)}
-    with pytest.warns(CorpusWarning, match="d is a different text in every document.*2004-09-30"):
-        Formula.fit("~ d", columns, 12)
-    needs = r"bs\(d, df=4\) needs numbers or dates as in 2004-09-30, and column 'd' is '01/01/2001'"
-    with pytest.raises(ConfigError, match=needs):
-        Formula.fit("~ bs(d, df=4)", columns, 12)
-
-
 @pytest.mark.parametrize("text", ["~ log(x)", "~ party + bs(x, df=4)", "~ C(party):I(x ** 2)"])
-@pytest.mark.parametrize("present", ["3.5", "2004-09-30"])
-def test_errors_name_the_first_text_in_a_column_of_numbers(text, present) -> None:
-    values = np.array([present] * 6 + ["n/a"] + [present] * 5, object)
-    columns = {"x": values, "party": np.array(["Left", "Right"] * 6, object)}
-    with pytest.raises(ConfigError, match="column 'x' is 'n/a' in document 6"):
-        Formula.fit(text, columns, 12)
+def test_text_where_numbers_are_needed_is_named(text) -> None:
+    columns = {"x": np.array([f"{day:02}/01/2001" for day in range(1, 13)], object)}
+    with pytest.raises(ConfigError, match=r"not numbers: .*'x': '01/01/2001'"):
+        Formula.fit(text, {**columns, "party": np.array(["Left", "Right"] * 6)}, 12)
+    with pytest.warns(CorpusWarning, match="x is a different text in every document.*2004-09-30"):
+        Formula.fit("~ x", columns, 12)
 
 
-def test_numbers_with_a_text_among_them_give_a_warning() -> None:
-    values = np.array(["1", "2", "3", "n/a", "1", "2"], object)
-    with pytest.warns(CorpusWarning, match="x holds numbers, and 'n/a' in document 3"):
-        Formula.fit("~ x", {"x": values}, 6)
-    # Text that was meant: codes, names, and levels that C() declares.
-    for text, levels in (
-        ("~ x", ["1", "2"]),
-        ("~ x", ["a", "b"]),
-        ("~ x", ["1", "n/a"]),
-        ("~ C(x)", ["1", "2", "n/a"]),
-    ):
-        Formula.fit(text, {"x": np.array((levels * 3)[:6], object)}, 6)
+@pytest.mark.parametrize(
+    ("text", "levels", "warns"),
+    [
+        ("~ x", ["1", "2", "n/a"], True),
+        ("~ x", ["2001-01-01", "2001-01-02", "n/a"], True),
+        # Text that was meant: codes, names, and levels that C() declares.
+        ("~ x", ["1", "2"], False),
+        ("~ x", ["a", "b"], False),
+        ("~ x", ["1", "n/a"], False),
+        ("~ C(x)", ["1", "2", "n/a"], False),
+    ],
+)
+def test_a_text_among_numbers_or_dates_gives_a_warning(text, levels, warns) -> None:
+    columns = {"x": np.array((levels * 3)[:6], object)}
+    with pytest.warns(CorpusWarning, match="and 'n/a'") if warns else nullcontext():
+        Formula.fit(text, columns, 6)
 
 
 def test_errors_name_an_impossible_date_and_its_document() -> None:
@@ -384,10 +357,3 @@ def test_numbers_that_overflow_are_refused_with_advice(size) -> None:
     formula, _ = Formula.fit("~ x", {"x": np.arange(3.0)}, 3)
     with pytest.raises(CorpusError, match="divide the column"):
         formula.matrix(columns, 3)
-
-
-def test_errors_suggest_a_column_for_a_misspelt_name() -> None:
-    with pytest.raises(MissingColumnError, match=r"there are: party, age\. Did you mean 'party'\?"):
-        Formula.fit("~ partyy", {"party": ["a", "b"], "age": [1.0, 2.0]}, 2)
-    with pytest.raises(MissingColumnError, match=r"there are: party\. A corpus gets columns by"):
-        Formula.fit("~ income", {"party": ["a", "b"]}, 2)

@@ -26,9 +26,10 @@ WHOLE = 1 - 1e-10
 class Design:
     """Columns of all documents, and the same columns in an orthonormal basis.
 
-    Offsets are subtracted before any product is formed, so a column of 1e12 + t loses no digit of
-    t. An offset is a sum Σ_i b_ij d_i over the columns d of zeros and ones. Its coefficients b have
-    so few bits that the subtraction is exact. The rest is scaled and factored by QR.
+    Offsets are subtracted before any product is formed, so that a column of 1e12 + t keeps all
+    digits of t. An offset is a sum Σ_i b_ij d_i over the columns d of zeros and ones. Its
+    coefficients b have so few bits that the subtraction is exact. The rest is scaled and factored
+    by QR.
 
     Attributes:
         names: ``(num_terms,)`` names of the columns.

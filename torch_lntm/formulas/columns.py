@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -15,7 +15,8 @@ from torch_lntm.errors import CorpusError, MissingColumnError
 #: Kind of a column: numbers, dates (text converted to days), or text (levels).
 Kind = Literal["number", "date", "text"]
 
-_DATE = re.compile(r"\d{4}-\d{2}-\d{2}(?:[T ].*)?")
+#: A date, perhaps with a time.
+DATE = re.compile(r"\d{4}-\d{2}-\d{2}(?:[T ].*)?")
 _EXPECTED = {"number": "numbers", "date": "dates as in 2004-09-30", "text": "text"}
 
 
@@ -54,7 +55,7 @@ def kind_of(values: NDArray[Any]) -> Kind:
     if values.dtype.kind in "bif":
         return "number"
     present = [value for value in values if value is not None]
-    return "date" if present and all(map(_DATE.fullmatch, present)) else "text"
+    return "date" if present and all(map(DATE.fullmatch, present)) else "text"
 
 
 def read_values(name: str, values: NDArray[Any], kind: Kind, each: str) -> NDArray[Any]:
@@ -94,33 +95,11 @@ def refuse_missing(name: str, values: NDArray[Any], each: str = "document") -> N
         )
 
 
-def odd_value(values: Iterable[Any]) -> tuple[str, int | None]:
-    """Most frequent kind among the values of a text column, and the first exception.
-
-    Returns:
-        The kind, and the position of the first value of another kind, or ``None``.
-    """
-    kinds = [_kind_of_text(str(value)) for value in values]
-    frequent = (kind for kind in ("number", "date") if 2 * kinds.count(kind) > len(kinds))
-    common = next(frequent, "text")
-    return common, next((row for row, kind in enumerate(kinds) if kind != common), None)
-
-
 def shown(value: Any, kind: Kind) -> str:
     """A value in the notation of its column: a date, a number or text."""
     if kind == "date":
         return str(np.datetime64(round(value), "D"))
     return repr(value) if isinstance(value, str) else f"{value:g}"
-
-
-def _kind_of_text(value: str) -> Kind:
-    if _DATE.fullmatch(value):
-        return "date"
-    try:
-        float(value)
-    except ValueError:
-        return "text"
-    return "number"
 
 
 def _days(name: str, values: NDArray[Any], each: str) -> NDArray[np.float64]:
@@ -138,7 +117,7 @@ def _days(name: str, values: NDArray[Any], each: str) -> NDArray[np.float64]:
 def _day(text: str) -> float | None:
     try:
         return (
-            float(np.datetime64(text[:10], "D").astype(np.int64)) if _DATE.fullmatch(text) else None
+            float(np.datetime64(text[:10], "D").astype(np.int64)) if DATE.fullmatch(text) else None
         )
     except ValueError:
         return None

@@ -7,7 +7,6 @@ import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -16,10 +15,10 @@ from numpy.typing import NDArray
 
 from torch_lntm.errors import ConfigError, CorpusError, CorpusWarning, warn
 from torch_lntm.formulas.columns import (
+    DATE,
     Kind,
     find_column,
     kind_of,
-    odd_value,
     read_values,
     refuse_missing,
     shown,
@@ -29,7 +28,6 @@ from torch_lntm.formulas.language import (
     columns_of,
     level_column,
     names_in,
-    numeric_factors,
     plain_message,
     split_random,
 )
@@ -108,11 +106,7 @@ class Formula:
         blank = cls(text, (), kinds, {}, {})
         values = {name: blank.read(name, column) for name, column in columns.items()}
         blank._refuse_many_levels(parsed, values)
-        try:
-            matrix = blank._evaluate(parsed, values, num_docs)
-        except ConfigError:
-            blank._refuse_texts(parsed, values)
-            raise
+        matrix = blank._evaluate(parsed, values, num_docs)
         spec = matrix.model_spec
         categorical = {
             str(factor): state[1]["categories"]
@@ -133,7 +127,7 @@ class Formula:
                 for _ in part.columns
             ),
         )
-        fitted._check_levels(columns, num_docs)
+        fitted._check_levels(num_docs)
         return fitted, fitted._numbers(matrix)
 
     def matrix(self, columns: Mapping[str, Any], num_docs: int) -> NDArray[np.float64]:
@@ -240,14 +234,11 @@ class Formula:
             ConfigError: The formula reads other columns only; names them.
         """
         names = [*self.kinds, *self.random]
-        if name in names:
-            return
-        close = get_close_matches(str(name), names, 1)
-        hint = f". Did you mean {close[0]!r}?" if close else ""
-        raise ConfigError(
-            f"formula {self.text!r} does not read the column {name!r}; it reads "
-            f"{', '.join(names) or 'none'}{hint}"
-        )
+        if name not in names:
+            raise ConfigError(
+                f"formula {self.text!r} does not read the column {name!r}; it reads "
+                f"{', '.join(names) or 'none'}"
+            )
 
     def columns_in(self, expression: str) -> tuple[str, ...]:
         """Columns in an expression of :attr:`terms`."""
@@ -293,7 +284,7 @@ class Formula:
             raise ConfigError(f"the random terms of formula {text!r} are damaged")
         return cls(text, names, kinds, levels, transforms, random)
 
-    def _check_levels(self, columns: Mapping[str, NDArray[Any]], num_docs: int) -> None:
+    def _check_levels(self, num_docs: int) -> None:
         """Refuse a single level, and warn of implausible levels."""
         for name, levels in self.levels.items():
             if len(levels) < 2:
@@ -303,20 +294,17 @@ class Formula:
                 )
             if self.kinds.get(name) != "text":
                 continue
-            common_kind, odd = odd_value(levels)
+            numbers = pd.to_numeric(pd.Series(levels), errors="coerce").notna().to_numpy()
+            plain = numbers | [DATE.fullmatch(level) is not None for level in levels]
+            problem = ""
             if len(levels) == num_docs >= MANY_LEVELS:
+                problem = f"is a different text in every document, such as {levels[0]!r}"
+            elif 0.5 < plain.mean() < 1:
+                problem = f"holds numbers or dates as in 2004-09-30, and {levels[plain.argmin()]!r}"
+            if problem:
                 warn(
-                    f"formula {self.text!r}: {name} is a different text in every document, such as "
-                    f"{levels[0]!r}, and gets a coefficient for each; leave the column out, or "
-                    "write dates as in 2004-09-30",
-                    CorpusWarning,
-                )
-            elif common_kind != "text" and odd is not None:
-                row = columns[name].tolist().index(levels[odd])
-                warn(
-                    f"formula {self.text!r}: {name} holds {common_kind}s, and {levels[odd]!r} in "
-                    f"document {row}. The column is treated as text, with a coefficient for each "
-                    "value; correct the values, or leave these documents out",
+                    f"formula {self.text!r}: {name} {problem}. Each text gets a coefficient; "
+                    "correct the values, write dates as in 2004-09-30, or leave the column out",
                     CorpusWarning,
                 )
 
@@ -361,18 +349,6 @@ class Formula:
                     "(1 | author), or make the levels coarser"
                 )
 
-    def _refuse_texts(self, parsed: Any, values: Mapping[str, NDArray[Any]]) -> None:
-        """Explain a failed evaluation by text in a numeric expression."""
-        for expression, names in numeric_factors(parsed):
-            for name in names:
-                if self.kinds[name] == "text":
-                    row = odd_value(values[name])[1] or 0
-                    raise ConfigError(
-                        f"formula {self.text!r}: {expression} needs numbers or dates as in "
-                        f"2004-09-30, and column {name!r} is {values[name][row]!r:.60} in document "
-                        f"{row}; correct these values, or leave the documents out"
-                    )
-
     def _evaluate(self, parsed: Any, values: Mapping[str, NDArray[Any]], num_docs: int) -> Any:
         """Matrix of a parsed formula as a data frame, with the fitted state as ``model_spec``."""
         import formulaic
@@ -394,9 +370,10 @@ class Formula:
                 warnings.simplefilter("error", formulaic.errors.DataMismatchWarning)
                 return spec.get_model_matrix(frame, context={})
         except Exception as error:
-            reason = plain_message(error)
+            texts = {name: values[name][0] for name, kind in self.kinds.items() if kind == "text"}
             raise ConfigError(
-                f"formula {self.text!r} cannot be evaluated: {reason:.300}"
+                f"formula {self.text!r} cannot be evaluated: {plain_message(error):.300}"
+                + f"; columns of text are levels, not numbers: {texts}" * bool(texts)
             ) from error
 
     def _numbers(self, matrix: Any, each: str = "document", size: int = 1) -> NDArray[np.float64]:

@@ -169,26 +169,6 @@ def names_in(expression: str) -> tuple[str, ...]:
     return tuple(_names(_tree(expression)))
 
 
-def numeric_factors(parsed: Any) -> list[tuple[str, list[str]]]:
-    """Numeric expressions of a parsed formula, each with its columns.
-
-    Columns within ``C(...)`` are levels of any kind and are left out.
-    """
-    expressions = []
-    for term in parsed:
-        for factor in term.factors:
-            if factor.eval_method.value == "python":
-                tree = _tree(str(factor.expr))
-                inside = [n for c in ast.walk(tree) if _calls(c, "C") for n in _names(c)]
-                names = [n for n in _names(tree) if n not in inside]
-                expressions.append((str(factor.expr), names))
-    return expressions
-
-
-def _calls(node: ast.AST, name: str) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
-
-
 def _tree(expression: str) -> ast.expr:
     return ast.parse(expression.strip(), mode="eval").body
 
