@@ -7,7 +7,7 @@ import math
 import zlib
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import safetensors.torch
 import torch
@@ -23,8 +23,6 @@ from torch_lntm.models import TopicModel
 from torch_lntm.models.model import require_model
 from torch_lntm.models.names import NameRecord
 from torch_lntm.models.registry import CONSTRUCTORS, construct
-
-T = TypeVar("T")
 
 #: Files of a model's folder. Those of a run's folder are in runs.py.
 MODEL, TENSORS, VOCABULARY = "model.json", "model.safetensors", "vocabulary.txt"
@@ -216,7 +214,7 @@ def check_target(path: Path, overwrite: bool) -> None:
         )
 
 
-def read_json(path: Path, kind: type[T] = dict) -> T:  # type: ignore[assignment]
+def read_json(path: Path, kind: type = dict) -> Any:
     """Read a JSON object, or a value of another kind, from a file.
 
     Raises:
