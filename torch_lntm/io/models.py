@@ -146,7 +146,7 @@ def read_model(folder: Path) -> TopicModel:
         checksum = checksums.get(VOCABULARY)
         vocabulary = read_vocabulary(folder / VOCABULARY, settings["num_words"], None, checksum)
     try:
-        model = construct(about.get("kind"), **settings)  # type: ignore[arg-type]
+        model = construct(about.get("kind"), **settings)
         model.vocabulary = vocabulary
         model.topic_names = about.get("topic_names")  # files before 0.3.0 lack it
     except (TypeError, ValueError, RuntimeError) as error:
