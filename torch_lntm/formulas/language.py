@@ -211,8 +211,14 @@ def _check_node(node: ast.expr, as_argument: bool) -> None:
         case ast.Name(id=name):
             if name.startswith("_"):
                 raise _Refused(f"the name {name!r}")
-        case ast.Constant(value=value):
-            _check_constant(node, value, as_argument)
+        case ast.Constant(value=bool() | str() | None):
+            if not as_argument:
+                raise _Refused(_described(node))
+        case ast.Constant(value=int(number)):
+            if abs(number) > MAX_NUMBER:
+                raise _Refused(f"a whole number above {MAX_NUMBER} (write it with a decimal point)")
+        case ast.Constant(value=float()):
+            pass
         case ast.List(elts=elements) | ast.Tuple(elts=elements) if as_argument:
             for element in elements:
                 _check_node(element, as_argument=True)
@@ -227,17 +233,6 @@ def _check_node(node: ast.expr, as_argument: bool) -> None:
             _check_call(name, arguments, keywords)
         case _:
             raise _Refused(_described(node))
-
-
-def _check_constant(node: ast.expr, value: Any, as_argument: bool) -> None:
-    """Accept numbers of bounded size, and arguments of text, truth values and None."""
-    if isinstance(value, bool | str | None):
-        if not as_argument:
-            raise _Refused(_described(node))
-    elif not isinstance(value, int | float):
-        raise _Refused(_described(node))
-    elif isinstance(value, int) and abs(value) > MAX_NUMBER:
-        raise _Refused(f"a whole number above {MAX_NUMBER} (write it with a decimal point)")
 
 
 def _check_call(name: str, arguments: list[ast.expr], keywords: list[ast.keyword]) -> None:
