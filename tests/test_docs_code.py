@@ -98,7 +98,7 @@ def test_the_page_on_names_runs(
     exec(compile(code_of("names.md"), "names.md", "exec"), names)
     model, out = names["model"], capsys.readouterr().out
     assert "politics" in out
-    assert "Group first\n" in out
+    assert "first  early − late" in out
     assert names["theta"].shape == (300, 2)
     assert all(name.startswith(("About ", "politics")) for name in model.topic_names)
     assert "Groups of topics" in (tmp_path / "page.html").read_text(encoding="utf-8")
