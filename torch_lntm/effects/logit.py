@@ -295,12 +295,7 @@ def _meat(
 
 
 def _corrected(
-    residuals: Tensor,
-    x: Tensor,
-    w: Tensor,
-    expected: Tensor,
-    inverse: Tensor,
-    kind: StandardErrors,
+    residuals: Tensor, x: Tensor, w: Tensor, expected: Tensor, inverse: Tensor, kind: StandardErrors
 ) -> Tensor:
     """Residuals ``(num_draws, num_docs, num_topics - 1)`` corrected for the leverages.
 

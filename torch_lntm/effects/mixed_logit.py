@@ -225,7 +225,7 @@ def regress_mixed_logit(design: Design, parts: Parts, responses: Tensor) -> Mixe
         NumericalError: The regression did not converge.
     """
     rows, sums, chosen, outcomes = _read(design, parts)
-    num_draws, mean_sums = len(sums[0]), (sums[0].mean(0), sums[1].mean(0))
+    of_draws, mean_sums = list(zip(*sums, strict=True)), (sums[0].mean(0), sums[1].mean(0))
     variances = rows.x.new_full((len(design.sizes), rows.num_topics), 0.5)
     scale = rows.x.new_full((rows.num_topics,), 0.1)
     mean: Coefficients = (torch.zeros_like(mean_sums[0]), torch.zeros_like(mean_sums[1]))
@@ -234,8 +234,7 @@ def regress_mixed_logit(design: Design, parts: Parts, responses: Tensor) -> Mixe
         penalties = scale / variances
         mean, system = _maximise(rows, mean_sums, penalties, mean)
         for s in chosen:
-            of_draw = (sums[0][s], sums[1][s])
-            fitted[s] = _move(rows, of_draw, penalties, fitted.get(s, mean), system)
+            fitted[s] = _move(rows, of_draws[s], penalties, fitted.get(s, mean), system)
         found = list(fitted.values())
         dispersion, freedom = _dispersion(rows, outcomes, found, penalties, system)
         inner, new_scale = _meat(rows, dispersion, mean, scale, penalties)
@@ -244,9 +243,7 @@ def regress_mixed_logit(design: Design, parts: Parts, responses: Tensor) -> Mixe
         if float(change) < CHANGE:
             break
         variances, scale = new, new_scale
-    draws = [
-        _move(rows, (sums[0][s], sums[1][s]), penalties, mean, system) for s in range(num_draws)
-    ]
+    draws = [_move(rows, of_draw, penalties, mean, system) for of_draw in of_draws]
     flat = torch.stack([torch.cat([a.flatten()[rows.keep], b.flatten()]) for a, b in draws])
     pooled, num_free = flat.mean(0), len(rows.keep)
     centre = (rows.fill(pooled[:num_free]), pooled[num_free:].view_as(mean[1]))
@@ -271,13 +268,25 @@ def _read(design: Design, parts: Parts) -> tuple[_Design, Coefficients, list[int
 
     Returns:
         The design, sums of each draw's proportions, the chosen draws, and their proportions.
+
+    Raises:
+        ConfigError: The arrays would be too large.
     """
     levels, at = Levels(design.sizes), design.positions
     assert at is not None
     num_docs, num_fixed = design.x.shape
     theta = next(parts()).theta
     num_draws, _, num_topics = theta.shape
-    _check_size(num_fixed, num_docs, num_topics, num_draws, levels)
+    num_columns = num_fixed + levels.num_other
+    size = num_columns * num_topics
+    across = max(size, num_draws) * levels.largest * num_topics
+    if size > MAX_COEFFICIENTS or max(across, num_docs * num_columns) > MAX_STORED:
+        raise ConfigError(
+            f"the logit has {size:,} coefficients beside {levels.largest:,} levels of "
+            f"{num_topics} topics and {num_draws} draws; expected at most {MAX_COEFFICIENTS:,} "
+            f"coefficients, and {MAX_STORED:,} for the product of coefficients or draws, levels "
+            "and topics. Use link='identity', a formula with fewer terms, or fewer draws"
+        )
     others = [
         torch.nn.functional.one_hot(column, size).to(design.x)
         for j, (column, size) in enumerate(zip(at.mT, levels.sizes, strict=True))
@@ -300,26 +309,6 @@ def _read(design: Design, parts: Parts) -> tuple[_Design, Coefficients, list[int
         by_level.index_add_(0, main[rows], weighted.transpose(0, 1))
     found = _Design(columns, design.weights, main, levels, num_fixed, num_topics, keep)
     return found, (dense, by_level.transpose(0, 1)), chosen, stored
-
-
-def _check_size(
-    num_fixed: int, num_docs: int, num_topics: int, num_draws: int, levels: Levels
-) -> None:
-    """Check the sizes of the arrays.
-
-    Raises:
-        ConfigError: The arrays would be too large.
-    """
-    num_columns = num_fixed + levels.num_other
-    size = num_columns * num_topics
-    across = max(size, num_draws) * levels.largest * num_topics
-    if size > MAX_COEFFICIENTS or max(across, num_docs * num_columns) > MAX_STORED:
-        raise ConfigError(
-            f"the logit has {size:,} coefficients beside {levels.largest:,} levels of "
-            f"{num_topics} topics and {num_draws} draws; expected at most {MAX_COEFFICIENTS:,} "
-            f"coefficients, and {MAX_STORED:,} for the product of coefficients or draws, levels "
-            "and topics. Use link='identity', a formula with fewer terms, or fewer draws"
-        )
 
 
 def _ridge(design: _Design, penalties: Tensor) -> Coefficients:
@@ -382,11 +371,7 @@ def _newton_step(
 
 
 def _move(
-    design: _Design,
-    sums: Coefficients,
-    penalties: Tensor,
-    at: Coefficients,
-    system: BlockArrow,
+    design: _Design, sums: Coefficients, penalties: Tensor, at: Coefficients, system: BlockArrow
 ) -> Coefficients:
     """Coefficients of a draw, by steps with the mean's information, or by Newton steps."""
     start = at
@@ -419,11 +404,7 @@ def _dispersion(
 
 
 def _meat(
-    design: _Design,
-    dispersion: Tensor,
-    mean: Coefficients,
-    scale: Tensor,
-    penalties: Tensor,
+    design: _Design, dispersion: Tensor, mean: Coefficients, scale: Tensor, penalties: Tensor
 ) -> tuple[BlockArrow, Tensor]:
     """M + PTP, and the dispersion of each topic: the ratio of its parts of M and H."""
     theta = design.theta(mean)

@@ -252,11 +252,7 @@ class Effects:
     # -- predictions -----------------------------------------------------------------------------
 
     def predict(
-        self,
-        *names: str,
-        level: float = 0.95,
-        others: Others = "average",
-        **values: Any,
+        self, *names: str, level: float = 0.95, others: Others = "average", **values: Any
     ) -> Estimates:
         """Expected proportions at values of some columns.
 

@@ -82,16 +82,11 @@ def check_formula(text: str) -> Any:
     if len(text) > MAX_LENGTH:
         raise ConfigError(f"a formula of {len(text)} characters; expected at most {MAX_LENGTH}")
     right = split_random(text)[0].strip().removeprefix("~")
-    if "|" in right:
-        raise ConfigError(
-            f"formula {text!r} has a | outside of a random term; expected a sum of terms, with "
-            "random terms such as (1 | author) for a column of the metadata"
-        )
-    for sign, what in (("~", "a left-hand side"), ("\n", "several lines")):
+    for sign in "|~\n":
         if sign in right:
             raise ConfigError(
-                f"formula {text!r} has {what}; expected the right-hand side alone, such as "
-                "'~ party + bs(date, df=6)'"
+                f"formula {text!r} has a {sign!r} outside of a random term; expected the "
+                "right-hand side alone, in a line such as '~ party + bs(date, df=6) + (1 | author)'"
             )
     if re.search(r"(\*\*|\^)[\s(]*0+(?![\d.])", right):
         raise ConfigError(f"formula {text!r} has the power 0; expected a power of at least 1")
@@ -142,12 +137,11 @@ def plain_message(error: Exception) -> str:
 def columns_of(parsed: Any) -> tuple[str, ...]:
     """Names of the columns in a parsed formula, in order."""
     names: dict[str, None] = {}
-    for term in parsed:
-        for factor in term.factors:
-            if factor.eval_method.value == "lookup":
-                names[str(factor.expr)] = None
-            elif factor.eval_method.value == "python":
-                names |= dict.fromkeys(_names(_tree(str(factor.expr))))
+    for factor in (factor for term in parsed for factor in term.factors):
+        if factor.eval_method.value == "lookup":
+            names[str(factor.expr)] = None
+        elif factor.eval_method.value == "python":
+            names |= dict.fromkeys(names_in(str(factor.expr)))
     return tuple(names)
 
 
