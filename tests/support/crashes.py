@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from torch_lntm.files import writing
+
 #: A folder after a crash: pairs of a name, and a file's bytes or another folder.
 Tree = tuple[tuple[str, Any], ...]
 
@@ -41,6 +43,7 @@ class ForgetfulDisk:
         self._keep()
         for name in _STEPS:
             monkeypatch.setattr(os, name, self._watched(name, getattr(os, name)))
+        monkeypatch.setattr(writing, "_exchange", self._watched("exchange", writing._exchange))
 
     @property
     def finally_left(self) -> set[Tree]:

@@ -2,13 +2,14 @@
 
 The content is written to a hidden name beside the target and synced to the disk. A rename then
 gives it the target's name, and the parent folder is synced. The old content is removed last. A
-crash at any moment leaves the complete old content or the complete new content; the old content of
-a folder may then have a hidden name that ends in ``.old``. The new content is permanent after the
-writer has returned.
+crash at any moment leaves the complete old content or the complete new content. Where the system
+cannot exchange two folders in one step, the old folder may then have a hidden name that ends in
+``.old``. The new content is permanent after the writer has returned.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import hashlib
 import json
@@ -17,7 +18,7 @@ import re
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -33,6 +34,10 @@ _FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 #: Maximum length in bytes of a name within a hidden name. File systems allow names of 255 bytes.
 _LONGEST = 200
+#: Linux's system call that can exchange two names; ``None`` elsewhere.
+_renameat2: Any = None
+with suppress(AttributeError, OSError, TypeError):
+    _renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
 
 
 @contextmanager
@@ -251,23 +256,33 @@ def _opened(path: Path) -> Iterator[int | None]:
 
 
 def _replace_folder(new: Path, target: Path) -> None:
-    """Renames a complete folder to the target. An existing target is moved away and removed."""
+    """Gives a complete folder the name of the target. An existing target is removed."""
     old, is_there = new.with_suffix(".old"), target.exists()
-    with _opened(target) if is_there else nullcontext() as descriptor:
+    with _opened(target) if is_there else nullcontext() as descriptor, ExitStack() as undo:
         if descriptor is not None:
             try_lock(descriptor)  # protects the hidden old folder from cleaning up
-        if is_there:
-            os.rename(target, old)
-        try:
-            os.rename(new, target)
-            _sync_folder(target.parent)
-        except BaseException:
-            if target.exists():
-                os.rename(target, new)
-            if is_there:
-                os.rename(old, target)
-            raise
+        if is_there and _exchange(new, target):
+            undo.callback(_exchange, new, target)
+        else:
+            for source, name in [(target, old), (new, target)] if is_there else [(new, target)]:
+                os.rename(source, name)
+                undo.callback(os.rename, name, source)
+        _sync_folder(target.parent)
+        undo.pop_all()
     _remove(old)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchanges the names of two folders in one step. Returns ``False`` if unsupported."""
+    if _renameat2 is None:
+        return False
+    here, names = ctypes.c_int(-100), [ctypes.c_char_p(os.fsencode(path)) for path in (one, other)]
+    if _renameat2(here, names[0], here, names[1], ctypes.c_uint(2)) == 0:  # RENAME_EXCHANGE
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
+        return False
+    raise OSError(number, os.strerror(number))
 
 
 def _sync_tree(folder: Path) -> None:
