@@ -16,7 +16,7 @@ import pandas as pd
 from torch_lntm.corpus.archive import read_archive
 from torch_lntm.corpus.checks import check_vocabulary, counting_code
 from torch_lntm.corpus.corpus import Corpus
-from torch_lntm.corpus.metadata import as_frame, describe, is_table, listed
+from torch_lntm.corpus.metadata import as_frame, describe, is_table, listed, named
 from torch_lntm.corpus.readers.counts import COUNT_STREAMS, assemble, check_size
 from torch_lntm.corpus.readers.tables import ParquetFiles, stream_h5ad, stream_parquet
 from torch_lntm.corpus.readers.texts import (
@@ -264,7 +264,9 @@ class Source:
         if self.vocabulary is not None:
             words = check_vocabulary(self.vocabulary, corpus.num_words)
             corpus = dataclasses.replace(corpus, vocabulary=words)
-        table = describe(corpus.table, corpus.num_docs, corpus.table, self.labels)
+        table = named(corpus.table)
+        if self.labels is not None or self.format != "store":
+            table = describe(table, corpus.num_docs, table, self.labels)
         return dataclasses.replace(corpus, table=table, name=corpus.name or _name(self.path))
 
     def _read_store(self) -> Corpus:
