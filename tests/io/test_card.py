@@ -47,9 +47,6 @@ def test_a_value_is_one_code_span_in_one_line(value):
     assert "\n" not in span
     assert not any(sign in span for sign in "\x1b\u202e")
     assert outside_code(f"* {span}") in ("* ", "* (empty)")
-
-
-def test_a_long_value_is_cut():
     assert len(code("a" * 10**6)) < 310
 
 
@@ -117,16 +114,6 @@ def test_a_model_without_a_vocabulary_has_a_card():
     assert "* and 10 smaller topics" in card
 
 
-def test_a_card_is_not_written_if_saving_fails(fitted, tmp_path, monkeypatch):
-    def fail(*arguments):
-        raise OSError("disk full")
-
-    monkeypatch.setattr("torch_lntm.io.models.model_card", fail)
-    with pytest.raises(OSError, match="disk full"):
-        lntm.save_model(fitted[0], tmp_path / "model")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_scores_that_are_finished_later_are_on_the_card(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     lntm.Corpus.from_matrix(np.random.default_rng(0).poisson(0.5, (40, 30))).save("counts.npz")
@@ -173,10 +160,7 @@ def test_names_after_a_kill_are_on_the_card_and_an_edited_card_stays(
         assert '"war"' in model.read_text()
 
 
-@pytest.mark.parametrize(
-    "text",
-    ['["x"]', '{"a": 1}', "3", '[{"metric": "x"}]', '[{"value": "x"}]', "["],
-)
+@pytest.mark.parametrize("text", ['["x"]', '{"a": 1}', '[{"value": "x"}]', "["])
 def test_damaged_scores_are_an_error_that_changes_nothing(fitted, tmp_path, text):
     folder = lntm.io.save_run(tmp_path / "run", *fitted, {})
     (folder / "evaluation.json").write_text(text)

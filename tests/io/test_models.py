@@ -26,54 +26,40 @@ from torch_lntm.models import register
 from torch_lntm.models.registry import CONSTRUCTORS, construct
 
 
-@pytest.mark.parametrize("anchored", [False, True])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("vocabulary", [WORDS, None])
-def test_a_saved_model_is_loaded_unchanged(tmp_path, anchored, dtype, vocabulary):
-    model = make_model(anchored=anchored, dtype=dtype, vocabulary=vocabulary, topic_smoothing=0.3)
-    dim = model.latent_dim
-    model.prior.set_(loc=torch.arange(float(dim)), covariance=0.5 * torch.eye(dim) + 0.2)
-    assert save_model(model, tmp_path / "model") == tmp_path / "model"
-    loaded = load_model(tmp_path / "model")
-    assert loaded.config == model.config
-    assert loaded.vocabulary == vocabulary
-    expected = model.state_dict()
-    assert loaded.state_dict().keys() == expected.keys()
-    for name, tensor in loaded.state_dict().items():
-        assert tensor.dtype == expected[name].dtype
-        assert torch.equal(tensor, expected[name])
-    assert (tmp_path / "model" / "vocabulary.txt").exists() == (vocabulary is not None)
-
-
 @pytest.mark.parametrize(
     ("make", "settings"),
     [
+        (make_model, {"topic_smoothing": 0.3}),
+        (make_model, {"anchored": True, "dtype": "float64", "vocabulary": None}),
         (make_factor_model, {"source": "gaussian", "pseudo_documents": 3.0}),
         (make_factor_model, {"source": "laplace", "pseudo_variance": 0.5, "dtype": "float64"}),
         (make_aspect_model, {"symmetric": False}),
         (make_aspect_model, {"symmetric": True, "dtype": "float64"}),
-        (make_aspect_model, {"learn_concentration": False}),
+        (make_aspect_model, {"learn_concentration": False, "vocabulary": None}),
     ],
 )
-def test_saved_models_of_other_kinds_are_loaded_unchanged(tmp_path, make, settings):
+def test_a_saved_model_is_loaded_unchanged(tmp_path, make, settings):
     model = make(**settings)
     if model.name == "iftm":
         model.prior.set_(loc=torch.arange(4.0), noise_precision=torch.arange(1.0, 5.0))
+    elif model.name == "lda":
+        model.prior.set_(torch.tensor([0.7] * 3 if settings.get("symmetric") else [0.3, 0.7, 2.0]))
     else:
-        values = [0.7] * 3 if settings.get("symmetric") else [0.3, 0.7, 2.0]
-        model.prior.set_(torch.tensor(values))
-    loaded = load_model(save_model(model, tmp_path / "model"))
-    assert json.loads((tmp_path / "model" / "model.json").read_text())["kind"] == model.name
+        dim = model.latent_dim
+        model.prior.set_(loc=torch.arange(float(dim)), covariance=0.5 * torch.eye(dim) + 0.2)
+    assert save_model(model, tmp_path / "model") == tmp_path / "model"
+    loaded = load_model(tmp_path / "model")
+    assert loaded.name == model.name
     assert loaded.config == model.config
-    assert loaded.config | settings == loaded.config
+    vocabulary = settings.get("vocabulary", WORDS)
+    assert loaded.vocabulary == vocabulary
+    assert (tmp_path / "model" / "vocabulary.txt").exists() == (vocabulary is not None)
     expected = model.state_dict()
     assert loaded.state_dict().keys() == expected.keys()
     for name, tensor in loaded.state_dict().items():
         assert tensor.dtype == expected[name].dtype
         assert torch.equal(tensor, expected[name])
-    assert [name for name, _ in loaded.named_parameters()] == [
-        name for name, _ in model.named_parameters()
-    ]
+    assert [n for n, _ in loaded.named_parameters()] == [n for n, _ in model.named_parameters()]
     # The density is the same too, whatever of it the tensors do not hold.
     corpus, _ = model.generate([3, 5], seed=1)
     target, again = (m.bind(corpus.batch(), dtype=torch.float64) for m in (model, loaded))
@@ -94,82 +80,63 @@ def test_only_folders_of_models_and_runs_are_replaced(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    "changes",
     [
-        ({"format_version": 2}, "format_version is 2"),
-        ({"format_version": None}, "format_version is None"),
-        (
-            {"kind": "lsa"},
-            "model 'lsa'; expected one of ctm, lntm, iftm, lda. .*lntm.models.register",
-        ),
-        ({"kind": "lda"}, "unexpected keyword"),
-        ({"kind": ["ctm"]}, r"model \['ctm'\]; expected one of"),
-        ({"config": None}, "lacks 'config'"),
-        ({"config": [3]}, "lacks 'config'"),
-        ({"vocabulary": None}, "lacks 'config' or 'vocabulary'"),
+        {"format_version": 2},
+        {"format_version": None},
+        {"kind": "lsa"},
+        {"kind": "lda"},
+        {"kind": ["ctm"]},
+        {"config": None},
+        {"config": [3]},
     ],
 )
-def test_model_json_needs_version_kind_and_settings(folder, changes, message):
+def test_model_json_needs_version_kind_and_settings(folder, changes):
     edit_json(folder / "model.json", **changes)
-    with pytest.raises(ConfigError, match=rf"model\.json: .*{message}"):
+    with pytest.raises(ConfigError, match=r"model\.json: "):
         load_model(folder)
 
 
 @pytest.mark.parametrize(
-    ("changes", "file"),
+    ("make", "changes", "file"),
     [
-        ({"num_topics": 4}, "model.safetensors"),
-        ({"num_words": 10**12}, r"model\.json: num_topics and num_words are \[3, 10{12}\]"),
-        ({"num_topics": "3"}, r"model\.json: num_topics and num_words are \['3', .*whole numbers"),
-        ({"anchored": True}, "model.safetensors"),
-        ({"dtype": "float64"}, "model.safetensors"),
-        ({"dtype": "float16"}, "model.json"),
-        ({"topic_smoothing": -1.0}, "model.json"),
-        ({"colour": "red"}, "model.json"),
+        (make_model, {"num_topics": 4}, "safetensors"),
+        (make_model, {"num_words": 10**12}, r"json: num_topics and num_words are \[3, 10{12}\]"),
+        (make_model, {"num_topics": "3"}, "json"),
+        (make_model, {"anchored": True}, "safetensors"),
+        (make_model, {"dtype": "float64"}, "safetensors"),
+        (make_model, {"dtype": "float16"}, "json"),
+        (make_model, {"topic_smoothing": -1.0}, "json"),
+        (make_model, {"colour": "red"}, "json"),
+        (make_factor_model, {"num_sources": 1}, "safetensors"),
+        (make_factor_model, {"num_sources": 10**12}, "json"),
+        (make_factor_model, {"num_sources": 2.0}, "json"),
+        (make_factor_model, {"source": "cauchy"}, "json"),
+        (make_aspect_model, {"symmetric": True}, "safetensors"),
+        (make_aspect_model, {"concentration": [1, 1]}, "json"),
     ],
 )
-def test_settings_that_contradict_the_parameters_are_refused(folder, changes, file):
+def test_settings_that_contradict_the_parameters_are_refused(tmp_path, make, changes, file):
+    folder = save_model(make(), tmp_path / "model")
     edit_settings(folder / "model.json", **changes)
-    with pytest.raises(ConfigError, match=file):
+    with pytest.raises(ConfigError, match=rf"model\.{file}"):
         load_model(folder)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"prior__loc": None}, r"Missing key\(s\) in state_dict: \"prior.loc\""),
+        ({"prior__loc": None}, "prior.loc"),
         ({"topics__logits": torch.zeros(3, 5)}, "topics.logits"),
-        ({"prior__loc": torch.zeros(4)}, r"size mismatch for prior.loc: .*\[4\]"),
-        ({"prior__loc": torch.zeros(3).double()}, "is torch.float64; expected finite numbers of"),
-        ({"prior__loc": torch.tensor([0.0, float("nan"), 0.0])}, "prior.loc holds NaN or infinity"),
-        ({"extra": torch.zeros(1)}, r"Unexpected key\(s\) in state_dict: \"extra\""),
+        ({"prior__loc": torch.zeros(4)}, "prior.loc"),
+        ({"prior__loc": torch.zeros(3).double()}, "prior.loc of torch.float64"),
+        ({"prior__loc": torch.tensor([0.0, float("nan"), 0.0])}, "prior.loc .* holds NaN"),
+        ({"extra": torch.zeros(1)}, "extra"),
     ],
 )
 def test_wrong_parameters_are_refused(folder, changes, message):
     edit_tensors(folder / "model.safetensors", **changes)
     with pytest.raises(ConfigError, match=rf"(?s)model\.safetensors: .*{message}"):
-        load_model(folder)
-
-
-@pytest.mark.parametrize(
-    ("make", "changes", "message"),
-    [
-        (make_factor_model, {"num_sources": 1}, r"(?s)size mismatch for prior\.mixing"),
-        (make_factor_model, {"num_sources": 10**12}, r"model\.json: .*num_sources is 10{12}"),
-        (make_factor_model, {"num_sources": 2.0}, r"model\.json: "),
-        (make_factor_model, {"num_topics": 10**12}, r"model\.json: num_topics and num_words are"),
-        (make_factor_model, {"source": "cauchy"}, r"model\.json: .*source 'cauchy'"),
-        (make_aspect_model, {"symmetric": True}, r"(?s)mismatch for prior\.log_concentration"),
-        (make_aspect_model, {"num_topics": 4}, r"(?s)model\.safetensors: contradicts .*mismatch"),
-        (make_aspect_model, {"concentration": [1, 1]}, r"model\.json: .*concentration of shape"),
-    ],
-)
-def test_settings_of_other_models_that_contradict_the_parameters_are_refused(
-    tmp_path, make, changes, message
-):
-    folder = save_model(make(), tmp_path / "model")
-    edit_settings(folder / "model.json", **changes)
-    with pytest.raises(ConfigError, match=message):
         load_model(folder)
 
 
@@ -204,12 +171,6 @@ def test_models_of_the_first_format_are_read(folder):
     assert float(model.log_prior().detach()) == pytest.approx(expected["log_prior"], rel=1e-5)
 
 
-def test_the_path_is_no_model(tmp_path):
-    with pytest.raises(ConfigError, match="expected a topic model, got a PosixPath"):
-        save_model(tmp_path / "one", make_model())
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_exchanged_words_and_flipped_bits_are_refused_with_the_path(folder):
     """Any word is a word, and any finite number a parameter: only checksums tell."""
     words, tensors = folder / "vocabulary.txt", folder / "model.safetensors"
@@ -225,9 +186,6 @@ def test_exchanged_words_and_flipped_bits_are_refused_with_the_path(folder):
     data[-1] ^= 1
     tensors.write_bytes(bytes(data))
     with pytest.raises(ConfigError, match=r"run/model\.safetensors: is damaged: its checksum"):
-        load_model(folder)
-    edit_json(folder / "model.json", checksums=[])
-    with pytest.raises(ConfigError, match=r"model\.json: lacks"):
         load_model(folder)
 
 

@@ -22,9 +22,9 @@ import torch_lntm as lntm
 from torch_lntm.cli import main
 from torch_lntm.corpus import Corpus, read_corpus
 from torch_lntm.errors import ConfigError, CorpusError
-from torch_lntm.inference import DocumentHMC, transform
+from torch_lntm.inference import transform
 from torch_lntm.io import UnfinishedRun, load_run, save_run
-from torch_lntm.io.folders import SPLIT, check_target
+from torch_lntm.io.runs import SPLIT, check_target
 from torch_lntm.reports import Score
 from torch_lntm.reports.scores import read_scores
 
@@ -47,22 +47,6 @@ def test_a_saved_run_is_loaded_unchanged(tmp_path, corpus):
     assert run.model.vocabulary == WORDS
     again = run.split(corpus)
     assert again.test_index.tolist() == split.test_index.tolist()
-
-
-@pytest.mark.parametrize(
-    ("reason", "words"),
-    [
-        ("converged", "converged"),
-        ("stopped_early", "finished early, to avoid overfitting"),
-        ("max_iterations", "finished all iterations"),
-        ("interrupted", "interrupted"),
-    ],
-)
-def test_a_good_end_does_not_read_like_trouble(reason, words, tmp_path):
-    result = make_result(stop_reason=reason)
-    assert result.ended == result.settings()["ended"] == words
-    path = save_run(tmp_path / "run", make_model(), result, {"num_topics": 3})
-    assert load_run(path).settings()["ended"] == words
 
 
 def test_a_run_without_a_split_has_none(folder, corpus):
@@ -99,26 +83,12 @@ def test_the_report_of_a_run_is_written_to_its_folder(tmp_path, corpus):
         lntm.report(run, corpus, tmp_path / "page.html", **few)
 
 
-def test_a_run_has_the_posterior_of_its_fit(tmp_path):
-    sampled = save_run(tmp_path / "a", make_model(), make_result(), {"posterior": "hmc"})
-    found = load_run(sampled).posterior(seed=3)
-    assert isinstance(found, DocumentHMC)
-    assert found.settings.seed == 3
-    solved = save_run(tmp_path / "b", make_model(), make_result(), {"posterior": "laplace"})
-    assert load_run(solved).posterior().name == "laplace"
-
-
 def test_a_history_may_hold_nan_and_infinity(tmp_path):
     history = [{"objective": float("-inf")}, {"objective": float("nan")}]
     path = save_run(tmp_path / "run", make_model(), make_result(history=history), {})
     first, second = load_run(path).history
     assert first["objective"] == float("-inf")
     assert second["objective"] != second["objective"]
-
-
-def test_saved_files_contain_no_executable_content(folder):
-    suffixes = {path.suffix for path in folder.iterdir()}
-    assert suffixes == {".json", ".jsonl", ".md", ".safetensors", ".txt"}
 
 
 def test_a_run_is_replaced_only_with_overwrite(folder):
@@ -165,15 +135,6 @@ def test_a_damaged_file_is_named(folder, name, damage):
         load_run(folder)
 
 
-@pytest.mark.parametrize("name", ["versions", "corpus"])
-@pytest.mark.parametrize("value", ["x", 5, None, []])
-def test_metadata_of_wrong_types_are_refused(folder, name, value):
-    path = folder / "metadata.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
-    with pytest.raises(ConfigError, match=r"metadata\.json: expected .* objects as"):
-        load_run(folder)
-
-
 def test_a_missing_folder_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="no such folder"):
         load_run(tmp_path / "nowhere")
@@ -187,15 +148,11 @@ def test_a_run_knows_its_guide(tmp_path, posterior, guide):
     run = load_run(path)
     found = run.guide(tolerance=1e-6)
     assert found.name == guide
+    source = run.posterior(seed=3)
+    assert source.settings.seed == 3 if posterior == "hmc" else source.name == guide
     assert found.model is run.model
     assert found.tolerance == 1e-6
     assert repr(run) == f"Run({str(path)!r}, ctm, 3 topics)"
-
-
-def test_scores_are_part_of_the_run(tmp_path):
-    scores = [{"metric": "x", "value": 1.5}]
-    path = save_run(tmp_path / "run", make_model(), make_result(), {}, evaluation=scores)
-    assert json.loads((path / "evaluation.json").read_text()) == scores
 
 
 def test_a_configuration_may_name_files_that_are_not_unicode(tmp_path):
@@ -205,17 +162,12 @@ def test_a_configuration_may_name_files_that_are_not_unicode(tmp_path):
     assert "wörter" in (path / "config.json").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES])
-def test_errors_of_the_system_name_the_path(tmp_path, number, monkeypatch):
+def test_errors_of_the_system_name_the_path(tmp_path, monkeypatch):
     def refuse(*arguments, **options):
-        raise OSError(number, os.strerror(number))
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "rename", refuse)
-    advice = {
-        errno.ENOSPC: "the disk is full; free some space there",
-        errno.EACCES: "choose another path, or change its permissions",
-    }[number]
-    with pytest.raises(ConfigError, match=rf"run: cannot be written \(.*\): {advice}"):
+    with pytest.raises(ConfigError, match=r"run: cannot be written \(.*\): the disk is full"):
         save_run(tmp_path / "run", make_model(), make_result(), {})
     assert list(tmp_path.iterdir()) == []
 

@@ -220,7 +220,7 @@ class Fit(ChoosesWords, OnDocuments):
         """
         from torch_lntm.inference.em.parts import folder_of
         from torch_lntm.io import partial_folder
-        from torch_lntm.io.folders import CHECKPOINT
+        from torch_lntm.io.unfinished import CHECKPOINT
 
         out = self.out
         return out is not None and folder_of(partial_folder(Path(out)) / CHECKPOINT).is_dir()

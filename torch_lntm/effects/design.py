@@ -147,6 +147,18 @@ class Design:
                 found[g] = vectors[:, values > WHOLE]
         return found
 
+    @property
+    def directions(self) -> Tensor | None:
+        """All directions of :attr:`unknown` ``(num_terms, num_directions)``, if any."""
+        return torch.cat([*self.unknown.values()], 1) if self.unknown else None
+
+    @property
+    def freedom(self) -> float:
+        """Degrees of freedom of a regression of independent documents, or of clusters."""
+        if self.num_clusters is not None:
+            return float(self.num_clusters - 1)
+        return float(len(self.x) - len(self.names))
+
     def determined(self, directions: Tensor) -> str:
         """Names of the columns whose coefficients move in some directions of the basis."""
         moves = (self.back @ directions).abs().reshape(len(self.names), -1).amax(1)

@@ -213,11 +213,10 @@ def _regress(
     design: Design, parts: Parts, responses: Tensor, link: Link, kind: StandardErrors
 ) -> LeastSquares | LogitRegression | MixedLogit:
     """The one regression of the effects."""
-    if design.positions is None:
-        regression = regress_logit if link == "logit" else regress
-        return regression(design, parts, responses, kind)
-    mixed = regress_mixed_logit if link == "logit" else regress_mixed
-    return mixed(design, parts, responses)
+    is_logit = link == "logit"
+    if design.positions is not None:
+        return (regress_mixed_logit if is_logit else regress_mixed)(design, parts, responses)
+    return (regress_logit if is_logit else regress)(design, parts, responses, kind)
 
 
 def _warn_of_lone_documents(

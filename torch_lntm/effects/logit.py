@@ -7,13 +7,16 @@ of each topic by itself would lose the sum.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from torch_lntm.effects.design import Design
-from torch_lntm.effects.regression import Parts, StandardErrors, correction, with_unknown
+from torch_lntm.effects.regression import Parts, StandardErrors, between, correction, with_unknown
 from torch_lntm.errors import ConfigError, NumericalError
 
 #: Maximum number of coefficients. The covariance has the square of it.
@@ -60,16 +63,8 @@ class LogitRegression:
         self, x: Tensor, weights: Tensor, positions: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """See :meth:`LeastSquares.predict`."""
-        theta, size = _softmax(x, self.coefficients), self.deviations.shape[1]
-        by_response = weights[:, None] * (theta @ self.responses.mT)
-        # Σ_k c_k theta_k has the derivative theta_j (c_j − Σ_k c_k theta_k) in topic j's predictor.
-        sums, products = x.new_zeros(size), x.new_zeros(len(self.responses), size)
-        for at in torch.arange(len(x)).split(_step(8 * size)):
-            outer = (theta[at, :-1, None] * x[at, None]).flatten(1)
-            sums += weights[at] @ outer
-            products += by_response[at].mT @ outer
-        shares = self.responses[:, :-1].repeat_interleave(x.shape[1], 1)
-        return by_response.sum(0), shares * sums - products
+        average, slopes = response_slopes(_softmax(x, self.coefficients), weights, self.responses)
+        return average, torch.stack([(x.mT @ slope)[:, :-1].mT.flatten() for slope in slopes])
 
     def covariance(self, gradients: Tensor) -> tuple[Tensor, Tensor]:
         """See :meth:`LeastSquares.covariance`."""
@@ -79,8 +74,26 @@ class LogitRegression:
         rounding = 1e-15 * solved.square().sum(-1) * self.meat.abs().max()
         within.diagonal(dim1=-2, dim2=-1).copy_(within.diagonal(dim1=-2, dim2=-1).max(rounding))
         within = with_unknown(within, gradients, self.unknown)
-        moved = gradients @ self.deviations.mT
-        return within, moved @ moved.mT / max(1, len(self.deviations) - 1)
+        return within, between(gradients @ self.deviations.mT)
+
+
+def response_slopes(
+    theta: Tensor, weights: Tensor, responses: Tensor
+) -> tuple[Tensor, Iterator[Tensor]]:
+    """Average responses, and their derivatives in the documents' predictors.
+
+    Args:
+        theta: ``(num_docs, num_topics)`` expected proportions.
+        weights: ``(num_docs,)`` weights with the sum 1.
+        responses: ``(num_responses, num_topics)`` matrix from topics to responses.
+
+    Returns:
+        ``(num_responses,)``, and ``(num_docs, num_topics)`` for each response.
+    """
+    by_response = theta @ responses.mT
+    # Σ_k c_k theta_k has the derivative theta_j (c_j − Σ_k c_k theta_k) in topic j's predictor.
+    weighted, pairs = weights[:, None] * theta, zip(responses, by_response.mT, strict=True)
+    return weights @ by_response, (weighted * (c - average[:, None]) for c, average in pairs)
 
 
 def regress_logit(
@@ -104,7 +117,7 @@ def regress_logit(
         NumericalError: The regression did not converge.
     """
     x, w = design.x, design.weights
-    num_terms, size = x.shape[1], x.shape[1] * (responses.shape[1] - 1)
+    size = x.shape[1] * (responses.shape[1] - 1)
     if not 0 < size <= MAX_COEFFICIENTS:
         raise ConfigError(
             f"the logit has {size:,} coefficients; expected 1 to {MAX_COEFFICIENTS:,}. "
@@ -118,17 +131,16 @@ def regress_logit(
     draws = torch.stack([_move(x, w, mean, inverse, sums) for sums in cross])
     pooled = draws.mean(0)
     meat = correction(design, kind) * _meat(design, parts, draws, information, inverse, kind)
-    freedom = len(x) - num_terms if design.clusters is None else (design.num_clusters or 0) - 1
     separated = (_softmax(x, pooled).amin(0) < MIN_PROPORTION).nonzero().squeeze(-1)
     return LogitRegression(
         pooled,
         inverse,
         meat,
         (draws - pooled)[..., :-1].mT.flatten(1),
-        float(freedom),
+        design.freedom,
         tuple(separated.tolist()),
         responses,
-        torch.cat([*design.unknown.values()], 1) if design.unknown else None,
+        design.directions,
     )
 
 
@@ -147,26 +159,52 @@ def _maximise(x: Tensor, w: Tensor, cross: Tensor) -> tuple[Tensor, Tensor]:
     def objective(coefficients: Tensor) -> Tensor:
         return (cross * coefficients).sum() - w @ (x @ coefficients).logsumexp(-1)
 
-    coefficients = torch.zeros_like(cross)
-    value = objective(coefficients)
-    for _ in range(NEWTON_STEPS):
-        score = (cross - x.mT @ (w[:, None] * _softmax(x, coefficients)))[:, :-1].mT.flatten()
+    def newton(coefficients: Tensor) -> Any:
+        score = _score(x, w, cross, coefficients)
         information = _information(x, w, coefficients)
         information.diagonal().add_(1e-12 * information.diagonal().max())
         step = torch.linalg.solve(information, score)
-        change = _as_coefficients(step, cross)
-        size, gain = 1.0, -torch.inf
-        while size > 1e-6 and not gain >= -1e-12 * abs(float(value)):
-            moved = coefficients + size * change
-            gain = float(objective(moved) - value)
+        return (_as_coefficients(step, cross),), float(score @ step), information
+
+    (found,), information = ascend(
+        (torch.zeros_like(cross),), objective, newton, TOLERANCE * len(x)
+    )
+    return found, information
+
+
+def ascend(
+    at: Any, objective: Callable[..., Tensor], newton: Callable[..., Any], tolerance: float
+) -> Any:
+    """The maximum of a concave function by damped Newton steps, and the last step's system.
+
+    Args:
+        at: The start: tensors, which are the arguments of the functions.
+        objective: The function.
+        newton: The step at a point, the product of score and step, and the system of equations.
+        tolerance: The product of score and step that ends the ascent.
+
+    Raises:
+        NumericalError: The steps do not converge.
+    """
+    value = float(objective(*at))
+    for _ in range(NEWTON_STEPS):
+        change, decrement, system = newton(*at)
+        size, gain = 1.0, -math.inf
+        while size > 1e-6 and not gain >= -1e-12 * abs(value):
+            moved = tuple(x + size * dx for x, dx in zip(at, change, strict=True))
+            gain = float(objective(*moved)) - value
             size /= 2
-        coefficients, value = moved, value + gain
-        if float(score @ step) < TOLERANCE * len(x):
-            return coefficients, information
+        at, value = moved, value + gain
+        if decrement < tolerance:
+            return at, system
     raise NumericalError(
         "the logit regression of the proportions did not converge: some topics are absent for some "
         "values of the columns; use link='identity'"
     )
+
+
+def _score(x: Tensor, w: Tensor, cross: Tensor, coefficients: Tensor) -> Tensor:
+    return (cross - x.mT @ (w[:, None] * _softmax(x, coefficients)))[:, :-1].mT.flatten()
 
 
 def _as_coefficients(vector: Tensor, like: Tensor) -> Tensor:
@@ -203,7 +241,7 @@ def _move(x: Tensor, w: Tensor, start: Tensor, inverse: Tensor, cross: Tensor) -
     """
     coefficients = start
     for _ in range(DRAW_STEPS):
-        score = (cross - x.mT @ (w[:, None] * _softmax(x, coefficients)))[:, :-1].mT.flatten()
+        score = _score(x, w, cross, coefficients)
         step = inverse @ score
         coefficients = coefficients + _as_coefficients(step, cross)
         if float(score @ step) < 100 * TOLERANCE * len(x):
@@ -257,12 +295,7 @@ def _meat(
 
 
 def _corrected(
-    residuals: Tensor,
-    x: Tensor,
-    w: Tensor,
-    expected: Tensor,
-    inverse: Tensor,
-    kind: StandardErrors,
+    residuals: Tensor, x: Tensor, w: Tensor, expected: Tensor, inverse: Tensor, kind: StandardErrors
 ) -> Tensor:
     """Residuals ``(num_draws, num_docs, num_topics - 1)`` corrected for the leverages.
 

@@ -26,11 +26,12 @@ from torch_lntm.effects.logit import (
     MAX_COEFFICIENTS,
     MAX_NUMBERS,
     MIN_PROPORTION,
-    NEWTON_STEPS,
     SANDWICH_DRAWS,
+    ascend,
+    response_slopes,
 )
-from torch_lntm.effects.regression import Parts
-from torch_lntm.errors import ConfigError, NumericalError
+from torch_lntm.effects.regression import Parts, between
+from torch_lntm.errors import ConfigError
 from torch_lntm.solvers.arrow import Levels
 from torch_lntm.solvers.block_arrow import BlockArrow
 
@@ -86,6 +87,15 @@ class _Design:
         """Values of the levels of each term, from those of the columns and of the main levels."""
         joined = self.levels.join(columns[self.num_fixed :], main)
         return list(joined.split(self.levels.sizes))
+
+    def totals(self, columns: Tensor, main: Tensor) -> Tensor:
+        """Sums of :meth:`by_term` over the levels of each term ``(num_terms, num_topics)``."""
+        return torch.stack([part.sum(0) for part in self.by_term(columns, main)])
+
+    @property
+    def sizes(self) -> Tensor:
+        """``(num_terms, 1)`` number of levels of each term."""
+        return torch.tensor(self.levels.sizes).to(self.x)[:, None]
 
     def assemble(self, matrix_of: Callable[[slice], Tensor]) -> BlockArrow:
         """Σ_d zzᵀ ⊗ A_d, for the columns and level z of a document and its matrix A_d of topics."""
@@ -164,10 +174,10 @@ class MixedLogit:
             # The last two rows are those of average and new levels.
             predictor = predictor + torch.cat([values, values.new_zeros(2, values.shape[1])])[at]
         theta = torch.softmax(predictor, -1)
-        by_response = theta @ self.responses.mT
+        average, slopes = response_slopes(theta, weights, self.responses)
         rows = []
-        for c, average in zip(self.responses, by_response.mT, strict=True):
-            slope, sums = weights[:, None] * theta * (c - average[:, None]), []
+        for slope in slopes:
+            sums = []
             for values, at in zip(effects, positions.mT, strict=True):
                 total = values.new_zeros(len(values) + 2, values.shape[1])
                 sums.append(total.index_add_(0, at.where(at >= 0, len(total) + at), slope))
@@ -175,7 +185,7 @@ class MixedLogit:
             dense = torch.cat([x.mT @ slope, other]).flatten()[design.keep]
             new = torch.cat([total[NEW] for total in sums])
             rows.append(torch.cat([dense, main.flatten(), new]))
-        return weights @ by_response, torch.stack(rows)
+        return average, torch.stack(rows)
 
     def covariance(self, gradients: Tensor) -> tuple[Tensor, Tensor]:
         """See :meth:`LeastSquares.covariance`."""
@@ -192,8 +202,7 @@ class MixedLogit:
         ]
         new = (new * self.effects_spread.flatten()).unflatten(0, gradients.shape[:2])
         moved = gradients[..., : num_free + num_levels] @ self.deviations.mT
-        between = moved @ moved.mT / max(1, len(self.deviations) - 1)
-        return halves[0] @ halves[1].mT + new @ new.mT, between
+        return halves[0] @ halves[1].mT + new @ new.mT, between(moved)
 
 
 def regress_mixed_logit(design: Design, parts: Parts, responses: Tensor) -> MixedLogit:
@@ -216,7 +225,7 @@ def regress_mixed_logit(design: Design, parts: Parts, responses: Tensor) -> Mixe
         NumericalError: The regression did not converge.
     """
     rows, sums, chosen, outcomes = _read(design, parts)
-    num_draws, mean_sums = len(sums[0]), (sums[0].mean(0), sums[1].mean(0))
+    of_draws, mean_sums = list(zip(*sums, strict=True)), (sums[0].mean(0), sums[1].mean(0))
     variances = rows.x.new_full((len(design.sizes), rows.num_topics), 0.5)
     scale = rows.x.new_full((rows.num_topics,), 0.1)
     mean: Coefficients = (torch.zeros_like(mean_sums[0]), torch.zeros_like(mean_sums[1]))
@@ -225,8 +234,7 @@ def regress_mixed_logit(design: Design, parts: Parts, responses: Tensor) -> Mixe
         penalties = scale / variances
         mean, system = _maximise(rows, mean_sums, penalties, mean)
         for s in chosen:
-            of_draw = (sums[0][s], sums[1][s])
-            fitted[s] = _move(rows, of_draw, penalties, fitted.get(s, mean), system)
+            fitted[s] = _move(rows, of_draws[s], penalties, fitted.get(s, mean), system)
         found = list(fitted.values())
         dispersion, freedom = _dispersion(rows, outcomes, found, penalties, system)
         inner, new_scale = _meat(rows, dispersion, mean, scale, penalties)
@@ -235,9 +243,7 @@ def regress_mixed_logit(design: Design, parts: Parts, responses: Tensor) -> Mixe
         if float(change) < CHANGE:
             break
         variances, scale = new, new_scale
-    draws = [
-        _move(rows, (sums[0][s], sums[1][s]), penalties, mean, system) for s in range(num_draws)
-    ]
+    draws = [_move(rows, of_draw, penalties, mean, system) for of_draw in of_draws]
     flat = torch.stack([torch.cat([a.flatten()[rows.keep], b.flatten()]) for a, b in draws])
     pooled, num_free = flat.mean(0), len(rows.keep)
     centre = (rows.fill(pooled[:num_free]), pooled[num_free:].view_as(mean[1]))
@@ -262,13 +268,25 @@ def _read(design: Design, parts: Parts) -> tuple[_Design, Coefficients, list[int
 
     Returns:
         The design, sums of each draw's proportions, the chosen draws, and their proportions.
+
+    Raises:
+        ConfigError: The arrays would be too large.
     """
     levels, at = Levels(design.sizes), design.positions
     assert at is not None
     num_docs, num_fixed = design.x.shape
     theta = next(parts()).theta
     num_draws, _, num_topics = theta.shape
-    _check_size(num_fixed, num_docs, num_topics, num_draws, levels)
+    num_columns = num_fixed + levels.num_other
+    size = num_columns * num_topics
+    across = max(size, num_draws) * levels.largest * num_topics
+    if size > MAX_COEFFICIENTS or max(across, num_docs * num_columns) > MAX_STORED:
+        raise ConfigError(
+            f"the logit has {size:,} coefficients beside {levels.largest:,} levels of "
+            f"{num_topics} topics and {num_draws} draws; expected at most {MAX_COEFFICIENTS:,} "
+            f"coefficients, and {MAX_STORED:,} for the product of coefficients or draws, levels "
+            "and topics. Use link='identity', a formula with fewer terms, or fewer draws"
+        )
     others = [
         torch.nn.functional.one_hot(column, size).to(design.x)
         for j, (column, size) in enumerate(zip(at.mT, levels.sizes, strict=True))
@@ -291,26 +309,6 @@ def _read(design: Design, parts: Parts) -> tuple[_Design, Coefficients, list[int
         by_level.index_add_(0, main[rows], weighted.transpose(0, 1))
     found = _Design(columns, design.weights, main, levels, num_fixed, num_topics, keep)
     return found, (dense, by_level.transpose(0, 1)), chosen, stored
-
-
-def _check_size(
-    num_fixed: int, num_docs: int, num_topics: int, num_draws: int, levels: Levels
-) -> None:
-    """Check the sizes of the arrays.
-
-    Raises:
-        ConfigError: The arrays would be too large.
-    """
-    num_columns = num_fixed + levels.num_other
-    size = num_columns * num_topics
-    across = max(size, num_draws) * levels.largest * num_topics
-    if size > MAX_COEFFICIENTS or max(across, num_docs * num_columns) > MAX_STORED:
-        raise ConfigError(
-            f"the logit has {size:,} coefficients beside {levels.largest:,} levels of "
-            f"{num_topics} topics and {num_draws} draws; expected at most {MAX_COEFFICIENTS:,} "
-            f"coefficients, and {MAX_STORED:,} for the product of coefficients or draws, levels "
-            "and topics. Use link='identity', a formula with fewer terms, or fewer draws"
-        )
 
 
 def _ridge(design: _Design, penalties: Tensor) -> Coefficients:
@@ -348,52 +346,38 @@ def _maximise(
     """Coefficients by damped Newton steps, and the penalised information."""
     dense, levels = _ridge(design, penalties)
 
-    def objective(at: Coefficients) -> float:
-        normaliser = (design.x @ at[0] + at[1][design.main]).logsumexp(-1)
-        value = (sums[0] * at[0]).sum() + (sums[1] * at[1]).sum() - design.weights @ normaliser
-        penalty = (dense * at[0].square()).sum() + (levels * at[1].square()).sum()
-        return float(value - 0.5 * penalty)
+    def objective(columns: Tensor, main: Tensor) -> Tensor:
+        normaliser = (design.x @ columns + main[design.main]).logsumexp(-1)
+        value = (sums[0] * columns).sum() + (sums[1] * main).sum() - design.weights @ normaliser
+        penalty = (dense * columns.square()).sum() + (levels * main.square()).sum()
+        return value - 0.5 * penalty
 
-    value = objective(at)
-    for _ in range(NEWTON_STEPS):
+    def newton(columns: Tensor, main: Tensor) -> tuple[Coefficients, float, BlockArrow]:
+        at = (columns, main)
         system = _system(design, penalties, at)
-        step, decrement = _newton_step(_score(design, sums, penalties, at), system)
-        size = 1.0
-        change = (design.fill(step[0]), step[1])
-        moved = at
-        while size > 1e-6:
-            moved = (at[0] + size * change[0], at[1] + size * change[1])
-            if objective(moved) >= value:
-                break
-            size /= 2
-        if decrement < TOLERANCE:
-            return moved if size > 1e-6 else at, system
-        at, value = moved, objective(moved)
-    raise NumericalError(
-        "the logit regression of the proportions did not converge: some topics are absent for some "
-        "values of the columns; use link='identity'"
-    )
+        return *_newton_step(design, _score(design, sums, penalties, at), system), system
+
+    found: tuple[Coefficients, BlockArrow] = ascend(at, objective, newton, TOLERANCE)
+    return found
 
 
-def _newton_step(score: Coefficients, system: BlockArrow) -> tuple[Coefficients, float]:
-    """Step of the free coefficients and levels, and the product of score and step."""
+def _newton_step(
+    design: _Design, score: Coefficients, system: BlockArrow
+) -> tuple[Coefficients, float]:
+    """Step of the coefficients, and the product of score and step."""
     dense, levels = system.solve(score[0][:, None], score[1][..., None])
-    step = (dense[:, 0], levels[..., 0])
-    return step, float(score[0] @ step[0] + (score[1] * step[1]).sum())
+    decrement = float(score[0] @ dense[:, 0] + (score[1] * levels[..., 0]).sum())
+    return (design.fill(dense[:, 0]), levels[..., 0]), decrement
 
 
 def _move(
-    design: _Design,
-    sums: Coefficients,
-    penalties: Tensor,
-    at: Coefficients,
-    system: BlockArrow,
+    design: _Design, sums: Coefficients, penalties: Tensor, at: Coefficients, system: BlockArrow
 ) -> Coefficients:
     """Coefficients of a draw, by steps with the mean's information, or by Newton steps."""
     start = at
     for _ in range(DRAW_STEPS):
-        step, decrement = _newton_step(_score(design, sums, penalties, at), system)
-        at = (at[0] + design.fill(step[0]), at[1] + step[1])
+        step, decrement = _newton_step(design, _score(design, sums, penalties, at), system)
+        at = (at[0] + step[0], at[1] + step[1])
         if decrement < TOLERANCE:
             return at
     return _maximise(design, sums, penalties, start)[0]
@@ -413,19 +397,14 @@ def _dispersion(
         residuals = (theta.double() - expected) / expected.sqrt()
         total += residuals.mT @ (design.weights[:, None] * residuals) / len(fitted)
     dense, levels = system.inverse_diagonal()
-    traces = [part.sum(0) for part in design.by_term(design.fill(dense), levels)]
-    sizes = torch.tensor(design.levels.sizes).to(total)
-    determined = (sizes[:, None] - penalties * torch.stack(traces)).clamp_min(0.0).sum(0)
+    traces = design.totals(design.fill(dense), levels)
+    determined = (design.sizes - penalties * traces).clamp_min(0.0).sum(0)
     freedom = (len(design.x) - design.num_fixed - determined).clamp_min(1.0)
     return total / (freedom[:, None] * freedom).sqrt(), freedom
 
 
 def _meat(
-    design: _Design,
-    dispersion: Tensor,
-    mean: Coefficients,
-    scale: Tensor,
-    penalties: Tensor,
+    design: _Design, dispersion: Tensor, mean: Coefficients, scale: Tensor, penalties: Tensor
 ) -> tuple[BlockArrow, Tensor]:
     """M + PTP, and the dispersion of each topic: the ratio of its parts of M and H."""
     theta = design.theta(mean)
@@ -457,16 +436,10 @@ def _updated(
     fitted: list[Coefficients],
 ) -> Tensor:
     """Variances after a step of the fixed point τ² ← τ² Σ b² / E Σ b²."""
-
-    def traces(dense: Tensor, levels: Tensor) -> Tensor:
-        """Sums over the levels of each term ``(num_terms, num_topics)``."""
-        return torch.stack([part.sum(0) for part in design.by_term(dense, levels)])
-
-    squares = torch.stack([traces(*(x.square() for x in at)) for at in fitted]).mean(0)
+    squares = torch.stack([design.totals(*(x.square() for x in at)) for at in fitted]).mean(0)
     dense, levels = system.inverse_diagonal()
-    own = traces(design.fill(dense), levels)
+    expected = design.sizes * variances - 2 * scale * design.totals(design.fill(dense), levels)
     dense, levels = system.sandwich_diagonal(inner)
-    sizes = torch.tensor(design.levels.sizes).to(own)[:, None]
-    expected = sizes * variances - 2 * scale * own + traces(design.fill(dense), levels)
+    expected = expected + design.totals(design.fill(dense), levels)
     new = variances * squares / expected.clamp_min(1e-300)
     return new.clamp(MIN_VARIANCE, MAX_VARIANCE)

@@ -144,18 +144,14 @@ def intervals(
     freedom = np.maximum(1 / (1 / draw_freedom + 1 / document_freedom), 1.0)
     errors = np.sqrt(total)
     half = scipy.stats.t.ppf(0.5 + level / 2, freedom) * errors
-    if scale == "identity":
-        return errors, freedom, estimates - half, estimates + half
     tiny = np.finfo(np.float64).tiny
+    back: Any = np.asarray
+    centre, slope = estimates, np.ones_like(estimates)
     if scale == "logit":
+        slope, back = estimates * (1 - estimates), scipy.special.expit
         centre = scipy.special.logit(estimates.clip(tiny, 1 - 1e-16))
-        half = half / np.maximum(estimates * (1 - estimates), tiny)
-        return (
-            errors,
-            freedom,
-            scipy.special.expit(centre - half),
-            scipy.special.expit(centre + half),
-        )
-    centre = np.arctanh(estimates.clip(-1 + 1e-16, 1 - 1e-16))
-    half = half / np.maximum(1 - estimates**2, tiny)
-    return errors, freedom, np.tanh(centre - half), np.tanh(centre + half)
+    elif scale == "atanh":
+        slope, back = 1 - estimates**2, np.tanh
+        centre = np.arctanh(estimates.clip(-1 + 1e-16, 1 - 1e-16))
+    half = half / np.maximum(slope, tiny)
+    return errors, freedom, back(centre - half), back(centre + half)

@@ -100,12 +100,11 @@ def permutation_test(
         >>> test.permuted.shape
         (4, 10)
     """
-    for option in ("topics", "groups"):
-        if option in options:
-            raise ConfigError(
-                f"permutation_test has no option {option}; it tests all topics, because each "
-                "permutation fits topics of its own, which are matched one by one"
-            )
+    if refused := options.keys() & {"topics", "groups"}:
+        raise ConfigError(
+            f"permutation_test has no option {min(refused)}; it tests all topics, because each "
+            "permutation fits topics of its own, which are matched one by one"
+        )
     require_whole(1, num_permutations=num_permutations)
     require_whole(0, seed=seed)
     with propagate_interrupts():

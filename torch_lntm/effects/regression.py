@@ -102,7 +102,12 @@ class LeastSquares:
         """
         within = with_unknown(gradients @ self.within @ gradients.mT, gradients, self.unknown)
         moved = torch.einsum("srt,rmt->rms", self.deviations, gradients)
-        return within, moved @ moved.mT / max(1, len(self.deviations) - 1)
+        return within, between(moved)
+
+
+def between(moved: Tensor) -> Tensor:
+    """Covariances between draws, of functions' deviations ``(..., num_functions, num_draws)``."""
+    return moved @ moved.mT / max(1, moved.shape[-1] - 1)
 
 
 def with_unknown(within: Tensor, gradients: Tensor, unknown: Tensor | None) -> Tensor:
@@ -171,9 +176,5 @@ def regress(
         lone = weights[design.alone, None].sqrt() * x[design.alone]
         within = meat.unflatten(1, (num_terms, num_terms)) + classical @ (lone.mT @ lone)
     by_draw = draws.mT
-    mean = by_draw.mean(0)
-    unknown = torch.cat([*design.unknown.values()], 1) if design.unknown else None
-    freedom = num_docs - num_terms if design.clusters is None else (design.num_clusters or 0) - 1
-    return LeastSquares(
-        mean, correction(design, kind) * within, by_draw - mean, float(freedom), unknown
-    )
+    mean, within = by_draw.mean(0), correction(design, kind) * within
+    return LeastSquares(mean, within, by_draw - mean, design.freedom, design.directions)

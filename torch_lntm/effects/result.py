@@ -102,57 +102,45 @@ class Effects:
         return len(self.design.weights)
 
     def __repr__(self) -> str:
-        excluded = "".join(f"\n  {text}" for text in self._excluded)
-        return (
-            f"Effects({self.formula.text!r} on {self._responses} of {self.num_docs} documents, "
-            f"link={self.link!r})\n  in the intervals: {self._included}{excluded}"
-        )
+        head = f"Effects({self.formula.text!r}, link={self.link!r})"
+        return "\n  ".join([head, *self._sentences])
 
     @property
     def description(self) -> str:
         """The regression, and sources of uncertainty inside and outside the intervals, in words."""
-        kind = "multinomial logit" if self.link == "logit" else "linear"
-        return (
-            f"A {kind} regression of the proportions of {self._responses} in {self.num_docs:,} "
-            f"documents on {self.formula.text}. In the intervals: {self._included}."
-            + "".join(f" {text[0].upper()}{text[1:]}." for text in self._excluded)
-        )
+        return " ".join(self._sentences)
 
     @property
-    def _responses(self) -> str:
-        """Numbers of topics and of groups of topics, in words."""
+    def _sentences(self) -> list[str]:
+        """The sentences of the description."""
         num_groups = 0 if self.groups is None else len(self.groups)
         num_topics = len(self.topics) - num_groups
         texts = [f"{num_topics} topic{'s' * (num_topics > 1)}"] * (num_topics > 0)
         texts += [f"{num_groups} group{'s' * (num_groups > 1)} of topics"] * (num_groups > 0)
-        return " and ".join(texts)
+        kind = "multinomial logit" if self.link == "logit" else "linear"
+        said = [
+            f"A {kind} regression of the proportions of {' and '.join(texts)} in "
+            f"{self.num_docs:,} documents on {self.formula.text}.",
+            f"In the intervals: the regression ({self.method}); "
+            f"{'; '.join(self.sources_of_uncertainty)} ({self.num_draws} draws).",
+        ]
+        if not self.fixed:
+            return said
+        unknown = f"Not in the intervals: the uncertainty of {' and of '.join(self.fixed)}"
+        if self.mean_length >= SHORT_DOCUMENT:
+            return [*said, f"{unknown}."]
+        return [
+            *said,
+            f"{unknown}, which is large for documents of {self.mean_length:.0f} tokens.",
+            "The intervals are therefore too narrow, and effects are too small if the posteriors "
+            "are approximate; "
+            "lntm.inference.joint_draws, or torch-lntm effects --draws joint, includes it.",
+        ]
 
     def _labels(self, num_words: int = 2) -> dict[int | str, str]:
         """Labels of topics by number, and of groups of topics by name."""
         labels: dict[int | str, str] = dict(enumerate(topic_labels(self.model, num_words)))
         return labels | {name: name for name in (self.groups.names if self.groups else ())}
-
-    @property
-    def _included(self) -> str:
-        return (
-            f"the regression ({self.method}); {'; '.join(self.sources_of_uncertainty)} "
-            f"({self.num_draws} draws)"
-        )
-
-    @property
-    def _excluded(self) -> list[str]:
-        """Uncertainty outside the intervals, and its consequences for short documents."""
-        if not self.fixed:
-            return []
-        text = f"not in the intervals: the uncertainty of {' and of '.join(self.fixed)}"
-        if self.mean_length >= SHORT_DOCUMENT:
-            return [text]
-        return [
-            f"{text}, which is large for documents of {self.mean_length:.0f} tokens",
-            "the intervals are therefore too narrow, and effects are too small if the posteriors "
-            "are approximate; "
-            "lntm.inference.joint_draws, or torch-lntm effects --draws joint, includes it",
-        ]
 
     # -- effects of terms ------------------------------------------------------------------------
 
@@ -264,11 +252,7 @@ class Effects:
     # -- predictions -----------------------------------------------------------------------------
 
     def predict(
-        self,
-        *names: str,
-        level: float = 0.95,
-        others: Others = "average",
-        **values: Any,
+        self, *names: str, level: float = 0.95, others: Others = "average", **values: Any
     ) -> Estimates:
         """Expected proportions at values of some columns.
 
@@ -423,13 +407,9 @@ class Effects:
                 for point in predictions
                 if point.topic == topic and (by is None or point.values[by] == value)
             ]
-            series.append(
-                Series(
-                    labels[topic] if value is None else f"{labels[topic]}, {value}",
-                    [point.values[name] for point in points],
-                    np.array([[p.estimate, p.lower, p.upper] for p in points]),
-                )
-            )
+            label = labels[topic] if value is None else f"{labels[topic]}, {value}"
+            numbers = np.array([[p.estimate, p.lower, p.upper] for p in points])
+            series.append(Series(label, [point.values[name] for point in points], numbers))
         return plot_effects(series, name, self.formula.kinds.get(name, "text"), level, ax=ax)
 
     def plot_difference(
@@ -474,7 +454,7 @@ class Effects:
         series = []
         for value in self._several(name, first):
             rows = self.difference(name, value, second, level=level, others=others, **values)
-            found = {row.topic: (row.estimate, row.lower, row.upper) for row in rows}
+            found = {row.topic: [row.estimate, row.lower, row.upper] for row in rows}
             numbers = np.array([found[topic] for topic in drawn_topics])
             compared = format_value(rows[0].values[name])
             series.append(Series(compared, [labels[topic] for topic in drawn_topics], numbers))
@@ -531,11 +511,8 @@ class Effects:
     def _several(self, name: str, value: Any) -> list[Any]:
         """One or more values of a column as a list."""
         self._require(name)
-        single = isinstance(value, (str, bytes)) or not isinstance(value, Iterable)
-        if single or getattr(value, "ndim", 1) == 0:
-            several = [value]
-        else:
-            several = sorted(value) if isinstance(value, (set, frozenset)) else list(value)
+        ordered = sorted if isinstance(value, (set, frozenset)) else list
+        several = ordered(value) if pd.api.types.is_list_like(value) else [value]
         if not several:
             raise ConfigError(f"{name} has no value; expected a value of the column, or several")
         several = [v.item() if hasattr(v, "item") else v for v in several]

@@ -428,11 +428,7 @@ def _are_levels(levels: tuple[Any, ...]) -> bool:
     """Whether values are sorted, different levels of one type."""
     is_text = all(isinstance(level, str) for level in levels)
     is_number = all(isinstance(level, int | float) and math.isfinite(level) for level in levels)
-    return (
-        len(levels) > 1
-        and (is_text or is_number)
-        and bool(np.all(np.diff(np.unique(np.array(levels), return_inverse=True)[1]) == 1))
-    )
+    return len(levels) > 1 and (is_text or is_number) and list(levels) == sorted(set(levels))
 
 
 # -------------------------------------------------------------------- state as JSON

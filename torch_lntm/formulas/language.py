@@ -82,16 +82,11 @@ def check_formula(text: str) -> Any:
     if len(text) > MAX_LENGTH:
         raise ConfigError(f"a formula of {len(text)} characters; expected at most {MAX_LENGTH}")
     right = split_random(text)[0].strip().removeprefix("~")
-    if "|" in right:
-        raise ConfigError(
-            f"formula {text!r} has a | outside of a random term; expected a sum of terms, with "
-            "random terms such as (1 | author) for a column of the metadata"
-        )
-    for sign, what in (("~", "a left-hand side"), ("\n", "several lines")):
+    for sign in "|~\n":
         if sign in right:
             raise ConfigError(
-                f"formula {text!r} has {what}; expected the right-hand side alone, such as "
-                "'~ party + bs(date, df=6)'"
+                f"formula {text!r} has a {sign!r} outside of a random term; expected the "
+                "right-hand side alone, in a line such as '~ party + bs(date, df=6) + (1 | author)'"
             )
     if re.search(r"(\*\*|\^)[\s(]*0+(?![\d.])", right):
         raise ConfigError(f"formula {text!r} has the power 0; expected a power of at least 1")
@@ -142,12 +137,11 @@ def plain_message(error: Exception) -> str:
 def columns_of(parsed: Any) -> tuple[str, ...]:
     """Names of the columns in a parsed formula, in order."""
     names: dict[str, None] = {}
-    for term in parsed:
-        for factor in term.factors:
-            if factor.eval_method.value == "lookup":
-                names[str(factor.expr)] = None
-            elif factor.eval_method.value == "python":
-                names |= dict.fromkeys(_names(_tree(str(factor.expr))))
+    for factor in (factor for term in parsed for factor in term.factors):
+        if factor.eval_method.value == "lookup":
+            names[str(factor.expr)] = None
+        elif factor.eval_method.value == "python":
+            names |= dict.fromkeys(names_in(str(factor.expr)))
     return tuple(names)
 
 
@@ -211,8 +205,14 @@ def _check_node(node: ast.expr, as_argument: bool) -> None:
         case ast.Name(id=name):
             if name.startswith("_"):
                 raise _Refused(f"the name {name!r}")
-        case ast.Constant(value=value):
-            _check_constant(node, value, as_argument)
+        case ast.Constant(value=bool() | str() | None):
+            if not as_argument:
+                raise _Refused(_described(node))
+        case ast.Constant(value=int(number)):
+            if abs(number) > MAX_NUMBER:
+                raise _Refused(f"a whole number above {MAX_NUMBER} (write it with a decimal point)")
+        case ast.Constant(value=float()):
+            pass
         case ast.List(elts=elements) | ast.Tuple(elts=elements) if as_argument:
             for element in elements:
                 _check_node(element, as_argument=True)
@@ -227,17 +227,6 @@ def _check_node(node: ast.expr, as_argument: bool) -> None:
             _check_call(name, arguments, keywords)
         case _:
             raise _Refused(_described(node))
-
-
-def _check_constant(node: ast.expr, value: Any, as_argument: bool) -> None:
-    """Accept numbers of bounded size, and arguments of text, truth values and None."""
-    if isinstance(value, bool | str | None):
-        if not as_argument:
-            raise _Refused(_described(node))
-    elif not isinstance(value, int | float):
-        raise _Refused(_described(node))
-    elif isinstance(value, int) and abs(value) > MAX_NUMBER:
-        raise _Refused(f"a whole number above {MAX_NUMBER} (write it with a decimal point)")
 
 
 def _check_call(name: str, arguments: list[ast.expr], keywords: list[ast.keyword]) -> None:

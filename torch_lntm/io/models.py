@@ -17,23 +17,16 @@ from torch import Tensor
 from torch_lntm.corpus.store import read_vocabulary
 from torch_lntm.errors import ConfigError
 from torch_lntm.files.reading import read_bytes, read_consistent, read_text
-from torch_lntm.files.writing import as_json, as_lines, atomic_folder
+from torch_lntm.files.writing import as_json, as_lines, atomic_folder, resolve_link
 from torch_lntm.io.card import model_card, signed
-from torch_lntm.io.folders import (
-    CARD,
-    MODEL,
-    NAMES,
-    TENSORS,
-    VOCABULARY,
-    check_target,
-    parse_json,
-    read_json,
-)
 from torch_lntm.models import TopicModel
 from torch_lntm.models.model import require_model
 from torch_lntm.models.names import NameRecord
 from torch_lntm.models.registry import CONSTRUCTORS, construct
 
+#: Files of a model's folder. Those of a run's folder are in runs.py.
+MODEL, TENSORS, VOCABULARY = "model.json", "model.safetensors", "vocabulary.txt"
+CARD, NAMES = "README.md", "names.json"
 FORMAT_VERSION = 1
 #: Most word probabilities of a model in a folder: a number for any folder, and a number per stored
 #: parameter, since embedded topics are products of small tables.
@@ -144,50 +137,35 @@ def read_model(folder: Path) -> TopicModel:
         )
     # Versions before 0.3.0 wrote no checksums.
     settings, checksums = about.get("config"), about.get("checksums", {})
-    if (
-        not isinstance(settings, dict)
-        or not isinstance(checksums, dict)
-        or "vocabulary" not in about
-    ):
-        raise ConfigError(f"{file}: lacks 'config' or 'vocabulary'; is it complete?")
+    if not isinstance(settings, dict):
+        raise ConfigError(f"{file}: lacks 'config'; is it complete?")
     tensors = _tensors(folder / TENSORS, checksums.get(TENSORS))
     _check_sizes(file, settings, tensors)
     vocabulary = None
-    if about["vocabulary"]:
+    if about.get("vocabulary"):
         checksum = checksums.get(VOCABULARY)
         vocabulary = read_vocabulary(folder / VOCABULARY, settings["num_words"], None, checksum)
     try:
-        model = construct(about.get("kind"), **settings)  # type: ignore[arg-type]
+        model = construct(about.get("kind"), **settings)
         model.vocabulary = vocabulary
         model.topic_names = about.get("topic_names")  # files before 0.3.0 lack it
     except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(f"{file}: {error}") from error
-    model.add_name_records(_records(folder / NAMES, model.num_topics))
-    expected = {name: x.dtype for name, x in model.state_dict().items()}
-    for name, x in tensors.items():
-        if name in expected and (x.dtype != expected[name] or not torch.isfinite(x).all()):
-            raise ConfigError(
-                f"{folder / TENSORS}: {name} holds NaN or infinity, or is {x.dtype}; expected "
-                f"finite numbers of {expected[name]}"
-            )
+    names = folder / NAMES
+    records = read_json(names, list) if names.is_file() else []
     try:
+        model.add_name_records([NameRecord.from_json(x, model.num_topics) for x in records])
+    except ConfigError as error:
+        raise ConfigError(f"{names}: {error}") from None
+    dtypes = {name: x.dtype for name, x in model.state_dict().items()}
+    try:
+        for name, x in tensors.items():
+            if x.dtype != dtypes.get(name, x.dtype) or not torch.isfinite(x).all():
+                raise RuntimeError(f"{name} of {x.dtype} holds NaN or is no {dtypes.get(name)}")
         model.load_state_dict(tensors)
     except RuntimeError as error:
         raise ConfigError(f"{folder / TENSORS}: contradicts {MODEL} ({error})") from error
     return model
-
-
-def _records(path: Path, num_topics: int) -> list[NameRecord]:
-    """Records of names that a language model gave; none if there is no file."""
-    if not path.is_file():
-        return []
-    records = parse_json(path, read_text(path))
-    try:
-        if not isinstance(records, list) or len(records) > num_topics:
-            raise ConfigError(f"expected a list of at most {num_topics} records")
-        return [NameRecord.from_json(record, num_topics) for record in records]
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
 
 
 def write_model(folder: Path, model: TopicModel) -> None:
@@ -210,6 +188,54 @@ def write_model(folder: Path, model: TopicModel) -> None:
         files[NAMES] = as_json([asdict(record) for record in model.name_records])
     for name, data in files.items():
         (folder / name).write_bytes(data)
+
+
+def check_target(path: Path, overwrite: bool) -> None:
+    """Check that a folder may be written.
+
+    Args:
+        path: The folder.
+        overwrite: Whether an existing model or run may be replaced.
+
+    Raises:
+        ConfigError: The path is a file or another kind of folder, or holds a model or run and
+            ``overwrite`` is false.
+    """
+    if not path.name:
+        raise ConfigError(f"{path}: is the current folder; name another folder to write")
+    resolve_link(path)
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return
+    if not path.is_dir() or not (path / MODEL).is_file():
+        raise ConfigError(f"{path}: exists and is not a run folder; choose another path")
+    if not overwrite:
+        raise ConfigError(
+            f"{path}: exists already; choose another path, or pass --overwrite (overwrite=True)"
+        )
+
+
+def read_json(path: Path, kind: type = dict) -> Any:
+    """Read a JSON object, or a value of another kind, from a file.
+
+    Raises:
+        ConfigError: The file is missing or damaged, or holds a value of another kind.
+    """
+    value = parse_json(path, read_text(path))
+    if not isinstance(value, kind):
+        raise ConfigError(f"{path}: not a {kind.__name__} but a {type(value).__name__}")
+    return value
+
+
+def parse_json(path: Path, text: str) -> Any:
+    """Parse a JSON text from a file.
+
+    Raises:
+        ConfigError: The text is invalid.
+    """
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: not complete JSON ({error})") from error
 
 
 def _check_sizes(path: Path, settings: dict[str, Any], tensors: dict[str, Tensor]) -> None:

@@ -20,27 +20,28 @@ from torch_lntm.guides import Guide
 from torch_lntm.inference import DocumentHMC, FitResult, KeptChains
 from torch_lntm.io.card import is_unedited, model_card, settings_of, signed
 from torch_lntm.io.chains import MAX_KEPT_BYTES, chains_size, read_chains, write_chains
-from torch_lntm.io.folders import (
+from torch_lntm.io.models import (
     CARD,
-    CHAINS,
-    CONFIG,
-    EVALUATION,
-    HISTORY,
-    METADATA,
     MODEL,
     NAMES,
-    SPLIT,
+    check_saveable,
     check_target,
+    load_model,
     parse_json,
     read_json,
+    read_model,
+    write_model,
 )
-from torch_lntm.io.models import check_saveable, load_model, read_model, write_model
 from torch_lntm.models import TopicModel
 from torch_lntm.models.names import NameRecord
 from torch_lntm.models.topic_table import TopicTable
 from torch_lntm.recipes import SAMPLERS, guide_of
 
 T = TypeVar("T")
+
+#: Further files of a run's folder.
+CONFIG, METADATA, HISTORY = "config.json", "metadata.json", "history.jsonl"
+SPLIT, EVALUATION, CHAINS = "split.npz", "evaluation.json", "chains.safetensors"
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,6 +198,7 @@ def save_run(
         Run('run', ctm, 10 topics)
     """
     check_saveable(model)
+    versions = {name: version(name) for name in ("torch_lntm", "torch", "pyro-ppl", "numpy")}
     about = {
         "stop_reason": result.stop_reason,
         "num_unconverged": result.num_unconverged,
@@ -204,24 +206,21 @@ def save_run(
         "objective": result.history[-1]["objective"] if result.history else None,
         "seconds": round(result.seconds, 3),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": {
-            "python": platform.python_version(),
-            **{name: version(name) for name in ("torch_lntm", "torch", "pyro-ppl", "numpy")},
-        },
+        "versions": {"python": platform.python_version(), **versions},
         **(metadata or {}),
     }
     history = "".join(json.dumps(record) + "\n" for record in result.history)
+    card = signed(model_card(model, config, about, evaluation or ()))
+    files = {CONFIG: as_json(dict(config)), METADATA: as_json(about), CARD: card}
+    if evaluation is not None:
+        files[EVALUATION] = as_json(list(evaluation))
     check_target(Path(path), overwrite)
     with atomic_folder(Path(path)) as folder:
         write_model(folder, model)
-        (folder / CONFIG).write_bytes(as_json(dict(config)))
-        (folder / METADATA).write_bytes(as_json(about))
-        (folder / HISTORY).write_bytes(history.encode())
-        (folder / CARD).write_bytes(signed(model_card(model, config, about, evaluation or ())))
+        for name, data in (files | {HISTORY: history.encode()}).items():
+            (folder / name).write_bytes(data)
         if split is not None:
             split.save(folder / SPLIT)
-        if evaluation is not None:
-            (folder / EVALUATION).write_bytes(as_json(list(evaluation)))
         chains = result.posterior.kept_chains
         if chains is not None and chains.num_docs:
             small = chains_size(chains) <= MAX_KEPT_BYTES
@@ -283,7 +282,7 @@ def _card(path: Path, model: TopicModel, run: Run | None) -> str:
     if run is None:
         return model_card(model)
     file = path / EVALUATION
-    scores = parse_json(file, read_text(file)) if file.is_file() else []
+    scores = read_json(file, list) if file.is_file() else []
     try:
         return model_card(model, run.config, run.metadata, scores)
     except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
@@ -332,16 +331,6 @@ def _read_run(folder: Path) -> Run:
     """Read a run from a folder that stays unchanged; see :func:`load_run`."""
     model = read_model(folder)
     metadata = read_json(folder / METADATA)
-    shares = metadata.get("topic_shares", [0.0] * model.num_topics)
-    numbers = isinstance(shares, list) and all(isinstance(share, int | float) for share in shares)
-    objects = all(isinstance(metadata.get(name, {}), dict) for name in ("corpus", "versions"))
-    if not numbers or len(shares) != model.num_topics or not objects:
-        raise ConfigError(
-            f"{folder / METADATA}: expected a number per topic as topic_shares, and objects as "
-            "corpus and versions"
-        )
-    history = read_text(folder / HISTORY)
-    if history and not history.endswith("\n"):
-        raise ConfigError(f"{folder / HISTORY}: ends within a line; is it truncated?")
-    records = [parse_json(folder / HISTORY, line) for line in history.splitlines()]
-    return Run(folder, model, read_json(folder / CONFIG), metadata, records)
+    lines = read_text(folder / HISTORY).splitlines()
+    history = [parse_json(folder / HISTORY, line) for line in lines]
+    return Run(folder, model, read_json(folder / CONFIG), metadata, history)

@@ -19,9 +19,10 @@ from torch_lntm.files.writing import (
     shortened,
     try_lock,
 )
-from torch_lntm.io.folders import CHECKPOINT, CONFIG, read_json
+from torch_lntm.io.models import read_json
+from torch_lntm.io.runs import CONFIG
 
-_LOCK = "lock"
+CHECKPOINT, _LOCK = "checkpoint.safetensors", "lock"
 
 
 def partial_folder(path: Path) -> Path:
@@ -61,9 +62,7 @@ class UnfinishedRun:
                     )
             lock = _lock(self.folder / _LOCK)
         if lock is None:
-            raise ConfigError(
-                f"{self.folder}: another fit is writing there; wait until it has ended"
-            )
+            raise ConfigError(f"{self.folder}: another fit is writing there; wait for its end")
         self._lock = lock
         try:
             self._claim(json.loads(json.dumps(config)))
@@ -73,11 +72,8 @@ class UnfinishedRun:
 
     def _claim(self, config: dict[str, Any]) -> None:
         old = read_json(self.folder / CONFIG) if self.started else config
-        different = [
-            f"{name} is {config.get(name)!r}, was {old.get(name)!r}"
-            for name in sorted({*config, *old})
-            if config.get(name) != old.get(name)
-        ]
+        pairs = {name: (config.get(name), old.get(name)) for name in sorted({*config, *old})}
+        different = [f"{name} is {x!r}, was {y!r}" for name, (x, y) in pairs.items() if x != y]
         if different:
             raise ConfigError(
                 f"{self.folder}: holds an unfinished fit of another configuration "

@@ -22,7 +22,7 @@ from torch_lntm.guides import Guide
 from torch_lntm.inference import DrawSource, FitResult, ThetaDraws, theta_draws
 from torch_lntm.inference.draws.sources import require_source
 from torch_lntm.io import Run
-from torch_lntm.io.folders import EVALUATION
+from torch_lntm.io.runs import EVALUATION
 from torch_lntm.models import TopicGroups, TopicModel
 from torch_lntm.models.names import is_named
 from torch_lntm.models.topic_table import TopicTable

@@ -12,10 +12,9 @@ from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError
 from torch_lntm.evaluation import CompletionResult, LikelihoodEstimate, coherence, topic_diversity
 from torch_lntm.evaluation.completion.result import ExactCompletion
-from torch_lntm.files.reading import read_text
 from torch_lntm.files.writing import as_json, atomic_write
 from torch_lntm.frames import Rows
-from torch_lntm.io.folders import parse_json
+from torch_lntm.io.models import read_json
 from torch_lntm.models import TopicModel
 
 if TYPE_CHECKING:
@@ -131,7 +130,7 @@ def read_scores(path: str | Path) -> list[Score]:
         ConfigError: The file is missing or damaged, or has other contents.
     """
     path = Path(path)
-    records = parse_json(path, read_text(path))
+    records = read_json(path, list)
     try:
         return [_score(**record) for record in records]
     except (TypeError, OverflowError) as error:

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import csv
-import gzip
-import json
-import re
 import subprocess
 import sys
 import threading
-import zipfile
 from io import BytesIO
 
 import h5py
@@ -30,38 +26,6 @@ from torch_lntm.files import reading
 MIB = 1 << 20
 
 
-def zipped(head: bytes, repeated: bytes, size: int, tail: bytes = b"") -> bytes:
-    """A gzipped text of about ``size`` bytes that repeats."""
-    piece = gzip.compress(repeated * (size // 40 // len(repeated)))
-    return gzip.compress(head) + piece * 40 + gzip.compress(tail)
-
-
-def npz(num_entries: int) -> bytes:
-    """A corpus of one document that holds one word, in very many entries."""
-    file = BytesIO()
-    arrays = {
-        "data": np.ones(num_entries, np.uint8),
-        "indices": np.zeros(num_entries, np.uint8),
-        "indptr": np.array([0, num_entries]),
-        "shape": np.array([1, 5]),
-    }
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-        for name, array in arrays.items():
-            held = BytesIO()
-            np.save(held, array)
-            archive.writestr(f"{name}.npy", held.getvalue())
-    return file.getvalue()
-
-
-def parquet(words: pa.Array, num_entries: int) -> bytes:
-    """One document of a word that repeats."""
-    repeated = words.take(pa.array(np.zeros(num_entries, np.int32)))
-    file = BytesIO()
-    lists = pa.ListArray.from_arrays(pa.array([0, num_entries], pa.int32()), repeated)
-    pq.write_table(pa.table({"words": lists}), file, compression="zstd")
-    return file.getvalue()
-
-
 def posts(text: str, num_docs: int) -> bytes:
     """Documents of one text that repeats."""
     file = BytesIO()
@@ -70,142 +34,57 @@ def posts(text: str, num_docs: int) -> bytes:
     return file.getvalue()
 
 
-def h5ad(num_entries: int, chunk: int) -> bytes:
-    """One document of a word that repeats, in compressed chunks."""
-    held = BytesIO()
-    with h5py.File(held, "w") as file:
-        write_elem(file, "X", sp.csr_array((1, 5), dtype=np.uint8))
-        for table, size in (("obs", 1), ("var", 5)):
-            names = pd.Index([f"n{i}" for i in range(size)], dtype=object)
-            write_elem(file, table, pd.DataFrame(index=names))
-        for name in ("data", "indices"):
-            del file["X"][name]
-            packed = file["X"].create_dataset(
-                name, (num_entries,), np.uint8, chunks=(chunk,), compression=1
-            )
-            packed[:] = np.ones(num_entries, np.uint8)
-        file["X/indptr"][:] = [0, num_entries]
-    return held.getvalue()
-
-
-def bombs(scale: int) -> dict[str, tuple[bytes, str]]:
-    """Files that announce or unpack to far more than their size, with the expected outcome.
-
-    The files and the limits of the readers are both smaller than usual by the factor ``scale``.
-    """
-    mib, million = MIB // scale, 1_000_000 // scale
-    cells = f"a,text,{','.join(map(str, range(98)))}".encode()
-    return {
-        "line.txt.gz": (zipped(b"", b"wood ", 300 * mib), "line 1: has .* characters or more"),
-        "documents.txt.gz": (zipped(b"", b"ab\n", 100 * mib), "more lines than bytes"),
-        "blank.csv.gz": (zipped(b"text\n", b"\n", 100 * mib), "more lines than bytes"),
-        "blank.jsonl.gz": (zipped(b"", b"\n", 100 * mib), "more lines than bytes"),
-        "header.csv.gz": (zipped(b"text,", b"a,", 40 * mib, b"b\n"), "has .* characters or more"),
-        "cells.csv.gz": (
-            zipped(cells, b"\n1,ab" + b",1" * 98, 100 * mib),
-            "num_tokens=|than bytes",
-        ),
-        "lists.jsonl.gz": (zipped(b'{"a":[', b"[],", 100 * mib), "has .* characters or more"),
-        "lists.json.gz": (zipped(b'[{"a":[', b"[],", 80 * mib), "not JSON"),
-        "records.json.gz": (zipped(b"[", b'{"text":"ab"},', 100 * mib, b"{}]"), "expected a text"),
-        "line.ldac.gz": (zipped(b"1 ", b"1:1 ", 120 * mib), "has .* characters or more"),
-        "lines.ldac.gz": (zipped(b"", b"0\n", 100 * mib), "more lines than bytes"),
-        "docword.line.txt.gz": (zipped(b"", b"1 ", 120 * mib), "has .* characters or more"),
-        "many.npz": (npz(34 * mib), f"holds more than {64 * mib} bytes"),
-        "some.npz": (npz(30 * mib), f"num_tokens={30 * mib}"),
-        "words.parquet": (parquet(pa.array(["wood"]), 25 * million), f"num_tokens={25 * million}"),
-        "columns.parquet": (parquet(pa.array([0]), 25 * million), f"num_tokens={25 * million}"),
-        "long.parquet": (posts("wood " * (60 * mib), 1), "holds more than"),
-        "texts.parquet": (posts("wood " * 20_000, million), "holds more than"),
-        "rows.parquet": (posts("ab", 3 * million), "holds more than"),
-        "chunk.h5ad": (h5ad(130 * mib, 130 * mib), f"chunks of .{130 * mib},."),
-        "many.h5ad": (h5ad(24 * mib, mib), f"num_tokens={24 * mib}"),
-    }
-
-
-#: Reads files with limits and pieces that are smaller by a factor: a true miniature of the usual
-#: reading. Prints the CPU seconds, the peak of memory in kB since the start, and the corpus or the
-#: error of each file. The arguments are factors and paths.
-READ = """
-import gc, sys, time
-import anndata, h5py, pyarrow.parquet, sklearn.feature_extraction.text
-from torch_lntm.corpus import read_corpus
-from torch_lntm.corpus.readers import counts, tables, texts
-from torch_lntm.files import reading
-
-def peak():
-    about = open("/proc/self/status").read() if sys.platform == "linux" else "VmHWM: 0"
-    return int(about.split("VmHWM:")[1].split()[0])
-
-limits = [(reading, "_UNPACKED"), (reading, "LONGEST"), (texts, "LONGEST"), (reading, "_PIECE"),
-          (counts, "_LINES"), (reading, "FREE"), (tables, "FREE"), (texts, "_ROWS"),
-          (tables, "_CHUNK"), (tables, "_NUMBERS"), (tables, "_ROWS")]
-usual = [getattr(module, name) for module, name in limits]
-gc.collect()
-gc.freeze()  # a collection that traverses the modules would take longer than small files
-before = peak()
-for scale, path in zip(sys.argv[1::2], sys.argv[2::2]):
-    for (module, name), limit in zip(limits, usual):
-        setattr(module, name, limit // int(scale))
-    start = time.process_time()
-    try:
-        said = repr(read_corpus(path))
-    except Exception as error:
-        said = f"{type(error).__name__} {error}"
-    print(time.process_time() - start, peak() - before, said.replace("\\n", " ")[:300])
-"""
-
-
-@pytest.mark.slow
-def test_small_files_are_read_or_refused_in_bounded_time_and_memory(tmp_path):
-    """Files of an eighth of the limits' usual size, and of a fourth of this.
-
-    Times and memory in proportion to the size stay below 40 s and 3 GB at the usual size. A time
-    that grows with the square of the size shows between the two sizes.
-    """
-    small, large = 32, 8
-    arguments, expected = [], []
-    for scale in (small, large):
-        for name, (content, outcome) in bombs(scale).items():
-            path = tmp_path / str(scale) / name
-            path.parent.mkdir(exist_ok=True)
-            path.write_bytes(content)
-            assert len(content) < 10_000_000 / scale, name
-            arguments += [str(scale), str(path)]
-            expected.append(outcome)
-    ran = subprocess.run(
-        [sys.executable, "-c", READ, *arguments], capture_output=True, text=True, check=True
-    )
-    lines = ran.stdout.splitlines()
-    assert len(lines) == len(expected)
-    times = []
-    for line, outcome in zip(lines, expected, strict=True):
-        seconds, kilobytes, said = line.split(maxsplit=2)
-        times.append(float(seconds))
-        assert int(kilobytes) < 3_000_000 / large, line
-        assert said.startswith(("FileError", "CorpusError", "Corpus(")), line
-        assert re.search(outcome, said), line
-    half = len(times) // 2
-    for before, after, line in zip(times[:half], times[half:], lines[half:], strict=True):
-        assert after < 40 / large, line
-        assert after < max(0.3, 2.5 * small / large * before), line
-
-
-def test_a_line_of_a_small_file_is_bounded(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "text", "match"),
+    [
+        ("a.txt.gz", "%s", "line 1: has 1000 characters or more"),
+        ("a.csv.gz", "text\n%s\n", "line 2: has 1000 characters or more"),
+        ("a.jsonl.gz", '{"text": "%s"}', "line 1: has 1000 characters or more"),
+        ("a.ldac", "1 %s", "line 1: has 1000 characters or more"),
+        ("a.json", '[{"text": "%s"}]', "record 1: has more than 1000 characters; divide it"),
+        ("a.parquet", "%s", "row 1: has more than 1000 characters; divide it"),
+    ],
+)
+def test_lines_and_documents_are_bounded(tmp_path, monkeypatch, name, text, match):
     """A zipped line of 120 MB took 90 s and 2 GB."""
     assert reading.LONGEST == 16 * MIB
-    for name, form in (("a.txt", "%s"), ("a.csv", "text\n%s\n"), ("a.jsonl", '{"text": "%s"}')):
-        path = write(tmp_path / f"{name}.gz", form % ("ab " * 6 * MIB))
-        with pytest.raises(
-            FileError, match=rf"{name}\.gz, line \d: has {16 * MIB} characters or more"
-        ):
-            read_corpus(path)
+    monkeypatch.setattr(reading, "LONGEST", 1000)
     monkeypatch.setattr(texts, "LONGEST", 1000)
-    pq.write_table(pa.table({"text": ["ab " * 400]}), tmp_path / "a.parquet")
-    write(tmp_path / "a.json", json.dumps([{"text": "ab " * 400}]))
-    for name in ("a.parquet", "a.json"):
-        with pytest.raises(FileError, match=r"r\w+ 1: has more than 1000 characters; divide it"):
-            read_corpus(tmp_path / name)
+    path = tmp_path / name
+    if name == "a.parquet":
+        path.write_bytes(posts("ab " * 400, 1))
+    else:
+        write(path, text % ("ab " * 400))
+    with pytest.raises(FileError, match=rf"{name}, {match}"):
+        read_corpus(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("a.csv", "text,a,b,c\nwood,1,1,1\n"), ("a.jsonl", '{"text":"wood","a":1,"b":1,"c":1}')],
+)
+def test_records_have_a_bounded_number_of_fields(tmp_path, monkeypatch, name, text):
+    path = write(tmp_path / name, text)
+    for most in (3, 2):
+        monkeypatch.setattr(texts, "_MOST_FIELDS", most)
+        if most == 3:
+            assert read_corpus(path).metadata.shape == (1, 3)
+    with pytest.raises(FileError, match="3 different fields, more than"):
+        read_corpus(path)
+
+
+def test_rows_and_chunks_of_tables_are_bounded(table, monkeypatch):
+    file, folder = table
+    del file["obs/s"]
+    file["obs"].create_dataset("s", (12,), np.float64, chunks=(12,))
+    file.close()
+    monkeypatch.setattr(tables, "_CHUNK", 95)
+    with pytest.raises(FileError, match=r"of shape .* in chunks of .*, takes more"):
+        read_corpus(folder / "a.h5ad")
+    monkeypatch.setattr(tables, "FREE", 100)
+    (folder / "a.parquet").write_bytes(posts("ab", 30_000))
+    with pytest.raises(FileError, match="holds more than"):
+        read_corpus(folder / "a.parquet")
 
 
 def test_documents_of_a_zipped_file_are_at_most_its_bytes(tmp_path, monkeypatch):
@@ -229,20 +108,6 @@ def test_max_bytes_replaces_the_default_bound(tmp_path, monkeypatch):
 def test_large_compressed_files_may_unpack_to_a_hundred_times_their_size():
     assert reading.unpacked_bytes(0) == reading.unpacked_bytes(10 * MIB) == 128 * MIB
     assert reading.unpacked_bytes(20 * MIB) == 1128 * MIB
-
-
-@pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
-def test_records_have_at_most_ten_thousand_fields(tmp_path, name):
-    def of(number):
-        names = ["text", *(f"c{i}" for i in range(number - 1))]
-        values = ["wood", *["1"] * (number - 1)]
-        if name == "a.jsonl":
-            return json.dumps(dict(zip(names, values, strict=True)))
-        return ",".join(names) + "\n" + ",".join(values) + "\n"
-
-    assert read_corpus(write(tmp_path / name, of(10_000))).metadata.shape == (1, 9_999)
-    with pytest.raises(FileError, match="different fields, more than 10000"):
-        read_corpus(write(tmp_path / name, of(10_002)))
 
 
 # ------------------------------------------------------------------ CSV
@@ -408,7 +273,7 @@ def test_damaged_tables_are_read_or_refused_in_words(tmp_path, name):
     else:
         sp.save_npz(path, sp.csr_matrix(random_counts(12, 5)))
     ran = subprocess.run(
-        [sys.executable, "-c", MUTATE, path, "400"], capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", MUTATE, path, "120"], capture_output=True, text=True, timeout=300
     )
     assert ran.returncode == 0, ran.stderr[-1000:]
     outcomes = {line.split()[0] for line in ran.stdout.splitlines()}

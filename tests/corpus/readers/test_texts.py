@@ -28,15 +28,6 @@ def test_a_document_per_line(tmp_path, name):
     assert (corpus.name, corpus.labels) == ("toy", ("a", "b", "c", "d"))
 
 
-def test_texts_are_counted_over_a_given_vocabulary(tmp_path):
-    path = write(tmp_path / "toy.txt", "cat cat dog\ndog emu\n")
-    words = write(tmp_path / "words.txt", "dog\ncat\n")
-    with pytest.warns(UserWarning, match="dropped 1 of 5 tokens: 1 words .* in 1 of 2 documents"):
-        corpus = read_corpus(path, words)
-    assert corpus.vocabulary == ("dog", "cat")
-    np.testing.assert_array_equal(dense(corpus), [[1, 2], [1, 0]])
-
-
 def test_encodings(tmp_path):
     path = tmp_path / "toy.txt"
     path.write_bytes("plain\nEspaña naïve\n".encode("latin-1"))
@@ -134,12 +125,6 @@ def test_files_without_words_are_refused(tmp_path, name, text, match):
         read_corpus(write(tmp_path / name, text))
 
 
-def test_errors_name_the_options_that_leave_no_word(tmp_path):
-    path = write(tmp_path / "toy.txt", "cat\ndog\n")
-    with pytest.raises(CorpusError, match=r"toy\.txt: .*no word of 2 documents .* min_df=1000;"):
-        read_corpus(path, min_df=1000)
-
-
 # ------------------------------------------------------------------ fields
 
 
@@ -208,29 +193,6 @@ def test_a_misspelt_label_field_is_an_error(tmp_path, name, text):
         read_corpus(path, label_field="pary")
 
 
-def test_errors_list_only_some_of_many_fields(tmp_path):
-    header = ",".join(f"f{i}" for i in range(500))
-    with pytest.raises(CorpusError, match=r"f0, .*, f19 and 480 more; choose by text_field"):
-        read_corpus(write(tmp_path / "toy.csv", f"{header}\n{header}\n"))
-
-
-@pytest.mark.parametrize(
-    ("text", "match"),
-    [
-        (
-            "{}",
-            r"toy\.json: expected an array of .* got an object of ; .*orient='records'.*'jsonl'",
-        ),
-        ('[{"text": "cat"}, 3]', r"toy\.json, record 2: expected a JSON object, got '3'"),
-        ('[{"text": "cat"},\n{]', r"toy\.json, line 2: not JSON"),
-        ('[{"body": "cat"}]', r"toy\.json, record 1: expected a text in the field 'text'"),
-    ],
-)
-def test_damaged_json_is_refused(tmp_path, text, match):
-    with pytest.raises(CorpusError, match=match):
-        read_corpus(write(tmp_path / "toy.json", text))
-
-
 def test_records_with_too_many_different_fields_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(texts, "_ROWS", 10)
     monkeypatch.setattr(texts, "_FREE_CELLS", 1000)
@@ -259,10 +221,6 @@ def test_the_delimiter_is_an_option(tmp_path):
         read_corpus(path)
     with pytest.raises(CorpusError, match="delimiter must be one character, got '::'"):
         read_corpus(path, delimiter="::")
-
-
-def test_a_single_column_needs_no_delimiter(tmp_path):
-    assert read_corpus(write(tmp_path / "toy.csv", "text\ncat dog\n")).num_tokens == 2
 
 
 def test_columns_of_the_same_name_are_refused(tmp_path):
@@ -464,6 +422,9 @@ def test_a_table_without_a_header_is_refused_with_advice(tmp_path):
         ('{"text": "wood"}\n{"text": "stone"}\n', "line 2: not JSON .*format='jsonl'"),
         ('["wood", "stone"]', "record 1: expected a JSON object, got 'wood'"),
         ("[" * 100_000, "not JSON"),
+        ("{}", "expected an array of .* got an object of ;"),
+        ('[{"text": "cat"},\n{]', r"a\.json, line 2: not JSON"),
+        ('[{"body": "cat"}]', r"a\.json, record 1: expected a text in the field 'text'"),
     ],
 )
 def test_json_of_another_shape_is_refused_with_advice(tmp_path, text, match):

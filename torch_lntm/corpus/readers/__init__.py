@@ -157,15 +157,8 @@ def read_corpus(
     if (rank is None) != (world_size is None):
         raise CorpusError("rank and world_size belong together; give both or neither")
     part = None if rank is None or world_size is None else (rank, world_size)
-    address = str(path) if is_remote(path) else None
-    source = open_source(
-        path if address is None else fetch_store(address, part, max_bytes),
-        vocabulary,
-        format,
-        labels,
-        TextOptions(text_field, label_field, encoding, delimiter, max_bytes),
-        options,
-    )
+    text_options = TextOptions(text_field, label_field, encoding, delimiter, max_bytes)
+    source = open_source(path, vocabulary, format, labels, text_options, options, part)
     if part is not None and source.format != "store":
         raise CorpusError(
             f"{source.path}: rank is for a folder in shards; write one by convert_corpus(..., "
@@ -176,7 +169,6 @@ def read_corpus(
             f"{source.path}: labels and metadata cannot be joined to a part of a corpus; convert "
             "the corpus with them"
         )
-    source = dataclasses.replace(source, part=part, address=address)
     columns = source.find_metadata(metadata)
     with source.named():
         corpus = source.read(options)
@@ -241,10 +233,16 @@ class Source:
             return Corpus.from_texts(
                 texts, words, labels, name, metadata=stream.metadata, **options
             )
-        if self.format == "store":
-            return self._described(self._read_store())
-        if self.format in CORPUS_READERS:
-            return self._described(CORPUS_READERS[self.format](self.path, self.options))
+        if self.format == "store" or self.format in CORPUS_READERS:
+            read = CORPUS_READERS.get(self.format, self._read_store)
+            corpus = read(self.path, self.options)
+            if words is not None:
+                checked = check_vocabulary(words, corpus.num_words)
+                corpus = dataclasses.replace(corpus, vocabulary=checked)
+            table = named(corpus.table)
+            if self.labels is not None or self.format != "store":
+                table = describe(table, corpus.num_docs, table, self.labels)
+            return dataclasses.replace(corpus, table=table, name=corpus.name or name)
         if self.format == "npz":
             archive = read_archive(self.path, max_bytes)
             num_docs, num_words = archive.matrix.shape
@@ -259,21 +257,11 @@ class Source:
         corpus = dataclasses.replace(corpus, table=table)
         return corpus.with_covariates(archive.covariates) if archive.covariates else corpus
 
-    def _described(self, corpus: Corpus) -> Corpus:
-        """The corpus with the words and labels that were given."""
-        if self.vocabulary is not None:
-            words = check_vocabulary(self.vocabulary, corpus.num_words)
-            corpus = dataclasses.replace(corpus, vocabulary=words)
-        table = named(corpus.table)
-        if self.labels is not None or self.format != "store":
-            table = describe(table, corpus.num_docs, table, self.labels)
-        return dataclasses.replace(corpus, table=table, name=corpus.name or _name(self.path))
-
-    def _read_store(self) -> Corpus:
-        store = read_store(self.path, self.options.max_bytes, self.part)
+    def _read_store(self, path: Path, options: TextOptions) -> Corpus:
+        store = read_store(path, options.max_bytes, self.part)
         known = self.num_words or len(store.vocabulary or ())
         num_docs = store.row_offsets.size - 1
-        check_size(self.path, num_docs, store.num_words, store.counts.size, known)
+        check_size(path, num_docs, store.num_words, store.counts.size, known)
         part = store.part and dataclasses.replace(store.part, address=self.address)
         return Corpus(**store._replace(part=part)._asdict())
 
@@ -299,16 +287,14 @@ def joined(columns: Any, documents: pd.DataFrame) -> Any:
     if keys is None or ("id" not in documents and is_default(documents.index)):
         by_position = is_default(frame.index) and len(frame) == len(documents)
         return frame.set_axis(documents.index) if by_position else frame
-    names = [pd.Series(ids).reset_index(drop=True) for ids in (own_ids, keys)]
-    for what, ids in zip(("documents", "rows of the metadata"), names, strict=True):
-        bad = ids[ids.isna() | (ids == "") | ids.duplicated()]
-        if len(bad):
+    own, other = (pd.Series(ids).reset_index(drop=True) for ids in (own_ids, keys))
+    for what, ids in (("documents", own), ("rows of the metadata", other)):
+        if len(bad := ids[ids.isna() | (ids == "") | ids.duplicated()]):
             raise CorpusError(f"the ids of the {what} are missing or repeated: {listed(bad)}")
-    own, other = (ids.map(str) for ids in names)
-    if not own.isin(other).all():  # the names of files without their ending?
-        stems = [ids.str.replace(r"\.txt$", "", case=False, regex=True) for ids in (own, other)]
-        if set(stems[0]) == set(stems[1]) and stems[0].is_unique and stems[1].is_unique:
-            own, other = stems
+    own, other = own.map(str), other.map(str)
+    stems = [ids.str.replace(r"\.txt$", "", case=False, regex=True) for ids in (own, other)]
+    if len(own) == len(other) == len({*stems[0]} & {*stems[1]}):
+        own, other = stems  # the names of files, perhaps without their ending
     lost, unknown = own[~own.isin(other)], other[~other.isin(own)]
     if len(lost) or len(unknown):
         raise CorpusError(
@@ -328,6 +314,7 @@ def open_source(
     labels: str | Path | Iterable[object] | None,
     options: TextOptions,
     text_options: Iterable[str] = (),
+    part: tuple[int, int] | None = None,
 ) -> Source:
     """Finds the format of a file or folder, and reads the vocabulary and labels beside it.
 
@@ -338,10 +325,14 @@ def open_source(
         labels: As for ``read_corpus``.
         options: Options of reading.
         text_options: Names of the user's options of ``Corpus.from_texts``.
+        part: Rank and number of the processes, if each opens its own shards.
 
     Raises:
         CorpusError: The file is missing, or an option belongs to another format.
     """
+    address = str(path) if is_remote(path) else None
+    if address is not None:
+        path = fetch_store(address, part, options.finite_bytes)
     try:
         path = Path(path)
     except TypeError as error:
@@ -368,7 +359,7 @@ def open_source(
     if isinstance(labels, (str, Path)):
         labels = read_lines(Path(labels), options.encoding)
     words = None if vocabulary is None else list(vocabulary)
-    return Source(path, format, is_text, options, words, labels, files)
+    return Source(path, format, is_text, options, words, labels, files, part, address)
 
 
 def _check_options(
@@ -377,11 +368,8 @@ def _check_options(
     """Refuses options of other formats."""
     of_counts = ", of counts" if format == "parquet" and not is_text else ""
     with_fields = [name for name in TEXT_READERS if name not in WITHOUT_FIELDS]
-    for name, formats in (
-        ("text_field", with_fields),
-        ("label_field", with_fields),
-        ("delimiter", ["csv"]),
-    ):
+    for name in ("text_field", "label_field", "delimiter"):
+        formats = ["csv"] if name == "delimiter" else with_fields
         if getattr(options, name) is not None and not (is_text and format in formats):
             raise CorpusError(
                 f"{path}: {name} is an option of {', '.join(formats)}; leave it out, the format is "

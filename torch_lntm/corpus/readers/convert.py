@@ -14,9 +14,8 @@ from torch_lntm.corpus.checks import check_counts, check_vocabulary
 from torch_lntm.corpus.mapped import Rows
 from torch_lntm.corpus.metadata import FrozenDict, describe, make_metadata
 from torch_lntm.corpus.readers import STREAMS, Source, joined, open_source
-from torch_lntm.corpus.readers.counts import CountStream, Entries, check_size
+from torch_lntm.corpus.readers.counts import CountStream, Entries, check_size, no_entries
 from torch_lntm.corpus.readers.texts import TextOptions, TextStream
-from torch_lntm.corpus.remote import fetch_store, is_remote
 from torch_lntm.corpus.store import StoreWriter, new_store
 from torch_lntm.corpus.texts import count_words
 from torch_lntm.errors import CorpusError, FileError
@@ -73,8 +72,6 @@ def convert_corpus(
         Corpus('texts', num_docs=2, num_words=3, num_tokens=3)
     """
     text_options = TextOptions(text_field, label_field, encoding, delimiter, math.inf)
-    if is_remote(source):
-        source = fetch_store(str(source))
     documents = open_source(source, vocabulary, format, labels, text_options, options)
     if "vectorizer" in options:
         raise CorpusError("vectorizer cannot be given here; give its options and vocabulary")
@@ -126,24 +123,22 @@ def write_stream(path: Path, stream: CountStream, writer: StoreWriter) -> int:
     num_words = 0 if stream.num_words is None else stream.num_words
     for piece in _complete(path, stream):
         first = writer.num_docs
-        num_docs = piece.num_docs - first
         num_entries = writer.nnz + piece.words.size
         if stream.num_words is None:
             num_words = max(num_words, int(piece.words.max(initial=-1)) + 1)
             check_size(path, 0, num_words, num_entries, None)
         check_size(path, piece.num_docs, 0, num_entries, None)
         entries = (piece.counts, (piece.rows - first, piece.words))
-        writer.add(_rows(sp.coo_matrix(entries, (num_docs, num_words))))
+        writer.add(_rows(sp.coo_matrix(entries, (piece.num_docs - first, num_words))))
     return num_words
 
 
 def _complete(path: Path, stream: CountStream) -> Iterator[Entries]:
     """Joins the pieces of a stream to pieces of complete documents in order."""
-    first, incomplete = 0, None
+    first, incomplete = 0, no_entries(0)
     for piece in stream.pieces:
-        if incomplete is not None:
-            arrays = (np.concatenate(pair) for pair in zip(incomplete[1:], piece[1:], strict=True))
-            piece = Entries(piece.num_docs, *arrays)
+        arrays = zip(incomplete[1:], piece[1:], strict=True)
+        piece = Entries(piece.num_docs, *map(np.concatenate, arrays))
         rows = piece.rows
         if rows.size and (rows[0] < first or (rows[1:] < rows[:-1]).any()):
             raise FileError(
@@ -151,13 +146,10 @@ def _complete(path: Path, stream: CountStream) -> Iterator[Entries]:
                 "file by read_corpus, which takes more memory, and save the corpus"
             )
         done = int(np.searchsorted(rows, piece.num_docs))
-        incomplete = Entries(piece.num_docs, rows[done:], piece.words[done:], piece.counts[done:])
+        incomplete = Entries(piece.num_docs, *(array[done:] for array in piece[1:]))
         if piece.num_docs > first:
-            yield Entries(piece.num_docs, rows[:done], piece.words[:done], piece.counts[:done])
+            yield Entries(piece.num_docs, *(array[:done] for array in piece[1:]))
             first = piece.num_docs
-    if incomplete is not None and (incomplete.rows.size or (stream.num_docs or 0) > first):
-        last = int(incomplete.rows[-1]) + 1 if incomplete.rows.size else first
-        yield incomplete._replace(num_docs=last if stream.num_docs is None else stream.num_docs)
 
 
 def _rows(matrix: Any) -> Rows:

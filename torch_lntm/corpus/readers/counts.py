@@ -77,20 +77,24 @@ class Entries(NamedTuple):
     counts: NDArray[Any]
 
 
+def no_entries(num_docs: int) -> Entries:
+    """The end of documents, without further entries."""
+    none = np.empty(0, np.int64)
+    return Entries(num_docs, none, none, np.empty(0, np.int8))
+
+
 @dataclass
 class CountStream:
     """Stream of word counts in pieces.
 
     Attributes:
         pieces: The entries. The iterator can be used once.
-        num_docs: Number of documents; ``None`` to take it from the last piece.
         num_words: Number of words; ``None`` to take the largest word plus 1.
         vocabulary: The words, if the file has them.
         metadata: Columns of the file by name, complete after the last piece.
     """
 
     pieces: Iterator[Entries]
-    num_docs: int | None
     num_words: int | None
     vocabulary: list[str] | None = None
     metadata: Any = field(default_factory=dict)
@@ -98,15 +102,9 @@ class CountStream:
 
 def assemble(path: Path, stream: CountStream) -> Archive:
     """Reads all counts of a stream into a matrix, with the metadata."""
-    pieces = list(stream.pieces)
-    rows, words, counts = (
-        np.concatenate([piece[i] for piece in pieces]) if pieces else np.empty(0, np.int64)
-        for i in (1, 2, 3)
-    )
-    num_docs = stream.num_docs
-    if num_docs is None:
-        num_docs = pieces[-1].num_docs if pieces else 0
-    num_words = stream.num_words
+    pieces = [no_entries(0), *stream.pieces]
+    rows, words, counts = (np.concatenate(arrays) for arrays in list(zip(*pieces, strict=True))[1:])
+    num_docs, num_words = pieces[-1].num_docs, stream.num_words
     if num_words is None:
         num_words = int(words.max(initial=-1)) + 1
         check_size(path, num_docs, num_words, words.size, None)
@@ -116,7 +114,7 @@ def assemble(path: Path, stream: CountStream) -> Archive:
 
 def stream_ldac(path: Path, num_words: int | None, max_bytes: float | None) -> CountStream:
     """Stream of an LDA-C file. A line has the number of distinct words and ``word:count`` pairs."""
-    return CountStream(_ldac(path, num_words, max_bytes), None, num_words)
+    return CountStream(_ldac(path, num_words, max_bytes), num_words)
 
 
 def _ldac(path: Path, num_words: int | None, max_bytes: float | None) -> Iterator[Entries]:
@@ -203,8 +201,9 @@ def _coordinates(
         if end - first_line != num_entries:
             message = f"ends after {end - first_line} of {num_entries} announced entries"
             raise at_line(path, end - 1, f"{message}; is it truncated?")
+        yield no_entries(num_rows)
 
-    return CountStream(pieces(), num_rows, num_columns)
+    return CountStream(pieces(), num_columns)
 
 
 def _lines(path: Path, max_bytes: float | None) -> Iterator[str]:

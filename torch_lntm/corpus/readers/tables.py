@@ -74,7 +74,7 @@ def stream_anndata(x: Any, obs: Any, words: Any) -> CountStream:
             )
 
     metadata = {"id": obs.index.to_numpy(), **{str(name): obs[name].array for name in obs}}
-    return CountStream(pieces(), num_docs, num_words, [str(word) for word in words], metadata)
+    return CountStream(pieces(), num_words, [str(word) for word in words], metadata)
 
 
 class _RowsOfFile:
@@ -119,13 +119,13 @@ def stream_h5ad(path: Path, num_words: int | None, max_bytes: float | None) -> C
         file = h5py.File(path, "r", rdcc_nbytes=_CHUNK)
         _check_links(path, file, h5py, _limit(max_bytes, on_disk))
         x, obs, var = file["X"], anndata.read_elem(file["obs"]), anndata.read_elem(file["var"])
-        stream = stream_anndata(_RowsOfFile(x) if isinstance(x, h5py.Group) else x, obs, var.index)
+        x = _RowsOfFile(x) if isinstance(x, h5py.Group) else x
+        stream = stream_anndata(x, obs, var.index)
         check_size(path, len(obs), len(var), on_disk, len(var))
-        sizes = (stream.num_docs, stream.num_words)
-        if sizes != (len(obs), len(var)) or num_words not in (None, len(var)):
+        if x.shape != (len(obs), len(var)) or num_words not in (None, len(var)):
             raise FileError(
-                f"{path}: X has {sizes[0]} rows and {sizes[1]} columns; expected the {len(obs)} "
-                f"documents of obs and {num_words or len(var)} words"
+                f"{path}: X has {x.shape[0]} rows and {x.shape[1]} columns; expected the "
+                f"{len(obs)} documents of obs and {num_words or len(var)} words"
             )
 
     def guarded() -> Iterator[Entries]:
@@ -180,14 +180,14 @@ class ParquetFiles:
         self.files = sorted(path.glob("[!.]*.parquet")) if path.is_dir() else [path]
         if not self.files:
             raise FileError(f"{path}: expected a folder of .parquet files, found none")
-        self.num_docs = size = 0
+        num_docs = size = 0
         self.schema: Any = None
         for file in self.files:
             with self._opened(file) as parquet:
                 about, schema = parquet.metadata, parquet.schema_arrow
             # pyarrow aborts the process at damaged metadata of a column; those of groups are safe.
             size += sum(about.row_group(i).total_byte_size for i in range(about.num_row_groups))
-            self.num_docs += about.num_rows
+            num_docs += about.num_rows
             self.schema = self.schema or schema
             words = [
                 [field.type for field in s if field.name == "words"] for s in (schema, self.schema)
@@ -200,7 +200,7 @@ class ParquetFiles:
                 )
         on_disk = sum(file.stat().st_size for file in self.files)
         self.limit = _limit(max_bytes, on_disk)
-        if size > self.limit or self.num_docs > FREE + on_disk:
+        if size > self.limit or num_docs > FREE + on_disk:
             raise too_large(path, self.limit)
         self.names: list[str] = self.schema.names
         repeated = [name for name, times in Counter(self.names).items() if times > 1]
@@ -313,7 +313,7 @@ class ParquetFiles:
             return Entries(num_docs, first + np.asarray(rows), columns, np.asarray(counts))
 
         pieces = (piece for _, piece in self._batches(entries))
-        return CountStream(pieces, self.num_docs, num_words, vocabulary, metadata)
+        return CountStream(pieces, num_words, vocabulary, metadata)
 
 
 def _values(column: Any) -> list[Any]:

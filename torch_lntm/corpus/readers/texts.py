@@ -65,6 +65,11 @@ class TextOptions:
     delimiter: str | None = None
     max_bytes: float | None = None
 
+    @property
+    def finite_bytes(self) -> float | None:
+        """``max_bytes`` for contents that memory has to hold as a whole."""
+        return None if self.max_bytes == math.inf else self.max_bytes
+
 
 #: A document's place in the file, for messages, and its fields.
 Record = tuple[str, dict[str, Any]]
@@ -217,8 +222,7 @@ def read_jsonl(path: Path, options: TextOptions) -> Iterator[Record]:
 
 def read_json(path: Path, options: TextOptions) -> Iterator[Record]:
     """Yields the objects of a JSON array, which is in memory as a whole."""
-    max_bytes = None if options.max_bytes == math.inf else options.max_bytes
-    array = _parsed(path, read_text(path, options.encoding, max_bytes))
+    array = _parsed(path, read_text(path, options.encoding, options.finite_bytes))
     if not isinstance(array, list):
         got = f"an object of {listed(array)}" if isinstance(array, dict) else excerpt(str(array))
         raise FileError(
