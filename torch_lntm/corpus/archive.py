@@ -25,6 +25,9 @@ from torch_lntm.errors import CorpusError, FileError
 from torch_lntm.files.arrays import read_arrays, write_arrays
 from torch_lntm.frames import is_default
 
+#: Types of the columns of a Parquet file of metadata, by pandas. Others are converted.
+_PARQUET_TYPES = {"bool", "float64", "int64", "str"}
+
 
 class Archive(NamedTuple):
     """Contents of a corpus's ``.npz`` file.
@@ -105,7 +108,12 @@ def from_parquet(path: Path, content: bytes, num_docs: int) -> pd.DataFrame:
     """
     try:
         frame = pd.read_parquet(io.BytesIO(content), engine="pyarrow")
-        return make_metadata(frame, num_docs, frame.index)
+        if len(frame) != num_docs or not {*map(str, frame.dtypes)} <= _PARQUET_TYPES:
+            return make_metadata(frame, num_docs, frame.index)
+        for name in frame.columns[frame.dtypes == "str"]:
+            texts = frame[name].to_numpy(object, na_value=None)
+            frame[name] = pd.Series(texts, frame.index, dtype=object)
+        return frame
     except Exception as error:  # pyarrow raises errors of many kinds
         raise FileError(f"{path}: metadata are damaged: {error}; save the corpus again") from error
 

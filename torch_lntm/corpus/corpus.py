@@ -200,14 +200,15 @@ class Corpus(Documents):
             refuse_pruning(word_options)
             word_options = {"stop_words": None, "min_df": 1} | word_options
         try:
-            counts, words, preparation = count_words(texts, **word_options)
+            parts, chosen, preparation = count_words(texts, **word_options)
         except NoWordsError:
             if vocabulary is None:
                 raise
             columns, none = list(vocabulary), np.empty(0, np.int64)
             empty = sp.coo_matrix((none, (none, none)), (len(texts), len(columns)))
             return cls._of(empty, columns, about, name)
-        corpus = replace(cls._of(counts, words, about, name, False), preparation=preparation)
+        corpus = cls._of(sp.vstack([*parts], "csr"), chosen, about, name, False)
+        corpus = replace(corpus, preparation=preparation)
         return corpus if vocabulary is None else corpus.with_vocabulary(vocabulary)
 
     @classmethod

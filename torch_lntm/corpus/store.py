@@ -353,7 +353,8 @@ def _joined(path: Path, stores: Sequence[Store | Columns], first: int) -> Column
     if any(kind != kinds[0] for kind in kinds):
         raise FileError(f"{path}: the shards have different columns; make the folder again")
     table = pd.concat(tables)
-    if all(is_default(each.index) for each in tables):  # no names, or of an older version
+    # No names, or of an older version, whose ids may repeat.
+    if all(is_default(each.index) for each in tables) or not table.index.is_unique:
         table = table.set_axis(pd.RangeIndex(first, first + len(table)))
     joined = {name: np.concatenate([each[name] for each in arrays]) for name in arrays[0]}
     return Columns(table, frozen(joined))

@@ -67,67 +67,17 @@ def check_texts(texts: Any) -> Sequence[str]:
 
 
 def count_words(
-    texts: Sequence[str],
-    stop_words: str | Sequence[str] | None = "auto",
-    min_df: int | float | str = "auto",
-    **options: Any,
-) -> tuple[sp.csr_matrix, NDArray[Any], str | None]:
-    """Counts the words of texts and leaves out uninformative words.
-
-    Args:
-        texts: The documents.
-        stop_words: As for ``Corpus.from_texts``.
-        min_df: As for ``Corpus.from_texts``.
-        **options: Further options of ``CountVectorizer``.
-
-    Returns:
-        ``(num_docs, num_words)`` counts, the words, and a sentence about the words left out
-        automatically, if any.
-
-    Raises:
-        CorpusError: An option is invalid, or no word remains.
-    """
-    # Imported on use, because the import takes longer than counting most corpora.
-    from sklearn.feature_extraction.text import CountVectorizer
-
-    if not any(text.strip() for text in texts):
-        what = f"all {len(texts)} of them are blank" if texts else "there are none"
-        raise NoWordsError(f"the texts cannot be counted: {what}; give at least one with a word")
-    stop_words, settings = _vectorizer_settings(stop_words, min_df, options)
-    try:
-        vectorizer = CountVectorizer(**settings)
-        counts = sp.csr_matrix(vectorizer.fit_transform(texts))
-    except (ValueError, TypeError, re.error) as error:
-        kind = NoWordsError if "empty vocabulary" in str(error) else CorpusError
-        reason = _reason(error, len(texts), settings)
-        raise kind(f"the texts cannot be counted: {reason}") from error
-    words = vectorizer.get_feature_names_out()
-    num_docs = np.bincount(counts.indices, minlength=words.size)
-    num_tokens = np.asarray(counts.sum(0)).ravel()
-    keep, note = _choose(
-        vectorizer,
-        "max_features" in settings,
-        words,
-        num_docs,
-        num_tokens,
-        len(texts),
-        stop_words,
-        min_df,
-    )
-    return counts[:, keep], words[keep], note
-
-
-def stream_words(
     texts: Iterable[str],
     vocabulary: Sequence[str] | None = None,
     stop_words: str | Sequence[str] | None = "auto",
     min_df: int | float | str = "auto",
     **options: Any,
 ) -> tuple[Iterator[sp.csr_matrix], Sequence[str], str | None]:
-    """Counts the words of texts that may be larger than the memory; see ``count_words``.
+    """Counts the words of texts and leaves out uninformative words.
 
-    Two passes over the texts find the words and count them. Memory holds the distinct words and a
-    part of the texts.
+    The texts may be larger than the memory, which holds the distinct words and a part of the texts.
+    A first pass finds the words, and a second pass counts them. A list is counted as a single part
+    by one pass.
 
     Args:
         texts: The documents. Every pass must give the same texts.
@@ -137,11 +87,12 @@ def stream_words(
         **options: Further options of ``CountVectorizer``.
 
     Returns:
-        Counts in parts, the words, and the sentence of ``count_words``.
+        Counts in parts, the words, and a sentence about the words left out automatically, if any.
 
     Raises:
         CorpusError: An option is invalid, or no word remains.
     """
+    # Imported on use, because the import takes longer than counting most corpora.
     from sklearn.feature_extraction.text import CountVectorizer
 
     if vocabulary is not None:
@@ -150,49 +101,50 @@ def stream_words(
     stop_words, settings = _vectorizer_settings(stop_words, min_df, options)
     # Pruning needs the words of all texts. The remaining options define words.
     pruning = {name: settings.pop(name) for name in PRUNING_OPTIONS if name in settings}
-    num_docs: Counter[str] = Counter()
-    num_tokens: Counter[str] = Counter()
-    num_texts = 0
+    totals: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
+    num_texts, blank, counts = 0, True, None
+    size = math.inf if isinstance(texts, list) else _CHARACTERS
     try:
-        _check_options(CountVectorizer(**settings, **pruning))
-        vectorizer = CountVectorizer(**settings)
-        analyse = vectorizer.build_analyzer()
-        for text in texts:
-            num_texts += 1
-            tokens = list(analyse(text))
-            num_tokens.update(tokens)
-            num_docs.update(set(tokens))
-        distinct = np.array(sorted(num_docs), dtype=object)
-        docs = np.array([num_docs[word] for word in distinct], np.int64)
-        word_tokens = np.array([num_tokens[word] for word in distinct], np.int64)
-        if not distinct.size:
+        vectorizer = CountVectorizer(**settings, **pruning)
+        _fit(vectorizer, [])  # checks the options
+        vectorizer.set_params(min_df=1, max_df=1.0, max_features=None)
+        for part in _parts(texts, size):
+            num_texts += len(part)
+            blank = blank and not any(text.strip() for text in part)
+            counts = _fit(vectorizer, part)
+            if counts is not None:
+                found = vectorizer.get_feature_names_out()
+                sums = np.bincount(counts.indices), np.asarray(counts.sum(0)).ravel()
+                for total, values in zip(totals, sums, strict=True):
+                    total.update(dict(zip(found, values.tolist(), strict=True)))
+        if blank:
+            what = f"all {num_texts} of them are blank" if num_texts else "there are none"
+            raise NoWordsError(
+                f"the texts cannot be counted: {what}; give at least one with a word"
+            )
+        if not totals[0]:
             raise ValueError("empty vocabulary")
-        if vocabulary is None:
-            kept = _prune(docs, word_tokens, num_texts, **pruning)
-            distinct, docs, word_tokens = distinct[kept], docs[kept], word_tokens[kept]
+        distinct = np.array(sorted(totals[0]), dtype=object)
+        docs, tokens = (np.array([total[word] for word in distinct]) for total in totals)
+        kept = np.flatnonzero(_prune(docs, tokens, num_texts, **pruning))
     except (ValueError, TypeError, re.error) as error:
         if isinstance(error, CorpusError):
             raise
+        kind = NoWordsError if "empty vocabulary" in str(error) else CorpusError
         reason = _reason(error, num_texts, settings | pruning)
-        raise CorpusError(f"the texts cannot be counted: {reason}") from error
-    note = None
-    if vocabulary is None:
-        kept, note = _choose(
-            vectorizer,
-            "max_features" in pruning,
-            distinct,
-            docs,
-            word_tokens,
-            num_texts,
-            stop_words,
-            min_df,
-        )
-        words: Sequence[str] = distinct[kept].tolist()
+        raise kind(f"the texts cannot be counted: {reason}") from error
+    if vocabulary is not None:
+        _warn_of_lost(distinct, tokens, set(vocabulary))
+        words, note = vocabulary, None
     else:
-        words = vocabulary
-        _warn_of_lost(distinct, word_tokens, set(words))
+        limited, numbers = "max_features" in pruning, (docs[kept], tokens[kept], num_texts)
+        chosen, note = _choose(vectorizer, limited, distinct[kept], *numbers, stop_words, min_df)
+        kept = kept[chosen]
+        words = distinct[kept].tolist()
+        if isinstance(texts, list) and counts is not None:
+            return iter([counts[:, kept]]), words, note
     counter = CountVectorizer(**settings, vocabulary=words)
-    return (counter.transform(part) for part in _parts(texts)), words, note
+    return (counter.transform(part) for part in _parts(texts, size)), words, note
 
 
 def refuse_pruning(options: Iterable[str]) -> None:
@@ -237,27 +189,24 @@ def english_stop_words(words: Iterable[str], num_tokens: NDArray[np.integer]) ->
     return stops & bool(num_tokens[stops].sum() >= _ENGLISH_SHARE * num_tokens.sum())
 
 
-def _check_options(vectorizer: Any) -> None:
-    """Lets scikit-learn check the types of its options.
-
-    Raises:
-        TypeError: An option has a wrong type.
-    """
+def _fit(vectorizer: Any, texts: list[str]) -> sp.csr_matrix | None:
+    """Counts of texts by a new vocabulary; ``None`` if they have no word."""
     try:
-        vectorizer.fit(["text"])
+        return sp.csr_matrix(vectorizer.fit_transform(texts))
     except ValueError as error:
-        if isinstance(error, TypeError):
-            raise  # further ValueErrors are about the short text
+        if "empty vocabulary" not in str(error):
+            raise
+        return None
 
 
-def _parts(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Lists of texts of about ``_CHARACTERS`` characters in total."""
+def _parts(texts: Iterable[str], most: float) -> Iterator[list[str]]:
+    """Lists of texts of about ``most`` characters in total."""
     part: list[str] = []
     size = 0
     for text in texts:
         part.append(text)
         size += len(text) + 100  # bounds the number of short texts too
-        if size > _CHARACTERS:
+        if size > most:
             yield part
             part, size = [], 0
     if part:

@@ -219,6 +219,8 @@ def test_texts_are_counted_over_a_given_vocabulary(tmp_path):
 @pytest.mark.parametrize(
     ("text", "options", "match"),
     [
+        ("\n \n", {}, "all 2 of them are blank"),
+        ("a\nb", {}, "they hold no word of two characters"),
         ("cat\ndog", {"min_df": 3}, "no word of 2 documents is left with min_df=3"),
         ("cat\ndog", {"token_pattern": "("}, "the texts cannot be counted: "),
         ("the\nand", {}, "all of their words are English stop words"),

@@ -16,7 +16,7 @@ import pandas as pd
 from torch_lntm.corpus.archive import read_archive
 from torch_lntm.corpus.checks import check_vocabulary, counting_code
 from torch_lntm.corpus.corpus import Corpus
-from torch_lntm.corpus.metadata import as_frame, describe, is_table, listed
+from torch_lntm.corpus.metadata import as_frame, describe, is_table, listed, named
 from torch_lntm.corpus.readers.counts import COUNT_STREAMS, assemble, check_size
 from torch_lntm.corpus.readers.tables import ParquetFiles, stream_h5ad, stream_parquet
 from torch_lntm.corpus.readers.texts import (
@@ -239,7 +239,9 @@ class Source:
             if words is not None:
                 checked = check_vocabulary(words, corpus.num_words)
                 corpus = dataclasses.replace(corpus, vocabulary=checked)
-            table = describe(corpus.table, corpus.num_docs, corpus.table, self.labels)
+            table = named(corpus.table)
+            if self.labels is not None or self.format != "store":
+                table = describe(table, corpus.num_docs, table, self.labels)
             return dataclasses.replace(corpus, table=table, name=corpus.name or name)
         if self.format == "npz":
             archive = read_archive(self.path, max_bytes)

@@ -17,7 +17,7 @@ from torch_lntm.corpus.readers import STREAMS, Source, joined, open_source
 from torch_lntm.corpus.readers.counts import CountStream, Entries, check_size, no_entries
 from torch_lntm.corpus.readers.texts import TextOptions, TextStream
 from torch_lntm.corpus.store import StoreWriter, new_store
-from torch_lntm.corpus.texts import stream_words
+from torch_lntm.corpus.texts import count_words
 from torch_lntm.errors import CorpusError, FileError
 
 
@@ -86,7 +86,7 @@ def _convert(source: Source, writer: StoreWriter, columns: Any, options: Mapping
     words: Iterable[str] | None
     if source.is_text:
         texts = TextStream(source.path, source.format, source.options)
-        counts, words, preparation = stream_words(texts, source.vocabulary, **options)
+        counts, words, preparation = count_words(texts, source.vocabulary, **options)
         num_words = len(words)
         for matrix in counts:
             writer.add(_rows(matrix))
