@@ -115,7 +115,7 @@ def test_plain_pyro_runs_user_priors(own_code, corpus, kind) -> None:
     mcmc = MCMC(
         NUTS(model, max_tree_depth=4), num_samples=10, warmup_steps=10, disable_progbar=True
     )
-    mcmc.run(batch)
+    mcmc.run(corpus[:6].batch(dtype=torch.float64))
     assert mcmc.get_samples()["eta"].shape == (10, 6, NUM_TOPICS)
 
 

@@ -151,7 +151,7 @@ def test_unwritable_folders_are_refused_before_the_fit(counts, capsys):
     assert main(["fit", counts, "--out", "file/run", *QUICK]) == 1
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith("error: file/run.partial: cannot be written (")
-    assert error.endswith("choose another path")
+    assert "choose another path" in error
 
 
 @pytest.mark.parametrize(

@@ -187,4 +187,5 @@ def test_a_report_with_effects_evaluates_each_formula_once_per_grid(
     effects = lntm.effects.estimate(model, guide, corpus, "~ party * age", num_draws=3)
     evaluations.clear()
     lntm.report(guide, corpus, tmp_path / "page.html", effects=effects)
-    assert sorted(evaluations) == ["1 + party + age", *["1 + party + age + party:age"] * 2]
+    # Two grids, and five changed values for the marginal effects of the table.
+    assert sorted(evaluations) == ["1 + party + age", *["1 + party + age + party:age"] * 7]

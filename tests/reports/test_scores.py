@@ -89,5 +89,5 @@ def test_values_of_wrong_types_in_a_file_are_refused(tmp_path, name, value):
 @pytest.mark.parametrize("content", [5, None, "x", [5], ["x"], [[]], {"a": 1}])
 def test_files_with_other_contents_are_refused(tmp_path, content):
     (tmp_path / "a.json").write_text(json.dumps(content))
-    with pytest.raises(ConfigError, match=r"a\.json: not a list of scores"):
+    with pytest.raises(ConfigError, match=r"a\.json: not a list"):
         read_scores(tmp_path / "a.json")

@@ -11,6 +11,7 @@ from torch_lntm.corpus.examples import (
 from torch_lntm.corpus.readers import read_corpus
 from torch_lntm.corpus.readers.convert import convert_corpus
 from torch_lntm.corpus.readers.registration import register_reader
+from torch_lntm.corpus.readers.texts import read_metadata
 from torch_lntm.corpus.splits import WordHoldOut, load_split, load_word_hold_out
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "load_split",
     "load_word_hold_out",
     "read_corpus",
+    "read_metadata",
     "register_reader",
     "synthetic_topics",
 ]

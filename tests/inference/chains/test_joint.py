@@ -173,7 +173,7 @@ def test_drawing_topics_and_prior_widens_the_intervals_of_effects() -> None:
     lntm.inference.VariationalEM(model, guide, progress=False).fit(corpus)
 
     def variance(draws: ThetaDraws) -> float:
-        theta, x = draws.theta, torch.from_numpy(corpus.metadata["x"][draws.rows] == 1)
+        theta, x = draws.theta, torch.from_numpy(corpus.metadata["x"].to_numpy()[draws.rows] == 1)
         return float((theta[:, x].mean(1) - theta[:, ~x].mean(1)).var(0).sum())
 
     joint = joint_draws(model, corpus, num_draws=240, thinning=3, warmup_steps=100)
