@@ -64,8 +64,8 @@ def test_another_program_fits_and_scores_documents_of_all_periods() -> None:
 
 def test_documents_have_the_numbers_and_names_of_their_periods() -> None:
     corpus = time.dated("nips12")
-    assert corpus.metadata["period"][[0, 30, -1]].tolist() == [0, 1, 5]
-    assert corpus.metadata["group"][31] == "p001"
+    assert corpus.metadata["period"].iloc[[0, 30, -1]].tolist() == [0, 1, 5]
+    assert corpus.metadata["group"].iloc[31] == "p001"
 
 
 def test_unknown_words_of_a_program_get_its_least_probability() -> None:

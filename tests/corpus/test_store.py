@@ -458,6 +458,14 @@ def opened(monkeypatch) -> list[str]:
     return names
 
 
+def test_counts_of_shards_compute_and_compare_as_arrays(corpus, tmp_path):
+    corpus.save(tmp_path / "toy", shard_size=25)
+    counts = read_corpus(tmp_path / "toy").counts
+    np.testing.assert_array_equal(counts == 1, corpus.counts == 1)
+    np.testing.assert_array_equal(2 * counts - counts, corpus.counts)
+    np.testing.assert_array_equal(np.sqrt(counts), np.sqrt(corpus.counts))
+
+
 def shards_of(sizes: list[int], rank: int, world_size: int) -> list[int]:
     """Numbers of the shards of a process."""
     return list(range(*stores.deal_shards(sizes, rank, world_size)))

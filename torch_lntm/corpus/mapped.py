@@ -206,10 +206,10 @@ def _advise(array: Any, advice: str) -> None:
 # -------------------------------------------------------------------- chains
 
 
-class Chain:
+class Chain(np.lib.mixins.NDArrayOperatorsMixin):
     """Mapped arrays one after the other, read like a single one-dimensional array.
 
-    Selections give arrays in memory. :func:`cut` gives a part that stays mapped.
+    Selections and arithmetic give arrays in memory. :func:`cut` gives a part that stays mapped.
 
     Args:
         links: The arrays, of one type. At least two.
@@ -240,6 +240,10 @@ class Chain:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         return np.concatenate(self.links, dtype=dtype, casting="unsafe")
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        arrays = [np.asarray(x) if isinstance(x, Chain) else x for x in inputs]
+        return getattr(ufunc, method)(*arrays, **options)
 
     def astype(self, dtype: Any, copy: bool = True) -> NDArray[Any]:
         """The numbers in memory, as another type."""
