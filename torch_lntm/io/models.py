@@ -154,6 +154,8 @@ def read_model(folder: Path) -> TopicModel:
     names = folder / NAMES
     records = read_json(names, list) if names.is_file() else []
     try:
+        if len(records) > model.num_topics:
+            raise ConfigError(f"{len(records)} records; expected at most {model.num_topics}")
         model.add_name_records([NameRecord.from_json(x, model.num_topics) for x in records])
     except ConfigError as error:
         raise ConfigError(f"{names}: {error}") from None
