@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import glob
 import json
 import shutil
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -87,28 +85,6 @@ class UnfinishedRun:
     def started(self) -> bool:
         """Whether the folder has a checkpoint."""
         return self.checkpoint.exists()
-
-    @staticmethod
-    def find(folder: Path, prefix: str, config: Mapping[str, Any]) -> Path | None:
-        """Find the newest unfinished run of a configuration.
-
-        Args:
-            folder: The folder of runs.
-            prefix: Beginning of the run's name.
-            config: The configuration.
-
-        Returns:
-            The final path of the run; ``None`` if there are only finished runs.
-        """
-        config = json.loads(json.dumps(config))
-        for partial in sorted(folder.glob(f"{glob.escape(prefix)}*.partial"), reverse=True):
-            with suppress(ConfigError):
-                same = (partial / CHECKPOINT).exists() and read_json(partial / CONFIG) == config
-                lock = _lock(partial / _LOCK) if same else None
-                if lock is not None:
-                    lock.close()
-                    return partial.with_suffix("")
-        return None
 
     def discard(self) -> None:
         """Remove the folder after the fit."""
