@@ -161,7 +161,7 @@ def test_only_the_first_process_prints(second, monkeypatch, capsys):
         error.shared = known
         raise error
 
-    monkeypatch.setattr("torch_lntm.cli.fit._read", failing)
+    monkeypatch.setattr("torch_lntm.cli.documents.Computation.start", failing)
     assert main(["fit", "counts.npz"]) == 1
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", "error: no such corpus\n")

@@ -131,7 +131,7 @@ def _parameters(command: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 
 
 def _is_group(annotation: Any) -> bool:
-    return isinstance(annotation, type) and annotation.__module__ != "builtins"
+    return isinstance(annotation, type) and annotation.__module__ not in ("builtins", "inspect")
 
 
 def _option(command: Callable[..., Any], parameter: inspect.Parameter, text: str) -> Option:
