@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,9 +16,6 @@ from torch_lntm.guides.theta_draws import DrawnDocuments, DrawOptions, Positions
 from torch_lntm.models.priors.prior import is_up_to_date
 from torch_lntm.posteriors import Posterior
 from torch_lntm.progress import tqdm
-
-if TYPE_CHECKING:
-    from torch_lntm.guides.guide import Guide
 
 #: Bound on the eigenvalues of the coefficients' information that count as 0, relative to the
 #: largest eigenvalue. The documents have no information about a shift of all topics of eta, because
@@ -40,7 +37,7 @@ class GuideDraws:
             the coefficients of the prior's mean. ``None`` keeps the fitted coefficients.
     """
 
-    guide: Guide[Any]
+    guide: Any
     corpus: Corpus
     options: DrawOptions
 
