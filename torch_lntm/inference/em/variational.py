@@ -226,6 +226,8 @@ class VariationalRun(ResumableFit[FitResult]):
         groups = rank // self.step_docs, rank % self.covariances.stride
         self.shard = shard_of(model, corpus, self.processes, order, *groups)
         self.state = FitState()
+        #: Statistics of the best restart. Checkpoints leave them out.
+        self._best_statistics: Statistics | None = None
         #: Whether to keep warm starts with rows for stored counts.
         self._keeps_entries = (
             guide.warm_start_rows == "entries" and whole.nnz * model.num_topics <= MAX_KEPT_NUMBERS
@@ -350,6 +352,7 @@ class VariationalRun(ResumableFit[FitResult]):
         # Rows of the documents belong to the topics of this restart.
         state.documents = {n: x for n, x in state.documents.items() if n == BEST_MEANS}
         if scores.index(max(scores)) == state.restart:
+            self._best_statistics = statistics
             state.best, state.documents = clones_of(self.model.state_dict()), {BEST_MEANS: means}
         if state.restart + 1 < self.settings.restarts:
             state.restart, state.updates, state.statistics = state.restart + 1, 0, None
@@ -364,7 +367,7 @@ class VariationalRun(ResumableFit[FitResult]):
         """Set the parameters and means of the best restart."""
         state = self.state
         state.documents = {"means": state.documents[BEST_MEANS]}
-        state.statistics = None
+        state.statistics = self._best_statistics
         self.model.load_state_dict(state.best)
 
     def _anneal(self) -> Iterator[dict[str, Any]]:
