@@ -22,6 +22,7 @@ from torch_lntm.latents.metrics import DenseMetric, FactorMetric, Metric, UnitMe
 from torch_lntm.sampling import hmc
 from torch_lntm.sampling.step_sizes import DualAveraging, find_step_size
 from torch_lntm.solvers.laplace import laplace
+from torch_lntm.solvers.options import SolveOptions
 from torch_lntm.solvers.taylor import taylor
 
 PRIORS = ("free", "anchored", "gaussian sources", "laplace sources")
@@ -75,9 +76,8 @@ def make_metric(target: DocumentTarget) -> Metric:
         weights = batch.lengths[:, None] * theta.to(batch.counts)
         return FactorMetric.of(space.mixing, space.noise_precision, weights, scale, batch.index)
     assert isinstance(space, NormalSpace)
-    settings = {"tolerance": 1e-8, "max_iterations": 100}
-    loc = space.loc.expand(batch.num_docs, -1)
-    posterior = laplace(batch, target.topics, space, start=loc, **settings)
+    options = SolveOptions(space.loc.expand(batch.num_docs, -1), 1e-8, max_iterations=100)
+    posterior = laplace(batch, target.topics, space, options)
     return posterior.metric(batch.lengths)
 
 
