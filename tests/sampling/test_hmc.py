@@ -168,7 +168,7 @@ def test_posterior_metrics_equal_the_posteriors_covariance(
     assert isinstance(space, NormalSpace)
     loc = space.loc.expand(batch.num_docs, -1)
     posterior = solve(  # type: ignore[operator]
-        batch, target.topics, space, start=loc, tolerance=1e-8, max_iterations=100
+        batch, target.topics, space, SolveOptions(loc, 1e-8, max_iterations=100)
     )
     factor = dense(posterior.metric(batch.lengths), batch.num_docs, target.dim, device)
     factor = space.tril @ factor

@@ -15,7 +15,7 @@ from torch_lntm.errors import ConfigError
 from torch_lntm.estimators.base import TopicModelEstimator
 from torch_lntm.evaluation import CompletionResult, LikelihoodEstimate
 from torch_lntm.models import StructuralPrior
-from torch_lntm.models.periods import learn_groups
+from torch_lntm.models.groups import learn_groups
 from torch_lntm.models.priors.covariates import PREVALENCE, Covariates
 from torch_lntm.models.topic_table import TopicTable
 from torch_lntm.posteriors import Posterior

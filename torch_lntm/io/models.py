@@ -77,7 +77,7 @@ def check_saveable(model: TopicModel) -> None:
         raise ConfigError(
             f"no registered constructor made this model of {type(model.prior).__name__} and "
             f"{type(model.topics).__name__}, so a file of it could not be loaded. Register the "
-            "function that makes such models, mine = lntm.models.register('mine', mine), and make "
+            "function that makes such models, mine = lntm.models.register('mine')(mine), and make "
             "the model by mine(...)"
         )
     try:
@@ -94,7 +94,7 @@ def check_saveable(model: TopicModel) -> None:
         raise ConfigError(
             f"the model differs from a new model of its constructor {call.name}: "
             f"{changed[0] or 'the model'} has changed. Register the function for this kind of "
-            "model: lntm.models.register(name, constructor)"
+            "model: lntm.models.register(name)(constructor)"
         )
 
 
