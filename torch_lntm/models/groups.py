@@ -125,7 +125,8 @@ class Groups:
         """
         kind = Periods if isinstance(data, Mapping) and "positions" in data else Groups
         try:
-            groups = kind(**{n: tuple(x) if isinstance(x, list) else x for n, x in data.items()})
+            values: Any = {n: tuple(x) if isinstance(x, list) else x for n, x in data.items()}
+            groups = kind(**values)
             valid = groups._is_valid()
         except (AttributeError, TypeError):
             valid = False

@@ -255,7 +255,8 @@ def check_tools(dtype: torch.dtype) -> None:
     Raises:
         ConfigError: The tool is ``torch.jit``, or an enumerating ELBO around a model in float32.
     """
-    if torch.jit.is_tracing() or _caller(CompiledFunction) is not None:
+    is_tracing = torch.jit.is_tracing()  # type: ignore[attr-defined]
+    if is_tracing or _caller(CompiledFunction) is not None:
         raise ConfigError(
             "torch.jit cannot trace the program of a topic model; use Trace_ELBO instead of "
             "JitTrace_ELBO, and NUTS or HMC without jit_compile"
