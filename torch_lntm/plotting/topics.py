@@ -62,6 +62,7 @@ def correlation_graph(
         'Correlated topics'
     """
     import matplotlib.pyplot as plt
+    from matplotlib.lines import Line2D
 
     names, size = topic_labels(model) if labels is None else labels, model.num_topics
     areas = np.full(size, 1 / size) if shares is None else np.asarray(shares, dtype=float)
@@ -89,7 +90,7 @@ def correlation_graph(
         ax.plot(*ends, color=POSITIVE, linewidth=_WIDEST * r / limit, alpha=0.8, zorder=1)
     _draw_topics(ax, nodes)
     widths = {f"correlation {r:.2f}": _WIDEST * r / limit for r in (0.4 * limit, limit)}
-    keys = [plt.Line2D([], [], color=POSITIVE, linewidth=width) for width in widths.values()]
+    keys = [Line2D([], [], color=POSITIVE, linewidth=width) for width in widths.values()]
     options: dict[str, Any] = {"frameon": False, "fontsize": 8, "ncols": 2}
     ax.legend(keys, list(widths), loc="upper center", bbox_to_anchor=(0.5, 0.01), **options)
     ax.set(xlim=(0, width), ylim=(height, 0))
@@ -113,7 +114,7 @@ def _draw_topics(ax: Axes, nodes: dict[int, dict[str, Any]]) -> None:
     diameters = [2 * node["radius"] * 72 / _DPI for node in nodes.values()]
     centres = [(node["x"], node["y"]) for node in nodes.values()]
     look: dict[str, Any] = {"color": "#e9e9e9", "edgecolor": NEUTRAL, "linewidth": 0.8, "zorder": 2}
-    ax.scatter(*zip(*centres, strict=True), s=np.square(diameters), **look)
+    ax.scatter(*np.transpose(centres), np.square(diameters), **look)
     middle: dict[str, Any] = {"ha": "center", "parse_math": False}
     # The white box hides lines behind the name.
     box = {"boxstyle": "round,pad=0.1", "facecolor": "white", "linewidth": 0}
@@ -151,7 +152,7 @@ def tree_plot(tree: Any, *, labels: Sequence[str] | None = None, ax: Axes | None
     plain: dict[str, Any] = {"no_labels": True, "color_threshold": 0.0, "orientation": "right"}
     drawn = dendrogram(tree.merges, ax=ax, above_threshold_color=NEGATIVE, **plain)
     # The topics lie at the heights 5, 15, 25 and so on.
-    rows = {topic: 10 * row + 5 for row, topic in enumerate(drawn["leaves"])}
+    rows = {topic: 10 * row + 5 for row, topic in enumerate(drawn["leaves"] or ())}
     look: dict[str, Any] = {"color": POSITIVE, "fontsize": 8, "parse_math": False}
     for i, level in enumerate(tree.levels):
         top = -8 - 8 * (i % 2)
@@ -162,11 +163,11 @@ def tree_plot(tree: Any, *, labels: Sequence[str] | None = None, ax: Axes | None
         own = [rows[k] for k in topics]
         ends = [min(own) - 3, max(own) + 3]
         ax.plot([1.01, 1.01], ends, color=POSITIVE, transform=right, clip_on=False)
-        shown = shorten(name, NAME_LETTERS)
-        ax.text(1.03, sum(ends) / 2, shown, va="center", transform=right, **look)
+        middle, shown = sum(ends) / 2, shorten(name, NAME_LETTERS)
+        ax.text(1.03, middle, shown, va="center", transform=right, **look)
     names = tree.labels if labels is None else labels
-    shown = [shorten(names[k], NAME_LETTERS) for k in rows]
-    ax.set_yticks(list(rows.values()), shown, fontsize=8, parse_math=False)
+    ticks = [shorten(names[k], NAME_LETTERS) for k in rows]
+    ax.set_yticks(list(rows.values()), ticks, fontsize=8, parse_math=False)
     ax.set_ylim(10 * len(rows), -8 - 8 * (len(tree.levels) > 1))
     ax.set_xlim(left=0.8 * tree.merges[0, 2])  # nothing happens before the first merge
     kinds = {"words": "Hellinger distance of words", "correlation": "distance by correlation"}
