@@ -112,13 +112,14 @@ def _strongest(
 def _draw_topics(ax: Axes, nodes: dict[int, dict[str, Any]]) -> None:
     """Draw circles with the topics' numbers, and names below."""
     diameters = [2 * node["radius"] * 72 / _DPI for node in nodes.values()]
-    centres = [(node["x"], node["y"]) for node in nodes.values()]
+    xs, ys = ([node[axis] for node in nodes.values()] for axis in "xy")
     look: dict[str, Any] = {"color": "#e9e9e9", "edgecolor": NEUTRAL, "linewidth": 0.8, "zorder": 2}
-    ax.scatter(*np.transpose(centres), np.square(diameters), **look)
+    ax.scatter(xs, ys, s=np.square(diameters), **look)
     middle: dict[str, Any] = {"ha": "center", "parse_math": False}
     # The white box hides lines behind the name.
     box = {"boxstyle": "round,pad=0.1", "facecolor": "white", "linewidth": 0}
-    for (k, node), (x, y) in zip(nodes.items(), centres, strict=True):
+    for k, node in nodes.items():
+        x, y = node["x"], node["y"]
         ax.text(x, y, str(k), va="center", fontsize=8, zorder=4, **middle)
         name, low = "\n".join(node["name"]), y + node["radius"] + 2 * _DPI / 72
         ax.text(x, low, name, va="top", fontsize=7.5, linespacing=1.0, zorder=3, bbox=box, **middle)
