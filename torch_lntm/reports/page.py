@@ -20,7 +20,7 @@ from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.files.writing import atomic_write
 from torch_lntm.guides import Guide
 from torch_lntm.inference import DrawSource, FitResult, ThetaDraws, theta_draws
-from torch_lntm.inference.draws.sources import require_source
+from torch_lntm.inference.draws import require_source
 from torch_lntm.io import Run
 from torch_lntm.io.runs import EVALUATION
 from torch_lntm.models import TopicGroups, TopicModel
