@@ -15,7 +15,7 @@ from torch_lntm.corpus import Corpus, load_split
 from torch_lntm.corpus.splits import Split
 from torch_lntm.errors import ConfigError
 from torch_lntm.files.reading import read_consistent, read_errors, read_text
-from torch_lntm.files.writing import as_json, atomic_folder, atomic_write, remove_leftovers
+from torch_lntm.files.writing import as_json, atomic_folder, atomic_write
 from torch_lntm.guides import Guide
 from torch_lntm.inference import DocumentHMC, FitResult, KeptChains
 from torch_lntm.io.card import is_unedited, model_card, settings_of, signed
@@ -262,8 +262,6 @@ def write_topic_names(
     # People edit cards, for instance to add a licence. An edited card stays.
     if not card.is_file() or is_unedited(card.read_bytes()):
         files[CARD] = signed(_card(path, model, run))
-    for name in (NAMES, CARD):
-        remove_leftovers(path / name)
     for name, data in files.items():
         with atomic_write(path / name) as file:
             file.write(data)
