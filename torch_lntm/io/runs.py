@@ -221,8 +221,8 @@ def save_run(
             (folder / name).write_bytes(data)
         if split is not None:
             split.save(folder / SPLIT)
-        chains = result.posterior.kept_chains
-        if chains is not None and chains.num_docs:
+        chains = result.posterior
+        if isinstance(chains, KeptChains) and chains.num_docs:
             small = chains_size(chains) <= MAX_KEPT_BYTES
             if small if keep_chains is None else keep_chains:
                 write_chains(folder / CHAINS, chains, _identity(about))
