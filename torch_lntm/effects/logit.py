@@ -1,8 +1,8 @@
 """Multinomial logit regression of topic proportions, with or without random terms.
 
-The expected proportions of a document are softmax(Bᵀx + Σ_j b_j), as in the fractional logit of
-*Papke & Wooldridge 1996*, for all topics together. b_j has the effect of the document's level in
-the random term j on each topic. Predictions lie between 0 and 1, and sum to 1 over the topics. A
+The expected proportions of a document are softmax(Bᵀx + Σ_j b_j) for all topics together, as in the
+fractional logit of *Papke & Wooldridge 1996*. The effect of the document's level in the random term
+j on each topic is b_j. Predictions lie between 0 and 1, and sum to 1 over the topics. A
 regression of each topic by itself would lose the sum. Each effect of a level has a ridge penalty,
 which depends on the term and the topic. The last topic has the coefficients B = 0.
 

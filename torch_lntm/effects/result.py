@@ -544,6 +544,7 @@ class Effects:
             weights, levels = np.ones(1), np.full((1, levels.shape[1]), AVERAGE)
         averaged = rows_at(self.formula, columns, weights, fixed, levels)
         for (rows, of_rows, at), point in zip(averaged, points, strict=True):
+            assert at is not None
             positions = torch.from_numpy(at.copy())
             for j, (name, known) in enumerate(random.items()):
                 if name in point:
