@@ -303,12 +303,12 @@ class DrawsPosteriors(OnRun):
         if self.draws == "guide":
             return run.guide()
         source = run.posterior(self.seed) if self.draws == "auto" else chains_of(run, self.seed)
-        chains = source.kept_chains
-        if chains is None:
+        if isinstance(source, lntm.guides.Guide):
             return source
         progress = self.shows_progress
-        draws = lntm.inference.theta_draws(chains, corpus, self.num_draws, progress=progress)
-        origin = "the fit's chains" if chains.num_docs else "new chains of each document"
+        draws = lntm.inference.theta_draws(source, corpus, self.num_draws, progress=progress)
+        continued = isinstance(source, lntm.inference.KeptChains) and source.num_docs
+        origin = "the fit's chains" if continued else "new chains of each document"
         say(f"{draws.num_draws} draws by {origin}; --draws guide is faster, and approximate")
         return draws
 

@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 from typing_extensions import TypeVar
 
-from torch_lntm.corpus import DocumentBatch
+from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError, IncompatibleGuideError
+from torch_lntm.guides.draws import GuideDraws
 from torch_lntm.guides.surrogates import solve_by_surrogates
+from torch_lntm.guides.theta_draws import DrawOptions, Positions, ThetaDraws, wanted_draws
 from torch_lntm.guides.warm_starts import WarmStarts
 from torch_lntm.kernels.likelihood import surrogate
 from torch_lntm.kernels.mixture import expected_word_counts, word_probabilities
@@ -78,10 +80,6 @@ class Guide(ABC, Generic[P]):
     warm_start_rows: ClassVar[WarmStartRows] = "documents"
     #: Whether the guide supports temperatures other than 1.
     anneals: ClassVar[bool] = False
-    #: Chains to draw theta from. Always ``None``: guides draw from their posteriors instead.
-    kept_chains: ClassVar[None] = None
-    #: Existing draws of theta. Always ``None``, as ``kept_chains``.
-    existing_draws: ClassVar[None] = None
     #: Solver options of an EM iteration, and of a stochastic step. A stochastic fit visits a
     #: document many times, so few iterations per visit suffice.
     em_options: ClassVar[SolverOptions] = {"tolerance": 1e-2, "max_iterations": 50}
@@ -407,6 +405,27 @@ class Guide(ABC, Generic[P]):
             entries: Average number of stored counts per document.
         """
         return self.memory_of_means(entries)
+
+    def theta_draws(
+        self, corpus: Corpus, num_draws: int | None, rows: Positions | None, options: DrawOptions
+    ) -> ThetaDraws:
+        """Draws from the posteriors of documents; see :func:`torch_lntm.inference.theta_draws`."""
+        corpus = self.model.encode(corpus)
+        rows, num_draws = wanted_draws(corpus, rows, num_draws)
+        maker = GuideDraws(self, corpus, options)
+        drawn = options.coefficients and maker.draw_coefficients(rows, num_draws)
+        name = self.name or type(self).__name__
+        return ThetaDraws(
+            maker.draw,
+            self.model,
+            rows,
+            num_draws,
+            name,
+            f"the posterior {name}",
+            maker.sources_of_uncertainty,
+            max_draws=num_draws if drawn else None,
+            keep=options.keep,
+        )
 
     def __repr__(self) -> str:
         return (

@@ -20,7 +20,7 @@ from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.files.writing import atomic_write
 from torch_lntm.guides import Guide
 from torch_lntm.inference import DrawSource, FitResult, ThetaDraws, theta_draws
-from torch_lntm.inference.draws.sources import require_source
+from torch_lntm.inference.draws import require_source
 from torch_lntm.io import Run
 from torch_lntm.io.runs import EVALUATION
 from torch_lntm.models import TopicGroups, TopicModel
@@ -282,12 +282,13 @@ def _correlations(model: TopicModel, topics: TopicTable, summary: CorpusSummary)
     lines = figures.correlation_lines(correlation.double().numpy(), error, ends, LEVEL)
     positive = lines[lines["correlation"] > 0].head(model.num_topics)
     pairs = list(positive[["first", "second", "correlation"]].itertuples(index=False, name=None))
+    paired = sorted({k for first, second, _ in pairs for k in (first, second)})
     distance = hellinger_distances(model.topics.mean_probs.detach().double().cpu().numpy())
     return {
         "names": names,
         "heads": topic_labels(model),
         "map": lay_out_topics(distance, range(len(names)), names, shares, reach),
-        "graph": correlation_diagram(pairs, names, shares, reach),
+        "graph": correlation_diagram(pairs, paired, names, shares, reach),
         "drawn": list(positive.itertuples()),
         "lines": list(lines.head(_PAIRS).itertuples()),
         "num_lines": len(lines),

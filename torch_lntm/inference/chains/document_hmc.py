@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import Tensor
 
-from torch_lntm.corpus import DocumentBatch
+from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError, require_whole
+from torch_lntm.guides.theta_draws import DrawOptions, Positions, ThetaDraws
 from torch_lntm.inference.chains.chains import Chains
 from torch_lntm.inference.chains.kept import KeptChains
 from torch_lntm.inference.chains.samples import DocumentSamples
@@ -80,8 +81,6 @@ class DocumentHMC(MCMCKernel):
 
     #: Transforms of the samples by Pyro's ``MCMC``.
     transforms: Mapping[str, Any] = {}
-    #: Existing draws of theta. Always ``None``: chains make new draws.
-    existing_draws: ClassVar[None] = None
 
     def __init__(
         self,
@@ -111,10 +110,12 @@ class DocumentHMC(MCMCKernel):
         #: For each transition, a bool scalar on the chains' device: whether any chain diverged.
         self._divergent: list[Tensor] = []
 
-    @property
-    def kept_chains(self) -> KeptChains:
-        """Kept chains of no document, with these settings: all chains start anew."""
-        return KeptChains.empty(self.model, self.settings)
+    def theta_draws(
+        self, corpus: Corpus, num_draws: int | None, rows: Positions | None, options: DrawOptions
+    ) -> ThetaDraws:
+        """Draws by new chains; see :func:`torch_lntm.inference.theta_draws`."""
+        chains = KeptChains.empty(self.model, self.settings)
+        return chains.theta_draws(corpus, num_draws, rows, options)
 
     @torch.no_grad()
     def run(
