@@ -282,12 +282,13 @@ def _correlations(model: TopicModel, topics: TopicTable, summary: CorpusSummary)
     lines = figures.correlation_lines(correlation.double().numpy(), error, ends, LEVEL)
     positive = lines[lines["correlation"] > 0].head(model.num_topics)
     pairs = list(positive[["first", "second", "correlation"]].itertuples(index=False, name=None))
+    paired = sorted({k for first, second, _ in pairs for k in (first, second)})
     distance = hellinger_distances(model.topics.mean_probs.detach().double().cpu().numpy())
     return {
         "names": names,
         "heads": topic_labels(model),
         "map": lay_out_topics(distance, range(len(names)), names, shares, reach),
-        "graph": correlation_diagram(pairs, names, shares, reach),
+        "graph": correlation_diagram(pairs, paired, names, shares, reach),
         "drawn": list(positive.itertuples()),
         "lines": list(lines.head(_PAIRS).itertuples()),
         "num_lines": len(lines),
