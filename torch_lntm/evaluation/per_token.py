@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -13,7 +14,7 @@ class PerTokenScore:
     A subclass defines ``_values``, the names of its log probabilities and of its numbers of tokens.
     """
 
-    _values: tuple[str, str]
+    _values: ClassVar[tuple[str, str]]
 
     def _per_token(self) -> tuple[float, float]:
         values, tokens = (getattr(self, name) for name in self._values)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import pandas as pd
 import torch
@@ -46,7 +45,7 @@ class CompletionResult(PerTokenScore):
     fingerprint: str | None = None
     documents: pd.Index | None = None
 
-    _values: ClassVar = ("log_predictive", "held_out_tokens")
+    _values = ("log_predictive", "held_out_tokens")
 
     def frame(self) -> pd.DataFrame:
         """A row for each document, by name.

@@ -344,6 +344,7 @@ def anneal_corpus(
         NumericalError: A parameter or a density at the start is infinite or NaN, or the normal near
             the posterior failed; names the parameter or the documents.
     """
+    assert path.num_steps is not None
     schedule = path.temperatures
     model.check_parameters()
     topics = model.topics.double_probs

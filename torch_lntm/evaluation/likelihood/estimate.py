@@ -54,7 +54,7 @@ class LikelihoodEstimate(PerTokenScore):
     acceptance: Tensor | None = None
     documents: pd.Index | None = None
 
-    _values: ClassVar = ("log_likelihood", "lengths")
+    _values = ("log_likelihood", "lengths")
 
     def frame(self) -> pd.DataFrame:
         """A row for each document, by name.
