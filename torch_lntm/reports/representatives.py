@@ -37,7 +37,6 @@ class RepresentativeDocument:
         share: Share of the topic in the document.
         metadata: Metadata of the document, by column.
         excerpt: Beginning of the text, or the most frequent words; None if neither was asked for.
-        is_text: Whether the excerpt is text.
         interval: Ends of the share's interval, on the report page.
     """
 
@@ -49,7 +48,6 @@ class RepresentativeDocument:
     share: float
     metadata: dict[str, Any]
     excerpt: str | None = None
-    is_text: bool = False
     interval: tuple[float, float] | None = None
 
     def records(self) -> list[dict[str, Any]]:
@@ -146,9 +144,8 @@ def with_excerpts(
         excerpts = {d: _frequent_words(corpus, d) for d in set(at)}
     else:
         excerpts = _beginnings(align(texts, index, "texts"), set(at), len(corpus))
-    is_text = texts is not None
     return Rows(
-        replace(row, document=d, id=index[d], excerpt=excerpts[d], is_text=is_text)
+        replace(row, document=d, id=index[d], excerpt=excerpts[d])
         for row, d in zip(rows, at, strict=True)
     )
 
