@@ -259,7 +259,7 @@ def test_a_server_answers_a_prompt(server: Server) -> None:
 @pytest.mark.parametrize(
     ("mode", "message"),
     [
-        ("refuse", r"answers 401 \(no \[31mkey Bearer … or Bearer … x+\)"),
+        ("refuse", r"answers 401 \(…\)"),
         ("redirect", "answers 302"),
         ("html", "gives no chat completion"),
         ("empty", "gives no chat completion"),

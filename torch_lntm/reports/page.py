@@ -11,6 +11,7 @@ from typing import Any
 
 import jinja2
 import numpy as np
+import torch
 from markupsafe import Markup
 from numpy.typing import NDArray
 
@@ -23,17 +24,16 @@ from torch_lntm.inference import DrawSource, FitResult, ThetaDraws, theta_draws
 from torch_lntm.inference.draws import require_source
 from torch_lntm.io import Run
 from torch_lntm.io.runs import EVALUATION
-from torch_lntm.models import TopicGroups, TopicModel
+from torch_lntm.models import DynamicTopics, TopicGroups, TopicModel
 from torch_lntm.models.names import is_named
 from torch_lntm.plotting import tree_plot
 from torch_lntm.plotting.layout import LINE_HEIGHT, WIDTH, correlation_diagram, lay_out_topics
 from torch_lntm.plotting.style import distinct_words, topic_labels
 from torch_lntm.reports.charts import CHART, effect_charts, prevalence_charts
 from torch_lntm.reports.groups import grouping_columns
-from torch_lntm.reports.keywords import keyword_sections
-from torch_lntm.reports.labels import label_topics
-from torch_lntm.reports.merged import group_words_of, topic_tokens
-from torch_lntm.reports.periods import period_sections
+from torch_lntm.reports.keywords import keyword_section
+from torch_lntm.reports.labels import label_topics, summarise_groups
+from torch_lntm.reports.periods import period_section
 from torch_lntm.reports.prevalence import (
     SHORT_DOCUMENT,
     CorpusSummary,
@@ -214,8 +214,10 @@ def render_page(
     found = representative_documents(summary.documents, num_docs=num_docs) if num_docs else []
     documents = with_excerpts(with_intervals(found, theta, LEVEL), everything, texts, sample)
     data = PageData(model, corpus, theta, summary, topics, names, scores, settings or {}, LEVEL)
-    own_sections = [*keyword_sections(model), *period_sections(model)]
-    rendered = render_sections([*own_sections, *sections], data)
+    own = [Section("Keywords", keyword_section)] if model.topics.keywords is not None else []
+    if isinstance(model.topics, DynamicTopics):
+        own.append(Section("Words over time", period_section))
+    rendered = render_sections([*own, *sections], data)
     blocks = [block for _, contents in rendered for block in contents]
     script = _asset("script.js")
     return _TEMPLATES.get_template("report.html").render(
@@ -293,14 +295,16 @@ def _prevalence(model: TopicModel, summary: CorpusSummary, num_words: int) -> di
     groups, overall = summary.groups, summary.overall_groups
     if groups is None or overall is None:
         return {"prevalence": charts, "group_rows": [], "group_charts": [()] * len(charts)}
-    topics = [k for members in groups.members for k in members]
-    words = group_words_of(model, groups, topic_tokens(summary.documents), num_words)
-    rows = overall.frame().assign(topics=groups.members, words=words)
+    members = [k for topics in groups.members for k in topics]
+    lengths = torch.from_numpy(summary.documents.lengths.astype("float64"))
+    tokens = lengths @ summary.documents.theta.double()
+    words = summarise_groups(model, groups, tokens, num_words=num_words)
+    rows = overall.frame().assign(topics=groups.members, words=[row.words for row in words])
     rows = rows.sort_values("share", ascending=False, kind="stable")
     return {
         "prevalence": charts,
         "group_rows": list(rows.itertuples()),
-        "groups_overlap": len(set(topics)) < len(topics),
+        "groups_overlap": len(set(members)) < len(members),
         "group_charts": [prevalence_charts(p, _CHARTS) for p in summary.group_prevalence],
     }
 
