@@ -79,11 +79,7 @@ def summarise_sources(
         order = loading.argsort(stable=True, descending=True).tolist()
         rising = [k for k in order if loading[k] > 0][:num_topics]
         falling = [k for k in order if loading[k] < 0][-num_topics:]
-        rows += [
-            SourceTopic(
-                *(source, prior.source, shares[source]),
-                *(k, model.topic_names[k], float(loading[k]), words[k]),
-            )
-            for k in rising + falling
-        ]
+        for k in rising + falling:
+            about = (source, prior.source, shares[source], k, model.topic_names[k])
+            rows.append(SourceTopic(*about, float(loading[k]), words[k]))
     return rows
