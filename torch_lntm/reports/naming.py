@@ -117,19 +117,12 @@ def name_topics(
         taken = [name for j, name in enumerate(names) if j != k and is_named(names, j)]
         if taken:
             prompt += f"\nOther topics have these names: {'; '.join(taken)}."
-        question, reason = prompt, ""
-        for _ in range(attempts):
-            answer = ask(question)
-            try:
-                names[k] = _name_in(answer, taken)
-            except ConfigError as error:
-                reason = str(error)
-                question = f"{prompt}\nYour last answer was refused: {reason}."
-            else:
-                records.append(NameRecord(k, names[k], str(source), question, answer))
-                break
+        found = _ask(ask, k, prompt, taken, str(source), attempts)
+        if isinstance(found, NameRecord):
+            names[k] = found.name
+            records.append(found)
         else:
-            refused.append(f"topic {names[k]} ({reason})")
+            refused.append(f"topic {names[k]} ({found})")
     if refused:
         text = f"no suitable name for {'; '.join(refused[:5])}"
         text += f"; and {len(refused) - 5} more topics" if len(refused) > 5 else ""
@@ -156,6 +149,26 @@ def _prompt(labels: TopicLabels, documents: Sequence[str], language: str) -> str
         lines[-1] += "\n"
     last = "Answer with the name alone: one line, no quotation marks, no markup, no explanation."
     return "\n".join([*lines, last])
+
+
+def _ask(
+    ask: Callable[[str], str],
+    topic: int,
+    prompt: str,
+    taken: Sequence[str],
+    source: str,
+    attempts: int,
+) -> NameRecord | str:
+    """The record of a topic's new name, or the reason why the last answer was refused."""
+    question, reason = prompt, ""
+    for _ in range(attempts):
+        answer = ask(question)
+        try:
+            return NameRecord(topic, _name_in(answer, taken), source, question, answer)
+        except ConfigError as error:
+            reason = str(error)
+            question = f"{prompt}\nYour last answer was refused: {reason}."
+    return reason
 
 
 def _name_in(answer: Any, taken: Sequence[str]) -> str:

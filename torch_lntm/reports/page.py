@@ -219,19 +219,13 @@ def render_page(
         own.append(Section("Words over time", period_section))
     rendered = render_sections([*own, *sections], data)
     blocks = [block for _, contents in rendered for block in contents]
-    script = _asset("script.js")
     return _TEMPLATES.get_template("report.html").render(
         **vars(data),
         **_diagrams(model, names, summary),
         **_prevalence(model, summary, num_words),
         **_effects(effects),
+        **_equal_parts(),
         title=title or f"Topics of {corpus.name or 'a corpus'}",
-        script=script,
-        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        style=_asset("style.css"),
-        sizes={"width": WIDTH, "chart_width": CHART, "line_height": LINE_HEIGHT},
-        version=__version__,
-        today=date.today().isoformat(),
         num_all=len(everything),
         is_short=corpus.num_tokens < SHORT_DOCUMENT * len(corpus),
         instead_of_chains=instead_of_chains,
@@ -258,6 +252,19 @@ def _sampled(
     rows = np.sort(np.random.default_rng(seed).choice(len(corpus), max_docs, replace=False))
     draws = theta_draws(source, corpus, rows=rows, seed=seed, keep=False, **options)
     return corpus[rows], rows, draws.of_selection(rows)
+
+
+def _equal_parts() -> dict[str, Any]:
+    """Variables of the template that are equal for all pages."""
+    folder = Path(__file__).with_name("templates")
+    # Files of the package are inserted without escaping.
+    script, style = (
+        Markup((folder / name).read_text(encoding="utf-8")) for name in ("script.js", "style.css")
+    )
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    sizes = {"width": WIDTH, "chart_width": CHART, "line_height": LINE_HEIGHT}
+    parts = {"script": script, "style": style, "script_hash": digest, "sizes": sizes}
+    return parts | {"version": __version__, "today": date.today().isoformat()}
 
 
 def _tree_picture(tree: TopicTree) -> str:
@@ -333,9 +340,3 @@ def _contents_of(
     if isinstance(fit, FitResult):
         return fit.posterior, (), fit.settings()
     return fit, (), {}
-
-
-def _asset(name: str) -> Markup:
-    """A file of the package, to insert into the page without escaping."""
-    path = Path(__file__).with_name("templates") / name
-    return Markup(path.read_text(encoding="utf-8"))
