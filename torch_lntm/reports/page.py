@@ -214,11 +214,8 @@ def render_page(
     found = representative_documents(summary.documents, num_docs=num_docs) if num_docs else []
     documents = with_excerpts(with_intervals(found, theta, LEVEL), everything, texts, sample)
     data = PageData(model, corpus, theta, summary, topics, names, scores, settings or {}, LEVEL)
-    own = [Section("Keywords", keyword_section)] if model.topics.keywords is not None else []
-    if isinstance(model.topics, DynamicTopics):
-        own.append(Section("Words over time", period_section))
-    rendered = render_sections([*own, *sections], data)
-    blocks = [block for _, contents in rendered for block in contents]
+    rendered = render_sections([*_own_sections(model), *sections], data)
+    has_pictures = tree or any(isinstance(x, Picture) for _, blocks in rendered for x in blocks)
     return _TEMPLATES.get_template("report.html").render(
         **vars(data),
         **_diagrams(model, names, summary),
@@ -236,7 +233,7 @@ def render_page(
         documents={s.topic: [d for d in documents if d.topic == s.topic] for s in topics},
         has_texts=texts is not None,
         sections=rendered,
-        has_pictures=tree or any(isinstance(block, Picture) for block in blocks),
+        has_pictures=has_pictures,
     )
 
 
@@ -252,6 +249,14 @@ def _sampled(
     rows = np.sort(np.random.default_rng(seed).choice(len(corpus), max_docs, replace=False))
     draws = theta_draws(source, corpus, rows=rows, seed=seed, keep=False, **options)
     return corpus[rows], rows, draws.of_selection(rows)
+
+
+def _own_sections(model: TopicModel) -> list[Section]:
+    """The package's own sections after the topics."""
+    found = [] if model.topics.keywords is None else [Section("Keywords", keyword_section)]
+    if isinstance(model.topics, DynamicTopics):
+        found.append(Section("Words over time", period_section))
+    return found
 
 
 def _equal_parts() -> dict[str, Any]:
