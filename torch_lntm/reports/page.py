@@ -221,6 +221,7 @@ def render_page(
         **_diagrams(model, names, summary),
         **_prevalence(model, summary, num_words),
         **_effects(effects),
+        **_tree(tree),
         **_equal_parts(),
         title=title or f"Topics of {corpus.name or 'a corpus'}",
         num_all=len(everything),
@@ -228,8 +229,6 @@ def render_page(
         instead_of_chains=instead_of_chains,
         labels=label_topics(model, corpus, num_words=num_words),
         stability=stability,
-        tree=tree,
-        tree_picture="" if tree is None else _tree_picture(tree),
         documents={s.topic: [d for d in documents if d.topic == s.topic] for s in topics},
         has_texts=texts is not None,
         sections=rendered,
@@ -272,13 +271,15 @@ def _equal_parts() -> dict[str, Any]:
     return parts | {"version": __version__, "today": date.today().isoformat()}
 
 
-def _tree_picture(tree: TopicTree) -> str:
-    """Address of the picture of a tree."""
+def _tree(tree: TopicTree | None) -> dict[str, Any]:
+    """The tree of the topics, with its picture."""
     from matplotlib.figure import Figure
 
+    if tree is None:
+        return {"tree": None}
     figure = Figure(figsize=(9.0, 0.22 * tree.num_topics + 1.0), layout="constrained")
     tree_plot(tree, ax=figure.add_subplot())
-    return Picture(figure, "tree").address
+    return {"tree": tree, "tree_picture": Picture(figure, "tree").address}
 
 
 def _diagrams(model: TopicModel, names: Sequence[str], summary: CorpusSummary) -> dict[str, Any]:
