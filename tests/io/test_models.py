@@ -220,7 +220,7 @@ def make_own(num_topics, num_words, *, scale=1.0, loc=None, shape=(1, 2), vocabu
 
 
 def test_a_registered_model_is_loaded_unchanged(tmp_path, own_names):
-    register("own", make_own)
+    register("own")(make_own)
     model = construct("own", num_topics=3, num_words=5, scale=2.0, loc=torch.arange(3.0))
     model.prior.design.fill_(7.0)
     model.vocabulary = WORDS
@@ -247,7 +247,7 @@ def compositions():
 
 def test_models_that_could_not_be_loaded_are_refused_before_writing(tmp_path):
     for model in compositions():
-        with pytest.raises(ConfigError, match=r"lntm\.models\.register\('mine', mine\)"):
+        with pytest.raises(ConfigError, match=r"lntm\.models\.register\('mine'\)\(mine\)"):
             save_model(model, tmp_path / "model")
         with pytest.raises(ConfigError, match=r"lntm\.models\.register"):
             save_run(tmp_path / "run", model, make_result(), {})

@@ -13,7 +13,7 @@ from torch_lntm.corpus.metadata import describe
 from torch_lntm.errors import ConfigError
 from torch_lntm.estimators.base import TopicModelEstimator
 from torch_lntm.models import StructuralPrior
-from torch_lntm.models.periods import learn_groups
+from torch_lntm.models.groups import learn_groups
 from torch_lntm.models.priors.covariates import PREVALENCE, Covariates
 
 #: The metadata that a method requests from scikit-learn's metadata routing by default.

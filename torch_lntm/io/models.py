@@ -78,7 +78,7 @@ def check_saveable(model: TopicModel) -> None:
         raise ConfigError(
             f"no registered constructor made this model of {type(model.prior).__name__} and "
             f"{type(model.topics).__name__}, so a file of it could not be loaded. Register the "
-            "function that makes such models, mine = lntm.models.register('mine', mine), and make "
+            "function that makes such models, mine = lntm.models.register('mine')(mine), and make "
             "the model by mine(...)"
         )
     try:
@@ -93,7 +93,7 @@ def check_saveable(model: TopicModel) -> None:
             f"the model {call.name} cannot be made again from a file ({error}). Its constructor "
             "must take numbers, texts or lists, have defaults for tensors, and make the same "
             "parts; words must be Unicode. Register a constructor of this kind of model: "
-            "lntm.models.register(name, constructor)"
+            "lntm.models.register(name)(constructor)"
         ) from error
 
 

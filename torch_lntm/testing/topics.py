@@ -14,7 +14,7 @@ from torch_lntm import noise
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.kernels.mixture import probability_floor
 from torch_lntm.models import DynamicTopics, LogisticNormalPrior, TopicModel, Topics
-from torch_lntm.models.periods import groups_from_json
+from torch_lntm.models.groups import Groups
 from torch_lntm.testing.checks import check, check_m_step, equal, nudge_
 from torch_lntm.testing.programs import traced_likelihood
 
@@ -181,7 +181,7 @@ def _check_groups(topics: Topics) -> None:
     groups = topics.column
     if groups is None:
         return
-    again = groups_from_json(json.loads(json.dumps(groups.to_json())))
+    again = Groups.from_json(json.loads(json.dumps(groups.to_json())))
     check(again == groups, "groups differ after to_json() and from_json()")
     version = _nudged(topics, 7)
     columns = version.double_probs.split(version.num_words, 1)
