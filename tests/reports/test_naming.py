@@ -154,7 +154,6 @@ def test_a_failure_changes_no_name(documents: Any) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda records: records * 4,
         lambda records: {"a": 1},
         lambda records: [{**records[0], "topic": 3}],
         lambda records: [{**records[0], "prompt": 5}],
