@@ -280,7 +280,7 @@ class Idle(Command):
 @pytest.mark.parametrize(
     ("name", "command", "message"),
     [
-        ("fit", Quiet, "command name 'fit' is one of torch_lntm's own; choose another"),
+        ("fit", Quiet, "command name 'fit' is registered already, by torch_lntm"),
         ("taken", Idle, r"'taken' is registered already, by .*Quiet; choose another"),
         ("Quiet", Quiet, "expected lower-case letters"),
         ("--quiet", Quiet, "expected lower-case letters"),
