@@ -165,13 +165,8 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
                 )
             self.mixing.copy_(mixing)
         if noise_precision is not None:
-            noise_precision = check_tensor(noise_precision, "noise_precision", self.num_topics)
             rounded = noise_precision.to(self.loc.dtype)
-            if not torch.isfinite(rounded).all() or not (rounded > 0).all():
-                raise ConfigError(
-                    f"noise_precision must be positive and finite in {self.loc.dtype}; got "
-                    f"{float(noise_precision.min())} to {float(noise_precision.max())}"
-                )
+            check_tensor(rounded, "noise_precision", self.num_topics, positive=True)
             self.log_noise_precision.copy_(noise_precision.double().log())
 
     def theta(self, latent: Tensor) -> Tensor:
