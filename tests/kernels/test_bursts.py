@@ -11,8 +11,7 @@ from support.problems import make_batch
 from torch.func import functional_call
 
 from torch_lntm.kernels.chains import PaddedWords, SparseWords
-from torch_lntm.kernels.dense import log_likelihood_at
-from torch_lntm.kernels.likelihood import Cells, surrogate
+from torch_lntm.kernels.likelihood import Cells, log_likelihood_at, surrogate
 from torch_lntm.kernels.mixture import (
     expected_counts,
     expected_topic_counts,

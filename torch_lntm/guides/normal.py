@@ -32,9 +32,8 @@ from torch_lntm.solvers.bounds import gaussian_bound, tangent_weights
 from torch_lntm.solvers.factor import factor
 from torch_lntm.solvers.khan_bouchard import khan_bouchard
 from torch_lntm.solvers.laplace import laplace
-from torch_lntm.solvers.mode import mode
 from torch_lntm.solvers.options import SolveOptions
-from torch_lntm.solvers.taylor import taylor
+from torch_lntm.solvers.taylor import mode, taylor
 
 
 class NormalGuide(Guide[NormalPosterior]):

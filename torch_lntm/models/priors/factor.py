@@ -21,11 +21,11 @@ from torch_lntm.latents.identified import IdentifiedSpace
 from torch_lntm.latents.source_contrasts import SourceContrastSpace
 from torch_lntm.models.priors.prior import (
     DocumentPrior,
+    PseudoDocuments,
     centred_logits,
     check_tensor,
     inflation_factor,
 )
-from torch_lntm.models.priors.pseudo_documents import PseudoDocuments
 from torch_lntm.posteriors import Moments
 
 Source = Literal["gaussian", "laplace"]
