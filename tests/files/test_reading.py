@@ -181,11 +181,11 @@ def test_only_the_named_arrays_are_read(tmp_path):
         arrays.read_arrays(small, "a", "b", max_bytes=200)
 
 
-@pytest.mark.parametrize("shape", ["(1000000000000,)", "(9,)", "(2,)", "(0,)"])
-def test_arrays_of_another_size_than_announced_are_refused(tmp_path, shape):
+@pytest.mark.parametrize("shape", ["(1000000000000,)", "(9,)"])
+def test_arrays_of_fewer_numbers_than_announced_are_refused(tmp_path, shape):
     data = npy(np.arange(3), shape)
     assert shape.encode() in data
-    with pytest.raises(FileError, match=r"announces .* bytes and holds 24"):
+    with pytest.raises(FileError, match=r"a\.npz: not a complete \.npz file"):
         arrays.read_arrays(archive(tmp_path / "a.npz", a=data), "a")
 
 

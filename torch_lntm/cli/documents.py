@@ -339,10 +339,11 @@ def posterior_of(
         return run.guide()
     seed, progress = documents.computation.seed, documents.computation.shows_progress
     source = run.posterior(seed) if draws == "auto" else chains_of(run, seed)
-    if (chains := source.kept_chains) is None:
+    if isinstance(source, lntm.guides.Guide):
         return source
-    found = lntm.inference.theta_draws(chains, corpus, num_draws, progress=progress)
-    origin = "the fit's chains" if chains.num_docs else "new chains of each document"
+    found = lntm.inference.theta_draws(source, corpus, num_draws, progress=progress)
+    continued = isinstance(source, lntm.inference.KeptChains) and source.num_docs
+    origin = "the fit's chains" if continued else "new chains of each document"
     say(f"{found.num_draws} draws by {origin}; --draws guide is faster, and approximate")
     return found
 
@@ -410,7 +411,7 @@ def structural_options(
     Raises:
         ConfigError: The model is stm, and both options are missing.
     """
-    from torch_lntm.models.periods import learn_groups
+    from torch_lntm.models.groups import learn_groups
 
     options: dict[str, Any] = {}
     if prevalence is not None:
