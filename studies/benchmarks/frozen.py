@@ -58,7 +58,7 @@ class Frozen:
 
     train: Corpus
     train_index: NDArray[np.int64]
-    hold_out: WordHoldOut[Corpus]
+    hold_out: WordHoldOut
     test_index: NDArray[np.int64]
     dropped_tokens: int
     hashes: dict[str, str]

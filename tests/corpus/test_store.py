@@ -16,7 +16,7 @@ import pytest
 import torch
 from support.corpora import dense, make_corpus
 
-from torch_lntm.corpus import Corpus, documents, load_split, load_word_hold_out, mapped, read_corpus
+from torch_lntm.corpus import Corpus, corpus as corpora, load_split, load_word_hold_out, mapped, read_corpus
 from torch_lntm.corpus import store as stores
 from torch_lntm.errors import CorpusError, FileError
 
@@ -47,7 +47,7 @@ def plain(corpus, tmp_path):
 def in_parts(monkeypatch):
     """Every loop has many parts, and every selection goes to files."""
     monkeypatch.setattr(mapped, "PART", 13)
-    monkeypatch.setattr(documents, "LARGE", 0)
+    monkeypatch.setattr(corpora, "LARGE", 0)
 
 
 def assert_same(found: Corpus, expected: Corpus) -> None:

@@ -7,22 +7,24 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Generic
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torch_lntm.corpus.documents import D, Documents
-from torch_lntm.corpus.mapped import collect_array
+from torch_lntm.corpus.mapped import collect
 from torch_lntm.errors import CorpusError
 from torch_lntm.files.arrays import read_arrays, write_arrays
+
+if TYPE_CHECKING:
+    from torch_lntm.corpus.corpus import Corpus
 
 _DRAWN_AT_ONCE = 1 << 24  # entries per draw; a new value changes the draws of larger corpora
 _MAX_COLOUR = 10**9  # numpy draws hypergeometric numbers of fewer tokens per colour
 
 
 @dataclass(frozen=True, eq=False)
-class Split(Generic[D]):
+class Split:
     """Split of a corpus's documents into two disjoint sets.
 
     Attributes:
@@ -31,21 +33,21 @@ class Split(Generic[D]):
         test_index: ``(num_test,)`` int64 positions of the test documents, ascending.
     """
 
-    corpus: D
+    corpus: Corpus
     train_index: NDArray[np.int64]
     test_index: NDArray[np.int64]
 
     @cached_property
-    def train(self) -> D:
+    def train(self) -> Corpus:
         """The training documents."""
         return self.corpus[self.train_index]
 
     @cached_property
-    def test(self) -> D:
+    def test(self) -> Corpus:
         """The test documents."""
         return self.corpus[self.test_index]
 
-    def __iter__(self) -> Iterator[D]:
+    def __iter__(self) -> Iterator[Corpus]:
         """Unpacks as ``train, test = split``."""
         return iter((self.train, self.test))
 
@@ -64,7 +66,7 @@ class Split(Generic[D]):
 
 
 @dataclass(frozen=True, eq=False)
-class WordHoldOut(Generic[D]):
+class WordHoldOut:
     """Split of every document's tokens into observed tokens and held-out tokens.
 
     Attributes:
@@ -72,24 +74,24 @@ class WordHoldOut(Generic[D]):
         observed_counts: ``(nnz,)`` int64 number of observed tokens of each entry.
     """
 
-    corpus: D
+    corpus: Corpus
     observed_counts: NDArray[np.int64]
 
     @cached_property
-    def observed(self) -> D:
+    def observed(self) -> Corpus:
         """Corpus of the observed tokens, with all documents in order."""
         return self.corpus.with_counts(self.observed_counts)
 
     @cached_property
-    def held_out(self) -> D:
+    def held_out(self) -> Corpus:
         """Corpus of the held-out tokens, with all documents in order."""
-        return self.corpus.without_counts(self.observed_counts)
+        return self.corpus.with_counts(self.observed_counts, remove=True)
 
-    def __iter__(self) -> Iterator[D]:
+    def __iter__(self) -> Iterator[Corpus]:
         """Unpacks as ``observed, held_out = hold_out``."""
         return iter((self.observed, self.held_out))
 
-    def of(self, corpus: D) -> WordHoldOut[D]:
+    def of(self, corpus: Corpus) -> WordHoldOut:
         """This hold-out for a copy of its corpus with new metadata or covariates.
 
         Args:
@@ -142,7 +144,7 @@ def _check_seed(seed: int) -> None:
         raise CorpusError(f"seed must be at least 0, got {seed}")
 
 
-def split_documents(corpus: D, test_fraction: float, seed: int) -> Split[D]:
+def split_documents(corpus: Corpus, test_fraction: float, seed: int) -> Split:
     """Draws ``round(test_fraction * num_docs)`` test documents. Both sets have at least 1."""
     if not 0 < test_fraction < 1:
         raise CorpusError(f"test_fraction must lie between 0 and 1, got {test_fraction}")
@@ -154,7 +156,7 @@ def split_documents(corpus: D, test_fraction: float, seed: int) -> Split[D]:
     return Split(corpus, np.sort(order[num_test:]), np.sort(order[:num_test]))
 
 
-def hold_out_words(corpus: D, observed_fraction: float, seed: int) -> WordHoldOut[D]:
+def hold_out_words(corpus: Corpus, observed_fraction: float, seed: int) -> WordHoldOut:
     """Draws each document's observed tokens without replacement; see ``Corpus.hold_out_words``."""
     if not 0 < observed_fraction < 1:
         raise CorpusError(f"observed_fraction must lie between 0 and 1, got {observed_fraction}")
@@ -165,16 +167,16 @@ def hold_out_words(corpus: D, observed_fraction: float, seed: int) -> WordHoldOu
     num_observed[lengths == 0] = 0
     rng = np.random.default_rng(seed)
 
-    def pieces() -> Iterator[NDArray[np.int64]]:
+    def pieces() -> Iterator[tuple[NDArray[np.int64]]]:
         first = 0
         for _, rows in corpus.parts(_DRAWN_AT_ONCE):
             offsets = np.concatenate([[0], np.cumsum(rows.sizes)])
             last = first + rows.sizes.size
-            yield _draw_tokens(rng, rows.counts, offsets, num_observed[first:last])
+            yield (_draw_tokens(rng, rows.counts, offsets, num_observed[first:last]),)
             first = last
 
-    in_files = corpus.goes_to_files(corpus.nnz)
-    return WordHoldOut(corpus, collect_array(pieces(), np.int64, in_files))
+    (observed,) = collect(pieces(), [np.int64], corpus.goes_to_files(corpus.nnz))
+    return WordHoldOut(corpus, observed)
 
 
 def _draw_tokens(
@@ -239,7 +241,7 @@ def _hypergeometric(
     return num_good
 
 
-def load_split(path: str | Path, corpus: D) -> Split[D]:
+def load_split(path: str | Path, corpus: Corpus) -> Split:
     """Reads a split saved by ``Split.save``.
 
     Args:
@@ -267,7 +269,7 @@ def load_split(path: str | Path, corpus: D) -> Split[D]:
     return Split(corpus, train.astype(np.int64), test.astype(np.int64))
 
 
-def load_word_hold_out(path: str | Path, corpus: D) -> WordHoldOut[D]:
+def load_word_hold_out(path: str | Path, corpus: Corpus) -> WordHoldOut:
     """Reads a hold-out saved by ``WordHoldOut.save``.
 
     Args:
@@ -293,7 +295,7 @@ def load_word_hold_out(path: str | Path, corpus: D) -> WordHoldOut[D]:
     return WordHoldOut(corpus, observed.astype(np.int64))
 
 
-def _arrays_of(path: Path, corpus: Documents, *names: str) -> dict[str, np.ndarray]:
+def _arrays_of(path: Path, corpus: Corpus, *names: str) -> dict[str, np.ndarray]:
     """Arrays of a saved split, after a check of the corpus's fingerprint."""
     arrays = read_arrays(path, "fingerprint", *names)
     if str(arrays["fingerprint"]) != corpus.fingerprint():

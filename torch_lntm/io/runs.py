@@ -117,7 +117,7 @@ class Run:
         """Settings and results of the fit by name, for a report."""
         return settings_of(self.config, self.metadata)
 
-    def split(self, corpus: Corpus) -> Split[Corpus] | None:
+    def split(self, corpus: Corpus) -> Split | None:
         """Split of the fit: training and held-out documents. ``None`` for a fit to all documents.
 
         Args:
@@ -164,7 +164,7 @@ def save_run(
     config: Mapping[str, Any],
     *,
     metadata: Mapping[str, Any] | None = None,
-    split: Split[Corpus] | None = None,
+    split: Split | None = None,
     evaluation: Sequence[Mapping[str, Any]] | None = None,
     keep_chains: bool | None = None,
     overwrite: bool = False,

@@ -258,12 +258,11 @@ class Source:
         return corpus.with_covariates(archive.covariates) if archive.covariates else corpus
 
     def _read_store(self, path: Path, options: TextOptions) -> Corpus:
-        store = read_store(path, options.max_bytes, self.part)
-        known = self.num_words or len(store.vocabulary or ())
-        num_docs = store.row_offsets.size - 1
-        check_size(path, num_docs, store.num_words, store.counts.size, known)
-        part = store.part and dataclasses.replace(store.part, address=self.address)
-        return Corpus(**store._replace(part=part)._asdict())
+        store = read_store(path, options.max_bytes, self.part, self.address)
+        known = self.num_words or len(store["vocabulary"] or ())
+        num_docs = store["row_offsets"].size - 1
+        check_size(path, num_docs, store["num_words"], store["counts"].size, known)
+        return Corpus(**store)
 
 
 def joined(columns: Any, documents: pd.DataFrame) -> Any:
