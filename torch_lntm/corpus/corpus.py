@@ -951,7 +951,7 @@ class Corpus:
         Args:
             path: Path with the suffix ``.npz`` for a file, or without a suffix for a folder.
             shard_size: Number of documents of each shard of a folder. Processes then read only
-                their own shards. Defaults to a folder without shards.
+                their own shards. Defaults to one shard.
 
         Raises:
             CorpusError: ``shard_size`` is below 1 or is given for a file. The path has another

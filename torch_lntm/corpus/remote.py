@@ -11,7 +11,7 @@ import os
 import re
 import tempfile
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -71,8 +71,7 @@ def fetch_store(
         address: Address of the folder.
         part: Rank and number of the processes. Only the shards of this rank are fetched. ``None``
             fetches all.
-        max_bytes: Maximum number of bytes of the manifest, the vocabulary, and the columns of a
-            shard.
+        max_bytes: Maximum number of bytes of the vocabulary, and of a file of columns.
 
     Returns:
         The folder in the cache, for ``read_store``.
@@ -147,7 +146,7 @@ class Remote:
         choose it.
         """
         with tempfile.TemporaryDirectory() as temporary:
-            self._download(ABOUT, Path(temporary, ABOUT), self.limit)
+            self._download(ABOUT, Path(temporary, ABOUT), readable_bytes())
             manifest = Path(temporary, ABOUT).read_bytes()
         digest = hashlib.sha256(f"{self.address}\n".encode() + manifest).hexdigest()[:32]
         name = re.sub(r"[^\w.-]", "_", self.root.rpartition("/")[2]).lstrip(".")
@@ -171,7 +170,7 @@ class Remote:
             FileError: A file is missing, damaged or too large, or the server stopped.
         """
         missing = [
-            (f"{shard['folder']}/{name}", checksum, shard)
+            (str(PurePosixPath(shard["folder"], name)), checksum, shard)
             for shard in shards
             for name, checksum in shard["files"].items()
             if name not in leave_out and not (folder / shard["folder"] / name).exists()
@@ -182,7 +181,10 @@ class Remote:
             with atomic_write(folder / name) as file:
                 new = Path(file.name)
                 self._download(name, new, size)
-                found = map_array(new) if is_array else np.fromfile(new, np.uint8)
+                try:
+                    found = map_array(new) if is_array else np.fromfile(new, np.uint8)
+                except FileError as error:
+                    raise damaged(f"{self.address}/{name}") from error
                 if checksum not in (None, checksum_of(found)):
                     raise damaged(f"{self.address}/{name}")
 
@@ -192,7 +194,7 @@ class Remote:
 
         def check(size: int | None, value: int, **_: Any) -> None:
             if value > limit:
-                raise too_large(Path(place), limit)
+                raise too_large(place, limit)
 
         try:
             callback = self.fsspec.callbacks.Callback(hooks={"check": check})

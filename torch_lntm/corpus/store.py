@@ -232,7 +232,7 @@ def read_store(
     """
 
     def read(folder: Path) -> dict[str, Any]:
-        about = read_manifest(folder, max_bytes)
+        about = read_manifest(folder)
         first, after = own_shards(about, part)
         sizes = [shard["num_docs"] for shard in about["shards"]]
         shards = about["shards"][first:after]
@@ -270,7 +270,7 @@ def read_columns(path: Path) -> tuple[pd.DataFrame, Arrays]:
     return _read_columns(path, read_manifest(path)["shards"], 0, None)
 
 
-def read_manifest(path: Path, max_bytes: float | None = None) -> dict[str, Any]:
+def read_manifest(path: Path) -> dict[str, Any]:
     """Contents of a folder's ``corpus.json`` in the form of the present version.
 
     Raises:
@@ -278,7 +278,7 @@ def read_manifest(path: Path, max_bytes: float | None = None) -> dict[str, Any]:
     """
     file = path / ABOUT
     with read_errors(file, "is damaged; make the folder again", Exception):
-        about: dict[str, Any] = json.loads(read_bytes(file, max_bytes))
+        about: dict[str, Any] = json.loads(read_bytes(file))
         version = about["format_version"]
         if version not in range(1, FORMAT_VERSION + 1):
             raise FileError(
@@ -290,8 +290,11 @@ def read_manifest(path: Path, max_bytes: float | None = None) -> dict[str, Any]:
         else:
             about["shards"] = [x | {"folder": _name(i)} for i, x in enumerate(about["shards"])]
         sizes = [shard[name] for shard in about["shards"] for name in ("num_docs", "num_entries")]
+        names = {name for shard in about["shards"] for name in shard["files"]} | {*about["files"]}
         if {int} != {*map(type, sizes)} or not 0 < int(about["num_words"]) <= _MAX_WORDS:
             raise ValueError("sizes are whole numbers, and a corpus has documents and words")
+        if names - {*ARRAYS, METADATA, COVARIATES, DOCUMENTS, VOCABULARY}:
+            raise ValueError(f"the names of the files are {', '.join(sorted(names))}")
         return about | {"preparation": about.get("preparation")}
 
 

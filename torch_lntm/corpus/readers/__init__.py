@@ -144,7 +144,7 @@ def read_corpus(
 
     Raises:
         CorpusError: A file is missing, malformed, truncated or too large, or two files contradict.
-            A server stopped. ``rank`` is given for a corpus without shards, or there are fewer
+            A server stopped. ``rank`` is given for another format, or there are fewer
             shards than processes.
             The message names the file and the 1-based line, or the document and word.
 
