@@ -19,7 +19,7 @@ from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.evaluation import LikelihoodEstimate, LikelihoodMethod
 from torch_lntm.evaluation.checks import corpus_space, warn_of_documents
-from torch_lntm.evaluation.likelihood.documents import documents, guide_for
+from torch_lntm.evaluation.likelihood.importance import documents, guide_for
 from torch_lntm.guides import Guide
 from torch_lntm.kernels.dense import log_likelihood_at, log_likelihood_of
 from torch_lntm.kernels.likelihood import INDEPENDENT, Cells, CountLikelihood

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, cast, get_args
+from typing import Literal, cast, get_args
 
 import pyro
 import torch
@@ -16,6 +16,7 @@ from torch_lntm.latents import GammaSpace, LatentSpace
 from torch_lntm.models import TopicModel
 from torch_lntm.posteriors import DirichletPosterior
 from torch_lntm.solvers.ep import ep
+from torch_lntm.solvers.options import SolveOptions
 from torch_lntm.solvers.second_order import second_order_word_counts
 from torch_lntm.solvers.vb import dirichlet_bound, vb
 
@@ -151,19 +152,11 @@ class DirichletGuide(_AspectGuide):
         return posterior.expected_log_theta().exp()
 
     def _solve(
-        self,
-        batch: DocumentBatch,
-        topics: Tensor,
-        space: GammaSpace,
-        *,
-        start: Tensor | None,
-        temperature: float,
-        **settings: Any,
+        self, batch: DocumentBatch, topics: Tensor, space: GammaSpace, options: SolveOptions
     ) -> DirichletPosterior:
-        assert start is not None
-        if not bool((start > 0).all()):
+        if not bool((options.start > 0).all()):
             raise ConfigError("init has entries that are not positive; expected means of theta")
-        return vb(batch, topics, space.concentration, start=start, **settings)
+        return vb(batch, topics, space.concentration, options)
 
 
 class EPGuide(_AspectGuide):
@@ -211,20 +204,14 @@ class EPGuide(_AspectGuide):
             model, topics_update=topics_update, tolerance=tolerance, max_iterations=max_iterations
         )
 
-    def default_start(self, batch: DocumentBatch, space: LatentSpace) -> None:
-        """``None``: the solver starts from the prior, with all words' factors at 1."""
+    def default_start(self, batch: DocumentBatch, space: LatentSpace) -> Tensor:
+        """The prior, with all words' factors at 1."""
+        return batch.counts.new_zeros(batch.nnz, space.num_topics)
 
     def _solve(
-        self,
-        batch: DocumentBatch,
-        topics: Tensor,
-        space: GammaSpace,
-        *,
-        start: Tensor | None,
-        temperature: float,
-        **settings: Any,
+        self, batch: DocumentBatch, topics: Tensor, space: GammaSpace, options: SolveOptions
     ) -> DirichletPosterior:
-        return ep(batch, topics, space.concentration, init=start, **settings)
+        return ep(batch, topics, space.concentration, options)
 
     def memory_per_document(self, entries: float) -> float:
         """See :meth:`Guide.memory_per_document`. A number per topic for each stored count."""

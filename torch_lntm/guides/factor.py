@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 import pyro
 import torch
@@ -16,6 +16,7 @@ from torch_lntm.models import IndependentFactorPrior
 from torch_lntm.posteriors import FactorPosterior
 from torch_lntm.solvers.bounds import gaussian_bound, tangent_weights
 from torch_lntm.solvers.factor import factor
+from torch_lntm.solvers.options import SolveOptions
 
 
 class FactorGuide(Guide[FactorPosterior]):
@@ -47,15 +48,9 @@ class FactorGuide(Guide[FactorPosterior]):
     needs = "sources"
 
     def _solve(
-        self,
-        batch: DocumentBatch,
-        topics: Tensor,
-        space: FactorSpace,
-        *,
-        temperature: float,
-        **settings: Any,
+        self, batch: DocumentBatch, topics: Tensor, space: FactorSpace, options: SolveOptions
     ) -> FactorPosterior:
-        return factor(batch, topics, space, **settings)
+        return factor(batch, topics, space, options)
 
     def _geometric_mean(self, posterior: FactorPosterior) -> Tensor:
         return tangent_weights(posterior)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pyro
 import torch
@@ -25,6 +25,7 @@ from torch_lntm.solvers.bounds import gaussian_bound, tangent_weights
 from torch_lntm.solvers.khan_bouchard import khan_bouchard
 from torch_lntm.solvers.laplace import laplace
 from torch_lntm.solvers.mode import mode
+from torch_lntm.solvers.options import SolveOptions
 from torch_lntm.solvers.taylor import taylor
 
 
@@ -56,9 +57,9 @@ class NormalGuide(Guide[NormalPosterior]):
     _solver: ClassVar[Callable[..., NormalPosterior]]
 
     def _solve(
-        self, batch: DocumentBatch, topics: Tensor, space: EtaSpace, **settings: Any
+        self, batch: DocumentBatch, topics: Tensor, space: EtaSpace, options: SolveOptions
     ) -> NormalPosterior:
-        return type(self)._solver(batch, topics, space, **settings)
+        return type(self)._solver(batch, topics, space, options)
 
     def _geometric_mean(self, posterior: NormalPosterior) -> Tensor:
         return tangent_weights(posterior)
@@ -132,9 +133,9 @@ class ModeGuide(NormalGuide):
         return posterior.topic_weights()
 
     def _solve_means(
-        self, batch: DocumentBatch, topics: Tensor, space: EtaSpace, **settings: Any
+        self, batch: DocumentBatch, topics: Tensor, space: EtaSpace, options: SolveOptions
     ) -> ModePosterior:
-        return mode(batch, topics, space, **settings)
+        return mode(batch, topics, space, options)
 
 
 class TaylorGuide(ModeGuide):

@@ -4,9 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch_lntm.errors import no_attribute
 from torch_lntm.models.constructors import ctm, iftm, lda, lntm, stm
-from torch_lntm.models.groups import Groups
+from torch_lntm.models.groups import Groups, Periods
 from torch_lntm.models.model import TopicModel
-from torch_lntm.models.periods import Periods
 from torch_lntm.models.priors.covariates import Covariates
 from torch_lntm.models.priors.diagonal import DiagonalNormalPrior
 from torch_lntm.models.priors.dirichlet import DirichletPrior

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import cast
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor
@@ -74,6 +74,12 @@ class NormalPosterior(EtaPosterior):
     whitened: Tensor | None = None
     std: Tensor | None = None
     fallback: Tensor | None = None
+
+    @classmethod
+    def around(cls, means: EtaPosterior, **parts: Any) -> Self:
+        """The posterior with the means of another, and the given parts."""
+        kept = {field.name: getattr(means, field.name) for field in fields(EtaPosterior)}
+        return cls(**kept | parts)
 
     @property
     def _marginal_tril(self) -> Tensor:

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from scipy.cluster.hierarchy import leaves_list, linkage, optimal_leaf_ordering
+from scipy.cluster.hierarchy import linkage, optimal_leaf_ordering
 from scipy.spatial.distance import squareform
 from torch import Tensor
 
@@ -88,27 +88,6 @@ class TopicTree:
             for name, topics in self.groups(level).items()
         ]
         return pd.DataFrame(rows, columns=["level", "group", "topics"])
-
-    def branches(self) -> tuple[list[int], Array]:
-        """Coordinates of a picture of the tree.
-
-        Returns:
-            The topics from the first row to the last; and ``(num_topics - 1, 5)``: for each merge
-            the row and distance of its two nodes, and the distance of the merge.
-        """
-        order = leaves_list(self.merges).tolist() if self.num_topics > 1 else [0]
-        at = {k: (float(row), 0.0) for row, k in enumerate(order)}
-        lines = []
-        for i, (first, second, distance, _) in enumerate(self.merges.tolist()):
-            a, b = at[int(first)], at[int(second)]
-            lines.append([*a, *b, distance])
-            at[self.num_topics + i] = ((a[0] + b[0]) / 2, distance)
-        return order, np.array(lines).reshape(-1, 5)
-
-    @property
-    def first(self) -> float:
-        """Left end of a picture: nothing happens before the first merge."""
-        return 0.8 * float(self.merges[0, 2])
 
     def cut(self, level: int) -> float:
         """Distance between the last merge of a level's groups and the next merge."""

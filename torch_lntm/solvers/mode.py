@@ -8,18 +8,12 @@ from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.latents.normal import EtaSpace
 from torch_lntm.posteriors.mode import ModePosterior
 from torch_lntm.solvers.ascent import Objective, maximise_mean
+from torch_lntm.solvers.options import SolveOptions
 from torch_lntm.solvers.precision import in_sufficient_precision
 
 
 def find_mode(
-    batch: DocumentBatch,
-    topics: Tensor,
-    space: EtaSpace,
-    *,
-    start: Tensor,
-    tolerance: float,
-    max_iterations: int,
-    temperature: float = 1.0,
+    batch: DocumentBatch, topics: Tensor, space: EtaSpace, options: SolveOptions
 ) -> ModePosterior:
     """A local mode of log p(w, eta) of each document, with the topic assignments summed out.
 
@@ -33,10 +27,10 @@ def find_mode(
         constant.
     """
     ascent = maximise_mean(
-        Objective(batch, topics, space, None, temperature),
-        space.whiten(start),
-        tolerance=tolerance,
-        max_iterations=max_iterations,
+        Objective(batch, topics, space, None, options.temperature),
+        space.whiten(options.start),
+        tolerance=options.tolerance,
+        max_iterations=options.max_iterations,
     )
     return ModePosterior(
         space=space,

@@ -14,6 +14,7 @@ from torch_lntm.latents.normal import EtaSpace, NormalSpace
 from torch_lntm.posteriors.low_rank import LowRankPosterior
 from torch_lntm.posteriors.normal import NormalPosterior
 from torch_lntm.solvers.mode import find_mode
+from torch_lntm.solvers.options import SolveOptions
 from torch_lntm.solvers.precision import in_sufficient_precision
 
 
@@ -93,14 +94,7 @@ def low_rank_covariance(
 
 @in_sufficient_precision
 def taylor(
-    batch: DocumentBatch,
-    topics: Tensor,
-    space: EtaSpace,
-    *,
-    start: Tensor,
-    tolerance: float,
-    max_iterations: int,
-    temperature: float = 1.0,
+    batch: DocumentBatch, topics: Tensor, space: EtaSpace, options: SolveOptions
 ) -> NormalPosterior:
     """Solve the Taylor posterior of each document (*Ahmed & Xing 2007, eqs 8–12*).
 
@@ -116,11 +110,8 @@ def taylor(
         batch: Documents.
         topics: ``(num_topics, num_words)``, tempered if ``temperature`` is not 1.
         space: Whitened prior of eta.
-        start: ``(num_docs, eta_dim)`` starting means.
-        tolerance: Newton decrement of a converged document, nats.
-        max_iterations: Bound on the steps of each document.
-        temperature: Inverse temperature. Defaults to 1. The returned covariance is not divided by
-            it.
+        options: Starting means ``(num_docs, eta_dim)``. The tolerance is the Newton decrement of a
+            converged document, in nats. The returned covariance is not divided by the temperature.
 
     Returns:
         The posterior, a :class:`~torch_lntm.posteriors.LowRankPosterior` under a factor prior. Its
@@ -130,33 +121,21 @@ def taylor(
         NumericalError: A precision is not positive definite; names documents.
 
     Example:
-        >>> from torch_lntm.solvers.taylor import taylor
+        >>> from torch_lntm.solvers.taylor import SolveOptions, taylor
         >>> space, topics = model.prior.space(batch), model.topics.probs.detach()
-        >>> start = torch.zeros(batch.num_docs, space.eta_dim)
-        >>> post = taylor(batch, topics, space, start=start, tolerance=1e-3, max_iterations=50)
+        >>> options = SolveOptions(torch.zeros(5, space.eta_dim), 1e-3, max_iterations=50)
+        >>> post = taylor(batch, topics, space, options)
         >>> post.mean.shape, bool(post.converged.all())
         (torch.Size([5, 10]), True)
     """
-    mode = find_mode(
-        batch,
-        topics,
-        space,
-        start=start,
-        tolerance=tolerance,
-        max_iterations=max_iterations,
-        temperature=temperature,
-    )
+    mode = find_mode(batch, topics, space, options)
     theta = mode.topic_weights()
     if space.has_low_rank:
         space = cast(GaussianFactorSpace, space)
         weights = batch.lengths[:, None] * theta
         diagonal, loading, log_det = low_rank_covariance(space, weights, batch.index)
-        return LowRankPosterior(
-            space=space,
-            mean=mode.mean,
-            index=batch.index,
-            converged=mode.converged,
-            iterations=mode.iterations,
+        return LowRankPosterior.around(
+            mode,
             objective=mode.objective - 0.5 * log_det,
             diagonal=diagonal.to(theta.dtype),
             loading=loading.to(theta.dtype),
@@ -170,12 +149,5 @@ def taylor(
         lambda rows: exact_information(dense, theta[rows], batch.lengths[rows]),
     )
     half_log_det = whitened.diagonal(dim1=-2, dim2=-1).double().log().sum(-1)
-    return NormalPosterior(
-        space=dense,
-        mean=mode.mean,
-        index=batch.index,
-        converged=mode.converged,
-        iterations=mode.iterations,
-        objective=mode.objective + half_log_det,
-        whitened=whitened,
-    )
+    objective = mode.objective + half_log_det
+    return NormalPosterior.around(mode, space=dense, objective=objective, whitened=whitened)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from pyro.distributions import Normal, TorchDistribution
 from torch import Tensor, nn
 
 from torch_lntm.corpus import DocumentBatch
-from torch_lntm.errors import ConfigError
 from torch_lntm.models.priors.logistic_normal import LogisticNormalPrior
 from torch_lntm.models.priors.prior import check_tensor
 
@@ -24,12 +25,9 @@ class DiagonalNormalPrior(LogisticNormalPrior):
 
     Args:
         num_topics: Number of topics K.
-        loc: ``(num_topics,)`` prior mean. Defaults to 0.
         std: ``(num_topics,)`` prior standard deviations. Defaults to 1.
-        pseudo_documents: Weight of the variances' prior. Defaults to 2K + 2. 0 gives maximum
-            likelihood.
-        pseudo_variance: As for :class:`LogisticNormalPrior`.
-        dtype: Floating-point type.
+        **settings: Settings of :class:`LogisticNormalPrior`: ``loc``, ``pseudo_documents``,
+            ``pseudo_variance`` and ``dtype``.
 
     Raises:
         ConfigError: A shape or value is out of range.
@@ -39,23 +37,13 @@ class DiagonalNormalPrior(LogisticNormalPrior):
         DiagonalNormalPrior(3 topics, pseudo_documents=8.0, pseudo_variance=1.0)
     """
 
-    def __init__(
-        self,
-        num_topics: int,
-        *,
-        loc: Tensor | None = None,
-        std: Tensor | None = None,
-        pseudo_documents: float | None = None,
-        pseudo_variance: float | None = None,
-        dtype: torch.dtype = torch.float32,
-    ) -> None:
-        super().__init__(
-            num_topics,
-            loc=loc,
-            pseudo_documents=pseudo_documents,
-            pseudo_variance=pseudo_variance,
-            dtype=dtype,
-        )
+    form_of_covariance = (
+        "diagonal, but logits are independent under this prior; give their standard deviations by "
+        "std, or use ctm for a full covariance"
+    )
+
+    def __init__(self, num_topics: int, *, std: Tensor | None = None, **settings: Any) -> None:
+        super().__init__(num_topics, **settings)
         self.set_(std=std)
 
     def _add_scale(self) -> None:
@@ -95,14 +83,6 @@ class DiagonalNormalPrior(LogisticNormalPrior):
             std = check_tensor(std, "prior std", self.num_topics, positive=True)
             self.log_std.copy_(std.double().log())
         super().set_(loc=loc, covariance=covariance)
-
-    def _check_covariance(self, covariance: Tensor) -> None:
-        """Raise if the covariance is not diagonal."""
-        if bool((covariance != covariance.diagonal().diag_embed()).any()):
-            raise ConfigError(
-                "prior covariance is not diagonal, but logits are independent under this prior; "
-                "give their standard deviations by std, or use ctm for a full covariance"
-            )
 
     def _write_scale(self, tril: Tensor) -> None:
         """Set the parameters from a diagonal Cholesky factor."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -46,6 +47,9 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
         >>> lntm.models.LogisticNormalPrior(3)
         LogisticNormalPrior(3 topics, anchored=False, pseudo_documents=8.0, pseudo_variance=1.0)
     """
+
+    #: What a covariance of this prior is, and the remedy, for an error.
+    form_of_covariance: ClassVar[str] = "symmetric; pass (C + C.T) / 2"
 
     def __init__(
         self,
@@ -101,20 +105,17 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
             self.loc.copy_(check_tensor(loc, "prior mean", dim))
         if covariance is not None:
             covariance = check_tensor(covariance, "prior covariance", dim, dim).double()
-            self._check_covariance(covariance)
+            possible = self._constrain_covariance(covariance)
             scale = covariance.diagonal().abs().max().clamp_min(1e-300) if dim else 1.0
-            if ((covariance - covariance.mT).abs() > 1e-5 * scale).any():
-                raise ConfigError("prior covariance is not symmetric; pass (C + C.T) / 2")
-            tril, info = torch.linalg.cholesky_ex((covariance + covariance.mT) / 2)
+            if ((covariance - possible).abs() > 5e-6 * scale).any():
+                raise ConfigError(f"prior covariance is not {self.form_of_covariance}")
+            tril, info = torch.linalg.cholesky_ex(possible)
             if int(info) != 0:
                 raise ConfigError(
                     "prior covariance is not positive definite: its leading block of size "
                     f"{int(info)} is singular or indefinite; add a small multiple of the identity"
                 )
             self._write_scale(tril)
-
-    def _check_covariance(self, covariance: Tensor) -> None:
-        """Raise if this prior cannot represent a covariance of the right shape."""
 
     def _write_scale(self, tril: Tensor) -> None:
         """Set the parameters from a Cholesky factor of the covariance, float64."""
@@ -123,7 +124,7 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
 
     def _constrain_covariance(self, covariance: Tensor) -> Tensor:
         """The maximiser within this prior's family, from the unconstrained maximiser."""
-        return covariance
+        return (covariance + covariance.mT) / 2
 
     @torch.no_grad()
     def m_step(self, num_docs: float, **sums: Tensor) -> None:
@@ -146,8 +147,9 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
             return
         mean, scatter, num_vectors = self._fit_mean(num_docs, sums)
         pseudo_scatter = self.pseudo_documents * self._prior_covariance()
-        scatter = pseudo_scatter + (scatter + scatter.mT) / 2
-        covariance = scatter / (self.pseudo_documents + num_vectors)
+        covariance = (pseudo_scatter + (scatter + scatter.mT) / 2) / (
+            self.pseudo_documents + num_vectors
+        )
         tril, info = torch.linalg.cholesky_ex(self._constrain_covariance(covariance))
         if self._should_check(info) and int(info) != 0:
             raise NumericalError(

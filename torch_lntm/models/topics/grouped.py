@@ -21,8 +21,7 @@ class GroupedTopics(DirichletTopics):
 
     An M-step runs rounds over factors of the word probabilities. Within :meth:`updated_often` the
     factors stay, with one round for each M-step, and the parameters follow at its end. A subclass
-    defines :meth:`_factorised`, :meth:`_improved`, :meth:`_keep`, :meth:`_table` and
-    :meth:`_columns`.
+    defines :meth:`_factorised`, :meth:`_improved`, :meth:`_keep` and :meth:`_columns`.
     """
 
     _factors: Any = None
@@ -36,7 +35,7 @@ class GroupedTopics(DirichletTopics):
     def updated_often(self) -> Iterator[None]:
         """See :meth:`Topics.updated_often`. An M-step is a single round, in the model's dtype."""
         before = self._factors = self._factorised(self.logits.dtype)
-        self._cached = self._table(before).flatten(0, 1).mT
+        self._cached = before.probs(self.dtype).flatten(0, 1).mT
         try:
             yield
         finally:
@@ -57,7 +56,7 @@ class GroupedTopics(DirichletTopics):
         factors = self._factors if often else self._factorised(torch.float64)
         factors = self._improved(counts, factors, 1 if often else ROUNDS)
         if often:
-            self._factors, self._cached = factors, self._table(factors).flatten(0, 1).mT
+            self._factors, self._cached = factors, factors.probs(self.dtype).flatten(0, 1).mT
         else:
             self._keep(factors)
 
@@ -98,10 +97,6 @@ class GroupedTopics(DirichletTopics):
     def _keep(self, factors: Any) -> None:
         """Set the parameters from factors of probabilities."""
         raise self._undefined("_keep")
-
-    def _table(self, factors: Any) -> Tensor:
-        """Probabilities ``(num_groups, num_words, num_topics)`` of factors, in the own dtype."""
-        raise self._undefined("_table")
 
     def _columns(self, dtype: torch.dtype | None = None) -> Tensor:
         """Probabilities ``(num_groups * num_words, num_topics)`` at the parameters."""
