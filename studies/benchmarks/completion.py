@@ -73,7 +73,7 @@ class Settings:
 
 
 def score(
-    fit: dict[str, NDArray[Any]], hold_out: lntm.corpus.WordHoldOut
+    fit: dict[str, NDArray[Any]], hold_out: lntm.corpus.WordHoldOut[lntm.Corpus]
 ) -> tuple[CompletionResult, CompletionResult, str]:
     """Completion under the system's own prior, and under the best Dirichlet prior of the grid."""
     observed, held_out = hold_out

@@ -58,7 +58,7 @@ class Frozen:
 
     train: Corpus
     train_index: NDArray[np.int64]
-    hold_out: WordHoldOut
+    hold_out: WordHoldOut[Corpus]
     test_index: NDArray[np.int64]
     dropped_tokens: int
     hashes: dict[str, str]

@@ -233,7 +233,7 @@ def compare_rules(corpus: str, num_topics: int, seed: int, folder: Path) -> dict
 # -------------------------------------------------------------------- halves
 
 
-def halves(name: str) -> tuple[Corpus, WordHoldOut]:
+def halves(name: str) -> tuple[Corpus, WordHoldOut[Corpus]]:
     """Training documents of a corpus, and its test documents with their own halves.
 
     The files ``NAME.h1.npz`` and ``NAME.h2.npz`` beside the corpus hold the observed and the
@@ -296,7 +296,7 @@ def halves_of(
     }
 
 
-def _some(hold_out: WordHoldOut, chosen: NDArray[np.int64]) -> WordHoldOut:
+def _some(hold_out: WordHoldOut[Corpus], chosen: NDArray[np.int64]) -> WordHoldOut[Corpus]:
     """Some documents of a hold-out."""
     ends = hold_out.corpus.to_scipy().indptr
     entries = np.concatenate([np.arange(ends[d], ends[d + 1]) for d in chosen])

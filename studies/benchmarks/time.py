@@ -60,7 +60,7 @@ class Task:
 
 
 #: Log probability of each held-out document, for a hold-out and the period of its documents.
-Scorer = Callable[[WordHoldOut, int], Any]
+Scorer = Callable[[WordHoldOut[lntm.Corpus], int], Any]
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def ours(prevalence: str = "~ 1", content: str | None = None) -> Callable[[Task]
             engine = lntm.inference.VariationalEM(model, guide, progress=False, seed=task.seed)
             engine.fit(task.train)
 
-        def score(hold_out: WordHoldOut, period: int) -> Any:
+        def score(hold_out: WordHoldOut[lntm.Corpus], period: int) -> Any:
             topics: Any = model.topics
             if isinstance(topics, DynamicTopics):
                 topics = topics.at(period)
@@ -119,7 +119,7 @@ def topica_dtm(task: Task) -> Fit:
         model.fit(texts, times, progress=None)
     columns = _columns(task.train, model.vocabulary)
 
-    def score(hold_out: WordHoldOut, period: int) -> Any:
+    def score(hold_out: WordHoldOut[lntm.Corpus], period: int) -> Any:
         known = np.asarray(model.topic_word(min(period, task.periods - 1)))
         alpha = np.full(task.num_topics, 0.01)
         return _completion(alpha, known, columns, hold_out)
@@ -141,7 +141,7 @@ def tomotopy_dtm(task: Task) -> Fit:
         model.train(task.sweeps, workers=1)
     columns = _columns(task.train, list(model.used_vocabs))
 
-    def score(hold_out: WordHoldOut, period: int) -> Any:
+    def score(hold_out: WordHoldOut[lntm.Corpus], period: int) -> Any:
         last = min(period, task.periods - 1)
         topics = range(task.num_topics)
         known = np.stack([model.get_topic_word_dist(k, timepoint=last) for k in topics])
@@ -187,7 +187,7 @@ def _completion(
     prior: Any,
     known: NDArray[np.floating],
     columns: NDArray[np.int64],
-    hold_out: WordHoldOut,
+    hold_out: WordHoldOut[lntm.Corpus],
 ) -> Any:
     """Scores of another program's topics. Words unknown to the program get its least probability.
 

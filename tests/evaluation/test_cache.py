@@ -28,7 +28,9 @@ HELD_OUT = np.array(
 )
 
 
-def hold_out(observed: np.ndarray = OBSERVED, held_out: np.ndarray = HELD_OUT) -> WordHoldOut:
+def hold_out(
+    observed: np.ndarray = OBSERVED, held_out: np.ndarray = HELD_OUT
+) -> WordHoldOut[Corpus]:
     corpus = Corpus.from_matrix(observed + held_out)
     rows = np.repeat(np.arange(corpus.num_docs), np.diff(corpus.row_offsets))
     return WordHoldOut(corpus, observed[rows, corpus.word_index].astype(np.int64))

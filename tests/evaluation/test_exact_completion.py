@@ -42,7 +42,7 @@ HELD_OUT = np.array(
 )
 
 
-def hold_out(times: int = 1) -> WordHoldOut:
+def hold_out(times: int = 1) -> WordHoldOut[Corpus]:
     """The documents, each several times."""
     observed, rest = (np.tile(x, (times, 1)) for x in (OBSERVED, HELD_OUT))
     corpus = Corpus.from_matrix(observed + rest, name="few")

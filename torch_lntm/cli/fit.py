@@ -48,7 +48,7 @@ class _Task:
     """A fit to do: corpus, its parts and its configuration."""
 
     corpus: Corpus
-    split: Split | None
+    split: Split[Corpus] | None
     parts: FitComponents
     config: dict[str, Any]
     samples: bool
@@ -249,7 +249,7 @@ class Fit(ChoosesWords, OnDocuments):
         config["posterior"] = recipe.posterior if recipe.samples else parts.guide.name
         return _Task(corpus, split, parts, config, recipe.samples, reason, device)
 
-    def _split(self, corpus: Corpus) -> Split | None:
+    def _split(self, corpus: Corpus) -> Split[Corpus] | None:
         share = self.test_fraction or 0.0
         if not 0 <= share < 1:
             raise ConfigError(f"test_fraction is {share}; expected 0, or below 1")

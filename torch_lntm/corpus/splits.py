@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,15 +16,14 @@ from torch_lntm.corpus.mapped import collect
 from torch_lntm.errors import CorpusError
 from torch_lntm.files.arrays import read_arrays, write_arrays
 
-if TYPE_CHECKING:
-    from torch_lntm.corpus.corpus import Corpus
-
+#: The class ``Corpus``, whose module imports this one.
+D = TypeVar("D", bound=Any)
 _DRAWN_AT_ONCE = 1 << 24  # entries per draw; a new value changes the draws of larger corpora
 _MAX_COLOUR = 10**9  # numpy draws hypergeometric numbers of fewer tokens per colour
 
 
 @dataclass(frozen=True, eq=False)
-class Split:
+class Split(Generic[D]):
     """Split of a corpus's documents into two disjoint sets.
 
     Attributes:
@@ -33,21 +32,21 @@ class Split:
         test_index: ``(num_test,)`` int64 positions of the test documents, ascending.
     """
 
-    corpus: Corpus
+    corpus: D
     train_index: NDArray[np.int64]
     test_index: NDArray[np.int64]
 
     @cached_property
-    def train(self) -> Corpus:
+    def train(self) -> D:
         """The training documents."""
         return self.corpus[self.train_index]
 
     @cached_property
-    def test(self) -> Corpus:
+    def test(self) -> D:
         """The test documents."""
         return self.corpus[self.test_index]
 
-    def __iter__(self) -> Iterator[Corpus]:
+    def __iter__(self) -> Iterator[D]:
         """Unpacks as ``train, test = split``."""
         return iter((self.train, self.test))
 
@@ -66,7 +65,7 @@ class Split:
 
 
 @dataclass(frozen=True, eq=False)
-class WordHoldOut:
+class WordHoldOut(Generic[D]):
     """Split of every document's tokens into observed tokens and held-out tokens.
 
     Attributes:
@@ -74,24 +73,24 @@ class WordHoldOut:
         observed_counts: ``(nnz,)`` int64 number of observed tokens of each entry.
     """
 
-    corpus: Corpus
+    corpus: D
     observed_counts: NDArray[np.int64]
 
     @cached_property
-    def observed(self) -> Corpus:
+    def observed(self) -> D:
         """Corpus of the observed tokens, with all documents in order."""
         return self.corpus.with_counts(self.observed_counts)
 
     @cached_property
-    def held_out(self) -> Corpus:
+    def held_out(self) -> D:
         """Corpus of the held-out tokens, with all documents in order."""
         return self.corpus.with_counts(self.observed_counts, remove=True)
 
-    def __iter__(self) -> Iterator[Corpus]:
+    def __iter__(self) -> Iterator[D]:
         """Unpacks as ``observed, held_out = hold_out``."""
         return iter((self.observed, self.held_out))
 
-    def of(self, corpus: Corpus) -> WordHoldOut:
+    def of(self, corpus: D) -> WordHoldOut[D]:
         """This hold-out for a copy of its corpus with new metadata or covariates.
 
         Args:
@@ -144,7 +143,7 @@ def _check_seed(seed: int) -> None:
         raise CorpusError(f"seed must be at least 0, got {seed}")
 
 
-def split_documents(corpus: Corpus, test_fraction: float, seed: int) -> Split:
+def split_documents(corpus: D, test_fraction: float, seed: int) -> Split[D]:
     """Draws ``round(test_fraction * num_docs)`` test documents. Both sets have at least 1."""
     if not 0 < test_fraction < 1:
         raise CorpusError(f"test_fraction must lie between 0 and 1, got {test_fraction}")
@@ -156,7 +155,7 @@ def split_documents(corpus: Corpus, test_fraction: float, seed: int) -> Split:
     return Split(corpus, np.sort(order[num_test:]), np.sort(order[:num_test]))
 
 
-def hold_out_words(corpus: Corpus, observed_fraction: float, seed: int) -> WordHoldOut:
+def hold_out_words(corpus: D, observed_fraction: float, seed: int) -> WordHoldOut[D]:
     """Draws each document's observed tokens without replacement; see ``Corpus.hold_out_words``."""
     if not 0 < observed_fraction < 1:
         raise CorpusError(f"observed_fraction must lie between 0 and 1, got {observed_fraction}")
@@ -241,7 +240,7 @@ def _hypergeometric(
     return num_good
 
 
-def load_split(path: str | Path, corpus: Corpus) -> Split:
+def load_split(path: str | Path, corpus: D) -> Split[D]:
     """Reads a split saved by ``Split.save``.
 
     Args:
@@ -269,7 +268,7 @@ def load_split(path: str | Path, corpus: Corpus) -> Split:
     return Split(corpus, train.astype(np.int64), test.astype(np.int64))
 
 
-def load_word_hold_out(path: str | Path, corpus: Corpus) -> WordHoldOut:
+def load_word_hold_out(path: str | Path, corpus: D) -> WordHoldOut[D]:
     """Reads a hold-out saved by ``WordHoldOut.save``.
 
     Args:
@@ -295,7 +294,7 @@ def load_word_hold_out(path: str | Path, corpus: Corpus) -> WordHoldOut:
     return WordHoldOut(corpus, observed.astype(np.int64))
 
 
-def _arrays_of(path: Path, corpus: Corpus, *names: str) -> dict[str, np.ndarray]:
+def _arrays_of(path: Path, corpus: Any, *names: str) -> dict[str, np.ndarray]:
     """Arrays of a saved split, after a check of the corpus's fingerprint."""
     arrays = read_arrays(path, "fingerprint", *names)
     if str(arrays["fingerprint"]) != corpus.fingerprint():

@@ -116,7 +116,7 @@ class Run:
         """Settings and results of the fit by name, for a report."""
         return settings_of(self.config, self.metadata)
 
-    def split(self, corpus: Corpus) -> Split | None:
+    def split(self, corpus: Corpus) -> Split[Corpus] | None:
         """Split of the fit: training and held-out documents. ``None`` for a fit to all documents.
 
         Args:
@@ -163,7 +163,7 @@ def save_run(
     config: Mapping[str, Any],
     *,
     metadata: Mapping[str, Any] | None = None,
-    split: Split | None = None,
+    split: Split[Corpus] | None = None,
     evaluation: Sequence[Mapping[str, Any]] | None = None,
     keep_chains: bool | None = None,
     overwrite: bool = False,

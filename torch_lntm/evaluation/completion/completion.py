@@ -57,7 +57,7 @@ _GUIDE_DRAWS, _CHAIN_DRAWS = 500, 100
 def document_completion(
     model: TopicModel,
     guide: Guide[Any] | None,
-    corpus: Corpus | WordHoldOut,
+    corpus: Corpus | WordHoldOut[Corpus],
     observed_fraction: float = 0.5,
     seed: int = 0,
     *,
@@ -187,7 +187,7 @@ def document_completion(
 def completion_of(
     prior: Prior,
     topics: Any,
-    hold_out: WordHoldOut,
+    hold_out: WordHoldOut[Corpus],
     theta: Theta = "exact",
     *,
     concentration: float | None = None,
@@ -230,7 +230,7 @@ def completion_of(
 def fit_cache_weight(
     prior: Prior,
     topics: Any,
-    hold_out: WordHoldOut,
+    hold_out: WordHoldOut[Corpus],
     *,
     max_docs: int = 256,
     progress: bool = False,
@@ -268,7 +268,7 @@ def fit_cache_weight(
     return best_cache_weight(torch.cat(entries, 1))
 
 
-def _orders(hold_out: WordHoldOut, by_length: bool) -> list[NDArray[np.int64]]:
+def _orders(hold_out: WordHoldOut[Corpus], by_length: bool) -> list[NDArray[np.int64]]:
     """Positions of all documents in the order of computation.
 
     Args:
@@ -285,7 +285,7 @@ def _orders(hold_out: WordHoldOut, by_length: bool) -> list[NDArray[np.int64]]:
 
 def _batches(
     model: TopicModel,
-    hold_out: WordHoldOut,
+    hold_out: WordHoldOut[Corpus],
     orders: Sequence[NDArray[np.int64]],
     max_docs: int,
     progress: bool,
@@ -350,11 +350,11 @@ def _integrated(
 
 def _hold_out(
     model: TopicModel,
-    corpus: Corpus | WordHoldOut,
+    corpus: Corpus | WordHoldOut[Corpus],
     observed_fraction: float,
     seed: int,
     max_docs: int,
-) -> WordHoldOut:
+) -> WordHoldOut[Corpus]:
     """A checked hold-out with the covariates of the model. A plain corpus is split here."""
     if isinstance(corpus, WordHoldOut):
         hold_out = corpus.of(check_arguments(model, corpus.corpus, seed=seed, max_docs=max_docs))
