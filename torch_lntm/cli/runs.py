@@ -378,7 +378,7 @@ def convert(
         folder: Folder to write.
         overwrite: Replace an existing corpus.
         shard_size: Number of documents of each shard of the folder, for processes that read only
-            their own shards. Defaults to a folder without shards.
+            their own shards. Defaults to one shard.
     """
     if Path(folder).is_dir() and any(Path(folder).iterdir()) and not overwrite:
         raise ConfigError(f"{folder}: exists already; choose another path, or pass --overwrite")
