@@ -104,12 +104,11 @@ def test_texts_with_names_are_joined_by_name_and_others_by_position(known):
 
 
 def test_columns_of_the_corpus_are_kept_beside_those_of_bertopic(known):
-    columns = {"Name": ["n"] * 5, "Topic": list("stuvw"), "Name_metadata": range(5)}
+    columns = {"Name": ["n"] * 5, "Topic": list("stuvw")}
     corpus = known[1].with_metadata(columns)
     info = interop.document_info(known[0], corpus)
     assert info["Name_metadata"].tolist() == ["n"] * 5
     assert info["Topic_metadata"].tolist() == list("stuvw")
-    assert info["Name_metadata_metadata"].tolist() == list(range(5))
 
 
 def test_documents_without_words_give_no_shares_and_no_page(known):
