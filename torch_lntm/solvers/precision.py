@@ -27,8 +27,7 @@ from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.kernels.mixture import expected_topic_counts, probability_floor
-from torch_lntm.posteriors.mode import ModePosterior
-from torch_lntm.posteriors.normal import NormalPosterior
+from torch_lntm.posteriors.normal import ModePosterior, NormalPosterior
 from torch_lntm.solvers.options import SolveOptions
 
 #: Largest acceptable rounding error of a document's log likelihood, in nats. The estimate is its

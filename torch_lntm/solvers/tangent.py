@@ -22,7 +22,7 @@ from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.latents.normal import NormalSpace
-from torch_lntm.posteriors.mode import ModePosterior
+from torch_lntm.posteriors.normal import ModePosterior
 from torch_lntm.solvers.active import ActiveSet, bound_rounding, converged_or_failed
 from torch_lntm.solvers.ascent import Objective, maximise_mean
 from torch_lntm.solvers.options import SolveOptions

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.kernels.chains import PaddedWords, SparseWords
-from torch_lntm.kernels.dense import log_likelihood_at
-from torch_lntm.kernels.likelihood import Cells, surrogate
+from torch_lntm.kernels.likelihood import Cells, log_likelihood_at, surrogate
 from torch_lntm.kernels.mixture import mixture_log_likelihood, word_probabilities
 from torch_lntm.models import Words
 from torch_lntm.models.priors.prior import is_up_to_date

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch_lntm.errors import ConfigError
 from torch_lntm.kernels.mixture import probability_floor
 from torch_lntm.models.groups import Groups
-from torch_lntm.models.topics.grouped import GroupedTopics, softmax_in_groups
+from torch_lntm.models.topics.dirichlet import GroupedTopics, softmax_in_groups
 from torch_lntm.solvers.deviations import GroupedWords, sparse_deviations
 
 #: Tolerance of an M-step, in tokens.

@@ -15,7 +15,7 @@ from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.kernels.mixture import probability_floor
 from torch_lntm.models.groups import Level, Periods
-from torch_lntm.models.topics.grouped import GroupedTopics, softmax_in_groups
+from torch_lntm.models.topics.dirichlet import GroupedTopics, softmax_in_groups
 from torch_lntm.models.topics.topics import FixedTopics
 from torch_lntm.solvers.walk_evidence import (
     DISPERSIONS,
