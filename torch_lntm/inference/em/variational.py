@@ -23,7 +23,6 @@ from torch_lntm.inference.em.parts import add_topic_shares, shard_of, visiting_r
 from torch_lntm.inference.em.result import FitResult, StopReason
 from torch_lntm.inference.em.schedule import (
     Annealing,
-    annealing_named,
     default_step_docs,
     num_epochs,
 )
@@ -125,7 +124,10 @@ class VariationalEM(Engine[FitResult]):
         require_guide(guide, model)
         if start not in get_args(StartName):
             raise ConfigError(f"start {start!r}; expected one of {', '.join(get_args(StartName))}")
-        annealing = annealing_named(annealing) if isinstance(annealing, str) else annealing
+        if isinstance(annealing, str):
+            if annealing != "ahmed-xing":
+                raise ConfigError(f"annealing {annealing!r}; expected 'ahmed-xing' or a schedule")
+            annealing = Annealing()
         if annealing is not None and not guide.anneals:
             raise ConfigError(
                 f"annealing is for {', '.join(g.__name__ for g in GUIDES.values() if g.anneals)}; "
