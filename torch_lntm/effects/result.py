@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -15,12 +16,13 @@ from torch import Tensor
 
 from torch_lntm import frames
 from torch_lntm.effects.design import Design
-from torch_lntm.effects.grids import distinct, rows_at
+from torch_lntm.effects.grids import Documents
 from torch_lntm.effects.linear import LinearRegression
 from torch_lntm.effects.logit import AVERAGE, NEW, LogitRegression
 from torch_lntm.effects.numbers import Estimate, Estimates, Scale, format_value, intervals
 from torch_lntm.errors import ConfigError
 from torch_lntm.formulas import Formula
+from torch_lntm.formulas.columns import plain_values
 from torch_lntm.formulas.language import level_column
 from torch_lntm.models import TopicGroups, TopicModel
 from torch_lntm.models.names import find_topics
@@ -40,23 +42,26 @@ GRID = 50
 STEP = 1e-3
 
 
-class Mean(NamedTuple):
-    """An average of predictions, or a difference of averages.
+class Quantity(NamedTuple):
+    """A function of the coefficients: an average of predictions, a difference or a derivative.
 
     Attributes:
         estimates: ``(num_responses,)``.
         gradients: ``(num_responses, num_coefficients)``.
         row: ``(num_terms,)`` average of the rows of the design.
+        scale: Scale on which intervals are symmetric.
     """
 
     estimates: Tensor
     gradients: Tensor
     row: NDArray[np.float64]
+    scale: Scale
 
-    def less(self, other: Mean) -> Mean:
+    def less(self, other: Quantity) -> Quantity:
         """The difference."""
-        gradients = self.gradients - other.gradients
-        return Mean(self.estimates - other.estimates, gradients, self.row - other.row)
+        gradients, row = self.gradients - other.gradients, self.row - other.row
+        scale: Scale = "identity" if self.scale == "identity" else "atanh"
+        return Quantity(self.estimates - other.estimates, gradients, row, scale)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -163,9 +168,8 @@ class Effects:
         Args:
             level: Probability of the intervals, between 0 and 1.
         """
-        found = [self._of_term(j) for j in range(len(self.formula.names))]
-        what: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in self.formula.names]
-        return self._estimates([mean for mean, _ in found], what, level, [s for _, s in found])
+        found = map(self._of_term, self.formula.names)
+        return self._estimates(found, [(name, {}) for name in self.formula.names], level)
 
     def frame(self, rows: Iterable[Estimate] | None = None, *, level: float = 0.95) -> pd.DataFrame:
         """A data frame with a row for each effect, level or prediction.
@@ -225,26 +229,23 @@ class Effects:
             )
         at = list(self.formula.random).index(column)
         terms = [f"{column}[{name}]" for name in self.formula.random[column]]
-        what: list[tuple[str, dict[str, Any]]] = [(term, {}) for term in terms]
         # An interval knows the variance of the levels' effects no better than its levels do.
         freedom = self.design.containment(self.regression.freedom)[1][at]
         if isinstance(self.regression, LinearRegression):
-            random = self.regression.random
-            assert random is not None
-            effects, variances = (
-                values.split(self.design.sizes, 1)[at].numpy()
-                for values in (random.effects, random.variances)
-            )
+            assert self.regression.random is not None
+            effects, variances, _ = self.regression.random
+            parts = (values.split(self.design.sizes, 1)[at] for values in (effects, variances))
+            effects, variances = (values.numpy() for values in parts)
             ends = intervals(effects, variances, 0 * variances, self.num_draws, freedom, level)
-            return self._rows([effects, *ends], what, level)
-        first, weights, positions = self._distinct()
+            return self._rows([effects, *ends], [(term, {}) for term in terms], level)
+        everyone = self._documents()
         means = []
-        for value in (AVERAGE, *range(len(terms))):
-            moved = positions.clone()
-            moved[:, at] = value
-            means.append(self._mean(self.design.raw[first], weights, moved))
+        for position in (AVERAGE, *range(len(terms))):
+            positions = everyone.positions.copy()
+            positions[:, at] = position
+            means.append(self._mean(self.design.raw[everyone.first], everyone.weights, positions))
         found = [mean.less(means[0]) for mean in means[1:]]
-        return self._estimates(found, what, level, ["atanh"] * len(what), freedom)
+        return self._estimates(found, [(term, {}) for term in terms], level, freedom)
 
     # -- predictions -----------------------------------------------------------------------------
 
@@ -301,9 +302,7 @@ class Effects:
         points = [
             dict(zip(grids, point, strict=True)) for point in itertools.product(*grids.values())
         ]
-        scale: Scale = "logit" if self.link == "logit" else "identity"
-        what = [("", point) for point in points]
-        return self._estimates(self._averages(points, others), what, level, [scale] * len(what))
+        return self._estimates(self._averages(points, others), [("", p) for p in points], level)
 
     def difference(
         self,
@@ -345,8 +344,7 @@ class Effects:
         pair = (fixed[name], self._several(name, second)[0])
         points = [{**fixed, name: value} for value in pair]
         one, other = self._averages(points, others)
-        scale: Scale = "atanh" if self.link == "logit" else "identity"
-        return self._estimates([one.less(other)], [("", {**fixed, name: pair})], level, [scale])
+        return self._estimates([one.less(other)], [("", {**fixed, name: pair})], level)
 
     def format(self, rows: Iterable[Estimate]) -> str:
         """Predictions, differences, levels or effects as text, topic by topic.
@@ -490,11 +488,11 @@ class Effects:
         names = () if self.groups is None else self.groups.names
         drawn = self.topics if topics is None else topics
         found = [t if t in names else find_topics(self.model.topic_names, [t])[0] for t in drawn]
-        unknown = [topic for topic in found if topic not in self.topics]
-        if unknown:
-            raise ConfigError(
-                f"topic {unknown[0]} was not regressed; expected some of {self.topics}"
-            )
+        for topic in found:
+            if topic not in self.topics:
+                raise ConfigError(
+                    f"topic {topic} was not regressed; expected some of {self.topics}"
+                )
         return tuple(found)
 
     def _require(self, name: str) -> None:
@@ -531,105 +529,105 @@ class Effects:
             return np.sort(column)[[len(column) // 2]]
         return np.array([np.median(column)])
 
-    def _averages(self, points: Sequence[Mapping[str, Any]], others: Others) -> Iterator[Mean]:
+    def _documents(self, others: Others = "average", *replaced: str) -> Documents:
+        """Documents that differ in columns other than the replaced, or the typical document."""
+        if others == "typical":
+            columns = {name: self._typical(name) for name in self.columns}
+            weights, positions = np.ones(1), np.full((1, len(self.design.sizes)), AVERAGE)
+        else:
+            columns, weights = dict(self.columns), self.design.weights.numpy()
+            positions = self.design.positions.numpy()
+        read = {n: self.formula.read(n, x) for n, x in columns.items() if n not in replaced}
+        return Documents.of(read, weights, positions)
+
+    def _averages(self, points: Sequence[Mapping[str, Any]], others: Others) -> Iterator[Quantity]:
         """The average prediction at each point."""
         if others not in ("average", "typical"):
             raise ConfigError(f"others is {others!r}; expected 'average' or 'typical'")
         random = self.formula.random
-        fixed = [{k: v for k, v in point.items() if k not in random} for point in points]
-        levels = self.design.positions.numpy()
-        columns, weights = self.columns, self.design.weights.numpy()
-        if others == "typical":
-            columns = {name: self._typical(name) for name in columns}
-            weights, levels = np.ones(1), np.full((1, levels.shape[1]), AVERAGE)
-        averaged = rows_at(self.formula, columns, weights, fixed, levels)
-        for (rows, of_rows, at), point in zip(averaged, points, strict=True):
-            assert at is not None
-            positions = torch.from_numpy(at.copy())
+        fixed = {
+            name: self.formula.read(name, plain_values([p[name] for p in points]), "value")
+            for name in points[0]
+            if name not in random
+        }
+        documents = self._documents(others, *fixed)
+        for rows, point in zip(
+            documents.rows(self.formula, fixed, len(points)), points, strict=True
+        ):
+            positions = documents.positions.copy()
             for j, (name, known) in enumerate(random.items()):
                 if name in point:
                     value = point[name]
                     positions[:, j] = known.index(value) if value in known else NEW
-            yield self._mean(rows, torch.from_numpy(of_rows), positions)
+            yield self._mean(rows, documents.weights, positions)
 
-    def _mean(self, rows: NDArray[np.float64], weights: Tensor, positions: Tensor) -> Mean:
-        """The sum of weighted predictions at rows of the design."""
-        found = self.regression.predict(self.design.rows(rows), weights, positions)
-        return Mean(*found, weights.numpy() @ rows)
+    def _mean(
+        self,
+        rows: NDArray[np.float64],
+        weights: NDArray[np.float64],
+        positions: NDArray[np.int64],
+        moved: Tensor | float = 0.0,
+    ) -> Quantity:
+        """The sum of weighted predictions at rows of the design, moved in its basis."""
+        parts = (torch.from_numpy(weights), torch.from_numpy(positions))
+        found = self.regression.predict(self.design.rows(rows) + moved, *parts)
+        return Quantity(*found, weights @ rows, "logit" if self.link == "logit" else "identity")
 
-    def _distinct(self) -> tuple[NDArray[np.int64], Tensor, Tensor]:
-        """Documents that differ in their columns, their weights, and their levels."""
-        positions = self.design.positions
-        columns = [*self.columns.values(), *positions.mT.numpy()]
-        first, weights = distinct(columns, self.design.weights.numpy())
-        return first, torch.from_numpy(weights), positions[first]
-
-    def _of_term(self, j: int) -> tuple[Mean, Scale]:
-        """The effect of a column of the design, and its interval's scale; see :meth:`table`."""
-        name, unit = self.formula.names[j], np.eye(len(self.formula.names))[j]
+    def _of_term(self, name: str) -> Quantity:
+        """The effect of a column of the design; see :meth:`table`."""
+        j = self.formula.names.index(name)
+        unit = np.eye(len(self.formula.names))[j]
         if isinstance(self.regression, LinearRegression):
-            row = self.design.back[j]
-            estimates = self.regression.coefficients @ row
-            return Mean(estimates, row.expand(len(estimates), -1), unit), "identity"
-        first, weights, positions = self._distinct()
-        read = {n: self.formula.read(n, column[first]) for n, column in self.columns.items()}
-        read = {n: v if v.dtype == object else v.astype(np.float64) for n, v in read.items()}
+            row = self.design.back[j].expand(len(self.topics), -1)
+            return Quantity((self.regression.coefficients * row).sum(1), row, unit, "identity")
+        everyone = self._documents()
+        read = {c: v if v.dtype == object else v * 1.0 for c, v in everyone.read.items()}
+        size = len(everyone.first)
 
-        def at(changed: Mapping[str, Any], scaled: Tensor = weights) -> Mean:
-            full = {c: np.full(len(first), v, read[c].dtype) for c, v in changed.items()}
-            rows = self.formula.evaluate(read | full, len(first))
-            return self._mean(rows, scaled, positions)
+        def at(changed: Mapping[str, Any], scale: Any = 1.0, moved: Any = 0.0) -> Quantity:
+            rows = self.design.raw[everyone.first]
+            if changed:
+                full = {c: np.full(size, value, read[c].dtype) for c, value in changed.items()}
+                rows = self.formula.evaluate(read | full, size)
+            return self._mean(rows, everyone.weights * scale, everyone.positions, moved)
 
-        references = dict(self._references())
         if name == "Intercept":
-            zeros = [t[0] for i, t in enumerate(self.formula.terms) if i in self.design.flags]
-            references |= dict.fromkeys([c for c in zeros if c in read and c not in references], 0)
-            fixed = {c: value for c, value in references.items() if value is not None}
-            return at(fixed), "logit"
-        term = self.formula.terms[j]
-        column = level_column(term[0]) if len(term) == 1 else None
-        level = self._level_of(j)
-        if column in references and level is not None:
-            mean = at({column: level})
-            if references[column] is None:
-                return mean, "logit"
-            return mean.less(at({column: references[column]})), "atanh"
-        if column in read and term == (column,):
-            values = read[column]
-            if j in self.design.flags:
-                return at({column: 1}).less(at({column: 0})), "atanh"
-            step = STEP * np.std(values - values[0])
-            high = (values + step).clip(max=values.max())
-            low = (values - step).clip(min=values.min())
-            scaled = weights / torch.from_numpy(high - low)
-            return at({column: high}, scaled).less(at({column: low}, scaled)), "identity"
-        x, along = self.design.x[first], self.design.rows(unit[None])
+            flags = [self.formula.names[i] for i in self.design.flags]
+            references = {column: reference for column, _, reference in self._levels.values()}
+            zeros = {column: 0 for column in flags if column in read}
+            return at({c: v for c, v in (zeros | references).items() if v is not None})
+        if name in self._levels:
+            column, level, reference = self._levels[name]
+            one = at({column: level})
+            return one if reference is None else one.less(at({column: reference}))
+        if name in read and j in self.design.flags:
+            return at({name: 1}).less(at({name: 0}))
+        if name in read:
+            step = STEP * np.std(read[name] - read[name][0])
+            high, low = (
+                (read[name] + sign * step).clip(read[name].min(), read[name].max())
+                for sign in (1, -1)
+            )
+            gap = at({name: high}, 1 / (high - low)).less(at({name: low}, 1 / (high - low)))
+            return gap._replace(scale="identity")
+        along = self.design.rows(unit[None])
         step = STEP / float(along.norm()) / self.num_docs**0.5
-        high, low = (
-            self.regression.predict(x + sign * step * along, weights, positions) for sign in (1, -1)
-        )
-        estimates, gradients = ((a - b) / (2 * step) for a, b in zip(high, low, strict=True))
-        return Mean(estimates, gradients, unit), "identity"
+        gap = at({}, 0.5 / step, step * along).less(at({}, 0.5 / step, -step * along))
+        return gap._replace(row=unit, scale="identity")
 
-    def _level_of(self, j: int) -> Any:
-        """The level of a column of the design by its name, or None."""
-        expression = self.formula.terms[j][0]
-        names = {
-            f"{expression}[{sign}{level}]": level
-            for level in self.formula.levels.get(expression, ())
-            for sign in ("", "T.")
-        }
-        return names.get(self.formula.names[j])
-
-    def _references(self) -> Iterator[tuple[str, Any]]:
-        """Columns with levels, and their reference levels, which have no column of the design."""
+    @cached_property
+    def _levels(self) -> dict[str, tuple[str, Any, Any]]:
+        """Column, level and reference level, if any, by name of a column of the design."""
+        found = {}
         for expression, levels in self.formula.levels.items():
-            terms = enumerate(self.formula.terms)
-            found = {self._level_of(j) for j, term in terms if term == (expression,)} - {None}
-            rest = [level for level in levels if level not in found]
+            names = {f"{expression}[{sign}{x}]": x for x in levels for sign in ("", "T.")}
+            present = {name: names[name] for name in self.formula.names if name in names}
+            rest = [level for level in levels if level not in present.values()]
             column = level_column(expression)
-            if column is not None and found and len(rest) < 2:
-                yield column, rest[0] if rest else None
+            if column is not None and len(rest) < 2:
+                reference = rest[0] if rest else None
+                found |= {name: (column, level, reference) for name, level in present.items()}
+        return found
 
     def _freedom(self, row: NDArray[np.float64]) -> float:
         """Fewest degrees of freedom of the columns in a row, with random terms."""
@@ -642,31 +640,28 @@ class Effects:
 
     def _estimates(
         self,
-        means: Iterable[Mean],
+        quantities: Iterable[Quantity],
         what: Sequence[tuple[str, Mapping[str, Any]]],
         level: float,
-        scales: Sequence[Scale],
         freedom: float | None = None,
     ) -> Estimates:
-        """Estimates of averages, pooled by Rubin's rules.
+        """Estimates of quantities, pooled by Rubin's rules.
 
         Args:
-            means: The averages.
-            what: Term and values of each average.
+            quantities: The quantities.
+            what: Term and values of each.
             level: Probability of the intervals.
-            scales: Scale of each interval.
-            freedom: Degrees of freedom. Defaults to those of the rows of the averages.
+            freedom: Degrees of freedom. Defaults to those of the quantities' rows.
         """
         found = []
-        for mean, scale in zip(means, scales, strict=True):
-            within, between = self.regression.covariance(mean.gradients[:, None])
+        for quantity in quantities:
+            within, between = self.regression.covariance(quantity.gradients[:, None])
             variances = (within[:, 0, 0].numpy(), between[:, 0, 0].numpy())
-            of_row = self._freedom(mean.row) if freedom is None else freedom
-            estimates = mean.estimates.numpy()
-            ends = intervals(estimates, *variances, self.num_draws, of_row, level, scale)
+            of_row = self._freedom(quantity.row) if freedom is None else freedom
+            estimates = quantity.estimates.numpy()
+            ends = intervals(estimates, *variances, self.num_draws, of_row, level, quantity.scale)
             found.append((estimates, *ends))
-        numbers = [np.stack(column, 1) for column in zip(*found, strict=True)]
-        return self._rows(numbers, what, level)
+        return self._rows([np.stack(column, 1) for column in zip(*found, strict=True)], what, level)
 
     def _rows(
         self,
@@ -676,24 +671,23 @@ class Effects:
     ) -> Estimates:
         """Estimates ``(num_responses, num_points)`` and the results of ``intervals`` as rows."""
         names, table = self.model.topic_names, np.stack(numbers, -1).tolist()
-        found = Estimates()
-        for topic, of_topic in zip(self.topics, table, strict=True):
-            name = names[topic] if isinstance(topic, int) else topic
-            for (term, values), row in zip(what, of_topic, strict=True):
-                found.append(Estimate(topic, name, term, values, level, *row))
-        return found
+        return Estimates(
+            Estimate(topic, names[topic] if isinstance(topic, int) else topic, *of, level, *row)
+            for topic, of_topic in zip(self.topics, table, strict=True)
+            for of, row in zip(what, of_topic, strict=True)
+        )
 
     def joint_statistics(self, column: str) -> NDArray[np.float64]:
         """``(num_responses,)`` Wald statistics per effect, for the terms of a column."""
         found = [
-            self._of_term(j)[0]
-            for j, term in enumerate(self.formula.terms)
+            self._of_term(name)
+            for name, term in zip(self.formula.names, self.formula.terms, strict=True)
             if any(column in self.formula.columns_in(expression) for expression in term)
         ]
-        gradients = torch.stack([mean.gradients for mean in found], 1)
+        gradients = torch.stack([quantity.gradients for quantity in found], 1)
         within, between = self.regression.covariance(gradients)
         total = (within + (1 + 1 / self.num_draws) * between).numpy()
-        beta = torch.stack([mean.estimates for mean in found], 1).numpy()
+        beta = torch.stack([quantity.estimates for quantity in found], 1).numpy()
         # In units of standard errors. An effect that the documents do not tell has a ratio of 0.
         errors = np.sqrt(total.diagonal(axis1=1, axis2=2))
         ratios, scale = beta / errors, errors[:, :, None] * errors[:, None]
