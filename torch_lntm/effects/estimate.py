@@ -203,7 +203,7 @@ def _design(
         of_clusters = np.unique(column[rows].astype(str), return_inverse=True)[1]
     sizes = tuple(map(len, fitted.random.values()))
     try:
-        design = Design.of(fitted.names, matrix, of_weights, of_clusters, positions, sizes)
+        design = Design(fitted.names, matrix, of_weights, of_clusters, positions, sizes)
     except ConfigError as error:
         raise ConfigError(f"formula {text!r}: {error}") from None
     return fitted, design
