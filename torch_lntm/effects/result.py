@@ -27,7 +27,6 @@ from torch_lntm.formulas.language import level_column
 from torch_lntm.models import TopicGroups, TopicModel
 from torch_lntm.models.names import find_topics
 from torch_lntm.plotting.style import is_skewed, topic_labels
-from torch_lntm.reports.prevalence import SHORT_DOCUMENT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -76,12 +75,10 @@ class Effects:
         regression: The regression, pooled over draws.
         design: Design of the regression.
         columns: ``(num_docs,)`` values of the formula's columns.
-        sources_of_uncertainty: Sources of uncertainty in the intervals beside the regression.
-        fixed: Estimated quantities that the intervals treat as known.
-        method: Kind of the regression's standard errors.
+        notes: The regression, and sources of uncertainty inside and outside the intervals, in
+            sentences.
         model: The model.
         num_draws: Number of draws.
-        mean_length: Mean number of tokens of a document.
         groups: Groups of topics, if some were regressed.
     """
 
@@ -91,54 +88,18 @@ class Effects:
     regression: LinearRegression | LogitRegression
     design: Design
     columns: Mapping[str, NDArray[Any]]
-    sources_of_uncertainty: tuple[str, ...]
-    fixed: tuple[str, ...]
-    method: str
+    notes: tuple[str, ...]
     model: TopicModel
     num_draws: int
-    mean_length: float
     groups: TopicGroups | None = None
 
-    @property
-    def num_docs(self) -> int:
-        """Number of documents."""
-        return len(self.design.weights)
-
     def __repr__(self) -> str:
-        head = f"Effects({self.formula.text!r}, link={self.link!r})"
-        return "\n  ".join([head, *self._sentences])
+        return "\n  ".join([f"Effects({self.formula.text!r}, link={self.link!r})", *self.notes])
 
     @property
     def description(self) -> str:
         """The regression, and sources of uncertainty inside and outside the intervals, in words."""
-        return " ".join(self._sentences)
-
-    @property
-    def _sentences(self) -> list[str]:
-        """The sentences of the description."""
-        num_groups = 0 if self.groups is None else len(self.groups)
-        num_topics = len(self.topics) - num_groups
-        texts = [f"{num_topics} topic{'s' * (num_topics > 1)}"] * (num_topics > 0)
-        texts += [f"{num_groups} group{'s' * (num_groups > 1)} of topics"] * (num_groups > 0)
-        kind = "multinomial logit" if self.link == "logit" else "linear"
-        said = [
-            f"A {kind} regression of the proportions of {' and '.join(texts)} in "
-            f"{self.num_docs:,} documents on {self.formula.text}.",
-            f"In the intervals: the regression ({self.method}); "
-            f"{'; '.join(self.sources_of_uncertainty)} ({self.num_draws} draws).",
-        ]
-        if not self.fixed:
-            return said
-        unknown = f"Not in the intervals: the uncertainty of {' and of '.join(self.fixed)}"
-        if self.mean_length >= SHORT_DOCUMENT:
-            return [*said, f"{unknown}."]
-        return [
-            *said,
-            f"{unknown}, which is large for documents of {self.mean_length:.0f} tokens.",
-            "The intervals are therefore too narrow, and effects are too small if the posteriors "
-            "are approximate; "
-            "lntm.inference.joint_draws, or torch-lntm effects --draws joint, includes it.",
-        ]
+        return " ".join(self.notes)
 
     def _labels(self, num_words: int = 2) -> dict[int | str, str]:
         """Labels of topics by number, and of groups of topics by name."""
@@ -611,7 +572,7 @@ class Effects:
             gap = at({name: high}, 1 / (high - low)).less(at({name: low}, 1 / (high - low)))
             return gap._replace(scale="identity")
         along = self.design.rows(unit[None])
-        step = STEP / float(along.norm()) / self.num_docs**0.5
+        step = STEP / float(along.norm()) / len(self.design.x) ** 0.5
         gap = at({}, 0.5 / step, step * along).less(at({}, 0.5 / step, -step * along))
         return gap._replace(row=unit, scale="identity")
 
