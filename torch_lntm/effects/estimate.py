@@ -191,7 +191,8 @@ def _notes(
         *notes,
         f"{missing}, which is large for documents of {mean_length:.0f} tokens.",
         "The intervals are therefore too narrow, and effects are too small if the posteriors are "
-        "approximate; lntm.inference.joint_draws, or torch-lntm effects --draws joint, includes it.",
+        "approximate; lntm.inference.joint_draws, or torch-lntm effects --draws joint, includes "
+        "it.",
     )
 
 

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from torch_lntm import frames
 from torch_lntm.effects.design import Design
-from torch_lntm.effects.grids import Documents
 from torch_lntm.effects.linear import LinearRegression
 from torch_lntm.effects.logit import AVERAGE, NEW, LogitRegression
 from torch_lntm.effects.numbers import Estimate, Estimates, Scale, format_value, intervals
@@ -31,6 +30,8 @@ from torch_lntm.plotting.style import is_skewed, topic_labels
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from torch_lntm.plotting.effects import Series
+
 #: Values of the columns that a prediction does not set.
 Others = Literal["average", "typical"]
 #: Scale of the regression.
@@ -39,6 +40,63 @@ Link = Literal["logit", "identity"]
 GRID = 50
 #: Step of a derivative, in standard deviations of the column.
 STEP = 1e-3
+#: Most rows of a formula evaluated at once, to bound the memory of large grids.
+MAX_ROWS = 50_000
+
+
+class Documents(NamedTuple):
+    """Documents that differ in some columns or levels, each with the weight of all its equals.
+
+    Attributes:
+        first: ``(num_distinct,)`` the first of the equal documents.
+        read: ``(num_distinct,)`` values by column, as read by the formula.
+        weights: ``(num_distinct,)`` weights, with the sum 1.
+        positions: ``(num_distinct, num_random_terms)`` levels of the random terms.
+    """
+
+    first: NDArray[np.int64]
+    read: Mapping[str, NDArray[Any]]
+    weights: NDArray[np.float64]
+    positions: NDArray[np.int64]
+
+    @classmethod
+    def of(
+        cls,
+        read: Mapping[str, NDArray[Any]],
+        weights: NDArray[np.float64],
+        positions: NDArray[np.int64],
+    ) -> Documents:
+        """The different documents among all documents."""
+        codes = [np.unique(x, return_inverse=True)[1] for x in (*read.values(), *positions.T)]
+        _, first, inverse = np.unique(
+            np.stack(codes, 1), axis=0, return_index=True, return_inverse=True
+        )
+        sums = np.bincount(inverse.ravel(), weights).astype(np.float64)
+        different = {name: column[first] for name, column in read.items()}
+        return cls(first.astype(np.int64), different, sums / sums.sum(), positions[first])
+
+    def rows(
+        self, formula: Formula, fixed: Mapping[str, NDArray[Any]], num_points: int
+    ) -> Iterator[NDArray[np.float64]]:
+        """Design rows of the documents at each point. Large grids are evaluated in parts.
+
+        Args:
+            formula: The formula.
+            fixed: ``(num_points,)`` values of all other columns, as read by the formula.
+            num_points: Number of points.
+
+        Yields:
+            ``(num_distinct, num_terms)`` for each point.
+        """
+        size = len(self.first)
+        step = max(1, MAX_ROWS // size)
+        for start in range(0, num_points, step):
+            count = min(step, num_points - start)
+            values = {n: np.repeat(x[start : start + count], size) for n, x in fixed.items()}
+            values |= {name: np.tile(column, count) for name, column in self.read.items()}
+            yield from formula.evaluate(values, count * size, "value", size).reshape(
+                count, size, -1
+            )
 
 
 class Quantity(NamedTuple):
@@ -101,10 +159,10 @@ class Effects:
         """The regression, and sources of uncertainty inside and outside the intervals, in words."""
         return " ".join(self.notes)
 
-    def _labels(self, num_words: int = 2) -> dict[int | str, str]:
-        """Labels of topics by number, and of groups of topics by name."""
-        labels: dict[int | str, str] = dict(enumerate(topic_labels(self.model, num_words)))
-        return labels | {name: name for name in (self.groups.names if self.groups else ())}
+    def _labels(self, num_words: int = 2) -> list[str]:
+        """Labels of the responses: labels of topics, and names of groups of topics."""
+        labels = topic_labels(self.model, num_words)
+        return [labels[topic] if isinstance(topic, int) else topic for topic in self.topics]
 
     # -- effects of terms ------------------------------------------------------------------------
 
@@ -152,13 +210,12 @@ class Effects:
             level: See :meth:`table`.
         """
         text = f"{self!r}\n{self.format(self.table(level))}"
-        if self.regression.spread is None or not self.formula.random:
+        if not self.formula.random or self.regression.spread is None:
             return text
         columns = dict(zip(self.formula.random, self.regression.spread.mT.tolist(), strict=True))
         if isinstance(self.regression, LinearRegression) and self.regression.random is not None:
             columns["residual"] = self.regression.random.residual.tolist()
-        labels = self._labels(5)
-        spread = pd.DataFrame({"topic": [labels[topic] for topic in self.topics]} | columns)
+        spread = pd.DataFrame({"topic": self._labels(5), **columns})
         scale = " on the scale of the logit" if self.link == "logit" else ""
         return f"{text}\n\nStandard deviations of effects{scale}\n{frames.render(spread)}"
 
@@ -198,7 +255,7 @@ class Effects:
             parts = (values.split(self.design.sizes, 1)[at] for values in (effects, variances))
             effects, variances = (values.numpy() for values in parts)
             ends = intervals(effects, variances, 0 * variances, self.num_draws, freedom, level)
-            return self._rows([effects, *ends], [(term, {}) for term in terms], level)
+            return self._rows(np.stack([effects, *ends]), [(term, {}) for term in terms], level)
         everyone = self._documents()
         means = []
         for position in (AVERAGE, *range(len(terms))):
@@ -251,14 +308,7 @@ class Effects:
             >>> [point.values["party"] for point in effects.predict("party")][:2]
             ['left', 'right']
         """
-        grids = {}
-        for name in names:
-            if not isinstance(name, str):
-                raise ConfigError(
-                    f"predict takes names of columns, got {name!r:.60}; values go by the name of "
-                    "their column, as in predict(party=['Left', 'Right'])"
-                )
-            grids[name] = self.grid(name)
+        grids = {name: self.grid(name) for name in names}
         grids |= {name: self._several(name, value) for name, value in values.items()}
         points = [
             dict(zip(grids, point, strict=True)) for point in itertools.product(*grids.values())
@@ -314,7 +364,7 @@ class Effects:
             rows: The result of :meth:`predict`, :meth:`difference`, :meth:`levels` or
                 :meth:`table`.
         """
-        rows, labels = Estimates(rows), self._labels(5)
+        rows, labels = Estimates(rows), dict(zip(self.topics, self._labels(5), strict=True))
         frame = rows.frame().drop(columns="name", errors="ignore")
         frame["topic"] = [labels[row.topic] for row in rows]
         if "p_value" in frame:
@@ -350,22 +400,17 @@ class Effects:
         Raises:
             ConfigError: As for :meth:`predict`.
         """
-        from torch_lntm.plotting.effects import Series, plot_effects
+        from torch_lntm.plotting.effects import plot_effects
 
-        drawn_topics, labels = self._drawn(topics), self._labels()
         levels = [None] if by is None else self.grid(by)
         values = values if by is None else {**values, by: levels}
-        predictions = self.predict(name, level=level, others=others, **values)
+        rows = self.predict(name, level=level, others=others, **values)
         series = []
-        for value, topic in itertools.product(levels, drawn_topics):
-            points = [
-                point
-                for point in predictions
-                if point.topic == topic and (by is None or point.values[by] == value)
-            ]
-            label = labels[topic] if value is None else f"{labels[topic]}, {value}"
-            numbers = np.array([[p.estimate, p.lower, p.upper] for p in points])
-            series.append(Series(label, [point.values[name] for point in points], numbers))
+        for value, (topic, label) in itertools.product(levels, self._drawn(topics).items()):
+            points = [row for row in rows if row.topic == topic]
+            points = [row for row in points if by is None or row.values[by] == value]
+            label = label if by is None else f"{label}, {value}"
+            series.append(_series(label, [point.values[name] for point in points], points))
         return plot_effects(series, name, self.formula.kinds.get(name, "text"), level, ax=ax)
 
     def plot_difference(
@@ -404,16 +449,14 @@ class Effects:
             ConfigError: As for :meth:`difference`, or there is no first value.
             CorpusError: See :meth:`predict`.
         """
-        from torch_lntm.plotting.effects import Series, plot_differences
+        from torch_lntm.plotting.effects import plot_differences
 
-        drawn_topics, labels = self._drawn(topics), self._labels()
-        series = []
+        drawn, series = self._drawn(topics), []
         for value in self._several(name, first):
             rows = self.difference(name, value, second, level=level, others=others, **values)
-            found = {row.topic: [row.estimate, row.lower, row.upper] for row in rows}
-            numbers = np.array([found[topic] for topic in drawn_topics])
+            points = [row for topic in drawn for row in rows if row.topic == topic]
             compared = format_value(rows[0].values[name])
-            series.append(Series(compared, [labels[topic] for topic in drawn_topics], numbers))
+            series.append(_series(compared, list(drawn.values()), points))
         return plot_differences(series, name, level, ax=ax)
 
     def grid(self, name: str) -> list[Any]:
@@ -444,17 +487,17 @@ class Effects:
 
     # -- parts of the above ----------------------------------------------------------------------
 
-    def _drawn(self, topics: Sequence[int | str] | None) -> tuple[int | str, ...]:
-        """Topics of a plot: those of a user's list, or all regressed topics."""
-        names = () if self.groups is None else self.groups.names
-        drawn = self.topics if topics is None else topics
-        found = [t if t in names else find_topics(self.model.topic_names, [t])[0] for t in drawn]
+    def _drawn(self, topics: Sequence[int | str] | None) -> dict[int | str, str]:
+        """Labels of the topics of a plot: those of a user's list, or all regressed topics."""
+        labels = dict(zip(self.topics, self._labels(), strict=True))
+        if topics is None:
+            return labels
+        names = self.model.topic_names
+        found = [t if t in labels else find_topics(names, [t])[0] for t in topics]
         for topic in found:
-            if topic not in self.topics:
-                raise ConfigError(
-                    f"topic {topic} was not regressed; expected some of {self.topics}"
-                )
-        return tuple(found)
+            if topic not in labels:
+                raise ConfigError(f"topic {topic} was not regressed; expected some of {[*labels]}")
+        return {topic: labels[topic] for topic in found}
 
     def _require(self, name: str) -> None:
         self.formula.check_column(name)
@@ -590,15 +633,6 @@ class Effects:
                 found |= {name: (column, level, reference) for name, level in present.items()}
         return found
 
-    def _freedom(self, row: NDArray[np.float64]) -> float:
-        """Fewest degrees of freedom of the columns in a row, with random terms."""
-        freedom = self.regression.freedom
-        if not self.formula.random:
-            return freedom
-        each = self.design.containment(freedom)[0].numpy()
-        used = np.abs(row) > 1e-9 * np.abs(self.design.raw).max(0)
-        return float(np.where(used, each, freedom).min())
-
     def _estimates(
         self,
         quantities: Iterable[Quantity],
@@ -612,47 +646,65 @@ class Effects:
             quantities: The quantities.
             what: Term and values of each.
             level: Probability of the intervals.
-            freedom: Degrees of freedom. Defaults to those of the quantities' rows.
+            freedom: Degrees of freedom. Defaults to the fewest of the columns in the quantities'
+                rows, with random terms.
         """
-        found = []
+        found, each = [], np.full(len(self.formula.names), self.regression.freedom)
+        if self.formula.random:
+            each = self.design.containment(self.regression.freedom)[0].numpy()
         for quantity in quantities:
-            within, between = self.regression.covariance(quantity.gradients[:, None])
-            variances = (within[:, 0, 0].numpy(), between[:, 0, 0].numpy())
-            of_row = self._freedom(quantity.row) if freedom is None else freedom
-            estimates = quantity.estimates.numpy()
-            ends = intervals(estimates, *variances, self.num_draws, of_row, level, quantity.scale)
-            found.append((estimates, *ends))
-        return self._rows([np.stack(column, 1) for column in zip(*found, strict=True)], what, level)
+            covariances = self.regression.covariance(quantity.gradients[:, None])
+            within, between = (covariance[:, 0, 0].numpy() for covariance in covariances)
+            used = np.abs(quantity.row) > 1e-9 * np.abs(self.design.raw).max(0)
+            least = np.where(used, each, self.regression.freedom).min()
+            numbers = (quantity.estimates.numpy(), within, between, self.num_draws)
+            ends = intervals(*numbers, freedom or least, level, quantity.scale)
+            found.append(np.stack([numbers[0], *ends]))
+        return self._rows(np.stack(found, -1), what, level)
 
     def _rows(
         self,
-        numbers: Sequence[NDArray[np.float64]],
+        numbers: NDArray[np.float64],
         what: Sequence[tuple[str, Mapping[str, Any]]],
         level: float,
     ) -> Estimates:
-        """Estimates ``(num_responses, num_points)`` and the results of ``intervals`` as rows."""
-        names, table = self.model.topic_names, np.stack(numbers, -1).tolist()
+        """Estimates and results of ``intervals``, ``(5, num_responses, num_points)``, as rows."""
+        names = self.model.topic_names
         return Estimates(
             Estimate(topic, names[topic] if isinstance(topic, int) else topic, *of, level, *row)
-            for topic, of_topic in zip(self.topics, table, strict=True)
+            for topic, of_topic in zip(
+                self.topics, numbers.transpose(1, 2, 0).tolist(), strict=True
+            )
             for of, row in zip(what, of_topic, strict=True)
         )
 
     def joint_statistics(self, column: str) -> NDArray[np.float64]:
-        """``(num_responses,)`` Wald statistics per effect, for the terms of a column."""
+        """``(num_responses,)`` Wald statistics per effect, for the terms of a column.
+
+        Raises:
+            ConfigError: The formula has no such term.
+        """
         found = [
             self._of_term(name)
             for name, term in zip(self.formula.names, self.formula.terms, strict=True)
             if any(column in self.formula.columns_in(expression) for expression in term)
         ]
+        if not found:
+            raise ConfigError(f"formula {self.formula.text!r} has no fixed term of {column!r}")
         gradients = torch.stack([quantity.gradients for quantity in found], 1)
         within, between = self.regression.covariance(gradients)
         total = (within + (1 + 1 / self.num_draws) * between).numpy()
         beta = torch.stack([quantity.estimates for quantity in found], 1).numpy()
-        # In units of standard errors. An effect that the documents do not tell has a ratio of 0.
-        errors = np.sqrt(total.diagonal(axis1=1, axis2=2))
-        ratios, scale = beta / errors, errors[:, :, None] * errors[:, None]
-        correlations = np.divide(total, scale, out=np.zeros_like(total), where=np.isfinite(scale))
-        correlations += np.eye(len(found)) * ~np.isfinite(errors)[..., None]
-        solved = np.linalg.solve(correlations, ratios[..., None])[..., 0]
-        return np.asarray((ratios * solved).sum(1) / len(found))
+        # An effect that the documents do not tell counts as 0.
+        known = np.isfinite(total.diagonal(axis1=1, axis2=2))
+        total = np.where(known[:, :, None] & known[:, None], total, np.eye(len(found)))
+        beta = np.where(known, beta, 0.0)
+        solved = np.linalg.solve(total, beta[..., None])[..., 0]
+        return np.asarray((beta * solved).sum(1) / len(found))
+
+
+def _series(label: str, values: Sequence[Any], points: Sequence[Estimate]) -> Series:
+    """A series of a plot."""
+    from torch_lntm.plotting.effects import Series
+
+    return Series(label, values, np.array([[p.estimate, p.lower, p.upper] for p in points]))
