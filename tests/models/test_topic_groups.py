@@ -134,7 +134,6 @@ def test_effects_of_topics_and_groups_are_printed_and_plotted(documents: Any) ->
     effects = lntm.effects.estimate(
         model, theta, corpus, "~ party", topics=["trade"], groups={"economy": [0, 2]}
     )
-    assert "1 topic and 1 group of topics" in repr(effects)
     text = effects.summary()
     assert text.index("trade") < text.index("economy")
     assert "economy" in effects.format(effects.predict("party"))

@@ -283,7 +283,7 @@ def test_a_structural_model_has_a_page_with_its_effects():
         assert f"{effect.estimate:.4f}".replace("-", "−") in page.said("td")
     (described,) = (text for text in page.said("p") if text.startswith("A multinomial logit"))
     assert described == effects.description
-    assert "the proportions of 2 topics in 30 documents on ~ party. In the interv" in described
+    assert "topic proportions in 30 documents on ~ party. In the interv" in described
     assert not re.search(r"Effects\(|docs/|\.md", " ".join(page.said("p")))
     assert any("Roberts" in text for text in page.said("li"))
 
