@@ -19,8 +19,7 @@ def test_names_form_groups_the_largest_first():
     groups = grouped(["b", "a", None, "b"])
     assert groups.names == ("b", "a")
     assert groups.codes.tolist() == [0, 1, -1, 0]
-    assert groups.positions is None
-    assert not groups.ordered
+    assert groups.axis == (None, "")
 
 
 def test_rare_names_share_a_group():
@@ -35,7 +34,7 @@ def test_few_different_numbers_form_groups_on_an_axis():
     groups = grouped([3.0, 1.5, float("nan"), 3.0])
     assert groups.names == ("1.5", "3")
     assert groups.codes.tolist() == [1, 0, -1, 1]
-    assert groups.positions.tolist() == [1.5, 3.0]
+    assert groups.axis[0].tolist() == [1.5, 3.0]
 
 
 def test_many_numbers_form_bins_with_equal_numbers_of_documents():
@@ -43,7 +42,7 @@ def test_many_numbers_form_bins_with_equal_numbers_of_documents():
     assert len(groups.names) == 10
     assert np.bincount(groups.codes).tolist() == [10] * 10
     assert groups.names[:2] == ("0 to 9", "10 to 19")
-    assert groups.positions.tolist() == list(range(10))
+    assert groups.axis[0].tolist() == list(range(10))
 
 
 @pytest.mark.parametrize(
@@ -60,32 +59,32 @@ def test_dates_form_groups_by_a_suitable_period(dates, names, codes):
     groups = grouped(dates)
     assert groups.names == names
     assert groups.codes.tolist() == codes
-    assert groups.ordered
+    assert len(groups.axis[0]) == len(names)
 
 
 @pytest.mark.parametrize("odd", ["2008-13-01", "2008-01-03x", "in 2008-01"])
 def test_a_text_that_is_not_a_date_is_a_name(odd):
-    assert not grouped(["2008-01-01", odd]).ordered
+    assert grouped(["2008-01-01", odd]).axis[0] is None
 
 
 def test_skewed_numbers_are_spaced_evenly_and_can_be_read():
     sizes = np.round(np.geomspace(1, 2_057_360, 40)).tolist()
     groups = grouped([*sizes, float("nan")])
     assert groups.codes[-1] == -1
-    assert set(np.diff(groups.positions)) == {1.0}
+    assert set(np.diff(groups.axis[0])) == {1.0}
     assert groups.names[-1].endswith(" to 2,057,360")
     assert not any("e+" in name for name in groups.names)
-    assert "equally spaced" in groups.axis_note
+    assert "equally spaced" in groups.axis[1]
 
 
 def test_few_skewed_numbers_lie_on_a_logarithmic_axis():
     groups = grouped([1, 10, 100, 1000, 10_000])
-    np.testing.assert_allclose(np.diff(groups.positions), np.log(10))
+    np.testing.assert_allclose(np.diff(groups.axis[0]), np.log(10))
     assert groups.names == ("1", "10", "100", "1000", "10,000")
-    assert "logarithmic" in groups.axis_note
-    assert grouped([2005, 2006, 2007]).axis_note == ""
-    assert grouped([0, 10, 100, 1000, 10_000]).positions.tolist() == [0, 10, 100, 1000, 10_000]
-    assert grouped([2005, 2006, 2007]).positions.tolist() == [2005, 2006, 2007]
+    assert "logarithmic" in groups.axis[1]
+    assert grouped([2005, 2006, 2007]).axis[1] == ""
+    assert grouped([0, 10, 100, 1000, 10_000]).axis[0].tolist() == [0, 10, 100, 1000, 10_000]
+    assert grouped([2005, 2006, 2007]).axis[0].tolist() == [2005, 2006, 2007]
 
 
 @pytest.mark.parametrize(

@@ -154,7 +154,6 @@ def test_a_failure_changes_no_name(documents: Any) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda records: records * 4,
         lambda records: {"a": 1},
         lambda records: [{**records[0], "topic": 3}],
         lambda records: [{**records[0], "prompt": 5}],
@@ -259,7 +258,7 @@ def test_a_server_answers_a_prompt(server: Server) -> None:
 @pytest.mark.parametrize(
     ("mode", "message"),
     [
-        ("refuse", r"answers 401 \(no \[31mkey Bearer … or Bearer … x+\)"),
+        ("refuse", r"answers 401 \(…\)"),
         ("redirect", "answers 302"),
         ("html", "gives no chat completion"),
         ("empty", "gives no chat completion"),

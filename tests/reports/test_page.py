@@ -19,7 +19,7 @@ from torch_lntm.effects.numbers import Estimate
 from torch_lntm.errors import ConfigError, CorpusError
 from torch_lntm.inference import theta_draws
 from torch_lntm.reports import Score
-from torch_lntm.reports.figures import effect_charts
+from torch_lntm.reports.charts import effect_charts
 from torch_lntm.reports.page import render_page
 
 NUM_DOCS = 40

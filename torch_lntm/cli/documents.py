@@ -382,7 +382,7 @@ def structural_options(
     Raises:
         ConfigError: The model is stm, and both options are missing.
     """
-    from torch_lntm.models.periods import learn_groups
+    from torch_lntm.models.groups import learn_groups
 
     options: dict[str, Any] = {}
     if prevalence is not None:

@@ -230,7 +230,7 @@ def test_constructors_without_pseudo_variance_still_work(tmp_path: Path) -> None
     def mine(num_topics: int, num_words: int) -> TopicModel:
         return TopicModel(LogisticNormalPrior(num_topics), DirichletTopics(num_topics, num_words))
 
-    model = register("mine", mine)(3, 30)
+    model = register("mine")(mine)(3, 30)
     MonteCarloEM(model, max_epochs=1, warmup_epochs=1, progress=False).fit(make_corpus(20))
     assert model.prior.pseudo_variance == INFLATED_VARIANCE
     save_model(model, tmp_path / "model")

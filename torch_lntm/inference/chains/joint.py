@@ -18,7 +18,7 @@ from torch_lntm.inference.chains.settings import HMCSettings
 from torch_lntm.kernels.mixture import word_probabilities
 from torch_lntm.models import TopicModel
 from torch_lntm.models.priors.prior import is_up_to_date
-from torch_lntm.posteriors.draws import Draws
+from torch_lntm.posteriors.posterior import Draws
 from torch_lntm.progress import tqdm
 
 #: Leapfrog steps of the documents' transitions, in coordinates with a standard normal prior.

@@ -247,7 +247,8 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         self.block_docs = documents_per_block(num_docs, length)
         # Chains stay with their process for all mini-batches.
         self.shard = shard_of(model, corpus, self.processes)
-        self._positions = torch.from_numpy(self.shard.positions).to(model.device)
+        first = 0 if corpus.part is None else corpus.part.first
+        self._positions = torch.from_numpy(self.shard.order + first).to(model.device)
         transitions = settings.num_transitions, settings.warmup_epochs
         from_prior = settings.start == "model"
         self.e_step = ChainEStep(model, settings.chains, *transitions, from_prior=from_prior)
@@ -302,8 +303,8 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         return True
 
     @property
-    def constant_tables(self) -> frozenset[str]:
-        """See :attr:`ResumableFit.constant_tables`. Only solved mass matrices change the means."""
+    def not_copied(self) -> frozenset[str]:
+        """See :attr:`ResumableFit.not_copied`. Only solved mass matrices change the means."""
         solved = self.settings.chains.mass_matrix in space_type_of(self.model).posterior_metrics
         return frozenset() if solved else frozenset({"means"})
 
@@ -352,7 +353,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
                     if new.num_docs:
                         self._maximise(new)
                     del new  # the next E-step needs the memory
-        for name in self.constant_tables:
+        for name in self.not_copied:
             # The chains have left the means of the start, which nothing reads again.
             state.documents.pop(name, None)
         # The check makes the host wait for a GPU, so it runs only once per epoch.
@@ -409,7 +410,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
 
     def _latent_spread(self) -> dict[str, Tensor]:
         """Mean and spread of the latent variables over all documents."""
-        rows = self.shard.rows.find(self._positions)
+        rows = self.shard.table.find(self._positions)
         share = self.shard.num_docs / self.num_docs
         return latent_spread(
             self.state.documents, self.model.prior.latent, rows, share, self.processes
@@ -471,7 +472,8 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
     def result(self, stop_reason: StopReason) -> MonteCarloResult:
         """Result at the current state."""
         state, prior = self.state, self.model.prior
-        tables = self.collect("means", *(name for name in state.documents if LastDraws.needs(name)))
+        needed = {n: x for n, x in state.documents.items() if n == "means" or LastDraws.needs(n)}
+        tables = self.shard.collect(needed)
         empty = torch.from_numpy(self.corpus.lengths[: self.shard.num_result_docs] == 0)
         last = LastDraws.of(tables, empty, self.settings.chains.num_chains)
         last.rotate(prior.canonicalise_())
@@ -523,10 +525,11 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         num_transitions = self.e_step.countable_transitions(state.step)
         filled = torch.from_numpy(self.corpus.lengths[: self.shard.num_result_docs] > 0)
         rows = (filled & (~counted).any(0)).nonzero().squeeze(1)
-        positions = self.processes.join(rows + self.shard.first)
-        stuck = self.processes.join(counted.mT[rows]).mT
+        first = 0 if self.corpus.part is None else self.corpus.part.first
+        found = self.processes.gather((rows + first, counted[:, rows]))
         if not self.processes.first:
             return
+        positions, stuck = (torch.cat(x, -1) for x in zip(*found, strict=True))
         advice = (
             "statistics and means exclude them, unless no chain of a document moved; use more "
             "epochs or num_transitions"

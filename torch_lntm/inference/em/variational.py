@@ -16,11 +16,11 @@ from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError, require, require_whole
 from torch_lntm.guides import GUIDES, Guide
 from torch_lntm.guides.guide import SolverOptions, require_guide
-from torch_lntm.inference.em.checkpoint import FitState, model_identity
+from torch_lntm.inference.em.checkpoint import BEST_MEANS, FitState, model_identity
 from torch_lntm.inference.em.covariances import CovarianceSample, default_stride, ranks_of
 from torch_lntm.inference.em.distributed import Processes
 from torch_lntm.inference.em.documents import document_bar, with_progress
-from torch_lntm.inference.em.loop import Engine, ResumableFit
+from torch_lntm.inference.em.loop import Engine, ResumableFit, clones_of
 from torch_lntm.inference.em.parts import add_topic_shares, shard_of, visiting_ranks
 from torch_lntm.inference.em.result import FitResult, StopReason
 from torch_lntm.inference.em.schedule import (
@@ -192,8 +192,6 @@ class VariationalRun(ResumableFit[FitResult]):
         processes: The processes of the fit. Defaults to this process alone.
     """
 
-    not_restored = frozenset({"sites"})
-
     def __init__(
         self,
         model: TopicModel,
@@ -228,12 +226,12 @@ class VariationalRun(ResumableFit[FitResult]):
         groups = rank // self.step_docs, rank % self.covariances.stride
         self.shard = shard_of(model, corpus, self.processes, order, *groups)
         self.state = FitState()
+        #: Statistics of the best restart. Checkpoints leave them out.
+        self._best_statistics: Statistics | None = None
         #: Whether to keep warm starts with rows for stored counts.
         self._keeps_entries = (
             guide.warm_start_rows == "entries" and whole.nnz * model.num_topics <= MAX_KEPT_NUMBERS
         )
-        #: Statistics of the best restart. Checkpoints leave them out.
-        self._best_statistics: Statistics | None = None
 
     # -- steps -----------------------------------------------------------------------------------
 
@@ -350,21 +348,27 @@ class VariationalRun(ResumableFit[FitResult]):
         score = self._objective(statistics)
         record = self._record(score)
         scores = [*self._objectives("score"), score]
+        means = state.documents["means"]
+        # Rows of the documents belong to the topics of this restart.
+        state.documents = {n: x for n, x in state.documents.items() if n == BEST_MEANS}
         if scores.index(max(scores)) == state.restart:
             self._best_statistics = statistics
-            state.best = {**self.snapshot(), "means": state.documents["means"].clone()}
-        # Tables of the documents belong to the topics of this restart.
-        state.documents.clear()
+            state.best, state.documents = clones_of(self.model.state_dict()), {BEST_MEANS: means}
         if state.restart + 1 < self.settings.restarts:
             state.restart, state.updates, state.statistics = state.restart + 1, 0, None
             self._enter("start")
         else:
-            state.documents["means"] = state.best.pop("means")
-            self.model.load_state_dict(state.best)
-            state.statistics, self._best_statistics = self._best_statistics, None
+            self._continue_best()
             state.best, state.restart = {}, scores.index(max(scores))
             self._enter("annealing")
         yield {**record, "phase": "score"}
+
+    def _continue_best(self) -> None:
+        """Set the parameters and means of the best restart."""
+        state = self.state
+        state.documents = {"means": state.documents[BEST_MEANS]}
+        state.statistics = self._best_statistics
+        self.model.load_state_dict(state.best)
 
     def _anneal(self) -> Iterator[dict[str, Any]]:
         """Full EM at rising inverse temperatures."""
@@ -480,15 +484,17 @@ class VariationalRun(ResumableFit[FitResult]):
 
     # -- results ---------------------------------------------------------------------------------
 
-    def restore(self) -> None:
-        """Restore the best scored restart, or otherwise the state of the last :meth:`keep`."""
-        super().restore()
+    @property
+    def not_copied(self) -> frozenset[str]:
+        """See :attr:`ResumableFit.not_copied`. Warm starts do not affect the result."""
+        return frozenset({"sites", BEST_MEANS})
+
+    def end_early(self) -> None:
+        """See :meth:`ResumableFit.end_early`. The result is the best scored restart, if any."""
         state = self.state
-        if best := dict(state.best):
-            state.documents.clear()
-            state.documents["means"] = best.pop("means")
-            self.model.load_state_dict(best)
-            state.phase, state.statistics = "score", self._best_statistics
+        if state.best:
+            self._continue_best()
+            state.phase = "score"
             scored = (r for r in state.history if r["phase"] == "score")
             state.history.append(max(scored, key=lambda r: r["objective"]))
 
@@ -507,7 +513,8 @@ class VariationalRun(ResumableFit[FitResult]):
     def result(self, stop_reason: StopReason) -> FitResult:
         """Result at the present state."""
         state = self.state
-        tables = {} if state.phase == "start" else self.collect("means")
+        done = () if state.phase == "start" else ("means",)
+        tables = self.shard.collect({name: state.documents[name] for name in done})
         self.model.prior.canonicalise_()
         unconverged = state.history[-1]["unconverged"] if state.history else None
         result = FitResult(
