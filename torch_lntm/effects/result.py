@@ -622,7 +622,7 @@ class Effects:
     @cached_property
     def _levels(self) -> dict[str, tuple[str, Any, Any]]:
         """Column, level and reference level, if any, by name of a column of the design."""
-        found = {}
+        found: dict[str, tuple[str, Any, Any]] = {}
         for expression, levels in self.formula.levels.items():
             names = {f"{expression}[{sign}{x}]": x for x in levels for sign in ("", "T.")}
             present = {name: names[name] for name in self.formula.names if name in names}
