@@ -301,7 +301,7 @@ def test_continued_tables_are_on_the_models_device(tmp_path: Path, accelerator) 
     def run() -> MonteCarloRun:
         model = ctm(3, corpus.num_words).to(accelerator)
         engine = MonteCarloEM(model, max_epochs=1, start="model", progress=False)
-        return MonteCarloRun(model, engine.settings, corpus)
+        return MonteCarloRun(engine, corpus)
 
     first = run()
     with torch.no_grad():

@@ -68,26 +68,31 @@ Callback = Callable[[dict[str, Any]], Any]
 class ResumableFit(ABC, Generic[R]):
     """A fit in steps. Each step ends with a record, and a state that can be restored.
 
+    Args:
+        engine: The engine.
+        corpus: The documents. At least one has words.
+        processes: The processes of the fit. Defaults to this process alone.
+
     Attributes:
         model: The model, fitted in place.
-        settings: Settings of the engine.
+        settings: The engine, with its settings as attributes.
         corpus: The documents.
         shard: This process's documents.
         processes: The processes of the fit.
         state: State from which the fit continues after a step.
     """
 
-    model: TopicModel
-    settings: Any
-    corpus: Corpus
     shard: DocumentShard
-    processes: Processes
     state: FitState
     #: File of the state, and description of the fit for it.
     _checkpoint: Path | None = None
     _identity: dict[str, Any]
     #: Whether the state comes from the checkpoint, and no step has been made from it.
     _is_continued = False
+
+    def __init__(self, engine: Any, corpus: Corpus, processes: Processes | None = None) -> None:
+        self.settings, self.model, self.corpus = engine, engine.model, corpus
+        self.processes = processes or Processes(alone=True)
 
     @abstractmethod
     def steps(self) -> Generator[dict[str, Any]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import Any, get_args
@@ -47,23 +46,6 @@ SLACK = 1.25
 MAX_KEPT_NUMBERS = 2**28
 #: Settings of a fit that must agree with its checkpoint.
 KEPT_SETTINGS = ("start", "start_epochs", "stepwise_epochs", "restarts", "seed")
-
-
-@dataclass(frozen=True)
-class VariationalSettings:
-    """Settings of :class:`VariationalEM`. See the docstring of the engine."""
-
-    max_iterations: int
-    tolerance: float
-    start: StartName
-    start_epochs: int | None
-    stepwise_epochs: int | None
-    restarts: int
-    annealing: Annealing | None
-    covariance_stride: int | None
-    max_docs: int | None
-    seed: int
-    progress: bool
 
 
 class VariationalEM(Engine[FitResult]):
@@ -162,49 +144,32 @@ class VariationalEM(Engine[FitResult]):
             raise ConfigError("restarts with start='model' are all the same; use restarts=1")
         self.model = model
         self.guide = guide
-        self.settings = VariationalSettings(
-            max_iterations=max_iterations,
-            tolerance=tolerance,
-            start=start,
-            start_epochs=start_epochs,
-            stepwise_epochs=stepwise_epochs,
-            restarts=restarts,
-            annealing=annealing,
-            covariance_stride=covariance_stride,
-            max_docs=max_docs,
-            seed=seed,
-            progress=progress,
-        )
+        self.max_iterations, self.tolerance, self.annealing = max_iterations, tolerance, annealing
+        self.start, self.restarts = start, restarts
+        self.start_epochs, self.stepwise_epochs = start_epochs, stepwise_epochs
+        self.covariance_stride, self.max_docs = covariance_stride, max_docs
+        self.seed, self.progress = seed, progress
 
     def prepare(self, corpus: Corpus, processes: Processes) -> VariationalRun:
         """See :meth:`Engine.prepare`."""
-        return VariationalRun(self.model, self.guide, self.settings, corpus, processes)
+        return VariationalRun(self, corpus, processes)
 
 
 class VariationalRun(ResumableFit[FitResult]):
     """A fit of the non-empty documents of a corpus, in a random order.
 
     Args:
-        model: The model, fitted in place.
-        guide: Guide of the E-step.
-        settings: The settings.
+        engine: The engine.
         corpus: The documents. At least one has words.
         processes: The processes of the fit. Defaults to this process alone.
     """
 
     def __init__(
-        self,
-        model: TopicModel,
-        guide: Guide[Any],
-        settings: VariationalSettings,
-        corpus: Corpus,
-        processes: Processes | None = None,
+        self, engine: VariationalEM, corpus: Corpus, processes: Processes | None = None
     ) -> None:
-        self.processes = processes or Processes(alone=True)
-        self.model = model
-        self.guide = guide
-        self.settings = settings
-        self.corpus, whole = corpus, corpus.whole
+        super().__init__(engine, corpus, processes)
+        self.guide = guide = engine.guide
+        model, settings, whole = engine.model, engine, corpus.whole
         self.num_docs, self.num_tokens = whole.num_nonempty, float(whole.num_tokens)
         # max_docs bounds memory only. step_docs is part of the algorithm, so it must not depend on
         # the memory.
