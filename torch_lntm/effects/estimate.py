@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 import numpy as np
@@ -13,8 +13,8 @@ from torch import Tensor
 from torch_lntm.corpus import Corpus
 from torch_lntm.corpus.corpus import as_corpus
 from torch_lntm.effects.design import Design
-from torch_lntm.effects.linear import regress_linear
-from torch_lntm.effects.logit import regress_logit
+from torch_lntm.effects.linear import LinearRegression, regress_linear
+from torch_lntm.effects.logit import LogitRegression, regress_logit
 from torch_lntm.effects.regression import StandardErrors
 from torch_lntm.effects.result import Effects, Link
 from torch_lntm.errors import ConfigError, CorpusWarning, require_whole, warn
@@ -27,6 +27,15 @@ from torch_lntm.models.names import find_topics
 from torch_lntm.models.topic_groups import as_groups
 from torch_lntm.plotting.style import topic_labels
 from torch_lntm.reports.prevalence import SHORT_DOCUMENT
+
+REGRESSIONS: dict[Link, Callable[..., LogitRegression | LinearRegression]] = {
+    "logit": regress_logit,
+    "identity": regress_linear,
+}
+NO_ROBUST_ERRORS = (
+    "with random terms, standard errors are those of the model; leave out clusters= and "
+    "standard_errors=, or the random terms"
+)
 
 
 @torch.no_grad()
@@ -120,24 +129,22 @@ def estimate(
     require_model(model)
     require_whole(0, seed=seed)
     require_whole(2, num_draws=num_draws)
-    _require_one("link", link, get_args(Link))
+    _require_one("link", link, REGRESSIONS)
     _require_one("standard_errors", standard_errors, (None, *get_args(StandardErrors)))
     corpus = as_corpus(corpus)
     regressed, responses, topic_groups = _topics(model, topics, groups)
     rows = corpus.nonempty
     fitted, design = _design(corpus, formula, rows, clusters, weights)
     kind: StandardErrors = standard_errors or ("HC1" if link == "logit" else "HC3")
-    method = kind if clusters is None else f"{design.num_clusters} clusters"
     columns = {name: find_column(name, corpus.metadata.iloc[rows]) for name in fitted.kinds}
     if fitted.random:
         method = f"random effects of {' and '.join(fitted.random)}"
         if clusters is not None or standard_errors not in (None, "classical"):
-            raise ConfigError(
-                f"formula {formula!r} has random terms, whose standard errors are those of the "
-                "model; leave out clusters= and standard_errors=, or the random terms"
-            )
-    elif kind != "classical" or clusters is not None:
-        _warn_of_lone_documents(design, columns, rows)
+            raise ConfigError(f"formula {formula!r}: {NO_ROBUST_ERRORS}")
+    else:
+        method = kind if clusters is None else f"{design.num_clusters} clusters"
+        if method != "classical":
+            _warn_of_lone_documents(design, columns, rows)
     options: dict[str, Any] = {"seed": seed, "coefficients": coefficients, "progress": progress}
     source = _source(draws, model, corpus)
     proportions = theta_draws(source, corpus, num_draws, model=model, rows=rows, **options)
@@ -148,8 +155,7 @@ def estimate(
         for part in proportions:
             yield torch.from_numpy(np.searchsorted(rows, part.rows)), part.theta.double()
 
-    regress = regress_logit if link == "logit" else regress_linear
-    regression = regress(design, parts, responses, kind)
+    regression = REGRESSIONS[link](design, parts, responses, kind)
     if regression.separated:
         _warn_of_separation(formula, proportions.model, regression.separated)
     return Effects(
@@ -166,7 +172,7 @@ def estimate(
     )
 
 
-def _require_one(name: str, value: Any, known: tuple[Any, ...]) -> None:
+def _require_one(name: str, value: Any, known: Collection[Any]) -> None:
     """Check that a setting is one of several values."""
     if value not in known:
         raise ConfigError(f"{name} is {value!r}; expected one of {', '.join(filter(None, known))}")
