@@ -49,7 +49,7 @@ def test_effects(run, capsys):
         (1, "Intercept"),
         (1, "party[T.Right]"),
     ]
-    assert "of 1 topic in 60 documents" in err
+    assert "of topic proportions in 60 documents" in err
     assert rows[1]["p_value"] < 0.01
     assert "7 clusters" in err
     predict = ("--predict", "party", "--figure", "party.png")
