@@ -54,14 +54,9 @@ class Computation:
     progress: bool = True
 
     @property
-    def shows_progress(self) -> bool:
-        """Whether to show progress bars. They are useless in a file."""
-        return self.progress and sys.stderr is not None and sys.stderr.isatty()
-
-    @property
     def random(self) -> dict[str, Any]:
         """The arguments ``seed`` and ``progress`` of a function."""
-        return {"seed": self.seed, "progress": self.shows_progress}
+        return {"seed": self.seed, "progress": self.progress}
 
     def start(self) -> torch.device:
         """Set the number of threads. Returns the device."""
