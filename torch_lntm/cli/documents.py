@@ -53,6 +53,9 @@ class Computation:
     seed: int = 0
     progress: bool = True
 
+    def __post_init__(self) -> None:
+        self.progress = self.progress and sys.stderr is not None  # None if closed
+
     @property
     def random(self) -> dict[str, Any]:
         """The arguments ``seed`` and ``progress`` of a function."""
