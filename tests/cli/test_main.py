@@ -37,7 +37,7 @@ def test_commands_use_one_thread_by_default(options, threads) -> None:
         ("fit none.npz", "none.npz: no such file or folder"),
         ("fit counts.npz --num-topics 0", "num_topics is 0; expected at least 1"),
         ("fit counts.npz --test-fraction 1", "test_fraction is 1.0"),
-        ("fit counts.npz --min-df 3", "min_df would choose the words of texts"),
+        ("fit counts.npz --min-df 3", "min_df cannot be used with counts"),
         ("fit lee --format txt", "the corpus lee takes no format"),
         ("fit counts.npz --threads 0", "threads is 0"),
         ("fit one.txt", "test_fraction: one document cannot be divided"),

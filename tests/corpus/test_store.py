@@ -529,7 +529,7 @@ def test_parts_of_folders_are_checked(corpus, tmp_path):
             {"rank": 0, "world_size": 3},
             "3 processes for 2 shards; use at most 2 processes, or",
         ),
-        (toy, {"rank": 0, "world_size": 2, "labels": ["a"]}, "cannot be joined to a part"),
+        (toy, {"rank": 0, "world_size": 2, "labels": ["a"]}, "rank is for a folder in shards"),
     ):
         with pytest.raises(CorpusError, match=match):
             read_corpus(path, **options)

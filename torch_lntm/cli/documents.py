@@ -245,27 +245,28 @@ class OnDocuments(ReadsDocuments):
 
     def _holds_texts(self, path: str) -> bool:
         """Whether the corpus at ``path`` holds texts rather than counts."""
-        from torch_lntm.corpus.readers import find_format, holds_texts
+        from torch_lntm.corpus.readers.formats import find_format, format_of
 
-        return holds_texts(Path(path), self.format or find_format(path), self.text_field)
+        format = self.format or find_format(path)
+        return format_of(Path(path), format, self.text_field).holds == "texts"
 
     def texts(self) -> Iterable[str] | None:
         """Texts of the documents; ``None`` for counts and for standard input."""
         from torch_lntm.corpus.examples import example_file, lee_file
-        from torch_lntm.corpus.readers import find_format
-        from torch_lntm.corpus.readers.texts import TextOptions, TextStream
+        from torch_lntm.corpus.readers.formats import FORMATS, find_format
+        from torch_lntm.corpus.readers.texts import Options, TextStream
 
         if self.corpus == "-":
             return None
         if self.corpus in EXAMPLES:
             is_lee = self.corpus == "lee"
             file, form = (lee_file(), "txt") if is_lee else (example_file(), "jsonl")
-            return TextStream(file, form, TextOptions())
+            return TextStream(file, FORMATS[form].read, Options())
         if not self._holds_texts(str(self.corpus)):
             return None
         options = self.given(("text_field", "label_field", "encoding", "delimiter"))
         format = self.format or find_format(str(self.corpus))
-        return TextStream(Path(str(self.corpus)), format, TextOptions(**options))
+        return TextStream(Path(str(self.corpus)), FORMATS[format].read, Options(**options))
 
 
 @dataclass(kw_only=True)
@@ -445,7 +446,7 @@ def _local_corpus(folder: str, corpus: object) -> str:
 
 def _format_of(corpus: object) -> str | None:
     """Format of a corpus by its name; ``None`` if unknown."""
-    from torch_lntm.corpus.readers import find_format
+    from torch_lntm.corpus.readers.formats import find_format
 
     with suppress(CorpusError):
         return find_format(str(corpus))
