@@ -510,7 +510,7 @@ def test_pictures(accelerator: torch.device, family: str) -> None:
     labels = lntm.reports.topic_labels(model)
     assert labels == lntm.reports.topic_labels(make_model(family, CPU))
     try:
-        assert lntm.plotting.correlation_heatmap(model).images
+        assert lntm.plotting.correlation_graph(model).texts
         proportions = lntm.plotting.document_proportions(posterior, 1, labels=labels)
         assert len(proportions.lines) > 0
         if family.endswith("iftm"):

@@ -226,7 +226,7 @@ def test_a_model_of_wrong_size_is_refused_before_allocation(make, tmp_path) -> N
     text = file.read_text()
     assert '"num_words": 12' in text
     file.write_text(text.replace('"num_words": 12', '"num_words": 1200000000'))
-    with pytest.raises(ConfigError, match="num_topics and num_words are"):
+    with pytest.raises(ConfigError, match="topics and words"):
         lntm.load_model(tmp_path / "model")
 
 

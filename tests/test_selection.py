@@ -46,7 +46,6 @@ def test_every_number_of_topics_has_every_criterion(selection) -> None:
     assert four.criteria["dispersion"].value < two.criteria["dispersion"].value
     assert four.criteria["stability"].value > 0.9
     assert four.criteria["likelihood"].value > two.criteria["likelihood"].value
-    assert "The likelihood of whole documents is highest with" in selection.because
     assert selection.about.endswith("likelihood with 2 chains a document")
 
 
@@ -114,7 +113,6 @@ def test_the_fewest_topics_within_one_standard_error_are_recommended() -> None:
     found = made((5, -7.0, 0.5, 0.1), (10, -6.5, 0.0, 0.0), (20, -6.6, 0.1, 0.02))
     assert found.recommended.num_topics == 10
     assert "10 topics: they predict held-out words best" in found.because
-    assert "5 topics predict them worse, by 0.5000 ± 0.1" in found.because
     assert "try larger numbers" not in found.because
     found = made((5, -7.0, 0.5, 0.1), (10, -6.5, 0.0, 0.0))
     assert found.because.endswith("the largest number tried; try larger numbers")

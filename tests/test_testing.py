@@ -155,8 +155,8 @@ def test_check_prior_finds_broken_priors(prior, message, batch) -> None:
 
 
 class _DependsOnNeighbours(TaylorGuide):
-    def _solve(self, batch, topics, space, **settings):
-        found = super()._solve(batch, topics, space, **settings)
+    def _solve(self, batch, topics, space, options):
+        found = super()._solve(batch, topics, space, options)
         return replace(found, mean=found.mean + 0.1 * found.mean.mean(0))
 
 

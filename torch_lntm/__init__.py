@@ -66,57 +66,27 @@ if TYPE_CHECKING:
 
     __version__: str
 
-#: Module of each public name.
-_NAMES = {
-    "Corpus": "corpus",
-    "convert_corpus": "corpus",
-    "example_corpus": "corpus",
-    "lee_corpus": "corpus",
-    "read_corpus": "corpus",
-    "ConfigError": "errors",
-    "CorpusError": "errors",
-    "IncompatibleGuideError": "errors",
-    "LNTMError": "errors",
-    "LNTMWarning": "errors",
-    "NotFittedError": "errors",
-    "NumericalError": "errors",
-    "AspectModel": "estimators",
-    "CorrelatedTopicModel": "estimators",
-    "IndependentFactorTopicModel": "estimators",
-    "LogisticNormalTopicModel": "estimators",
-    "StructuralTopicModel": "estimators",
-    "load_model": "io",
-    "load_run": "io",
-    "save_model": "io",
-    "report": "reports",
-    "select": "selection",
-    "name_topics": "reports",
-    "topic_stability": "reports",
-    "topic_tree": "reports",
-}
 _ROOMS = (
-    "corpus",
-    "distributions",
-    "effects",
-    "errors",
-    "estimators",
-    "evaluation",
-    "formulas",
-    "frames",
-    "guides",
-    "inference",
-    "interop",
-    "io",
-    "kernels",
-    "latents",
-    "models",
-    "plotting",
-    "posteriors",
-    "recipes",
-    "reports",
-    "selection",
-    "testing",
+    *("corpus", "distributions", "effects", "errors", "estimators", "evaluation", "formulas"),
+    *("frames", "guides", "inference", "interop", "io", "kernels", "latents", "models"),
+    *("plotting", "posteriors", "recipes", "reports", "selection", "testing"),
 )
+#: Public names of rooms that are names of the package too.
+_NAMES_OF_ROOMS = {
+    "corpus": ["Corpus", "convert_corpus", "example_corpus", "lee_corpus", "read_corpus"],
+    "errors": [
+        *("ConfigError", "CorpusError", "IncompatibleGuideError", "LNTMError", "LNTMWarning"),
+        *("NotFittedError", "NumericalError"),
+    ],
+    "estimators": [
+        *("AspectModel", "CorrelatedTopicModel", "IndependentFactorTopicModel"),
+        *("LogisticNormalTopicModel", "StructuralTopicModel"),
+    ],
+    "io": ["load_model", "load_run", "save_model"],
+    "reports": ["name_topics", "report", "topic_stability", "topic_tree"],
+    "selection": ["select"],
+}
+_NAMES = {name: room for room, names in _NAMES_OF_ROOMS.items() for name in names}
 __all__ = [*_NAMES, *_ROOMS, "__version__"]
 
 

@@ -185,17 +185,11 @@ def refuse_other_owner(what: str, name: str, owner: Any, value: Any) -> None:
     Raises:
         ConfigError: The name belongs to another function or class.
     """
-
-    def origin(registered: Any) -> str:
-        module = getattr(registered, "__module__", "")
-        return f"{module}.{getattr(registered, '__qualname__', '')}"
-
-    if owner is None or origin(owner) == origin(value):
-        return
-    package = __name__.partition(".")[0]
-    own = origin(owner).startswith(f"{package}.")
-    by = f"is one of {package}'s own" if own else f"is registered already, by {origin(owner)}"
-    raise ConfigError(f"{what} {name!r} {by}; choose another")
+    names = [
+        f"{x.__module__}.{getattr(x, '__qualname__', '')}" for x in (owner, value) if x is not None
+    ]
+    if len(set(names)) > 1:
+        raise ConfigError(f"{what} {name!r} is registered already, by {names[0]}; choose another")
 
 
 def require(least: float, **settings: Any) -> None:

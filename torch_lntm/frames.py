@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Literal, Protocol, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 import pandas as pd
@@ -19,13 +19,6 @@ TableFormat = Literal["text", "csv", "json"]
 Row = TypeVar("Row")
 #: Most characters of a cell of a printed table.
 _WIDEST = 240
-
-
-class HasFrame(Protocol):
-    """A result that is also a table."""
-
-    def frame(self) -> pd.DataFrame:
-        """The table."""
 
 
 class Rows(list[Row]):
@@ -61,11 +54,7 @@ class Rows(list[Row]):
             keys = [name for name in _KEYS if name in frame]
             words = frame.groupby(keys, sort=False, dropna=False)["term"]
             frame = words.agg(" ".join).reset_index(name="words")
-        if (
-            "name" in frame
-            and "topic" in frame
-            and (frame["name"] == frame["topic"].map(str)).all()
-        ):
+        if {"name", "topic"} <= {*frame} and (frame["name"] == frame["topic"].map(str)).all():
             frame = frame.drop(columns="name")
         return render(frame)
 
@@ -117,12 +106,11 @@ def align(values: Any, documents: pd.Index, what: str) -> Any:
         raise CorpusError(
             f"{what}: expected one row for each of {len(documents)} documents, got {len(rows)}"
         )
-    unique = rows.is_unique and documents.is_unique
-    if unique and rows.isin(documents).all() and not is_default(documents):
+    is_same_set = rows.is_unique and documents.is_unique and rows.isin(documents).all()
+    if is_same_set and not is_default(documents):
         return values.reindex(documents)
-    first = int(np.argmax(rows != documents)) if len(rows) else 0
-    shuffled = unique and rows.isin(documents).all()
-    problem = "stand in another order than" if shuffled else "have other names than"
+    first = int(np.argmax(rows != documents))
+    problem = "stand in another order than" if is_same_set else "have other names than"
     raise CorpusError(
         f"{what}: the rows {problem} the documents, whose names are the index of corpus.metadata: "
         f"row {first} is {rows.tolist()[first]!r}, and document {first} is "
@@ -156,20 +144,16 @@ def to_csv(frame: pd.DataFrame, *, index: bool = False) -> str:
         frame: The table.
         index: Whether to write the index as the first column.
     """
-    # Column by column, because frames may repeat the name of a column.
-    columns = [
-        frame.iloc[:, i]
-        if frame.dtypes.iloc[i].kind in "biuf"
-        else frame.iloc[:, i].map(_protected)
-        for i in range(frame.shape[1])
-    ]
-    safe = pd.concat(columns, axis=1) if columns else frame.copy()
+    safe = frame.copy()
+    for i, dtype in enumerate(frame.dtypes):  # by position, because names of columns may repeat
+        if dtype.kind not in "biuf":
+            safe.isetitem(i, frame.iloc[:, i].map(_protected))
     safe.columns = [_protected(name) for name in frame.columns]
     safe.index = frame.index.map(_protected) if index else frame.index
     return str(safe.to_csv(index=index, lineterminator="\n"))
 
 
-def render(table: pd.DataFrame | HasFrame, form: TableFormat = "text") -> str:
+def render(table: Any, form: TableFormat = "text") -> str:
     """A frame as text for a terminal, as CSV, or as a JSON list with an object for each row.
 
     Args:

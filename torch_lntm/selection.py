@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,6 +20,7 @@ from torch_lntm.corpus.corpus import as_corpus
 from torch_lntm.errors import ConfigError, TooFewDocumentsError, require_whole
 from torch_lntm.evaluation import (
     AIS,
+    CompletionResult,
     LikelihoodEstimate,
     align_topics,
     coherence,
@@ -121,41 +123,30 @@ class Selection:
     def because(self) -> str:
         """The recommendation, with its reason."""
         best, chosen = self.best, self.recommended
-        fewer = [row for row in self.rows if row.num_topics < chosen.num_topics]
-        compared = fewer[-1] if chosen is best and fewer else chosen
-        by = f"{compared.behind.value:.4f} ± {compared.behind.standard_error:.2g} nats per token"
-        text = f"{chosen.num_topics} topics: "
         if chosen is best:
-            text += f"they predict held-out words best (perplexity {best.perplexity:.1f})"
-            if fewer:
-                text += f"; {compared.num_topics} topics predict them worse, by {by}"
+            text = f"they predict held-out words best (perplexity {best.perplexity:.1f})"
         else:
-            text += (
+            value, error = chosen.behind
+            text = (
                 f"the fewest that predict held-out words as well as {best.num_topics}, the best "
                 f"(perplexity {chosen.perplexity:.1f} and {best.perplexity:.1f}), within a "
-                f"standard error of the difference, {by}"
+                f"standard error of the difference, {value:.4f} ± {error:.2g} nats per token"
             )
-        if "likelihood" in best.criteria:
-            likeliest = max(self.rows, key=lambda row: row.criteria["likelihood"].value)
-            text += f". The likelihood of whole documents is highest with {likeliest.num_topics}"
         if self.interrupted:
             text += ". Ctrl-C ended the comparison before all fits were made"
         elif chosen is self.rows[-1] and len(self.rows) > 1:
             text += ". This is the largest number tried; try larger numbers"
-        return text
+        return f"{chosen.num_topics} topics: {text}"
 
     def __repr__(self) -> str:
         return f"Selection({self.about})\n  {self.because}"
 
     def __str__(self) -> str:
-        frame = self.frame()
-        units = [f"{name}: {unit}" for name, unit in CRITERIA.items() if name in frame]
-        units += [
-            "behind: nats per held-out token below the best completion",
-            "_se: standard error",
-        ]
-        table = render(frame.drop(columns=["seconds", "recommended"]))
-        return "\n".join([*units, "", table, "", self.because])
+        frame = self.frame().drop(columns=["seconds", "recommended"])
+        units = {name: unit for name, unit in CRITERIA.items() if name in frame}
+        units |= {"behind": "nats per token below the best completion", "_se": "standard error"}
+        lines = [f"{name}: {unit}" for name, unit in units.items()]
+        return "\n".join([*lines, "", render(frame), "", self.because])
 
     def frame(self) -> pd.DataFrame:
         """A row for each number of topics.
@@ -164,17 +155,20 @@ class Selection:
         row, ``seconds`` and ``recommended``. The columns ``behind_se``, ``completion_se`` and so
         forth are standard errors.
         """
-        names = [name for name in CRITERIA if any(name in row.criteria for row in self.rows)]
-        absent = Criterion(math.nan, math.nan)
         records = []
         for row in self.rows:
-            numbers = {"behind": row.behind} | {n: row.criteria.get(n, absent) for n in names}
             record: dict[str, Any] = {"num_topics": row.num_topics, "perplexity": row.perplexity}
-            for name, (value, standard_error) in numbers.items():
-                record |= {name: value, f"{name}_se": standard_error}
+            for name, (value, error) in {"behind": row.behind, **row.criteria}.items():
+                record |= {name: value, f"{name}_se": error}
             is_chosen = row.num_topics == self.recommended.num_topics
             records.append(record | {"seconds": row.seconds, "recommended": is_chosen})
-        return pd.DataFrame.from_records(records)
+        frame = pd.DataFrame.from_records(records)
+        order = [
+            "num_topics",
+            "perplexity",
+            *(n + s for n in ("behind", *CRITERIA) for s in ("", "_se")),
+        ]
+        return frame[[n for n in [*order, "seconds", "recommended"] if n in frame]]
 
     def plot(self) -> Figure:
         """Plot each criterion against the number of topics, with the recommendation marked."""
@@ -190,47 +184,36 @@ class _Fit(NamedTuple):
 
     model: TopicModel
     guide: Guide[Any]
-    log_predictive: Tensor
-    held_out_tokens: Tensor
+    completion: CompletionResult
     likelihood: LikelihoodEstimate | None
     seconds: float
 
 
-@dataclass(frozen=True)
-class _Task:
-    """What all fits of a comparison share. See :func:`select`.
+def _fit_and_score(
+    corpus: Corpus,
+    recipe: Recipe,
+    size: int,
+    fit_seed: int,
+    shares: tuple[float, float],
+    seed: int,
+    likelihood: AIS | None,
+    settings: Mapping[str, Any],
+) -> _Fit:
+    """Fit a number of topics from a seed, and score the fit on the held-out documents.
 
     Every process splits the corpus by itself, because a mapped corpus is sent as its path, and a
     split as all of its counts.
     """
-
-    corpus: Corpus
-    recipe: Recipe
-    test_fraction: float
-    observed_fraction: float
-    seed: int
-    annealing: AIS | None
-    options: Mapping[str, Any]
-    model_options: Mapping[str, Any] | None
-    device: torch.device | str
-
-
-def _fit_and_score(task: _Task, size: int, own_seed: int) -> _Fit:
-    """Fit a number of topics from a seed, and score the fit on the held-out documents."""
-    train, test = task.corpus.split(task.test_fraction, task.seed)
-    hold_out = test.hold_out_words(task.observed_fraction, task.seed)
-    resolved = task.recipe.for_corpus(train, size)
-    options = {"progress": False, **resolved.options, **task.options, "num_topics": size}
-    about: dict[str, Any] = {"seed": own_seed, "device": task.device}
-    about |= {"options": options, "model_options": task.model_options}
-    model, guide, engine = resolved.recipe.make(train.num_words, train.vocabulary, **about)
+    train, test = corpus.split(shares[0], seed)
+    resolved = recipe.for_corpus(train, size)
+    options = {"progress": False, **resolved.options, **settings["options"], "num_topics": size}
+    settings = {**settings, "options": options, "seed": fit_seed}
+    model, guide, engine = resolved.recipe.make(train.num_words, train.vocabulary, **settings)
     with propagate_interrupts():
         seconds = engine.fit(train).seconds
-    score = document_completion(model, guide, hold_out)
-    estimate = None
-    if task.annealing is not None:
-        estimate = task.annealing.estimate(model, test, seed=task.seed)
-    return _Fit(model, guide, score.log_predictive, score.held_out_tokens, estimate, seconds)
+    completion = document_completion(model, guide, test.hold_out_words(shares[1], seed))
+    estimate = None if likelihood is None else likelihood.estimate(model, test, seed=seed)
+    return _Fit(model, guide, completion, estimate, seconds)
 
 
 def select(
@@ -298,18 +281,21 @@ def select(
         True
     """
     corpus = as_corpus(corpus)
-    require_whole(2, top_n=top_n)
+    sizes = sorted(set(num_topics))
+    if not sizes:
+        raise ConfigError("num_topics is empty; expected numbers of topics, such as [10, 20, 50]")
+    require_whole(2, top_n=top_n, **{f"num_topics[{j}]": size for j, size in enumerate(sizes)})
     require_whole(1, num_seeds=num_seeds)
-    sizes = _checked_sizes(num_topics)
     recipe = Recipe(recipe) if isinstance(recipe, str) else recipe
     train, test = corpus.split(test_fraction, seed)
-    annealing = AIS() if likelihood is True else likelihood
-    shares, given = (test_fraction, observed_fraction), dict(options or {})
-    task = _Task(corpus, recipe, *shares, seed, annealing or None, given, model_options, device)
+    annealing = (AIS() if likelihood is True else likelihood) or None
+    shares = (test_fraction, observed_fraction)
+    settings = {"options": options or {}, "model_options": model_options, "device": device}
     runs = [(size, seed + j) for size in sizes for j in range(num_seeds)]
     fits: dict[int, list[_Fit]] = {}
     made = joblib.Parallel(n_jobs=n_jobs, return_as="generator")(
-        joblib.delayed(_fit_and_score)(task, size, own_seed) for size, own_seed in runs
+        joblib.delayed(_fit_and_score)(corpus, recipe, *run, shares, seed, annealing, settings)
+        for run in runs
     )
     try:
         bar = tqdm(made, desc="fits", total=len(runs), disable=not progress)
@@ -318,72 +304,61 @@ def select(
     except KeyboardInterrupt as stop:
         if not fits or isinstance(stop, Terminated):
             raise
-    interrupted = sum(map(len, fits.values())) < len(runs)
     about = (
-        f"{recipe.model}, {len(train)} documents fitted from "
-        f"{'up to ' if interrupted else ''}{num_seeds} seeds each, "
+        f"{recipe.model}, {len(train)} documents fitted from {num_seeds} seeds each, "
         f"{len(test)} held out, {observed_fraction:.0%} of their tokens observed, seed {seed}"
     )
     if fits[sizes[0]][0].model.words.cache_weight is not None:
         about += ", completion with the documents' own words"
     if annealing:
         about += f"; likelihood with {annealing.num_chains} chains a document"
-    return Selection(_selection_rows(fits, train, top_n), about, interrupted)
+    interrupted = sum(map(len, fits.values())) < len(runs)
+    return Selection(_rows(fits, train, top_n), about, interrupted)
 
 
-def _checked_sizes(num_topics: Sequence[int]) -> list[int]:
-    """The different numbers of topics, in ascending order."""
-    sizes = sorted(set(num_topics))
-    if not sizes:
-        raise ConfigError("num_topics is empty; expected numbers of topics, such as [10, 20, 50]")
-    require_whole(2, **{f"num_topics[{j}]": size for j, size in enumerate(sizes)})
-    return sizes
-
-
-def _selection_rows(
+def _rows(
     fits: Mapping[int, Sequence[_Fit]], train: Corpus, top_n: int
 ) -> tuple[SelectionRow, ...]:
     """Criteria of every number of topics, and its loss against the best."""
     predictive = {
-        size: _mean([f.log_predictive for f in of_size]) for size, of_size in fits.items()
+        size: _mean_over_seeds([fit.completion.log_predictive for fit in of_size])
+        for size, of_size in fits.items()
     }
-    tokens = next(iter(fits.values()))[0].held_out_tokens
-    best = max(predictive, key=lambda size: float(predictive[size].sum()))
+    best = max(predictive.values(), key=lambda values: float(values.sum()))
     rows = []
     for size, of_size in fits.items():
+        tokens = of_size[0].completion.held_out_tokens
         criteria = {"completion": Criterion(*per_token(predictive[size], tokens))}
         criteria |= _criteria(of_size, train, top_n)
-        difference = per_token(predictive[best] - predictive[size], tokens)
-        behind = Criterion(0.0, 0.0) if size == best else Criterion(*difference)
+        behind = Criterion(*per_token(best - predictive[size], tokens))
         rows.append(SelectionRow(size, criteria, behind, round(sum(f.seconds for f in of_size), 3)))
     return tuple(rows)
 
 
-def _mean(values: Sequence[Tensor]) -> Tensor:
-    """Mean over seeds of the documents' log probabilities."""
+def _mean_over_seeds(values: Sequence[Tensor]) -> Tensor:
+    """Mean over the fits of the documents' log probabilities."""
     return torch.stack(list(values)).mean(0)
 
 
 def _criteria(fits: Sequence[_Fit], train: Corpus, top_n: int) -> dict[str, Criterion]:
     """All criteria except completion, as means over seeds."""
-    likelihoods = [fit.likelihood for fit in fits if fit.likelihood is not None]
     criteria: dict[str, Criterion] = {}
+    likelihoods = [fit.likelihood for fit in fits if fit.likelihood is not None]
     if likelihoods:
-        mean = _mean([estimate.log_likelihood for estimate in likelihoods])
+        mean = _mean_over_seeds([estimate.log_likelihood for estimate in likelihoods])
         criteria["likelihood"] = Criterion(*per_token(mean, likelihoods[0].lengths))
-    values: dict[str, list[Criterion]] = {}
+    values: dict[str, list[tuple[float, float]]] = {}
     for fit in fits:
         words = fit.model.topics.top_words(top_n)[0].tolist()
-        coherences = coherence(words, train, top_n=top_n)
-        values.setdefault("coherence", []).append(_over_topics(coherences))
-        exclusive = _over_topics(exclusivity(fit.model.topics.mean_probs, top_n))
-        values.setdefault("exclusivity", []).append(exclusive)
-        try:
-            dispersion = residual_dispersion(fit.model, fit.guide, train)
-        except TooFewDocumentsError:
-            continue
-        found = Criterion(dispersion.value, dispersion.standard_error)
-        values.setdefault("dispersion", []).append(found)
+        by_topic = {
+            "coherence": coherence(words, train, top_n=top_n),
+            "exclusivity": exclusivity(fit.model.topics.mean_probs, top_n),
+        }
+        for name, of_topics in by_topic.items():
+            values.setdefault(name, []).append(_over_topics(of_topics))
+        with suppress(TooFewDocumentsError):
+            found = residual_dispersion(fit.model, fit.guide, train)
+            values.setdefault("dispersion", []).append((found.value, found.standard_error))
     for first, second in itertools.combinations(fits, 2):
         similarity = torch.from_numpy(align_topics(first.model, second.model).similarity)
         values.setdefault("stability", []).append(_over_topics(similarity))
@@ -393,6 +368,6 @@ def _criteria(fits: Sequence[_Fit], train: Corpus, top_n: int) -> dict[str, Crit
     return criteria | {name: Criterion(*map(float, mean)) for name, mean in means.items()}
 
 
-def _over_topics(values: Tensor) -> Criterion:
+def _over_topics(values: Tensor) -> tuple[float, float]:
     """Mean over topics, with its standard error."""
-    return Criterion(float(values.mean()), float(values.std() / math.sqrt(len(values))))
+    return float(values.mean()), float(values.std() / math.sqrt(len(values)))

@@ -36,7 +36,7 @@ from torch_lntm.evaluation import (
     completion_perplexity,
     unigram_perplexity,
 )
-from torch_lntm.evaluation.completion.modes import dirichlet_modes
+from torch_lntm.evaluation.completion.theta import dirichlet_modes
 
 OURS = "torch_lntm ctm"
 SLOW = "tomotopy CTM"

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 import torch_lntm as lntm
 from torch_lntm.models import DynamicTopics
-from torch_lntm.models.periods import learn_groups
+from torch_lntm.models.groups import learn_groups
 
 #: Column with the number of a document's period.
 PERIOD = "period"

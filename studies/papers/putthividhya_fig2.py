@@ -251,7 +251,7 @@ def figure(rows: list[Sources]) -> Figure:
     """
     from matplotlib.figure import Figure
 
-    from torch_lntm.plotting.sources import plot_loadings
+    from torch_lntm.plotting.topics import plot_loadings
 
     drawn = [row for row in rows if (row.source, row.fit) == (rows[0].source, 0)]
     plot = Figure(figsize=(6.2 * len(drawn), 1.9 * SHOWN + 0.9), layout="constrained")

@@ -68,9 +68,13 @@ def test_predictions_and_ends_stay_inside_and_sum_to_1(corpus, model, theta) -> 
 def raw_of(effects: Effects) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Coefficients of the formula's columns, topic by topic, their deviations and covariance."""
     logit, back = effects.regression, effects.design.back
-    every = torch.block_diag(*[back] * (NUM_TOPICS - 1))
-    mean = (back @ logit.coefficients)[:, :-1].mT.flatten()
-    covariance = logit.inverse @ logit.meat @ logit.inverse
+    # By columns first in the regression, and by topics first here.
+    every = torch.kron(back, torch.eye(NUM_TOPICS - 1).double())
+    order = torch.arange(len(every)).view(len(back), -1).mT.flatten()
+    every = every[order]
+    inverse = logit.system.dense_inverse
+    covariance = inverse @ logit.inner.dense @ inverse
+    mean = (back @ logit.mean[0])[:, :-1].mT.flatten()
     parts = (mean, logit.deviations @ every.mT, every @ covariance @ every.mT)
     return tuple(part.numpy() for part in parts)
 

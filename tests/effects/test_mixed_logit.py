@@ -13,7 +13,7 @@ import torch
 import torch_lntm as lntm
 from torch_lntm.corpus import Corpus
 from torch_lntm.effects import estimate
-from torch_lntm.effects.mixed_logit import MixedLogit
+from torch_lntm.effects.logit import LogitRegression
 from torch_lntm.effects.result import Effects
 from torch_lntm.errors import ConfigError
 from torch_lntm.solvers.block_arrow import BlockArrow
@@ -52,8 +52,8 @@ def make(corpus: Corpus, theta: torch.Tensor, formula: str, **settings: Any) -> 
     return estimate(model, theta, corpus, formula, **settings)
 
 
-def logit_of(effects: Effects) -> MixedLogit:
-    assert isinstance(effects.regression, MixedLogit)
+def logit_of(effects: Effects) -> LogitRegression:
+    assert isinstance(effects.regression, LogitRegression)
     return effects.regression
 
 
@@ -163,12 +163,12 @@ def test_one_draw_equals_the_dense_regression_and_its_moments(corpus, theta, wei
     root = np.linalg.cholesky(fixed.T @ (weights[:, None] * fixed)).T
     blocks = [fixed @ np.linalg.inv(root)]
     blocks += [one_hot(corpus.metadata[name]) for name in ("year", "author")]
-    penalties = found.penalties.numpy()
+    penalties = found.random.penalties.numpy()
     dense = Dense(blocks, penalties, one[0].numpy(), weights)
     pi = dense.pi
     effect = dense.coefficients[3:]
-    np.testing.assert_allclose(found._mean[0][3:], effect[:3], atol=1e-4)
-    np.testing.assert_allclose(found._mean[1], effect[3:], atol=1e-4)
+    np.testing.assert_allclose(found.mean[0][3:], effect[:3], atol=1e-4)
+    np.testing.assert_allclose(found.mean[1], effect[3:], atol=1e-4)
     # The dispersion: residuals of Pearson, with the determined coefficients.
     h = dense.sum_of(
         weights[:, None, None]
@@ -182,13 +182,13 @@ def test_one_draw_equals_the_dense_regression_and_its_moments(corpus, theta, wei
     freedom = NUM_DOCS - 3 - (sizes - penalties * own).sum(0)
     pearson = (one[0].numpy() - pi) / np.sqrt(pi)
     dispersion = pearson.T @ (weights[:, None] * pearson) / np.sqrt(np.outer(freedom, freedom))
-    np.testing.assert_allclose(found.dispersion, dispersion, rtol=1e-3, atol=1e-6)
+    np.testing.assert_allclose(found.random.dispersion, dispersion, rtol=1e-3, atol=1e-6)
     # The covariance of the score, and of penalised effects.
     project = np.eye(NUM_TOPICS) - pi[:, :, None]
     root = np.sqrt(pi)
     middle = root[:, :, None] * dispersion * root[:, None]
     meat = weights[:, None, None] * (project @ middle @ project.mT)
-    variances = found.effects_spread.numpy() ** 2
+    variances = found.random.spread.numpy() ** 2
     by_row = np.concatenate([np.zeros((3, NUM_TOPICS)), np.repeat(variances, [3, NUM_AUTHORS], 0)])
     t = np.diag(by_row.ravel()[dense.free])
     error = g @ (dense.sum_of(meat) + p @ t @ p) @ g
@@ -252,11 +252,11 @@ def test_binomial_counts_have_the_variance_of_the_likelihood_by_quadrature() -> 
     found = logit_of(effects)
     # The difference of the 2 topics' effects has the sum of their variances. The likelihood is not
     # restricted, which makes its variance smaller by about 1/60.
-    spread = float(found.effects_spread.square().sum().sqrt())
+    spread = float(found.random.spread.square().sum().sqrt())
     assert spread == pytest.approx(np.exp(best.x[2]), rel=0.03)
-    slope = (effects.design.back @ found._mean[0][:2])[1, 0]
+    slope = (effects.design.back @ found.mean[0][:2])[1, 0]
     assert float(slope) == pytest.approx(best.x[1], abs=0.01)
-    assert float(found.dispersion.trace()) == pytest.approx(1 / trials, rel=0.15)
+    assert float(found.random.dispersion.trace()) == pytest.approx(1 / trials, rel=0.15)
 
 
 def test_predictions_stay_inside_and_sum_to_1_for_known_and_new_levels(corpus, theta) -> None:
@@ -283,7 +283,7 @@ def test_predictions_stay_inside_and_sum_to_1_for_known_and_new_levels(corpus, t
         assert a.estimate == pytest.approx(b.estimate, rel=1e-12)
         pi = np.array([p.estimate for p in typical[:4]])
         slopes = pi[k] * (np.eye(4)[k] - pi)
-        added = slopes**2 @ found.effects_spread[0].numpy() ** 2
+        added = slopes**2 @ found.random.spread[0].numpy() ** 2
         assert b.standard_error**2 - a.standard_error**2 == pytest.approx(added, rel=1e-6)
     names = effects.predict("author")
     assert [p.values["author"] for p in names[:2]] == ["a00", "a01"]
@@ -319,9 +319,9 @@ def test_2000_levels_of_5000_documents_make_no_dense_columns(monkeypatch) -> Non
     eta = rng.normal(0, 0.7, (2, 5000, 3)) + 0.6 * rng.normal(size=(2000, 3))[authors]
     effects = make(corpus, torch.softmax(torch.from_numpy(eta), -1), "~ (1 | author)")
     found = logit_of(effects)
-    assert found._system.crossed.numel() < 2000 * 3 * 3
+    assert found.system.crossed.numel() < 2000 * 3 * 3
     # 0.6 on the scale of eta; the mean over the noise of eta makes it a little less.
-    assert ((found.effects_spread > 0.45) & (found.effects_spread < 0.65)).all()
-    monkeypatch.setattr("torch_lntm.effects.mixed_logit.MAX_STORED", 10_000)
+    assert ((found.random.spread > 0.45) & (found.random.spread < 0.65)).all()
+    monkeypatch.setattr("torch_lntm.effects.logit.MAX_STORED", 10_000)
     with pytest.raises(ConfigError, match="2,000 levels of 3 topics"):
         make(corpus, torch.softmax(torch.from_numpy(eta), -1), "~ (1 | author)")

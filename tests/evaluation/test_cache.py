@@ -14,7 +14,7 @@ from torch_lntm.corpus import Corpus, DocumentBatch, WordHoldOut
 from torch_lntm.errors import ConfigError, CorpusError
 from torch_lntm.evaluation import completion_of, document_completion, fit_cache_weight
 from torch_lntm.evaluation.completion.cache import best_cache_weight, counts_at, held_out_words
-from torch_lntm.evaluation.completion.modes import theta_modes
+from torch_lntm.evaluation.completion.theta import theta_modes
 from torch_lntm.models import TopicModel, ctm, lda
 
 NUM_WORDS = 7

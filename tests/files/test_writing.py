@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import stat
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,25 +22,23 @@ def write(path, content):
         file.write(content)
 
 
-@pytest.mark.parametrize(
-    ("number", "match"),
-    [
-        (errno.ENOSPC, "No space left on device.*: the disk is full; free some space"),
-        (errno.EROFS, "Read-only file system.*: choose another path"),
-    ],
-)
-def test_errors_of_the_system_name_the_file_and_give_advice(tmp_path, monkeypatch, number, match):
-    path = tmp_path / "out" / "a.txt"
-    path.parent.mkdir()
+def write_folder(path):
+    with atomic_folder(path) as folder:
+        (folder / "a").write_bytes(b"new")
+        (folder / "b").write_bytes(b"newer")
+
+
+def test_errors_of_the_system_name_the_file(tmp_path, monkeypatch):
+    path = tmp_path / "a.txt"
     path.write_text("old")
 
     def fail(*args):
-        raise OSError(number, os.strerror(number))
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(FileError, match=rf"out/a\.txt: cannot be written \({match}"):
+    with pytest.raises(FileError, match=r"a\.txt: cannot be written \(No space left .*: choose"):
         write(path, b"new")
-    assert [p.name for p in path.parent.iterdir()] == ["a.txt"]
+    assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
     assert path.read_text() == "old"
 
 
@@ -52,24 +48,32 @@ def test_a_path_through_a_file_is_refused(tmp_path):
         arrays.write_arrays(tmp_path / "file" / "a.npz", a=np.zeros(1))
 
 
-def test_lines_with_line_breaks_are_not_written():
-    with pytest.raises(FileError, match=r"a\.txt: word 1 is 'b\\r', with a line break"):
-        as_lines(["a", "b\r"], "word", "a.txt")
+@pytest.mark.parametrize("word", ["b\r", "b\nb", "\ufeffb"])
+def test_lines_that_would_be_read_differently_are_not_written(word):
+    with pytest.raises(FileError, match=r"a\.txt: word 1 is '.*', with a line break or a byte-ord"):
+        as_lines(["a", word], "word", "a.txt")
 
 
-def test_a_link_is_written_through(tmp_path):
-    (tmp_path / "real").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "real")
-    with atomic_folder(tmp_path / "link") as folder:
-        (folder / "new").write_text("new")
+@pytest.mark.parametrize("target", ["real", "missing"])
+def test_links_are_written_through(tmp_path, target):
+    (tmp_path / "real").write_bytes(b"old")
+    for name, end in (("link", target), ("folder", "there")):
+        (tmp_path / name).symlink_to(end)
+    write(tmp_path / "link", b"new")
+    write_folder(tmp_path / "folder")
     assert (tmp_path / "link").is_symlink()
-    assert (tmp_path / "real" / "new").read_text() == "new"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "real"]
+    assert (tmp_path / "folder").is_symlink()
+    assert (tmp_path / target).read_bytes() == b"new"
+    assert (tmp_path / "there" / "a").read_bytes() == b"new"
+    assert len(list(tmp_path.iterdir())) == len({"link", "folder", "there", "real", target})
 
 
-def test_words_with_a_byte_order_mark_are_refused():
-    with pytest.raises(FileError, match="byte-order mark"):
-        as_lines(["\ufeffa", "b"], "word", "words.txt")
+@pytest.mark.parametrize("writer", [lambda path: write(path, b"new"), write_folder])
+def test_a_link_to_itself_is_refused(tmp_path, writer):
+    (tmp_path / "link").symlink_to("link")
+    with pytest.raises(FileError, match=r"link: cannot be written.* choose another path"):
+        writer(tmp_path / "link")
+    assert [path.name for path in tmp_path.iterdir()] == ["link"]
 
 
 # ------------------------------------------------------------------ crashes
@@ -81,12 +85,6 @@ def content(tree):
 
 
 NEW = (("a", b"new"), ("b", b"newer"))
-
-
-def write_folder(path):
-    with atomic_folder(path) as folder:
-        (folder / "a").write_bytes(b"new")
-        (folder / "b").write_bytes(b"newer")
 
 
 @pytest.fixture
@@ -124,7 +122,7 @@ def test_new_parent_folders_survive_a_crash(root, monkeypatch):
 
 def test_without_an_exchange_a_crash_leaves_the_old_folder_under_another_name(root, monkeypatch):
     make((("a", b"old"),), root / "x")
-    monkeypatch.setattr(writing, "_renameat2", None)
+    monkeypatch.setattr(writing, "_exchange", lambda *_: False)
     disk = ForgetfulDisk(root, monkeypatch)
     write_folder(root / "x")
     for tree in disk.ever_left:
@@ -146,44 +144,18 @@ def test_the_simulated_disk_forgets_unsynced_content(root, monkeypatch, step):
 # ------------------------------------------------------------------ places and names
 
 
-@pytest.mark.parametrize("name", [*(n * "n" for n in (200, 201, 218, 230, 255)), 127 * "ü"])
+@pytest.mark.parametrize("name", [*(n * "n" for n in (200, 201, 255)), 127 * "ü"])
 def test_names_of_maximum_length_are_written(tmp_path, name):
     write(tmp_path / name, b"new")
-    assert (tmp_path / name).read_bytes() == b"new"
     (tmp_path / name).unlink()
     write_folder(tmp_path / name)
     write_folder(tmp_path / name)
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_long_names_with_equal_beginnings_stay_different():
-    assert writing.shortened("n" * 200) == "n" * 200
-    one, other = (writing.shortened("n" * 200 + end) for end in "ab")
-    assert one != other
-    assert len(one) == len(other) < 80
-
-
 def test_a_name_that_is_too_long_is_refused(tmp_path):
     with pytest.raises(FileError, match=r"cannot be written .*too long.*choose"):
         write(tmp_path / ("n" * 256), b"new")
-
-
-@pytest.mark.parametrize("target", ["real", "missing"])
-def test_a_link_to_a_file_is_written_through(tmp_path, target):
-    (tmp_path / "real").write_bytes(b"old")
-    (tmp_path / "link").symlink_to(target)
-    write(tmp_path / "link", b"new")
-    assert (tmp_path / "link").is_symlink()
-    assert (tmp_path / target).read_bytes() == b"new"
-    assert {path.name for path in tmp_path.iterdir()} == {"link", "real", target}
-
-
-@pytest.mark.parametrize("writer", [lambda path: write(path, b"new"), write_folder])
-def test_a_link_to_itself_is_refused(tmp_path, writer):
-    (tmp_path / "link").symlink_to("link")
-    with pytest.raises(FileError, match=r"link: cannot be written .* choose another path"):
-        writer(tmp_path / "link")
-    assert [path.name for path in tmp_path.iterdir()] == ["link"]
 
 
 # ------------------------------------------------------------------ leftovers
@@ -204,24 +176,25 @@ def killed(root, statement, **replaced):
     assert done.returncode == -9
 
 
-@pytest.mark.parametrize("step", ["_sync_tree", "_replace_folder", "_remove"])
-def test_leftovers_of_a_killed_writer_of_a_folder_are_removed(root, step):
-    make((("a", b"old"),), root / "x")
-    killed(root, "w.atomic_folder(path)", **{step: None})
-    assert len(list(root.iterdir())) == 2
-    assert (root / "x" / "a").read_bytes() == (b"new" if step == "_remove" else b"old")
-    write_folder(root / "x")
+@pytest.mark.parametrize("step", ["_sync_tree", "_replace_folder", "_remove", "os.replace"])
+def test_old_leftovers_of_a_killed_writer_are_removed(root, step, monkeypatch):
+    as_file = step == "os.replace"
+    writer = (lambda path: write(path, b"new")) if as_file else write_folder
+    if not as_file:
+        make((("a", b"old"),), root / "x")
+    killed(root, f"w.{'atomic_write' if as_file else 'atomic_folder'}(path)", **{step: None})
+    (leftover,) = (path for path in root.iterdir() if path.name.startswith(".x."))
+    if not as_file:
+        assert (root / "x" / "a").read_bytes() == (b"new" if step == "_remove" else b"old")
+    writer(root / "x")
+    assert leftover.exists(), "it may be of a writer that has just begun"
+    monkeypatch.setattr(writing, "_OLD", -1.0)
+    writer(root / "x")
     assert [path.name for path in root.iterdir()] == ["x"]
 
 
-def test_leftovers_of_a_killed_writer_of_a_file_are_removed(root):
-    killed(root, "w.atomic_write(path)", **{"os.replace": None})
-    assert [path.name.startswith(".x.") for path in root.iterdir()] == [True]
-    write(root / "x", b"new")
-    assert [path.name for path in root.iterdir()] == ["x"]
-
-
-def test_hidden_files_of_a_running_writer_are_kept(root):
+def test_hidden_files_of_a_running_writer_are_kept(root, monkeypatch):
+    monkeypatch.setattr(writing, "_OLD", -1.0)
     with atomic_folder(root / "x") as one:
         (one / "a").write_bytes(b"one")
         write_folder(root / "x")
@@ -233,152 +206,39 @@ def test_hidden_files_of_a_running_writer_are_kept(root):
     assert sorted(path.name for path in root.iterdir()) == ["x", "y"]
 
 
-def test_a_hidden_file_locked_by_another_writer_is_replaced_by_a_new_one(root, monkeypatch):
-    taken = []
-
-    def try_lock(descriptor):
-        if taken:
-            return True
-        (path,) = root.iterdir()
-        taken.append(path)
-        return False
-
-    monkeypatch.setattr(writing, "try_lock", try_lock)
-    with atomic_folder(root / "x") as folder:
-        assert folder != taken[0]
-        taken[0].rmdir()
-    assert [path.name for path in root.iterdir()] == ["x"]
-
-
-def test_a_hidden_file_removed_before_its_lock_is_replaced_by_a_new_one(root, monkeypatch):
-    real, removed = writing._open, []
-
-    def opened_too_late(path):
-        descriptor = real(path)
-        if not removed and path.name.endswith(".new"):
-            path.rmdir()
-            removed.append(path)
-        return descriptor
-
-    monkeypatch.setattr(writing, "_open", opened_too_late)
-    with atomic_folder(root / "x") as folder:
-        assert folder not in removed
-        (folder / "a").write_bytes(b"new")
-    assert len(removed) == 1
-    assert [path.name for path in root.iterdir()] == ["x"]
-
-
-@pytest.mark.parametrize("name", [f".xy.{HEX}.new", f".x.{HEX}", ".x.new", f".x.{HEX}.new.txt"])
-def test_files_other_than_leftovers_are_kept(root, name):
+@pytest.mark.parametrize("name", [f".xy.{HEX}.new", f".x.{HEX}", ".x.new", f".x.{HEX}.old"])
+def test_files_other_than_leftovers_are_kept(root, name, monkeypatch):
+    monkeypatch.setattr(writing, "_OLD", -1.0)
     (root / name).write_bytes(b"precious")
     write(root / "x", b"new")
     assert (root / name).read_bytes() == b"precious"
 
 
-def test_an_old_folder_is_kept_until_the_new_folder_has_its_name(root):
-    old = make((("a", b"old"),), root / f".x.{HEX}.old")
-    write_folder(root / "x")
-    assert (old / "a").read_bytes() == b"old"
-    write_folder(root / "x")
-    assert [path.name for path in root.iterdir()] == ["x"]
-
-
-@pytest.mark.parametrize("exchange", [True, False])
-def test_a_failed_sync_restores_the_old_folder(root, monkeypatch, exchange):
+def test_the_old_folder_returns_if_the_new_one_cannot_take_its_name(root, monkeypatch):
     make((("a", b"old"),), root / "x")
+    rename = os.rename
 
-    def fail(folder):
-        if folder == root:
-            writing.remove_leftovers(root / "x")  # as another writer does meanwhile
+    def fail(source, target):
+        if str(source).endswith(".new"):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
+        rename(source, target)
 
-    monkeypatch.setattr(writing, "_sync_folder", fail)
-    if not exchange:
-        monkeypatch.setattr(writing, "_renameat2", None)
+    monkeypatch.setattr(writing, "_exchange", lambda *_: False)
+    monkeypatch.setattr(os, "rename", fail)
     with pytest.raises(FileError, match=r"x: cannot be written .Input/output error"):
         write_folder(root / "x")
     assert (root / "x" / "a").read_bytes() == b"old"
     assert [path.name for path in root.iterdir()] == ["x"]
-    (root / "x" / "a").unlink()
-    (root / "x").rmdir()
-    with pytest.raises(FileError, match=r"x: cannot be written .Input/output error"):
-        write_folder(root / "x")
-    assert list(root.iterdir()) == []
 
 
-# ------------------------------------------------------------------ what the system refuses
-
-
-@pytest.mark.parametrize("writer", [lambda path: write(path, b"new"), write_folder])
-def test_no_hidden_file_is_left_without_a_free_descriptor(root, monkeypatch, writer):
-    def fail(path):
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-    monkeypatch.setattr(writing, "_open", fail)
-    with pytest.raises(FileError, match=r"x: cannot be written .*Too many open files"):
-        writer(root / "x")
-    assert list(root.iterdir()) == []
-
-
-@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP, errno.EIO])
-def test_file_systems_without_sync_of_folders_are_supported(root, monkeypatch, number):
+def test_file_systems_without_sync_of_folders_are_supported(root, monkeypatch):
     fsync = os.fsync
 
     def refuse(descriptor):
         if stat.S_ISDIR(os.fstat(descriptor).st_mode):
-            raise OSError(number, os.strerror(number))
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", refuse)
-    if number == errno.EIO:
-        with pytest.raises(FileError, match=r"x: cannot be written .*Input/output error"):
-            write_folder(root / "x")
-        assert list(root.iterdir()) == []
-    else:
-        write_folder(root / "x")
-        assert (root / "x" / "b").read_bytes() == b"newer"
-
-
-def test_unreadable_folders_are_synced_with_the_whole_system(root, monkeypatch):
-    synced, real = [], os.open
-
-    def unreadable(path, *arguments, **options):
-        if Path(path) == root:
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        return real(path, *arguments, **options)
-
-    monkeypatch.setattr(os, "open", unreadable)
-    monkeypatch.setattr(os, "sync", lambda: synced.append((root / "x").read_bytes()))
-    write(root / "x", b"new")
-    assert synced == [b"new"]
-
-
-@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOSYS])
-def test_file_systems_without_an_exchange_rename_twice(root, monkeypatch, number):
-    make((("a", b"old"),), root / "x")
-    calls = []
-
-    def refuse(*arguments):
-        calls.append(arguments)
-        ctypes.set_errno(number)
-        return -1
-
-    monkeypatch.setattr(writing, "_renameat2", refuse)
     write_folder(root / "x")
-    assert len(calls) == 1
     assert (root / "x" / "b").read_bytes() == b"newer"
-    assert [path.name for path in root.iterdir()] == ["x"]
-
-
-def test_an_exchange_that_fails_for_another_reason_is_an_error(root, monkeypatch):
-    make((("a", b"old"),), root / "x")
-
-    def refuse(*arguments):
-        ctypes.set_errno(errno.EIO)
-        return -1
-
-    monkeypatch.setattr(writing, "_renameat2", refuse)
-    with pytest.raises(FileError, match=r"x: cannot be written .*Input/output error"):
-        write_folder(root / "x")
-    assert (root / "x" / "a").read_bytes() == b"old"
-    assert [path.name for path in root.iterdir()] == ["x"]

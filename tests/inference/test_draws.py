@@ -13,12 +13,12 @@ import torch_lntm as lntm
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, ConvergenceWarning, IncompatibleGuideError
 from torch_lntm.guides import make_guide
+from torch_lntm.guides import theta_draws as theta_module
+from torch_lntm.guides.theta_draws import enough_draws
 from torch_lntm.inference import DocumentHMC, MonteCarloEM, ThetaDraws, theta_draws
 from torch_lntm.inference.chains import kept
 from torch_lntm.inference.chains.chains import Chains, initial_latents
 from torch_lntm.inference.chains.kept import signatures
-from torch_lntm.inference.draws import theta as theta_module
-from torch_lntm.inference.draws.theta import enough_draws
 
 
 @pytest.fixture(scope="module")
@@ -280,16 +280,11 @@ def test_existing_draws_are_used_unchanged(known) -> None:
             ThetaDraws.of(torch.full((2, 3, 3), bad), model)
 
 
-def test_any_object_with_the_attributes_of_a_source_is_a_source(known) -> None:
+def test_any_object_with_a_model_and_draws_is_a_source(known) -> None:
     model, corpus = known
     theta = torch.rand(2, len(corpus), 3, generator=torch.Generator().manual_seed(0))
-    source = SimpleNamespace(
-        model=model, kept_chains=None, existing_draws=ThetaDraws.of(theta, model)
-    )
+    source = SimpleNamespace(model=model, theta_draws=ThetaDraws.of(theta, model).theta_draws)
     assert torch.equal(theta_draws(source, corpus).theta, theta)
-    source.kept_chains, source.existing_draws = DocumentHMC(model, seed=5).kept_chains, None
-    expected = theta_draws(DocumentHMC(model, seed=5), corpus, 2, warmup_steps=2)
-    assert torch.equal(theta_draws(source, corpus, 2, warmup_steps=2).theta, expected.theta)
 
 
 def test_invalid_sources_are_refused(known) -> None:

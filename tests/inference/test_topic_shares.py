@@ -74,9 +74,9 @@ def test_shares_of_many_documents_are_corrected_by_a_sample_of_them(monkeypatch)
     torch.testing.assert_close(exact, topic_shares(guide, corpus), rtol=0, atol=1e-3)
     monkeypatch.setattr(results, "_SHARE_DOCS", 100)
     num_rows = []
-    draw = lntm.inference.draws.guides.GuideDraws.draw
+    draw = lntm.guides.draws.GuideDraws.draw
     monkeypatch.setattr(
-        lntm.inference.draws.guides.GuideDraws,
+        lntm.guides.draws.GuideDraws,
         "draw",
         lambda self, rows, n: num_rows.append(len(rows)) or draw(self, rows, n),
     )

@@ -101,7 +101,7 @@ def test_model_json_needs_version_kind_and_settings(folder, changes):
     ("make", "changes", "file"),
     [
         (make_model, {"num_topics": 4}, "safetensors"),
-        (make_model, {"num_words": 10**12}, r"json: num_topics and num_words are \[3, 10{12}\]"),
+        (make_model, {"num_words": 10**12}, "json"),
         (make_model, {"num_topics": "3"}, "json"),
         (make_model, {"anchored": True}, "safetensors"),
         (make_model, {"dtype": "float64"}, "safetensors"),
@@ -220,7 +220,7 @@ def make_own(num_topics, num_words, *, scale=1.0, loc=None, shape=(1, 2), vocabu
 
 
 def test_a_registered_model_is_loaded_unchanged(tmp_path, own_names):
-    register("own", make_own)
+    register("own")(make_own)
     model = construct("own", num_topics=3, num_words=5, scale=2.0, loc=torch.arange(3.0))
     model.prior.design.fill_(7.0)
     model.vocabulary = WORDS
@@ -247,45 +247,66 @@ def compositions():
 
 def test_models_that_could_not_be_loaded_are_refused_before_writing(tmp_path):
     for model in compositions():
-        with pytest.raises(ConfigError, match=r"lntm\.models\.register\('mine', mine\)"):
+        with pytest.raises(ConfigError, match=r"lntm\.models\.register\('mine'\)\(mine\)"):
             save_model(model, tmp_path / "model")
         with pytest.raises(ConfigError, match=r"lntm\.models\.register"):
             save_run(tmp_path / "run", model, make_result(), {})
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_model_changed_after_construction_is_refused(tmp_path, own_names):
-    changed = make_model()
-    changed.prior = lntm.models.DiagonalNormalPrior(3)
-    replaced = make_model()
-    replaced.topics = lntm.models.NormalTopics(3, 5)
-    for model, part in ((changed, "prior"), (replaced, "topics")):
-        with pytest.raises(
-            ConfigError, match=f"differs from a new model of its constructor ctm: {part} "
-        ):
-            save_model(model, tmp_path / "model")
+def changed_prior():
+    model = make_model()
+    model.prior = lntm.models.DiagonalNormalPrior(3)
+    return model
 
+
+def changed_topics():
+    model = make_model()
+    model.topics = lntm.models.NormalTopics(3, 5)
+    return model
+
+
+def unlike_its_class():
+    """The parameters of the model's own prior, read in another way."""
+    model = make_model()
+    model.prior.__class__ = type("Other", (type(model.prior),), {})
+    return model
+
+
+def of_a_tensor():
     @register("needs-tensor")
     def needs_tensor(num_topics, num_words, loc):
         return make_own(num_topics, num_words, loc=loc)
 
-    with pytest.raises(ConfigError, match=r"needs-tensor cannot be made again .*missing.*'loc'"):
-        save_model(needs_tensor(3, 5, torch.zeros(3)), tmp_path / "model")
+    return needs_tensor(3, 5, torch.zeros(3))
 
+
+def of_an_object():
     @register("needs-object")
     def needs_object(num_topics, num_words, corpus):
         return make_own(num_topics, num_words)
 
-    with pytest.raises(ConfigError, match=r"needs-object cannot be made .*object is not JSON"):
-        save_model(needs_object(3, 5, object()), tmp_path / "model")
-    assert list(tmp_path.iterdir()) == []
+    return needs_object(3, 5, object())
 
 
-@pytest.mark.parametrize("word", ["\ud800", "a\udcffb"])
-def test_words_that_are_not_unicode_are_refused(tmp_path, word):
-    model = make_model(vocabulary=("a", "b", word, "c", "d"))
-    with pytest.raises(ConfigError, match=r"ctm cannot be made again .*can't encode character"):
-        save_model(model, tmp_path / "model")
+def of_broken_words():
+    return make_model(vocabulary=("a", "b", "\ud800", "c", "d"))
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (changed_prior, "Unexpected key.*prior.log_std"),
+        (changed_topics, "topics is NormalTopics, not DirichletTopics"),
+        (unlike_its_class, "prior is Other, not LogisticNormalPrior"),
+        (of_a_tensor, "missing.*'loc'"),
+        (of_an_object, "object is not JSON"),
+        (of_broken_words, "can't encode character"),
+    ],
+)
+def test_a_model_that_would_come_back_as_another_is_refused(tmp_path, own_names, make, reason):
+    with pytest.raises(ConfigError, match=f"(?s)cannot be made again .*{reason}"):
+        save_model(make(), tmp_path / "model")
     assert list(tmp_path.iterdir()) == []
 
 

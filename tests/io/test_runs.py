@@ -167,7 +167,7 @@ def test_errors_of_the_system_name_the_path(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "rename", refuse)
-    with pytest.raises(ConfigError, match=r"run: cannot be written \(.*\): the disk is full"):
+    with pytest.raises(ConfigError, match=r"run: cannot be written \(.*\): choose another path"):
         save_run(tmp_path / "run", make_model(), make_result(), {})
     assert list(tmp_path.iterdir()) == []
 

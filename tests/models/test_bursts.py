@@ -21,7 +21,7 @@ from torch_lntm import noise
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError
 from torch_lntm.evaluation import completion_of, document_completion, residual_dispersion
-from torch_lntm.evaluation.completion.modes import theta_modes
+from torch_lntm.evaluation.completion.theta import theta_modes
 from torch_lntm.guides import guides_for, make_guide
 from torch_lntm.inference import DocumentHMC, MonteCarloEM, VariationalEM
 from torch_lntm.inference.chains.joint import JointChain

@@ -192,10 +192,10 @@ def test_the_contrast_covariance_is_the_centred_covariance() -> None:
             {"mixing": torch.tensor([[1.0, 0.0]] * 4)},
             "mixing: the column of source 1 is 0, and EM would keep it at 0",
         ),
-        ({"noise_precision": torch.tensor([1.0, 0, 1, 1])}, "noise_precision must be positive"),
+        ({"noise_precision": torch.tensor([1.0, 0, 1, 1])}, "positive finite numbers"),
         (
-            {"noise_precision": torch.full((4,), 1e39, dtype=torch.float64)},
-            "noise_precision must be positive and finite in torch.float32; got 1e+39",
+            {"noise_precision": torch.from_numpy(np.full(4, 1e39))},
+            "positive finite numbers",
         ),
         ({"noise_precision": torch.ones(2)}, "noise_precision: got shape (2,); expected (4,)"),
         ({"pseudo_documents": -1.0}, "pseudo_documents=-1.0"),

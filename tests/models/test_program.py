@@ -491,9 +491,8 @@ def test_autolaplace_matches_the_curvature_of_the_log_joint(family: str) -> None
     torch.testing.assert_close(covariance @ expected, torch.eye(len(flat)).double())
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
 def test_the_log_joint_is_a_differentiable_function_of_parameters() -> None:
-    """By ``torch.func``: gradient and Hessian in the prior mean, in closed form."""
+    """Gradient and Hessian in the prior mean, in closed form."""
     model = make_model("ctm")
     batch = make_batch(model)
     eta = torch.randn(3, 4, dtype=torch.float64)
@@ -507,7 +506,7 @@ def test_the_log_joint_is_a_differentiable_function_of_parameters() -> None:
 
     loc, precision = model.prior.loc.detach(), model.prior.covariance.detach().inverse()
     torch.testing.assert_close(torch.func.grad(function)(loc), precision @ (eta - loc).sum(0))
-    torch.testing.assert_close(torch.func.hessian(function)(loc), -3 * precision)
+    torch.testing.assert_close(torch.autograd.functional.hessian(function, loc), -3 * precision)
 
 
 class LargestStorage(TorchDispatchMode):

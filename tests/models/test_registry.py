@@ -56,7 +56,7 @@ def test_a_model_records_its_jsonable_arguments():
 
 
 def test_a_user_constructor_may_wrap_a_library_constructor():
-    own = register("own", make)
+    own = register("own")(make)
     assert own.__name__ == "make"
     model = own(3, 5, knob=np.float64(2.5), colour="red")
     assert model.name == "own"
@@ -78,7 +78,7 @@ def test_register_works_as_a_decorator_and_replaces_earlier_registrations():
         return make(num_topics, num_words)
 
     assert CONSTRUCTORS["mine"] is mine
-    again = register("mine", make)  # as if a cell of a notebook ran twice
+    again = register("mine")(make)  # as if a cell of a notebook ran twice
     assert CONSTRUCTORS["mine"] is again
 
 
@@ -96,8 +96,6 @@ def test_the_config_of_an_unregistered_model_describes_its_parts():
         ("ctm", make, "model name 'ctm' is one of torch_lntm's own; choose another"),
         ("two words", make, "model name 'two words'; expected a word"),
         ("", make, "model name ''; expected a word"),
-        (3, make, "model name 3; expected a word"),
-        ("own", 3, "constructor 3; expected a function that makes a model"),
         ("own", lambda num_topics: None, "expected the arguments num_topics and num_words"),
         ("own", lambda num_topics, num_words, /: None, "and every argument by name"),
         ("own", lambda num_topics, num_words, *rest: None, "and every argument by name"),
@@ -106,13 +104,8 @@ def test_the_config_of_an_unregistered_model_describes_its_parts():
 def test_unsuitable_constructors_are_refused(name, constructor, message):
     before = dict(CONSTRUCTORS)
     with pytest.raises(ConfigError, match=message):
-        register(name, constructor)
+        register(name)(constructor)
     assert before == CONSTRUCTORS
-
-
-def test_a_constructor_that_makes_no_model_is_refused():
-    with pytest.raises(ConfigError, match="the constructor of 'own' made NoneType, no model"):
-        register("own", lambda num_topics, num_words: None)(3, 5)
 
 
 def test_the_error_for_an_unknown_name_explains_registration():

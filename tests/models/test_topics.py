@@ -200,6 +200,6 @@ def test_invalid_probabilities_are_refused(cls, probs, message) -> None:
 
 
 def test_normal_topics_are_updated_by_gradients_by_default() -> None:
-    assert MonteCarloEM(lntm(2, 5)).settings.topic_update == "gradient"
-    assert MonteCarloEM(lntm(2, 5), topic_update="exact").settings.topic_update == "exact"
-    assert MonteCarloEM(ctm(2, 5)).settings.topic_update == "exact"
+    assert MonteCarloEM(lntm(2, 5)).topic_update == "gradient"
+    assert MonteCarloEM(lntm(2, 5), topic_update="exact").topic_update == "exact"
+    assert MonteCarloEM(ctm(2, 5)).topic_update == "exact"

@@ -24,10 +24,11 @@ def test_few_or_identical_topics_have_coordinates(size):
 
 
 def test_a_long_name_has_a_line_for_each_word():
-    assert name_lines("fires sydney", 16) == ("fires sydney",)
-    assert name_lines("sequence sequencing", 16) == ("sequence", "sequencing")
-    assert name_lines("a" * 20, 16) == ("a" * 15 + "…",)
-    assert name_lines("", 16) == ("",)
+    assert name_lines("fires sydney") == ("fires sydney",)
+    assert name_lines("sequence sequencing") == ("sequence", "sequencing")
+    assert name_lines("a" * 20) == ("a" * 15 + "…",)
+    assert name_lines("") == ("",)
+    assert len(name_lines("word " * 30)) == 4
 
 
 def test_a_picture_keeps_its_height_if_the_topics_fit():

@@ -22,6 +22,7 @@ from torch_lntm.latents.metrics import DenseMetric, FactorMetric, Metric, UnitMe
 from torch_lntm.sampling import hmc
 from torch_lntm.sampling.step_sizes import DualAveraging, find_step_size
 from torch_lntm.solvers.laplace import laplace
+from torch_lntm.solvers.options import SolveOptions
 from torch_lntm.solvers.taylor import taylor
 
 PRIORS = ("free", "anchored", "gaussian sources", "laplace sources")
@@ -75,9 +76,8 @@ def make_metric(target: DocumentTarget) -> Metric:
         weights = batch.lengths[:, None] * theta.to(batch.counts)
         return FactorMetric.of(space.mixing, space.noise_precision, weights, scale, batch.index)
     assert isinstance(space, NormalSpace)
-    settings = {"tolerance": 1e-8, "max_iterations": 100}
-    loc = space.loc.expand(batch.num_docs, -1)
-    posterior = laplace(batch, target.topics, space, start=loc, **settings)
+    options = SolveOptions(space.loc.expand(batch.num_docs, -1), 1e-8, max_iterations=100)
+    posterior = laplace(batch, target.topics, space, options)
     return posterior.metric(batch.lengths)
 
 
@@ -168,7 +168,7 @@ def test_posterior_metrics_equal_the_posteriors_covariance(
     assert isinstance(space, NormalSpace)
     loc = space.loc.expand(batch.num_docs, -1)
     posterior = solve(  # type: ignore[operator]
-        batch, target.topics, space, start=loc, tolerance=1e-8, max_iterations=100
+        batch, target.topics, space, SolveOptions(loc, 1e-8, max_iterations=100)
     )
     factor = dense(posterior.metric(batch.lengths), batch.num_docs, target.dim, device)
     factor = space.tril @ factor

@@ -23,6 +23,7 @@ from torch_lntm.solvers.ascent import (
     maximise_mean,
 )
 from torch_lntm.solvers.khan_bouchard import _Dual, _Full, _inverse_root, _root
+from torch_lntm.solvers.options import SolveOptions
 from torch_lntm.solvers.tangent import maximise_tangent_bound
 
 
@@ -202,16 +203,8 @@ def test_a_falling_bound_is_not_convergence(device) -> None:
     model = problem.model(device)
     batch = problem.batch(device)
     space = model.prior.space(batch)
-    found = maximise_tangent_bound(
-        batch,
-        model.topics.probs.detach(),
-        space,
-        Growing(),
-        start=space.centre.expand(2, -1),
-        tolerance=1e-6,
-        max_iterations=50,
-        temperature=1.0,
-    )
+    options = SolveOptions(space.centre.expand(2, -1), tolerance=1e-6, max_iterations=50)
+    found = maximise_tangent_bound(batch, model.topics.probs.detach(), space, Growing(), options)
     assert found.converged.tolist() == [False, False]
     assert found.iterations.tolist() == [1, 1]
 

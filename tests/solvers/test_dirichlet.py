@@ -23,6 +23,7 @@ from torch_lntm.solvers.concentration import (
     SMALLEST_CONCENTRATION,
     fit_concentration,
 )
+from torch_lntm.solvers.options import SolveOptions
 from torch_lntm.solvers.second_order import second_order_word_counts
 from torch_lntm.solvers.vb import dirichlet_bound, vb
 
@@ -55,9 +56,11 @@ def solve(
         make_batch(counts, device, dtype),
         torch.from_numpy(topics).to(device, dtype),
         torch.from_numpy(alpha).to(device, dtype),
-        start=torch.from_numpy(equal if start is None else start).to(device, dtype),
-        tolerance=tolerance,
-        max_iterations=max_iterations,
+        SolveOptions(
+            torch.from_numpy(equal if start is None else start).to(device, dtype),
+            tolerance,
+            max_iterations,
+        ),
     )
 
 

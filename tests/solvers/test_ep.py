@@ -11,6 +11,7 @@ from support.problems import make_batch
 from torch_lntm.errors import NumericalError
 from torch_lntm.posteriors import DirichletPosterior
 from torch_lntm.solvers.ep import ep
+from torch_lntm.solvers.options import SolveOptions
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 
@@ -26,13 +27,13 @@ def solve(
     max_iterations: int = 3000,
 ) -> DirichletPosterior:
     """EP posteriors, by default as tight as the dtype allows."""
+    batch = make_batch(np.atleast_2d(counts), device, dtype)
+    start = batch.counts.new_zeros(batch.nnz, len(topics)) if init is None else init
     return ep(
-        make_batch(np.atleast_2d(counts), device, dtype),
+        batch,
         torch.from_numpy(topics).to(device, dtype),
         torch.from_numpy(alpha).to(device),
-        init=init,
-        tolerance=tolerance,
-        max_iterations=max_iterations,
+        SolveOptions(start, tolerance, max_iterations),
     )
 
 

@@ -22,6 +22,7 @@ from torch_lntm.solvers.blei_lafferty import blei_lafferty
 from torch_lntm.solvers.bounds import gaussian_bound
 from torch_lntm.solvers.factor import factor, update_mean
 from torch_lntm.solvers.laplace import laplace
+from torch_lntm.solvers.options import SolveOptions
 from torch_lntm.solvers.special import inverse_mean_root, log_mean_rate
 from torch_lntm.solvers.taylor import taylor
 
@@ -46,17 +47,13 @@ def arguments(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float64,
     **options: float,
-) -> tuple[tuple, dict]:
-    """Arguments of a solver without the prior, by default with tight tolerances."""
+) -> tuple[tuple, SolveOptions]:
+    """Batch, topics and options of a solver, by default with tight tolerances."""
     topics = torch.from_numpy(problem.topics).to(device, dtype)
     loc = torch.from_numpy(problem.loc).to(device, dtype)
-    settings = {"tolerance": 1e-5 if dtype == torch.float32 else 1e-12, "max_iterations": 2000}
-    start = loc.expand(len(problem.counts), -1)
-    return (make_batch(problem.counts, device, dtype), topics), {
-        "start": start,
-        **settings,
-        **options,
-    }
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-12
+    settings = SolveOptions(loc.expand(len(problem.counts), -1), tolerance, 2000)
+    return (make_batch(problem.counts, device, dtype), topics), settings._replace(**options)
 
 
 def solve(
@@ -66,7 +63,7 @@ def solve(
     **options: float,
 ) -> FactorPosterior:
     data, settings = arguments(problem, device, dtype, **options)
-    return factor(*data, make_space(problem, device, dtype), **settings)
+    return factor(*data, make_space(problem, device, dtype), settings)
 
 
 def parts(posterior: FactorPosterior) -> list[tuple[np.ndarray, ...]]:
@@ -151,8 +148,7 @@ def test_a_warm_start_with_little_gain_takes_one_round(device, source) -> None:
     best = solve(problem, device)
     tolerance = 1e-2 if source == "gaussian" else 0.1  # |η| start anew
     data, settings = arguments(problem, device, tolerance=tolerance)
-    settings["start"] = best.mean
-    again = factor(*data, make_space(problem, device), **settings)
+    again = factor(*data, make_space(problem, device), settings._replace(start=best.mean))
     assert again.iterations.tolist() == [1] * 5
     assert bool(again.converged.all())
     torch.testing.assert_close(again.objective, best.objective, rtol=0, atol=tolerance)
@@ -270,7 +266,7 @@ def test_without_mixing_the_posterior_is_blei_laffertys(device, source) -> None:
     data, settings = arguments(problem, device)
     loc = torch.from_numpy(problem.loc).to(device)
     noise = torch.from_numpy(problem.noise_precision).to(device)
-    other = blei_lafferty(*data, NormalSpace(loc, noise.rsqrt().diag()), **settings)
+    other = blei_lafferty(*data, NormalSpace(loc, noise.rsqrt().diag()), settings)
     torch.testing.assert_close(post.mean, other.mean, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(post.variance, other.variance, rtol=1e-6, atol=1e-6)
     cost = 3 * DUAL_COST if source == "laplace" else 0.0
@@ -332,10 +328,10 @@ def test_low_rank_taylor_is_accurate_in_single_precision(device) -> None:
     problem = extreme_problem("gaussian")
     options = {"tolerance": 1e-3, "max_iterations": 500}
     data, settings = arguments(problem, device, torch.float32, **options)
-    low = taylor(*data, make_space(problem, device, torch.float32), **settings)
+    low = taylor(*data, make_space(problem, device, torch.float32), settings)
     assert bool(low.converged.all())
     data, settings = arguments(problem, device, start=low.mean.double(), **options)
-    double = taylor(*data, make_space(problem, device), **settings)
+    double = taylor(*data, make_space(problem, device), settings)
     modes = (post.objective + 0.5 * post.log_det for post in (low, double))
     torch.testing.assert_close(*modes, rtol=1e-5, atol=1e-3)
     root = np.linalg.cholesky(problem.covariance)
@@ -359,11 +355,11 @@ def test_a_posterior_does_not_depend_on_its_batch(device, source, dtype) -> None
     problem = random_factor_problem(source=source, lengths=(30, 1, 0, 60, 8, 200))
     (batch, topics), settings = arguments(problem, device, dtype, tolerance=1e-6)
     space = make_space(problem, device, dtype)
-    whole = factor(batch, topics, space, **settings)
+    whole = factor(batch, topics, space, settings)
     for rows in ([0], [5, 2, 1], [4, 3]):
-        start = settings["start"][rows]
+        start = settings.start[rows]
         part = batch.select(torch.tensor(rows, device=device))
-        post = factor(part, topics, space, **{**settings, "start": start})
+        post = factor(part, topics, space, settings._replace(start=start))
         if dtype == torch.float64:
             for field in ("mean", "variance", "source_mean", "source_covariance", "objective"):
                 got, expected = getattr(post, field), getattr(whole, field)[rows]
@@ -420,9 +416,9 @@ def test_draws_have_the_posteriors_moments(device, name) -> None:
     data, settings = arguments(problem, device)
     space = make_space(problem, device)
     if name == "dense":
-        post = taylor(*data, space.marginal(), **settings)
+        post = taylor(*data, space.marginal(), settings)
     else:
-        post = (factor if name == "factor" else taylor)(*data, space, **settings)
+        post = (factor if name == "factor" else taylor)(*data, space, settings)
     num_samples = 20_000
     samples = post.samples(num_samples, seed=0)
     # Theta up to the shift that softmax drops.
@@ -489,7 +485,7 @@ def test_low_rank_taylor_equals_dense_taylor(device, spread) -> None:
     problem.noise_precision[1::2] /= spread
     data, settings = arguments(problem, device)
     space = make_space(problem, device)
-    low, dense = (taylor(*data, p, **settings) for p in (space, space.marginal()))
+    low, dense = (taylor(*data, p, settings) for p in (space, space.marginal()))
     assert isinstance(low, LowRankPosterior)
     assert low.loading.shape == (5, 5, 3)
     close = {"rtol": 1e-6, "atol": 1e-7}
@@ -529,7 +525,7 @@ def test_laplace_under_a_factor_prior_equals_dense_laplace(device) -> None:
     problem = random_factor_problem(lengths=(30, 1, 0, 60, 3))
     data, settings = arguments(problem, device)
     space = make_space(problem, device)
-    got, expected = (laplace(*data, p, **settings) for p in (space, space.marginal()))
+    got, expected = (laplace(*data, p, settings) for p in (space, space.marginal()))
     for field in ("mean", "covariance", "objective"):
         torch.testing.assert_close(
             getattr(got, field), getattr(expected, field), rtol=1e-6, atol=1e-7

@@ -17,6 +17,7 @@ from torch_lntm.latents.linalg import inverse_cholesky
 from torch_lntm.models import TopicModel, ctm, iftm, lntm
 from torch_lntm.posteriors import NormalPosterior
 from torch_lntm.solvers.khan_bouchard import khan_bouchard
+from torch_lntm.solvers.options import SolveOptions
 from torch_lntm.solvers.precision import _exact, has_lost_words, needs_float64
 from torch_lntm.solvers.taylor import taylor
 
@@ -120,11 +121,13 @@ def test_prior_means_stay_with_their_documents(device) -> None:
     plain = model.prior.space(batch)
     loc = plain.loc + torch.arange(5.0, device=device)[:, None]
     space = NormalSpace(loc, plain.tril)
-    whole = taylor(batch, topics, space, start=loc, **SETTINGS)
+    whole = taylor(batch, topics, space, SolveOptions(loc, **SETTINGS))
     assert torch.equal(whole.space.loc, loc)
     for d in range(5):
         row = torch.tensor([d], device=device)
-        alone = taylor(batch.select(row), topics, space.select(row), start=loc[row], **SETTINGS)
+        alone = taylor(
+            batch.select(row), topics, space.select(row), SolveOptions(loc[row], **SETTINGS)
+        )
         torch.testing.assert_close(whole.mean[d], alone.mean[0], rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(whole.kl()[d], alone.kl()[0], rtol=1e-3, atol=1e-3)
 
@@ -152,8 +155,8 @@ def test_custom_spaces_solve_long_documents_in_float64(device) -> None:
     batch = make_batch(long_and_short(), device, torch.float32)
     space = single.prior.space(batch)
     topics, start = single.topics.probs.detach(), space.loc.expand(batch.num_docs, -1)
-    expected = taylor(batch, topics, space, start=start, **SETTINGS)
-    got = taylor(batch, topics, OtherSpace(space), start=start, **SETTINGS)
+    expected = taylor(batch, topics, space, SolveOptions(start, **SETTINGS))
+    got = taylor(batch, topics, OtherSpace(space), SolveOptions(start, **SETTINGS))
     torch.testing.assert_close(got.mean, expected.mean, rtol=0, atol=0)
     torch.testing.assert_close(got.kl(), expected.kl(), rtol=0, atol=0)
 
@@ -228,7 +231,7 @@ def test_khan_bouchard_recomputes_failed_precisions_in_float64(device) -> None:
     batch = make_batch(np.full((1, 8), 4000.0), device, torch.float32)
     topics = torch.from_numpy(np.random.default_rng(1).dirichlet(np.ones(8), 6)).float().to(device)
     post = khan_bouchard.__wrapped__(  # type: ignore[attr-defined]
-        batch, topics, space, start=torch.zeros(1, 6, device=device), **SETTINGS
+        batch, topics, space, SolveOptions(torch.zeros(1, 6, device=device), **SETTINGS)
     )
     assert bool(post.variance.isfinite().all())
 

@@ -367,7 +367,7 @@ class Convert(ChoosesWords):
         folder: Folder to write.
         overwrite: Replace an existing corpus.
         shard_size: Number of documents of each shard of the folder, for processes that read only
-            their own shards. Defaults to a folder without shards.
+            their own shards. Defaults to one shard.
     """
 
     positionals = ("corpus", "folder")

@@ -304,12 +304,12 @@ class DrawsPosteriors(OnRun):
         if self.draws == "guide":
             return run.guide()
         source = run.posterior(self.seed) if self.draws == "auto" else chains_of(run, self.seed)
-        chains = source.kept_chains
-        if chains is None:
+        if isinstance(source, lntm.guides.Guide):
             return source
         progress = self.shows_progress
-        draws = lntm.inference.theta_draws(chains, corpus, self.num_draws, progress=progress)
-        origin = "the fit's chains" if chains.num_docs else "new chains of each document"
+        draws = lntm.inference.theta_draws(source, corpus, self.num_draws, progress=progress)
+        continued = isinstance(source, lntm.inference.KeptChains) and source.num_docs
+        origin = "the fit's chains" if continued else "new chains of each document"
         say(f"{draws.num_draws} draws by {origin}; --draws guide is faster, and approximate")
         return draws
 
@@ -383,7 +383,7 @@ def structural_options(
     Raises:
         ConfigError: The model is stm, and both options are missing.
     """
-    from torch_lntm.models.periods import learn_groups
+    from torch_lntm.models.groups import learn_groups
 
     options: dict[str, Any] = {}
     if prevalence is not None:

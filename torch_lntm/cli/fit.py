@@ -218,12 +218,13 @@ class Fit(ChoosesWords, OnDocuments):
 
         A single process then continues this fit.
         """
-        from torch_lntm.inference.em.parts import folder_of
+        from torch_lntm.inference.em.checkpoint import folder_of
         from torch_lntm.io import partial_folder
         from torch_lntm.io.unfinished import CHECKPOINT
 
-        out = self.out
-        return out is not None and folder_of(partial_folder(Path(out)) / CHECKPOINT).is_dir()
+        if self.out is None:
+            return False
+        return any(folder_of(partial_folder(Path(self.out)) / CHECKPOINT).glob("*-part*"))
 
     def _task(self, requested: Recipe, corpus: Corpus, device: torch.device) -> _Task:
         """Make the model, the guide and the engine."""

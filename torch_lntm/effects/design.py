@@ -20,6 +20,8 @@ RESOLVED = 200
 BITS = 22
 #: Share of a document or cluster in its own fitted value that counts as the whole.
 WHOLE = 1 - 1e-10
+#: Share of a column's squares within levels, up to which the column is constant within levels.
+CONSTANT = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +43,8 @@ class Design:
         basis: ``(num_terms, num_terms)`` matrix from columns without offsets to the basis.
         clusters: ``(num_docs,)`` cluster of each document, if any.
         num_clusters: Number of clusters; ``None`` for independent documents.
-        positions: ``(num_docs, num_random_terms)`` level of each document in the random terms.
+        positions: ``(num_docs, num_random_terms)`` level of each document in the random terms. A
+            design without random terms has one term without levels, in which no document has one.
         sizes: Number of levels of each random term.
     """
 
@@ -52,10 +55,10 @@ class Design:
     flags: list[int]
     offsets: NDArray[np.float64]
     basis: NDArray[np.float64]
-    clusters: Tensor | None = None
-    num_clusters: int | None = None
-    positions: Tensor | None = None
-    sizes: tuple[int, ...] = ()
+    clusters: Tensor | None
+    num_clusters: int | None
+    positions: Tensor
+    sizes: tuple[int, ...]
 
     @classmethod
     def of(
@@ -93,7 +96,8 @@ class Design:
         own = np.abs(np.diagonal(r))
         digits = np.finfo(np.float64).eps * np.abs(raw).max(0)
         _require_resolved(names, own, own * size / np.sqrt(w.sum()) < RESOLVED * digits, num_docs)
-        tensors = (None if y is None else torch.from_numpy(y) for y in (clusters, positions))
+        if not sizes:
+            positions, sizes = np.full((num_docs, 1), -1), (0,)
         return cls(
             names,
             raw,
@@ -102,9 +106,9 @@ class Design:
             flags,
             offsets,
             np.linalg.inv(r) / scale[:, None],
-            next(tensors),
+            None if clusters is None else torch.from_numpy(clusters),
             num_clusters,
-            next(tensors),
+            torch.from_numpy(positions),
             sizes,
         )
 
@@ -158,6 +162,30 @@ class Design:
         if self.num_clusters is not None:
             return float(self.num_clusters - 1)
         return float(len(self.x) - len(self.names))
+
+    def containment(self, freedom: float) -> tuple[Tensor, tuple[float, ...]]:
+        """Degrees of freedom by the containment rule.
+
+        A column that is constant within the levels of a term has as many as the term has levels,
+        less the number of such columns.
+
+        Args:
+            freedom: Degrees of freedom of other columns.
+
+        Returns:
+            Degrees of freedom ``(num_terms,)`` of the coefficients, and of each term's variance.
+        """
+        raw, weights = torch.from_numpy(self.raw), self.weights[:, None]
+        total = (weights * (raw - (weights * raw).sum(0) / weights.sum()).square()).sum(0)
+        result, bounds = torch.full((raw.shape[1],), freedom, dtype=torch.float64), []
+        for size, at in zip(self.sizes, self.positions.mT, strict=True):
+            sums = raw.new_zeros(size, raw.shape[1] + 1)
+            sums.index_add_(0, at, weights * torch.cat([raw, torch.ones_like(weights)], 1))
+            means = sums[:, :-1] / sums[:, -1:].clamp_min(1e-300)
+            constant = (weights * (raw - means[at]).square()).sum(0) <= CONSTANT * total
+            bounds.append(float(max(1, size - int(constant.sum()))))
+            result = result.where(~constant, result.clamp_max(bounds[-1]))
+        return result, tuple(bounds)
 
     def determined(self, directions: Tensor) -> str:
         """Names of the columns whose coefficients move in some directions of the basis."""

@@ -14,10 +14,9 @@ from torch_lntm import frames
 from torch_lntm.corpus import Corpus
 from torch_lntm.corpus.corpus import as_corpus
 from torch_lntm.effects.design import Design
-from torch_lntm.effects.logit import LogitRegression, regress_logit
-from torch_lntm.effects.mixed import regress_mixed
-from torch_lntm.effects.mixed_logit import MixedLogit, regress_mixed_logit
-from torch_lntm.effects.regression import LeastSquares, Part, Parts, StandardErrors, regress
+from torch_lntm.effects.linear import regress_linear
+from torch_lntm.effects.logit import regress_logit
+from torch_lntm.effects.regression import Part, StandardErrors
 from torch_lntm.effects.result import Effects, Link
 from torch_lntm.errors import ConfigError, CorpusWarning, require_whole, warn
 from torch_lntm.formulas import Formula
@@ -142,8 +141,9 @@ def estimate(
         for part in proportions:
             yield Part(torch.from_numpy(np.searchsorted(rows, part.rows)), part.theta.double())
 
-    regression = _regress(design, parts, responses, link, kind)
-    if not isinstance(regression, LeastSquares) and regression.separated:
+    regress = regress_logit if link == "logit" else regress_linear
+    regression = regress(design, parts, responses, kind)
+    if regression.separated:
         _warn_of_separation(formula, proportions.model, regression.separated)
     return Effects(
         formula=fitted,
@@ -207,16 +207,6 @@ def _design(
     except ConfigError as error:
         raise ConfigError(f"formula {text!r}: {error}") from None
     return fitted, design
-
-
-def _regress(
-    design: Design, parts: Parts, responses: Tensor, link: Link, kind: StandardErrors
-) -> LeastSquares | LogitRegression | MixedLogit:
-    """The one regression of the effects."""
-    is_logit = link == "logit"
-    if design.positions is not None:
-        return (regress_mixed_logit if is_logit else regress_mixed)(design, parts, responses)
-    return (regress_logit if is_logit else regress)(design, parts, responses, kind)
 
 
 def _warn_of_lone_documents(

@@ -1,99 +1,308 @@
-"""Multinomial logit regression of topic proportions, with sandwich covariances.
+"""Multinomial logit regression of topic proportions, with or without random terms.
 
-The expected proportions are softmax(Bᵀx), as in the fractional logit of *Papke & Wooldridge 1996*,
-for all topics together. Predictions lie between 0 and 1, and sum to 1 over the topics. A regression
-of each topic by itself would lose the sum.
+The expected proportions of a document are softmax(Bᵀx + Σ_j b_j) for all topics together, as in the
+fractional logit of *Papke & Wooldridge 1996*. The effect of the document's level in the random term
+j on each topic is b_j. Predictions lie between 0 and 1, and sum to 1 over the topics. A
+regression of each topic by itself would lose the sum. Each effect of a level has a ridge penalty,
+which depends on the term and the topic. The last topic has the coefficients B = 0.
+
+The estimate solves the penalised equations Σ_d w z (theta_d − softmax)ᵀ = P(B, b), for the columns
+and levels z (penalised quasi-likelihood, *Breslow & Clayton 1993*). They are linear in the
+proportions, so the sums over documents of each draw suffice.
+
+With the information H, the penalties P and G = (H + P)⁻¹, the error of the estimate is G(s − Pb) to
+first order. The score s has the covariance M, and the effects b have the variances T. The
+covariance of the error is therefore G(M + PTP)G. Without random terms, M is that of documents or
+clusters. With them, H would be proportional to M under a multinomial variance. Proportions of
+logistic-normal documents vary otherwise, so M has a dispersion matrix Φ between topics: a document
+has the covariance D^½ΦD^½, for its expected proportions D.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot, pad
 
-from torch_lntm.effects.design import Design
-from torch_lntm.effects.regression import Parts, StandardErrors, between, correction, with_unknown
+from torch_lntm.effects.design import WHOLE, Design
+from torch_lntm.effects.regression import (
+    MAX_NUMBERS,
+    Parts,
+    StandardErrors,
+    between,
+    sandwich,
+    with_unknown,
+)
 from torch_lntm.errors import ConfigError, NumericalError
+from torch_lntm.solvers.arrow import Levels
+from torch_lntm.solvers.block_arrow import BlockArrow
 
-#: Maximum number of coefficients. The covariance has the square of it.
-MAX_COEFFICIENTS = 5000
-#: Newton steps for the mean of the draws, steps from it to each draw, and their tolerance.
-NEWTON_STEPS, DRAW_STEPS, TOLERANCE = 100, 20, 1e-14
-#: Maximum number of draws in the average of the sandwich covariance.
+#: Maximum number of coefficients, whose covariance has the square of it, and of values of the
+#: design, and between levels and other coefficients or draws.
+MAX_COEFFICIENTS, MAX_STORED = 5000, 2**26
+#: Newton steps for the mean of the draws, and steps from it to each draw.
+NEWTON_STEPS, DRAW_STEPS = 100, 20
+#: Maximum number of draws in the average of the covariance.
 SANDWICH_DRAWS = 10
 #: Expected proportion of a document, below which the columns separate the topic from documents.
 MIN_PROPORTION = 1e-7
-#: Maximum number of values in memory at once.
-MAX_NUMBERS = 2**23
+#: Bounds of the variances of effects, number of updates, and relative change of the last update.
+MIN_VARIANCE, MAX_VARIANCE, UPDATES, CHANGE = 1e-6, 1e4, 200, 1e-3
+#: Levels of predictions: a level absent from the fit, and a level with the effect 0.
+NEW, AVERAGE = -1, -2
+
+#: Coefficients, or sums, ``(num_columns, num_topics)`` of the columns and ``(largest, num_topics)``
+#: of the levels of the largest term.
+Coefficients = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class _Equations:
+    """The equations of all documents.
+
+    The columns are the fixed terms in an orthonormal basis, then all levels but those of the
+    largest term. ``main`` is the level in the largest term, and the number of levels for no level.
+    ``keep`` are the positions of the free coefficients among those of the columns and topics.
+    """
+
+    x: Tensor  # (num_docs, num_columns)
+    weights: Tensor  # (num_docs,)
+    main: Tensor  # (num_docs,)
+    levels: Levels
+    num_fixed: int
+    num_topics: int
+    keep: Tensor
+
+    def fill(self, dense: Tensor) -> Tensor:
+        """Coefficients of the columns from the free coefficients ``(num_free,)``."""
+        full = dense.new_zeros(self.x.shape[1] * self.num_topics)
+        full[self.keep] = dense
+        return full.view(-1, self.num_topics)
+
+    def predictor(self, at: Coefficients) -> Tensor:
+        """Linear predictors ``(num_docs, num_topics)``."""
+        return self.x @ at[0] + pad(at[1], (0, 0, 0, 1))[self.main]
+
+    def theta(self, at: Coefficients) -> Tensor:
+        """Expected proportions ``(num_docs, num_topics)``."""
+        return torch.softmax(self.predictor(at), -1)
+
+    def by_term(self, columns: Tensor, main: Tensor) -> tuple[Tensor, ...]:
+        """Values of the levels of each term, from those of the columns and of the main levels."""
+        return self.levels.join(columns[self.num_fixed :], main).split(self.levels.sizes)
+
+    def totals(self, columns: Tensor, main: Tensor) -> Tensor:
+        """Sums of :meth:`by_term` over the levels of each term ``(num_terms, num_topics)``."""
+        return torch.stack([part.sum(0) for part in self.by_term(columns, main)])
+
+    def ridge(self, penalties: Tensor) -> Coefficients:
+        """Penalties ``(num_free,)`` of the columns, and ``(num_topics,)`` of main levels."""
+        other, _ = self.levels.divide(self.levels.repeat(penalties.mT).mT)
+        columns = torch.cat([other.new_zeros(self.num_fixed, self.num_topics), other])
+        return columns.flatten()[self.keep], penalties[self.levels.main]
+
+    def assemble(self, theta: Tensor, matrix_of: Callable[[Tensor], Tensor]) -> BlockArrow:
+        """Σ_d w zzᵀ ⊗ A_d, for the columns and level z of a document and its matrix A_d of topics.
+
+        Args:
+            theta: ``(num_docs, num_topics)`` expected proportions.
+            matrix_of: A function from rows of these to ``(num_rows, num_topics, num_topics)``.
+        """
+        size, num_topics, num_levels = self.x.shape[1], self.num_topics, self.levels.largest
+        dense = self.x.new_zeros(num_topics**2, size**2)
+        crossed = self.x.new_zeros(num_levels + 1, num_topics, size * num_topics)
+        blocks = self.x.new_zeros(num_levels + 1, num_topics, num_topics)
+        width = num_topics**2 * (size if num_levels else 1) + size**2
+        for at in torch.arange(len(theta)).split(max(1, MAX_NUMBERS // width)):
+            x, main = self.x[at], self.main[at]
+            a = self.weights[at, None, None] * matrix_of(theta[at])
+            dense += a.flatten(1).mT @ (x[:, :, None] * x[:, None]).flatten(1)
+            if num_levels:
+                crossed.index_add_(0, main, (x[:, None, :, None] * a[:, :, None]).flatten(2))
+                blocks.index_add_(0, main, a)
+        square = dense.view(num_topics, num_topics, size, size).permute(2, 0, 3, 1)
+        square = square.reshape(size * num_topics, -1)[self.keep][:, self.keep]
+        return BlockArrow(square, crossed[:-1, :, self.keep], blocks[:-1])
+
+    def system(self, at: Coefficients, ridge: Coefficients) -> BlockArrow:
+        """Penalised information."""
+        found = self.assemble(
+            self.theta(at), lambda rows: torch.diag_embed(rows) - rows[:, :, None] * rows[:, None]
+        )
+        # Penalties keep the information regular; without levels, its own rounding error does.
+        least = 0.0 if self.levels.num_levels else 1e-12 * found.dense.diagonal().max()
+        return found.plus(ridge[0] + least, ridge[1])
+
+    def step(
+        self, at: Coefficients, sums: Coefficients, ridge: Coefficients, system: BlockArrow
+    ) -> tuple[Coefficients, float]:
+        """A Newton step, and the product of the penalised score and the step."""
+        rows = self.weights[:, None] * self.theta(at)
+        main = rows.new_zeros(self.levels.largest + 1, self.num_topics)
+        main = sums[1] - main.index_add_(0, self.main, rows)[:-1] - ridge[1] * at[1]
+        dense = (sums[0] - self.x.mT @ rows).flatten()[self.keep]
+        dense = dense - ridge[0] * at[0].flatten()[self.keep]
+        first, last = system.solve(dense[:, None], main[..., None])
+        decrement = dense @ first[:, 0] + (main * last[..., 0]).sum()
+        return (self.fill(first[:, 0]), last[..., 0]), float(decrement)
+
+    @property
+    def tolerance(self) -> float:
+        """Product of score and step that ends the Newton steps."""
+        return 1e-8 if self.levels.num_levels else 1e-14 * len(self.x)
+
+    def maximise(
+        self, at: Coefficients, sums: Coefficients, ridge: Coefficients
+    ) -> tuple[Coefficients, BlockArrow]:
+        """Coefficients by damped Newton steps, and the penalised information.
+
+        Raises:
+            NumericalError: The steps do not converge.
+        """
+
+        def objective(at: Coefficients) -> float:
+            value = sum((a * b).sum() for a, b in zip(sums, at, strict=True))
+            value = value - self.weights @ self.predictor(at).logsumexp(-1)
+            penalty = ridge[0] @ at[0].flatten()[self.keep].square()
+            return float(value - 0.5 * (penalty + (ridge[1] * at[1].square()).sum()))
+
+        value = objective(at)
+        for _ in range(NEWTON_STEPS):
+            system = self.system(at, ridge)
+            change, decrement = self.step(at, sums, ridge, system)
+            size, gain = 1.0, -math.inf
+            while size > 1e-6 and not gain >= -1e-12 * abs(value):
+                moved = (at[0] + size * change[0], at[1] + size * change[1])
+                gain = objective(moved) - value
+                size /= 2
+            at, value = moved, value + gain
+            if decrement < self.tolerance:
+                return at, system
+        raise NumericalError(
+            "the logit regression of the proportions did not converge: some topics are absent for "
+            "some values of the columns; use link='identity'"
+        )
+
+    def move(
+        self, at: Coefficients, sums: Coefficients, ridge: Coefficients, system: BlockArrow
+    ) -> Coefficients:
+        """Coefficients of a draw, by steps with the mean's information, or by Newton steps.
+
+        The information of the mean is wrong for a draw far from the mean. Example: a topic is rare
+        in this draw and frequent in all other draws. Newton steps then take over.
+        """
+        start = at
+        for _ in range(DRAW_STEPS):
+            change, decrement = self.step(at, sums, ridge, system)
+            at = (at[0] + change[0], at[1] + change[1])
+            if decrement < self.tolerance * (1 if self.levels.num_levels else 100):
+                return at
+        return self.maximise(start, sums, ridge)[0]
+
+
+class RandomTerms(NamedTuple):
+    """Random terms of a logit, pooled over draws.
+
+    Attributes:
+        penalties: ``(num_random_terms, num_topics)`` ridge penalty of each term's effects.
+        spread: ``(num_random_terms, num_topics)`` standard deviation of each term's effects on the
+            scale of the logit.
+        dispersion: ``(num_topics, num_topics)`` dispersion matrix of the proportions.
+    """
+
+    penalties: Tensor
+    spread: Tensor
+    dispersion: Tensor
 
 
 @dataclass(frozen=True, eq=False)
 class LogitRegression:
     """A multinomial logit regression, pooled over draws.
 
-    The last topic has the coefficients 0. Coefficients are in the basis of the design, and flat
-    vectors of them go topic by topic.
+    Vectors of coefficients hold the free ones of the columns, column by column, then those of the
+    levels of the largest random term.
 
     Attributes:
-        coefficients: ``(num_terms, num_topics)`` means over draws.
-        inverse: ``(num_coefficients, num_coefficients)`` inverse J⁻¹ of the information.
-        meat: ``(num_coefficients, num_coefficients)`` covariance M of the score. The covariance of
-            a single regression is J⁻¹MJ⁻¹.
+        mean: Means over draws of the coefficients.
         deviations: ``(num_draws, num_coefficients)`` coefficients of each draw less their mean.
+        system: Penalised information H + P.
+        inner: Covariance M + PTP of the penalised score.
         freedom: Degrees of freedom of a single regression.
-        separated: Topics whose proportion is almost 0 for some values of the columns.
+        separated: Topics whose proportion is almost 0 in some documents.
         responses: ``(num_responses, num_topics)`` matrix from topics to responses.
-        unknown: See :class:`LeastSquares`.
+        random: The random terms, of zeros without levels.
+        unknown: See :class:`LinearRegression`.
     """
 
-    coefficients: Tensor
-    inverse: Tensor
-    meat: Tensor
+    equations: _Equations
+    mean: Coefficients
     deviations: Tensor
+    system: BlockArrow
+    inner: BlockArrow
     freedom: float
     separated: tuple[int, ...]
     responses: Tensor
-    unknown: Tensor | None = None
+    random: RandomTerms
+    unknown: Tensor | None
 
-    def predict(
-        self, x: Tensor, weights: Tensor, positions: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """See :meth:`LeastSquares.predict`."""
-        average, slopes = response_slopes(_softmax(x, self.coefficients), weights, self.responses)
-        return average, torch.stack([(x.mT @ slope)[:, :-1].mT.flatten() for slope in slopes])
+    @property
+    def spread(self) -> Tensor:
+        """``(num_responses, num_random_terms)`` standard deviations; NaN for groups of topics."""
+        single = (self.responses > 0).sum(1) == 1
+        spread = self.responses @ self.random.spread.mT
+        return torch.where(single[:, None], spread, torch.nan)
+
+    def predict(self, x: Tensor, weights: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """See :meth:`LinearRegression.predict`.
+
+        Args:
+            x: See there.
+            weights: See there.
+            positions: ``(num_docs, num_random_terms)`` level of each document: :data:`NEW` adds the
+                variance of the effects, and :data:`AVERAGE` stands for the effect 0.
+        """
+        equations = self.equations
+        effects = equations.by_term(*self.mean)
+        predictor = x @ self.mean[0][: equations.num_fixed]
+        for values, at in zip(effects, positions.mT, strict=True):
+            # The last two rows are those of average and new levels.
+            predictor = predictor + pad(values, (0, 0, 0, 2))[at]
+        theta = torch.softmax(predictor, -1)
+        by_response, rows = theta @ self.responses.mT, []
+        for response, average in zip(self.responses, by_response.mT, strict=True):
+            # Σ_k c_k theta_k has the derivative theta_j (c_j − Σ_k c_k theta_k) in predictor j.
+            slope = weights[:, None] * theta * (response - average[:, None])
+            sums = []
+            for values, at in zip(effects, positions.mT, strict=True):
+                total = values.new_zeros(len(values) + 2, values.shape[1])
+                sums.append(total.index_add_(0, at.where(at >= 0, len(total) + at), slope))
+            other, main = equations.levels.divide(torch.cat([total[:-2] for total in sums]))
+            dense = torch.cat([x.mT @ slope, other]).flatten()[equations.keep]
+            rows.append(torch.cat([dense, main.flatten(), *(total[NEW] for total in sums)]))
+        return weights @ by_response, torch.stack(rows)
 
     def covariance(self, gradients: Tensor) -> tuple[Tensor, Tensor]:
-        """See :meth:`LeastSquares.covariance`."""
-        solved = gradients @ self.inverse
-        within = solved @ self.meat @ solved.mT
+        """See :meth:`LinearRegression.covariance`."""
+        sizes = [len(self.equations.keep), self.mean[1].numel(), self.random.spread.numel()]
+        dense, levels, new = gradients.flatten(0, 1).split(sizes, 1)
+        solved = self.system.solve(dense.mT, levels.mT.unflatten(0, self.mean[1].shape))
+        by_function, through = (
+            torch.cat([pair[0], pair[1].flatten(0, 1)]).mT.unflatten(0, gradients.shape[:2])
+            for pair in (solved, self.inner.times(*solved))
+        )
+        within = by_function @ through.mT
         # No variance is known to be below its rounding error, as of a topic that is almost absent.
-        rounding = 1e-15 * solved.square().sum(-1) * self.meat.abs().max()
+        rounding = 1e-15 * by_function.square().sum(-1) * self.inner.dense.abs().max()
         within.diagonal(dim1=-2, dim2=-1).copy_(within.diagonal(dim1=-2, dim2=-1).max(rounding))
-        within = with_unknown(within, gradients, self.unknown)
-        return within, between(gradients @ self.deviations.mT)
-
-
-def response_slopes(
-    theta: Tensor, weights: Tensor, responses: Tensor
-) -> tuple[Tensor, Iterator[Tensor]]:
-    """Average responses, and their derivatives in the documents' predictors.
-
-    Args:
-        theta: ``(num_docs, num_topics)`` expected proportions.
-        weights: ``(num_docs,)`` weights with the sum 1.
-        responses: ``(num_responses, num_topics)`` matrix from topics to responses.
-
-    Returns:
-        ``(num_responses,)``, and ``(num_docs, num_topics)`` for each response.
-    """
-    by_response = theta @ responses.mT
-    # Σ_k c_k theta_k has the derivative theta_j (c_j − Σ_k c_k theta_k) in topic j's predictor.
-    weighted, pairs = weights[:, None] * theta, zip(responses, by_response.mT, strict=True)
-    return weights @ by_response, (weighted * (c - average[:, None]) for c, average in pairs)
+        new = (new * self.random.spread.flatten()).unflatten(0, gradients.shape[:2])
+        within = with_unknown(within + new @ new.mT, gradients[..., : sizes[0]], self.unknown)
+        moved = gradients[..., : sizes[0] + sizes[1]] @ self.deviations.mT
+        return within, between(moved)
 
 
 def regress_logit(
@@ -101,223 +310,244 @@ def regress_logit(
 ) -> LogitRegression:
     """Regress every draw of all topics' proportions on the design, and pool over draws.
 
-    The estimating equations are linear in the proportions, Σ_d w x (theta_d − softmax(Bᵀx_d))ᵀ = 0.
-    The sums over documents of each draw therefore suffice for the coefficients.
-
     Args:
-        design: As for :func:`regress`.
-        parts: As for :func:`regress`.
-        responses: As for :func:`regress`.
-        kind: Kind of standard errors. Ignored with clusters. ``"classical"`` is the information
-            with the dispersion of Pearson's residuals. ``"HC2"`` and ``"HC3"`` take the leverages
-            of the weighted regression.
+        design: As for :func:`regress_linear`.
+        parts: As for :func:`regress_linear`.
+        responses: As for :func:`regress_linear`.
+        kind: Kind of standard errors. Ignored with clusters and with random terms. ``"classical"``
+            is the information with the dispersion of Pearson's residuals. ``"HC2"`` and ``"HC3"``
+            take the leverages of the weighted regression.
 
     Raises:
-        ConfigError: There are too many coefficients.
+        ConfigError: There are too many coefficients or levels.
         NumericalError: The regression did not converge.
     """
-    x, w = design.x, design.weights
-    size = x.shape[1] * (responses.shape[1] - 1)
-    if not 0 < size <= MAX_COEFFICIENTS:
-        raise ConfigError(
-            f"the logit has {size:,} coefficients; expected 1 to {MAX_COEFFICIENTS:,}. "
-            "Use link='identity', or a formula with fewer terms"
+    equations = _equations(design, responses.shape[1])
+    sums, chosen, outcomes = _read(equations, design, parts)
+    of_draws, mean_sums = list(zip(*sums, strict=True)), (sums[0].mean(0), sums[1].mean(0))
+    if equations.levels.num_levels:
+        random, freedom, mean, system, inner = _settle(
+            equations, of_draws, mean_sums, chosen, outcomes
         )
-    cross = torch.zeros((), dtype=torch.float64)
-    for rows, theta in parts():
-        cross = cross + (w[rows, None] * x[rows]).mT @ theta
-    mean, information = _maximise(x, w, cross.mean(0))
-    inverse = torch.cholesky_inverse(torch.linalg.cholesky(information))
-    draws = torch.stack([_move(x, w, mean, inverse, sums) for sums in cross])
-    pooled = draws.mean(0)
-    meat = correction(design, kind) * _meat(design, parts, draws, information, inverse, kind)
-    separated = (_softmax(x, pooled).amin(0) < MIN_PROPORTION).nonzero().squeeze(-1)
+    else:
+        none = design.x.new_zeros(1, equations.num_topics)
+        random, freedom = RandomTerms(none, none, none), design.freedom
+        start = (torch.zeros_like(mean_sums[0]), torch.zeros_like(mean_sums[1]))
+        mean, system = equations.maximise(start, mean_sums, equations.ridge(none))
+    ridge = equations.ridge(random.penalties)
+    draws = [equations.move(mean, of_draw, ridge, system) for of_draw in of_draws]
+    columns, main = (torch.stack(part) for part in zip(*draws, strict=True))
+    flat = torch.cat([columns.flatten(1)[:, equations.keep], main.flatten(1)], 1)
+    pooled = (columns.mean(0), main.mean(0))
+    if not equations.levels.num_levels:
+        inner = _robust(design, parts, columns[chosen], pooled[0], chosen, system, kind)
+    separated = (equations.theta(pooled).amin(0) < MIN_PROPORTION).nonzero().squeeze(-1)
     return LogitRegression(
+        equations,
         pooled,
-        inverse,
-        meat,
-        (draws - pooled)[..., :-1].mT.flatten(1),
-        design.freedom,
+        flat - flat.mean(0),
+        system,
+        inner,
+        freedom,
         tuple(separated.tolist()),
         responses,
+        random,
         design.directions,
     )
 
 
-def _softmax(x: Tensor, coefficients: Tensor) -> Tensor:
-    """Expected proportions ``(..., num_docs, num_topics)``."""
-    return torch.softmax(x @ coefficients, -1)
-
-
-def _maximise(x: Tensor, w: Tensor, cross: Tensor) -> tuple[Tensor, Tensor]:
-    """Coefficients ``(num_terms, num_topics)`` at the mean of the draws, by damped Newton steps.
-
-    Returns:
-        The coefficients, and the information ``(num_coefficients, num_coefficients)``.
-    """
-
-    def objective(coefficients: Tensor) -> Tensor:
-        return (cross * coefficients).sum() - w @ (x @ coefficients).logsumexp(-1)
-
-    def newton(coefficients: Tensor) -> Any:
-        score = _score(x, w, cross, coefficients)
-        information = _information(x, w, coefficients)
-        information.diagonal().add_(1e-12 * information.diagonal().max())
-        step = torch.linalg.solve(information, score)
-        return (_as_coefficients(step, cross),), float(score @ step), information
-
-    (found,), information = ascend(
-        (torch.zeros_like(cross),), objective, newton, TOLERANCE * len(x)
-    )
-    return found, information
-
-
-def ascend(
-    at: Any, objective: Callable[..., Tensor], newton: Callable[..., Any], tolerance: float
-) -> Any:
-    """The maximum of a concave function by damped Newton steps, and the last step's system.
-
-    Args:
-        at: The start: tensors, which are the arguments of the functions.
-        objective: The function.
-        newton: The step at a point, the product of score and step, and the system of equations.
-        tolerance: The product of score and step that ends the ascent.
+def _equations(design: Design, num_topics: int) -> _Equations:
+    """The equations of a design.
 
     Raises:
-        NumericalError: The steps do not converge.
+        ConfigError: The arrays would be too large.
     """
-    value = float(objective(*at))
-    for _ in range(NEWTON_STEPS):
-        change, decrement, system = newton(*at)
-        size, gain = 1.0, -math.inf
-        while size > 1e-6 and not gain >= -1e-12 * abs(value):
-            moved = tuple(x + size * dx for x, dx in zip(at, change, strict=True))
-            gain = float(objective(*moved)) - value
-            size /= 2
-        at, value = moved, value + gain
-        if decrement < tolerance:
-            return at, system
-    raise NumericalError(
-        "the logit regression of the proportions did not converge: some topics are absent for some "
-        "values of the columns; use link='identity'"
-    )
+    levels, num_fixed = Levels(design.sizes), design.x.shape[1]
+    free = torch.ones(num_fixed + levels.num_other, num_topics, dtype=torch.bool)
+    free[:num_fixed, -1] = False
+    keep = free.flatten().nonzero().squeeze(-1)
+    stored = max(len(keep) * levels.largest * num_topics, len(design.x) * levels.num_other)
+    if not 0 < len(keep) <= MAX_COEFFICIENTS or stored > MAX_STORED:
+        raise ConfigError(
+            f"the logit has {len(keep):,} coefficients beside {levels.largest:,} levels of "
+            f"{num_topics} topics; expected 1 to {MAX_COEFFICIENTS:,} coefficients, and at most "
+            f"{MAX_STORED:,} for the product of coefficients, levels and topics. Use "
+            "link='identity', or a formula with fewer terms"
+        )
+    others = [
+        one_hot(at, size).to(design.x)
+        for j, (at, size) in enumerate(zip(design.positions.mT, levels.sizes, strict=True))
+        if j != levels.main
+    ]
+    main = design.positions[:, levels.main]
+    main = main.where(main >= 0, levels.largest)
+    columns = torch.cat([design.x, *others], 1)
+    return _Equations(columns, design.weights, main, levels, num_fixed, num_topics, keep)
 
 
-def _score(x: Tensor, w: Tensor, cross: Tensor, coefficients: Tensor) -> Tensor:
-    return (cross - x.mT @ (w[:, None] * _softmax(x, coefficients)))[:, :-1].mT.flatten()
+def _read(
+    equations: _Equations, design: Design, parts: Parts
+) -> tuple[Coefficients, Tensor, Tensor]:
+    """Sums of each draw's proportions, the chosen draws, and their proportions with levels."""
+    dense = main = torch.zeros((), dtype=torch.float64)
+    order, stored = [], []
+    for rows, theta in parts():
+        num_draws, _, num_topics = theta.shape
+        count = min(num_draws, SANDWICH_DRAWS)
+        if equations.levels.num_levels:
+            count = min(count, max(2, MAX_STORED // (len(design.x) * num_topics)))
+        chosen = torch.linspace(0, num_draws - 1, count).round().long()
+        weighted = design.weights[rows, None] * theta
+        dense = dense + equations.x[rows].mT @ weighted
+        by_level = theta.new_zeros(equations.levels.largest + 1, num_draws, num_topics)
+        main = main + by_level.index_add_(0, equations.main[rows], weighted.transpose(0, 1))
+        order.append(rows)
+        stored.append(theta[chosen].float() if equations.levels.num_levels else theta[:0])
+    outcomes = torch.cat(stored, 1)[:, torch.cat(order).argsort()]
+    return (dense, main[:-1].transpose(0, 1)), chosen, outcomes
 
 
-def _as_coefficients(vector: Tensor, like: Tensor) -> Tensor:
-    """Coefficients ``(num_terms, num_topics)`` of a vector, with a last topic of zeros."""
-    num_terms, num_topics = like.shape
-    return torch.cat([vector.view(num_topics - 1, num_terms).mT, like.new_zeros(num_terms, 1)], 1)
-
-
-def _information(x: Tensor, w: Tensor, coefficients: Tensor) -> Tensor:
-    """Σ_d w (diag(theta) − theta thetaᵀ) ⊗ xxᵀ without the last topic."""
-    num_terms, num_topics = coefficients.shape
-    size = (num_topics - 1) * num_terms
-    total = x.new_zeros(size, size)
-    for rows, weights in zip(*(y.split(_step(size)) for y in (x, w)), strict=True):
-        theta = _softmax(rows, coefficients)[:, :-1]
-        scaled = (theta[:, :, None] * rows[:, None]).flatten(1)
-        total -= scaled.mT @ (weights[:, None] * scaled)
-        outer = (weights[:, None] * theta).mT @ (rows[:, :, None] * rows[:, None]).flatten(1)
-        blocks = total.view(num_topics - 1, num_terms, num_topics - 1, num_terms)
-        blocks.diagonal(dim1=0, dim2=2).add_(outer.view(-1, num_terms, num_terms).permute(1, 2, 0))
-    return (total + total.mT) / 2
-
-
-def _step(size: int) -> int:
-    """Documents at once, for ``size`` values of each."""
-    return max(1, MAX_NUMBERS // size)
-
-
-def _move(x: Tensor, w: Tensor, start: Tensor, inverse: Tensor, cross: Tensor) -> Tensor:
-    """Coefficients of a draw, by steps with the mean's information, or by Newton steps.
-
-    The information of the mean is wrong for a draw far from the mean. Example: a topic is rare in
-    this draw and frequent in all other draws. Newton steps then take over.
-    """
-    coefficients = start
-    for _ in range(DRAW_STEPS):
-        score = _score(x, w, cross, coefficients)
-        step = inverse @ score
-        coefficients = coefficients + _as_coefficients(step, cross)
-        if float(score @ step) < 100 * TOLERANCE * len(x):
-            return coefficients
-    return _maximise(x, w, cross)[0]
-
-
-def _meat(
+def _robust(
     design: Design,
     parts: Parts,
-    draws: Tensor,
-    information: Tensor,
-    inverse: Tensor,
+    coefficients: Tensor,
+    pooled: Tensor,
+    chosen: Tensor,
+    system: BlockArrow,
     kind: StandardErrors,
-) -> Tensor:
-    """Covariance Σ s sᵀ of the score, for scores s of documents or clusters, mean over draws."""
-    chosen = torch.linspace(0, len(draws) - 1, min(len(draws), SANDWICH_DRAWS)).round().long()
-    coefficients, pooled = draws[chosen], draws.mean(0)
-    num_draws, num_terms, num_topics = coefficients.shape
-    size = (num_topics - 1) * num_terms
-    meat, spread = draws.new_zeros(size, size), draws.new_zeros(num_topics - 1, num_topics - 1)
-    sums = draws.new_zeros(num_draws, design.num_clusters or 0, size)
-    pearson = 0.0
-    factor = design.weights.clone()
-    if design.clusters is None:
-        factor[design.alone] = 0.0
-    for rows, theta in parts():
-        x, w, expected = design.x[rows], design.weights[rows], _softmax(design.x[rows], pooled)
-        residuals = theta[chosen] - _softmax(x, coefficients)
-        pearson += float((w @ (residuals.square() / expected).mean(0)).sum())
-        residuals = residuals[..., :-1]
-        spread += torch.einsum("n,cni,cnj->ij", w / num_draws, residuals, residuals)
-        if design.clusters is None and kind in ("HC2", "HC3"):
-            residuals = _corrected(residuals, x, w, expected[:, :-1], inverse, kind)
-        weighted = factor[rows, None] * x
-        for of_draw, residual in zip(sums, residuals, strict=True):
-            for at in torch.arange(len(x)).split(_step(size)):
-                scores = (residual[at, :, None] * weighted[at, None]).flatten(1)
-                if design.clusters is None:
-                    meat += scores.mT @ scores / num_draws
-                else:
-                    of_draw.index_add_(0, design.clusters[rows[at]], scores)
-    freedom = len(design.x) - num_terms
-    if design.clusters is not None:
-        return sums.flatten(0, 1).mT @ sums.flatten(0, 1) / num_draws
-    if kind == "classical":
-        return pearson / freedom / (num_topics - 1) * information
-    # Documents that alone determine a coefficient have the classical variance.
-    lone = design.weights[design.alone, None].sqrt() * design.x[design.alone]
-    return meat + torch.kron(spread / freedom, lone.mT @ lone)
+) -> BlockArrow:
+    """Covariance of the score of the ``chosen`` draws, for their ``coefficients``."""
+    x, (num_terms, num_topics) = design.x, pooled.shape
+    free = num_topics - 1
+    by_pair = system.dense_inverse.view(num_terms, free, num_terms, free).transpose(1, 2)
 
+    def residuals_of(rows: Tensor, theta: Tensor) -> Tensor:
+        return (theta[chosen] - torch.softmax(x[rows] @ coefficients, -1))[None, ..., :-1]
 
-def _corrected(
-    residuals: Tensor, x: Tensor, w: Tensor, expected: Tensor, inverse: Tensor, kind: StandardErrors
-) -> Tensor:
-    """Residuals ``(num_draws, num_docs, num_topics - 1)`` corrected for the leverages.
+    def corrected(rows: Tensor, residuals: Tensor) -> Tensor:
+        """Residuals corrected for the leverages.
 
-    A document's residuals have the covariance V = W − w W X J⁻¹Xᵀ W under the model, for its
-    covariance W of proportions. HC2 gives them the covariance W, and HC3 multiplies by W V⁻¹.
-    """
-    num_terms, num_free = x.shape[1], expected.shape[1]
-    by_column = inverse.view(num_free, num_terms, -1).permute(1, 0, 2).flatten(1)
-    found = []
-    for at in torch.arange(len(x)).split(_step(num_free**2 * num_terms)):
-        p, rows = expected[at], x[at]
-        middle = (rows @ by_column).view(len(at), num_free, num_free, num_terms)
-        middle = (middle * rows[:, None, None]).sum(-1)
+        A document's residuals have the covariance V = W − w W X J⁻¹Xᵀ W under the model, for its
+        covariance W of proportions. HC2 gives them the covariance W, and HC3 multiplies by W V⁻¹.
+        """
+        if kind not in ("HC2", "HC3"):
+            return residuals
+        p = torch.softmax(x[rows] @ pooled, -1)[:, :-1]
         outer = torch.diag_embed(p) - p[:, :, None] * p[:, None]
-        lone = w[at] * rows.square().sum(1) > 1 - 1e-10
-        used = torch.where(lone, 0.0, w[at])[:, None, None]
-        left = outer - used * (outer @ middle @ outer)
-        errors = residuals[:, at].permute(1, 2, 0)
+        pairs = (x[rows, :, None] * x[rows, None]).flatten(1)
+        middle = (pairs @ by_pair.flatten(2).flatten(0, 1)).view_as(outer)
+        used = design.weights[rows].where(design.leverage[rows] < WHOLE, 0.0)
+        left = outer - used[:, None, None] * (outer @ middle @ outer)
+        errors = residuals[0].permute(1, 2, 0)
         if kind == "HC3":
             errors = outer @ torch.linalg.solve(left, errors)
         else:
             root = torch.linalg.solve_triangular(torch.linalg.cholesky(left), errors, upper=False)
             errors = torch.linalg.cholesky(outer) @ root
-        found.append(errors.permute(2, 0, 1))
-    return torch.cat(found, 1)
+        return errors.permute(2, 0, 1)[None]
+
+    if kind == "classical" and design.clusters is None:
+        pearson = 0.0
+        for rows, theta in parts():
+            expected = torch.softmax(x[rows] @ pooled, -1)
+            residuals = theta[chosen] - torch.softmax(x[rows] @ coefficients, -1)
+            pearson += float((design.weights[rows] @ (residuals.square() / expected).mean(0)).sum())
+        return replace(system, dense=pearson / (len(x) - num_terms) / free * system.dense)
+    meat, _ = sandwich(design, parts, (1, len(chosen), free), residuals_of, corrected, kind)
+    return replace(system, dense=meat[0])
+
+
+def _settle(
+    equations: _Equations,
+    of_draws: list[Coefficients],
+    mean_sums: Coefficients,
+    chosen: Tensor,
+    outcomes: Tensor,
+) -> tuple[RandomTerms, float, Coefficients, BlockArrow, BlockArrow]:
+    """Variances of the levels' effects, the coefficients, and the parts of their covariance.
+
+    The penalty of term j and topic k is φ_k / τ²_jk, for the topic's dispersion φ_k and the
+    variance τ²_jk of the effects. The variance solves E Σ b² = Σ b², for the estimated effects b
+    of its levels. With a multinomial variance of the proportions, the equation is that of MacKay's
+    evidence, or of the restricted likelihood of the linearised regression:
+    τ² = Σ b² / γ, for γ determined effects. Variances and dispersion are those of a single draw,
+    as averages over some of the draws.
+    """
+    x, num_topics = equations.x, equations.num_topics
+    sizes = torch.tensor(equations.levels.sizes)[:, None]
+    variances = x.new_full((len(sizes), num_topics), 0.5)
+    scale = x.new_full((num_topics,), 0.1)
+    mean = (torch.zeros_like(mean_sums[0]), torch.zeros_like(mean_sums[1]))
+    fitted: dict[int, Coefficients] = {}
+    for _ in range(UPDATES):
+        penalties = scale / variances
+        ridge = equations.ridge(penalties)
+        mean, system = equations.maximise(mean, mean_sums, ridge)
+        for s in chosen.tolist():
+            fitted[s] = equations.move(fitted.get(s, mean), of_draws[s], ridge, system)
+        dispersion, freedom = _dispersion(equations, outcomes, fitted, penalties, system)
+        inner, new_scale = _model_based(equations, dispersion, mean, scale * penalties)
+        of_effects = [equations.totals(a.square(), b.square()) for a, b in fitted.values()]
+        # A step of the fixed point τ² ← τ² Σ b² / E Σ b².
+        expected = sizes * variances - 2 * scale * _traces(equations, system.inverse_diagonal())
+        expected = expected + _traces(equations, system.sandwich_diagonal(inner))
+        new = variances * torch.stack(of_effects).mean(0) / expected.clamp_min(1e-300)
+        new = new.clamp(MIN_VARIANCE, MAX_VARIANCE)
+        change = torch.cat([new / variances, (new_scale / scale)[None]]).log().abs().max()
+        if float(change) < CHANGE:
+            break
+        variances, scale = new, new_scale
+    random = RandomTerms(penalties, variances.sqrt(), dispersion)
+    return random, float(freedom.mean()), mean, system, inner
+
+
+def _traces(equations: _Equations, diagonal: Coefficients) -> Tensor:
+    """Sums of a diagonal over the levels of each term ``(num_terms, num_topics)``."""
+    return equations.totals(equations.fill(diagonal[0]), diagonal[1])
+
+
+def _dispersion(
+    equations: _Equations,
+    outcomes: Tensor,
+    fitted: dict[int, Coefficients],
+    penalties: Tensor,
+    system: BlockArrow,
+) -> tuple[Tensor, Tensor]:
+    """Dispersion matrix Φ: second moments of Pearson's residuals, and degrees of freedom."""
+    total = penalties.new_zeros(equations.num_topics, equations.num_topics)
+    for theta, at in zip(outcomes, fitted.values(), strict=True):
+        expected = equations.theta(at).clamp_min(MIN_PROPORTION)
+        residuals = (theta.double() - expected) / expected.sqrt()
+        total += residuals.mT @ (equations.weights[:, None] * residuals) / len(fitted)
+    sizes = torch.tensor(equations.levels.sizes)[:, None]
+    traces = _traces(equations, system.inverse_diagonal())
+    determined = (sizes - penalties * traces).clamp_min(0.0).sum(0)
+    freedom = (len(equations.x) - equations.num_fixed - determined).clamp_min(1.0)
+    return total / (freedom[:, None] * freedom).sqrt(), freedom
+
+
+def _model_based(
+    equations: _Equations, dispersion: Tensor, mean: Coefficients, variance: Tensor
+) -> tuple[BlockArrow, Tensor]:
+    """M + PTP, and the dispersion of each topic: the ratio of its parts of M and H.
+
+    Args:
+        equations: The equations.
+        dispersion: The dispersion matrix Φ.
+        mean: The coefficients.
+        variance: ``(num_terms, num_topics)`` diagonal of PTP.
+    """
+    theta = equations.theta(mean)
+    eye = torch.eye(equations.num_topics).to(theta)
+
+    def matrix_of(rows: Tensor) -> Tensor:
+        root = rows.sqrt()
+        # Proportions sum to 1, so residuals sum to 0.
+        project = eye - rows[:, :, None]
+        middle = root[:, :, None] * dispersion * root[:, None]
+        return project @ middle @ project.mT
+
+    meat = equations.assemble(theta, matrix_of)
+    information = equations.weights @ (theta * (1 - theta))
+    scale = meat.blocks.diagonal(dim1=1, dim2=2).sum(0) / information
+    return meat.plus(*equations.ridge(variance)), scale.clamp_min(1e-12)

@@ -16,11 +16,9 @@ from torch import Tensor
 from torch_lntm import frames
 from torch_lntm.effects.design import Design
 from torch_lntm.effects.grids import distinct, rows_at
-from torch_lntm.effects.logit import LogitRegression
-from torch_lntm.effects.mixed import containment
-from torch_lntm.effects.mixed_logit import AVERAGE, NEW, MixedLogit
+from torch_lntm.effects.linear import LinearRegression
+from torch_lntm.effects.logit import AVERAGE, NEW, LogitRegression
 from torch_lntm.effects.numbers import Estimate, Estimates, Scale, format_value, intervals
-from torch_lntm.effects.regression import LeastSquares
 from torch_lntm.errors import ConfigError
 from torch_lntm.formulas import Formula
 from torch_lntm.formulas.language import level_column
@@ -85,7 +83,7 @@ class Effects:
     formula: Formula
     topics: tuple[int | str, ...]
     link: Link
-    regression: LeastSquares | LogitRegression | MixedLogit
+    regression: LinearRegression | LogitRegression
     design: Design
     columns: Mapping[str, NDArray[Any]]
     sources_of_uncertainty: tuple[str, ...]
@@ -189,10 +187,10 @@ class Effects:
             level: See :meth:`table`.
         """
         text = f"{self!r}\n{self.format(self.table(level))}"
-        if isinstance(self.regression, LogitRegression) or self.regression.spread is None:
+        if self.regression.spread is None or not self.formula.random:
             return text
         columns = dict(zip(self.formula.random, self.regression.spread.mT.tolist(), strict=True))
-        if isinstance(self.regression, LeastSquares) and self.regression.random is not None:
+        if isinstance(self.regression, LinearRegression) and self.regression.random is not None:
             columns["residual"] = self.regression.random.residual.tolist()
         labels = self._labels(5)
         spread = pd.DataFrame({"topic": [labels[topic] for topic in self.topics]} | columns)
@@ -229,8 +227,8 @@ class Effects:
         terms = [f"{column}[{name}]" for name in self.formula.random[column]]
         what: list[tuple[str, dict[str, Any]]] = [(term, {}) for term in terms]
         # An interval knows the variance of the levels' effects no better than its levels do.
-        freedom = containment(self.design, self.regression.freedom)[1][at]
-        if isinstance(self.regression, LeastSquares):
+        freedom = self.design.containment(self.regression.freedom)[1][at]
+        if isinstance(self.regression, LinearRegression):
             random = self.regression.random
             assert random is not None
             effects, variances = (
@@ -240,7 +238,6 @@ class Effects:
             ends = intervals(effects, variances, 0 * variances, self.num_draws, freedom, level)
             return self._rows([effects, *ends], what, level)
         first, weights, positions = self._distinct()
-        assert positions is not None
         means = []
         for value in (AVERAGE, *range(len(terms))):
             moved = positions.clone()
@@ -540,42 +537,37 @@ class Effects:
             raise ConfigError(f"others is {others!r}; expected 'average' or 'typical'")
         random = self.formula.random
         fixed = [{k: v for k, v in point.items() if k not in random} for point in points]
-        levels = None if self.design.positions is None else self.design.positions.numpy()
+        levels = self.design.positions.numpy()
         columns, weights = self.columns, self.design.weights.numpy()
         if others == "typical":
             columns = {name: self._typical(name) for name in columns}
-            weights, levels = np.ones(1), np.full((1, len(random)), AVERAGE)
-        if self.link == "identity":
-            levels = None
+            weights, levels = np.ones(1), np.full((1, levels.shape[1]), AVERAGE)
         averaged = rows_at(self.formula, columns, weights, fixed, levels)
         for (rows, of_rows, at), point in zip(averaged, points, strict=True):
-            positions = None if at is None else torch.from_numpy(at.copy())
+            assert at is not None
+            positions = torch.from_numpy(at.copy())
             for j, (name, known) in enumerate(random.items()):
-                if positions is not None and name in point:
+                if name in point:
                     value = point[name]
                     positions[:, j] = known.index(value) if value in known else NEW
             yield self._mean(rows, torch.from_numpy(of_rows), positions)
 
-    def _mean(
-        self, rows: NDArray[np.float64], weights: Tensor, positions: Tensor | None = None
-    ) -> Mean:
+    def _mean(self, rows: NDArray[np.float64], weights: Tensor, positions: Tensor) -> Mean:
         """The sum of weighted predictions at rows of the design."""
         found = self.regression.predict(self.design.rows(rows), weights, positions)
         return Mean(*found, weights.numpy() @ rows)
 
-    def _distinct(self) -> tuple[NDArray[np.int64], Tensor, Tensor | None]:
+    def _distinct(self) -> tuple[NDArray[np.int64], Tensor, Tensor]:
         """Documents that differ in their columns, their weights, and their levels."""
         positions = self.design.positions
-        levels = [] if positions is None else list(positions.mT.numpy())
-        columns = [*self.columns.values(), *levels]
+        columns = [*self.columns.values(), *positions.mT.numpy()]
         first, weights = distinct(columns, self.design.weights.numpy())
-        at = None if positions is None else positions[first]
-        return first, torch.from_numpy(weights), at
+        return first, torch.from_numpy(weights), positions[first]
 
     def _of_term(self, j: int) -> tuple[Mean, Scale]:
         """The effect of a column of the design, and its interval's scale; see :meth:`table`."""
         name, unit = self.formula.names[j], np.eye(len(self.formula.names))[j]
-        if isinstance(self.regression, LeastSquares):
+        if isinstance(self.regression, LinearRegression):
             row = self.design.back[j]
             estimates = self.regression.coefficients @ row
             return Mean(estimates, row.expand(len(estimates), -1), unit), "identity"
@@ -642,9 +634,9 @@ class Effects:
     def _freedom(self, row: NDArray[np.float64]) -> float:
         """Fewest degrees of freedom of the columns in a row, with random terms."""
         freedom = self.regression.freedom
-        if self.design.positions is None:
+        if not self.formula.random:
             return freedom
-        each = containment(self.design, freedom)[0].numpy()
+        each = self.design.containment(freedom)[0].numpy()
         used = np.abs(row) > 1e-9 * np.abs(self.design.raw).max(0)
         return float(np.where(used, each, freedom).min())
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import math
 import textwrap
-import warnings
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -73,17 +71,27 @@ _RENAMED = (
 _CLONES: WeakSet[BaseEstimator] = WeakSet()
 
 
-def _describe_texts(X: Any) -> str | None:
-    """Description of an argument with texts, for an error message; None if it can hold counts."""
+def _refuse_texts(X: Any, name: str) -> None:
+    """Refuse documents that are not counts, with advice.
+
+    Raises:
+        ConfigError: The documents are texts, dictionaries or corpora.
+    """
     if hasattr(X, "columns"):
-        first = np.asarray(X[:1], object).ravel()
-        text = next((n for n, v in zip(X.columns, first, strict=False) if isinstance(v, str)), None)
-        return None if text is None else f"a data frame with texts in the column {text!r}"
-    if getattr(X, "ndim", 1) != 1 or not hasattr(X, "__iter__"):
-        return None
-    item: Any = next(iter(X), None)
-    kinds = {Corpus: "a list of corpora", Mapping: "dictionaries", str: "texts"}
-    return next((words for kind, words in kinds.items() if isinstance(item, kind)), None)
+        first: Any = np.asarray(X[:1], object).ravel()
+    else:
+        is_list = getattr(X, "ndim", 1) == 1 and hasattr(X, "__iter__")
+        first = [next(iter(X), None)] if is_list else []
+    if any(isinstance(x, Corpus) for x in first):
+        raise ConfigError(
+            "got a list of corpora, as scikit-learn's searches and splits make of a Corpus; "
+            "give them corpus.to_scipy(), and the estimator vocabulary=corpus.vocabulary"
+        )
+    if any(isinstance(x, str | Mapping) for x in first):
+        raise ConfigError(
+            "expected counts, got texts or dictionaries; put a CountVectorizer before the model, "
+            f"and give it the texts: make_pipeline(CountVectorizer(), {name}())"
+        )
 
 
 class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -178,7 +186,7 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
             CorpusError: A count is invalid, or there are no tokens.
             ConfigError: A parameter is out of range.
         """
-        return self._fit(self._corpus(X, "fit", reset=True))
+        return self._fit(self._corpus(X, "fit"))
 
     def _fit(self, corpus: Corpus) -> Self:
         """See :meth:`fit`."""
@@ -194,9 +202,9 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         self._shares: Tensor | None = topic_shares(self._guide(), corpus)
         self.history_, self.stop_reason_ = result.history, result.stop_reason
         self.n_iter_ = max(1, result.history[-1]["iteration"]) if result.history else 1
-        self._stepwise = None
+        self._stepwise: Any = None
         if result.statistics is not None:
-            chains = getattr(components.engine.settings, "chains", None)
+            chains = getattr(components.engine, "chains", None)
             self._stepwise = StepwiseEM(
                 components.model, components.guide, result.statistics, chains=chains, seed=seed
             )
@@ -220,16 +228,19 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
             CorpusError: A count is invalid, or the first documents have no tokens.
             ConfigError: A parameter is out of range, or the model comes from a file.
         """
-        stepwise: StepwiseEM | None = getattr(self, "_stepwise", None)
-        if stepwise is None:
+        return self._partial_fit(X)
+
+    def _partial_fit(self, X: Any, **metadata: Any) -> Self:
+        """See :meth:`partial_fit`."""
+        if getattr(self, "_stepwise", None) is None:
             if hasattr(self, "model_") and not hasattr(self, "_stepwise"):
                 raise ConfigError(
                     "partial_fit continues from the statistics of a fit, and a model from a file "
                     "has none; call fit"
                 )
-            return self.fit(X)
+            return self._fit(self._corpus(X, "fit", **metadata))
         with torch.inference_mode(False):
-            stepwise.update(self._fitted_corpus(X, "partial_fit"))
+            self._stepwise.update(self._corpus(X, "partial_fit", **metadata))
         self._shares = None
         return self
 
@@ -316,7 +327,7 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         Returns:
             ``(n_samples, n_components)`` in the model's dtype; rows sum to 1.
         """
-        return self._proportions(X, self._fitted_corpus(X, "transform"))
+        return self._proportions(X, self._corpus(X, "transform"))
 
     def _proportions(self, X: Any, corpus: Corpus) -> Any:
         """See :meth:`transform`. Under pandas output, a corpus gives the names of its documents."""
@@ -326,21 +337,22 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         index = getattr(corpus.metadata, "index", None) if isinstance(X, Corpus) else None
         return theta if output != "pandas" or index is None else pd.DataFrame(theta, index=index)
 
-    def posteriors(self, X: Any) -> Posterior:
+    def posteriors(self, X: Any, **metadata: Any) -> Posterior:
         """Posterior distributions of documents: means, covariances, draws and intervals.
 
         Args:
             X: The documents. Each covariance has n_components² numbers, so pass large corpora in
                 parts.
+            **metadata: Of :class:`StructuralTopicModel` only: ``metadata``, as for ``transform``.
 
         Returns:
             The posteriors. ``theta_mode()``, ``theta_mean()``, ``theta_interval(0.9)`` and
             ``theta_samples(100)`` describe topic proportions. ``mean`` and ``covariance`` describe
             the logits eta (for ``AspectModel``, theta).
         """
-        corpus = self._fitted_corpus(X, "posteriors")
-        model = self.model_
-        return self._guide().posterior(corpus.batch(device=model.device, dtype=model.dtype))
+        corpus, model = self._corpus(X, "posteriors", **metadata), self.model_
+        batch = model.encode(corpus).batch(device=model.device, dtype=model.dtype)
+        return self._guide().posterior(batch)
 
     def score(self, X: Any, y: Any = None) -> float:
         """Held-out log likelihood of documents, nats per token; higher is better.
@@ -363,25 +375,27 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         """
         return self.held_out(X).nats_per_token
 
-    def perplexity(self, X: Any) -> float:
+    def perplexity(self, X: Any, **metadata: Any) -> float:
         """exp(−:meth:`score`): the equivalent number of equally likely words.
 
         Args:
             X: The documents.
+            **metadata: Of :class:`StructuralTopicModel` only: ``metadata``, as for ``transform``.
         """
-        return math.exp(-self.score(X))
+        return self.held_out(X, **metadata).perplexity
 
-    def held_out(self, X: Any) -> CompletionResult | LikelihoodEstimate:
+    def held_out(self, X: Any, **metadata: Any) -> CompletionResult | LikelihoodEstimate:
         """The estimate behind :meth:`score`, with standard errors and a value for each document.
 
         Args:
             X: The documents.
+            **metadata: Of :class:`StructuralTopicModel` only: ``metadata``, as for ``transform``.
 
         Raises:
             ConfigError: ``score_method`` is unknown.
             CorpusError: The documents have no tokens to score.
         """
-        corpus = self._fitted_corpus(X, "score")
+        corpus = self._corpus(X, "score", **metadata)
         if self.score_method == "completion":
             return document_completion(self.model_, self._guide(), corpus)
         if self.score_method not in get_args(ScoreMethod):
@@ -401,7 +415,9 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         """Correlations ``(n_components, n_components)`` of the topics' centred logits."""
         return self.model_.topic_correlation().cpu().numpy()
 
-    def topics(self, X: Any = None, *, n_words: int = 10, vocabulary: Any = None) -> TopicTable:
+    def topics(
+        self, X: Any = None, *, n_words: int = 10, vocabulary: Any = None, **metadata: Any
+    ) -> TopicTable:
         """Table of the topics: most probable words, shares and correlated topics.
 
         Args:
@@ -411,6 +427,7 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
             n_words: Words of each topic.
             vocabulary: Words of the columns if the model has none, in the forms of the parameter
                 ``vocabulary``; in a pipeline, the vectorizer before the model.
+            **metadata: Of :class:`StructuralTopicModel` only: ``metadata``, as for ``transform``.
 
         Returns:
             The topics; ``print`` shows a table.
@@ -418,17 +435,14 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         check_is_fitted(self, "model_")
         shares = getattr(self, "_shares", None)
         if X is not None:
-            corpus = self._fitted_corpus(X, "topics")
-            shares = topic_shares(self._guide(), corpus)
+            shares = topic_shares(self._guide(), self._corpus(X, "topics", **metadata))
         model = self.model_
         if vocabulary is not None:
             model = model.with_parts(vocabulary=self._words(vocabulary))
         table = model.topic_table(shares, num_words=n_words, num_correlated=2)
-        return (
-            table
-            if X is not None
-            else TopicTable(tuple(sorted(table, key=lambda topic: topic.topic)), table.names)
-        )
+        if X is not None:
+            return table
+        return TopicTable(tuple(sorted(table, key=lambda topic: topic.topic)), table.names)
 
     @property
     def topic_names_(self) -> tuple[str, ...]:
@@ -462,51 +476,34 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
 
     # -- input -----------------------------------------------------------------------------------
 
-    def _fitted_corpus(self, X: Any, method: str) -> Corpus:
-        """Documents as a corpus, for a fitted estimator."""
-        check_is_fitted(self, "model_")
-        return self._corpus(X, method, reset=False)
-
-    def _corpus(self, X: Any, method: str, *, reset: bool) -> Corpus:
+    def _corpus(self, X: Any, method: str) -> Corpus:
         """Documents as a corpus, with scikit-learn's checks.
 
         Args:
             X: The caller's argument.
-            method: Name of the calling method, for messages.
-            reset: Learn the columns from ``X``. If False, they must match the fit.
+            method: Name of the calling method. ``"fit"`` learns the columns from ``X``; for others
+                they must be those of the fit.
         """
+        fits = method == "fit"
+        if not fits:
+            check_is_fitted(self, "model_")
         if isinstance(X, Corpus):
-            if reset:
-                if hasattr(self, "feature_names_in_"):
-                    del self.feature_names_in_
+            if fits:
+                self.__dict__.pop("feature_names_in_", None)
                 self.n_features_in_ = X.num_words
-            else:
-                X = self.model_.encode(X)
             return X
         X = X.to_pandas() if isinstance(X, pa.Table) else X
-        found = _describe_texts(X)
-        if found == "a list of corpora":
-            raise ConfigError(
-                "got a list of corpora, as scikit-learn's searches and splits make of a Corpus; "
-                "give them corpus.to_scipy(), and the estimator vocabulary=corpus.vocabulary"
-            )
-        if found is not None:
-            raise ConfigError(
-                f"expected counts, got {found}; put a CountVectorizer before the model, and give "
-                f"it the texts: make_pipeline(CountVectorizer(), {type(self).__name__}())"
-            )
+        _refuse_texts(X, type(self).__name__)
         rows = X.index if isinstance(X, pd.DataFrame) else None
-        is_named = not reset and not hasattr(self, "feature_names_in_")
-        columns, words = getattr(X, "columns", None), self.model_.vocabulary if is_named else None
-        with warnings.catch_warnings():
-            if columns is not None and words is not None:
-                if list(columns) != list(words):
-                    raise ConfigError(
-                        "the columns are not the words of the fit in their order; take "
-                        "X.reindex(columns=model_.vocabulary, fill_value=0)"
-                    )
-                warnings.filterwarnings("ignore", "X has feature names")  # the model has them too
-            X = validate_data(self, X, accept_sparse="csr", dtype="numeric", reset=reset)
+        if not fits and hasattr(X, "columns") and not hasattr(self, "feature_names_in_"):
+            words = self.model_.vocabulary
+            if words is not None and list(X.columns) != list(words):
+                raise ConfigError(
+                    "the columns are not the words of the fit in their order; take "
+                    "X.reindex(columns=model_.vocabulary, fill_value=0)"
+                )
+            X = X if words is None else X.to_numpy()
+        X = validate_data(self, X, accept_sparse="csr", dtype="numeric", reset=fits)
         check_non_negative(X, f"{type(self).__name__}.{method}")
         corpus = Corpus.from_matrix(X, allow_empty=True)
         return corpus if rows is None else replace(corpus, table=pd.DataFrame(index=rows))

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.corpus.metadata import describe
 from torch_lntm.errors import ConfigError
 from torch_lntm.estimators.base import TopicModelEstimator
-from torch_lntm.evaluation import CompletionResult, LikelihoodEstimate
 from torch_lntm.models import StructuralPrior
-from torch_lntm.models.periods import learn_groups
+from torch_lntm.models.groups import learn_groups
 from torch_lntm.models.priors.covariates import PREVALENCE, Covariates
-from torch_lntm.models.topic_table import TopicTable
-from torch_lntm.posteriors import Posterior
 
 #: The metadata that a method requests from scikit-learn's metadata routing by default.
 _REQUEST = {"metadata": True}
@@ -89,7 +85,7 @@ class StructuralTopicModel(TopicModelEstimator):
             CorpusError: A count is invalid, or a column is missing or has missing values.
             ConfigError: A parameter or the formula is invalid, or the documents lack metadata.
         """
-        return self._fit(_described(X, self._corpus(X, "fit", reset=True), metadata))
+        return self._fit(self._corpus(X, "fit", metadata))
 
     def partial_fit(self, X: Any, y: Any = None, metadata: Any = None) -> Self:
         """Learn from more documents; see :meth:`TopicModelEstimator.partial_fit`.
@@ -108,9 +104,7 @@ class StructuralTopicModel(TopicModelEstimator):
             CorpusError: As for :meth:`fit`, or a level is new.
             ConfigError: As for :meth:`fit`, or the model has been loaded from a file.
         """
-        if not hasattr(self, "model_"):
-            return self.fit(X, metadata=metadata)
-        return super().partial_fit(self._documents(X, "partial_fit", metadata))
+        return self._partial_fit(X, metadata=metadata)
 
     def fit_transform(
         self, X: Any, y: Any = None, metadata: Any = None
@@ -130,7 +124,7 @@ class StructuralTopicModel(TopicModelEstimator):
             ConfigError: As for :meth:`fit`.
         """
         self.fit(X, metadata=metadata)
-        return self._proportions(X, self._documents(X, "transform", metadata))
+        return self._proportions(X, self._corpus(X, "transform", metadata))
 
     # -- documents -------------------------------------------------------------------------------
 
@@ -150,16 +144,7 @@ class StructuralTopicModel(TopicModelEstimator):
                 or a level is new.
         """
         # scikit-learn wraps transform; a wrapped call within a wrapped one would lose the index.
-        return self._proportions(X, self._documents(X, "transform", metadata))
-
-    def posteriors(self, X: Any, metadata: Any = None) -> Posterior:
-        """Posterior distributions of documents; see :meth:`TopicModelEstimator.posteriors`.
-
-        Args:
-            X: The documents.
-            metadata: As for :meth:`transform`.
-        """
-        return super().posteriors(self._documents(X, "posteriors", metadata))
+        return self._proportions(X, self._corpus(X, "transform", metadata))
 
     def score(self, X: Any, y: Any = None, metadata: Any = None) -> float:
         """Held-out log likelihood in nats per token; see :meth:`TopicModelEstimator.score`.
@@ -169,65 +154,30 @@ class StructuralTopicModel(TopicModelEstimator):
             y: Ignored.
             metadata: As for :meth:`transform`.
         """
-        return super().score(self._documents(X, "score", metadata))
-
-    def perplexity(self, X: Any, metadata: Any = None) -> float:
-        """exp(−:meth:`score`).
-
-        Args:
-            X: The documents.
-            metadata: As for :meth:`transform`.
-        """
-        return super().perplexity(self._documents(X, "score", metadata))
-
-    def held_out(self, X: Any, metadata: Any = None) -> CompletionResult | LikelihoodEstimate:
-        """The estimate behind :meth:`score`; see :meth:`TopicModelEstimator.held_out`.
-
-        Args:
-            X: The documents.
-            metadata: As for :meth:`transform`.
-        """
-        return super().held_out(self._documents(X, "score", metadata))
+        return self.held_out(X, metadata=metadata).nats_per_token
 
     # -- topics ----------------------------------------------------------------------------------
-
-    def topics(
-        self, X: Any = None, *, n_words: int = 10, vocabulary: Any = None, metadata: Any = None
-    ) -> TopicTable:
-        """The topics in words; see :meth:`TopicModelEstimator.topics`.
-
-        Args:
-            X: Documents for the shares of the topics. Defaults to the documents of :meth:`fit`.
-            n_words: Words of each topic.
-            vocabulary: The words of the columns, for models without a vocabulary.
-            metadata: As for :meth:`transform`.
-        """
-        documents = None if X is None else self._documents(X, "topics", metadata)
-        return super().topics(documents, n_words=n_words, vocabulary=vocabulary)
 
     @property
     def coefficients_(self) -> NDArray[np.floating[Any]]:
         """Coefficients of the logits' mean ``(1 + n_columns, n_components)``, intercept first."""
-        return self._prior.coefficients.detach().cpu().numpy()
+        return cast(StructuralPrior, self.model_.prior).coefficients.detach().cpu().numpy()
 
     @property
     def coefficient_names_(self) -> tuple[str, ...]:
         """Names of the rows of :attr:`coefficients_`."""
-        return self._prior.names
-
-    @property
-    def _prior(self) -> StructuralPrior:
-        prior = self.model_.prior
-        assert isinstance(prior, StructuralPrior)
-        return prior
+        return cast(StructuralPrior, self.model_.prior).names
 
     # -- input -----------------------------------------------------------------------------------
 
-    def _documents(self, X: Any, method: str, metadata: Any) -> Corpus:
-        """Documents for a fitted model, with their metadata."""
-        check_is_fitted(self, "model_")
-        corpus = X if isinstance(X, Corpus) else self._corpus(X, method, reset=False)
-        return _described(X, corpus, metadata)
+    def _corpus(self, X: Any, method: str, metadata: Any = None) -> Corpus:
+        """Documents with their metadata, joined by the index of ``X``."""
+        corpus = super()._corpus(X, method)
+        if metadata is None:
+            return corpus
+        if isinstance(X, Corpus):
+            return corpus.with_metadata(metadata)
+        return replace(corpus, table=describe(X, corpus.num_docs, metadata))
 
     def _model_options(self, corpus: Corpus) -> dict[str, Any]:
         """The formula and the groups, as learned from the documents."""
@@ -243,10 +193,3 @@ class StructuralTopicModel(TopicModelEstimator):
         if self.content is not None:
             options["content"] = learn_groups(corpus, self.content)
         return options
-
-
-def _described(X: Any, corpus: Corpus, metadata: Any) -> Corpus:
-    """Documents with further metadata, if there are any, joined by the index of ``X``."""
-    if metadata is None or isinstance(X, Corpus):
-        return corpus if metadata is None else corpus.with_metadata(metadata)
-    return replace(corpus, table=describe(X, corpus.num_docs, metadata))

@@ -1,7 +1,7 @@
 """Evaluation: held-out likelihood, completion, coherence, exclusivity, alignment, dispersion."""
 
 from torch_lntm.evaluation.alignment import align_topics
-from torch_lntm.evaluation.coherence import coherence, topic_diversity
+from torch_lntm.evaluation.coherence import coherence, exclusivity, topic_diversity
 from torch_lntm.evaluation.completion.completion import (
     completion_of,
     document_completion,
@@ -14,9 +14,7 @@ from torch_lntm.evaluation.completion.result import (
     paired_difference,
 )
 from torch_lntm.evaluation.dispersion import residual_dispersion
-from torch_lntm.evaluation.exclusivity import exclusivity
-from torch_lntm.evaluation.likelihood.annealed import AIS
-from torch_lntm.evaluation.likelihood.bracket import ais_bracket
+from torch_lntm.evaluation.likelihood.annealed import AIS, ais_bracket
 from torch_lntm.evaluation.likelihood.estimate import LikelihoodEstimate, LikelihoodMethod
 from torch_lntm.evaluation.likelihood.importance import Importance
 from torch_lntm.evaluation.likelihood.methods import log_likelihood

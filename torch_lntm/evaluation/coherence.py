@@ -1,4 +1,4 @@
-"""Coherence of topics (top words that occur together), and diversity of their top words."""
+"""Measures of topics by their top words: coherence, diversity and exclusivity."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import scipy.sparse as sp
+import scipy.stats
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.corpus.corpus import as_corpus
-from torch_lntm.errors import ConfigError
+from torch_lntm.errors import ConfigError, require_whole
+from torch_lntm.evaluation.checks import as_matrix
 from torch_lntm.models import TopicModel
 
 Measure = Literal["npmi", "umass"]
@@ -129,6 +131,43 @@ def topic_diversity(topics: Any, top_n: int = 25) -> float:
     return len(np.unique(np.concatenate(rows))) / sum(len(row) for row in rows)
 
 
+def exclusivity(topics: Any, top_n: int = 10, weight: float = 0.7) -> Tensor:
+    """Mean exclusivity (FREX) of each topic's most probable words.
+
+    The score of a word is 1/(w/E + (1 − w)/F). E is the rank of its exclusivity φ_kv/Σ_j φ_jv
+    within the topic, divided by the number of words; F is the rank of its probability φ_kv, divided
+    likewise (*Bischof & Airoldi 2012*). R's stm sums the scores of the ``top_n`` words instead of
+    averaging them.
+
+    Args:
+        topics: A model; or ``(num_topics, num_words)`` probabilities.
+        top_n: Top words per topic.
+        weight: Weight w of exclusivity, between 0 and 1.
+
+    Returns:
+        ``(num_topics,)`` float64, from 0 to 1.
+
+    Raises:
+        ConfigError: A number is out of range, or the topics have another shape.
+
+    Example:
+        >>> lntm.evaluation.exclusivity(torch.eye(4) + 0.01, top_n=1)
+        tensor([1., 1., 1., 1.], dtype=torch.float64)
+    """
+    require_whole(1, top_n=top_n)
+    if not 0 <= weight <= 1:
+        raise ConfigError(f"weight is {weight}; expected from 0 to 1")
+    probs = as_matrix(topics, "topics").numpy()
+    num_words = probs.shape[1]
+    shares = probs / np.maximum(probs.sum(0), np.finfo(np.float64).tiny)
+    exclusiveness, frequency = (
+        scipy.stats.rankdata(x, axis=1) / num_words for x in (shares, probs)
+    )
+    scores = 1 / (weight / exclusiveness + (1 - weight) / frequency)
+    top = np.argsort(-probs, axis=1, kind="stable")[:, :top_n]
+    return torch.from_numpy(np.take_along_axis(scores, top, 1).mean(1))
+
+
 def _top_words(topics: Any, top_n: int, corpus: Corpus | None) -> list[NDArray[Any]]:
     """Top words of each topic; their positions if there is a corpus."""
     if isinstance(topics, TopicModel):
@@ -147,29 +186,28 @@ def _top_words(topics: Any, top_n: int, corpus: Corpus | None) -> list[NDArray[A
         return list(np.argsort(-topics, axis=1, kind="stable")[:, :top_n])
     if not isinstance(topics, Sequence | np.ndarray) or not len(topics):
         raise ConfigError(f"topics is {topics!r:.60}; expected {_EXPECTED}")
-    return [_row(k, words, corpus) for k, words in enumerate(topics)]
-
-
-def _row(k: int, words: Any, corpus: Corpus | None) -> NDArray[Any]:
-    """The top words of topic k; their positions if there is a corpus."""
-    words = words.tolist() if hasattr(words, "tolist") else words
-    kind = next((kind for kind in (str, Integral) if _holds(words, kind)), None)
-    if kind is None or len(set(words)) < len(words):
-        raise ConfigError(f"topic {k} is {words!r:.60}, or has a word twice; expected {_EXPECTED}")
-    if corpus is not None and kind is str:
-        column = {word: i for i, word in enumerate(corpus.vocabulary or ())}
-        unknown = [word for word in words if word not in column]
+    rows = [words.tolist() if hasattr(words, "tolist") else words for words in topics]
+    column = {word: i for i, word in enumerate((corpus and corpus.vocabulary) or ())}
+    for k, words in enumerate(rows):
+        listed = isinstance(words, Sequence) and not isinstance(words, str) and len(words) > 0
+        kind = str if listed and isinstance(words[0], str) else Integral
+        if (
+            not listed
+            or not all(isinstance(word, kind) for word in words)
+            or len(set(words)) < len(words)
+        ):
+            raise ConfigError(
+                f"topic {k} is {words!r:.60}, or has a word twice; expected {_EXPECTED}"
+            )
+        if corpus is None:
+            continue
+        known = column if kind is str else range(corpus.num_words)
+        unknown = [word for word in words if word not in known]
         if unknown:
-            raise ConfigError(f"{unknown[0]!r} is not in the vocabulary of {corpus!r}")
-        words = [column[word] for word in words]
-    elif corpus is not None and not 0 <= min(words) <= max(words) < corpus.num_words:
-        raise ConfigError(
-            f"topic {k} has word positions outside 0 … {corpus.num_words - 1}, the corpus's"
-        )
-    return np.asarray(words)
-
-
-def _holds(words: Any, kind: type) -> bool:
-    """Whether an argument is a list of items of a kind, at least one."""
-    listed = isinstance(words, Sequence) and not isinstance(words, str)
-    return listed and len(words) > 0 and all(isinstance(word, kind) for word in words)
+            raise ConfigError(
+                f"topic {k} has the word {unknown[0]!r}, which is not in the vocabulary of "
+                f"{corpus!r}"
+            )
+        if kind is str:
+            rows[k] = [column[word] for word in words]
+    return [np.asarray(words) for words in rows]

@@ -3,8 +3,42 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 from torch import Tensor
+
+
+class PerTokenScore:
+    """Base class of results with a log probability for each document.
+
+    A subclass defines ``_values``, the names of its log probabilities and of its numbers of tokens.
+    """
+
+    _values: ClassVar[tuple[str, str]]
+
+    def _per_token(self) -> tuple[float, float]:
+        values, tokens = (getattr(self, name) for name in self._values)
+        return per_token(values, tokens)
+
+    @property
+    def num_docs(self) -> int:
+        """Number of documents with tokens to score. Per-token figures use these documents."""
+        return int((getattr(self, self._values[1]) > 0).sum())
+
+    @property
+    def nats_per_token(self) -> float:
+        """Sum of the documents' log probabilities, divided by their tokens."""
+        return self._per_token()[0]
+
+    @property
+    def nats_per_token_standard_error(self) -> float:
+        """Standard error of ``nats_per_token`` over documents; infinite for a single document."""
+        return self._per_token()[1]
+
+    @property
+    def perplexity(self) -> float:
+        """exp(−nats per token): the equivalent number of equally likely words."""
+        return math.exp(-self.nats_per_token)
 
 
 def per_token(log_likelihood: Tensor, lengths: Tensor) -> tuple[float, float]:

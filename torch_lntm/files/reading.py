@@ -7,12 +7,13 @@ import io
 import math
 import os
 import stat
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from torch_lntm.errors import FileError, LNTMError
+from torch_lntm.errors import FileError
 
 T = TypeVar("T")
 
@@ -42,7 +43,7 @@ def excerpt(line: str, limit: int = 60) -> str:
     return repr(text if len(text) <= limit else text[: limit - 3] + "...")
 
 
-def too_large(path: Path, limit: float) -> FileError:
+def too_large(path: Path | str, limit: float) -> FileError:
     """Error for a file of more than ``limit`` bytes."""
     size = f"{limit / 2**30:.1f} GiB" if limit >= 1 << 28 else f"{limit:.0f} bytes"
     return FileError(
@@ -53,20 +54,25 @@ def too_large(path: Path, limit: float) -> FileError:
 
 
 @contextmanager
-def read_errors(path: Path, what: str = "cannot be read, is it complete?") -> Iterator[None]:
-    """A context whose errors, of any library, become a ``FileError`` with the path.
+def read_errors(
+    path: Path,
+    what: str = "cannot be read, is it complete?",
+    kinds: type[Exception] | tuple[type[Exception], ...] = (OSError, EOFError, zlib.error),
+) -> Iterator[None]:
+    """A context whose errors become a ``FileError`` with the path.
 
     Args:
         path: The file.
         what: What the errors mean.
+        kinds: Errors to convert; ``Exception`` around another library.
     """
     try:
         yield
-    except LNTMError:
+    except FileError:
         raise
     except FileNotFoundError as error:
         raise FileError(f"{path}: no such file; check the path") from error
-    except Exception as error:
+    except kinds as error:
         raise FileError(f"{path}: {what} ({type(error).__name__}: {error})") from error
 
 

@@ -4,21 +4,21 @@ The content is written to a hidden name beside the target and synced to the disk
 gives it the target's name, and the parent folder is synced. The old content is removed last. A
 crash at any moment leaves the complete old content or the complete new content. Where the system
 cannot exchange two folders in one step, the old folder may then have a hidden name that ends in
-``.old``. The new content is permanent after the writer has returned.
+``.old``.
 """
 
 from __future__ import annotations
 
 import ctypes
-import errno
+import glob
 import hashlib
 import json
 import os
-import re
 import shutil
+import time
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,19 +30,15 @@ try:
 except ImportError:  # on Windows
     fcntl = None
 
-_FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
-
 #: Maximum length in bytes of a name within a hidden name. File systems allow names of 255 bytes.
 _LONGEST = 200
-#: Linux's system call that can exchange two names; ``None`` elsewhere.
-_renameat2: Any = None
-with suppress(AttributeError, OSError, TypeError):
-    _renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
+#: Hidden files of a killed writer are removed after this number of seconds.
+_OLD = 60.0
 
 
 @contextmanager
 def path_errors(path: Path) -> Iterator[None]:
-    """Context to convert errors of the operating system to errors about ``path`` with advice.
+    """Context to convert errors of the operating system to errors about ``path``.
 
     Raises:
         FileError: The operating system reported an error.
@@ -52,11 +48,10 @@ def path_errors(path: Path) -> Iterator[None]:
     except LNTMError:
         raise
     except OSError as error:
-        advice = "choose another path, or change its permissions"
-        if error.errno in _FULL:
-            advice = "the disk is full; free some space there, or choose another path"
-        reason = error.strerror or error
-        raise FileError(f"{path}: cannot be written ({reason}): {advice}") from error
+        raise FileError(
+            f"{path}: cannot be written ({error.strerror or error}): choose another path, free "
+            "space on the disk, or change the permissions"
+        ) from error
 
 
 @contextmanager
@@ -72,12 +67,11 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     with path_errors(path):
         target = resolve_link(path)
         make_folder(target.parent)
-        with _hidden(target, as_folder=False) as temporary, open(temporary, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-            if os.name == "nt":
-                file.close()  # Windows refuses to rename open files
+        with _hidden(target, as_folder=False) as temporary:
+            with open(temporary, "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
             os.replace(temporary, target)
             _sync_folder(target.parent)
 
@@ -90,8 +84,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     folder are synced to the disk.
 
     Raises:
-        FileError: The folder cannot be written. No partial folder is left. The old content of
-            ``path`` is unchanged.
+        FileError: As for :func:`atomic_write`.
     """
     with path_errors(path):
         target = resolve_link(path)
@@ -126,16 +119,13 @@ def as_lines(lines: Iterable[str], what: str, path: Path | str) -> bytes:
         path: Name of the file in errors.
 
     Raises:
-        FileError: An item contains a line break, or the first item begins with a byte-order mark.
+        FileError: An item contains a line break or begins with a byte-order mark.
     """
     lines = list(lines)
     for i, line in enumerate(lines):
-        if "\n" in line or "\r" in line:
-            message = f"{what} {i} is {line!r}, with a line break; replace it before saving"
-            raise FileError(f"{path}: {message}")
-    if lines and lines[0].startswith("\ufeff"):
-        message = f"{what} 0 is {lines[0]!r}, with a byte-order mark; remove it before saving"
-        raise FileError(f"{path}: {message}")
+        if "\n" in line or "\r" in line or line.startswith("\ufeff"):
+            problem = "a line break or a byte-order mark; replace it before saving"
+            raise FileError(f"{path}: {what} {i} is {line!r}, with {problem}")
     return "".join(f"{line}\n" for line in lines).encode()
 
 
@@ -157,21 +147,15 @@ def try_lock(descriptor: int) -> bool | None:
     return True
 
 
-# -------------------------------------------------------------------- targets and hidden names
-
-
 def resolve_link(path: Path) -> Path:
     """Target of a symbolic link; ``path`` if it is no link.
 
     Raises:
         FileError: The link leads back to itself.
     """
-    if not path.is_symlink():
-        return path
-    target = Path(os.path.realpath(path))
-    with path_errors(path):
-        if target.is_symlink():
-            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    target = Path(os.path.realpath(path)) if path.is_symlink() else path
+    if target.is_symlink():
+        raise FileError(f"{path}: cannot be written: the link leads to itself; choose another path")
     return target
 
 
@@ -182,6 +166,9 @@ def shortened(name: str) -> str:
     return f"{name[:40]}-{hashlib.sha256(os.fsencode(name)).hexdigest()[:16]}"
 
 
+# -------------------------------------------------------------------- hidden names
+
+
 @contextmanager
 def _hidden(target: Path, as_folder: bool) -> Iterator[Path]:
     """Context with a new hidden file or folder beside the target. It is removed at the end.
@@ -189,43 +176,25 @@ def _hidden(target: Path, as_folder: bool) -> Iterator[Path]:
     A lock shows further writers that this writer is alive.
     """
     remove_leftovers(target)
-    temporary, descriptor = _make_hidden(target, as_folder)
+    temporary = target.with_name(f".{shortened(target.name)}.{uuid.uuid4().hex}.new")
     try:
-        yield temporary
+        temporary.mkdir() if as_folder else temporary.touch(exist_ok=False)
+        with _opened(temporary) as descriptor:
+            if descriptor is not None:
+                try_lock(descriptor)
+            yield temporary
     finally:
         _remove(temporary)
-        if descriptor is not None:
-            os.close(descriptor)
-
-
-def _make_hidden(target: Path, as_folder: bool) -> tuple[Path, int | None]:
-    """Makes and locks a hidden file or folder. Returns its path and its descriptor."""
-    while True:
-        temporary = target.with_name(f".{shortened(target.name)}.{uuid.uuid4().hex}.new")
-        temporary.mkdir() if as_folder else temporary.touch(exist_ok=False)
-        try:
-            descriptor = _open(temporary)
-            if descriptor is None or (try_lock(descriptor) is not False and temporary.exists()):
-                return temporary, descriptor
-            os.close(descriptor)
-        except FileNotFoundError:
-            pass  # another writer removed it as a leftover before the lock; try again
-        except BaseException:
-            _remove(temporary)
-            raise
 
 
 def remove_leftovers(target: Path) -> None:
-    """Removes unlocked hidden files and folders of killed writers beside the target."""
-    pattern = re.compile(rf"\.{re.escape(shortened(target.name))}\.[0-9a-f]{{32}}\.(new|old)")
-    with suppress(OSError):  # for example an unreadable folder
-        for name in filter(pattern.fullmatch, os.listdir(target.parent)):
-            leftover = target.with_name(name)
-            with suppress(OSError), _opened(leftover) as descriptor:
-                # An old folder is the only copy while the target is missing.
-                is_only_copy = leftover.suffix == ".old" and not target.exists()
-                if descriptor is not None and not is_only_copy and try_lock(descriptor):
-                    _remove(leftover)
+    """Removes old, unlocked hidden files and folders of killed writers beside the target."""
+    pattern = f".{glob.escape(shortened(target.name))}.{32 * '[0-9a-f]'}.new"
+    for leftover in target.parent.glob(pattern):
+        with suppress(OSError), _opened(leftover) as descriptor:
+            is_old = time.time() - leftover.stat().st_mtime > _OLD
+            if is_old and descriptor is not None and try_lock(descriptor):
+                _remove(leftover)
 
 
 def _remove(path: Path) -> None:
@@ -237,14 +206,10 @@ def _remove(path: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _open(path: Path) -> int | None:
-    """Descriptor of a file or folder; ``None`` on Windows."""
-    return None if fcntl is None else os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-
-
 @contextmanager
 def _opened(path: Path) -> Iterator[int | None]:
-    descriptor = _open(path)
+    """Context with the descriptor of a file or folder; ``None`` on Windows."""
+    descriptor = None if fcntl is None else os.open(path, os.O_RDONLY)
     try:
         yield descriptor
     finally:
@@ -257,32 +222,31 @@ def _opened(path: Path) -> Iterator[int | None]:
 
 def _replace_folder(new: Path, target: Path) -> None:
     """Gives a complete folder the name of the target. An existing target is removed."""
-    old, is_there = new.with_suffix(".old"), target.exists()
-    with _opened(target) if is_there else nullcontext() as descriptor, ExitStack() as undo:
-        if descriptor is not None:
-            try_lock(descriptor)  # protects the hidden old folder from cleaning up
-        if is_there and _exchange(new, target):
-            undo.callback(_exchange, new, target)
-        else:
-            for source, name in [(target, old), (new, target)] if is_there else [(new, target)]:
-                os.rename(source, name)
-                undo.callback(os.rename, name, source)
+    if not target.exists():
+        os.rename(new, target)
         _sync_folder(target.parent)
-        undo.pop_all()
-    _remove(old)
+    elif _exchange(new, target):
+        _sync_folder(target.parent)  # the old folder has the hidden name, and is removed with it
+    else:
+        old = new.with_suffix(".old")
+        os.rename(target, old)
+        try:
+            os.rename(new, target)
+        except OSError:
+            os.rename(old, target)
+            raise
+        _sync_folder(target.parent)
+        _remove(old)
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Exchanges the names of two folders in one step. Returns ``False`` if unsupported."""
-    if _renameat2 is None:
+    """Exchanges the names of two folders in one step, which only Linux can. Returns success."""
+    try:
+        rename = ctypes.CDLL(None).renameat2
+    except (AttributeError, OSError, TypeError):
         return False
     here, names = ctypes.c_int(-100), [ctypes.c_char_p(os.fsencode(path)) for path in (one, other)]
-    if _renameat2(here, names[0], here, names[1], ctypes.c_uint(2)) == 0:  # RENAME_EXCHANGE
-        return True
-    number = ctypes.get_errno()
-    if number in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
-        return False
-    raise OSError(number, os.strerror(number))
+    return bool(rename(here, names[0], here, names[1], ctypes.c_uint(2)) == 0)  # RENAME_EXCHANGE
 
 
 def _sync_tree(folder: Path) -> None:
@@ -295,13 +259,7 @@ def _sync_tree(folder: Path) -> None:
 
 
 def _sync_folder(path: Path) -> None:
-    """Syncs the names in a folder."""
-    try:
-        with _opened(path) as descriptor:
-            if descriptor is not None:
-                os.fsync(descriptor)
-    except PermissionError:  # the folder is writable and unreadable
-        os.sync()
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # network file systems
-            raise
+    """Syncs the names in a folder, where the file system can."""
+    with suppress(OSError), _opened(path) as descriptor:
+        if descriptor is not None:
+            os.fsync(descriptor)

@@ -12,19 +12,20 @@ import torch
 from torch import Tensor
 from typing_extensions import TypeVar
 
-from torch_lntm.corpus import DocumentBatch
+from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError, IncompatibleGuideError
+from torch_lntm.guides.draws import GuideDraws
 from torch_lntm.guides.surrogates import solve_by_surrogates
-from torch_lntm.guides.warm_starts import WarmStarts
+from torch_lntm.guides.theta_draws import DrawOptions, Positions, ThetaDraws, wanted_draws
 from torch_lntm.kernels.likelihood import surrogate
 from torch_lntm.kernels.mixture import expected_word_counts, word_probabilities
 from torch_lntm.kernels.uncompiled import uncompiled
 from torch_lntm.latents import EtaSpace, LatentSpace
 from torch_lntm.models import TopicModel
 from torch_lntm.models.model import require_model
-from torch_lntm.models.snapshot import Snapshot
 from torch_lntm.posteriors import Posterior
 from torch_lntm.posteriors.posterior import WarmStartRows
+from torch_lntm.solvers.options import SolveOptions
 
 
 class SolverOptions(TypedDict):
@@ -78,10 +79,6 @@ class Guide(ABC, Generic[P]):
     warm_start_rows: ClassVar[WarmStartRows] = "documents"
     #: Whether the guide supports temperatures other than 1.
     anneals: ClassVar[bool] = False
-    #: Chains to draw theta from. Always ``None``: guides draw from their posteriors instead.
-    kept_chains: ClassVar[None] = None
-    #: Existing draws of theta. Always ``None``, as ``kept_chains``.
-    existing_draws: ClassVar[None] = None
     #: Solver options of an EM iteration, and of a stochastic step. A stochastic fit visits a
     #: document many times, so few iterations per visit suffice.
     em_options: ClassVar[SolverOptions] = {"tolerance": 1e-2, "max_iterations": 50}
@@ -107,7 +104,7 @@ class Guide(ABC, Generic[P]):
         self.tolerance = tolerance
         self.max_iterations = max_iterations
         self._warm_starts = WarmStarts(self.warm_start_rows)
-        self._last: tuple[DocumentBatch, Snapshot, P] | None = None
+        self._last: tuple[DocumentBatch, list[Tensor], P] | None = None
 
     @classmethod
     def fits(cls, model: TopicModel) -> bool:
@@ -157,15 +154,8 @@ class Guide(ABC, Generic[P]):
             >>> guide.posterior(batch)
             NormalPosterior(5 documents, 10 topics, 0 not converged)
         """
-        return self._run(
-            self._solve,
-            batch,
-            init,
-            temperature=temperature,
-            topic_temperature=topic_temperature,
-            tolerance=tolerance,
-            max_iterations=max_iterations,
-        )
+        settings = (temperature, topic_temperature, tolerance, max_iterations)
+        return self._run(self._solve, batch, init, *settings)
 
     @property
     def separates_means(self) -> bool:
@@ -192,7 +182,6 @@ class Guide(ABC, Generic[P]):
         solve: Callable[..., Any],
         batch: DocumentBatch,
         init: Tensor | None,
-        *,
         temperature: float = 1.0,
         topic_temperature: float = 1.0,
         tolerance: float | None = None,
@@ -212,15 +201,9 @@ class Guide(ABC, Generic[P]):
             space = self.model.prior.space(batch)
             if not self.model.words.independent:
                 solve = partial(solve_by_surrogates, self, solve, self._solve_means)
-            return solve(
-                batch,
-                self._topics(topic_temperature),
-                space,
-                start=self._start(batch, space, init),
-                temperature=temperature,
-                tolerance=tolerance,
-                max_iterations=max_iterations,
-            )
+            start = self._start(batch, space, init)
+            options = SolveOptions(start, tolerance, max_iterations, temperature)
+            return solve(batch, self._topics(topic_temperature), space, options)
 
     @torch.no_grad()
     def word_probabilities(self, batch: DocumentBatch, posterior: Posterior) -> Tensor:
@@ -288,42 +271,30 @@ class Guide(ABC, Generic[P]):
             )
 
     @abstractmethod
-    def _solve(
-        self,
-        batch: DocumentBatch,
-        topics: Tensor,
-        space: Any,
-        *,
-        start: Tensor | None,
-        temperature: float,
-        tolerance: float,
-        max_iterations: int,
-    ) -> P:
+    def _solve(self, batch: DocumentBatch, topics: Tensor, space: Any, options: SolveOptions) -> P:
         """Solve the posteriors, from checked arguments and without gradients.
 
         Args:
             batch: The documents, on the model's device and in its dtype.
             topics: ``(num_topics, num_words)``, at the topics' temperature.
             space: The prior's latent space for these documents.
-            start: Result of :meth:`default_start`, or the caller's ``init``.
-            temperature: Inverse temperature. Always 1 unless the guide anneals.
-            tolerance: Convergence tolerance of a document.
-            max_iterations: Bound on the iterations of each document. Documents that repeat words
-                are solved in rounds (:mod:`torch_lntm.guides.surrogates`), and the bound is for
-                each round.
+            options: The start is the result of :meth:`default_start`, or the caller's ``init``. The
+                temperature is always 1 unless the guide anneals. Documents that repeat words are
+                solved in rounds (:mod:`torch_lntm.guides.surrogates`), and the bound on the
+                iterations is for each round.
         """
 
-    def _solve_means(self, *args: Any, **settings: Any) -> Posterior:
+    def _solve_means(
+        self, batch: DocumentBatch, topics: Tensor, space: Any, options: SolveOptions
+    ) -> Posterior:
         """:meth:`_solve` for :meth:`means`."""
-        return self._solve(*args, **settings)
+        return self._solve(batch, topics, space, options)
 
-    def default_start(self, batch: DocumentBatch, space: LatentSpace) -> Tensor | None:
+    def default_start(self, batch: DocumentBatch, space: LatentSpace) -> Tensor:
         """Initial values without a warm start: the prior mean ``(num_docs, latent_dim)``."""
         return space.centre.expand(batch.num_docs, -1)
 
-    def _start(
-        self, batch: DocumentBatch, space: LatentSpace, init: Tensor | None
-    ) -> Tensor | None:
+    def _start(self, batch: DocumentBatch, space: LatentSpace, init: Tensor | None) -> Tensor:
         """The initial values, checked."""
         if init is None:
             return self.default_start(batch, space)
@@ -363,12 +334,15 @@ class Guide(ABC, Generic[P]):
         ``Predictive`` makes such calls for each sample.
         """
         batch = self.model.check_batch(batch)
-        values = (*self.model.parameters(), *self.model.buffers())
-        if self._last is not None and self._last[0] is batch and self._last[1].holds(values):
-            return self._last[2]
+        # Optimisers that write to ``.data``, such as Pyro's, leave version counters unchanged, so
+        # values are compared.
+        values = [x.detach() for x in (*self.model.parameters(), *self.model.buffers())]
+        last = self._last
+        if last is not None and last[0] is batch and all(map(torch.equal, values, last[1])):
+            return last[2]
         posterior = self.posterior(batch, self._warm_starts.read(batch))
         self._warm_starts.write(batch, posterior.warm_start)
-        self._last = (batch, Snapshot(values), posterior)
+        self._last = (batch, [x.clone() for x in values], posterior)
         return posterior
 
     @abstractmethod
@@ -430,6 +404,27 @@ class Guide(ABC, Generic[P]):
             entries: Average number of stored counts per document.
         """
         return self.memory_of_means(entries)
+
+    def theta_draws(
+        self, corpus: Corpus, num_draws: int | None, rows: Positions | None, options: DrawOptions
+    ) -> ThetaDraws:
+        """Draws from the posteriors of documents; see :func:`torch_lntm.inference.theta_draws`."""
+        corpus = self.model.encode(corpus)
+        rows, num_draws = wanted_draws(corpus, rows, num_draws)
+        maker = GuideDraws(self, corpus, options)
+        drawn = options.coefficients and maker.draw_coefficients(rows, num_draws)
+        name = self.name or type(self).__name__
+        return ThetaDraws(
+            maker.draw,
+            self.model,
+            rows,
+            num_draws,
+            name,
+            f"the posterior {name}",
+            maker.sources_of_uncertainty,
+            max_draws=num_draws if drawn else None,
+            keep=options.keep,
+        )
 
     def __repr__(self) -> str:
         return (
@@ -507,3 +502,47 @@ def make_guide(posterior: str | None, model: TopicModel, **settings: Any) -> Gui
     if not isinstance(name, str) or name not in GUIDES:
         raise ConfigError(f"posterior {posterior!r}; expected one of {', '.join(GUIDES)}")
     return GUIDES[name](model, **settings)
+
+
+class WarmStarts:
+    """Solutions of documents' posteriors, by the documents' positions in their corpus.
+
+    Args:
+        kind: Rows of a warm start: ``"documents"``, or ``"entries"`` for stored counts.
+    """
+
+    def __init__(self, kind: WarmStartRows) -> None:
+        self._kind = kind
+        self._solutions: dict[int, tuple[float, Tensor]] = {}
+        self._corpus_size = -1
+
+    def read(self, batch: DocumentBatch) -> Tensor | None:
+        """Warm start of a batch. ``None`` unless all its documents have been visited.
+
+        A document counts as visited if the last document at its position had the same number of
+        tokens. Solutions of a corpus of another size are ignored.
+        """
+        if batch.corpus_size != self._corpus_size:
+            return None
+        solutions = [self._solutions.get(position) for position in batch.index.tolist()]
+        rows = [
+            solution[1]
+            for solution, length in zip(solutions, batch.lengths.tolist(), strict=True)
+            if solution is not None and solution[0] == length
+        ]
+        if not rows or len(rows) < batch.num_docs:
+            return None
+        start = torch.cat(rows)
+        expected = batch.num_docs if self._kind == "documents" else batch.nnz
+        return start if len(start) == expected else None
+
+    def write(self, batch: DocumentBatch, warm_start: Tensor) -> None:
+        """Remember the solutions of a batch, and forget a corpus of another size."""
+        if batch.corpus_size != self._corpus_size:
+            self._solutions, self._corpus_size = {}, batch.corpus_size
+        by_document = self._kind == "documents"
+        sizes = [1] * batch.num_docs if by_document else batch.row_offsets.diff().tolist()
+        rows = warm_start.detach().cpu().split(sizes)
+        lengths = batch.lengths.tolist()
+        for position, length, row in zip(batch.index.tolist(), lengths, rows, strict=True):
+            self._solutions[position] = (length, row)

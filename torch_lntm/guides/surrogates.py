@@ -14,6 +14,7 @@ from torch_lntm.kernels.contraction import document_sums
 from torch_lntm.kernels.likelihood import Cells, surrogate
 from torch_lntm.kernels.mixture import word_probabilities
 from torch_lntm.latents import LatentSpace
+from torch_lntm.solvers.options import SolveOptions
 
 #: Tolerance of a document's surrogate counts between rounds, in tokens. The objective changes by
 #: about the square of this number.
@@ -30,11 +31,7 @@ def solve_by_surrogates(
     batch: DocumentBatch,
     topics: Tensor,
     space: LatentSpace,
-    *,
-    start: Tensor | None,
-    tolerance: float,
-    max_iterations: int,
-    **settings: float,
+    options: SolveOptions,
 ) -> Any:
     """Solve documents that repeat words, by posteriors of independent draws.
 
@@ -51,34 +48,25 @@ def solve_by_surrogates(
         batch: The documents.
         topics: As for the solver.
         space: As for the solver.
-        start: As for the solver.
-        tolerance: Tolerance of a round. Surrogate counts have converged if they change by less than
-            its square root, in tokens, and by less than ``MAX_ERROR``.
-        max_iterations: Bound on the iterations of each round. The number of rounds is at most a
-            quarter of it, plus the last round.
-        **settings: Further settings of the solver.
+        options: As for the solver, in each round. Surrogate counts have converged if they change by
+            less than the square root of the tolerance, in tokens, and by less than ``MAX_ERROR``.
+            The number of rounds is at most a quarter of the iterations, plus the last round.
     """
     model, words = guide.model, guide.model.words
-    max_change = min(math.sqrt(tolerance), MAX_ERROR)
-    options = {"tolerance": tolerance, "max_iterations": max_iterations, **settings}
+    max_change = min(math.sqrt(options.tolerance), MAX_ERROR)
     by_documents = guide.warm_start_rows == "documents"
-    latent = start if by_documents else None
-    if latent is None:
-        latent = space.centre.expand(batch.num_docs, -1)
+    latent = options.start if by_documents else space.centre.expand(batch.num_docs, -1)
     probability = word_probabilities(model.theta(latent).to(topics), model.topics.probs, batch)
-    start = None if start is None else start.clone()
+    start = options.start.clone()
     rows = torch.arange(batch.num_docs, device=batch.device)
     iterations = torch.zeros_like(rows)
-    for _ in range(max_iterations // ROUND_ITERATIONS):
+    for _ in range(options.max_iterations // ROUND_ITERATIONS):
         entries, _ = batch.entries(rows)
         part = batch.select(rows, len(entries))
         at = rows if by_documents else entries
         surrogates, _ = surrogate(words, probability[entries], part)
-        part_start = None if start is None else start[at]
-        means = solve_means(surrogates, topics, space.select(rows), start=part_start, **options)
-        if start is None:
-            # The first round, of all documents.
-            start = means.warm_start.clone()
+        part_options = options._replace(start=start[at])
+        means = solve_means(surrogates, topics, space.select(rows), part_options)
         start[at] = means.warm_start.to(start)
         iterations[rows] += means.iterations
         probability[entries] = guide.word_probabilities(part, means)
@@ -87,7 +75,7 @@ def solve_by_surrogates(
         if not len(rows):
             break
     surrogates, offset = surrogate(words, probability, batch)
-    posterior = solve(surrogates, topics, space, start=start, **options)
+    posterior = solve(surrogates, topics, space, options._replace(start=start))
     tokens = words.tokens(guide.word_probabilities(batch, posterior), Cells.of(batch))
     change = (tokens - surrogates.counts).abs()
     posterior.converged &= document_sums(change, batch) <= max_change

@@ -1,15 +1,13 @@
 """Inference: variational and Monte-Carlo EM, chains of documents, and draws of proportions."""
 
+from torch_lntm.guides.theta_draws import ThetaDraws
 from torch_lntm.inference.chains.arviz import to_arviz
 from torch_lntm.inference.chains.document_hmc import DocumentHMC
-from torch_lntm.inference.chains.joint import JointChain
+from torch_lntm.inference.chains.joint import JointChain, joint_draws
 from torch_lntm.inference.chains.kept import KeptChains
 from torch_lntm.inference.chains.samples import DocumentSamples
 from torch_lntm.inference.documents import DocumentTopics, transform
-from torch_lntm.inference.draws.joint import joint_draws
-from torch_lntm.inference.draws.shares import topic_shares
-from torch_lntm.inference.draws.sources import DrawSource, theta_draws
-from torch_lntm.inference.draws.theta import ThetaDraws
+from torch_lntm.inference.draws import DrawSource, theta_draws, topic_shares
 from torch_lntm.inference.em.distributed import Processes
 from torch_lntm.inference.em.monte_carlo import MonteCarloEM
 from torch_lntm.inference.em.parts import join_parts

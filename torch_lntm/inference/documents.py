@@ -17,7 +17,8 @@ from torch_lntm.corpus import Corpus
 from torch_lntm.corpus.corpus import as_corpus
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.guides import Guide
-from torch_lntm.inference.draws.sources import DrawSource, require_source, theta_draws
+from torch_lntm.guides.theta_draws import ThetaDraws
+from torch_lntm.inference.draws import DrawSource, require_source, theta_draws
 from torch_lntm.models import IndependentFactorPrior, TopicGroups, TopicModel
 from torch_lntm.models.topic_groups import as_groups
 from torch_lntm.progress import tqdm
@@ -185,7 +186,7 @@ def _by_draws(
     source: DrawSource, corpus: Corpus, num_draws: int | None, **options: Any
 ) -> tuple[Tensor, Tensor, None]:
     """Means of theta over draws, and whether all chains of a document moved."""
-    if num_draws is None and source.existing_draws is None:
+    if num_draws is None and not isinstance(source, ThetaDraws):
         num_draws = CHAIN_DRAWS
     draws = theta_draws(source, corpus, num_draws, keep=False, **options)
     model = source.model

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,10 +13,7 @@ from torch_lntm.models import TopicModel
 
 #: Maximum number of topics, of words of a topic, and of characters of a value on a card.
 _TOPICS, _WORDS, _CHARACTERS = 50, 8, 300
-_NO_LICENCE = (
-    "not stated. Write the licence of this model here before you share the folder. The licence "
-    "of the documents may restrict the choice."
-)
+_NO_LICENCE = "not stated. Before you share the folder, write the licence of this model here."
 _LOADING = """
 
 ## How to load
@@ -60,16 +56,20 @@ def model_card(
         scores: Scores on held-out documents, the content of ``evaluation.json``.
     """
     config, metadata = config or {}, metadata or {}
-    name = model.construction.name if model.construction else model.name
+    call = model.construction
+    settings = ({} if call is None else call.to_json()) | settings_of(config, metadata)
+    settings["names of topics by"] = ", ".join(sorted({r.source for r in model.name_records}))
+    data = {"corpus": settings.pop("corpus", None), **(metadata.get("corpus") or {})}
+    licence = metadata.get("licence")
     sections = {
-        "Data": _data(config, metadata),
-        "Settings": _settings(model, config, metadata),
-        "Scores": [_score(score) for score in scores],
+        "Data": _listed(data),
+        "Settings": _listed(settings),
+        "Scores": [", ".join(_listed(score)) for score in scores],
         "Topics": _topics(model, metadata.get("topic_shares")),
-        "Licence": [code(metadata["licence"]) if metadata.get("licence") else _NO_LICENCE],
+        "Licence": [code(licence) if licence else _NO_LICENCE],
     }
     size = f"{model.num_topics} topics over {model.num_words} words"
-    parts = [f"# Topic model {code(name)}", f"{size}, saved by torch_lntm {__version__}."]
+    parts = [f"# Topic model {code(model.name)}", f"{size}, saved by torch_lntm {__version__}."]
     for title, lines in sections.items():
         if lines:
             parts += [f"## {title}", "\n".join(f"* {line}" for line in lines)]
@@ -84,9 +84,10 @@ def signed(card: str) -> bytes:
     return (card + _MARK.format(hashlib.sha256(card.encode()).hexdigest())).encode()
 
 
-def is_unedited(text: str) -> bool:
+def is_unedited(data: bytes) -> bool:
     """Whether a card is as :func:`signed` made it, for whatever names and scores."""
-    return signed(text.rpartition(_MARK[:9])[0]) == text.encode()
+    text = data.decode(errors="replace")
+    return signed(text.rpartition(_MARK[:9])[0]) == data
 
 
 def settings_of(config: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -102,61 +103,20 @@ def settings_of(config: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[
 def code(value: object) -> str:
     """A value as a Markdown code span. Markdown and HTML in the value stay inert.
 
-    Control characters and line breaks become spaces. Long values are cut. The fence is longer than
-    each run of backticks in the value.
+    Control characters, line breaks and the ends of code spans become spaces and quotes. Long values
+    are cut, and floating-point numbers are rounded.
     """
     text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
+    text = f"{value:.6g}" if isinstance(value, float) else text.replace("`", "'")
     text = "".join(sign if sign.isprintable() else " " for sign in text[: _CHARACTERS + 1])
     if len(text) > _CHARACTERS:
         text = text[:_CHARACTERS] + "…"
-    if not text.strip():
-        return "(empty)"
-    fence = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
-    # A space at both ends keeps a backtick there apart from the fence; Markdown removes the spaces.
-    margin = " " if text[0] in "` " or text[-1] in "` " else ""
-    return f"{fence}{margin}{text}{margin}{fence}"
+    return f"`{text}`" if text.strip() else "(empty)"
 
 
 def _listed(facts: Mapping[str, Any]) -> list[str]:
-    return [f"{name}: {code(x)}" for name, x in facts.items() if x is not None]
-
-
-def _data(config: Mapping[str, Any], metadata: Mapping[str, Any]) -> list[str]:
-    """Facts about the corpus of a fit."""
-    corpus = metadata.get("corpus") or {}
-    facts = {
-        "corpus": config.get("corpus"),
-        "documents": corpus.get("num_docs"),
-        "words in the vocabulary": corpus.get("num_words"),
-        "tokens": corpus.get("num_tokens"),
-        "fingerprint": corpus.get("fingerprint"),
-        "share of documents held out from the fit": config.get("test_fraction") or None,
-    }
-    return _listed(facts)
-
-
-def _settings(
-    model: TopicModel, config: Mapping[str, Any], metadata: Mapping[str, Any]
-) -> list[str]:
-    """Settings of the model and of its fit, and how the fit ended."""
-    settings = {} if model.construction is None else model.construction.to_json()
-    settings |= settings_of(config, metadata)
-    sources = {record.source for record in model.name_records}
-    if sources:
-        settings["names of topics by"] = ", ".join(sorted(sources))
-    facts = {n: x for n, x in settings.items() if n not in ("corpus", "device")}
-    return _listed({code(name): x for name, x in facts.items()})
-
-
-def _score(score: Mapping[str, Any]) -> str:
-    """A score with its protocol."""
-    error = score.get("standard_error")
-    spread = "" if error is None else f" (standard error {code(round(error, 4))})"
-    about = f" on {code(score['documents'])} documents" if score.get("documents") else ""
-    return (
-        f"{code(score.get('metric'))}: {code(round(score['value'], 4))}{spread}, "
-        f"{code(score.get('unit'))}{about}; method: {code(score.get('method'))}"
-    )
+    """Facts that are known, each with its name."""
+    return [f"{code(name)}: {code(x)}" for name, x in facts.items() if x not in (None, "")]
 
 
 def _topics(model: TopicModel, shares: Sequence[float] | None) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import zlib
 from dataclasses import asdict
 from pathlib import Path
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from torch_lntm.corpus.store import read_vocabulary
 from torch_lntm.errors import ConfigError
-from torch_lntm.files.reading import read_bytes, read_consistent, read_text
+from torch_lntm.files.reading import read_bytes, read_consistent, read_errors, read_text
 from torch_lntm.files.writing import as_json, as_lines, atomic_folder, resolve_link
 from torch_lntm.io.card import model_card, signed
 from torch_lntm.models import TopicModel
@@ -28,9 +27,11 @@ from torch_lntm.models.registry import CONSTRUCTORS, construct
 MODEL, TENSORS, VOCABULARY = "model.json", "model.safetensors", "vocabulary.txt"
 CARD, NAMES = "README.md", "names.json"
 FORMAT_VERSION = 1
-#: Most word probabilities of a model in a folder: a number for any folder, and a number per stored
-#: parameter, since embedded topics are products of small tables.
-LEAST_PROBABILITIES, PROBABILITIES_PER_PARAMETER = 2**24, 64
+#: Word probabilities of a model that any folder may hold. Larger models have up to 64 for each
+#: stored parameter, since embedded topics are products of small tables.
+LEAST_PROBABILITIES = 2**24
+#: What invalid values from a file raise.
+_INVALID = (TypeError, ValueError, RuntimeError, KeyError)
 
 
 def save_model(model: TopicModel, path: str | Path, *, overwrite: bool = False) -> Path:
@@ -77,31 +78,23 @@ def check_saveable(model: TopicModel) -> None:
         raise ConfigError(
             f"no registered constructor made this model of {type(model.prior).__name__} and "
             f"{type(model.topics).__name__}, so a file of it could not be loaded. Register the "
-            "function that makes such models, mine = lntm.models.register('mine', mine), and make "
+            "function that makes such models, mine = lntm.models.register('mine')(mine), and make "
             "the model by mine(...)"
         )
     try:
         twin = construct(call.name, **json.loads(json.dumps(call.to_json())))
+        twin.load_state_dict(model.state_dict())
         "".join(model.vocabulary or ()).encode()
+        for (name, part), new in zip(model.named_modules(), twin.modules(), strict=True):
+            if type(part) is not type(new):
+                raise TypeError(f"{name} is {type(part).__name__}, not {type(new).__name__}")
     except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(
-            f"the model {call.name} cannot be made again from a file ({error}); its constructor "
-            "must take numbers, texts or lists and have defaults for tensors, and words be Unicode"
+            f"the model {call.name} cannot be made again from a file ({error}). Its constructor "
+            "must take numbers, texts or lists, have defaults for tensors, and make the same "
+            "parts; words must be Unicode. Register a constructor of this kind of model: "
+            "lntm.models.register(name)(constructor)"
         ) from error
-    found, expected = _parts(model), _parts(twin)
-    changed = [name for name in found | expected if found.get(name) != expected.get(name)]
-    if changed:
-        raise ConfigError(
-            f"the model differs from a new model of its constructor {call.name}: "
-            f"{changed[0] or 'the model'} has changed. Register the function for this kind of "
-            "model: lntm.models.register(name, constructor)"
-        )
-
-
-def _parts(model: TopicModel) -> dict[str, Any]:
-    """The types of a model's modules, and the shapes and types of its tensors, by name."""
-    modules: dict[str, Any] = {name: type(module) for name, module in model.named_modules()}
-    return modules | {name: (x.shape, x.dtype) for name, x in model.state_dict().items()}
 
 
 def load_model(path: str | Path) -> TopicModel:
@@ -135,38 +128,32 @@ def read_model(folder: Path) -> TopicModel:
             f"{file}: format_version is {about.get('format_version')!r}; this version of "
             f"torch_lntm reads {FORMAT_VERSION}"
         )
-    # Versions before 0.3.0 wrote no checksums.
-    settings, checksums = about.get("config"), about.get("checksums", {})
-    if not isinstance(settings, dict):
-        raise ConfigError(f"{file}: lacks 'config'; is it complete?")
+    settings = about.get("config")
+    checksums = about.get("checksums") or {}  # versions before 0.3.0 wrote none
     tensors = _tensors(folder / TENSORS, checksums.get(TENSORS))
-    _check_sizes(file, settings, tensors)
+    # Sizes out of proportion to the parameters are refused before memory is allocated.
+    most = max(LEAST_PROBABILITIES, 64 * sum(tensor.numel() for tensor in tensors.values()))
+    with read_errors(file, "contradicts the other files", _INVALID):
+        if not 0 < settings["num_topics"] * settings["num_words"] <= most:
+            raise ValueError("the numbers of topics and words are impossible")
     vocabulary = None
     if about.get("vocabulary"):
         checksum = checksums.get(VOCABULARY)
         vocabulary = read_vocabulary(folder / VOCABULARY, settings["num_words"], None, checksum)
-    try:
+    with read_errors(file, "is damaged", _INVALID):
         model = construct(about.get("kind"), **settings)
         model.vocabulary = vocabulary
         model.topic_names = about.get("topic_names")  # files before 0.3.0 lack it
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ConfigError(f"{file}: {error}") from error
-    names = folder / NAMES
-    records = read_json(names, list) if names.is_file() else []
-    try:
-        if len(records) > model.num_topics:
-            raise ConfigError(f"{len(records)} records; expected at most {model.num_topics}")
-        model.add_name_records([NameRecord.from_json(x, model.num_topics) for x in records])
-    except ConfigError as error:
-        raise ConfigError(f"{names}: {error}") from None
-    dtypes = {name: x.dtype for name, x in model.state_dict().items()}
-    try:
+    if (folder / NAMES).is_file():
+        records = read_json(folder / NAMES, list)[: model.num_topics]
+        with read_errors(folder / NAMES, "is damaged", _INVALID):
+            model.add_name_records([NameRecord.from_json(x, model.num_topics) for x in records])
+    with read_errors(folder / TENSORS, f"contradicts {MODEL}", _INVALID):
+        dtypes = {name: x.dtype for name, x in model.state_dict().items()}
         for name, x in tensors.items():
             if x.dtype != dtypes.get(name, x.dtype) or not torch.isfinite(x).all():
                 raise RuntimeError(f"{name} of {x.dtype} holds NaN or is no {dtypes.get(name)}")
         model.load_state_dict(tensors)
-    except RuntimeError as error:
-        raise ConfigError(f"{folder / TENSORS}: contradicts {MODEL} ({error})") from error
     return model
 
 
@@ -222,35 +209,11 @@ def read_json(path: Path, kind: type = dict) -> Any:
     Raises:
         ConfigError: The file is missing or damaged, or holds a value of another kind.
     """
-    value = parse_json(path, read_text(path))
+    with read_errors(path, "not complete JSON", (ValueError, RecursionError)):
+        value = json.loads(read_text(path))
     if not isinstance(value, kind):
         raise ConfigError(f"{path}: not a {kind.__name__} but a {type(value).__name__}")
     return value
-
-
-def parse_json(path: Path, text: str) -> Any:
-    """Parse a JSON text from a file.
-
-    Raises:
-        ConfigError: The text is invalid.
-    """
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: not complete JSON ({error})") from error
-
-
-def _check_sizes(path: Path, settings: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    """Refuse sizes out of proportion to the parameters, before allocating memory."""
-    sizes: list[Any] = [settings.get(name) for name in ("num_topics", "num_words")]
-    stored = sum(tensor.numel() for tensor in tensors.values())
-    most = max(LEAST_PROBABILITIES, PROBABILITIES_PER_PARAMETER * stored)
-    whole = all(type(size) is int and size > 0 for size in sizes)
-    if not whole or math.prod(sizes) > most:
-        raise ConfigError(
-            f"{path}: num_topics and num_words are {sizes}, but {TENSORS} holds {stored} numbers; "
-            "expected whole numbers, and parameters of all topics and words"
-        )
 
 
 def _tensors(path: Path, checksum: Any) -> dict[str, Tensor]:
@@ -258,9 +221,7 @@ def _tensors(path: Path, checksum: Any) -> dict[str, Tensor]:
     data = read_bytes(path)
     if checksum not in (None, zlib.crc32(data)):
         raise ConfigError(f"{path}: is damaged: its checksum is not that of {MODEL}")
-    try:
+    with read_errors(path, "not a complete safetensors file", (SafetensorError, KeyError)):
         tensors = safetensors.torch.load(data)
-    except (SafetensorError, KeyError) as error:
-        raise ConfigError(f"{path}: not a complete safetensors file ({error})") from error
     old = "bursts.log_concentration"
     return {"words.log_concentration" if n == old else n: x for n, x in tensors.items()}

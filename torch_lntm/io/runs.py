@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 from torch_lntm.corpus import Corpus, load_split
 from torch_lntm.corpus.splits import Split
 from torch_lntm.errors import ConfigError
-from torch_lntm.files.reading import read_consistent, read_text
-from torch_lntm.files.writing import as_json, atomic_folder, atomic_write, remove_leftovers
+from torch_lntm.files.reading import read_consistent, read_errors, read_text
+from torch_lntm.files.writing import as_json, atomic_folder, atomic_write
 from torch_lntm.guides import Guide
 from torch_lntm.inference import DocumentHMC, FitResult, KeptChains
 from torch_lntm.io.card import is_unedited, model_card, settings_of, signed
@@ -27,7 +27,6 @@ from torch_lntm.io.models import (
     check_saveable,
     check_target,
     load_model,
-    parse_json,
     read_json,
     read_model,
     write_model,
@@ -221,8 +220,8 @@ def save_run(
             (folder / name).write_bytes(data)
         if split is not None:
             split.save(folder / SPLIT)
-        chains = result.posterior.kept_chains
-        if chains is not None and chains.num_docs:
+        chains = result.posterior
+        if isinstance(chains, KeptChains) and chains.num_docs:
             small = chains_size(chains) <= MAX_KEPT_BYTES
             if small if keep_chains is None else keep_chains:
                 write_chains(folder / CHAINS, chains, _identity(about))
@@ -253,20 +252,16 @@ def write_topic_names(
     path = Path(folder)
     run = load_run(path) if (path / METADATA).is_file() else None
     model = load_model(path) if run is None else run.model
-    about, card, outdated = read_json(path / MODEL), path / CARD, _card(path, model, run)
+    about, card = read_json(path / MODEL), path / CARD
     model.topic_names = names
     model.add_name_records(records)
     about["topic_names"] = model.topic_names if model.has_topic_names else None
     files = {MODEL: as_json(about)}
     if records:
         files = {NAMES: as_json([asdict(record) for record in model.name_records])} | files
-    # People edit cards, for instance to add a licence. An edited card stays. Versions before 0.3.0
-    # left no mark on theirs.
-    text = card.read_bytes().decode(errors="replace") if card.is_file() else ""
-    if is_unedited(text) or text == outdated:
+    # People edit cards, for instance to add a licence. An edited card stays.
+    if not card.is_file() or is_unedited(card.read_bytes()):
         files[CARD] = signed(_card(path, model, run))
-    for name in (NAMES, CARD):
-        remove_leftovers(path / name)
     for name, data in files.items():
         with atomic_write(path / name) as file:
             file.write(data)
@@ -283,10 +278,8 @@ def _card(path: Path, model: TopicModel, run: Run | None) -> str:
         return model_card(model)
     file = path / EVALUATION
     scores = read_json(file, list) if file.is_file() else []
-    try:
+    with read_errors(file, "not a list of scores", (TypeError, ValueError, AttributeError)):
         return model_card(model, run.config, run.metadata, scores)
-    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
-        raise ConfigError(f"{file}: not a list of scores ({error!r})") from error
 
 
 def write_card(run: Run, evaluation: Sequence[Mapping[str, Any]]) -> None:
@@ -331,6 +324,6 @@ def _read_run(folder: Path) -> Run:
     """Read a run from a folder that stays unchanged; see :func:`load_run`."""
     model = read_model(folder)
     metadata = read_json(folder / METADATA)
-    lines = read_text(folder / HISTORY).splitlines()
-    history = [parse_json(folder / HISTORY, line) for line in lines]
+    with read_errors(folder / HISTORY, "not complete JSON", (ValueError, RecursionError)):
+        history = [json.loads(line) for line in read_text(folder / HISTORY).splitlines()]
     return Run(folder, model, read_json(folder / CONFIG), metadata, history)

@@ -8,17 +8,10 @@ import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from torch_lntm.errors import ConfigError
-from torch_lntm.files.writing import (
-    as_json,
-    atomic_write,
-    make_folder,
-    path_errors,
-    shortened,
-    try_lock,
-)
+from torch_lntm.files import writing
 from torch_lntm.io.models import read_json
 from torch_lntm.io.runs import CONFIG
 
@@ -27,7 +20,7 @@ CHECKPOINT, _LOCK = "checkpoint.safetensors", "lock"
 
 def partial_folder(path: Path) -> Path:
     """Folder of a running fit, for the final path of the run."""
-    return path.with_name(f"{shortened(path.name)}.partial")
+    return path.with_name(f"{writing.shortened(path.name)}.partial")
 
 
 class UnfinishedRun:
@@ -46,42 +39,41 @@ class UnfinishedRun:
     """
 
     def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
-        self.path = path
-        self.folder = partial_folder(path)
+        self.path, self.folder = path, partial_folder(path)
         self.checkpoint = self.folder / CHECKPOINT
-        with path_errors(self.folder):
-            make_folder(self.folder)
-            # The folder is removed at the end, so it may hold nothing else. A fit of a corpus in
-            # parts keeps rows of documents beside its checkpoint.
-            own = (CONFIG, CHECKPOINT, _LOCK, f"{CHECKPOINT}.rows")
+        with writing.path_errors(self.folder):
+            writing.make_folder(self.folder)
+            # The folder is removed at the end, so it may hold nothing else.
+            own = (CONFIG, CHECKPOINT, _LOCK)
             for file in self.folder.iterdir():
-                if not any(file.name == n or file.name.startswith(f".{n}.") for n in own):
+                if not file.name.removeprefix(".").startswith(own):
                     raise ConfigError(
                         f"{self.folder}: holds {file.name}, which is no part of an unfinished fit; "
                         "choose another path"
                     )
-            lock = _lock(self.folder / _LOCK)
-        if lock is None:
-            raise ConfigError(f"{self.folder}: another fit is writing there; wait for its end")
-        self._lock = lock
+            self._lock = open(self.folder / _LOCK, "ab")  # noqa: SIM115 - it keeps the lock
         try:
+            # None, where locks are unsupported, counts as success.
+            if writing.try_lock(self._lock.fileno()) is False:
+                raise ConfigError(f"{self.folder}: another fit is writing there; wait for its end")
             self._claim(json.loads(json.dumps(config)))
         except BaseException:
             self._lock.close()
             raise
 
     def _claim(self, config: dict[str, Any]) -> None:
+        """Write the configuration, after a comparison with that of the checkpoint."""
         old = read_json(self.folder / CONFIG) if self.started else config
-        pairs = {name: (config.get(name), old.get(name)) for name in sorted({*config, *old})}
-        different = [f"{name} is {x!r}, was {y!r}" for name, (x, y) in pairs.items() if x != y]
-        if different:
+        names = [n for n in sorted({*config, *old}) if config.get(n) != old.get(n)]
+        if names:
+            different = "; ".join(f"{n} is {config.get(n)!r}, was {old.get(n)!r}" for n in names)
             raise ConfigError(
-                f"{self.folder}: holds an unfinished fit of another configuration "
-                f"({'; '.join(different)}). Use the old configuration to continue, delete the "
-                "folder to start anew, or choose another path"
+                f"{self.folder}: holds an unfinished fit of another configuration ({different}). "
+                "Use the old configuration to continue, delete the folder to start anew, or choose "
+                "another path"
             )
-        with path_errors(self.folder), atomic_write(self.folder / CONFIG) as file:
-            file.write(as_json(config))
+        with writing.atomic_write(self.folder / CONFIG) as file:
+            file.write(writing.as_json(config))
 
     @property
     def started(self) -> bool:
@@ -100,14 +92,10 @@ class UnfinishedRun:
         Returns:
             The final path of the run; ``None`` if there are only finished runs.
         """
-        config = json.loads(json.dumps(config))
         for partial in sorted(folder.glob(f"{glob.escape(prefix)}*.partial"), reverse=True):
-            with suppress(ConfigError):
-                same = (partial / CHECKPOINT).exists() and read_json(partial / CONFIG) == config
-                lock = _lock(partial / _LOCK) if same else None
-                if lock is not None:
-                    lock.close()
-                    return partial.with_suffix("")
+            with suppress(ConfigError), UnfinishedRun(partial.with_suffix(""), config) as run:
+                if run.started:
+                    return run.path
         return None
 
     def discard(self) -> None:
@@ -123,12 +111,3 @@ class UnfinishedRun:
         if not self._lock.closed and not self.started:
             self.discard()
         self._lock.close()
-
-
-def _lock(path: Path) -> IO[bytes] | None:
-    """Open and lock a file, until it is closed; ``None`` if another process has the lock."""
-    file = open(path, "ab")  # noqa: SIM115 - the open file keeps the lock
-    if try_lock(file.fileno()) is False:  # None (locks are unsupported) counts as success
-        file.close()
-        return None
-    return file

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -10,14 +11,12 @@ from torch import Tensor
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, require_whole
-from torch_lntm.models.groups import Groups
+from torch_lntm.models.groups import Groups, Periods, learn_groups
 from torch_lntm.models.model import TopicModel
-from torch_lntm.models.periods import Periods, groups_from_json, learn_groups
 from torch_lntm.models.priors.covariates import PREVALENCE, Covariates
-from torch_lntm.models.priors.diagonal import DiagonalNormalPrior
 from torch_lntm.models.priors.dirichlet import DirichletPrior
 from torch_lntm.models.priors.factor import IndependentFactorPrior, Source
-from torch_lntm.models.priors.logistic_normal import LogisticNormalPrior
+from torch_lntm.models.priors.logistic_normal import DiagonalNormalPrior, LogisticNormalPrior
 from torch_lntm.models.priors.mixed import MixedPrior
 from torch_lntm.models.priors.structural import StructuralPrior
 from torch_lntm.models.registry import register
@@ -451,18 +450,8 @@ def stm(
         pseudo_variance=pseudo_variance,
         dtype=dtype,
     )
-    phi = _structural_topics(
-        num_topics,
-        size,
-        content,
-        content_penalty,
-        content_scale,
-        smoothing=topic_smoothing,
-        probs=topics,
-        keywords=keywords,
-        dtype=dtype,
-        generator=torch.Generator().manual_seed(seed),
-    )
+    of_kind = _kind_of_topics(content, content_penalty, content_scale)
+    phi = _topics(num_topics, size, topics, topic_smoothing, keywords, dtype, seed, of_kind)
     return TopicModel(prior, phi, vocabulary, _words(bursty, dtype))
 
 
@@ -487,8 +476,9 @@ def _topics(
     keywords: Any,
     dtype: torch.dtype,
     seed: int,
+    kind: Callable[..., Topics] = DirichletTopics,
 ) -> Topics:
-    return DirichletTopics(
+    return kind(
         num_topics,
         num_words,
         smoothing=smoothing,
@@ -503,18 +493,11 @@ def _words(bursty: bool, dtype: torch.dtype) -> Words | None:
     return DirichletMultinomial(dtype=dtype) if bursty else None
 
 
-def _structural_topics(
-    num_topics: int,
-    num_words: int,
-    content: Any,
-    penalty: float,
-    scale: float | None,
-    **options: Any,
-) -> Topics:
+def _kind_of_topics(content: Any, penalty: float, scale: float | None) -> Callable[..., Topics]:
     """Topics of :func:`stm`: the same in all documents, by groups, or moving with periods."""
     if content is None:
-        return DirichletTopics(num_topics, num_words, **options)
-    column = content if isinstance(content, Groups) else groups_from_json(content)
-    if not isinstance(column, Periods):
-        return ContentTopics(num_topics, num_words, column, penalty=penalty, **options)
-    return DynamicTopics(num_topics, num_words, column, scale=scale, **options)
+        return DirichletTopics
+    column = content if isinstance(content, Groups) else Groups.from_json(content)
+    if isinstance(column, Periods):
+        return partial(DynamicTopics, periods=column, scale=scale)
+    return partial(ContentTopics, column=column, penalty=penalty)

@@ -31,8 +31,7 @@ from torch_lntm.models.sites import (
 )
 from torch_lntm.models.topic_table import TopicSummary, TopicTable
 from torch_lntm.models.topics.topics import Topics
-from torch_lntm.models.words.multinomial import Multinomial
-from torch_lntm.models.words.words import Words
+from torch_lntm.models.words.words import Multinomial, Words
 
 
 class Construction(NamedTuple):
@@ -304,10 +303,10 @@ class TopicModel(nn.Module):
         for name, parameter in self.named_parameters():
             if sample_topics and name.startswith("topics."):
                 continue
-            site = param_site(parameter, name)
-            if site.value is not None:
-                replaced[f"model.{name}"] = site.value
-            if site.is_drawn:
+            value, is_drawn = param_site(parameter, name)
+            if value is not None:
+                replaced[f"model.{name}"] = value
+            if is_drawn:
                 drawn.add(name)
         arguments = (batch, sample_topics, log_prior, drawn)
         with torch.autocast(self.device.type, enabled=False):

@@ -6,7 +6,7 @@ import functools
 import inspect
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, ParamSpec, overload
+from typing import Any, ParamSpec
 
 import numpy as np
 import torch
@@ -20,31 +20,10 @@ Arguments = ParamSpec("Arguments")
 #: Registered constructors by their names in files and on the command line.
 CONSTRUCTORS: dict[str, Callable[..., TopicModel]] = {}
 
-#: Arguments that every registered constructor takes.
-_SIZES = ("num_topics", "num_words")
-
-
-@overload
-def register(
-    name: str,
-    constructor: Callable[Arguments, TopicModel],
-    *,
-    learn: Callable[..., Mapping[str, Any]] | None = None,
-) -> Callable[Arguments, TopicModel]: ...
-
-
-@overload
-def register(
-    name: str, constructor: None = None, *, learn: Callable[..., Mapping[str, Any]] | None = None
-) -> Callable[[Callable[Arguments, TopicModel]], Callable[Arguments, TopicModel]]: ...
-
 
 def register(
-    name: str,
-    constructor: Callable[..., TopicModel] | None = None,
-    *,
-    learn: Callable[..., Mapping[str, Any]] | None = None,
-) -> Any:
+    name: str, *, learn: Callable[..., Mapping[str, Any]] | None = None
+) -> Callable[[Callable[Arguments, TopicModel]], Callable[Arguments, TopicModel]]:
     """Register a constructor of models under a name, so that its models can be saved and loaded.
 
     ``save_model``, ``load_model``, recipes and the command line then know the name. A saved model
@@ -57,15 +36,14 @@ def register(
     Args:
         name: The name, without spaces. A second registration replaces the first. The names of this
             library are reserved.
-        constructor: A function that returns a :class:`TopicModel`. Its arguments include
-            ``num_topics`` and ``num_words``, and all can be passed by name. Without
-            ``constructor``, ``register(name)`` is a decorator.
         learn: Function that is called before the constructor, with the same arguments by name. It
             returns new values of some arguments, such as a fitted formula instead of its text. The
             record of the call holds the new values.
 
     Returns:
-        The constructor. Its models carry the record of the call.
+        A decorator of a function that returns a :class:`TopicModel`. The arguments of the function
+        include ``num_topics`` and ``num_words``, and all can be passed by name. Its models carry
+        the record of the call.
 
     Raises:
         ConfigError: The name is empty, contains spaces or is reserved. Or the constructor lacks an
@@ -78,38 +56,35 @@ def register(
         >>> small(3, 50).name, small(3, 50).config
         ('small', {'num_topics': 3, 'num_words': 50, 'smoothing': 0.1})
     """
-    if constructor is None:
-        return functools.partial(register, name, learn=learn)
     if not isinstance(name, str) or not name or name != "".join(name.split()):
         raise ConfigError(f"model name {name!r}; expected a word")
     library = __name__.partition(".")[0]
     if name in CONSTRUCTORS and CONSTRUCTORS[name].__module__.partition(".")[0] == library:
         raise ConfigError(f"model name {name!r} is one of {library}'s own; choose another")
-    if not callable(constructor):
-        raise ConfigError(f"constructor {constructor!r}; expected a function that makes a model")
-    signature = inspect.signature(constructor)
-    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
-    nameless = [p.name for p in signature.parameters.values() if p.kind in by_position]
-    missing = [size for size in _SIZES if size not in signature.parameters]
-    if nameless or missing:
-        raise ConfigError(
-            f"the constructor of {name!r} has the signature {signature}; expected the arguments "
-            f"{' and '.join(_SIZES)}, and every argument by name"
-        )
 
-    @functools.wraps(constructor)
-    def recorded(*args: Any, **kwargs: Any) -> TopicModel:
-        bound = signature.bind(*args, **kwargs)
-        if learn is not None:
-            bound.arguments |= learn(**bound.arguments)
-        model = constructor(*bound.args, **bound.kwargs)
-        if not isinstance(model, TopicModel):
-            raise ConfigError(f"the constructor of {name!r} made {type(model).__name__}, no model")
-        model.construction = Construction(name, _settings(bound))
-        return model
+    def decorate(constructor: Callable[Arguments, TopicModel]) -> Callable[Arguments, TopicModel]:
+        signature = inspect.signature(constructor)
+        by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
+        nameless = any(p.kind in by_position for p in signature.parameters.values())
+        if nameless or not {"num_topics", "num_words"} <= set(signature.parameters):
+            raise ConfigError(
+                f"the constructor of {name!r} has the signature {signature}; expected the "
+                "arguments num_topics and num_words, and every argument by name"
+            )
 
-    CONSTRUCTORS[name] = recorded
-    return recorded
+        @functools.wraps(constructor)
+        def recorded(*args: Arguments.args, **kwargs: Arguments.kwargs) -> TopicModel:
+            bound = signature.bind(*args, **kwargs)
+            if learn is not None:
+                bound.arguments |= learn(**bound.arguments)
+            model = constructor(*bound.args, **bound.kwargs)
+            model.construction = Construction(name, _settings(bound))
+            return model
+
+        CONSTRUCTORS[name] = recorded
+        return recorded
+
+    return decorate
 
 
 def construct(name: str, **settings: Any) -> TopicModel:
@@ -155,7 +130,7 @@ def find_constructor(name: str) -> Callable[..., TopicModel]:
     if not isinstance(name, str) or name not in CONSTRUCTORS:
         raise ConfigError(
             f"model {name!r}; expected one of {', '.join(CONSTRUCTORS)}. A model of your own is "
-            "known after lntm.models.register(name, constructor)"
+            "known after lntm.models.register(name)(constructor)"
         )
     return CONSTRUCTORS[name]
 

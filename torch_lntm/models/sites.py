@@ -7,7 +7,7 @@ import sys
 import weakref
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import pyro
 import torch
@@ -46,19 +46,7 @@ def _forget(key: Any) -> None:
     pyro.get_param_store()._param_to_name.pop(key, None)
 
 
-class ParamSite(NamedTuple):
-    """Value of a parameter within the program.
-
-    Attributes:
-        value: Value from a handler. ``None`` if the parameter keeps its own value.
-        is_drawn: Whether the value is a draw from a prior of the caller, as under ``poutine.lift``.
-    """
-
-    value: Tensor | None
-    is_drawn: bool
-
-
-def param_site(parameter: nn.Parameter, name: str) -> ParamSite:
+def param_site(parameter: nn.Parameter, name: str) -> tuple[Tensor | None, bool]:
     """Emit a Pyro param site for a parameter of a module, bypassing the parameter store.
 
     ``SVI`` collects the parameters to optimise from these sites, by ``value.unconstrained()``. The
@@ -69,6 +57,10 @@ def param_site(parameter: nn.Parameter, name: str) -> ParamSite:
     Args:
         parameter: The parameter.
         name: Name of the site.
+
+    Returns:
+        The value from a handler, or ``None`` if the parameter keeps its own. And whether the value
+        is a draw from a prior of the caller, as under ``poutine.lift``.
 
     Raises:
         ConfigError: A handler gave the site a value of another shape.
@@ -99,14 +91,14 @@ def param_site(parameter: nn.Parameter, name: str) -> ParamSite:
     value: Any = site["value"]
     is_drawn = site["type"] == "sample"
     if value is view:
-        return ParamSite(None, is_drawn)
+        return None, is_drawn
     if value.shape != parameter.shape:
         raise ConfigError(
             f"the param site {name!r} was given a value of shape {tuple(value.shape)}; expected "
             f"{tuple(parameter.shape)}. Give a prior this shape by .expand(...).to_event(...); "
             "several values at once, as in a vectorised plate, are not supported"
         )
-    return ParamSite(value.to(parameter.dtype), is_drawn)
+    return value.to(parameter.dtype), is_drawn
 
 
 def draw_pyro_samples(module: nn.Module) -> set[str]:
@@ -243,19 +235,15 @@ def check_sampler(batch: DocumentBatch) -> None:
     """
     if batch.num_docs == batch.corpus_size:
         return
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        method = frame.f_code.co_varnames[:1] == ("self",)
-        kernel = frame.f_locals["self"] if method and "self" in frame.f_locals else None
-        if isinstance(kernel, MCMCKernel):
-            raise ConfigError(
-                f"{type(kernel).__name__} was given {batch.num_docs} documents of a corpus of "
-                f"{batch.corpus_size}. The program weighs the documents of a mini-batch up to the "
-                "whole corpus, so a sampler would draw from posteriors that are too narrow; give "
-                "it a corpus of these documents, corpus[rows].batch(), or for their latent "
-                "variables alone use MCMC(DocumentHMC(model))"
-            )
-        frame = frame.f_back
+    kernel = _caller(MCMCKernel)
+    if kernel is not None:
+        raise ConfigError(
+            f"{type(kernel).__name__} was given {batch.num_docs} documents of a corpus of "
+            f"{batch.corpus_size}. The program weighs the documents of a mini-batch up to the "
+            "whole corpus, so a sampler would draw from posteriors that are too narrow; give it a "
+            "corpus of these documents, corpus[rows].batch(), or for their latent variables alone "
+            "use MCMC(DocumentHMC(model))"
+        )
 
 
 def check_tools(dtype: torch.dtype) -> None:
@@ -267,7 +255,8 @@ def check_tools(dtype: torch.dtype) -> None:
     Raises:
         ConfigError: The tool is ``torch.jit``, or an enumerating ELBO around a model in float32.
     """
-    if torch.jit.is_tracing() or _is_called_by(CompiledFunction.__call__):  # type: ignore[attr-defined]
+    is_tracing = torch.jit.is_tracing()  # type: ignore[attr-defined]
+    if is_tracing or _caller(CompiledFunction) is not None:
         raise ConfigError(
             "torch.jit cannot trace the program of a topic model; use Trace_ELBO instead of "
             "JitTrace_ELBO, and NUTS or HMC without jit_compile"
@@ -285,9 +274,12 @@ def check_tools(dtype: torch.dtype) -> None:
         )
 
 
-def _is_called_by(function: Callable[..., Any]) -> bool:
-    """Whether a Python function is on the call stack."""
+def _caller(kind: type) -> Any:
+    """An object of a kind with a method on the call stack, or ``None``."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code is not function.__code__:
+    while frame is not None:
+        is_method = frame.f_code.co_varnames[:1] == ("self",)
+        if is_method and isinstance(frame.f_locals.get("self"), kind):
+            return frame.f_locals["self"]
         frame = frame.f_back
-    return frame is not None
+    return None

@@ -34,20 +34,12 @@ def plot_selection(
 
     columns = min(COLUMNS, len(criteria))
     rows = -(-len(criteria) // columns)
-    figure, axes = plt.subplots(
-        rows,
-        columns,
-        figsize=(PANEL[0] * columns, PANEL[1] * rows),
-        squeeze=False,
-        layout="constrained",
-    )
-    for ax, (name, values) in zip(axes.flat, criteria.items(), strict=False):
+    figure = plt.figure(figsize=(PANEL[0] * columns, PANEL[1] * rows), layout="constrained")
+    for place, (name, values) in enumerate(criteria.items(), 1):
+        ax = figure.add_subplot(rows, columns, place)
         ax.errorbar(num_topics, values[:, 0], yerr=values[:, 1], fmt="o-", color=NEGATIVE)
         ax.axvline(chosen, color=POSITIVE, linestyle="--", linewidth=1)
         ax.set_title(name, fontsize=10)
-        ax.set_xlabel("topics")
-        ax.set_xticks(num_topics)
+        ax.set(xlabel="topics", xticks=num_topics)
         rule(ax, "y")
-    for ax in axes.flat[len(criteria) :]:
-        ax.set_visible(False)
     return figure

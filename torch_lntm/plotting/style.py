@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from torch_lntm.errors import ConfigError
 from torch_lntm.models import TopicModel
 from torch_lntm.models.names import is_named
 
@@ -136,33 +135,6 @@ def is_skewed(values: NDArray[np.float64]) -> bool:
 def format_number(value: float) -> str:
     """A number as text; from 10,000 on, an integer with separators of thousands."""
     return f"{value:,.0f}" if 1e4 <= abs(value) < 1e12 else f"{value:g}"
-
-
-def labels_or_default(model: TopicModel, labels: Sequence[str] | None) -> list[str]:
-    """Checked names of topics. Defaults to :func:`topic_labels`.
-
-    Raises:
-        ConfigError: The numbers of names and topics differ.
-    """
-    names = topic_labels(model) if labels is None else list(labels)
-    if len(names) != model.num_topics:
-        raise ConfigError(
-            f"{len(names)} labels for {model.num_topics} topics; expected one for each topic"
-        )
-    return names
-
-
-def number_and_words(label: str, topic: int) -> tuple[str, str]:
-    """Number and words of a label such as ``"3 fire sydney"``.
-
-    The words of another label, such as a topic's name, are the label itself.
-
-    Args:
-        label: The label.
-        topic: The topic's number.
-    """
-    number, _, words = label.partition(" ")
-    return (number, words) if number == str(topic) else (str(topic), label)
 
 
 def rule(ax: Axes, axis: Literal["x", "y"]) -> None:

@@ -10,13 +10,20 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from scipy.cluster.hierarchy import leaves_list, linkage, optimal_leaf_ordering
+from scipy.cluster.hierarchy import linkage, optimal_leaf_ordering
 from scipy.spatial.distance import squareform
 from torch import Tensor
 
 from torch_lntm.errors import ConfigError
 from torch_lntm.frames import render
-from torch_lntm.models import DocumentPrior, TopicGroups, TopicModel, merged_topics
+from torch_lntm.models import (
+    DiagonalNormalPrior,
+    DirichletPrior,
+    DocumentPrior,
+    TopicGroups,
+    TopicModel,
+    merged_topics,
+)
 from torch_lntm.models.names import MAX_NAME, is_named
 from torch_lntm.plotting.style import distinct_words, topic_labels
 
@@ -89,27 +96,6 @@ class TopicTree:
         ]
         return pd.DataFrame(rows, columns=["level", "group", "topics"])
 
-    def branches(self) -> tuple[list[int], Array]:
-        """Coordinates of a picture of the tree.
-
-        Returns:
-            The topics from the first row to the last; and ``(num_topics - 1, 5)``: for each merge
-            the row and distance of its two nodes, and the distance of the merge.
-        """
-        order = leaves_list(self.merges).tolist() if self.num_topics > 1 else [0]
-        at = {k: (float(row), 0.0) for row, k in enumerate(order)}
-        lines = []
-        for i, (first, second, distance, _) in enumerate(self.merges.tolist()):
-            a, b = at[int(first)], at[int(second)]
-            lines.append([*a, *b, distance])
-            at[self.num_topics + i] = ((a[0] + b[0]) / 2, distance)
-        return order, np.array(lines).reshape(-1, 5)
-
-    @property
-    def first(self) -> float:
-        """Left end of a picture: nothing happens before the first merge."""
-        return 0.8 * float(self.merges[0, 2])
-
     def cut(self, level: int) -> float:
         """Distance between the last merge of a level's groups and the next merge."""
         _check_level(level, self.num_topics)
@@ -174,7 +160,10 @@ def topic_tree(
         raise ConfigError("the model has a single topic; a tree needs at least 2 topics")
     numbers = {_check_level(level, size) for level in levels}
     if by is None:
-        by = "correlation" if _has_correlations(model) else "words"
+        prior = model.prior
+        unknown = type(prior).contrast_covariance is DocumentPrior.contrast_covariance
+        free = isinstance(prior, DirichletPrior | DiagonalNormalPrior)
+        by = "words" if unknown or free else "correlation"
     if by == "words":
         distance = hellinger_distances(model.topics.mean_probs.detach().double().cpu().numpy())
     else:
@@ -187,24 +176,6 @@ def topic_tree(
         members.append(tuple(sorted(members[first] + members[second])))
     names, labels = tuple(_node_names(model, members, shares)), tuple(topic_labels(model))
     return TopicTree(merges, (*members,), names, labels, (*sorted(numbers, reverse=True),), by)
-
-
-def _has_correlations(model: TopicModel) -> bool:
-    """Whether the prior has correlations beyond the correlations of independent logits.
-
-    Centred logits of independent topics with the variances d have the covariance
-    ``d_i (i = j) - (d_i + d_j) / K + mean(d) / K``.
-    """
-    if type(model.prior).contrast_covariance is DocumentPrior.contrast_covariance:
-        return False
-    covariance = model.prior.contrast_covariance().cpu()
-    size = len(covariance)
-    if size < 3:
-        return False
-    mean = covariance.trace() / (size - 1)  # of the variances d
-    variances = (covariance.diagonal() - mean / size) / (1 - 2 / size)
-    expected = variances.diag() + (mean - variances - variances[:, None]) / size
-    return not torch.allclose(covariance, expected, rtol=0.0, atol=1e-4 * float(mean))
 
 
 def hellinger_distances(probs: Array) -> Array:

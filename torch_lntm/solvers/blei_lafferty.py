@@ -10,6 +10,7 @@ from torch import Tensor
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.latents.normal import NormalSpace
 from torch_lntm.posteriors.normal import NormalPosterior
+from torch_lntm.solvers.options import SolveOptions
 from torch_lntm.solvers.precision import in_sufficient_precision
 from torch_lntm.solvers.special import inverse_mean_root, log_mean_rate
 from torch_lntm.solvers.tangent import maximise_tangent_bound
@@ -17,14 +18,7 @@ from torch_lntm.solvers.tangent import maximise_tangent_bound
 
 @in_sufficient_precision
 def blei_lafferty(
-    batch: DocumentBatch,
-    topics: Tensor,
-    space: NormalSpace,
-    *,
-    start: Tensor,
-    tolerance: float,
-    max_iterations: int,
-    temperature: float = 1.0,
+    batch: DocumentBatch, topics: Tensor, space: NormalSpace, options: SolveOptions
 ) -> NormalPosterior:
     """Solve q(eta) = N(λ, diag ν²) by coordinate ascent on the tangent bound.
 
@@ -36,47 +30,28 @@ def blei_lafferty(
         batch: Documents.
         topics: ``(num_topics, num_words)``, tempered if ``temperature`` is not 1.
         space: Whitened prior of eta.
-        start: ``(num_docs, dim)`` starting means.
-        tolerance: Gain of the bound per round, in nats, below which a document has converged.
-        max_iterations: Bound on the rounds.
-        temperature: Inverse temperature T. Defaults to 1. The returned variance is T·ν², the
-            untempered variance, for ν at its tempered optimum.
+        options: Starting means ``(num_docs, dim)``. A document has converged if a round raises its
+            bound by less than the tolerance, in nats. The returned variance is T·ν², the untempered
+            variance, for ν at its tempered optimum.
 
     Returns:
         The posterior. Its objective is the tangent bound on log p(w), tempered if T is not 1.
 
     Example:
-        >>> from torch_lntm.solvers.blei_lafferty import blei_lafferty
+        >>> from torch_lntm.solvers.blei_lafferty import SolveOptions, blei_lafferty
         >>> space, topics = model.prior.space(batch), model.topics.probs.detach()
-        >>> options = {"start": torch.zeros(5, space.eta_dim), "tolerance": 1e-3}
-        >>> blei_lafferty(batch, topics, space, max_iterations=50, **options).std.shape
+        >>> options = SolveOptions(torch.zeros(5, space.eta_dim), 1e-3, max_iterations=50)
+        >>> blei_lafferty(batch, topics, space, options).std.shape
         torch.Size([5, 10])
     """
     # The starting variances are those of a document with half of its tokens distributed as in the
     # starting means, and the other half equally over topics. The prior's own variance is a bad
     # start if it is wide: at fixed ζ it takes very many rounds to come down.
-    share = 0.5 * (torch.softmax(space.lift(start), -1) + 1.0 / topics.shape[0])
+    share = 0.5 * (torch.softmax(space.lift(options.start), -1) + 1.0 / topics.shape[0])
     precision = space.precision.diagonal() + (batch.lengths[:, None] * share)[:, : space.dim]
-    variances = _Diagonal(space, 1.0 / precision, temperature)
-    ascent = maximise_tangent_bound(
-        batch,
-        topics,
-        space,
-        variances,
-        start=start,
-        tolerance=tolerance,
-        max_iterations=max_iterations,
-        temperature=temperature,
-    )
-    return NormalPosterior(
-        space=space,
-        mean=space.unwhiten(ascent.z),
-        index=batch.index,
-        converged=ascent.converged,
-        iterations=ascent.iterations,
-        objective=ascent.bound,
-        std=variances.variance.sqrt(),
-    )
+    variances = _Diagonal(space, 1.0 / precision, options.temperature)
+    means = maximise_tangent_bound(batch, topics, space, variances, options)
+    return NormalPosterior.around(means, std=variances.variance.sqrt())
 
 
 @dataclass

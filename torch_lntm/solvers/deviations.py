@@ -40,10 +40,10 @@ class GroupedWords(NamedTuple):
     groups: Tensor
     cells: Tensor
 
-    def probs(self) -> Tensor:
+    def probs(self, dtype: torch.dtype) -> Tensor:
         """Word probabilities φ ``(num_groups, num_words, num_topics)``; sums over words are 1."""
         weights = self.shared * self.groups * self.cells
-        return weights / weights.sum(1, keepdim=True)
+        return (weights / weights.sum(1, keepdim=True)).to(dtype)
 
 
 def sparse_deviations(

@@ -41,6 +41,7 @@ from torch_lntm.posteriors.dirichlet import (
     log_multivariate_beta,
 )
 from torch_lntm.solvers.active import ActiveSet
+from torch_lntm.solvers.options import SolveOptions
 
 #: Smallest share of the way to γ' for all copies of a word together.
 LEAST_STEP = 0.5
@@ -56,13 +57,7 @@ MAX_ELEMENTS = 2**20
 
 
 def ep(
-    batch: DocumentBatch,
-    topics: Tensor,
-    concentration: Tensor,
-    *,
-    init: Tensor | None = None,
-    tolerance: float,
-    max_iterations: int,
+    batch: DocumentBatch, topics: Tensor, concentration: Tensor, options: SolveOptions
 ) -> DirichletPosterior:
     """Solve q(theta) = Dirichlet(γ) by *Minka & Lafferty 2002, eqs 12–25*.
 
@@ -91,13 +86,12 @@ def ep(
         topics: ``(num_topics, num_words)`` φ in the dtype of the counts. The visits compute in this
             dtype.
         concentration: ``(num_topics,)`` positive α.
-        init: ``(nnz, num_topics)`` starting β from an earlier call with these documents. Defaults
-            to zeros. A document starts from zeros if its γ would not be positive.
-        tolerance: Largest distance that γ of a converged document travels in a pass, Σ_w Σ_k |Δγ_k|
-            / Σ_k γ_k without damping. The sum is over visits, so every β_w stands still too. A
-            document with a skipped word has not converged. Raised to 64 times the machine epsilon
-            of ``topics`` if smaller.
-        max_iterations: Bound on the passes over each document.
+        options: Start ``(nnz, num_topics)``: β from an earlier call with these documents, or zeros.
+            A document starts from zeros if its γ would not be positive. The tolerance is the
+            largest distance that γ of a converged document travels in a pass, Σ_w Σ_k |Δγ_k| / Σ_k
+            γ_k without damping. The sum is over visits, so every β_w stands still too. A document
+            with a skipped word has not converged. The tolerance is raised to 64 times the machine
+            epsilon of ``topics`` if smaller.
 
     Returns:
         The posterior with its ``sites`` β in the dtype of ``topics``. Its objective is an estimate
@@ -109,15 +103,16 @@ def ep(
         NumericalError: A document's γ or evidence is not finite; names documents.
 
     Example:
-        >>> from torch_lntm.solvers.ep import ep
+        >>> from torch_lntm.solvers.ep import SolveOptions, ep
         >>> topics, alpha = model.topics.probs.detach(), torch.full((10,), 0.5)
-        >>> ep(batch, topics, alpha, tolerance=1e-3, max_iterations=100).theta_mean().shape
+        >>> options = SolveOptions(torch.zeros(batch.nnz, 10), 1e-3, max_iterations=100)
+        >>> ep(batch, topics, alpha, options).theta_mean().shape
         torch.Size([5, 10])
     """
     words = topics.mT.clamp_min(probability_floor(topics.dtype)).contiguous()
     alpha = concentration.double()
-    sites, gamma = _start(batch, topics, alpha, init)
-    tolerance = max(tolerance, 64.0 * torch.finfo(topics.dtype).eps)
+    sites, gamma = _start(batch, alpha, options.start.to(topics, copy=True))
+    tolerance = max(options.tolerance, 64.0 * torch.finfo(topics.dtype).eps)
     active = ActiveSet(
         batch.num_docs, gamma.device, sizes=batch.row_offsets.diff(), idle_share=IDLE_SHARE
     )
@@ -128,7 +123,7 @@ def ep(
     # to 1.
     relative = words / words.amax(-1, keepdim=True)
     schedule = Schedule(batch, sites)
-    for _ in range(max_iterations if batch.num_docs else 0):
+    for _ in range(options.max_iterations if batch.num_docs else 0):
         # A converged document that is still held has damping 0 and stays constant.
         distance, skipped = schedule.sweep(gamma, relative, damping * active.working)
         distance /= (damping * gamma.sum(-1)).to(words)
@@ -169,14 +164,8 @@ def ep(
     )
 
 
-def _start(
-    batch: DocumentBatch, topics: Tensor, alpha: Tensor, init: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Starting β ``(nnz, num_topics)``, a new tensor, and their γ."""
-    if init is None:
-        sites = topics.new_zeros(batch.nnz, len(alpha))
-        return sites, alpha.repeat(batch.num_docs, 1)
-    sites = init.to(topics, copy=True)
+def _start(batch: DocumentBatch, alpha: Tensor, sites: Tensor) -> tuple[Tensor, Tensor]:
+    """Starting β, set to 0 in place where γ would not be positive, and γ."""
     gamma = _from_sites(batch, alpha, sites)
     cold = ~(gamma > 0).all(-1, keepdim=True)
     sites.masked_fill_(cold[batch.row_index], 0.0)

@@ -22,6 +22,7 @@ from torch_lntm.latents.factor import FactorSpace
 from torch_lntm.posteriors.factor import FactorPosterior
 from torch_lntm.solvers.active import ActiveSet, bound_rounding, converged_or_failed
 from torch_lntm.solvers.ascent import Objective, Secant, Words, maximise_mean
+from torch_lntm.solvers.options import SolveOptions
 from torch_lntm.solvers.precision import in_sufficient_precision
 from torch_lntm.solvers.special import inverse_mean_root, log_mean_rate, wright_omega
 
@@ -187,13 +188,7 @@ def _noise_divergence(space: FactorSpace, variance: Tensor) -> Tensor:
 
 @in_sufficient_precision
 def factor(
-    batch: DocumentBatch,
-    topics: Tensor,
-    space: FactorSpace,
-    *,
-    start: Tensor,
-    tolerance: float,
-    max_iterations: int,
+    batch: DocumentBatch, topics: Tensor, space: FactorSpace, options: SolveOptions
 ) -> FactorPosterior:
     """Solve q(s) q(eta) by coordinate ascent on the tangent bound.
 
@@ -213,9 +208,8 @@ def factor(
         batch: Documents.
         topics: ``(num_topics, num_words)``.
         space: The prior of eta and its sources.
-        start: ``(num_docs, num_topics)`` starting means.
-        tolerance: Gain of the bound per round, in nats, below which a document has converged.
-        max_iterations: Bound on the rounds.
+        options: Starting means ``(num_docs, num_topics)``. A document has converged if its bound
+            gains less than the tolerance, in nats, in a round.
 
     Returns:
         The posterior. Its objective is the bound on log p(w). An empty document has x̄ = μ, s̄ = 0
@@ -225,19 +219,19 @@ def factor(
     Raises:
         NumericalError: B of some documents is not positive definite.
     """
-    sources, z, variance, bound = _first_round(batch, topics, space, start)
+    sources, z, variance, bound = _first_round(batch, topics, space, options.start)
     active, current = ActiveSet(batch.num_docs, z.device), batch
     # The pass over the words at the end of a round also serves the start of the next round. The
     # secant stays nearly valid, even if the sources' coordinates change.
     words: Words | None = None
     secant: Secant | None = None
-    for iteration in range(max_iterations):
+    for iteration in range(options.max_iterations):
         rows = active.rows
         part, half = sources.select(rows), 0.5 * variance[rows]
         point, secant, *_ = maximise_mean(
             Objective(current, topics, part, half),
             z[rows],
-            tolerance=0.1 * tolerance,
+            tolerance=0.1 * options.tolerance,
             max_iterations=MEAN_STEPS,
             words=words,
             secant=secant,
@@ -249,12 +243,12 @@ def factor(
         gain = new_bound - bound[rows]
         bound[rows] = new_bound
         rounding = bound_rounding(new_bound, current.lengths, point.words.logits)
-        active.step(*converged_or_failed(gain, tolerance, rounding))
+        active.step(*converged_or_failed(gain, options.tolerance, rounding))
         current, part, position, half, words, secant = active.drop_stopped(
             current, part, point.z, half, point.words, secant.after_small_gains(gain)
         )
         # The last round ends with the means, so the bound is the bound of the returned posterior.
-        if active.finished or iteration + 1 == max_iterations:
+        if active.finished or iteration + 1 == options.max_iterations:
             break
         # Gaussian sources need no update, and z is the shortest already.
         if not space.shares_source_covariance:

@@ -13,6 +13,7 @@ from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.latents.linalg import inverse_cholesky
 from torch_lntm.latents.normal import NormalSpace
 from torch_lntm.posteriors.normal import NormalPosterior
+from torch_lntm.solvers.options import SolveOptions
 from torch_lntm.solvers.precision import in_sufficient_precision
 from torch_lntm.solvers.tangent import maximise_tangent_bound
 
@@ -28,14 +29,7 @@ SHARE_OF_TOLERANCE = 0.1
 
 @in_sufficient_precision
 def khan_bouchard(
-    batch: DocumentBatch,
-    topics: Tensor,
-    space: NormalSpace,
-    *,
-    start: Tensor,
-    tolerance: float,
-    max_iterations: int,
-    temperature: float = 1.0,
+    batch: DocumentBatch, topics: Tensor, space: NormalSpace, options: SolveOptions
 ) -> NormalPosterior:
     """Solve q(eta) = N(m, V), V full, by coordinate ascent on the tangent bound.
 
@@ -56,28 +50,12 @@ def khan_bouchard(
         The posterior. Its objective is the tangent bound on log p(w), tempered if T is not 1.
     """
     # Start with equally likely topics.
-    share = torch.full_like(space.lift(start), -math.log(topics.shape[0]))
+    share = torch.full_like(space.lift(options.start), -math.log(topics.shape[0]))
     whitened = _inverse_root(space, batch.lengths, batch.index, share)
-    variances = _Full(space, share, whitened, temperature, SHARE_OF_TOLERANCE * tolerance)
-    ascent = maximise_tangent_bound(
-        batch,
-        topics,
-        space,
-        variances,
-        start=start,
-        tolerance=tolerance,
-        max_iterations=max_iterations,
-        temperature=temperature,
-    )
-    return NormalPosterior(
-        space=space,
-        mean=space.unwhiten(ascent.z),
-        index=batch.index,
-        converged=ascent.converged,
-        iterations=ascent.iterations,
-        objective=ascent.bound,
-        whitened=variances.whitened,
-    )
+    tolerance = SHARE_OF_TOLERANCE * options.tolerance
+    variances = _Full(space, share, whitened, options.temperature, tolerance)
+    means = maximise_tangent_bound(batch, topics, space, variances, options)
+    return NormalPosterior.around(means, whitened=variances.whitened)
 
 
 @dataclass

@@ -10,9 +10,9 @@ from torch_lntm.kernels.mixture import expected_topic_counts, responsibility_cov
 from torch_lntm.latents.linalg import inverse_cholesky
 from torch_lntm.latents.normal import EtaSpace, NormalSpace
 from torch_lntm.posteriors.normal import NormalPosterior
-from torch_lntm.solvers.mode import find_mode
+from torch_lntm.solvers.options import SolveOptions
 from torch_lntm.solvers.precision import in_sufficient_precision
-from torch_lntm.solvers.taylor import exact_information
+from torch_lntm.solvers.taylor import exact_information, find_mode
 
 
 def observed_information(
@@ -47,14 +47,7 @@ def observed_information(
 
 @in_sufficient_precision
 def laplace(
-    batch: DocumentBatch,
-    topics: Tensor,
-    space: EtaSpace,
-    *,
-    start: Tensor,
-    tolerance: float,
-    max_iterations: int,
-    temperature: float = 1.0,
+    batch: DocumentBatch, topics: Tensor, space: EtaSpace, options: SolveOptions
 ) -> NormalPosterior:
     """Solve the Laplace posterior of each document (*Roberts et al. 2016*, R's stm).
 
@@ -69,22 +62,14 @@ def laplace(
         The posterior. Its objective is Laplace's approximation of log p(w).
 
     Example:
-        >>> from torch_lntm.solvers.laplace import laplace
+        >>> from torch_lntm.solvers.laplace import SolveOptions, laplace
         >>> space, topics = model.prior.space(batch), model.topics.probs.detach()
-        >>> start = torch.zeros(batch.num_docs, space.eta_dim)
-        >>> laplace(batch, topics, space, start=start, tolerance=1e-3, max_iterations=50).mean.shape
+        >>> options = SolveOptions(torch.zeros(5, space.eta_dim), 1e-3, max_iterations=50)
+        >>> laplace(batch, topics, space, options).mean.shape
         torch.Size([5, 10])
     """
     dense = space.marginal()
-    mode = find_mode(
-        batch,
-        topics,
-        space,
-        start=start,
-        tolerance=tolerance,
-        max_iterations=max_iterations,
-        temperature=temperature,
-    )
+    mode = find_mode(batch, topics, space, options)
     theta = mode.topic_weights()
     precision = observed_information(batch, topics, dense, theta)
     fallback = torch.linalg.cholesky_ex(precision).info != 0
@@ -92,12 +77,9 @@ def laplace(
         precision[fallback] = exact_information(dense, theta[fallback], batch.lengths[fallback])
     whitened = inverse_cholesky(precision, batch.index)
     half_log_det = whitened.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    return NormalPosterior(
+    return NormalPosterior.around(
+        mode,
         space=dense,
-        mean=mode.mean,
-        index=batch.index,
-        converged=mode.converged,
-        iterations=mode.iterations,
         objective=mode.objective + half_log_det,
         whitened=whitened.to(theta.dtype),
         fallback=fallback,

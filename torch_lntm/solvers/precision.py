@@ -27,8 +27,8 @@ from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.kernels.mixture import expected_topic_counts, probability_floor
-from torch_lntm.posteriors.mode import ModePosterior
-from torch_lntm.posteriors.normal import NormalPosterior
+from torch_lntm.posteriors.normal import ModePosterior, NormalPosterior
+from torch_lntm.solvers.options import SolveOptions
 
 #: Largest acceptable rounding error of a document's log likelihood, in nats. The estimate is its
 #: number of tokens times the machine epsilon. A larger solver tolerance takes the place of the
@@ -51,25 +51,23 @@ def in_sufficient_precision(solver: Solver) -> Solver:
     as not converged; see :func:`has_lost_words`.
 
     Args:
-        solver: A function of a batch, topics and a latent space, with keywords including ``start``
-            and ``tolerance``.
+        solver: A function of a batch, topics, a latent space and :class:`SolveOptions`.
     """
 
     @wraps(solver)
-    def solve(
-        batch: DocumentBatch, topics: Tensor, space: Any, *, start: Tensor, **options: Any
-    ) -> Solved:
+    def solve(batch: DocumentBatch, topics: Tensor, space: Any, options: SolveOptions) -> Solved:
         def run(
             batch: DocumentBatch, topics: Tensor, space: Any, start: Tensor
         ) -> tuple[Solved, Tensor]:
-            posterior = solver(batch, topics, space, start=start, **options)
-            weights = posterior.topic_weights(options.get("temperature", 1.0))
+            posterior = solver(batch, topics, space, options._replace(start=start))
+            weights = posterior.topic_weights(options.temperature)
             return posterior, has_lost_words(batch, topics, weights)
 
+        start = options.start
         if topics.dtype == torch.float64:
             posterior, lost = run(batch, topics, space, start)
             return replace(posterior, converged=posterior.converged & ~lost)
-        coarse = needs_float64(batch, space, options["tolerance"])
+        coarse = needs_float64(batch, space, options.tolerance)
         if bool(coarse.any()):
             fine = (~coarse).nonzero().squeeze(-1)
             fine_space = space.select(fine)

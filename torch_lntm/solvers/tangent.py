@@ -16,14 +16,16 @@ of annealing's M-step. V itself enters the bound.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.latents.normal import NormalSpace
+from torch_lntm.posteriors.normal import ModePosterior
 from torch_lntm.solvers.active import ActiveSet, bound_rounding, converged_or_failed
 from torch_lntm.solvers.ascent import Objective, maximise_mean
+from torch_lntm.solvers.options import SolveOptions
 
 #: Ascent steps in the mean, in the first round and in every later round. Far from the optimum, a
 #: few steps before the variances change lead to better optima.
@@ -49,26 +51,13 @@ class Variances(Protocol):
         """
 
 
-class TangentAscent(NamedTuple):
-    """Result of the ascent: ``z`` the whitened means, ``bound`` in nats, for each document."""
-
-    z: Tensor
-    bound: Tensor
-    converged: Tensor
-    iterations: Tensor
-
-
 def maximise_tangent_bound(
     batch: DocumentBatch,
     topics: Tensor,
     space: NormalSpace,
     variances: Variances,
-    *,
-    start: Tensor,
-    tolerance: float,
-    max_iterations: int,
-    temperature: float,
-) -> TangentAscent:
+    options: SolveOptions,
+) -> ModePosterior:
     """Alternate mean and variances until each document's bound converges.
 
     Args:
@@ -76,11 +65,12 @@ def maximise_tangent_bound(
         topics: ``(num_topics, num_words)``, tempered if ``temperature`` is not 1.
         space: Whitened prior of eta.
         variances: Starting variances, updated in place.
-        start: ``(num_docs, dim)`` starting means.
-        tolerance: Gain of the bound per round, in nats, below which a document has converged.
-        max_iterations: Bound on the rounds.
-        temperature: Inverse temperature T.
+        options: As for :func:`~torch_lntm.solvers.blei_lafferty.blei_lafferty`.
+
+    Returns:
+        The means. Their objective is the bound.
     """
+    start, tolerance, max_iterations, temperature = options
     z = space.whiten(start)
     active = ActiveSet(batch.num_docs, z.device)
     current, current_space = batch, space
@@ -121,4 +111,11 @@ def maximise_tangent_bound(
         if active.finished or iteration + 1 == max_iterations:
             break
         variances.update(active.rows, current, words.logits)
-    return TangentAscent(z, bound, active.converged, active.iterations)
+    return ModePosterior(
+        space=space,
+        mean=space.unwhiten(z),
+        index=batch.index,
+        converged=active.converged,
+        iterations=active.iterations,
+        objective=bound,
+    )

@@ -12,9 +12,44 @@ from torch_lntm.latents.factor import GaussianFactorSpace
 from torch_lntm.latents.linalg import inverse_cholesky
 from torch_lntm.latents.normal import EtaSpace, NormalSpace
 from torch_lntm.posteriors.low_rank import LowRankPosterior
-from torch_lntm.posteriors.normal import NormalPosterior
-from torch_lntm.solvers.mode import find_mode
+from torch_lntm.posteriors.normal import ModePosterior, NormalPosterior
+from torch_lntm.solvers.ascent import Objective, maximise_mean
+from torch_lntm.solvers.options import SolveOptions
 from torch_lntm.solvers.precision import in_sufficient_precision
+
+
+def find_mode(
+    batch: DocumentBatch, topics: Tensor, space: EtaSpace, options: SolveOptions
+) -> ModePosterior:
+    """A local mode of log p(w, eta) of each document, with the topic assignments summed out.
+
+    The modes are the fixed points of *Ahmed & Xing 2007, eqs 10 and 12*. They are reached by
+    ascent, because the paper's undamped iteration fails to converge on some documents.
+
+    Arguments as for :func:`torch_lntm.solvers.taylor.taylor`.
+
+    Returns:
+        The modes. The objective is log p(w, eta) at the mode, without the prior's normalising
+        constant.
+    """
+    ascent = maximise_mean(
+        Objective(batch, topics, space, None, options.temperature),
+        space.whiten(options.start),
+        tolerance=options.tolerance,
+        max_iterations=options.max_iterations,
+    )
+    return ModePosterior(
+        space=space,
+        mean=space.unwhiten(ascent.point.z),
+        index=batch.index,
+        converged=ascent.converged,
+        iterations=ascent.iterations,
+        objective=ascent.point.value,
+    )
+
+
+#: :func:`find_mode`, in float64 for the documents that need it.
+mode = in_sufficient_precision(find_mode)
 
 
 def complete_information(space: NormalSpace, p: Tensor, lengths: Tensor) -> Tensor:
@@ -93,14 +128,7 @@ def low_rank_covariance(
 
 @in_sufficient_precision
 def taylor(
-    batch: DocumentBatch,
-    topics: Tensor,
-    space: EtaSpace,
-    *,
-    start: Tensor,
-    tolerance: float,
-    max_iterations: int,
-    temperature: float = 1.0,
+    batch: DocumentBatch, topics: Tensor, space: EtaSpace, options: SolveOptions
 ) -> NormalPosterior:
     """Solve the Taylor posterior of each document (*Ahmed & Xing 2007, eqs 8–12*).
 
@@ -116,11 +144,8 @@ def taylor(
         batch: Documents.
         topics: ``(num_topics, num_words)``, tempered if ``temperature`` is not 1.
         space: Whitened prior of eta.
-        start: ``(num_docs, eta_dim)`` starting means.
-        tolerance: Newton decrement of a converged document, nats.
-        max_iterations: Bound on the steps of each document.
-        temperature: Inverse temperature. Defaults to 1. The returned covariance is not divided by
-            it.
+        options: Starting means ``(num_docs, eta_dim)``. The tolerance is the Newton decrement of a
+            converged document, in nats. The returned covariance is not divided by the temperature.
 
     Returns:
         The posterior, a :class:`~torch_lntm.posteriors.LowRankPosterior` under a factor prior. Its
@@ -130,33 +155,21 @@ def taylor(
         NumericalError: A precision is not positive definite; names documents.
 
     Example:
-        >>> from torch_lntm.solvers.taylor import taylor
+        >>> from torch_lntm.solvers.taylor import SolveOptions, taylor
         >>> space, topics = model.prior.space(batch), model.topics.probs.detach()
-        >>> start = torch.zeros(batch.num_docs, space.eta_dim)
-        >>> post = taylor(batch, topics, space, start=start, tolerance=1e-3, max_iterations=50)
+        >>> options = SolveOptions(torch.zeros(5, space.eta_dim), 1e-3, max_iterations=50)
+        >>> post = taylor(batch, topics, space, options)
         >>> post.mean.shape, bool(post.converged.all())
         (torch.Size([5, 10]), True)
     """
-    mode = find_mode(
-        batch,
-        topics,
-        space,
-        start=start,
-        tolerance=tolerance,
-        max_iterations=max_iterations,
-        temperature=temperature,
-    )
+    mode = find_mode(batch, topics, space, options)
     theta = mode.topic_weights()
     if space.has_low_rank:
         space = cast(GaussianFactorSpace, space)
         weights = batch.lengths[:, None] * theta
         diagonal, loading, log_det = low_rank_covariance(space, weights, batch.index)
-        return LowRankPosterior(
-            space=space,
-            mean=mode.mean,
-            index=batch.index,
-            converged=mode.converged,
-            iterations=mode.iterations,
+        return LowRankPosterior.around(
+            mode,
             objective=mode.objective - 0.5 * log_det,
             diagonal=diagonal.to(theta.dtype),
             loading=loading.to(theta.dtype),
@@ -170,12 +183,5 @@ def taylor(
         lambda rows: exact_information(dense, theta[rows], batch.lengths[rows]),
     )
     half_log_det = whitened.diagonal(dim1=-2, dim2=-1).double().log().sum(-1)
-    return NormalPosterior(
-        space=dense,
-        mean=mode.mean,
-        index=batch.index,
-        converged=mode.converged,
-        iterations=mode.iterations,
-        objective=mode.objective + half_log_det,
-        whitened=whitened,
-    )
+    objective = mode.objective + half_log_det
+    return NormalPosterior.around(mode, space=dense, objective=objective, whitened=whitened)

@@ -14,6 +14,7 @@ from torch_lntm.posteriors.dirichlet import (
     log_multivariate_beta,
 )
 from torch_lntm.solvers.active import ActiveSet
+from torch_lntm.solvers.options import SolveOptions
 
 #: Factor of every second step, for a document that moves less than ``LONG_BELOW`` and more than
 #: half as far as in the step before.
@@ -29,13 +30,7 @@ IDLE_SHARE = 0.125
 
 
 def vb(
-    batch: DocumentBatch,
-    topics: Tensor,
-    concentration: Tensor,
-    *,
-    start: Tensor,
-    tolerance: float,
-    max_iterations: int,
+    batch: DocumentBatch, topics: Tensor, concentration: Tensor, options: SolveOptions
 ) -> DirichletPosterior:
     """Solve q(theta) = Dirichlet(γ) by the fixed point of *Minka & Lafferty 2002, eqs 10–11*.
 
@@ -53,13 +48,12 @@ def vb(
         batch: Documents.
         topics: ``(num_topics, num_words)`` φ in the dtype of the counts.
         concentration: ``(num_topics,)`` positive α.
-        start: ``(num_docs, num_topics)`` nonnegative mean theta, scaled to γ = start·(Σα + N). The
-            start matters: a topic with α below 1 and nearly no weight at the start hardly ever
-            returns. Equal proportions favour no topic.
-        tolerance: Largest Σ_k |Δγ_k| / Σ_k γ_k of an update of eq. 10 for a converged document. It
-            is the total change of the mean of theta. The remaining distance is this change times 1
-            / (1 − λ). Raised to 8 times the machine epsilon of ``topics`` if smaller.
-        max_iterations: Bound on the updates of each document.
+        options: Start ``(num_docs, num_topics)``: nonnegative mean theta, scaled to γ = start·(Σα +
+            N). The start matters: a topic with α below 1 and nearly no weight at the start hardly
+            ever returns. Equal proportions favour no topic. The tolerance is the largest Σ_k |Δγ_k|
+            / Σ_k γ_k of an update of eq. 10 for a converged document, the total change of the mean
+            of theta. The remaining distance is this change times 1 / (1 − λ). The tolerance is
+            raised to 8 times the machine epsilon of ``topics`` if smaller.
 
     Returns:
         The posterior. Its objective is :func:`dirichlet_bound`. The posterior of an empty document
@@ -69,22 +63,22 @@ def vb(
         NumericalError: A document's γ or bound is not finite; names documents.
 
     Example:
-        >>> from torch_lntm.solvers.vb import vb
-        >>> options = {"start": torch.full((5, 10), 0.1), "tolerance": 1e-4, "max_iterations": 100}
-        >>> post = vb(batch, model.topics.probs.detach(), torch.full((10,), 0.1), **options)
+        >>> from torch_lntm.solvers.vb import SolveOptions, vb
+        >>> options = SolveOptions(torch.full((5, 10), 0.1), tolerance=1e-4, max_iterations=100)
+        >>> post = vb(batch, model.topics.probs.detach(), torch.full((10,), 0.1), options)
         >>> post.gamma.shape
         torch.Size([5, 10])
     """
     topics = topics.mT.contiguous().mT
     alpha = concentration.double()
     total = alpha.sum() + batch.lengths.double()
-    gamma = start.double().clamp_min(LOWEST_START) * total[:, None]
+    gamma = options.start.double().clamp_min(LOWEST_START) * total[:, None]
     active = ActiveSet(batch.num_docs, gamma.device, idle_share=IDLE_SHARE)
-    tolerance = max(tolerance, 8.0 * torch.finfo(topics.dtype).eps)
+    tolerance = max(options.tolerance, 8.0 * torch.finfo(topics.dtype).eps)
 
     current, position = batch, gamma
     last_change = torch.full_like(total, torch.inf)
-    for iteration in range(max_iterations if batch.num_docs else 0):
+    for iteration in range(options.max_iterations if batch.num_docs else 0):
         rows = active.rows
         weights = _log_weights(torch.digamma(position)).exp().to(topics)
         update = alpha + expected_topic_counts(weights, topics, current).double()

@@ -1,11 +1,17 @@
-"""Helpers of the checks: assertions and shared tolerances."""
+"""Helpers of the checks: shared tolerances, comparisons, and sites of a model's program."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
+from pyro import poutine
+from pyro.poutine.subsample_messenger import _Subsample
 from torch import Tensor, nn
+
+from torch_lntm.corpus import DocumentBatch
+from torch_lntm.models import TopicModel
 
 #: Relative and absolute tolerance of numbers that must be equal.
 RTOL, ATOL = 1e-6, 1e-8
@@ -14,12 +20,6 @@ RTOL, ATOL = 1e-6, 1e-8
 STANDARD_ERRORS = 5.5
 #: Size and number of random steps away from an M-step's result.
 NUDGE, NUDGES = 1e-3, 8
-
-
-def check(holds: bool, message: str) -> None:
-    """Raise ``AssertionError`` with a message unless a condition holds."""
-    if not holds:
-        raise AssertionError(message)
 
 
 def equal(actual: Tensor, expected: Tensor, message: str, rtol: float = RTOL) -> None:
@@ -33,10 +33,8 @@ def equal(actual: Tensor, expected: Tensor, message: str, rtol: float = RTOL) ->
     """
     actual, expected = actual.detach().double(), expected.detach().double()
     worst = float((actual - expected).abs().max()) if actual.numel() else 0.0
-    check(
-        actual.shape == expected.shape and torch.allclose(actual, expected, rtol=rtol, atol=rtol),
-        f"{message} (largest difference {worst:.3g})",
-    )
+    same = actual.shape == expected.shape and torch.allclose(actual, expected, rtol, rtol)
+    assert same, f"{message} (largest difference {worst:.3g})"
 
 
 @torch.no_grad()
@@ -68,19 +66,48 @@ def check_m_step(
     before = float(density())
     m_step()
     after = float(density())
-    check(
-        after >= before - slack,
-        f"m_step() lowers the log density of its sums, from {before} to {after}",
+    assert after >= before - slack, (
+        f"m_step() lowers the log density of its sums, from {before} to {after}"
     )
     parameters = [(x, x.clone()) for x in part.parameters() if x.requires_grad]
     for seed in range(NUDGES if exact else 0):
         for size in (NUDGE, -NUDGE):
             nudge_((x for x, _ in parameters), seed, size)
             nearby = float(density())
-            check(
-                nearby <= after + slack,
+            assert nearby <= after + slack, (
                 "m_step() does not maximise the log density of its sums: "
-                f"{after} at its result, {nearby} nearby",
+                f"{after} at its result, {nearby} nearby"
             )
             for parameter, value in parameters:
                 parameter.copy_(value)
+
+
+def check_sums(sums: Mapping[str, Tensor], parts: Sequence[Mapping[str, Tensor]]) -> None:
+    """Check that statistics of all documents are the sums of those of parts of them."""
+    for name, value in sums.items():
+        total = torch.stack([part[name] for part in parts]).sum(0)
+        equal(total, value, f"the statistic {name} of all documents is not the sum of its parts")
+
+
+def latent_sites(model: TopicModel, batch: DocumentBatch) -> dict[str, Any]:
+    """The documents' latent sites of the program, in its order."""
+    trace: Any = poutine.trace(model).get_trace(batch)
+    return {
+        name: site
+        for name, site in trace.nodes.items()
+        if site["type"] == "sample"
+        and not site["is_observed"]
+        and not isinstance(site["fn"], _Subsample)
+        and name not in ("topics_prior", "document_prior", "words_prior")
+    }
+
+
+def traced_likelihood(
+    model: TopicModel, batch: DocumentBatch, latents: dict[str, Tensor]
+) -> Tensor:
+    """Log likelihood ``(num_docs,)`` of the program's words at values of its latent sites."""
+    conditioned = poutine.condition(model, data=latents)
+    trace: Any = poutine.trace(conditioned).get_trace(batch)
+    counts = trace.nodes["counts"]
+    log_likelihood: Tensor = counts["fn"].log_prob(counts["value"])
+    return log_likelihood

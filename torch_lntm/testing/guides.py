@@ -13,8 +13,7 @@ from torch_lntm.corpus import DocumentBatch
 from torch_lntm.guides import Guide
 from torch_lntm.kernels.mixture import expected_word_counts
 from torch_lntm.posteriors import Posterior
-from torch_lntm.testing.checks import ATOL, STANDARD_ERRORS, check, equal
-from torch_lntm.testing.programs import latent_sites
+from torch_lntm.testing.checks import ATOL, STANDARD_ERRORS, equal, latent_sites
 
 #: Number of draws from the guide in the comparison of means, and smallest cosine similarity of two
 #: estimates of word counts.
@@ -43,8 +42,8 @@ def check_guide(guide: Guide[Any], batch: DocumentBatch) -> None:
     _check_theta(posterior)
     _check_independence(guide, batch, posterior)
     statistics = model.prior.statistics(posterior, batch)
-    check(
-        all(torch.isfinite(x).all() for x in statistics.values()), "statistics contain NaN or inf"
+    assert all(torch.isfinite(x).all() for x in statistics.values()), (
+        "statistics contain NaN or inf"
     )
     _check_bound(guide, batch, posterior)
     _check_word_counts(guide, batch, posterior)
@@ -64,12 +63,12 @@ def _check_shapes(posterior: Posterior, batch: DocumentBatch, dim: int) -> None:
         ("index", (rows,)),
     ):
         value = getattr(posterior, name)
-        check(
-            tuple(value.shape) == shape, f"{name} has shape {tuple(value.shape)}; expected {shape}"
+        assert tuple(value.shape) == shape, (
+            f"{name} has shape {tuple(value.shape)}; expected {shape}"
         )
         if value.is_floating_point():
-            check(bool(torch.isfinite(value).all()), f"{name} contains NaN or inf")
-    check(bool((posterior.index == batch.index).all()), "index differs from the batch's")
+            assert torch.isfinite(value).all(), f"{name} contains NaN or inf"
+    assert (posterior.index == batch.index).all(), "index differs from the batch's"
     equal(posterior.covariance.diagonal(dim1=-2, dim2=-1), posterior.variance, "variance", 1e-6)
     equal(posterior.covariance.double().sum(0), posterior.covariance_sum(), "covariance_sum", 1e-6)
 
@@ -82,16 +81,15 @@ def _check_theta(posterior: Posterior) -> None:
         ("theta_samples", posterior.theta_samples(3)),
         ("topic_weights", posterior.topic_weights()),
     ):
-        check(bool((theta >= 0).all()), f"{name} has negative entries")
+        assert (theta >= 0).all(), f"{name} has negative entries"
         equal(theta.sum(-1), torch.ones_like(theta[..., 0]), f"{name} must sum to 1", 1e-6)
 
 
 def _check_independence(guide: Guide[Any], batch: DocumentBatch, posterior: Posterior) -> None:
     """Posteriors and draws depend on the document only, and warm starts add no iterations."""
     again = guide.posterior(batch, posterior.warm_start)
-    check(
-        int(again.iterations.sum()) <= int(posterior.iterations.sum()),
-        "a warm start takes more iterations than a cold start",
+    assert int(again.iterations.sum()) <= int(posterior.iterations.sum()), (
+        "a warm start takes more iterations than a cold start"
     )
     single = batch.select(torch.tensor([1], device=batch.device))
     alone = guide.posterior(single)
@@ -107,32 +105,30 @@ def _check_independence(guide: Guide[Any], batch: DocumentBatch, posterior: Post
 def _check_word_counts(guide: Guide[Any], batch: DocumentBatch, posterior: Posterior) -> None:
     """Word counts cover all tokens, and resemble those at the posterior's topic weights."""
     model, counts = guide.model, guide.word_counts(batch, posterior)
-    check(bool((counts >= 0).all()), "word_counts has negative entries")
+    assert (counts >= 0).all(), "word_counts has negative entries"
     total = float(guide.as_independent(batch, posterior)[0].counts.sum())
-    check(abs(float(counts.sum()) - total) <= 0.2 * total, "word_counts omits or adds tokens")
+    assert abs(float(counts.sum()) - total) <= 0.2 * total, "word_counts omits or adds tokens"
     topics = model.topics.probs.detach()
     reference = expected_word_counts(posterior.topic_weights().detach(), topics, batch)
     first, second = (x.detach().double().flatten() for x in (counts, reference))
     similarity = float(torch.cosine_similarity(first, second, dim=0))
-    check(
-        not model.words.independent or similarity >= LEAST_SIMILARITY,
-        f"word_counts differs from the posterior's topic weights (similarity {similarity:.2f})",
+    assert not model.words.independent or similarity >= LEAST_SIMILARITY, (
+        f"word_counts differs from the posterior's topic weights (similarity {similarity:.2f})"
     )
 
 
 def _check_bound(guide: Guide[Any], batch: DocumentBatch, posterior: Posterior) -> None:
     """The bound is a finite number for each document, at most the largest possible likelihood."""
     model, bound = guide.model, guide.bound(batch)
-    check(tuple(bound.shape) == (batch.num_docs,), f"bound has shape {tuple(bound.shape)}")
-    check(bool(torch.isfinite(bound).all()), "bound contains NaN or inf")
+    assert tuple(bound.shape) == (batch.num_docs,), f"bound has shape {tuple(bound.shape)}"
+    assert torch.isfinite(bound).all(), "bound contains NaN or inf"
     equal(guide.bound(batch, posterior), bound, "bound differs at the given posterior", 1e-4)
     if model.words.independent:
         # The likelihood is largest if every word comes from the topic that gives it the most.
         best = model.topics.probs.detach().double().amax(0).log()
         most = batch.to_csr().to_dense().double() @ best
-        check(
-            bool((bound <= most + ATOL).all()),
-            "bound is above the likelihood under the best topic of every word",
+        assert (bound <= most + ATOL).all(), (
+            "bound is above the likelihood under the best topic of every word"
         )
 
 
@@ -148,15 +144,14 @@ def _check_emission(guide: Guide[Any], batch: DocumentBatch, posterior: Posterio
             if site["type"] == "sample" and not site["is_observed"] and name != "documents"
         }
         # Checked before the loss: Pyro would only warn about a missing site.
-        check(emitted == expected, f"the guide emits {emitted}, the model {expected}")
+        assert emitted == expected, f"the guide emits {emitted}, the model {expected}"
         torch.manual_seed(0)
         traces: list[Any] = [poutine.trace(guide).get_trace(batch) for _ in range(EMISSIONS)]
         draws = [trace.nodes[model.prior.latent]["value"].detach() for trace in traces]
         distance = (torch.stack(draws).mean(0) - posterior.mean).abs()
         error = (posterior.variance / EMISSIONS).sqrt()
-        check(
-            bool((distance <= 1.5 * STANDARD_ERRORS * error + 1e-3).all()),
-            f"the site that the guide emits as {model.prior.latent} is not the posterior",
+        assert (distance <= 1.5 * STANDARD_ERRORS * error + 1e-3).all(), (
+            f"the site that the guide emits as {model.prior.latent} is not the posterior"
         )
         loss = Trace_ELBO().loss(model, guide, batch)
-    check(math.isfinite(loss), f"the loss of SVI is {loss}")
+    assert math.isfinite(loss), f"the loss of SVI is {loss}"

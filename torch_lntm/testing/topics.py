@@ -13,10 +13,9 @@ from torch import Tensor
 from torch_lntm import noise
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.kernels.mixture import probability_floor
-from torch_lntm.models import DynamicTopics, LogisticNormalPrior, TopicModel, Topics
-from torch_lntm.models.periods import groups_from_json
-from torch_lntm.testing.checks import check, check_m_step, equal, nudge_
-from torch_lntm.testing.programs import traced_likelihood
+from torch_lntm.models import LogisticNormalPrior, TopicModel, Topics
+from torch_lntm.models.groups import Groups
+from torch_lntm.testing.checks import check_m_step, equal, nudge_, traced_likelihood
 
 #: Tokens of each topic in the checks of M-steps.
 TOKENS = 500.0
@@ -27,8 +26,7 @@ SLACK = 1e-7
 def check_topics(topics: Topics, batch: DocumentBatch, *, exact_m_step: bool = True) -> None:
     """Check that topics, their prior and their M-step agree with the Pyro program.
 
-    Topics with groups also name their groups, and topics over periods agree with their views over
-    time: ``at``, ``drift``, ``log_paths`` and ``log_changes``.
+    Topics with groups also name their groups.
 
     Args:
         topics: The topics. They stay unchanged: a float64 copy is checked.
@@ -95,41 +93,33 @@ def _nudged(topics: Topics, seed: int) -> Topics:
 def _check_sites(topics: Topics) -> None:
     """Every site is a single event, and draws the dtype of its parameters."""
     latents, sites = topics.latents(), topics.sites()
-    check(set(sites) == set(latents), "latents() has other sites than sites()")
+    assert set(sites) == set(latents), "latents() has other sites than sites()"
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         for name, site in sites.items():
             size, dtype = tuple(site.batch_shape), site.sample().dtype
-            check(
-                not size,
+            assert not size, (
                 f"the site {name} has the batch shape {size}; end the distribution of sites() by "
-                f".to_event({latents[name].dim()}), so that Pyro draws the parameter as a whole",
+                f".to_event({latents[name].dim()}), so that Pyro draws the parameter as a whole"
             )
-            check(
-                dtype == latents[name].dtype,
+            assert dtype == latents[name].dtype, (
                 f"the site {name} draws {dtype} for a parameter in {latents[name].dtype}; make its "
-                f"distribution from tensors like the parameter, such as torch.zeros_like",
+                f"distribution from tensors like the parameter, such as torch.zeros_like"
             )
 
 
 def _check_probs(topics: Topics) -> None:
     """Probabilities have the right shape, and sum to 1 in each group, in both precisions."""
     size = (topics.num_topics, topics.num_groups * topics.num_words)
-    for name, version in (("float64", topics), ("float32", copy.deepcopy(topics).float())):
-        probs = version.probs
-        check(tuple(probs.shape) == size, f"probs has shape {tuple(probs.shape)}, not {size}")
-        check(bool((probs >= 0).all()), f"probs has negative entries in {name}")
+    for version in (topics, copy.deepcopy(topics).float()):
+        probs, name = version.probs, str(version.probs.dtype).removeprefix("torch.")
+        assert tuple(probs.shape) == size, f"probs has shape {tuple(probs.shape)}, not {size}"
+        assert (probs >= 0).all(), f"probs has negative entries in {name}"
         total = probs.unflatten(1, (topics.num_groups, topics.num_words)).sum(-1)
         equal(total, torch.ones_like(total), f"probs of a group do not add up to 1 in {name}", 1e-5)
         equal(probs, topics.probs, f"probs in {name} differ from probs in float64", 1e-4)
-        check(version.double_probs.dtype == torch.float64, "double_probs are not float64")
-        equal(
-            version.double_probs,
-            topics.probs,
-            f"double_probs in {name} differ from probs in float64",
-            1e-5,
-        )
-    check(len(topics.top_words(3)[0]) == topics.num_topics, "top_words() lacks topics")
+        assert version.double_probs.dtype == torch.float64, "double_probs are not float64"
+        equal(version.double_probs, topics.probs, f"double_probs differ from probs in {name}", 1e-5)
 
 
 def _check_program(topics: Topics) -> None:
@@ -139,7 +129,7 @@ def _check_program(topics: Topics) -> None:
         latents = {name: value.detach() for name, value in version.latents().items()}
         trace: Any = poutine.trace(poutine.condition(version.emit, data=latents)).get_trace()
         names = [n for n, site in trace.nodes.items() if site["type"] == "sample"]
-        check(names == list(version.sites()), f"emit() has the sites {names}, unlike sites()")
+        assert names == list(version.sites()), f"emit() has the sites {names}, unlike sites()"
         returned = trace.nodes["_RETURN"]["value"]
         equal(returned, version.probs, "emit() at latents() gives other probabilities than probs")
         offsets.append(torch.as_tensor(trace.log_prob_sum()).double() - version.log_prior())
@@ -147,8 +137,8 @@ def _check_program(topics: Topics) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         draw = topics.emit()
-    check(tuple(draw.shape) == tuple(topics.probs.shape), "a draw of emit() has another shape")
-    check(bool(torch.isfinite(draw).all()), "a draw of emit() contains NaN or inf")
+    assert tuple(draw.shape) == tuple(topics.probs.shape), "a draw of emit() has another shape"
+    assert torch.isfinite(draw).all(), "a draw of emit() contains NaN or inf"
 
 
 def _check_documents(topics: Topics, batch: DocumentBatch) -> None:
@@ -181,39 +171,14 @@ def _check_groups(topics: Topics) -> None:
     groups = topics.column
     if groups is None:
         return
-    again = groups_from_json(json.loads(json.dumps(groups.to_json())))
-    check(again == groups, "groups differ after to_json() and from_json()")
+    again = Groups.from_json(json.loads(json.dumps(groups.to_json())))
+    assert again == groups, "groups differ after to_json() and from_json()"
     version = _nudged(topics, 7)
     columns = version.double_probs.split(version.num_words, 1)
     for g, level in enumerate(groups.levels):
-        check(groups.position(level) == g, f"position() of {level!r} is not its place in levels")
+        assert groups.position(level) == g, f"position() of {level!r} is not its place in levels"
         found = version.in_group(level).double_probs
         equal(found, columns[g], f"in_group({level!r}) differs from probs")
-    if isinstance(version, DynamicTopics):
-        _check_periods(version, columns)
-
-
-def _check_periods(topics: DynamicTopics, columns: tuple[Tensor, ...]) -> None:
-    """Views over time agree with the probabilities of the periods.
-
-    Args:
-        topics: The topics.
-        columns: Probabilities ``(num_topics, num_words)`` of each period.
-    """
-    levels = topics.column.levels
-    for probs, level in zip(columns, levels, strict=True):
-        equal(topics.at(level).double_probs, probs, f"at({level!r}) differs from probs")
-    distances = torch.stack([0.5 * (probs - columns[0]).abs().sum(1) for probs in columns], 1)
-    equal(topics.drift(), distances, "drift() is not the distance from the first period")
-    for k in range(topics.num_topics):
-        logs = torch.stack([probs[k].log() for probs in columns])
-        paths = topics.log_paths(k)
-        equal(paths.log_probs, logs, f"log_paths({k}) differ from probs")
-        check(bool((paths.errors > 0).all()), f"log_paths({k}) have an error of 0, or NaN")
-        if len(levels) > 1:
-            change, error = topics.log_changes(k)
-            equal(change, logs[-1] - logs[0], f"log_changes({k}) differ from probs")
-            check(bool((error > 0).all()), f"log_changes({k}) have an error of 0, or NaN")
 
 
 def _check_contexts(topics: Topics) -> None:
@@ -221,7 +186,7 @@ def _check_contexts(topics: Topics) -> None:
     moved = _nudged(topics, 3)
     before = topics.probs.detach().clone()
     with topics.cached():
-        check(topics.probs is topics.probs, "probs is computed again within cached()")
+        assert topics.probs is topics.probs, "probs is computed again within cached()"
         equal(topics.probs, before, "probs changes within cached()")
     topics.load_state_dict(moved.state_dict())
     equal(topics.probs, moved.probs, "probs is not computed anew after cached()")
@@ -239,11 +204,11 @@ def _check_start(topics: Topics) -> None:
     counts = _counts(started, 4)[:, : started.num_words]
     started.start_(counts)
     for name, parameter in started.named_parameters():
-        check(bool(parameter.isfinite().all()), f"start_() leaves {name} not finite")
+        assert parameter.isfinite().all(), f"start_() leaves {name} not finite"
     for probs in started.double_probs.split(started.num_words, 1):
         log_likelihood = float((counts * probs.clamp_min(1e-300).log()).sum())
         uniform = -float(counts.sum()) * torch.tensor(float(started.num_words)).log().item()
-        check(log_likelihood >= uniform, "start_() explains its counts worse than uniform topics")
+        assert log_likelihood >= uniform, "start_() explains its counts worse than uniform topics"
 
 
 def _check_gradient(topics: Topics) -> None:
@@ -258,6 +223,6 @@ def _check_gradient(topics: Topics) -> None:
     parameters = [p for p in topics.parameters() if p.requires_grad]
     expected = torch.autograd.grad(value, parameters)
     for (name, gradient), slope in zip(written.items(), expected, strict=True):
-        check(gradient is not None, f"gradient_() leaves {name} without a gradient")
+        assert gradient is not None, f"gradient_() leaves {name} without a gradient"
         assert gradient is not None
         equal(gradient, slope, f"gradient_() of {name} is not the gradient of the log joint", 1e-5)

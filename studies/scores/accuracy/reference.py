@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from studies.scores.accuracy.result import Accuracy
-from torch_lntm.evaluation.draws import theta_means
+from torch_lntm.evaluation.completion.theta import theta_means
 from torch_lntm.inference.chains.diagnostics import effective_sample_size, split_rhat
 from torch_lntm.inference.chains.samples import DocumentSamples
 from torch_lntm.posteriors import Posterior

@@ -407,5 +407,5 @@ def test_empty_parquet_and_repeated_column_names_are_refused(tmp_path):
 def test_texts_that_are_not_unicode_are_refused(tmp_path):
     path = write_posts(tmp_path / "a.parquet", text=["cat wolf"] * 5)
     path.write_bytes(path.read_bytes().replace(b"wolf", b"wol\xff"))
-    with pytest.raises(FileError, match=r"a\.parquet.*is the file complete\? \(.*utf-8"):
+    with pytest.raises(FileError, match=r"a\.parquet.*is it complete\? \(.*utf-8"):
         read_corpus(path)

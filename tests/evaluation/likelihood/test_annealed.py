@@ -17,7 +17,7 @@ from torch_lntm.corpus import Corpus, synthetic_topics
 from torch_lntm.errors import ConfigError, IncompatibleGuideError, NumericalError
 from torch_lntm.evaluation import AIS, LikelihoodEstimate, ais_bracket, log_likelihood
 from torch_lntm.evaluation.likelihood import annealed
-from torch_lntm.evaluation.likelihood.bracket import AISBracket
+from torch_lntm.evaluation.likelihood.annealed import AISBracket
 from torch_lntm.guides import LaplaceGuide
 from torch_lntm.models import TopicModel
 from torch_lntm.sampling import ais

@@ -250,9 +250,9 @@ def test_models_with_keywords_search_less_long() -> None:
     """A long search places documents no better."""
     words = [f"w{v}" for v in range(30)]
     guided = ctm(3, 30, vocabulary=words, keywords={"first": ["w0", "w1"]})
-    assert MonteCarloEM(guided).settings.min_gain == 0.003
-    assert MonteCarloEM(ctm(3, 30)).settings.min_gain == 0.0002
-    assert MonteCarloEM(guided, min_gain=0.0).settings.min_gain == 0.0
+    assert MonteCarloEM(guided).min_gain == 0.003
+    assert MonteCarloEM(ctm(3, 30)).min_gain == 0.0002
+    assert MonteCarloEM(guided, min_gain=0.0).min_gain == 0.0
 
 
 @pytest.mark.slow
@@ -726,8 +726,8 @@ def test_step_sizes_adapt_to_sharper_posteriors() -> None:
 @pytest.mark.parametrize(("make", "leapfrogs"), [(ctm, 8), (lntm, 8), (lda, 16)])
 def test_the_default_number_of_leapfrogs_is_the_latent_spaces(make, leapfrogs) -> None:
     model = make(3, 5)
-    assert MonteCarloEM(model).settings.chains.num_steps == leapfrogs
-    assert MonteCarloEM(model, num_steps=5).settings.chains.num_steps == 5
+    assert MonteCarloEM(model).chains.num_steps == leapfrogs
+    assert MonteCarloEM(model, num_steps=5).chains.num_steps == 5
 
 
 @pytest.mark.parametrize("source", ["gaussian", "laplace"])

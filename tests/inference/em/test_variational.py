@@ -121,7 +121,7 @@ def test_a_fit_converges_at_a_small_change_in_either_direction() -> None:
     """
     model = ctm(3, 30)
     engine = VariationalEM(model, TaylorGuide(model), tolerance=1e-3, progress=False)
-    run = VariationalRun(model, engine.guide, engine.settings, make_corpus(4))
+    run = VariationalRun(engine, make_corpus(4))
 
     def converged(*objectives: float, phase: str = "em") -> bool:
         run.state.history = [{"phase": phase, "objective": value} for value in objectives]
@@ -564,7 +564,7 @@ def test_a_step_slightly_above_the_memory_bound_is_not_split(
     model = ctm(3, 30)
     engine = VariationalEM(model, TaylorGuide(model), max_docs=max_docs, progress=False)
     corpus = Corpus.from_matrix(np.full((400, 30), 2))
-    run = VariationalRun(model, engine.guide, engine.settings, corpus)
+    run = VariationalRun(engine, corpus)
     assert run.step_docs == 50
     assert run.max_docs == expected
 

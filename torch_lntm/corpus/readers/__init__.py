@@ -27,12 +27,18 @@ from torch_lntm.corpus.metadata import (
 )
 from torch_lntm.corpus.readers.counts import check_size, check_words, in_order, joined
 from torch_lntm.corpus.readers.formats import FORMATS, Format, find_format, format_of, unzipped
-from torch_lntm.corpus.readers.texts import WITHOUT_FIELDS, Options, TextStream, read_metadata
+from torch_lntm.corpus.readers.texts import (
+    WITHOUT_FIELDS,
+    Options,
+    TextStream,
+    read_metadata,
+    unreadable,
+)
 from torch_lntm.corpus.remote import fetch_store, is_remote
 from torch_lntm.corpus.store import StoreWriter, new_store
 from torch_lntm.corpus.texts import count_words
-from torch_lntm.errors import ConfigError, CorpusError, FileError
-from torch_lntm.files.reading import read_errors, read_lines
+from torch_lntm.errors import ConfigError, CorpusError, FileError, LNTMError
+from torch_lntm.files.reading import read_lines
 from torch_lntm.frames import is_default
 
 #: Formats of counts with the words in a file of their own.
@@ -124,7 +130,7 @@ def read_corpus(
 
     Raises:
         CorpusError: A file is missing, malformed, truncated or too large, or two files contradict.
-            A server stopped. ``rank`` is given for a corpus without shards, or there are fewer
+            A server stopped. ``rank`` is given for another format, or there are fewer
             shards than processes.
             The message names the file and the 1-based line, or the document and word.
 
@@ -180,7 +186,7 @@ def convert_corpus(
         delimiter: As for ``read_corpus``.
         metadata: As for ``read_corpus``.
         shard_size: Number of documents of each shard, for processes that read only their own
-            shards. The last shard may have fewer. Defaults to a folder without shards.
+            shards. The last shard may have fewer. Defaults to one shard.
         **options: Options of ``Corpus.from_texts`` for texts.
 
     Returns:
@@ -238,12 +244,13 @@ class Source:
     def named(self) -> Iterator[None]:
         """A context whose errors name the files."""
         try:
-            with read_errors(self.path):
-                yield
-        except FileError:
-            raise
-        except CorpusError as error:
+            yield
+        except LNTMError as error:
+            if isinstance(error, FileError) or not isinstance(error, CorpusError):
+                raise
             raise CorpusError(f"{' with '.join(map(str, self.files))}: {error}") from error
+        except Exception as error:
+            raise unreadable(self.path, error) from error
 
     def read(self, options: Mapping[str, Any]) -> Corpus:
         """Reads the corpus, with options of ``Corpus.from_texts``."""
@@ -312,9 +319,8 @@ class Source:
             yield piece.matrix(self.num_words)
             tables.append(piece.metadata)
         check_size(self.path, num_entries, 0, 0 if self.vocabulary else self.num_words)
-        self.table = (
-            pd.concat(tables, ignore_index=True) if tables and tables[0] is not None else None
-        )
+        if tables and tables[0] is not None:
+            self.table = pd.concat(tables, ignore_index=True)
 
 
 def _rows(matrix: Any) -> Rows:

@@ -57,9 +57,7 @@ def read_npz(path: Path, options: Options) -> Corpus:
 
 def read_mapped(path: Path, options: Options) -> Corpus:
     """The corpus of a folder, or the part of a process."""
-    store = read_store(path, options.max_bytes, options.part)
-    part = store.part and replace(store.part, address=options.address)
-    return Corpus(**store._replace(part=part)._asdict())
+    return Corpus(**read_store(path, options.max_bytes, options.part, options.address))
 
 
 #: All formats by name.

@@ -162,7 +162,7 @@ def _opened(file: Path) -> Iterator[Any]:
     import pyarrow.parquet as pq
 
     open_to_read(file).close()  # raises clear errors for a wrong path
-    with read_errors(file, "not a complete Parquet file"):
+    with read_errors(file, "not a complete Parquet file", Exception):
         # Dictionaries hold a repeated text once.
         texts = [field.name for field in pq.read_schema(file) if str(field.type) == "string"]
         yield pq.ParquetFile(file, read_dictionary=texts, buffer_size=1 << 20, pre_buffer=False)

@@ -77,6 +77,11 @@ class Options:
 Record = tuple[str, dict[str, Any]]
 
 
+def unreadable(place: object, error: Exception) -> FileError:
+    """Error for a place whose reader failed."""
+    return FileError(f"{place}: cannot be read, is it complete? ({type(error).__name__}: {error})")
+
+
 class TextStream:
     """Stream of texts, with columns of metadata.
 
@@ -122,10 +127,7 @@ class TextStream:
         except LNTMError:
             raise
         except Exception as error:
-            raise FileError(
-                f"{self.path}, {place}: cannot be read, is the file complete? "
-                f"({type(error).__name__}: {error})"
-            ) from error
+            raise unreadable(f"{self.path}, {place}", error) from error
         if self.metadata is None:
             self._finish([*parts, pd.DataFrame(rows, dtype=object)] if rows else parts, field)
 

@@ -29,9 +29,8 @@ from torch_lntm.evaluation.completion.cache import (
     resolve_cache_weight,
 )
 from torch_lntm.evaluation.completion.exact import SHORT, checked, score_by_chains
-from torch_lntm.evaluation.completion.modes import theta_modes
 from torch_lntm.evaluation.completion.result import CompletionResult, ExactCompletion
-from torch_lntm.evaluation.draws import theta_draws, theta_means
+from torch_lntm.evaluation.completion.theta import theta_draws, theta_means, theta_modes
 from torch_lntm.guides import Guide
 from torch_lntm.guides.guide import require_guide
 from torch_lntm.kernels.chains import SparseWords

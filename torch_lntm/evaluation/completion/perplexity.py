@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.corpus.corpus import as_corpus
@@ -17,7 +16,11 @@ from torch_lntm.errors import ConfigError, CorpusError
 from torch_lntm.evaluation.checks import as_probabilities
 from torch_lntm.evaluation.completion.result import CompletionResult
 from torch_lntm.frames import align
-from torch_lntm.kernels.mixture import mixture_log_likelihood
+from torch_lntm.kernels.mixture import (
+    mixture_log_likelihood,
+    probability_floor,
+    word_probabilities,
+)
 
 _MAX_DOCS = 512
 
@@ -47,14 +50,18 @@ def completion_perplexity(theta: Any, topics: Any, held_out: Corpus) -> Completi
     probs = as_probabilities(topics, "topics", (proportions.shape[1], held_out.num_words))
     if held_out.num_tokens == 0:
         raise CorpusError("there is not one held-out token; pass documents that have some")
-    floor = math.log(torch.finfo(torch.float64).tiny)
     scores = []
     for batch in held_out.batches(max_docs=_MAX_DOCS, dtype=torch.float64):
-        score = mixture_log_likelihood(proportions[batch.index], probs, batch)
-        # Zero probability scores as the floor. Positive probabilities score far above the floor.
-        if bool((score <= 0.5 * floor).any()):
-            _check_possible(proportions, probs, batch.index[score <= 0.5 * floor], held_out)
-        scores.append(score)
+        theta = proportions[batch.index]
+        impossible = word_probabilities(theta, probs, batch) <= probability_floor(torch.float64)
+        if bool(impossible.any()):
+            entry = int(impossible.nonzero()[0])
+            raise ConfigError(
+                f"held-out word {int(batch.word_index[entry])} of document "
+                f"{int(batch.index[batch.row_index[entry]])} has probability zero, which makes the "
+                "perplexity infinite; smooth the topics"
+            )
+        scores.append(mixture_log_likelihood(theta, probs, batch))
     return CompletionResult(
         torch.cat(scores),
         torch.tensor(held_out.lengths),
@@ -63,19 +70,6 @@ def completion_perplexity(theta: Any, topics: Any, held_out: Corpus) -> Completi
         corpus_name=held_out.name,
         documents=held_out.metadata.index,
     )
-
-
-def _check_possible(theta: Tensor, topics: Tensor, suspects: Tensor, held_out: Corpus) -> None:
-    """Raises ``ConfigError`` if a held-out word of a suspect document has probability 0."""
-    for d in suspects.tolist():
-        entries = slice(held_out.row_offsets[d], held_out.row_offsets[d + 1])
-        words = torch.tensor(held_out.word_index[entries], dtype=torch.int64)
-        impossible = words[(theta[d] @ topics[:, words]) == 0]
-        if len(impossible):
-            raise ConfigError(
-                f"held-out word {int(impossible[0])} of document {d} has probability zero, which "
-                "makes the perplexity infinite; smooth the topics"
-            )
 
 
 def unigram_perplexity(

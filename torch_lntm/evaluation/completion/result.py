@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import pandas as pd
@@ -10,14 +9,14 @@ import torch
 from torch import Tensor
 
 from torch_lntm.errors import ConfigError
-from torch_lntm.evaluation.per_token import per_token
+from torch_lntm.evaluation.per_token import PerTokenScore, per_token
 
 #: Largest split R-hat of chains that agree.
 LARGEST_RHAT = 1.05
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class CompletionResult:
+class CompletionResult(PerTokenScore):
     """Scores of held-out tokens.
 
     Attributes:
@@ -46,6 +45,8 @@ class CompletionResult:
     fingerprint: str | None = None
     documents: pd.Index | None = None
 
+    _values = ("log_predictive", "held_out_tokens")
+
     def frame(self) -> pd.DataFrame:
         """A row for each document, by name.
 
@@ -55,26 +56,6 @@ class CompletionResult:
         names = ("held_out_tokens", "log_predictive", "variance", "bias", "rhat", "num_samples")
         columns = {name: getattr(self, name).numpy() for name in names if hasattr(self, name)}
         return pd.DataFrame(columns, self.documents)
-
-    @property
-    def num_docs(self) -> int:
-        """Documents with held-out tokens."""
-        return int((self.held_out_tokens > 0).sum())
-
-    @property
-    def nats_per_token(self) -> float:
-        """Σ_d log p(held-out of d) / Σ_d held-out tokens of d."""
-        return per_token(self.log_predictive, self.held_out_tokens)[0]
-
-    @property
-    def nats_per_token_standard_error(self) -> float:
-        """Standard error of ``nats_per_token`` over documents; infinite for a single document."""
-        return per_token(self.log_predictive, self.held_out_tokens)[1]
-
-    @property
-    def perplexity(self) -> float:
-        """exp(−nats per token): the equivalent number of equally likely words."""
-        return math.exp(-self.nats_per_token)
 
     @property
     def standard_error(self) -> float:

@@ -1,12 +1,11 @@
-"""Annealed importance sampling over a corpus."""
+"""Annealed importance sampling over a corpus, and its bounds on simulated documents."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -16,11 +15,12 @@ from torch_lntm import noise
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError, IncompatibleGuideError, require_whole
 from torch_lntm.evaluation.checks import corpus_space, identified_space, warn_of_documents
-from torch_lntm.evaluation.likelihood.documents import document_words, solve
 from torch_lntm.evaluation.likelihood.estimate import LikelihoodEstimate, LikelihoodMethod
+from torch_lntm.evaluation.likelihood.importance import document_words, solve
 from torch_lntm.guides import make_guide
 from torch_lntm.latents import DocumentTarget
 from torch_lntm.models import TopicModel
+from torch_lntm.models.model import require_model
 from torch_lntm.progress import tqdm
 from torch_lntm.sampling import ais
 from torch_lntm.sampling.bridge import Bridge
@@ -38,37 +38,11 @@ _FEWEST_TRANSITIONS = 10
 #: Smallest reliable effective sample size, in chains. Below 2, a single chain has more than half
 #: of the weight, and the mean weight and its standard error are unreliable.
 LEAST_CHAINS = 2.0
-#: Default number of temperatures, leapfrog steps and schedule, by start of the path.
-_DEFAULTS: dict[str, tuple[int, int, str]] = {
-    "posterior": (64, 6, "sigmoid"),
-    "prior": (500, 5, "power"),
+#: Defaults by start of the path.
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "posterior": {"num_temperatures": 64, "num_steps": 6, "schedule": "sigmoid"},
+    "prior": {"num_temperatures": 500, "num_steps": 5, "schedule": "power"},
 }
-
-
-@dataclass(frozen=True, eq=False)
-class AnnealingPath:
-    """A resolved annealing path: the fields of :class:`AIS`, with every default filled in."""
-
-    start: str
-    num_chains: int
-    num_temperatures: int
-    num_steps: int
-    schedule: str | Tensor
-
-    @cached_property
-    def temperatures(self) -> list[float]:
-        """Inverse temperatures of the schedule, from 0 to 1."""
-        return ais.make_schedule(self.schedule, self.num_temperatures).tolist()
-
-    def describe(self) -> str:
-        """The method and its settings, in words."""
-        name = self.schedule if isinstance(self.schedule, str) else "custom"
-        start = "the prior" if self.start == "prior" else "a normal near the posterior"
-        return (
-            f"annealed importance sampling, {self.num_chains} chains from {start}, "
-            f"{len(self.temperatures)} temperatures ({name} schedule), each with a transition of "
-            f"{self.num_steps} leapfrog steps"
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,41 +99,42 @@ class AIS(LikelihoodMethod):
                 f"start is {self.start!r}; expected one of {', '.join(_DEFAULTS)}, or None for the "
                 "first that the model's prior has"
             )
-        path = self._with_defaults(self.start or "posterior")
-        require_whole(0, num_temperatures=path.num_temperatures)
-        require_whole(1, num_steps=path.num_steps)
-        _ = path.temperatures  # raises for an invalid schedule
+        require_whole(0, num_temperatures=self.num_temperatures)
+        require_whole(1, num_steps=self.num_steps)
+        filled = self._filled(self.start or "posterior")
+        ais.make_schedule(filled["schedule"], filled["num_temperatures"])
 
-    def path(self, model: TopicModel, corpus: Corpus) -> AnnealingPath:
-        """The annealing path for a model's documents, with defaults filled in.
+    def _filled(self, start: str) -> dict[str, Any]:
+        """The settings of a path from a start, with its defaults."""
+        given = {name: getattr(self, name) for name in _DEFAULTS[start]}
+        return _DEFAULTS[start] | {name: x for name, x in given.items() if x is not None}
+
+    def path(self, model: TopicModel, corpus: Corpus) -> AIS:
+        """These settings with every default filled in for a model's documents.
 
         Raises:
             IncompatibleGuideError: The start is ``"posterior"``, and the model's prior has no
                 normal approximation of the posterior.
         """
-        if self.start == "prior":
-            return self._with_defaults("prior")
-        try:
-            has_normal = corpus_space(model, corpus).has_normal
-        except IncompatibleGuideError:
-            has_normal = False
-        if self.start == "posterior" and not has_normal:
-            raise IncompatibleGuideError(
-                f"{type(model.prior).__name__} offers no normal approximation of a document's "
-                "posterior; take start='prior'"
-            )
-        return self._with_defaults("posterior" if has_normal else "prior")
+        start = self.start
+        if start != "prior":
+            try:
+                has_normal = corpus_space(model, corpus).has_normal
+            except IncompatibleGuideError:
+                has_normal = False
+            if start == "posterior" and not has_normal:
+                raise IncompatibleGuideError(
+                    f"{type(model.prior).__name__} offers no normal approximation of a document's "
+                    "posterior; take start='prior'"
+                )
+            start = "posterior" if has_normal else "prior"
+        return replace(self, start=start, **self._filled(start))
 
-    def _with_defaults(self, start: str) -> AnnealingPath:
-        """The path from a start, with the start's defaults."""
-        num_temperatures, num_steps, schedule = _DEFAULTS[start]
-        return AnnealingPath(
-            start,
-            self.num_chains,
-            num_temperatures if self.num_temperatures is None else self.num_temperatures,
-            num_steps if self.num_steps is None else self.num_steps,
-            schedule if self.schedule is None else self.schedule,
-        )
+    @property
+    def temperatures(self) -> list[float]:
+        """Inverse temperatures of a :meth:`path`, from 0 to 1."""
+        filled = self._filled(self.start or "posterior")
+        return ais.make_schedule(filled["schedule"], filled["num_temperatures"]).tolist()
 
     def compute(
         self, model: TopicModel, corpus: Corpus, seed: int, max_docs: int, progress: bool
@@ -169,30 +144,161 @@ class AIS(LikelihoodMethod):
         Ctrl-C ends the computation without a result.
         """
         path = self.path(model, corpus)
-        values = torch.zeros(corpus.num_docs, dtype=torch.float64)
-        errors, acceptance = torch.zeros_like(values), torch.ones_like(values)
-        size = torch.full_like(values, float(self.num_chains))
-        stuck = torch.zeros_like(values, dtype=torch.bool)
-        for part in anneal_corpus(
-            model, corpus, path, seed=seed, max_docs=max_docs, progress=progress
-        ):
-            rows, summary = part.rows, summarise_weights(part.log_weights, 0)
-            values[rows], errors[rows] = summary.log_mean, summary.standard_error
-            size[rows] = summary.effective_sample_size
-            acceptance[rows], stuck[rows] = part.acceptance, part.stuck
-        warn_of_chains(path, size, stuck, "log likelihoods")
+        found = _anneal(model, corpus, path, None, seed, max_docs, progress)
+        name = path.schedule if isinstance(path.schedule, str) else "custom"
+        start = "the prior" if path.start == "prior" else "a normal near the posterior"
         return LikelihoodEstimate(
-            log_likelihood=values,
-            standard_error=errors,
+            log_likelihood=found["log_mean"],
+            standard_error=found["standard_error"],
             lengths=torch.tensor(corpus.lengths),
             method=self.name,
-            description=path.describe(),
+            description=(
+                f"annealed importance sampling, {path.num_chains} chains from {start}, "
+                f"{len(path.temperatures)} temperatures ({name} schedule), each with a transition "
+                f"of {path.num_steps} leapfrog steps"
+            ),
             num_samples=self.num_chains,
             seed=seed,
             corpus_name=corpus.name,
-            effective_sample_size=size,
-            acceptance=acceptance,
+            effective_sample_size=found["effective_sample_size"],
+            acceptance=found["acceptance"],
         )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class AISBracket:
+    """Stochastic bounds of log p(w_d) for documents that were drawn from the model.
+
+    Attributes:
+        corpus: The documents.
+        lower: Estimates by chains that end at the posterior; below log p(w_d) in expectation.
+        upper: ``(num_docs,)`` float64 nats, estimates by reverse chains; above log p(w_d) in
+            expectation, 0 for an empty document. All reverse chains of a document start from the
+            latent variables that generated it, and are therefore dependent. Estimate the error from
+            the spread over documents.
+        upper_effective_sample_size: ``(num_docs,)`` effective number of reverse chains.
+    """
+
+    corpus: Corpus
+    lower: LikelihoodEstimate
+    upper: Tensor
+    upper_effective_sample_size: Tensor
+
+    @property
+    def gap(self) -> Tensor:
+        """Upper minus lower bound ``(num_docs,)`` nats; chance can make it negative."""
+        return self.upper - self.lower.log_likelihood
+
+    @property
+    def mean_gap(self) -> float:
+        """Mean gap of documents with tokens, nats. It limits the mean error of both bounds."""
+        return float(self.gap[self.lower.lengths > 0].mean())
+
+    @property
+    def mean_gap_standard_error(self) -> float:
+        """Standard error of ``mean_gap`` over documents; infinite for a single document."""
+        gap = self.gap[self.lower.lengths > 0]
+        return float(gap.std() / math.sqrt(len(gap))) if len(gap) > 1 else math.inf
+
+    def __repr__(self) -> str:
+        lower = self.lower
+        return (
+            f"AISBracket: log p(w) of {lower.num_docs} simulated documents in both directions by "
+            f"{lower.description}, seed {lower.seed}; {lower.total:.1f} to "
+            f"{float(self.upper.sum()):.1f} nats, gap {self.mean_gap:.3g} nats per document ± "
+            f"{self.mean_gap_standard_error:.2g} (s.e. over documents)"
+        )
+
+
+@torch.no_grad()
+def ais_bracket(
+    model: TopicModel,
+    lengths: Sequence[int] | Tensor,
+    settings: AIS | None = None,
+    *,
+    seed: int = 0,
+    max_docs: int = 256,
+    progress: bool = False,
+    covariates: Mapping[str, Any] | None = None,
+) -> AISBracket:
+    """Largest error of annealed importance sampling, measured on simulated documents.
+
+    The latent variables that generated a document are a draw from its posterior. Reverse chains
+    start from this draw and have E 1/weight = 1/p(w), so −log of their mean 1/weight is a
+    stochastic upper bound of log p(w) (*Grosse, Ghahramani & Adams 2015*). Forward chains give a
+    lower bound. If both bounds meet, both are right. The lower bound is then as accurate for real
+    documents of similar lengths, under a model that fits the documents.
+
+    Args:
+        model: The model. Documents are drawn from its present parameters.
+        lengths: ``(num_docs,)`` tokens of each document.
+        settings: Chains, temperatures and transitions in both directions. Defaults to ``AIS()``.
+        seed: Seed of the documents and of all chains.
+        max_docs: Most documents annealed at once.
+        progress: Show a progress bar for each direction.
+        covariates: ``(num_docs, ...)`` arrays by name, for a prior with covariates.
+
+    Returns:
+        The documents and their bounds.
+
+    Raises:
+        ConfigError: A setting is out of range.
+        NumericalError: A density is infinite or NaN; names documents.
+
+    Warns:
+        UnreliableEstimateWarning: Some chains are unreliable, as for :func:`log_likelihood`.
+
+    Example:
+        >>> bracket = lntm.evaluation.ais_bracket(model, lengths=[20, 30])
+        >>> abs(bracket.mean_gap) < 1
+        True
+    """
+    require_model(model)
+    settings = AIS() if settings is None else settings
+    corpus, latents = model.generate(lengths, seed=seed, covariates=covariates)
+    path = settings.path(model, corpus)
+    lower = settings.estimate(model, corpus, seed=seed, max_docs=max_docs, progress=progress)
+    found = _anneal(model, corpus, path, latents, seed, max_docs, progress)
+    return AISBracket(corpus, lower, -found["log_mean"], found["effective_sample_size"])
+
+
+def _anneal(
+    model: TopicModel,
+    corpus: Corpus,
+    path: AIS,
+    latents: Mapping[str, Tensor] | None,
+    seed: int,
+    max_docs: int,
+    progress: bool,
+) -> dict[str, Tensor]:
+    """Mean weights and diagnostics of all documents, with warnings of unreliable ones.
+
+    With ``latents``, the chains run in reverse, and the weights are those of 1/p(w).
+    """
+    values = torch.zeros(corpus.num_docs, dtype=torch.float64)
+    found = {
+        "log_mean": values,
+        "standard_error": values.clone(),
+        "effective_sample_size": torch.full_like(values, float(path.num_chains)),
+        "acceptance": torch.ones_like(values),
+    }
+    stuck = torch.zeros_like(values, dtype=torch.bool)
+    for part in anneal_corpus(
+        model, corpus, path, seed=seed, max_docs=max_docs, progress=progress, latents=latents
+    ):
+        weights = part.log_weights if latents is None else -part.log_weights
+        summary = summarise_weights(weights, 0)
+        for name in ("log_mean", "standard_error", "effective_sample_size"):
+            found[name][part.rows] = getattr(summary, name)
+        found["acceptance"][part.rows], stuck[part.rows] = part.acceptance, part.stuck
+    # The effective sample size of two different chains is always below 2.
+    least, size = min(LEAST_CHAINS, path.num_chains / 2.0), found["effective_sample_size"]
+    what = "log likelihoods" if latents is None else "upper bounds"
+    problem = f"an effective sample size below {least:g} chains"
+    cure = "raise num_temperatures, or num_chains"
+    warn_of_documents((size < least) & ~stuck, problem, cure, what)
+    warn_of_documents(stuck, "chains that never moved", "raise num_temperatures", what)
+    return found
 
 
 class AnnealedDocuments(NamedTuple):
@@ -214,7 +320,7 @@ class AnnealedDocuments(NamedTuple):
 def anneal_corpus(
     model: TopicModel,
     corpus: Corpus,
-    path: AnnealingPath,
+    path: AIS,
     *,
     seed: int,
     max_docs: int,
@@ -238,6 +344,7 @@ def anneal_corpus(
         NumericalError: A parameter or a density at the start is infinite or NaN, or the normal near
             the posterior failed; names the parameter or the documents.
     """
+    assert path.num_steps is not None
     schedule = path.temperatures
     model.check_parameters()
     topics = model.topics.double_probs
@@ -374,20 +481,3 @@ class _FromPosterior(_FromPrior):
         """See :meth:`_FromPrior.prepare`. Short chains first improve the normals."""
         assert isinstance(target, Bridge)
         return ais.fit(target, schedule, keys, num_steps)
-
-
-def warn_of_chains(path: AnnealingPath, size: Tensor, stuck: Tensor, what: str) -> None:
-    """Warn of documents with unreliable annealed chains.
-
-    Args:
-        path: The path of the chains.
-        size: ``(num_docs,)`` effective sample sizes of the documents' chains.
-        stuck: ``(num_docs,)`` bool, whether a chain never moved.
-        what: The estimated quantity, in words.
-    """
-    # The effective sample size of two different chains is always below 2.
-    least = min(LEAST_CHAINS, path.num_chains / 2.0)
-    problem = f"an effective sample size below {least:g} chains"
-    cure = "raise num_temperatures, or num_chains"
-    warn_of_documents((size < least) & ~stuck, problem, cure, what)
-    warn_of_documents(stuck, "chains that never moved", "raise num_temperatures", what)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.evaluation.checks import check_arguments
-from torch_lntm.evaluation.per_token import per_token
+from torch_lntm.evaluation.per_token import PerTokenScore
 from torch_lntm.models import TopicModel
 
 #: Largest Pareto k̂ of a reliable importance estimate.
@@ -21,7 +20,7 @@ PARETO_K_LIMIT = 0.7
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class LikelihoodEstimate:
+class LikelihoodEstimate(PerTokenScore):
     """Estimates of log p(w_d), the log probability of a document's tokens in a given order.
 
     Attributes:
@@ -55,6 +54,8 @@ class LikelihoodEstimate:
     acceptance: Tensor | None = None
     documents: pd.Index | None = None
 
+    _values = ("log_likelihood", "lengths")
+
     def frame(self) -> pd.DataFrame:
         """A row for each document, by name.
 
@@ -67,11 +68,6 @@ class LikelihoodEstimate:
         return pd.DataFrame({"tokens": self.lengths.numpy()} | given, self.documents)
 
     @property
-    def num_docs(self) -> int:
-        """Number of documents with tokens. Per-token figures use these documents."""
-        return int((self.lengths > 0).sum())
-
-    @property
     def total(self) -> float:
         """Σ_d log p(w_d), nats."""
         return float(self.log_likelihood.sum())
@@ -80,21 +76,6 @@ class LikelihoodEstimate:
     def total_error(self) -> float:
         """Monte Carlo standard error of ``total``, nats."""
         return float(self.standard_error.square().sum().sqrt())
-
-    @property
-    def nats_per_token(self) -> float:
-        """Σ_d log p(w_d) / Σ_d N_d."""
-        return per_token(self.log_likelihood, self.lengths)[0]
-
-    @property
-    def nats_per_token_standard_error(self) -> float:
-        """Standard error of ``nats_per_token`` over documents; infinite for a single document."""
-        return per_token(self.log_likelihood, self.lengths)[1]
-
-    @property
-    def perplexity(self) -> float:
-        """exp(−Σ_d log p(w_d) / Σ_d N_d) (*Ahmed & Xing 2007, eq. 16*)."""
-        return math.exp(-self.nats_per_token)
 
     @property
     def perplexity_standard_error(self) -> float:
@@ -113,32 +94,27 @@ class LikelihoodEstimate:
             f"  perplexity  {self.perplexity:.1f} ± {self.perplexity_standard_error:.2g} "
             "(s.e. over documents)"
         )
-        diagnostics = self._diagnostics() if self.num_docs else ""
-        return f"{text}\n{diagnostics}" if diagnostics else text
-
-    def _diagnostics(self) -> str:
-        """A line about the draws or chains; empty without them."""
-        used, lines = self.lengths > 0, []
-        if self.effective_sample_size is not None:
+        used, digits = self.lengths > 0, 0 if self.num_samples >= 100 else 1
+        lines = []
+        if self.effective_sample_size is not None and self.num_docs:
             size = self.effective_sample_size[used]
-            digits = 0 if self.num_samples >= 100 else 1
             lines.append(
                 f"effective sample size {float(size.median()):.{digits}f} in the median, "
                 f"{float(size.min()):.{digits}f} at least"
             )
-        if self.pareto_k is not None:
+        if self.pareto_k is not None and self.num_docs:
             k = self.pareto_k[used]
             lines.append(
                 f"Pareto k {float(k.median()):.2f} in the median, above {PARETO_K_LIMIT} in "
                 f"{int((k > PARETO_K_LIMIT).sum())} documents"
             )
-        if self.acceptance is not None:
+        if self.acceptance is not None and self.num_docs:
             accepted = self.acceptance[used]
             lines.append(
                 f"acceptance {float(accepted.median()):.2f} in the median, "
                 f"{float(accepted.min()):.2f} at least"
             )
-        return f"  weights     {'; '.join(lines)}" if lines else ""
+        return f"{text}\n  weights     {'; '.join(lines)}" if lines else text
 
 
 class LikelihoodMethod(ABC):

@@ -1,11 +1,12 @@
-"""KeptChains: last states of a fit's chains, from which the chains can continue."""
+"""KeptChains: last states of a fit's chains, from which the chains can continue, and draws."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -13,14 +14,42 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torch_lntm import noise
+from torch_lntm.budget import docs_at_once
 from torch_lntm.corpus import Corpus, DocumentBatch
-from torch_lntm.inference.chains.chains import Chains, Progress
+from torch_lntm.errors import ConvergenceWarning, warn
+from torch_lntm.guides import make_guide
+from torch_lntm.guides.theta_draws import (
+    DrawnDocuments,
+    DrawOptions,
+    Positions,
+    ThetaDraws,
+    wanted_draws,
+)
+from torch_lntm.inference.chains.chains import (
+    FEWEST_TRANSITIONS,
+    Chains,
+    Progress,
+    initial_latents,
+    warn_of_stuck,
+)
 from torch_lntm.inference.chains.settings import HMCSettings
 from torch_lntm.models import TopicModel
+from torch_lntm.progress import tqdm
 from torch_lntm.sampling.step_sizes import DualAveraging
 
 #: Number of stored counts hashed at once.
 HASHED_AT_ONCE = 2**16
+#: Transitions before the first draw of a chain of a fit. It needs few: the fit was its warm-up, and
+#: the last epochs changed the parameters little.
+RESUMED_STEPS = 6
+#: Transitions from one draw to the next, for chains of ``DocumentHMC`` and of Monte-Carlo EM.
+#: Transitions of Monte-Carlo EM move further: draws at a distance of 2 transitions have a
+#: correlation of 0.1 to 0.2.
+THINNING, RESUMED_THINNING = 4, 2
+#: Maximum number of documents whose chains run at once. Larger batches are no faster.
+_CHAINS_AT_ONCE = 1000
+#: Advice about stuck chains.
+_STUCK = "all their draws are equal; use more warmup_steps, or draw by a guide"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -48,8 +77,6 @@ class KeptChains:
     documents: NDArray[np.int64]
     columns: NDArray[np.int64]
     num_transitions: int
-    #: Existing draws of theta. Always ``None``: chains make new draws.
-    existing_draws: ClassVar[None] = None
 
     @classmethod
     def of(
@@ -82,11 +109,6 @@ class KeptChains:
         """Kept chains of no document: the chains of every document start anew."""
         empty = np.zeros(0, np.int64)
         return cls(model, settings, {}, torch.zeros(settings.num_chains, 0), empty, empty, 0)
-
-    @property
-    def kept_chains(self) -> Self:
-        """The object itself, as a :class:`~torch_lntm.inference.DrawSource`."""
-        return self
 
     @property
     def num_docs(self) -> int:
@@ -124,8 +146,123 @@ class KeptChains:
             Progress(num_past, adaptation),
         )
 
+    def theta_draws(
+        self, corpus: Corpus, num_draws: int | None, rows: Positions | None, options: DrawOptions
+    ) -> ThetaDraws:
+        """Draws by chains of documents; see :func:`torch_lntm.inference.theta_draws`."""
+        corpus = self.model.encode(corpus)
+        rows, num_draws = wanted_draws(corpus, rows, num_draws)
+        method = "chains of each document (Hamiltonian Monte Carlo)"
+        if self.num_docs:
+            method += ", which continue the chains of the fit"
+        return ThetaDraws(
+            ChainDraws(self, corpus, options).draw,
+            self.model,
+            rows,
+            num_draws,
+            "hmc",
+            method,
+            (f"the documents' proportions, by {method}",),
+            keep=options.keep,
+        )
+
     def __repr__(self) -> str:
         return f"KeptChains({self.settings.num_chains} chains of {self.num_docs} documents)"
+
+
+@dataclass(eq=False)
+class ChainDraws:
+    """Draws by chains of each document.
+
+    The chains of the fit's documents continue. The chains of new documents start at the posterior
+    means of the model's default guide, because prior draws may be too far away for a warm-up of 100
+    transitions.
+
+    Args:
+        chains: The chains of a fit, or kept chains of no document.
+        corpus: The documents, with the covariates of the model.
+        options: Options of the draws.
+    """
+
+    chains: KeptChains
+    corpus: Corpus
+    options: DrawOptions
+
+    def __post_init__(self) -> None:
+        """Find the chains of the corpus's documents among the chains of the fit."""
+        self.columns = self.chains.find(self.corpus)
+        default = RESUMED_THINNING if self.chains.num_docs else THINNING
+        self.step = self.options.thinning or default
+
+    def draw(self, rows: Positions, num_draws: int) -> Iterator[DrawnDocuments]:
+        """Draws of the documents at some positions, in parts."""
+        has_chains = self.columns[rows] >= 0
+        sampled = self.step * math.ceil(num_draws / self.chains.settings.num_chains)
+        groups = [(rows[has_chains], RESUMED_STEPS), (rows[~has_chains], self.options.warmup_steps)]
+        with tqdm(
+            total=sum(len(group) * (skipped + sampled) for group, skipped in groups),
+            desc="chains",
+            disable=not self.options.progress,
+            bar_format="{desc} |{bar}| {elapsed}<{remaining}",
+        ) as bar:
+            for group, skipped in groups:
+                if len(group):
+                    yield from self._draw(group, skipped, sampled, num_draws, bar)
+
+    @torch.no_grad()
+    def _draw(
+        self, rows: Positions, skipped: int, sampled: int, num_draws: int, bar: tqdm
+    ) -> Iterator[DrawnDocuments]:
+        """Draws of documents whose chains either all continue or are all new.
+
+        Args:
+            rows: Positions of the documents.
+            skipped: Transitions of each chain before its first draw.
+            sampled: Transitions of each chain from then on.
+            num_draws: Number of draws of each document.
+            bar: Progress bar.
+
+        Warns:
+            ConvergenceWarning: Some chains never moved, or chains accepted few proposals.
+        """
+        model = self.chains.model
+        size = docs_at_once(6 * num_draws * model.num_topics, model.device, model.dtype)
+        size = self.options.max_docs or min(_CHAINS_AT_ONCE, size)
+        all_moved, acceptance = [], []
+        for batch in self.corpus.batches(size, order=rows, device=model.device, dtype=model.dtype):
+            positions = batch.positions.numpy()
+            chains = self._begin(batch, self.columns[positions])
+            drawn = []
+            for done in range(1, skipped + sampled + 1):
+                chains.move(skipped + sampled - done + 1)
+                if done > skipped and (done - skipped) % self.step == 0:
+                    drawn.append(model.theta(chains.latents[model.prior.latent]).cpu())
+                bar.update(batch.num_docs)
+            moved = chains.moved.cpu() | (sampled < FEWEST_TRANSITIONS)
+            all_moved.append(moved)
+            acceptance.append(chains.mean_acceptance.cpu())
+            theta = torch.stack(drawn, 1).flatten(0, 1)[:num_draws]
+            yield DrawnDocuments(positions, theta, moved.all(0))
+        moved = torch.cat(all_moved, 1)
+        warn_of_stuck(moved, torch.from_numpy(rows), sampled, _STUCK)
+        mean = float(torch.cat(acceptance, 1)[moved].mean())
+        target = self.chains.settings.target_accept
+        if mean < target / 2.0:
+            warn(
+                f"chains accepted {mean:.2f} of their proposals, far below the target {target}: "
+                "their draws move too little; fit with more warmup_epochs, or draw by a guide",
+                ConvergenceWarning,
+            )
+
+    def _begin(self, batch: DocumentBatch, columns: Positions) -> Chains:
+        """Chains of a batch: the chains of the fit at their last state, or new chains."""
+        if columns[0] >= 0:
+            return self.chains.resume(batch, columns)
+        model, settings = self.chains.model, self.chains.settings
+        means = make_guide(None, model).posterior(batch).mean
+        initial = initial_latents(model, batch, means, settings.num_chains, settings.seed)
+        seed = settings.seed
+        return Chains(model, settings, batch, seed, self.options.warmup_steps, initial, means=means)
 
 
 def signatures(corpus: Corpus) -> NDArray[np.int64]:

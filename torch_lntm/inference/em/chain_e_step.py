@@ -14,7 +14,7 @@ from torch_lntm.corpus import DocumentBatch
 from torch_lntm.inference.chains.chains import Chains, Progress, initial_latents
 from torch_lntm.inference.chains.settings import HMCSettings
 from torch_lntm.inference.em.distributed import Processes
-from torch_lntm.inference.em.documents import DocumentTables
+from torch_lntm.inference.em.documents import DocumentTable
 from torch_lntm.inference.em.statistics import Statistics, chain_statistics
 from torch_lntm.models import TopicModel
 from torch_lntm.sampling.step_sizes import DualAveraging
@@ -53,7 +53,7 @@ class ChainEStep:
     def run(
         self,
         batch: DocumentBatch,
-        documents: DocumentTables,
+        documents: DocumentTable,
         epoch: int,
         stats: EpochStats,
         share: float,
@@ -90,7 +90,7 @@ class ChainEStep:
                 documents.write(prefix + name, batch, value.transpose(0, 1))
         return chain_statistics(self.model, chains, None if include_unmoved else moved)
 
-    def _chains(self, batch: DocumentBatch, documents: DocumentTables, epoch: int) -> Chains:
+    def _chains(self, batch: DocumentBatch, documents: DocumentTable, epoch: int) -> Chains:
         """Chains of a batch in their state after the last visit, or at their start."""
         settings, initial, progress = self.settings, None, None
         means = documents.read("means", batch) if "means" in documents else None
@@ -107,12 +107,12 @@ class ChainEStep:
         )
 
     def _read(
-        self, documents: DocumentTables, batch: DocumentBatch, prefix: str
+        self, documents: DocumentTable, batch: DocumentBatch, prefix: str
     ) -> dict[str, Tensor]:
         """Values ``(num_chains, num_docs, ...)`` of a batch's chains, by name without prefix."""
         return {
             name.removeprefix(prefix): documents.read(name, batch).transpose(0, 1)
-            for name in documents.tables
+            for name in documents.tensors
             if name.startswith(prefix)
         }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, get_args
 
@@ -16,7 +15,7 @@ from torch_lntm.errors import ConfigError, ConvergenceWarning, require, require_
 from torch_lntm.inference.chains.chains import FEWEST_TRANSITIONS, warn_of_stuck
 from torch_lntm.inference.chains.document_hmc import DocumentHMC
 from torch_lntm.inference.chains.kept import KeptChains
-from torch_lntm.inference.chains.settings import HMCSettings, space_type_of
+from torch_lntm.inference.chains.settings import space_type_of
 from torch_lntm.inference.em.chain_e_step import (
     ChainEStep,
     EpochStats,
@@ -61,27 +60,6 @@ KEPT_SETTINGS = (
     *("num_transitions", "min_gain", "warmup_epochs", "batch_size"),
     *("topic_update", "learning_rate", "start"),
 )
-
-
-@dataclass(frozen=True)
-class MonteCarloSettings:
-    """Settings of :class:`MonteCarloEM` and of its chains. See the docstring of the engine."""
-
-    chains: HMCSettings
-    num_transitions: int
-    max_epochs: int
-    min_gain: float
-    warmup_epochs: int
-    batch_size: int | None
-    topic_update: TopicUpdate
-    learning_rate: float
-    start: StartName
-    progress: bool
-
-    @property
-    def seed(self) -> int:
-        """Seed of the start, of the order of documents and of the chains."""
-        return self.chains.seed
 
 
 class MonteCarloEM(Engine[MonteCarloResult]):
@@ -200,46 +178,33 @@ class MonteCarloEM(Engine[MonteCarloResult]):
         if not 0 < learning_rate < math.inf:
             raise ConfigError(f"learning_rate is {learning_rate}; expected a positive number")
         self.model = model
-        self.settings = MonteCarloSettings(
-            chains=kernel.settings,
-            num_transitions=num_transitions,
-            max_epochs=max_epochs,
-            min_gain=min_gain,
-            warmup_epochs=warmup_epochs or min((max_epochs + 1) // 2, WARMUP_EPOCHS),
-            batch_size=batch_size,
-            topic_update=topic_update,
-            learning_rate=learning_rate,
-            start=start,
-            progress=progress,
-        )
+        self.chains, self.num_transitions = kernel.settings, num_transitions
+        self.max_epochs, self.min_gain = max_epochs, min_gain
+        self.warmup_epochs = warmup_epochs or min((max_epochs + 1) // 2, WARMUP_EPOCHS)
+        self.batch_size, self.start = batch_size, start
+        self.topic_update, self.learning_rate = topic_update, learning_rate
+        self.seed, self.progress = seed, progress
 
     def prepare(self, corpus: Corpus, processes: Processes) -> MonteCarloRun:
         """See :meth:`Engine.prepare`."""
-        return MonteCarloRun(self.model, self.settings, corpus, processes)
+        return MonteCarloRun(self, corpus, processes)
 
 
 class MonteCarloRun(ResumableFit[MonteCarloResult]):
     """A fit of the documents of a corpus.
 
     Args:
-        model: The model, fitted in place.
-        settings: The settings.
+        engine: The engine.
         corpus: The documents. At least one has words.
         processes: The processes of the fit. Defaults to this process alone.
     """
 
     def __init__(
-        self,
-        model: TopicModel,
-        settings: MonteCarloSettings,
-        corpus: Corpus,
-        processes: Processes | None = None,
+        self, engine: MonteCarloEM, corpus: Corpus, processes: Processes | None = None
     ) -> None:
-        self.processes = processes or Processes(alone=True)
-        self.model = model
+        super().__init__(engine, corpus, processes)
+        model, settings = engine.model, engine
         record_settings(model, model.prior.expect_draws())
-        self.settings = settings
-        self.corpus = corpus
         self.num_docs = num_docs = corpus.whole.num_nonempty
         self._length = length = corpus.whole.num_tokens / num_docs
         batch_size = settings.batch_size or default_batch_docs(num_docs, length)
@@ -247,7 +212,8 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         self.block_docs = documents_per_block(num_docs, length)
         # Chains stay with their process for all mini-batches.
         self.shard = shard_of(model, corpus, self.processes)
-        self._positions = torch.from_numpy(self.shard.positions).to(model.device)
+        first = 0 if corpus.part is None else corpus.part.first
+        self._positions = torch.from_numpy(self.shard.order + first).to(model.device)
         transitions = settings.num_transitions, settings.warmup_epochs
         from_prior = settings.start == "model"
         self.e_step = ChainEStep(model, settings.chains, *transitions, from_prior=from_prior)
@@ -302,8 +268,8 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         return True
 
     @property
-    def constant_tables(self) -> frozenset[str]:
-        """See :attr:`ResumableFit.constant_tables`. Only solved mass matrices change the means."""
+    def not_copied(self) -> frozenset[str]:
+        """See :attr:`ResumableFit.not_copied`. Only solved mass matrices change the means."""
         solved = self.settings.chains.mass_matrix in space_type_of(self.model).posterior_metrics
         return frozenset() if solved else frozenset({"means"})
 
@@ -352,7 +318,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
                     if new.num_docs:
                         self._maximise(new)
                     del new  # the next E-step needs the memory
-        for name in self.constant_tables:
+        for name in self.not_copied:
             # The chains have left the means of the start, which nothing reads again.
             state.documents.pop(name, None)
         # The check makes the host wait for a GPU, so it runs only once per epoch.
@@ -409,7 +375,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
 
     def _latent_spread(self) -> dict[str, Tensor]:
         """Mean and spread of the latent variables over all documents."""
-        rows = self.shard.rows.find(self._positions)
+        rows = self.shard.table.find(self._positions)
         share = self.shard.num_docs / self.num_docs
         return latent_spread(
             self.state.documents, self.model.prior.latent, rows, share, self.processes
@@ -471,7 +437,8 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
     def result(self, stop_reason: StopReason) -> MonteCarloResult:
         """Result at the current state."""
         state, prior = self.state, self.model.prior
-        tables = self.collect("means", *(name for name in state.documents if LastDraws.needs(name)))
+        needed = {n: x for n, x in state.documents.items() if n == "means" or LastDraws.needs(n)}
+        tables = self.shard.collect(needed)
         empty = torch.from_numpy(self.corpus.lengths[: self.shard.num_result_docs] == 0)
         last = LastDraws.of(tables, empty, self.settings.chains.num_chains)
         last.rotate(prior.canonicalise_())
@@ -523,10 +490,11 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         num_transitions = self.e_step.countable_transitions(state.step)
         filled = torch.from_numpy(self.corpus.lengths[: self.shard.num_result_docs] > 0)
         rows = (filled & (~counted).any(0)).nonzero().squeeze(1)
-        positions = self.processes.join(rows + self.shard.first)
-        stuck = self.processes.join(counted.mT[rows]).mT
+        first = 0 if self.corpus.part is None else self.corpus.part.first
+        found = self.processes.gather((rows + first, counted[:, rows]))
         if not self.processes.first:
             return
+        positions, stuck = (torch.cat(x, -1) for x in zip(*found, strict=True))
         advice = (
             "statistics and means exclude them, unless no chain of a document moved; use more "
             "epochs or num_transitions"

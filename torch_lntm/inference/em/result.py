@@ -16,7 +16,7 @@ from torch import Tensor
 from torch_lntm.corpus import Corpus
 from torch_lntm.guides import Guide
 from torch_lntm.inference.chains.kept import KeptChains
-from torch_lntm.inference.draws.shares import SHARE_DRAWS, topic_shares
+from torch_lntm.inference.draws import SHARE_DRAWS, topic_shares
 from torch_lntm.inference.em.statistics import Statistics
 from torch_lntm.models.topic_table import TopicTable
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import Any, get_args
@@ -16,11 +15,11 @@ from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError, require, require_whole
 from torch_lntm.guides import GUIDES, Guide
 from torch_lntm.guides.guide import SolverOptions, require_guide
-from torch_lntm.inference.em.checkpoint import FitState, model_identity
+from torch_lntm.inference.em.checkpoint import BEST_MEANS, FitState, model_identity
 from torch_lntm.inference.em.covariances import CovarianceSample, default_stride, ranks_of
 from torch_lntm.inference.em.distributed import Processes
 from torch_lntm.inference.em.documents import document_bar, with_progress
-from torch_lntm.inference.em.loop import Engine, ResumableFit
+from torch_lntm.inference.em.loop import Engine, ResumableFit, clones_of
 from torch_lntm.inference.em.parts import add_topic_shares, shard_of, visiting_ranks
 from torch_lntm.inference.em.result import FitResult, StopReason
 from torch_lntm.inference.em.schedule import (
@@ -47,23 +46,6 @@ SLACK = 1.25
 MAX_KEPT_NUMBERS = 2**28
 #: Settings of a fit that must agree with its checkpoint.
 KEPT_SETTINGS = ("start", "start_epochs", "stepwise_epochs", "restarts", "seed")
-
-
-@dataclass(frozen=True)
-class VariationalSettings:
-    """Settings of :class:`VariationalEM`. See the docstring of the engine."""
-
-    max_iterations: int
-    tolerance: float
-    start: StartName
-    start_epochs: int | None
-    stepwise_epochs: int | None
-    restarts: int
-    annealing: Annealing | None
-    covariance_stride: int | None
-    max_docs: int | None
-    seed: int
-    progress: bool
 
 
 class VariationalEM(Engine[FitResult]):
@@ -162,51 +144,32 @@ class VariationalEM(Engine[FitResult]):
             raise ConfigError("restarts with start='model' are all the same; use restarts=1")
         self.model = model
         self.guide = guide
-        self.settings = VariationalSettings(
-            max_iterations=max_iterations,
-            tolerance=tolerance,
-            start=start,
-            start_epochs=start_epochs,
-            stepwise_epochs=stepwise_epochs,
-            restarts=restarts,
-            annealing=annealing,
-            covariance_stride=covariance_stride,
-            max_docs=max_docs,
-            seed=seed,
-            progress=progress,
-        )
+        self.max_iterations, self.tolerance, self.annealing = max_iterations, tolerance, annealing
+        self.start, self.restarts = start, restarts
+        self.start_epochs, self.stepwise_epochs = start_epochs, stepwise_epochs
+        self.covariance_stride, self.max_docs = covariance_stride, max_docs
+        self.seed, self.progress = seed, progress
 
     def prepare(self, corpus: Corpus, processes: Processes) -> VariationalRun:
         """See :meth:`Engine.prepare`."""
-        return VariationalRun(self.model, self.guide, self.settings, corpus, processes)
+        return VariationalRun(self, corpus, processes)
 
 
 class VariationalRun(ResumableFit[FitResult]):
     """A fit of the non-empty documents of a corpus, in a random order.
 
     Args:
-        model: The model, fitted in place.
-        guide: Guide of the E-step.
-        settings: The settings.
+        engine: The engine.
         corpus: The documents. At least one has words.
         processes: The processes of the fit. Defaults to this process alone.
     """
 
-    not_restored = frozenset({"sites"})
-
     def __init__(
-        self,
-        model: TopicModel,
-        guide: Guide[Any],
-        settings: VariationalSettings,
-        corpus: Corpus,
-        processes: Processes | None = None,
+        self, engine: VariationalEM, corpus: Corpus, processes: Processes | None = None
     ) -> None:
-        self.processes = processes or Processes(alone=True)
-        self.model = model
-        self.guide = guide
-        self.settings = settings
-        self.corpus, whole = corpus, corpus.whole
+        super().__init__(engine, corpus, processes)
+        self.guide = guide = engine.guide
+        model, settings, whole = engine.model, engine, corpus.whole
         self.num_docs, self.num_tokens = whole.num_nonempty, float(whole.num_tokens)
         # max_docs bounds memory only. step_docs is part of the algorithm, so it must not depend on
         # the memory.
@@ -228,12 +191,12 @@ class VariationalRun(ResumableFit[FitResult]):
         groups = rank // self.step_docs, rank % self.covariances.stride
         self.shard = shard_of(model, corpus, self.processes, order, *groups)
         self.state = FitState()
+        #: Statistics of the best restart. Checkpoints leave them out.
+        self._best_statistics: Statistics | None = None
         #: Whether to keep warm starts with rows for stored counts.
         self._keeps_entries = (
             guide.warm_start_rows == "entries" and whole.nnz * model.num_topics <= MAX_KEPT_NUMBERS
         )
-        #: Statistics of the best restart. Checkpoints leave them out.
-        self._best_statistics: Statistics | None = None
 
     # -- steps -----------------------------------------------------------------------------------
 
@@ -350,21 +313,27 @@ class VariationalRun(ResumableFit[FitResult]):
         score = self._objective(statistics)
         record = self._record(score)
         scores = [*self._objectives("score"), score]
+        means = state.documents["means"]
+        # Rows of the documents belong to the topics of this restart.
+        state.documents = {n: x for n, x in state.documents.items() if n == BEST_MEANS}
         if scores.index(max(scores)) == state.restart:
             self._best_statistics = statistics
-            state.best = {**self.snapshot(), "means": state.documents["means"].clone()}
-        # Tables of the documents belong to the topics of this restart.
-        state.documents.clear()
+            state.best, state.documents = clones_of(self.model.state_dict()), {BEST_MEANS: means}
         if state.restart + 1 < self.settings.restarts:
             state.restart, state.updates, state.statistics = state.restart + 1, 0, None
             self._enter("start")
         else:
-            state.documents["means"] = state.best.pop("means")
-            self.model.load_state_dict(state.best)
-            state.statistics, self._best_statistics = self._best_statistics, None
+            self._continue_best()
             state.best, state.restart = {}, scores.index(max(scores))
             self._enter("annealing")
         yield {**record, "phase": "score"}
+
+    def _continue_best(self) -> None:
+        """Set the parameters and means of the best restart."""
+        state = self.state
+        state.documents = {"means": state.documents[BEST_MEANS]}
+        state.statistics = self._best_statistics
+        self.model.load_state_dict(state.best)
 
     def _anneal(self) -> Iterator[dict[str, Any]]:
         """Full EM at rising inverse temperatures."""
@@ -480,15 +449,17 @@ class VariationalRun(ResumableFit[FitResult]):
 
     # -- results ---------------------------------------------------------------------------------
 
-    def restore(self) -> None:
-        """Restore the best scored restart, or otherwise the state of the last :meth:`keep`."""
-        super().restore()
+    @property
+    def not_copied(self) -> frozenset[str]:
+        """See :attr:`ResumableFit.not_copied`. Warm starts do not affect the result."""
+        return frozenset({"sites", BEST_MEANS})
+
+    def end_early(self) -> None:
+        """See :meth:`ResumableFit.end_early`. The result is the best scored restart, if any."""
         state = self.state
-        if best := dict(state.best):
-            state.documents.clear()
-            state.documents["means"] = best.pop("means")
-            self.model.load_state_dict(best)
-            state.phase, state.statistics = "score", self._best_statistics
+        if state.best:
+            self._continue_best()
+            state.phase = "score"
             scored = (r for r in state.history if r["phase"] == "score")
             state.history.append(max(scored, key=lambda r: r["objective"]))
 
@@ -507,7 +478,8 @@ class VariationalRun(ResumableFit[FitResult]):
     def result(self, stop_reason: StopReason) -> FitResult:
         """Result at the present state."""
         state = self.state
-        tables = {} if state.phase == "start" else self.collect("means")
+        done = () if state.phase == "start" else ("means",)
+        tables = self.shard.collect({name: state.documents[name] for name in done})
         self.model.prior.canonicalise_()
         unconverged = state.history[-1]["unconverged"] if state.history else None
         result = FitResult(

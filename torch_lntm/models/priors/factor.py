@@ -21,11 +21,11 @@ from torch_lntm.latents.identified import IdentifiedSpace
 from torch_lntm.latents.source_contrasts import SourceContrastSpace
 from torch_lntm.models.priors.prior import (
     DocumentPrior,
+    PseudoDocuments,
     centred_logits,
     check_tensor,
     inflation_factor,
 )
-from torch_lntm.models.priors.pseudo_documents import PseudoDocuments
 from torch_lntm.posteriors import Moments
 
 Source = Literal["gaussian", "laplace"]
@@ -165,13 +165,8 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
                 )
             self.mixing.copy_(mixing)
         if noise_precision is not None:
-            noise_precision = check_tensor(noise_precision, "noise_precision", self.num_topics)
             rounded = noise_precision.to(self.loc.dtype)
-            if not torch.isfinite(rounded).all() or not (rounded > 0).all():
-                raise ConfigError(
-                    f"noise_precision must be positive and finite in {self.loc.dtype}; got "
-                    f"{float(noise_precision.min())} to {float(noise_precision.max())}"
-                )
+            check_tensor(rounded, "noise_precision", self.num_topics, positive=True)
             self.log_noise_precision.copy_(noise_precision.double().log())
 
     def theta(self, latent: Tensor) -> Tensor:

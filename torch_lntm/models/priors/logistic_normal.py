@@ -1,18 +1,19 @@
-"""LogisticNormalPrior: a normal prior of eta with a free mean and covariance."""
+"""Normal priors of eta with a free mean, and a full or diagonal covariance."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from pyro.distributions import Normal, TorchDistribution
 from torch import Tensor, nn
 
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.errors import ConfigError, NumericalError
 from torch_lntm.models.priors.normal import NormalPrior
-from torch_lntm.models.priors.prior import check_tensor, inflation_factor
-from torch_lntm.models.priors.pseudo_documents import PseudoDocuments
+from torch_lntm.models.priors.prior import PseudoDocuments, check_tensor, inflation_factor
 
 
 class LogisticNormalPrior(PseudoDocuments, NormalPrior):
@@ -46,6 +47,9 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
         >>> lntm.models.LogisticNormalPrior(3)
         LogisticNormalPrior(3 topics, anchored=False, pseudo_documents=8.0, pseudo_variance=1.0)
     """
+
+    #: What a covariance of this prior is, and the remedy, for an error.
+    form_of_covariance: ClassVar[str] = "symmetric; pass (C + C.T) / 2"
 
     def __init__(
         self,
@@ -101,20 +105,17 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
             self.loc.copy_(check_tensor(loc, "prior mean", dim))
         if covariance is not None:
             covariance = check_tensor(covariance, "prior covariance", dim, dim).double()
-            self._check_covariance(covariance)
+            possible = self._constrain_covariance(covariance)
             scale = covariance.diagonal().abs().max().clamp_min(1e-300) if dim else 1.0
-            if ((covariance - covariance.mT).abs() > 1e-5 * scale).any():
-                raise ConfigError("prior covariance is not symmetric; pass (C + C.T) / 2")
-            tril, info = torch.linalg.cholesky_ex((covariance + covariance.mT) / 2)
+            if ((covariance - possible).abs() > 5e-6 * scale).any():
+                raise ConfigError(f"prior covariance is not {self.form_of_covariance}")
+            tril, info = torch.linalg.cholesky_ex(possible)
             if int(info) != 0:
                 raise ConfigError(
                     "prior covariance is not positive definite: its leading block of size "
                     f"{int(info)} is singular or indefinite; add a small multiple of the identity"
                 )
             self._write_scale(tril)
-
-    def _check_covariance(self, covariance: Tensor) -> None:
-        """Raise if this prior cannot represent a covariance of the right shape."""
 
     def _write_scale(self, tril: Tensor) -> None:
         """Set the parameters from a Cholesky factor of the covariance, float64."""
@@ -123,7 +124,7 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
 
     def _constrain_covariance(self, covariance: Tensor) -> Tensor:
         """The maximiser within this prior's family, from the unconstrained maximiser."""
-        return covariance
+        return (covariance + covariance.mT) / 2
 
     @torch.no_grad()
     def m_step(self, num_docs: float, **sums: Tensor) -> None:
@@ -146,8 +147,9 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
             return
         mean, scatter, num_vectors = self._fit_mean(num_docs, sums)
         pseudo_scatter = self.pseudo_documents * self._prior_covariance()
-        scatter = pseudo_scatter + (scatter + scatter.mT) / 2
-        covariance = scatter / (self.pseudo_documents + num_vectors)
+        covariance = (pseudo_scatter + (scatter + scatter.mT) / 2) / (
+            self.pseudo_documents + num_vectors
+        )
         tril, info = torch.linalg.cholesky_ex(self._constrain_covariance(covariance))
         if self._should_check(info) and int(info) != 0:
             raise NumericalError(
@@ -266,4 +268,99 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
         return (
             f"{self.num_topics} topics, anchored={self.anchored}, "
             f"pseudo_documents={self.pseudo_documents}, pseudo_variance={self.pseudo_variance}"
+        )
+
+
+class DiagonalNormalPrior(LogisticNormalPrior):
+    """eta ~ Normal(loc, diag std²), theta = softmax(eta), with a prior on the variances.
+
+    The prior of the *ZhuSuan LNTM tutorial*, and the diagonal case of :class:`LogisticNormalPrior`.
+    Each variance has an inverse-gamma prior, expressed as pseudo-data. For D documents with sum of
+    squares S, the mode of a variance is (pseudo_documents × pseudo_variance + S) /
+    (pseudo_documents + D). In the usual symbols, the shape is pseudo_documents/2 − 1 and the scale
+    pseudo_documents × pseudo_variance / 2.
+
+    Args:
+        num_topics: Number of topics K.
+        std: ``(num_topics,)`` prior standard deviations. Defaults to 1.
+        **settings: Settings of :class:`LogisticNormalPrior`: ``loc``, ``pseudo_documents``,
+            ``pseudo_variance`` and ``dtype``.
+
+    Raises:
+        ConfigError: A shape or value is out of range.
+
+    Example:
+        >>> lntm.models.DiagonalNormalPrior(3, std=torch.tensor([1.0, 2.0, 0.5]))
+        DiagonalNormalPrior(3 topics, pseudo_documents=8.0, pseudo_variance=1.0)
+    """
+
+    form_of_covariance = (
+        "diagonal, but logits are independent under this prior; give their standard deviations by "
+        "std, or use ctm for a full covariance"
+    )
+
+    def __init__(self, num_topics: int, *, std: Tensor | None = None, **settings: Any) -> None:
+        super().__init__(num_topics, **settings)
+        self.set_(std=std)
+
+    def _add_scale(self) -> None:
+        """Make the parameters of the variances."""
+        self.log_std = nn.Parameter(torch.zeros_like(self.loc))
+
+    @property
+    def std(self) -> Tensor:
+        """Standard deviations of eta ``(num_topics,)``, differentiable."""
+        return self.log_std.exp()
+
+    @property
+    def scale_tril(self) -> Tensor:
+        """Lower Cholesky factor of the covariance ``(num_topics, num_topics)``: diag std."""
+        return self.std.diag_embed()
+
+    @torch.no_grad()
+    def set_(
+        self,
+        *,
+        loc: Tensor | None = None,
+        covariance: Tensor | None = None,
+        std: Tensor | None = None,
+    ) -> None:
+        """Set the mean, the standard deviations or both in place.
+
+        Args:
+            loc: ``(num_topics,)``.
+            covariance: ``(num_topics, num_topics)``, diagonal: squared standard deviations.
+            std: ``(num_topics,)``, an alternative to ``covariance``.
+
+        Raises:
+            ConfigError: The shape is different, an entry is not finite, the covariance is not
+                diagonal, or a standard deviation is not positive.
+        """
+        if std is not None:
+            std = check_tensor(std, "prior std", self.num_topics, positive=True)
+            self.log_std.copy_(std.double().log())
+        super().set_(loc=loc, covariance=covariance)
+
+    def _write_scale(self, tril: Tensor) -> None:
+        """Set the parameters from a diagonal Cholesky factor."""
+        self.log_std.copy_(tril.diagonal().log())
+
+    def _constrain_covariance(self, covariance: Tensor) -> Tensor:
+        """The diagonal, because the variances of independent logits are maximised separately."""
+        return covariance.diagonal().diag_embed()
+
+    def _draw_covariance(self, scale: Tensor, freedom: float, rng: np.random.Generator) -> Tensor:
+        """A draw of the variances of independent logits, each inverse-gamma."""
+        squares = rng.chisquare(freedom + self.latent_dim - 1, self.latent_dim)
+        return (scale.diagonal().cpu() / torch.from_numpy(squares)).diag_embed()
+
+    def distribution(self, batch: DocumentBatch) -> TorchDistribution:
+        """See :meth:`NormalPrior.distribution`."""
+        return Normal(self.location(batch), self.std).to_event(1)
+
+    def extra_repr(self) -> str:
+        """Sizes and prior, for ``repr``."""
+        return (
+            f"{self.num_topics} topics, pseudo_documents={self.pseudo_documents}, "
+            f"pseudo_variance={self.pseudo_variance}"
         )

@@ -10,14 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from torch_lntm.corpus import Corpus, DocumentBatch
-from torch_lntm.errors import ConfigError, NotFittedError
+from torch_lntm.errors import ConfigError
 from torch_lntm.models.priors.covariates import LEVELS, Covariates
 from torch_lntm.models.priors.logistic_normal import LogisticNormalPrior
+from torch_lntm.models.priors.prior import check_tensor
 from torch_lntm.models.priors.structural import (
     EVIDENCE_STEPS,
     MAX_PENALTY,
     MIN_PENALTY,
     StructuralPrior,
+    drawn_penalty,
 )
 from torch_lntm.posteriors import Moments
 from torch_lntm.solvers.arrow import Arrow, Levels
@@ -108,11 +110,7 @@ class MixedPrior(StructuralPrior):
             )
         if level_effects is None:
             level_effects = torch.zeros(sum(sizes), self.latent_dim)
-        if tuple(level_effects.shape) != (sum(sizes), self.latent_dim):
-            raise ConfigError(
-                f"level_effects: got shape {tuple(level_effects.shape)}; expected "
-                f"{(sum(sizes), self.latent_dim)}"
-            )
+        level_effects = check_tensor(level_effects, "level_effects", sum(sizes), self.latent_dim)
         self.level_effects = nn.Parameter(level_effects.detach().clone().to(self.loc.dtype))
         self.register_buffer("level_penalties", torch.ones(len(sizes)).double())
         # The Gram matrix of the last M-step's documents, as an arrow. The dense block has the
@@ -314,9 +312,7 @@ class MixedPrior(StructuralPrior):
         tril = self.scale_tril.double()
         white = torch.linalg.solve_triangular(tril, self.level_effects.double().mT, upper=False)
         for j, part in enumerate(white.split(self._levels.sizes, 1)):
-            rate = 0.5 + 0.5 * float(part.square().sum())
-            drawn = rng.gamma(0.5 + 0.5 * part.numel()) / rate
-            self.level_penalties[j] = min(max(drawn, MIN_PENALTY), MAX_PENALTY)
+            self.level_penalties[j] = drawn_penalty(part, rng)
 
     def _draw_change(self, num_docs: float, rng: np.random.Generator) -> Tensor:
         """See :meth:`LogisticNormalPrior._draw_change`. Rows: dense block, then largest term."""
@@ -336,18 +332,13 @@ class MixedPrior(StructuralPrior):
 
     def _system(self) -> Arrow:
         """Precision of the coefficients given eta, of the last M-step's documents."""
-        if float(self.gram[0, 0]) == 0:
-            raise NotFittedError("the model has not been fitted; VariationalEM(model, guide).fit")
+        self._require_fit()
         return self._penalised(Arrow(self.gram, self.level_gram, self.level_counts))
 
-    def coefficient_covariance(self) -> Tensor:
-        """See :meth:`StructuralPrior.coefficient_covariance`. Effects of levels are integrated out.
-
-        Raises:
-            NotFittedError: There was no M-step yet.
-        """
-        units, size = self._to_units(), 1 + self.num_covariates
-        return units @ self._system().dense_inverse[:size, :size] @ units.mT
+    def _row_covariance(self) -> Tensor:
+        """See :meth:`StructuralPrior._row_covariance`. The effects of levels are integrated out."""
+        size = 1 + self.num_covariates
+        return self._system().dense_inverse[:size, :size]
 
     def effects_of(self, column: str) -> LevelEffects:
         """Effects of the levels of a random term.
@@ -399,7 +390,7 @@ class MixedPrior(StructuralPrior):
 
     def averaged(self) -> LogisticNormalPrior:
         """See :meth:`StructuralPrior.averaged`. Levels are averaged over too."""
-        self._system()
+        self._require_fit()
         gram = Arrow(self.gram, self.level_gram, self.level_counts)
         other, main = self._levels.divide(self.level_effects.detach().double())
         dense = torch.cat([self.loc[None].detach(), self.slopes.detach(), other]).double()
@@ -407,16 +398,7 @@ class MixedPrior(StructuralPrior):
         num_docs = self.gram[0, 0]
         mean = first[0] / num_docs
         spread = (dense.mT @ first + main.mT @ last) / num_docs - torch.outer(mean, mean)
-        covariance = self.covariance.detach().double() + spread
-        return LogisticNormalPrior(
-            self.num_topics,
-            anchored=self.anchored,
-            loc=mean,
-            covariance=(covariance + covariance.mT) / 2,
-            pseudo_documents=self.pseudo_documents,
-            pseudo_variance=self.pseudo_variance,
-            dtype=self.loc.dtype,
-        )
+        return self._plain(mean, spread)
 
     def at_new_levels(self) -> StructuralPrior:
         """Prior of documents whose levels are all new.
@@ -432,14 +414,11 @@ class MixedPrior(StructuralPrior):
         prior = StructuralPrior(
             self.num_topics,
             self.covariates.without_random(),
-            anchored=self.anchored,
             loc=self.loc.detach(),
             slopes=self.slopes.detach(),
             covariance=self.covariance.detach().double() * factor,
             penalty=float(self.penalty),
-            pseudo_documents=self.pseudo_documents,
-            pseudo_variance=self.pseudo_variance,
-            dtype=self.loc.dtype,
+            **self._settings,
         ).to(self.loc.device)
         size = 1 + self.num_covariates
         prior.gram.copy_(self.gram[:size, :size])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,16 +38,12 @@ class StructuralPrior(LogisticNormalPrior):
     Args:
         num_topics: Number of topics K.
         covariates: Names, means and scales of the covariates, and their formula if any.
-        anchored: Fix the last topic's component at 0.
-        loc: ``(latent_dim,)`` prior mean of a document with average covariates.
         slopes: ``(num_covariates, latent_dim)`` change of the prior mean per standard deviation of
             each covariate. Defaults to 0.
-        covariance: ``(latent_dim, latent_dim)`` prior covariance.
         penalty: Precision of the slopes' prior, relative to ``covariance``. By default, M-steps
             estimate it by maximising the evidence, starting from 1 (*MacKay 1992*).
-        pseudo_documents: As for :class:`LogisticNormalPrior`.
-        pseudo_variance: As for :class:`LogisticNormalPrior`.
-        dtype: Floating-point type.
+        **settings: Settings of :class:`LogisticNormalPrior`, such as ``anchored`` and ``dtype``.
+            ``loc`` is the prior mean of a document with average covariates.
 
     Attributes:
         covariates: The covariates.
@@ -72,24 +69,11 @@ class StructuralPrior(LogisticNormalPrior):
         num_topics: int,
         covariates: Covariates,
         *,
-        anchored: bool = False,
-        loc: Tensor | None = None,
         slopes: Tensor | None = None,
-        covariance: Tensor | None = None,
         penalty: float | None = None,
-        pseudo_documents: float | None = None,
-        pseudo_variance: float | None = None,
-        dtype: torch.dtype = torch.float32,
+        **settings: Any,
     ) -> None:
-        super().__init__(
-            num_topics,
-            anchored=anchored,
-            loc=loc,
-            covariance=covariance,
-            pseudo_documents=pseudo_documents,
-            pseudo_variance=pseudo_variance,
-            dtype=dtype,
-        )
+        super().__init__(num_topics, **settings)
         if penalty is not None and not MIN_PENALTY <= penalty <= MAX_PENALTY:
             raise ConfigError(
                 f"penalty is {penalty}; expected a number from {MIN_PENALTY:g} to {MAX_PENALTY:g}, "
@@ -101,7 +85,7 @@ class StructuralPrior(LogisticNormalPrior):
         if slopes is None:
             slopes = torch.zeros(size, self.latent_dim)
         slopes = check_tensor(slopes, "slopes", size, self.latent_dim)
-        self.slopes = nn.Parameter(slopes.detach().clone().to(dtype))
+        self.slopes = nn.Parameter(slopes.detach().clone().to(self.loc.dtype))
         start = 1.0 if penalty is None else penalty
         self.register_buffer("penalty", torch.tensor(start, dtype=torch.float64))
         # Buffers follow the model to its device. Files hold the covariates instead.
@@ -138,16 +122,19 @@ class StructuralPrior(LogisticNormalPrior):
             NotFittedError: The prior has had no M-step yet.
         """
         units = self._to_units()
-        return units @ torch.linalg.inv(self._row_precision()) @ units.mT
+        return units @ self._row_covariance() @ units.mT
 
-    def _row_precision(self) -> Tensor:
-        """UᵀU + R, precision of the coefficients of (1, u) given the documents' eta, float64."""
+    def _row_covariance(self) -> Tensor:
+        """(UᵀU + R)⁻¹, covariance of the coefficients of (1, u) given eta, float64."""
+        self._require_fit()
+        return torch.linalg.inv(self.gram + self._penalties().diag())
+
+    def _require_fit(self) -> None:
         if float(self.gram[0, 0]) == 0:
             raise NotFittedError(
                 "the model has not been fitted; fit it, for example by "
                 "VariationalEM(model, guide).fit(corpus)"
             )
-        return self.gram + self._penalties().diag()
 
     def _penalties(self) -> Tensor:
         """Penalties ``(1 + num_covariates,)``: 0 for the intercept, ``penalty`` for the slopes."""
@@ -242,7 +229,7 @@ class StructuralPrior(LogisticNormalPrior):
 
     def _mean_covariance(self, num_docs: float) -> Tensor:
         """See :meth:`LogisticNormalPrior._mean_covariance`. Rows are intercept and slopes."""
-        return torch.linalg.inv(self._row_precision())
+        return self._row_covariance()
 
     def _move_mean(self, change: Tensor) -> None:
         """See :meth:`LogisticNormalPrior._move_mean`."""
@@ -260,9 +247,7 @@ class StructuralPrior(LogisticNormalPrior):
         if self.learn_penalty and self.num_covariates:
             tril, slopes = self.scale_tril.double(), self.slopes.double()
             white = torch.linalg.solve_triangular(tril, slopes.mT, upper=False)
-            rate = 0.5 + 0.5 * float(white.square().sum())
-            drawn = rng.gamma(0.5 + 0.5 * slopes.numel()) / rate
-            self.penalty.fill_(min(max(drawn, MIN_PENALTY), MAX_PENALTY))
+            self.penalty.fill_(drawn_penalty(white, rng))
 
     def _by_evidence(self, values: Tensor, rotated: Tensor) -> Tensor:
         """Penalty r at a stationary point of the evidence (*MacKay 1992, eq. 27*).
@@ -310,22 +295,38 @@ class StructuralPrior(LogisticNormalPrior):
         Raises:
             NotFittedError: The prior has had no M-step yet.
         """
-        self._row_precision()
+        self._require_fit()
         num_docs, total = self.gram[0, 0], self.gram[0, 1:]
         spread = self.gram[1:, 1:] / num_docs - torch.outer(total, total) / num_docs**2
         slopes = self.slopes.detach().double()
+        loc = self.loc.detach() + (total / num_docs @ slopes).to(self.loc)
+        return self._plain(loc, slopes.mT @ spread @ slopes)
+
+    def _plain(self, loc: Tensor, spread: Tensor) -> LogisticNormalPrior:
+        """The prior with another mean, and a covariance larger by ``spread``."""
+        covariance = self.covariance.detach().double() + spread
         return LogisticNormalPrior(
-            self.num_topics,
-            anchored=self.anchored,
-            loc=self.loc.detach() + (total / num_docs @ slopes).to(self.loc),
-            covariance=self.covariance.detach().double() + slopes.mT @ spread @ slopes,
-            pseudo_documents=self.pseudo_documents,
-            pseudo_variance=self.pseudo_variance,
-            dtype=self.loc.dtype,
+            self.num_topics, loc=loc, covariance=covariance, **self._settings
         )
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "anchored": self.anchored,
+            "pseudo_documents": self.pseudo_documents,
+            "pseudo_variance": self.pseudo_variance,
+            "dtype": self.loc.dtype,
+        }
 
     def extra_repr(self) -> str:
         """Sizes and prior, for ``repr``."""
         names = ", ".join(self.covariates.names) or "no covariates"
         kind = "by evidence" if self.learn_penalty else f"{float(self.penalty):g}"
         return f"{super().extra_repr()}, penalty {kind}, mean linear in {names}"
+
+
+def drawn_penalty(white: Tensor, rng: np.random.Generator) -> float:
+    """A draw of a penalty given its whitened coefficients, under the prior Gamma(½, ½)."""
+    rate = 0.5 + 0.5 * float(white.square().sum())
+    drawn = rng.gamma(0.5 + 0.5 * white.numel()) / rate
+    return min(max(drawn, MIN_PENALTY), MAX_PENALTY)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from pyro.distributions import Laplace, TorchDistribution
@@ -12,8 +13,7 @@ from torch import Tensor, nn
 from torch_lntm.errors import ConfigError
 from torch_lntm.kernels.mixture import probability_floor
 from torch_lntm.models.groups import Groups
-from torch_lntm.models.topics.grouped import GroupedTopics, softmax_in_groups
-from torch_lntm.models.topics.keywords import Keywords
+from torch_lntm.models.topics.dirichlet import GroupedTopics, softmax_in_groups
 from torch_lntm.solvers.deviations import GroupedWords, sparse_deviations
 
 #: Tolerance of an M-step, in tokens.
@@ -35,11 +35,8 @@ class ContentTopics(GroupedTopics):
         column: The groups of documents.
         penalty: Precision of the deviations' prior, in tokens. A deviation is 0 if the word's count
             differs from its expectation without the deviation by at most ``penalty``.
-        smoothing: As for :class:`DirichletTopics`, for the shared topics.
-        probs: As for :class:`DirichletTopics`; the same in all groups.
-        keywords: As for :class:`DirichletTopics`, for the shared topics.
-        dtype: Floating-point type.
-        generator: As for :class:`DirichletTopics`.
+        **settings: Settings of :class:`DirichletTopics` for the shared topics, such as
+            ``smoothing``, ``probs``, ``keywords`` and ``dtype``.
 
     Attributes:
         penalty: Precision of the deviations' prior.
@@ -64,28 +61,15 @@ class ContentTopics(GroupedTopics):
         column: Groups,
         *,
         penalty: float,
-        smoothing: float = 0.05,
-        probs: Tensor | None = None,
-        keywords: Keywords | None = None,
-        dtype: torch.dtype = torch.float32,
-        generator: torch.Generator | None = None,
+        **settings: Any,
     ) -> None:
         if not 0 < penalty < math.inf:
             raise ConfigError(f"content penalty is {penalty}; expected a positive number")
-        super().__init__(
-            num_topics,
-            num_words,
-            smoothing=smoothing,
-            probs=probs,
-            keywords=keywords,
-            groups=column,
-            dtype=dtype,
-            generator=generator,
-        )
+        super().__init__(num_topics, num_words, groups=column, **settings)
         self.penalty = float(penalty)
         size = self.num_groups
-        self.groups = nn.Parameter(torch.zeros(size, num_words, dtype=dtype))
-        self.cells = nn.Parameter(torch.zeros(size, num_words, num_topics, dtype=dtype))
+        self.groups = nn.Parameter(self.logits.new_zeros(size, num_words))
+        self.cells = nn.Parameter(self.logits.new_zeros(size, num_words, num_topics))
 
     @property
     def deviations(self) -> Tensor:
@@ -167,9 +151,6 @@ class ContentTopics(GroupedTopics):
         self.logits.copy_(factors.shared.log())
         self.groups.copy_(factors.groups.log().squeeze(-1))
         self.cells.copy_(factors.cells.log())
-
-    def _table(self, factors: GroupedWords) -> Tensor:
-        return factors.probs()
 
     def _columns(self, dtype: torch.dtype | None = None) -> Tensor:
         shared, groups, cells = (x.to(dtype) for x in (self.logits, self.groups, self.cells))

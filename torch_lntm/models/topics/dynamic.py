@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -14,10 +14,8 @@ from torch import Tensor, nn
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.kernels.mixture import probability_floor
-from torch_lntm.models.groups import Level
-from torch_lntm.models.periods import Periods
-from torch_lntm.models.topics.grouped import GroupedTopics, softmax_in_groups
-from torch_lntm.models.topics.keywords import Keywords
+from torch_lntm.models.groups import Level, Periods
+from torch_lntm.models.topics.dirichlet import GroupedTopics, softmax_in_groups
 from torch_lntm.models.topics.topics import FixedTopics
 from torch_lntm.solvers.walk_evidence import (
     DISPERSIONS,
@@ -62,11 +60,8 @@ class DynamicTopics(GroupedTopics):
         periods: The T periods.
         scale: Standard deviation s of all steps over the mean gap. Defaults to a deviation for each
             word of each topic, learned by M-steps.
-        smoothing: As for :class:`DirichletTopics`, for the levels.
-        probs: ``(num_topics, num_words)`` as for :class:`DirichletTopics`, in all periods.
-        keywords: As for :class:`DirichletTopics`, for the levels.
-        dtype: Floating-point type.
-        generator: As for :class:`DirichletTopics`.
+        **settings: Settings of :class:`DirichletTopics` for the levels, such as ``smoothing``,
+            ``probs``, ``keywords`` and ``dtype``.
 
     Attributes:
         logits: ``(num_words, num_topics)`` levels.
@@ -126,11 +121,7 @@ class DynamicTopics(GroupedTopics):
         periods: Periods,
         *,
         scale: float | None = None,
-        smoothing: float = 0.05,
-        probs: Tensor | None = None,
-        keywords: Keywords | None = None,
-        dtype: torch.dtype = torch.float32,
-        generator: torch.Generator | None = None,
+        **settings: Any,
     ) -> None:
         if scale is not None and not LEAST_SCALE <= scale <= 1 / LEAST_SCALE:
             raise ConfigError(
@@ -139,32 +130,25 @@ class DynamicTopics(GroupedTopics):
             )
         count = len(periods.levels)
         check_table(num_topics, num_words, count)
-        super().__init__(
-            num_topics,
-            num_words,
-            smoothing=smoothing,
-            probs=probs,
-            keywords=keywords,
-            groups=periods,
-            dtype=dtype,
-            generator=generator,
-        )
+        super().__init__(num_topics, num_words, groups=periods, **settings)
         self.scale = None if scale is None else float(scale)
         self.still = STILL
         self._visits = 0
-        self.steps = nn.Parameter(torch.zeros(count - 1, num_words, num_topics, dtype=dtype))
-        doubles = {"shares": periods.shares, "gaps": periods.gaps}
-        for name, numbers in doubles.items():
-            tensor = torch.tensor(numbers, dtype=torch.float64)
+        self.steps = nn.Parameter(self.logits.new_zeros(count - 1, num_words, num_topics))
+        for name in ("shares", "gaps"):
+            tensor = torch.tensor(getattr(periods, name), dtype=torch.float64)
             self.register_buffer(name, tensor, persistent=False)
-        self.register_buffer("variances", torch.empty(num_words, num_topics, dtype=dtype))
-        self.register_buffer("tokens", torch.zeros(count, num_topics, dtype=dtype))
-        self.register_buffer("dispersion", torch.empty(num_words, num_topics, dtype=dtype))
-        self.register_buffer("repeats", torch.ones(num_words, dtype=dtype))
-        self.register_buffer("length", torch.zeros((), dtype=dtype))
-        for name, weights in self._first_weights().items():
-            self.register_buffer(name, weights.to(dtype))
-        self.register_buffer("determined", torch.zeros((), dtype=dtype))
+        zero = self.logits.detach().new_zeros(())
+        for name, value in {
+            "variances": zero.new_zeros(num_words, num_topics),
+            "tokens": zero.new_zeros(count, num_topics),
+            "dispersion": zero.new_zeros(num_words, num_topics),
+            "repeats": zero.new_ones(num_words),
+            "length": zero.clone(),
+            **self._first_weights(),
+            "determined": zero.clone(),
+        }.items():
+            self.register_buffer(name, value.to(zero.dtype))
         self._forget()
 
     @property
@@ -390,9 +374,6 @@ class DynamicTopics(GroupedTopics):
         if len(self.gaps):
             own = factors.paths.diff(dim=0).to(self.dtype)
             self.steps.view(len(self.gaps), -1)[:, factors.moving] = own
-
-    def _table(self, factors: Walks) -> Tensor:
-        return factors.probs(self.dtype)
 
     def _columns(self, dtype: torch.dtype | None = None) -> Tensor:
         dtype = self.dtype if dtype is None else dtype

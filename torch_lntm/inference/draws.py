@@ -1,20 +1,24 @@
-"""theta_draws: draws of documents' topic proportions from any source."""
+"""theta_draws and topic_shares: draws of documents' topic proportions from any source."""
 
 from __future__ import annotations
 
+import math
 from typing import Protocol, runtime_checkable
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import IncompatibleGuideError, require_whole
-from torch_lntm.guides.guide import require_guide
-from torch_lntm.inference.chains.kept import KeptChains
-from torch_lntm.inference.draws.chains import WARMUP_STEPS, ChainDraws
-from torch_lntm.inference.draws.guides import GuideDraws
-from torch_lntm.inference.draws.theta import Positions, ThetaDraws, enough_draws
+from torch_lntm.guides.guide import Guide, require_guide
+from torch_lntm.guides.theta_draws import DrawOptions, Positions, ThetaDraws
 from torch_lntm.models import TopicModel
+
+#: Topic shares: target number of draws of all documents together, and largest number of draws of
+#: one document.
+SHARE_DRAWS, MOST_DRAWS = 10_000, 50
 
 
 @runtime_checkable
@@ -29,13 +33,10 @@ class DrawSource(Protocol):
     def model(self) -> TopicModel:
         """The model."""
 
-    @property
-    def kept_chains(self) -> KeptChains | None:
-        """Chains to draw from. ``None`` for guides and existing draws."""
-
-    @property
-    def existing_draws(self) -> ThetaDraws | None:
-        """Existing draws. ``None`` for guides and chains."""
+    def theta_draws(
+        self, corpus: Corpus, num_draws: int | None, rows: Positions | None, options: DrawOptions
+    ) -> ThetaDraws:
+        """Draws of the documents; see :func:`theta_draws`."""
 
 
 def theta_draws(
@@ -48,7 +49,7 @@ def theta_draws(
     seed: int = 0,
     means: Tensor | None = None,
     coefficients: bool = False,
-    warmup_steps: int = WARMUP_STEPS,
+    warmup_steps: int = DrawOptions.warmup_steps,
     thinning: int | None = None,
     max_docs: int | None = None,
     keep: bool = True,
@@ -95,37 +96,19 @@ def theta_draws(
         >>> theta.shape == (25, len(train), model.num_topics)
         True
     """
-    require_whole(1, max_docs=max_docs, thinning=thinning)
+    require_whole(1, num_draws=num_draws, max_docs=max_docs, thinning=thinning)
     require_whole(0, seed=seed, warmup_steps=warmup_steps)
-    if num_draws is not None:
-        require_whole(1, num_draws=num_draws)
-    source = require_source(source, model)
-    if source.existing_draws is not None:
-        return source.existing_draws.take(rows, num_draws, keep=keep)
-    corpus = source.model.encode(corpus)
-    if rows is None:
-        rows = np.arange(corpus.num_docs)
-    if num_draws is None:
-        num_draws = enough_draws(len(rows))
-    maker: ChainDraws | GuideDraws
-    max_draws, chains = None, source.kept_chains
-    if chains is not None:
-        maker = ChainDraws(chains, corpus, warmup_steps, thinning, max_docs, progress)
-    else:
-        maker = GuideDraws(require_guide(source), corpus, seed, means, max_docs, progress)
-        if coefficients and maker.draw_coefficients(rows, num_draws):
-            max_draws = num_draws
-    return ThetaDraws(
-        maker.draw,
-        source.model,
-        rows,
-        num_draws,
-        name=maker.name,
-        description=maker.description,
-        sources_of_uncertainty=maker.sources_of_uncertainty,
-        max_draws=max_draws,
+    options = DrawOptions(
+        seed=seed,
+        means=means,
+        coefficients=coefficients,
+        warmup_steps=warmup_steps,
+        thinning=thinning,
+        max_docs=max_docs,
         keep=keep,
+        progress=progress,
     )
+    return require_source(source, model).theta_draws(corpus, num_draws, rows, options)
 
 
 def require_source(source: object, model: TopicModel | None = None) -> DrawSource:
@@ -142,15 +125,47 @@ def require_source(source: object, model: TopicModel | None = None) -> DrawSourc
         ConfigError: The source cannot draw.
         IncompatibleGuideError: The source belongs to another model.
     """
-    if not isinstance(source, DrawSource):
-        return require_guide(source, model)  # raises an error, because every guide is a source
-    if source.existing_draws is not None:
-        return source
-    if source.kept_chains is None:
-        return require_guide(source, model)
-    if model is not None and source.model is not model:
+    if not isinstance(source, DrawSource) or isinstance(source, Guide):
+        return require_guide(source, model)  # an error, unless it is a guide of this model
+    if model is not None and source.model is not model and not isinstance(source, ThetaDraws):
         raise IncompatibleGuideError(
             f"{type(source).__name__} was made for another model; make a source for this model: "
             "DocumentHMC(model)"
         )
     return source
+
+
+@torch.no_grad()
+def topic_shares(
+    source: DrawSource,
+    corpus: Corpus,
+    *,
+    rows: NDArray[np.int64] | None = None,
+    means: Tensor | None = None,
+) -> Tensor:
+    """Shares of the topics: posterior means of their proportions, averaged over documents.
+
+    Every document has the same weight. The Monte-Carlo standard error of a share is at most about
+    0.1 percentage points. Reports estimate the same shares from more draws, and add intervals.
+
+    Args:
+        source: Source of draws of the documents' proportions; see :func:`theta_draws`.
+        corpus: The documents.
+        rows: ``(num_rows,)`` positions of the documents to average over. Defaults to the documents
+            with words.
+        means: ``(num_docs, latent_dim)`` start of a guide's solver, such as ``result.means``.
+
+    Returns:
+        ``(num_topics,)`` float64, summing to 1.
+
+    Example:
+        >>> lntm.inference.topic_shares(guide, test).shape
+        torch.Size([10])
+    """
+    if rows is None:
+        rows = np.flatnonzero(corpus.lengths)
+    num_draws = min(math.ceil(SHARE_DRAWS / len(rows)), MOST_DRAWS)
+    total = torch.zeros((), dtype=torch.float64)
+    for part in theta_draws(source, corpus, num_draws, rows=rows, means=means, keep=False):
+        total = total + part.theta.double().mean(0).sum(0)
+    return total / len(rows)

@@ -1,11 +1,11 @@
-"""ThetaDraws: draws of the topic proportions of a corpus's documents, from any source."""
+"""ThetaDraws: draws of the topic proportions of a corpus's documents, and their options."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torch_lntm.budget import docs_at_once
+from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.models import TopicModel
 
@@ -39,6 +40,20 @@ class DrawnDocuments(NamedTuple):
     rows: Positions
     theta: Tensor
     converged: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class DrawOptions:
+    """Options of :func:`~torch_lntm.inference.theta_draws`, which documents them."""
+
+    seed: int = 0
+    means: Tensor | None = None
+    coefficients: bool = False
+    warmup_steps: int = 100
+    thinning: int | None = None
+    max_docs: int | None = None
+    keep: bool = True
+    progress: bool = False
 
 
 #: Function ``draw(rows, num_draws)`` that draws the documents at some positions, in parts.
@@ -87,8 +102,6 @@ class ThetaDraws:
     fixed: tuple[str, ...] = FIXED
     max_draws: int | None = None
     keep: bool = True
-    #: Chains to draw from. Always ``None``: existing draws need no chains.
-    kept_chains: ClassVar[None] = None
     _kept: list[DrawnDocuments] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -166,10 +179,11 @@ class ThetaDraws:
             keep=False,
         )
 
-    @property
-    def existing_draws(self) -> Self:
-        """The draws themselves, as a :class:`~torch_lntm.inference.DrawSource`."""
-        return self
+    def theta_draws(
+        self, corpus: Corpus, num_draws: int | None, rows: Positions | None, options: DrawOptions
+    ) -> ThetaDraws:
+        """The same draws, or some of them, as a :class:`~torch_lntm.inference.DrawSource`."""
+        return self.take(rows, num_draws, keep=options.keep)
 
     def __iter__(self) -> Iterator[DrawnDocuments]:
         if self._kept is not None:
@@ -276,6 +290,14 @@ class ThetaDraws:
             f"ThetaDraws({self.num_draws} draws of {len(self.rows)} documents, "
             f"{self.model.num_topics} topics, by {self.description})"
         )
+
+
+def wanted_draws(
+    corpus: Corpus, rows: Positions | None, num_draws: int | None
+) -> tuple[Positions, int]:
+    """Positions of the documents, by default all, and number of draws of each document."""
+    rows = np.arange(corpus.num_docs) if rows is None else rows
+    return rows, enough_draws(len(rows)) if num_draws is None else num_draws
 
 
 def enough_draws(num_docs: int) -> int:

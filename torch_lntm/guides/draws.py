@@ -12,8 +12,7 @@ from torch import Tensor
 from torch_lntm import noise
 from torch_lntm.budget import docs_at_once
 from torch_lntm.corpus import Corpus, DocumentBatch
-from torch_lntm.guides import Guide
-from torch_lntm.inference.draws.theta import DrawnDocuments, Positions
+from torch_lntm.guides.theta_draws import DrawnDocuments, DrawOptions, Positions
 from torch_lntm.models.priors.prior import is_up_to_date
 from torch_lntm.posteriors import Posterior
 from torch_lntm.progress import tqdm
@@ -31,37 +30,27 @@ class GuideDraws:
     Args:
         guide: The guide.
         corpus: The documents, with the covariates of the model.
-        seed: Seed of the draws.
-        means: ``(num_docs, latent_dim)`` starting points of the solver. ``None`` leaves the choice
-            to the guide.
-        max_docs: Number of documents computed together. ``None`` stands for the number that fits in
-            memory.
-        progress: Whether to show a progress bar on standard error.
+        options: Options of the draws.
 
     Attributes:
         shifts: ``(num_draws, num_coefficients, latent_dim)`` draws of ΔΣ⁻¹, where Δ is added to
             the coefficients of the prior's mean. ``None`` keeps the fitted coefficients.
     """
 
-    guide: Guide[Any]
+    guide: Any
     corpus: Corpus
-    seed: int
-    means: Tensor | None
-    max_docs: int | None
-    progress: bool
+    options: DrawOptions
 
     def __post_init__(self) -> None:
-        """Store the starting points, and describe the method."""
-        self.name = self.guide.name or type(self.guide).__name__
-        self.description = f"the posterior {self.name}"
+        """Store the starting points."""
         self.shifts: Tensor | None = None
         self._model = self.guide.model
         # A later pass starts at the means of the first.
         size = (self.corpus.num_docs, self._model.latent_dim)
         self._means = torch.zeros(size, dtype=self._model.dtype)
-        self._solved = torch.full(size[:1], self.means is not None)
-        if self.means is not None:
-            self._means.copy_(self.means)
+        self._solved = torch.full(size[:1], self.options.means is not None)
+        if self.options.means is not None:
+            self._means.copy_(self.options.means)
 
     @property
     def sources_of_uncertainty(self) -> tuple[str, ...]:
@@ -77,7 +66,7 @@ class GuideDraws:
         # Draws depend on the position of a document in the whole corpus.
         first = 0 if self.corpus.part is None else self.corpus.part.first
         for batch, posterior in self._posteriors(rows, num_draws):
-            keys = noise.document_keys(self.seed, batch.index + first, num_draws)
+            keys = noise.document_keys(self.options.seed, batch.index + first, num_draws)
             latent = posterior.draw(keys)
             if self.shifts is not None:
                 shift = self._model.prior.mean_shift(batch, self.shifts[:num_draws])
@@ -93,9 +82,10 @@ class GuideDraws:
         device, dtype = self._model.device, self._model.dtype
         numbers = self.guide.memory_per_document(self.corpus.nnz / self.corpus.num_docs)
         numbers = max(numbers, 3 * num_draws * self._model.num_topics)
-        size = self.max_docs or docs_at_once(numbers, device, torch.float64)
+        size = self.options.max_docs or docs_at_once(numbers, device, torch.float64)
         warm = self.guide.warm_start_rows == "documents"
-        with tqdm(total=len(rows), desc="documents", unit="doc", disable=not self.progress) as bar:
+        hidden = not self.options.progress
+        with tqdm(total=len(rows), desc="documents", unit="doc", disable=hidden) as bar:
             for batch in self.corpus.batches(size, order=rows, device=device, dtype=dtype):
                 at = batch.positions
                 init = None
@@ -145,7 +135,7 @@ class GuideDraws:
         values, vectors = torch.linalg.eigh((information + information.mT) / 2)
         irrelevant = values <= NO_INFORMATION * values.max()
         scale = torch.where(irrelevant, 0.0, values.clamp_min(1e-300).rsqrt())
-        generator = torch.Generator().manual_seed(self.seed)
+        generator = torch.Generator().manual_seed(self.options.seed)
         white = torch.randn(num_draws, len(values), generator=generator, dtype=torch.float64).to(
             values.device
         )
@@ -165,7 +155,7 @@ class GuideDraws:
         for _, posterior in self._posteriors(rows, num_draws):
             total += posterior.covariance.double().sum(0)
         observed = precision - precision @ (total / len(rows)) @ precision
-        generator = torch.Generator().manual_seed(self.seed)
+        generator = torch.Generator().manual_seed(self.options.seed)
         size = (num_draws, prior.num_changes, len(precision))
         white = torch.randn(size, generator=generator, dtype=torch.float64).to(precision)
         self.shifts = prior.draw_changes(observed, white) @ precision

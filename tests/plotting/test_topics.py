@@ -1,0 +1,131 @@
+"""Plots of topics show the model's numbers, with labels that do not overlap."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from matplotlib import pyplot as plt
+from matplotlib.colors import to_hex
+from support.pictures import WORDS, make_factor_model, make_model
+
+import torch_lntm as lntm
+from torch_lntm.errors import ConfigError
+from torch_lntm.plotting import correlation_graph, document_proportions, source_plot
+from torch_lntm.reports import topic_labels
+
+
+def test_default_labels_are_numbers_and_words():
+    model = make_model()
+    top = model.topics.probs[2].detach().topk(2).indices.tolist()
+    assert topic_labels(model)[2] == f"2 {WORDS[top[0]]} {WORDS[top[1]]}"
+    assert topic_labels(model, 0) == list("012345")
+    assert topic_labels(lntm.models.ctm(2, 3)) == ["0", "1"]
+
+
+def test_the_graph_draws_the_strongest_positive_correlations():
+    model = make_model()
+    correlation = model.topic_correlation().numpy()
+    pairs = np.sort(correlation[np.triu_indices(6, 1)])[::-1]
+    least = float((pairs[1] + pairs[2]) / 2)
+    assert least > 0.1
+    ax = correlation_graph(model, min_correlation=least)
+    assert len(ax.lines) == 2
+    assert ax.lines[0].get_linewidth() > ax.lines[1].get_linewidth()
+    labels = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert labels[-1] == f"correlation {pairs[0]:.2f}"
+    every = correlation_graph(model, min_correlation=0)
+    assert len(every.lines) == min(9, (pairs > 0).sum())
+    # Centring alone gives lda the correlation -1/(K - 1).
+    plain = lntm.models.lda(4, len(WORDS), concentration=0.5, vocabulary=WORDS)
+    assert len(correlation_graph(plain, min_correlation=0).lines) == 0
+
+
+def test_graph_areas_follow_the_shares():
+    shares = np.array([0.5, 0.1, 0.1, 0.1, 0.1, 0.1])
+    areas = correlation_graph(make_model(), shares=shares).collections[0].get_sizes()
+    assert areas[0] > 2 * areas[1]
+    assert np.ptp(areas[1:]) == 0
+
+
+@pytest.mark.parametrize(
+    ("num_topics", "figsize"), [(2, (9, 4)), (15, (9.4, 4.6)), (25, (12, 6)), (60, None)]
+)
+def test_names_in_the_graph_cover_no_other_names_or_circles(num_topics, figsize):
+    axes = None
+    if figsize:
+        _, (axes, _) = plt.subplots(
+            1, 2, figsize=figsize, width_ratios=(1.75, 1), layout="constrained"
+        )
+    names = [f"{k} hollingworth firefighters" for k in range(num_topics)]
+    ax = correlation_graph(make_model(num_topics), labels=names, ax=axes)
+    assert axes is None or ax is axes
+    ax.figure.canvas.draw()
+    boxes = [text.get_window_extent() for text in ax.texts if "hollingworth" in text.get_text()]
+    assert len(boxes) == num_topics
+    assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
+    (circles,) = ax.collections
+    middles = ax.transData.transform(circles.get_offsets())
+    reach = np.sqrt(circles.get_sizes()) / 2 * ax.figure.dpi / 72
+    for k, box in enumerate(boxes):
+        nearest = np.clip(middles, [box.x0, box.y0], [box.x1, box.y1])
+        covers = np.linalg.norm(nearest - middles, axis=1) < reach
+        assert not covers[np.arange(num_topics) != k].any()
+    assert all(ax.bbox.x0 <= box.x0 and box.x1 <= ax.bbox.x1 for box in boxes)
+
+
+def test_the_source_plot_shows_the_largest_centred_loadings():
+    model = make_factor_model()
+    ax = source_plot(model, num_topics=2, num_words=3)
+    mixing = model.prior.mixing.detach().double().numpy()
+    loadings = mixing - mixing.mean(0)
+    names = topic_labels(model, 3)
+    rows, values = [], []
+    for source in range(2):
+        order = np.argsort(-loadings[:, source])
+        ends = [*order[:2], *order[-2:]]
+        rows += [f"source {source}", *(names[k] for k in ends)]
+        values += [np.nan, *loadings[ends, source]]
+    assert [label.get_text() for label in ax.get_yticklabels()] == rows
+    np.testing.assert_allclose([bar.get_width() for bar in ax.patches], values, rtol=1e-6)
+    colours = [to_hex(bar.get_facecolor()) for bar in ax.patches]
+    assert colours[1:5] == ["#c25b00", "#c25b00", "#2166ac", "#2166ac"]
+    _, axes = plt.subplots()
+    one = source_plot(model, 1, ax=axes)
+    assert one is axes
+    assert next(label.get_text() for label in one.get_yticklabels()) == "source 1"
+
+
+@pytest.mark.parametrize("words", [WORDS, tuple(f"$unpronounceable{'w' * v}$" for v in range(40))])
+def test_names_in_the_source_plot_are_complete_and_do_not_overlap(words):
+    ax = source_plot(make_factor_model(20, 5, words), num_words=6)
+    ax.figure.canvas.draw()
+    picture = ax.figure.bbox
+    boxes = [label.get_window_extent() for label in ax.get_yticklabels()]
+    assert all(picture.x0 <= box.x0 and box.x1 <= ax.bbox.x0 for box in boxes)
+    assert all(picture.y0 <= box.y0 and box.y1 <= picture.y1 for box in boxes)
+    assert all(lower.y1 <= upper.y0 for upper, lower in itertools.pairwise(boxes))
+    assert ax.bbox.width / ax.figure.dpi > 2.5  # the bars keep their room
+
+
+@pytest.mark.parametrize(
+    ("draw", "message"),
+    [
+        (lambda m, p: correlation_graph(m, labels=["a"]), "1 labels and 6 shares for 6 topics"),
+        (lambda m, p: correlation_graph(m, shares=[1.0]), "1 shares for 6 topics"),
+        (lambda m, p: correlation_graph(m, min_correlation=-0.1), "min_correlation is -0.1"),
+        (lambda m, p: document_proportions(p, 3), "document is 3; expected a row of the posterior"),
+        (lambda m, p: document_proportions(p, 0, level=1.0), "level is 1.0"),
+        (lambda m, p: document_proportions(p, 0, labels=["a"]), "1 labels for 6 topics"),
+        (lambda m, p: source_plot(m), "ctm, has no sources; iftm has"),
+        (lambda m, p: source_plot(make_factor_model(), 2), "source 2 of a model with 2 sources"),
+        (lambda m, p: source_plot(make_factor_model(), num_topics=0), "num_topics is 0"),
+    ],
+)
+def test_invalid_arguments_are_refused(draw, message):
+    model = make_model()
+    corpus = lntm.Corpus.from_matrix(np.ones((2, len(WORDS))))
+    posterior = lntm.guides.TaylorGuide(model).posterior(corpus.batch())
+    with pytest.raises(ConfigError, match=message):
+        draw(model, posterior)

@@ -1,0 +1,257 @@
+"""Least-squares regressions of many outcomes and draws, with or without random terms."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torch_lntm.effects.design import WHOLE, Design
+from torch_lntm.effects.regression import Parts, StandardErrors, between, sandwich, with_unknown
+from torch_lntm.errors import ConfigError
+from torch_lntm.solvers.arrow import Arrow, Levels
+
+#: Bounds of the penalties, number of updates, and relative change of the last update.
+MIN_PENALTY, MAX_PENALTY, UPDATES, TOLERANCE = 1e-6, 1e8, 200, 1e-9
+#: Maximum number of pairs of levels of different terms.
+MAX_PAIRS = 2**22
+
+
+@dataclass(frozen=True, eq=False)
+class RandomTerms:
+    """Random terms of a linear regression, pooled over draws.
+
+    Attributes:
+        effects: ``(num_responses, num_levels)`` effects of all levels, term by term.
+        variances: ``(num_responses, num_levels)`` variances of the effects.
+        residual: ``(num_responses,)`` standard deviation of the residuals.
+    """
+
+    effects: Tensor
+    variances: Tensor
+    residual: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class LinearRegression:
+    """A linear regression, pooled over draws (*Rubin 1987*).
+
+    The responses are topics, or sums over groups of topics. Coefficients and covariances are in the
+    basis of the design.
+
+    Attributes:
+        coefficients: ``(num_responses, num_terms)`` means over draws.
+        within: ``(num_responses, num_terms, num_terms)`` covariance of a single regression, mean
+            over draws.
+        deviations: ``(num_draws, num_responses, num_terms)`` coefficients less their means.
+        freedom: Degrees of freedom of a single regression.
+        unknown: ``(num_terms, num_directions)`` directions of unknown variance, if any.
+        spread: ``(num_responses, num_random_terms)`` standard deviation of each random term's
+            effects, if any.
+        random: The random terms, if any.
+    """
+
+    coefficients: Tensor
+    within: Tensor
+    deviations: Tensor
+    freedom: float
+    unknown: Tensor | None = None
+    spread: Tensor | None = None
+    random: RandomTerms | None = None
+    #: Topics whose proportion is almost 0 for some values; only a logit can tell.
+    separated = ()
+
+    def predict(self, x: Tensor, weights: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Average predictions over documents, and their derivatives in the coefficients.
+
+        Args:
+            x: ``(num_docs, num_terms)`` rows in the basis of the design.
+            weights: ``(num_docs,)`` weights with the sum 1.
+            positions: Levels of random terms, which have the effect 0 here.
+
+        Returns:
+            ``(num_responses,)``, and ``(num_responses, num_coefficients)``.
+        """
+        row = weights @ x
+        return self.coefficients @ row, row.expand(len(self.coefficients), -1)
+
+    def covariance(self, gradients: Tensor) -> tuple[Tensor, Tensor]:
+        """Covariances of functions of the coefficients: within draws, and between draws.
+
+        Args:
+            gradients: ``(num_responses, num_functions, num_coefficients)``.
+
+        Returns:
+            Two arrays ``(num_responses, num_functions, num_functions)``. A function of a direction
+            that a cluster alone determines has the variance infinity.
+        """
+        within = with_unknown(gradients @ self.within @ gradients.mT, gradients, self.unknown)
+        moved = torch.einsum("srt,rmt->rms", self.deviations, gradients)
+        return within, between(moved)
+
+
+@dataclass(eq=False)
+class _Sums:
+    """Sums over documents: Gram matrix, products with the outcomes, and squared outcomes."""
+
+    gram: Arrow
+    dense: Tensor  # (num_draws, num_dense, num_outcomes)
+    levels: Tensor  # (num_draws, largest, num_outcomes)
+    squares: Tensor  # (num_draws, num_outcomes)
+    freedom: int
+
+
+def regress_linear(
+    design: Design, parts: Parts, responses: Tensor, kind: StandardErrors = "HC3"
+) -> LinearRegression:
+    """Regress every draw of every response on the design, and pool over draws.
+
+    Args:
+        design: The design.
+        parts: The draws.
+        responses: ``(num_responses, num_topics)`` matrix from topics to responses.
+        kind: Kind of standard errors. Ignored with clusters and with random terms.
+
+    Raises:
+        ConfigError: There are too many levels.
+    """
+    levels = Levels(design.sizes)
+    sums = _add_up(design, parts, responses, levels)
+    if levels.num_levels:
+        return _with_levels(sums, levels, design.x.shape[1])
+    draws, x = sums.dense, design.x  # the basis is orthonormal
+
+    def residuals_of(rows: Tensor, theta: Tensor) -> Tensor:
+        return (theta @ responses.mT - x[rows] @ draws).permute(2, 0, 1)[..., None]
+
+    def corrected(rows: Tensor, residuals: Tensor) -> Tensor:
+        power = {"HC2": -0.5, "HC3": -1.0}.get(kind, 0.0)
+        return residuals * (1 - design.leverage[rows, None]).clamp_min(1 - WHOLE) ** power
+
+    shape = (len(responses), len(draws), 1)
+    within, variance = sandwich(design, parts, shape, residuals_of, corrected, kind)
+    if kind == "classical" and design.clusters is None:
+        within = variance * torch.eye(x.shape[1]).to(x)
+    mean = draws.mean(0).mT
+    return LinearRegression(mean, within, draws.mT - mean, design.freedom, design.directions)
+
+
+def _with_levels(sums: _Sums, levels: Levels, num_fixed: int) -> LinearRegression:
+    """The regression with normal effects of the levels.
+
+    The variances of each term's effects and of the residuals maximise the restricted likelihood,
+    for each draw and response. They are found by MacKay's fixed point r = γ σ²/|b|², for the ratio
+    r of the variances, effects b and their number of determined coefficients γ, with Steffensen's
+    acceleration. Covariances are those of the model.
+    """
+    num_draws, num_responses = sums.squares.shape
+    ratio = torch.ones(num_responses, len(levels.sizes), dtype=torch.float64)
+    by_draw, determined = [], 0.0
+    for draw in range(num_draws):
+        ratio, residual, gamma = _variances(sums, draw, ratio, levels, num_fixed)
+        system = _penalised(sums.gram, ratio, levels, num_fixed)
+        dense, main = _solve(system, sums, draw)
+        first, last = system.inverse_diagonal()
+        by_draw.append(
+            (
+                dense[:, :num_fixed],
+                residual[:, None, None] * system.dense_inverse[:, :num_fixed, :num_fixed],
+                _join(levels, dense[:, num_fixed:], main),
+                residual[:, None] * _join(levels, first[:, num_fixed:], last),
+                residual[:, None] / ratio,
+                residual,
+            )
+        )
+        determined += float(gamma.sum(1).mean()) / num_draws
+    draws, within, effects, variances, spreads, residuals = map(
+        torch.stack, zip(*by_draw, strict=True)
+    )
+    total = variances.mean(0) + (1 + 1 / num_draws) * effects.var(0)
+    return LinearRegression(
+        draws.mean(0),
+        within.mean(0),
+        draws - draws.mean(0),
+        max(1.0, sums.freedom - determined),
+        spread=spreads.mean(0).sqrt(),
+        random=RandomTerms(effects.mean(0), total, residuals.mean(0).sqrt()),
+    )
+
+
+def _add_up(design: Design, parts: Parts, responses: Tensor, levels: Levels) -> _Sums:
+    """Sums over all documents."""
+    x, weights, positions = design.x, design.weights[:, None], design.positions
+    if levels.num_pairs > MAX_PAIRS:
+        raise ConfigError(
+            f"the random terms have {levels.sizes} levels, and more than {MAX_PAIRS:,} pairs of "
+            "levels; leave out a term, or make its levels coarser"
+        )
+    dense = by_level = squares = torch.zeros((), dtype=torch.float64)
+    for rows, theta in parts():
+        outcomes = theta @ responses.mT
+        weighted = weights[rows] * outcomes
+        dense = dense + x[rows].mT @ weighted
+        flat = weighted.transpose(0, 1).flatten(1)
+        by_level = by_level + levels.sums(flat, positions[rows])
+        squares = squares + (weighted * outcomes).sum(1)
+    other, main = levels.divide(by_level.unflatten(1, (len(dense), len(responses))))
+    counts = levels.sums(weights, positions)[:, 0]
+    pairs = levels.pairs(weights[:, 0], positions)
+    gram = levels.gram((weights * x).mT @ x, levels.sums(weights * x, positions), counts, pairs)
+    dense = torch.cat([dense, other.transpose(0, 1)], 1)
+    return _Sums(gram, dense, main.transpose(0, 1), squares, len(x) - x.shape[1])
+
+
+def _penalised(gram: Arrow, ratio: Tensor, levels: Levels, num_fixed: int) -> Arrow:
+    """Precision of the coefficients relative to the residuals', by outcome."""
+    other, main = levels.divide(levels.repeat(ratio).mT)
+    return gram.plus(torch.cat([other.new_zeros(num_fixed, len(ratio)), other]).mT, main.mT)
+
+
+def _solve(system: Arrow, sums: _Sums, draw: int) -> tuple[Tensor, Tensor]:
+    """Coefficients by outcome ``(num_outcomes, num_dense)`` and ``(num_outcomes, largest)``."""
+    dense, main = system.solve(sums.dense[draw].mT[..., None], sums.levels[draw].mT[..., None])
+    return dense[..., 0], main[..., 0]
+
+
+def _join(levels: Levels, other: Tensor, main: Tensor) -> Tensor:
+    """Values by outcome of all levels ``(num_outcomes, num_levels)``."""
+    return levels.join(other.mT, main.mT).mT
+
+
+def _variances(
+    sums: _Sums, draw: int, ratio: Tensor, levels: Levels, num_fixed: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Variances of a draw's terms and residuals, by restricted maximum likelihood.
+
+    Returns:
+        Ratio of the residual variance to each term's ``(num_outcomes, num_terms)``, residual
+        variance ``(num_outcomes,)``, and determined coefficients of each term.
+    """
+
+    def of_terms(dense: Tensor, main: Tensor) -> Tensor:
+        """Sums over the levels of each term ``(num_outcomes, num_terms)``."""
+        parts = _join(levels, dense[:, num_fixed:], main).split(levels.sizes, 1)
+        return torch.stack([part.sum(1) for part in parts], 1)
+
+    path = [ratio.log()]
+    for _ in range(UPDATES):
+        ratio = path[-1].exp()
+        system = _penalised(sums.gram, ratio, levels, num_fixed)
+        dense, main = _solve(system, sums, draw)
+        explained = (dense * sums.dense[draw].mT).sum(1) + (main * sums.levels[draw].mT).sum(1)
+        residual = (sums.squares[draw] - explained).clamp_min(1e-300) / sums.freedom
+        trace = of_terms(*system.inverse_diagonal())
+        gamma = (torch.tensor(levels.sizes) - ratio * trace).clamp_min(0.0)
+        new = gamma * residual[:, None] / of_terms(dense.square(), main.square()).clamp_min(1e-300)
+        path.append(new.clamp(MIN_PENALTY, MAX_PENALTY).log())
+        # Terms without effect drift towards an infinite ratio, where nothing changes any more.
+        if float((path[-1] - path[-2]).abs().max()) < TOLERANCE:
+            break
+        if len(path) == 3:  # the limit of a geometric series through the last three ratios
+            first, second, third = path
+            share = ((third - second) / (second - first)).nan_to_num(0.0).clamp(-0.9, 0.99)
+            limit = third + (third - second) * share / (1 - share)
+            path = [limit.clamp(math.log(MIN_PENALTY), math.log(MAX_PENALTY))]
+    return ratio, residual, gamma

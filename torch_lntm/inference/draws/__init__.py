@@ -1,1 +1,0 @@
-"""Draws of documents' topic proportions by guides, chains or joint chains, or from an array."""
