@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pyro
 
-from torch_lntm.cli.commands import COMMANDS
+from torch_lntm.cli.command import COMMANDS
 from torch_lntm.corpus.readers.formats import FORMATS
 from torch_lntm.models.registry import CONSTRUCTORS
 from torch_lntm.reports import sections

@@ -55,13 +55,7 @@ class ContentTopics(GroupedTopics):
     """
 
     def __init__(
-        self,
-        num_topics: int,
-        num_words: int,
-        column: Groups,
-        *,
-        penalty: float,
-        **settings: Any,
+        self, num_topics: int, num_words: int, column: Groups, *, penalty: float, **settings: Any
     ) -> None:
         if not 0 < penalty < math.inf:
             raise ConfigError(f"content penalty is {penalty}; expected a positive number")
