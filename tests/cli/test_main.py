@@ -157,7 +157,7 @@ def test_unwritable_folders_are_refused_before_the_fit(counts, capsys):
     [
         ("a.txt", b"caf\xe9 wood", "", "encoding"),
         ("a.txt", b"wood", "--stop-words german", "is 'german'; expected english, none, or a file"),
-        ("a.csv", b"text,n\n1,2\n", "", "text_field"),
+        ("a.csv", b"body,n\nwood,2\n", "", "text_field"),
         ("a.zzz", b"wood", "", "format"),
         ("a.csv", b"text,x\nwood,1\nwood,\n", "--model stm --prevalence ~x", "lacks a value in"),
     ],
