@@ -37,6 +37,14 @@ def test_an_unfinished_run_of_another_configuration_is_refused(tmp_path):
     assert leave_checkpoint(tmp_path / "run", {"num_topics": 3, "seed": 0}).started
 
 
+def test_a_folder_with_foreign_files_is_refused(tmp_path):
+    (tmp_path / "run.partial").mkdir()
+    (tmp_path / "run.partial" / "mine.txt").write_text("mine")
+    with pytest.raises(ConfigError, match=r"holds mine.txt, which is no part"):
+        UnfinishedRun(tmp_path / "run", {})
+    assert (tmp_path / "run.partial" / "mine.txt").read_text() == "mine"
+
+
 def test_two_fits_do_not_share_a_folder(tmp_path):
     pytest.importorskip("fcntl")
     with (
@@ -48,13 +56,8 @@ def test_two_fits_do_not_share_a_folder(tmp_path):
 
 def test_the_newest_unfinished_run_of_a_configuration_is_found(tmp_path):
     pytest.importorskip("fcntl")
-    for name, config in (
-        ("a-1", {"k": 1}),
-        ("a-2", {"k": 1}),
-        ("a-3", {"k": 2}),
-        ("b-4", {"k": 1}),
-    ):
-        leave_checkpoint(tmp_path / name, config)
+    for name, k in {"a-1": 1, "a-2": 1, "a-3": 2, "b-4": 1}.items():
+        leave_checkpoint(tmp_path / name, {"k": k})
     assert UnfinishedRun.find(tmp_path, "a-", {"k": 1}) == tmp_path / "a-2"
     assert UnfinishedRun.find(tmp_path, "a-", {"k": 3}) is None
     # Killed before its first checkpoint, the newest of all has nothing to continue from.
