@@ -37,10 +37,10 @@ def test_options_go_to_model_guide_or_engine():
     made = Recipe("lda", "vb").make(7, seed=5, device="cpu", options=options)
     assert made.model.topics.smoothing == 0.3
     assert made.guide.topics_update == "second-order"
-    assert (made.engine.settings.tolerance, made.engine.settings.max_iterations) == (1e-5, 7)
+    assert (made.engine.tolerance, made.engine.max_iterations) == (1e-5, 7)
     assert made.guide.tolerance == lntm.guides.DirichletGuide(made.model).tolerance
-    assert made.engine.settings.restarts == 2
-    assert made.engine.settings.seed == 5
+    assert made.engine.restarts == 2
+    assert made.engine.seed == 5
     twin = lntm.models.lda(4, 7, topic_smoothing=0.3, seed=5)
     assert torch.equal(made.model.topics.logits, twin.topics.logits)
 
@@ -51,7 +51,7 @@ def test_a_sampler_is_an_engine_with_the_models_default_guide():
     assert not Recipe("iftm").samples
     made = recipe.make(7, options={"num_topics": 4, "num_chains": 2, "max_epochs": 3})
     assert isinstance(made.engine, MonteCarloEM)
-    assert made.engine.settings.max_epochs == 3
+    assert made.engine.max_epochs == 3
     assert made.guide.name == "factor"
     assert list(SAMPLERS) == ["hmc"]
     assert not SAMPLERS.keys() & GUIDES.keys()
@@ -146,7 +146,7 @@ def test_auto_chooses_fewer_epochs_for_large_corpora(monkeypatch, visits, epochs
         assert chosen.reason == expected
         options = {"num_topics": 5, **chosen.options}
         engine = chosen.recipe.make(1000, options=options).engine
-        assert engine.settings.max_epochs == epochs
+        assert engine.max_epochs == epochs
     # Whoever names the posterior gets its defaults.
     assert "max_epochs" not in Recipe("ctm", "hmc").for_corpus(corpus, 5).options
 

@@ -111,7 +111,7 @@ def test_the_tutorials_settings_are_the_tutorials(
     train, _ = read_parts(settings.corpus, settings.num_docs)
     model = zhusuan_nips.fit_model(settings, METHODS["tutorial"], train)
     (engine,) = engines
-    settings = engine.settings
+    settings = engine
     assert settings.topic_update == "gradient"
     assert settings.start == "model"
     assert settings.chains.mass_matrix == "identity"

@@ -118,12 +118,6 @@ def test_batch_of_some_documents_keeps_their_positions(corpus, counts):
     assert corpus.batch(counts.sum(1) == 0).index.tolist() == [0, 7, 39]
 
 
-@pytest.mark.parametrize("rows", ["cpu", torch.device("cpu"), torch.float64])
-def test_a_device_passed_as_rows_is_refused(corpus, rows):
-    with pytest.raises(CorpusError, match=r"must be positions of documents, got .* by name"):
-        corpus.batch(rows)
-
-
 def test_batches_in_a_given_order(corpus, counts):
     order = [30, 2, 2, 7, 20, 0]
     batches = list(corpus.batches(4, order=order))

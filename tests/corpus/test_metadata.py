@@ -479,24 +479,24 @@ def test_files_of_version_1_are_read(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"metadata": np.array([1, 2], np.uint8)}, "metadata are damaged"),
-        ({"covariates": np.frombuffer(b"[", np.uint8)}, "Expecting value"),
-        ({"covariates": np.frombuffer(b'["x"]', np.uint8)}, "missing covariate_0"),
+        ({"metadata": np.array([1, 2], np.uint8)}, ""),
+        ({"covariates": np.frombuffer(b"[", np.uint8)}, ".*Expecting value"),
+        ({"covariates": np.frombuffer(b'["x"]', np.uint8)}, ".*covariate_0"),
         (
             {"covariates": np.frombuffer(b'["x"]', np.uint8), "covariate_0": np.array([1.0, NAN])},
-            "covariate 'x': expected finite",
+            ".*covariate 'x': expected finite",
         ),
-        ({"documents": np.frombuffer(b"[" * 100_000, np.uint8)}, "metadata are damaged"),
-        ({"documents": np.frombuffer(b"{}", np.uint8)}, "metadata are damaged"),
-        ({"documents": json_columns(values=[1])}, "'a': expected one value for each of 2"),
-        ({"documents": json_columns(values=[1, "x"])}, "are damaged: invalid literal"),
-        ({"documents": json_columns(kind="object")}, "are damaged"),
+        ({"documents": np.frombuffer(b"[" * 100_000, np.uint8)}, ""),
+        ({"documents": np.frombuffer(b"{}", np.uint8)}, ""),
+        ({"documents": json_columns(values=[1])}, ".*'a': expected one value for each of 2"),
+        ({"documents": json_columns(values=[1, "x"])}, ".*invalid literal"),
+        ({"documents": json_columns(kind="object")}, ""),
     ],
 )
 def test_damaged_metadata_in_files_are_refused(tmp_path, changes, match):
     Corpus.from_matrix(np.ones((2, 2)), metadata={"a": [1, 2]}).save(tmp_path / "toy.npz")
     change(tmp_path / "toy.npz", **changes)
-    with pytest.raises(FileError, match=rf"toy\.npz: .*{match}"):
+    with pytest.raises(FileError, match=rf"toy\.npz: metadata or covariates are damaged{match}"):
         read_corpus(tmp_path / "toy.npz")
 
 

@@ -12,11 +12,13 @@ import shutil
 import zlib
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from support.corpora import dense, make_corpus
 
-from torch_lntm.corpus import Corpus, documents, load_split, load_word_hold_out, mapped, read_corpus
+from torch_lntm.corpus import Corpus, load_split, load_word_hold_out, mapped, read_corpus
+from torch_lntm.corpus import corpus as corpora
 from torch_lntm.corpus import store as stores
 from torch_lntm.errors import CorpusError, FileError
 
@@ -37,17 +39,17 @@ def folder(corpus, tmp_path, request):
 
 
 @pytest.fixture
-def plain(corpus, tmp_path):
-    """A folder without shards."""
+def shard(corpus, tmp_path):
+    """The only shard of a folder."""
     corpus.save(tmp_path / "toy")
-    return tmp_path / "toy"
+    return tmp_path / "toy" / "shard-00000"
 
 
 @pytest.fixture
 def in_parts(monkeypatch):
     """Every loop has many parts, and every selection goes to files."""
     monkeypatch.setattr(mapped, "PART", 13)
-    monkeypatch.setattr(documents, "LARGE", 0)
+    monkeypatch.setattr(corpora, "LARGE", 0)
 
 
 def assert_same(found: Corpus, expected: Corpus) -> None:
@@ -76,9 +78,9 @@ def test_a_corpus_saved_to_a_folder_is_read_back_unchanged(corpus, folder):
     np.testing.assert_array_equal(found.word_totals, dense(corpus).sum(0))
 
 
-def test_the_arrays_are_plain_numpy_files(corpus, plain):
+def test_the_arrays_are_plain_numpy_files(corpus, shard):
     for name in NAMES:
-        array = np.load(plain / f"{name}.npy")
+        array = np.load(shard / f"{name}.npy")
         np.testing.assert_array_equal(array, getattr(corpus, name))
 
 
@@ -86,9 +88,8 @@ def test_a_corpus_without_vocabulary_or_metadata_is_read_back(tmp_path):
     bare = Corpus.from_matrix([[0, 2], [0, 0]])
     bare.save(tmp_path / "bare")
     assert_same(read_corpus(tmp_path / "bare"), bare)
-    assert sorted(path.name for path in (tmp_path / "bare").iterdir()) == sorted(
-        ["corpus.json", *(f"{name}.npy" for name in NAMES)]
-    )
+    names = {path.name for path in (tmp_path / "bare").rglob("*")}
+    assert names == {"corpus.json", "shard-00000", *(f"{name}.npy" for name in NAMES)}
     named = read_corpus(tmp_path / "bare", vocabulary=["cat", "dog"], labels=["x", "y"])
     assert named.vocabulary == ("cat", "dog")
     assert named.labels == ("x", "y")
@@ -191,10 +192,10 @@ def test_pages_of_mapped_files_are_released_after_use(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("in_parts")
-def test_descriptors_are_closed_with_the_corpus(corpus, plain):
+def test_descriptors_are_closed_with_the_corpus(corpus, folder):
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))
-    found = read_corpus(plain)[::-2]
+    found = read_corpus(folder)[::-2]
     batch = found.batch([5, 3, 20])
     assert len(os.listdir("/proc/self/fd")) > before
     np.testing.assert_array_equal(dense(batch), dense(corpus[::-2])[[5, 3, 20]])
@@ -224,83 +225,73 @@ def change(folder, **changes):
     (folder / "corpus.json").write_text(json.dumps(about | changes))
 
 
-def put(folder, name, array):
-    """Another array, with its own checksum."""
-    np.save(folder / f"{name}.npy", array)
-    about = json.loads((folder / "corpus.json").read_text())
-    change(folder, crc32=about["crc32"] | {name: zlib.crc32(np.ascontiguousarray(array).data)})
+def change_shard(folder, **changes):
+    """Changes the record of the first shard; the names of files are changed in their checksums."""
+    shards = json.loads((folder / "corpus.json").read_text())["shards"]
+    files = shards[0]["files"] | changes.pop("files", {})
+    change(folder, shards=[shards[0] | {"files": files} | changes, *shards[1:]])
 
 
 @pytest.mark.parametrize(
     "name",
     [*(f"{name}.npy" for name in NAMES), "metadata.parquet", "covariates.npz", "vocabulary.txt"],
 )
-def test_missing_and_truncated_files_are_refused(plain, name):
-    data = (plain / name).read_bytes()
+def test_missing_and_truncated_files_are_refused(shard, name):
+    file = (shard.parent if name == "vocabulary.txt" else shard) / name
+    data = file.read_bytes()
     for size in (0, 5, len(data) // 2, len(data) - 1):
-        (plain / name).write_bytes(data[:size])
+        file.write_bytes(data[:size])
         with pytest.raises(FileError, match=name):
-            read_corpus(plain)
-    (plain / name).unlink()
+            read_corpus(shard.parent)
+    file.unlink()
     with pytest.raises(FileError, match=rf"{name}: no such file"):
-        read_corpus(plain)
+        read_corpus(shard.parent)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_damaged_and_mismatched_arrays_are_refused(plain, tmp_path, name):
-    path = plain / f"{name}.npy"
+def test_damaged_and_mismatched_arrays_are_refused(shard, tmp_path, name):
+    path = shard / f"{name}.npy"
     good = np.load(path)
-    make_corpus(num_docs=61, num_words=20).save(tmp_path / "other")
-    shutil.copy(tmp_path / "other" / f"{name}.npy", path)
-    with pytest.raises(FileError, match=rf"{name}\.npy: holds .* do the files belong together"):
-        read_corpus(plain)
-    np.save(path, good.astype(np.float32))
-    with pytest.raises(FileError, match=rf"{name}\.npy: expected int.* of float32"):
-        read_corpus(plain)
-    np.save(path, np.array([None] * good.size))
-    with pytest.raises(FileError, match=rf"{name}\.npy: .*Python objects"):
-        read_corpus(plain)
+    changed = good.copy()
+    changed[5] += 1  # plausible
+    for bad in (changed, good[:-1], good.astype(np.float32), np.array([None] * good.size)):
+        np.save(path, bad)
+        with pytest.raises(FileError, match=rf"{name}\.npy: (is damaged|not a complete .npy file)"):
+            read_corpus(shard.parent)
     np.save(path, good)
-    read_corpus(plain)
+    read_corpus(shard.parent)
 
 
 @pytest.mark.parametrize(
     ("name", "entry", "value", "match"),
     [
-        ("row_offsets", 0, 1, "ascending offsets from 0 to the 483 entries"),
-        ("row_offsets", -1, 7, "ascending offsets"),
-        ("row_offsets", 3, -5, "ascending offsets"),
-        ("row_offsets", 3, 2**62, "ascending offsets"),
-        ("word_index", 3, -1, "entry 3 is word -1 with count .* expected ascending words below 20"),
-        ("word_index", 3, 20, "entry 3 is word 20"),
-        ("word_index", 3, 0, "entry 3 is word 0"),
-        ("counts", 50, 0, "entry 50 is word .* with count 0; expected .* positive counts"),
-        ("counts", 50, -3, "with count -3"),
+        ("row_offsets", 0, 1, "row_offsets.npy must ascend to 483 entries"),
+        ("row_offsets", -1, 7, "must ascend"),
+        ("row_offsets", 3, -5, "must ascend"),
+        ("row_offsets", 3, 2**62, "must ascend"),
+        ("word_index", 3, -1, "ascending words below 20 in a document, and positive counts"),
+        ("word_index", 3, 20, "ascending words"),
+        ("word_index", 3, 0, "ascending words"),
+        ("counts", 50, 0, "positive counts"),
+        ("counts", 50, -3, "positive counts"),
     ],
 )
 @pytest.mark.usefixtures("in_parts")
-def test_arrays_of_impossible_documents_are_refused(plain, name, entry, value, match):
-    array = np.load(plain / f"{name}.npy")
+def test_arrays_of_impossible_documents_are_refused(shard, name, entry, value, match):
+    array = np.load(shard / f"{name}.npy")
     array[entry] = value
-    put(plain, name, array)
-    with pytest.raises(FileError, match=f"toy.*: .*{match}"):
-        read_corpus(plain)
-
-
-def test_a_plausible_change_is_found(plain):
-    array = np.load(plain / "counts.npy")
-    array[5] += 1
-    np.save(plain / "counts.npy", array)
-    with pytest.raises(FileError, match=r"counts\.npy: is damaged, or of another corpus"):
-        read_corpus(plain)
+    np.save(shard / f"{name}.npy", array)
+    change_shard(shard.parent, files={f"{name}.npy": zlib.crc32(array.data)})
+    with pytest.raises(FileError, match=f"shard-00000: .*{match}"):
+        read_corpus(shard.parent)
 
 
 @pytest.mark.parametrize("name", ["vocabulary.txt", "metadata.parquet", "covariates.npz"])
 def test_exchanged_words_and_files_of_another_corpus_are_found(folder, corpus, tmp_path, name):
     """Exchanged words, and files of another corpus that are valid by themselves."""
     other = corpus.with_metadata({"year": range(60, 120)}).with_covariates({"x": np.ones((60, 1))})
-    other.save(tmp_path / "other", shard_size=7 if (folder / "shard-00000").exists() else None)
-    (file,) = [*folder.glob(name), *folder.glob(f"shard-00003/{name}")]
+    other.save(tmp_path / "other", shard_size=7 if (folder / "shard-00001").exists() else None)
+    file = sorted(folder.rglob(name))[-1]
     if name == "vocabulary.txt":
         first, second, *more = file.read_text().split("\n")
         file.write_text("\n".join([second, first, *more]))
@@ -313,38 +304,95 @@ def test_exchanged_words_and_files_of_another_corpus_are_found(folder, corpus, t
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"format_version": 5}, "format_version is 5; this version of torch_lntm reads 1 to 4"),
-        ({"format_version": 2}, "shards is None; make the folder again"),
-        ({"format_version": 2, "shards": []}, "num_docs is 60, and its shards have another sum"),
-        ({"num_docs": "60"}, "num_docs is '60'"),
-        ({"num_docs": True}, "num_docs is True"),
-        ({"num_docs": 10**15}, "do the files belong together"),
-        ({"num_entries": 10**15}, "do the files belong together"),
-        ({"num_words": 0}, "from 1 to 2147483648 words; got 60 and 0"),
+        ({"format_version": 6}, "format_version is 6; this version of torch_lntm reads 1 to 5"),
+        ({"shards": []}, "is damaged"),
+        ({"shards": None}, "is damaged"),
+        ({"num_words": 0}, "is damaged"),
         ({"num_words": 2**31}, "one word for each of the 2147483648 columns, got 20"),
-        ({"num_words": 2**31, "vocabulary": False}, "2147483648 words are out of proportion"),
+        ({"num_words": 2**31, "files": {}}, "2147483648 words are out of proportion"),
         ({"num_words": 19}, "expected ascending words below 19"),
-        ({"crc32": 5}, "crc32 is 5"),
-        ({"crc32": {}}, "is damaged, or of another corpus"),
-        ({"preparation": 5}, "preparation is 5"),
     ],
 )
-def test_values_of_corpus_json_are_checked(plain, changes, match):
-    change(plain, **changes)
+def test_values_of_corpus_json_are_checked(shard, changes, match):
+    change(shard.parent, **changes)
     with pytest.raises(FileError, match=match):
-        read_corpus(plain)
+        read_corpus(shard.parent)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"num_docs": 59}, {"num_docs": 10**15}, {"num_docs": "60"}, {"num_entries": -1}]
+)
+def test_values_of_shards_are_checked(shard, changes):
+    change_shard(shard.parent, **changes)
+    with pytest.raises(FileError, match="is damaged"):
+        read_corpus(shard.parent)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "5", '{"format_version": 1', "[" * 10**5, "{}"])
-def test_invalid_json_is_refused(plain, text):
-    (plain / "corpus.json").write_text(text)
-    with pytest.raises(FileError, match=r"corpus\.json: "):
-        read_corpus(plain)
+def test_invalid_json_is_refused(shard, text):
+    (shard.parent / "corpus.json").write_text(text)
+    with pytest.raises(FileError, match=r"corpus\.json: is damaged"):
+        read_corpus(shard.parent)
 
 
-def test_vocabulary_and_metadata_are_read_with_a_bound(plain):
+def test_vocabulary_and_metadata_are_read_with_a_bound(shard):
     with pytest.raises(FileError, match=r"(parquet|npz): holds more than 600 bytes"):
-        read_corpus(plain, max_bytes=600)
+        read_corpus(shard.parent, max_bytes=600)
+
+
+def to_version(folder, version):
+    """Writes a folder as older versions did: whole (1 and 3) or in shards (2 and 4)."""
+    about = json.loads((folder / "corpus.json").read_text())
+    records, words = about.pop("shards"), about.pop("files")
+    about |= {"format_version": version, "vocabulary": True}
+    about |= {"crc32": words} if version > 2 else {}
+    shards = []
+    for number, record in enumerate(records):
+        shard, files = folder / f"shard-{number:05}", record.pop("files")
+        own = about | record | {"crc32": {x.removesuffix(".npy"): n for x, n in files.items()}}
+        if version < 3:
+            table = pd.read_parquet(shard / "metadata.parquet")
+            x = np.load(shard / "covariates.npz")["covariate_0"]
+            kinds = {"label": "text", "year": "int", "who": "text"}
+            columns = [
+                {
+                    "name": name,
+                    "kind": kind,
+                    "values": json.loads(table[name].to_json(orient="values")),
+                }
+                for name, kind in kinds.items()
+            ]
+            text = json.dumps({"metadata": columns, "covariates": ["x"]}).encode()
+            np.savez(
+                shard / "documents.npz", documents=np.frombuffer(text, np.uint8), covariate_0=x
+            )
+            for name in ("metadata.parquet", "covariates.npz"):
+                (shard / name).unlink()
+                del own["crc32"][name]
+            own["documents"] = True
+        if version in (1, 3):
+            for file in shard.iterdir():
+                file.rename(folder / file.name)
+            about = own | {"crc32": own["crc32"] | about.get("crc32", {})}
+        else:
+            text = json.dumps(own | {"format_version": version - 1, "vocabulary": False}).encode()
+            (shard / "corpus.json").write_bytes(text)
+            shards.append(record | {"folder": shard.name, "crc32": zlib.crc32(text)})
+    about |= {"shards": shards} if shards else {}
+    (folder / "corpus.json").write_text(json.dumps(about))
+
+
+@pytest.mark.parametrize("version", [1, 2, 3, 4])
+def test_folders_of_older_versions_are_read(corpus, tmp_path, version):
+    corpus.save(tmp_path / "toy", shard_size=None if version in (1, 3) else 25)
+    to_version(tmp_path / "toy", version)
+    assert_same(read_corpus(tmp_path / "toy"), corpus)
+    if version in (2, 4):
+        assert_same(read_corpus(tmp_path / "toy", rank=1, world_size=2), corpus[25:])
+        with (tmp_path / "toy/shard-00001/corpus.json").open("a") as file:
+            file.write(" ")
+        with pytest.raises(FileError, match=r"shard-00001/corpus.json: is damaged, or of another"):
+            read_corpus(tmp_path / "toy")
 
 
 # ------------------------------------------------------------------ writing
@@ -381,13 +429,13 @@ def test_failed_writing_leaves_no_partial_folder(
     assert [path.name for path in tmp_path.iterdir()] == ["toy"]
 
 
-def test_a_full_disk_for_temporary_files(corpus, plain, monkeypatch, in_parts):
-    found = read_corpus(plain)
+def test_a_full_disk_for_temporary_files(corpus, folder, monkeypatch, in_parts):
+    found = read_corpus(folder)
 
     def full(*args, **options):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(mapped.RowsWriter, "add", full)
+    monkeypatch.setattr(mapped.tempfile, "TemporaryFile", full)
     with pytest.raises(FileError, match=r"cannot be written .*: choose another path"):
         found[::2]
 
@@ -422,10 +470,10 @@ def test_pickles_of_missing_and_changed_folders_are_refused(large, tmp_path):
     corpus = read_corpus(large)
     data = pickle.dumps(corpus)
     corpus[:1999].save(large)
-    with pytest.raises(FileError, match="has changed since the corpus was pickled; read the fold"):
+    with pytest.raises(FileError, match="is missing, or has changed since the corpus was pickled"):
         pickle.loads(data)
     shutil.rmtree(large)
-    with pytest.raises(FileError, match="missing; a mapped corpus is pickled as its path and che"):
+    with pytest.raises(FileError, match="is missing, or has changed since the corpus was pickled"):
         pickle.loads(data)
     corpus.save(large)
     assert_same(pickle.loads(data), corpus)
@@ -446,18 +494,6 @@ def test_corpora_in_memory_and_in_temporary_files_are_pickled_with_their_counts(
 # -------------------------------------------------------------------- shards
 
 
-def opened(monkeypatch) -> list[str]:
-    """Names of the folders whose arrays are opened from now on."""
-    names, map_array = [], stores.map_array
-
-    def noted(path, dtype):
-        names.append(path.parent.name)
-        return map_array(path, dtype)
-
-    monkeypatch.setattr(stores, "map_array", noted)
-    return names
-
-
 def test_counts_of_shards_compute_and_compare_as_arrays(corpus, tmp_path):
     corpus.save(tmp_path / "toy", shard_size=25)
     counts = read_corpus(tmp_path / "toy").counts
@@ -471,24 +507,27 @@ def shards_of(sizes: list[int], rank: int, world_size: int) -> list[int]:
     return list(range(*stores.deal_shards(sizes, rank, world_size)))
 
 
-def test_a_folder_in_shards_has_a_manifest_and_ordinary_folders(corpus, tmp_path):
+def test_a_folder_has_a_manifest_and_shards(corpus, tmp_path):
     corpus.save(tmp_path / "toy", shard_size=25)
     manifest = json.loads((tmp_path / "toy/corpus.json").read_text())
-    assert manifest["format_version"] == 4
+    assert manifest["format_version"] == 5
     assert (manifest["num_docs"], manifest["num_words"]) == (60, 20)
     assert [shard["num_docs"] for shard in manifest["shards"]] == [25, 25, 10]
     assert sum(shard["num_entries"] for shard in manifest["shards"]) == corpus.nnz
     names = sorted(path.name for path in (tmp_path / "toy").iterdir())
     assert names == ["corpus.json", "shard-00000", "shard-00001", "shard-00002", "vocabulary.txt"]
-    second = read_corpus(tmp_path / "toy/shard-00001")
-    np.testing.assert_array_equal(dense(second), dense(corpus)[25:50])
-    assert second.metadata["year"].tolist() == list(range(25, 50))
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 9])
 def test_each_process_opens_its_own_shards(corpus, tmp_path, world_size, monkeypatch):
     corpus.save(tmp_path / "toy", shard_size=7)
-    names, first = opened(monkeypatch), 0
+    names, first, map_array = [], 0, stores.map_array
+
+    def noted(path):
+        names.append(path.parent.name)
+        return map_array(path)
+
+    monkeypatch.setattr(stores, "map_array", noted)
     for rank in range(world_size):
         part = read_corpus(tmp_path / "toy", rank=rank, world_size=world_size)
         assert_same(part, corpus[first : first + len(part)])
@@ -519,16 +558,12 @@ def test_parts_of_folders_are_checked(corpus, tmp_path):
     corpus.save(tmp_path / "toy.npz")
     toy = tmp_path / "toy"
     for path, options, match in (
-        (tmp_path / "plain", {"rank": 0, "world_size": 2}, "has no shards for 2 processes; write"),
+        (tmp_path / "plain", {"rank": 0, "world_size": 2}, "world_size of 2, for 1 shards"),
         (tmp_path / "toy.npz", {"rank": 0, "world_size": 2}, "rank is for a folder in shards"),
         (toy, {"rank": 0}, "rank and world_size belong together"),
-        (toy, {"rank": 2, "world_size": 2}, "rank is 2 of a world_size of 2"),
-        (toy, {"rank": -1, "world_size": 2}, "rank is -1 of a world_size of 2"),
-        (
-            toy,
-            {"rank": 0, "world_size": 3},
-            "3 processes for 2 shards; use at most 2 processes, or",
-        ),
+        (toy, {"rank": 2, "world_size": 2}, "rank 2 of a world_size of 2"),
+        (toy, {"rank": -1, "world_size": 2}, "rank -1 of a world_size of 2"),
+        (toy, {"rank": 0, "world_size": 3}, "for 2 shards; .* smaller shards by convert_corpus"),
         (toy, {"rank": 0, "world_size": 2, "labels": ["a"]}, "cannot be joined to a part"),
     ):
         with pytest.raises(CorpusError, match=match):
@@ -539,52 +574,15 @@ def test_parts_of_folders_are_checked(corpus, tmp_path):
         corpus.save(tmp_path / "other.npz", shard_size=3)
 
 
-@pytest.mark.parametrize(
-    ("change", "match"),
-    [
-        ({"folder": "../plain"}, "the shard 1 is"),
-        ({"folder": "/etc"}, "the shard 1 is"),
-        ({"folder": 3}, "folder is 3"),
-        ({"num_docs": 29}, "num_docs is 60, and its shards have another sum"),
-        ({"num_docs": 0}, "the shard 1 is"),
-        ({"num_docs": True}, "num_docs is True"),
-        ({"num_entries": "1"}, "num_entries is '1'"),
-        ({"num_entries": -1}, "the shard 1 is"),
-        ({"num_entries": 10**400}, "the shard 1 is"),
-        ({"crc32": 5}, r"shard-00001/corpus.json: is damaged, or of another corpus"),
-        (None, "folder is None"),
-    ],
-)
-def test_damaged_manifests_are_refused(corpus, tmp_path, change, match):
-    corpus.save(tmp_path / "plain")
+def test_damaged_shards_are_refused_by_their_own_process(corpus, tmp_path):
     corpus.save(tmp_path / "toy", shard_size=30)
-    path = tmp_path / "toy/corpus.json"
-    manifest = json.loads(path.read_text())
-    old = manifest["shards"][1]
-    manifest["shards"][1] = None if change is None else {**old, **change}
-    path.write_text(json.dumps(manifest))
-    with pytest.raises(FileError, match=match):
-        read_corpus(tmp_path / "toy")
-
-
-def test_shards_of_another_corpus_and_damaged_shards_are_refused(corpus, tmp_path):
-    corpus.save(tmp_path / "toy", shard_size=30)
-    corpus[::-1].save(tmp_path / "other", shard_size=30)
     shard = tmp_path / "toy/shard-00001"
     data = (shard / "counts.npy").read_bytes()
     (shard / "counts.npy").write_bytes(data[:-4] + b"\x09\0\0\0")
-    with pytest.raises(
-        FileError, match=r"shard-00001/counts.npy: is damaged, or of another corpus"
-    ):
+    with pytest.raises(FileError, match=r"shard-00001/counts.npy: is damaged, or of another corp"):
         read_corpus(tmp_path / "toy")
     # The other process does not read this shard.
     assert_same(read_corpus(tmp_path / "toy", rank=0, world_size=2), corpus[:30])
-    shutil.rmtree(shard)
-    with pytest.raises(FileError, match=r"shard-00001/corpus.json: no such file"):
-        read_corpus(tmp_path / "toy")
-    shutil.copytree(tmp_path / "other/shard-00001", shard)
-    with pytest.raises(FileError, match=r"shard-00001/corpus.json: is damaged, or of another corp"):
-        read_corpus(tmp_path / "toy")
 
 
 def test_a_corpus_in_shards_is_pickled_as_paths_and_checksums(tmp_path):
@@ -601,12 +599,12 @@ def test_a_corpus_in_shards_is_pickled_as_paths_and_checksums(tmp_path):
 def test_chains_are_read_like_single_arrays():
     links = [np.arange(0, 5), np.arange(5, 5), np.arange(5, 12)]
     chain, whole = mapped.Chain(links), np.arange(12)
-    assert (len(chain), chain.size, chain.shape, chain.nbytes) == (12, 12, (12,), whole.nbytes)
+    assert len(chain) == chain.size == 12
     for key in (slice(None), slice(2, 9), slice(5, 5), slice(None, None, -2), [3, 11, -1], 7, -1):
         np.testing.assert_array_equal(chain[key], whole[key])
     np.testing.assert_array_equal(chain[whole > 6], whole[whole > 6])
     np.testing.assert_array_equal(np.asarray(chain), whole)
-    assert chain.astype(np.float32).dtype == np.float32
+    assert np.asarray(chain, np.float32).dtype == np.float32
     starts, sizes = np.array([10, 0, 4, 5, 12]), np.array([2, 3, 1, 4, 0])
     expected = [10, 11, 0, 1, 2, 4, 5, 6, 7, 8]
     assert mapped.take(chain, starts, sizes).tolist() == expected

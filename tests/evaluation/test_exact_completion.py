@@ -288,7 +288,7 @@ def test_differences_are_paired() -> None:
 @pytest.mark.parametrize(
     ("prior", "topics", "options", "message"),
     [
-        (ALPHA[2], TOPICS[3], {}, r"(?s)prior is .*concentration of shape \(2,\)"),
+        (ALPHA[2], TOPICS[3], {}, r"(?s)prior is .*concentration: got shape \(2,\)"),
         (
             (LOC[3][:1], COVARIANCE[3]),
             TOPICS[3],

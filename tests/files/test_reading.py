@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from torch_lntm.corpus.mapped import map_array
 from torch_lntm.errors import ConfigError, CorpusError, FileError
 from torch_lntm.files import arrays, reading
 
@@ -171,11 +170,11 @@ def archive(path: Path, **members: bytes) -> Path:
 
 def test_only_the_named_arrays_are_read(tmp_path):
     path = archive(tmp_path / "a.npz", a=npy(np.arange(3)), b=npy(np.zeros(10**6)), c=b"damaged")
-    found = arrays.read_arrays(path, "a", optional=["x"], max_bytes=1000)
+    found = arrays.read_arrays(path, "a", optional=("x",), max_bytes=1000)
     assert list(found) == ["a"]
     np.testing.assert_array_equal(found["a"], [0, 1, 2])
     with pytest.raises(FileError, match=r"a\.npz: holds more than 1000 bytes"):
-        arrays.read_arrays(path, "a", optional=["b"], max_bytes=1000)
+        arrays.read_arrays(path, "a", optional=("b",), max_bytes=1000)
     small = archive(tmp_path / "small.npz", a=npy(np.arange(3)), b=npy(np.arange(3)))
     with pytest.raises(FileError, match=r"small\.npz: holds more than 200 bytes"):
         arrays.read_arrays(small, "a", "b", max_bytes=200)
@@ -198,14 +197,3 @@ def test_arrays_of_every_type_and_shape_are_read_back(tmp_path, array):
     np.testing.assert_array_equal(found["a"], array)
     assert found["a"].dtype == array.dtype
     assert found["empty"].shape == (0, 4)
-
-
-@pytest.mark.parametrize(("place", "byte"), [(8, b"("), (10, b"("), (21, b",")])
-def test_damaged_headers_of_arrays_are_refused(tmp_path, place, byte):
-    path = tmp_path / "x.npy"
-    np.save(path, np.arange(3))
-    damaged = bytearray(path.read_bytes())
-    damaged[place : place + 1] = byte
-    path.write_bytes(bytes(damaged))
-    with pytest.raises(FileError, match=r"not a complete \.npy file"):
-        map_array(path, np.int64)

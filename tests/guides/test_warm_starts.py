@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from torch_lntm.corpus import Corpus, DocumentBatch
-from torch_lntm.guides.warm_starts import WarmStarts
+from torch_lntm.guides.guide import WarmStarts
 
 
 def batch(num_docs: int, documents: list[int]) -> DocumentBatch:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from torch_lntm.kernels.dense import log_likelihood_at
-from torch_lntm.kernels.likelihood import Cells
+from torch_lntm.kernels.likelihood import Cells, log_likelihood_at
 from torch_lntm.kernels.mixture import mixture_log_likelihood
 
 

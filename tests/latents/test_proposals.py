@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy import stats
 
-from torch_lntm.latents.proposals import (
+from torch_lntm.latents.identified import (
     draw_noise,
     elliptical_draws,
     log_gamma_variates,

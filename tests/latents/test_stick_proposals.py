@@ -10,8 +10,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from torch_lntm.latents.stick_proposals import stick_parameters
-from torch_lntm.latents.sticks import StickSpace
+from torch_lntm.latents.sticks import StickSpace, stick_parameters
 from torch_lntm.sampling.importance import pareto_k
 
 

@@ -21,12 +21,16 @@ from torch_lntm.evaluation import LikelihoodEstimate, LikelihoodMethod
 from torch_lntm.evaluation.checks import corpus_space, warn_of_documents
 from torch_lntm.evaluation.likelihood.importance import documents, guide_for
 from torch_lntm.guides import Guide
-from torch_lntm.kernels.dense import log_likelihood_at, log_likelihood_of
-from torch_lntm.kernels.likelihood import INDEPENDENT, Cells, CountLikelihood
+from torch_lntm.kernels.likelihood import (
+    INDEPENDENT,
+    Cells,
+    CountLikelihood,
+    log_likelihood_at,
+    log_likelihood_of,
+)
 from torch_lntm.latents.contrasts import ContrastSpace
 from torch_lntm.latents.identified import IdentifiedSpace
-from torch_lntm.latents.stick_proposals import stick_parameters
-from torch_lntm.latents.sticks import StickSpace
+from torch_lntm.latents.sticks import StickSpace, stick_parameters
 from torch_lntm.models import TopicModel
 
 #: Nats below the log integrand at the centre at which the integrand becomes negligible.

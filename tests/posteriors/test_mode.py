@@ -9,7 +9,7 @@ from support.problems import make_batch
 
 from torch_lntm.guides import make_guide
 from torch_lntm.posteriors import ModePosterior, NormalPosterior
-from torch_lntm.posteriors.mode import SampledMoments
+from torch_lntm.posteriors.normal import SampledMoments
 
 
 @pytest.mark.parametrize("family", ["ctm", "lntm", "iftm(source='gaussian')"])

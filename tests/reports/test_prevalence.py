@@ -13,8 +13,11 @@ from torch_lntm.corpus import synthetic_topics
 from torch_lntm.errors import ConfigError, ConvergenceWarning, CorpusError
 from torch_lntm.inference import ThetaDraws, theta_draws
 from torch_lntm.reports import summarise_corpus
-from torch_lntm.reports.figures import correlation_lines
-from torch_lntm.reports.prevalence import correlation_intervals, differences
+from torch_lntm.reports.prevalence import (
+    correlation_intervals,
+    correlation_lines,
+    differences,
+)
 
 SAMPLES = 7
 
@@ -98,7 +101,7 @@ def test_missing_information_enlarges_the_errors_of_correlations(known, theta):
 
 
 def test_intervals_of_correlations_are_fishers():
-    correlation = torch.tensor([[1.0, 0.5], [0.5, 1.0]])
+    correlation = np.array([[1.0, 0.5], [0.5, 1.0]])
     error = np.array([[0.1, 0.1], [0.1, np.inf]])
     lower, upper = correlation_intervals(correlation, error, 0.95)
     assert lower[0, 1] == pytest.approx(np.tanh(np.arctanh(0.5) - 1.959964 * 0.1))
@@ -135,15 +138,15 @@ def test_intervals_of_correlations_cover_the_truth():
     guide = lntm.guides.TaylorGuide(model)
     lntm.inference.VariationalEM(model, guide, start="model", progress=False).fit(corpus)
     error = summarise_corpus(guide, corpus).correlation_error
-    lower, upper = correlation_intervals(model.topic_correlation(), error, 0.95)
+    correlation = model.topic_correlation().detach().numpy()
+    lower, upper = correlation_intervals(correlation, error, 0.95)
     true = truth.topic_correlation().numpy()
     pairs = np.triu_indices(10, 1)
     assert ((lower <= true) & (true <= upper))[pairs].sum() >= 38
     # They are not so wide as to say nothing, nor narrower than with the logits observed.
     assert np.median(error[pairs]) < 3 * 400**-0.5
     assert error[pairs].min() > 397**-0.5
-    correlation = model.topic_correlation().detach().numpy()
-    drawn = correlation_lines(correlation, error, (lower, upper), 0.95)
+    drawn = correlation_lines(correlation, error, 0.95)
     drawn = drawn[drawn["correlation"] > 0]
     assert set(zip(drawn["first"], drawn["second"], strict=True)) >= {(0, 1), (2, 3)}
 

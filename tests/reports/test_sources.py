@@ -20,20 +20,23 @@ def corpus():
 
 @pytest.mark.parametrize(("source", "variance"), [("gaussian", 1.0), ("laplace", 2.0)])
 def test_topics_of_a_source_come_from_its_centred_column(source, variance):
-    first, second = summarise_sources(make_factor_model(source), num_topics=1, num_words=2)
-    # A's columns less their means: (1, -1, 0) and (0.1, 0.2, -0.3).
-    assert [(t.topic, pytest.approx(t.loading)) for t in first.positive] == [(0, 1.0)]
-    assert [(t.topic, pytest.approx(t.loading)) for t in first.negative] == [(1, -1.0)]
-    assert [(t.topic, pytest.approx(t.loading)) for t in second.positive] == [(1, 0.2)]
-    assert [(t.topic, pytest.approx(t.loading)) for t in second.negative] == [(2, -0.3)]
-    assert first.positive[0].words == ("ant", "bee")
-    assert (first.source, second.source) == (0, 1)
-    assert first.distribution == source
+    frame = summarise_sources(make_factor_model(source), num_words=2).frame()
+    columns = ["source", "distribution", "share", "topic", "name", "loading", "words"]
+    assert list(frame) == columns
+    # A's columns less their means: (1, -1, 0) and (0.1, 0.2, -0.3). A loading of 0 is at no end.
+    assert frame["source"].tolist() == [0, 0, 1, 1, 1]
+    assert frame["topic"].tolist() == [0, 1, 1, 0, 2]
+    assert frame["loading"].tolist() == pytest.approx([1.0, -1.0, 0.2, 0.1, -0.3])
+    assert frame["words"].tolist() == ["ant bee", "dog cat", "dog cat", "ant bee", "ant cat"]
+    assert set(frame["distribution"]) == {source}
     # Of the centred logits' variance: the columns' squares, and the noise's less its mean's.
     noise = np.array([1.0, 0.5, 0.25])
     total = variance * (2.0 + 0.14) + noise.sum() * (1 - 1 / 3)
-    assert first.share == pytest.approx(variance * 2.0 / total)
-    assert second.share == pytest.approx(variance * 0.14 / total)
+    assert frame["share"][[0, 2]].tolist() == pytest.approx(
+        [variance * 2.0 / total, variance * 0.14 / total]
+    )
+    few = summarise_sources(make_factor_model(source), num_topics=1)
+    assert [one.topic for one in few] == [0, 1, 1, 2]
 
 
 def test_the_share_equals_the_explained_variance_of_drawn_logits():
@@ -47,43 +50,12 @@ def test_the_share_equals_the_explained_variance_of_drawn_logits():
     assert summarise_sources(model)[0].share == pytest.approx(expected, rel=0.06)
 
 
-def test_each_end_has_topics_of_its_sign_the_strongest_first():
-    mixing = torch.tensor([[-1.0], [2.0], [-4.0], [3.0]])
-    model = lntm.models.iftm(4, 2, 1, mixing=mixing, topics=torch.full((4, 2), 0.5))
-    (summary,) = summarise_sources(model, num_topics=9)
-    assert [t.topic for t in summary.positive] == [3, 1]
-    assert [t.topic for t in summary.negative] == [2, 0]
-    assert summary.negative[0].words == ("#0", "#1")
-
-
-def test_sources_are_a_table():
-    summaries = summarise_sources(make_factor_model("laplace"), num_words=2)
-    frame = summaries.frame()
-    columns = ["source", "distribution", "share", "topic", "name", "loading", "words"]
-    assert list(frame) == columns
-    # The third topic's centred loading on the first source is 0: it is at neither end.
-    rows = [(0, 0, 1.0, "ant bee"), (0, 1, -1.0, "dog cat")]
-    rows += [(1, 1, 0.2, "dog cat"), (1, 0, 0.1, "ant bee"), (1, 2, -0.3, "ant cat")]
-    for found, (source, topic, loading, words) in zip(frame.itertuples(), rows, strict=True):
-        assert (found.source, found.topic, found.words) == (source, topic, words)
-        assert found.loading == pytest.approx(loading)
-        assert found.share == summaries[source].share
-    assert str(summaries).splitlines()[1].split()[:2] == ["0", "laplace"]
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [lambda m: summarise_sources(m, num_topics=0), lambda m: summarise_sources(m, num_words=0)],
-)
-def test_invalid_arguments_are_refused(wrong):
-    with pytest.raises(ConfigError):
-        wrong(make_factor_model())
-
-
 def test_models_without_sources_are_refused(corpus):
     for model in (make_model(), lntm.models.lda(3, 4)):
         with pytest.raises(ConfigError, match=f"{model.name}, has no sources; iftm has"):
             summarise_sources(model)
+    with pytest.raises(ConfigError, match="num_topics is 0"):
+        summarise_sources(make_factor_model(), num_topics=0)
     assert transform(lntm.guides.TaylorGuide(make_model()), corpus).sources is None
 
 

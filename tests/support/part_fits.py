@@ -131,12 +131,14 @@ def stopped(
     """
     save, write, numbers = loop.ResumableFit._save, loop.write_checkpoint, iter(range(1, 1000))
 
+    def refused(*arguments: Any) -> None:
+        raise SystemError("stopped")
+
     def save_and_stop(self: Any, *arguments: Any) -> None:
         last = next(numbers) == saves
         if last and where == "rows":
-            self.shard.save(checkpoint, self.state.documents)
-        else:
-            save(self, *arguments)
+            loop.write_checkpoint = refused
+        save(self, *arguments)
         if last:
             raise SystemError("stopped")
 
@@ -157,14 +159,14 @@ def continued(folder: Path, checkpoint: Path, case: Any = None) -> dict[str, Any
 
 def full_disk(folder: Path, checkpoint: Path) -> tuple[list[str], str]:
     """Warnings of a fit whose second process cannot write, and the fit's end."""
-    write = parts.write_rows
+    write = loop.write_rows
 
     def refused(*arguments: Any) -> None:
         if Processes().rank == 1:
             raise OSError(28, "No space left on device")
         write(*arguments)
 
-    parts.write_rows = refused
+    loop.write_rows = refused
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -176,7 +178,7 @@ def full_disk(folder: Path, checkpoint: Path) -> tuple[list[str], str]:
                 **OPTIONS,
             )
     finally:
-        parts.write_rows = write
+        loop.write_rows = write
     return [x.category.__name__ for x in caught], result.stop_reason
 
 

@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property, partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import scipy.sparse as sp
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from torch_lntm.corpus.archive import Archive, write_archive
+from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.corpus.checks import check_counts, check_vocabulary, counting_code
-from torch_lntm.corpus.documents import Documents
-from torch_lntm.corpus.mapped import Rows, collect, is_mapped, map_ranges, range_of
+from torch_lntm.corpus.mapped import Rows, collect, is_mapped, parts, pieces, release, take
 from torch_lntm.corpus.metadata import (
+    Arrays,
     FrozenDict,
     as_frame,
     describe,
     is_table,
+    listed,
     make_covariates,
     make_metadata,
     named,
     record_frame,
+    select_rows,
     take_texts,
 )
+from torch_lntm.corpus.part import Facts, Part
 from torch_lntm.corpus.remote import fetch_columns
 from torch_lntm.corpus.splits import Split, WordHoldOut, hold_out_words, split_documents
 from torch_lntm.corpus.store import new_store, read_columns
@@ -41,14 +51,38 @@ from torch_lntm.corpus.texts import (
 )
 from torch_lntm.errors import ConfigError, CorpusError
 from torch_lntm.files.writing import as_lines, atomic_write
+from torch_lntm.frames import align
+
+#: Selections of mapped documents with more entries than this stay in files.
+LARGE = 1 << 22
 
 
-class Corpus(Documents):
+@dataclass(frozen=True, eq=False, repr=False)
+class Corpus:
     """Word counts of ``num_docs`` documents, with a vocabulary, metadata and covariates.
 
     A corpus is immutable. The constructors are ``from_texts``, ``from_frame``,
-    ``from_records``, ``from_matrix`` and the function ``read_corpus``. They check their input. The
-    attributes are listed at ``Documents``.
+    ``from_records``, ``from_matrix`` and the function ``read_corpus``. They check their input.
+    The counts are in compressed sparse rows. Documents may be empty.
+
+    Attributes:
+        row_offsets: ``(num_docs + 1,)`` int64; document d's entries are
+            ``row_offsets[d]:row_offsets[d + 1]``.
+        word_index: ``(nnz,)`` column of each entry, ascending and distinct within a document.
+        counts: ``(nnz,)`` positive int32 number of tokens of each entry.
+        num_words: Size of the vocabulary.
+        vocabulary: The words in the order of the columns; ``None`` if unknown.
+        table: The frame of :attr:`metadata`.
+        covariates: Read-only mapping of names to numeric arrays ``(num_docs, ...)``, made by
+            ``with_covariates``. Batches carry them as tensors.
+        encodings: Read-only mapping of names to arrays derived from the metadata by
+            ``model.encode``. Batches carry them as tensors. Selections and splits keep them, saved
+            files drop them.
+        encoders: Read-only mapping of these names to the sources of the arrays.
+        name: Name for messages and reports.
+        preparation: Sentence about the words left out by default in ``from_texts``, if any.
+        part: Place of the documents in a corpus in shards, of which they are a part; ``None`` for a
+            whole corpus. Selections and other counts are corpora of their own.
 
     Example:
         >>> corpus
@@ -57,7 +91,25 @@ class Corpus(Documents):
         10
     """
 
-    # ---------------------------------------------------------------- constructors
+    row_offsets: NDArray[np.int64]
+    word_index: NDArray[np.integer]
+    counts: NDArray[np.int32]
+    num_words: int
+    vocabulary: tuple[str, ...] | None = None
+    table: pd.DataFrame = field(default_factory=pd.DataFrame)
+    covariates: Arrays = field(default_factory=FrozenDict)
+    encodings: Arrays = field(default_factory=FrozenDict)
+    encoders: FrozenDict[object] = field(default_factory=FrozenDict)
+    name: str | None = None
+    preparation: str | None = None
+    part: Part | None = None
+
+    def __post_init__(self) -> None:
+        for array in (self.row_offsets, self.word_index, self.counts):
+            if isinstance(array, np.ndarray):
+                array.setflags(write=False)
+        if len(self.table) != self.num_docs:  # no metadata
+            object.__setattr__(self, "table", pd.DataFrame(index=pd.RangeIndex(self.num_docs)))
 
     def __new__(cls, *documents: Any, **parts: Any) -> Corpus:
         """Makes an uninitialised object; refuses documents.
@@ -71,6 +123,12 @@ class Corpus(Documents):
                 "take Corpus.from_texts(texts), Corpus.from_matrix(counts) or read_corpus(path)"
             )
         return super().__new__(cls)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles the parts. Counts that are mapped from a folder are its path and a checksum."""
+        return partial(type(self), **{x.name: getattr(self, x.name) for x in fields(self)}), ()
+
+    # ---------------------------------------------------------------- constructors
 
     @classmethod
     def from_matrix(
@@ -290,19 +348,249 @@ class Corpus(Documents):
         if self.part is None:
             return self
         folder, address = self.part.folder, self.part.address
-        folder = folder if address is None else fetch_columns(address, folder)
-        metadata, covariates = read_columns(folder)
+        if address is not None:
+            fetch_columns(address, folder)
+        table, covariates = read_columns(folder)
         none = np.zeros(0, np.int32)
         return Corpus(
-            row_offsets=np.zeros(self.part.num_docs + 1, np.int64),
+            row_offsets=np.zeros(len(table) + 1, np.int64),
             word_index=none,
-            counts=none.copy(),
+            counts=none,
             num_words=self.num_words,
             vocabulary=self.vocabulary,
-            table=metadata,
+            table=table,
             covariates=covariates,
             name=self.name,
         )
+
+    @property
+    def metadata(self) -> pd.DataFrame:
+        """Columns of float64, int64, bool, or text, with a row for each document.
+
+        The index names the documents. Missing values are NaN in numbers and ``None`` in text.
+        Selections, splits and saved files keep the names and the columns. The frame is a copy;
+        columns are added by ``with_metadata``.
+        """
+        return self.table.copy(deep=False)
+
+    @property
+    def num_docs(self) -> int:
+        """Number of documents, including empty documents."""
+        return self.row_offsets.size - 1
+
+    @property
+    def nnz(self) -> int:
+        """Number of (document, word) entries."""
+        return self.word_index.size
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        """``(num_docs,)`` tokens per document."""
+        found = [
+            np.bincount(
+                np.repeat(np.arange(rows.sizes.size), rows.sizes), rows.counts, len(rows.sizes)
+            )
+            for _, rows in self.parts()
+        ]
+        lengths = np.concatenate(found).astype(np.int64)
+        lengths.setflags(write=False)
+        return lengths
+
+    @property
+    def nonempty(self) -> NDArray[np.int64]:
+        """Positions of the documents with tokens, ascending."""
+        return np.flatnonzero(self.lengths)
+
+    @property
+    def document_frequency(self) -> NDArray[np.int64]:
+        """``(num_words,)`` number of documents with each word."""
+        return self._word_sums[0]
+
+    @property
+    def word_totals(self) -> NDArray[np.int64]:
+        """``(num_words,)`` tokens of each word in all documents."""
+        return self._word_sums[1]
+
+    @property
+    def word_squares(self) -> NDArray[np.float64]:
+        """``(num_words,)`` squared tokens of each word in a document, added up over documents."""
+        return self._word_sums[2]
+
+    @cached_property
+    def _word_sums(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+        """Documents, tokens and squared tokens of each word, by a single pass."""
+        documents, tokens = (np.zeros(self.num_words, np.int64) for _ in range(2))
+        squares = np.zeros(self.num_words)
+        for _, rows in self.parts():
+            words, counts = rows.word_index, np.asarray(rows.counts, np.float64)
+            documents += np.bincount(words, minlength=self.num_words)
+            # bincount adds up floats. They are exact for the counts of a single part.
+            tokens += np.bincount(words, counts, self.num_words).astype(np.int64)
+            squares += np.bincount(words, np.square(counts), self.num_words)
+        for sums in (documents, tokens, squares):
+            sums.setflags(write=False)
+        return documents, tokens, squares
+
+    @property
+    def square_lengths(self) -> float:
+        """Squared tokens of a document, added up over documents."""
+        return float(np.square(self.lengths, dtype=np.float64).sum())
+
+    @property
+    def num_nonempty(self) -> int:
+        """Number of documents with tokens."""
+        return int(np.count_nonzero(self.lengths))
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of tokens."""
+        return int(self.lengths.sum())
+
+    @property
+    def whole(self) -> Corpus | Facts:
+        """Numbers of the whole corpus: the corpus itself, or the numbers that a part knows.
+
+        Raises:
+            CorpusError: The part does not know the whole corpus.
+        """
+        return self if self.part is None else self.part.whole
+
+    def __len__(self) -> int:
+        return self.num_docs
+
+    def __repr__(self) -> str:
+        name = f"{self.name!r}, " if self.name else ""
+        columns = f", columns: {listed(self.table)}" if self.table.shape[1] else ""
+        part = "" if self.part is None else f", {self.part}"
+        return (
+            f"{type(self).__name__}({name}num_docs={self.num_docs}, num_words={self.num_words}, "
+            f"num_tokens={self.num_tokens}{columns}{part})"
+        )
+
+    @cached_property
+    def labels(self) -> tuple[str, ...] | None:
+        """Column ``label`` of the metadata as strings; ``None`` if the column is missing.
+
+        Several labels of a document are joined by ``|``. A missing label is an empty string.
+        """
+        if "label" not in self.table:
+            return None
+        values = self.table["label"].tolist()
+        return tuple("" if v is None or v != v else str(v) for v in values)
+
+    @property
+    def batch_covariates(self) -> Arrays:
+        """Arrays for batches. Encodings replace covariates of equal names."""
+        return FrozenDict({**self.covariates, **self.encodings})
+
+    # ---------------------------------------------------------------- selections
+
+    def __getitem__(self, rows: Any) -> Corpus:
+        """Returns a new corpus of the selected documents, with positions from 0.
+
+        Args:
+            rows: A position, a slice, an array of positions or a boolean mask. A mask with an index
+                of pandas is matched with the index of :attr:`metadata`.
+
+        Raises:
+            CorpusError: The selection is empty, or a mask has rows of other names.
+            IndexError: A position is out of range, or a mask has another length.
+        """
+        rows = self._positions(rows)
+        offsets = np.concatenate([[0], np.cumsum(np.diff(self.row_offsets)[rows])])
+        entries, nnz = self._neighbours(rows), int(offsets[-1])
+        if entries is not None:  # a view
+            counts = {n: getattr(self, n)[entries] for n in ("word_index", "counts")}
+            chosen = replace(self, row_offsets=offsets, **counts, table=self.table.iloc[rows])
+        else:
+            ranges = parts(offsets) if self.goes_to_files(nnz) else [(0, rows.size)]
+            found = (self._rows(rows[first:last]) for first, last in ranges)
+            chosen = self._of_rows(found, nnz, table=self.table.iloc[rows])
+        return replace(
+            chosen,
+            covariates=select_rows(self.covariates, rows),
+            encodings=select_rows(self.encodings, rows),
+            part=None,
+        )
+
+    def _of_rows(self, rows: Iterable[Rows], nnz: int, **changes: Any) -> Corpus:
+        """A corpus of other counts, about ``nnz`` of them, in pieces, and with other changes."""
+        dtypes = (np.int64, np.int32, np.int32)
+        sizes, words, counts = collect(rows, dtypes, self.goes_to_files(nnz))
+        offsets = np.concatenate([[0], np.cumsum(sizes)])
+        changes |= {"row_offsets": offsets, "word_index": words, "counts": counts, "part": None}
+        return replace(self, **changes)
+
+    def goes_to_files(self, nnz: int) -> bool:
+        """Whether a corpus of ``nnz`` entries derived from this corpus stays in files."""
+        return is_mapped(self.counts) and nnz > LARGE
+
+    def _positions(self, rows: Any) -> NDArray[np.int64]:
+        """Selected positions, by numpy's rules."""
+        rows = rows.cpu().numpy() if isinstance(rows, Tensor) else rows
+        if isinstance(rows, pd.Series):
+            is_mask = rows.dtype.kind == "b"
+            rows = np.asarray(align(rows, self.table.index, "selection") if is_mask else rows)
+        positions = np.atleast_1d(np.arange(self.num_docs)[rows])
+        if positions.ndim > 1 or not positions.size:
+            raise CorpusError(
+                f"the selection, of shape {positions.shape}, holds no document or is no list; give "
+                "positions, a slice, or a truth value for each document"
+            )
+        return positions
+
+    def _neighbours(self, rows: NDArray[np.int64]) -> slice | None:
+        """Slice of the entries of ``rows`` if the documents are neighbours; ``None`` otherwise."""
+        starts, stops = self.row_offsets[rows], self.row_offsets[rows + 1]
+        return slice(int(starts[0]), int(stops[-1])) if (starts[1:] == stops[:-1]).all() else None
+
+    def _rows(self, rows: NDArray[np.int64]) -> Rows:
+        """Entries of some documents, in memory."""
+        starts = self.row_offsets[rows]
+        sizes = self.row_offsets[rows + 1] - starts
+        entries = self._neighbours(rows)
+        if entries is None:
+            words, counts = (take(x, starts, sizes) for x in (self.word_index, self.counts))
+        else:
+            words, counts = (np.array(x[entries]) for x in (self.word_index, self.counts))
+            release(self.word_index, self.counts)
+        return Rows(sizes, words, counts)
+
+    def parts(self, max_entries: int | None = None) -> Iterator[tuple[slice, Rows]]:
+        """Yields all documents in parts of bounded size, each with the slice of its entries.
+
+        Args:
+            max_entries: Maximum number of entries in a part. A document with more entries is a part
+                alone. Defaults to about a million.
+        """
+        for first, last in parts(self.row_offsets, max_entries):
+            entries = slice(int(self.row_offsets[first]), int(self.row_offsets[last]))
+            words, counts = (np.asarray(x[entries]) for x in (self.word_index, self.counts))
+            yield entries, Rows(np.diff(self.row_offsets[first : last + 1]), words, counts)
+            release(self.word_index, self.counts)
+
+    # ---------------------------------------------------------------- other counts and columns
+
+    def with_counts(self, counts: NDArray[np.integer], *, remove: bool = False) -> Corpus:
+        """Returns the corpus with new counts.
+
+        Args:
+            counts: ``(nnz,)`` counts in the order of the entries. Entries of 0 are removed.
+            remove: Subtract the counts from the old counts instead.
+
+        Returns:
+            The corpus. All documents may be empty.
+        """
+
+        def recounted() -> Iterator[Rows]:
+            for entries, rows in self.parts():
+                new = rows.counts - counts[entries] if remove else counts[entries]
+                kept = new > 0
+                kept_before = np.concatenate([[0], np.cumsum(kept)])
+                offsets = np.concatenate([[0], np.cumsum(rows.sizes)])
+                yield Rows(np.diff(kept_before[offsets]), rows.word_index[kept], new[kept])
+
+        return self._of_rows(recounted(), self.nnz)
 
     def with_metadata(self, columns: Any) -> Corpus:
         """Returns the corpus with further columns of metadata.
@@ -438,7 +726,7 @@ class Corpus(Documents):
         lost_tokens = int(self.word_totals[unknown].sum())
         num_lossy = 0
 
-        def pieces() -> Iterator[Rows]:
+        def rows() -> Iterator[Rows]:
             nonlocal num_lossy
             for _, old in self.parts():
                 columns = new[old.word_index]
@@ -451,9 +739,9 @@ class Corpus(Documents):
                 ).tocsr()
                 yield Rows(np.diff(matrix.indptr), matrix.indices, matrix.data)
 
-        row_offsets, word_index, counts = collect(pieces(), self.goes_to_files(self.nnz))
+        found = self._of_rows(rows(), self.nnz, num_words=len(words), vocabulary=words)
         if lost_tokens:
-            hint = "" if counts.size else "; check that both were made by the same tokenizer"
+            hint = "" if found.nnz else "; check that both were made by the same tokenizer"
             stops = unknown & english_stop_words(self.vocabulary, self.word_totals)
             num_stops = int(self.word_totals[stops].sum())
             reason = f"; {num_stops} of the tokens are English stop words" if num_stops else ""
@@ -465,27 +753,142 @@ class Corpus(Documents):
                 UserWarning,
                 stacklevel=2,
             )
-        return replace(
-            self,
-            row_offsets=row_offsets,
-            word_index=word_index,
-            counts=counts,
-            num_words=len(words),
-            vocabulary=words,
-            part=None,
-        )
+        return found
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles arrays that are mapped from a corpus's folder as their path and checksum.
+    def to_scipy(self) -> sp.csr_matrix:
+        """The counts as a new ``(num_docs, num_words)`` int64 matrix."""
+        arrays = (np.asarray(self.counts), np.asarray(self.word_index), self.row_offsets)
+        shape = (self.num_docs, self.num_words)
+        return sp.csr_matrix(arrays, shape, np.int64, copy=True)
 
-        The folder must be at the same path wherever the pickle is read. Other arrays are pickled
-        with all their numbers.
+    def fingerprint(self) -> str:
+        """SHA-256 of the counts and the vocabulary, in hexadecimal.
+
+        It ignores the metadata, the covariates and the name.
         """
-        parts = {item.name: getattr(self, item.name) for item in fields(self)}
-        for name in ("row_offsets", "word_index", "counts"):
-            array = parts[name]
-            parts[name] = range_of(array) or (np.array(array) if is_mapped(array) else array)
-        return _unpickled, (type(self), parts)
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        digest = hashlib.sha256(
+            json.dumps([self.num_docs, self.num_words, self.vocabulary]).encode()
+        )
+        for array in (self.row_offsets, self.word_index, self.counts):
+            for piece in pieces(array):
+                digest.update(piece.astype("<i8").tobytes())
+        return digest.hexdigest()
+
+    # ---------------------------------------------------------------- batches
+
+    def batch(
+        self,
+        rows: Any = None,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> DocumentBatch:
+        """Returns a batch of documents with their positions in this corpus as ``index``.
+
+        ``corpus.batch(rows)`` and ``corpus[rows].batch()`` have equal counts and differ in
+        ``index``. The first is a part of this corpus: ``index`` is ``rows``, and ``corpus_size`` is
+        ``num_docs``. The second is a complete smaller corpus: ``index`` counts from 0. Use the
+        first to look up values by position in this corpus.
+
+        Args:
+            rows: A position, a slice, an array of positions or a boolean mask. Defaults to all
+                documents.
+            device: Device of the tensors.
+            dtype: Floating-point type of the counts and the covariates.
+
+        Returns:
+            The batch.
+
+        Raises:
+            CorpusError: The selection is empty.
+            IndexError: A position is out of range, or a mask has another length.
+        """
+        return self._batch(self._positions(slice(None) if rows is None else rows), device, dtype)
+
+    def batches(
+        self,
+        max_docs: int | None = None,
+        max_tokens: int | None = None,
+        *,
+        order: Any = None,
+        shuffle: bool = False,
+        seed: int | np.random.Generator = 0,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> Iterator[DocumentBatch]:
+        """Yields the documents in batches of bounded size. Defaults to a single batch in order.
+
+        Args:
+            max_docs: Maximum number of documents in a batch.
+            max_tokens: Maximum number of tokens in a batch, to bound the memory for documents of
+                any length. A document with more tokens is a batch alone.
+            order: Positions of the documents to yield, in this order. Defaults to all documents.
+                The corpus is not copied.
+            shuffle: Yield all documents in random order.
+            seed: Seed of the random order, or a generator to continue from pass to pass.
+            device: Device of the tensors.
+            dtype: Floating-point type of the counts and the covariates.
+
+        Yields:
+            Batches with the positions of the documents as ``index`` and the size of this corpus as
+            ``corpus_size``.
+
+        Raises:
+            CorpusError: A bound is below 1, or both ``order`` and ``shuffle`` are given.
+            IndexError: A position is out of range.
+
+        Example:
+            >>> sizes = [batch.num_docs for batch in corpus.batches(max_docs=128, shuffle=True)]
+            >>> sizes
+            [128, 128, 44]
+        """
+        for bound, value in (("max_docs", max_docs), ("max_tokens", max_tokens)):
+            if value is not None and value < 1:
+                raise CorpusError(f"{bound} must be at least 1, got {value}")
+        if shuffle and order is not None:
+            raise CorpusError("order and shuffle both say the order of the documents; give one")
+        rows = self._positions(slice(None) if order is None else order)
+        if shuffle:
+            rows = np.random.default_rng(seed).permutation(rows)
+        tokens, ends = None, [0]
+        if max_tokens is not None:  # only then, because it reads all counts
+            tokens = np.concatenate([[0], np.cumsum(self.lengths[rows])])
+        while (start := ends[-1]) < rows.size:
+            stop = min(start + (max_docs or rows.size), rows.size)
+            if tokens is not None:
+                full = int(np.searchsorted(tokens, tokens[start] + max_tokens, "right")) - 1
+                stop = min(stop, max(full, start + 1))
+            ends.append(stop)
+        return (self._batch(rows[start:stop], device, dtype) for start, stop in pairwise(ends))
+
+    def _batch(
+        self, rows: NDArray[np.int64], device: torch.device | str, dtype: torch.dtype
+    ) -> DocumentBatch:
+        entries = self._rows(rows)
+        row_offsets = np.concatenate([[0], np.cumsum(entries.sizes)])
+        positions = torch.tensor(rows)
+        # torch.tensor copies: the memory of the corpus is read-only.
+        batch = DocumentBatch(
+            row_offsets=torch.tensor(row_offsets, device=device),
+            word_index=torch.tensor(entries.word_index, dtype=torch.int64, device=device),
+            counts=torch.tensor(entries.counts, dtype=dtype, device=device),
+            num_words=self.num_words,
+            index=positions.to(device),
+            corpus_size=self.num_docs,
+            covariates=FrozenDict(
+                {
+                    name: torch.tensor(x[rows], dtype=dtype if x.dtype.kind == "f" else None).to(
+                        device
+                    )
+                    for name, x in self.batch_covariates.items()
+                }
+            ),
+        )
+        batch.__dict__["positions"] = positions  # saves a copy from the device
+        return batch
 
     # ---------------------------------------------------------------- splits and files
 
@@ -548,7 +951,7 @@ class Corpus(Documents):
         Args:
             path: Path with the suffix ``.npz`` for a file, or without a suffix for a folder.
             shard_size: Number of documents of each shard of a folder. Processes then read only
-                their own shards. Defaults to a folder without shards.
+                their own shards. Defaults to one shard.
 
         Raises:
             CorpusError: ``shard_size`` is below 1 or is given for a file. The path has another
@@ -580,23 +983,14 @@ class Corpus(Documents):
             with atomic_write(words) as file:
                 file.write(as_lines(self.vocabulary, "word", words))
         matrix = sp.csr_matrix(
-            (self.counts, self.word_index, self.row_offsets), (self.num_docs, self.num_words)
+            (np.asarray(self.counts), np.asarray(self.word_index), self.row_offsets),
+            (self.num_docs, self.num_words),
         )
         write_archive(path, Archive(matrix, self.table, self.covariates))
         # The reader would combine the words and labels of an older corpus with the new counts.
         path.with_name(f"{path.stem}.labels.txt").unlink(missing_ok=True)
         if self.vocabulary is None:
             words.unlink(missing_ok=True)
-
-
-def _unpickled(kind: type[Corpus], parts: dict[str, Any]) -> Corpus:
-    """The corpus of a pickle; see ``Corpus.__reduce__``.
-
-    Raises:
-        FileError: The folder of a mapped corpus is missing or has changed.
-    """
-    mapped = {name: map_ranges(parts[name]) for name in ("row_offsets", "word_index", "counts")}
-    return kind(**(parts | mapped))
 
 
 def _own(array: NDArray[Any]) -> NDArray[Any]:

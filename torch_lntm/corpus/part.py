@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,17 +105,3 @@ class Part:
     def __str__(self) -> str:
         first, after = self.shards
         return f"shards {first} to {after - 1} of {len(self.sizes)}"
-
-
-def fingerprint_of(
-    num_words: int, vocabulary: Sequence[str] | None, shards: Sequence[dict[str, Any]]
-) -> str:
-    """SHA-256 of a corpus in shards, in hexadecimal, from the records of its manifest.
-
-    Args:
-        num_words: Size of the vocabulary.
-        vocabulary: The words.
-        shards: Records of the shards, with their checksums.
-    """
-    text = json.dumps([num_words, vocabulary, shards], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()

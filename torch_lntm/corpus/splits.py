@@ -7,16 +7,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Generic
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torch_lntm.corpus.documents import D, Documents
-from torch_lntm.corpus.mapped import collect_array
+from torch_lntm.corpus.mapped import collect
 from torch_lntm.errors import CorpusError
 from torch_lntm.files.arrays import read_arrays, write_arrays
 
+#: The class ``Corpus``, whose module imports this one.
+D = TypeVar("D", bound=Any)
 _DRAWN_AT_ONCE = 1 << 24  # entries per draw; a new value changes the draws of larger corpora
 _MAX_COLOUR = 10**9  # numpy draws hypergeometric numbers of fewer tokens per colour
 
@@ -83,7 +84,7 @@ class WordHoldOut(Generic[D]):
     @cached_property
     def held_out(self) -> D:
         """Corpus of the held-out tokens, with all documents in order."""
-        return self.corpus.without_counts(self.observed_counts)
+        return self.corpus.with_counts(self.observed_counts, remove=True)
 
     def __iter__(self) -> Iterator[D]:
         """Unpacks as ``observed, held_out = hold_out``."""
@@ -165,16 +166,16 @@ def hold_out_words(corpus: D, observed_fraction: float, seed: int) -> WordHoldOu
     num_observed[lengths == 0] = 0
     rng = np.random.default_rng(seed)
 
-    def pieces() -> Iterator[NDArray[np.int64]]:
+    def pieces() -> Iterator[tuple[NDArray[np.int64]]]:
         first = 0
         for _, rows in corpus.parts(_DRAWN_AT_ONCE):
             offsets = np.concatenate([[0], np.cumsum(rows.sizes)])
             last = first + rows.sizes.size
-            yield _draw_tokens(rng, rows.counts, offsets, num_observed[first:last])
+            yield (_draw_tokens(rng, rows.counts, offsets, num_observed[first:last]),)
             first = last
 
-    in_files = corpus.goes_to_files(corpus.nnz)
-    return WordHoldOut(corpus, collect_array(pieces(), np.int64, in_files))
+    (observed,) = collect(pieces(), [np.int64], corpus.goes_to_files(corpus.nnz))
+    return WordHoldOut(corpus, observed)
 
 
 def _draw_tokens(
@@ -293,7 +294,7 @@ def load_word_hold_out(path: str | Path, corpus: D) -> WordHoldOut[D]:
     return WordHoldOut(corpus, observed.astype(np.int64))
 
 
-def _arrays_of(path: Path, corpus: Documents, *names: str) -> dict[str, np.ndarray]:
+def _arrays_of(path: Path, corpus: Any, *names: str) -> dict[str, np.ndarray]:
     """Arrays of a saved split, after a check of the corpus's fingerprint."""
     arrays = read_arrays(path, "fingerprint", *names)
     if str(arrays["fingerprint"]) != corpus.fingerprint():

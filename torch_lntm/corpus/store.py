@@ -1,101 +1,54 @@
 """Corpora in folders. The counts are memory-mapped and may be larger than the memory.
 
-A folder holds ``corpus.json`` (sizes and checksums) and the arrays ``row_offsets.npy``,
-``word_index.npy`` and ``counts.npy`` of all documents in compressed sparse rows. Optional files are
-``vocabulary.txt`` (a word per line), ``metadata.parquet`` and ``covariates.npz``. Folders of older
-versions have ``documents.npz`` in place of the last two.
-
-A folder in shards holds ``corpus.json`` (the manifest: sizes and checksums), ``vocabulary.txt`` and
-the folders ``shard-00000``, ``shard-00001`` and so on. Each shard is a folder as above with some
-neighbouring documents, and without the vocabulary.
+A folder holds the manifest ``corpus.json`` (sizes and checksums), perhaps ``vocabulary.txt`` (a
+word per line), and the shards ``shard-00000``, ``shard-00001`` and so on. A shard has some
+neighbouring documents: the arrays ``row_offsets.npy``, ``word_index.npy`` and ``counts.npy`` in
+compressed sparse rows, and perhaps ``metadata.parquet`` and ``covariates.npz``. Most folders have
+one shard.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from torch_lntm.corpus.archive import (
-    from_parquet,
-    is_bare,
-    pack_covariates,
-    read_json_columns,
-    to_parquet,
-    unpack_covariates,
-)
+from torch_lntm.corpus.archive import pack_covariates, to_parquet, unpack_columns
 from torch_lntm.corpus.checks import check_vocabulary
-from torch_lntm.corpus.mapped import (
-    Rows,
-    RowsWriter,
-    chained,
-    checksum_of,
-    map_array,
-    parts,
-    release,
-)
+from torch_lntm.corpus.mapped import Mapped, Rows, chained, checksum_of, parts, release
 from torch_lntm.corpus.metadata import Arrays, frozen, select_rows
-from torch_lntm.corpus.part import Part, fingerprint_of
+from torch_lntm.corpus.part import Part
 from torch_lntm.errors import CorpusError, FileError
 from torch_lntm.files.arrays import read_arrays
-from torch_lntm.files.reading import read_bytes, read_consistent
+from torch_lntm.files.reading import read_bytes, read_consistent, read_errors
 from torch_lntm.files.writing import as_json, as_lines, atomic_folder
 from torch_lntm.frames import is_default
 
-#: Versions of the format: a folder of arrays, and a folder of shards.
-FORMAT_VERSION, SHARDS_VERSION = 3, 4
-#: Versions whose metadata are JSON, and whose vocabulary and metadata have no checksums.
-_OLD_VERSION, _OLD_SHARDS_VERSION = 1, 2
+#: Version of the format. :func:`_modern` reads older versions.
+FORMAT_VERSION = 5
 ABOUT, VOCABULARY = "corpus.json", "vocabulary.txt"
 METADATA, COVARIATES, DOCUMENTS = "metadata.parquet", "covariates.npz", "documents.npz"
-#: Types of the arrays of a folder without shards.
-ARRAYS: dict[str, Any] = {"row_offsets": np.int64, "word_index": np.int32, "counts": np.int32}
-_MAX_WORDS, _MAX_ENTRIES = 2**31, 2**62
-#: Types of the items of every ``corpus.json``, and of the record of a shard in it.
-_KINDS: dict[str, Any] = {
-    **dict.fromkeys(("format_version", "num_docs", "num_words", "num_entries"), int),
-    "vocabulary": bool,
-    "preparation": (str, type(None)),
+#: Types of the arrays of a shard.
+ARRAYS: dict[str, Any] = {
+    "row_offsets.npy": np.int64,
+    "word_index.npy": np.int32,
+    "counts.npy": np.int32,
 }
-_SHARD_KINDS = {"folder": str, "num_docs": int, "num_entries": int, "crc32": int}
-
-
-class Columns(NamedTuple):
-    """Metadata and covariates of documents. The attributes are described at ``Documents``."""
-
-    table: pd.DataFrame
-    covariates: Arrays
-
-
-class Store(NamedTuple):
-    """Contents of a corpus's folder. The attributes are described at ``Documents``."""
-
-    row_offsets: NDArray[np.int64]
-    word_index: NDArray[np.integer]
-    counts: NDArray[np.int32]
-    num_words: int
-    vocabulary: tuple[str, ...] | None
-    table: pd.DataFrame
-    covariates: Arrays
-    preparation: str | None = None
-    part: Part | None = None
+_MAX_WORDS = 2**31
 
 
 def is_store(path: Path) -> bool:
     """Whether a folder holds a corpus."""
     return (path / ABOUT).is_file()
-
-
-def num_shards(path: Path) -> int:
-    """Number of shards of a corpus's folder. 0 for a folder without shards, and for other paths."""
-    return len(read_about(path, None).get("shards", ())) if is_store(path) else 0
 
 
 # -------------------------------------------------------------------- writing
@@ -106,48 +59,51 @@ class StoreWriter:
 
     Args:
         folder: An existing folder.
-        files: The writer's open files.
-        shard_size: Number of documents of each shard. The last shard may have fewer. ``None``
-            writes a folder without shards.
+        shard_size: Number of documents of each shard. The last shard may have fewer. Defaults to a
+            single shard.
     """
 
-    def __init__(self, folder: Path, files: ExitStack, shard_size: int | None) -> None:
-        self.folder, self.files, self.shard_size = folder, files, shard_size
+    def __init__(self, folder: Path, shard_size: int | None = None) -> None:
+        self.folder, self.shard_size = folder, shard_size or 2**62
         self.num_docs = self.nnz = 0
-        self._shards: list[RowsWriter] = []
-        if shard_size is None:
-            self._begin(folder)
-
-    def _place(self, number: int) -> Path:
-        return self.folder if self.shard_size is None else self.folder / f"shard-{number:05}"
-
-    def _begin(self, folder: Path) -> None:
-        self._finish()
-        folder.mkdir(exist_ok=True)
-        opened = [(folder / f"{name}.npy").open("xb") for name in ARRAYS]
-        self._shards.append(RowsWriter(*map(self.files.enter_context, opened)))
-
-    def _finish(self) -> None:
-        if self._shards:
-            self._shards[-1].finish()
-        self.files.close()
+        self._shards: list[dict[str, Any]] = []
 
     def add(self, rows: Rows) -> None:
         """Appends documents."""
         offsets = np.concatenate([[0], np.cumsum(rows.sizes, dtype=np.int64)])
-        first, num_docs = 0, rows.sizes.size
-        while first < num_docs:
-            room = num_docs if self.shard_size is None else -self.num_docs % self.shard_size
-            if not room and self.shard_size is not None:
-                self._begin(self._place(len(self._shards)))
+        first = 0
+        while first < len(rows.sizes):
+            room = -self.num_docs % self.shard_size
+            if not room:
                 room = self.shard_size
-            last = min(first + room, num_docs)
-            entries = slice(int(offsets[first]), int(offsets[last]))
-            part = (rows.sizes[first:last], rows.word_index[entries], rows.counts[entries])
-            self._shards[-1].add(Rows(*part))
+                self._begin()
+            last = min(first + room, len(rows.sizes))
+            start, stop, shard = int(offsets[first]), int(offsets[last]), self._shards[-1]
+            ends = offsets[first + 1 : last + 1] - start + shard["num_entries"]
+            numbers = (ends, rows.word_index[start:stop], rows.counts[start:stop])
+            for name, array in zip(ARRAYS, numbers, strict=True):
+                self._append(name, array)
+            shard["num_docs"] += last - first
+            shard["num_entries"] += stop - start
             self.num_docs += last - first
-            self.nnz += entries.stop - entries.start
+            self.nnz += stop - start
             first = last
+
+    def _begin(self) -> None:
+        """Begins a shard, with the headers of arrays without numbers."""
+        self._shards.append({"num_docs": 0, "num_entries": 0, "files": dict.fromkeys(ARRAYS, 0)})
+        folder = self.folder / _name(len(self._shards) - 1)
+        folder.mkdir()
+        for name in ARRAYS:
+            with (folder / name).open("xb") as file:
+                _write_header(file, name, 0)
+        self._append("row_offsets.npy", np.zeros(1))
+
+    def _append(self, name: str, numbers: NDArray[Any]) -> None:
+        files, data = self._shards[-1]["files"], np.ascontiguousarray(numbers, ARRAYS[name]).data
+        with (self.folder / _name(len(self._shards) - 1) / name).open("ab") as file:
+            file.write(data)
+        files[name] = zlib.crc32(data, files[name])
 
     def close(
         self,
@@ -157,7 +113,7 @@ class StoreWriter:
         covariates: Arrays | None = None,
         preparation: str | None = None,
     ) -> None:
-        """Completes the folder: writes the vocabulary, the columns and ``corpus.json``.
+        """Completes the folder: writes the vocabulary, the columns and the manifest.
 
         Args:
             num_words: Size of the vocabulary.
@@ -169,61 +125,51 @@ class StoreWriter:
         Raises:
             CorpusError: The corpus is empty or has too many words.
         """
-        self._finish()
         if not self.num_docs or not 0 < num_words <= _MAX_WORDS:
             raise CorpusError(
                 f"a corpus has at least one document, and from 1 to {_MAX_WORDS} words; got "
                 f"{self.num_docs} documents and {num_words} words"
             )
-        about: dict[str, Any] = {
-            "format_version": SHARDS_VERSION,
+        first = 0
+        for number, shard in enumerate(self._shards):
+            folder, rows = self.folder / _name(number), slice(first, first + shard["num_docs"])
+            first = rows.stop
+            for name in ARRAYS:
+                size = shard["num_docs"] + 1 if name == "row_offsets.npy" else shard["num_entries"]
+                with (folder / name).open("r+b") as file:
+                    _write_header(file, name, size)
+            table = to_parquet(None if metadata is None else metadata.iloc[rows])
+            if table is not None:
+                shard["files"][METADATA] = _write(folder / METADATA, table)
+            if covariates:
+                packed = pack_covariates(select_rows(covariates, rows))
+                np.savez_compressed(folder / COVARIATES, **packed)
+                shard["files"][COVARIATES] = zlib.crc32((folder / COVARIATES).read_bytes())
+        files = {}
+        if vocabulary is not None:
+            words = as_lines(vocabulary, "word", VOCABULARY)
+            files[VOCABULARY] = _write(self.folder / VOCABULARY, words)
+        about = {
+            "format_version": FORMAT_VERSION,
             "num_docs": self.num_docs,
             "num_words": num_words,
             "num_entries": self.nnz,
-            "vocabulary": vocabulary is not None,
             "preparation": preparation,
-            "crc32": {},
+            "files": files,
+            "shards": self._shards,
         }
-        metadata = None if is_bare(metadata) else metadata
-        shards, first = [], 0
-        for number, shard in enumerate(self._shards):
-            rows, folder = slice(first, first + shard.num_docs), self._place(number)
-            first = rows.stop
-            own = {"num_docs": shard.num_docs, "num_entries": shard.nnz}
-            plain = {"format_version": FORMAT_VERSION, "vocabulary": False, "preparation": None}
-            checksums = {
-                name: array.checksum
-                for name, array in zip(
-                    ARRAYS, (shard.offsets, shard.words, shard.counts), strict=True
-                )
-            }
-            table = None if metadata is None else metadata.iloc[rows]
-            checksums |= _write_columns(folder, table, select_rows(covariates or Arrays(), rows))
-            if self.shard_size is None:
-                about |= {"format_version": FORMAT_VERSION, "crc32": checksums}
-                break
-            content = as_json(about | plain | own | {"crc32": checksums})
-            record = {"folder": folder.name, **own, "crc32": _write(folder / ABOUT, content)}
-            shards.append(record)
-        if vocabulary is not None:
-            content = as_lines(vocabulary, "word", VOCABULARY)
-            about["crc32"] |= {VOCABULARY: _write(self.folder / VOCABULARY, content)}
-        more = {} if self.shard_size is None else {"shards": shards}
-        _write(self.folder / ABOUT, as_json(about | more))
+        _write(self.folder / ABOUT, as_json(about))
 
 
-def _write_columns(
-    folder: Path, metadata: pd.DataFrame | None, covariates: Arrays
-) -> dict[str, int]:
-    """Writes the metadata and the covariates, if any. Returns the checksums by name."""
-    checksums = {}
-    if metadata is not None:
-        checksums[METADATA] = _write(folder / METADATA, to_parquet(metadata))
-    if covariates:
-        packed: dict[str, Any] = pack_covariates(covariates)
-        np.savez_compressed(folder / COVARIATES, **packed)
-        checksums[COVARIATES] = zlib.crc32((folder / COVARIATES).read_bytes())
-    return checksums
+def _name(number: int) -> str:
+    """Name of a shard's folder. No manifest can choose another."""
+    return f"shard-{number:05}"
+
+
+def _write_header(file: Any, name: str, size: int) -> None:
+    """Writes the beginning of an ``.npy`` file, which has one length for every size."""
+    header = {"descr": np.dtype(ARRAYS[name]).str, "fortran_order": False, "shape": (size,)}
+    np.lib.format.write_array_header_1_0(file, header)
 
 
 def _write(file: Path, content: bytes) -> int:
@@ -240,7 +186,7 @@ def new_store(path: Path, shard_size: int | None = None) -> Iterator[StoreWriter
 
     Args:
         path: The folder.
-        shard_size: Number of documents of each shard. ``None`` writes a folder without shards.
+        shard_size: As for :class:`StoreWriter`.
 
     Raises:
         CorpusError: The path is a file, or a folder with other contents, or ``shard_size`` is below
@@ -253,8 +199,8 @@ def new_store(path: Path, shard_size: int | None = None) -> Iterator[StoreWriter
         raise CorpusError(f"{path}: is the current folder; name another folder to write")
     if path.exists() and not (path.is_dir() and (is_store(path) or not any(path.iterdir()))):
         raise CorpusError(f"{path}: exists and is not the folder of a corpus; choose another path")
-    with atomic_folder(path) as folder, ExitStack() as files:
-        yield StoreWriter(folder, files, shard_size)
+    with atomic_folder(path) as folder:
+        yield StoreWriter(folder, shard_size)
         assert is_store(folder), "the writer was not closed"
 
 
@@ -262,8 +208,11 @@ def new_store(path: Path, shard_size: int | None = None) -> Iterator[StoreWriter
 
 
 def read_store(
-    path: Path, max_bytes: float | None = None, part: tuple[int, int] | None = None
-) -> Store:
+    path: Path,
+    max_bytes: float | None = None,
+    part: tuple[int, int] | None = None,
+    address: str | None = None,
+) -> dict[str, Any]:
     """Reads a corpus's folder. The counts are checked and memory-mapped.
 
     Args:
@@ -271,93 +220,110 @@ def read_store(
         max_bytes: Maximum number of bytes of the vocabulary, the metadata and the covariates.
         part: Rank and number of the processes. Only the shards of this rank are opened. ``None``
             opens all.
+        address: Address of a remote folder, of which ``path`` is the copy in the cache.
+
+    Returns:
+        The parts of a ``Corpus`` by name.
 
     Raises:
         FileError: A file is missing, damaged, truncated or too large, or the files belong to
             different corpora.
         CorpusError: There are fewer shards than processes.
     """
-    return read_consistent(path, lambda folder: _read(folder, max_bytes, part))
+
+    def read(folder: Path) -> dict[str, Any]:
+        about = read_manifest(folder)
+        first, after = own_shards(about, part)
+        sizes = [shard["num_docs"] for shard in about["shards"]]
+        shards = about["shards"][first:after]
+        arrays = [_read_arrays(folder, shard, about["num_words"]) for shard in shards]
+        ends = np.cumsum([0, *(offsets[-1] for offsets, *_ in arrays)])
+        offsets = [x[i > 0 :] + ends[i] if i else x for i, (x, *_) in enumerate(arrays)]
+        table, covariates = _read_columns(folder, shards, sum(sizes[:first]), max_bytes)
+        words = None
+        for name, checksum in about["files"].items():
+            words = read_vocabulary(folder / name, about["num_words"], max_bytes, checksum)
+        text = json.dumps([about["num_words"], words, about["shards"]], sort_keys=True)
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        place = Part((first, after), tuple(sizes), digest, path.absolute(), address=address)
+        return {
+            "row_offsets": offsets[0] if len(offsets) == 1 else np.concatenate(offsets),
+            "word_index": chained([words for _, words, _ in arrays]),
+            "counts": chained([counts for *_, counts in arrays]),
+            "num_words": about["num_words"],
+            "vocabulary": words,
+            "table": table,
+            "covariates": covariates,
+            "preparation": about["preparation"],
+            "part": None if part is None else place,
+        }
+
+    return read_consistent(path, read)
 
 
-def _read(path: Path, max_bytes: float | None, part: tuple[int, int] | None) -> Store:
-    about = read_about(path, max_bytes)
-    if "shards" in about:
-        return _read_shards(path, about, max_bytes, part)
-    if part is not None:
-        raise no_shards(path, part[1])
-    return read_without_shards(path, about, max_bytes)
-
-
-def no_shards(path: Path | str, world_size: int) -> CorpusError:
-    """Error for a folder without shards that several processes shall read."""
-    return CorpusError(
-        f"{path}: has no shards for {world_size} processes; write the folder with shards by "
-        "convert_corpus(..., shard_size=...), or leave out rank and world_size"
-    )
-
-
-def _read_shards(
-    path: Path, about: dict[str, Any], max_bytes: float | None, part: tuple[int, int] | None
-) -> Store:
-    """Reads all shards of a folder, or those of a process."""
-    shards, first, after = about["shards"], 0, len(about["shards"])
-    if part is not None:
-        first, after = deal_shards([shard["num_entries"] for shard in shards], *part)
-    stores = []
-    for shard in shards[first:after]:
-        folder = path / shard["folder"]
-        own = read_about_shard(folder, shard, max_bytes)
-        if own["num_words"] != about["num_words"]:
-            raise FileError(f"{folder}: is no shard of {path}; make the folder again")
-        stores.append(read_without_shards(folder, own, max_bytes))
-    words = read_words(path, about, max_bytes)
-    place = None
-    if part is not None:
-        sizes = tuple(shard["num_docs"] for shard in shards)
-        fingerprint = fingerprint_of(about["num_words"], words, shards)
-        place = Part((first, after), sizes, fingerprint, path.absolute())
-    ends = np.cumsum([store.row_offsets[-1] for store in stores])
-    offsets = [
-        store.row_offsets[1:] + ends[i - 1] if i else store.row_offsets
-        for i, store in enumerate(stores)
-    ]
-    return Store(
-        offsets[0] if len(offsets) == 1 else np.concatenate(offsets),
-        chained([store.word_index for store in stores]),
-        chained([store.counts for store in stores]),
-        about["num_words"],
-        words,
-        *_joined(path, stores, place.first if place else 0),
-        about["preparation"],
-        place,
-    )
-
-
-def _joined(path: Path, stores: Sequence[Store | Columns], first: int) -> Columns:
-    """Metadata and covariates of several shards, one after the other.
-
-    Args:
-        path: The folder.
-        stores: The shards.
-        first: Position of the first document of the shards in the corpus.
+def read_columns(path: Path) -> tuple[pd.DataFrame, Arrays]:
+    """Metadata and covariates of all documents of a folder, without their counts.
 
     Raises:
-        FileError: The shards have different columns.
+        FileError: A file is missing or damaged, or belongs to another corpus.
     """
-    tables, arrays = [store.table for store in stores], [store.covariates for store in stores]
-    kinds = [
-        ([*table.dtypes.items()], [(name, x.dtype, x.shape[1:]) for name, x in each.items()])
-        for table, each in zip(tables, arrays, strict=True)
-    ]
-    if any(kind != kinds[0] for kind in kinds):
-        raise FileError(f"{path}: the shards have different columns; make the folder again")
-    table = pd.concat(tables)
-    # No names, or of an older version, whose ids may repeat.
-    if all(is_default(each.index) for each in tables) or not table.index.is_unique:
-        table = table.set_axis(pd.RangeIndex(first, first + len(table)))
-    joined = {name: np.concatenate([each[name] for each in arrays]) for name in arrays[0]}
-    return Columns(table, frozen(joined))
+    return _read_columns(path, read_manifest(path)["shards"], 0, None)
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Contents of a folder's ``corpus.json`` in the form of the present version.
+
+    Raises:
+        FileError: The file is missing, damaged or too large.
+    """
+    file = path / ABOUT
+    with read_errors(file, "is damaged; make the folder again", Exception):
+        about: dict[str, Any] = json.loads(read_bytes(file))
+        version = about["format_version"]
+        if version not in range(1, FORMAT_VERSION + 1):
+            raise FileError(
+                f"{file}: format_version is {version!r}; this version of torch_lntm reads 1 to "
+                f"{FORMAT_VERSION}"
+            )
+        if version < FORMAT_VERSION:
+            about = _modern(path, about)
+        else:
+            about["shards"] = [x | {"folder": _name(i)} for i, x in enumerate(about["shards"])]
+        sizes = [shard[name] for shard in about["shards"] for name in ("num_docs", "num_entries")]
+        names = {name for shard in about["shards"] for name in shard["files"]} | {*about["files"]}
+        if {int} != {*map(type, sizes)} or not 0 < int(about["num_words"]) <= _MAX_WORDS:
+            raise ValueError("sizes are whole numbers, and a corpus has documents and words")
+        if names - {*ARRAYS, METADATA, COVARIATES, DOCUMENTS, VOCABULARY}:
+            raise ValueError(f"the names of the files are {', '.join(sorted(names))}")
+        return about | {"preparation": about.get("preparation")}
+
+
+def _modern(path: Path, about: dict[str, Any]) -> dict[str, Any]:
+    """The manifest of a folder of versions 1 to 4.
+
+    A folder without shards (1 and 3) is its own only shard. Shards (2 and 4) have the checksums
+    of their files in a ``corpus.json`` of their own. Versions 1 and 2 know no checksums of the
+    vocabulary and of the columns, which are in ``documents.npz``.
+    """
+    shards = []
+    for number, shard in enumerate(about.get("shards", [about])):
+        folder = _name(number) if "shards" in about else "."
+        if folder != ".":
+            shard = json.loads(_read_checked(path / folder / ABOUT, shard["crc32"]))
+        files = {f"{x}.npy" if f"{x}.npy" in ARRAYS else x: n for x, n in shard["crc32"].items()}
+        files.pop(VOCABULARY, None)
+        files |= {DOCUMENTS: None} if shard.get("documents") else {}
+        sizes = {name: shard[name] for name in ("num_docs", "num_entries")}
+        shards.append(sizes | {"folder": folder, "files": files})
+    words = {VOCABULARY: about.get("crc32", {}).get(VOCABULARY)} if about["vocabulary"] else {}
+    return about | {"files": words, "shards": shards}
+
+
+def own_shards(about: dict[str, Any], part: tuple[int, int] | None) -> tuple[int, int]:
+    """The first shard of a process, and the shard after its last; see :func:`deal_shards`."""
+    if part is None:
+        return 0, len(about["shards"])
+    return deal_shards([shard["num_entries"] for shard in about["shards"]], *part)
 
 
 def deal_shards(sizes: Sequence[int], rank: int, world_size: int) -> tuple[int, int]:
@@ -374,14 +340,11 @@ def deal_shards(sizes: Sequence[int], rank: int, world_size: int) -> tuple[int, 
     Raises:
         CorpusError: The rank is out of range, or there are fewer shards than processes.
     """
-    if not 0 <= rank < world_size:
+    if not 0 <= rank < world_size <= len(sizes):
         raise CorpusError(
-            f"rank is {rank} of a world_size of {world_size}; expected a rank from 0 to below it"
-        )
-    if len(sizes) < world_size:
-        raise CorpusError(
-            f"{world_size} processes for {len(sizes)} shards; use at most {len(sizes)} processes, "
-            "or convert the corpus again with a smaller shard_size"
+            f"rank {rank} of a world_size of {world_size}, for {len(sizes)} shards; expected ranks "
+            "from 0, and at most one process for each shard. Write smaller shards by "
+            "convert_corpus(..., shard_size=...)"
         )
     before = np.concatenate([[0], np.cumsum(sizes, dtype=np.float64)])
     cuts = [0]
@@ -393,209 +356,92 @@ def deal_shards(sizes: Sequence[int], rank: int, world_size: int) -> tuple[int, 
     return cuts[rank], cuts[rank + 1]
 
 
-def read_without_shards(path: Path, about: dict[str, Any], max_bytes: float | None) -> Store:
-    """Reads and checks the arrays and columns of a folder without shards.
-
-    Args:
-        path: The folder.
-        about: Contents of its ``corpus.json``.
-        max_bytes: As for :func:`read_store`.
-
-    Raises:
-        FileError: A file is missing, damaged or too large.
-    """
-    arrays = {name: map_array(path / f"{name}.npy", dtype) for name, dtype in ARRAYS.items()}
-    num_docs, num_words, nnz = (about[n] for n in ("num_docs", "num_words", "num_entries"))
-    for name, size in (("row_offsets", num_docs + 1), ("word_index", nnz), ("counts", nnz)):
-        if arrays[name].size != size:
+def _read_arrays(path: Path, shard: dict[str, Any], num_words: int) -> list[NDArray[Any]]:
+    """The checked and mapped arrays of a shard."""
+    arrays, folder = [], path / shard["folder"]
+    for name, dtype in ARRAYS.items():
+        size = shard["num_docs"] + 1 if name == "row_offsets.npy" else shard["num_entries"]
+        array = map_array(folder / name)
+        if array.dtype != dtype or array.shape != (size,):
+            raise damaged(folder / name)
+        if checksum_of(array) != shard["files"][name]:
+            raise damaged(folder / name)
+        arrays.append(array)
+    offsets, words, counts = arrays
+    sizes = np.diff(offsets)
+    if offsets[0] or offsets[-1] != words.size or (sizes < 0).any():
+        raise FileError(f"{folder}: row_offsets.npy must ascend to {words.size} entries")
+    for first, last in parts(offsets):
+        entries = slice(int(offsets[first]), int(offsets[last]))
+        rows = (counts[entries], words[entries], offsets[first : last + 1] - entries.start)
+        matrix = sp.csr_matrix(rows, (last - first, max(num_words, 1)))
+        is_good = (words[entries] >= 0).all() and (words[entries] < num_words).all()
+        if not (is_good and matrix.has_canonical_format and (counts[entries] > 0).all()):
             raise FileError(
-                f"{path / name}.npy: holds {arrays[name].size} numbers, expected {size} by "
-                f"{ABOUT}; do the files belong together?"
+                f"{folder}: expected ascending words below {num_words} in a document, and positive "
+                "counts; make the folder again"
             )
-        if checksum_of(arrays[name]) != about["crc32"].get(name):
-            raise _damaged(path / f"{name}.npy")
-    _check_entries(path, arrays, num_words)
-    return Store(
-        arrays["row_offsets"],
-        arrays["word_index"],
-        arrays["counts"],
-        num_words,
-        read_words(path, about, max_bytes),
-        *read_own_columns(path, about, max_bytes),
-        about["preparation"],
-    )
+        release(words, counts)
+    return arrays
 
 
-def read_words(
-    path: Path, about: dict[str, Any], max_bytes: float | None
-) -> tuple[str, ...] | None:
-    """Vocabulary of a folder; ``None`` if it has none.
+def map_array(path: Path) -> NDArray[Any]:
+    """Read-only, memory-mapped array of an ``.npy`` file.
 
     Raises:
-        FileError: The file is missing, damaged or too large.
+        FileError: The file is missing or damaged.
     """
-    if not about["vocabulary"]:
-        return None
-    checksum = None if is_old(about) else about["crc32"].get(VOCABULARY, -1)
-    return read_vocabulary(path / VOCABULARY, about["num_words"], max_bytes, checksum)
+    with read_errors(path, "not a complete .npy file; is it truncated?", Exception):
+        return np.load(path, mmap_mode="r").view(Mapped)
 
 
-def is_old(about: dict[str, Any]) -> bool:
-    """Whether a ``corpus.json`` is of an older version of the format."""
-    return about["format_version"] in (_OLD_VERSION, _OLD_SHARDS_VERSION)
-
-
-def _damaged(file: Path) -> FileError:
+def damaged(file: Path | str) -> FileError:
+    """Error for a file whose numbers or checksum are not the recorded ones."""
     return FileError(
         f"{file}: is damaged, or of another corpus: its checksum is not the recorded one; make the "
         "folder again"
     )
 
 
-def column_files(about: dict[str, Any]) -> list[str]:
-    """Names of the files of the metadata and covariates of a folder without shards."""
-    if is_old(about):
-        return [DOCUMENTS] if about.get("documents") else []
-    return [name for name in (METADATA, COVARIATES) if name in about["crc32"]]
+def _read_checked(file: Path, checksum: int | None, max_bytes: float | None = None) -> bytes:
+    """Contents of a file with this checksum; ``None`` if unknown."""
+    content = read_bytes(file, max_bytes)
+    if checksum is not None and zlib.crc32(content) != checksum:
+        raise damaged(file)
+    return content
 
 
-def read_own_columns(path: Path, about: dict[str, Any], max_bytes: float | None) -> Columns:
-    """Metadata and covariates of a folder without shards; see :func:`read_without_shards`."""
-    num_docs = about["num_docs"]
-    table, covariates = pd.DataFrame(index=pd.RangeIndex(num_docs)), Arrays()
-    for name in column_files(about):
-        content = read_bytes(path / name, max_bytes)
-        if name != DOCUMENTS and zlib.crc32(content) != about["crc32"][name]:
-            raise _damaged(path / name)
-        if name == METADATA:
-            table = from_parquet(path / name, content, num_docs)
-        elif name == COVARIATES:
-            covariates = unpack_covariates(path / name, num_docs, max_bytes)
-        else:
-            packed = read_arrays(path / name, "documents", max_bytes=max_bytes)["documents"]
-            return Columns(*read_json_columns(path / name, packed, num_docs, max_bytes))
-    return Columns(table, covariates)
-
-
-def read_columns(path: Path) -> Columns:
-    """Metadata and covariates of all documents of a folder in shards, without their counts.
+def _read_columns(
+    path: Path, shards: Sequence[dict[str, Any]], first: int, max_bytes: float | None
+) -> tuple[pd.DataFrame, Arrays]:
+    """Metadata and covariates of neighbouring shards.
 
     Args:
         path: The folder.
-
-    Raises:
-        FileError: A file is missing or damaged, or belongs to another corpus.
+        shards: Records of the shards.
+        first: Position of their first document in the corpus.
+        max_bytes: As for :func:`read_store`.
     """
-    shards = []
-    for shard in read_about(path, None)["shards"]:
-        folder = path / shard["folder"]
-        shards.append(read_own_columns(folder, read_about_shard(folder, shard, None), None))
-    return _joined(path, shards, 0)
-
-
-def read_about_shard(
-    folder: Path, shard: dict[str, Any], max_bytes: float | None
-) -> dict[str, Any]:
-    """Contents of a shard's ``corpus.json``, checked against its record in the manifest.
-
-    Args:
-        folder: Folder of the shard.
-        shard: Its record in the manifest.
-        max_bytes: Maximum size of the file in bytes.
-
-    Raises:
-        FileError: The file is missing or damaged, or belongs to another corpus.
-    """
-    if zlib.crc32(read_bytes(folder / ABOUT, max_bytes)) != shard["crc32"]:
-        raise _damaged(folder / ABOUT)
-    own = read_about(folder, max_bytes)
-    if "shards" in own or any(own[name] != shard[name] for name in ("num_docs", "num_entries")):
-        raise FileError(f"{folder}: is not the shard of the manifest; make the folder again")
-    return own
-
-
-def read_about(path: Path, max_bytes: float | None) -> dict[str, Any]:
-    """Contents of a folder's ``corpus.json``, with checked types and sizes.
-
-    Args:
-        path: The folder.
-        max_bytes: Maximum size of the file in bytes.
-
-    Raises:
-        FileError: The file is missing, damaged or too large.
-    """
-    file = path / ABOUT
-    try:
-        about = json.loads(read_bytes(file, max_bytes))
-        _check_kinds(about, _KINDS)
-        version, shards = about["format_version"], about.get("shards", ())
-        in_shards = version in (_OLD_SHARDS_VERSION, SHARDS_VERSION)
-        if version not in range(1, SHARDS_VERSION + 1):
-            raise ValueError(
-                f"format_version is {version!r}; this version of torch_lntm reads 1 to "
-                f"{SHARDS_VERSION}"
-            )
-        if version != _OLD_SHARDS_VERSION:
-            _check_kinds(about, {"crc32": dict})
-        if in_shards:
-            _check_kinds(about, {"shards": list})
-        elif "shards" in about:
-            raise ValueError("shards are of another version")
-        for number, shard in enumerate(shards):
-            _check_kinds(shard, _SHARD_KINDS)
-            # The names are fixed, so a manifest cannot point to other folders.
-            in_bounds = shard["num_docs"] >= 1 and 0 <= shard["num_entries"] < _MAX_ENTRIES
-            if shard["folder"] != f"shard-{number:05}" or not in_bounds:
-                raise ValueError(f"the shard {number} is {shard!r:.80}")
-        for name in ("num_docs", "num_entries") if in_shards else ():
-            if sum(shard[name] for shard in shards) != about[name]:
-                raise ValueError(f"{name} is {about[name]}, and its shards have another sum")
-        if about["num_docs"] < 1 or not 0 < about["num_words"] <= _MAX_WORDS:
-            raise ValueError(
-                f"expected at least one document, and from 1 to {_MAX_WORDS} words; got "
-                f"{about['num_docs']} and {about['num_words']}"
-            )
-    except FileError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise FileError(f"{file}: {error}; make the folder again") from error
-    return dict(about)
-
-
-def _check_kinds(about: Any, kinds: Mapping[str, Any]) -> None:
-    """Raises ValueError if a JSON value is no object, or an item lacks or has another type."""
-    for name, kind in kinds.items():
-        value = about.get(name) if isinstance(about, dict) else about
-        missing = not isinstance(about, dict) or name not in about
-        if missing or not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            raise ValueError(f"{name} is {value!r:.60}")
-
-
-def _check_entries(path: Path, arrays: dict[str, NDArray[Any]], num_words: int) -> None:
-    """Checks that offsets ascend, that words ascend within a document, and the counts."""
-    offsets, words, counts = (arrays[name] for name in ARRAYS)
-    sizes = np.diff(offsets)
-    if offsets[0] or offsets[-1] != words.size or (sizes < 0).any() or (sizes > num_words).any():
-        raise FileError(
-            f"{path / 'row_offsets.npy'}: expected ascending offsets from 0 to the {words.size} "
-            f"entries, at most one for each of {num_words} words in a document; make the folder "
-            "again"
-        )
-    for first, last in parts(offsets):
-        start, stop = int(offsets[first]), int(offsets[last])
-        columns = words[start:stop]
-        rising = np.ones(columns.size, bool)
-        rising[1:] = columns[1:] > columns[:-1]
-        begins = np.asarray(offsets[first:last]) - start
-        rising[begins[begins < columns.size]] = True
-        bad = (columns < 0) | (columns >= num_words) | ~rising | (counts[start:stop] < 1)
-        if bad.any():
-            i = start + int(np.flatnonzero(bad)[0])
-            raise FileError(
-                f"{path}: entry {i} is word {words[i]} with count {counts[i]}; expected ascending "
-                f"words below {num_words} in a document, and positive counts; make the folder again"
-            )
-        release(words, counts)
+    tables, covariates = [], []
+    for shard in shards:
+        folder, arrays = path / shard["folder"], {}
+        for name in shard["files"].keys() - ARRAYS:
+            content = _read_checked(folder / name, shard["files"][name], max_bytes)
+            if name == METADATA:
+                arrays["metadata"] = np.frombuffer(content, np.uint8)
+            else:
+                optional = ("covariate", "documents")
+                arrays |= read_arrays(folder / name, optional=optional, max_bytes=max_bytes)
+        table, own = unpack_columns(folder, arrays, shard["num_docs"])
+        bare = pd.DataFrame(index=pd.RangeIndex(shard["num_docs"]))
+        tables.append(bare if table is None else table)
+        covariates.append(own)
+    table = tables[0] if len(tables) == 1 else pd.concat(tables)
+    # No names, or of an older version, whose ids may repeat.
+    if all(is_default(each.index) for each in tables) or not table.index.is_unique:
+        table = table.set_axis(pd.RangeIndex(first, first + len(table)))
+    names = covariates[0]
+    return table, frozen({n: np.concatenate([each[n] for each in covariates]) for n in names})
 
 
 def read_vocabulary(
@@ -612,18 +458,7 @@ def read_vocabulary(
     Raises:
         FileError: The file is missing or damaged, or the words are no vocabulary of this size.
     """
-    content = read_bytes(path, max_bytes)
-    if checksum is not None and zlib.crc32(content) != checksum:
-        raise _damaged(path)
-    try:
-        if not content.endswith(b"\n"):
-            raise CorpusError("ends within a line; is it truncated?")
-        lines = content.count(b"\n")  # counted before lines take ten times the memory
-        if lines != num_words:
-            raise CorpusError(
-                f"the vocabulary must have one word for each of the {num_words} columns, got "
-                f"{lines}"
-            )
-        return check_vocabulary(content.decode()[:-1].split("\n"), num_words)
-    except ValueError as error:
-        raise FileError(f"{path}: {error}") from error
+    content = _read_checked(path, checksum, max_bytes)
+    with read_errors(path, "is no vocabulary; is it truncated?", ValueError):
+        *words, rest = content.decode().split("\n")
+        return check_vocabulary([*words, rest] if rest else words, num_words)

@@ -204,7 +204,7 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         self.n_iter_ = max(1, result.history[-1]["iteration"]) if result.history else 1
         self._stepwise: Any = None
         if result.statistics is not None:
-            chains = getattr(components.engine.settings, "chains", None)
+            chains = getattr(components.engine, "chains", None)
             self._stepwise = StepwiseEM(
                 components.model, components.guide, result.statistics, chains=chains, seed=seed
             )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import zipfile
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +22,15 @@ from torch_lntm.files.writing import atomic_write
 
 
 def read_arrays(
-    path: Path, *names: str, optional: Iterable[str] = (), max_bytes: float | None = None
+    path: Path, *names: str, optional: tuple[str, ...] = (), max_bytes: float | None = None
 ) -> dict[str, np.ndarray]:
     """Read some arrays of an ``.npz`` file. Never unpickles.
 
     Args:
         path: The file.
         *names: Required arrays.
-        optional: Optional arrays. Further arrays of the file are ignored.
+        optional: Beginnings of the names of optional arrays. Further arrays of the file are
+            ignored.
         max_bytes: Maximum number of bytes of these arrays in total. Defaults to the lesser of
             ``readable_bytes()`` and half of ``unpacked_bytes``.
 
@@ -51,7 +51,7 @@ def read_arrays(
             expected, found = ", ".join(names), ", ".join(sizes) or "none"
             message = f"expected the arrays {expected}, got {found}"
             raise FileError(f"{path}: {message}; missing {', '.join(missing)}")
-        chosen = [*names, *(name for name in optional if name in sizes)]
+        chosen = [name for name in sizes if name in names or name.startswith(optional)]
         if sum(sizes[name] for name in chosen) > limit:
             raise too_large(path, limit)
         file.seek(0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, cast, get_args
+from typing import ClassVar, Literal, cast, get_args
 
 import pyro
 import torch
@@ -41,15 +41,21 @@ class _AspectGuide(Guide[DirichletPosterior]):
     space_type = GammaSpace
     needs = "a Dirichlet prior of theta"
 
+    #: Defaults of ``topics_update`` and ``max_iterations``.
+    defaults: ClassVar[tuple[TopicsUpdate, int]]
+
     def __init__(
         self,
         model: TopicModel,
         *,
-        topics_update: TopicsUpdate,
-        tolerance: float,
-        max_iterations: int,
+        topics_update: TopicsUpdate | None = None,
+        tolerance: float = 1e-4,
+        max_iterations: int | None = None,
     ) -> None:
-        super().__init__(model, tolerance=tolerance, max_iterations=max_iterations)
+        default_update, most = self.defaults
+        iterations = most if max_iterations is None else max_iterations
+        super().__init__(model, tolerance=tolerance, max_iterations=iterations)
+        topics_update = default_update if topics_update is None else topics_update
         if topics_update not in get_args(TopicsUpdate):
             raise ConfigError(
                 f"topics_update {topics_update!r}; expected one of "
@@ -115,8 +121,9 @@ class DirichletGuide(_AspectGuide):
         model: The model. Its parameters are read at every call.
         topics_update: Expected word counts for the topics' M-step: ``"bound"`` (*Minka & Lafferty
             2002, eq. 27*, which maximises this guide's bound) or ``"second-order"`` (*eqs 32–34*).
+            Defaults to ``"bound"``.
         tolerance: Convergence tolerance of a document; see :func:`torch_lntm.solvers.vb.vb`.
-        max_iterations: Bound on the iterations of each document.
+        max_iterations: Bound on the iterations of each document. Defaults to 1000.
 
     Raises:
         IncompatibleGuideError: The model's prior is not Dirichlet.
@@ -129,19 +136,8 @@ class DirichletGuide(_AspectGuide):
     """
 
     name = "vb"
+    defaults = ("bound", 1000)
     objective = "variational bound on log p(w)"
-
-    def __init__(
-        self,
-        model: TopicModel,
-        *,
-        topics_update: TopicsUpdate = "bound",
-        tolerance: float = 1e-4,
-        max_iterations: int = 1000,
-    ) -> None:
-        super().__init__(
-            model, topics_update=topics_update, tolerance=tolerance, max_iterations=max_iterations
-        )
 
     def default_start(self, batch: DocumentBatch, space: LatentSpace) -> Tensor:
         """Equal proportions. A topic that starts near 0 would stay near 0."""
@@ -174,9 +170,9 @@ class EPGuide(_AspectGuide):
     Args:
         model: The model. Its parameters are read at every call.
         topics_update: Expected word counts for the topics' M-step: ``"second-order"`` (*Minka &
-            Lafferty 2002, eqs 32–34*) or ``"bound"`` (*eq. 27*).
+            Lafferty 2002, eqs 32–34*) or ``"bound"`` (*eq. 27*). Defaults to ``"second-order"``.
         tolerance: Convergence tolerance of a document; see :func:`torch_lntm.solvers.ep.ep`.
-        max_iterations: Bound on the passes over each document's words.
+        max_iterations: Bound on the passes over each document's words. Defaults to 100.
 
     Raises:
         IncompatibleGuideError: The model's prior is not Dirichlet.
@@ -189,20 +185,9 @@ class EPGuide(_AspectGuide):
     """
 
     name = "ep"
+    defaults = ("second-order", 100)
     objective = "expectation propagation's estimate of log p(w)"
     warm_start_rows = "entries"
-
-    def __init__(
-        self,
-        model: TopicModel,
-        *,
-        topics_update: TopicsUpdate = "second-order",
-        tolerance: float = 1e-4,
-        max_iterations: int = 100,
-    ) -> None:
-        super().__init__(
-            model, topics_update=topics_update, tolerance=tolerance, max_iterations=max_iterations
-        )
 
     def default_start(self, batch: DocumentBatch, space: LatentSpace) -> Tensor:
         """The prior, with all words' factors at 1."""

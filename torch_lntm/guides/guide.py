@@ -17,7 +17,6 @@ from torch_lntm.errors import ConfigError, IncompatibleGuideError
 from torch_lntm.guides.draws import GuideDraws
 from torch_lntm.guides.surrogates import solve_by_surrogates
 from torch_lntm.guides.theta_draws import DrawOptions, Positions, ThetaDraws, wanted_draws
-from torch_lntm.guides.warm_starts import WarmStarts
 from torch_lntm.kernels.likelihood import surrogate
 from torch_lntm.kernels.mixture import expected_word_counts, word_probabilities
 from torch_lntm.kernels.uncompiled import uncompiled
@@ -36,8 +35,6 @@ class SolverOptions(TypedDict):
     max_iterations: int
 
 
-#: Numbers in memory per topic and per stored count of a document, while its mean is solved.
-MEAN_TABLES = 8
 P = TypeVar("P", bound=Posterior, default=Posterior)
 #: Guides by name: all subclasses of :class:`Guide` with a ``name``.
 GUIDES: dict[str, type[Guide[Any]]] = {}
@@ -393,7 +390,8 @@ class Guide(ABC, Generic[P]):
         Args:
             entries: Average number of stored counts per document.
         """
-        return MEAN_TABLES * (self.model.num_topics + entries)
+        # Numbers in memory per topic and per stored count of a document, while its mean is solved.
+        return 8 * (self.model.num_topics + entries)
 
     def memory_per_document(self, entries: float) -> float:
         """Approximate number of floats needed to solve a document.
@@ -503,3 +501,47 @@ def make_guide(posterior: str | None, model: TopicModel, **settings: Any) -> Gui
     if not isinstance(name, str) or name not in GUIDES:
         raise ConfigError(f"posterior {posterior!r}; expected one of {', '.join(GUIDES)}")
     return GUIDES[name](model, **settings)
+
+
+class WarmStarts:
+    """Solutions of documents' posteriors, by the documents' positions in their corpus.
+
+    Args:
+        kind: Rows of a warm start: ``"documents"``, or ``"entries"`` for stored counts.
+    """
+
+    def __init__(self, kind: WarmStartRows) -> None:
+        self._kind = kind
+        self._solutions: dict[int, tuple[float, Tensor]] = {}
+        self._corpus_size = -1
+
+    def read(self, batch: DocumentBatch) -> Tensor | None:
+        """Warm start of a batch. ``None`` unless all its documents have been visited.
+
+        A document counts as visited if the last document at its position had the same number of
+        tokens. Solutions of a corpus of another size are ignored.
+        """
+        if batch.corpus_size != self._corpus_size:
+            return None
+        solutions = [self._solutions.get(position) for position in batch.index.tolist()]
+        rows = [
+            solution[1]
+            for solution, length in zip(solutions, batch.lengths.tolist(), strict=True)
+            if solution is not None and solution[0] == length
+        ]
+        if not rows or len(rows) < batch.num_docs:
+            return None
+        start = torch.cat(rows)
+        expected = batch.num_docs if self._kind == "documents" else batch.nnz
+        return start if len(start) == expected else None
+
+    def write(self, batch: DocumentBatch, warm_start: Tensor) -> None:
+        """Remember the solutions of a batch, and forget a corpus of another size."""
+        if batch.corpus_size != self._corpus_size:
+            self._solutions, self._corpus_size = {}, batch.corpus_size
+        by_document = self._kind == "documents"
+        sizes = [1] * batch.num_docs if by_document else batch.row_offsets.diff().tolist()
+        rows = warm_start.detach().cpu().split(sizes)
+        lengths = batch.lengths.tolist()
+        for position, length, row in zip(batch.index.tolist(), lengths, rows, strict=True):
+            self._solutions[position] = (length, row)

@@ -10,8 +10,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from torch_lntm.errors import ConfigError
-from torch_lntm.inference import KeptChains
-from torch_lntm.inference.chains.settings import HMCSettings
+from torch_lntm.inference import DocumentHMC, KeptChains
 from torch_lntm.models import TopicModel
 
 #: Larger files of chains, in bytes, are saved only on request.
@@ -73,7 +72,7 @@ def read_chains(path: Path, model: TopicModel, seed: int, run: str) -> KeptChain
         settings = {name: about[name] for name in _SETTINGS}
         return KeptChains(
             model,
-            HMCSettings.of(model, num_chains=shape[0], step_size=None, seed=seed, **settings),
+            DocumentHMC(model, num_chains=shape[0], seed=seed, **settings).settings,
             latents,
             step_size.clamp_min(1e-30),
             documents.numpy(),

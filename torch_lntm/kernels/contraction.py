@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -82,19 +81,6 @@ def document_sums(values: Tensor, batch: DocumentBatch) -> Tensor:
     )
 
 
-def _one_by_one(
-    function: Callable[..., Tensor], info: Any, in_dims: tuple[int | None, ...], args: Any
-) -> tuple[Tensor, int]:
-    """Vmap rule of sparse operations, which have no batch axis: problems run in turn."""
-    results = [
-        function(
-            *(a if dim is None else a.select(dim, i) for a, dim in zip(args, in_dims, strict=True))
-        )
-        for i in range(info.batch_size)
-    ]
-    return torch.stack(results), 0
-
-
 class _Function(torch.autograd.Function):
     """Autograd function whose signature is read once.
 
@@ -133,7 +119,6 @@ class _Contraction(_Function):
         *factors, ctx.batch = inputs
         ctx.absent = next(i for i, factor in enumerate(factors) if factor is None)
         ctx.save_for_backward(*factors)
-        ctx.save_for_forward(*factors)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -144,20 +129,6 @@ class _Contraction(_Function):
                 factors[ctx.absent], factors[i] = grad, None
                 gradients[i] = _contract(*factors, ctx.batch)
         return tuple(gradients)
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Tensor:
-        terms = []
-        for i in range(3):
-            if tangents[i] is not None:
-                factors = list(ctx.saved_tensors)
-                factors[i] = tangents[i]
-                terms.append(_Contraction.apply(*factors, ctx.batch))
-        return torch.stack(terms).sum(0)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, *args: Any) -> tuple[Tensor, int]:
-        return _one_by_one(_Contraction.apply, info, in_dims, args)
 
 
 def _contract(*factors_and_batch: Any) -> Tensor:
@@ -180,15 +151,10 @@ class _WordsHandle(_Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         _, hidden, ctx.batch = inputs
         ctx.save_for_backward(*hidden)
-        ctx.save_for_forward(*hidden)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         return _contract(grad, *ctx.saved_tensors, None, ctx.batch), None, None
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, *_: None) -> Tensor:
-        return _Contraction.apply(None, *ctx.saved_tensors, tangent, ctx.batch)
 
 
 class _FlooredProduct(_Function):
@@ -214,7 +180,6 @@ class _FlooredProduct(_Function):
         ctx.by_handle = hidden is not None
         factors = weights, *(hidden or (words,))
         ctx.save_for_backward(*factors)
-        ctx.save_for_forward(*factors)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -225,22 +190,6 @@ class _FlooredProduct(_Function):
         if ctx.needs_input_grad[1]:
             grad_words = grad if ctx.by_handle else _contract(grad, weights, None, ctx.batch)
         return grad_weights, grad_words, None, None, None
-
-    @staticmethod
-    def jvp(ctx: Any, weights_tangent: Any, words_tangent: Any, *_: None) -> Tensor:
-        weights, words = ctx.saved_tensors
-        terms = []
-        if weights_tangent is not None:
-            terms.append(_Contraction.apply(None, weights_tangent, words, ctx.batch))
-        if words_tangent is not None and ctx.by_handle:
-            terms.append(words_tangent)
-        elif words_tangent is not None:
-            terms.append(_Contraction.apply(None, weights, words_tangent, ctx.batch))
-        return torch.stack(terms).sum(0)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, *args: Any) -> tuple[Tensor, int]:
-        return _one_by_one(_FlooredProduct.apply, info, in_dims, args)
 
 
 class _LogLikelihood(_Function):
@@ -254,7 +203,6 @@ class _LogLikelihood(_Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         s, ctx.batch, ctx.floor = inputs
         ctx.save_for_backward(s)
-        ctx.save_for_forward(s)
 
     @staticmethod
     def _ratio(ctx: Any) -> Tensor:
@@ -268,16 +216,6 @@ class _LogLikelihood(_Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         ratio = _LogLikelihood._ratio(ctx)
         return grad.to(ratio.dtype)[ctx.batch.row_index] * ratio, None, None
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, *_: None) -> Tensor:
-        terms = (tangent * _LogLikelihood._ratio(ctx)).double()
-        ones = terms.new_ones(ctx.batch.num_words, 1)
-        return _Contraction.apply(terms, None, ones, ctx.batch).squeeze(1)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, *args: Any) -> tuple[Tensor, int]:
-        return _one_by_one(_LogLikelihood.apply, info, in_dims, args)
 
 
 def log_likelihood(

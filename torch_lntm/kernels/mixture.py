@@ -125,10 +125,7 @@ def mixture_log_likelihood(
     """Log likelihood Σ_v c_dv log Σ_k t_dk φ_kv of each document, differentiable in both inputs.
 
     With topic proportions as weights, this is the log probability of the document's tokens with
-    their topics summed out. The function has derivatives of every order. It works under ``grad``,
-    ``vmap``, ``jvp``, ``jacrev``, ``jacfwd`` and ``hessian`` of ``torch.func``. The exception is
-    ``jvp`` or ``jacfwd`` nested within ``jvp`` or ``jacfwd``: they give zeros for every autograd
-    function written in Python (an open fault of PyTorch).
+    their topics summed out. The function has derivatives of every order, in reverse mode.
 
     Args:
         weights: ``(..., num_docs, num_topics)`` nonnegative topic weights t.

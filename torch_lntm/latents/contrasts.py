@@ -19,10 +19,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from torch_lntm.latents.identified import IdentifiedSpace
+from torch_lntm.latents.identified import IdentifiedSpace, Proposal, elliptical_draws
 from torch_lntm.latents.linalg import contrast_basis, triangular_factor
 from torch_lntm.latents.normal import NormalSpace, StandardNormalSpace
-from torch_lntm.latents.proposals import Proposal, elliptical_draws
 from torch_lntm.latents.space import LocatedSpace
 
 

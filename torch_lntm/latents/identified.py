@@ -1,14 +1,22 @@
-"""Coordinates of the latent variables with an effect on the likelihood, for integrals."""
+"""Coordinates of the latent variables with an effect on the likelihood, for integrals.
+
+The random numbers of proposals come from NumPy on the CPU. They are a function of the seed and the
+document's position only, and are therefore equal in every batch and on every device.
+"""
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from torch_lntm.latents.proposals import Proposal
 from torch_lntm.latents.space import LatentSpace
 
 
@@ -83,3 +91,82 @@ class IdentifiedSpace(LatentSpace):
             dim)``, float64.
         """
         raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False)
+class Proposal:
+    """Distribution q of a document's coordinates z.
+
+    Attributes:
+        space: Coordinates, as a space of this document alone.
+        draw: Function of the number of draws and a key. The key seeds the generator; it consists of
+            nonnegative integers such as (seed, position in the corpus). The function returns z
+            ``(num_samples, dim)`` and log q(z) ``(num_samples,)``, float64 nats.
+    """
+
+    space: LatentSpace
+    draw: Callable[[int, Sequence[int]], tuple[Tensor, Tensor]]
+
+
+def elliptical_draws(
+    loc: Tensor, tril: Tensor, degrees_of_freedom: float, num_samples: int, key: Sequence[int]
+) -> tuple[Tensor, Tensor]:
+    """Draws of a multivariate Student-t or normal distribution.
+
+    Args:
+        loc: ``(dim,)`` float64 centre.
+        tril: ``(dim, dim)`` float64 scale, lower triangular.
+        degrees_of_freedom: Degrees of freedom; infinite for a normal.
+        num_samples: Number of draws.
+        key: Seed of the generator, as for :class:`Proposal`.
+
+    Returns:
+        Draws ``(num_samples, dim)`` and their log densities ``(num_samples,)``.
+    """
+    noise = draw_noise(num_samples, len(loc), key, degrees_of_freedom).to(loc.device)
+    log_density = noise_log_density(noise, degrees_of_freedom) - tril.diagonal().log().sum()
+    return loc + noise @ tril.mT, log_density
+
+
+def draw_noise(
+    num_samples: int, dim: int, key: Sequence[int], degrees_of_freedom: float = math.inf
+) -> Tensor:
+    """Standard normal or Student-t numbers, as a function of the key alone.
+
+    Args:
+        num_samples: Number of draws.
+        dim: Dimension of each draw.
+        key: Seed of the generator, as for :class:`Proposal`.
+        degrees_of_freedom: Degrees of freedom. Defaults to infinity, for a normal distribution.
+
+    Returns:
+        ``(num_samples, dim)`` float64, on the CPU.
+    """
+    rng = np.random.default_rng(list(key))
+    noise = rng.standard_normal((num_samples, dim))
+    if math.isfinite(degrees_of_freedom):
+        half = degrees_of_freedom / 2.0
+        noise *= np.sqrt(half / rng.standard_gamma(half, size=(num_samples, 1)))
+    return torch.from_numpy(noise)
+
+
+def noise_log_density(noise: Tensor, degrees_of_freedom: float = math.inf) -> Tensor:
+    """Log density ``(...)`` of the distribution of :func:`draw_noise` at noise ``(..., dim)``."""
+    dim = noise.shape[-1]
+    squared = noise.square().sum(-1)
+    if math.isinf(degrees_of_freedom):
+        return -0.5 * (squared + dim * math.log(2.0 * math.pi))
+    nu = degrees_of_freedom
+    constant = (
+        math.lgamma((nu + dim) / 2.0) - math.lgamma(nu / 2.0) - 0.5 * dim * math.log(nu * math.pi)
+    )
+    return constant - 0.5 * (nu + dim) * torch.log1p(squared / nu)
+
+
+def log_gamma_variates(rng: np.random.Generator, shapes: NDArray[np.float64]) -> Tensor:
+    """Logs of gamma variates, finite even if the variates would underflow for small shapes.
+
+    In distribution, log G(a) = log G(a + 1) + log(U)/a.
+    """
+    larger = np.log(rng.standard_gamma(shapes + 1.0))
+    return torch.from_numpy(larger + np.log1p(-rng.random(shapes.shape)) / shapes)

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from torch_lntm.latents.contrasts import CentredSpace
 from torch_lntm.latents.factor import LaplaceFactorSpace, LaplaceSourcesSpace
+from torch_lntm.latents.identified import Proposal, elliptical_draws
 from torch_lntm.latents.linalg import contrast_basis, triangular_factor
-from torch_lntm.latents.proposals import Proposal, elliptical_draws
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,10 +7,9 @@ from torch_lntm.models.constructors import ctm, iftm, lda, lntm, stm
 from torch_lntm.models.groups import Groups, Periods
 from torch_lntm.models.model import TopicModel
 from torch_lntm.models.priors.covariates import Covariates
-from torch_lntm.models.priors.diagonal import DiagonalNormalPrior
 from torch_lntm.models.priors.dirichlet import DirichletPrior
 from torch_lntm.models.priors.factor import IndependentFactorPrior
-from torch_lntm.models.priors.logistic_normal import LogisticNormalPrior
+from torch_lntm.models.priors.logistic_normal import DiagonalNormalPrior, LogisticNormalPrior
 from torch_lntm.models.priors.mixed import MixedPrior
 from torch_lntm.models.priors.normal import NormalPrior
 from torch_lntm.models.priors.prior import DocumentPrior
@@ -24,8 +23,7 @@ from torch_lntm.models.topics.keywords import Keywords
 from torch_lntm.models.topics.normal import NormalTopics
 from torch_lntm.models.topics.topics import FixedTopics, Topics
 from torch_lntm.models.words.dirichlet_multinomial import DirichletMultinomial
-from torch_lntm.models.words.multinomial import Multinomial
-from torch_lntm.models.words.words import Words
+from torch_lntm.models.words.words import Multinomial, Words
 
 __all__ = [
     "ContentTopics",

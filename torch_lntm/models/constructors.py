@@ -14,10 +14,9 @@ from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.models.groups import Groups, Periods, learn_groups
 from torch_lntm.models.model import TopicModel
 from torch_lntm.models.priors.covariates import PREVALENCE, Covariates
-from torch_lntm.models.priors.diagonal import DiagonalNormalPrior
 from torch_lntm.models.priors.dirichlet import DirichletPrior
 from torch_lntm.models.priors.factor import IndependentFactorPrior, Source
-from torch_lntm.models.priors.logistic_normal import LogisticNormalPrior
+from torch_lntm.models.priors.logistic_normal import DiagonalNormalPrior, LogisticNormalPrior
 from torch_lntm.models.priors.mixed import MixedPrior
 from torch_lntm.models.priors.structural import StructuralPrior
 from torch_lntm.models.registry import register

@@ -31,8 +31,7 @@ from torch_lntm.models.sites import (
 )
 from torch_lntm.models.topic_table import TopicSummary, TopicTable
 from torch_lntm.models.topics.topics import Topics
-from torch_lntm.models.words.multinomial import Multinomial
-from torch_lntm.models.words.words import Words
+from torch_lntm.models.words.words import Multinomial, Words
 
 
 class Construction(NamedTuple):

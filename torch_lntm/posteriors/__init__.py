@@ -1,12 +1,10 @@
 """Posteriors of documents: results of solvers and samplers."""
 
 from torch_lntm.posteriors.dirichlet import DirichletPosterior
-from torch_lntm.posteriors.draws import Draws
 from torch_lntm.posteriors.factor import FactorPosterior
 from torch_lntm.posteriors.low_rank import LowRankPosterior
-from torch_lntm.posteriors.mode import ModePosterior
-from torch_lntm.posteriors.normal import NormalPosterior
-from torch_lntm.posteriors.posterior import Moments, Posterior
+from torch_lntm.posteriors.normal import ModePosterior, NormalPosterior
+from torch_lntm.posteriors.posterior import Draws, Moments, Posterior
 
 __all__ = [
     "DirichletPosterior",

@@ -4,10 +4,13 @@ Each result has a method ``frame`` with a tidy pandas data frame, and prints as 
 """
 
 from torch_lntm.plotting.style import topic_labels
-from torch_lntm.reports.content import group_words
 from torch_lntm.reports.keywords import keyword_topics
-from torch_lntm.reports.labels import label_topics, word_scores
-from torch_lntm.reports.merged import summarise_groups
+from torch_lntm.reports.labels import (
+    group_words,
+    label_topics,
+    summarise_groups,
+    word_scores,
+)
 from torch_lntm.reports.naming import name_topics
 from torch_lntm.reports.page import report
 from torch_lntm.reports.periods import moving_topics

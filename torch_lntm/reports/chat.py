@@ -97,9 +97,9 @@ class ChatServer:
             found.append(("cannot be reached", str(error).encode()))
 
     def _shown(self, content: bytes) -> str:
-        """The beginning of a server's text in a line, without words that hold a part of the key."""
+        """The beginning of a server's text in a line; nothing if it holds a part of the key."""
         key, text = self.key or "\0", content[: 4 * _EXCERPT].decode("utf-8", "replace")
-        parts = {key[i : i + 6] for i in range(max(1, len(key) - 5))}
+        if any(key[i : i + 6] in text for i in range(max(1, len(key) - 5))):
+            return "…"
         letters = "".join(c if c.isprintable() else " " for c in text)
-        words = ["…" if any(part in word for part in parts) else word for word in letters.split()]
-        return " ".join(words)[:_EXCERPT]
+        return " ".join(letters.split())[:_EXCERPT]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from scipy.stats import beta
 from torch import Tensor
@@ -13,8 +14,8 @@ from torch import Tensor
 from torch_lntm.errors import ConfigError
 from torch_lntm.frames import Rows
 from torch_lntm.models import TopicModel
-from torch_lntm.plotting.style import shorten
-from torch_lntm.reports.sections import Block, PageData, Picture, Section, Table
+from torch_lntm.plotting.style import rule, shorten
+from torch_lntm.reports.sections import Block, PageData, Picture, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -94,15 +95,13 @@ def keyword_topics(
     if not 0 < level < 1:
         raise ConfigError(f"level is {level}; expected a number between 0 and 1")
     probs = model.topics.mean_probs.detach().double().cpu()
-    loads = lists.loads(probs)
-    names = model.topic_names
+    loads, names, tail = lists.loads(probs), model.topic_names, (1.0 - level) / 2.0
     pseudo = lists.tokens + getattr(model.topics, "smoothing", 0.0) * model.num_words
     order = model.topics.top_words(model.num_words)[0]
     rows: Rows[KeywordTopic] = Rows()
     for k, columns in enumerate(lists.columns):
         mass, tokens = float(loads[k, k]), float(shares[k]) * num_tokens + pseudo
-        tail = (1.0 - level) / 2.0
-        counts = (mass * tokens + 1e-9, (1.0 - mass) * tokens + 1e-9)
+        posterior = beta(mass * tokens + 1e-9, (1.0 - mass) * tokens + 1e-9)
         ranked = sorted(columns, key=lambda v: -float(probs[k, v]))
         beside = [v for v in order[k, : num_words + len(columns)].tolist() if v not in columns]
         best = int(loads[k].argmax())
@@ -113,8 +112,8 @@ def keyword_topics(
                 keywords=model.words_at(ranked),
                 probabilities=tuple(probs[k, ranked].tolist()),
                 mass=mass,
-                lower=float(beta.ppf(tail, *counts)),
-                upper=float(beta.ppf(1.0 - tail, *counts)),
+                lower=float(posterior.ppf(tail)),
+                upper=float(posterior.ppf(1.0 - tail)),
                 rival=None if best == k else names[best],
                 joined=model.words_at(beside[:num_words]),
             )
@@ -122,13 +121,8 @@ def keyword_topics(
     return rows
 
 
-def keyword_sections(model: TopicModel) -> list[Section]:
-    """The report's section on keywords, for models with keywords."""
-    return [] if model.topics.keywords is None else [Section("Keywords", _contents)]
-
-
-def _contents(page: PageData) -> list[Block]:
-    """Contents of the section on keywords."""
+def keyword_section(page: PageData) -> list[Block]:
+    """The report's section on keywords."""
     shares = page.summary.overall.mean[0].tolist()
     rows = keyword_topics(page.model, shares, page.corpus.num_tokens, level=page.level)
     lost = [row for row in rows if row.rival is not None]
@@ -158,19 +152,16 @@ def keyword_chart(rows: Sequence[KeywordTopic]) -> Figure:
     """
     from matplotlib.figure import Figure
 
-    from torch_lntm.plotting.style import rule
-
     end = max(row.upper for row in rows)
     figure = Figure(figsize=(7.6, 0.4 * len(rows) + 0.6), layout="constrained")
     ax = figure.add_subplot()
     for y, row in enumerate(rows):
-        left = 0.0
-        for place, (word, value) in enumerate(zip(row.keywords, row.probabilities, strict=True)):
-            ax.barh(y, value, 0.6, left, color=_COLOURS[place % len(_COLOURS)])
+        lefts = np.cumsum([0.0, *row.probabilities[:-1]])
+        ax.barh(y, row.probabilities, 0.6, lefts, color=_COLOURS)
+        for word, left, value in zip(row.keywords, lefts, row.probabilities, strict=True):
             if value > _LETTER * end * len(word):
-                style: dict[str, Any] = {"va": "center", "fontsize": 8, "parse_math": False}
-                ax.text(left + _LETTER * end / 2, y, word, **style)
-            left += value
+                place = left + _LETTER * end / 2
+                ax.text(place, y, word, va="center", fontsize=8, parse_math=False)
         ax.plot([row.lower, row.upper], [y + 0.4] * 2, color="#222222", linewidth=2)
     names = [shorten(row.name, 22) for row in rows]
     ax.set_yticks(range(len(rows)), names, parse_math=False)

@@ -1,18 +1,21 @@
-"""Labels of topics (probable and exclusive words), and representative documents."""
+"""Words of topics: labels, words of groups of documents, and words of merged topics."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
 import scipy.stats
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.frames import Rows
-from torch_lntm.models import TopicModel
+from torch_lntm.models import TopicGroups, TopicModel, merged_topics
 
 #: Measures that rank a topic's words; see :func:`word_scores`.
 LabelMeasure = Literal["probability", "frex", "lift", "score"]
@@ -138,9 +141,12 @@ def label_topics(
     """
     require_whole(1, num_words=num_words)
     totals = np.asarray(model.encode(corpus).word_totals)
+    probs = np.asarray(model.topics.mean_probs.detach().double().cpu())
     labels: dict[str, list[tuple[str, ...]]] = {}
     for measure in get_args(LabelMeasure):
-        best = _best_words(_probabilities(model), totals, measure, num_words, frequency_weight)
+        scores = word_scores(probs, totals, measure, frequency_weight=frequency_weight)
+        # The more probable of two words with equal scores comes first.
+        best = np.lexsort((-probs, -scores))[:, :num_words]
         labels[measure] = [model.words_at(row) for row in best.tolist()]
     return Rows(
         TopicLabels(topic=k, name=name, **{m: words[k] for m, words in labels.items()})
@@ -148,18 +154,134 @@ def label_topics(
     )
 
 
-def _probabilities(model: TopicModel) -> NDArray[np.float64]:
-    return np.asarray(model.topics.mean_probs.detach().double().cpu())
+@dataclass(frozen=True)
+class GroupWords:
+    """Words that a group of documents uses for a topic more often than the groups on average.
+
+    Attributes:
+        topic: The topic's number, from 0.
+        name: Name of the topic; its number as text if it has no name.
+        group: The group's value of the column.
+        words: Words of the group, the most typical first. Few or none if the groups write alike.
+        probabilities: Probabilities of the words in the group's topic.
+        averages: Probabilities of the words in the topic, averaged over the groups.
+    """
+
+    topic: int
+    name: str
+    group: Any
+    words: tuple[str, ...]
+    probabilities: tuple[float, ...]
+    averages: tuple[float, ...]
+
+    def records(self) -> list[dict[str, Any]]:
+        """Rows of a frame, a row for each word."""
+        words = zip(self.words, self.probabilities, self.averages, strict=True)
+        rows = [(self.topic, self.name, self.group, *word) for word in words]
+        return [dict(zip(_GROUP_COLUMNS, row, strict=True)) for row in rows]
 
 
-def _best_words(
-    topics: NDArray[np.float64],
-    totals: NDArray[np.int64],
-    measure: LabelMeasure,
-    num_words: int,
-    frequency_weight: float = 0.5,
-) -> NDArray[np.int64]:
-    """``(num_topics, num_words)`` positions of each topic's best words, the best first."""
-    scores = word_scores(topics, totals, measure, frequency_weight=frequency_weight)
-    # The more probable of two words with equal scores comes first.
-    return np.lexsort((-topics, -scores))[:, :num_words]
+_GROUP_COLUMNS = ("topic", "name", "group", "term", "probability", "average")
+
+
+@torch.no_grad()
+def group_words(model: TopicModel, *, num_words: int = 7) -> Rows[GroupWords]:
+    """The most typical words of each group of documents in each topic.
+
+    The score of word v in topic k and group g is φ_gkv log(φ_gkv / φ̄_kv), its part of the group's
+    relative entropy to the mean φ̄ over groups. Words with equal probabilities in all groups score
+    0 and are left out.
+
+    Args:
+        model: A model with content covariates, ``models.stm(..., content="party")``.
+        num_words: Most words of each topic and group.
+
+    Returns:
+        The words, topic by topic and group by group. The columns of ``frame()`` are ``topic``,
+        ``name``, ``group``, ``term``, ``probability`` and ``average``.
+
+    Raises:
+        ConfigError: The number of words is below 1, or the model has no content covariates.
+    """
+    require_whole(1, num_words=num_words)
+    topics: Any = model.topics
+    if topics.num_groups == 1:
+        raise ConfigError(
+            "the model's topics are the same in all documents; make it by "
+            "models.stm(num_topics, corpus, content='party')"
+        )
+    probs = topics.double_probs.cpu().unflatten(1, (topics.num_groups, topics.num_words))
+    average = probs.mean(1)
+    scores = probs * (probs / average[:, None]).log()
+    scores = torch.where(topics.differing_words.cpu()[:, None], scores, 0.0)
+    best = scores.sort(dim=-1, descending=True, stable=True).indices[..., :num_words]
+    rows = Rows[GroupWords](columns=_GROUP_COLUMNS)
+    for k, name in enumerate(model.topic_names):
+        for g, level in enumerate(topics.column.levels):
+            chosen = best[k, g][scores[k, g, best[k, g]] > 0].tolist()
+            numbers = tuple(probs[k, g, chosen].tolist()), tuple(average[k, chosen].tolist())
+            rows.append(GroupWords(k, name, level, model.words_at(chosen), *numbers))
+    return rows
+
+
+@dataclass(frozen=True)
+class GroupSummary:
+    """A group of topics in words.
+
+    Attributes:
+        group: Name of the group.
+        share: Sum of the shares of its topics. None if they are unknown.
+        topics: Numbers of its topics.
+        names: Names of its topics.
+        words: Most probable words of the merged topic.
+    """
+
+    group: str
+    share: float | None
+    topics: tuple[int, ...]
+    names: tuple[str, ...]
+    words: tuple[str, ...]
+
+    def records(self) -> list[dict[str, Any]]:
+        """The row of a frame."""
+        topics, words = ", ".join(self.names), " ".join(self.words)
+        return [{"group": self.group, "share": self.share, "topics": topics, "words": words}]
+
+
+def summarise_groups(
+    model: TopicModel,
+    groups: Mapping[str, Sequence[int | str]] | TopicGroups,
+    shares: Sequence[float] | Tensor | None = None,
+    *,
+    num_words: int = 8,
+) -> Rows[GroupSummary]:
+    """Groups of topics with their shares and the words of the merged topics.
+
+    Args:
+        model: The model.
+        groups: The groups; see :class:`~torch_lntm.models.TopicGroups`.
+        shares: ``(num_topics,)`` shares of the topics, such as ``result.topic_shares``. They weigh
+            the topics of a group. Defaults to equal weights.
+        num_words: Words of each group.
+
+    Returns:
+        The groups, in their order. ``frame()`` has a row for each group.
+
+    Raises:
+        ConfigError: A group is refused, a number is below 1, or there is another number of shares.
+
+    Example:
+        >>> groups = lntm.reports.summarise_groups(model, {"news": [3, 7]}, num_words=2)
+        >>> groups[0].group, groups[0].topics, len(groups[0].words)
+        ('news', (3, 7), 2)
+    """
+    require_whole(1, num_words=num_words)
+    found = TopicGroups.of(model.topic_names, groups)
+    merged = merged_topics(model, found, shares)
+    best = merged.sort(dim=-1, descending=True, stable=True).indices[:, :num_words].tolist()
+    rows: Rows[GroupSummary] = Rows()
+    for name, topics, words in zip(found.names, found.members, best, strict=True):
+        share = None if shares is None else float(sum(shares[k] for k in topics))
+        names = tuple(model.topic_names[k] for k in topics)
+        rows.append(GroupSummary(name, share, topics, names, model.words_at(words)))
+    return rows

@@ -11,6 +11,7 @@ from typing import Any
 
 import jinja2
 import numpy as np
+import torch
 from markupsafe import Markup
 from numpy.typing import NDArray
 
@@ -23,23 +24,21 @@ from torch_lntm.inference import DrawSource, FitResult, ThetaDraws, theta_draws
 from torch_lntm.inference.draws import require_source
 from torch_lntm.io import Run
 from torch_lntm.io.runs import EVALUATION
-from torch_lntm.models import TopicGroups, TopicModel
+from torch_lntm.models import DynamicTopics, TopicGroups, TopicModel
 from torch_lntm.models.names import is_named
-from torch_lntm.models.topic_table import TopicTable
 from torch_lntm.plotting import tree_plot
 from torch_lntm.plotting.layout import LINE_HEIGHT, WIDTH, correlation_diagram, lay_out_topics
 from torch_lntm.plotting.style import distinct_words, topic_labels
-from torch_lntm.reports import figures
-from torch_lntm.reports.citations import citations
+from torch_lntm.reports.charts import CHART, effect_charts, prevalence_charts
 from torch_lntm.reports.groups import grouping_columns
-from torch_lntm.reports.keywords import keyword_sections
-from torch_lntm.reports.labels import label_topics
-from torch_lntm.reports.merged import group_words_of, topic_tokens
-from torch_lntm.reports.periods import period_sections
+from torch_lntm.reports.keywords import keyword_section
+from torch_lntm.reports.labels import label_topics, summarise_groups
+from torch_lntm.reports.periods import period_section
 from torch_lntm.reports.prevalence import (
     SHORT_DOCUMENT,
     CorpusSummary,
     correlation_intervals,
+    correlation_lines,
     summarise_corpus,
 )
 from torch_lntm.reports.representatives import (
@@ -76,8 +75,6 @@ def report(
     *,
     overwrite: bool = False,
     draws: DrawSource | None = None,
-    scores: Sequence[Score] | None = None,
-    settings: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Path:
     """Write a report page on a fit: a single HTML file that opens without a network.
@@ -95,9 +92,8 @@ def report(
         overwrite: Replace an existing file.
         draws: Source of the documents' proportions and intervals: a guide, or chains. Defaults to
             the posterior of the fit.
-        scores: Scores to show, such as held-out perplexity. Defaults to the scores of a run.
-        settings: Settings to list, by name. Defaults to the settings of the fit.
-        **options: Contents of the page; see :func:`render_page`.
+        **options: Contents of the page; see :func:`render_page`. ``scores`` default to the scores
+            of a run, and ``settings`` to the settings of the fit.
 
     Returns:
         The file.
@@ -119,15 +115,16 @@ def report(
         raise ConfigError(f"{path}: is a folder; name a file to write the page to")
     if path.exists() and not overwrite:
         raise ConfigError(f"{path}: exists already; choose another path, or ask to overwrite it")
-    posterior, fit_scores, fit_settings = _contents_of(fit)
-    page = render_page(
-        posterior if draws is None else draws,
-        corpus,
-        instead_of_chains=isinstance(draws, Guide) and not isinstance(posterior, Guide),
-        scores=fit_scores if scores is None else scores,
-        settings=fit_settings if settings is None else settings,
-        **options,
-    )
+    posterior: Any = fit
+    contents: dict[str, Any] = {}
+    if isinstance(fit, Run):
+        scores = fit.read(EVALUATION, read_scores) or ()
+        posterior, contents = fit.posterior(), {"scores": scores, "settings": fit.settings()}
+    elif isinstance(fit, FitResult):
+        posterior, contents = fit.posterior, {"settings": fit.settings()}
+    contents["instead_of_chains"] = isinstance(draws, Guide) and not isinstance(posterior, Guide)
+    source = posterior if draws is None else draws
+    page = render_page(source, corpus, **{**contents, **options})
     with atomic_write(path) as file:
         file.write(page.encode("utf-8", "replace"))
     return path
@@ -208,30 +205,32 @@ def render_page(
     summary = summarise_corpus(theta, corpus, columns, level=LEVEL, groups=groups)
     shares = summary.overall.mean[0].tolist()
     topics = model.topic_table(shares, num_words=num_words, num_correlated=3)
-    correlations = _correlations(model, topics, summary)
-    names, settings = correlations.pop("names"), settings or {}
+    names = [
+        s.name if is_named(topics.names, s.topic) else " ".join(distinct_words(s.words, 2))
+        for s in sorted(topics, key=lambda s: s.topic)
+    ]
     found = representative_documents(summary.documents, num_docs=num_docs) if num_docs else []
     documents = with_excerpts(with_intervals(found, theta, LEVEL), everything, texts, sample)
-    data = PageData(model, corpus, theta, summary, topics, names, scores, settings, LEVEL)
-    own_sections = [*keyword_sections(model), *period_sections(model)]
-    rendered = render_sections([*own_sections, *sections], data)
+    data = PageData(model, corpus, theta, summary, topics, names, scores, settings or {}, LEVEL)
+    rendered = render_sections([*_own_sections(model), *sections], data)
+    has_pictures = tree or any(isinstance(x, Picture) for _, blocks in rendered for x in blocks)
     return _TEMPLATES.get_template("report.html").render(
         **vars(data),
-        **correlations,
+        **_diagrams(model, names, summary),
         **_prevalence(model, summary, num_words),
         **_effects(effects),
-        title=title or f"Topics of {corpus.name or 'a corpus'}",
+        **_tree(tree),
         **_equal_parts(),
+        title=title or f"Topics of {corpus.name or 'a corpus'}",
         num_all=len(everything),
         is_short=corpus.num_tokens < SHORT_DOCUMENT * len(corpus),
-        citations=citations(model.name, theta.name, model.words.cache_weight is not None),
         instead_of_chains=instead_of_chains,
         labels=label_topics(model, corpus, num_words=num_words),
-        **_optional(tree, stability),
+        stability=stability,
         documents={s.topic: [d for d in documents if d.topic == s.topic] for s in topics},
-        effects=effects,
+        has_texts=texts is not None,
         sections=rendered,
-        has_pictures=tree or any(k == "picture" for _, blocks in rendered for k, _ in blocks),
+        has_pictures=has_pictures,
     )
 
 
@@ -249,98 +248,88 @@ def _sampled(
     return corpus[rows], rows, draws.of_selection(rows)
 
 
+def _own_sections(model: TopicModel) -> list[Section]:
+    """The package's own sections after the topics."""
+    found = [] if model.topics.keywords is None else [Section("Keywords", keyword_section)]
+    if isinstance(model.topics, DynamicTopics):
+        found.append(Section("Words over time", period_section))
+    return found
+
+
 def _equal_parts() -> dict[str, Any]:
     """Variables of the template that are equal for all pages."""
-    script, style = (_asset(name) for name in ("script.js", "style.css"))
+    folder = Path(__file__).with_name("templates")
+    # Files of the package are inserted without escaping.
+    script, style = (
+        Markup((folder / name).read_text(encoding="utf-8")) for name in ("script.js", "style.css")
+    )
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    sizes = {"width": WIDTH, "chart_width": figures.CHART, "line_height": LINE_HEIGHT}
+    sizes = {"width": WIDTH, "chart_width": CHART, "line_height": LINE_HEIGHT}
     parts = {"script": script, "style": style, "script_hash": digest, "sizes": sizes}
     return parts | {"version": __version__, "today": date.today().isoformat()}
 
 
-def _optional(tree: TopicTree | None, stability: TopicStability | None) -> dict[str, Any]:
-    """Parts of the page on request: the tree, with its picture, and the stability."""
-    parts: dict[str, Any] = {"tree": tree, "stability": stability, "tree_picture": ""}
-    if tree is not None:
-        from matplotlib.figure import Figure
+def _tree(tree: TopicTree | None) -> dict[str, Any]:
+    """The tree of the topics, with its picture."""
+    from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(9.0, 0.22 * tree.num_topics + 1.0), layout="constrained")
-        tree_plot(tree, ax=figure.add_subplot())
-        parts["tree_picture"] = Picture(figure, "tree").address
-    return parts
+    if tree is None:
+        return {"tree": None}
+    figure = Figure(figsize=(9.0, 0.22 * tree.num_topics + 1.0), layout="constrained")
+    tree_plot(tree, ax=figure.add_subplot())
+    return {"tree": tree, "tree_picture": Picture(figure, "tree").address}
 
 
-def _correlations(model: TopicModel, topics: TopicTable, summary: CorpusSummary) -> dict[str, Any]:
-    """Names of the topics, their map, and their correlations as a graph and as numbers."""
+def _diagrams(model: TopicModel, names: Sequence[str], summary: CorpusSummary) -> dict[str, Any]:
+    """Map of the topics, and their correlations as a graph and as numbers."""
     shares, reach = summary.overall.mean[0], summary.overall.upper[0]
-    names = [
-        s.name if is_named(topics.names, s.topic) else " ".join(distinct_words(s.words, 2))
-        for s in sorted(topics, key=lambda s: s.topic)
-    ]
-    correlation, error = model.topic_correlation().detach().cpu(), summary.correlation_error
-    ends = correlation_intervals(correlation, error, LEVEL)
-    lines = figures.correlation_lines(correlation.double().numpy(), error, ends, LEVEL)
-    positive = lines[lines["correlation"] > 0].head(model.num_topics)
-    pairs = list(positive[["first", "second", "correlation"]].itertuples(index=False, name=None))
-    paired = sorted({k for first, second, _ in pairs for k in (first, second)})
+    correlation = model.topic_correlation().detach().cpu().double().numpy()
+    lines = correlation_lines(correlation, summary.correlation_error, LEVEL)
+    drawn = lines[lines["correlation"] > 0].head(model.num_topics)
+    pairs = list(drawn[["first", "second", "correlation"]].itertuples(index=False, name=None))
+    paired = sorted({*drawn["first"], *drawn["second"]})
     distance = hellinger_distances(model.topics.mean_probs.detach().double().cpu().numpy())
     return {
-        "names": names,
         "heads": topic_labels(model),
         "map": lay_out_topics(distance, range(len(names)), names, shares, reach),
         "graph": correlation_diagram(pairs, paired, names, shares, reach),
-        "drawn": list(positive.itertuples()),
+        "drawn": list(drawn.itertuples()),
         "lines": list(lines.head(_PAIRS).itertuples()),
         "num_lines": len(lines),
-        "intervals": ends,
+        "intervals": correlation_intervals(correlation, summary.correlation_error, LEVEL),
     }
 
 
 def _prevalence(model: TopicModel, summary: CorpusSummary, num_words: int) -> dict[str, Any]:
     """Charts of prevalence, and shares, words and charts of the groups of topics."""
-    charts = [(p, figures.charts(p, _CHARTS)) for p in summary.prevalence]
+    charts = [(p, prevalence_charts(p, _CHARTS)) for p in summary.prevalence]
     groups, overall = summary.groups, summary.overall_groups
     if groups is None or overall is None:
         return {"prevalence": charts, "group_rows": [], "group_charts": [()] * len(charts)}
-    topics = [k for members in groups.members for k in members]
-    words = group_words_of(model, groups, topic_tokens(summary.documents), num_words)
-    rows = overall.frame().assign(topics=groups.members, words=words)
+    members = [k for topics in groups.members for k in topics]
+    lengths = torch.from_numpy(summary.documents.lengths.astype("float64"))
+    tokens = lengths @ summary.documents.theta.double()
+    words = summarise_groups(model, groups, tokens, num_words=num_words)
+    rows = overall.frame().assign(topics=groups.members, words=[row.words for row in words])
     rows = rows.sort_values("share", ascending=False, kind="stable")
     return {
         "prevalence": charts,
         "group_rows": list(rows.itertuples()),
-        "groups_overlap": len(set(topics)) < len(topics),
-        "group_charts": [figures.charts(p, _CHARTS) for p in summary.group_prevalence],
+        "groups_overlap": len(set(members)) < len(members),
+        "group_charts": [prevalence_charts(p, _CHARTS) for p in summary.group_prevalence],
     }
 
 
 def _effects(effects: Any) -> dict[str, Any]:
     """Charts of expected proportions by column, and the coefficients."""
     if effects is None:
-        return {"expected": [], "coefficients": [], "below_zero": False}
+        return {"effects": None}
     predictions = {name: effects.predict(name, level=LEVEL) for name in effects.columns}
     return {
+        "effects": effects,
         "expected": [
-            (name, figures.effect_charts(rows, name, _CHARTS)) for name, rows in predictions.items()
+            (name, effect_charts(rows, name, _CHARTS)) for name, rows in predictions.items()
         ],
         "coefficients": effects.table(LEVEL),
         "below_zero": any(row.lower < 0 for rows in predictions.values() for row in rows),
     }
-
-
-def _contents_of(
-    fit: FitResult | Run | DrawSource,
-) -> tuple[DrawSource, Sequence[Score], Mapping[str, Any]]:
-    """Posterior, scores and settings of a fit."""
-    if isinstance(fit, Run):
-        return fit.posterior(), fit.read(EVALUATION, read_scores) or (), fit.settings()
-    if isinstance(fit, FitResult):
-        return fit.posterior, (), fit.settings()
-    return fit, (), {}
-
-
-def _asset(name: str) -> Markup:
-    """A file of the package, to insert into the page without escaping."""
-    loader = _TEMPLATES.loader
-    assert loader is not None
-    return Markup(loader.get_source(_TEMPLATES, name)[0])

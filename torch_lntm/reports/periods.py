@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,8 +16,9 @@ from torch_lntm.frames import Rows
 from torch_lntm.models import DynamicTopics, TopicModel
 from torch_lntm.models.groups import Level
 from torch_lntm.models.topics.dynamic import quantile_of
+from torch_lntm.plotting.paths import path_plot
 from torch_lntm.plotting.style import shorten
-from torch_lntm.reports.sections import Block, PageData, Picture, Section, Table
+from torch_lntm.reports.sections import Block, PageData, Picture, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,13 +30,11 @@ _PANELS, _LINES, _COLUMNS, _PERIODS, _PANEL = 12, 4, 3, 6, (3.6, 2.4)
 _FRAME = ("topic", "name", "drift", "change", "term", "first", "last", "ratio", "lower", "upper")
 
 
-@dataclass(frozen=True)
-class WordChange:
+class WordChange(NamedTuple):
     """Change of a word's probability in a topic, from the first period to the last.
 
     Attributes:
         word: The word.
-        column: Position of the word in the vocabulary.
         first: Probability in the first period.
         last: Probability in the last period.
         ratio: ``last / first``.
@@ -44,17 +43,11 @@ class WordChange:
     """
 
     word: str
-    column: int
     first: float
     last: float
     ratio: float
     lower: float
     upper: float
-
-    @property
-    def numbers(self) -> dict[str, float]:
-        """Both probabilities, their ratio and its interval."""
-        return {name: getattr(self, name) for name in _FRAME[5:]}
 
 
 @dataclass(frozen=True)
@@ -82,9 +75,11 @@ class MovingTopic:
 
     def records(self) -> list[dict[str, Any]]:
         """Rows of a frame, a row for each word that rose or fell."""
-        about = {"topic": self.topic, "name": self.name, "drift": self.drift}
         changes = [("rose", word) for word in self.rose] + [("fell", word) for word in self.fell]
-        return [about | {"change": change, "term": x.word} | x.numbers for change, x in changes]
+        return [
+            dict(zip(_FRAME, (self.topic, self.name, self.drift, change, *x), strict=True))
+            for change, x in changes
+        ]
 
 
 @torch.no_grad()
@@ -131,7 +126,8 @@ def moving_topics(
     require_whole(2, num_periods=num_periods)
     width, levels = quantile_of(level), topics.column.levels
     chosen = sorted({round(x) for x in np.linspace(0, len(levels) - 1, num_periods)})
-    drift, rows = topics.drift()[:, -1].tolist(), Rows[MovingTopic](columns=_FRAME)
+    periods, drift = tuple(levels[t] for t in chosen), topics.drift()[:, -1].tolist()
+    rows = Rows[MovingTopic](columns=_FRAME)
     for k, name in enumerate(model.topic_names):
         log_probs = topics.log_paths(k).log_probs.cpu()
         change, error = (x.cpu() for x in topics.log_changes(k))
@@ -139,52 +135,32 @@ def moving_topics(
         first, last = log_probs[0].exp(), log_probs[-1].exp()
         lower, upper = change - width * error, change + width * error
         table = torch.stack([first, last, change.exp(), lower.exp(), upper.exp()])
-        size, sides = (last - first).abs(), (lower > 0, upper < 0)
-        rose, fell = (_changes(model, table, size, side, num_changes) for side in sides)
         words = tuple(model.words_at(row) for row in best.tolist())
-        periods = tuple(levels[t] for t in chosen)
+        rose, fell = (_largest(model, table, x, num_changes) for x in (lower > 0, upper < 0))
         rows.append(MovingTopic(k, name, drift[k], periods, words, rose, fell))
     return rows
 
 
-def _changes(
-    model: TopicModel, table: Tensor, size: Tensor, selected: Tensor, most: int
-) -> tuple[WordChange, ...]:
-    """Selected words with the largest changes of probability.
-
-    Args:
-        model: The model.
-        table: ``(5, num_words)`` the numbers of :class:`WordChange`.
-        size: ``(num_words,)`` changes.
-        selected: ``(num_words,)`` whether a word is selected.
-        most: Largest number of words.
-    """
-    best = torch.where(selected, size, -1.0).topk(min(most, len(size))).indices
-    best = best[selected[best]]
-    words, numbers = model.words_at(best.tolist()), table[:, best].T.tolist()
-    found = zip(words, best.tolist(), numbers, strict=True)
-    return tuple(WordChange(word, column, *own) for word, column, own in found)
+def _largest(model: TopicModel, table: Tensor, chosen: Tensor, most: int) -> tuple[WordChange, ...]:
+    """The largest changes among chosen words, from the numbers ``(5, num_words)`` of all words."""
+    size = torch.where(chosen, (table[1] - table[0]).abs(), -1.0)
+    best = [v for v in size.topk(min(most, len(size))).indices.tolist() if chosen[v]]
+    words = zip(model.words_at(best), table[:, best].T.tolist(), strict=True)
+    return tuple(WordChange(word, *numbers) for word, numbers in words)
 
 
-def period_sections(model: TopicModel) -> list[Section]:
-    """The report's section on words over time, for models with moving words."""
-    moves = isinstance(model.topics, DynamicTopics)
-    return [Section("Words over time", _contents)] if moves else []
-
-
-def _contents(page: PageData) -> list[Block]:
-    """Contents of the section on words over time."""
-    topics = page.model.topics
-    assert isinstance(topics, DynamicTopics)
+def period_section(page: PageData) -> list[Block]:
+    """The report's section on words over time."""
+    periods: Any = page.model.topics.column
     found = moving_topics(page.model, level=page.level)
     rows = [found[summary.topic] for summary in page.topics]
-    periods, shown = topics.column, rows[0].periods
     first, last, level = periods.levels[0], periods.levels[-1], f"{page.level:.0%}"
     intro = (
         f"The words of every topic follow a random walk over {len(periods.levels)} periods of "
         f"{periods.column}, from {first} to {last}. The drift is the share of a topic's words in "
         "the last period that would have to be other words to equal the first period."
     )
+    shown = rows[0].periods
     strip = Table(
         ("topic", "drift", *map(str, shown)),
         [(page.names[r.topic], f"{r.drift:.0%}", *map(" ".join, r.words)) for r in rows],
@@ -193,17 +169,13 @@ def _contents(page: PageData) -> list[Block]:
     moving = sorted((r for r in rows if r.rose or r.fell), key=lambda r: -r.drift)
     if not moving:
         return [intro, strip, "Every interval of a change includes 1: the words stand still."]
-    changes = [
-        (page.names[r.topic], x["change"], x["term"], *(x[name] for name in _FRAME[5:]))
-        for r in rows
-        for x in r.records()
-    ]
-    note = (
+    changes = Table(
+        ("topic", "", "word", "first", "last", "factor", "from", "to"),
+        [(page.names[r.topic], *list(x.values())[3:]) for r in rows for x in r.records()],
         f"Factor: probability in {last} over {first}, with its {level} interval. Shown are words "
         "with an interval on one side of 1. Each interval holds for its word alone, and takes the "
-        "tokens of the topic as known."
+        "tokens of the topic as known.",
     )
-    header = ("topic", "", "word", "first", "last", "factor", "from", "to")
     moving = moving[:_PANELS]
     described = "; ".join(
         f"{page.names[r.topic]}: {', '.join(f'{x.word} × {x.ratio:.2g}' for x in r.rose + r.fell)}"
@@ -214,8 +186,7 @@ def _contents(page: PageData) -> list[Block]:
         f"bands: the {len(moving)} topics with the largest drift."
     )
     chart = path_chart(page.model, moving, page.names, page.level)
-    picture = Picture(chart, f"Paths of words. {described}", caption)
-    return [intro, strip, picture, Table(header, changes, note)]
+    return [intro, strip, Picture(chart, f"Paths of words. {described}", caption), changes]
 
 
 def path_chart(
@@ -231,19 +202,19 @@ def path_chart(
     """
     from matplotlib.figure import Figure
 
-    from torch_lntm.plotting.paths import path_plot
-
+    vocabulary = model.words_at(range(model.num_words))
     columns = min(len(rows), _COLUMNS)
     lines = math.ceil(len(rows) / columns)
     figure = Figure(figsize=(_PANEL[0] * columns, _PANEL[1] * lines), layout="constrained")
     for place, row in enumerate(rows, 1):
         changes = sorted(row.rose + row.fell, key=lambda x: -abs(x.last - x.first))[:_LINES]
         ax = figure.add_subplot(lines, columns, place)
-        path_plot(model, row.topic, [change.column for change in changes], level=level, ax=ax)
+        words = [vocabulary.index(change.word) for change in changes]
+        path_plot(model, row.topic, words, level=level, ax=ax)
         ax.set_title(shorten(names[row.topic], 40), fontsize=9, parse_math=False)
-        ax.set(xlabel="", ylabel="")
         periods: Any = model.topics.column
         ends = [str(periods.levels[0]), str(periods.levels[-1])]
         ax.set_xticks([periods.positions[0], periods.positions[-1]], ends, parse_math=False)
+        ax.set(xlabel="", ylabel="")
         ax.tick_params(which="both", labelsize=8)
     return figure

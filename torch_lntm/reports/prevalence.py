@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -68,20 +67,16 @@ class Prevalence:
             ``share``, ``lower``, ``upper``, ``std_error`` and ``documents``.
         """
         pairs = pd.MultiIndex.from_product([self.grouping.names, self.columns])
-        frame = pairs.to_frame(index=False, name=["group", "topic"])
-        numbers = {"share": self.mean, "lower": self.lower, "upper": self.upper}
-        for name, values in {**numbers, "std_error": self.standard_error}.items():
-            frame[name] = values.ravel()
-        return frame.assign(documents=np.repeat(self.num_docs, len(self.columns)))
+        return pairs.to_frame(index=False, name=["group", "topic"]).assign(
+            share=self.mean.ravel(),
+            lower=self.lower.ravel(),
+            upper=self.upper.ravel(),
+            std_error=self.standard_error.ravel(),
+            documents=np.repeat(self.num_docs, len(self.columns)),
+        )
 
     def __str__(self) -> str:
         return f"{self!r}\n{render(self.frame())}"
-
-    def select(self, columns: slice) -> Prevalence:
-        """Prevalence of some topics."""
-        names = ("mean", "lower", "upper", "standard_error")
-        parts: dict[str, Any] = {name: getattr(self, name)[:, columns] for name in names}
-        return replace(self, **parts, columns=self.columns[columns])
 
 
 def differences(mean: Array, standard_error: Array) -> Array:
@@ -203,38 +198,33 @@ def summarise_corpus(
     if not corpus.num_tokens:
         raise ConfigError("the documents have no words; give documents with words")
     model, nonempty = theta_source.model, torch.from_numpy(corpus.lengths > 0)
+    size, table, merged = model.num_topics, corpus.metadata, as_groups(model, groups)
+    names = () if merged is None else merged.names
     everything = Grouping("all documents", ("all documents",), np.zeros(len(corpus), np.int64))
-    topic_groups = as_groups(model, groups)
-    num_columns = model.num_topics + len(topic_groups or ())
-    table = corpus.metadata
     groupings = [everything, *(group_documents(name, find_column(name, table)) for name in by)]
-    group_sums = [
-        _GroupSums(grouping, corpus, theta_source.num_draws, num_columns) for grouping in groupings
-    ]
-    logits = _LogitMoments(theta_source.num_draws, model.num_topics)
-    theta = torch.full((len(corpus), model.num_topics), 1.0 / model.num_topics, dtype=model.dtype)
+    shape = (theta_source.num_draws, size + len(names))
+    sums = [_GroupSums(grouping, corpus, *shape) for grouping in groupings]
+    logits = _LogitMoments(theta_source.num_draws, size)
+    theta = torch.full((len(corpus), size), 1.0 / size, dtype=model.dtype)
     converged = torch.ones(len(corpus), dtype=torch.bool)
     for part in theta_source:
-        rows, draws_of_theta = torch.from_numpy(part.rows), part.theta.double()
-        columns = draws_of_theta
-        if topic_groups is not None:
-            columns = torch.cat([columns, topic_groups.sums(columns)], -1)
-        for sums in group_sums:
-            sums.add(columns, rows)
-        logits.add(draws_of_theta[:, nonempty[rows]])
-        theta[rows] = draws_of_theta.mean(0).to(model.dtype)
+        rows, drawn = torch.from_numpy(part.rows), part.theta.double()
+        columns = drawn if merged is None else torch.cat([drawn, merged.sums(drawn)], -1)
+        for each in sums:
+            each.add(columns, rows)
+        logits.add(drawn[:, nonempty[rows]])
+        theta[rows] = drawn.mean(0).to(model.dtype)
         converged[rows] = part.converged
-    columns_of = (*range(model.num_topics), *(() if topic_groups is None else topic_groups.names))
-    results = [sums.result(level, columns_of) for sums in group_sums]
-    overall, *others = (result.select(slice(model.num_topics)) for result in results)
-    _check_drift(group_sums[0].by_draw()[:, 0, : model.num_topics], model.topic_names)
-    names, lengths = model.topic_names, corpus.lengths
-    documents = DocumentTopics(theta, converged, lengths, "mean", names, metadata=table)
-    summary = CorpusSummary(documents, overall, tuple(others), logits.error())
-    if topic_groups is None:
+    _check_drift(sums[0].by_draw()[:, 0, :size], model.topic_names)
+    documents = DocumentTopics(
+        theta, converged, corpus.lengths, "mean", model.topic_names, metadata=table
+    )
+    overall, *by_column = (each.result(level, slice(size), range(size)) for each in sums)
+    summary = CorpusSummary(documents, overall, tuple(by_column), logits.error())
+    if merged is None:
         return summary
-    first, *more = (result.select(slice(model.num_topics, None)) for result in results)
-    return replace(summary, groups=topic_groups, overall_groups=first, group_prevalence=(*more,))
+    whole, *others = (each.result(level, slice(size, None), names) for each in sums)
+    return replace(summary, groups=merged, overall_groups=whole, group_prevalence=tuple(others))
 
 
 class _GroupSums:
@@ -259,18 +249,18 @@ class _GroupSums:
         """Mean proportions ``(num_draws, num_groups, num_topics)`` at each draw."""
         return np.asarray(self.first.numpy() / np.maximum(self.num_docs, 1)[:, None])
 
-    def result(self, level: float, columns: tuple[int | str, ...]) -> Prevalence:
-        """Prevalence with intervals."""
-        count, by_draw = self.num_docs[:, None].astype(np.float64), self.by_draw()
+    def result(self, level: float, chosen: slice, columns: Sequence[int | str]) -> Prevalence:
+        """Prevalence of some columns, with intervals."""
+        count, by_draw = self.num_docs[:, None].astype(np.float64), self.by_draw()[..., chosen]
         mean = by_draw.mean(0)
-        scatter = self.second.numpy() - count * np.square(by_draw).mean(0)
+        scatter = self.second.numpy()[:, chosen] - count * np.square(by_draw).mean(0)
         with np.errstate(divide="ignore", invalid="ignore"):
             within = np.where(count > 1, scatter.clip(0) / (count - 1) / count, np.inf)
         between = (1 + 1 / len(by_draw)) * by_draw.var(0, ddof=1)
         error = np.sqrt(within + between)
         reach = stdtrit(np.maximum(count - 1, 1), (1 + level) / 2) * error
         ends = (mean - reach).clip(0), (mean + reach).clip(max=1)
-        return Prevalence(self.grouping, self.num_docs, mean, *ends, error, columns)
+        return Prevalence(self.grouping, self.num_docs, mean, *ends, error, tuple(columns))
 
 
 def _check_drift(shares: Array, names: Sequence[str]) -> None:
@@ -327,17 +317,37 @@ class _LogitMoments:
         return np.where(remaining.numpy() > 0, error.numpy(), np.inf)
 
 
-def correlation_intervals(correlation: Tensor, error: Array, level: float) -> tuple[Array, Array]:
+def correlation_intervals(correlation: Array, error: Array, level: float) -> tuple[Array, Array]:
     """Intervals of correlations, symmetric on the scale of Fisher's z.
 
     Args:
-        correlation: ``(num_topics, num_topics)`` from ``model.topic_correlation()``.
+        correlation: ``(num_topics, num_topics)`` correlations.
         error: Standard errors of z, ``correlation_error`` of a :class:`CorpusSummary`.
         level: Coverage probability of each interval.
 
     Returns:
         ``(lower, upper)``, each ``(num_topics, num_topics)``.
     """
-    z = correlation.detach().cpu().double().clamp(-1 + 1e-12, 1 - 1e-12).atanh().numpy()
+    z = np.arctanh(correlation.clip(-1 + 1e-12, 1 - 1e-12))
     reach = ndtri((1 + level) / 2) * error
     return np.tanh(z - reach), np.tanh(z + reach)
+
+
+def correlation_lines(correlation: Array, error: Array, level: float) -> pd.DataFrame:
+    """Correlations that differ from 0 when all pairs are tested together, the strongest first.
+
+    The level of each test is (1 − level) divided by the number of pairs (*Bonferroni*). The
+    intervals are for single correlations. See :func:`correlation_intervals` for the arguments.
+
+    Returns:
+        A row for each pair: ``first``, ``second``, ``correlation``, ``lower``, ``upper`` and ``z``,
+        the absolute value of Fisher's z.
+    """
+    pairs = np.triu_indices(len(correlation), 1)
+    lower, upper = correlation_intervals(correlation, error, level)
+    values = {"correlation": correlation, "lower": lower, "upper": upper}
+    lines = pd.DataFrame({"first": pairs[0], "second": pairs[1]})
+    lines = lines.assign(**{name: x[pairs] for name, x in values.items()})
+    lines["z"] = np.abs(np.arctanh(lines["correlation"].clip(-1 + 1e-12, 1 - 1e-12)))
+    clear = lines["z"] > -ndtri((1 - level) / 2 / max(len(lines), 1)) * error[pairs]
+    return lines[clear].sort_values("z", ascending=False, kind="stable")

@@ -16,7 +16,7 @@ from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.frames import Rows, align, is_missing
 from torch_lntm.inference import DocumentTopics, ThetaDraws
 from torch_lntm.models.names import find_topics
-from torch_lntm.plotting.style import format_number
+from torch_lntm.plotting.style import format_number, shorten
 
 #: Most characters of a text and of a metadata value, most columns, most words of a document.
 _TEXT, _VALUE, _FIELDS, _WORDS = 420, 80, 6, 15
@@ -37,7 +37,6 @@ class RepresentativeDocument:
         share: Share of the topic in the document.
         metadata: Metadata of the document, by column.
         excerpt: Beginning of the text, or the most frequent words; None if neither was asked for.
-        is_text: Whether the excerpt is text.
         interval: Ends of the share's interval, on the report page.
     """
 
@@ -49,7 +48,6 @@ class RepresentativeDocument:
     share: float
     metadata: dict[str, Any]
     excerpt: str | None = None
-    is_text: bool = False
     interval: tuple[float, float] | None = None
 
     def records(self) -> list[dict[str, Any]]:
@@ -63,7 +61,7 @@ class RepresentativeDocument:
     def fields(self) -> list[tuple[str, str]]:
         """Names and values of the first metadata columns, missing values left out."""
         return [
-            (name, cut(format_number(x) if isinstance(x, float) else str(x), _VALUE))
+            (name, shorten(format_number(x) if isinstance(x, float) else str(x), _VALUE))
             for name, x in self.metadata.items()
             if not is_missing(x)
         ][:_FIELDS]
@@ -146,9 +144,8 @@ def with_excerpts(
         excerpts = {d: _frequent_words(corpus, d) for d in set(at)}
     else:
         excerpts = _beginnings(align(texts, index, "texts"), set(at), len(corpus))
-    is_text = texts is not None
     return Rows(
-        replace(row, document=d, id=index[d], excerpt=excerpts[d], is_text=is_text)
+        replace(row, document=d, id=index[d], excerpt=excerpts[d])
         for row, d in zip(rows, at, strict=True)
     )
 
@@ -158,15 +155,12 @@ def with_intervals(
 ) -> Rows[RepresentativeDocument]:
     """Documents with equal-tailed intervals of their shares, from draws of their proportions."""
     chosen = np.array(sorted({row.document for row in rows}), np.int64)
-    tails = torch.tensor([(1 - level) / 2, (1 + level) / 2])
-    ends: dict[int, list[list[float]]] = {}
+    tails = [(1 - level) / 2, (1 + level) / 2]
+    ends: dict[int, NDArray[np.float64]] = {}
     for part in draws.take(chosen, _DRAWS) if len(chosen) else ():
-        both = torch.quantile(part.theta, tails.to(part.theta), dim=0)
-        ends |= {d: both[:, i].tolist() for i, d in enumerate(part.rows.tolist())}
-    return Rows(
-        replace(row, interval=(ends[row.document][0][row.topic], ends[row.document][1][row.topic]))
-        for row in rows
-    )
+        both = np.quantile(part.theta.cpu().numpy(), tails, axis=0)
+        ends |= {d: both[:, i] for i, d in enumerate(part.rows.tolist())}
+    return Rows(replace(row, interval=(*ends[row.document][:, row.topic],)) for row in rows)
 
 
 def _beginnings(texts: Iterable[str], positions: set[int], num_docs: int) -> dict[int, str]:
@@ -177,17 +171,12 @@ def _beginnings(texts: Iterable[str], positions: set[int], num_docs: int) -> dic
         if position in positions:
             # A text can be a whole book: cut it before cleaning its white space.
             beginning = "" if is_missing(text) else str(text)[: 4 * _TEXT]
-            excerpts[position] = cut(" ".join(beginning.split()), _TEXT)
+            excerpts[position] = shorten(" ".join(beginning.split()), _TEXT)
     if number != num_docs:
         raise ConfigError(
             f"{number} texts for {num_docs} documents; expected one for each, in order"
         )
     return excerpts
-
-
-def cut(text: str, letters: int) -> str:
-    """A text with at most some letters."""
-    return text if len(text) <= letters else text[: letters - 1].rstrip() + "…"
 
 
 def _frequent_words(corpus: Corpus, document: int) -> str:

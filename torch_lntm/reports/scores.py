@@ -130,25 +130,23 @@ def read_scores(path: str | Path) -> list[Score]:
         ConfigError: The file is missing or damaged, or has other contents.
     """
     path = Path(path)
-    records = read_json(path, list)
     try:
-        return [_score(**record) for record in records]
+        return [_checked(Score(**record)) for record in read_json(path, list)]
     except (TypeError, OverflowError) as error:
         raise ConfigError(f"{path}: not a list of scores ({error})") from error
 
 
-def _score(**record: Any) -> Score:
-    """A score from a record of a file.
+def _checked(score: Score) -> Score:
+    """A score from a file, whose values are of the declared types.
 
     Raises:
-        TypeError: A value is missing, unknown or of another type.
+        TypeError: A value is of another type.
         OverflowError: A number is too large.
     """
-    numbers = ("value", "standard_error", "documents", "tokens")
-    for name, value in record.items():
-        fits = isinstance(value, int | float) if name in numbers else isinstance(value, str)
-        if isinstance(value, bool) or not (fits or (value is None and name in numbers[1:])):
-            raise TypeError(f"{name} is {value!r:.60}")
-        if name in numbers[:2] and value is not None:
-            float(value)
-    return Score(**record)
+    texts = (score.metric, score.unit, score.method)
+    others = [score.standard_error, score.documents, score.tokens]
+    numbers = [score.value, *(x for x in others if x is not None)]
+    if not all(isinstance(x, str) for x in texts) or not {int, float} >= {*map(type, numbers)}:
+        raise TypeError(f"{score!r:.200}")
+    float(score.value)
+    return score

@@ -10,9 +10,6 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
-import numpy as np
-from torch import Tensor
-
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, refuse_other_owner
 from torch_lntm.inference import ThetaDraws
@@ -22,8 +19,6 @@ from torch_lntm.reports.prevalence import CorpusSummary
 from torch_lntm.reports.scores import Score
 
 _PNG = b"\x89PNG\r\n\x1a\n"
-#: The most bytes of a picture, and cells of a table, so that a page still opens.
-_MOST_BYTES, _MOST_CELLS = 8 << 20, 100_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,11 +56,23 @@ class Table:
         header: Title of each column.
         rows: A cell for each column. Numbers are rounded to 4 digits; None is an empty cell.
         caption: A sentence under the table.
+
+    Raises:
+        ConfigError: A row has another number of cells than the header.
     """
 
     header: Sequence[str]
     rows: Sequence[Sequence[object]]
     caption: str = ""
+
+    def __post_init__(self) -> None:
+        """Compare the lengths of the rows and of the header."""
+        size = len(self.header)
+        wrong = next((len(row) for row in self.rows if len(row) != size), None)
+        if wrong is not None:
+            raise ConfigError(
+                f"a table has a row of {wrong} cells; expected {size}, as in the header"
+            )
 
     @property
     def cells(self) -> list[list[tuple[str, bool]]]:
@@ -92,9 +99,9 @@ class Picture:
         """The picture as a data address.
 
         Raises:
-            ConfigError: The image is of another type or format, or too large.
+            ConfigError: The image is of another type or format.
         """
-        image, problem = self.image, "is of another format; save it as PNG or SVG"
+        image = self.image
         if hasattr(image, "savefig"):
             import matplotlib
 
@@ -103,14 +110,13 @@ class Picture:
             with matplotlib.rc_context({"svg.hashsalt": "torch_lntm", "svg.fonttype": "none"}):
                 image.savefig(file, format="svg", bbox_inches="tight", metadata={"Date": None})
             image = file.getvalue()
-        if not isinstance(image, bytes):
-            problem = f"is of type {type(image).__name__}; expected a Matplotlib figure, or bytes"
-        elif len(image) > _MOST_BYTES:
-            problem = f"takes {len(image):,} bytes; expected at most {_MOST_BYTES:,}"
-        elif image.startswith(_PNG) or b"<svg" in image[:2000]:
-            kind = "png" if image.startswith(_PNG) else "svg+xml"
-            return f"data:image/{kind};base64,{base64.b64encode(image).decode()}"
-        raise ConfigError(f"the picture {self.description!r:.60} {problem}")
+        if not isinstance(image, bytes) or not (image.startswith(_PNG) or b"<svg" in image[:2000]):
+            raise ConfigError(
+                f"the picture {self.description!r:.60} is {image!r:.20}; expected a Matplotlib "
+                "figure, or the bytes of a PNG or SVG file"
+            )
+        kind = "png" if image.startswith(_PNG) else "svg+xml"
+        return f"data:image/{kind};base64,{base64.b64encode(image).decode()}"
 
 
 #: Contents of a section: a paragraph of plain text, a table, or a picture.
@@ -184,16 +190,12 @@ def check_section(section: Any) -> Section:
 
 def render_sections(
     sections: Iterable[Section | tuple[str, Any]], page: PageData
-) -> list[tuple[str, list[tuple[str, Any]]]]:
-    """Call the functions of the registered sections and of further ones.
+) -> list[tuple[str, list[Block]]]:
+    """Title and contents of the registered sections and of further ones.
 
     Args:
         sections: Sections of this page alone.
         page: The page's data.
-
-    Returns:
-        Title of each section, with the kind (``"text"``, ``"table"`` or ``"picture"``) and the
-        content of its blocks.
 
     Raises:
         ConfigError: A section is of another type, or its function returns a value of another type.
@@ -202,42 +204,24 @@ def render_sections(
     return [(title, _blocks(title, contents(page))) for title, contents in chosen]
 
 
-def _blocks(title: str, contents: Any) -> list[tuple[str, Any]]:
-    """The kind and the content of each block of a section."""
-    single = isinstance(contents, str | Table | Picture) or not isinstance(contents, Iterable)
-    kinds = {str: "text", Table: "table", Picture: "picture"}
-    blocks = []
-    for block in [contents] if single else contents:
-        kind = next((name for of, name in kinds.items() if isinstance(block, of)), None)
-        if kind is None:
-            raise ConfigError(
-                f"the section {title!r:.60} returned {type(block).__name__}; expected text, a "
-                "lntm.reports.Table or a lntm.reports.Picture, or a list of them"
-            )
-        if isinstance(block, Table):
-            _check_table(title, block)
-        blocks.append((kind, block))
+def _blocks(title: str, contents: Any) -> list[Block]:
+    """The blocks of a section."""
+    single = isinstance(contents, Block) or not isinstance(contents, Iterable)
+    blocks = [contents] if single else [*contents]
+    wrong = next((block for block in blocks if not isinstance(block, Block)), None)
+    if wrong is not None:
+        raise ConfigError(
+            f"the section {title!r:.60} returned {type(wrong).__name__}; expected text, a "
+            "lntm.reports.Table or a lntm.reports.Picture, or a list of them"
+        )
     return blocks
 
 
-def _check_table(title: str, table: Table) -> None:
-    """Refuse rows of another length than the header, and tables too large for a page."""
-    size = len(table.header)
-    wrong = next((len(row) for row in table.rows if len(row) != size), None)
-    if wrong is not None:
-        problem = f"a row of {wrong} cells; expected {size}, as in the header"
-    elif len(table.rows) * size > _MOST_CELLS:
-        problem = f"a table of {len(table.rows):,} rows; expected at most {_MOST_CELLS:,} cells"
-    else:
-        return
-    raise ConfigError(f"the section {title!r:.60} has {problem}")
-
-
-def _cell(value: object) -> tuple[str, bool]:
+def _cell(value: Any) -> tuple[str, bool]:
     """A value as a table shows it, and whether it is a number."""
-    value = value.item() if isinstance(value, Tensor | np.ndarray) and value.ndim == 0 else value
-    if isinstance(value, bool | str) or not isinstance(value, Real):
+    value = value.item() if getattr(value, "ndim", None) == 0 else value  # of torch and numpy
+    if isinstance(value, bool) or not isinstance(value, Real):
         return "" if value is None else str(value), False
-    number = float(value)
-    text = f"{number:.4g}" if math.isfinite(number) else "–"
-    return (f"{int(number):,}" if isinstance(value, Integral) else text), True
+    if isinstance(value, Integral):
+        return f"{value:,}", True
+    return (f"{value:.4g}" if math.isfinite(value) else "–"), True

@@ -1,9 +1,8 @@
-"""Sources of an independent factor topic model: topics, and activity in documents."""
+"""Sources of an independent factor topic model, with the topics at both ends of each."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass, fields
 
 import torch
 
@@ -18,6 +17,10 @@ class SourceTopic:
     """A topic at an end of a source.
 
     Attributes:
+        source: The source's number, from 0: its column of the mixing matrix A.
+        distribution: ``"gaussian"`` or ``"laplace"``.
+        share: Share of the variance of the centred logits that the source explains. The shares of
+            the sources and of the noise sum to 1.
         topic: The topic's number, from 0.
         name: Name of the topic; its number as text if it has no name.
         loading: Change of the topic's logit per unit of the source, minus the mean over topics (the
@@ -25,43 +28,19 @@ class SourceTopic:
         words: Most probable words of the topic.
     """
 
+    source: int
+    distribution: str
+    share: float
     topic: int
     name: str
     loading: float
     words: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class SourceSummary:
-    """A source, with the topics that rise and fall with it.
-
-    Attributes:
-        source: The source's number, from 0: its column of the mixing matrix A.
-        distribution: ``"gaussian"`` or ``"laplace"``.
-        variance: Prior variance: 1 for Gaussian, 2 for Laplace sources.
-        share: Share of the variance of the centred logits that the source explains. The shares of
-            the sources and of the noise sum to 1.
-        positive: Topics with the largest positive loadings, the largest first.
-        negative: Topics with the largest negative loadings, the largest first.
-    """
-
-    source: int
-    distribution: str
-    variance: float
-    share: float
-    positive: tuple[SourceTopic, ...]
-    negative: tuple[SourceTopic, ...]
-
-    def records(self) -> list[dict[str, Any]]:
-        """Rows of a frame, from the most positive loading to the most negative."""
-        about = {"source": self.source, "distribution": self.distribution, "share": self.share}
-        return [about | asdict(t) for t in (*self.positive, *reversed(self.negative))]
-
-
 @torch.no_grad()
 def summarise_sources(
     model: TopicModel, *, num_topics: int = 4, num_words: int = 8
-) -> Rows[SourceSummary]:
+) -> Rows[SourceTopic]:
     """Sources of an independent factor topic model, with the topics at both ends of each.
 
     The topics with large positive loadings occur together if the source is positive, the topics
@@ -77,15 +56,16 @@ def summarise_sources(
         num_words: Words of each topic.
 
     Returns:
-        The sources. The columns of ``frame()`` are ``source``, ``distribution``, ``share``,
-        ``topic``, ``name``, ``loading`` and ``words``, with a row for each topic at an end.
+        The topics at the ends of each source, from the most positive loading to the most negative.
+        ``frame()`` has a row for each, with the fields of :class:`SourceTopic`.
 
     Raises:
         ConfigError: The model has no sources, or a number is below 1.
 
     Example:
         >>> factors = lntm.models.iftm(10, corpus.num_words, num_sources=2)
-        >>> [source.distribution for source in lntm.reports.summarise_sources(factors)]
+        >>> frame = lntm.reports.summarise_sources(factors).frame()
+        >>> frame.groupby("source")["distribution"].first().tolist()
         ['gaussian', 'gaussian']
     """
     prior = source_prior(model)
@@ -93,23 +73,13 @@ def summarise_sources(
     words = [model.words_at(row) for row in model.topics.top_words(num_words)[0].tolist()]
     loadings = prior.centred_mixing().cpu()
     variance = prior.source_variance * loadings.square().sum(0)
-    shares = variance / prior.contrast_covariance().trace().cpu()
-    order = loadings.argsort(dim=0, stable=True, descending=True)
-    columns = ("source", "distribution", "share", "topic", "name", "loading", "words")
-    summaries = Rows[SourceSummary](columns=columns)
-    for source in range(prior.num_sources):
-        topics = [
-            SourceTopic(k, model.topic_names[k], float(loadings[k, source]), words[k])
-            for k in order[:, source].tolist()
-        ]
-        summaries.append(
-            SourceSummary(
-                source=source,
-                distribution=prior.source,
-                variance=prior.source_variance,
-                share=float(shares[source]),
-                positive=tuple(t for t in topics if t.loading > 0)[:num_topics],
-                negative=tuple(t for t in reversed(topics) if t.loading < 0)[:num_topics],
-            )
-        )
-    return summaries
+    shares = (variance / prior.contrast_covariance().trace().cpu()).tolist()
+    rows = Rows[SourceTopic](columns=[field.name for field in fields(SourceTopic)])
+    for source, loading in enumerate(loadings.T):
+        order = loading.argsort(stable=True, descending=True).tolist()
+        rising = [k for k in order if loading[k] > 0][:num_topics]
+        falling = [k for k in order if loading[k] < 0][-num_topics:]
+        for k in rising + falling:
+            about = (source, prior.source, shares[source], k, model.topic_names[k])
+            rows.append(SourceTopic(*about, float(loading[k]), words[k]))
+    return rows

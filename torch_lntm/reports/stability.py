@@ -16,14 +16,14 @@ from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.evaluation import align_topics
 from torch_lntm.frames import render
 from torch_lntm.guides import Guide
-from torch_lntm.inference import FitResult
+from torch_lntm.inference import FitResult, VariationalEM
 from torch_lntm.inference.interruption import propagate_interrupts
 from torch_lntm.io import Run
 from torch_lntm.models import TopicModel
 from torch_lntm.models.model import require_model
 from torch_lntm.plotting.style import topic_labels
 from torch_lntm.progress import tqdm
-from torch_lntm.recipes import AUTO, Recipe
+from torch_lntm.recipes import AUTO, SAMPLERS, Recipe
 
 Array = NDArray[np.float64]
 
@@ -72,11 +72,11 @@ class TopicStability:
             ``nearest`` is the similarity of the most similar other topic of the model, and
             ``words`` the mean number of the topic's top words among those of its partners.
         """
-        columns: dict[str, Any] = {"topic": range(len(self.names)), "name": self.names}
+        frame = pd.DataFrame({"topic": range(len(self.names)), "name": self.names})
         for kind, values in (("seed", self.by_seed), ("resample", self.by_resample)):
-            columns[f"by_{kind}"] = values.mean(0)
-            columns[f"found_by_{kind}"] = (values > self.nearest).mean(0)
-        return pd.DataFrame({**columns, "nearest": self.nearest, "words": self.words})
+            frame[f"by_{kind}"] = values.mean(0)
+            frame[f"found_by_{kind}"] = (values > self.nearest).mean(0)
+        return frame.assign(nearest=self.nearest, words=self.words)
 
     def __repr__(self) -> str:
         return (
@@ -141,21 +141,29 @@ def topic_stability(
     require_whole(1, num_fits=num_fits, top_n=top_n)
     require_whole(0, seed=seed)
     model, own_posterior, own_options = _contents_of(fit)
-    corpus = model.encode(corpus)
-    settings = _settings(model)
-    recipe = Recipe(settings.pop("name"), posterior or own_posterior)
-    resolved = recipe.for_corpus(corpus, model.num_topics)
-    engine_options = _accepted(resolved.recipe, own_options)
-    choices = {"progress": False, **resolved.options, **engine_options, **(options or {})}
+    corpus, call = model.encode(corpus), model.construction
+    if call is None:
+        raise ConfigError(
+            "no registered constructor made this model, so it cannot be fitted again; register the "
+            "function that makes it by lntm.models.register"
+        )
+    settings = {name: x for name, x in call.settings.items() if name not in _REPLACED}
+    recipe, choices, _ = Recipe(call.name, posterior or own_posterior).for_corpus(
+        corpus, model.num_topics
+    )
+    engine_of = SAMPLERS.get(str(recipe.posterior), VariationalEM)
+    accepted = inspect.signature(engine_of).parameters
+    choices |= {name: x for name, x in own_options.items() if name in accepted}
+    choices |= {"progress": False, **(options or {})}
     generator = np.random.default_rng(seed)
     draws = [generator.integers(len(corpus), size=len(corpus)) for _ in range(num_fits)]
     documents = [*[corpus] * num_fits, *(corpus[np.sort(rows)] for rows in draws)]
-    first_seed = settings.pop("seed")
+    first_seed = call.settings.get("seed", 0)
     seeds = [s for s in range(seed, seed + 2 * num_fits + 1) if s != first_seed]
     similarity, words, top = [], [], _top_words(model, top_n)
     fits = zip(documents, seeds, strict=False)
     for part, own_seed in tqdm(fits, total=2 * num_fits, desc="fits", disable=not progress):
-        twin, _, engine = resolved.recipe.make(
+        twin, _, engine = recipe.make(
             corpus.num_words,
             model.vocabulary,
             seed=own_seed,
@@ -172,10 +180,11 @@ def topic_stability(
     probs = np.sqrt(model.topics.mean_probs.detach().double().cpu().numpy())
     between = probs @ probs.T
     np.fill_diagonal(between, 0.0)
-    names, labels = model.topic_names, tuple(topic_labels(model))
     kinds = np.array(similarity[:num_fits]), np.array(similarity[num_fits:])
-    common = np.array(words, np.float64).mean(0)
-    return TopicStability(names, labels, *kinds, between.max(1), common, top_n)
+    nearest, common = between.max(1), np.mean(words, axis=0)
+    return TopicStability(
+        model.topic_names, tuple(topic_labels(model)), *kinds, nearest, common, top_n
+    )
 
 
 def _contents_of(
@@ -190,27 +199,6 @@ def _contents_of(
         return source.model, source.name if isinstance(source, Guide) else "hmc", {}
     require_model(fit)
     return fit, AUTO, {}
-
-
-def _settings(model: TopicModel) -> dict[str, Any]:
-    """Name and settings of a model's constructor for new fits, and the seed of the model."""
-    call = model.construction
-    if call is None:
-        raise ConfigError(
-            "no registered constructor made this model, so it cannot be fitted again; register the "
-            "function that makes it by lntm.models.register"
-        )
-    settings = {name: x for name, x in call.settings.items() if name not in _REPLACED}
-    return {**settings, "name": call.name, "seed": call.settings.get("seed", 0)}
-
-
-def _accepted(recipe: Recipe, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that the engine of a recipe takes."""
-    from torch_lntm.inference import VariationalEM
-    from torch_lntm.recipes import SAMPLERS
-
-    engine = SAMPLERS[str(recipe.posterior)] if recipe.samples else VariationalEM
-    return {k: v for k, v in options.items() if k in inspect.signature(engine).parameters}
 
 
 def _top_words(model: TopicModel, number: int) -> list[set[int]]:

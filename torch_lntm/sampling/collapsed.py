@@ -5,9 +5,8 @@ Given the topics of the document's other tokens, the topic of token i has
     p(z_i = k | others) ∝ (α_k + n_k) φ_kw,        n_k the other tokens of topic k
 
 (*Griffiths & Steyvers 2004, eq. 5*, with fixed topics). Tokens of a document are drawn in turn.
-Documents and chains move together, token by token. The sampler mixes better than
-:func:`torch_lntm.sampling.gibbs.gibbs`, which draws theta too, and takes a sixth of the time. Its
-time is proportional to the number of tokens, so it is slow for huge counts.
+Documents and chains move together, token by token. The time
+is proportional to the number of tokens, so the sampler is slow for huge counts.
 
 Noise is a function of the keys of :mod:`torch_lntm.noise`, so a document's draws do not depend on
 its batch.
@@ -30,8 +29,8 @@ _START, _SWEEPS = 0, 1
 class CollapsedGibbs:
     """Chains of the tokens' topics, for the documents of a batch.
 
-    The first topics of a chain are drawn given proportions from a uniform distribution, as in
-    :func:`~torch_lntm.sampling.gibbs.gibbs`. This start is wider than the posterior.
+    The first topics of a chain are drawn given proportions from a uniform distribution,
+    which is wider than the posterior.
 
     Memory is a few times ``num_docs × num_chains × num_topics`` numbers, plus ``num_tokens ×
     num_chains`` numbers.

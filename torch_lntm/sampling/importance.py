@@ -9,9 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torch_lntm.kernels.dense import log_likelihood_at
-from torch_lntm.kernels.likelihood import INDEPENDENT, Cells, CountLikelihood
-from torch_lntm.latents.proposals import Proposal
+from torch_lntm.kernels.likelihood import INDEPENDENT, Cells, CountLikelihood, log_likelihood_at
+from torch_lntm.latents.identified import Proposal
 
 #: Fewest weights for the fit of a tail: 5 tail weights, a fifth of all (*Vehtari et al. 2024*).
 MIN_SAMPLES = 25

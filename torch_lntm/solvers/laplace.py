@@ -10,10 +10,9 @@ from torch_lntm.kernels.mixture import expected_topic_counts, responsibility_cov
 from torch_lntm.latents.linalg import inverse_cholesky
 from torch_lntm.latents.normal import EtaSpace, NormalSpace
 from torch_lntm.posteriors.normal import NormalPosterior
-from torch_lntm.solvers.mode import find_mode
 from torch_lntm.solvers.options import SolveOptions
 from torch_lntm.solvers.precision import in_sufficient_precision
-from torch_lntm.solvers.taylor import exact_information
+from torch_lntm.solvers.taylor import exact_information, find_mode
 
 
 def observed_information(

@@ -9,20 +9,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from studies.scores.accuracy.gibbs import gibbs
 from studies.scores.accuracy.reference import (
     LARGEST_RHAT,
     SMALLEST_EFFECTIVE_SAMPLE_SIZE,
     Reference,
 )
 from studies.scores.accuracy.result import NOISE, Accuracy, PosteriorAccuracy, concatenate
-from torch_lntm.corpus import Corpus
+from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError, ConvergenceWarning, require_whole, warn
 from torch_lntm.evaluation.checks import check_arguments, corpus_space, format_positions
 from torch_lntm.guides import Guide
 from torch_lntm.guides.guide import require_guide
-from torch_lntm.inference.chains.document_chains import chains_for
+from torch_lntm.inference import DocumentHMC, DocumentSamples
 from torch_lntm.models import TopicModel
 from torch_lntm.progress import tqdm
+
+#: Sweeps of Gibbs sampling from one draw to the next.
+SWEEPS = 5
 
 
 @torch.no_grad()
@@ -96,10 +100,8 @@ def posterior_accuracy(
     batches = corpus.batches(max_docs, order=documents, device=model.device, dtype=model.dtype)
     with tqdm(total=len(documents), disable=not progress, unit="doc") as bar:
         for batch in batches:
-            chains = chains_for(
-                model, batch, num_chains=num_chains, warmup_steps=warmup_steps, seed=seed
-            )
-            reference = Reference.from_samples(chains.sample(num_samples), standardiser)
+            samples, method = _chains(model, batch, num_chains, num_samples, warmup_steps, seed)
+            reference = Reference.from_samples(samples, standardiser)
             references.append(reference)
             exact = True
             for name, each in guides.items():
@@ -125,9 +127,49 @@ def posterior_accuracy(
         effective_sample_size=size,
         reliable=reliable,
         variable=space.variable,
-        method=f"{num_chains} chains of {num_samples} draws by {chains.method}",
+        method=f"{num_chains} chains of {num_samples} draws by {method}",
         corpus_name=corpus.name,
     )
+
+
+def _chains(
+    model: TopicModel,
+    batch: DocumentBatch,
+    num_chains: int,
+    num_samples: int,
+    warmup_steps: int,
+    seed: int,
+) -> tuple[DocumentSamples, str]:
+    """Draws by chains, and the method in words."""
+    if not model.is_conjugate:
+        kernel = DocumentHMC(model, num_chains=num_chains, seed=seed)
+        settings = kernel.settings
+        method = (
+            f"DocumentHMC ({settings.num_steps} leapfrogs, mass matrix {settings.mass_matrix!r})"
+        )
+        return kernel.run(batch, num_samples, warmup_steps, progress=False), method
+    space: Any = model.prior.space(batch)
+    draws = gibbs(
+        model.topics.assign_groups(batch),
+        model.topics.double_probs,
+        space.concentration,
+        num_chains=num_chains,
+        num_samples=num_samples,
+        warmup_sweeps=warmup_steps,
+        sweeps=SWEEPS,
+        seed=seed,
+    )
+    accepted = torch.ones(num_chains, batch.num_docs, dtype=torch.float64)
+    samples = DocumentSamples(
+        model=model,
+        latents={model.prior.latent: draws.cpu()},
+        index=batch.index.cpu(),
+        acceptance=accepted,
+        step_size=torch.full_like(accepted, torch.nan),
+        divergences=torch.zeros(batch.num_docs, dtype=torch.int64),
+        moved=accepted.bool(),
+    )
+    return samples, f"Gibbs sampling, every {SWEEPS}th sweep"
 
 
 def _guides_by_name(

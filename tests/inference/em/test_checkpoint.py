@@ -44,15 +44,13 @@ def test_a_saved_state_is_read_back_unchanged(tmp_path: Path) -> None:
         word_counts=words(),
         theta=torch.rand(4, 3),
         statistics=Statistics(4.0, 9.0, {"latent_sum": torch.rand(3).double()}, words(), -3.0, 1),
+        model={"topics.logits": torch.rand(5, 3)},
         best={"prior.loc": torch.rand(3)},
         optimizer={"step": torch.tensor(3.0), "exp_avg": torch.rand(5, 3)},
     )
     path = tmp_path / "fit.safetensors"
-    parameters = {"topics.logits": torch.rand(5, 3)}
-    write_checkpoint(path, state, parameters, {"seed": 1})
-    found, again = read_checkpoint(path, {"seed": 1}, parameters)
-    assert again.keys() == parameters.keys()
-    assert torch.equal(again["topics.logits"], parameters["topics.logits"])
+    write_checkpoint(path, state, {"seed": 1})
+    found = FitState.of(*read_checkpoint(path, {"seed": 1}), torch.device("cpu"))
     assert found.word_counts is not None
     # Sums over words depend on the order in memory, in the last bit.
     assert found.word_counts.stride() == state.word_counts.stride()  # type: ignore[union-attr]
@@ -96,20 +94,20 @@ def rewritten(path: Path, **changes: Any) -> None:
 #: Values that some items of a record cannot have.
 WRONG = ("em", -7, 10**30, 1.5, None, [], [{"phase": "em", "iteration": 1, "objective": -1.0}])
 
-#: A small state and the parameters that belong to it.
+#: A small state.
 STATE = FitState(
+    model={"topics.logits": torch.ones(5, 3)},
     documents={"means": torch.ones(4, 3)},
     phase="em",
     step=1,
     history=[{"phase": "em", "iteration": 1, "objective": -1.0, "unconverged": None}],
     statistics=Statistics(4.0, 9.0, {"sum": torch.ones(3).double()}, torch.ones(3, 5), -3.0, 1),
 )
-PARAMETERS = {"topics.logits": torch.ones(5, 3)}
 
 
 def test_every_damaged_bit_is_detected(tmp_path: Path) -> None:
     path = tmp_path / "fit.safetensors"
-    write_checkpoint(path, STATE, PARAMETERS, {"seed": 1})
+    write_checkpoint(path, STATE, {"seed": 1})
     complete = path.read_bytes()
     rng = np.random.default_rng(0)
     for position in rng.choice(len(complete), 400, replace=False):
@@ -117,21 +115,10 @@ def test_every_damaged_bit_is_detected(tmp_path: Path) -> None:
         damaged[position] ^= 1 << int(rng.integers(8))
         path.write_bytes(damaged)
         with pytest.raises(ConfigError, match="delete it to start the fit anew") as refused:
-            read_checkpoint(path, {"seed": 1}, PARAMETERS)
+            read_checkpoint(path, {"seed": 1})
         assert "\n" not in str(refused.value)
     path.write_bytes(complete)
-    read_checkpoint(path, {"seed": 1}, PARAMETERS)
-
-
-@pytest.mark.parametrize(
-    "parameters",
-    [{}, {"topics.logits": torch.ones(5, 4)}, PARAMETERS | {"prior.loc": torch.ones(3)}],
-)
-def test_parameters_of_another_model_are_refused(parameters: Any, tmp_path: Path) -> None:
-    path = tmp_path / "fit.safetensors"
-    write_checkpoint(path, STATE, parameters, {})
-    with pytest.raises(ConfigError, match=r"expected the parameters topics\.logits"):
-        read_checkpoint(path, {}, PARAMETERS)
+    read_checkpoint(path, {"seed": 1})
 
 
 @pytest.mark.slow
@@ -157,12 +144,10 @@ def test_invalid_checkpoints_are_refused_and_left_unchanged(tmp_path: Path) -> N
         r"a checkpoint of another version of torch_lntm \(format 1; this version reads format 6\); "
         "delete it to start the fit anew"
     )
-    rewritten(path, format_version=None)
-    refused("a checkpoint of another version")
     rewritten(path, state={"unknown": 1})
-    refused("not a complete checkpoint")
+    refused("the contents of this checkpoint do not belong together")
     rewritten(path, identity=None)
-    refused("not a complete checkpoint")
+    refused("the checkpoint of another fit")
     safetensors.torch.save_file({"x": torch.ones(1)}, path)
     refused("not a complete checkpoint")
 
@@ -316,15 +301,18 @@ def test_continued_tables_are_on_the_models_device(tmp_path: Path, accelerator) 
     def run() -> MonteCarloRun:
         model = ctm(3, corpus.num_words).to(accelerator)
         engine = MonteCarloEM(model, max_epochs=1, start="model", progress=False)
-        return MonteCarloRun(model, engine.settings, corpus)
+        return MonteCarloRun(engine, corpus)
 
     first = run()
     with torch.no_grad():
         next(first.steps())
-    first.state.best = {"means": torch.ones(12, 3, device=accelerator)}
-    first._save(path, first.identity())
+    first.state.best = {"prior.loc": torch.ones(3, device=accelerator)}
+    first.keep()
+    first._checkpoint, first._identity = path, first.identity()
+    first._save()
     again = run()
-    again._resume(path, again.identity())
+    again._checkpoint, again._identity = path, again.identity()
+    again._resume()
     for name in ("documents", "best"):
         saved, found = getattr(first.state, name), getattr(again.state, name)
         assert saved.keys() == found.keys()

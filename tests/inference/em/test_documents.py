@@ -9,16 +9,20 @@ from support.fits import make_corpus
 from support.pretend import PretendDevice
 
 from torch_lntm.inference.em import documents as rooms
-from torch_lntm.inference.em.distributed import Processes
-from torch_lntm.inference.em.documents import CorpusBatches, DocumentRows, DocumentTables, new_table
+from torch_lntm.inference.em.documents import CorpusBatches, DocumentTable, new_table
 
 CPU = torch.device("cpu")
 
 
+def table_of(corpus, device=CPU) -> DocumentTable:
+    """A table of all documents."""
+    return DocumentTable(np.arange(len(corpus)), corpus.row_offsets, device)
+
+
 def test_rows_are_found_by_position() -> None:
     corpus = make_corpus(12, empty=(0, 5))
-    tables: dict[str, torch.Tensor] = {}
-    documents = DocumentTables(tables, DocumentRows(corpus.row_offsets), CPU)
+    documents = table_of(corpus)
+    tables = documents.tensors
     order = [11, 2, 5, 7]
     batch = corpus.batch(order)
     assert "means" not in documents
@@ -37,8 +41,8 @@ def test_rows_are_found_by_position() -> None:
 def test_rows_of_entries_follow_their_documents() -> None:
     """An entry's row says which document and word it is of; read back in other batches."""
     corpus = make_corpus(12, empty=(0, 5))
-    tables: dict[str, torch.Tensor] = {}
-    documents = DocumentTables(tables, DocumentRows(corpus.row_offsets), CPU)
+    documents = table_of(corpus)
+    tables = documents.tensors
     for rows in ([11, 2, 5, 7, 0, 4], [1, 3, 10, 9, 8, 6]):
         batch = corpus.batch(rows)
         labels = torch.stack([batch.positions[batch.row_index], batch.word_index], 1)
@@ -53,37 +57,41 @@ def test_rows_of_entries_follow_their_documents() -> None:
 
 def test_tables_keep_their_type() -> None:
     corpus = make_corpus(3)
-    documents = DocumentTables({}, DocumentRows(corpus.row_offsets), CPU)
+    documents = table_of(corpus)
     documents.write("moved", corpus.batch([1]), torch.ones(1, 2, dtype=torch.bool))
     documents.write("means", corpus.batch([1]), torch.ones(1, 2, dtype=torch.float64))
     documents.write("means", corpus.batch([2]), torch.ones(1, 2, dtype=torch.float32))
-    assert documents.tables["moved"].dtype == torch.bool
-    assert documents.tables["means"].dtype == torch.float64
+    assert documents.tensors["moved"].dtype == torch.bool
+    assert documents.tensors["means"].dtype == torch.float64
 
 
 def test_tables_of_a_process_have_rows_for_its_documents_only() -> None:
     corpus = make_corpus(12, empty=(0, 5))
     owned = np.array([1, 2, 7, 11])
-    rows = DocumentRows(corpus.row_offsets, owned)
-    documents = DocumentTables({}, rows, CPU)
+    sizes = np.diff(corpus.row_offsets)
+    documents = DocumentTable(owned, np.append(0, np.cumsum(sizes[owned])), CPU)
     batch = corpus.batch([11, 2])
     documents.write("means", batch, torch.tensor([[11.0], [2.0]]))
     labels = torch.stack([batch.positions[batch.row_index], batch.word_index], 1)
     documents.write("sites", batch, labels.double())
-    assert documents.tables["means"].tolist() == [[0.0], [2.0], [0.0], [11.0]]
-    sizes = np.diff(corpus.row_offsets)
-    assert documents.tables["sites"].shape == (sizes[owned].sum(), 2)
+    assert documents.tensors["means"].tolist() == [[0.0], [2.0], [0.0], [11.0]]
+    assert documents.tensors["sites"].shape == (sizes[owned].sum(), 2)
     other = corpus.batch([2, 7, 11])
     found = documents.read("sites", other)
     places = torch.stack([other.positions[other.row_index], other.word_index], 1).double()
     places[other.positions[other.row_index] == 7] = 0.0
     assert torch.equal(found, places)
     # The same rows of the tables of a whole corpus.
-    whole = DocumentTables({}, DocumentRows(corpus.row_offsets), CPU)
+    whole = table_of(corpus)
     whole.write("means", batch, torch.tensor([[11.0], [2.0]]))
     whole.write("sites", batch, labels.double())
-    chosen = rows.select(whole.tables)
-    assert all(torch.equal(chosen[name], table) for name, table in documents.tables.items())
+    chosen = documents.of({})
+    assert chosen.copy_rows(whole).all()
+    assert all(torch.equal(chosen.tensors[name], x) for name, x in documents.tensors.items())
+    # And back: other documents keep their zeros.
+    again = whole.of({})
+    assert again.copy_rows(documents).tolist() == np.isin(np.arange(12), owned).tolist()
+    assert all(torch.equal(again.tensors[name], x) for name, x in whole.tensors.items())
 
 
 @pytest.mark.parametrize("room", [True, False])
@@ -92,12 +100,12 @@ def test_tables_are_on_the_device_if_they_fit(room: bool, monkeypatch) -> None:
     monkeypatch.setattr(rooms, "fits", lambda size, device: room)
     with PretendDevice() as pretend:
         device = torch.device("cuda")
-        documents = DocumentTables({}, DocumentRows(corpus.row_offsets), device)
+        documents = table_of(corpus, device)
         batch = corpus.batch([4, 1], device=device)
         before = pretend.total.waits
         rows = torch.full((2, 3), 2.0, device=device)
         documents.write("means", batch, rows)
-        documents.tables["theta"] = new_table(torch.tensor(0.25).expand(6, 2), device)
+        documents.tensors["theta"] = new_table(torch.tensor(0.25).expand(6, 2), device)
         sites = torch.full((batch.nnz, 1), 3.0, device=device)
         documents.write("sites", batch, sites)
         found = documents.read("means", batch), documents.read("sites", batch)
@@ -105,14 +113,12 @@ def test_tables_are_on_the_device_if_they_fit(room: bool, monkeypatch) -> None:
         assert all(value.device.type == "cuda" for value in found)
         assert torch.equal(found[0].cpu(), rows.cpu())
         assert torch.equal(found[1].cpu(), sites.cpu())
-        assert documents.tables["theta"].cpu().tolist() == [[0.25, 0.25]] * 6
-        homes = {name: table.device.type for name, table in documents.tables.items()}
+        assert documents.tensors["theta"].cpu().tolist() == [[0.25, 0.25]] * 6
+        homes = {name: table.device.type for name, table in documents.tensors.items()}
         assert homes == dict.fromkeys(("means", "theta", "sites"), "cuda" if room else "cpu")
-        assert float(documents.tables["means"].sum()) == 12.0
+        assert float(documents.tensors["means"].sum()) == 12.0
         tables = rooms.to_device({"a": torch.ones(2)}, device)
         assert tables["a"].device.type == ("cuda" if room else "cpu")
-        collected = DocumentRows(corpus.row_offsets).collect(documents.tables, Processes())
-        assert all(table.device.type == "cpu" for table in collected.values())
     # Theta's value and the corpus's offsets are copied there. Otherwise two tables each need the
     # zero that they begin with, and rows there and back.
     assert waits == (2 if room else 6)

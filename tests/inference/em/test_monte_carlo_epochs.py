@@ -74,7 +74,7 @@ def test_a_batch_is_checked_once_per_visit(monkeypatch) -> None:
 @pytest.mark.parametrize(("length", "expected"), [(10, 960), (60, 392)])
 def test_mini_batches_of_short_documents_are_larger(length: int, expected: int) -> None:
     corpus = Corpus.from_matrix(np.full((4900, 5), length // 5))
-    run = MonteCarloRun(ctm(3, 5), MonteCarloEM(ctm(3, 5)).settings, corpus)
+    run = MonteCarloRun(MonteCarloEM(ctm(3, 5)), corpus)
     assert run.num_batches == -(-4900 // expected)
 
 
@@ -110,7 +110,7 @@ def test_chains_start_at_the_means_of_the_start(monkeypatch) -> None:
     monkeypatch.setattr(LogisticNormalPrior, "start_latents", recorded)
     monkeypatch.setattr(TaylorGuide, "posterior", None)
     model = ctm(3, 30)
-    run = MonteCarloRun(model, MonteCarloEM(model, progress=False).settings, corpus)
+    run = MonteCarloRun(MonteCarloEM(model, progress=False), corpus)
     run._start()
     rows, means = torch.cat(found), run.state.documents["means"]
     assert sorted(map(tuple, means.tolist())) == sorted(map(tuple, rows.tolist()))
@@ -120,7 +120,7 @@ def test_chains_start_at_the_means_of_the_start(monkeypatch) -> None:
 def test_the_means_of_the_start_are_kept_only_for_a_solver(mass_matrix: str, kept: bool) -> None:
     corpus, model = make_corpus(20), ctm(3, 30)
     engine = MonteCarloEM(model, max_epochs=1, mass_matrix=mass_matrix, progress=False)
-    run = MonteCarloRun(model, engine.settings, corpus)
+    run = MonteCarloRun(engine, corpus)
     with torch.no_grad():
         next(run.steps())
     assert ("means" in run.state.documents) == kept
@@ -131,7 +131,7 @@ def test_chains_start_under_a_wide_prior(recipe: Callable[..., TopicModel]) -> N
     """The start's proportions are surer than the documents are."""
     corpus = make_corpus(40)
     model = recipe(3, 30)
-    run = MonteCarloRun(model, MonteCarloEM(model, progress=False).settings, corpus)
+    run = MonteCarloRun(MonteCarloEM(model, progress=False), corpus)
     run._start()
     covariance = model.prior.contrast_covariance()
     assert float(covariance.diagonal().mean()) == pytest.approx(INFLATED_VARIANCE, rel=1e-5)

@@ -73,7 +73,7 @@ def test_a_stream_adds_new_words_to_topics(sampled, device):
     # In one mini-batch, since what several stand for is the corpus on average only.
     engine = MonteCarloEM(model, max_epochs=2, batch_size=60, progress=False)
     result = engine.fit(narrow)
-    chains = engine.settings.chains if sampled else None
+    chains = engine.chains if sampled else None
     stream = StepwiseEM(model, guide, result.statistics, chains=chains)
     before = model.topics.probs[:, 8:].sum()
     for seed in range(3, 6):

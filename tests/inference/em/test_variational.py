@@ -121,7 +121,7 @@ def test_a_fit_converges_at_a_small_change_in_either_direction() -> None:
     """
     model = ctm(3, 30)
     engine = VariationalEM(model, TaylorGuide(model), tolerance=1e-3, progress=False)
-    run = VariationalRun(model, engine.guide, engine.settings, make_corpus(4))
+    run = VariationalRun(engine, make_corpus(4))
 
     def converged(*objectives: float, phase: str = "em") -> bool:
         run.state.history = [{"phase": phase, "objective": value} for value in objectives]
@@ -479,7 +479,7 @@ def test_tiny_corpora_fit_without_nan(family, name) -> None:
         ({"tolerance": float("nan")}, "tolerance is nan"),
         ({"start": "spectral"}, "start 'spectral'; expected one of lda, documents, model"),
         ({"start": "model", "start_epochs": 3}, "start_epochs is an option of start='lda'"),
-        ({"annealing": "slow"}, "annealing 'slow'; expected one of ahmed-xing"),
+        ({"annealing": "slow"}, "annealing 'slow'; expected 'ahmed-xing'"),
         ({"restarts": 0}, "restarts is 0"),
         ({"restarts": 2, "start": "model"}, "all the same"),
     ],
@@ -564,7 +564,7 @@ def test_a_step_slightly_above_the_memory_bound_is_not_split(
     model = ctm(3, 30)
     engine = VariationalEM(model, TaylorGuide(model), max_docs=max_docs, progress=False)
     corpus = Corpus.from_matrix(np.full((400, 30), 2))
-    run = VariationalRun(model, engine.guide, engine.settings, corpus)
+    run = VariationalRun(engine, corpus)
     assert run.step_docs == 50
     assert run.max_docs == expected
 

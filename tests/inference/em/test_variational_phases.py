@@ -43,7 +43,7 @@ def test_every_change_of_temperature_has_new_noise() -> None:
     corpus = make_corpus()
     model = ctm(3, corpus.num_words, dtype="float64")
     engine = VariationalEM(model, TaylorGuide(model), annealing="ahmed-xing", progress=False)
-    run = VariationalRun(model, engine.guide, engine.settings, corpus)
+    run = VariationalRun(engine, corpus)
     before = model.topics.probs.detach()
 
     def noise(step: int) -> torch.Tensor:
@@ -109,7 +109,7 @@ def test_the_covariance_stride_follows_topics_and_batches(num_topics, num_docs, 
     corpus = make_corpus(num_docs=num_docs, length=5)
     model = ctm(num_topics, corpus.num_words)
     engine = VariationalEM(model, TaylorGuide(model), progress=False)
-    run = VariationalRun(model, engine.guide, engine.settings, corpus)
+    run = VariationalRun(engine, corpus)
     assert run.covariances.stride == stride
 
 
@@ -118,5 +118,5 @@ def test_an_e_step_solves_as_many_documents_at_once_as_memory_allows() -> None:
     model = ctm(3, corpus.num_words)
     guide = TaylorGuide(model)
     for chosen, expected in ((None, 4096), (7, 7)):
-        settings = VariationalEM(model, guide, max_docs=chosen).settings
-        assert VariationalRun(model, guide, settings, corpus).max_docs == expected
+        engine = VariationalEM(model, guide, max_docs=chosen)
+        assert VariationalRun(engine, corpus).max_docs == expected

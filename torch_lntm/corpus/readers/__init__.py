@@ -144,7 +144,7 @@ def read_corpus(
 
     Raises:
         CorpusError: A file is missing, malformed, truncated or too large, or two files contradict.
-            A server stopped. ``rank`` is given for a corpus without shards, or there are fewer
+            A server stopped. ``rank`` is given for another format, or there are fewer
             shards than processes.
             The message names the file and the 1-based line, or the document and word.
 
@@ -258,12 +258,11 @@ class Source:
         return corpus.with_covariates(archive.covariates) if archive.covariates else corpus
 
     def _read_store(self, path: Path, options: TextOptions) -> Corpus:
-        store = read_store(path, options.max_bytes, self.part)
-        known = self.num_words or len(store.vocabulary or ())
-        num_docs = store.row_offsets.size - 1
-        check_size(path, num_docs, store.num_words, store.counts.size, known)
-        part = store.part and dataclasses.replace(store.part, address=self.address)
-        return Corpus(**store._replace(part=part)._asdict())
+        store = read_store(path, options.max_bytes, self.part, self.address)
+        known = self.num_words or len(store["vocabulary"] or ())
+        num_docs = store["row_offsets"].size - 1
+        check_size(path, num_docs, store["num_words"], store["counts"].size, known)
+        return Corpus(**store)
 
 
 def joined(columns: Any, documents: pd.DataFrame) -> Any:

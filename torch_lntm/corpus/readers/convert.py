@@ -55,7 +55,7 @@ def convert_corpus(
         delimiter: As for ``read_corpus``.
         metadata: As for ``read_corpus``.
         shard_size: Number of documents of each shard, for processes that read only their own
-            shards. The last shard may have fewer. Defaults to a folder without shards.
+            shards. The last shard may have fewer. Defaults to one shard.
         **options: Options of ``Corpus.from_texts`` for texts, except ``vectorizer``.
 
     Returns:

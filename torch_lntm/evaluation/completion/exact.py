@@ -9,8 +9,8 @@ from torch_lntm.corpus import DocumentBatch
 from torch_lntm.errors import UnreliableEstimateWarning, warn
 from torch_lntm.evaluation.completion.cache import held_out_words
 from torch_lntm.evaluation.completion.result import ExactCompletion
+from torch_lntm.inference.chains.chains import theta_chains
 from torch_lntm.inference.chains.diagnostics import split_rhat
-from torch_lntm.inference.chains.document_chains import chains_for
 from torch_lntm.kernels.chains import SparseWords
 from torch_lntm.models import TopicModel
 
@@ -59,30 +59,29 @@ def score_by_chains(
     """
     words = held_out_words(model, seen, unseen, cache_weight)
     short = bool((seen.lengths <= SHORT).all())
-    chains = chains_for(
+    move, sampler = theta_chains(
         model,
         seen,
         num_chains=num_chains,
         warmup_steps=num_samples,
         seed=seed,
-        mass_matrix="prior",
         num_steps=SHORT_STEPS if short else LONG_STEPS,
     )
     tokens = float(unseen.lengths.sum())
     for _ in range(num_samples):
-        chains.move()
+        move()
     while True:
         # This transition only gives the shape of the sum.
-        total, values = torch.zeros_like(chains.move()), []
+        total, values = torch.zeros_like(move()), []
         for _ in range(num_samples):
-            theta = chains.move()
+            theta = move()
             total += theta
             values.append(words.log_likelihood(theta))
         scores = _score(words, total / num_samples, torch.stack(values, 1))
         precise = float(scores["variance"].sum()) <= tolerance**2 * all_tokens * tokens
         unbiased = float(scores["bias"].sum().abs()) <= tolerance * tokens
         if (precise and unbiased) or 2 * num_samples > max_samples:
-            return scores, f"{model.name}, exact posterior mean of theta by {chains.name} chains"
+            return scores, f"{model.name}, exact posterior mean of theta by {sampler} chains"
         num_samples *= 2
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from torch_lntm.inference.chains.settings import HMCSettings
 from torch_lntm.latents.metrics import Metric, UnitMetric
 from torch_lntm.models import TopicModel
 from torch_lntm.sampling import hmc
+from torch_lntm.sampling.collapsed import CollapsedGibbs
 from torch_lntm.sampling.step_sizes import DualAveraging, find_step_size
 
 #: Numbers folded into a chain's key, for its start, its search for a step size and its transitions.
@@ -308,6 +309,50 @@ class Chains:
         """
         if self.num_samples:
             warn_of_stuck(self.moved, self.target.batch.index, self.num_samples, advice)
+
+
+def theta_chains(
+    model: TopicModel,
+    batch: DocumentBatch,
+    *,
+    num_chains: int,
+    warmup_steps: int,
+    seed: int,
+    num_steps: int,
+) -> tuple[Callable[[], Tensor], str]:
+    """Chains of documents whose averages converge to the posterior mean of theta.
+
+    Args:
+        model: The model.
+        batch: The documents.
+        num_chains: Number of chains of each document.
+        warmup_steps: Number of transitions with adapting step sizes.
+        seed: Seed of all random numbers.
+        num_steps: Number of leapfrog steps of a transition.
+
+    Returns:
+        Function that makes one transition of every chain and returns their proportions
+        ``(num_chains, num_docs, num_topics)``, float64; and the name of the sampler: collapsed
+        Gibbs sampling for conjugate models, and Hamiltonian Monte Carlo for all others.
+    """
+    if model.is_conjugate:
+        space: Any = model.prior.space(batch)
+        gibbs = CollapsedGibbs(
+            model.topics.assign_groups(batch),
+            model.topics.double_probs,
+            space.concentration,
+            num_chains=num_chains,
+            seed=seed,
+        )
+        return gibbs.sweep, "collapsed Gibbs"
+    settings = HMCSettings(num_chains, "prior", num_steps, seed=seed)
+    chains = Chains(model, settings, batch, seed, warmup_steps)
+
+    def move() -> Tensor:
+        chains.move()
+        return torch.softmax(chains.logits.double(), -1)
+
+    return move, "Hamiltonian"
 
 
 def initial_latents(

@@ -16,11 +16,13 @@ from torch_lntm.guides.theta_draws import DrawOptions, Positions, ThetaDraws
 from torch_lntm.inference.chains.chains import Chains
 from torch_lntm.inference.chains.kept import KeptChains
 from torch_lntm.inference.chains.samples import DocumentSamples
-from torch_lntm.inference.chains.settings import HMCSettings
+from torch_lntm.inference.chains.settings import HMCSettings, space_type_of
 from torch_lntm.inference.interruption import stops_on_interrupt
 from torch_lntm.models import TopicModel
 from torch_lntm.progress import tqdm
 
+#: Default numbers of leapfrog steps, with a metric per document and with a common metric.
+_FEW_STEPS, _MANY_STEPS = 5, 30
 #: Advice about stuck chains.
 _ADVICE = "use more warmup_steps or a smaller step_size"
 
@@ -94,15 +96,32 @@ class DocumentHMC(MCMCKernel):
         jitter: float = 0.2,
         seed: int = 0,
     ) -> None:
-        self.settings = HMCSettings.of(
-            model,
-            num_chains=num_chains,
-            mass_matrix=mass_matrix,
-            num_steps=num_steps,
-            step_size=step_size,
-            target_accept=target_accept,
-            jitter=jitter,
-            seed=seed,
+        space_type = space_type_of(model)
+        posterior_metrics = list(space_type.posterior_metrics)
+        metrics = [*posterior_metrics, "prior", "identity"]
+        if mass_matrix is None:
+            mass_matrix = space_type.default_metric
+        if mass_matrix not in metrics:
+            raise ConfigError(
+                f"mass_matrix {mass_matrix!r}; expected one of {', '.join(metrics)} for a "
+                f"{type(model.prior).__name__}"
+            )
+        if num_steps is None:
+            num_steps = _FEW_STEPS if mass_matrix in posterior_metrics else _MANY_STEPS
+        require_whole(1, num_chains=num_chains, num_steps=num_steps)
+        if not 0 < target_accept < 1 or not 0 <= jitter < 1:
+            raise ConfigError(
+                f"target_accept is {target_accept} and jitter {jitter}; expected numbers between 0 "
+                "and 1"
+            )
+        if step_size is not None:
+            sizes = torch.as_tensor(step_size)
+            if not bool((sizes.isfinite() & (sizes > 0)).all()):
+                raise ConfigError(f"step_size is {step_size}; expected positive numbers")
+        if not 0 <= seed < 2**63:
+            raise ConfigError(f"seed is {seed}; expected a number from 0 to 2**63 - 1")
+        self.settings = HMCSettings(
+            num_chains, mass_matrix, num_steps, step_size, target_accept, jitter, seed
         )
         self.model = model
         self._initial: Mapping[str, Tensor] | None = None

@@ -14,11 +14,11 @@ from torch_lntm.errors import CorpusError, IncompatibleGuideError, require_whole
 from torch_lntm.guides import make_guide
 from torch_lntm.guides.theta_draws import FIXED, ThetaDraws
 from torch_lntm.inference.chains.chains import Chains, Progress, initial_latents
-from torch_lntm.inference.chains.settings import HMCSettings
+from torch_lntm.inference.chains.document_hmc import DocumentHMC
 from torch_lntm.kernels.mixture import word_probabilities
 from torch_lntm.models import TopicModel
 from torch_lntm.models.priors.prior import is_up_to_date
-from torch_lntm.posteriors.draws import Draws
+from torch_lntm.posteriors.posterior import Draws
 from torch_lntm.progress import tqdm
 
 #: Leapfrog steps of the documents' transitions, in coordinates with a standard normal prior.
@@ -95,16 +95,8 @@ class JointChain:
         self._observe(corpus.batch(self.rows, device=model.device, dtype=model.dtype))
         self._warmup_steps = warmup_steps
         self._topics, self._prior = topics, prior
-        self._settings = HMCSettings.of(
-            model,
-            num_chains=1,
-            mass_matrix="prior",
-            num_steps=NUM_STEPS,
-            step_size=None,
-            target_accept=0.8,
-            jitter=0.2,
-            seed=seed,
-        )
+        sampler = DocumentHMC(model, mass_matrix="prior", num_steps=NUM_STEPS, seed=seed)
+        self._settings = sampler.settings
         self._rng = np.random.default_rng(seed)
         means = make_guide(None, model).posterior(self._batch).mean
         self._latents = initial_latents(model, self._batch, means, 1, seed)

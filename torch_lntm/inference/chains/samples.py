@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Literal
 
 import torch
 from pyro.ops.stats import split_gelman_rubin
@@ -47,29 +47,6 @@ class DocumentSamples:
     divergences: Tensor
     moved: Tensor
     interrupted: bool = False
-
-    @classmethod
-    def without_rejections(
-        cls, model: TopicModel, latents: Mapping[str, Tensor], index: Tensor
-    ) -> Self:
-        """Draws of a sampler without rejections, such as Gibbs sampling.
-
-        Args:
-            model: The sampled model.
-            latents: ``(num_chains, num_samples, num_docs, dim)`` draws by the names of the sites.
-            index: ``(num_docs,)`` positions of the documents in their corpus.
-        """
-        num_chains, _, num_docs, _ = latents[model.prior.latent].shape
-        accepted = torch.ones(num_chains, num_docs, dtype=torch.float64)
-        return cls(
-            model=model,
-            latents={site: draws.cpu() for site, draws in latents.items()},
-            index=index.cpu(),
-            acceptance=accepted,
-            step_size=torch.full_like(accepted, torch.nan),
-            divergences=torch.zeros(num_docs, dtype=torch.int64),
-            moved=accepted.bool(),
-        )
 
     @property
     def _main(self) -> Tensor:

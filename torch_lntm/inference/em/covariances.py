@@ -20,7 +20,7 @@ from torch_lntm.guides import Guide
 from torch_lntm.guides.guide import SolverOptions
 from torch_lntm.inference.em.statistics import Statistics, expected_statistics
 from torch_lntm.posteriors import Posterior
-from torch_lntm.posteriors.mode import SampledMoments
+from torch_lntm.posteriors.normal import SampledMoments
 
 #: Default stride, and number of topics after which another default stride is added.
 STRIDE, TOPICS_PER_STRIDE = 8, 100

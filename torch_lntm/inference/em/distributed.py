@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -263,7 +262,7 @@ class Processes:
             own = None if isinstance(error, KeyboardInterrupt) else error
             records = self.gather(None if own is None else _error_record(own))
             rank = next(i for i, record in enumerate(records) if record is not None)
-            shared = own if rank == self.rank and own else _rebuilt_error(**records[rank])
+            shared = own if rank == self.rank and own else _rebuilt_error(*records[rank])
             if isinstance(shared, LNTMError):
                 shared.shared = True
             raise shared from (None if shared is own else own)
@@ -272,20 +271,13 @@ class Processes:
             raise Terminated if terminated else KeyboardInterrupt
 
     def gather(self, value: Any) -> list[Any]:
-        """JSON-able values of all processes, by rank."""
+        """Values of all processes, by rank."""
         if self.alone:
             return [value]
-        text = json.dumps(value).encode()
-        sizes = torch.zeros(self.size, dtype=torch.int64, device=self._small)
-        sizes[self.rank] = len(text)
-        sizes = self._all_reduce(sizes).cpu()
-        table = torch.zeros(self.size, int(sizes.max()), dtype=torch.uint8)
-        table[self.rank, : len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-        rows = self._all_reduce(table.to(self._small)).cpu()
-        return [
-            json.loads(row[:size].numpy().tobytes())
-            for row, size in zip(rows, sizes.tolist(), strict=True)
-        ]
+        values: list[Any] = [None] * self.size
+        with self._all_there():
+            dist.all_gather_object(values, value, self._group)
+        return values
 
     def require_same(self, identity: dict[str, Any]) -> None:
         """Check that all processes make the same fit.
@@ -341,22 +333,6 @@ class Processes:
             if self.first:
                 table[start:stop] = part.to(rows.dtype)
         return table
-
-    def join(self, rows: Tensor) -> Tensor:
-        """Rows of all processes, one after the other by rank, in every process.
-
-        Args:
-            rows: ``(num_rows, ...)`` integers or truth values of this process, on the CPU. The
-                shape of a row is equal in all processes.
-        """
-        if self.alone:
-            return rows
-        counts = self.gather(len(rows))
-        start = sum(counts[: self.rank])
-        sent = torch.uint8 if rows.dtype == torch.bool else rows.dtype
-        joined = torch.zeros((sum(counts), *rows.shape[1:]), dtype=sent)
-        joined[start : start + len(rows)] = rows.to(sent)
-        return self._all_reduce(joined).to(rows.dtype) if joined.numel() else joined.to(rows.dtype)
 
     # -- signals ---------------------------------------------------------------------------------
 
@@ -429,26 +405,23 @@ def _warn_without_group() -> None:
         )
 
 
-def _error_record(error: BaseException) -> dict[str, Any]:
-    """JSON-able record of an error."""
-    documents = list(getattr(error, "documents", ()))
-    return {"name": type(error).__name__, "message": str(error), "documents": documents}
+def _error_record(error: BaseException) -> tuple[str, str, tuple[int, ...]]:
+    """Class, message and documents of an error. Not every error can be sent itself."""
+    return type(error).__name__, str(error), tuple(getattr(error, "documents", ()))
 
 
-def _rebuilt_error(name: str, message: str, documents: list[int]) -> Exception:
+def _rebuilt_error(name: str, message: str, documents: tuple[int, ...]) -> Exception:
     """Copy of another process's error, or a ProcessError if its class is unknown here."""
     kind = getattr(errors, name, None) or getattr(builtins, name, None)
+    other = ProcessError(f"{name} in another process: {message}")
     if not (isinstance(kind, type) and issubclass(kind, Exception)):
-        return ProcessError(f"{name} in another process: {message}")
-    # A class of two built-in errors, such as FileError, is laid out as an OSError.
-    maker = OSError if issubclass(kind, OSError) else kind
+        return other
     try:
-        error = maker.__new__(kind)
+        # A class of two built-in errors, such as FileError, is laid out as an OSError.
+        error = (OSError if issubclass(kind, OSError) else kind).__new__(kind)
     except TypeError:
-        return ProcessError(f"{name} in another process: {message}")
+        return other
     error.args = (message,)
-    if message not in str(error):
-        return ProcessError(f"{name} in another process: {message}")
     if documents or hasattr(kind, "documents"):
-        vars(error)["documents"] = tuple(documents)
-    return error
+        vars(error)["documents"] = documents
+    return error if message in str(error) else other

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from copy import copy
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch_lntm.budget import fits
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError, CorpusError, LNTMWarning, warn
-from torch_lntm.inference.em.checkpoint import FitState, corpus_identity
+from torch_lntm.inference.em.checkpoint import corpus_identity
 from torch_lntm.inference.em.distributed import Processes
 from torch_lntm.models import TopicModel
 from torch_lntm.progress import tqdm
@@ -23,7 +23,7 @@ from torch_lntm.progress import tqdm
 #: Largest number of topics for which fewer than 2 documents per topic give no warning. Toy corpora
 #: have few topics.
 _FEW_TOPICS = 20
-#: Tables with rows for stored counts. All other tables have rows for documents.
+#: Tensors with rows for stored counts. All other tensors have rows for documents.
 ENTRY_TABLES = frozenset({"sites"})
 #: Largest number of stored counts of a corpus whose batches are cached. To rebuild a small batch
 #: takes longer than its arithmetic, but the batches of larger corpora would take too much memory.
@@ -191,8 +191,7 @@ class DocumentShard:
         corpus: The corpus.
         order: Positions of this process's documents in ``corpus``, in the order of their visits.
         processes: The processes of the fit.
-        first: Position of the first document of ``corpus`` in the whole corpus.
-        rows: Rows of these documents in tables.
+        table: Table with rows for these documents.
     """
 
     def __init__(
@@ -205,17 +204,19 @@ class DocumentShard:
     ) -> None:
         self.corpus, self.order, self.processes = corpus, order, processes
         self._order_of_all = order
-        self.first = 0 if corpus.part is None else corpus.part.first
         self._batches = CorpusBatches(corpus, model.device, model.dtype)
         self._is_local: NDArray[np.bool_] | None = None
-        local = None
-        if not processes.alone:
-            sizes = np.diff(corpus.row_offsets)[order]
-            self.order = order[assign_owners(sizes, processes, *groups) == processes.rank]
-            local = np.sort(self.order)
+        offsets, first = corpus.row_offsets, 0 if corpus.part is None else corpus.part.first
+        index = np.arange(first, first + corpus.num_docs)
+        if corpus.part is None and not processes.alone:
+            sizes = np.diff(corpus.row_offsets)
+            owner = assign_owners(sizes[order], processes, *groups)
+            self.order = order[owner == processes.rank]
+            index = np.sort(self.order)
+            offsets = np.concatenate([[0], np.cumsum(sizes[index])])
             self._is_local = np.zeros(corpus.num_docs, dtype=np.bool_)
-            self._is_local[local] = True
-        self.rows = DocumentRows(corpus.row_offsets, local, self.first)
+            self._is_local[index] = True
+        self.table = DocumentTable(index, offsets, model.device)
         self._cache: tuple[Any, list[Any]] = (None, [])
 
     @property
@@ -226,11 +227,6 @@ class DocumentShard:
     def local_part(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """This process's documents among the given positions, in their order."""
         return positions if self._is_local is None else positions[self._is_local[positions]]
-
-    @property
-    def positions(self) -> NDArray[np.int64]:
-        """Positions of this process's documents in the whole corpus."""
-        return self.order + self.first
 
     def mini_batches(
         self, seed: int, epoch: int, number: int
@@ -262,9 +258,7 @@ class DocumentShard:
         """
         if self.processes.alone:  # EM may share the cached batches
             return self.local_batches(step_docs)
-        order = self._order_of_all
-        parts = np.split(order, range(step_docs, len(order), step_docs))
-        return self.cached("steps", self.batches(parts))
+        return self.cached("steps", self.batches(_split(self._order_of_all, step_docs)))
 
     def batches(self, parts: Iterable[NDArray[np.int64]]) -> Iterator[DocumentBatch | None]:
         """This process's documents of each part. ``None`` for a part without such documents."""
@@ -274,17 +268,15 @@ class DocumentShard:
 
     def local_batches(self, max_docs: int) -> Iterator[DocumentBatch]:
         """This process's documents in their order, in batches of at most ``max_docs``."""
-        parts = np.split(self.order, range(max_docs, len(self.order), max_docs))
-        return self.cached(max_docs, self._batches.of(parts))
+        return self.cached(max_docs, self._batches.of(_split(self.order, max_docs)))
 
-    def global_batches(self, parts: Iterable[NDArray[np.int64]]) -> Iterator[DocumentBatch]:
-        """All documents of each part, for all processes."""
-        return self._batches.of(parts)
+    def global_batches(self, order: NDArray[np.int64], max_docs: int) -> Iterator[DocumentBatch]:
+        """The documents at some positions, in every process."""
+        return self._batches.of(_split(order, max_docs))
 
     def own_batches(self, order: NDArray[np.int64], max_docs: int) -> Iterator[DocumentBatch]:
         """This process's documents in the given order of all documents."""
-        own = self.local_part(order)
-        return self._batches.of(np.split(own, range(max_docs, len(own), max_docs)))
+        return self._batches.of(_split(self.local_part(order), max_docs))
 
     def sample(self, model: TopicModel, seed: int) -> DocumentShard:
         """Documents for the stochastic steps of the start: all documents, in every process."""
@@ -306,8 +298,6 @@ class DocumentShard:
         """Remove the items of :meth:`cached` from memory."""
         self._cache = (None, [])
 
-    # -- tables ------------------------------------------------------------------------------------
-
     @property
     def num_result_docs(self) -> int:
         """Number of documents, from the first on, of which this process's result has rows."""
@@ -317,85 +307,91 @@ class DocumentShard:
         """JSON-able fingerprints of the documents and covariates of all processes."""
         return corpus_identity(self.corpus)
 
-    def collect(self, tables: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Rows of this process's result in its tables, on the CPU."""
-        return self.rows.collect(tables, self.processes)
+    def collect(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Rows of this process's result in tensors with rows for documents, on the CPU.
 
-    def save(self, checkpoint: Path, tables: Mapping[str, Tensor]) -> dict[str, Any]:
-        """Prepare the tables of documents for a checkpoint.
-
-        Args:
-            checkpoint: File of the checkpoint.
-            tables: This process's tables.
-
-        Returns:
-            Attributes of :class:`FitState` for the checkpoint, in the first process.
+        The first process has the rows of all documents. All processes have tensors of the same
+        names.
         """
-        return {"documents": self.collect(tables)}
-
-    def saved(self, checkpoint: Path, complete: bool) -> None:
-        """Called by all processes once the checkpoint has been written, or could not be."""
-
-    def load(self, checkpoint: Path, state: FitState) -> dict[str, Tensor]:
-        """This process's tables from a checkpoint.
-
-        Args:
-            checkpoint: File of the checkpoint.
-            state: State from this file.
-        """
-        return self.rows.select(state.documents)
+        tensors = {name: tensors[name].cpu() for name in sorted(tensors)}
+        if self._is_local is None:
+            return tensors
+        index, height = self.table.index, self.corpus.num_docs
+        return {name: self.processes.collect(x, index, height) for name, x in tensors.items()}
 
 
-class DocumentRows:
-    """Rows of a corpus's documents and stored counts in tables.
+def _split(order: NDArray[np.int64], size: int) -> list[NDArray[np.int64]]:
+    """Neighbouring parts of an order of documents, of ``size`` documents each."""
+    return np.split(order, range(size, len(order), size))
 
-    A single process has rows for all documents. Each process of a shared fit has rows for its own
-    documents only.
+
+class DocumentTable:
+    """Tensors by name, with rows for some documents, or for their stored counts.
+
+    Tensors are on the model's device, so that the host need not wait for their values. Tensors that
+    are too large for the device are on the CPU. Documents are found by their positions in the whole
+    corpus, for any batches.
 
     Args:
-        row_offsets: ``(num_docs + 1,)`` offsets of the corpus. Stored counts of document d are
-            ``row_offsets[d]:row_offsets[d + 1]``.
-        local: Ascending positions of the documents with rows. Defaults to all documents.
-        first: Position of the corpus's first document in the whole corpus, for a part.
+        index: ``(num_docs,)`` ascending positions of the documents in the whole corpus.
+        offsets: ``(num_docs + 1,)`` offsets of the documents' stored counts.
+        device: Device of the model and of the batches.
 
     Attributes:
-        num_docs: Number of rows in tables of documents.
-        num_entries: Number of rows in tables of stored counts.
+        index: See the arguments.
+        offsets: See the arguments.
+        tensors: The tensors. :meth:`write` adds a tensor if the name is new.
     """
 
     def __init__(
-        self, row_offsets: NDArray[np.int64], local: NDArray[np.int64] | None = None, first: int = 0
+        self, index: NDArray[np.int64], offsets: NDArray[np.int64], device: torch.device
     ) -> None:
-        self._corpus_offsets, self._local, self._first = row_offsets, local, first
-        self._offsets, self._row_of = row_offsets, None
-        if local is not None:
-            sizes = np.diff(row_offsets)[local]
-            self._offsets = np.concatenate([[0], np.cumsum(sizes)])
-            self._row_of = np.full(len(row_offsets) - 1, -1, dtype=np.int64)
-            self._row_of[local] = np.arange(len(local))
-        self.num_docs = len(self._offsets) - 1
-        self.num_entries = int(self._offsets[-1])
+        self.index, self.offsets, self.device = index, offsets, device
+        self.tensors: dict[str, Tensor] = {}
+        first, last = (int(index[0]), int(index[-1])) if len(index) else (0, -1)
+        self._first, self._row_of = first, None
+        if last - first + 1 > len(index):
+            self._row_of = np.full(last - first + 1, -1, dtype=np.int64)
+            self._row_of[index - first] = np.arange(len(index))
         self._copies: dict[tuple[str, torch.device], Tensor] = {}
+
+    def of(self, tensors: dict[str, Tensor]) -> DocumentTable:
+        """Other tensors with rows for the same documents."""
+        table = copy(self)
+        table.tensors = tensors
+        return table
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.tensors
+
+    def read(self, name: str, batch: DocumentBatch) -> Tensor:
+        """Rows of a batch's documents ``(num_docs, ...)`` or stored counts ``(nnz, ...)``."""
+        tensor = self.tensors[name]
+        return tensor.index_select(0, self._rows_of(name, batch, tensor)).to(self.device)
+
+    def write(self, name: str, batch: DocumentBatch, rows: Tensor) -> None:
+        """Write rows of a batch's documents, or of its stored counts."""
+        if name not in self.tensors:
+            zeros = rows.new_zeros(()).expand(self._height(name), *rows.shape[1:])
+            self.tensors[name] = new_table(zeros, self.device)
+        tensor = self.tensors[name]
+        tensor.index_copy_(0, self._rows_of(name, batch, tensor), rows.to(tensor))
+
+    def _rows_of(self, name: str, batch: DocumentBatch, tensor: Tensor) -> Tensor:
+        """Row numbers of a batch in a tensor, on the tensor's device."""
+        # batch.positions is on the CPU, and reading it needs no wait for a GPU.
+        rows = self.find(batch.index if tensor.device == batch.device else batch.positions)
+        if name not in ENTRY_TABLES:
+            return rows
+        offsets = self._on("offsets", self.offsets, rows.device)
+        return _ranges(offsets[rows], offsets[rows + 1], batch.nnz)
 
     def find(self, positions: Tensor) -> Tensor:
         """Rows of the documents at some positions in the whole corpus, on their device."""
+        positions = positions - self._first if self._first else positions
         if self._row_of is None:
-            return positions - self._first if self._first else positions
+            return positions
         return self._on("row_of", self._row_of, positions.device)[positions]
-
-    def find_entries(self, positions: Tensor, num_entries: int) -> Tensor:
-        """Rows of the documents' stored counts, on the positions' device.
-
-        Args:
-            positions: ``(num_docs,)`` positions in the corpus.
-            num_entries: Number of the documents' stored counts.
-
-        Returns:
-            ``(num_entries,)`` rows.
-        """
-        rows = self.find(positions)
-        offsets = self._on("offsets", self._offsets, positions.device)
-        return _ranges(offsets[rows], offsets[rows + 1], num_entries)
 
     def _on(self, name: str, array: NDArray[np.int64], device: torch.device) -> Tensor:
         """Array on a device. The copy is made once."""
@@ -403,105 +399,47 @@ class DocumentRows:
             self._copies[name, device] = torch.tensor(array, device=device)
         return self._copies[name, device]
 
-    def select(self, tables: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Rows of this process in tables of the entire corpus."""
-        if self._local is None:
-            return dict(tables)
-        return {name: table[self._positions(name)] for name, table in tables.items()}
+    def _height(self, name: str) -> int:
+        return int(self.offsets[-1]) if name in ENTRY_TABLES else len(self.index)
 
-    def collect(self, tables: Mapping[str, Tensor], processes: Processes) -> dict[str, Tensor]:
-        """Collect the tables of the entire corpus on the CPU of the first process.
-
-        Args:
-            tables: This process's tables. All processes have tables of the same names.
-            processes: The processes.
+    def copy_rows(self, other: DocumentTable) -> NDArray[np.bool_]:
+        """Copy the rows of documents that another table has too, from its tensors on the CPU.
 
         Returns:
-            The tables. They are empty in all processes except the first.
+            ``(num_docs,)`` bool: the other table has the document.
         """
-        if self._local is None:
-            return {name: table.cpu() for name, table in tables.items()}
-        heights = len(self._corpus_offsets) - 1, int(self._corpus_offsets[-1])
-        return {
-            name: processes.collect(
-                tables[name].cpu(), self._positions(name).numpy(), heights[name in ENTRY_TABLES]
-            )
-            for name in sorted(tables)
-        }
-
-    def _positions(self, name: str) -> Tensor:
-        """Positions of a table's rows in the table of the entire corpus."""
-        assert self._local is not None
-        if name not in ENTRY_TABLES:
-            return torch.from_numpy(self._local)
-        starts, stops = (
-            torch.from_numpy(self._corpus_offsets[self._local + shift]) for shift in (0, 1)
-        )
-        return _ranges(starts, stops, self.num_entries)
+        shared = np.isin(self.index, other.index, assume_unique=True)
+        here = np.flatnonzero(shared)
+        there = np.searchsorted(other.index, self.index[here])
+        entries = [
+            _ranges(torch.from_numpy(x.offsets[rows]), torch.from_numpy(x.offsets[rows + 1]))
+            for x, rows in ((self, here), (other, there))
+        ]
+        documents = [torch.from_numpy(here), torch.from_numpy(there)]
+        for name, values in other.tensors.items():
+            if name not in self.tensors:
+                self.tensors[name] = values.new_zeros(self._height(name), *values.shape[1:])
+            to, at = entries if name in ENTRY_TABLES else documents
+            self.tensors[name][to] = values[at]
+        return shared
 
 
-def _ranges(starts: Tensor, stops: Tensor, total: int) -> Tensor:
-    """Concatenation of integer ranges, with ``total`` numbers."""
+def _ranges(starts: Tensor, stops: Tensor, total: int | None = None) -> Tensor:
+    """Concatenation of integer ranges. The host waits for a GPU unless it knows their total."""
     sizes = stops - starts
+    total = int(sizes.sum()) if total is None else total
     shift = starts - (sizes.cumsum(0) - sizes)
     numbers = torch.arange(total, device=starts.device)
     return numbers + torch.repeat_interleave(shift, sizes, output_size=total)
 
 
-def to_device(tables: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
-    """Tables on a device. Large tables stay on their own device."""
-    return {
-        name: table.to(device) if fits(table.nbytes, device) else table
-        for name, table in tables.items()
-    }
-
-
-class DocumentTables:
-    """Tables with rows for documents, or for their stored counts.
-
-    Tables are on the model's device, so that the host need not wait for their values. Tables that
-    are too large for the device are on the CPU. Documents are found by their positions in the
-    corpus, for any batches.
-
-    Args:
-        tables: The tables by name. :meth:`write` adds a table if the name is new.
-        rows: Rows of the documents in the tables.
-        device: Device of the model and of the batches.
-    """
-
-    def __init__(self, tables: dict[str, Tensor], rows: DocumentRows, device: torch.device) -> None:
-        self.tables = tables
-        self._rows = rows
-        self._device = device
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.tables
-
-    def read(self, name: str, batch: DocumentBatch) -> Tensor:
-        """Rows of a batch's documents ``(num_docs, ...)`` or stored counts ``(nnz, ...)``."""
-        table = self.tables[name]
-        return table.index_select(0, self._table_rows(name, batch, table)).to(self._device)
-
-    def write(self, name: str, batch: DocumentBatch, rows: Tensor) -> None:
-        """Write rows of a batch's documents, or of its stored counts."""
-        if name not in self.tables:
-            height = self._rows.num_entries if name in ENTRY_TABLES else self._rows.num_docs
-            zeros = rows.new_zeros(()).expand(height, *rows.shape[1:])
-            self.tables[name] = new_table(zeros, self._device)
-        table = self.tables[name]
-        table.index_copy_(0, self._table_rows(name, batch, table), rows.to(table))
-
-    def _table_rows(self, name: str, batch: DocumentBatch, table: Tensor) -> Tensor:
-        """Row numbers of a batch in a table, on the table's device."""
-        # batch.positions is on the CPU, and reading it needs no wait for a GPU.
-        positions = batch.index if table.device == batch.device else batch.positions
-        if name in ENTRY_TABLES:
-            return self._rows.find_entries(positions, batch.nnz)
-        return self._rows.find(positions)
+def to_device(tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+    """Tensors on a device. Large tensors stay on their own device."""
+    return {name: x.to(device) if fits(x.nbytes, device) else x for name, x in tensors.items()}
 
 
 def new_table(values: Tensor, device: torch.device) -> Tensor:
-    """Table with a copy of some values, on the device, or on the CPU if it is too large.
+    """Tensor with a copy of some values, on the device, or on the CPU if it is too large.
 
     Args:
         values: The values, possibly an expanded tensor.

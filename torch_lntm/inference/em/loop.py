@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import secrets
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -27,11 +29,19 @@ from torch_lntm.errors import (
     SavingWarning,
     warn,
 )
-from torch_lntm.inference.em.checkpoint import FitState, read_checkpoint, write_checkpoint
+from torch_lntm.inference.em.checkpoint import (
+    FitState,
+    Tensors,
+    folder_of,
+    read_checkpoint,
+    read_rows,
+    write_checkpoint,
+    write_rows,
+)
 from torch_lntm.inference.em.distributed import Processes
 from torch_lntm.inference.em.documents import (
     DocumentShard,
-    DocumentTables,
+    DocumentTable,
     corpus_to_fit,
     to_device,
 )
@@ -44,11 +54,6 @@ from torch_lntm.models.registry import record_settings
 
 #: Largest number of documents in a batch whose prior means are computed.
 MAX_FILLED_DOCS = 1024
-
-#: Names of the tables of documents in the state of the best restart, and their prefix beside the
-#: tables of the fit.
-OF_DOCUMENTS, BEST = ("means",), "best."
-
 #: Errors in the first step after a checkpoint that do not come from its contents.
 _OTHERWISE_CAUSED = (
     *(CorpusError, NumericalError, ProcessError, OSError),
@@ -63,25 +68,31 @@ Callback = Callable[[dict[str, Any]], Any]
 class ResumableFit(ABC, Generic[R]):
     """A fit in steps. Each step ends with a record, and a state that can be restored.
 
+    Args:
+        engine: The engine.
+        corpus: The documents. At least one has words.
+        processes: The processes of the fit. Defaults to this process alone.
+
     Attributes:
         model: The model, fitted in place.
-        settings: Settings of the engine.
+        settings: The engine, with its settings as attributes.
         corpus: The documents.
         shard: This process's documents.
         processes: The processes of the fit.
         state: State from which the fit continues after a step.
     """
 
-    model: TopicModel
-    settings: Any
-    corpus: Corpus
     shard: DocumentShard
-    processes: Processes
     state: FitState
-    #: Tables of documents that do not affect the result. Ctrl-C need not restore them.
-    not_restored: ClassVar[frozenset[str]] = frozenset()
-    #: Checkpoint that the state comes from, until a step has been made from it.
-    _continued: Path | None = None
+    #: File of the state, and description of the fit for it.
+    _checkpoint: Path | None = None
+    _identity: dict[str, Any]
+    #: Whether the state comes from the checkpoint, and no step has been made from it.
+    _is_continued = False
+
+    def __init__(self, engine: Any, corpus: Corpus, processes: Processes | None = None) -> None:
+        self.settings, self.model, self.corpus = engine, engine.model, corpus
+        self.processes = processes or Processes(alone=True)
 
     @abstractmethod
     def steps(self) -> Generator[dict[str, Any]]:
@@ -108,9 +119,9 @@ class ResumableFit(ABC, Generic[R]):
         """Called after the state and the parameters have been read from a checkpoint."""
 
     @property
-    def documents(self) -> DocumentTables:
-        """Tables of the state, which are read and written batch by batch."""
-        return DocumentTables(self.state.documents, self.shard.rows, self.model.device)
+    def documents(self) -> DocumentTable:
+        """The documents' rows in the state, which are read and written batch by batch."""
+        return self.shard.table.of(self.state.documents)
 
     @property
     def shows_progress(self) -> bool:
@@ -141,19 +152,12 @@ class ResumableFit(ABC, Generic[R]):
                 occurs[model.topics.assign_groups(batch).word_index] = True
         return self.processes.add_up(make, model.dtype, occurs)
 
-    def collect(self, *names: str) -> dict[str, Tensor]:
-        """Collect the state's tables of these names; see :meth:`DocumentRows.collect`."""
-        tables = self.state.documents
-        selected = {name: tables[name] for name in names if name in tables}
-        return self.shard.collect(selected)
-
     def with_prior_means(self, means: Tensor | None) -> Tensor:
         """Means of the documents for a result. Documents without a posterior have prior means.
 
         Args:
-            means: ``(num_result_docs, latent_dim)`` table of :attr:`collect` with the means of all
-                non-empty documents. The other rows are overwritten. ``None`` before the first
-                E-step.
+            means: ``(num_result_docs, latent_dim)`` means of all non-empty documents. The other
+                rows are overwritten. ``None`` before the first E-step.
 
         Returns:
             ``(num_result_docs, latent_dim)``: all documents in the first process and none
@@ -174,51 +178,50 @@ class ResumableFit(ABC, Generic[R]):
     # -- state -------------------------------------------------------------------------------------
 
     @property
-    def constant_tables(self) -> frozenset[str]:
-        """Tables of documents that the next step does not change. They need no copy for Ctrl-C."""
+    def not_copied(self) -> frozenset[str]:
+        """Tensors of documents that a restored state may have as they are now.
+
+        The next step does not change them, or they do not affect the result.
+        """
         return frozenset()
 
     def keep(self) -> None:
-        """Keep the state at the end of a step, for :meth:`restore` after Ctrl-C.
+        """Keep the state at the end of a step, for :meth:`restore` and for the checkpoint.
 
         The fit goes on with copies of the tensors that the next step changes in place.
         """
         state = self.state
-        kept = replace(
+        # Ctrl-C can interrupt the copies at any moment. The assignment also drops the tensors kept
+        # before, so that no tensor is there three times.
+        self._kept = kept = replace(
             state,
-            documents={n: x for n, x in state.documents.items() if n not in self.not_restored},
+            model=clones_of(self.model.state_dict()),
+            documents=dict(state.documents),
             history=list(state.history),
-            best=dict(state.best),
             # The topics' optimiser has references to its tensors.
-            optimizer=dict_of_clones(state.optimizer),
+            optimizer=clones_of(state.optimizer),
         )
-        # One assignment sets both parts, because Ctrl-C can interrupt the copies at any moment. It
-        # also drops the tensors kept before, so that no table is there three times.
-        self._kept = self.snapshot(), kept
-        for name in kept.documents.keys() - self.constant_tables:
+        for name in kept.documents.keys() - self.not_copied:
             state.documents[name] = kept.documents[name].clone()
-        state.word_counts, state.theta = _clone(state.word_counts), _clone(state.theta)
+        state.word_counts, state.theta = (
+            None if x is None else x.clone() for x in (kept.word_counts, kept.theta)
+        )
         if kept.statistics is not None and self.is_averaging:
             counts = kept.statistics.word_counts.clone()
             state.statistics = replace(kept.statistics, word_counts=counts)
         self.release_memory()
 
     def release_memory(self) -> None:
-        """Return the memory of freed tables to the system."""
+        """Return the memory of freed tensors to the system."""
         release_memory(self.shard.num_docs + self.model.num_words, self.model.num_topics)
 
     def restore(self) -> None:
-        """Restore the state at which an interrupted fit ends: that of the last :meth:`keep`."""
-        self._roll_back()
-
-    def _roll_back(self) -> None:
         """Restore the state of the last :meth:`keep`."""
-        parameters, self.state = self._kept
-        self.model.load_state_dict(parameters)
+        self.state = self._kept
+        self.model.load_state_dict(self.state.model)
 
-    def snapshot(self) -> dict[str, Tensor]:
-        """Copy of the model's parameters."""
-        return dict_of_clones(self.model.state_dict())
+    def end_early(self) -> None:
+        """Called before the result of a fit that Ctrl-C or its callback has ended."""
 
     def run(
         self, checkpoint: Path | None, checkpoint_seconds: float, callback: Callback | None = None
@@ -238,14 +241,12 @@ class ResumableFit(ABC, Generic[R]):
                 do not make the same fit.
             NumericalError: The objective is not finite.
         """
-        processes = self.processes
-        identity: dict[str, Any] = {}
+        processes, self._checkpoint = self.processes, checkpoint
         if checkpoint is not None or not processes.alone:
-            identity = self.identity()
-            processes.require_same(identity)
+            self._identity = self.identity()
+            processes.require_same(self._identity)
         processes.share(self.model.state_dict())
-        if checkpoint is not None:
-            self._resume(checkpoint, identity)
+        self._resume()
         self.keep()
         start_time = saved = time.monotonic()
         before = self.state.seconds
@@ -260,21 +261,21 @@ class ResumableFit(ABC, Generic[R]):
                 self.state.seconds, due, _ = messages[0]
                 self._finish_step({**record, "seconds": round(self.state.seconds, 3)})
                 called = any(has_callback for *_, has_callback in messages)
-                stopped = called and self._stopped_by(callback, checkpoint, identity)
-                if checkpoint is not None and (due or stopped):
-                    self._save(checkpoint, identity)
+                stopped = called and self._stopped_by(callback)
+                if due or stopped:
+                    self._save()
                     saved = time.monotonic()
                 if stopped:
                     self.restore()
+                    self.end_early()
                     reason: StopReason = "stopped_by_callback"
                     break
             else:
                 reason = self.end_reason()
         except KeyboardInterrupt as interrupt:
-            self._roll_back()
-            if checkpoint is not None:
-                self._save(checkpoint, identity)
             self.restore()
+            self._save()
+            self.end_early()
             if not stops_on_interrupt():
                 raise
             reason = "terminated" if isinstance(interrupt, Terminated) else "interrupted"
@@ -290,7 +291,7 @@ class ResumableFit(ABC, Generic[R]):
         with self.refuses_wrong_contents():
             first = next(steps, None)
         if first is not None:
-            self._continued = None
+            self._is_continued = False
             yield first
             yield from steps
 
@@ -306,10 +307,10 @@ class ResumableFit(ABC, Generic[R]):
         except _OTHERWISE_CAUSED:
             raise
         except Exception as error:
-            if self._continued is None:
+            if not self._is_continued:
                 raise
             raise FileError(
-                f"{self._continued}: the contents of this checkpoint do not belong together "
+                f"{self._checkpoint}: the contents of this checkpoint do not belong together "
                 f"({type(error).__name__}: {error}); delete the file to start the fit anew, or fit "
                 "the run's folder with --overwrite (overwrite=True)"
             ) from error
@@ -328,9 +329,7 @@ class ResumableFit(ABC, Generic[R]):
         self.state.history.append(record)
         self.keep()
 
-    def _stopped_by(
-        self, callback: Callback | None, checkpoint: Path | None, identity: dict[str, Any]
-    ) -> bool:
+    def _stopped_by(self, callback: Callback | None) -> bool:
         """Call the callback with the last record, in the processes that call it.
 
         If the callback fails, the checkpoint is saved first, so that the fit can be continued.
@@ -338,85 +337,104 @@ class ResumableFit(ABC, Generic[R]):
         Returns:
             Whether the callback ends the fit.
         """
-        record = dict(self.state.history[-1])
+        record, calls = dict(self.state.history[-1]), self.processes.calls_back
         try:
             stops = self.processes.together(
-                lambda: (
-                    callback is not None and self.processes.calls_back and callback(record) is True
-                )
+                lambda: callback is not None and calls and callback(record) is True
             )
         except Exception:
-            if checkpoint is not None:
-                self._save(checkpoint, identity)
+            self._save()
             raise
         return any(self.processes.gather(stops))
 
-    def _resume(self, checkpoint: Path, identity: dict[str, Any]) -> None:
+    # -- checkpoints -------------------------------------------------------------------------------
+
+    def _resume(self) -> None:
         """Continue from the checkpoint if it exists. Any number of processes may have written it.
 
         Raises:
             ConfigError: Some processes lack the file, it is damaged, or it belongs to another fit.
         """
-        exists = self.processes.gather(checkpoint.exists())
-        if not any(exists):
+        path = self._checkpoint
+        exists = self.processes.gather(path is not None and path.exists())
+        if path is None or not any(exists):
             return
         if not all(exists):
             raise ConfigError(
-                f"process {exists.index(False)} of {len(exists)} cannot find {checkpoint}; put it "
-                "on a file system that all processes share"
+                f"process {exists.index(False)} of {len(exists)} cannot find {path}; put it on a "
+                "file system that all processes share"
             )
-        self._continued, device = checkpoint, self.model.device
-        self.state, parameters = self.processes.together(
-            lambda: read_checkpoint(checkpoint, identity, self.model.state_dict())
-        )
+        contents = self.processes.together(lambda: read_checkpoint(path, self._identity))
+        self._is_continued, device = True, self.model.device
         with self.refuses_wrong_contents():
-            self.state.documents |= _tables_of_best(self.state.best)
-            tables = to_device(self.shard.load(checkpoint, self.state), device)
-            self._set_tables(self.state, tables)
-            if self.state.theta is not None:
-                self.state.theta = to_device({"": self.state.theta}, device)[""]
-            self.model.load_state_dict(parameters)
+            self.state = state = FitState.of(*contents, device)
+            rows = self.processes.together(lambda: self._read_rows(path, state))
+            state.documents, state.rows = to_device(rows, device), ""
+            if state.theta is not None:
+                state.theta = to_device({"": state.theta}, device)[""]
+            self.model.load_state_dict(state.model)
             self.after_resume()
 
-    @staticmethod
-    def _set_tables(state: FitState, tables: dict[str, Tensor]) -> None:
-        """Set the tables of documents of a state, and those of its best restart."""
-        names = {name: name.removeprefix(BEST) for name in tables if name.startswith(BEST)}
-        state.documents = {name: table for name, table in tables.items() if name not in names}
-        best = {name: x for name, x in state.best.items() if name not in OF_DOCUMENTS}
-        state.best = best | {name: tables[full] for full, name in names.items()}
-
-    def _save(self, checkpoint: Path, identity: dict[str, Any]) -> None:
-        complete = False
+    def _save(self) -> None:
+        """Write the kept state to the checkpoint, if there is one."""
+        path, state = self._checkpoint, self._kept
+        if path is None:
+            return
+        folder, table = folder_of(path), self.shard.table
         try:
-            tables = self.state.documents | _tables_of_best(self.state.best)
-            state = replace(self.state, **self.shard.save(checkpoint, tables))
-            self._set_tables(state, state.documents)
+            if not self.has_all_rows:
+                # The files have a new name, so that the old checkpoint stays complete until the new
+                # checkpoint replaces it.
+                name = self.processes.gather(secrets.token_hex(8))[0]
+                kind = "rows" if self.corpus.part is None else "part"
+                file = folder / f"{name}-{kind}{self.processes.rank}.safetensors"
+                places = file, table.index, table.offsets
+                self.processes.together(partial(write_rows, *places, state.documents))
+                state = replace(state, documents={}, rows=name)
             if self.processes.first:
-                write_checkpoint(checkpoint, state, self.snapshot(), identity)
-            complete = True
+                write_checkpoint(path, state, self._identity)
+                for old in folder.glob("*.safetensors"):
+                    if not old.name.startswith(f"{state.rows}-"):
+                        old.unlink(missing_ok=True)
         except OSError as error:
             # The fit runs in memory, and can continue even if the disk is full.
             if self.processes.first:
                 warn(
-                    f"the checkpoint {checkpoint} could not be written "
-                    f"({error.strerror or error}); the fit goes on. Free space there, so that a "
-                    "killed fit can be continued",
+                    f"the checkpoint {path} could not be written ({error.strerror or error}); the "
+                    "fit goes on. Free space there, so that a killed fit can be continued",
                     SavingWarning,
                 )
-        self.shard.saved(checkpoint, complete)
+
+    @property
+    def has_all_rows(self) -> bool:
+        """Whether this process's documents are those of a whole corpus."""
+        return self.processes.alone and self.corpus.part is None
+
+    def _read_rows(self, path: Path, state: FitState) -> Tensors:
+        """Rows of this process's documents of a state from a checkpoint.
+
+        Raises:
+            FileError: A file beside the checkpoint is missing or damaged.
+        """
+        if self.has_all_rows and not state.rows:
+            return state.documents
+        own, found = self.shard.table.of({}), np.diff(self.shard.table.offsets) == 0
+        if state.rows:
+            for file in sorted(folder_of(path).glob(f"{state.rows}-*.safetensors")):
+                index, offsets, tensors = read_rows(file)
+                found |= own.copy_rows(DocumentTable(index, offsets, own.device).of(tensors))
+        else:
+            index, offsets = np.arange(self.corpus.num_docs), self.corpus.row_offsets
+            found |= own.copy_rows(DocumentTable(index, offsets, own.device).of(state.documents))
+        if not found.all():
+            raise FileError(
+                f"{folder_of(path)}: the rows of some documents are missing; delete {path} to "
+                "start the fit anew"
+            )
+        return own.tensors
 
 
-def _tables_of_best(best: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Tables of documents in the state of the best restart, under the names of a checkpoint."""
-    return {BEST + name: best[name] for name in OF_DOCUMENTS if name in best}
-
-
-def _clone(tensor: Tensor | None) -> Tensor | None:
-    return None if tensor is None else tensor.clone()
-
-
-def dict_of_clones(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def clones_of(tensors: Tensors) -> Tensors:
     """Copies of tensors by name."""
     return {name: value.clone() for name, value in tensors.items()}
 

@@ -7,25 +7,20 @@ checkpoint. Fits in different numbers of processes therefore agree up to roundin
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
-from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.corpus.part import Facts, Part
-from torch_lntm.errors import ConfigError, FileError
-from torch_lntm.inference.em.checkpoint import FitState, digest, read_rows, write_rows
+from torch_lntm.errors import ConfigError
+from torch_lntm.inference.em.checkpoint import digest
 from torch_lntm.inference.em.distributed import Processes
-from torch_lntm.inference.em.documents import ENTRY_TABLES, DocumentShard
+from torch_lntm.inference.em.documents import DocumentShard
 from torch_lntm.inference.em.result import FitResult
 from torch_lntm.models import TopicModel
 
@@ -64,7 +59,12 @@ def join_parts(corpus: Corpus, processes: Processes | None = None) -> Corpus:
     shard_docs = torch.zeros(len(part.sizes), dtype=torch.float64)
     for number, rows in part.slices():
         shard_docs[number] = int(np.count_nonzero(corpus.lengths[rows]))
-    _check_filled(processes.gather(int(shard_docs.sum())))
+    filled = processes.gather(int(shard_docs.sum()))
+    if any(filled) and not all(filled):
+        raise ConfigError(
+            f"process {filled.index(0)} of {len(filled)} has no documents with words in its "
+            "shards; use fewer processes"
+        )
     sums = processes.total(
         {
             "shard_docs": shard_docs,
@@ -89,37 +89,24 @@ def _check_places(places: list[Any]) -> None:
     Raises:
         ConfigError: They do not.
     """
-    size = len(places)
-    remedy = (
-        f"read it in each of the {size} processes of the fit by read_corpus(folder, rank=rank, "
-        f"world_size={size})"
-    )
+    size, problem = len(places), ""
     if not all(places):
-        raise ConfigError(
-            f"process {places.index(None)} of {size} has a whole corpus, and others have parts of "
-            f"a corpus; {remedy}"
+        problem = (
+            f"process {places.index(None)} of {size} has a whole corpus, and others have parts"
         )
-    if len({place[3] for place in places}) > 1:
-        raise ConfigError(f"the processes have parts of different corpora; {remedy}")
-    ends = [0, *(place[1] for place in places)]
-    if [place[0] for place in places] != ends[:-1] or ends[-1] != places[0][2]:
-        listed = ", ".join(f"{first} to {after - 1}" for first, after, *_ in places)
+    elif len({fingerprint for _, _, _, fingerprint, _ in places}) > 1:
+        problem = "the processes have parts of different corpora"
+    else:
+        ends = [0, *(place[1] for place in places)]
+        if [place[0] for place in places] != ends[:-1] or ends[-1] != places[0][2]:
+            listed = ", ".join(f"{first} to {after - 1}" for first, after, *_ in places)
+            problem = (
+                f"the corpus has the shards 0 to {places[0][2] - 1}, and the processes {listed}"
+            )
+    if problem:
         raise ConfigError(
-            f"the corpus has the shards 0 to {places[0][2] - 1}, and the processes have {listed}; "
-            f"{remedy}"
-        )
-
-
-def _check_filled(num_docs: list[int]) -> None:
-    """Check that every process has documents with words.
-
-    Raises:
-        ConfigError: A process has none.
-    """
-    if any(num_docs) and not all(num_docs):
-        raise ConfigError(
-            f"process {num_docs.index(0)} of {len(num_docs)} has no documents with words in its "
-            "shards; use fewer processes"
+            f"{problem}; read the corpus in each of the {size} processes of the fit by "
+            f"read_corpus(folder, rank=rank, world_size={size})"
         )
 
 
@@ -193,10 +180,8 @@ class PartShard(DocumentShard):
     """
 
     def __init__(self, model: TopicModel, corpus: Corpus, part: Part, processes: Processes) -> None:
-        super().__init__(model, corpus, corpus.nonempty, Processes(alone=True))
-        self.part, self.processes = part, processes
-        #: Name of the files of the last checkpoint.
-        self._name = ""
+        super().__init__(model, corpus, corpus.nonempty, processes)
+        self.part = part
 
     def mini_batches(
         self, seed: int, epoch: int, number: int
@@ -206,28 +191,20 @@ class PartShard(DocumentShard):
         The order of a shard's documents and the ends of its slices depend on the seed, the epoch
         and the number of the shard.
         """
-        orders = {}
-        sizes = self.part.whole.shard_docs
-        ends = np.empty((len(sizes), number + 1), dtype=np.int64)
-        steps = np.arange(number + 1) / number
         documents, none = dict(_nonempty(self.corpus)), np.zeros(0, np.int64)
-        for shard, size in enumerate(sizes.tolist()):
+        steps, ends, orders = np.arange(number + 1) / number, [], []
+        for shard, size in enumerate(self.part.whole.shard_docs.tolist()):
             shift, order = _visits(seed, epoch, shard, documents.get(shard, none))
             # A common shift would give all left-over documents to the same mini-batches.
-            ends[shard] = (size * steps + shift).astype(np.int64)
-            ends[shard, -1] = size
-            if shard in documents:
-                orders[shard] = order
-        totals = np.diff(ends, axis=1).sum(0).tolist()
-        parts = [
-            np.concatenate(
-                [np.sort(order[ends[s, b] : ends[s, b + 1]]) for s, order in orders.items()]
-            )
-            for b in range(number)
-        ]
-        kept = [b for b in range(number) if totals[b]]
-        batches = self.batches(parts[b] for b in kept)
-        return zip(batches, (totals[b] for b in kept), strict=True)
+            ends.append(np.minimum((size * steps + shift).astype(np.int64), size))
+            orders.append(order)
+        totals = np.diff(ends, axis=1).sum(0)
+        kept = np.flatnonzero(totals)
+        parts = (
+            np.concatenate([np.sort(o[e[b] : e[b + 1]]) for o, e in zip(orders, ends, strict=True)])
+            for b in kept
+        )
+        return zip(self.batches(parts), totals[kept].tolist(), strict=True)
 
     def step_batches(self, seed: int, step_docs: int) -> Iterator[DocumentBatch | None]:
         """See :meth:`DocumentShard.step_batches`. A step has a slice of every shard."""
@@ -250,19 +227,17 @@ class PartShard(DocumentShard):
             )
             for shard, rows in _nonempty(self.corpus)
         ]
-        own = np.concatenate(chosen)
-        offsets, words, counts = np.zeros(1, np.int64), *2 * [np.zeros(0, np.int32)]
+        own, arrays = np.concatenate(chosen), None
         if len(own):
-            documents = self.corpus[own]
-            offsets, words, counts = (
-                np.array(x) for x in (documents.row_offsets, documents.word_index, documents.counts)
-            )
-        arrays = {"sizes": np.diff(offsets), "words": words.astype(np.int32), "counts": counts}
-        joined = {n: self.processes.join(torch.from_numpy(x)).numpy() for n, x in arrays.items()}
+            some = self.corpus[own]
+            sizes = np.diff(some.row_offsets)
+            arrays = [np.array(x) for x in (sizes, some.word_index, some.counts)]
+        parts = filter(None, self.processes.gather(arrays))
+        sizes, words, counts = (np.concatenate(x) for x in zip(*parts, strict=True))
         corpus = Corpus(
-            row_offsets=np.concatenate([[0], np.cumsum(joined["sizes"])]),
-            word_index=joined["words"],
-            counts=joined["counts"],
+            row_offsets=np.concatenate([[0], np.cumsum(sizes)]),
+            word_index=words,
+            counts=counts,
             num_words=self.corpus.num_words,
         )
         return DocumentShard(model, corpus, corpus.nonempty, Processes(alone=True))
@@ -284,75 +259,6 @@ class PartShard(DocumentShard):
         covariates = {name: [x for part in parts for x in part.get(name, [])] for name in own}
         return {"corpus": self.part.fingerprint, "covariates": covariates}
 
-    def collect(self, tables: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """See :meth:`DocumentShard.collect`. Every process has its own documents."""
-        return {name: table.cpu() for name, table in tables.items()}
-
-    def save(self, checkpoint: Path, tables: Mapping[str, Tensor]) -> dict[str, Any]:
-        """See :meth:`DocumentShard.save`. Each process writes a file for each of its shards.
-
-        The files have a new name, so that the old checkpoint stays complete until the new
-        checkpoint replaces it.
-
-        Raises:
-            OSError: A process could not write a file.
-        """
-        self._name = name = self.processes.gather(secrets.token_hex(8))[0]
-
-        def write() -> None:
-            folder_of(checkpoint).mkdir(exist_ok=True)
-            for number, rows in self.part.slices():
-                own = {table: values[self._rows(table, rows)] for table, values in tables.items()}
-                write_rows(self._file(checkpoint, number, name), own)
-
-        self.processes.together(write)
-        return {"documents": {}, "rows": name}
-
-    def saved(self, checkpoint: Path, complete: bool) -> None:
-        """See :meth:`DocumentShard.saved`. Remove the files of the older checkpoint."""
-        if not self.processes.gather(complete)[0]:
-            return
-        for number, _ in self.part.slices():
-            for path in folder_of(checkpoint).glob(f"shard-{number:05}-*"):
-                if path != self._file(checkpoint, number, self._name):
-                    path.unlink(missing_ok=True)
-
-    def load(self, checkpoint: Path, state: FitState) -> dict[str, Tensor]:
-        """See :meth:`DocumentShard.load`. The process reads the files of its shards.
-
-        Raises:
-            FileError: A file is missing or damaged.
-        """
-
-        def read() -> dict[str, Tensor]:
-            tables = []
-            for number, rows in self.part.slices():
-                path = self._file(checkpoint, number, state.rows)
-                tables.append(read_rows(path, partial(self._height, rows)))
-            if any(one.keys() != other.keys() for one, other in pairwise(tables)):
-                raise FileError(
-                    f"{folder_of(checkpoint)}: the files of the shards have different tables; "
-                    f"delete {checkpoint} to start the fit anew"
-                )
-            return {name: torch.cat([one[name] for one in tables]) for name in tables[0]}
-
-        return self.processes.together(read)
-
-    def _rows(self, table: str, documents: slice) -> slice:
-        """Rows of neighbouring documents, or of their stored counts, in a table."""
-        if table not in ENTRY_TABLES:
-            return documents
-        offsets = self.corpus.row_offsets
-        return slice(int(offsets[documents.start]), int(offsets[documents.stop]))
-
-    def _height(self, documents: slice, table: str) -> int:
-        rows = self._rows(table, documents)
-        return rows.stop - rows.start
-
-    @staticmethod
-    def _file(checkpoint: Path, number: int, name: str) -> Path:
-        return folder_of(checkpoint) / f"shard-{number:05}-{name}.safetensors"
-
 
 def add_topic_shares(result: FitResult, processes: Processes) -> None:
     """Set the topic shares to those of all documents, if the fit was of a corpus in parts.
@@ -367,8 +273,3 @@ def add_topic_shares(result: FitResult, processes: Processes) -> None:
     own = processes.together(lambda: corpus.num_nonempty * result.shares_of(corpus.nonempty))
     # The property keeps its value in this place.
     result.__dict__["topic_shares"] = processes.total({"": own})[""] / corpus.whole.num_nonempty
-
-
-def folder_of(checkpoint: Path) -> Path:
-    """Folder beside a checkpoint, with the files of the shards' rows."""
-    return checkpoint.with_name(f"{checkpoint.name}.rows")

@@ -20,11 +20,8 @@ from torch_lntm.budget import release_memory
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.inference.em.anchors import anchor_topics
 from torch_lntm.inference.em.checkpoint import FitState
-from torch_lntm.inference.em.distributed import Processes
 from torch_lntm.inference.em.documents import (
-    DocumentRows,
     DocumentShard,
-    DocumentTables,
     document_bar,
     new_table,
 )
@@ -231,8 +228,7 @@ class Start:
     Args:
         model: The model. Its topics are set at the end of every epoch, and its prior after the last
             epoch.
-        shard: The documents of this process.
-        processes: The processes of the fit. All continue from the counts of the first process.
+        shard: The documents of this process. All processes continue from the counts of the first.
         name: ``"lda"``, or ``"documents"`` for one epoch.
         epochs: Number of epochs of ``"lda"``. Defaults to enough for 1,200 updates, at least 3 and
             at most 40.
@@ -251,13 +247,12 @@ class Start:
         self,
         model: TopicModel,
         shard: DocumentShard,
-        processes: Processes,
         *,
         name: StartName,
         epochs: int | None = None,
         seed: int,
     ) -> None:
-        self.model, self.shard, self.processes = model, shard, processes
+        self.model, self.shard, self.processes = model, shard, shard.processes
         self.name, self.seed = name, seed
         self.sample = shard.sample(model, seed)
         self.corpus = corpus = self.sample.corpus
@@ -336,7 +331,7 @@ class Start:
             if missing:
                 known = () if keywords is None else keywords.columns
                 most = math.ceil(ANCHOR_TOKENS * len(self.order) / corpus.num_tokens)
-                (batch,) = self.sample.global_batches([np.sort(self.order[:most])])
+                (batch,) = self.sample.global_batches(np.sort(self.order[:most]), most)
                 parts.append(mixed_topics(corpus, anchor_topics(batch, missing, known)))
                 missing -= len(parts[-1])
         if missing:
@@ -369,7 +364,8 @@ class Start:
         sweeps = SWEEPS if state.step else FIRST_SWEEPS
         topics = self.model.topics
         running = RunningTopics(state.word_counts, topics.start_smoothing, topics.keywords)
-        theta, steps = self._proportions(state), self._steps()
+        theta, steps = state.theta, self._steps()
+        assert theta is not None
         concentration = self.concentration * (topics.num_topics / len(state.word_counts))
 
         def advance() -> bool:
@@ -429,7 +425,7 @@ class Start:
     def _split_counts(self, word_counts: Tensor, theta: Tensor) -> Tensor:
         """Word counts ``(2 num_topics, num_words)`` of the halves of all topics."""
         some = np.sort(self.order[:MERGE_DOCS])
-        (batch,) = self.sample.global_batches([some])
+        (batch,) = self.sample.global_batches(some, MERGE_DOCS)
         running = RunningTopics(word_counts, self.model.topics.start_smoothing)
         topics = running.probs(torch.arange(batch.num_words, device=batch.device))
         shares = halves(topics, theta[some].to(topics), batch)
@@ -440,20 +436,13 @@ class Start:
 
     def _steps(self) -> Iterator[tuple[Tensor, DocumentBatch]]:
         """All documents in batches: the positions ``(n,)`` of a batch's words, and the batch."""
-        parts = np.split(self.order, range(self.step_docs, len(self.order), self.step_docs))
-        batches = self.sample.global_batches(parts)
+        batches = self.sample.global_batches(self.order, self.step_docs)
         return self.sample.cached("start", ((b.words, b.over(b.words)) for b in batches))
-
-    def _proportions(self, state: FitState) -> DocumentTables:
-        """Table ``theta``. Every process has the rows of all documents of the sample."""
-        assert state.theta is not None
-        rows = DocumentRows(self.corpus.row_offsets)
-        return DocumentTables({"theta": state.theta}, rows, self.model.device)
 
     def _finish(self, state: FitState) -> None:
         """Set the prior and the means of this process's documents from the proportions."""
         prior, proportions_of = self.model.prior, self._final_proportions(state)
-        documents = DocumentTables(state.documents, self.shard.rows, self.model.device)
+        documents = self.shard.table.of(state.documents)
 
         def sums() -> dict[str, Tensor]:
             total: dict[str, Tensor] = {}
@@ -479,7 +468,8 @@ class Start:
         are solved under the final topics.
         """
         if self.sample is self.shard:
-            return partial(self._proportions(state).read, "theta")
+            assert state.theta is not None
+            return partial(_rows_of, state.theta)
         assert state.word_counts is not None
         topics = self.model.topics
         running = RunningTopics(state.word_counts, topics.start_smoothing, topics.keywords)
@@ -515,17 +505,29 @@ def random_order(corpus: Corpus, seed: int) -> NDArray[np.int64]:
 def _lda_counts(
     topics: Tensor,
     batch: DocumentBatch,
-    documents: DocumentTables,
+    theta: Tensor,
     sweeps: int,
     concentration: float,
 ) -> ExpectedCounts:
     """Expected counts of a batch's words under LDA. The table of theta is read and updated."""
-    weights = documents.read("theta", batch).to(topics)
+    weights = _rows_of(theta, batch).to(topics)
     for _ in range(sweeps - 1):
         weights = expected_topic_counts(weights, topics, batch) + concentration
         weights /= weights.sum(-1, keepdim=True)
     # One pass gives the last update of theta and the words' counts.
     counts = expected_counts(weights, topics, batch, word_counts=True)
     weights = counts.topic_counts + concentration
-    documents.write("theta", batch, weights / weights.sum(-1, keepdim=True))
+    weights = weights / weights.sum(-1, keepdim=True)
+    theta.index_copy_(0, _positions_of(theta, batch), weights.to(theta))
     return counts
+
+
+def _rows_of(theta: Tensor, batch: DocumentBatch) -> Tensor:
+    """Rows of a batch's documents in a table of all documents, on the batch's device."""
+    return theta.index_select(0, _positions_of(theta, batch)).to(batch.device)
+
+
+def _positions_of(theta: Tensor, batch: DocumentBatch) -> Tensor:
+    """Positions of a batch's documents, on the device of the table."""
+    # batch.positions is on the CPU, and reading it needs no wait for a GPU.
+    return batch.index if theta.device == batch.device else batch.positions

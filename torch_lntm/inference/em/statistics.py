@@ -15,7 +15,7 @@ from torch_lntm.inference.chains.chains import Chains
 from torch_lntm.kernels.mixture import expected_word_counts, word_probabilities
 from torch_lntm.models import TopicModel
 from torch_lntm.posteriors import Draws, Posterior
-from torch_lntm.posteriors.mode import SampledMoments
+from torch_lntm.posteriors.normal import SampledMoments
 
 #: Prefix of the names of the words' sums.
 _WORDS = "words."

@@ -37,7 +37,7 @@ class StepwiseEM:
         statistics: Initial average: ``statistics`` of the model's
             :class:`~torch_lntm.inference.FitResult`.
         chains: Settings of chains, for E-steps by sampling. Use the settings of the fit:
-            ``MonteCarloEM(...).settings.chains`` or ``DocumentHMC(...).settings``. Defaults to
+            ``MonteCarloEM(...).chains`` or ``DocumentHMC(...).settings``. Defaults to
             E-steps by the guide.
         decay: Exponent of the weights, above 0 and up to 1. With 1, all tokens have equal weights.
             Smaller values give new tokens more weight.

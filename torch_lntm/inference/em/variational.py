@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Generator, Iterable, Iterator
 from functools import partial
-from types import MappingProxyType
 from typing import Any, get_args
 
 import numpy as np
@@ -16,16 +14,15 @@ from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError, require, require_whole
 from torch_lntm.guides import GUIDES, Guide
 from torch_lntm.guides.guide import SolverOptions, require_guide
-from torch_lntm.inference.em.checkpoint import FitState, model_identity
+from torch_lntm.inference.em.checkpoint import BEST_MEANS, FitState, model_identity
 from torch_lntm.inference.em.covariances import CovarianceSample, default_stride, ranks_of
 from torch_lntm.inference.em.distributed import Processes
 from torch_lntm.inference.em.documents import document_bar, with_progress
-from torch_lntm.inference.em.loop import Engine, ResumableFit
+from torch_lntm.inference.em.loop import Engine, ResumableFit, clones_of
 from torch_lntm.inference.em.parts import add_topic_shares, shard_of, visiting_ranks
 from torch_lntm.inference.em.result import FitResult, StopReason
 from torch_lntm.inference.em.schedule import (
     Annealing,
-    annealing_named,
     default_step_docs,
     num_epochs,
 )
@@ -47,23 +44,6 @@ SLACK = 1.25
 MAX_KEPT_NUMBERS = 2**28
 #: Settings of a fit that must agree with its checkpoint.
 KEPT_SETTINGS = ("start", "start_epochs", "stepwise_epochs", "restarts", "seed")
-
-
-@dataclass(frozen=True)
-class VariationalSettings:
-    """Settings of :class:`VariationalEM`. See the docstring of the engine."""
-
-    max_iterations: int
-    tolerance: float
-    start: StartName
-    start_epochs: int | None
-    stepwise_epochs: int | None
-    restarts: int
-    annealing: Annealing | None
-    covariance_stride: int | None
-    max_docs: int | None
-    seed: int
-    progress: bool
 
 
 class VariationalEM(Engine[FitResult]):
@@ -144,7 +124,10 @@ class VariationalEM(Engine[FitResult]):
         require_guide(guide, model)
         if start not in get_args(StartName):
             raise ConfigError(f"start {start!r}; expected one of {', '.join(get_args(StartName))}")
-        annealing = annealing_named(annealing) if isinstance(annealing, str) else annealing
+        if isinstance(annealing, str):
+            if annealing != "ahmed-xing":
+                raise ConfigError(f"annealing {annealing!r}; expected 'ahmed-xing' or a schedule")
+            annealing = Annealing()
         if annealing is not None and not guide.anneals:
             raise ConfigError(
                 f"annealing is for {', '.join(g.__name__ for g in GUIDES.values() if g.anneals)}; "
@@ -162,62 +145,40 @@ class VariationalEM(Engine[FitResult]):
             raise ConfigError("restarts with start='model' are all the same; use restarts=1")
         self.model = model
         self.guide = guide
-        self.settings = VariationalSettings(
-            max_iterations=max_iterations,
-            tolerance=tolerance,
-            start=start,
-            start_epochs=start_epochs,
-            stepwise_epochs=stepwise_epochs,
-            restarts=restarts,
-            annealing=annealing,
-            covariance_stride=covariance_stride,
-            max_docs=max_docs,
-            seed=seed,
-            progress=progress,
-        )
+        self.max_iterations, self.tolerance, self.annealing = max_iterations, tolerance, annealing
+        self.start, self.restarts = start, restarts
+        self.start_epochs, self.stepwise_epochs = start_epochs, stepwise_epochs
+        self.covariance_stride, self.max_docs = covariance_stride, max_docs
+        self.seed, self.progress = seed, progress
 
     def prepare(self, corpus: Corpus, processes: Processes) -> VariationalRun:
         """See :meth:`Engine.prepare`."""
-        return VariationalRun(self.model, self.guide, self.settings, corpus, processes)
+        return VariationalRun(self, corpus, processes)
 
 
 class VariationalRun(ResumableFit[FitResult]):
     """A fit of the non-empty documents of a corpus, in a random order.
 
     Args:
-        model: The model, fitted in place.
-        guide: Guide of the E-step.
-        settings: The settings.
+        engine: The engine.
         corpus: The documents. At least one has words.
         processes: The processes of the fit. Defaults to this process alone.
     """
 
-    not_restored = frozenset({"sites"})
-
     def __init__(
-        self,
-        model: TopicModel,
-        guide: Guide[Any],
-        settings: VariationalSettings,
-        corpus: Corpus,
-        processes: Processes | None = None,
+        self, engine: VariationalEM, corpus: Corpus, processes: Processes | None = None
     ) -> None:
-        self.processes = processes or Processes(alone=True)
-        self.model = model
-        self.guide = guide
-        self.settings = settings
-        self.corpus, whole = corpus, corpus.whole
+        super().__init__(engine, corpus, processes)
+        self.guide = guide = engine.guide
+        model, settings, whole = engine.model, engine, corpus.whole
         self.num_docs, self.num_tokens = whole.num_nonempty, float(whole.num_tokens)
         # max_docs bounds memory only. step_docs is part of the algorithm, so it must not depend on
         # the memory.
         length = self.num_tokens / self.num_docs
         self.step_docs = default_step_docs(self.num_docs, length, model.num_topics)
         stride = settings.covariance_stride or default_stride(guide, self.step_docs)
-        order = None if corpus.part else random_order(corpus, settings.seed)
-        if order is None:
-            ranks = visiting_ranks(corpus, settings.seed)
-        else:
-            ranks = ranks_of(order, corpus.num_docs)
+        order, seed = None if corpus.part else random_order(corpus, settings.seed), settings.seed
+        ranks = visiting_ranks(corpus, seed) if order is None else ranks_of(order, corpus.num_docs)
         self.covariances = CovarianceSample(guide, corpus, ranks, stride, settings.max_docs)
         self.max_docs = self.covariances.max_docs
         # A step in two parts needs a sum of word counts in float64, which takes more memory than a
@@ -228,12 +189,12 @@ class VariationalRun(ResumableFit[FitResult]):
         groups = rank // self.step_docs, rank % self.covariances.stride
         self.shard = shard_of(model, corpus, self.processes, order, *groups)
         self.state = FitState()
+        #: Statistics of the best restart. Checkpoints leave them out.
+        self._best_statistics: Statistics | None = None
         #: Whether to keep warm starts with rows for stored counts.
         self._keeps_entries = (
             guide.warm_start_rows == "entries" and whole.nnz * model.num_topics <= MAX_KEPT_NUMBERS
         )
-        #: Statistics of the best restart. Checkpoints leave them out.
-        self._best_statistics: Statistics | None = None
 
     # -- steps -----------------------------------------------------------------------------------
 
@@ -276,14 +237,8 @@ class VariationalRun(ResumableFit[FitResult]):
         """Set topics, prior and means by the start. With start="model", set only the means."""
         settings, state, guide = self.settings, self.state, self.guide
         if settings.start != "model":
-            start = Start(
-                self.model,
-                self.shard,
-                self.processes,
-                name=settings.start,
-                epochs=settings.start_epochs,
-                seed=settings.seed,
-            )
+            options: dict[str, Any] = {"epochs": settings.start_epochs, "seed": settings.seed}
+            start = Start(self.model, self.shard, name=settings.start, **options)
             for objective in start.run(state, self.shows_progress):
                 record = self._record(objective)
                 if state.step == start.epochs:
@@ -345,26 +300,31 @@ class VariationalRun(ResumableFit[FitResult]):
         state = self.state
         state.step = 0
         with self._bar("score", 1) as bar:
-            batches = with_progress(bar, self.shard.local_batches(self.max_docs))
-            state.statistics = statistics = self._sum(batches, self.guide.em_options)
+            state.statistics = statistics = self._e_step(bar)
         score = self._objective(statistics)
         record = self._record(score)
         scores = [*self._objectives("score"), score]
+        means = state.documents["means"]
+        # Rows of the documents belong to the topics of this restart.
+        state.documents = {n: x for n, x in state.documents.items() if n == BEST_MEANS}
         if scores.index(max(scores)) == state.restart:
             self._best_statistics = statistics
-            state.best = {**self.snapshot(), "means": state.documents["means"].clone()}
-        # Tables of the documents belong to the topics of this restart.
-        state.documents.clear()
+            state.best, state.documents = clones_of(self.model.state_dict()), {BEST_MEANS: means}
         if state.restart + 1 < self.settings.restarts:
             state.restart, state.updates, state.statistics = state.restart + 1, 0, None
             self._enter("start")
         else:
-            state.documents["means"] = state.best.pop("means")
-            self.model.load_state_dict(state.best)
-            state.statistics, self._best_statistics = self._best_statistics, None
+            self._continue_best()
             state.best, state.restart = {}, scores.index(max(scores))
             self._enter("annealing")
         yield {**record, "phase": "score"}
+
+    def _continue_best(self) -> None:
+        """Set the parameters and means of the best restart."""
+        state = self.state
+        state.documents = {"means": state.documents[BEST_MEANS]}
+        state.statistics = self._best_statistics
+        self.model.load_state_dict(state.best)
 
     def _anneal(self) -> Iterator[dict[str, Any]]:
         """Full EM at rising inverse temperatures."""
@@ -376,8 +336,7 @@ class VariationalRun(ResumableFit[FitResult]):
                 temperatures = dict(zip(names, steps[state.step], strict=True))
                 if state.step > 0 and steps[state.step] != steps[state.step - 1]:
                     self._perturb_topics()
-                batches = with_progress(bar, self.shard.local_batches(self.max_docs))
-                state.statistics = self._sum(batches, self.guide.em_options, temperatures)
+                state.statistics = self._e_step(bar, **temperatures)
                 state.statistics.maximise(self.model)
                 state.step += 1
                 bar.set_postfix_str(f"T={temperatures['temperature']:g}")
@@ -401,8 +360,7 @@ class VariationalRun(ResumableFit[FitResult]):
                     return
                 if state.statistics is not None:
                     state.statistics.maximise(self.model)
-                batches = with_progress(bar, self.shard.local_batches(self.max_docs))
-                state.statistics = self._sum(batches, self.guide.em_options)
+                state.statistics = self._e_step(bar)
                 objective, previous = self._objective(state.statistics), self._objectives("em")
                 state.step += 1
                 change = f", change {objective - previous[-1]:.1e}" if previous else ""
@@ -435,10 +393,23 @@ class VariationalRun(ResumableFit[FitResult]):
 
     # -- E-steps ---------------------------------------------------------------------------------
 
+    def _e_step(self, bar: tqdm, **temperatures: float) -> Statistics:
+        """E-step of all documents, with the statistics of all processes."""
+        batches = with_progress(bar, self.shard.local_batches(self.max_docs))
+        make = partial(self._expected, batches, self.guide.em_options, **temperatures)
+        return self.processes.add_up(make, torch.float64)
+
+    def _expected(
+        self, batches: Iterable[DocumentBatch], options: SolverOptions, **temperatures: float
+    ) -> Statistics | None:
+        """E-steps of batches, with the sum of their statistics; None without batches."""
+        with self.model.topics.cached():
+            return sum_statistics(self._expect(batch, options, **temperatures) for batch in batches)
+
     def _expect(
-        self, batch: DocumentBatch, temperatures: Mapping[str, Any], options: SolverOptions
+        self, batch: DocumentBatch, options: SolverOptions, **temperatures: float
     ) -> Statistics:
-        """E-step of one batch. It starts from tables of the documents, and updates them."""
+        """E-step of one batch. It starts from the rows of its documents, and updates them."""
         self.processes.poll()
         documents, init = self.documents, None
         if self.guide.warm_start_rows == "documents":
@@ -454,41 +425,23 @@ class VariationalRun(ResumableFit[FitResult]):
             documents.write("sites", batch, posterior.warm_start)
         return new
 
-    def _sum(
-        self,
-        batches: Iterable[DocumentBatch],
-        options: SolverOptions,
-        temperatures: Mapping[str, Any] = MappingProxyType({}),
-    ) -> Statistics:
-        """E-steps of batches, with their statistics summed over all processes."""
-        make = partial(self._expected, batches, options, temperatures)
-        return self.processes.add_up(make, torch.float64)
-
-    def _expected(
-        self,
-        batches: Iterable[DocumentBatch],
-        options: SolverOptions,
-        temperatures: Mapping[str, Any] = MappingProxyType({}),
-    ) -> Statistics | None:
-        """E-steps of batches, with the sum of their statistics; None without batches."""
-        with self.model.topics.cached():
-            return sum_statistics(self._expect(batch, temperatures, options) for batch in batches)
-
     def _objective(self, statistics: Statistics) -> float:
         """Objective of the documents plus the parameters' log prior, nats per token."""
         return (float(statistics.objective) + float(self.model.log_prior())) / self.num_tokens
 
     # -- results ---------------------------------------------------------------------------------
 
-    def restore(self) -> None:
-        """Restore the best scored restart, or otherwise the state of the last :meth:`keep`."""
-        super().restore()
+    @property
+    def not_copied(self) -> frozenset[str]:
+        """See :attr:`ResumableFit.not_copied`. Warm starts do not affect the result."""
+        return frozenset({"sites", BEST_MEANS})
+
+    def end_early(self) -> None:
+        """See :meth:`ResumableFit.end_early`. The result is the best scored restart, if any."""
         state = self.state
-        if best := dict(state.best):
-            state.documents.clear()
-            state.documents["means"] = best.pop("means")
-            self.model.load_state_dict(best)
-            state.phase, state.statistics = "score", self._best_statistics
+        if state.best:
+            self._continue_best()
+            state.phase = "score"
             scored = (r for r in state.history if r["phase"] == "score")
             state.history.append(max(scored, key=lambda r: r["objective"]))
 
@@ -507,7 +460,8 @@ class VariationalRun(ResumableFit[FitResult]):
     def result(self, stop_reason: StopReason) -> FitResult:
         """Result at the present state."""
         state = self.state
-        tables = {} if state.phase == "start" else self.collect("means")
+        done = () if state.phase == "start" else ("means",)
+        tables = self.shard.collect({name: state.documents[name] for name in done})
         self.model.prior.canonicalise_()
         unconverged = state.history[-1]["unconverged"] if state.history else None
         result = FitResult(

@@ -13,7 +13,7 @@ from torch_lntm.corpus import DocumentBatch
 from torch_lntm.errors import ConfigError
 from torch_lntm.latents import GammaSpace
 from torch_lntm.latents.sticks import StickSpace
-from torch_lntm.models.priors.prior import MIN_PROPORTION, DocumentPrior
+from torch_lntm.models.priors.prior import MIN_PROPORTION, DocumentPrior, check_tensor
 from torch_lntm.posteriors import Moments
 from torch_lntm.solvers.concentration import fit_concentration
 
@@ -84,14 +84,8 @@ class DirichletPrior(DocumentPrior):
         values = torch.as_tensor(concentration, dtype=torch.float64)
         if values.dim() == 0:
             values = values.expand(self.num_topics)
-        if tuple(values.shape) != (self.num_topics,):
-            raise ConfigError(
-                f"concentration of shape {tuple(values.shape)}; expected a number or "
-                f"({self.num_topics},)"
-            )
         rounded = values.to(self.log_concentration.dtype)
-        if not torch.isfinite(rounded).all() or not (rounded > 0).all():
-            raise ConfigError(f"concentration {concentration}; expected positive, finite numbers")
+        check_tensor(rounded, "concentration", self.num_topics, positive=True)
         if self.symmetric and not torch.allclose(values, values[0]):
             raise ConfigError(
                 "concentration has different entries; expected equal entries with symmetric=True"

@@ -21,19 +21,14 @@ from torch_lntm.latents.identified import IdentifiedSpace
 from torch_lntm.latents.source_contrasts import SourceContrastSpace
 from torch_lntm.models.priors.prior import (
     DocumentPrior,
+    PseudoDocuments,
     centred_logits,
     check_tensor,
     inflation_factor,
 )
-from torch_lntm.models.priors.pseudo_documents import PseudoDocuments
 from torch_lntm.posteriors import Moments
 
 Source = Literal["gaussian", "laplace"]
-
-_SPACES: dict[str, type[GaussianFactorSpace] | type[LaplaceFactorSpace]] = {
-    "gaussian": GaussianFactorSpace,
-    "laplace": LaplaceFactorSpace,
-}
 
 
 class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
@@ -165,13 +160,8 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
                 )
             self.mixing.copy_(mixing)
         if noise_precision is not None:
-            noise_precision = check_tensor(noise_precision, "noise_precision", self.num_topics)
             rounded = noise_precision.to(self.loc.dtype)
-            if not torch.isfinite(rounded).all() or not (rounded > 0).all():
-                raise ConfigError(
-                    f"noise_precision must be positive and finite in {self.loc.dtype}; got "
-                    f"{float(noise_precision.min())} to {float(noise_precision.max())}"
-                )
+            check_tensor(rounded, "noise_precision", self.num_topics, positive=True)
             self.log_noise_precision.copy_(noise_precision.double().log())
 
     def theta(self, latent: Tensor) -> Tensor:
@@ -181,7 +171,7 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
     @property
     def space_type(self) -> type[GaussianFactorSpace] | type[LaplaceFactorSpace]:
         """See :attr:`DocumentPrior.space_type`."""
-        return _SPACES[self.source]
+        return GaussianFactorSpace if self.source == "gaussian" else LaplaceFactorSpace
 
     def space(self, batch: DocumentBatch) -> FactorSpace:
         """See :meth:`DocumentPrior.space`. z = (s, e), sources and whitened noise."""

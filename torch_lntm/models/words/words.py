@@ -1,4 +1,4 @@
-"""Words: the contract of a likelihood of documents' words given their mixtures of topics."""
+"""Words: the contract of a likelihood of documents' words, and independent draws."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.errors import ConfigError
-from torch_lntm.kernels.likelihood import CountLikelihood
+from torch_lntm.kernels.likelihood import CountLikelihood, Independent
 
 
 class Words(nn.Module, CountLikelihood):
@@ -96,3 +96,25 @@ def _lacks(words: Words, method: str, purpose: str) -> ConfigError:
         f"{type(words).__name__} has no method {method}, which {purpose} needs; define it, or use "
         "Multinomial or DirichletMultinomial words"
     )
+
+
+class Multinomial(Independent, Words):
+    """Tokens are independent draws from the mixture of topics.
+
+    The log likelihood is the log probability of a document's tokens in a given order, Σ_v c_v log
+    s_v. The multinomial coefficient is left out, so perplexities follow directly.
+
+    Example:
+        >>> lntm.models.ctm(10, 500).words
+        Multinomial()
+    """
+
+    def draw_tokens(
+        self, probability: Tensor, batch: DocumentBatch, rng: np.random.Generator
+    ) -> Tensor:
+        """See :meth:`Words.draw_tokens`. All tokens come from the topics."""
+        return batch.counts.round().long()
+
+    def overdispersion(self, lengths: Tensor) -> Tensor:
+        """See :meth:`Words.overdispersion`. The ratio is 1."""
+        return torch.ones_like(lengths)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 from scipy import special, stats
-from support.problems import make_batch
 
-from torch_lntm.sampling.gibbs import gibbs
+from studies.scores.accuracy.gibbs import gibbs
+from tests.support.problems import make_batch
 
 TOPICS = np.random.default_rng(0).dirichlet(np.full(5, 0.5), 3)
 COUNTS = np.array([[3, 0, 1, 0, 2], [0, 0, 0, 0, 0], [0, 1, 0, 0, 0], [1, 1, 0, 4, 1]])
@@ -81,7 +81,7 @@ def test_extreme_concentrations_give_proportions(device: torch.device) -> None:
 def test_draws_do_not_depend_on_the_chunks_of_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"num_chains": 2, "num_samples": 5, "warmup_sweeps": 3}
     whole = draw(COUNTS, [0.5, 1.0, 2.0], torch.device("cpu"), **options)
-    monkeypatch.setattr("torch_lntm.sampling.gibbs._MAX_NUMBERS", 2 * 3 * 4)
+    monkeypatch.setattr("studies.scores.accuracy.gibbs._MAX_NUMBERS", 2 * 3 * 4)
     assert torch.equal(whole, draw(COUNTS, [0.5, 1.0, 2.0], torch.device("cpu"), **options))
 
 
@@ -92,7 +92,7 @@ def test_multinomial_draws_of_counts_have_equal_moments(
     alpha: list[float], device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As above, with a multinomial draw for every count above 1: false-failure rate 2e-4."""
-    monkeypatch.setattr("torch_lntm.sampling.gibbs._MAX_TOKENS", 1)
+    monkeypatch.setattr("studies.scores.accuracy.gibbs._MAX_TOKENS", 1)
     theta = draw(COUNTS, alpha, device, sweeps=3)
     chains = torch.stack([theta, theta.square()], -2).mean(1)
     error = chains.std(0) / np.sqrt(len(chains))
@@ -104,7 +104,7 @@ def test_multinomial_draws_of_counts_have_equal_moments(
 def test_multinomial_draws_of_counts_do_not_depend_on_the_batch(
     device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("torch_lntm.sampling.gibbs._MAX_TOKENS", 1)
+    monkeypatch.setattr("studies.scores.accuracy.gibbs._MAX_TOKENS", 1)
     test_a_document_does_not_depend_on_its_batch(device)
 
 

@@ -1,4 +1,4 @@
-"""Figures of the report page, in pixels for its template."""
+"""Small charts of the report page, in pixels for its template."""
 
 from __future__ import annotations
 
@@ -6,46 +6,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
-from scipy.special import ndtri
 
 from torch_lntm.plotting.layout import LETTERS
 from torch_lntm.plotting.style import format_number, shorten
-from torch_lntm.reports.groups import axis_note, axis_positions
+from torch_lntm.reports.groups import Axis, axis_of
 from torch_lntm.reports.prevalence import Array, Prevalence, differences
 
-#: Pixels of a small chart: its width, width of names, height of a row, height of a line chart.
+#: Pixels of a chart: its width, width of names, height of a row, height of a line chart.
 CHART, _NAMES, _ROW, _LINE_CHART = 300.0, 112.0, 17.0, 110.0
 
 
-def correlation_lines(
-    correlation: Array, error: Array, ends: tuple[Array, Array], level: float
-) -> pd.DataFrame:
-    """Correlations that differ from 0 when all pairs are tested together, the strongest first.
-
-    The level of each test is (1 − level) divided by the number of pairs (*Bonferroni*). The
-    intervals are for single correlations.
-
-    Args:
-        correlation: ``(num_topics, num_topics)`` correlations.
-        error: ``(num_topics, num_topics)`` standard errors of Fisher's z.
-        ends: Lower and upper ends of the correlations' intervals.
-        level: Coverage probability of each interval.
-
-    Returns:
-        A row for each pair: ``first``, ``second``, ``correlation``, ``lower`` and ``upper``.
-    """
-    pairs = np.triu_indices(len(correlation), 1)
-    columns = {"correlation": correlation, "lower": ends[0], "upper": ends[1]}
-    lines = pd.DataFrame(
-        {"first": pairs[0], "second": pairs[1], **{name: x[pairs] for name, x in columns.items()}}
-    )
-    z = np.abs(np.arctanh(correlation[pairs].clip(-1 + 1e-12, 1 - 1e-12)))
-    kept = z > -ndtri((1 - level) / 2 / max(len(z), 1)) * error[pairs]
-    return lines.iloc[[i for i in np.argsort(-z, kind="stable") if kept[i]]]
-
-
-def charts(prevalence: Prevalence, most: int) -> list[dict[str, Any]]:
+def prevalence_charts(prevalence: Prevalence, most: int) -> list[dict[str, Any]]:
     """Charts of the topics whose prevalence differs most clearly between groups.
 
     Args:
@@ -59,13 +30,10 @@ def charts(prevalence: Prevalence, most: int) -> list[dict[str, Any]]:
     finite = np.isfinite(prevalence.standard_error)
     lower, upper = (np.where(finite, x, np.nan) for x in (prevalence.lower, prevalence.upper))
     ends, counts = np.stack([prevalence.mean, lower, upper]), prevalence.num_docs.tolist()
-    axis = (grouping.positions, grouping.axis_note)
-    order = np.argsort(-differences(prevalence.mean, prevalence.standard_error), kind="stable")[
-        :most
-    ]
+    order = np.argsort(-differences(prevalence.mean, prevalence.standard_error), kind="stable")
     return [
-        _chart(prevalence.columns[k], grouping.names, *axis, ends[:, :, k], counts)
-        for k in order.tolist()
+        _chart(prevalence.columns[k], grouping.names, grouping.axis, ends[:, :, k], counts)
+        for k in order[:most].tolist()
     ]
 
 
@@ -85,15 +53,14 @@ def effect_charts(predictions: Sequence[Any], column: str, most: int) -> list[di
     numbers = [(p.estimate, p.lower, p.upper, p.standard_error) for p in predictions]
     by_topic = np.array(numbers).reshape(len(topics), len(values), 4)
     order = np.argsort(-differences(by_topic[..., 0].T, by_topic[..., 3].T), kind="stable")[:most]
-    axis = (axis_positions(values), axis_note(values))
-    return [_chart(topics[i], names, *axis, by_topic[i, :, :3].T) for i in order.tolist()]
+    axis = axis_of(values) if len(values) > 2 else (None, "")
+    return [_chart(topics[i], names, axis, by_topic[i, :, :3].T) for i in order.tolist()]
 
 
 def _chart(
     topic: int | str,
     names: Sequence[str],
-    positions: Array | None,
-    note: str,
+    axis: Axis,
     ends: Array,
     counts: Sequence[int] | None = None,
 ) -> dict[str, Any]:
@@ -102,11 +69,9 @@ def _chart(
     Rows of dots, or a line over an axis for groups with positions. Predictions, which have no
     counts, are a smooth line with a band.
     """
-    mean, lower, upper = ends
-    finite = np.isfinite(upper)
-    most = max(float(np.where(finite, upper, mean).max()), 1e-9)
-    shown = np.where(finite, ends, mean).clip(0, most)
-    ordered, is_smooth = positions is not None, counts is None and positions is not None
+    (positions, note), mean = axis, ends[0]
+    most = max(float(np.nanmax(ends)), 1e-9)
+    shown = np.where(np.isfinite(ends), ends, mean).clip(0, most)
     if positions is None:
         height = _ROW * len(mean)
         pixels = _NAMES + shown * (CHART - _NAMES - 8) / most
@@ -116,18 +81,19 @@ def _chart(
         pixels = height - 4 - shown / most * (height - 10)
         along = (positions - positions.min()) / max(float(np.ptp(positions)), 1e-9)
         xs, ys = 8 + along * (CHART - 16), pixels[0]
-    marks = []
-    for g, name in enumerate(names):
-        said = f"{name}: {mean[g]:.2%}"
-        said += f", {lower[g]:.2%} to {upper[g]:.2%}" if finite[g] else ""
+    marks: list[dict[str, Any]] = []
+    for g, (name, (value, lower, upper)) in enumerate(zip(names, ends.T.tolist(), strict=True)):
+        said = f"{name}: {value:.2%}"
+        said += f", {lower:.2%} to {upper:.2%}" if np.isfinite(upper) else ""
         if counts is not None:
             said += f" ({counts[g]} document{'s' * (counts[g] != 1)})"
         if counts is None or counts[g]:
-            place = {"x": xs[g], "y": ys[g], "low": pixels[1, g], "high": pixels[2, g]}
             mark = {"name": name, "short": shorten(name, LETTERS), "description": said}
-            marks.append(mark | {axis: float(value) for axis, value in place.items()})
+            place = {"x": xs[g], "y": ys[g], "low": pixels[1, g], "high": pixels[2, g]}
+            marks.append(mark | place)
+    is_smooth = counts is None and positions is not None
     # A smooth line is described by a selection of its values.
     told = marks[:: max(1, len(marks) // 6)] if is_smooth else marks
-    said = "; ".join(str(mark["description"]) for mark in told)
+    said = "; ".join(mark["description"] for mark in told)
     chart = {"topic": topic, "marks": marks, "description": said, "axis_note": note, "most": most}
-    return chart | {"height": height, "ordered": ordered, "is_smooth": is_smooth}
+    return chart | {"height": height, "ordered": positions is not None, "is_smooth": is_smooth}

@@ -79,7 +79,7 @@ def gibbs(
         ``(num_chains, num_samples, num_docs, num_topics)`` float64, on the CPU.
 
     Example:
-        >>> from torch_lntm.sampling.gibbs import gibbs
+        >>> from studies.scores.accuracy.gibbs import gibbs
         >>> options = {"num_chains": 2, "num_samples": 3, "warmup_sweeps": 5}
         >>> gibbs(batch, model.topics.probs.detach(), torch.ones(10), **options).shape
         torch.Size([2, 3, 5, 10])
