@@ -22,7 +22,7 @@ from torch_lntm.cli import main
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, IncompatibleGuideError
 from torch_lntm.inference.chains.joint import JointChain
-from torch_lntm.inference.em.topic_ascent import TopicAscent
+from torch_lntm.inference.em.monte_carlo import TopicAscent
 from torch_lntm.models import TopicModel
 from torch_lntm.models.registry import CONSTRUCTORS
 
