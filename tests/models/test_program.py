@@ -676,17 +676,12 @@ def test_a_batch_is_converted_to_the_models_precision_once() -> None:
 def test_a_data_loader_over_positions_makes_batches(device: torch.device) -> None:
     model = make_model("ctm")
     batch = make_batch(model)
-    # A data loader does not recognise the pretend device as an accelerator.
-    pinned = torch.accelerator.is_available()
     loader = torch.utils.data.DataLoader(
         range(3),  # type: ignore[arg-type]
         batch_size=2,
         collate_fn=lambda rows: batch.select(torch.tensor(rows)),
-        pin_memory=pinned,
     )
     parts = list(loader)
     assert [part.index.tolist() for part in parts] == [[0, 1], [2]]
-    if pinned:
-        assert all(part.counts.is_pinned() for part in parts)
     for part in parts:
         assert bool(log_joint(model.to(device), part.to(device)).isfinite())
