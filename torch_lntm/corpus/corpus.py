@@ -45,7 +45,6 @@ from torch_lntm.corpus.texts import (
     NoWordsError,
     check_texts,
     count_words,
-    english_stop_words,
     refuse_pruning,
     transform_texts,
 )
@@ -240,31 +239,27 @@ class Corpus:
         documents, texts = texts, check_texts(texts)
         if isinstance(stop_words, Iterable) and not isinstance(stop_words, str):
             stop_words = list(stop_words)
-        word_options = {
-            name: value
-            for name, value in (("stop_words", stop_words), ("min_df", min_df))
-            if not (isinstance(value, str) and value == "auto")
-        } | options
+        given = {"stop_words": stop_words, "min_df": min_df}
+        options |= {n: x for n, x in given.items() if not (isinstance(x, str) and x == "auto")}
         about = describe(documents, len(texts), metadata, labels)
         if vectorizer is not None:
-            if word_options or vocabulary is not None:
-                names = [*word_options, *(["vocabulary"] if vocabulary is not None else [])]
+            if options or vocabulary is not None:
+                names = ", ".join([*options, *(["vocabulary"] if vocabulary is not None else [])])
                 raise CorpusError(
-                    f"{', '.join(names)} would choose words, and so does the vectorizer; give one"
+                    f"{names} would choose words, and so does the vectorizer; give one"
                 )
-            counts, words = transform_texts(vectorizer, texts)
-            return cls._of(counts, words, about, name)
+            return cls._of(*transform_texts(vectorizer, texts), about, name)
         if vocabulary is not None:
-            refuse_pruning(word_options)
-            word_options = {"stop_words": None, "min_df": 1} | word_options
+            refuse_pruning(options)
+            options = {"stop_words": None, "min_df": 1} | options
         try:
-            parts, chosen, preparation = count_words(texts, **word_options)
+            parts, chosen, preparation = count_words(texts, **options)
         except NoWordsError:
             if vocabulary is None:
                 raise
-            columns, none = list(vocabulary), np.empty(0, np.int64)
-            empty = sp.coo_matrix((none, (none, none)), (len(texts), len(columns)))
-            return cls._of(empty, columns, about, name)
+            words = list(vocabulary)
+            empty = sp.csr_matrix((len(texts), len(words)), dtype=np.int64)
+            return cls._of(empty, words, about, name)
         corpus = cls._of(sp.vstack([*parts], "csr"), chosen, about, name, False)
         corpus = replace(corpus, preparation=preparation)
         return corpus if vocabulary is None else corpus.with_vocabulary(vocabulary)
@@ -685,12 +680,10 @@ class Corpus:
         """
         if self.encoders.keys().isdisjoint(names):
             return self
-        kept = [name for name in self.encoders if name not in names]
-        return replace(
-            self,
-            encodings=FrozenDict({name: self.encodings[name] for name in kept}),
-            encoders=FrozenDict({name: self.encoders[name] for name in kept}),
-        )
+        encodings, encoders = dict(self.encodings), dict(self.encoders)
+        for name in {*names} & {*encoders}:
+            del encodings[name], encoders[name]
+        return replace(self, encodings=FrozenDict(encodings), encoders=FrozenDict(encoders))
 
     def with_vocabulary(self, vocabulary: Iterable[str]) -> Corpus:
         """Returns the documents over another vocabulary, for example that of a fitted model.
@@ -723,33 +716,25 @@ class Corpus:
         column = {word: i for i, word in enumerate(words)}
         new = np.array([column.get(word, -1) for word in self.vocabulary], np.int64)
         unknown = new < 0
-        lost_tokens = int(self.word_totals[unknown].sum())
-        num_lossy = 0
+        lost = int(self.word_totals[unknown].sum())
 
         def rows() -> Iterator[Rows]:
-            nonlocal num_lossy
             for _, old in self.parts():
                 columns = new[old.word_index]
                 is_known = columns >= 0
-                documents = np.repeat(np.arange(old.sizes.size), old.sizes)
-                num_lossy += np.unique(documents[~is_known]).size
-                matrix = sp.coo_matrix(
-                    (old.counts[is_known], (documents[is_known], columns[is_known])),
-                    (old.sizes.size, len(words)),
-                ).tocsr()
+                documents = np.repeat(np.arange(old.sizes.size), old.sizes)[is_known]
+                entries = (old.counts[is_known], (documents, columns[is_known]))
+                matrix = sp.coo_matrix(entries, (old.sizes.size, len(words))).tocsr()
                 yield Rows(np.diff(matrix.indptr), matrix.indices, matrix.data)
 
         found = self._of_rows(rows(), self.nnz, num_words=len(words), vocabulary=words)
-        if lost_tokens:
+        if lost:
+            num_unknown = int((unknown & (self.word_totals > 0)).sum())
+            num_lossy = int((found.lengths < self.lengths).sum())
             hint = "" if found.nnz else "; check that both were made by the same tokenizer"
-            stops = unknown & english_stop_words(self.vocabulary, self.word_totals)
-            num_stops = int(self.word_totals[stops].sum())
-            reason = f"; {num_stops} of the tokens are English stop words" if num_stops else ""
             warnings.warn(
-                f"dropped {lost_tokens} of {self.num_tokens} tokens: "
-                f"{int((unknown & (self.word_totals > 0)).sum())} words unknown to the "
-                f"vocabulary, in {num_lossy} of {self.num_docs} documents"
-                f"{reason}{hint}",
+                f"dropped {lost} of {self.num_tokens} tokens: {num_unknown} words unknown to the "
+                f"vocabulary, in {num_lossy} of {self.num_docs} documents{hint}",
                 UserWarning,
                 stacklevel=2,
             )
@@ -758,8 +743,7 @@ class Corpus:
     def to_scipy(self) -> sp.csr_matrix:
         """The counts as a new ``(num_docs, num_words)`` int64 matrix."""
         arrays = (np.asarray(self.counts), np.asarray(self.word_index), self.row_offsets)
-        shape = (self.num_docs, self.num_words)
-        return sp.csr_matrix(arrays, shape, np.int64, copy=True)
+        return sp.csr_matrix(arrays, (self.num_docs, self.num_words), np.int64, copy=True)
 
     def fingerprint(self) -> str:
         """SHA-256 of the counts and the vocabulary, in hexadecimal.
@@ -770,9 +754,8 @@ class Corpus:
 
     @cached_property
     def _fingerprint(self) -> str:
-        digest = hashlib.sha256(
-            json.dumps([self.num_docs, self.num_words, self.vocabulary]).encode()
-        )
+        about = json.dumps([self.num_docs, self.num_words, self.vocabulary])
+        digest = hashlib.sha256(about.encode())
         for array in (self.row_offsets, self.word_index, self.counts):
             for piece in pieces(array):
                 digest.update(piece.astype("<i8").tobytes())
@@ -867,25 +850,21 @@ class Corpus:
     def _batch(
         self, rows: NDArray[np.int64], device: torch.device | str, dtype: torch.dtype
     ) -> DocumentBatch:
-        entries = self._rows(rows)
-        row_offsets = np.concatenate([[0], np.cumsum(entries.sizes)])
-        positions = torch.tensor(rows)
+        entries, positions = self._rows(rows), torch.tensor(rows)
         # torch.tensor copies: the memory of the corpus is read-only.
         batch = DocumentBatch(
-            row_offsets=torch.tensor(row_offsets, device=device),
+            row_offsets=torch.tensor(
+                np.concatenate([[0], np.cumsum(entries.sizes)]), device=device
+            ),
             word_index=torch.tensor(entries.word_index, dtype=torch.int64, device=device),
             counts=torch.tensor(entries.counts, dtype=dtype, device=device),
             num_words=self.num_words,
             index=positions.to(device),
             corpus_size=self.num_docs,
-            covariates=FrozenDict(
-                {
-                    name: torch.tensor(x[rows], dtype=dtype if x.dtype.kind == "f" else None).to(
-                        device
-                    )
-                    for name, x in self.batch_covariates.items()
-                }
-            ),
+            covariates={
+                name: torch.tensor(x[rows], dtype=dtype if x.dtype.kind == "f" else None).to(device)
+                for name, x in self.batch_covariates.items()
+            },
         )
         batch.__dict__["positions"] = positions  # saves a copy from the device
         return batch
@@ -964,29 +943,24 @@ class Corpus:
             True
         """
         path = Path(path)
-        if path.suffix not in (".npz", ""):
+        is_file = path.suffix == ".npz"
+        if (path.suffix and not is_file) or (is_file and shard_size is not None):
             raise CorpusError(
-                f"{path}: a corpus is saved as an .npz file or in a folder; end the path in .npz, "
-                "or leave out the suffix"
+                f"{path}: a corpus is saved as an .npz file or in a folder, which alone has a "
+                "shard_size; end the path in .npz, or leave out the suffix"
             )
-        if path.suffix == "":
+        if not is_file:
             with new_store(path, shard_size) as writer:
                 for _, rows in self.parts():
                     writer.add(rows)
                 about = (self.vocabulary, self.table, self.covariates, self.preparation)
                 writer.close(self.num_words, *about)
             return
-        if shard_size is not None:
-            raise CorpusError(f"{path}: shard_size is for a folder; leave out the suffix .npz")
         words = path.with_name(f"{path.stem}.vocab.txt")
         if self.vocabulary is not None:
             with atomic_write(words) as file:
                 file.write(as_lines(self.vocabulary, "word", words))
-        matrix = sp.csr_matrix(
-            (np.asarray(self.counts), np.asarray(self.word_index), self.row_offsets),
-            (self.num_docs, self.num_words),
-        )
-        write_archive(path, Archive(matrix, self.table, self.covariates))
+        write_archive(path, Archive(self.to_scipy(), self.table, self.covariates))
         # The reader would combine the words and labels of an older corpus with the new counts.
         path.with_name(f"{path.stem}.labels.txt").unlink(missing_ok=True)
         if self.vocabulary is None:

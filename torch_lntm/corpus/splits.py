@@ -115,8 +115,8 @@ class WordHoldOut(Generic[D]):
         fingerprint = self.fingerprint()
         if fingerprint != expected:
             raise CorpusError(
-                f"the hold-out of {self.corpus!r} has the fingerprint {fingerprint[:12]}…, expected "
-                f"{expected[:12]}…; make it from the same corpus with the same seeds and fractions"
+                f"the fingerprint of the hold-out of {self.corpus!r} is {fingerprint[:12]}…, "
+                f"expected {expected[:12]}…; make it from the same corpus with the same seeds"
             )
         return fingerprint
 
