@@ -201,13 +201,8 @@ class Remote:
             self.files.get_file(f"{self.root}/{name}", str(target), callback=callback)
         except LNTMError:
             raise
-        except FileNotFoundError as error:
-            raise FileError(
-                f"{place}: no such file; give the address of a folder that was written by "
-                "convert_corpus or Corpus.save"
-            ) from error
         except Exception as error:
             raise FileError(
-                f"{place}: cannot be fetched ({type(error).__name__}: {error}); check the address, "
-                f"the connection and the disk of {cache_folder()}, and run again"
+                f"{place}: cannot be fetched ({type(error).__name__}: {error}); check the address "
+                "of the folder, the connection and the disk, and run again"
             ) from error

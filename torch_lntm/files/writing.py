@@ -221,13 +221,10 @@ def _opened(path: Path) -> Iterator[int | None]:
 
 
 def _replace_folder(new: Path, target: Path) -> None:
-    """Gives a complete folder the name of the target. An existing target is removed."""
+    """Gives a complete folder the name of the target, and an old target the hidden name."""
     if not target.exists():
         os.rename(new, target)
-        _sync_folder(target.parent)
-    elif _exchange(new, target):
-        _sync_folder(target.parent)  # the old folder has the hidden name, and is removed with it
-    else:
+    elif not _exchange(new, target):
         old = new.with_suffix(".old")
         os.rename(target, old)
         try:
@@ -235,8 +232,8 @@ def _replace_folder(new: Path, target: Path) -> None:
         except OSError:
             os.rename(old, target)
             raise
-        _sync_folder(target.parent)
-        _remove(old)
+        os.rename(old, new)
+    _sync_folder(target.parent)
 
 
 def _exchange(one: Path, other: Path) -> bool:
