@@ -153,7 +153,7 @@ def lengthen(shard: Path) -> None:
     [
         (damage_counts, r"posts/shard-00004/counts\.npy: is damaged, or of another corpus"),
         (truncate, r"posts/shard-00004/word_index\.npy: is damaged"),
-        (lengthen, r"posts/shard-00004/counts\.npy: holds more than \d+ bytes"),
+        (lengthen, r"posts/shard-00004/counts\.npy: is damaged"),
         (
             lambda shard: (shard / "counts.npy").unlink(),
             r"shard-00004/counts\.npy: cannot be fetched",
@@ -260,7 +260,7 @@ def test_a_name_of_the_address_stays_in_the_cache(
 
 
 def test_files_beyond_their_bounds_are_refused(server: Server, corpus: Corpus) -> None:
-    with pytest.raises(FileError, match=r"vocabulary\.txt: holds more than 10 bytes"):
+    with pytest.raises(FileError, match=r"parquet: holds more than 10 bytes"):
         read_corpus(server.address, max_bytes=10)
 
 

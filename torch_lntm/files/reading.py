@@ -271,7 +271,7 @@ def open_to_read(path: Path) -> IO[bytes]:
         return open(path, "rb")
 
 
-def too_large(path: Path | str, limit: float) -> FileError:
+def too_large(path: Path, limit: float) -> FileError:
     """Error for a file of more than ``limit`` bytes."""
     size = f"{limit / 2**30:.1f} GiB" if limit >= 1 << 28 else f"{limit:.0f} bytes"
     return FileError(

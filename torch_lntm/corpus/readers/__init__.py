@@ -331,7 +331,7 @@ def open_source(
     """
     address = str(path) if is_remote(path) else None
     if address is not None:
-        path = fetch_store(address, part, options.finite_bytes)
+        path = fetch_store(address, part)
     try:
         path = Path(path)
     except TypeError as error:
