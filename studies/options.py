@@ -12,11 +12,10 @@ from typing import Any, get_args, get_origin, get_type_hints
 import yaml
 
 from studies.measure import Study
-from torch_lntm.cli.command import kinds_of
-from torch_lntm.cli.mappings import read_value
-from torch_lntm.cli.parser import Help, Parser, add_option
+from torch_lntm.cli.main import Help, Parser, add_option
+from torch_lntm.cli.values import read_value
 from torch_lntm.errors import ConfigError
-from torch_lntm.options import Option, help_texts
+from torch_lntm.options import Option, help_texts, kinds_of
 
 
 @dataclass(frozen=True)
@@ -75,11 +74,14 @@ def read(name: str, study: Study[Any, Any], argv: Sequence[str]) -> Options:
 
 def _value(name: str, hint: Any, value: Any) -> Any:
     """A setting of a command line, a file or a default, converted to its type."""
-    if get_origin(hint) is not tuple:
-        return read_value(name, kinds_of(hint), value)
-    if not isinstance(value, (list, tuple)):
-        raise ValueError(f"{name}: expected a list; got {value}")
-    return tuple(read_value(name, kinds_of(get_args(hint)[0]), each) for each in value)
+    try:
+        if get_origin(hint) is not tuple:
+            return read_value(kinds_of(hint), value)
+        if not isinstance(value, (list, tuple)):
+            raise ValueError(f"{name}: expected a list; got {value}")
+        return tuple(read_value(kinds_of(get_args(hint)[0]), each) for each in value)
+    except argparse.ArgumentTypeError as error:
+        raise ValueError(f"{name}: {error}") from error
 
 
 def _parser(name: str, study: Study[Any, Any]) -> Parser:

@@ -12,7 +12,7 @@ import pytest
 from support.markdown import DOCS, code_of
 
 import torch_lntm as lntm
-from torch_lntm.cli.parser import parse
+from torch_lntm.cli.main import parse
 
 ROOT = DOCS.parent
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]

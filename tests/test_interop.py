@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
-import torch
 from sklearn.feature_extraction.text import CountVectorizer
 from support.known import TOPICS, WORDS, make_model
 
@@ -94,22 +93,15 @@ def test_texts_with_names_are_joined_by_name_and_others_by_position(known):
         pd.testing.assert_frame_equal(found, expected)
     info = interop.topic_info(guide, named, shuffled)["Representative_Docs"]
     assert info.tolist() == interop.topic_info(guide, named, TEXTS)["Representative_Docs"].tolist()
-    for function in (interop.topic_info, interop.document_info):
-        with pytest.raises(CorpusError, match="texts: expected one row for each of 5 documents"):
-            function(guide, named, shuffled[:4])
-        with pytest.raises(CorpusError, match="texts: the rows have other names"):
-            function(guide, named, pd.Series(TEXTS))
-        with pytest.raises(ConfigError, match="2 texts for 5 documents"):
-            function(guide, corpus, TEXTS[:2])
-
-
-def test_columns_of_the_corpus_are_kept_beside_those_of_bertopic(known):
-    columns = {"Name": ["n"] * 5, "Topic": list("stuvw"), "Name_metadata": range(5)}
-    corpus = known[1].with_metadata(columns)
-    info = interop.document_info(known[0], corpus)
-    assert info["Name_metadata"].tolist() == ["n"] * 5
+    with pytest.raises(CorpusError, match="texts: expected one row for each of 5 documents"):
+        interop.topic_info(guide, named, shuffled[:4])
+    with pytest.raises(CorpusError, match="texts: the rows have other names"):
+        interop.document_info(guide, named, pd.Series(TEXTS))
+    with pytest.raises(ConfigError, match="2 texts for 5 documents"):
+        interop.document_info(guide, corpus, TEXTS[:2])
+    # A column of the corpus keeps its place beside that of BERTopic.
+    info = interop.document_info(guide, corpus.with_metadata({"Topic": list("stuvw")}))
     assert info["Topic_metadata"].tolist() == list("stuvw")
-    assert info["Name_metadata_metadata"].tolist() == list(range(5))
 
 
 def test_documents_without_words_give_no_shares_and_no_page(known):
@@ -120,6 +112,8 @@ def test_documents_without_words_give_no_shares_and_no_page(known):
     assert interop.document_info(known[0], empty)["Topic"].tolist() == [-1, -1]
     with pytest.raises(CorpusError, match="no document has words"):
         interop.to_pyldavis(known[0], empty)
+    with pytest.raises(ConfigError, match="3 words"):
+        interop.to_pyldavis(known[0], lntm.Corpus.from_matrix(np.ones((2, 3), int)))
 
 
 @pytest.mark.slow
@@ -191,9 +185,3 @@ def test_cells_are_matched_by_name(known, theta):
             interop.to_anndata(guide, corpus, other)
     with pytest.raises(ConfigError, match="expected the model's 4 words, in order"):
         interop.to_anndata(guide, corpus, cells[:, ::-1].copy())
-
-
-def test_a_corpus_with_another_vocabulary_is_refused(known):
-    other = lntm.Corpus.from_matrix(torch.ones(2, 3, dtype=torch.int64))
-    with pytest.raises(ConfigError, match="3 words"):
-        interop.to_pyldavis(known[0], other)

@@ -7,11 +7,12 @@ from importlib import import_module
 
 import pytest
 
-from torch_lntm.cli.commands import COMMANDS
 from torch_lntm.options import CHOSEN, GUIDES, MODELS, SAMPLED, VARIATIONAL, fit_options, options_of
 
 FUNCTIONS = {
-    *(function for command in COMMANDS.values() for function in command.takes),
+    *("corpus:read_corpus", "corpus:Corpus.from_texts", "reports.page:render_page"),
+    *("effects:estimate", "selection:select", "inference:transform", "reports:topic_stability"),
+    *("reports:topic_tree", "reports:summarise_sources", "evaluation:document_completion"),
     *MODELS.values(),
     *(VARIATIONAL | GUIDES | SAMPLED).values(),
 }

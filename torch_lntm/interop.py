@@ -17,7 +17,7 @@ from torch_lntm.errors import ConfigError, CorpusError, import_extra, require_wh
 from torch_lntm.frames import align, is_default
 from torch_lntm.guides import Guide
 from torch_lntm.guides.guide import require_guide
-from torch_lntm.inference import transform
+from torch_lntm.inference import DocumentTopics, transform
 from torch_lntm.models import TopicModel
 from torch_lntm.models.names import is_named
 from torch_lntm.reports import representative_documents
@@ -45,14 +45,15 @@ def to_pyldavis(guide: Guide[Any], corpus: Corpus) -> dict[str, Any]:
         True
         >>> page = pyLDAvis.prepare(**arguments)  # doctest: +SKIP
     """
-    theta, nonempty = _theta(guide, corpus), corpus.lengths > 0
+    documents, theta = _shares(guide, corpus)
+    nonempty = documents.lengths > 0
     if not nonempty.any():
         raise CorpusError("no document has words; pyLDAvis needs documents with words")
     model = guide.model
     return {
         "topic_term_dists": _topics(model),
         "doc_topic_dists": theta[nonempty],
-        "doc_lengths": corpus.lengths[nonempty],
+        "doc_lengths": documents.lengths[nonempty],
         "vocab": list(model.words_at(range(model.num_words))),
         "term_frequency": corpus.word_totals,
         "sort_topics": False,
@@ -99,20 +100,34 @@ def topic_info(
         >>> int(frame["Count"].sum()) == len(train)
         True
     """
-    shown = _shown(texts, corpus)
-    documents = transform(guide, corpus, "mean")
-    theta = documents.theta.double().numpy()[corpus.lengths > 0]
-    representative: list[list[Any]] = [[] for _ in range(guide.model.num_topics)]
-    for example in representative_documents(documents, num_docs=num_docs):
-        representative[example.topic].append(shown[example.document])
+    topics, shown = _topic_info(guide, corpus, num_words, num_docs), _shown(texts, corpus)
+    examples = [[shown[d] for d in rows] for rows in topics["Representative_Docs"]]
+    return topics.assign(Representative_Docs=examples)
+
+
+def _topic_info(guide: Guide[Any], corpus: Corpus, num_words: int, num_docs: int) -> pd.DataFrame:
+    """The frame of :func:`topic_info` with the positions of the representative documents."""
+    require_whole(1, num_words=num_words)
+    documents, theta = _shares(guide, corpus)
+    model, theta = guide.model, theta[documents.lengths > 0]
+    words = [list(model.words_at(row)) for row in model.topics.top_words(num_words)[0].tolist()]
+    first = model.topics.top_words(4)[0].tolist()
+    # A topic without a name has BERTopic's: 0_game_team_games_season.
+    names = [
+        name if is_named(model.topic_names, k) else "_".join([name, *model.words_at(first[k])])
+        for k, name in enumerate(model.topic_names)
+    ]
+    examples: list[list[int]] = [[] for _ in names]
+    for row in representative_documents(documents, num_docs=num_docs):
+        examples[row.topic].append(row.document)
     return pd.DataFrame(
         {
-            "Topic": range(len(representative)),
-            "Count": np.bincount(theta.argmax(1), minlength=len(representative)),
+            "Topic": range(len(names)),
+            "Count": np.bincount(theta.argmax(1), minlength=len(names)),
             "Share": theta.sum(0) / max(1, len(theta)),
-            "Name": _names(guide.model),
-            "Representation": _top_words(guide.model, num_words),
-            "Representative_Docs": representative,
+            "Name": names,
+            "Representation": words,
+            "Representative_Docs": examples,
         }
     )
 
@@ -147,31 +162,23 @@ def document_info(
         ConfigError: As for :func:`topic_info`.
         CorpusError: As for :func:`topic_info`.
     """
-    shown = _shown(texts, corpus)
-    topics = topic_info(guide, corpus, num_words=num_words, num_docs=num_docs)
-    theta, nonempty = _theta(guide, corpus), corpus.lengths > 0
-    topic = np.where(nonempty, theta.argmax(1), -1)
-    # Documents without words have topic -1, which selects the last item.
-    words = [*topics["Representation"], []]
-    examples = [*topics["Representative_Docs"], []]
-    frame = pd.DataFrame(
-        {
-            "Document": shown,
-            "Topic": topic,
-            "Name": [(*topics["Name"], "")[k] for k in topic],
-            "Representation": [words[k] for k in topic],
-            "Representative_Docs": [[shown[d] for d in examples[k]] for k in topic],
-            "Top_n_words": [" - ".join(words[k]) for k in topic],
-            "Probability": np.where(nonempty, theta.max(1), 0.0),
-            "Representative_document": [d in examples[k] for d, k in enumerate(topic)],
-        },
-        index=corpus.metadata.index,
+    topics, shown = _topic_info(guide, corpus, num_words, num_docs), _shown(texts, corpus)
+    _, theta = _shares(guide, corpus)
+    topic = np.where(corpus.lengths > 0, theta.argmax(1), -1)
+    columns = ["Name", "Representation", "Representative_Docs"]
+    of_topic = topics.set_index("Topic")[columns]
+    of_topic.loc[-1] = ["", [], []]  # documents without words
+    frame = pd.DataFrame({"Document": shown, "Topic": topic}, corpus.metadata.index)
+    frame = frame.join(of_topic, on="Topic")
+    examples = frame["Representative_Docs"]
+    frame = frame.assign(
+        Representative_Docs=[[shown[d] for d in rows] for rows in examples],
+        Top_n_words=frame["Representation"].map(" - ".join),
+        Probability=np.where(topic >= 0, theta.max(1), 0.0),
+        Representative_document=[d in rows for d, rows in enumerate(examples)],
     )
-    for name, column in corpus.metadata.items():
-        while name in frame:
-            name += "_metadata"
-        frame[name] = column
-    return frame
+    others = corpus.metadata.rename(columns=lambda n: f"{n}_metadata" if n in frame else n)
+    return pd.concat([frame, others], axis=1)
 
 
 def from_anndata(adata: Any, layer: str | None = None) -> Corpus:
@@ -220,15 +227,16 @@ def to_anndata(guide: Guide[Any], corpus: Corpus, adata: Any = None) -> Any:
             different documents or words, or anndata is missing.
     """
     model = require_guide(guide).model
-    theta = _theta(guide, corpus)
+    _, theta = _shares(guide, corpus)
     words = model.words_at(range(model.num_words))
-    names = corpus.metadata.index
-    if is_default(names) and "id" in corpus.metadata:  # names that repeat are still compared
-        names = pd.Index(corpus.metadata["id"])
-    documents = names.map(str)
+    documents = corpus.metadata.index.map(str)
     if adata is None:
         anndata = import_extra("anndata", "files", "AnnData")
-        columns = {name: _writable(column) for name, column in corpus.metadata.items()}
+        # AnnData writes numbers and texts only.
+        columns = {
+            name: x if pd.api.types.is_numeric_dtype(x) else x.map(str, "ignore").astype(object)
+            for name, x in corpus.metadata.items()
+        }
         obs = pd.DataFrame(columns, corpus.metadata.index).set_axis(documents.astype(object))
         var = pd.DataFrame(index=pd.Index(words, dtype=object))
         adata = anndata.AnnData(corpus.to_scipy(), obs=obs, var=var)
@@ -239,8 +247,8 @@ def to_anndata(guide: Guide[Any], corpus: Corpus, adata: Any = None) -> Any:
         )
     cells = adata.obs_names.map(str)
     if not cells.equals(documents):
-        unique = cells.is_unique and documents.is_unique
-        if not unique or is_default(names) or set(cells) != set(documents):
+        unique = cells.is_unique and documents.is_unique and not is_default(corpus.metadata.index)
+        if not unique or set(cells) != set(documents):
             raise ConfigError(
                 f"the AnnData object has {adata.n_obs} observations, whose names differ from the "
                 f"names of the {len(corpus)} documents (the index of corpus.metadata); make the "
@@ -259,46 +267,23 @@ def to_anndata(guide: Guide[Any], corpus: Corpus, adata: Any = None) -> Any:
     return adata
 
 
-def _writable(column: pd.Series) -> pd.Series:
-    """A column that AnnData can write: numbers as they are, and everything else as texts."""
-    if pd.api.types.is_numeric_dtype(column):
-        return column
-    texts = [None if missing else str(x) for x, missing in zip(column, column.isna(), strict=True)]
-    return pd.Series(texts, column.index, dtype=object)
-
-
 def _topics(model: TopicModel) -> NDArray[np.float64]:
     """Topics ``(num_topics, num_words)``. Rows sum to 1."""
     topics = model.topics.mean_probs.detach().cpu().double().numpy()
     return np.asarray(topics / topics.sum(1, keepdims=True))
 
 
-def _theta(guide: Guide[Any], corpus: Corpus) -> NDArray[np.float64]:
-    """Posterior means of the proportions ``(num_docs, num_topics)``. Rows sum to 1."""
-    theta = transform(guide, corpus, "mean").theta.double().numpy()
-    return np.asarray(theta / theta.sum(1, keepdims=True))
-
-
-def _top_words(model: TopicModel, num_words: int) -> list[list[str]]:
-    require_whole(1, num_words=num_words)
-    positions, _ = model.topics.top_words(num_words)
-    return [list(model.words_at(row)) for row in positions.tolist()]
-
-
-def _names(model: TopicModel) -> list[str]:
-    """Name of each topic. A topic without a name has BERTopic's: ``0_game_team_games_season``."""
-    names = model.topic_names
-    return [
-        names[k] if is_named(names, k) else "_".join([names[k], *words])
-        for k, words in enumerate(_top_words(model, 4))
-    ]
+def _shares(guide: Guide[Any], corpus: Corpus) -> tuple[DocumentTopics, NDArray[np.float64]]:
+    """Posterior means of the proportions, and their numbers, whose rows sum to 1."""
+    documents = transform(guide, corpus, "mean")
+    theta = documents.theta.double().numpy()
+    return documents, np.asarray(theta / theta.sum(1, keepdims=True))
 
 
 def _shown(texts: Iterable[str] | None, corpus: Corpus) -> list[Any]:
     """What a document shows: its text, or its position without texts."""
-    if texts is None:
-        return list(range(len(corpus)))
-    shown = list(align(texts, corpus.metadata.index, "texts"))
+    aligned = range(len(corpus)) if texts is None else align(texts, corpus.metadata.index, "texts")
+    shown = list(aligned)
     if len(shown) != len(corpus):
         raise ConfigError(
             f"{len(shown)} texts for {len(corpus)} documents; expected a text for each, in order"

@@ -12,7 +12,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 import docstring_parser
 
@@ -39,12 +40,16 @@ class Option:
             tuple of texts to choose from.
         default: Value if the option is left out.
         help: Meaning in words.
+        is_positional: Whether the command line takes the value without a flag.
+        is_required: Whether the command line refuses a command without a value.
     """
 
     name: str
     kinds: tuple[Any, ...]
     default: Any
     help: str
+    is_positional: bool = False
+    is_required: bool = False
 
 
 @functools.cache
@@ -127,6 +132,12 @@ def _value(node: ast.expr | None, module: str) -> Any:
         return None if node is None else ast.literal_eval(node)
     except ValueError:
         return node.attr if isinstance(node, ast.Attribute) else None
+
+
+def kinds_of(hint: Any) -> tuple[Any, ...]:
+    """Types of a type hint, as in :class:`Option`."""
+    parts = get_args(hint) if get_origin(hint) in (UnionType, Union) else (hint,)
+    return tuple(get_args(k) if get_origin(k) is Literal else get_origin(k) or k for k in parts)
 
 
 def kinds(annotation: ast.expr, module: str) -> tuple[Any, ...]:

@@ -17,7 +17,7 @@ import torch
 from support.commands import QUICK, fit_quickly
 
 import torch_lntm as lntm
-from torch_lntm.cli import commands, main
+from torch_lntm.cli import main
 from torch_lntm.corpus.examples import example_file
 from torch_lntm.io.models import write_model
 
@@ -53,25 +53,31 @@ def test_sources(counts, capsys):
     assert capsys.readouterr().out.startswith(f"{columns}\n0,")
 
 
+def proportions(*arguments):
+    """The rows that transform writes, and their proportions."""
+    assert main(["transform", *arguments, "--out", "x.csv", "--overwrite", "--no-progress"]) == 0
+    rows = rows_of(Path("x.csv").read_text())
+    heads = [name for name in rows[0] if name.startswith("topic_")]
+    return rows, np.array([[float(row[name]) for name in heads] for row in rows])
+
+
 def test_transform_writes_every_document(run_folder, counts, capsys):
-    for out in ("theta.npz", "theta.csv"):
-        assert main(["transform", run_folder, counts, "--out", out, "--no-progress"]) == 0
-    assert "40 documents to theta.csv: 1 empty" in capsys.readouterr().err
-    with np.load("theta.npz", allow_pickle=False) as arrays:
-        theta, converged, lengths = (arrays[n] for n in ("theta", "converged", "lengths"))
+    rows, theta = proportions(run_folder, counts)
+    assert "40 documents to x.csv: 1 empty" in capsys.readouterr().err
     assert theta.shape == (40, 3)
     np.testing.assert_allclose(theta.sum(1), 1, atol=1e-5)
-    assert converged.all()
-    assert lengths[7] == 0
     run = lntm.load_run(run_folder)
     posterior = lntm.guides.TaylorGuide(run.model).posterior(lntm.read_corpus(counts).batch())
     np.testing.assert_allclose(theta, posterior.theta_mode().numpy(), atol=1e-4)
-    np.testing.assert_allclose(theta[7], run.model.theta(run.model.prior.loc).detach().numpy())
-    rows = list(csv.DictReader(Path("theta.csv").read_text().splitlines()))
+    prior = run.model.theta(run.model.prior.loc).detach().numpy()
+    np.testing.assert_allclose(theta[7], prior, rtol=1e-6)
     assert [row["document"] for row in rows] == [str(d) for d in range(40)]
     assert [row["label"] for row in rows] == [str(d) for d in range(40)]
-    assert [float(row["topic_2"]) for row in rows] == pytest.approx(theta[:, 2], abs=1e-5)
+    assert rows[7]["tokens"] == "0"
     assert {row["converged"] for row in rows} == {"1"}
+    means = proportions(run_folder, counts, "--estimate", "mean")[1]
+    assert np.abs(means - theta).max() > 1e-3
+    np.testing.assert_allclose(means.sum(1), 1, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -84,25 +90,12 @@ def test_transform_writes_the_sources_too(counts, posterior):
     run = lntm.load_run("run")
     run.model.prior.set_(mixing=mixing)
     write_model(Path("run"), run.model)
-    for out in ("x.npz", "x.csv"):
-        assert main(["transform", "run", counts, "--out", out, "--no-progress"]) == 0
     guide = lntm.guides.GUIDES[posterior](run.model)
     expected = lntm.inference.transform(guide, lntm.read_corpus(counts)).sources.mean.numpy()
-    with np.load("x.npz", allow_pickle=False) as arrays:
-        np.testing.assert_allclose(arrays["sources"], expected, atol=1e-5)
+    rows, _ = proportions("run", counts)
     assert (np.abs(expected).max(0) > 0.1).all()
-    rows = list(csv.DictReader(Path("x.csv").read_text().splitlines()))
     assert [float(row["source_1"]) for row in rows] == pytest.approx(expected[:, 1], abs=1e-4)
     assert list(rows[0])[-3:] == ["topic_2", "source_0", "source_1"]
-
-
-def test_transform_gives_posterior_means(run_folder, counts):
-    arguments = ["transform", run_folder, counts, "--no-progress"]
-    assert main([*arguments, "--out", "mode.npz"]) == 0
-    assert main([*arguments, "--out", "mean.npz", "--estimate", "mean"]) == 0
-    with np.load("mode.npz") as mode, np.load("mean.npz") as mean:
-        assert np.abs(mode["theta"] - mean["theta"]).max() > 1e-3
-        np.testing.assert_allclose(mean["theta"].sum(1), 1, atol=1e-5)
 
 
 def test_unknown_words_are_dropped_with_a_counted_warning(texts, capsys):
@@ -111,12 +104,11 @@ def test_unknown_words_are_dropped_with_a_counted_warning(texts, capsys):
     capsys.readouterr()
     with warnings.catch_warnings():
         warnings.simplefilter("always")
-        assert main(["transform", "run", "new.txt", "--out", "x.npz", "--no-progress"]) == 0
+        rows, _ = proportions("run", "new.txt")
     err = capsys.readouterr().err
     # "meets" once and "zebra" three times; "the", "a" and "and" are stop words, as in the fit.
     assert "warning: dropped 4 of 7 tokens: 2 words unknown" in err
-    with np.load("x.npz") as arrays:
-        assert arrays["lengths"].tolist() == [1, 0, 0, 2]
+    assert [row["tokens"] for row in rows] == ["1", "0", "0", "2"]
 
 
 def test_counts_without_words_need_the_models_columns(workplace, capsys):
@@ -162,7 +154,7 @@ def test_runs_of_earlier_versions_are_read(run_folder, counts, change):
     del config["topics_update"]
     path.write_text(json.dumps(config | (change or {})))
     assert main(["topics", run_folder]) == 0
-    assert main(["transform", run_folder, counts, "--out", "x.npz", "--no-progress"]) == 0
+    assert main(["transform", run_folder, counts, "--out", "x.csv", "--no-progress"]) == 0
     assert main(["fit", "--config", str(path), "--out", "again"]) == 0
 
 
@@ -170,13 +162,6 @@ def test_evaluate_warns_of_scoring_training_documents(counts, capsys):
     assert main(["fit", counts, "--out", "run", *QUICK, "--test-fraction", "0"]) == 0
     assert main(["evaluate", "run", counts, "--metrics", "completion"]) == 0
     assert "warning: the model was fitted to these documents" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_lee_is_read_as_in_the_fit(capsys):
-    assert main(["fit", "lee", "--out", "run", *QUICK, "--min-df", "10"]) == 0
-    assert main(["evaluate", "run", "lee", "--metrics", "completion"]) == 0
-    assert "30 documents held out" in capsys.readouterr().err
 
 
 # -------------------------------------------------------------------- documents
@@ -247,7 +232,7 @@ def test_from_standard_input_to_standard_output(texts, monkeypatch, capsys):
     assert "name the documents, as CORPUS" in capsys.readouterr().err
     feed('{"text": 3}')
     assert main(["fit", "-", "--format", "jsonl", "--out", "other", *QUICK]) == 1
-    assert "error: standard input, line 1: expected a text" in capsys.readouterr().err
+    assert "stdin, line 1: expected a text" in capsys.readouterr().err
 
 
 def test_standard_input_has_a_document_per_line_if_the_fit_read_a_folder(
@@ -270,17 +255,12 @@ def test_transform_carries_the_documents_columns(run_folder, counts):
     names[3] = None
     columns = {"id": names, "year": range(1900, 1940), "tokens": [float("nan"), *[0.5] * 39]}
     corpus.with_metadata(columns).save("more.npz")
-    for out in ("x.csv", "x.npz"):
-        assert main(["transform", run_folder, "more.npz", "--out", out]) == 0
-    rows = rows_of(Path("x.csv").read_text())
+    rows, _ = proportions(run_folder, "more.npz")
     assert set(rows[0]) > {"document", "id", "year", "metadata.tokens", "label", "tokens"}
     assert [row["id"] for row in rows[2:5]] == ["d2", "", "d4"]
     assert rows[5]["year"] == "1905"
     assert [row["metadata.tokens"] for row in rows[:2]] == ["", "0.5"]
     assert [int(row["tokens"]) for row in rows] == corpus.lengths.tolist()
-    with np.load("x.npz", allow_pickle=False) as arrays:
-        assert arrays["metadata.year"].tolist() == list(range(1900, 1940))
-        assert arrays["metadata.id"][:5].tolist() == ["d0", "d1", "d2", "", "d4"]
 
 
 # -------------------------------------------------------------------- what must not be lost
@@ -334,8 +314,7 @@ def test_files_are_replaced_only_with_overwrite(run_folder, counts, command, cap
     [
         ((), (), "importance"),
         (("--posterior", "hmc"), (), "annealed"),
-        (("--posterior", "hmc"), ("--num-samples", "50"), "importance"),
-        ((), ("--num-temperatures", "20"), "annealed"),
+        ((), ("--method", "ais", "--num-temperatures", "20"), "annealed"),
     ],
 )
 def test_the_default_estimator_of_the_likelihood_follows_the_run(counts, options, given, method):
@@ -347,19 +326,6 @@ def test_the_default_estimator_of_the_likelihood_follows_the_run(counts, options
         warnings.simplefilter("ignore", UserWarning)  # of few draws
         assert main([*call, "--out", "scores.json"]) == 0
     assert json.loads(Path("scores.json").read_text())[0]["method"].startswith(method)
-
-
-def test_a_column_of_long_texts_is_left_out_of_npz(run_folder, counts, monkeypatch, capsys):
-    """NumPy would give every text the room of the longest."""
-    monkeypatch.setattr(commands, "MAX_CHARACTERS", 100)
-    corpus = lntm.read_corpus(counts)
-    columns = {"body": ["x" * 50, *["y"] * 39], "short": ["ab"] * 40}
-    corpus.with_metadata(columns).save("long.npz")
-    assert main(["transform", run_folder, "long.npz", "--out", "x.npz"]) == 0
-    assert "the column body of long texts is left out" in capsys.readouterr().err
-    with np.load("x.npz", allow_pickle=False) as arrays:
-        assert "metadata.body" not in arrays
-        assert arrays["metadata.short"].tolist() == ["ab"] * 40
 
 
 @pytest.mark.parametrize(
@@ -457,29 +423,47 @@ def test_no_address_of_a_run_is_fetched_unasked(
         assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("cell", ["=1+1", "\r=1", "a\rb", "@x", "\t=1"])
-def test_tables_are_safe_for_spreadsheets(workplace, cell, capsys):
+HOSTILE = ["=1+1", "\r=1", "a\rb", "@x", "\t=1", "+2", "-cmd"]
+
+
+def test_tables_are_safe_for_spreadsheets(workplace, capsys):
+    """Words, names and columns are strangers' texts, wherever a command writes them."""
     posts = [
-        {"text": post, "col": cell if d % 2 else "plain"} for d, post in enumerate(example_posts())
+        {"text": f"{post} =sum( @cmd", "col": HOSTILE[d % len(HOSTILE)]}
+        for d, post in enumerate(example_posts())
     ]
     Path("posts.jsonl").write_text("\n".join(map(json.dumps, posts)))
-    assert main(["fit", "posts.jsonl", "--out", "run", *QUICK]) == 0
+    words = ["--token-pattern", r"\S+", "--stop-words", "none"]
+    fit = ["--model", "iftm", "--num-sources", "2", *QUICK, *words]
+    assert main(["fit", "posts.jsonl", "--out", "run", *fit]) == 0
+    assert main(["names", "run", "--set", "0==1+1; 1=@x"]) == 0
     capsys.readouterr()
-    commands = [
-        ["transform", "posts.jsonl", "--out", "-"],
-        ["effects", "--formula", "~ col", "--print-as", "csv"],
-        ["effects", "--formula", "~ col", "--predict", "col", "--print-as", "csv"],
-    ]
-    for name, *options in commands:
+    few = ["--draws", "guide", "--num-draws", "3", "--formula", "~ col", "--print-as", "csv"]
+    for name, *options in (
+        ["topics", "--format", "csv", "--num-words", "400"],
+        ["topics", "--num-docs", "2", "--format", "csv"],
+        ["topics", "--groups", "+a=0; -b=1", "--format", "csv"],
+        ["sources", "--format", "csv"],
+        ["names", "--print-as", "csv"],
+        ["tree", "--levels", "2", "--print-as", "csv"],
+        ["stability", "--num-fits", "1", "--print-as", "csv", "--no-progress"],
+        ["transform", "posts.jsonl", "--out", "-", "--groups", "+a=0; -b=1"],
+        ["effects", *few],
+        ["effects", *few, "--predict", "col"],
+    ):
         assert main([name, "run", *options]) == 0
         out = capsys.readouterr().out
         assert "\r" not in out
         rows = list(csv.reader(io.StringIO(out)))
+        assert len(rows) > 2
         assert len({len(row) for row in rows}) == 1
-        assert not [c for row in rows for c in row if c.lstrip().startswith(("=", "@"))]
+        for cell in (cell for row in rows for cell in row):
+            assert not cell.lstrip().startswith(("=", "@"))
+            if cell.lstrip().startswith(("+", "-")):
+                float(cell)
 
 
-def test_the_example_corpus_is_fitted_evaluated_and_reported_by_its_name(capsys):
+def test_the_example_corpus_is_fitted_evaluated_and_reported_by_its_name():
     assert main(["fit", "example", "--out", "run", *QUICK]) == 0
     assert main(["evaluate", "run", "--metrics", "completion"]) == 0
     assert main(["report", "run", "--no-progress", "--by", "season"]) == 0
@@ -488,6 +472,3 @@ def test_the_example_corpus_is_fitted_evaluated_and_reported_by_its_name(capsys)
     assert "By season" in page
     assert main(["convert", "example", "folder"]) == 0
     assert lntm.read_corpus("folder").num_docs == 75
-    capsys.readouterr()
-    assert main(["fit", "example", "--format", "txt", *QUICK]) == 1
-    assert "the corpus example takes no format; leave them out" in capsys.readouterr().err

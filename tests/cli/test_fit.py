@@ -120,11 +120,10 @@ def test_fit_by_sampling(counts, model, capsys):
     engine.fit(train)
     torch.testing.assert_close(same.topics.probs, run.model.topics.probs)
     # Documents then get the default posterior of the kind.
-    assert main(["transform", "run", counts, "--out", "theta.npz"]) == 0
-    guide = lntm.guides.make_guide(None, run.model)
-    with np.load("theta.npz") as found:
-        mode = guide.posterior(corpus.batch()).theta_mode()
-        np.testing.assert_allclose(found["theta"], mode.numpy(), atol=1e-4)
+    assert main(["transform", "run", counts, "--out", "theta.csv"]) == 0
+    theta = np.loadtxt("theta.csv", delimiter=",", skiprows=1)[:, -3:]
+    mode = lntm.guides.make_guide(None, run.model).posterior(corpus.batch()).theta_mode()
+    np.testing.assert_allclose(theta, mode.numpy(), atol=1e-4)
 
 
 @pytest.mark.slow
@@ -139,7 +138,7 @@ def test_prevalence_depends_on_columns(workplace, capsys):
     assert main(["fit", "posts.csv", "--out", "run", *options, "--prevalence", "~ party"]) == 0
     run = lntm.load_run("run")
     assert run.model.prior.names == ("Intercept", "party[T.Right]")
-    assert main(["transform", "run", "posts.csv", "--out", "theta.npz"]) == 0
+    assert main(["transform", "run", "posts.csv", "--out", "theta.csv"]) == 0
     capsys.readouterr()
     assert main(["fit", "posts.csv", *options]) == 1
     assert "the model stm needs prevalence, such as" in capsys.readouterr().err
@@ -150,7 +149,7 @@ def test_prevalence_depends_on_columns(workplace, capsys):
     content = ("--content", "party", "--content-penalty", "1")
     assert main(["fit", "posts.csv", "--out", "groups", *options, *content]) == 0
     assert lntm.load_run("groups").model.topics.column.levels == ("Left", "Right")
-    assert main(["transform", "groups", "posts.csv", "--out", "theta.npz", "--overwrite"]) == 0
+    assert main(["transform", "groups", "posts.csv", "--out", "theta.csv", "--overwrite"]) == 0
     capsys.readouterr()
     assert main(["topics", "groups", "--by-group", "--format", "csv"]) == 0
     rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
@@ -201,8 +200,6 @@ def test_the_choice_of_auto_is_printed_and_saved(capsys, counts) -> None:
     share = corpus.split(config["test_fraction"], 0).train.num_tokens / (3 * corpus.num_words)
     assert config["posterior"] == "hmc"
     assert config["topic_smoothing"] == pytest.approx(0.05 * min(1.0, share))
-    # The same command finds the finished run.
-    assert main(["fit", counts, "--out", "run", "--posterior", "auto", *options]) == 0
 
 
 def test_fit_counts_words_by_the_word_options(texts, capsys):
@@ -257,7 +254,7 @@ def test_a_model_of_a_plugin_is_fitted_saved_and_used(counts, plugin, suffix, ca
     }
     assert model.vocabulary == lntm.read_corpus(counts).vocabulary
     assert "plugin" not in json.loads(Path("run/config.json").read_text())
-    assert main(["transform", "run", counts, "--plugin", name, "--out", "x.npz"]) == 0
+    assert main(["transform", "run", counts, "--plugin", name, "--out", "x.csv"]) == 0
     CONSTRUCTORS.pop("plugged")
     sys.modules.pop("plugged_models", None)
     capsys.readouterr()

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -80,44 +78,9 @@ def test_processes_open_their_own_shards(counts):
         torch.testing.assert_close(tensors("shared")[name], tensor, rtol=1e-7, atol=1e-7)
     assert run.metadata["topic_shares"] == pytest.approx(result.topic_shares.tolist(), rel=1e-6)
     again = torchrun(*fit, "--out", "shared")
-    assert again.stderr.count("shared holds this fit already") == 1, again.stderr
+    assert again.stderr.count("error: shared: exists already") == 1, again.stderr
     held_out = torchrun(*fit, "--test-fraction", "0.1", "--out", "held")
     assert "with 4 held out, cpu, in 2 processes\n" in held_out.stderr
-
-
-@pytest.mark.slow
-def test_one_process_continues_the_fit_of_two(counts, capsys):
-    lntm.read_corpus(counts).save("shards", shard_size=7)
-    options = ["--num-topics", "3", "--max-epochs", "300", "--min-gain", "0", "--no-progress"]
-    fit = ["fit", "shards", *options, "--checkpoint-seconds", "0", "--out", "run"]
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        group = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
-        group["MASTER_PORT"] = str(free.getsockname()[1])
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-m", "torch_lntm", *fit],
-            env={**os.environ, **group, "RANK": rank, "LOCAL_RANK": rank},
-        )
-        for rank in ("0", "1")
-    ]
-    checkpoint = Path("run.partial/checkpoint.safetensors")
-    while started[0].poll() is None and not checkpoint.exists():
-        time.sleep(0.02)
-    for process in started:
-        process.kill()
-        process.wait()
-    assert checkpoint.exists(), "the fit ended before it was killed"
-    assert main(fit) == 0
-    said = capsys.readouterr().err
-    assert "continuing the unfinished fit of run.partial/checkpoint.safetensors" in said
-    assert "40 documents (1 without words) of 30 words, cpu, in parts, and none held out" in said
-    run = lntm.load_run("run")
-    assert run.config["test_fraction"] == 0.0
-    assert len(run.history) == 300
-    # Without an unfinished fit, a single process opens the whole corpus.
-    assert main([*fit[:-1], "whole", "--max-epochs", "2"]) == 0
-    assert "with 4 held out, cpu" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -191,14 +154,14 @@ def test_only_the_first_process_prints(second, monkeypatch, capsys):
     """A stand-in for a process group: an error that is known to be everyone's."""
     known = False
 
-    def failing(self):
+    def failing(*arguments):
         print("a result")
         print("a message", file=sys.stderr)
         error = lntm.errors.CorpusError("no such corpus")
         error.shared = known
         raise error
 
-    monkeypatch.setattr("torch_lntm.cli.fit.Fit.run", failing)
+    monkeypatch.setattr("torch_lntm.cli.documents.Computation.start", failing)
     assert main(["fit", "counts.npz"]) == 1
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", "error: no such corpus\n")

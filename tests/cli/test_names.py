@@ -60,10 +60,6 @@ def test_columns_of_documents_have_names(run_folder, counts, capsys):
         "topic_tokens",
     ]
     np.testing.assert_allclose([float(row["'=economy"]) for row in rows], theta[:, 0], rtol=1e-4)
-    assert main(["transform", run_folder, counts, "--out", "theta.npz"]) == 0
-    with np.load("theta.npz") as arrays:
-        assert arrays["topic_names"][:2].tolist() == ["=economy", "tokens"]
-        np.testing.assert_array_equal(arrays["theta"], theta)
     capsys.readouterr()
     assert main(["topics", run_folder]) == 0
     assert "=economy" in capsys.readouterr().out

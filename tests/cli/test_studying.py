@@ -49,7 +49,7 @@ def test_effects(run, capsys):
         (1, "Intercept"),
         (1, "party[T.Right]"),
     ]
-    assert "of 1 topic in 60 documents" in err
+    assert "of topic proportions in 60 documents" in err
     assert rows[1]["p_value"] < 0.01
     assert "7 clusters" in err
     predict = ("--predict", "party", "--figure", "party.png")
@@ -80,67 +80,17 @@ def test_effects(run, capsys):
     assert not Path("x").exists()
 
 
-@pytest.mark.slow
-def test_effects_print_and_draw_differences_and_levels(posts, capsys):
-    formula = "~ party + (1 | blog)"
-    model = ("--model", "stm", "--prevalence", "~ party", "--num-topics", "2", "--posterior")
-    assert main(["fit", posts, *model, "taylor", "--out", "run", "--no-progress"]) == 0
-    command = ["effects", "run", "--num-draws", "10", "--print-as", "csv"]
-
-    def table(*options):
-        capsys.readouterr()
-        assert main([*command, *options]) == 0
-        return list(csv.DictReader(capsys.readouterr().out.splitlines()))
-
-    proportions = [float(row["estimate"]) for row in table("--predict", "party")]
-    rows = table("--predict", "party", "--difference", "Right, Left", "--figure", "party.png")
-    assert Path("party.png").read_bytes().startswith(b"\x89PNG")
-    assert [row["party"] for row in rows] == ["Right − Left"] * 2
-    expected = [proportions[1] - proportions[0], proportions[3] - proportions[2]]
-    assert [float(row["estimate"]) for row in rows] == pytest.approx(expected)
-    both = ("--formula", "~ party * C(blog)", "--predict", "party", "--by", "blog")
-    assert len(table(*both)) == 2 * 2 * 7
-    rows = table(*both, "--difference", "Right,Left")
-    assert [(row["topic"], row["blog"]) for row in rows] == [
-        (str(k), str(blog)) for k in range(2) for blog in range(7)
-    ]
-    of_numbers = ("--formula", "~ blog", "--predict", "blog", "--difference", "6,3,0")
-    assert [row["blog"] for row in table(*of_numbers)] == ["6 − 0", "3 − 0"] * 2
-    rows = table("--formula", formula, "--levels", "blog")
-    assert [row["term"] for row in rows] == [f"blog[{blog}]" for blog in range(7)] * 2
-    assert (
-        main(["effects", "run", "--num-draws", "3", "--formula", formula, "--levels", "blog"]) == 0
-    )
-    out, err = capsys.readouterr()
-    assert "blog[6]" in out
-    assert (out + err).count("Effects('~ party + (1 | blog)'") == 1
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--by", "blog"), "by: it needs predictions; name their column by --predict"),
-        (("--difference", "Left,Right"), "difference: it needs predictions"),
-        (("--predict", "party", "--difference", "Left"), "'Left'; expected two values of"),
-        (("--predict", "party", "--difference", ""), "''; expected two values of"),
-        (("--predict", "party", "--difference", "Left,Rihgt"), "no value 'Rihgt'; expected some"),
+        (("--by", "blog"), "figure and by need predictions; name their column by --predict"),
         (("--predict", "party", "--by", "blgo"), "does not read the column 'blgo'"),
-        (("--levels", "party"), "no random term of 'party'; expected a formula with (1 | party)"),
-        (("--levels", "blog", "--predict", "party"), "levels and predict print different tables"),
-        (
-            ("--formula", "~ blog", "--predict", "blog", "--difference", "a,b"),
-            "the column blog has no value 'a'; expected some of 0, 1",
-        ),
-        (
-            ("--predict", "party", "--by", "party", "--difference", "Left,Right", "--figure", "f"),
-            "differences are drawn without --by",
-        ),
     ],
 )
-def test_effects_refuse_wrong_differences_before_the_draws(
+def test_effects_refuse_wrong_predictions_before_the_draws(
     run, capsys, options, message, monkeypatch
 ):
-    monkeypatch.setattr("torch_lntm.cli.studying.Effects.posterior_of", None)
+    monkeypatch.setattr("torch_lntm.cli.studying.posterior_of", None)
     capsys.readouterr()
     assert main(["effects", run, *options]) == 1
     assert message in capsys.readouterr().err
@@ -167,27 +117,6 @@ def test_select(posts, capsys):
     assert "needs prevalence" in capsys.readouterr().err
     assert main(["select", posts, *options, "--prevalence", "~ party"]) == 1
     assert "takes no prevalence" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_differences_of_true_and_false(workplace, capsys):
-    words = ["tax war vote", "poll court oil"]
-    rows = [
-        {"text": f"{words[d % 3 > 0]} {words[d % 2]}", "treated": d % 2 == 0} for d in range(60)
-    ]
-    Path("posts.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    fit = ["--num-topics", "2", "--posterior", "taylor", "--max-iterations", "2", "--no-progress"]
-    assert main(["fit", "posts.jsonl", "--out", "run", *fit]) == 0
-    command = ["effects", "run", "--formula", "~ treated", "--predict", "treated"]
-    capsys.readouterr()
-    estimates = []
-    for values in ("True,False", "False,True"):
-        assert main([*command, "--difference", values, "--print-as", "csv"]) == 0
-        table = list(csv.DictReader(capsys.readouterr().out.splitlines()))
-        estimates.append([float(row["estimate"]) for row in table])
-    assert estimates[0] == pytest.approx([-value for value in estimates[1]])
-    assert main([*command, "--difference", "True,Maybe"]) == 1
-    assert "has no value 'Maybe'; expected some of False, True" in capsys.readouterr().err
 
 
 def test_select_takes_keywords(counts, capsys):

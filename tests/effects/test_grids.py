@@ -9,11 +9,11 @@ import torch
 
 from tests.support.formulas import count_evaluations
 from torch_lntm.corpus import Corpus
-from torch_lntm.effects import estimate, grids
-from torch_lntm.effects.grids import rows_at
-from torch_lntm.effects.result import Effects
+from torch_lntm.effects import estimate, result
+from torch_lntm.effects.result import Documents, Effects
 from torch_lntm.errors import ConfigError, CorpusError
 from torch_lntm.formulas import Formula
+from torch_lntm.formulas.columns import plain_values
 from torch_lntm.models import ctm
 
 NUM_DOCS = 40
@@ -58,6 +58,15 @@ def one_by_one(formula, columns, weights, points) -> np.ndarray:
     return np.array(rows)
 
 
+def rows_at(formula, columns, weights, points) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Design rows and weights of the different documents at each point."""
+    fixed = {n: formula.read(n, plain_values([p[n] for p in points]), "value") for n in points[0]}
+    free = {n: formula.read(n, column) for n, column in columns.items() if n not in fixed}
+    documents = Documents.of(free, weights, np.zeros((NUM_DOCS, 1), int))
+    rows = list(documents.rows(formula, fixed, len(points)))
+    return [(of_point, documents.weights) for of_point in rows]
+
+
 @pytest.mark.parametrize("max_rows", [1, 100, 100_000])
 @pytest.mark.parametrize(
     "points",
@@ -71,9 +80,9 @@ def one_by_one(formula, columns, weights, points) -> np.ndarray:
 def test_a_grid_gives_the_rows_of_its_single_points(
     formula, columns, points, max_rows, monkeypatch
 ) -> None:
-    monkeypatch.setattr(grids, "MAX_ROWS", max_rows)
+    monkeypatch.setattr(result, "MAX_ROWS", max_rows)
     weights = np.random.default_rng(2).uniform(0.5, 2.0, NUM_DOCS)
-    found = [of_rows @ rows for rows, of_rows, _ in rows_at(formula, columns, weights, points)]
+    found = [of_rows @ rows for rows, of_rows in rows_at(formula, columns, weights, points)]
     expected = one_by_one(formula, columns, weights, points)
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)
 
@@ -117,7 +126,7 @@ def test_documents_with_equal_values_are_evaluated_once(formula, columns, monkey
 
     monkeypatch.setattr(Formula, "evaluate", counted)
     points = [{"date": "2004-02-01", "blog": 0}, {"date": "2004-03-01", "blog": 0}]
-    assert len(list(rows_at(formula, columns, np.ones(NUM_DOCS), points))) == 2
+    assert len(rows_at(formula, columns, np.ones(NUM_DOCS), points)) == 2
     kinds = len(set(zip(columns["party"], columns["age"], strict=True)))
     assert kinds < NUM_DOCS
     assert sizes == [2 * kinds]
@@ -134,7 +143,7 @@ def test_errors_about_numbers_name_the_value_of_the_grid(columns) -> None:
     read = {name: columns[name] for name in ("age", "party")}
     formula, _ = Formula.fit("~ log(age) + party", read, NUM_DOCS)
     with pytest.raises(CorpusError, match=r"log\(age\) is nan in value 1"):
-        list(rows_at(formula, read, np.ones(NUM_DOCS), [{"age": 20.0}, {"age": -1.0}]))
+        rows_at(formula, read, np.ones(NUM_DOCS), [{"age": 20.0}, {"age": -1.0}])
 
 
 def test_values_are_given_in_any_form(effects) -> None:
@@ -161,7 +170,7 @@ def test_values_are_given_in_any_form(effects) -> None:
     for empty in ([], pd.Series([], dtype=float), range(0)):
         with pytest.raises(ConfigError, match="party has no value"):
             effects.predict(party=empty)
-    with pytest.raises(ConfigError, match=r"values go by the name of their column"):
+    with pytest.raises(ConfigError, match="does not read the column"):
         effects.predict("date", ["2004-02-01"])
 
 

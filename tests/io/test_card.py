@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import torch_lntm as lntm
-from torch_lntm.cli import main
 from torch_lntm.errors import ConfigError
 from torch_lntm.io import runs
 from torch_lntm.io.card import code, model_card
@@ -85,20 +83,6 @@ def test_a_model_without_a_vocabulary_has_a_card():
     card = model_card(lntm.models.lda(60, 100))
     assert "* topic 0: `#" in card
     assert "* and 10 smaller topics" in card
-
-
-def test_scores_that_are_finished_later_are_on_the_card(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    lntm.Corpus.from_matrix(np.random.default_rng(0).poisson(0.5, (40, 30))).save("counts.npz")
-    fit = ["fit", "counts.npz", "--out", "run", "--num-topics", "3", "--max-iterations", "1"]
-    assert main([*fit, "--no-progress"]) == 0
-    card = Path("run/README.md")
-    complete = card.read_text()
-    assert "## Scores" in complete
-    Path("run/evaluation.json").unlink()
-    card.write_text("")
-    assert main([*fit, "--no-progress"]) == 0
-    assert card.read_text() == complete
 
 
 @pytest.mark.parametrize("killed_at", ["names.json", "model.json", "README.md"])

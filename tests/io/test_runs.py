@@ -213,6 +213,6 @@ def test_the_command_line_reads_runs_of_the_first_format(tmp_path, capsys):
     shutil.copytree(FITS / "stm", tmp_path / "run")
     posts, run = str(FITS / "posts.csv"), str(tmp_path / "run")
     assert main(["topics", run]) == 0
-    assert main(["transform", run, posts, "--out", str(tmp_path / "theta.npz")]) == 0
+    assert main(["transform", run, posts, "--out", str(tmp_path / "theta.csv")]) == 0
     assert main(["effects", run, posts, "--num-draws", "5"]) == 0
     assert "bs(age, df=4)[4]" in capsys.readouterr().out

@@ -44,23 +44,3 @@ def test_two_fits_do_not_share_a_folder(tmp_path):
         pytest.raises(ConfigError, match="another fit is writing"),
     ):
         UnfinishedRun(tmp_path / "run", {})
-
-
-def test_the_newest_unfinished_run_of_a_configuration_is_found(tmp_path):
-    pytest.importorskip("fcntl")
-    for name, config in (
-        ("a-1", {"k": 1}),
-        ("a-2", {"k": 1}),
-        ("a-3", {"k": 2}),
-        ("b-4", {"k": 1}),
-    ):
-        leave_checkpoint(tmp_path / name, config)
-    assert UnfinishedRun.find(tmp_path, "a-", {"k": 1}) == tmp_path / "a-2"
-    assert UnfinishedRun.find(tmp_path, "a-", {"k": 3}) is None
-    # Killed before its first checkpoint, the newest of all has nothing to continue from.
-    leave_checkpoint(tmp_path / "a-5", {"k": 1}).checkpoint.unlink()
-    assert UnfinishedRun.find(tmp_path, "a-", {"k": 1}) == tmp_path / "a-2"
-    with UnfinishedRun(tmp_path / "a-2", {"k": 1}):
-        assert UnfinishedRun.find(tmp_path, "a-", {"k": 1}) == tmp_path / "a-1"
-    (tmp_path / "a-2.partial" / "config.json").write_text("{")
-    assert UnfinishedRun.find(tmp_path, "a-", {"k": 1}) == tmp_path / "a-1"

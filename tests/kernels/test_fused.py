@@ -115,12 +115,7 @@ def test_empty_batches_and_empty_documents(fused: torch.device) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(4, 3, 9), (3, 1, 2), (70, 130, 12)])
-def test_word_counts_equal_the_sparse_products(
-    shape: tuple[int, int, int],
-    dtype: torch.dtype,
-    fused: torch.device,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_word_counts_equal_the_sparse_products(shape, dtype, fused, monkeypatch) -> None:
     """Several tiles of documents, and words without documents."""
     weights, topics, batch = problem(fused, dtype, *shape)
     topics = torch.cat([topics, topics[:, :2]], 1)
@@ -138,9 +133,7 @@ def test_word_counts_equal_the_sparse_products(
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 600])
-def test_fused_noise_equals_separate_operations(
-    size: int, fused: torch.device, accelerator: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fused_noise_equals_separate_operations(size, fused, accelerator, monkeypatch) -> None:
     index = torch.tensor([0, 1, 7, 2**40], device=accelerator)
 
     def made() -> tuple[Tensor, ...]:
@@ -184,17 +177,13 @@ def tried_anew() -> Iterator[None]:
     fused_kernels._triton_works.cache_clear()
 
 
-def test_the_kernels_are_on_where_they_work(
-    device: torch.device, tried_anew: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_kernels_are_on_where_they_work(device, tried_anew, monkeypatch) -> None:
     pytest.importorskip("triton", minversion="3.7", reason="needs Triton, which is for Linux")
     monkeypatch.delenv("LNTM_TRITON", raising=False)
     assert fused_kernels.is_enabled(torch.ones(2, device=device)) == (device.type == "cuda")
 
 
-def test_a_machine_where_they_fail_is_warned_of_once(
-    tried_anew: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_machine_where_they_fail_is_warned_of_once(tried_anew, monkeypatch) -> None:
     def fail(bits: Tensor) -> Tensor:
         raise RuntimeError("Failed to find C compiler")
 
@@ -219,9 +208,7 @@ def test_without_triton_the_error_says_what_to_install(monkeypatch: pytest.Monke
         fused_kernels.is_enabled(torch.ones(2))
 
 
-def test_tensors_on_the_cpu_are_refused(
-    fused: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tensors_on_the_cpu_are_refused(fused, monkeypatch) -> None:
     monkeypatch.setattr("torch_lntm.kernels.triton_ops.INTERPRETED", False)
     weights, topics, batch = problem(torch.device("cpu"), torch.float32, 3, 2, 5)
     with pytest.raises(ConfigError, match="tensors on cpu; Triton's kernels take tensors on CUDA"):
@@ -259,9 +246,7 @@ for name in ("expected_counts", "word_counts", "transition", "mixed", "uniform",
 
 
 @pytest.mark.slow
-def test_the_kernels_compile_to_machine_code_without_a_gpu(
-    fused: torch.device, tmp_path: object
-) -> None:
+def test_the_kernels_compile_to_machine_code_without_a_gpu(fused, tmp_path) -> None:
     """The compiler accepts less than the interpreter."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     environment["TRITON_CACHE_DIR"] = str(tmp_path)

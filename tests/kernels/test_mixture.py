@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -288,41 +285,3 @@ def test_repeated_calls_agree_to_the_last_bit(device, dtype) -> None:
     for _ in range(3):
         again = expected_counts(t, phi, batch, word_counts=True)
         assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
-
-
-MEMORY_SCRIPT = """
-import resource, sys, torch
-from torch_lntm.corpus import DocumentBatch
-from torch_lntm.kernels.mixture import expected_counts, mixture_log_likelihood
-num_docs, num_words, num_topics, per_doc = map(int, sys.argv[1:])
-phi = torch.softmax(torch.randn(num_words, num_topics), 0).mT
-theta = torch.softmax(torch.randn(num_docs, num_topics), 1)
-batch = DocumentBatch(
-    torch.arange(num_docs + 1) * per_doc,
-    (torch.arange(per_doc) * (num_words // per_doc)).repeat(num_docs),
-    torch.ones(num_docs * per_doc), num_words, torch.arange(num_docs), num_docs)
-small = batch.select(torch.arange(2))
-def work(b, t):
-    expected_counts(t, phi, b, word_counts=True)
-    w = t.clone().requires_grad_()
-    mixture_log_likelihood(w, phi, b).sum().backward()
-work(small, theta[:2])
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-work(batch, theta)
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("sizes", "forbidden_mib"),
-    [
-        pytest.param((2000, 200_000, 8, 50), 2000 * 200_000 * 4 / 2**20, id="documents x words"),
-        pytest.param((2000, 2000, 128, 500), 1_000_000 * 128 * 4 / 2**20, id="counts x topics"),
-    ],
-)
-def test_no_large_table_is_formed(sizes, forbidden_mib) -> None:
-    """Peak memory in a separate process, minus the peak for two documents."""
-    command = [sys.executable, "-W", "ignore", "-c", MEMORY_SCRIPT, *map(str, sizes)]
-    grown = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    assert grown < 0.4 * forbidden_mib

@@ -14,9 +14,7 @@ from torch_lntm.latents import GammaSpace
 @pytest.mark.slow
 @pytest.mark.stat
 @pytest.mark.parametrize("concentration", [0.003, 0.3, 3.0, 300.0])
-def test_gamma_coordinates_have_the_density_of_gamma_variates(
-    concentration: float, device: torch.device
-) -> None:
+def test_gamma_coordinates_have_the_density_of_gamma_variates(concentration, device) -> None:
     """Quadrature of the density, and draws, against SciPy's distribution."""
     alpha = torch.tensor([concentration], dtype=torch.float64, device=device)
     space = GammaSpace(alpha)

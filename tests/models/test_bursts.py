@@ -29,7 +29,6 @@ from torch_lntm.inference.em.statistics import sampled_statistics
 from torch_lntm.kernels.likelihood import INDEPENDENT, surrogate
 from torch_lntm.kernels.mixture import mixture_log_likelihood, probability_floor
 from torch_lntm.models import DirichletMultinomial, TopicModel
-from torch_lntm.reports.page import render_page
 
 NUM_WORDS = 12
 TOPICS = np.random.default_rng(0).dirichlet(np.full(NUM_WORDS, 0.4), 3)
@@ -152,15 +151,6 @@ def test_words_outside_all_topics_count_as_single_tokens(dtype) -> None:
     torch.testing.assert_close(found[1], line, rtol=1e-6, atol=1e-6)
 
 
-def test_the_repr_of_a_model_is_unchanged_by_fits() -> None:
-    assert repr(make("ctm", a=9.0)) == repr(make("ctm", a=7.0))
-    assert "DirichletMultinomial" in repr(make("ctm"))
-    parts = make("ctm")
-    assert set(TopicModel(parts.prior, parts.topics, None, parts.words).config) == {
-        *("prior", "topics", "words")
-    }
-
-
 def test_documents_of_at_most_one_token_do_not_change_the_concentration() -> None:
     counts = np.vstack([np.eye(NUM_WORDS)[[0, 3]], np.zeros((1, NUM_WORDS))])
     for start in np.geomspace(0.01, 1e4, 25):
@@ -242,18 +232,6 @@ def test_every_guide_is_as_accurate_as_with_independent_draws(device, kind) -> N
             if not model.words.independent:
                 tokens = float(guide.word_counts(batch, posterior).sum())
                 assert counts.astype(bool).sum() <= tokens + 0.2 <= counts.sum(), name
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_posteriors_are_independent_of_other_documents(device, kind) -> None:
-    model, batch = make(kind).to(device), make_batch(counts_of(), device)
-    rows = torch.tensor([4, 1], device=device)
-    for name in guides_for(model):
-        guide = make_guide(name, model)
-        together, apart = guide.posterior(batch), guide.posterior(batch.select(rows))
-        for field in ("mean", "variance", "objective", "iterations", "converged"):
-            found, expected = getattr(apart, field), getattr(together, field)[rows]
-            torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9, msg=f"{name} {field}")
 
 
 @pytest.mark.parametrize(("kind", "name"), [("ctm", n) for n in BOUNDS[:2]] + [*OTHER_BOUNDS])
@@ -421,18 +399,6 @@ def test_replacing_other_parts_keeps_the_words() -> None:
     assert other.with_parts().words.independent
 
 
-def test_the_concentration_is_a_param_site_with_and_without_latent_topics(device) -> None:
-    model, batch = make("ctm").to(device), make_batch(counts_of(), device)
-
-    def sites(**settings: bool) -> set[str]:
-        nodes = pyro.poutine.trace(model).get_trace(batch, **settings).nodes.values()
-        return {site["name"] for site in nodes if site["type"] == "param"}
-
-    assert sites() == set(dict(model.named_parameters()))
-    assert sites(sample_topics=True) == {name for name in sites() if not name.startswith("topics.")}
-    assert "words.log_concentration" in sites(sample_topics=True)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_guides_keep_their_contract_if_most_words_are_repetitions(kind) -> None:
@@ -461,15 +427,6 @@ def test_a_batch_is_solved_again_after_the_concentration_changes(device, monkeyp
     expected = log_probability(theta @ TOPICS, counts_of(), math.e)
     np.testing.assert_allclose(site["log_prob"].detach().cpu().numpy(), expected, rtol=1e-9)
     assert model.words.cache_weight == pytest.approx(5.0)
-
-
-def test_a_model_is_saved_with_its_concentration(tmp_path) -> None:
-    for kind in KINDS:
-        model = make(kind, a=33.0)
-        lntm.save_model(model, tmp_path / kind)
-        found = lntm.load_model(tmp_path / kind)
-        assert found.words.cache_weight == model.words.cache_weight
-        assert found.config["bursty"] is True
 
 
 def test_token_draws_of_a_joint_chain_match_their_expectation(generated) -> None:
@@ -527,29 +484,6 @@ def test_residual_dispersion_is_about_1(generated) -> None:
     other = residual_dispersion(independent, make_guide(None, independent), generated)
     assert 0.8 < own.value < 1.15
     assert other.value > 2.0
-
-
-def test_estimators_accept_bursty(generated) -> None:
-    estimator = lntm.estimators.CorrelatedTopicModel(
-        3, bursty=True, random_state=0, max_iter=4
-    ).fit(generated)
-    assert estimator.model_.words.cache_weight > 0
-    assert estimator.transform(generated[:5]).shape == (5, 3)
-    assert math.isfinite(estimator.score(generated))
-
-
-def test_reports_name_the_likelihood(generated) -> None:
-    model = make("ctm", a=25.0)
-    page = render_page(make_guide(None, model), generated[:40])
-    assert "After 25 words of a document, the next word repeats an earlier word" in page
-    page = render_page(make_guide(None, at(model, 0.314)), generated[:40])
-    assert "After 0.31 words of a document" in page
-    at(model, 25.0)
-    assert "Accounting for burstiness in topic models" in page
-    plain = lntm.models.ctm(3, NUM_WORDS)
-    page = render_page(make_guide(None, plain), generated[:40])
-    assert "repeats" not in page
-    assert "burstiness" not in page
 
 
 def test_stepwise_em_updates_the_concentration(generated) -> None:

@@ -12,8 +12,6 @@ import torch_lntm as lntm
 from tests.support.formulas import count_evaluations
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import CorpusError
-from torch_lntm.guides import make_guide
-from torch_lntm.inference import VariationalEM
 from torch_lntm.models import TopicModel
 
 NUM_DOCS = 40
@@ -105,15 +103,6 @@ def test_groups_with_different_levels_are_encoded_separately(corpus) -> None:
     assert encoded.encodings["content"].tolist() == [1 + d % 2 for d in range(some.num_docs)]
 
 
-def test_a_loaded_model_accepts_the_arrays_of_its_original(
-    corpus, model, evaluations, tmp_path
-) -> None:
-    again = lntm.load_model(lntm.save_model(model, tmp_path / "model"))
-    encoded = model.encode(corpus)
-    assert again.encode(encoded) is encoded
-    assert evaluations == ["1 + party + age"]
-
-
 def test_a_model_with_array_covariates_ignores_encoded_arrays(corpus, model) -> None:
     given = corpus.with_covariates({"prevalence": np.arange(2.0 * NUM_DOCS).reshape(NUM_DOCS, 2)})
     plain = lntm.models.stm(3, given, dtype="float64")
@@ -154,38 +143,3 @@ def test_covariates_set_after_encoding_replace_encoded_arrays(corpus, model) -> 
     given = model.encode(corpus).with_covariates({"prevalence": x})
     assert given.batch().covariates["prevalence"].tolist() == x.tolist()
     assert given.batch().covariates["content"].tolist() == right(corpus).tolist()
-
-
-def test_encoded_arrays_are_not_saved(corpus, model, tmp_path) -> None:
-    for name in ("corpus.npz", "corpus"):
-        model.encode(corpus).save(tmp_path / name)
-        again = lntm.read_corpus(tmp_path / name)
-        assert dict(again.covariates) == dict(again.encodings) == {}
-        batch = model.encode(again).batch()
-        assert batch.covariates["prevalence"][:, 0].tolist() == right(corpus).tolist()
-
-
-@pytest.mark.slow
-def test_engines_and_evaluators_reuse_encoded_arrays(corpus, model, evaluations, tmp_path) -> None:
-    guide = make_guide("taylor", model)
-    encoded = model.encode(corpus)
-    evaluations.clear()
-    fit = VariationalEM(model, guide, max_iterations=1, progress=False)
-    fit.fit(encoded, checkpoint=tmp_path / "fit.ckpt", checkpoint_seconds=0)
-    lntm.inference.transform(guide, encoded)
-    lntm.evaluation.document_completion(model, guide, encoded)
-    lntm.evaluation.log_likelihood(model, encoded[:4], num_samples=50, guide=guide)
-    lntm.report(guide, encoded, tmp_path / "encoded.html")
-    assert evaluations == []
-
-
-@pytest.mark.slow
-def test_a_report_with_effects_evaluates_each_formula_once_per_grid(
-    corpus, model, evaluations, tmp_path
-) -> None:
-    guide = make_guide("taylor", model)
-    effects = lntm.effects.estimate(model, guide, corpus, "~ party * age", num_draws=3)
-    evaluations.clear()
-    lntm.report(guide, corpus, tmp_path / "page.html", effects=effects)
-    # Two grids, and five changed values for the marginal effects of the table.
-    assert sorted(evaluations) == ["1 + party + age", *["1 + party + age + party:age"] * 7]

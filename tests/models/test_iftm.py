@@ -185,7 +185,6 @@ def test_the_contrast_covariance_is_the_centred_covariance() -> None:
         ({"num_sources": 4}, "num_sources is 4; expected 1 to 3: 4 topics have 3 contrasts"),
         ({"num_sources": 0}, "num_sources is 0; expected 1 to 3"),
         ({"source": "cauchy"}, "source 'cauchy'; expected one of gaussian, laplace"),
-        ({"loc": torch.zeros(3)}, "loc: got shape (3,); expected (4,) finite numbers"),
         ({"mixing": torch.ones(2, 4)}, "mixing: got shape (2, 4); expected (4, 2)"),
         ({"mixing": torch.full((4, 2), torch.nan)}, "mixing: got shape (4, 2); expected (4, 2)"),
         (
@@ -193,14 +192,8 @@ def test_the_contrast_covariance_is_the_centred_covariance() -> None:
             "mixing: the column of source 1 is 0, and EM would keep it at 0",
         ),
         ({"noise_precision": torch.tensor([1.0, 0, 1, 1])}, "positive finite numbers"),
-        (
-            {"noise_precision": torch.from_numpy(np.full(4, 1e39))},
-            "positive finite numbers",
-        ),
+        ({"noise_precision": torch.from_numpy(np.full(4, 1e39))}, "positive finite numbers"),
         ({"noise_precision": torch.ones(2)}, "noise_precision: got shape (2,); expected (4,)"),
-        ({"pseudo_documents": -1.0}, "pseudo_documents=-1.0"),
-        ({"pseudo_variance": 0.0}, "pseudo_variance=0.0"),
-        ({"topics": torch.tensor([[1.0, 0, 1]] * 4)}, "word 1 has probability zero"),
     ],
 )
 def test_invalid_arguments_are_refused(options, message) -> None:
@@ -208,10 +201,6 @@ def test_invalid_arguments_are_refused(options, message) -> None:
         iftm(**{"num_topics": 4, "num_words": 3, "num_sources": 2, **options})
 
 
-def test_defaults_and_recorded_settings() -> None:
-    model = iftm(10, 7)
-    assert model.prior.num_sources == 2
+def test_the_default_number_of_sources() -> None:
+    assert iftm(10, 7).prior.num_sources == 2
     assert iftm(2, 7).prior.num_sources == 1
-    again = iftm(**model.config)
-    assert again.config == model.config
-    assert bool((model.prior.mixing != 0).all())

@@ -10,7 +10,6 @@ import torch
 from scipy import optimize, stats
 from scipy.special import digamma, gammaln, polygamma
 from support.pairs import make_model, prior_draws, start_prior
-from support.problems import make_batch
 
 from torch_lntm.errors import ConfigError
 from torch_lntm.models import lda
@@ -90,19 +89,3 @@ def test_topic_correlations_match_the_centred_log_proportions() -> None:
 def test_invalid_arguments_are_refused(options, message) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         lda(**{"num_topics": 3, "num_words": 4, **options})
-
-
-@pytest.mark.parametrize("symmetric", [False, True])
-@pytest.mark.parametrize("learn", [False, True])
-def test_the_recorded_settings_rebuild_the_model(symmetric, learn) -> None:
-    model = lda(3, 4, symmetric=symmetric, concentration=2.0, learn_concentration=learn)
-    assert model.config["concentration"] == 2.0
-    model.prior.set_(0.7)
-    again = lda(**model.config)
-    assert again.config == model.config
-    assert again.prior.concentration.tolist() == pytest.approx([2.0] * 3)
-    again.load_state_dict(model.state_dict())
-    torch.testing.assert_close(again.prior.concentration, model.prior.concentration)
-    assert ("prior.log_concentration" in dict(again.named_parameters())) == learn
-    centre = again.prior.space(make_batch(np.ones((1, 4)))).centre
-    assert centre.tolist() == pytest.approx([1 / 3] * 3)

@@ -23,7 +23,6 @@ from torch_lntm.guides import make_guide
 from torch_lntm.inference import DocumentHMC
 from torch_lntm.inference.chains.diagnostics import effective_sample_size
 from torch_lntm.models import NormalTopics, TopicModel, ctm, lntm
-from torch_lntm.models.registry import CONSTRUCTORS
 
 DTYPES = [torch.float32, torch.float64]
 
@@ -47,30 +46,6 @@ def test_the_priors_of_the_parameters_are_normal_and_inverse_gamma() -> None:
         values.append(model.log_prior().item())
         expected.append(gamma.logpdf(std**2).sum() + stats.norm(0, 2.5).logpdf(logits).sum())
     assert values[0] - values[1] == pytest.approx(expected[0] - expected[1], rel=1e-9)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_the_recorded_settings_rebuild_the_model(device, dtype) -> None:
-    model = make_model(
-        "lntm", dtype=dtype, topic_scale=3.0, pseudo_documents=0.0, pseudo_variance=2.0
-    ).to(device)
-    assert model.config == {
-        "num_topics": 4,
-        "num_words": 15,
-        "pseudo_documents": 0.0,
-        "pseudo_variance": 2.0,
-        "topic_scale": 3.0,
-        "bursty": False,
-        "dtype": str(dtype).removeprefix("torch."),
-        "seed": 0,
-    }
-    twin = CONSTRUCTORS[model.name](**model.config).to(device)
-    twin.load_state_dict(model.state_dict())
-    assert twin.config == model.config
-    assert torch.equal(twin.topics.probs, model.topics.probs)
-    assert torch.equal(twin.prior.covariance, model.prior.covariance)
-    assert twin.log_prior().item() == model.log_prior().item()
-    assert "scale=3.0" in repr(twin)
 
 
 @pytest.mark.parametrize("name", [n for family, n in PAIRS if family == "lntm"])
@@ -186,15 +161,6 @@ def test_the_m_step_of_the_topics_works_in_single_precision() -> None:
     torch.testing.assert_close(exact.logits.float(), rounded.logits, rtol=1e-6, atol=1e-6)
 
 
-def test_the_gradient_matches_the_log_joint(device: torch.device) -> None:
-    topics = make_model("lntm", topic_scale=0.7).topics.to(device)
-    counts = torch.rand(4, 15, dtype=torch.float64, device=device) * 9
-    value = (counts * torch.log_softmax(topics.logits.mT, 1)).sum() + topics.log_prior()
-    (expected,) = torch.autograd.grad(value, topics.logits)
-    topics.gradient_(counts)
-    torch.testing.assert_close(topics.logits.grad, expected)
-
-
 # -- topics as latent variables ------------------------------------------------------------------
 
 
@@ -255,14 +221,9 @@ def test_stock_nuts_draws_topics_and_documents_together() -> None:
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"topic_scale": 0.0}, "topic scale is 0.0"),
         ({"topic_scale": float("inf")}, "topic scale is inf"),
         ({"std": torch.ones(3)}, r"prior std: got shape \(3,\)"),
         ({"std": torch.tensor([1.0, 0.0, 1.0, 1.0])}, "positive finite"),
-        ({"std": torch.tensor([1.0, torch.nan, 1.0, 1.0])}, "positive finite"),
-        ({"loc": torch.ones(3)}, r"prior mean: got shape \(3,\)"),
-        ({"pseudo_documents": -1.0}, "pseudo_documents=-1"),
-        ({"num_topics": 0}, "num_topics is 0"),
     ],
 )
 def test_invalid_settings_are_refused(options: dict[str, Any], named: str) -> None:

@@ -325,9 +325,7 @@ def test_an_autoguide_with_the_models_plate_trains_the_documents_of_the_batch() 
 
 @each_family
 @each_way
-def test_predictive_repeats_observed_counts_and_draws_the_remaining_sites(
-    family: str, parallel: bool
-) -> None:
+def test_predictive_repeats_observed_counts_and_draws_the_remaining_sites(family, parallel) -> None:
     model = make_model(family)
     batch = make_batch(model)
     guide = make_guide(model, family)
@@ -368,9 +366,7 @@ def test_predicted_words_have_posterior_frequencies() -> None:
 
 @each_family
 @each_way
-def test_weighed_predictive_returns_log_densities_of_model_and_guide(
-    family: str, parallel: bool
-) -> None:
+def test_weighed_predictive_returns_log_densities_of_model_and_guide(family, parallel) -> None:
     model = make_model(family)
     batch = make_batch(model)
     guide = make_guide(model, family)
@@ -528,9 +524,7 @@ class LargestStorage(TorchDispatchMode):
         pytest.param(100, 300, 40, 100 * 90 * 40, id="counts x topics"),
     ],
 )
-def test_an_svi_step_allocates_no_large_tensor(
-    num_docs: int, num_words: int, num_topics: int, forbidden: int
-) -> None:
+def test_an_svi_step_allocates_no_large_tensor(num_docs, num_words, num_topics, forbidden) -> None:
     """In single precision, with draws in double, and in second derivatives."""
     model = ctm(num_topics, num_words)
     batch = model.generate([100] * num_docs)[0].batch()
@@ -585,14 +579,6 @@ def test_autocast_does_not_affect_the_program(family: str) -> None:
     assert {latents[name].dtype for name in latents if name != "documents"} == {torch.float32}
     expected = log_joint(poutine.condition(model, latents), batch)
     torch.testing.assert_close(got, expected)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_low_precision_is_refused(dtype: torch.dtype) -> None:
-    model = make_model("ctm").float()
-    batch = make_batch(model)
-    with pytest.raises(ConfigError, match=rf"of type {dtype}; expected torch.float32 or"):
-        model.to(dtype)(batch)
 
 
 def test_arguments_of_other_types_than_a_batch_are_refused() -> None:
@@ -662,26 +648,3 @@ def test_a_compiled_program_has_the_same_density_and_gradient() -> None:
         with poutine.seed(rng_seed=0), poutine.trace() as expected:
             model(batch)
         assert torch.equal(trace.trace.nodes["eta"]["value"], expected.trace.nodes["eta"]["value"])
-
-
-def test_a_batch_is_converted_to_the_models_precision_once() -> None:
-    batch = make_batch(make_model("ctm"))
-    single = batch.to(dtype=torch.float32)
-    assert single.dtype == torch.float32
-    assert batch.to(dtype=torch.float32) is single
-    assert torch.equal(single.counts, batch.counts.float())
-    assert torch.equal(single.index, batch.index)
-
-
-def test_a_data_loader_over_positions_makes_batches(device: torch.device) -> None:
-    model = make_model("ctm")
-    batch = make_batch(model)
-    loader = torch.utils.data.DataLoader(
-        range(3),  # type: ignore[arg-type]
-        batch_size=2,
-        collate_fn=lambda rows: batch.select(torch.tensor(rows)),
-    )
-    parts = list(loader)
-    assert [part.index.tolist() for part in parts] == [[0, 1], [2]]
-    for part in parts:
-        assert bool(log_joint(model.to(device), part.to(device)).isfinite())

@@ -82,14 +82,6 @@ def test_register_works_as_a_decorator_and_replaces_earlier_registrations():
     assert CONSTRUCTORS["mine"] is again
 
 
-def test_the_config_of_an_unregistered_model_describes_its_parts():
-    parts = lntm.models.DiagonalNormalPrior(3), lntm.models.DirichletTopics(3, 5)
-    model = lntm.models.TopicModel(*parts)
-    assert model.construction is None
-    assert model.name == "DiagonalNormalPrior"
-    assert "3 topics, 5 words" in model.config["topics"]
-
-
 @pytest.mark.parametrize(
     ("name", "constructor", "message"),
     [

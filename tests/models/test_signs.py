@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import torch
@@ -53,9 +51,7 @@ def drawn_effects(prevalence: str) -> Tensor:
     ],
     ids=["start of sources", "coefficients", "random terms"],
 )
-def test_signs_of_eigenvectors_change_nothing(
-    work: Callable[[], Tensor], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_signs_of_eigenvectors_change_nothing(work, monkeypatch) -> None:
     expected, eigh = work(), torch.linalg.eigh
 
     def flipped(matrix: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,9 +13,8 @@ import torch
 import torch_lntm as lntm
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, CorpusError, CorpusWarning, NotFittedError
-from torch_lntm.formulas import Formula
 from torch_lntm.guides import guides_for, make_guide
-from torch_lntm.inference import MonteCarloEM, StepwiseEM, VariationalEM
+from torch_lntm.inference import StepwiseEM, VariationalEM
 from torch_lntm.models import (
     DirichletTopics,
     Groups,
@@ -272,19 +271,6 @@ def test_a_formula_needs_a_corpus(columns) -> None:
         lntm.models.stm(3, 100, **columns)
 
 
-def test_making_a_model_does_not_convert_its_formula_to_json(corpus, monkeypatch) -> None:
-    def refuse(*args: Any) -> None:
-        raise AssertionError("JSON is for files")
-
-    for kind in (Covariates, Formula, Groups):
-        monkeypatch.setattr(kind, "to_json", refuse)
-        monkeypatch.setattr(kind, "from_json", refuse)
-    model = lntm.models.stm(NUM_TOPICS, corpus, FORMULA, content="party")
-    assert model.construction is not None
-    assert model.construction.settings["prevalence"] is model.prior.covariates
-    assert model.construction.settings["content"] is model.topics.column
-
-
 def test_saved_settings_have_the_format_of_earlier_files(corpus) -> None:
     model = lntm.models.stm(NUM_TOPICS, corpus, "~ party + center(age)", content="party", seed=3)
     age = corpus.metadata["age"].to_numpy()
@@ -378,14 +364,6 @@ def test_a_fit_continues_with_new_documents(corpus) -> None:
     StepwiseEM(model, guide, result.statistics).update(corpus[:10])
     assert not torch.equal(model.prior.coefficients, before)
     assert bool(torch.isfinite(model.prior.coefficients).all())
-
-
-@pytest.mark.slow
-def test_monte_carlo_em_fits_a_structural_model(corpus) -> None:
-    model = make(corpus)
-    result = MonteCarloEM(model, max_epochs=3, num_transitions=10, progress=False).fit(corpus)
-    assert result.history[-1]["perplexity"] < NUM_WORDS
-    assert float(model.prior.gram[0, 0]) > 0
 
 
 @pytest.mark.slow

@@ -129,21 +129,6 @@ def test_effects_of_a_group_are_the_effects_of_the_summed_draws(documents: Any) 
         np.testing.assert_allclose(estimates[2], estimates[:2].sum(0), rtol=1e-9, atol=1e-14)
 
 
-def test_effects_of_topics_and_groups_are_printed_and_plotted(documents: Any) -> None:
-    model, corpus, theta = documents
-    effects = lntm.effects.estimate(
-        model, theta, corpus, "~ party", topics=["trade"], groups={"economy": [0, 2]}
-    )
-    assert "1 topic and 1 group of topics" in repr(effects)
-    text = effects.summary()
-    assert text.index("trade") < text.index("economy")
-    assert "economy" in effects.format(effects.predict("party"))
-    ax = effects.plot("party", topics=["economy", 2])
-    labels = [text.get_text() for text in ax.get_legend().get_texts()]
-    assert labels == ["economy", "trade"]
-    assert list(effects.frame()["name"]) == ["trade", "trade", "economy", "economy"]
-
-
 def test_proportions_of_groups_are_sums(documents: Any) -> None:
     model, corpus, _ = documents
     guide = lntm.guides.TaylorGuide(model)
@@ -168,21 +153,3 @@ def test_words_of_a_merged_topic_are_weighted_by_tokens(documents: Any) -> None:
     assert record["words"].split() == list(summary.words)
     with pytest.raises(ConfigError, match="expected 5 numbers from 0"):
         merged_topics(model, {"a": [0]}, [1.0, 2.0])
-
-
-def test_the_report_shows_groups_and_escapes_their_names(documents: Any, tmp_path: Any) -> None:
-    model, corpus, theta = documents
-    draws = ThetaDraws.of(theta, model)
-    groups = {"<b>economy</b>": [0, 2], "war": [3, 0]}
-    effects = lntm.effects.estimate(model, theta, corpus, "~ party", groups=groups)
-    page = lntm.report(
-        draws, corpus, tmp_path / "page.html", by=["party"], groups=groups, effects=effects
-    ).read_text(encoding="utf-8")
-    assert "<b>economy" not in page
-    assert "&lt;b&gt;economy" in page
-    assert "in several groups" in page
-    summary = lntm.reports.summarise_corpus(draws, corpus, groups=groups)
-    assert summary.overall_groups is not None
-    assert f"{100 * summary.overall_groups.mean[0, 0]:.1f} %" in page
-    assert "Prevalence of group war by party" in page
-    assert "Expected proportion of group war by party" in page

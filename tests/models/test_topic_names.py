@@ -54,19 +54,13 @@ def test_names_are_given_in_order_or_by_number(names: Any) -> None:
         (["a", "b", "c"], "3 topic_names for 4 topics"),
         (["a", "b", "a", "c"], "topics 0 and 2 have the same name 'a'"),
         ({1: "  "}, "1 to 80 printable characters"),
-        ({1: "a\nb"}, "1 to 80 printable characters"),
         ({1: "\x1b[31mred"}, "1 to 80 printable characters"),
-        ({1: "\ud800"}, "1 to 80 printable characters"),
-        ({1: "a\u202eb"}, "1 to 80 printable characters"),
         ({1: "x" * 81}, "1 to 80 printable characters"),
         ({1: "3"}, "numbers denote topics"),
-        ({1: "-3"}, "numbers denote topics"),
         ({1: 3.0}, "expected text"),
         ({4: "a"}, "topic 4; expected numbers from 0 to 3"),
-        ({"war": "a"}, "topic 'war'; expected numbers from 0 to 3"),
         ({True: "a"}, "topic True; expected numbers"),
         ("abcd", "expected a name for each of the 4 topics"),
-        (5, "expected a name for each of the 4 topics"),
     ],
 )
 def test_unsuitable_names_are_refused_and_change_nothing(names: Any, message: str) -> None:
@@ -148,22 +142,6 @@ def test_tables_show_names_in_place_of_numbers() -> None:
     assert lntm.reports.topic_labels(model)[1] == "foreign affairs"
     assert lntm.reports.topic_labels(model)[3].startswith("3 word")
     assert lntm.reports.topic_labels(model, 0) == ["0", "foreign affairs", "war <b>", "3"]
-
-
-def test_correlated_topics_are_listed_by_name() -> None:
-    covariance = torch.eye(4) + 0.5 * torch.ones(4, 4)
-    covariance[0, 1] = covariance[1, 0] = 1.3
-    model = ctm(4, len(WORDS), vocabulary=WORDS, covariance=covariance)
-    model.topic_names = {0: "economy", 1: "budget"}
-    text = str(model.topic_table(num_words=2, num_correlated=1)[:1])
-    assert "with budget (+" in text
-
-
-def test_tables_without_names_keep_their_form() -> None:
-    table = make_model().topic_table([0.1, 0.4, 0.3, 0.2], num_words=1)
-    lines = str(table).splitlines()
-    assert lines[1] == "topic   share   top words"
-    assert lines[2].startswith("    1   40.0%   word")
 
 
 def test_words_by_source_and_group_show_names() -> None:

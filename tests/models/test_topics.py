@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import math
-import pickle
 
 import numpy as np
 import pytest
@@ -15,8 +13,7 @@ from scipy.special import log_softmax, softmax
 from torch_lntm.errors import ConfigError
 from torch_lntm.evaluation import document_completion, log_likelihood
 from torch_lntm.guides import LaplaceGuide
-from torch_lntm.inference import MonteCarloEM
-from torch_lntm.models import DirichletTopics, NormalTopics, ctm, lntm
+from torch_lntm.models import DirichletTopics, NormalTopics, ctm
 
 NUM_TOPICS, NUM_WORDS = 2, 500_000
 
@@ -114,16 +111,6 @@ def test_sampled_topics_of_a_large_vocabulary_sum_to_1(device) -> None:
 
 
 @each_kind
-def test_copies_and_moves_keep_the_logits_a_parameter(cls) -> None:
-    topics = make_topics(cls, torch.device("cpu"), 30)
-    for twin in (copy.deepcopy(topics), pickle.loads(pickle.dumps(topics)), topics.to("cpu")):
-        assert isinstance(twin.logits, torch.nn.Parameter)
-        assert twin.logits.requires_grad
-        assert torch.equal(twin.probs, topics.probs)
-    assert copy.deepcopy(topics).double().probs.dtype == torch.float64
-
-
-@each_kind
 @pytest.mark.parametrize("smoothing", [0.0, 0.5])
 def test_many_m_steps_in_a_row_match_separate_m_steps(cls, smoothing, device) -> None:
     rng = np.random.default_rng(3)
@@ -197,9 +184,3 @@ def test_updated_often_without_an_m_step_changes_nothing() -> None:
 def test_invalid_probabilities_are_refused(cls, probs, message) -> None:
     with pytest.raises(ConfigError, match=message):
         cls(2, 5).set_(probs)
-
-
-def test_normal_topics_are_updated_by_gradients_by_default() -> None:
-    assert MonteCarloEM(lntm(2, 5)).topic_update == "gradient"
-    assert MonteCarloEM(lntm(2, 5), topic_update="exact").topic_update == "exact"
-    assert MonteCarloEM(ctm(2, 5)).topic_update == "exact"

@@ -111,3 +111,17 @@ def second_order_counts(counts: np.ndarray, topics: np.ndarray, gamma: np.ndarra
             result[a, w] = counts[w] * topics[a, w] * gamma[a] / gamma.sum() / first
             result[a, w] *= 1 + spread / (gamma.sum() + 2)
     return result
+
+
+def enumerated_moments(alpha: np.ndarray, bag: np.ndarray, topics: np.ndarray) -> np.ndarray:
+    """E theta and E theta² given a bag, by every assignment of its tokens to topics."""
+    tokens = np.repeat(np.arange(len(bag)), bag)
+    total, mean = 0.0, np.zeros((2, len(alpha)))
+    for z in np.ndindex(*[len(alpha)] * len(tokens)):
+        of_tokens = np.array(z, dtype=int)
+        gamma = alpha + np.bincount(of_tokens, minlength=len(alpha))
+        p = np.prod(topics[of_tokens, tokens]) * np.exp(gammaln(gamma).sum())
+        size = gamma.sum()
+        total += p
+        mean += p * np.stack([gamma / size, gamma * (gamma + 1) / (size * (size + 1))])
+    return mean / total

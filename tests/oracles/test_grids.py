@@ -9,12 +9,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from oracles.grids import Quadrature, grid_around, marginal_by_quadrature
+from oracles.grids import grid_around, marginal_by_quadrature
 from oracles.quadrature import log_marginals
 
 from torch_lntm.corpus import Corpus
-from torch_lntm.errors import ConfigError
-from torch_lntm.evaluation import log_likelihood
 from torch_lntm.guides import LaplaceGuide, make_guide
 from torch_lntm.kernels.likelihood import Cells
 from torch_lntm.latents import NormalSpace
@@ -124,10 +122,3 @@ def test_the_prior_is_negligible_outside_the_grid_of_sticks() -> None:
     for end in (-grid.ends, grid.ends):
         z = grid.centre + grid.scale @ end.sinh()
         assert float(space.log_density(z)) <= float(lowest)
-
-
-def test_unsuitable_numbers_are_refused() -> None:
-    with pytest.raises(ConfigError, match="num_points is 100; expected an odd"):
-        Quadrature(100)
-    with pytest.raises(ConfigError, match="the model has 4"):
-        log_likelihood(ctm(4, 3), np.ones((2, 3), int), Quadrature())

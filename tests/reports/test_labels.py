@@ -24,7 +24,6 @@ TOTALS = np.array([100, 40, 50, 2])
         (["file", "files", "data"], ["file", "data"]),
         (["parties", "party", "vote"], ["parties", "vote"]),
         (["test", "Testing", "unit"], ["test", "unit"]),
-        (["war", "wall", "wars"], ["war", "wall"]),
         (["word1", "word2", "word3"], ["word1", "word2"]),
         (["one"], ["one"]),
     ],
@@ -92,16 +91,11 @@ def test_labels_are_the_best_words_by_each_measure() -> None:
     assert str(labels).splitlines()[2].split() == ["0", "frex", *labels[0].frex]
 
 
-@pytest.mark.parametrize(
-    ("options", "match"),
-    [
-        ({"measure": "tfidf"}, "measure 'tfidf'"),
-        ({"frequency_weight": 1.5}, "frequency_weight is 1.5"),
-    ],
-)
-def test_invalid_settings_are_refused(options, match) -> None:
-    with pytest.raises(ConfigError, match=match):
-        word_scores(TOPICS, TOTALS, **options)
+def test_invalid_settings_are_refused() -> None:
+    with pytest.raises(ConfigError, match="measure 'tfidf'"):
+        word_scores(TOPICS, TOTALS, "tfidf")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"frequency_weight is 1\.5"):
+        word_scores(TOPICS, TOTALS, frequency_weight=1.5)
     with pytest.raises(ConfigError, match="totals of"):
         word_scores(TOPICS, TOTALS[:2])
 

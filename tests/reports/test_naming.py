@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import socket
 import threading
 import time
@@ -34,27 +35,23 @@ def documents() -> tuple[TopicModel, Any]:
     return model, model.generate([15] * 20, seed=0)[0]
 
 
-def answering(*answers: Any) -> Any:
+class Answering:
     """A function that gives answers in turn, and keeps the prompts."""
-    turn = iter(answers)
 
-    def ask(prompt: str) -> Any:
-        ask.prompts.append(prompt)  # type: ignore[attr-defined]
-        return next(turn)
+    def __init__(self, *answers: Any) -> None:
+        self.answers, self.prompts = iter(answers), list[str]()
 
-    ask.prompts = []  # type: ignore[attr-defined]
-    return ask
+    def __call__(self, prompt: str) -> Any:
+        self.prompts.append(prompt)
+        return next(self.answers)
 
 
 def test_topics_get_names_with_records_that_are_saved(documents: Any, tmp_path: Any) -> None:
     model, corpus = documents
     before = {name: x.clone() for name, x in model.state_dict().items()}
-    ask = answering(' "Economy." ', "<think>Is it\nwar?</think>\n War and peace", "Trade")
-    assert lntm.name_topics(model, corpus, ask, source="small") == (
-        "Economy",
-        "War and peace",
-        "Trade",
-    )
+    ask = Answering(' "Economy." ', "<think>Is it\nwar?</think>\n War and peace", "Trade")
+    names = lntm.name_topics(model, corpus, ask, source="small")
+    assert names == ("Economy", "War and peace", "Trade")
     record = model.name_records[1]
     assert (record.topic, record.name, record.source) == (1, "War and peace", "small")
     assert record.prompt == ask.prompts[1]
@@ -72,20 +69,17 @@ def test_a_prompt_has_words_documents_and_other_names(documents: Any) -> None:
     model, corpus = documents
     model.topic_names = {0: "Economy"}
     texts = [f'Text "{d}" with\na line <b> \\' for d in range(20)]
-    ask = answering("War", "Trade")
+    ask = Answering("War", "Trade")
     lntm.name_topics(model, corpus, ask, texts=texts, num_docs=2, num_words=4, language="French")
     labels = lntm.reports.label_topics(model, corpus, num_words=4)[1]
     assert "in French" in ask.prompts[0]
     assert f"exclusive in the topic: {', '.join(labels.frex)}" in ask.prompts[0]
     assert f"probable words of the topic: {', '.join(labels.probability)}" in ask.prompts[0]
-    quoted = [line for line in ask.prompts[0].splitlines() if line[:3] in ("1. ", "2. ")]
+    quoted = re.findall(r"^\d\. \"Text '\d+' with a line <b>  \"$", ask.prompts[0], re.MULTILINE)
     assert len(quoted) == 2
-    assert all(line[:9] == '1. "Text ' or line[:9] == '2. "Text ' for line in quoted)
-    assert all(line.endswith("' with a line <b>  \"") for line in quoted)
-    assert all(line.count('"') == 2 for line in quoted)
     assert "names: Economy." in ask.prompts[0]
     assert "names: Economy; War." in ask.prompts[1]
-    words_only = answering("X")
+    words_only = Answering("X")
     lntm.name_topics(model, corpus, words_only, topics=["War"], num_docs=0)
     assert "Documents" not in words_only.prompts[0]
 
@@ -95,12 +89,9 @@ def test_a_prompt_has_words_documents_and_other_names(documents: Any) -> None:
     [
         ("economy", "another topic has this name"),
         ("<b>War</b>", "markup"),
-        ("**War**", "markup"),
         ("[War](http://x)", "markup"),
-        ("see http://x", "markup"),
         ("=SUM(A1)", "markup"),
         ("War; peace", "markup"),
-        ("War=peace", "markup"),
         ("War\nand peace", "single line"),
         ("a b c d e f g h i", "more than 8 words"),
         ("x" * 81, "printable"),
@@ -109,7 +100,6 @@ def test_a_prompt_has_words_documents_and_other_names(documents: Any) -> None:
         ("17", "numbers denote topics"),
         ("", "single line|printable"),
         (None, "not a short text"),
-        ("x" * 5000, "not a short text"),
     ],
 )
 def test_unsuitable_answers_are_asked_again_with_the_reason(
@@ -117,19 +107,19 @@ def test_unsuitable_answers_are_asked_again_with_the_reason(
 ) -> None:
     model, corpus = documents
     model.topic_names = ["Economy", "Trade", None]
-    ask = answering(answer, "War")
+    ask = Answering(answer, "War")
     assert lntm.name_topics(model, corpus, ask, num_docs=0)[2] == "War"
-    assert pytest.importorskip("re").search(f"refused: .*({reason})", ask.prompts[1])
+    assert re.search(f"refused: .*({reason})", ask.prompts[1])
 
 
 def test_topics_without_a_suitable_answer_keep_their_names(documents: Any) -> None:
     model, corpus = documents
     with pytest.warns(NamingWarning, match="no suitable name for topic 1 "):
-        names = lntm.name_topics(model, corpus, answering("A", "<b>", "<i>", "C"), attempts=2)
+        names = lntm.name_topics(model, corpus, Answering("A", "<b>", "<i>", "C"), attempts=2)
     assert names == ("A", "1", "C")
     other = make_model()
     with pytest.raises(ConfigError, match="try another language model"):
-        lntm.name_topics(other, corpus, answering(*["<b>"] * 3), attempts=1)
+        lntm.name_topics(other, corpus, Answering(*["<b>"] * 3), attempts=1)
     assert not other.has_topic_names
 
 
@@ -163,7 +153,7 @@ def test_a_failure_changes_no_name(documents: Any) -> None:
 )
 def test_damaged_records_are_refused(change: Any, documents: Any, tmp_path: Any) -> None:
     model, corpus = documents
-    lntm.name_topics(model, corpus, answering("A", "B", "C"), num_docs=0)
+    lntm.name_topics(model, corpus, Answering("A", "B", "C"), num_docs=0)
     folder = lntm.save_model(model, tmp_path / "model")
     records = json.loads((folder / "names.json").read_text())
     (folder / "names.json").write_text(json.dumps(change(records)))
@@ -172,6 +162,20 @@ def test_damaged_records_are_refused(change: Any, documents: Any, tmp_path: Any)
 
 
 # -- a server on this machine ------------------------------------------------------------------
+
+ANSWER = b'{"choices": [{"message": {"content": "%s"}}]}'
+#: Status and content of a server's answers, by its mode.
+ANSWERS = {
+    "refuse": (401, b"no \x1b[31mkey\n Bearer secret-123 or Bearer secret-" + b"x" * 1000),
+    "busy": (503, b"try \x1b[31mlater\n" + b"x" * 1000),
+    "redirect": (302, b""),
+    "html": (200, b"<html>"),
+    "empty": (200, b'{"choices": []}'),
+    "number": (200, b'{"choices": [{"message": {"content": 5}}]}'),
+    "deep": (200, b"[" * 100_000),
+    "huge": (200, b" " * 3_000_000),
+    "echo": (200, ANSWER % b"secret-123"),
+}
 
 
 class Server(ThreadingHTTPServer):
@@ -191,39 +195,15 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, *args: Any) -> None:
         """Nothing."""
 
-    def do_GET(self) -> None:
-        self.server.requests.append(("GET " + self.path, {}, {}))
-        self.send_error(404)
-
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.requests.append((self.path, dict(self.headers), body))
-        number = len(self.server.requests)
-        mode = self.server.mode
-        if mode == "refuse":
-            self.send_response(401)
-            self.end_headers()
-            key = self.headers["Authorization"].encode()
-            self.wfile.write(b"no \x1b[31mkey\n" + key + b" or " + key[:-4] + b"\n" + b"x" * 1000)
-            return
-        if mode == "redirect":
-            self.send_response(302)
-            self.send_header("Location", f"http://127.0.0.1:{self.server.server_port}/elsewhere")
-            self.end_headers()
-            return
-        self.send_response(200)
+        good = 200, ANSWER % f"Name {len(self.server.requests)}".encode()
+        status, content = ANSWERS.get(self.server.mode, good)
+        self.send_response(status)
+        self.send_header("Location", f"http://127.0.0.1:{self.server.server_port}/elsewhere")
         self.end_headers()
-        answer: Any = {"choices": [{"message": {"content": f"Name {number}"}}]}
-        contents = {
-            "good": json.dumps(answer).encode(),
-            "html": b"<html>",
-            "empty": b'{"choices": []}',
-            "number": b'{"choices": [{"message": {"content": 5}}]}',
-            "huge": b" " * 3_000_000,
-            "echo": json.dumps(answer).replace("Name", "secret-123").encode(),
-            "deep": b"[" * 100_000,
-        }
-        self.wfile.write(contents[mode])
+        self.wfile.write(content)
 
 
 @pytest.fixture
@@ -255,23 +235,13 @@ def test_a_server_answers_a_prompt(server: Server) -> None:
     assert "Authorization" not in server.requests[1][1]
 
 
-@pytest.mark.parametrize(
-    ("mode", "message"),
-    [
-        ("refuse", r"answers 401 \(…\)"),
-        ("redirect", "answers 302"),
-        ("html", "gives no chat completion"),
-        ("empty", "gives no chat completion"),
-        ("number", "gives no chat completion"),
-        ("deep", "gives no chat completion"),
-        ("huge", "gives no chat completion"),
-        ("echo", "gives no chat completion"),
-    ],
-)
-def test_a_server_that_misbehaves_is_reported(mode: str, message: str, server: Server) -> None:
+@pytest.mark.parametrize("mode", ANSWERS)
+def test_a_server_that_misbehaves_is_reported(mode: str, server: Server) -> None:
     server.mode = mode
     ask = ChatServer(address(server), "small", key="secret-123", timeout=20)
-    with pytest.raises(ConfigError, match=message) as found:
+    said = {"refuse": r"answers 401 \(…\)", "busy": r"answers 503 \(try \[31mlater x+\)"}
+    said["redirect"] = "answers 302"
+    with pytest.raises(ConfigError, match=said.get(mode, "gives no chat completion")) as found:
         ask("text")
     assert "secret" not in str(found.value)
     assert str(found.value).startswith(address(server))
@@ -281,11 +251,8 @@ def test_a_server_that_misbehaves_is_reported(mode: str, message: str, server: S
 
 DRIPS = {
     "silence": (b"", b""),
-    "status line": (b"", b"H"),
-    "header": (b"HTTP/1.1 200 OK\r\n", b"x"),
     "headers": (b"HTTP/1.1 200 OK\r\n", b"x: y\r\n"),
     "continue": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
-    "length": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"0"),
     "trailers": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n", b"x: y\r\n"),
     "body": (b"HTTP/1.1 200 OK\r\n\r\n", b" "),
     "error": (b"HTTP/1.1 500 No\r\nContent-Length: 9999\r\n\r\n", b" "),
@@ -328,41 +295,25 @@ def test_a_proxy_gets_no_texts_for_this_machine(server: Server, monkeypatch: Any
     assert ChatServer(address(server), "small")("x") == "Name 1"
 
 
-def test_a_missing_server_is_reported() -> None:
+def test_a_missing_server_and_unsuitable_addresses_are_reported() -> None:
     with pytest.raises(ConfigError, match="cannot be reached"):
         ChatServer("http://127.0.0.1:9/v1", "small")("text")
+    urls: list[Any] = ["file:///etc/passwd", "localhost:11434", "http://", "http://a b/v1", 5]
+    for url in [*urls, "http://me:secret@host/v1"]:
+        with pytest.raises(ConfigError, match="expected one such as") as found:
+            ChatServer(url, "small")
+        assert "secret" not in str(found.value)
 
 
-@pytest.mark.parametrize(
-    ("url", "message"),
-    [
-        ("file:///etc/passwd", "expected one such as"),
-        ("localhost:11434", "expected one such as"),
-        ("http://", "expected one such as"),
-        ("http://a b/v1", "expected one such as"),
-        ("http://me:secret@host/v1", "expected one such as"),
-        (5, "expected one such as"),
-    ],
-)
-def test_unsuitable_addresses_are_refused(url: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=message) as found:
-        ChatServer(url, "small")
-    assert "secret" not in str(found.value)
-
-
-def test_the_command_names_topics_by_a_server(
-    server: Server, tmp_path: Any, monkeypatch: Any, capsys: Any
-) -> None:
+def test_a_run_keeps_names_by_a_server(server: Server, tmp_path: Any, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MY_KEY", "secret")
     fit = ["fit", "example", "--out", "run", "--num-topics", "3", "--max-epochs", "2"]
     assert main(fit) == 0
     before = lntm.load_run("run").model.state_dict()
     assert main(["names", "run", "--set", "1=mine"]) == 0
-    assert not server.requests
-    options = ["--names-by", address(server), "--names-model", "small", "--key-variable", "MY_KEY"]
-    assert main(["names", "run", *options]) == 0
-    assert "sending words of topics and excerpts of documents to" in capsys.readouterr().err
+    model, corpus = lntm.load_run("run").model, lntm.example_corpus()
+    lntm.name_topics(model, corpus, ChatServer(address(server), "small"))
+    lntm.io.write_topic_names("run", model.topic_names, model.name_records)
     run = lntm.load_run("run")
     assert run.model.topic_names == ("Name 1", "mine", "Name 2")
     assert [record.source for record in run.model.name_records] == ["small", "small"]
@@ -372,9 +323,3 @@ def test_the_command_names_topics_by_a_server(
     assert main(["report", "run", "--draws", "guide", "--num-draws", "2"]) == 0
     page = (tmp_path / "run" / "report.html").read_text()
     assert "The language model small named 2 of the topics" in page
-    assert main(["names", "run", "--names-by", address(server)]) == 1
-    assert "names_model: not given" in capsys.readouterr().err
-    assert main(["names", "run", "--names-model", "small"]) == 1
-    server.mode = "refuse"
-    assert main(["names", "run", "--clear", *options]) == 1
-    assert "answers 401" in capsys.readouterr().err

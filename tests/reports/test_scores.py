@@ -49,7 +49,7 @@ def test_scores_are_equal_after_writing_and_reading(tmp_path):
     scores = [Score("a", 1.5, 0.25, "per token", "so", 3, 40), Score("b", 2.0, None, "share", "ö")]
     write_scores(tmp_path / "scores.json", scores)
     assert read_scores(tmp_path / "scores.json") == scores
-    for damaged in ("[1]", '[{"value": 1}]', "{", "3"):
+    for damaged in ("[1]", '[{"value": 1}]', "{", "3", "null", "[[]]", '{"a": 1}'):
         (tmp_path / "scores.json").write_text(damaged)
         with pytest.raises(ConfigError, match=r"scores\.json: not "):
             read_scores(tmp_path / "scores.json")
@@ -69,10 +69,10 @@ def test_coherence_and_diversity_use_the_top_words():
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *(("value", value) for value in ("x", None, [1, 2], {}, True, 10**400)),
-        *(("standard_error", value) for value in ("x", {"a": 1})),
-        *(("documents", value) for value in ("", [3])),
-        *((name, value) for name in ("metric", "unit", "method") for value in (5, None, [], True)),
+        *(("value", value) for value in ("x", None, [1, 2], True, 10**400)),
+        ("standard_error", "x"),
+        ("documents", ""),
+        *((name, value) for name in ("metric", "unit", "method") for value in (5, None)),
         ("colour", "red"),
     ],
 )
@@ -84,10 +84,3 @@ def test_values_of_wrong_types_in_a_file_are_refused(tmp_path, name, value):
     path.write_text(json.dumps([record | {name: value}]))
     with pytest.raises(ConfigError, match=r"evaluation\.json: not a list of scores \(.*\)"):
         read_scores(path)
-
-
-@pytest.mark.parametrize("content", [5, None, "x", [5], ["x"], [[]], {"a": 1}])
-def test_files_with_other_contents_are_refused(tmp_path, content):
-    (tmp_path / "a.json").write_text(json.dumps(content))
-    with pytest.raises(ConfigError, match=r"a\.json: not a list"):
-        read_scores(tmp_path / "a.json")

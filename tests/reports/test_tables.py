@@ -68,7 +68,6 @@ def test_no_cell_is_a_formula_and_no_row_is_broken(results: dict[str, object]) -
             if cell.lstrip().startswith(("=", "+", "-", "@")):
                 float(cell)
         if name != "shares of documents":
-            assert str(result).isprintable() or "\n" in str(result), name
             assert not set(str(result)) & {"\r", "\t", "\x1b"}, name
 
 
@@ -84,18 +83,15 @@ def test_rows_of_documents_have_the_documents_names(results: dict[str, object]) 
 
 def test_texts_are_matched_by_name() -> None:
     counts = np.array([[9, 1], [1, 9], [5, 5]])
-    corpus = lntm.Corpus.from_matrix(
-        counts, ["a", "b"], metadata=pd.DataFrame(index=["x", "y", "z"])
-    )
+    names = pd.DataFrame(index=["x", "y", "z"])
+    corpus = lntm.Corpus.from_matrix(counts, ["a", "b"], metadata=names)
     model = lntm.models.ctm(2, 2, topics=torch.tensor([[0.9, 0.1], [0.1, 0.9]]), vocabulary="ab")
     shares = lntm.inference.transform(lntm.guides.TaylorGuide(model), corpus)
     texts = pd.Series({"z": "third", "x": "first", "y": "second"})
     options = {"num_docs": 1, "corpus": corpus, "texts": texts}
     best = lntm.reports.representative_documents(shares, **options)
-    assert best.frame()[["document", "excerpt"]].to_numpy().tolist() == [
-        ["x", "first"],
-        ["y", "second"],
-    ]
+    found = best.frame()[["document", "excerpt"]].to_numpy().tolist()
+    assert found == [["x", "first"], ["y", "second"]]
     with pytest.raises(lntm.errors.CorpusError, match="texts: "):
         lntm.reports.representative_documents(
             shares, corpus=corpus, texts=texts.set_axis(["p", "q", "r"])

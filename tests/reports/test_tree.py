@@ -17,64 +17,46 @@ import torch_lntm as lntm
 from torch_lntm.cli import main
 from torch_lntm.errors import ConfigError
 from torch_lntm.models import TopicModel, ctm
-from torch_lntm.reports.tree import hellinger_distances
+from torch_lntm.reports.tree import TopicTree, hellinger_distances
 
 WORDS = tuple(f"{letter}{v}" for v in range(8) for letter in ("ant", "bee", "cat"))
+BY_WORDS = {(0, 3), (1, 4), (2, 5)}
 
 
-def make_model(size: int = 6) -> TopicModel:
+def make_model() -> TopicModel:
     """Topics 0, 3 and topics 1, 4 and topics 2, 5 share their frequent words."""
-    generator = torch.Generator().manual_seed(0)
-    probs = torch.rand(size, len(WORDS), generator=generator) + 0.05
-    for k in range(size):
+    probs = torch.rand(6, len(WORDS), generator=torch.Generator().manual_seed(0)) + 0.05
+    for k in range(6):
         probs[k, k % 3 :: 3] += 4
-    model = ctm(size, len(WORDS), vocabulary=WORDS, topics=probs / probs.sum(1, keepdim=True))
+    model = ctm(6, len(WORDS), vocabulary=WORDS, topics=probs / probs.sum(1, keepdim=True))
     model.topic_names = {1: "bees", 4: "hives"}
     return model
 
 
+def make_tree(levels: Any = ()) -> TopicTree:
+    return lntm.topic_tree(make_model(), levels, by="words")
+
+
 def test_similar_topics_are_merged() -> None:
-    tree = lntm.topic_tree(make_model(), levels=[3, 5, 3])
+    tree = make_tree([3, 5, 3])
     assert tree.levels == (5, 3)
-    assert set(tree.groups(3).values()) == {(0, 3), (1, 4), (2, 5)}
+    assert set(tree.groups(3).values()) == BY_WORDS
     assert "bees + hives" in tree.groups(3)
     assert len({*tree.names}) == len(tree.names) == 11
+    groups = lntm.models.TopicGroups.of(make_model().topic_names, tree.groups())
+    assert {*groups.members} == {*tree.groups(3).values(), *tree.groups(5).values()}
 
 
 @pytest.mark.parametrize("level", range(1, 7))
 def test_every_level_divides_the_topics_and_refines_the_next(level: int) -> None:
-    tree = lntm.topic_tree(make_model(), by="correlation")
+    tree = make_tree()
     groups = tree.groups(level)
     assert len(groups) == level
     assert sorted(itertools.chain.from_iterable(groups.values())) == list(range(6))
     if level > 1:
         coarse = [set(topics) for topics in tree.groups(level - 1).values()]
         assert all(any(set(topics) <= other for other in coarse) for topics in groups.values())
-
-
-def test_groups_of_a_tree_are_groups_of_all_functions() -> None:
-    model = make_model()
-    tree = lntm.topic_tree(model, levels=[5, 3])
-    groups = lntm.models.TopicGroups.of(model.topic_names, tree.groups())
-    assert {*groups.members} == {*tree.groups(3).values(), *tree.groups(5).values()}
-    theta = torch.rand(3, 6).softmax(-1)
-    level = lntm.models.TopicGroups.of(model.topic_names, tree.groups(3))
-    torch.testing.assert_close(level.sums(theta).sum(-1), torch.ones(3))
-
-
-def covariance_of_pairs() -> torch.Tensor:
-    """Topics 0, 1 and topics 2, 3 and topics 4, 5 come together."""
-    return 0.4 * torch.eye(6) + 0.6 * torch.kron(torch.eye(3), torch.ones(2, 2))
-
-
-def test_topics_of_the_same_documents_merge_by_default() -> None:
-    model = make_model()
-    prior: Any = lntm.models.LogisticNormalPrior(6, covariance=covariance_of_pairs())
-    tree = lntm.topic_tree(model.with_parts(prior))
-    assert tree.by == "correlation"
-    assert set(tree.groups(3).values()) == {(0, 1), (2, 3), (4, 5)}
-    by_words = lntm.topic_tree(model.with_parts(prior), by="words")
-    assert set(by_words.groups(3).values()) == {(0, 3), (1, 4), (2, 5)}
+        assert fcluster(tree.merges, tree.cut(level), "distance").max() == level
 
 
 class Unknown(lntm.models.LogisticNormalPrior):
@@ -83,19 +65,23 @@ class Unknown(lntm.models.LogisticNormalPrior):
     contrast_covariance = lntm.models.DocumentPrior.contrast_covariance
 
 
-@pytest.mark.parametrize(
-    "prior",
-    [
-        lntm.models.DirichletPrior(6, concentration=torch.linspace(0.1, 3.0, 6)),
-        lntm.models.DiagonalNormalPrior(6, std=torch.linspace(0.2, 4.0, 6)),
-        lntm.models.LogisticNormalPrior(6),
-        Unknown(6, covariance=covariance_of_pairs()),
-    ],
-)
-def test_priors_without_correlations_merge_similar_words_by_default(prior: Any) -> None:
-    tree = lntm.topic_tree(make_model().with_parts(prior))
-    assert tree.by == "words"
-    assert set(tree.groups(3).values()) == {(0, 3), (1, 4), (2, 5)}
+def test_topics_merge_by_correlation_if_the_prior_has_correlations() -> None:
+    # Topics 0, 1 and topics 2, 3 and topics 4, 5 come together.
+    covariance = 0.4 * torch.eye(6) + 0.6 * torch.kron(torch.eye(3), torch.ones(2, 2))
+    priors = lntm.models
+    pairs = make_model().with_parts(priors.LogisticNormalPrior(6, covariance=covariance))
+    tree = lntm.topic_tree(pairs)
+    assert tree.by == "correlation"
+    assert set(tree.groups(3).values()) == {(0, 1), (2, 3), (4, 5)}
+    assert set(lntm.topic_tree(pairs, by="words").groups(3).values()) == BY_WORDS
+    for prior in (
+        priors.DirichletPrior(6, concentration=torch.linspace(0.1, 3.0, 6)),
+        priors.DiagonalNormalPrior(6, std=torch.linspace(0.2, 4.0, 6)),
+        Unknown(6, covariance=covariance),
+    ):
+        tree = lntm.topic_tree(make_model().with_parts(prior))
+        assert tree.by == "words"
+        assert set(tree.groups(3).values()) == BY_WORDS
 
 
 def test_distances_are_those_of_ward() -> None:
@@ -103,24 +89,16 @@ def test_distances_are_those_of_ward() -> None:
     distance = hellinger_distances(probs)
     direct = np.sqrt(np.square(np.sqrt(probs)[:, None] - np.sqrt(probs)).sum(-1) / 2)
     np.testing.assert_allclose(distance, direct, atol=1e-7)
-    tree = lntm.topic_tree(make_model())
-    first, second, height, size = tree.merges[0]
+    first, second, height, size = make_tree().merges[0]
     assert size == 2
     assert height == pytest.approx(distance[int(first), int(second)])
     assert height == pytest.approx(distance[distance > 1e-6].min())
-
-
-@pytest.mark.parametrize("level", range(2, 7))
-def test_a_cut_crosses_a_branch_for_each_group(level: int) -> None:
-    tree = lntm.topic_tree(make_model())
-    assert fcluster(tree.merges, tree.cut(level), "distance").max() == level
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"levels": [7]}, "level is 7; expected a number of groups from 1 to 6"),
-        ({"levels": [0]}, "level is 0"),
         ({"levels": ["a"]}, "level is 'a'"),
         ({"by": "sound"}, "by is 'sound'; expected one of words, correlation"),
     ],
@@ -134,34 +112,25 @@ def test_a_single_topic_and_missing_levels_are_refused() -> None:
     with pytest.raises(ConfigError, match="at least 2 topics"):
         lntm.topic_tree(ctm(1, 5))
     with pytest.raises(ConfigError, match="the tree has no levels"):
-        lntm.topic_tree(make_model()).groups()
+        make_tree().groups()
 
 
 def test_common_words_of_all_topics_name_no_group() -> None:
-    generator = torch.Generator().manual_seed(0)
-    probs = torch.rand(4, 9, generator=generator)
+    probs = torch.rand(4, 9, generator=torch.Generator().manual_seed(0))
     probs[:, 0] += 50  # "will" is the most probable word of every topic
     for k in range(4):
         probs[k, 1 + 2 * (k % 2) : 3 + 2 * (k % 2)] += 10
-    words = ("will", "oil", "gas", "court", "law", "a5", "a6", "a7", "a8")
+    words = ("will", "oil", "gas", "court", "law", "a5", "a6", "a7", "\x1b")
     model = ctm(4, 9, vocabulary=words, topics=probs / probs.sum(1, keepdim=True))
-    groups = lntm.topic_tree(model).groups(2)
-    assert {frozenset(name.split()): topics for name, topics in groups.items()} == {
-        frozenset({"oil", "gas"}): (0, 2),
-        frozenset({"court", "law"}): (1, 3),
-    }
-
-
-def test_words_that_do_not_print_are_no_names_of_groups() -> None:
-    model = make_model().with_parts(vocabulary=[f"\x1b{v}" for v in range(len(WORDS))])
-    tree = lntm.topic_tree(model, levels=[2])
-    assert all(name.isprintable() for name in tree.names)
-    lntm.models.TopicGroups.of(model.topic_names, tree.groups())
+    tree = lntm.topic_tree(model, by="words")
+    named = {frozenset(name.split()): topics for name, topics in tree.groups(2).items()}
+    assert named == {frozenset({"oil", "gas"}): (0, 2), frozenset({"court", "law"}): (1, 3)}
+    strange = model.with_parts(vocabulary=[f"\x1b{v}" for v in range(9)])
+    assert all(name.isprintable() for name in lntm.topic_tree(strange).names)
 
 
 def test_a_tree_is_printed_plotted_and_reported(tmp_path: Any) -> None:
-    model = make_model()
-    tree = lntm.topic_tree(model, levels=[3])
+    tree = make_tree([3])
     assert "bees + hives bees, hives" in str(tree)
     frame = tree.frame()
     assert list(frame) == ["level", "group", "topics"]
@@ -169,10 +138,10 @@ def test_a_tree_is_printed_plotted_and_reported(tmp_path: Any) -> None:
     ax = lntm.plotting.tree_plot(tree)
     assert {"bees", "hives"} <= {label.get_text() for label in ax.get_yticklabels()}
     assert {"3 groups", *tree.groups(3)} <= {text.get_text() for text in ax.texts}
-    corpus, _ = model.generate([20] * 30, seed=0)
-    page = lntm.report(
-        lntm.guides.TaylorGuide(model), corpus, tmp_path / "page.html", tree=tree, num_draws=2
-    ).read_text(encoding="utf-8")
+    corpus, _ = make_model().generate([20] * 30, seed=0)
+    guide = lntm.guides.TaylorGuide(make_model())
+    path = lntm.report(guide, corpus, tmp_path / "page.html", tree=tree, num_draws=2)
+    page = path.read_text(encoding="utf-8")
     picture = next(a for a in Page(page).all("img") if "Tree of the topics" in str(a["alt"]))
     assert "bees + hives" in base64.b64decode(str(picture["src"]).partition(",")[2]).decode()
     assert "<strong>bees + hives</strong>" in page
@@ -194,8 +163,7 @@ def test_the_groups_of_a_run_serve_other_commands(
     assert all(name in out for name in groups)
     assert main(["transform", "run", "example", "--out", "-", "--groups", "groups.json"]) == 0
     head = capsys.readouterr().out.partition("\n")[0].split(",")
-    merged = [name for name, topics in groups.items() if len(topics) > 1]
-    assert set(merged) <= set(head)
+    assert {name for name, topics in groups.items() if len(topics) > 1} <= set(head)
     assert main(["report", "run", "--levels", "3,2", "--draws", "guide", "--num-draws", "2"]) == 0
     assert "Groups of topics" in (tmp_path / "run" / "report.html").read_text()
     effects = ["effects", "run", "--formula", "~ season", "--groups", "a=0,1; b=2"]

@@ -62,9 +62,7 @@ def make_start(
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_fused_transition_equals_separate_steps(
-    kind: str, dtype: torch.dtype, fused: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fused_transition_equals_separate_steps(kind, dtype, fused, monkeypatch) -> None:
     _, start = make_start(kind, fused, dtype)
     heat = torch.tensor([[0.7, 0.2], [1.0, 0.0]], device=fused)
     temperature: float | Tensor = heat if kind in ("free", "sources") else 0.6
@@ -140,9 +138,7 @@ def test_a_fused_transition_equals_steps_with_autograd_gradients(fused: torch.de
 
 
 @pytest.mark.parametrize("reason", ["laplace sources", "dense metric", "large map", "not asked"])
-def test_unsupported_transitions_take_separate_steps(
-    reason: str, fused: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unsupported_transitions_take_separate_steps(reason, fused, monkeypatch) -> None:
     kind = reason if reason.endswith("sources") else "free"
     target, start = make_start(kind, fused)
     monkeypatch.setenv("LNTM_TRITON", "0")
@@ -160,9 +156,7 @@ def test_unsupported_transitions_take_separate_steps(
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*never moved:torch_lntm.errors.ConvergenceWarning")
-def test_monte_carlo_em_with_fused_transitions_gives_equal_fits(
-    fused: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_monte_carlo_em_with_fused_transitions_gives_equal_fits(fused, monkeypatch) -> None:
     problem = random_problem(3, 12, (20, 9, 15, 12))
     corpus = lntm.Corpus.from_matrix(problem.counts)
 

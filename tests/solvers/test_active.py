@@ -57,36 +57,6 @@ def test_stopped_documents_are_dropped_from_all_held_values() -> None:
     assert active.working.tolist() == [False] * 4
 
 
-def test_active_documents_are_not_copied() -> None:
-    active, table = ActiveSet(3, torch.device("cpu")), torch.ones(3)
-    active.step(flags(0, 0, 0))
-    assert active.drop_stopped(table)[0] is table
-
-
-def test_stopped_documents_are_held_up_to_the_idle_share() -> None:
-    active, table = ActiveSet(4, torch.device("cpu"), idle_share=0.5), torch.arange(4)
-    active.step(flags(1, 0, 0, 0))
-    (table,) = active.drop_stopped(table)
-    assert table.tolist() == [0, 1, 2, 3]
-    # A stopped document is ignored, even if it seems to fail now.
-    active.step(flags(0, 1, 0, 0), flags(1, 0, 0, 0))
-    (table,) = active.drop_stopped(table)
-    assert table.tolist() == active.rows.tolist() == [2, 3]
-    assert active.converged.tolist() == [True, True, False, False]
-    assert active.iterations.tolist() == [1, 2, 2, 2]
-
-
-def test_the_idle_share_is_of_the_held_documents() -> None:
-    active, table = ActiveSet(8, torch.device("cpu"), idle_share=0.5), torch.arange(8)
-    active.step(flags(1, 1, 1, 1, 0, 0, 0, 0))
-    (table,) = active.drop_stopped(table)
-    assert table.tolist() == [4, 5, 6, 7]
-    # One of four documents is less than half of them.
-    active.step(flags(1, 0, 0, 0))
-    (table,) = active.drop_stopped(table)
-    assert table.tolist() == active.rows.tolist() == [4, 5, 6, 7]
-
-
 def test_a_held_failed_document_does_not_converge_later() -> None:
     active, table = ActiveSet(3, torch.device("cpu"), idle_share=0.5), torch.arange(3)
     active.step(flags(0, 0, 0), flags(1, 0, 0))
@@ -95,26 +65,6 @@ def test_a_held_failed_document_does_not_converge_later() -> None:
     assert table.tolist() == active.rows.tolist() == [0, 1, 2]
     assert active.converged.tolist() == [False, False, False]
     assert active.iterations.tolist() == [1, 2, 2]
-
-
-def test_the_idle_share_counts_the_cost_of_documents() -> None:
-    sizes = torch.tensor([0, 10, 1, 9])
-    active = ActiveSet(4, torch.device("cpu"), sizes=sizes, idle_share=0.25)
-    active.step(flags(1, 0, 1, 0))
-    active.drop_stopped()
-    assert active.rows.tolist() == [0, 1, 2, 3]
-    active.step(flags(0, 1, 0, 0))
-    active.drop_stopped()
-    assert active.rows.tolist() == [3]
-    assert not active.finished
-
-
-def test_an_active_document_without_cost_delays_the_end() -> None:
-    active = ActiveSet(2, torch.device("cpu"), sizes=torch.tensor([0, 5]), idle_share=0.25)
-    active.step(flags(0, 1))
-    active.drop_stopped()
-    assert not active.finished
-    assert active.rows.tolist() == [0]
 
 
 class Inner(NamedTuple):

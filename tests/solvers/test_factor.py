@@ -17,7 +17,6 @@ from torch_lntm.latents import EtaSpace, FactorSpace, NormalSpace
 from torch_lntm.latents.factor import GaussianFactorSpace, LaplaceFactorSpace
 from torch_lntm.noise import document_keys
 from torch_lntm.posteriors import FactorPosterior, LowRankPosterior
-from torch_lntm.solvers.ascent import Secant
 from torch_lntm.solvers.blei_lafferty import blei_lafferty
 from torch_lntm.solvers.bounds import gaussian_bound
 from torch_lntm.solvers.factor import factor, update_mean
@@ -127,19 +126,6 @@ def test_every_round_raises_the_bound(device, source) -> None:
     gains = torch.stack(values).diff(dim=0)
     assert gains.min().item() > -1e-10
     assert gains[0].max().item() > 1e-3
-
-
-@SOURCES
-def test_secants_carried_over_save_half_of_the_rounds(device, source, monkeypatch) -> None:
-    problem = random_factor_problem(source=source)
-    carried = solve(problem, device)
-    monkeypatch.setattr(
-        Secant, "after_small_gains", lambda secant, _: secant._replace(rho=0 * secant.rho)
-    )
-    dropped = solve(problem, device)
-    assert bool((carried.converged & dropped.converged).all())
-    torch.testing.assert_close(carried.objective, dropped.objective, rtol=0, atol=1e-9)
-    assert int(carried.iterations.sum()) < 0.5 * int(dropped.iterations.sum())
 
 
 @SOURCES

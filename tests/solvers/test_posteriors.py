@@ -18,7 +18,6 @@ from torch_lntm.guides import GUIDES
 from torch_lntm.latents import NormalSpace
 from torch_lntm.latents.linalg import inverse_cholesky
 from torch_lntm.posteriors import NormalPosterior
-from torch_lntm.solvers.ascent import Secant
 from torch_lntm.solvers.khan_bouchard import _Full, _inverse_root, _root
 
 NAMES = [name for name, guide in GUIDES.items() if issubclass(NormalSpace, guide.space_type)]
@@ -348,19 +347,6 @@ def test_short_documents_converge_although_the_undamped_iteration_fails(device, 
 
 
 # Blei–Lafferty and Khan–Bouchard.
-
-
-@VARIATIONAL
-def test_secants_carried_over_save_rounds(device, name, monkeypatch) -> None:
-    problem = random_problem(lengths=(60, 200, 500, 40), scale=3.0)
-    carried = solve(name, problem, device)
-    monkeypatch.setattr(
-        Secant, "after_small_gains", lambda secant, _: secant._replace(rho=0 * secant.rho)
-    )
-    dropped = solve(name, problem, device)
-    assert bool((carried.converged & dropped.converged).all())
-    torch.testing.assert_close(carried.objective, dropped.objective, rtol=0, atol=1e-9)
-    assert int(carried.iterations.sum()) < 0.85 * int(dropped.iterations.sum())
 
 
 @VARIATIONAL

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pyro
 
-from torch_lntm.cli.commands import COMMANDS
+from torch_lntm.cli.command import COMMANDS
 from torch_lntm.corpus.readers import CORPUS_READERS, SUFFIXES, registration
 from torch_lntm.corpus.readers.texts import TEXT_READERS
 from torch_lntm.models.registry import CONSTRUCTORS

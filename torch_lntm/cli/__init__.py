@@ -1,15 +1,20 @@
 """The program ``torch-lntm`` and its commands.
 
-A command is a dataclass. Its fields are the options of the command line and of configuration files.
-The types of the fields check the values, and the documentation of the fields is the help. Options
-of the functions that a command calls come from the signatures and docstrings of these functions.
+A command is a function. Its parameters are the options of the command line and of configuration
+files, their annotations check the values, and its docstring is the help. A parameter whose type is
+a class, such as :class:`Documents`, brings the options of this class.
 """
 
-from torch_lntm.cli.command import Command as Command
-from torch_lntm.cli.command import say as say
-from torch_lntm.cli.documents import OnDocuments as OnDocuments
-from torch_lntm.cli.documents import ReadsDocuments as ReadsDocuments
+from torch_lntm.cli.command import register_command, say, show
+from torch_lntm.cli.documents import Computation, Documents, RunDocuments
 from torch_lntm.cli.main import main
-from torch_lntm.cli.registration import register_command
 
-__all__ = ["main", "register_command"]
+__all__ = [
+    "Computation",
+    "Documents",
+    "RunDocuments",
+    "main",
+    "register_command",
+    "say",
+    "show",
+]

@@ -1,18 +1,21 @@
-"""The base class of commands, and what every command says and refuses."""
+"""Commands: functions whose parameters are options. And what every command prints and refuses."""
 
 from __future__ import annotations
 
 import functools
+import inspect
 import re
 import sys
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from types import UnionType
-from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any
 
-from torch_lntm.errors import ConfigError
-from torch_lntm.options import Option, help_texts, options_of
+from torch_lntm.errors import ConfigError, refuse_other_owner
+from torch_lntm.options import Option, help_texts, kinds_of, options_of
+
+#: The commands by name, in the order of the help.
+COMMANDS: dict[str, Callable[..., int | None]] = {}
 
 #: Control characters. They can move the cursor of a terminal, colour it, or worse.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -22,99 +25,128 @@ _PLAIN = {"−": "-", "–": "-", "…": "...", "±": "+/-", "’": "'"}
 Headed = Mapping[str, Mapping[str, Option]]
 
 
-@dataclass(kw_only=True)
-class Command:
-    """Base class of commands.
+def register_command(name: str, function: Callable[..., Any] | None = None) -> Callable[..., Any]:
+    """Add a command to ``torch-lntm``.
 
-    The options are the fields of the class, and parameters of the functions that it calls.
+    A command is a function. Parameters before ``*`` are arguments without a flag, and parameters
+    after it are flags. A parameter without a default is required. A parameter whose type is a class
+    brings the parameters of the class, under a heading of its name. The docstring is the help: a
+    summary, and under ``Args`` a line for each option. The function returns its exit code, or
+    ``None`` for success. ``docs/plugins.md`` has an example.
 
-    Class variables:
+    Args:
+        name: Name of the command, in lower case.
+        function: The function. ``register_command`` is a decorator if it is left out.
 
-    * ``positionals``: Options for arguments without a flag.
-    * ``optional``: Positional arguments with a default.
-    * ``required``: Flags without a default.
-    * ``takes``: Names of parameters, separated by spaces, by function.
-    * ``headings``: Flags under each heading of the help.
-    * ``line_only``: Options refused in configuration files.
-    * ``shared``: Whether several processes can share the work.
+    Returns:
+        The function.
 
-    Attributes:
-        plugin: Python module or .py file to import first. It may register models, guides, readers,
-            commands and sections of the report. It runs with your rights, so configuration files
-            cannot name it. Repeat the option for several modules.
+    Raises:
+        ConfigError: The name is no lower-case word, or belongs to another command.
+    """
+    if function is None:
+        return functools.partial(register_command, name)
+    if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
+        raise ConfigError(
+            f"command name {name!r}; expected lower-case letters, digits and hyphens, such as count"
+        )
+    refuse_other_owner("command name", name, COMMANDS.get(name), function)
+    COMMANDS[name] = function
+    return function
+
+
+def takes(source: str | Callable[[], Headed], names: str = "") -> Callable[[Any], Any]:
+    """Decorator for a command that passes some of its options on to a function of the library.
+
+    The command receives these options as its ``**options``.
+
+    Args:
+        source: The function, as for :func:`~torch_lntm.options.options_of`; or a function that
+            returns the options under their headings.
+        names: Names of the parameters, separated by blanks.
     """
 
-    positionals: ClassVar[tuple[str, ...]] = ()
-    optional: ClassVar[tuple[str, ...]] = ()
-    required: ClassVar[tuple[str, ...]] = ()
-    takes: ClassVar[dict[str, str]] = {}
-    headings: ClassVar[dict[str, tuple[str, ...]]] = {}
-    line_only: ClassVar[tuple[str, ...]] = ("plugin",)
-    shared: ClassVar[bool] = False
+    def of_function() -> Headed:
+        return {"": {name: options_of(str(source))[name] for name in names.split()}}
 
-    plugin: str | None = None
-
-    @classmethod
-    def headed(cls) -> Headed:
-        """The options by name, under their headings."""
-        return _headed(cls)  # type: ignore[arg-type]
-
-    @classmethod
-    def known(cls) -> dict[str, Option]:
-        """All options by name."""
-        return {n: option for group in cls.headed().values() for n, option in group.items()}
-
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Command:
-        """A command with the values of its options."""
-        own = {field.name for field in fields(cls)}
-        command = cls(**{name: value for name, value in values.items() if name in own})
-        vars(command).update(values)
+    def decorate(command: Any) -> Any:
+        command.taken = staticmethod(source if callable(source) else of_function)
         return command
 
-    def __getattr__(self, name: str) -> Any:
-        """Default of a function's parameter."""
-        if not name.startswith("__") and name in (known := self.known()):
-            return known[name].default
-        raise AttributeError(f"{type(self).__name__} has no option {name}")
-
-    def arguments(self, function: str) -> dict[str, Any]:
-        """Values of the options that are parameters of a function."""
-        return {name: getattr(self, name) for name in self.takes[function].split()}
-
-    def given(self, names: Iterable[str]) -> dict[str, Any]:
-        """The options among some names that differ from their defaults."""
-        known, values = self.known(), {name: getattr(self, name) for name in names}
-        return {name: value for name, value in values.items() if value != known[name].default}
-
-    def run(self) -> int:
-        """Run the command. Returns the exit code."""
-        raise AssertionError("a command overrides run")
+    return decorate
 
 
 @functools.cache
-def _headed(command: type[Command]) -> Headed:
-    hints, texts = get_type_hints(command), dict[str, str]()
-    known: dict[str, Option] = {}
-    for base in reversed(command.__mro__):
-        for function, names in vars(base).get("takes", {}).items():
-            known |= {name: options_of(function)[name] for name in names.split()}
-        texts |= help_texts(base.__doc__ or "")
-    for field in fields(command):
-        types = kinds_of(hints[field.name])
-        known[field.name] = Option(field.name, types, field.default, "")
-    known = {n: replace(o, help=texts.get(n, o.help)) for n, o in known.items()}
-    headed = {name for names in command.headings.values() for name in names}
-    return {
-        "": {name: option for name, option in known.items() if name not in headed},
-        **{h: {name: known[name] for name in names} for h, names in command.headings.items()},
-    }
+def headed(command: Callable[..., Any], heading: str = "") -> Headed:
+    """The options of a command, or of a class of options, under their headings.
+
+    Raises:
+        ConfigError: A parameter lacks a type that a shell can write, or a line in the docstring.
+    """
+    groups: dict[str, dict[str, Option]] = {"": {}}
+    texts = help_texts(inspect.getdoc(command) or "")
+    for name, parameter in _parameters(command).items():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            taken: Headed = command.taken()  # type: ignore[attr-defined]
+            more: Headed = {title or heading: group for title, group in taken.items()}
+        elif _is_group(parameter.annotation):
+            more = headed(parameter.annotation, name.replace("_", " "))
+        else:
+            more = {heading: {name: _option(command, parameter, texts.get(name, ""))}}
+        for title, group in more.items():
+            for n, option in group.items():
+                option = replace(option, help=texts.get(n) or option.help)
+                groups.setdefault("" if option.is_positional else title, {})[n] = option
+    return groups
 
 
-def kinds_of(hint: Any) -> tuple[Any, ...]:
-    """Types of a hint, as in :class:`Option`."""
-    parts = get_args(hint) if get_origin(hint) in (UnionType, Union) else (hint,)
-    return tuple(get_args(k) if get_origin(k) is Literal else get_origin(k) or k for k in parts)
+def known_options(command: Callable[..., Any]) -> dict[str, Option]:
+    """All options of a command, or of a class of options, by name."""
+    return {n: option for group in headed(command).values() for n, option in group.items()}
+
+
+def given(command: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that differ from the defaults of a command, or of a class of options."""
+    known = known_options(command)
+    return {name: value for name, value in values.items() if value != known[name].default}
+
+
+def call(command: Callable[..., Any], values: Mapping[str, Any]) -> Any:
+    """Call a command, or make an object of a class of options, with the values of all options."""
+    arguments: dict[str, Any] = {}
+    for name, parameter in _parameters(command).items():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            taken = command.taken().values()  # type: ignore[attr-defined]
+            arguments |= {option: values[option] for group in taken for option in group}
+        elif _is_group(parameter.annotation):
+            arguments[name] = call(parameter.annotation, values)
+        else:
+            arguments[name] = values[name]
+    return command(**arguments)
+
+
+@functools.cache
+def _parameters(command: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(command, eval_str=True).parameters
+
+
+def _is_group(annotation: Any) -> bool:
+    return isinstance(annotation, type) and annotation.__module__ not in ("builtins", "inspect")
+
+
+def _option(command: Callable[..., Any], parameter: inspect.Parameter, text: str) -> Option:
+    name, is_required = parameter.name, parameter.default is parameter.empty
+    if parameter.annotation is parameter.empty or not text:
+        of = f"the parameter {name} of the command {command.__name__}"
+        raise ConfigError(f"{of} needs a type, such as {name}: int, and a line under Args")
+    return Option(
+        name,
+        kinds_of(parameter.annotation),
+        None if is_required else parameter.default,
+        text,
+        is_positional=parameter.kind is parameter.POSITIONAL_OR_KEYWORD,
+        is_required=is_required,
+    )
 
 
 def visible(text: str) -> str:
@@ -141,37 +173,22 @@ def show(text: object, end: str = "\n") -> None:
     print(shown, end=end)
 
 
-def refuse_existing(path: str | Path | None, overwrite: bool) -> None:
+def refuse_existing(path: str | None, overwrite: bool) -> None:
     """Check that a file may be written.
 
     Raises:
-        ConfigError: The file exists and may not be replaced, or is a symbolic link to itself.
+        ConfigError: The path is a folder, or a file that may not be replaced.
     """
-    from torch_lntm.files.writing import resolve_link
-
-    if path is not None:
-        resolve_link(Path(path))
-        if Path(path).exists() and not Path(path).is_dir() and not overwrite:
-            raise ConfigError(f"{path}: exists already; choose another path, or pass --overwrite")
-
-
-def whole_numbers(option: str, text: str) -> list[int]:
-    """Numbers in an option such as ``"10,20,50"``."""
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise ConfigError(f"{option}: {text!r}; expected whole numbers, as in 10,20,50") from None
+    if path is not None and Path(path).is_dir():
+        raise ConfigError(f"{path}: is a folder; name a file")
+    if path is not None and Path(path).exists() and not overwrite:
+        raise ConfigError(f"{path}: exists already; choose another path, or pass --overwrite")
 
 
 def save_figure(figure: Any, path: str | None) -> None:
     """Save a Matplotlib figure in the format of the file's name, which defaults to PNG."""
-    from torch_lntm.files.writing import atomic_write
-
     if path is not None:
-        name = Path(path)
-        name = name if name.suffix else name.with_name(f"{name.name}.png")
-        with atomic_write(name) as file:
-            try:
-                figure.savefig(file, format=name.suffix.removeprefix("."))
-            except ValueError as error:
-                raise ConfigError(f"{path}: {error}") from error
+        try:
+            figure.savefig(path)
+        except ValueError as error:
+            raise ConfigError(f"{path}: {error}") from error

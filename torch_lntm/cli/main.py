@@ -1,19 +1,30 @@
-"""The program: runs a command and reports an error in a single line."""
+"""The program: parses the options of a command, runs it, and reports an error in a single line."""
 
 from __future__ import annotations
 
-import errno
+import argparse
+import functools
+import importlib.util
+import inspect
 import os
-import re
 import sys
 import warnings
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NoReturn
 
-from torch_lntm.cli.command import visible
+import docstring_parser
+
+import torch_lntm as lntm
+from torch_lntm.cli import fit as fit
+from torch_lntm.cli import runs as runs
+from torch_lntm.cli import studying as studying
+from torch_lntm.cli.command import COMMANDS, call, headed, known_options, visible
 from torch_lntm.cli.launch import STOPPED, first_speaks, launched_rank
-from torch_lntm.cli.parser import parse
+from torch_lntm.cli.values import read_mapping, read_value
 from torch_lntm.errors import ConfigError, LNTMError
+from torch_lntm.options import Option
 
 #: Exit codes: after a reported error, and after a closed pipe of the output.
 FAILED, READER_GONE = 1, 141
@@ -37,13 +48,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         warnings.showwarning = _show_warning
         try:
             with first_speaks():
-                command = parse(arguments)
-                if launched_rank() is not None and not command.shared:
+                command, values = parse(arguments)
+                if launched_rank() is not None and command is not COMMANDS["fit"]:
                     raise ConfigError("this command runs in one process; start it by torch-lntm")
-                code = command.run()
+                code = call(command, values) or 0
             if sys.stdout is not None:  # None if closed
                 sys.stdout.flush()
-            return code
+            return int(code)
         except BrokenPipeError:  # the reader, such as head, has ended
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return READER_GONE
@@ -52,13 +63,13 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return FAILED
             return _fail(str(error))
         except OSError as error:
-            return _fail(_system_error(error))
+            where = "" if error.filename is None else f"{error.filename}: "
+            return _fail(f"{where}{error.strerror or error}")
         except (MemoryError, RuntimeError) as error:
-            shortage = _memory_shortage(error)
-            if shortage is None:
+            if not isinstance(error, MemoryError) and "can't allocate memory" not in str(error):
                 raise
-            advice = "Fewer topics or words, smaller batches (max_docs, batch_size) and float32"
-            return _fail(f"not enough memory{shortage}. {advice} take less")
+            advice = "fewer topics or words, smaller batches (max_docs, batch_size) and float32"
+            return _fail(f"not enough memory ({error}); {advice} take less")
         except KeyboardInterrupt as stop:
             reason = "terminated" if type(stop).__name__ == "Terminated" else "interrupted"
             with first_speaks():
@@ -71,22 +82,209 @@ def _fail(message: str) -> int:
     return FAILED
 
 
-def _system_error(error: OSError) -> str:
-    """Message of an error of the operating system: the file, the reason and advice."""
-    where = "" if error.filename is None else f"{error.filename}: "
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    advice = "; free some space and run the same command again" if full else ""
-    return f"{where}{error.strerror or error}{advice}"
-
-
 def _show_warning(message: Warning | str, *about: Any, **named: Any) -> None:
     print(f"warning: {visible(str(message))}", file=sys.stderr)
 
 
-def _memory_shortage(error: BaseException) -> str | None:
-    """Missing memory in the words of NumPy and torch; ``None`` for errors of another kind."""
-    amount = re.search(r"[Aa]llocate ([\d.]+ (?:[KMGTPE]i)?(?:B|bytes))", str(error))
-    if amount is not None:
-        return f": needs {amount[1]} more"
-    overflow = re.search(r"calculation overflowed|multiplication overflow", str(error))
-    return "" if overflow or isinstance(error, MemoryError) else None
+class Parser(argparse.ArgumentParser):
+    """Parser with errors of a single line and suggestions of similar options."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with an error about the options."""
+        text = " ".join(message.split())
+        if text.startswith("unrecognized arguments:"):
+            unknown = text.partition(":")[2].split()[0].partition("=")[0]
+            text += _suggestion(unknown, list(self._option_string_actions))
+        self.exit(2, f"error: {visible(text)}\nSee {self.prog} --help.\n")
+
+
+class Help(argparse.RawDescriptionHelpFormatter):
+    """Help with the line breaks of descriptions, and without uninformative types and defaults."""
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        hidden = action.default in (None, argparse.SUPPRESS) or action.nargs == 0
+        return f"{action.help or ''}{'' if hidden else ' (default: %(default)s)'}"
+
+
+def _suggestion(unknown: str, names: Sequence[str]) -> str:
+    close = get_close_matches(unknown, names, n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def parse(arguments: Sequence[str]) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """Parse a command and its options.
+
+    Args:
+        arguments: The arguments, without the program's name.
+
+    Returns:
+        The command, and the values of all its options by name.
+
+    Raises:
+        SystemExit: With code 2 for wrong options, and with code 0 after help or the version.
+        ConfigError: A plug-in cannot be imported.
+    """
+    arguments = _import_plugins(arguments)
+    parser = Parser(
+        prog="torch-lntm",
+        usage="torch-lntm COMMAND ... [--help]",
+        description="Logistic-normal topic models, with or without correlations; aspect models.",
+        epilog="commands:\n"
+        + "\n".join(
+            f"  {name:10} {(inspect.getdoc(command) or '').partition(chr(10))[0]}"
+            for name, command in COMMANDS.items()
+        ),
+        formatter_class=Help,
+    )
+    parser.add_argument("--version", action="store_true", help="Print the version and exit.")
+    if arguments and arguments[0] in COMMANDS:
+        name, *rest = arguments
+        command = COMMANDS[name]
+        return command, _values(_command_parser(f"torch-lntm {name}", command), command, rest)
+    if list(arguments) == ["--version"]:
+        print(f"torch-lntm {lntm.__version__}")
+        parser.exit(0)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        parser.print_help(sys.stdout if arguments else sys.stderr)
+        parser.exit(0 if arguments else 2)
+    hint = _suggestion(arguments[0], [*COMMANDS, "--help", "--version"]) or (
+        f"; expected one of {', '.join(COMMANDS)}, or a command of a plug-in, by --plugin FILE"
+    )
+    parser.error(f"no command {arguments[0]!r}{hint}")
+
+
+def _command_parser(prog: str, command: Callable[..., Any]) -> Parser:
+    """Parser of a command, with its options under their headings."""
+    known = known_options(command).values()
+    names = [
+        o.name.upper() if o.is_required else f"[{o.name.upper()}]" for o in known if o.is_positional
+    ]
+    about = docstring_parser.parse(inspect.getdoc(command) or "", docstring_parser.Style.GOOGLE)
+    parser = Parser(
+        prog=prog,
+        usage=f"{prog} {' '.join(names)} [--option VALUE ...]",
+        description="\n".join(filter(None, [about.short_description, about.long_description])),
+        formatter_class=Help,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--config", type=Path, help="YAML or JSON file of options by name.")
+    parser.add_argument(
+        "--plugin",
+        help="Python module or .py file to import first. It may register models, guides, readers, "
+        "commands and sections of the report. It runs with your rights, so configuration files "
+        "cannot name it. Repeat the option for several modules.",
+    )
+    for title, options in headed(command).items():
+        group = parser.add_argument_group(title) if title else parser
+        for option in options.values():
+            add_option(parser if option.is_positional else group, option)
+    return parser
+
+
+def add_option(group: Any, option: Option, **settings: Any) -> None:
+    """Add an option to a parser.
+
+    Args:
+        group: The parser, or a group of the parser.
+        option: The option. Truth values as defaults give two flags, ``--name`` and ``--no-name``.
+        **settings: Further arguments of ``add_argument``.
+    """
+    settings["help"] = option.help.replace("%", "%%")
+    name = "--" + option.name.replace("_", "-")
+    if isinstance(option.default, bool):
+        settings["action"] = argparse.BooleanOptionalAction
+    else:
+        listed = [("true", "false") if k is bool else k for k in option.kinds]
+        choices = ",".join(",".join(kind) for kind in listed if isinstance(kind, tuple))
+        settings["metavar"] = f"{{{choices}}}" if choices else option.name.upper()
+        settings["type"] = functools.partial(read_value, option.kinds)
+    if option.is_positional:
+        name, settings["nargs"] = option.name, "?"
+    # The default is set separately, because the action would write it into the help.
+    group.add_argument(name, default=None, **settings)
+    group.set_defaults(**{option.name: option.default})
+
+
+def _values(parser: Parser, command: Callable[..., Any], arguments: list[str]) -> dict[str, Any]:
+    """Values of all options. Arguments override the configuration file, and this the defaults."""
+    # Messages name options as Python and configuration files do, so both spellings are known.
+    flags = [a.partition("=") if a.startswith("--") else (a, "", "") for a in arguments]
+    arguments = [
+        flag.replace("_", "-") + sign + value if flag.startswith("--") else flag
+        for flag, sign, value in flags
+    ]
+    config: Path | None = parser.parse_known_args(arguments)[0].config
+    known = known_options(command)
+    if config is not None:
+        parser.set_defaults(**_read_config(parser, known, config))
+    values = vars(parser.parse_args(arguments))
+    for option in known.values():
+        value = values[option.name]
+        if option.is_positional and config is None and str(value).endswith((".yaml", ".yml")):
+            parser.error(f"{value}: is a configuration file; did you mean --config {value}?")
+    missing = [option for option in known.values() if option.is_required]
+    missing = [option for option in missing if values[option.name] is None]
+    if missing:
+        names = [o.name.upper() if o.is_positional else f"--{o.name}" for o in missing]
+        parser.error(f"{', '.join(names)} not given")
+    return {name: values[name] for name in known}
+
+
+def _read_config(parser: Parser, known: dict[str, Option], path: Path) -> dict[str, Any]:
+    """Read and check the options in a configuration file. Null stands for the default."""
+    try:
+        values = read_mapping(path)
+        for key, value in values.items():
+            if key not in known:
+                hint = _suggestion(str(key).replace("-", "_"), list(known))
+                raise ConfigError(f"{path}: unknown option {key!r}{hint}")
+            try:
+                values[key] = (
+                    known[key].default if value is None else read_value(known[key].kinds, value)
+                )
+            except argparse.ArgumentTypeError as error:
+                raise ConfigError(f"{path}: {key}: {error}") from error
+    except ConfigError as error:
+        parser.error(str(error))
+    return values
+
+
+def _import_plugins(arguments: Sequence[str]) -> list[str]:
+    """Import the module of every ``--plugin``. A module may register the command.
+
+    Returns:
+        The other arguments.
+
+    Raises:
+        ConfigError: A module cannot be imported.
+    """
+    parser = Parser(prog="torch-lntm", add_help=False, allow_abbrev=False)
+    parser.add_argument("--plugin", action="append", default=[])
+    options, remaining = parser.parse_known_args(arguments)
+    for plugin in options.plugin:
+        try:
+            _import_plugin(plugin)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise ConfigError(f"the plug-in {plugin} cannot be imported ({reason})") from error
+    return remaining if options.plugin else list(arguments)
+
+
+def _import_plugin(plugin: str) -> None:
+    """Import a module by its name or its .py file. The working directory is searched too."""
+    if not plugin.endswith(".py"):
+        here = os.getcwd()
+        sys.path.insert(0, here)
+        try:
+            importlib.import_module(plugin)
+        finally:
+            sys.path.remove(here)
+        return
+    # A unique name, because a file such as json.py must not replace another module.
+    name = f"torch_lntm_plugin_{Path(plugin).stem}"
+    spec = importlib.util.spec_from_file_location(name, plugin)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look up their module there
+    spec.loader.exec_module(module)

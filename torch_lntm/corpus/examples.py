@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -37,7 +38,8 @@ def example_corpus(**options: Any) -> Corpus:
         >>> lntm.example_corpus()
         Corpus('example', num_docs=75, num_words=354, num_tokens=1497, columns: theme, season)
     """
-    return read_corpus(example_file(), **{**_WORDS, "min_df": 2, **options})
+    example = EXAMPLES["example"]
+    return read_corpus(example.file(), **{**example.options, **options})
 
 
 def example_file() -> Path:
@@ -63,7 +65,8 @@ def lee_corpus(**options: Any) -> Corpus:
         >>> lntm.lee_corpus()
         Corpus('lee_background', num_docs=300, num_words=2132, num_tokens=23520)
     """
-    return read_corpus(lee_file(), format="txt", **{**_WORDS, "min_df": 3, **options})
+    lee = EXAMPLES["lee"]
+    return read_corpus(lee.file(), **{**lee.options, **options})
 
 
 def lee_file() -> Path:
@@ -79,6 +82,20 @@ def lee_file() -> Path:
             "install it by pip install 'torch-lntm[demo]'"
         )
     return Path(gensim.submodule_search_locations[0], "test", "test_data", "lee_background.cor")
+
+
+class Example(NamedTuple):
+    """An example corpus: the path of its texts, and options of ``read_corpus`` that suit them."""
+
+    file: Callable[[], Path]
+    options: dict[str, Any]
+
+
+#: The example corpora by the names that the command line knows.
+EXAMPLES = {
+    "example": Example(example_file, {**_WORDS, "min_df": 2}),
+    "lee": Example(lee_file, {**_WORDS, "min_df": 3, "format": "txt"}),
+}
 
 
 def synthetic_topics(

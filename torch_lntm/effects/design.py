@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -24,7 +23,6 @@ WHOLE = 1 - 1e-10
 CONSTANT = 1e-9
 
 
-@dataclass(frozen=True, eq=False)
 class Design:
     """Columns of all documents, and the same columns in an orthonormal basis.
 
@@ -33,84 +31,76 @@ class Design:
     coefficients b have so few bits that the subtraction is exact. The rest is scaled and factored
     by QR.
 
-    Attributes:
+    Args:
         names: ``(num_terms,)`` names of the columns.
         raw: ``(num_docs, num_terms)`` the columns.
+        weights: ``(num_docs,)`` weights, of mean 1. Defaults to equal weights.
+        clusters: ``(num_docs,)`` cluster of each document, if any.
+        positions: ``(num_docs, num_random_terms)`` level of each document in the random terms.
+        sizes: Number of levels of each random term.
+
+    Attributes:
         x: ``(num_docs, num_terms)`` the columns in the basis, orthonormal under the weights.
-        weights: ``(num_docs,)`` weights, of mean 1.
         flags: Positions of the columns of zeros and ones.
         offsets: ``(num_flags, num_terms)`` coefficients b of the offsets.
         basis: ``(num_terms, num_terms)`` matrix from columns without offsets to the basis.
-        clusters: ``(num_docs,)`` cluster of each document, if any.
         num_clusters: Number of clusters; ``None`` for independent documents.
-        positions: ``(num_docs, num_random_terms)`` level of each document in the random terms. A
-            design without random terms has one term without levels, in which no document has one.
-        sizes: Number of levels of each random term.
+        positions: A design without random terms has one term without levels, in which no document
+            has one.
+
+    Raises:
+        ConfigError: Earlier columns determine a column, its digits are lost, or there are too few
+            documents or clusters.
     """
 
-    names: tuple[str, ...]
-    raw: NDArray[np.float64]
-    x: Tensor
-    weights: Tensor
-    flags: list[int]
-    offsets: NDArray[np.float64]
-    basis: NDArray[np.float64]
-    clusters: Tensor | None
-    num_clusters: int | None
-    positions: Tensor
-    sizes: tuple[int, ...]
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         names: tuple[str, ...],
         raw: NDArray[np.float64],
         weights: NDArray[np.float64] | None = None,
         clusters: NDArray[np.int64] | None = None,
         positions: NDArray[np.int64] | None = None,
         sizes: tuple[int, ...] = (),
-    ) -> Design:
-        """The design of columns, weights (default 1), clusters and levels of random terms.
-
-        Raises:
-            ConfigError: Earlier columns determine a column, its digits are lost, or there are too
-                few documents or clusters.
-        """
-        raw = np.array(raw)
+    ) -> None:
         num_docs, num_terms = raw.shape
         if num_docs <= num_terms:
             raise ConfigError(
                 f"{num_docs} documents with words for {num_terms} coefficients; expected more "
                 "documents"
             )
-        num_clusters = None if clusters is None else int(clusters.max()) + 1
-        if num_clusters is not None and num_clusters < 2:
-            raise ConfigError(f"{num_clusters} cluster; expected at least 2")
         w = np.ones(num_docs) if weights is None else weights
-        flags = [j for j in range(num_terms) if np.isin(raw[:, j], (0.0, 1.0)).all()]
-        offsets = _offsets(raw, flags)
-        moved = raw - raw[:, flags] @ offsets
+        self.names, self.raw, self.weights = names, np.array(raw), torch.from_numpy(w)
+        self.clusters = None if clusters is None else torch.from_numpy(clusters)
+        self.num_clusters = None if clusters is None else int(clusters.max()) + 1
+        if self.num_clusters == 1:
+            raise ConfigError("1 cluster; expected at least 2")
+        if positions is None:
+            positions, sizes = np.full((num_docs, 1), -1), (0,)
+        self.positions, self.sizes = torch.from_numpy(positions), sizes
+        self.flags = [j for j in range(num_terms) if np.isin(raw[:, j], (0.0, 1.0)).all()]
+        self.offsets = _offsets(raw, self.flags)
+        moved = raw - raw[:, self.flags] @ self.offsets
         size = np.sqrt(w @ moved**2)
         scale = np.where(size > 0, size, 1.0)
         q, r = np.linalg.qr(np.sqrt(w)[:, None] * moved / scale)
         own = np.abs(np.diagonal(r))
         digits = np.finfo(np.float64).eps * np.abs(raw).max(0)
-        _require_resolved(names, own, own * size / np.sqrt(w.sum()) < RESOLVED * digits, num_docs)
-        if not sizes:
-            positions, sizes = np.full((num_docs, 1), -1), (0,)
-        return cls(
-            names,
-            raw,
-            torch.from_numpy(q / np.sqrt(w)[:, None]),
-            torch.from_numpy(w),
-            flags,
-            offsets,
-            np.linalg.inv(r) / scale[:, None],
-            None if clusters is None else torch.from_numpy(clusters),
-            num_clusters,
-            torch.from_numpy(positions),
-            sizes,
-        )
+        blurred = own * size / np.sqrt(w.sum()) < RESOLVED * digits
+        for name, part, is_blurred in zip(names, own, blurred, strict=True):
+            if part < DEPENDENT:
+                raise ConfigError(
+                    f"{name} is determined by the terms before it in these {num_docs} documents; "
+                    "leave it out (a spline by bs takes fewer df, a spline by cr "
+                    "constraints='center')"
+                )
+            if is_blurred:
+                raise ConfigError(
+                    f"{name} varies too little beside its size and the terms before it: float64 "
+                    "rounds the variation; use center(...) of the column within the formula, as in "
+                    "I(center(time)**2), or subtract a constant first"
+                )
+        self.x = torch.from_numpy(q / np.sqrt(w)[:, None])
+        self.basis = np.linalg.inv(r) / scale[:, None]
 
     def rows(self, raw: NDArray[np.float64]) -> Tensor:
         """Rows ``(num_rows, num_terms)`` of columns, in the basis."""
@@ -137,10 +127,9 @@ class Design:
     def unknown(self) -> dict[int, Tensor]:
         """Directions ``(num_terms, n)`` that a cluster alone determines, by cluster."""
         found: dict[int, Tensor] = {}
-        if self.clusters is None or self.num_clusters is None:
+        if self.clusters is None:
             return found
-        shares = self.leverage.new_zeros(self.num_clusters)
-        shares.index_add_(0, self.clusters, self.leverage)
+        shares = torch.bincount(self.clusters, self.leverage)
         # The shares sum to the number of terms, so few clusters can determine a direction.
         for g in (shares > WHOLE).nonzero().squeeze(1).tolist():
             rows = self.clusters == g
@@ -210,21 +199,3 @@ def _offsets(raw: NDArray[np.float64], flags: list[int]) -> NDArray[np.float64]:
         grid = 2.0 ** (np.ceil(np.log2(np.where(largest > 0, largest, 1.0))) - BITS)
         result += np.round(found / grid) * grid
     return result
-
-
-def _require_resolved(
-    names: tuple[str, ...], own: NDArray[np.float64], blurred: NDArray[np.bool_], num_docs: int
-) -> None:
-    """Refuse a column that the columns before it determine, exactly or to its last digits."""
-    for name, part, is_blurred in zip(names, own, blurred, strict=True):
-        if part < DEPENDENT:
-            raise ConfigError(
-                f"{name} is determined by the terms before it in these {num_docs} documents; leave "
-                "it out (a spline by bs takes fewer df, a spline by cr constraints='center')"
-            )
-        if is_blurred:
-            raise ConfigError(
-                f"{name} varies too little beside its size and the terms before it: float64 rounds "
-                "the variation; use center(...) of the column within the formula, as in "
-                "I(center(time)**2), or subtract a constant first"
-            )

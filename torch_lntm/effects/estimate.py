@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 import numpy as np
@@ -10,23 +10,32 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torch_lntm import frames
 from torch_lntm.corpus import Corpus
 from torch_lntm.corpus.corpus import as_corpus
 from torch_lntm.effects.design import Design
-from torch_lntm.effects.linear import regress_linear
-from torch_lntm.effects.logit import regress_logit
-from torch_lntm.effects.regression import Part, StandardErrors
+from torch_lntm.effects.linear import LinearRegression, regress_linear
+from torch_lntm.effects.logit import LogitRegression, regress_logit
+from torch_lntm.effects.regression import StandardErrors
 from torch_lntm.effects.result import Effects, Link
 from torch_lntm.errors import ConfigError, CorpusWarning, require_whole, warn
 from torch_lntm.formulas import Formula
-from torch_lntm.formulas.columns import find_column, plain_values, refuse_missing
+from torch_lntm.formulas.columns import find_column, refuse_missing
 from torch_lntm.inference import DrawSource, ThetaDraws, theta_draws
 from torch_lntm.models import TopicGroups, TopicModel
 from torch_lntm.models.model import require_model
 from torch_lntm.models.names import find_topics
 from torch_lntm.models.topic_groups import as_groups
 from torch_lntm.plotting.style import topic_labels
+from torch_lntm.reports.prevalence import SHORT_DOCUMENT
+
+REGRESSIONS: dict[Link, Callable[..., LogitRegression | LinearRegression]] = {
+    "logit": regress_logit,
+    "identity": regress_linear,
+}
+NO_ROBUST_ERRORS = (
+    "with random terms, standard errors are those of the model; leave out clusters= and "
+    "standard_errors=, or the random terms"
+)
 
 
 @torch.no_grad()
@@ -120,29 +129,33 @@ def estimate(
     require_model(model)
     require_whole(0, seed=seed)
     require_whole(2, num_draws=num_draws)
-    _require_one("link", link, get_args(Link))
+    _require_one("link", link, REGRESSIONS)
     _require_one("standard_errors", standard_errors, (None, *get_args(StandardErrors)))
     corpus = as_corpus(corpus)
     regressed, responses, topic_groups = _topics(model, topics, groups)
     rows = corpus.nonempty
     fitted, design = _design(corpus, formula, rows, clusters, weights)
     kind: StandardErrors = standard_errors or ("HC1" if link == "logit" else "HC3")
-    method = _method(fitted, design, kind, standard_errors)
+    columns = {name: find_column(name, corpus.metadata.iloc[rows]) for name in fitted.kinds}
+    if fitted.random:
+        method = f"random effects of {' and '.join(fitted.random)}"
+        if clusters is not None or standard_errors not in (None, "classical"):
+            raise ConfigError(f"formula {formula!r}: {NO_ROBUST_ERRORS}")
+    else:
+        method = kind if clusters is None else f"{design.num_clusters} clusters"
+        if method != "classical":
+            _warn_of_lone_documents(design, columns, rows)
     options: dict[str, Any] = {"seed": seed, "coefficients": coefficients, "progress": progress}
     source = _source(draws, model, corpus)
     proportions = theta_draws(source, corpus, num_draws, model=model, rows=rows, **options)
     if proportions.num_draws < 2:
         raise ConfigError(f"{proportions!r}; expected at least 2 draws")
-    columns = {name: find_column(name, corpus.metadata.iloc[rows]) for name in fitted.kinds}
-    if not fitted.random and (kind != "classical" or design.num_clusters):
-        _warn_of_lone_documents(design, columns, rows)
 
-    def parts() -> Iterator[Part]:
+    def parts() -> Iterator[tuple[Tensor, Tensor]]:
         for part in proportions:
-            yield Part(torch.from_numpy(np.searchsorted(rows, part.rows)), part.theta.double())
+            yield torch.from_numpy(np.searchsorted(rows, part.rows)), part.theta.double()
 
-    regress = regress_logit if link == "logit" else regress_linear
-    regression = regress(design, parts, responses, kind)
+    regression = REGRESSIONS[link](design, parts, responses, kind)
     if regression.separated:
         _warn_of_separation(formula, proportions.model, regression.separated)
     return Effects(
@@ -152,20 +165,41 @@ def estimate(
         regression=regression,
         design=design,
         columns=columns,
-        sources_of_uncertainty=proportions.sources_of_uncertainty,
-        fixed=proportions.fixed,
-        method=method,
+        notes=_notes(fitted.text, link, method, proportions, float(corpus.lengths[rows].mean())),
         model=proportions.model,
         num_draws=proportions.num_draws,
-        mean_length=float(corpus.lengths[rows].mean()),
         groups=topic_groups,
     )
 
 
-def _require_one(name: str, value: Any, known: tuple[Any, ...]) -> None:
+def _require_one(name: str, value: Any, known: Collection[Any]) -> None:
     """Check that a setting is one of several values."""
     if value not in known:
         raise ConfigError(f"{name} is {value!r}; expected one of {', '.join(filter(None, known))}")
+
+
+def _notes(
+    text: str, link: Link, method: str, draws: ThetaDraws, mean_length: float
+) -> tuple[str, ...]:
+    """The regression, and sources of uncertainty inside and outside the intervals, in words."""
+    kind = "multinomial logit" if link == "logit" else "linear"
+    sources = "; ".join(draws.sources_of_uncertainty)
+    notes = (
+        f"A {kind} regression of topic proportions in {len(draws.rows):,} documents on {text}.",
+        f"In the intervals: the regression ({method}); {sources} ({draws.num_draws} draws).",
+    )
+    if not draws.fixed:
+        return notes
+    missing = f"Not in the intervals: the uncertainty of {' and of '.join(draws.fixed)}"
+    if mean_length >= SHORT_DOCUMENT:
+        return (*notes, f"{missing}.")
+    return (
+        *notes,
+        f"{missing}, which is large for documents of {mean_length:.0f} tokens.",
+        "The intervals are therefore too narrow, and effects are too small if the posteriors are "
+        "approximate; lntm.inference.joint_draws, or torch-lntm effects --draws joint, includes "
+        "it.",
+    )
 
 
 def _warn_of_separation(text: str, model: TopicModel, topics: Sequence[int]) -> None:
@@ -190,20 +224,19 @@ def _design(
     selected = corpus.metadata.iloc[rows]
     fitted, matrix = Formula.fit(text, selected, len(rows))
     positions = fitted.positions(selected, len(rows)) if fitted.random else None
-    of_weights = None
+    of_weights = of_clusters = None
     if weights is not None:
-        column = plain_values(_column(corpus, weights, "weights"))[rows]
+        column = _column(corpus, weights, "weights")[rows]
         if column.dtype.kind not in "bif" or not (np.isfinite(column) & (column > 0)).all():
             raise ConfigError("weights must be positive finite numbers, one for each document")
         of_weights = column / column.mean()
-    of_clusters = None
     if clusters is not None:
-        column = plain_values(_column(corpus, clusters, "clusters"))
-        refuse_missing("clusters", column[rows])
-        of_clusters = np.unique(column[rows].astype(str), return_inverse=True)[1]
+        column = _column(corpus, clusters, "clusters")[rows]
+        refuse_missing("clusters", column)
+        of_clusters = np.unique(column.astype(str), return_inverse=True)[1]
     sizes = tuple(map(len, fitted.random.values()))
     try:
-        design = Design.of(fitted.names, matrix, of_weights, of_clusters, positions, sizes)
+        design = Design(fitted.names, matrix, of_weights, of_clusters, positions, sizes)
     except ConfigError as error:
         raise ConfigError(f"formula {text!r}: {error}") from None
     return fitted, design
@@ -238,20 +271,6 @@ def _warn_of_lone_documents(
     warn(f"{'; '.join(texts)}{more}: {outcome}", CorpusWarning)
 
 
-def _method(
-    formula: Formula, design: Design, kind: StandardErrors, chosen: StandardErrors | None
-) -> str:
-    """Kind of the standard errors, in words."""
-    if not formula.random:
-        return kind if design.num_clusters is None else f"{design.num_clusters} clusters"
-    if design.num_clusters is not None or chosen not in (None, "classical"):
-        raise ConfigError(
-            f"formula {formula.text!r} has random terms, whose standard errors are those of the "
-            "model; leave out clusters= and standard_errors=, or the random terms"
-        )
-    return f"random effects of {' and '.join(formula.random)}"
-
-
 def _topics(
     model: TopicModel, topics: Sequence[int | str] | None, groups: Any
 ) -> tuple[tuple[int | str, ...], Tensor, TopicGroups | None]:
@@ -279,21 +298,16 @@ def _source(
         return draws
     theta = torch.as_tensor(draws)
     expected = (corpus.num_docs, model.num_topics)
-    if theta.dim() != 3 or tuple(theta.shape[1:]) != expected or len(theta) < 2:
+    if tuple(theta.shape[1:]) != expected:
         raise ConfigError(
             f"draws of shape {tuple(theta.shape)}; expected (num_draws, {expected[0]}, "
-            f"{expected[1]}), at least 2 draws"
+            f"{expected[1]})"
         )
     return ThetaDraws.of(theta, model)
 
 
-def _column(corpus: Corpus, values: Any, what: str) -> Any:
+def _column(corpus: Corpus, values: Any, what: str) -> NDArray[Any]:
     """``(num_docs,)`` values: a column of the metadata by name, or values by index or position."""
     if isinstance(values, str):
         return find_column(values, corpus.metadata)
-    column = frames.align(values, corpus.metadata.index, what)
-    if np.shape(column) != (corpus.num_docs,):
-        raise ConfigError(
-            f"{what} of shape {np.shape(column)}; expected one for each of the documents"
-        )
-    return column
+    return find_column(what, corpus.with_metadata({what: values}).metadata)

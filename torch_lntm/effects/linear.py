@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,8 +20,7 @@ MIN_PENALTY, MAX_PENALTY, UPDATES, TOLERANCE = 1e-6, 1e8, 200, 1e-9
 MAX_PAIRS = 2**22
 
 
-@dataclass(frozen=True, eq=False)
-class RandomTerms:
+class RandomTerms(NamedTuple):
     """Random terms of a linear regression, pooled over draws.
 
     Attributes:

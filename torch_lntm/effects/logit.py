@@ -61,22 +61,54 @@ NEW, AVERAGE = -1, -2
 Coefficients = tuple[Tensor, Tensor]
 
 
-@dataclass(frozen=True, eq=False)
 class _Equations:
     """The equations of all documents.
 
     The columns are the fixed terms in an orthonormal basis, then all levels but those of the
-    largest term. ``main`` is the level in the largest term, and the number of levels for no level.
-    ``keep`` are the positions of the free coefficients among those of the columns and topics.
+    largest term.
+
+    Args:
+        design: The design.
+        num_topics: Number of topics.
+
+    Attributes:
+        x: ``(num_docs, num_columns)`` the columns.
+        main: ``(num_docs,)`` level in the largest term, and the number of levels for no level.
+        keep: Positions of the free coefficients among those of the columns and topics.
+
+    Raises:
+        ConfigError: The arrays would be too large.
     """
 
-    x: Tensor  # (num_docs, num_columns)
-    weights: Tensor  # (num_docs,)
-    main: Tensor  # (num_docs,)
-    levels: Levels
-    num_fixed: int
-    num_topics: int
-    keep: Tensor
+    def __init__(self, design: Design, num_topics: int) -> None:
+        self.levels, self.num_fixed, self.num_topics = (
+            Levels(design.sizes),
+            len(design.names),
+            num_topics,
+        )
+        self.weights, largest, num_other = (
+            design.weights,
+            self.levels.largest,
+            self.levels.num_other,
+        )
+        free = torch.ones(self.num_fixed + num_other, num_topics, dtype=torch.bool)
+        free[: self.num_fixed, -1] = False
+        self.keep = free.flatten().nonzero().squeeze(-1)
+        size, num_docs = len(self.keep), len(design.x)
+        stored = max(size * largest * num_topics, num_docs * num_other)
+        if not 0 < size <= MAX_COEFFICIENTS or stored > MAX_STORED:
+            raise ConfigError(
+                f"the logit has {size:,} coefficients beside {largest:,} levels of {num_topics} "
+                f"topics; expected 1 to {MAX_COEFFICIENTS:,} coefficients, and at most "
+                f"{MAX_STORED:,} for the product of coefficients, levels and topics. Use "
+                "link='identity', or a formula with fewer terms"
+            )
+        columns = zip(design.positions.mT, self.levels.sizes, strict=True)
+        hot = [one_hot(at, size).to(design.x) for at, size in columns if size]
+        main = design.positions[:, self.levels.main]
+        self.main = main.where(main >= 0, largest)
+        del hot[self.levels.main : self.levels.main + 1]
+        self.x = torch.cat([design.x, *hot], 1)
 
     def fill(self, dense: Tensor) -> Tensor:
         """Coefficients of the columns from the free coefficients ``(num_free,)``."""
@@ -322,24 +354,16 @@ def regress_logit(
         ConfigError: There are too many coefficients or levels.
         NumericalError: The regression did not converge.
     """
-    equations = _equations(design, responses.shape[1])
-    sums, chosen, outcomes = _read(equations, design, parts)
-    of_draws, mean_sums = list(zip(*sums, strict=True)), (sums[0].mean(0), sums[1].mean(0))
-    if equations.levels.num_levels:
-        random, freedom, mean, system, inner = _settle(
-            equations, of_draws, mean_sums, chosen, outcomes
-        )
-    else:
-        none = design.x.new_zeros(1, equations.num_topics)
-        random, freedom = RandomTerms(none, none, none), design.freedom
-        start = (torch.zeros_like(mean_sums[0]), torch.zeros_like(mean_sums[1]))
-        mean, system = equations.maximise(start, mean_sums, equations.ridge(none))
+    equations = _Equations(design, responses.shape[1])
+    sums, chosen, outcomes = _read(equations, parts)
+    random, freedom, mean, system, inner = _settle(equations, sums, chosen, outcomes)
     ridge = equations.ridge(random.penalties)
-    draws = [equations.move(mean, of_draw, ridge, system) for of_draw in of_draws]
+    draws = [equations.move(mean, of, ridge, system) for of in zip(*sums, strict=True)]
     columns, main = (torch.stack(part) for part in zip(*draws, strict=True))
     flat = torch.cat([columns.flatten(1)[:, equations.keep], main.flatten(1)], 1)
     pooled = (columns.mean(0), main.mean(0))
     if not equations.levels.num_levels:
+        freedom = design.freedom
         inner = _robust(design, parts, columns[chosen], pooled[0], chosen, system, kind)
     separated = (equations.theta(pooled).amin(0) < MIN_PROPORTION).nonzero().squeeze(-1)
     return LogitRegression(
@@ -356,38 +380,7 @@ def regress_logit(
     )
 
 
-def _equations(design: Design, num_topics: int) -> _Equations:
-    """The equations of a design.
-
-    Raises:
-        ConfigError: The arrays would be too large.
-    """
-    levels, num_fixed = Levels(design.sizes), design.x.shape[1]
-    free = torch.ones(num_fixed + levels.num_other, num_topics, dtype=torch.bool)
-    free[:num_fixed, -1] = False
-    keep = free.flatten().nonzero().squeeze(-1)
-    stored = max(len(keep) * levels.largest * num_topics, len(design.x) * levels.num_other)
-    if not 0 < len(keep) <= MAX_COEFFICIENTS or stored > MAX_STORED:
-        raise ConfigError(
-            f"the logit has {len(keep):,} coefficients beside {levels.largest:,} levels of "
-            f"{num_topics} topics; expected 1 to {MAX_COEFFICIENTS:,} coefficients, and at most "
-            f"{MAX_STORED:,} for the product of coefficients, levels and topics. Use "
-            "link='identity', or a formula with fewer terms"
-        )
-    others = [
-        one_hot(at, size).to(design.x)
-        for j, (at, size) in enumerate(zip(design.positions.mT, levels.sizes, strict=True))
-        if j != levels.main
-    ]
-    main = design.positions[:, levels.main]
-    main = main.where(main >= 0, levels.largest)
-    columns = torch.cat([design.x, *others], 1)
-    return _Equations(columns, design.weights, main, levels, num_fixed, num_topics, keep)
-
-
-def _read(
-    equations: _Equations, design: Design, parts: Parts
-) -> tuple[Coefficients, Tensor, Tensor]:
+def _read(equations: _Equations, parts: Parts) -> tuple[Coefficients, Tensor, Tensor]:
     """Sums of each draw's proportions, the chosen draws, and their proportions with levels."""
     dense = main = torch.zeros((), dtype=torch.float64)
     order, stored = [], []
@@ -395,9 +388,9 @@ def _read(
         num_draws, _, num_topics = theta.shape
         count = min(num_draws, SANDWICH_DRAWS)
         if equations.levels.num_levels:
-            count = min(count, max(2, MAX_STORED // (len(design.x) * num_topics)))
+            count = min(count, max(2, MAX_STORED // (len(equations.x) * num_topics)))
         chosen = torch.linspace(0, num_draws - 1, count).round().long()
-        weighted = design.weights[rows, None] * theta
+        weighted = equations.weights[rows, None] * theta
         dense = dense + equations.x[rows].mT @ weighted
         by_level = theta.new_zeros(equations.levels.largest + 1, num_draws, num_topics)
         main = main + by_level.index_add_(0, equations.main[rows], weighted.transpose(0, 1))
@@ -458,11 +451,7 @@ def _robust(
 
 
 def _settle(
-    equations: _Equations,
-    of_draws: list[Coefficients],
-    mean_sums: Coefficients,
-    chosen: Tensor,
-    outcomes: Tensor,
+    equations: _Equations, sums: Coefficients, chosen: Tensor, outcomes: Tensor
 ) -> tuple[RandomTerms, float, Coefficients, BlockArrow, BlockArrow]:
     """Variances of the levels' effects, the coefficients, and the parts of their covariance.
 
@@ -473,18 +462,20 @@ def _settle(
     τ² = Σ b² / γ, for γ determined effects. Variances and dispersion are those of a single draw,
     as averages over some of the draws.
     """
-    x, num_topics = equations.x, equations.num_topics
     sizes = torch.tensor(equations.levels.sizes)[:, None]
-    variances = x.new_full((len(sizes), num_topics), 0.5)
-    scale = x.new_full((num_topics,), 0.1)
-    mean = (torch.zeros_like(mean_sums[0]), torch.zeros_like(mean_sums[1]))
+    variances = equations.x.new_full((len(sizes), equations.num_topics), 0.5)
+    scale = equations.x.new_full((equations.num_topics,), 0.1)
+    centre = (sums[0].mean(0), sums[1].mean(0))
+    mean = (torch.zeros_like(centre[0]), torch.zeros_like(centre[1]))
     fitted: dict[int, Coefficients] = {}
     for _ in range(UPDATES):
         penalties = scale / variances
         ridge = equations.ridge(penalties)
-        mean, system = equations.maximise(mean, mean_sums, ridge)
+        mean, system = equations.maximise(mean, centre, ridge)
+        if not equations.levels.num_levels:
+            return RandomTerms(penalties, 0 * variances, scale), 0.0, mean, system, system
         for s in chosen.tolist():
-            fitted[s] = equations.move(fitted.get(s, mean), of_draws[s], ridge, system)
+            fitted[s] = equations.move(fitted.get(s, mean), (sums[0][s], sums[1][s]), ridge, system)
         dispersion, freedom = _dispersion(equations, outcomes, fitted, penalties, system)
         inner, new_scale = _model_based(equations, dispersion, mean, scale * penalties)
         of_effects = [equations.totals(a.square(), b.square()) for a, b in fitted.values()]

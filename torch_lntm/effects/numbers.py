@@ -80,20 +80,16 @@ class Estimates(list[Estimate]):
         values, ``estimate``, ``std_error``, for effects and differences ``statistic`` and
         ``p_value``, and the ends of the interval, ``lower`` and ``upper``.
         """
-        named = any(row.name != str(row.topic) for row in self)
         records = []
         for row in self:
             what = {"term": row.term} if row.term else dict(row.values)
+            what = {n: format_value(v) if isinstance(v, tuple) else v for n, v in what.items()}
             test = {"statistic": row.statistic, "p_value": row.p_value} if row.is_effect else {}
-            records.append(
-                {"topic": row.topic}
-                | ({"name": row.name} if named else {})
-                | {name: format_value(v) if isinstance(v, tuple) else v for name, v in what.items()}
-                | {"estimate": row.estimate, "std_error": row.standard_error}
-                | test
-                | {"lower": row.lower, "upper": row.upper}
-            )
-        return pd.DataFrame(records)
+            numbers = {"estimate": row.estimate, "std_error": row.standard_error, **test}
+            ends = {"lower": row.lower, "upper": row.upper}
+            records.append({"topic": row.topic, "name": row.name, **what, **numbers, **ends})
+        named = any(row.name != str(row.topic) for row in self)
+        return pd.DataFrame(records).drop(columns=[] if named else "name", errors="ignore")
 
 
 def format_value(value: Any) -> str:

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.effects.estimate import estimate
-from torch_lntm.errors import ConfigError, ConvergenceWarning, require_whole, warn
+from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.evaluation.alignment import align_topics
-from torch_lntm.formulas.columns import find_column
 from torch_lntm.guides import Guide
 from torch_lntm.inference.interruption import propagate_interrupts
 from torch_lntm.models import TopicModel
@@ -23,7 +22,7 @@ from torch_lntm.progress import tqdm
 Fit = Callable[[Corpus], tuple[TopicModel, Guide[Any]]]
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False)
 class PermutationTest:
     """Effects of a column, beside effects of the shuffled column.
 
@@ -46,12 +45,6 @@ class PermutationTest:
         larger = (self.permuted >= self.observed).sum(0)
         return np.asarray((1 + larger) / (1 + len(self.permuted)))
 
-    def __repr__(self) -> str:
-        return (
-            f"PermutationTest({self.column!r} shuffled {len(self.permuted)} times, "
-            f"{len(self.observed)} topics, smallest p {self.p_values.min():.3g})"
-        )
-
 
 def permutation_test(
     fit: Fit,
@@ -70,8 +63,6 @@ def permutation_test(
     column, keeps the words and the other columns, fits a new model, and estimates the effects. The
     comparison therefore includes all uncertainty of a fit.
 
-    Ctrl-C ends the test and keeps the finished permutations, if any.
-
     Args:
         fit: A function from a corpus to a fitted model and its guide. It is called first with
             ``corpus``, then with each shuffled corpus.
@@ -89,9 +80,6 @@ def permutation_test(
     Raises:
         ConfigError: The formula does not read the column, or an option cannot be used.
 
-    Warns:
-        ConvergenceWarning: Ctrl-C was pressed.
-
     Example:
         >>> fit = lambda corpus: (model, guide)  # a real test fits a model to the corpus
         >>> test = lntm.effects.permutation_test(
@@ -100,39 +88,24 @@ def permutation_test(
         >>> test.permuted.shape
         (4, 10)
     """
-    if refused := options.keys() & {"topics", "groups"}:
-        raise ConfigError(
-            f"permutation_test has no option {min(refused)}; it tests all topics, because each "
-            "permutation fits topics of its own, which are matched one by one"
-        )
+    if options.keys() & {"topics", "groups"}:
+        raise ConfigError("permutation_test tests all topics; leave out topics= and groups=")
     require_whole(1, num_permutations=num_permutations)
     require_whole(0, seed=seed)
-    with propagate_interrupts():
-        model, guide = fit(corpus)
-        effects = estimate(model, guide, corpus, formula, **options)
-    if column not in effects.formula.kinds:
-        raise ConfigError(
-            f"formula {formula!r} does not read {column!r}; it reads "
-            f"{', '.join(effects.formula.kinds) or 'no column'}"
-        )
-    permutations: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = []
+
+    def fitted(documents: Corpus) -> tuple[TopicModel, NDArray[np.float64]]:
+        with propagate_interrupts():
+            model, guide = fit(documents)
+            effects = estimate(model, guide, documents, formula, **options)
+        return model, effects.joint_statistics(column)
+
+    model, observed = fitted(corpus)
+    permuted, similarity = [], []
     generator = np.random.default_rng(seed)
-    try:
-        for _ in tqdm(range(num_permutations), desc="permutations", disable=not progress):
-            order = generator.permutation(corpus.num_docs)
-            shuffled = corpus.with_metadata({column: find_column(column, corpus.metadata)[order]})
-            with propagate_interrupts():
-                new_model, new_guide = fit(shuffled)
-                new_effects = estimate(new_model, new_guide, shuffled, formula, **options)
-            alignment = align_topics(model, new_model)
-            statistics = new_effects.joint_statistics(column)[alignment.partner]
-            permutations.append((statistics, alignment.similarity))
-    except KeyboardInterrupt:
-        if not permutations:
-            raise
-        warn(
-            f"Ctrl-C ended the test after {len(permutations)} of {num_permutations} permutations",
-            ConvergenceWarning,
-        )
-    permuted, similarity = map(np.array, zip(*permutations, strict=True))
-    return PermutationTest(column, effects.joint_statistics(column), permuted, similarity)
+    for _ in tqdm(range(num_permutations), desc="permutations", disable=not progress):
+        values = corpus.metadata[column].to_numpy()[generator.permutation(corpus.num_docs)]
+        other, statistics = fitted(corpus.with_metadata({column: values}))
+        alignment = align_topics(model, other)
+        permuted.append(statistics[alignment.partner])
+        similarity.append(alignment.similarity)
+    return PermutationTest(column, observed, np.array(permuted), np.array(similarity))

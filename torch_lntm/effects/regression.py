@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -17,20 +17,10 @@ StandardErrors = Literal["classical", "HC0", "HC1", "HC2", "HC3"]
 MAX_NUMBERS = 2**23
 
 
-class Part(NamedTuple):
-    """Draws of the proportions of some documents.
-
-    Attributes:
-        rows: ``(num_docs,)`` positions of the documents in the design.
-        theta: ``(num_draws, num_docs, num_topics)``, float64.
-    """
-
-    rows: Tensor
-    theta: Tensor
-
-
-#: A function that iterates over all documents in parts, in the same order at each call.
-Parts = Callable[[], Iterator[Part]]
+#: A function that iterates over all documents in parts, in the same order at each call: positions
+#: of documents in the design, and draws ``(num_draws, num_docs, num_topics)`` of their proportions,
+#: float64.
+Parts = Callable[[], Iterator[tuple[Tensor, Tensor]]]
 
 
 def between(moved: Tensor) -> Tensor:

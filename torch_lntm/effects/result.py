@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -15,20 +16,21 @@ from torch import Tensor
 
 from torch_lntm import frames
 from torch_lntm.effects.design import Design
-from torch_lntm.effects.grids import distinct, rows_at
 from torch_lntm.effects.linear import LinearRegression
 from torch_lntm.effects.logit import AVERAGE, NEW, LogitRegression
 from torch_lntm.effects.numbers import Estimate, Estimates, Scale, format_value, intervals
 from torch_lntm.errors import ConfigError
 from torch_lntm.formulas import Formula
+from torch_lntm.formulas.columns import plain_values
 from torch_lntm.formulas.language import level_column
 from torch_lntm.models import TopicGroups, TopicModel
 from torch_lntm.models.names import find_topics
 from torch_lntm.plotting.style import is_skewed, topic_labels
-from torch_lntm.reports.prevalence import SHORT_DOCUMENT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from torch_lntm.plotting.effects import Series
 
 #: Values of the columns that a prediction does not set.
 Others = Literal["average", "typical"]
@@ -38,25 +40,85 @@ Link = Literal["logit", "identity"]
 GRID = 50
 #: Step of a derivative, in standard deviations of the column.
 STEP = 1e-3
+#: Most rows of a formula evaluated at once, to bound the memory of large grids.
+MAX_ROWS = 50_000
 
 
-class Mean(NamedTuple):
-    """An average of predictions, or a difference of averages.
+class Documents(NamedTuple):
+    """Documents that differ in some columns or levels, each with the weight of all its equals.
+
+    Attributes:
+        first: ``(num_distinct,)`` the first of the equal documents.
+        read: ``(num_distinct,)`` values by column, as read by the formula.
+        weights: ``(num_distinct,)`` weights, with the sum 1.
+        positions: ``(num_distinct, num_random_terms)`` levels of the random terms.
+    """
+
+    first: NDArray[np.int64]
+    read: Mapping[str, NDArray[Any]]
+    weights: NDArray[np.float64]
+    positions: NDArray[np.int64]
+
+    @classmethod
+    def of(
+        cls,
+        read: Mapping[str, NDArray[Any]],
+        weights: NDArray[np.float64],
+        positions: NDArray[np.int64],
+    ) -> Documents:
+        """The different documents among all documents."""
+        codes = [np.unique(x, return_inverse=True)[1] for x in (*read.values(), *positions.T)]
+        _, first, inverse = np.unique(
+            np.stack(codes, 1), axis=0, return_index=True, return_inverse=True
+        )
+        sums = np.bincount(inverse.ravel(), weights).astype(np.float64)
+        different = {name: column[first] for name, column in read.items()}
+        return cls(first.astype(np.int64), different, sums / sums.sum(), positions[first])
+
+    def rows(
+        self, formula: Formula, fixed: Mapping[str, NDArray[Any]], num_points: int
+    ) -> Iterator[NDArray[np.float64]]:
+        """Design rows of the documents at each point. Large grids are evaluated in parts.
+
+        Args:
+            formula: The formula.
+            fixed: ``(num_points,)`` values of all other columns, as read by the formula.
+            num_points: Number of points.
+
+        Yields:
+            ``(num_distinct, num_terms)`` for each point.
+        """
+        size = len(self.first)
+        step = max(1, MAX_ROWS // size)
+        for start in range(0, num_points, step):
+            count = min(step, num_points - start)
+            values = {n: np.repeat(x[start : start + count], size) for n, x in fixed.items()}
+            values |= {name: np.tile(column, count) for name, column in self.read.items()}
+            yield from formula.evaluate(values, count * size, "value", size).reshape(
+                count, size, -1
+            )
+
+
+class Quantity(NamedTuple):
+    """A function of the coefficients: an average of predictions, a difference or a derivative.
 
     Attributes:
         estimates: ``(num_responses,)``.
         gradients: ``(num_responses, num_coefficients)``.
         row: ``(num_terms,)`` average of the rows of the design.
+        scale: Scale on which intervals are symmetric.
     """
 
     estimates: Tensor
     gradients: Tensor
     row: NDArray[np.float64]
+    scale: Scale
 
-    def less(self, other: Mean) -> Mean:
+    def less(self, other: Quantity) -> Quantity:
         """The difference."""
-        gradients = self.gradients - other.gradients
-        return Mean(self.estimates - other.estimates, gradients, self.row - other.row)
+        gradients, row = self.gradients - other.gradients, self.row - other.row
+        scale: Scale = "identity" if self.scale == "identity" else "atanh"
+        return Quantity(self.estimates - other.estimates, gradients, row, scale)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -71,12 +133,10 @@ class Effects:
         regression: The regression, pooled over draws.
         design: Design of the regression.
         columns: ``(num_docs,)`` values of the formula's columns.
-        sources_of_uncertainty: Sources of uncertainty in the intervals beside the regression.
-        fixed: Estimated quantities that the intervals treat as known.
-        method: Kind of the regression's standard errors.
+        notes: The regression, and sources of uncertainty inside and outside the intervals, in
+            sentences.
         model: The model.
         num_draws: Number of draws.
-        mean_length: Mean number of tokens of a document.
         groups: Groups of topics, if some were regressed.
     """
 
@@ -86,59 +146,23 @@ class Effects:
     regression: LinearRegression | LogitRegression
     design: Design
     columns: Mapping[str, NDArray[Any]]
-    sources_of_uncertainty: tuple[str, ...]
-    fixed: tuple[str, ...]
-    method: str
+    notes: tuple[str, ...]
     model: TopicModel
     num_draws: int
-    mean_length: float
     groups: TopicGroups | None = None
 
-    @property
-    def num_docs(self) -> int:
-        """Number of documents."""
-        return len(self.design.weights)
-
     def __repr__(self) -> str:
-        head = f"Effects({self.formula.text!r}, link={self.link!r})"
-        return "\n  ".join([head, *self._sentences])
+        return "\n  ".join([f"Effects({self.formula.text!r}, link={self.link!r})", *self.notes])
 
     @property
     def description(self) -> str:
         """The regression, and sources of uncertainty inside and outside the intervals, in words."""
-        return " ".join(self._sentences)
+        return " ".join(self.notes)
 
-    @property
-    def _sentences(self) -> list[str]:
-        """The sentences of the description."""
-        num_groups = 0 if self.groups is None else len(self.groups)
-        num_topics = len(self.topics) - num_groups
-        texts = [f"{num_topics} topic{'s' * (num_topics > 1)}"] * (num_topics > 0)
-        texts += [f"{num_groups} group{'s' * (num_groups > 1)} of topics"] * (num_groups > 0)
-        kind = "multinomial logit" if self.link == "logit" else "linear"
-        said = [
-            f"A {kind} regression of the proportions of {' and '.join(texts)} in "
-            f"{self.num_docs:,} documents on {self.formula.text}.",
-            f"In the intervals: the regression ({self.method}); "
-            f"{'; '.join(self.sources_of_uncertainty)} ({self.num_draws} draws).",
-        ]
-        if not self.fixed:
-            return said
-        unknown = f"Not in the intervals: the uncertainty of {' and of '.join(self.fixed)}"
-        if self.mean_length >= SHORT_DOCUMENT:
-            return [*said, f"{unknown}."]
-        return [
-            *said,
-            f"{unknown}, which is large for documents of {self.mean_length:.0f} tokens.",
-            "The intervals are therefore too narrow, and effects are too small if the posteriors "
-            "are approximate; "
-            "lntm.inference.joint_draws, or torch-lntm effects --draws joint, includes it.",
-        ]
-
-    def _labels(self, num_words: int = 2) -> dict[int | str, str]:
-        """Labels of topics by number, and of groups of topics by name."""
-        labels: dict[int | str, str] = dict(enumerate(topic_labels(self.model, num_words)))
-        return labels | {name: name for name in (self.groups.names if self.groups else ())}
+    def _labels(self, num_words: int = 2) -> list[str]:
+        """Labels of the responses: labels of topics, and names of groups of topics."""
+        labels = topic_labels(self.model, num_words)
+        return [labels[topic] if isinstance(topic, int) else topic for topic in self.topics]
 
     # -- effects of terms ------------------------------------------------------------------------
 
@@ -163,9 +187,8 @@ class Effects:
         Args:
             level: Probability of the intervals, between 0 and 1.
         """
-        found = [self._of_term(j) for j in range(len(self.formula.names))]
-        what: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in self.formula.names]
-        return self._estimates([mean for mean, _ in found], what, level, [s for _, s in found])
+        found = map(self._of_term, self.formula.names)
+        return self._estimates(found, [(name, {}) for name in self.formula.names], level)
 
     def frame(self, rows: Iterable[Estimate] | None = None, *, level: float = 0.95) -> pd.DataFrame:
         """A data frame with a row for each effect, level or prediction.
@@ -187,13 +210,12 @@ class Effects:
             level: See :meth:`table`.
         """
         text = f"{self!r}\n{self.format(self.table(level))}"
-        if self.regression.spread is None or not self.formula.random:
+        if not self.formula.random or self.regression.spread is None:
             return text
         columns = dict(zip(self.formula.random, self.regression.spread.mT.tolist(), strict=True))
         if isinstance(self.regression, LinearRegression) and self.regression.random is not None:
             columns["residual"] = self.regression.random.residual.tolist()
-        labels = self._labels(5)
-        spread = pd.DataFrame({"topic": [labels[topic] for topic in self.topics]} | columns)
+        spread = pd.DataFrame({"topic": self._labels(5), **columns})
         scale = " on the scale of the logit" if self.link == "logit" else ""
         return f"{text}\n\nStandard deviations of effects{scale}\n{frames.render(spread)}"
 
@@ -225,26 +247,23 @@ class Effects:
             )
         at = list(self.formula.random).index(column)
         terms = [f"{column}[{name}]" for name in self.formula.random[column]]
-        what: list[tuple[str, dict[str, Any]]] = [(term, {}) for term in terms]
         # An interval knows the variance of the levels' effects no better than its levels do.
         freedom = self.design.containment(self.regression.freedom)[1][at]
         if isinstance(self.regression, LinearRegression):
-            random = self.regression.random
-            assert random is not None
-            effects, variances = (
-                values.split(self.design.sizes, 1)[at].numpy()
-                for values in (random.effects, random.variances)
-            )
+            assert self.regression.random is not None
+            effects, variances, _ = self.regression.random
+            parts = (values.split(self.design.sizes, 1)[at] for values in (effects, variances))
+            effects, variances = (values.numpy() for values in parts)
             ends = intervals(effects, variances, 0 * variances, self.num_draws, freedom, level)
-            return self._rows([effects, *ends], what, level)
-        first, weights, positions = self._distinct()
+            return self._rows(np.stack([effects, *ends]), [(term, {}) for term in terms], level)
+        everyone = self._documents()
         means = []
-        for value in (AVERAGE, *range(len(terms))):
-            moved = positions.clone()
-            moved[:, at] = value
-            means.append(self._mean(self.design.raw[first], weights, moved))
+        for position in (AVERAGE, *range(len(terms))):
+            positions = everyone.positions.copy()
+            positions[:, at] = position
+            means.append(self._mean(self.design.raw[everyone.first], everyone.weights, positions))
         found = [mean.less(means[0]) for mean in means[1:]]
-        return self._estimates(found, what, level, ["atanh"] * len(what), freedom)
+        return self._estimates(found, [(term, {}) for term in terms], level, freedom)
 
     # -- predictions -----------------------------------------------------------------------------
 
@@ -289,21 +308,12 @@ class Effects:
             >>> [point.values["party"] for point in effects.predict("party")][:2]
             ['left', 'right']
         """
-        grids = {}
-        for name in names:
-            if not isinstance(name, str):
-                raise ConfigError(
-                    f"predict takes names of columns, got {name!r:.60}; values go by the name of "
-                    "their column, as in predict(party=['Left', 'Right'])"
-                )
-            grids[name] = self.grid(name)
+        grids = {name: self.grid(name) for name in names}
         grids |= {name: self._several(name, value) for name, value in values.items()}
         points = [
             dict(zip(grids, point, strict=True)) for point in itertools.product(*grids.values())
         ]
-        scale: Scale = "logit" if self.link == "logit" else "identity"
-        what = [("", point) for point in points]
-        return self._estimates(self._averages(points, others), what, level, [scale] * len(what))
+        return self._estimates(self._averages(points, others), [("", p) for p in points], level)
 
     def difference(
         self,
@@ -345,8 +355,7 @@ class Effects:
         pair = (fixed[name], self._several(name, second)[0])
         points = [{**fixed, name: value} for value in pair]
         one, other = self._averages(points, others)
-        scale: Scale = "atanh" if self.link == "logit" else "identity"
-        return self._estimates([one.less(other)], [("", {**fixed, name: pair})], level, [scale])
+        return self._estimates([one.less(other)], [("", {**fixed, name: pair})], level)
 
     def format(self, rows: Iterable[Estimate]) -> str:
         """Predictions, differences, levels or effects as text, topic by topic.
@@ -355,7 +364,7 @@ class Effects:
             rows: The result of :meth:`predict`, :meth:`difference`, :meth:`levels` or
                 :meth:`table`.
         """
-        rows, labels = Estimates(rows), self._labels(5)
+        rows, labels = Estimates(rows), dict(zip(self.topics, self._labels(5), strict=True))
         frame = rows.frame().drop(columns="name", errors="ignore")
         frame["topic"] = [labels[row.topic] for row in rows]
         if "p_value" in frame:
@@ -391,22 +400,17 @@ class Effects:
         Raises:
             ConfigError: As for :meth:`predict`.
         """
-        from torch_lntm.plotting.effects import Series, plot_effects
+        from torch_lntm.plotting.effects import plot_effects
 
-        drawn_topics, labels = self._drawn(topics), self._labels()
         levels = [None] if by is None else self.grid(by)
         values = values if by is None else {**values, by: levels}
-        predictions = self.predict(name, level=level, others=others, **values)
+        rows = self.predict(name, level=level, others=others, **values)
         series = []
-        for value, topic in itertools.product(levels, drawn_topics):
-            points = [
-                point
-                for point in predictions
-                if point.topic == topic and (by is None or point.values[by] == value)
-            ]
-            label = labels[topic] if value is None else f"{labels[topic]}, {value}"
-            numbers = np.array([[p.estimate, p.lower, p.upper] for p in points])
-            series.append(Series(label, [point.values[name] for point in points], numbers))
+        for value, (topic, label) in itertools.product(levels, self._drawn(topics).items()):
+            points = [row for row in rows if row.topic == topic]
+            points = [row for row in points if by is None or row.values[by] == value]
+            label = label if by is None else f"{label}, {value}"
+            series.append(_series(label, [point.values[name] for point in points], points))
         return plot_effects(series, name, self.formula.kinds.get(name, "text"), level, ax=ax)
 
     def plot_difference(
@@ -445,16 +449,14 @@ class Effects:
             ConfigError: As for :meth:`difference`, or there is no first value.
             CorpusError: See :meth:`predict`.
         """
-        from torch_lntm.plotting.effects import Series, plot_differences
+        from torch_lntm.plotting.effects import plot_differences
 
-        drawn_topics, labels = self._drawn(topics), self._labels()
-        series = []
+        drawn, series = self._drawn(topics), []
         for value in self._several(name, first):
             rows = self.difference(name, value, second, level=level, others=others, **values)
-            found = {row.topic: [row.estimate, row.lower, row.upper] for row in rows}
-            numbers = np.array([found[topic] for topic in drawn_topics])
+            points = [row for topic in drawn for row in rows if row.topic == topic]
             compared = format_value(rows[0].values[name])
-            series.append(Series(compared, [labels[topic] for topic in drawn_topics], numbers))
+            series.append(_series(compared, list(drawn.values()), points))
         return plot_differences(series, name, level, ax=ax)
 
     def grid(self, name: str) -> list[Any]:
@@ -485,17 +487,17 @@ class Effects:
 
     # -- parts of the above ----------------------------------------------------------------------
 
-    def _drawn(self, topics: Sequence[int | str] | None) -> tuple[int | str, ...]:
-        """Topics of a plot: those of a user's list, or all regressed topics."""
-        names = () if self.groups is None else self.groups.names
-        drawn = self.topics if topics is None else topics
-        found = [t if t in names else find_topics(self.model.topic_names, [t])[0] for t in drawn]
-        unknown = [topic for topic in found if topic not in self.topics]
-        if unknown:
-            raise ConfigError(
-                f"topic {unknown[0]} was not regressed; expected some of {self.topics}"
-            )
-        return tuple(found)
+    def _drawn(self, topics: Sequence[int | str] | None) -> dict[int | str, str]:
+        """Labels of the topics of a plot: those of a user's list, or all regressed topics."""
+        labels = dict(zip(self.topics, self._labels(), strict=True))
+        if topics is None:
+            return labels
+        names = self.model.topic_names
+        found = [t if t in labels else find_topics(names, [t])[0] for t in topics]
+        for topic in found:
+            if topic not in labels:
+                raise ConfigError(f"topic {topic} was not regressed; expected some of {[*labels]}")
+        return {topic: labels[topic] for topic in found}
 
     def _require(self, name: str) -> None:
         self.formula.check_column(name)
@@ -531,173 +533,178 @@ class Effects:
             return np.sort(column)[[len(column) // 2]]
         return np.array([np.median(column)])
 
-    def _averages(self, points: Sequence[Mapping[str, Any]], others: Others) -> Iterator[Mean]:
+    def _documents(self, others: Others = "average", *replaced: str) -> Documents:
+        """Documents that differ in columns other than the replaced, or the typical document."""
+        if others == "typical":
+            columns = {name: self._typical(name) for name in self.columns}
+            weights, positions = np.ones(1), np.full((1, len(self.design.sizes)), AVERAGE)
+        else:
+            columns, weights = dict(self.columns), self.design.weights.numpy()
+            positions = self.design.positions.numpy()
+        read = {n: self.formula.read(n, x) for n, x in columns.items() if n not in replaced}
+        return Documents.of(read, weights, positions)
+
+    def _averages(self, points: Sequence[Mapping[str, Any]], others: Others) -> Iterator[Quantity]:
         """The average prediction at each point."""
         if others not in ("average", "typical"):
             raise ConfigError(f"others is {others!r}; expected 'average' or 'typical'")
         random = self.formula.random
-        fixed = [{k: v for k, v in point.items() if k not in random} for point in points]
-        levels = self.design.positions.numpy()
-        columns, weights = self.columns, self.design.weights.numpy()
-        if others == "typical":
-            columns = {name: self._typical(name) for name in columns}
-            weights, levels = np.ones(1), np.full((1, levels.shape[1]), AVERAGE)
-        averaged = rows_at(self.formula, columns, weights, fixed, levels)
-        for (rows, of_rows, at), point in zip(averaged, points, strict=True):
-            assert at is not None
-            positions = torch.from_numpy(at.copy())
+        fixed = {
+            name: self.formula.read(name, plain_values([p[name] for p in points]), "value")
+            for name in points[0]
+            if name not in random
+        }
+        documents = self._documents(others, *fixed)
+        for rows, point in zip(
+            documents.rows(self.formula, fixed, len(points)), points, strict=True
+        ):
+            positions = documents.positions.copy()
             for j, (name, known) in enumerate(random.items()):
                 if name in point:
                     value = point[name]
                     positions[:, j] = known.index(value) if value in known else NEW
-            yield self._mean(rows, torch.from_numpy(of_rows), positions)
+            yield self._mean(rows, documents.weights, positions)
 
-    def _mean(self, rows: NDArray[np.float64], weights: Tensor, positions: Tensor) -> Mean:
-        """The sum of weighted predictions at rows of the design."""
-        found = self.regression.predict(self.design.rows(rows), weights, positions)
-        return Mean(*found, weights.numpy() @ rows)
+    def _mean(
+        self,
+        rows: NDArray[np.float64],
+        weights: NDArray[np.float64],
+        positions: NDArray[np.int64],
+        moved: Tensor | float = 0.0,
+    ) -> Quantity:
+        """The sum of weighted predictions at rows of the design, moved in its basis."""
+        parts = (torch.from_numpy(weights), torch.from_numpy(positions))
+        found = self.regression.predict(self.design.rows(rows) + moved, *parts)
+        return Quantity(*found, weights @ rows, "logit" if self.link == "logit" else "identity")
 
-    def _distinct(self) -> tuple[NDArray[np.int64], Tensor, Tensor]:
-        """Documents that differ in their columns, their weights, and their levels."""
-        positions = self.design.positions
-        columns = [*self.columns.values(), *positions.mT.numpy()]
-        first, weights = distinct(columns, self.design.weights.numpy())
-        return first, torch.from_numpy(weights), positions[first]
-
-    def _of_term(self, j: int) -> tuple[Mean, Scale]:
-        """The effect of a column of the design, and its interval's scale; see :meth:`table`."""
-        name, unit = self.formula.names[j], np.eye(len(self.formula.names))[j]
+    def _of_term(self, name: str) -> Quantity:
+        """The effect of a column of the design; see :meth:`table`."""
+        j = self.formula.names.index(name)
+        unit = np.eye(len(self.formula.names))[j]
         if isinstance(self.regression, LinearRegression):
-            row = self.design.back[j]
-            estimates = self.regression.coefficients @ row
-            return Mean(estimates, row.expand(len(estimates), -1), unit), "identity"
-        first, weights, positions = self._distinct()
-        read = {n: self.formula.read(n, column[first]) for n, column in self.columns.items()}
-        read = {n: v if v.dtype == object else v.astype(np.float64) for n, v in read.items()}
+            row = self.design.back[j].expand(len(self.topics), -1)
+            return Quantity((self.regression.coefficients * row).sum(1), row, unit, "identity")
+        everyone = self._documents()
+        read = {c: v if v.dtype == object else v * 1.0 for c, v in everyone.read.items()}
+        size = len(everyone.first)
 
-        def at(changed: Mapping[str, Any], scaled: Tensor = weights) -> Mean:
-            full = {c: np.full(len(first), v, read[c].dtype) for c, v in changed.items()}
-            rows = self.formula.evaluate(read | full, len(first))
-            return self._mean(rows, scaled, positions)
+        def at(changed: Mapping[str, Any], scale: Any = 1.0, moved: Any = 0.0) -> Quantity:
+            rows = self.design.raw[everyone.first]
+            if changed:
+                full = {c: np.full(size, value, read[c].dtype) for c, value in changed.items()}
+                rows = self.formula.evaluate(read | full, size)
+            return self._mean(rows, everyone.weights * scale, everyone.positions, moved)
 
-        references = dict(self._references())
         if name == "Intercept":
-            zeros = [t[0] for i, t in enumerate(self.formula.terms) if i in self.design.flags]
-            references |= dict.fromkeys([c for c in zeros if c in read and c not in references], 0)
-            fixed = {c: value for c, value in references.items() if value is not None}
-            return at(fixed), "logit"
-        term = self.formula.terms[j]
-        column = level_column(term[0]) if len(term) == 1 else None
-        level = self._level_of(j)
-        if column in references and level is not None:
-            mean = at({column: level})
-            if references[column] is None:
-                return mean, "logit"
-            return mean.less(at({column: references[column]})), "atanh"
-        if column in read and term == (column,):
-            values = read[column]
-            if j in self.design.flags:
-                return at({column: 1}).less(at({column: 0})), "atanh"
-            step = STEP * np.std(values - values[0])
-            high = (values + step).clip(max=values.max())
-            low = (values - step).clip(min=values.min())
-            scaled = weights / torch.from_numpy(high - low)
-            return at({column: high}, scaled).less(at({column: low}, scaled)), "identity"
-        x, along = self.design.x[first], self.design.rows(unit[None])
-        step = STEP / float(along.norm()) / self.num_docs**0.5
-        high, low = (
-            self.regression.predict(x + sign * step * along, weights, positions) for sign in (1, -1)
-        )
-        estimates, gradients = ((a - b) / (2 * step) for a, b in zip(high, low, strict=True))
-        return Mean(estimates, gradients, unit), "identity"
+            flags = [self.formula.names[i] for i in self.design.flags]
+            references = {column: reference for column, _, reference in self._levels.values()}
+            zeros = {column: 0 for column in flags if column in read}
+            return at({c: v for c, v in (zeros | references).items() if v is not None})
+        if name in self._levels:
+            column, level, reference = self._levels[name]
+            one = at({column: level})
+            return one if reference is None else one.less(at({column: reference}))
+        if name in read and j in self.design.flags:
+            return at({name: 1}).less(at({name: 0}))
+        if name in read:
+            step = STEP * np.std(read[name] - read[name][0])
+            high, low = (
+                (read[name] + sign * step).clip(read[name].min(), read[name].max())
+                for sign in (1, -1)
+            )
+            gap = at({name: high}, 1 / (high - low)).less(at({name: low}, 1 / (high - low)))
+            return gap._replace(scale="identity")
+        along = self.design.rows(unit[None])
+        step = STEP / float(along.norm()) / len(self.design.x) ** 0.5
+        gap = at({}, 0.5 / step, step * along).less(at({}, 0.5 / step, -step * along))
+        return gap._replace(row=unit, scale="identity")
 
-    def _level_of(self, j: int) -> Any:
-        """The level of a column of the design by its name, or None."""
-        expression = self.formula.terms[j][0]
-        names = {
-            f"{expression}[{sign}{level}]": level
-            for level in self.formula.levels.get(expression, ())
-            for sign in ("", "T.")
-        }
-        return names.get(self.formula.names[j])
-
-    def _references(self) -> Iterator[tuple[str, Any]]:
-        """Columns with levels, and their reference levels, which have no column of the design."""
+    @cached_property
+    def _levels(self) -> dict[str, tuple[str, Any, Any]]:
+        """Column, level and reference level, if any, by name of a column of the design."""
+        found: dict[str, tuple[str, Any, Any]] = {}
         for expression, levels in self.formula.levels.items():
-            terms = enumerate(self.formula.terms)
-            found = {self._level_of(j) for j, term in terms if term == (expression,)} - {None}
-            rest = [level for level in levels if level not in found]
+            names = {f"{expression}[{sign}{x}]": x for x in levels for sign in ("", "T.")}
+            present = {name: names[name] for name in self.formula.names if name in names}
+            rest = [level for level in levels if level not in present.values()]
             column = level_column(expression)
-            if column is not None and found and len(rest) < 2:
-                yield column, rest[0] if rest else None
-
-    def _freedom(self, row: NDArray[np.float64]) -> float:
-        """Fewest degrees of freedom of the columns in a row, with random terms."""
-        freedom = self.regression.freedom
-        if not self.formula.random:
-            return freedom
-        each = self.design.containment(freedom)[0].numpy()
-        used = np.abs(row) > 1e-9 * np.abs(self.design.raw).max(0)
-        return float(np.where(used, each, freedom).min())
+            if column is not None and len(rest) < 2:
+                reference = rest[0] if rest else None
+                found |= {name: (column, level, reference) for name, level in present.items()}
+        return found
 
     def _estimates(
         self,
-        means: Iterable[Mean],
+        quantities: Iterable[Quantity],
         what: Sequence[tuple[str, Mapping[str, Any]]],
         level: float,
-        scales: Sequence[Scale],
         freedom: float | None = None,
     ) -> Estimates:
-        """Estimates of averages, pooled by Rubin's rules.
+        """Estimates of quantities, pooled by Rubin's rules.
 
         Args:
-            means: The averages.
-            what: Term and values of each average.
+            quantities: The quantities.
+            what: Term and values of each.
             level: Probability of the intervals.
-            scales: Scale of each interval.
-            freedom: Degrees of freedom. Defaults to those of the rows of the averages.
+            freedom: Degrees of freedom. Defaults to the fewest of the columns in the quantities'
+                rows, with random terms.
         """
-        found = []
-        for mean, scale in zip(means, scales, strict=True):
-            within, between = self.regression.covariance(mean.gradients[:, None])
-            variances = (within[:, 0, 0].numpy(), between[:, 0, 0].numpy())
-            of_row = self._freedom(mean.row) if freedom is None else freedom
-            estimates = mean.estimates.numpy()
-            ends = intervals(estimates, *variances, self.num_draws, of_row, level, scale)
-            found.append((estimates, *ends))
-        numbers = [np.stack(column, 1) for column in zip(*found, strict=True)]
-        return self._rows(numbers, what, level)
+        found, each = [], np.full(len(self.formula.names), self.regression.freedom)
+        if self.formula.random:
+            each = self.design.containment(self.regression.freedom)[0].numpy()
+        for quantity in quantities:
+            covariances = self.regression.covariance(quantity.gradients[:, None])
+            within, between = (covariance[:, 0, 0].numpy() for covariance in covariances)
+            used = np.abs(quantity.row) > 1e-9 * np.abs(self.design.raw).max(0)
+            least = np.where(used, each, self.regression.freedom).min()
+            numbers = (quantity.estimates.numpy(), within, between, self.num_draws)
+            ends = intervals(*numbers, freedom or least, level, quantity.scale)
+            found.append(np.stack([numbers[0], *ends]))
+        return self._rows(np.stack(found, -1), what, level)
 
     def _rows(
         self,
-        numbers: Sequence[NDArray[np.float64]],
+        numbers: NDArray[np.float64],
         what: Sequence[tuple[str, Mapping[str, Any]]],
         level: float,
     ) -> Estimates:
-        """Estimates ``(num_responses, num_points)`` and the results of ``intervals`` as rows."""
-        names, table = self.model.topic_names, np.stack(numbers, -1).tolist()
-        found = Estimates()
-        for topic, of_topic in zip(self.topics, table, strict=True):
-            name = names[topic] if isinstance(topic, int) else topic
-            for (term, values), row in zip(what, of_topic, strict=True):
-                found.append(Estimate(topic, name, term, values, level, *row))
-        return found
+        """Estimates and results of ``intervals``, ``(5, num_responses, num_points)``, as rows."""
+        names = self.model.topic_names
+        return Estimates(
+            Estimate(topic, names[topic] if isinstance(topic, int) else topic, *of, level, *row)
+            for topic, of_topic in zip(
+                self.topics, numbers.transpose(1, 2, 0).tolist(), strict=True
+            )
+            for of, row in zip(what, of_topic, strict=True)
+        )
 
     def joint_statistics(self, column: str) -> NDArray[np.float64]:
-        """``(num_responses,)`` Wald statistics per effect, for the terms of a column."""
+        """``(num_responses,)`` Wald statistics per effect, for the terms of a column.
+
+        Raises:
+            ConfigError: The formula has no such term.
+        """
         found = [
-            self._of_term(j)[0]
-            for j, term in enumerate(self.formula.terms)
+            self._of_term(name)
+            for name, term in zip(self.formula.names, self.formula.terms, strict=True)
             if any(column in self.formula.columns_in(expression) for expression in term)
         ]
-        gradients = torch.stack([mean.gradients for mean in found], 1)
+        if not found:
+            raise ConfigError(f"formula {self.formula.text!r} has no fixed term of {column!r}")
+        gradients = torch.stack([quantity.gradients for quantity in found], 1)
         within, between = self.regression.covariance(gradients)
         total = (within + (1 + 1 / self.num_draws) * between).numpy()
-        beta = torch.stack([mean.estimates for mean in found], 1).numpy()
-        # In units of standard errors. An effect that the documents do not tell has a ratio of 0.
-        errors = np.sqrt(total.diagonal(axis1=1, axis2=2))
-        ratios, scale = beta / errors, errors[:, :, None] * errors[:, None]
-        correlations = np.divide(total, scale, out=np.zeros_like(total), where=np.isfinite(scale))
-        correlations += np.eye(len(found)) * ~np.isfinite(errors)[..., None]
-        solved = np.linalg.solve(correlations, ratios[..., None])[..., 0]
-        return np.asarray((ratios * solved).sum(1) / len(found))
+        beta = torch.stack([quantity.estimates for quantity in found], 1).numpy()
+        # An effect that the documents do not tell counts as 0.
+        known = np.isfinite(total.diagonal(axis1=1, axis2=2))
+        total = np.where(known[:, :, None] & known[:, None], total, np.eye(len(found)))
+        beta = np.where(known, beta, 0.0)
+        solved = np.linalg.solve(total, beta[..., None])[..., 0]
+        return np.asarray((beta * solved).sum(1) / len(found))
+
+
+def _series(label: str, values: Sequence[Any], points: Sequence[Estimate]) -> Series:
+    """A series of a plot."""
+    from torch_lntm.plotting.effects import Series
+
+    return Series(label, values, np.array([[p.estimate, p.lower, p.upper] for p in points]))

@@ -35,8 +35,6 @@ class SolverOptions(TypedDict):
     max_iterations: int
 
 
-#: Numbers in memory per topic and per stored count of a document, while its mean is solved.
-MEAN_TABLES = 8
 P = TypeVar("P", bound=Posterior, default=Posterior)
 #: Guides by name: all subclasses of :class:`Guide` with a ``name``.
 GUIDES: dict[str, type[Guide[Any]]] = {}
@@ -392,7 +390,8 @@ class Guide(ABC, Generic[P]):
         Args:
             entries: Average number of stored counts per document.
         """
-        return MEAN_TABLES * (self.model.num_topics + entries)
+        # Numbers in memory per topic and per stored count of a document, while its mean is solved.
+        return 8 * (self.model.num_topics + entries)
 
     def memory_per_document(self, entries: float) -> float:
         """Approximate number of floats needed to solve a document.

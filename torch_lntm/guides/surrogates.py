@@ -19,9 +19,6 @@ from torch_lntm.solvers.options import SolveOptions
 #: Tolerance of a document's surrogate counts between rounds, in tokens. The objective changes by
 #: about the square of this number.
 MAX_ERROR = 1e-2
-#: Iterations of a solver per round. Calls with fewer iterations keep the surrogate counts of the
-#: start.
-ROUND_ITERATIONS = 4
 
 
 def solve_by_surrogates(
@@ -60,7 +57,9 @@ def solve_by_surrogates(
     start = options.start.clone()
     rows = torch.arange(batch.num_docs, device=batch.device)
     iterations = torch.zeros_like(rows)
-    for _ in range(options.max_iterations // ROUND_ITERATIONS):
+    # Iterations of a solver per round. Calls with fewer iterations keep the surrogate counts of the
+    # start.
+    for _ in range(options.max_iterations // 4):
         entries, _ = batch.entries(rows)
         part = batch.select(rows, len(entries))
         at = rows if by_documents else entries

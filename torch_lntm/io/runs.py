@@ -282,17 +282,6 @@ def _card(path: Path, model: TopicModel, run: Run | None) -> str:
         return model_card(model, run.config, run.metadata, scores)
 
 
-def write_card(run: Run, evaluation: Sequence[Mapping[str, Any]]) -> None:
-    """Rewrite the card of a run with new scores.
-
-    Args:
-        run: The run.
-        evaluation: As for :func:`save_run`.
-    """
-    with atomic_write(run.path / CARD) as file:
-        file.write(signed(model_card(run.model, run.config, run.metadata, evaluation)))
-
-
 def _identity(metadata: Mapping[str, Any]) -> str:
     """Identity of a run, to detect the replacement of a folder between two readings."""
     return " ".join(str(metadata.get(name)) for name in ("date", "seconds", "objective"))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import glob
 import json
 import shutil
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -79,24 +77,6 @@ class UnfinishedRun:
     def started(self) -> bool:
         """Whether the folder has a checkpoint."""
         return self.checkpoint.exists()
-
-    @staticmethod
-    def find(folder: Path, prefix: str, config: Mapping[str, Any]) -> Path | None:
-        """Find the newest unfinished run of a configuration.
-
-        Args:
-            folder: The folder of runs.
-            prefix: Beginning of the run's name.
-            config: The configuration.
-
-        Returns:
-            The final path of the run; ``None`` if there are only finished runs.
-        """
-        for partial in sorted(folder.glob(f"{glob.escape(prefix)}*.partial"), reverse=True):
-            with suppress(ConfigError), UnfinishedRun(partial.with_suffix(""), config) as run:
-                if run.started:
-                    return run.path
-        return None
 
     def discard(self) -> None:
         """Remove the folder after the fit."""

@@ -22,8 +22,6 @@ from torch_lntm.errors import ConfigError, LNTMWarning, warn
 #: Largest size of the map from z to logits for transitions in a single launch. Each chain reads the
 #: map again at every step, whereas a matrix product reads it once for all chains.
 MAX_LOADING = 2**14
-#: Oldest version of Triton that compiles the kernels.
-OLDEST_TRITON = (3, 3)
 
 
 def is_enabled(tensor: Tensor) -> bool:
@@ -69,7 +67,8 @@ def _triton_works() -> bool:
         import triton
 
         version = tuple(map(int, triton.__version__.split(".")[:2]))
-        if version < OLDEST_TRITON:
+        # Oldest version of Triton that compiles the kernels.
+        if version < (3, 3):
             raise ImportError(f"Triton is {triton.__version__}; expected 3.3 or newer")
         bits = torch.zeros(1, dtype=torch.int64, device="cuda")
         # SplitMix64's output function maps 0 to 0.

@@ -27,8 +27,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 _ELEMENTS = 512
 #: Elements of a program's matrix tile: 16 in each of its 128 threads.
 _TILE_ELEMENTS = 2048
-#: Number of chains from which a transition's programs are small; chosen on an H200.
-_MANY_CHAINS = 2048
 
 
 @triton.jit
@@ -433,7 +431,8 @@ def transition(
     )
     accepted, divergent = (torch.empty_like(log_prior, dtype=torch.int8) for _ in range(2))
     # Many chains fill the processors with small programs. Few chains need large programs.
-    many = num_chains * num_docs >= _MANY_CHAINS
+    # Number of chains from which a transition's programs are small; chosen on an H200.
+    many = num_chains * num_docs >= 2048
     elements = _TILE_ELEMENTS // 2 if many else _TILE_ELEMENTS
     block_z, tile_z = _blocks(dim, elements)
     block, tile = _blocks(loc.shape[-1], elements)

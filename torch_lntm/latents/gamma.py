@@ -17,9 +17,6 @@ from torch_lntm.latents.space import LatentSpace
 
 #: Scale c in log σ(cz). With z = logit(U)/c and U uniform, z has variance 1.
 _UNIT_LOGISTIC = math.pi / math.sqrt(3.0)
-#: Steps of Halley's method to reach float64 rounding for α of 1e-12 and above. For α of 0.01 and
-#: above, 5 steps are enough.
-_HALLEY_STEPS = 16
 
 
 class LogGamma(NamedTuple):
@@ -132,7 +129,9 @@ class GammaSpace(DirichletSpace):
         inverse, slope, constant = self._coefficients
         excess = x.double() - constant
         z = torch.maximum(excess / (_UNIT_LOGISTIC * inverse + slope), excess / slope)
-        for _ in range(_HALLEY_STEPS):
+        # Steps of Halley's method to reach float64 rounding for α of 1e-12 and above. For α of 0.01
+        # and above, 5 steps are enough.
+        for _ in range(16):
             at_z = self.log_gamma(z)
             newton = (x - at_z.value) / at_z.slope
             bend = 1.0 + 0.5 * newton * at_z.curvature / at_z.slope

@@ -157,14 +157,6 @@ class StickSpace(DirichletSpace, IdentifiedSpace):
         return replace(self, concentration=self.concentration.to(dtype))
 
 
-#: Least probability of drawing from the prior rather than the posterior, summed over sticks and
-#: their two ends. It bounds the importance weights.
-DEFENSIVE_SHARE = 0.05
-#: Power of the odds of a topic's absence. A power below 1 draws rare cases more often than they
-#: occur, with small weights rather than large weights.
-ODDS_POWER = 0.7
-
-
 def stick_parameters(concentration: Tensor) -> Tensor:
     """Beta parameters of the sticks of Dirichlet(α): α_k and Σ_{j>k} α_j.
 
@@ -210,10 +202,14 @@ def mixture_draws(
     rng = np.random.default_rng(list(key))
     prior = stick_parameters(concentration)
     tokens = stick_parameters((gamma - concentration).clamp_min(1e-6))
-    share = DEFENSIVE_SHARE / max(1, prior.numel())
+    # Least probability of drawing from the prior rather than the posterior, summed over sticks and
+    # their two ends. It bounds the importance weights.
+    share = 0.05 / max(1, prior.numel())
     # P(some token) = 1 − e^−μ. The log odds of absence are −log(e^μ − 1) = −(μ + log(1 − e^−μ)).
     prob_some = -torch.expm1(-tokens)
-    absent = torch.sigmoid(-ODDS_POWER * (tokens + prob_some.log())).clamp(share, 1.0 - share)
+    # Power of the odds of a topic's absence. A power below 1 draws rare cases more often than they
+    # occur, with small weights rather than large weights.
+    absent = torch.sigmoid(-0.7 * (tokens + prob_some.log())).clamp(share, 1.0 - share)
     present = prior + tokens / prob_some
     use_prior = torch.from_numpy(rng.random((num_samples, *prior.shape))).to(gamma) < absent
     shapes = torch.where(use_prior, prior, present)

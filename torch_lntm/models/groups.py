@@ -24,7 +24,6 @@ Level = str | int | float | bool
 Bins = Literal["day", "week", "month", "quarter", "year"]
 
 _DATE = re.compile(r"\d{4}-\d\d(-\d\d([T ].*)?)?")
-_QUARTER = re.compile(r"(\d{4})Q([1-4])")
 #: Monday, 29 December 1969, in days since 1970-01-01: the first day of week 0.
 _MONDAY = -3
 _EXAMPLES = "'~ rw(year)', '~ rw(date, bins=\"month\")' or '~ rw(day, width=7)'"
@@ -248,7 +247,7 @@ class Periods(Groups):
         """
         if value in self.levels:
             return self.positions[self.levels.index(value)]
-        quarter = _QUARTER.fullmatch(str(value))
+        quarter = re.fullmatch(r"(\d{4})Q([1-4])", str(value))
         if quarter and self.dates:
             value = f"{quarter[1]}-{3 * int(quarter[2]) - 2:02}"
         text = f"{value}-01" if self.dates and re.fullmatch(r"\d{4}", str(value)) else value

@@ -13,9 +13,6 @@ from torch_lntm.errors import ConfigError
 
 #: Maximum number of characters of a name.
 MAX_NAME = 80
-#: Maximum number of characters of a text in a record of a name.
-_MAX_TEXT = 100_000
-_NUMBER = re.compile(r"[+-]?\d+")
 
 
 @dataclass(frozen=True)
@@ -49,7 +46,8 @@ class NameRecord:
         topic, texts = data["topic"], [data[name] for name in names[1:]]
         if type(topic) is not int or not 0 <= topic < num_topics:
             raise ConfigError(f"a record of a name has the topic {topic!r:.60}")
-        if not all(isinstance(text, str) and len(text) <= _MAX_TEXT for text in texts):
+        # Maximum number of characters of a text in a record of a name.
+        if not all(isinstance(text, str) and len(text) <= 100_000 for text in texts):
             raise ConfigError(f"the record of topic {topic}'s name is not text of usual length")
         return cls(**data)
 
@@ -71,7 +69,7 @@ def check_name(name: Any, what: str = "name") -> str:
         raise ConfigError(
             f"{what} is {name!r:.100}; expected 1 to {MAX_NAME} printable characters in one line"
         )
-    if _NUMBER.fullmatch(name):
+    if re.fullmatch(r"[+-]?\d+", name):
         raise ConfigError(
             f"{what} is {name!r}; expected a name with a letter, since numbers denote topics"
         )

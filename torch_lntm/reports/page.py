@@ -75,8 +75,6 @@ def report(
     *,
     overwrite: bool = False,
     draws: DrawSource | None = None,
-    scores: Sequence[Score] | None = None,
-    settings: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Path:
     """Write a report page on a fit: a single HTML file that opens without a network.
@@ -94,9 +92,8 @@ def report(
         overwrite: Replace an existing file.
         draws: Source of the documents' proportions and intervals: a guide, or chains. Defaults to
             the posterior of the fit.
-        scores: Scores to show, such as held-out perplexity. Defaults to the scores of a run.
-        settings: Settings to list, by name. Defaults to the settings of the fit.
-        **options: Contents of the page; see :func:`render_page`.
+        **options: Contents of the page; see :func:`render_page`. ``scores`` default to the scores
+            of a run, and ``settings`` to the settings of the fit.
 
     Returns:
         The file.
@@ -118,15 +115,16 @@ def report(
         raise ConfigError(f"{path}: is a folder; name a file to write the page to")
     if path.exists() and not overwrite:
         raise ConfigError(f"{path}: exists already; choose another path, or ask to overwrite it")
-    posterior, fit_scores, fit_settings = _contents_of(fit)
-    page = render_page(
-        posterior if draws is None else draws,
-        corpus,
-        instead_of_chains=isinstance(draws, Guide) and not isinstance(posterior, Guide),
-        scores=fit_scores if scores is None else scores,
-        settings=fit_settings if settings is None else settings,
-        **options,
-    )
+    posterior: Any = fit
+    contents: dict[str, Any] = {}
+    if isinstance(fit, Run):
+        scores = fit.read(EVALUATION, read_scores) or ()
+        posterior, contents = fit.posterior(), {"scores": scores, "settings": fit.settings()}
+    elif isinstance(fit, FitResult):
+        posterior, contents = fit.posterior, {"settings": fit.settings()}
+    contents["instead_of_chains"] = isinstance(draws, Guide) and not isinstance(posterior, Guide)
+    source = posterior if draws is None else draws
+    page = render_page(source, corpus, **{**contents, **options})
     with atomic_write(path) as file:
         file.write(page.encode("utf-8", "replace"))
     return path
@@ -335,14 +333,3 @@ def _effects(effects: Any) -> dict[str, Any]:
         "coefficients": effects.table(LEVEL),
         "below_zero": any(row.lower < 0 for rows in predictions.values() for row in rows),
     }
-
-
-def _contents_of(
-    fit: FitResult | Run | DrawSource,
-) -> tuple[DrawSource, Sequence[Score], Mapping[str, Any]]:
-    """Posterior, scores and settings of a fit."""
-    if isinstance(fit, Run):
-        return fit.posterior(), fit.read(EVALUATION, read_scores) or (), fit.settings()
-    if isinstance(fit, FitResult):
-        return fit.posterior, (), fit.settings()
-    return fit, (), {}

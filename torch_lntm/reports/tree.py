@@ -16,7 +16,14 @@ from torch import Tensor
 
 from torch_lntm.errors import ConfigError
 from torch_lntm.frames import render
-from torch_lntm.models import DocumentPrior, TopicGroups, TopicModel, merged_topics
+from torch_lntm.models import (
+    DiagonalNormalPrior,
+    DirichletPrior,
+    DocumentPrior,
+    TopicGroups,
+    TopicModel,
+    merged_topics,
+)
 from torch_lntm.models.names import MAX_NAME, is_named
 from torch_lntm.plotting.style import distinct_words, topic_labels
 
@@ -153,7 +160,10 @@ def topic_tree(
         raise ConfigError("the model has a single topic; a tree needs at least 2 topics")
     numbers = {_check_level(level, size) for level in levels}
     if by is None:
-        by = "correlation" if _has_correlations(model) else "words"
+        prior = model.prior
+        unknown = type(prior).contrast_covariance is DocumentPrior.contrast_covariance
+        free = isinstance(prior, DirichletPrior | DiagonalNormalPrior)
+        by = "words" if unknown or free else "correlation"
     if by == "words":
         distance = hellinger_distances(model.topics.mean_probs.detach().double().cpu().numpy())
     else:
@@ -166,24 +176,6 @@ def topic_tree(
         members.append(tuple(sorted(members[first] + members[second])))
     names, labels = tuple(_node_names(model, members, shares)), tuple(topic_labels(model))
     return TopicTree(merges, (*members,), names, labels, (*sorted(numbers, reverse=True),), by)
-
-
-def _has_correlations(model: TopicModel) -> bool:
-    """Whether the prior has correlations beyond the correlations of independent logits.
-
-    Centred logits of independent topics with the variances d have the covariance
-    ``d_i (i = j) - (d_i + d_j) / K + mean(d) / K``.
-    """
-    if type(model.prior).contrast_covariance is DocumentPrior.contrast_covariance:
-        return False
-    covariance = model.prior.contrast_covariance().cpu()
-    size = len(covariance)
-    if size < 3:
-        return False
-    mean = covariance.trace() / (size - 1)  # of the variances d
-    variances = (covariance.diagonal() - mean / size) / (1 - 2 / size)
-    expected = variances.diag() + (mean - variances - variances[:, None]) / size
-    return not torch.allclose(covariance, expected, rtol=0.0, atol=1e-4 * float(mean))
 
 
 def hellinger_distances(probs: Array) -> Array:

@@ -35,17 +35,8 @@ from torch_lntm.latents.metrics import UnitMetric
 from torch_lntm.sampling import hmc
 from torch_lntm.sampling.bridge import Bridge
 
-#: Steepness of the sigmoid schedule (*Wu et al. 2017*).
-SIGMOID_REACH = 4.0
-#: Power of the power schedule. In a document of N tokens, Var log p(w | z) ∝ 1/t² for t above about
-#: 1/N. Distances between temperatures are therefore best in proportion to t.
-POWER = 3.0
 #: Log step sizes are multiples of this number.
 RESOLUTION = 1.0 / 16.0
-#: Mean acceptance probability after tuning of the step sizes.
-TARGET_ACCEPT = 0.8
-#: Largest relative change of a step size between transitions; see :func:`hmc.step`.
-JITTER = 0.2
 
 #: Numbers folded into a chain's key, a separate number for each use. ``POSTERIOR`` is for the
 #: caller: :meth:`LatentSpace.locate` of posterior draws needs keys.
@@ -91,9 +82,12 @@ def make_schedule(schedule: str | Tensor, num_temperatures: int) -> Tensor:
     if schedule == "linear":
         return fractions
     if schedule == "power":
-        return fractions.pow(POWER)
+        # Power of the power schedule. In a document of N tokens, Var log p(w | z) ∝ 1/t² for t
+        # above about 1/N. Distances between temperatures are therefore best in proportion to t.
+        return fractions.pow(3.0)
     if schedule == "sigmoid":
-        values = torch.sigmoid(SIGMOID_REACH * (2.0 * fractions - 1.0))
+        # Steepness of the sigmoid schedule (*Wu et al. 2017*).
+        values = torch.sigmoid(4.0 * (2.0 * fractions - 1.0))
         return (values - values[0]) / (values[-1] - values[0])
     raise ConfigError(
         f"schedule {schedule!r}; expected power, sigmoid, linear or a tensor of temperatures"
@@ -181,7 +175,8 @@ class Transitions(NamedTuple):
             UnitMetric(),
             self.num_steps,
             schedule[position],
-            jitter=JITTER,
+            # Largest relative change of a step size between transitions; see :func:`hmc.step`.
+            jitter=0.2,
         )
 
 
@@ -307,7 +302,8 @@ class _Pilot(NamedTuple):
                     key = noise.fold_in(keys, transition)
                     state, info = trial.move(key, target, state, schedule, knot)
                     acceptance += info.acceptance.mean(0) / tuning.num_transitions
-                proposed = (log_step_size + acceptance - TARGET_ACCEPT).clamp_max(log_longest)
+                # Mean acceptance probability after tuning of the step sizes.
+                proposed = (log_step_size + acceptance - 0.8).clamp_max(log_longest)
                 log_step_size = (proposed / RESOLUTION).round() * RESOLUTION
             tuned.append(log_step_size)
         return cls(Transitions(num_steps, knots, torch.stack(tuned)), state, transition)

@@ -13,10 +13,6 @@ from torch_lntm.latents import DocumentTarget
 from torch_lntm.latents.metrics import Metric
 from torch_lntm.sampling import hmc
 
-#: Largest number of doublings or halvings in the search for a first step size.
-MAX_DOUBLINGS = 30
-#: Attempts before the first check whether all chains have crossed the threshold.
-FEWEST_ATTEMPTS = 3
 #: γ, t₀ and κ of dual averaging (*Hoffman & Gelman 2014, §3.2.1*).
 SHRINKAGE, DELAY, FORGETTING = 0.05, 10.0, 0.75
 
@@ -47,11 +43,13 @@ def find_step_size(
 
     grow = acceptable(0)
     searching = torch.ones_like(grow)
-    for attempt in range(1, MAX_DOUBLINGS + 1):
+    # Largest number of doublings or halvings in the search for a first step size.
+    for attempt in range(1, 31):
         step_size = torch.where(searching, step_size * torch.where(grow, 2.0, 0.5), step_size)
         searching &= acceptable(attempt) == grow
         # The check makes the host wait for a GPU, and rarely succeeds at the first attempts.
-        if attempt >= FEWEST_ATTEMPTS and not bool(searching.any()):
+        # Attempts before the first check whether all chains have crossed the threshold.
+        if attempt >= 3 and not bool(searching.any()):
             break
     return step_size
 

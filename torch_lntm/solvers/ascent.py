@@ -49,16 +49,9 @@ SUFFICIENT_INCREASE = 1e-4
 #: Largest number of coordinates z for a direct factorisation of each document's information. On a
 #: GPU the many small kernels of conjugate gradients dominate the time.
 DENSE_DIM = {"cpu": 10, "cuda": 128}
-#: Lower limit of the measured curvature along the last step, as a share of the expected curvature.
-#: With less, steps become so long that they must be halved again.
-LEAST_CURVATURE = 0.5
 #: Largest gain of a round, in nats, after which the next round starts with its secant. Longer steps
 #: far from the optimum save rounds as well, but lead to worse optima.
 MAX_GAIN_FOR_SECANT = 3.0
-#: Largest share of solved documents among the documents in conjugate gradients.
-IDLE_SHARE = 0.35
-#: Largest number of halvings of a step.
-MAX_HALVINGS = 15
 
 
 class Coordinates(Protocol):
@@ -135,7 +128,9 @@ class Secant(NamedTuple):
         # Curvature of the complete-data information along the step: the step is Newton's or a part
         # of it.
         expected = (step * before.gradient).sum(-1, keepdim=True)
-        least = (LEAST_CURVATURE * expected).clamp_min(torch.finfo(step.dtype).tiny)
+        # Lower limit of the measured curvature along the last step, as a share of the expected
+        # curvature. With less, steps become so long that they must be halved again.
+        least = (0.5 * expected).clamp_min(torch.finfo(step.dtype).tiny)
         rho = torch.where(curvature > 0.0, 1.0 / torch.maximum(curvature, least), 0.0)
         return cls(step, fall, rho)
 
@@ -237,7 +232,8 @@ def _conjugate_gradients(
         left = int(unsolved.sum())
         if left == 0:
             break
-        if left < (1.0 - IDLE_SHARE) * len(x):
+        # Solved documents leave once they are 35 % of the documents in conjugate gradients.
+        if left < 0.65 * len(x):
             keep = unsolved.nonzero().squeeze(-1)
             if rows is not None:
                 solution[rows] = x
@@ -360,7 +356,8 @@ def _line_search(
     point = objective.evaluate(start.z + delta)
     moved = point.value >= start.value + SUFFICIENT_INCREASE * decrement - rounding
     step = 1.0
-    for _ in range(MAX_HALVINGS):
+    # Largest number of halvings of a step.
+    for _ in range(15):
         failed = (~moved).nonzero().squeeze(-1)
         if failed.numel() == 0:
             return point, moved

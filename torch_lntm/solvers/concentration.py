@@ -11,9 +11,6 @@ from torch_lntm.posteriors.dirichlet import log_multivariate_beta
 #: Limits of :func:`fit_concentration`: least component, and largest sum.
 SMALLEST_CONCENTRATION = 1e-8
 LARGEST_TOTAL_CONCENTRATION = 1e6
-#: Newton steps in log alpha below this size are made without a rise of the objective. The rise is
-#: about the square of the step.
-SMALL_STEP = 1e-6
 
 
 def fit_concentration(mean_log_theta: Tensor, start: Tensor, *, symmetric: bool) -> Tensor:
@@ -69,7 +66,9 @@ def fit_concentration(mean_log_theta: Tensor, start: Tensor, *, symmetric: bool)
             length *= 0.5
         else:
             # Close to the maximum the objective is flat to rounding, and the gradient is not.
-            if float(step.abs().max()) < SMALL_STEP:
+            # Newton steps in log alpha below this size are made without a rise of the objective.
+            # The rise is about the square of the step.
+            if float(step.abs().max()) < 1e-6:
                 alpha = _within_limits(alpha.log() + step)
             break
         alpha, value = trial, trial_value

@@ -45,15 +45,8 @@ from torch_lntm.solvers.options import SolveOptions
 
 #: Smallest share of the way to γ' for all copies of a word together.
 LEAST_STEP = 0.5
-#: Smallest damping of a document, and its factors after a bad pass and after a good pass.
-LEAST_DAMPING = 1.0 / 16.0
-DAMP, UNDAMP = 0.5, 1.25
 #: Factor of the β of a document after a pass with a skipped word.
 SHRINKAGE = 0.5
-#: Largest share of converged documents in the held stored counts. Above it they are dropped.
-IDLE_SHARE = 0.25
-#: Numbers in each table of the evidence at a time.
-MAX_ELEMENTS = 2**20
 
 
 def ep(
@@ -113,9 +106,9 @@ def ep(
     alpha = concentration.double()
     sites, gamma = _start(batch, alpha, options.start.to(topics, copy=True))
     tolerance = max(options.tolerance, 64.0 * torch.finfo(topics.dtype).eps)
-    active = ActiveSet(
-        batch.num_docs, gamma.device, sizes=batch.row_offsets.diff(), idle_share=IDLE_SHARE
-    )
+    # Converged documents are dropped once they have a quarter of the held stored counts.
+    sizes = batch.row_offsets.diff()
+    active = ActiveSet(batch.num_docs, gamma.device, sizes=sizes, idle_share=0.25)
     damping = words.new_ones(batch.num_docs)
     travelled = torch.full_like(damping, torch.inf)
 
@@ -129,8 +122,9 @@ def ep(
         distance /= (damping * gamma.sum(-1)).to(words)
         skipped &= active.working
         active.step(((distance <= tolerance) & ~skipped)[active.rows])
-        factor = torch.where(skipped | (distance > travelled), DAMP, UNDAMP)
-        damping = (damping * factor).clamp(LEAST_DAMPING, 1.0)
+        # A bad pass halves the damping, and a good pass lets it recover.
+        factor = torch.where(skipped | (distance > travelled), 0.5, 1.25)
+        damping = (damping * factor).clamp(1.0 / 16.0, 1.0)
         travelled = distance
         schedule.shrink_to_prior(gamma, alpha, skipped)
         active.drop_stopped()
@@ -431,7 +425,8 @@ def _evidence(
     normaliser = log_multivariate_beta(gamma)
     terms = torch.empty_like(batch.counts, dtype=torch.float64)
     proper = torch.ones_like(normaliser, dtype=torch.bool)
-    rows_at_once = max(1, MAX_ELEMENTS // len(alpha))
+    # Numbers in each table of the evidence at a time.
+    rows_at_once = max(1, 2**20 // len(alpha))
     for entries in torch.arange(batch.nnz, device=gamma.device).split(rows_at_once):
         docs, site = batch.row_index[entries], sites[entries].double()
         word, cavity = words[batch.word_index[entries]].double(), gamma[docs] - site

@@ -26,9 +26,6 @@ from torch_lntm.solvers.options import SolveOptions
 from torch_lntm.solvers.precision import in_sufficient_precision
 from torch_lntm.solvers.special import inverse_mean_root, log_mean_rate, wright_omega
 
-#: Joint ascent steps in means and sources per round; each costs a pass over the words.
-MEAN_STEPS = 1
-
 
 @dataclass(eq=False)
 class _Sources:
@@ -232,7 +229,8 @@ def factor(
             Objective(current, topics, part, half),
             z[rows],
             tolerance=0.1 * options.tolerance,
-            max_iterations=MEAN_STEPS,
+            # Joint ascent steps in means and sources per round; each costs a pass over the words.
+            max_iterations=1,
             words=words,
             secant=secant,
         )

@@ -17,15 +17,6 @@ from torch_lntm.solvers.options import SolveOptions
 from torch_lntm.solvers.precision import in_sufficient_precision
 from torch_lntm.solvers.tangent import maximise_tangent_bound
 
-#: Bound on the Newton steps of an update of V. From a distant start it takes about 10.
-MAX_NEWTON_STEPS = 30
-#: Largest change of log p in a step, and largest exponent with a finite exponential in float32.
-LARGEST_CHANGE, LARGEST_EXPONENT = 10.0, 80.0
-#: Least error of log p, in units of rounding.
-ROUNDED_UNITS = 100.0
-#: Largest distance of V's bound from its maximum, as a share of the tolerance of a round.
-SHARE_OF_TOLERANCE = 0.1
-
 
 @in_sufficient_precision
 def khan_bouchard(
@@ -52,7 +43,8 @@ def khan_bouchard(
     # Start with equally likely topics.
     share = torch.full_like(space.lift(options.start), -math.log(topics.shape[0]))
     whitened = _inverse_root(space, batch.lengths, batch.index, share)
-    tolerance = SHARE_OF_TOLERANCE * options.tolerance
+    # Largest distance of V's bound from its maximum, as a share of the tolerance of a round.
+    tolerance = 0.1 * options.tolerance
     variances = _Full(space, share, whitened, options.temperature, tolerance)
     means = maximise_tangent_bound(batch, topics, space, variances, options)
     return NormalPosterior.around(means, whitened=variances.whitened)
@@ -134,7 +126,8 @@ class _Dual:
         target = torch.log_softmax(self.logits + self.half * variance, -1)
         p, log_ratio = log_p.exp(), target - log_p
         # No term is negative, so rounding does not hide a small sum.
-        surplus = torch.expm1(log_ratio.clamp_max(LARGEST_EXPONENT)) - log_ratio
+        # The exponential of 80 is finite in float32.
+        surplus = torch.expm1(log_ratio.clamp_max(80.0)) - log_ratio
         gap = self.lengths * (p * surplus).sum(-1)
         value = self.lengths.double() * (p * (log_p - self.logits)).sum(-1, dtype=torch.float64)
         value += self.half * _log_det(whitened.double())
@@ -143,16 +136,18 @@ class _Dual:
     def minimise_(self, point: _Point, tolerance: float) -> None:
         """Move ``point`` by Newton steps until no gap exceeds ``tolerance`` nats."""
         # Part of the gap due to the rounding of log p.
-        rounding = (ROUNDED_UNITS * torch.finfo(point.gap.dtype).eps) ** 2 * self.lengths
+        # Least error of log p, in units of rounding.
+        rounding = (100.0 * torch.finfo(point.gap.dtype).eps) ** 2 * self.lengths
         largest_gap = rounding.clamp_min(tolerance)
         step = torch.ones_like(self.logits[:, :1])
-        for _ in range(MAX_NEWTON_STEPS):
+        # Bound on the Newton steps of an update of V. From a distant start it takes about 10.
+        for _ in range(30):
             rows = (point.gap > largest_gap).nonzero().squeeze(-1)
             if not len(rows):
                 break
             current, dual = _Point(*(part[rows] for part in point)), self.select(rows)
             change = step[rows] * dual._newton(current)
-            log_p = current.log_p + change.clamp(-LARGEST_CHANGE, LARGEST_CHANGE)
+            log_p = current.log_p + change.clamp(-10.0, 10.0)
             trial = dual.at(torch.log_softmax(log_p, -1))
             better = (trial.value <= current.value) | (trial.gap <= largest_gap[rows])
             step[rows] *= torch.where(better, 2.0, 0.5)[:, None]

@@ -30,15 +30,6 @@ from torch_lntm.kernels.mixture import expected_topic_counts, probability_floor
 from torch_lntm.posteriors.normal import ModePosterior, NormalPosterior
 from torch_lntm.solvers.options import SolveOptions
 
-#: Largest acceptable rounding error of a document's log likelihood, in nats. The estimate is its
-#: number of tokens times the machine epsilon. A larger solver tolerance takes the place of the
-#: limit.
-MAX_ROUNDING_ERROR = 1e-3
-#: Largest acceptable condition number of a whitened precision times the machine epsilon.
-MAX_CONDITION = 0.1
-#: Largest acceptable shortfall of expected topic counts from a document's length, in tokens.
-MAX_LOST_TOKENS = 0.1
-
 #: Return type of a solver.
 Solved = NormalPosterior | ModePosterior
 Solver = TypeVar("Solver", bound=Callable[..., Solved])
@@ -108,8 +99,12 @@ def needs_float64(batch: DocumentBatch, space: Any, tolerance: float) -> Tensor:
         tolerance: Tolerance of the solver, nats.
     """
     rounding = torch.finfo(batch.dtype).eps
-    longest = (MAX_CONDITION / space.eta_variance.amax()).clamp_max(
-        max(MAX_ROUNDING_ERROR, tolerance)
+    # Largest acceptable condition number of a whitened precision times the machine epsilon.
+    longest = (0.1 / space.eta_variance.amax()).clamp_max(
+        # Largest acceptable rounding error of a document's log likelihood, in nats. The estimate is
+        # its number of tokens times the machine epsilon. A larger solver tolerance takes the place
+        # of the limit.
+        max(1e-3, tolerance)
     )
     return batch.lengths > longest / rounding
 
@@ -134,7 +129,9 @@ def has_lost_words(batch: DocumentBatch, topics: Tensor, weights: Tensor) -> Ten
         # Words without any topic are at the floor for every choice of weights.
         equal = torch.full_like(weights, 1.0 / weights.shape[-1])
         lost[rows] = (
-            expected_topic_counts(equal, topics, part).sum(-1) - explained > MAX_LOST_TOKENS
+            # Largest acceptable shortfall of expected topic counts from a document's length, in
+            # tokens.
+            expected_topic_counts(equal, topics, part).sum(-1) - explained > 0.1
         )
     return lost
 

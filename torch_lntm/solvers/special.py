@@ -8,10 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-#: Steps of Halley's method in :func:`inverse_mean_root`.
-ROOT_STEPS = 4
-#: Fritsch–Shafer–Crowley steps, which reduce errors of 0.2 to rounding.
-OMEGA_STEPS = 2
 #: Arguments above this limit use 3 terms of ω's expansion at infinity, exact to working precision.
 OMEGA_LARGE = 1e6
 
@@ -44,7 +40,8 @@ def _solve_omega(x: Tensor) -> Tensor:
         (large - log_large + log_large / large).log(),
         torch.where(y < -2.0, y - y.clamp_max(0.0).exp(), 2.0 * (y - 1.0) / 3.0),
     )
-    for _ in range(OMEGA_STEPS):
+    # Fritsch–Shafer–Crowley steps, which reduce errors of 0.2 to rounding.
+    for _ in range(2):
         omega = log_omega.exp()
         residual = y - omega - log_omega
         one = 1.0 + omega
@@ -108,7 +105,8 @@ def inverse_mean_root(precision: Tensor, log_rate: Tensor, exponent: float) -> T
     log_growth = torch.minimum(t, (large - log_t + 1.59 * log_t / large).log())
     bound = -torch.logaddexp(precision.log(), log_rate)
     y = torch.minimum(bound, log_growth - math.log(exponent))
-    for _ in range(ROOT_STEPS):
+    # Steps of Halley's method in :func:`inverse_mean_root`.
+    for _ in range(4):
         x = y.exp()
         growth = exponent * x
         exponential = (growth + log_rate).add_(y).exp_()

@@ -27,10 +27,6 @@ from torch_lntm.solvers.active import ActiveSet, bound_rounding, converged_or_fa
 from torch_lntm.solvers.ascent import Objective, maximise_mean
 from torch_lntm.solvers.options import SolveOptions
 
-#: Ascent steps in the mean, in the first round and in every later round. Far from the optimum, a
-#: few steps before the variances change lead to better optima.
-FIRST_STEPS, MEAN_STEPS = 4, 2
-
 
 class Variances(Protocol):
     """Variances of the posteriors of all documents, updated for some documents in each round."""
@@ -93,7 +89,8 @@ def maximise_tangent_bound(
             objective(),
             z[active.rows],
             tolerance=0.1 * tolerance,
-            max_iterations=MEAN_STEPS if iteration else FIRST_STEPS,
+            # Far from the optimum, a few steps before the variances change lead to better optima.
+            max_iterations=2 if iteration else 4,
             words=words,
             secant=secant,
         )

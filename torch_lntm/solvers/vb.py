@@ -20,13 +20,6 @@ from torch_lntm.solvers.options import SolveOptions
 #: half as far as in the step before.
 LONG_STEP = 3.0
 LONG_BELOW = 0.01
-#: Smallest mean of theta at the start, for every dtype.
-LOWEST_START = 1e-7
-#: Smallest log weight of a topic minus the largest log weight of its document, far above underflow
-#: in float32.
-LOWEST_LOG_WEIGHT = -40.0
-#: Largest share of converged documents among the held documents. Above it they are dropped.
-IDLE_SHARE = 0.125
 
 
 def vb(
@@ -72,8 +65,10 @@ def vb(
     topics = topics.mT.contiguous().mT
     alpha = concentration.double()
     total = alpha.sum() + batch.lengths.double()
-    gamma = options.start.double().clamp_min(LOWEST_START) * total[:, None]
-    active = ActiveSet(batch.num_docs, gamma.device, idle_share=IDLE_SHARE)
+    # Smallest mean of theta at the start, for every dtype.
+    gamma = options.start.double().clamp_min(1e-7) * total[:, None]
+    # Largest share of converged documents among the held documents. Above it they are dropped.
+    active = ActiveSet(batch.num_docs, gamma.device, idle_share=0.125)
     tolerance = max(options.tolerance, 8.0 * torch.finfo(topics.dtype).eps)
 
     current, position = batch, gamma
@@ -152,4 +147,6 @@ def _log_weights(expectation: Tensor) -> Tensor:
     A weight that underflows to 0 would leave a word without any topic if only this topic explains
     it.
     """
-    return (expectation - expectation.amax(-1, keepdim=True)).clamp_min(LOWEST_LOG_WEIGHT)
+    # Smallest log weight of a topic minus the largest log weight of its document, far above
+    # underflow in float32.
+    return (expectation - expectation.amax(-1, keepdim=True)).clamp_min(-40.0)

@@ -29,12 +29,6 @@ LEARNING_TOKENS = 20.0
 #: Values of the scales s and of the dispersions d.
 SCALES = tuple(2.0**k for k in range(-8, 2))
 DISPERSIONS = tuple(2.0**k for k in range(7))
-#: Newton steps of a path for each scale, from the path of the next smaller scale.
-PATH_STEPS = 2
-#: Rounds of EM for the weights in an M-step.
-WEIGHT_STEPS = 5
-#: Number of pseudo-words behind the weights, their typical scale, and the spread of its logarithm.
-PSEUDO_WORDS, PSEUDO_SCALE, PSEUDO_SPREAD = 5.0, 0.1, 1.0
 
 
 def least_dispersions(repeats: Tensor, length: float, tokens: Tensor) -> Tensor:
@@ -144,7 +138,8 @@ def _log_evidence(
     values = []
     for scale in scales:
         precisions = (1 / (scale**2 * gaps))[:, None].expand(-1, counts.shape[1])
-        for _ in range(PATH_STEPS):
+        # Newton steps of a path for each scale, from the path of the next smaller scale.
+        for _ in range(2):
             expected = rates * logits.exp()
             gradient = counts - expected + pull_of(logits, precisions)
             hessian = WalkHessian.of(expected.clamp_min(1e-12), precisions)
@@ -169,8 +164,9 @@ def learn_weights(evidence: Evidence, scale_weights: Tensor, dispersion_weights:
     """
     weights = scale_weights, dispersion_weights
     pseudo = pseudo_weights(evidence.scales, evidence.dispersions)
-    for _ in range(WEIGHT_STEPS):
-        sums = [PSEUDO_WORDS * x for x in pseudo]
+    # Rounds of EM for the weights in an M-step.
+    for _ in range(5):
+        sums = [5.0 * x for x in pseudo]  # of 5 pseudo-words
         for _, posterior in evidence.posteriors(*weights):
             sums[0] += posterior.sum((0, 2))
             sums[1] += posterior.sum((0, 1))
@@ -180,7 +176,8 @@ def learn_weights(evidence: Evidence, scale_weights: Tensor, dispersion_weights:
 
 def pseudo_weights(scales: Tensor, dispersions: Tensor) -> tuple[Tensor, Tensor]:
     """Weights of scales and dispersions without tokens."""
-    distance = (scales / PSEUDO_SCALE).log() / PSEUDO_SPREAD
+    # The typical scale is 0.1, and the spread of its logarithm is 1.
+    distance = (scales / 0.1).log()
     return (-0.5 * distance.square()).softmax(0), (-dispersions.log()).softmax(0)
 
 

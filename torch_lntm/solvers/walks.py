@@ -34,11 +34,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-#: Newton steps of a round, halvings of a step, and the longest step of a logit.
-NEWTON_STEPS, HALVINGS, LONGEST_STEP = 1, 6, 2.0
-#: Numbers of a table that are computed together.
-CACHED_NUMBERS = 2**17
-
 
 class Walks(NamedTuple):
     """Topics with words that move, as factors.
@@ -241,10 +236,9 @@ class _Problem(NamedTuple):
             own_pseudo = smoothing[walks.moving // smoothing.shape[1], topic]
             for part in column_parts(*logits.shape):
                 own_rates = rates[:, topic[part]]
-                for _ in range(NEWTON_STEPS):
-                    logits[:, part] = self._newton(
-                        part, logits[:, part], own_rates, own_pseudo[part], pseudo[topic[part]]
-                    )
+                logits[:, part] = self._newton(
+                    part, logits[:, part], own_rates, own_pseudo[part], pseudo[topic[part]]
+                )
             own = self.prior.shares @ logits
             level = level.flatten().index_copy(0, walks.moving, own.exp()).view_as(level)
             level = level.clamp_min(self.floor)
@@ -291,7 +285,7 @@ class _Problem(NamedTuple):
         step = (step - ratio * of_level).nan_to_num(0.0)
         step = shortened(step)
         before = density(logits)
-        for _ in range(HALVINGS):
+        for _ in range(6):
             worse = ~(density(logits + step) >= before - 1e-12 * before.abs())
             if not bool(worse.any()):
                 break
@@ -321,7 +315,8 @@ class _Problem(NamedTuple):
 
 def column_parts(num_periods: int, num_walks: int) -> list[slice]:
     """Slices of the columns of a table of walks, small enough for the caches of a CPU."""
-    size = max(256, CACHED_NUMBERS // num_periods)
+    # Numbers of a table that are computed together.
+    size = max(256, 2**17 // num_periods)
     return [slice(i, i + size) for i in range(0, num_walks, size)]
 
 
@@ -338,5 +333,5 @@ def pull_of(logits: Tensor, precisions: Tensor) -> Tensor:
 
 
 def shortened(step: Tensor) -> Tensor:
-    """Newton steps ``(num_periods, num_walks)``, each with entries of at most a certain size."""
-    return step * (LONGEST_STEP / step.abs().amax(0).clamp_min(LONGEST_STEP))
+    """Newton steps ``(num_periods, num_walks)``, each with entries of at most 2."""
+    return step * (2.0 / step.abs().amax(0).clamp_min(2.0))

@@ -14,7 +14,7 @@ import pytest
 import scipy.sparse as sp
 from support.corpora import COUNTS, LDAC, MTX, UCI, dense, write
 
-from torch_lntm.cli import ReadsDocuments
+from torch_lntm.cli import Documents
 from torch_lntm.corpus import convert_corpus, read_corpus, readers
 from torch_lntm.errors import CorpusError
 
@@ -204,7 +204,7 @@ def test_metadata_that_do_not_fit_are_refused(text: str, message: str, tmp_path:
 
 
 def test_the_docstring_and_the_help_list_every_format():
-    for text in (read_corpus.__doc__, ReadsDocuments.__doc__.partition("    vocabulary:")[0]):
+    for text in (read_corpus.__doc__, Documents.__doc__):
         words = set(re.findall(r"\w+", text.partition("format: Format")[2] or text))
         assert set(readers.known_formats()) - words == set()
 

@@ -120,7 +120,7 @@ def initial_topics(name: StartName, seed: int, restart: int = 0) -> np.ndarray:
     processes = Processes(alone=True)
     shard = DocumentShard(model, corpus, corpus.nonempty, processes)
     state = FitState(restart=restart)
-    start = Start(model, shard, processes, name=name, seed=seed)
+    start = Start(model, shard, name=name, seed=seed)
     start.mergers = []
     start._begin(state)
     assert state.word_counts is not None

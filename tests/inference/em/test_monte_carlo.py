@@ -38,7 +38,8 @@ from torch_lntm.errors import (
 )
 from torch_lntm.guides import LaplaceGuide
 from torch_lntm.inference import MonteCarloEM, VariationalEM
-from torch_lntm.inference.em import chain_e_step, monte_carlo
+from torch_lntm.inference.em import monte_carlo
+from torch_lntm.inference.em.epochs import LastDraws
 from torch_lntm.models import TopicModel, ctm, lda, lntm
 from torch_lntm.sampling import hmc
 
@@ -326,14 +327,14 @@ def test_the_tutorial_s_model_finds_its_topics(update) -> None:
 
 def test_the_error_for_an_infinite_parameter_names_it(monkeypatch) -> None:
     """At the end of the epoch, also on a GPU, which is not asked at every visit."""
-    sampled = chain_e_step.chain_statistics
+    sampled = monte_carlo.chain_statistics
 
     def damaged(*args: Any) -> Any:
         found = sampled(*args)
         found.word_counts[0, 0] = torch.nan
         return found
 
-    monkeypatch.setattr(chain_e_step, "chain_statistics", damaged)
+    monkeypatch.setattr(monte_carlo, "chain_statistics", damaged)
     with pytest.raises(NumericalError, match=r"topics\.logits is not finite"):
         fit_monte_carlo(ctm(3, 30), make_corpus(40), max_epochs=2, batch_size=10)
 
@@ -391,7 +392,7 @@ def test_step_sizes_adapt_in_warm_up_only() -> None:
 
 
 def test_empty_documents_are_skipped(monkeypatch) -> None:
-    monkeypatch.setattr("torch_lntm.inference.em.chain_e_step.SPREAD_NUMBERS", 24)  # 8 documents
+    monkeypatch.setattr("torch_lntm.inference.em.epochs.SPREAD_NUMBERS", 24)  # 8 documents
     corpus = make_corpus(40, empty=(5,))
     occupied = np.flatnonzero(corpus.lengths)
     model = ctm(3, 30, dtype="float64", pseudo_documents=0.0)
@@ -462,11 +463,11 @@ def test_means_of_documents_without_a_moving_chain() -> None:
     """The means of a solver, if there is one. Otherwise all chains of the document count."""
     draws = torch.tensor([[[1.0], [2.0], [3.0]], [[3.0], [6.0], [5.0]]])
     moved = torch.tensor([[True, True, False], [True, False, False]])
-    last = chain_e_step.LastDraws({"eta": draws}, moved, torch.ones(2, 3))
+    last = LastDraws({"eta": draws}, moved, torch.ones(2, 3))
     assert last.means(None, "eta", moved).tolist() == [[2.0], [2.0], [4.0]]
     solved = torch.tensor([[7.0], [8.0], [9.0]])
     assert last.means(solved, "eta", moved).tolist() == [[2.0], [2.0], [9.0]]
-    unvisited = chain_e_step.LastDraws({}, moved, torch.ones(2, 3))
+    unvisited = LastDraws({}, moved, torch.ones(2, 3))
     assert unvisited.means(solved, "eta", moved) is solved
 
 

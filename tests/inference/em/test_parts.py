@@ -305,13 +305,13 @@ def test_parts_that_make_up_no_corpus_are_refused(folder: Path, tmp_path: Path) 
     assert found[0] == found[1]
     mixed, twice, others = found[0]
     assert "process 0 of 2 has a whole corpus, and others have parts" in mixed
-    assert "the shards 0 to 7, and the processes have 0 to 3, 0 to 3; read it in each" in twice
+    assert "the shards 0 to 7, and the processes 0 to 3, 0 to 3; read the corpus in each" in twice
     assert "parts of different corpora" in others
 
 
 def test_a_part_alone_is_refused(folder: Path) -> None:
     part = read_corpus(folder, rank=0, world_size=2)
-    with pytest.raises(ConfigError, match="the shards 0 to 7, and the processes have 0 to 3"):
+    with pytest.raises(ConfigError, match="the shards 0 to 7, and the processes 0 to 3"):
         MonteCarloEM(ctm(3, 30), progress=False).fit(part)
 
 

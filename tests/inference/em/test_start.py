@@ -69,7 +69,7 @@ def test_an_epoch_makes_the_documented_updates(first: bool, device) -> None:
     theta = rng.dirichlet(np.ones(4), 5)
     processes = Processes(alone=True)
     shard = DocumentShard(model, corpus, corpus.nonempty, processes)
-    start = Start(model, shard, processes, name="lda", seed=0)
+    start = Start(model, shard, name="lda", seed=0)
     start.order, start.step_docs, start.concentration = np.array([3, 0, 4, 1, 2]), 3, 0.3
     state = FitState(
         step=int(not first),
@@ -158,7 +158,7 @@ def test_topics_merge_split_and_merge_again(epochs: int, mergers: list[int]) -> 
     model = make_model("ctm")
     processes = Processes(alone=True)
     shard = DocumentShard(model, corpus, corpus.nonempty, processes)
-    start = Start(model, shard, processes, name="lda", epochs=epochs, seed=0)
+    start = Start(model, shard, name="lda", epochs=epochs, seed=0)
     assert start.mergers == mergers
     sizes, state = [], FitState()
     with torch.no_grad():
@@ -183,7 +183,7 @@ def test_topics_of_short_documents_and_of_keywords_neither_merge_nor_split(
     model = ctm(3, corpus.num_words, keywords=keywords)
     processes = Processes(alone=True)
     shard = DocumentShard(model, corpus, corpus.nonempty, processes)
-    assert bool(Start(model, shard, processes, name="lda", seed=0).mergers) == merges
+    assert bool(Start(model, shard, name="lda", seed=0).mergers) == merges
 
 
 def test_free_topics_start_apart_from_the_keywords() -> None:
@@ -197,7 +197,7 @@ def test_free_topics_start_apart_from_the_keywords() -> None:
         corpus = Corpus.from_matrix(np.stack([rng.multinomial(60, row @ true) for row in theta]))
         model = ctm(4, corpus.num_words, keywords={"first": [0]})
         shard = DocumentShard(model, corpus, corpus.nonempty, processes)
-        start, state = Start(model, shard, processes, name="lda", seed=0), FitState()
+        start, state = Start(model, shard, name="lda", seed=0), FitState()
         topics = start._initial_topics(4, 0).numpy()
         start._begin(state)
         assert state.word_counts is not None
@@ -216,7 +216,7 @@ def test_a_merged_topic_splits_and_near_copies_merge() -> None:
     model = ctm(3, corpus.num_words, dtype="float64")
     processes = Processes(alone=True)
     shard = DocumentShard(model, corpus, corpus.nonempty, processes)
-    start = Start(model, shard, processes, name="lda", seed=0)
+    start = Start(model, shard, name="lda", seed=0)
     shares = np.stack([theta[:, 0] + theta[:, 1], theta[:, 2] / 2, theta[:, 2] / 2], 1)
     tokens = 60 * theta.sum(0)[:, None] * true
     counts = np.stack([tokens[0] + tokens[1], tokens[2] / 2, tokens[2] / 2])
@@ -243,7 +243,7 @@ def test_a_start_continues_to_the_same_bits_after_every_epoch() -> None:
 
     def epochs(state: FitState, model: TopicModel) -> Iterator[float]:
         shard = DocumentShard(model, corpus, corpus.nonempty, processes)
-        start = Start(model, shard, processes, name="lda", epochs=6, seed=0)
+        start = Start(model, shard, name="lda", epochs=6, seed=0)
         assert start.mergers == [2, 4]
         return start.run(state, progress=False)
 

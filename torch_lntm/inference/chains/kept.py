@@ -79,32 +79,6 @@ class KeptChains:
     num_transitions: int
 
     @classmethod
-    def of(
-        cls,
-        model: TopicModel,
-        settings: HMCSettings,
-        corpus: Corpus,
-        latents: Mapping[str, Tensor],
-        step_size: Tensor,
-        usable: Tensor,
-        num_transitions: int,
-    ) -> Self:
-        """Chains of a fit.
-
-        Args:
-            model: The fitted model.
-            settings: Settings of the chains.
-            corpus: The fit's documents.
-            latents: ``(num_chains, num_docs, dim)`` last draws by the names of the sites.
-            step_size: ``(num_chains, num_docs)`` step sizes, frozen since the fit's warm-up.
-            usable: ``(num_docs,)`` bool: the document has words, and all of its chains moved.
-            num_transitions: Number of past transitions of the chains.
-        """
-        rows = np.flatnonzero(usable.numpy())
-        documents, first = np.unique(signatures(corpus)[rows], return_index=True)
-        return cls(model, settings, latents, step_size, documents, rows[first], num_transitions)
-
-    @classmethod
     def empty(cls, model: TopicModel, settings: HMCSettings) -> Self:
         """Kept chains of no document: the chains of every document start anew."""
         empty = np.zeros(0, np.int64)

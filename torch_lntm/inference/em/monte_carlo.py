@@ -7,24 +7,33 @@ from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from typing import Any, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError, ConvergenceWarning, require, require_whole, warn
-from torch_lntm.inference.chains.chains import FEWEST_TRANSITIONS, warn_of_stuck
+from torch_lntm.inference.chains.chains import (
+    FEWEST_TRANSITIONS,
+    Chains,
+    Progress,
+    initial_latents,
+    warn_of_stuck,
+)
 from torch_lntm.inference.chains.document_hmc import DocumentHMC
-from torch_lntm.inference.chains.kept import KeptChains
+from torch_lntm.inference.chains.kept import KeptChains, signatures
 from torch_lntm.inference.chains.settings import space_type_of
-from torch_lntm.inference.em.chain_e_step import (
-    ChainEStep,
+from torch_lntm.inference.em.checkpoint import FitState, model_identity
+from torch_lntm.inference.em.distributed import Processes
+from torch_lntm.inference.em.epochs import (
+    ADAPTATION,
+    CHAIN,
+    STEP_SIZE,
     EpochStats,
     LastDraws,
     latent_spread,
     to_floats,
 )
-from torch_lntm.inference.em.checkpoint import FitState, model_identity
-from torch_lntm.inference.em.distributed import Processes
 from torch_lntm.inference.em.loop import MAX_FILLED_DOCS, Engine, ResumableFit
 from torch_lntm.inference.em.parts import add_topic_shares, shard_of
 from torch_lntm.inference.em.result import MonteCarloResult, StopReason
@@ -35,12 +44,13 @@ from torch_lntm.inference.em.schedule import (
     documents_per_block,
 )
 from torch_lntm.inference.em.start import Start, StartName
-from torch_lntm.inference.em.statistics import Statistics, sum_statistics
+from torch_lntm.inference.em.statistics import Statistics, chain_statistics, sum_statistics
 from torch_lntm.inference.em.topic_ascent import TopicAscent
 from torch_lntm.models import TopicModel
 from torch_lntm.models.registry import record_settings
 from torch_lntm.models.topics.topics import TopicUpdate
 from torch_lntm.progress import tqdm
+from torch_lntm.sampling.step_sizes import DualAveraging
 
 #: E-step of this process's documents of a mini-batch. It returns None without documents.
 EStep = Callable[[EpochStats], Statistics | None]
@@ -214,9 +224,6 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         self.shard = shard_of(model, corpus, self.processes)
         first = 0 if corpus.part is None else corpus.part.first
         self._positions = torch.from_numpy(self.shard.order + first).to(model.device)
-        transitions = settings.num_transitions, settings.warmup_epochs
-        from_prior = settings.start == "model"
-        self.e_step = ChainEStep(model, settings.chains, *transitions, from_prior=from_prior)
         self.phases = PhaseSchedule(
             settings.max_epochs,
             settings.warmup_epochs,
@@ -285,7 +292,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
                 centre = model.prior.space(model.check_batch(batch)).centre
                 self.documents.write("means", batch, centre.expand(batch.num_docs, -1))
             return
-        start = Start(model, self.shard, self.processes, name=settings.start, seed=settings.seed)
+        start = Start(model, self.shard, name=settings.start, seed=settings.seed)
         started = FitState()
         for _ in start.run(started, self.shows_progress):
             self.keep()
@@ -356,11 +363,68 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         self.release_memory()
         if batch is None:
             return None
-        share = batch.num_docs / num_docs
-        include = self._include_unmoved
-        new = self.e_step.run(batch, self.documents, self.state.step, stats, share, include)
+        new = self._visit(batch, batch.num_docs / num_docs, stats)
         self.release_memory()
         return new
+
+    def _visit(self, batch: DocumentBatch, share: float, stats: EpochStats) -> Statistics:
+        """Move the chains of a batch, and return the statistics at their last draws.
+
+        Args:
+            batch: This process's documents of a mini-batch.
+            share: Share of this process in the mini-batch's documents.
+            stats: Statistics of the epoch's transitions. New transitions are added.
+        """
+        documents, chains = self.documents, self._chains(batch)
+        moved = torch.zeros_like(chains.moved)
+        if self.state.step:
+            moved = self._read("moved", batch)[""]
+        for remaining in range(self.settings.num_transitions, 0, -1):
+            chains.move(remaining)
+            moved = moved | stats.add(chains, share)
+        stats.add_draws(chains)
+        if chains.means is not None:
+            documents.write("means", batch, chains.means)
+        adaptation = chains.progress.adaptation._asdict()
+        del adaptation["num_updates"]
+        tables = {CHAIN: chains.latents, ADAPTATION: adaptation, "moved": {"": moved}}
+        for prefix, values in tables.items():
+            for name, value in values.items():
+                documents.write(prefix + name, batch, value.transpose(0, 1))
+        return chain_statistics(self.model, chains, None if self._include_unmoved else moved)
+
+    def _chains(self, batch: DocumentBatch) -> Chains:
+        """Chains of a batch in their state after the last visit, or at their start."""
+        settings, chains, initial, progress = self.settings, self.settings.chains, None, None
+        documents = self.documents
+        means = documents.read("means", batch) if "means" in documents else None
+        if self.state.step:
+            initial = self._read(CHAIN, batch)
+            num_past = self.state.step * settings.num_transitions
+            adaptation = DualAveraging(**self._read(ADAPTATION, batch), num_updates=num_past)
+            progress = Progress(num_past, adaptation)
+        elif means is not None and settings.start != "model":
+            initial = initial_latents(self.model, batch, means, chains.num_chains, chains.seed)
+        warmup_steps = settings.warmup_epochs * settings.num_transitions
+        earlier = initial, progress, means
+        return Chains(self.model, chains, batch, chains.seed, warmup_steps, *earlier)
+
+    def _read(self, prefix: str, batch: DocumentBatch) -> dict[str, Any]:
+        """Values ``(num_chains, num_docs, ...)`` of a batch's chains, by name without prefix."""
+        documents = self.documents
+        return {
+            name.removeprefix(prefix): documents.read(name, batch).transpose(0, 1)
+            for name in documents.tensors
+            if name.startswith(prefix)
+        }
+
+    def _countable_transitions(self, epochs: int) -> int:
+        """Number of transitions that the table ``moved`` covers after ``epochs`` epochs.
+
+        The table is reset when the step sizes are frozen.
+        """
+        warmup_epochs = self.settings.warmup_epochs
+        return (epochs - warmup_epochs * (epochs > warmup_epochs)) * self.settings.num_transitions
 
     @property
     def _include_unmoved(self) -> bool:
@@ -368,7 +432,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         state = self.state
         # In its first transitions a chain may fail to move by chance. Without these chains, the
         # statistics would be biased towards states that are easy to leave.
-        if self.e_step.countable_transitions(state.step + 1) < FEWEST_TRANSITIONS:
+        if self._countable_transitions(state.step + 1) < FEWEST_TRANSITIONS:
             return True
         reset = state.step in (0, self.settings.warmup_epochs)
         return not reset and state.history[-1]["stuck"] == 0
@@ -437,8 +501,10 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
     def result(self, stop_reason: StopReason) -> MonteCarloResult:
         """Result at the current state."""
         state, prior = self.state, self.model.prior
-        needed = {n: x for n, x in state.documents.items() if n == "means" or LastDraws.needs(n)}
-        tables = self.shard.collect(needed)
+        needed = ("means", "moved", STEP_SIZE)
+        tables = self.shard.collect(
+            {n: x for n, x in state.documents.items() if n in needed or n.startswith(CHAIN)}
+        )
         empty = torch.from_numpy(self.corpus.lengths[: self.shard.num_result_docs] == 0)
         last = LastDraws.of(tables, empty, self.settings.chains.num_chains)
         last.rotate(prior.canonicalise_())
@@ -467,7 +533,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
 
         In few transitions, a chain may fail to move by chance.
         """
-        few = self.e_step.countable_transitions(self.state.step) < FEWEST_TRANSITIONS
+        few = self._countable_transitions(self.state.step) < FEWEST_TRANSITIONS
         return ~empty.expand_as(moved) if few else moved
 
     def _kept_chains(self, last: LastDraws, usable: Tensor) -> KeptChains:
@@ -475,9 +541,11 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         settings, num_epochs = self.settings, self.state.step
         if num_epochs <= settings.warmup_epochs:
             usable = torch.zeros_like(usable)
-        num_transitions = num_epochs * settings.num_transitions
-        draws = last.latents, last.step_size, usable, num_transitions
-        return KeptChains.of(self.model, settings.chains, self.corpus, *draws)
+        rows = np.flatnonzero(usable.numpy())
+        documents, first = np.unique(signatures(self.corpus)[rows], return_index=True)
+        states = last.latents, last.step_size, documents, rows[first]
+        transitions = num_epochs * settings.num_transitions
+        return KeptChains(self.model, settings.chains, *states, transitions)
 
     def _warn(self, counted: Tensor) -> None:
         """Warn of stuck chains, which do not count, and of chains with low acceptance.
@@ -487,7 +555,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
                 half of the target.
         """
         state = self.state
-        num_transitions = self.e_step.countable_transitions(state.step)
+        num_transitions = self._countable_transitions(state.step)
         filled = torch.from_numpy(self.corpus.lengths[: self.shard.num_result_docs] > 0)
         rows = (filled & (~counted).any(0)).nonzero().squeeze(1)
         first = 0 if self.corpus.part is None else self.corpus.part.first

@@ -59,7 +59,12 @@ def join_parts(corpus: Corpus, processes: Processes | None = None) -> Corpus:
     shard_docs = torch.zeros(len(part.sizes), dtype=torch.float64)
     for number, rows in part.slices():
         shard_docs[number] = int(np.count_nonzero(corpus.lengths[rows]))
-    _check_filled(processes.gather(int(shard_docs.sum())))
+    filled = processes.gather(int(shard_docs.sum()))
+    if any(filled) and not all(filled):
+        raise ConfigError(
+            f"process {filled.index(0)} of {len(filled)} has no documents with words in its "
+            "shards; use fewer processes"
+        )
     sums = processes.total(
         {
             "shard_docs": shard_docs,
@@ -84,37 +89,24 @@ def _check_places(places: list[Any]) -> None:
     Raises:
         ConfigError: They do not.
     """
-    size = len(places)
-    remedy = (
-        f"read it in each of the {size} processes of the fit by read_corpus(folder, rank=rank, "
-        f"world_size={size})"
-    )
+    size, problem = len(places), ""
     if not all(places):
-        raise ConfigError(
-            f"process {places.index(None)} of {size} has a whole corpus, and others have parts of "
-            f"a corpus; {remedy}"
+        problem = (
+            f"process {places.index(None)} of {size} has a whole corpus, and others have parts"
         )
-    if len({place[3] for place in places}) > 1:
-        raise ConfigError(f"the processes have parts of different corpora; {remedy}")
-    ends = [0, *(place[1] for place in places)]
-    if [place[0] for place in places] != ends[:-1] or ends[-1] != places[0][2]:
-        listed = ", ".join(f"{first} to {after - 1}" for first, after, *_ in places)
+    elif len({fingerprint for _, _, _, fingerprint, _ in places}) > 1:
+        problem = "the processes have parts of different corpora"
+    else:
+        ends = [0, *(place[1] for place in places)]
+        if [place[0] for place in places] != ends[:-1] or ends[-1] != places[0][2]:
+            listed = ", ".join(f"{first} to {after - 1}" for first, after, *_ in places)
+            problem = (
+                f"the corpus has the shards 0 to {places[0][2] - 1}, and the processes {listed}"
+            )
+    if problem:
         raise ConfigError(
-            f"the corpus has the shards 0 to {places[0][2] - 1}, and the processes have {listed}; "
-            f"{remedy}"
-        )
-
-
-def _check_filled(num_docs: list[int]) -> None:
-    """Check that every process has documents with words.
-
-    Raises:
-        ConfigError: A process has none.
-    """
-    if any(num_docs) and not all(num_docs):
-        raise ConfigError(
-            f"process {num_docs.index(0)} of {len(num_docs)} has no documents with words in its "
-            "shards; use fewer processes"
+            f"{problem}; read the corpus in each of the {size} processes of the fit by "
+            f"read_corpus(folder, rank=rank, world_size={size})"
         )
 
 

@@ -110,16 +110,24 @@ class FitResult:
         if self.corpus is None or len(self.means) != self.corpus.num_docs:
             return None
         with torch.no_grad():
-            return self._mean_proportions(self.corpus, np.flatnonzero(self.corpus.lengths))
+            return self._topic_shares(self.corpus)
 
-    def _mean_proportions(self, corpus: Corpus, rows: NDArray[np.int64]) -> Tensor:
-        """Posterior means of the proportions ``(num_topics,)``, averaged over documents."""
+    def _topic_shares(self, corpus: Corpus) -> Tensor:
+        return self.shares_of(corpus.nonempty)
+
+    def shares_of(self, rows: NDArray[np.int64]) -> Tensor:
+        """Posterior means of the proportions ``(num_topics,)``, averaged over documents.
+
+        Args:
+            rows: Positions of the documents.
+        """
+        assert self.corpus is not None
         # Proportions at the modes are known for all documents. A sample of documents gives the
         # average difference between posterior means and modes.
         sample = rows
         if len(rows) > _SHARE_DOCS:
             sample = np.sort(np.random.default_rng(0).choice(rows, _SHARE_DOCS, replace=False))
-        shift = topic_shares(self.posterior, corpus, rows=sample, means=self.means)
+        shift = topic_shares(self.posterior, self.corpus, rows=sample, means=self.means)
         shift -= self._proportions(self.means, sample).mean(0)
         return self._proportions(self.means, rows).mean(0) + shift
 
@@ -128,15 +136,6 @@ class FitResult:
         model = self.posterior.model
         part = latent[..., torch.from_numpy(rows), :].to(model.device)
         return model.theta(part).double().cpu()
-
-    def shares_of(self, rows: NDArray[np.int64]) -> Tensor:
-        """Shares of the topics ``(num_topics,)`` of some documents, as in :attr:`topic_shares`.
-
-        Args:
-            rows: Positions of the documents.
-        """
-        assert self.corpus is not None
-        return self._mean_proportions(self.corpus, rows)
 
     def topic_table(self, *, num_words: int = 8, num_correlated: int = 0) -> TopicTable:
         """The topics in words with their shares, the largest first.
@@ -240,28 +239,21 @@ class MonteCarloResult(FitResult):
             f"{self.num_unconverged} documents with a stuck chain)"
         )
 
-    def _mean_proportions(self, corpus: Corpus, rows: NDArray[np.int64]) -> Tensor:
-        """See :meth:`FitResult._mean_proportions`. New draws are made if there are too few."""
-        if not self.chains:  # the fit ended before its first visit
-            return super()._mean_proportions(corpus, rows)
-        if len(rows) * len(self.moved) < SHARE_DRAWS:
-            return topic_shares(self.posterior, corpus, rows=rows)
-        return self.shares_at_draws(rows)
+    def _topic_shares(self, corpus: Corpus) -> Tensor:
+        """Shares of all topics. New draws are made if there are too few last draws."""
+        if self.chains and corpus.num_nonempty * len(self.moved) < SHARE_DRAWS:
+            return topic_shares(self.posterior, corpus)
+        return self.shares_of(corpus.nonempty)
 
     def shares_of(self, rows: NDArray[np.int64]) -> Tensor:
-        """See :meth:`FitResult.shares_of`. They are the shares at the last draws."""
-        return self.shares_at_draws(rows)
-
-    def shares_at_draws(self, rows: NDArray[np.int64]) -> Tensor:
         """Proportions ``(num_topics,)`` at the last draws, averaged over documents, in float64.
-
-        They are the proportions at the means if the fit ended before the first visit.
 
         Args:
             rows: Positions of the documents.
         """
-        latent = self.posterior.model.prior.latent
-        draws = self.chains.get(latent, self.means[None])
+        if not self.chains:  # the fit ended before its first visit
+            return super().shares_of(rows)
+        draws = self.chains[self.posterior.model.prior.latent]
         total = torch.zeros((), dtype=torch.float64)
         for start in range(0, len(rows), _ROWS_AT_ONCE):
             part = self._proportions(draws, rows[start : start + _ROWS_AT_ONCE])

@@ -249,20 +249,3 @@ class Annealing:
         """Topics multiplied by the noise of a key, without normalisation."""
         noise = torch.from_numpy(np.random.default_rng(key).standard_normal(tuple(topics.shape)))
         return topics * (self.noise * noise).exp().to(topics)
-
-
-#: Named schedules for ``annealing`` of :class:`~torch_lntm.inference.VariationalEM`.
-ANNEALING = {"ahmed-xing": Annealing()}
-
-
-def annealing_named(name: str) -> Annealing:
-    """Annealing schedule of a name.
-
-    Raises:
-        ConfigError: The name is unknown.
-    """
-    if name not in ANNEALING:
-        raise ConfigError(
-            f"annealing {name!r}; expected one of {', '.join(ANNEALING)} or a schedule"
-        )
-    return ANNEALING[name]

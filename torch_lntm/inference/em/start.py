@@ -20,7 +20,6 @@ from torch_lntm.budget import release_memory
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.inference.em.anchors import anchor_topics
 from torch_lntm.inference.em.checkpoint import FitState
-from torch_lntm.inference.em.distributed import Processes
 from torch_lntm.inference.em.documents import (
     DocumentShard,
     document_bar,
@@ -229,8 +228,7 @@ class Start:
     Args:
         model: The model. Its topics are set at the end of every epoch, and its prior after the last
             epoch.
-        shard: The documents of this process.
-        processes: The processes of the fit. All continue from the counts of the first process.
+        shard: The documents of this process. All processes continue from the counts of the first.
         name: ``"lda"``, or ``"documents"`` for one epoch.
         epochs: Number of epochs of ``"lda"``. Defaults to enough for 1,200 updates, at least 3 and
             at most 40.
@@ -249,13 +247,12 @@ class Start:
         self,
         model: TopicModel,
         shard: DocumentShard,
-        processes: Processes,
         *,
         name: StartName,
         epochs: int | None = None,
         seed: int,
     ) -> None:
-        self.model, self.shard, self.processes = model, shard, processes
+        self.model, self.shard, self.processes = model, shard, shard.processes
         self.name, self.seed = name, seed
         self.sample = shard.sample(model, seed)
         self.corpus = corpus = self.sample.corpus

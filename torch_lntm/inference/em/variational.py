@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator
 from functools import partial
-from types import MappingProxyType
 from typing import Any, get_args
 
 import numpy as np
@@ -24,7 +23,6 @@ from torch_lntm.inference.em.parts import add_topic_shares, shard_of, visiting_r
 from torch_lntm.inference.em.result import FitResult, StopReason
 from torch_lntm.inference.em.schedule import (
     Annealing,
-    annealing_named,
     default_step_docs,
     num_epochs,
 )
@@ -126,7 +124,10 @@ class VariationalEM(Engine[FitResult]):
         require_guide(guide, model)
         if start not in get_args(StartName):
             raise ConfigError(f"start {start!r}; expected one of {', '.join(get_args(StartName))}")
-        annealing = annealing_named(annealing) if isinstance(annealing, str) else annealing
+        if isinstance(annealing, str):
+            if annealing != "ahmed-xing":
+                raise ConfigError(f"annealing {annealing!r}; expected 'ahmed-xing' or a schedule")
+            annealing = Annealing()
         if annealing is not None and not guide.anneals:
             raise ConfigError(
                 f"annealing is for {', '.join(g.__name__ for g in GUIDES.values() if g.anneals)}; "
@@ -176,11 +177,8 @@ class VariationalRun(ResumableFit[FitResult]):
         length = self.num_tokens / self.num_docs
         self.step_docs = default_step_docs(self.num_docs, length, model.num_topics)
         stride = settings.covariance_stride or default_stride(guide, self.step_docs)
-        order = None if corpus.part else random_order(corpus, settings.seed)
-        if order is None:
-            ranks = visiting_ranks(corpus, settings.seed)
-        else:
-            ranks = ranks_of(order, corpus.num_docs)
+        order, seed = None if corpus.part else random_order(corpus, settings.seed), settings.seed
+        ranks = visiting_ranks(corpus, seed) if order is None else ranks_of(order, corpus.num_docs)
         self.covariances = CovarianceSample(guide, corpus, ranks, stride, settings.max_docs)
         self.max_docs = self.covariances.max_docs
         # A step in two parts needs a sum of word counts in float64, which takes more memory than a
@@ -239,14 +237,8 @@ class VariationalRun(ResumableFit[FitResult]):
         """Set topics, prior and means by the start. With start="model", set only the means."""
         settings, state, guide = self.settings, self.state, self.guide
         if settings.start != "model":
-            start = Start(
-                self.model,
-                self.shard,
-                self.processes,
-                name=settings.start,
-                epochs=settings.start_epochs,
-                seed=settings.seed,
-            )
+            options: dict[str, Any] = {"epochs": settings.start_epochs, "seed": settings.seed}
+            start = Start(self.model, self.shard, name=settings.start, **options)
             for objective in start.run(state, self.shows_progress):
                 record = self._record(objective)
                 if state.step == start.epochs:
@@ -308,8 +300,7 @@ class VariationalRun(ResumableFit[FitResult]):
         state = self.state
         state.step = 0
         with self._bar("score", 1) as bar:
-            batches = with_progress(bar, self.shard.local_batches(self.max_docs))
-            state.statistics = statistics = self._sum(batches, self.guide.em_options)
+            state.statistics = statistics = self._e_step(bar)
         score = self._objective(statistics)
         record = self._record(score)
         scores = [*self._objectives("score"), score]
@@ -345,8 +336,7 @@ class VariationalRun(ResumableFit[FitResult]):
                 temperatures = dict(zip(names, steps[state.step], strict=True))
                 if state.step > 0 and steps[state.step] != steps[state.step - 1]:
                     self._perturb_topics()
-                batches = with_progress(bar, self.shard.local_batches(self.max_docs))
-                state.statistics = self._sum(batches, self.guide.em_options, temperatures)
+                state.statistics = self._e_step(bar, **temperatures)
                 state.statistics.maximise(self.model)
                 state.step += 1
                 bar.set_postfix_str(f"T={temperatures['temperature']:g}")
@@ -370,8 +360,7 @@ class VariationalRun(ResumableFit[FitResult]):
                     return
                 if state.statistics is not None:
                     state.statistics.maximise(self.model)
-                batches = with_progress(bar, self.shard.local_batches(self.max_docs))
-                state.statistics = self._sum(batches, self.guide.em_options)
+                state.statistics = self._e_step(bar)
                 objective, previous = self._objective(state.statistics), self._objectives("em")
                 state.step += 1
                 change = f", change {objective - previous[-1]:.1e}" if previous else ""
@@ -404,10 +393,23 @@ class VariationalRun(ResumableFit[FitResult]):
 
     # -- E-steps ---------------------------------------------------------------------------------
 
+    def _e_step(self, bar: tqdm, **temperatures: float) -> Statistics:
+        """E-step of all documents, with the statistics of all processes."""
+        batches = with_progress(bar, self.shard.local_batches(self.max_docs))
+        make = partial(self._expected, batches, self.guide.em_options, **temperatures)
+        return self.processes.add_up(make, torch.float64)
+
+    def _expected(
+        self, batches: Iterable[DocumentBatch], options: SolverOptions, **temperatures: float
+    ) -> Statistics | None:
+        """E-steps of batches, with the sum of their statistics; None without batches."""
+        with self.model.topics.cached():
+            return sum_statistics(self._expect(batch, options, **temperatures) for batch in batches)
+
     def _expect(
-        self, batch: DocumentBatch, temperatures: Mapping[str, Any], options: SolverOptions
+        self, batch: DocumentBatch, options: SolverOptions, **temperatures: float
     ) -> Statistics:
-        """E-step of one batch. It starts from tables of the documents, and updates them."""
+        """E-step of one batch. It starts from the rows of its documents, and updates them."""
         self.processes.poll()
         documents, init = self.documents, None
         if self.guide.warm_start_rows == "documents":
@@ -422,26 +424,6 @@ class VariationalRun(ResumableFit[FitResult]):
         if self._keeps_entries:
             documents.write("sites", batch, posterior.warm_start)
         return new
-
-    def _sum(
-        self,
-        batches: Iterable[DocumentBatch],
-        options: SolverOptions,
-        temperatures: Mapping[str, Any] = MappingProxyType({}),
-    ) -> Statistics:
-        """E-steps of batches, with their statistics summed over all processes."""
-        make = partial(self._expected, batches, options, temperatures)
-        return self.processes.add_up(make, torch.float64)
-
-    def _expected(
-        self,
-        batches: Iterable[DocumentBatch],
-        options: SolverOptions,
-        temperatures: Mapping[str, Any] = MappingProxyType({}),
-    ) -> Statistics | None:
-        """E-steps of batches, with the sum of their statistics; None without batches."""
-        with self.model.topics.cached():
-            return sum_statistics(self._expect(batch, temperatures, options) for batch in batches)
 
     def _objective(self, statistics: Statistics) -> float:
         """Objective of the documents plus the parameters' log prior, nats per token."""

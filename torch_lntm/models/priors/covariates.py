@@ -15,10 +15,6 @@ from torch_lntm.formulas import Formula
 
 #: Names of the arrays in a batch's covariates: columns, and positions of random terms' levels.
 PREVALENCE, LEVELS = "prevalence", "prevalence_levels"
-#: Relative spread up to which a column counts as constant.
-MIN_SPREAD = 1e-10
-#: Relative spread that float32, the type of batches, still resolves to 0.1 %.
-RESOLVED_SPREAD = 1e-4
 #: Limit on the largest absolute value of a column. Its inverse is the lower limit.
 MAX_SIZE = 1e30
 
@@ -94,13 +90,15 @@ class Covariates:
                 f"{MAX_SIZE:g}; multiply the column by a constant"
             )
         means, scales = matrix.mean(0), matrix.std(0)
-        constant = np.flatnonzero(scales <= MIN_SPREAD * sizes)
+        # Relative spread up to which a column counts as constant.
+        constant = np.flatnonzero(scales <= 1e-10 * sizes)
         if len(constant):
             raise ConfigError(
                 f"prevalence: the column {names[constant[0]]} is the same in all documents, like "
                 "the intercept; leave it out"
             )
-        blurred = np.flatnonzero(scales <= RESOLVED_SPREAD * sizes)
+        # Relative spread that float32, the type of batches, still resolves to 0.1 %.
+        blurred = np.flatnonzero(scales <= 1e-4 * sizes)
         if len(blurred):
             name = names[blurred[0]]
             raise ConfigError(
@@ -202,27 +200,23 @@ class Covariates:
         Raises:
             ConfigError: The data are damaged, or their formula is unsafe to evaluate.
         """
-        if not isinstance(data, Mapping):
-            raise ConfigError(
-                f"prevalence is {data!r:.80}; expected the result of Covariates.to_json(). Make "
-                "the model by models.stm(num_topics, corpus, prevalence='~ party')"
-            )
         try:
             names = tuple(map(str, data["names"]))
             means, scales = (tuple(map(float, data[key])) for key in ("means", "scales"))
             formula = data["formula"]
-        except (KeyError, TypeError, ValueError) as error:
-            raise ConfigError(f"the covariates of prevalence are damaged ({error!r})") from error
-        numbers = np.array([means, scales])
-        fits = len(names) == len(means) == len(scales)
-        if not fits or not np.isfinite(numbers).all() or not (numbers[1] > 0).all():
-            raise ConfigError(
-                "the covariates of prevalence are damaged: expected a name, a finite mean and a "
-                "positive scale for each"
-            )
+        except (KeyError, TypeError, ValueError):
+            names, means, scales, formula = ("damaged",), (), (), None
         fitted = None if formula is None else Formula.from_json(formula)
-        if fitted is not None and fitted.names != ("Intercept", *names):
-            raise ConfigError("the names of the covariates of prevalence differ from its formula's")
+        if (
+            not len(names) == len(means) == len(scales)
+            or not np.isfinite([means, scales]).all()
+            or not all(scale > 0 for scale in scales)
+            or (fitted is not None and fitted.names != ("Intercept", *names))
+        ):
+            raise ConfigError(
+                f"prevalence is {data!r:.80}; expected the result of Covariates.to_json(). Make "
+                "the model by models.stm(num_topics, corpus, prevalence='~ party')"
+            )
         return cls(names, means, scales, fitted)
 
 

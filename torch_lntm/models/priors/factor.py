@@ -30,11 +30,6 @@ from torch_lntm.posteriors import Moments
 
 Source = Literal["gaussian", "laplace"]
 
-_SPACES: dict[str, type[GaussianFactorSpace] | type[LaplaceFactorSpace]] = {
-    "gaussian": GaussianFactorSpace,
-    "laplace": LaplaceFactorSpace,
-}
-
 
 class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
     """eta = A s + loc + noise, independent sources s, theta = softmax(eta).
@@ -176,7 +171,7 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
     @property
     def space_type(self) -> type[GaussianFactorSpace] | type[LaplaceFactorSpace]:
         """See :attr:`DocumentPrior.space_type`."""
-        return _SPACES[self.source]
+        return GaussianFactorSpace if self.source == "gaussian" else LaplaceFactorSpace
 
     def space(self, batch: DocumentBatch) -> FactorSpace:
         """See :meth:`DocumentPrior.space`. z = (s, e), sources and whitened noise."""

@@ -26,8 +26,6 @@ from torch_lntm.solvers.arrow import Arrow, Levels
 
 #: Maximum number of pairs of levels of different random terms.
 MAX_PAIRS = 2**22
-#: Share of the prior's information, up to which a direction of eta counts as unobserved.
-NO_INFORMATION = 1e-6
 
 
 class LevelEffects(NamedTuple):
@@ -193,7 +191,8 @@ class MixedPrior(StructuralPrior):
         draws = torch.zeros_like(white)
         for k, value in enumerate(values.tolist()):
             # The shift of all logits has no information, and leaves theta unchanged.
-            if value > NO_INFORMATION:
+            # Share of the prior's information, up to which a direction of eta counts as unobserved.
+            if value > 1e-6:
                 scaled = Arrow(value * gram.dense, value * gram.crossed, value * gram.diagonal)
                 rows = white[:, :, k].mT
                 system = self._penalised(scaled)

@@ -16,9 +16,6 @@ from torch_lntm.models.groups import Groups
 from torch_lntm.models.topics.dirichlet import GroupedTopics, softmax_in_groups
 from torch_lntm.solvers.deviations import GroupedWords, sparse_deviations
 
-#: Tolerance of an M-step, in tokens.
-ROUND_TOLERANCE = 1e-3
-
 
 class ContentTopics(GroupedTopics):
     """Word probabilities of each topic in each group of documents.
@@ -55,13 +52,7 @@ class ContentTopics(GroupedTopics):
     """
 
     def __init__(
-        self,
-        num_topics: int,
-        num_words: int,
-        column: Groups,
-        *,
-        penalty: float,
-        **settings: Any,
+        self, num_topics: int, num_words: int, column: Groups, *, penalty: float, **settings: Any
     ) -> None:
         if not 0 < penalty < math.inf:
             raise ConfigError(f"content penalty is {penalty}; expected a positive number")
@@ -103,7 +94,8 @@ class ContentTopics(GroupedTopics):
             penalty=self.penalty,
             floor=probability_floor(self.logits.dtype),
             rounds=rounds,
-            tolerance=ROUND_TOLERANCE,
+            # Tolerance of an M-step, in tokens.
+            tolerance=1e-3,
         )
 
     def sites(self) -> Mapping[str, TorchDistribution]:

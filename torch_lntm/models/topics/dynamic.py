@@ -30,18 +30,8 @@ from torch_lntm.solvers.walks import WalkHessian, WalkPrior, Walks, walking_word
 
 #: Largest number of entries of a table of words by topics by periods.
 LARGEST_TABLE = 2**28
-#: Tables that a fit holds at once.
-TABLES = 8
-#: Standard deviation of a step over the mean gap, at the start of a fit.
-START_SCALE = 0.03
 #: Least scale that users may set. Its inverse is the largest.
 LEAST_SCALE = 1e-10
-#: A word is still if its tokens could move its path by at most this number.
-STILL = 0.03
-#: Tolerance of an M-step, in nats per token.
-TOLERANCE = 1e-6
-#: Of many M-steps in a row, these learn variances: the first, and each of this distance.
-LEARN_EVERY = 16
 
 
 class DynamicTopics(GroupedTopics):
@@ -132,7 +122,8 @@ class DynamicTopics(GroupedTopics):
         check_table(num_topics, num_words, count)
         super().__init__(num_topics, num_words, groups=periods, **settings)
         self.scale = None if scale is None else float(scale)
-        self.still = STILL
+        # A word is still if its tokens could move its path by at most this number.
+        self.still = 0.03
         self._visits = 0
         self.steps = nn.Parameter(self.logits.new_zeros(count - 1, num_words, num_topics))
         for name in ("shares", "gaps"):
@@ -310,7 +301,8 @@ class DynamicTopics(GroupedTopics):
         return (
             f"words move over {self.num_groups} periods of {self.column.column}: tables of "
             f"{self.num_groups} x {self.num_words:,} x {self.num_topics} numbers, {size:,.3g} MB "
-            f"each, about {TABLES * size:,.3g} MB in the fit"
+            # Tables that a fit holds at once.
+            f"each, about {8 * size:,.3g} MB in the fit"
         )
 
     def extra_repr(self) -> str:
@@ -334,11 +326,13 @@ class DynamicTopics(GroupedTopics):
             fewest=LEARNING_TOKENS if self.scale is None else 0.0,
             floor=probability_floor(self.logits.dtype),
             rounds=rounds,
-            tolerance=TOLERANCE,
+            # Tolerance of an M-step, in nats per token.
+            tolerance=1e-6,
         )
         self.tokens.copy_(counts.sum(1))
         self._visits += 1
-        if len(self.gaps) and (rounds > 1 or self._visits % LEARN_EVERY == 1):
+        # Of many M-steps in a row, these learn variances: the first, and each of this distance.
+        if len(self.gaps) and (rounds > 1 or self._visits % 16 == 1):
             self._learn(counts, walks)
         return walks
 
@@ -399,7 +393,8 @@ class DynamicTopics(GroupedTopics):
     @torch.no_grad()
     def _forget(self) -> None:
         """Set steps to 0, and variances to those of the start."""
-        start = START_SCALE if self.scale is None else self.scale
+        # Standard deviation of a step over the mean gap, at the start of a fit.
+        start = 0.03 if self.scale is None else self.scale
         self.steps.zero_()
         self.tokens.zero_()
         self.variances.fill_(start**2)

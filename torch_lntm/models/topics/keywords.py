@@ -21,8 +21,6 @@ from torch_lntm.errors import ConfigError, KeywordWarning, warn
 #: Default pseudo-tokens on the keywords of a topic: before a fit, and in a fit as a share of the
 #: tokens of an average topic.
 TOKENS, TOKEN_SHARE = 200.0, 0.02
-#: Keywords in fewer documents get a warning.
-FEW_DOCUMENTS = 5
 #: Shares in the initial topics: of a topic's keywords, and of the words beside them. The
 #: frequencies of the corpus have the remaining share.
 KEYWORD_SHARE, NEIGHBOUR_SHARE = 0.5, 0.25
@@ -282,8 +280,8 @@ class Keywords:
         members = sp.csr_matrix((np.ones(len(topics)), (columns, topics)), shape=size)
         frequency = corpus.word_totals + 1.0
         neighbours = np.zeros((len(self), corpus.num_words))
-        for start in range(0, corpus.num_docs, START_DOCS):
-            part = _counts(corpus, start, min(start + START_DOCS, corpus.num_docs))
+        for start in range(0, corpus.num_docs, 100_000):  # many documents do not fit in memory
+            part = corpus[start : start + 100_000].to_scipy().astype(np.float64)
             different = (part > 0).astype(np.float64) @ members
             weights = different.power(2).toarray()
             weights /= np.maximum(different.sum(1).A1[:, None], 1.0)
@@ -313,7 +311,8 @@ class Keywords:
         documents = corpus.whole.document_frequency
         for name, words, at in zip(self.names, self.words, self.columns, strict=True):
             for word, column in zip(words, at, strict=True):
-                if documents[column] < FEW_DOCUMENTS:
+                # Keywords in fewer documents get a warning.
+                if documents[column] < 5:
                     _warn(
                         f"keyword {word!r} of the topic {name!r} occurs in {documents[column]} "
                         f"documents, and says little about the topic"
@@ -346,21 +345,8 @@ class Keywords:
                 _warn(f"keyword {word!r} belongs to the topics {listed}; it counts for all of them")
 
 
-#: Documents at a time in the search of documents with keywords.
-START_DOCS = 100_000
-
-
 def _warn(message: str) -> None:
     warn(message, KeywordWarning)
-
-
-def _counts(corpus: Corpus, start: int, stop: int) -> sp.csr_matrix:
-    """Counts of documents ``start`` to ``stop`` as float64."""
-    offsets = np.asarray(corpus.row_offsets[start : stop + 1])
-    entries = slice(int(offsets[0]), int(offsets[-1]))
-    counts = np.asarray(corpus.counts[entries], np.float64)
-    arrays = (counts, np.asarray(corpus.word_index[entries]), offsets - offsets[0])
-    return sp.csr_matrix(arrays, shape=(stop - start, corpus.num_words))
 
 
 def _pairs(name: Any, entry: Any, vocabulary: Sequence[str] | None) -> Iterator[tuple[str, int]]:
@@ -403,11 +389,9 @@ def _pairs(name: Any, entry: Any, vocabulary: Sequence[str] | None) -> Iterator[
 def _column(name: str, column: Any, vocabulary: Sequence[str] | None) -> int:
     """Column of a keyword. Without a vocabulary, :meth:`Keywords.check_sizes` compares its size."""
     stop = 2**63 if vocabulary is None else len(vocabulary)
-    whole = isinstance(column, int | np.integer) and not isinstance(column, bool)
-    if not whole or not 0 <= column < stop:
-        upto = "" if vocabulary is None else f" to {stop - 1}"
+    if not isinstance(column, int | np.integer) or not 0 <= column < stop:
         raise ConfigError(
             f"keywords of the topic {name!r} hold {column!r:.60}; expected words, or columns of "
-            f"the vocabulary from 0{upto}"
+            f"the vocabulary from 0 to {stop - 1}"
         )
     return int(column)

@@ -15,9 +15,6 @@ from torch_lntm.models.topics.dirichlet import LogitTopics, near_uniform
 from torch_lntm.models.topics.topics import TopicUpdate
 from torch_lntm.solvers.special import wright_omega
 
-#: Bound on the Newton steps of the M-step, and their relative tolerance.
-STEPS, TOLERANCE = 100, 1e-13
-
 
 class NormalTopics(LogitTopics):
     """Word probabilities softmax(b_k) of each topic, with b_k ~ Normal(0, scale² I).
@@ -122,13 +119,13 @@ class NormalTopics(LogitTopics):
         total = pull.sum(0)
         centre = pull + total.log()
         level = self.logits.double()[:, has_tokens].logsumexp(0)
-        for count in range(STEPS):
+        for count in range(100):
             x = wright_omega(centre - level)
             # The two expressions are equal. Each loses precision where the other is exact.
             logits = torch.where(x > 1.0, x.log() - total.log() + level, pull - x)
             step = -logits.sum(0) / (x / (1.0 + x)).sum(0)
             # After the first step, only rounding errors decrease s.
-            if count and bool((step <= TOLERANCE * level.abs()).all()):
+            if count and bool((step <= 1e-13 * level.abs()).all()):
                 break
             # The logits sum to 0, so s is at least log V. This bound matters for a first step from
             # the right of the root, where the slope may round to 0 and the step be huge.

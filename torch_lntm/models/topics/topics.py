@@ -21,10 +21,6 @@ from torch_lntm.models.topics.keywords import Keywords
 
 #: Updates of topics in Monte-Carlo EM: ``"exact"`` M-steps, or ``"gradient"`` steps of Adam.
 TopicUpdate = Literal["exact", "gradient"]
-#: Pseudo-counts of every word in every topic, in starts.
-START_PSEUDO_COUNTS = 0.05
-#: Tokens per topic by which :meth:`Topics.set_` multiplies word probabilities.
-TOKENS_OF_PROBABILITIES = 1e6
 #: Bounds on the iterations of the default M-step, alone and within :meth:`Topics.updated_often`,
 #: and its tolerance: the gradient per token.
 MAX_ITERATIONS, OFTEN_ITERATIONS, GRADIENT_TOLERANCE = 200, 5, 1e-6
@@ -387,7 +383,8 @@ class Topics(nn.Module):
     @property
     def start_smoothing(self) -> float:
         """Pseudo-counts of every word in every topic during the search of a start."""
-        return START_PSEUDO_COUNTS
+        # Pseudo-counts of every word in every topic, in starts.
+        return 0.05
 
     def set_(self, probs: Tensor) -> None:
         """Set the topics in place, as close to the probabilities as the parameters allow.
@@ -399,7 +396,8 @@ class Topics(nn.Module):
             ConfigError: The shape is different, an entry is negative or not finite, or a topic or a
                 word has probability 0 throughout.
         """
-        self.start_(TOKENS_OF_PROBABILITIES * self.check_probs(probs))
+        # Tokens per topic by which :meth:`Topics.set_` multiplies word probabilities.
+        self.start_(1e6 * self.check_probs(probs))
 
     def check_probs(self, probs: Tensor) -> Tensor:
         """Check word probabilities ``(num_topics, num_words)`` and normalise them, in float64.

@@ -36,8 +36,6 @@ from torch_lntm.models.words.words import Words
 
 #: Bounds of a fitted concentration. At the upper bound, words are almost independent draws.
 LOWEST, HIGHEST = 1e-3, 1e7
-#: Largest change of log a in an M-step, and the curvature, in tokens, that counts as 0.
-MAX_STEP, NEGLIGIBLE = 1.0, 1e-6
 
 
 class DirichletMultinomial(Words):
@@ -158,7 +156,8 @@ class DirichletMultinomial(Words):
         slope = line - bend * current
         # The step has the largest size if the log likelihood is convex or nearly flat, and is 0 if
         # the slope is negligible too.
-        step = slope / torch.maximum(bend, slope.abs() / MAX_STEP).clamp_min(NEGLIGIBLE)
+        # The largest change of log a is 1, and a curvature of 1e-6 tokens counts as 0.
+        step = slope / torch.maximum(bend, slope.abs()).clamp_min(1e-6)
         self.log_concentration.copy_((current + step).clamp(math.log(LOWEST), math.log(HIGHEST)))
 
     @torch.no_grad()

@@ -1,7 +1,8 @@
-"""Names and values in the shell, and in YAML and JSON files: options, keywords, groups."""
+"""Values in the shell, and in YAML and JSON files: options, keywords, groups."""
 
 from __future__ import annotations
 
+import argparse
 import math
 from contextlib import suppress
 from pathlib import Path
@@ -15,20 +16,15 @@ from torch_lntm.errors import ConfigError
 _MOST_CHARACTERS = 100_000
 
 
-class Typed(str):
-    """Value from the command line, as opposed to a default."""
-
-
-def read_value(name: str, kinds: tuple[Any, ...], value: Any) -> Any:
+def read_value(kinds: tuple[Any, ...], value: Any) -> Any:
     """Convert the value of an option to one of its types.
 
     Args:
-        name: Name of the option, for messages.
         kinds: Types of the option, as in :class:`~torch_lntm.options.Option`.
         value: Text of the command line, or value of a configuration file.
 
     Raises:
-        ValueError: The value fits none of the types.
+        argparse.ArgumentTypeError: The value fits none of the types.
     """
     types = [kind for kind in kinds if kind is not type(None)]
     if value is None or (value == "null" and len(types) < len(kinds) and str not in types):
@@ -37,7 +33,8 @@ def read_value(name: str, kinds: tuple[Any, ...], value: Any) -> Any:
         with suppress(ValueError, OverflowError, yaml.YAMLError, RecursionError):
             return _of_kind(kind, value)
     names = [map(repr, k) if isinstance(k, tuple) else [k.__name__] for k in types]
-    raise ValueError(f"{name}: expected {', '.join(n for of in names for n in of)}; got {value}")
+    expected = ", ".join(name for of_kind in names for name in of_kind)
+    raise argparse.ArgumentTypeError(f"expected {expected}; got {value}")
 
 
 def _of_kind(kind: Any, value: Any) -> Any:
@@ -57,12 +54,20 @@ def _of_kind(kind: Any, value: Any) -> Any:
         value = yaml.safe_load(value) if isinstance(value, str) else value
         is_valid = isinstance(value, dict)
     else:
-        value = kind(value) if type(value) in (str, Typed, int, kind) else value
+        value = kind(value) if type(value) in (str, int, kind) else value
         is_valid = isinstance(value, kind) and not isinstance(value, bool)
         is_valid = is_valid and (math.isfinite(value) if kind is float else abs(value) < 2**63)
     if not is_valid:
         raise ValueError(f"{value!r} is no {kind}")
-    return str(value) if isinstance(value, Typed) else value
+    return value
+
+
+def whole_numbers(option: str, text: str) -> list[int]:
+    """Numbers in an option such as ``"10,20,50"``."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"{option}: {text!r}; expected whole numbers, as in 10,20,50") from None
 
 
 def read_keywords(keywords: str | dict[str, Any] | None) -> dict[str, Any] | None:
@@ -79,7 +84,7 @@ def read_keywords(keywords: str | dict[str, Any] | None) -> dict[str, Any] | Non
     return read_mapping(Path(keywords), "topic", "[word, word]")
 
 
-def mapping_option(option: str, value: str | dict[Any, Any]) -> dict[str, Any]:
+def mapping_option(option: str, value: str | dict[str, Any]) -> dict[str, Any]:
     """The mapping that an option gives.
 
     Args:
@@ -109,7 +114,7 @@ def mapping_option(option: str, value: str | dict[Any, Any]) -> dict[str, Any]:
     return mapping
 
 
-def groups_option(value: str | dict[Any, Any] | None) -> dict[str, list[int | str]] | None:
+def groups_option(value: str | dict[str, Any] | None) -> dict[str, list[int | str]] | None:
     """Groups of topics that an option gives, as numbers and names of topics by group.
 
     Args:
@@ -147,9 +152,7 @@ def read_mapping(path: Path, key: str = "option", value: str = "value") -> dict[
         # Aliases of aliases let a short file expand to billions of values.
         if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
             raise ConfigError(f"{path}: holds an alias, as in *name; write out the value")
-        repeated = _repeated_key(yaml.compose(text, Loader=yaml.SafeLoader))
-        if repeated is not None:
-            raise ConfigError(f"{path}: {repeated}; give every {key} once")
+        _refuse_repeated_keys(yaml.compose(text, Loader=yaml.SafeLoader), f"{path}: ", key)
         values = yaml.safe_load(text)
     except ConfigError:
         raise
@@ -164,15 +167,17 @@ def read_mapping(path: Path, key: str = "option", value: str = "value") -> dict[
     return values
 
 
-def _repeated_key(node: yaml.Node | None) -> str | None:
-    """Message about a repeated key in a mapping of a YAML document; ``None`` if there is none."""
+def _refuse_repeated_keys(node: yaml.Node | None, where: str, what: str) -> None:
+    """Refuse a mapping of a YAML document that has a key twice.
+
+    Raises:
+        ConfigError: It has.
+    """
     seen: dict[str, int] = {}
-    if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            line = key.start_mark.line + 1
-            if key.value in seen:
-                return f"{key.value!r} stands on line {seen[key.value]} and on line {line}"
-            seen[str(key.value)] = line
-            if (message := _repeated_key(value)) is not None:
-                return message
-    return None
+    for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
+        name, line = str(key.value), key.start_mark.line + 1
+        if name in seen:
+            problem = f"{name!r} stands on line {seen[name]} and on line {line}"
+            raise ConfigError(f"{where}{problem}; give every {what} once")
+        seen[name] = line
+        _refuse_repeated_keys(value, where, what)

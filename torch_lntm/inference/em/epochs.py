@@ -1,7 +1,8 @@
-"""E-step of Monte-Carlo EM: transitions of the documents' chains, and their diagnostics."""
+"""Epochs of Monte-Carlo EM: diagnostics of their transitions, and the last draws of chains."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
@@ -10,14 +11,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from torch_lntm.corpus import DocumentBatch
-from torch_lntm.inference.chains.chains import Chains, Progress, initial_latents
-from torch_lntm.inference.chains.settings import HMCSettings
+from torch_lntm.inference.chains.chains import Chains
 from torch_lntm.inference.em.distributed import Processes
-from torch_lntm.inference.em.documents import DocumentTable
-from torch_lntm.inference.em.statistics import Statistics, chain_statistics
-from torch_lntm.models import TopicModel
-from torch_lntm.sampling.step_sizes import DualAveraging
 
 #: Prefixes of the tables with the chains' latent variables and with their adaptation.
 CHAIN, ADAPTATION = "chain.", "adaptation."
@@ -25,105 +20,6 @@ CHAIN, ADAPTATION = "chain.", "adaptation."
 SPREAD_NUMBERS = 2**18
 #: Table of the logarithms of the chains' frozen step sizes.
 STEP_SIZE = ADAPTATION + "log_average"
-
-
-class ChainEStep:
-    """E-step by chains: a few transitions of each document's chains, kept in tables.
-
-    Args:
-        model: The model.
-        settings: Settings of the chains.
-        num_transitions: Number of transitions of each chain at a visit of its document.
-        warmup_epochs: Number of visits of each document with adapting step sizes.
-        from_prior: Whether chains start at prior draws. If False, they start at the documents'
-            means.
-    """
-
-    def __init__(
-        self,
-        model: TopicModel,
-        settings: HMCSettings,
-        num_transitions: int,
-        warmup_epochs: int,
-        from_prior: bool,
-    ) -> None:
-        self.model, self.settings, self.from_prior = model, settings, from_prior
-        self.num_transitions, self.warmup_epochs = num_transitions, warmup_epochs
-
-    def run(
-        self,
-        batch: DocumentBatch,
-        documents: DocumentTable,
-        epoch: int,
-        stats: EpochStats,
-        share: float,
-        include_unmoved: bool,
-    ) -> Statistics:
-        """Move the chains of a batch.
-
-        Args:
-            batch: This process's documents of a mini-batch.
-            documents: The documents' tables, read and written.
-            epoch: Number of the visit, from 0.
-            stats: Statistics of the epoch's transitions. New transitions are added.
-            share: Share of this process in the mini-batch's documents.
-            include_unmoved: Whether chains without a move enter the statistics too.
-
-        Returns:
-            The documents' statistics at the chains' last draws.
-        """
-        chains = self._chains(batch, documents, epoch)
-        moved = torch.zeros_like(chains.moved)
-        if epoch:
-            moved = self._read(documents, batch, "moved")[""]
-        for remaining in range(self.num_transitions, 0, -1):
-            chains.move(remaining)
-            moved = moved | stats.add(chains, share)
-        stats.add_draws(chains)
-        if chains.means is not None:
-            documents.write("means", batch, chains.means)
-        adaptation = chains.progress.adaptation._asdict()
-        del adaptation["num_updates"]
-        tables = {CHAIN: chains.latents, ADAPTATION: adaptation, "moved": {"": moved}}
-        for prefix, values in tables.items():
-            for name, value in values.items():
-                documents.write(prefix + name, batch, value.transpose(0, 1))
-        return chain_statistics(self.model, chains, None if include_unmoved else moved)
-
-    def _chains(self, batch: DocumentBatch, documents: DocumentTable, epoch: int) -> Chains:
-        """Chains of a batch in their state after the last visit, or at their start."""
-        settings, initial, progress = self.settings, None, None
-        means = documents.read("means", batch) if "means" in documents else None
-        if epoch:
-            initial = self._read(documents, batch, CHAIN)
-            num_past = epoch * self.num_transitions
-            adaptation = self._read(documents, batch, ADAPTATION)
-            progress = Progress(num_past, DualAveraging(**adaptation, num_updates=num_past))
-        elif means is not None and not self.from_prior:
-            initial = initial_latents(self.model, batch, means, settings.num_chains, settings.seed)
-        warmup_steps = self.warmup_epochs * self.num_transitions
-        return Chains(
-            self.model, settings, batch, settings.seed, warmup_steps, initial, progress, means
-        )
-
-    def _read(
-        self, documents: DocumentTable, batch: DocumentBatch, prefix: str
-    ) -> dict[str, Tensor]:
-        """Values ``(num_chains, num_docs, ...)`` of a batch's chains, by name without prefix."""
-        return {
-            name.removeprefix(prefix): documents.read(name, batch).transpose(0, 1)
-            for name in documents.tensors
-            if name.startswith(prefix)
-        }
-
-    def countable_transitions(self, epochs: int) -> int:
-        """Number of transitions that the table ``moved`` covers after ``epochs`` epochs.
-
-        The table is reset when the step sizes are frozen.
-        """
-        if epochs > self.warmup_epochs:
-            epochs -= self.warmup_epochs
-        return epochs * self.num_transitions
 
 
 @dataclass(eq=False)
@@ -141,11 +37,6 @@ class LastDraws:
     latents: dict[str, Tensor]
     moved: Tensor
     step_size: Tensor
-
-    @staticmethod
-    def needs(name: str) -> bool:
-        """Whether :meth:`of` reads the table of a name."""
-        return name.startswith(CHAIN) or name in ("moved", STEP_SIZE)
 
     @classmethod
     def of(cls, tables: Mapping[str, Tensor], empty: Tensor, num_chains: int) -> Self:
@@ -199,10 +90,7 @@ class EpochStats:
 
     def __init__(self, num_batches: int) -> None:
         self._num_batches = num_batches
-        self._acceptance: list[Tensor] = []
-        self._divergences: list[Tensor] = []
-        self._step_size: list[Tensor] = []
-        self._log_likelihood: list[Tensor] = []
+        self._values: dict[str, list[Tensor]] = defaultdict(list)
 
     def add(self, chains: Chains, share: float) -> Tensor:
         """Add the last transition of a batch.
@@ -214,15 +102,16 @@ class EpochStats:
         Returns:
             ``(num_chains, num_docs)`` bool: the transition moved the chain.
         """
-        assert chains.last is not None
-        self._acceptance.append(_weighted(chains.last.acceptance.mean(), share))
-        self._divergences.append(chains.last.divergent.sum())
-        self._step_size.append(_weighted(chains.step_size.mean(), share))
-        return chains.last.accepted
+        last = chains.last
+        assert last is not None
+        self._values["acceptance"].append(_weighted(last.acceptance.mean(), share))
+        self._values["divergences"].append(last.divergent.sum())
+        self._values["step_size"].append(_weighted(chains.step_size.mean(), share))
+        return last.accepted
 
     def add_draws(self, chains: Chains) -> None:
         """Add the chains' draws at the end of a visit."""
-        self._log_likelihood.append(chains.state.log_likelihood.mean(0).sum())
+        self._values["log_likelihood"].append(chains.state.log_likelihood.mean(0).sum())
 
     def total(self, processes: Processes) -> dict[str, Tensor]:
         """Sums and means of the epoch over all processes, float64 scalars.
@@ -232,15 +121,12 @@ class EpochStats:
             ``acceptance`` and ``step_size``: means over the transitions. ``divergences``: number of
             divergent transitions.
         """
-        visited_share = len(self._log_likelihood) / self._num_batches
-        return processes.total(
-            {
-                "log_likelihood": torch.stack(self._log_likelihood).sum(),
-                "acceptance": visited_share * torch.stack(self._acceptance).mean(),
-                "divergences": torch.stack(self._divergences).sum(),
-                "step_size": visited_share * torch.stack(self._step_size).mean(),
-            }
-        )
+        values = {name: torch.stack(x) for name, x in self._values.items()}
+        visited_share = len(values["log_likelihood"]) / self._num_batches
+        means = {
+            name: visited_share * values.pop(name).mean() for name in ("acceptance", "step_size")
+        }
+        return processes.total({name: x.sum() for name, x in values.items()} | means)
 
 
 def _weighted(value: Tensor, share: float) -> Tensor:

@@ -1,0 +1,391 @@
+"""The commands on a run, its topics and its documents; and ``torch-lntm convert``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch_lntm as lntm
+from torch_lntm.cli.command import (
+    refuse_existing,
+    register_command,
+    save_figure,
+    say,
+    show,
+    takes,
+)
+from torch_lntm.cli.documents import (
+    Computation,
+    Documents,
+    RunDocuments,
+    Words,
+    chains_of,
+    completion,
+    training_documents,
+)
+from torch_lntm.cli.values import groups_option, mapping_option, whole_numbers
+from torch_lntm.errors import ConfigError, require_whole
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from torch_lntm.inference import DocumentTopics
+    from torch_lntm.models import TopicModel
+
+_METRICS = ("completion", "likelihood", "coherence", "diversity")
+
+
+@register_command("topics")
+def topics(
+    run_folder: str,
+    corpus: str | None = None,
+    *,
+    num_words: int = 10,
+    words: Literal["probability", "frex", "lift", "score"] = "probability",
+    num_docs: int = 0,
+    num_correlated: int = 2,
+    by_group: bool = False,
+    groups: dict[str, Any] | str | None = None,
+    format: Literal["text", "json", "csv"] = "text",
+) -> None:
+    """Print the topics of a run, largest first.
+
+    Args:
+        run_folder: The run's folder.
+        corpus: Documents for --words and --num-docs. Defaults to the corpus of the fit.
+        num_words: Number of top words of each topic.
+        words: Measure of a topic's top words. probability: Most probable words. frex: Words that
+            are frequent and exclusive to the topic. lift: Words that are rare elsewhere. score: A
+            measure between frex and lift.
+        num_docs: Number of documents to print for each topic, in place of its words. They are the
+            documents with the largest share of the topic, with the beginnings of their texts.
+        num_correlated: Number of correlated topics to print for each topic, on each side: with the
+            most positive and with the most negative correlations.
+        by_group: Print the differences of words between groups. Needs a model fitted with
+            --content.
+        groups: Print the shares and the words of groups of topics, such as "economy=3,7; war=1". A
+            file of groups ends in .json or .yaml.
+        format: Output format.
+    """
+    require_whole(0, num_docs=num_docs)
+    tables = {"words": words != "probability", "num_docs": bool(num_docs), "by_group": by_group}
+    names = [
+        name for name, is_chosen in (tables | {"groups": groups is not None}).items() if is_chosen
+    ]
+    if len(names) > 1:
+        raise ConfigError(f"{' and '.join(names)} print different tables; give one of them")
+    documents = RunDocuments(run_folder, corpus, computation=Computation())
+    result: Any
+    if num_docs:
+        _, guide, read = documents.load()
+        theta = lntm.inference.transform(guide, read, progress=documents.computation.shows_progress)
+        result = lntm.reports.representative_documents(
+            theta, num_docs=num_docs, corpus=read, texts=documents.texts()
+        )
+    elif words != "probability":
+        run, _, read = documents.load()
+        labels = lntm.reports.label_topics(
+            run.model, training_documents(run, read), num_words=num_words
+        )
+        result = run.topic_table(num_words=num_words, num_correlated=num_correlated)
+        rows = [replace(topic, words=getattr(labels[topic.topic], words)) for topic in result]
+        result = replace(result, topics=tuple(rows))
+    else:
+        run = lntm.load_run(run_folder)
+        shares: Any = run.metadata.get("topic_shares")
+        if by_group:
+            result = lntm.reports.group_words(run.model, num_words=num_words)
+        elif groups is not None:
+            chosen: Any = groups_option(groups)
+            result = lntm.reports.summarise_groups(run.model, chosen, shares, num_words=num_words)
+        else:
+            result = run.topic_table(num_words=num_words, num_correlated=num_correlated)
+    show(lntm.frames.render(result, format))
+
+
+@register_command("sources")
+@takes("reports:summarise_sources", "num_topics num_words")
+def sources(
+    run_folder: str, *, format: Literal["text", "json", "csv"] = "text", **options: Any
+) -> None:
+    """Print the sources of an iftm model, each with the topics at its two ends.
+
+    Args:
+        run_folder: The run's folder.
+        format: Output format.
+    """
+    summaries = lntm.reports.summarise_sources(lntm.load_run(run_folder).model, **options)
+    show(lntm.frames.render(summaries, format))
+
+
+@register_command("transform")
+@takes("inference:transform", "estimate num_samples")
+def transform(
+    documents: RunDocuments,
+    *,
+    out: str,
+    groups: dict[str, Any] | str | None = None,
+    draws: Literal["guide", "chains"] = "guide",
+    overwrite: bool = False,
+    computation: Computation,
+    **options: Any,
+) -> None:
+    """Write the topic proportions of documents, and their sources for the model iftm.
+
+    The rows include the columns of the documents, such as labels. Options for reading and counting
+    words default to the options of the fit.
+
+    Args:
+        out: File to write, .csv, or - for standard output. An apostrophe stands before texts that a
+            spreadsheet would compute, such as =A1. A topic's column has its name, or topic_3 for
+            topic 3 without a name.
+        groups: Groups of topics, such as "economy=3,7; war=1", or a file that ends in .json or
+            .yaml with topics by group. A group's column is the sum over its topics.
+        draws: Source of the proportions. guide: The approximation of the run's posterior, or the
+            model's default guide after posterior hmc. chains: Chains of each document, which give
+            exact means and classify short documents better, in 50 to 100 times the time. After a
+            fit by hmc, they continue its chains.
+        overwrite: Replace an existing file.
+    """
+    from torch_lntm.files.writing import atomic_write
+
+    if out != "-":
+        if Path(out).suffix != ".csv":
+            raise ConfigError(f"{out}: expected a file name that ends in .csv, or -")
+        refuse_existing(out, overwrite)
+    run, guide, corpus = documents.load()
+    source = guide if draws == "guide" else chains_of(run, computation.seed)
+    options |= {"groups": groups_option(groups), **computation.random}
+    theta = lntm.inference.transform(source, corpus, **options)
+    table = lntm.frames.to_csv(_frame(theta))
+    if out == "-":
+        show(table, end="")
+    else:
+        with atomic_write(Path(out)) as file:
+            file.write(table.encode("utf-8", "backslashreplace"))
+    to = "standard output" if out == "-" else out
+    about = f"{len(corpus)} document{'s' * (len(corpus) != 1)} to {to}"
+    empty, failed = int((theta.lengths == 0).sum()), int((~theta.converged).sum())
+    say(f"wrote {about}: {empty} empty, with the prior's theta, and {failed} not converged")
+
+
+def _frame(topics: DocumentTopics) -> pd.DataFrame:
+    """Topics of documents as a table with a row for each document.
+
+    The head of a topic is its name, or ``topic_3`` for topic 3 without a name. A head that another
+    column has gets a prefix, as in ``topic_tokens`` and ``metadata.tokens``.
+    """
+    import pandas as pd
+
+    from torch_lntm.models.names import is_named
+
+    columns: dict[str, Any] = {"document": range(len(topics.theta)), "tokens": topics.lengths}
+    columns["converged"] = topics.converged.numpy().astype(int)
+
+    def add(prefix: str, heads: Iterable[str], values: Iterable[Any]) -> list[str]:
+        old = len(columns)
+        for head, value in zip(heads, values, strict=True):
+            while head in columns:
+                head = prefix + head
+            columns[head] = value
+        return list(columns)[old:]
+
+    names, metadata = topics.topic_names, topics.metadata
+    heads = [name if is_named(names, k) else f"topic_{k}" for k, name in enumerate(names)]
+    add("topic_", heads, topics.theta.numpy().T)
+    if topics.groups is not None:
+        add("group_", topics.groups.names, topics.group_theta.numpy().T)
+    if topics.sources is not None:
+        activity = topics.sources.mean.numpy().T
+        add("source_", [f"source_{k}" for k in range(len(activity))], activity)
+    about = add("metadata.", map(str, metadata), [metadata[name].array for name in metadata])
+    return pd.DataFrame({name: columns[name] for name in ("document", *about, *columns)})
+
+
+@register_command("evaluate")
+@takes("evaluation:document_completion", "observed_fraction theta")
+def evaluate(
+    documents: RunDocuments,
+    *,
+    metrics: str = ",".join(_METRICS),
+    method: Literal["auto", "importance", "ais"] = "auto",
+    num_samples: int | None = None,
+    num_chains: int | None = None,
+    num_temperatures: int | None = None,
+    top_n: int = 10,
+    out: str | None = None,
+    overwrite: bool = False,
+    computation: Computation,
+    **options: Any,
+) -> None:
+    """Score a run's model on documents.
+
+    CORPUS defaults to the corpus of the fit. If documents of CORPUS were held out, completion and
+    likelihood use only these documents.
+
+    Args:
+        metrics: Metrics, separated by commas: completion, likelihood, coherence and diversity.
+        theta: Topic proportions for the prediction of the held-out tokens. mode, mean: The mode
+            or mean of the guide's posterior. integrated: The probability of a document's held-out
+            tokens, averaged over the guide's posterior. exact: The posterior mean by chains for
+            each document. Chains are slower and need no approximation.
+        method: Estimator of the likelihood. importance: Importance sampling. ais: Annealed
+            importance sampling. It is slower, and reliable for short documents and for models
+            fitted by chains. auto: The method ais for runs with posterior hmc, and importance
+            otherwise.
+        num_samples: Draws per document for importance sampling. Defaults to 1000.
+        num_chains: Chains per document for ais. Defaults to 16.
+        num_temperatures: Temperatures of ais. Defaults to 64, and to 500 for a Dirichlet prior.
+        top_n: Number of top words of each topic for coherence and diversity.
+        out: JSON file for the scores, in addition to the printed table.
+        overwrite: Replace an existing file.
+    """
+    from torch_lntm.evaluation.likelihood.methods import make_method
+
+    chosen = [name.strip() for name in metrics.split(",")]
+    if unknown := [name for name in chosen if name not in _METRICS]:
+        raise ConfigError(f"metrics: {unknown[0]!r}; expected some of {', '.join(_METRICS)}")
+    refuse_existing(out, overwrite)
+    run, guide, corpus = documents.load()
+    by_chains = run.config.get("posterior") in lntm.recipes.SAMPLERS
+    if method == "auto":
+        # Fits by chains have wide priors, and approximate posteriors are then too narrow as
+        # proposals.
+        method = "ais" if by_chains else "importance"
+    settings = {"num_samples": num_samples, "num_chains": num_chains}
+    settings |= {"num_temperatures": num_temperatures}
+    estimator = make_method(method, {n: v for n, v in settings.items() if v is not None})
+    test, train = corpus, None
+    if run.metadata.get("corpus", {}).get("fingerprint") == corpus.fingerprint():
+        split = run.split(corpus)
+        if split is None:
+            say("warning: the model was fitted to these documents")
+        else:
+            test, train = split.test, split.train
+            say(f"completion and likelihood of the {len(test)} documents held out from the fit")
+    scores: list[Any] = []
+    if "completion" in chosen:
+        scores += completion(guide, test, train, **options, **computation.random)
+    if "likelihood" in chosen and test.num_tokens == 0:
+        say("the documents have no words, so the likelihood per token is undefined")
+    elif "likelihood" in chosen:
+        estimate = lntm.evaluation.log_likelihood(run.model, test, estimator, **computation.random)
+        scores += lntm.reports.likelihood_scores(estimate)
+    if "coherence" in chosen:
+        scores += lntm.reports.coherence_scores(run.model, corpus, top_n)
+    if "diversity" in chosen:
+        scores.append(lntm.reports.diversity_score(run.model, top_n))
+    show(lntm.frames.Rows(scores))
+    if out is not None:
+        lntm.reports.scores.write_scores(Path(out), scores)
+
+
+@register_command("names")
+def names(
+    run_folder: str,
+    *,
+    set: dict[str, Any] | str | None = None,
+    clear: bool = False,
+    num_words: int = 10,
+    print_as: Literal["text", "json", "csv"] = "text",
+) -> None:
+    """Set and print the names of a run's topics.
+
+    All commands show names in place of numbers, and accept names. Names never change a number. In
+    Python, name_topics asks a language model for names.
+
+    Args:
+        run_folder: The run's folder.
+        set: Names to set, by the topic's number or present name, such as "3=economy; 7=trade"; or a
+            file that ends in .json or .yaml with names by topic. Other names stay. An empty name
+            removes a name.
+        clear: Remove all names first.
+        num_words: Number of top words to print for each topic.
+        print_as: Output format.
+    """
+    if set is not None or clear:
+        changed = _changed_names(lntm.load_run(run_folder).model, set or {}, clear)
+        lntm.io.write_topic_names(run_folder, changed)
+    table = lntm.load_run(run_folder).topic_table(num_words=num_words)
+    show(lntm.frames.render(table, print_as))
+
+
+def _changed_names(model: TopicModel, changes: dict[str, Any] | str, clear: bool) -> dict[int, str]:
+    """Names of the topics by number, after changes."""
+    from torch_lntm.models.names import find_topics, is_named
+
+    old = model.topic_names
+    names = {} if clear else {k: name for k, name in enumerate(old) if is_named(old, k)}
+    for key, name in mapping_option("set", changes).items():
+        (topic,) = find_topics(old, [key], "set")
+        names[topic] = name
+    return {topic: name for topic, name in names.items() if name not in (None, "")}
+
+
+@register_command("tree")
+@takes("reports:topic_tree", "by")
+def tree(
+    run_folder: str,
+    *,
+    levels: str = "10",
+    print_as: Literal["text", "json", "csv"] = "text",
+    out: str | None = None,
+    figure: str | None = None,
+    overwrite: bool = False,
+    **options: Any,
+) -> None:
+    """Merge similar topics of a run, and print the groups at some levels.
+
+    Args:
+        run_folder: The run's folder.
+        levels: Numbers of groups, separated by commas, such as 40,10.
+        print_as: Output format.
+        out: JSON file for the groups of all levels, for --groups of other commands.
+        figure: File for a picture of the tree, such as tree.png.
+        overwrite: Replace an existing file.
+    """
+    from torch_lntm.files.writing import as_json, atomic_write
+
+    refuse_existing(out, overwrite)
+    run = lntm.load_run(run_folder)
+    shares: Any = run.metadata.get("topic_shares")
+    merged = lntm.topic_tree(run.model, whole_numbers("levels", levels), shares=shares, **options)
+    show(lntm.frames.render(merged, print_as))
+    if out is not None:
+        with atomic_write(Path(out)) as file:
+            file.write(as_json(merged.groups()))
+        say(f"wrote {len(merged.groups())} groups to {out}")
+    if figure is not None:
+        save_figure(lntm.plotting.tree_plot(merged).figure, figure)
+
+
+@register_command("convert")
+def convert(
+    documents: Documents,
+    folder: str,
+    *,
+    words: Words,
+    overwrite: bool = False,
+    shard_size: int | None = None,
+) -> None:
+    """Convert a corpus to a folder that every command memory-maps.
+
+    The corpus may be larger than the memory. The words of texts are counted once, by this command.
+
+    Args:
+        folder: Folder to write.
+        overwrite: Replace an existing corpus.
+        shard_size: Number of documents of each shard of the folder, for processes that read only
+            their own shards. Defaults to one shard.
+    """
+    if Path(folder).is_dir() and any(Path(folder).iterdir()) and not overwrite:
+        raise ConfigError(f"{folder}: exists already; choose another path, or pass --overwrite")
+    options = documents.options(words.options)
+    lntm.convert_corpus(documents.path, folder, shard_size=shard_size, **options)
+    corpus = lntm.read_corpus(folder)
+    if corpus.preparation:
+        say(corpus.preparation)
+    about = f"{corpus.num_docs} documents of {corpus.num_words} words"
+    say(f"wrote {about}, {corpus.num_tokens} tokens, to {folder}")
