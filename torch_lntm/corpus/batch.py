@@ -204,11 +204,9 @@ class DocumentBatch:
             return x.to(device, dtype if x.is_floating_point() else x.dtype)
 
         names = ("row_offsets", "word_index", "counts", "index")
-        converted = replace(
-            self,
-            **{name: moved(getattr(self, name)) for name in names},
-            covariates={name: moved(x) for name, x in self.covariates.items()},
-        )
+        parts: dict[str, Any] = {name: moved(getattr(self, name)) for name in names}
+        parts["covariates"] = {name: moved(x) for name, x in self.covariates.items()}
+        converted = replace(self, **parts)
         self._give_cached_values(converted)
         if device == self.device:
             # Samplers convert at every step and need the cached transposed structure each time.

@@ -258,7 +258,7 @@ class Corpus:
             if vocabulary is None:
                 raise
             words = list(vocabulary)
-            empty = sp.csr_matrix((len(texts), len(words)), dtype=np.int64)
+            empty = sp.csr_matrix((len(texts), len(words)))
             return cls._of(empty, words, about, name)
         corpus = cls._of(sp.vstack([*parts], "csr"), chosen, about, name, False)
         corpus = replace(corpus, preparation=preparation)

@@ -122,7 +122,7 @@ def record_frame(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
         CorpusError: A record is not a mapping.
     """
     rows = [] if isinstance(records, (Mapping, str)) or is_table(records) else list(records)
-    wrong = [row for row in rows if not isinstance(row, Mapping)]
+    wrong: list[Any] = [row for row in rows if not isinstance(row, Mapping)]
     if wrong or not rows:
         raise CorpusError(
             "records must be a list of dicts, one for each document, got "
