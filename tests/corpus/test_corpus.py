@@ -258,7 +258,7 @@ def test_vocabulary_of_numpy_strings_becomes_strings():
 
 
 def test_labels_of_another_length_are_refused():
-    with pytest.raises(CorpusError, match=r"each of 4 documents, got shape \(3,\)"):
+    with pytest.raises(CorpusError, match="each of 4 documents, got 3"):
         Corpus.from_matrix(COUNTS, labels=["a", "b", "c"])
 
 

@@ -260,7 +260,7 @@ def test_a_name_of_the_address_stays_in_the_cache(
 
 
 def test_files_beyond_their_bounds_are_refused(server: Server, corpus: Corpus) -> None:
-    with pytest.raises(FileError, match=r"parquet: holds more than 10 bytes"):
+    with pytest.raises(FileError, match=r"metadata.parquet: holds more than 10 bytes"):
         read_corpus(server.address, max_bytes=10)
 
 

@@ -296,7 +296,7 @@ def _column(name: str, values: Any, num_docs: int) -> NDArray[Any]:
         items = list(values)
         array = np.fromiter(items, object, len(items))
     if array is None or array.shape != (num_docs,):
-        got = f"{values!r:.60}" if array is None else f"shape {array.shape}"
+        got = len(array) if array is not None and array.ndim == 1 else f"{values!r:.60}"
         raise CorpusError(
             f"metadata {name!r}: expected one value for each of {num_docs} documents, got {got}"
         )

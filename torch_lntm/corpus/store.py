@@ -419,7 +419,7 @@ def _read_columns(
     tables, covariates = [], []
     for shard in shards:
         folder, arrays = path / shard["folder"], {}
-        for name in shard["files"].keys() - ARRAYS:
+        for name in [name for name in shard["files"] if name not in ARRAYS]:
             content = _read_checked(folder / name, shard["files"][name], max_bytes)
             if name == METADATA:
                 arrays["metadata"] = np.frombuffer(content, np.uint8)
