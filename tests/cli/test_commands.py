@@ -36,23 +36,6 @@ def test_topics(run_folder, capsys):
     assert len(capsys.readouterr().out.splitlines()) == 4
 
 
-@pytest.mark.slow
-def test_sources(counts, capsys):
-    run = fit_quickly(counts, "--model", "iftm", "--num-sources", "2", "--source", "laplace")
-    capsys.readouterr()
-    arguments = ["sources", "run", "--num-words", "2", "--num-topics", "1"]
-    assert main(arguments) == 0
-    out = capsys.readouterr().out
-    summaries = lntm.reports.summarise_sources(run.model, num_topics=1, num_words=2)
-    assert out == f"{summaries}\n"
-    assert "laplace" in out
-    assert main([*arguments, "--format", "json"]) == 0
-    assert {record["source"] for record in json.loads(capsys.readouterr().out)} == {0, 1}
-    assert main([*arguments, "--format", "csv"]) == 0
-    columns = "source,distribution,share,topic,name,loading,words"
-    assert capsys.readouterr().out.startswith(f"{columns}\n0,")
-
-
 def proportions(*arguments):
     """The rows that transform writes, and their proportions."""
     assert main(["transform", *arguments, "--out", "x.csv", "--overwrite", "--no-progress"]) == 0
@@ -124,10 +107,7 @@ def test_counts_without_words_need_the_models_columns(workplace, capsys):
 def test_evaluate_scores_held_out_documents(run_folder, counts, capsys):
     fitted = json.loads(Path("run/evaluation.json").read_text())
     capsys.readouterr()
-    options = ["--num-samples", "50", "--no-progress", "--out", "scores.json"]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of few draws
-        assert main(["evaluate", run_folder, counts, *options]) == 0
+    assert main(["evaluate", run_folder, counts, "--no-progress", "--out", "scores.json"]) == 0
     out, err = capsys.readouterr()
     assert "the 4 documents held out from the fit" in err
     scores = {score["metric"]: score for score in json.loads(Path("scores.json").read_text())}
@@ -142,20 +122,6 @@ def test_evaluate_scores_held_out_documents(run_folder, counts, capsys):
     )
     assert scores["coherence NPMI"]["documents"] == 40
     assert scores["perplexity"]["documents"] == 4
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("change", [None, {"posterior": None}, {"posterior": "laplace"}])
-def test_runs_of_earlier_versions_are_read(run_folder, counts, change):
-    path = Path(run_folder, "config.json")
-    config = json.loads(path.read_text())
-    for name in ("num_sources", "source", "concentration", "symmetric", "learn_concentration"):
-        del config[name]
-    del config["topics_update"]
-    path.write_text(json.dumps(config | (change or {})))
-    assert main(["topics", run_folder]) == 0
-    assert main(["transform", run_folder, counts, "--out", "x.csv", "--no-progress"]) == 0
-    assert main(["fit", "--config", str(path), "--out", "again"]) == 0
 
 
 def test_evaluate_warns_of_scoring_training_documents(counts, capsys):
@@ -200,14 +166,6 @@ def test_transform_uses_the_reading_options_of_the_fit(workplace, capsys):
     assert main(["transform", "run", "named.csv", "--out", "n.csv", "--text-field", "text"]) == 0
     assert main(["transform", "run", "named.csv", "--out", "m.csv"]) == 1
     assert "'body'" in capsys.readouterr().err
-
-
-def test_a_name_without_a_format_has_the_format_of_the_fit(texts, capsys):
-    Path("texts").write_bytes(Path(texts).read_bytes())
-    assert main(["fit", "texts", "--format", "txt", "--out", "run", *QUICK]) == 0
-    Path("new").write_text("dog cat\nstocks")
-    assert main(["transform", "run", "new", "--out", "x.csv"]) == 0
-    assert len(rows_of(Path("x.csv").read_text())) == 2
 
 
 def test_from_standard_input_to_standard_output(texts, monkeypatch, capsys):
@@ -309,31 +267,19 @@ def test_files_are_replaced_only_with_overwrite(run_folder, counts, command, cap
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("options", "given", "method"),
-    [
-        ((), (), "importance"),
-        (("--posterior", "hmc"), (), "annealed"),
-        ((), ("--method", "ais", "--num-temperatures", "20"), "annealed"),
-    ],
-)
-def test_the_default_estimator_of_the_likelihood_follows_the_run(counts, options, given, method):
-    limit = "--max-epochs" if options else "--max-iterations"
-    fit = ["--num-topics", "3", "--no-progress", limit, "2", *options]
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of few draws
+@pytest.mark.parametrize(("posterior", "method"), [("taylor", "importance"), ("hmc", "annealed")])
+def test_the_default_estimator_of_the_likelihood_follows_the_run(counts, posterior, method):
+    limit = "--max-epochs" if posterior == "hmc" else "--max-iterations"
+    fit = ["--num-topics", "3", "--no-progress", "--posterior", posterior, limit, "2"]
     assert main(["fit", counts, "--out", "run", *fit]) == 0
-    call = ["evaluate", "run", "--metrics", "likelihood", "--no-progress", *given]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of few draws
-        assert main([*call, "--out", "scores.json"]) == 0
+    assert main(["evaluate", "run", "--metrics", "likelihood", "--out", "scores.json"]) == 0
     assert json.loads(Path("scores.json").read_text())[0]["method"].startswith(method)
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [
-        *((name, value) for name in ("vocabulary", "text_field", "encoding") for value in (5, {})),
-        *(("token_pattern", ["a"]), ("min_df", [5]), ("lowercase", 0)),
-    ],
+    [("vocabulary", 5), ("text_field", {}), ("token_pattern", ["a"]), ("lowercase", 0)],
 )
 def test_a_run_with_configuration_values_of_wrong_types_is_refused(
     run_folder, counts, name, value, capsys
@@ -341,9 +287,7 @@ def test_a_run_with_configuration_values_of_wrong_types_is_refused(
     path = Path(run_folder) / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
     assert main(["transform", run_folder, counts, "--out", "-"]) == 1
-    error = capsys.readouterr().err.splitlines()[-1]
-    assert error.startswith(f"error: run/config.json: {name}: expected ")
-    assert f"got {value}. Was the file edited?" in error
+    assert f"run/config.json: {name}: expected " in capsys.readouterr().err
 
 
 def example_posts():

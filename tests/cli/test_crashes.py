@@ -34,40 +34,6 @@ def reader(folder, name, read):
     return found
 
 
-def topics(model):
-    return model.topics.probs.detach().numpy().tobytes()
-
-
-def test_a_model_that_replaces_another(root, workplace, monkeypatch):
-    old, new = (lntm.models.ctm(3, 5, vocabulary=list("abcde"), seed=seed) for seed in (0, 1))
-    lntm.save_model(old, root / "x")
-    disk = ForgetfulDisk(root, monkeypatch)
-    lntm.save_model(new, root / "x", overwrite=True)
-    monkeypatch.undo()
-    found = reader(workplace, "x", lambda path: topics(lntm.load_model(path)))
-    assert {found(tree) for tree in disk.ever_left} == {topics(old), topics(new)}
-    assert {found(tree) for tree in disk.finally_left} == {topics(new)}
-
-
-@pytest.mark.parametrize("name", ["corpus", "corpus.npz"])
-def test_a_converted_corpus(counts, root, workplace, monkeypatch, name):
-    corpus = lntm.read_corpus(counts)
-    disk = ForgetfulDisk(root, monkeypatch)
-    corpus.save(root / name)
-    monkeypatch.undo()
-    found = reader(workplace, name, lambda path: lntm.read_corpus(path).fingerprint())
-    assert {found(tree) for tree in disk.finally_left} == {corpus.fingerprint()}
-    assert {found(tree) for tree in disk.ever_left} == {None, corpus.fingerprint()}
-
-
-def test_a_table_of_documents(run_folder, counts, root, monkeypatch):
-    disk = ForgetfulDisk(root, monkeypatch)
-    assert main(["transform", run_folder, counts, "--out", str(root / "x.csv")]) == 0
-    table = (root / "x.csv").read_bytes()
-    assert {dict(tree).get("x.csv") for tree in disk.ever_left} == {None, table}
-    assert disk.finally_left == {(("x.csv", table),)}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("replaced", [False, True])
 def test_a_fit_is_never_lost(counts, root, workplace, monkeypatch, replaced):

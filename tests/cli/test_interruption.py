@@ -16,6 +16,7 @@ from support.commands import QUICK, tensors
 
 import torch_lntm as lntm
 from torch_lntm.cli import main
+from torch_lntm.inference.em.variational import VariationalRun
 
 ENDLESS = ("--num-topics", "3", "--tolerance", "0", "--no-progress", "--checkpoint-seconds", "0")
 
@@ -59,76 +60,51 @@ def test_ctrl_c_saves_the_best_iteration_so_far(counts, capsys):
 
 
 @pytest.mark.slow
-def test_sigterm_saves_a_checkpoint_from_which_the_command_continues(counts, capsys):
+@pytest.mark.parametrize("command", ["select counts.npz --num-topics 2,3", "stability run"])
+def test_sigterm_ends_commands_of_many_fits_as_a_fit(run_folder, command, monkeypatch, capsys):
+    steps = VariationalRun.steps
+
+    def stopped(self):
+        for number, record in enumerate(steps(self)):
+            if number == 1:
+                os.kill(os.getpid(), signal.SIGTERM)
+            yield record
+
+    monkeypatch.setattr(VariationalRun, "steps", stopped)
+    select = ["--posterior", "taylor"] if command.startswith("select") else []
+    assert main([*command.split(), *select, "--no-progress"]) == 143
+    assert capsys.readouterr().err.splitlines()[-1] == "terminated"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGKILL])
+def test_a_killed_fit_continues_to_the_same_result(counts, sent, capsys):
     torch.set_num_threads(1)
     fit = ["fit", counts, *ENDLESS, "--max-iterations", "150"]
     assert main([*fit, "--out", "whole"]) == 0
     process = start(*fit, "--out", "run")
     wait_for(Path("run.partial/checkpoint.safetensors"), process)
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(sent)
     _, err = process.communicate(timeout=60)
-    assert process.returncode == 143
-    assert "terminated: saved the checkpoint run.partial/checkpoint.safetensors" in err
-    assert "run the command again to continue" in err
+    if sent == signal.SIGTERM:
+        assert process.returncode == 143
+        assert "terminated: saved the checkpoint run.partial/checkpoint.safetensors" in err
     assert not Path("run").exists()
-    assert main([*fit, "--out", "run"]) == 0
-    assert "continuing the unfinished fit of run.partial" in capsys.readouterr().err
-    for name, tensor in tensors("whole").items():
-        assert torch.equal(tensor, tensors("run")[name])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("command", ["select", "stability"])
-def test_sigterm_ends_commands_of_many_fits_as_a_fit(counts, command):
-    if command == "stability":
-        assert main(["fit", counts, "--out", "run", *QUICK]) == 0
-    # The command itself waits for its first fit, so that the signal meets a fit.
-    code = (
-        "import os, signal, sys\n"
-        "from torch_lntm.inference.em.variational import VariationalRun\n"
-        "steps = VariationalRun.steps\n"
-        "def stopped(self):\n"
-        "    for number, record in enumerate(steps(self)):\n"
-        "        if number == 1: os.kill(os.getpid(), signal.SIGTERM)\n"
-        "        yield record\n"
-        "VariationalRun.steps = stopped\n"
-        "from torch_lntm.cli import main\n"
-        "sys.exit(main(sys.argv[1:]))\n"
-    )
-    options = ["--num-topics", "2,3", "--posterior", "taylor"] if command == "select" else []
-    source = counts if command == "select" else "run"
-    done = subprocess.run(
-        [sys.executable, "-c", code, command, source, *options, "--no-progress"],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 143, done.stderr
-    assert done.stderr.splitlines()[-1] == "terminated"
-
-
-@pytest.mark.slow
-def test_a_killed_fit_continues_to_the_same_result(counts, capsys):
-    torch.set_num_threads(1)
-    fit = ["fit", counts, *ENDLESS, "--max-iterations", "150"]
-    assert main([*fit, "--out", "whole"]) == 0
-    process = start(*fit, "--out", "run")
-    wait_for(Path("run.partial/checkpoint.safetensors"), process)
-    process.kill()
-    process.communicate(timeout=60)
-    assert not Path("run").exists()
-
-    other = [*fit[:2], "--seed", "1", *fit[2:], "--out", "run"]
-    assert main(other) == 1
+    assert main([*fit, "--seed", "1", "--out", "run"]) == 1
     assert "unfinished fit of another configuration (seed is 1, was 0)" in capsys.readouterr().err
-
     assert main([*fit, "--out", "run"]) == 0
     assert "continuing the unfinished fit of run.partial" in capsys.readouterr().err
+    assert_equal_runs()
+    assert not Path("run.partial").exists()
+
+
+def assert_equal_runs():
+    """The runs ``run`` and ``whole`` have equal bits."""
     for name, tensor in tensors("whole").items():
         assert torch.equal(tensor, tensors("run")[name])
     whole, run = lntm.load_run("whole"), lntm.load_run("run")
     assert [h["objective"] for h in run.history] == [h["objective"] for h in whole.history]
     assert run.metadata["topic_shares"] == whole.metadata["topic_shares"]
-    assert not Path("run.partial").exists()
 
 
 def stop_at_checkpoint(patch, number, error):
@@ -165,11 +141,8 @@ def test_fits_of_every_model_continue(counts, model, number, monkeypatch, capsys
             main([*fit, "--out", "run"])
     assert main([*fit, "--out", "run"]) == 0
     assert "continuing the unfinished fit of run.partial" in capsys.readouterr().err
-    for name, tensor in tensors("whole").items():
-        assert torch.equal(tensor, tensors("run")[name])
-    whole, run = lntm.load_run("whole"), lntm.load_run("run")
-    assert [h["objective"] for h in run.history] == [h["objective"] for h in whole.history]
-    assert len(whole.history) > 52
+    assert_equal_runs()
+    assert len(lntm.load_run("run").history) > 52
 
     stop_at_checkpoint(monkeypatch, number, KeyboardInterrupt())
     assert main([*fit, "--out", "early"]) == 130

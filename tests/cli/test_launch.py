@@ -54,48 +54,27 @@ def test_a_shared_fit_is_saved_and_printed_once(counts, capsys):
 
 
 @pytest.mark.slow
-def test_processes_open_their_own_shards(counts):
+@pytest.mark.parametrize("posterior", ["hmc", "laplace"])
+def test_processes_open_their_own_shards(counts, posterior):
     lntm.read_corpus(counts).save("shards", shard_size=7)
-    fit = ["fit", "shards", "--num-topics", "3", "--max-epochs", "3", "--dtype", "float64"]
-    shared = torchrun(*fit, "--out", "shared")
+    limit = {"max_epochs" if posterior == "hmc" else "max_iterations": 3}
+    options = (f"--{name.replace('_', '-')}={value}" for name, value in limit.items())
+    fit = ["fit", "shards", "--num-topics", "3", "--posterior", posterior, *options]
+    shared = torchrun(*fit, "--dtype", "float64", "--out", "shared")
     assert shared.returncode == 0, shared.stderr
     said = "fitting 40 documents (1 without words) of 30 words, cpu, in 2 processes with their own"
     assert shared.stderr.count(said) == 1
-    run = lntm.load_run("shared")
-    part = lntm.read_corpus("shards", rank=0, world_size=1)
+    run, part = lntm.load_run("shared"), lntm.read_corpus("shards", rank=0, world_size=1)
     assert run.metadata["corpus"]["num_docs"] == 40
     assert run.metadata["corpus"]["num_tokens"] == part.num_tokens
     assert run.config["test_fraction"] == 0.0
-    model = lntm.models.ctm(
-        3,
-        30,
-        vocabulary=part.vocabulary,
-        dtype="float64",
-        topic_smoothing=run.config["topic_smoothing"],
-    )
-    result = lntm.inference.MonteCarloEM(model, max_epochs=3, progress=False).fit(part)
-    for name, tensor in model.state_dict().items():
-        torch.testing.assert_close(tensors("shared")[name], tensor, rtol=1e-7, atol=1e-7)
-    assert run.metadata["topic_shares"] == pytest.approx(result.topic_shares.tolist(), rel=1e-6)
-    again = torchrun(*fit, "--out", "shared")
-    assert again.stderr.count("error: shared: exists already") == 1, again.stderr
-    held_out = torchrun(*fit, "--test-fraction", "0.1", "--out", "held")
-    assert "with 4 held out, cpu, in 2 processes\n" in held_out.stderr
-
-
-@pytest.mark.slow
-def test_processes_of_variational_em_open_their_own_shards(counts):
-    lntm.read_corpus(counts).save("shards", shard_size=7)
-    fit = ["fit", "shards", *QUICK, "--posterior", "laplace", "--dtype", "float64"]
-    shared = torchrun(*fit, "--out", "shared")
-    assert shared.returncode == 0, shared.stderr
-    assert "cpu, in 2 processes with their own" in shared.stderr
-    run = lntm.load_run("shared")
-    part = lntm.read_corpus("shards", rank=0, world_size=1)
     smoothing = run.config["topic_smoothing"]
     model = lntm.models.ctm(3, 30, dtype="float64", topic_smoothing=smoothing)
-    guide = lntm.guides.LaplaceGuide(model)
-    engine = lntm.inference.VariationalEM(model, guide, max_iterations=3, progress=False)
+    if posterior == "hmc":
+        engine = lntm.inference.MonteCarloEM(model, **limit, progress=False)
+    else:
+        guide = lntm.guides.LaplaceGuide(model)
+        engine = lntm.inference.VariationalEM(model, guide, **limit, progress=False)
     result = engine.fit(part)
     for name, tensor in model.state_dict().items():
         torch.testing.assert_close(tensors("shared")[name], tensor, rtol=1e-7, atol=1e-7)

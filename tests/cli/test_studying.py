@@ -73,7 +73,6 @@ def test_effects(run, capsys):
         (("--predict", "party", "--figure", "x.nope"), "x.nope"),
         (("--formula", "~ open('x', 'w')"), "which is forbidden"),
         (("--topics", "a"), "the topics have no names"),
-        (("~ party",), "'~ party' is a formula; give it by --formula"),
     ):
         assert main(["effects", run, *options]) == 1
         assert message in capsys.readouterr().err
@@ -84,22 +83,17 @@ def test_effects(run, capsys):
     ("options", "message"),
     [
         (("--by", "blog"), "figure and by need predictions; name their column by --predict"),
+        (("--formula", "~ nothing"), "no column 'nothing'"),
         (("--predict", "party", "--by", "blgo"), "does not read the column 'blgo'"),
     ],
 )
 def test_effects_refuse_wrong_predictions_before_the_draws(
     run, capsys, options, message, monkeypatch
 ):
-    monkeypatch.setattr("torch_lntm.cli.studying.posterior_of", None)
+    monkeypatch.setattr("torch_lntm.cli.commands.posterior_of", None)
     capsys.readouterr()
     assert main(["effects", run, *options]) == 1
     assert message in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_effects_of_a_model_without_a_formula_need_the_option(run_folder, capsys):
-    assert main(["effects", run_folder]) == 1
-    assert "give a formula by --formula" in capsys.readouterr().err
 
 
 @pytest.mark.slow

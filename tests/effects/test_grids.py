@@ -9,11 +9,11 @@ import torch
 
 from tests.support.formulas import count_evaluations
 from torch_lntm.corpus import Corpus
+from torch_lntm.corpus.metadata import as_column
 from torch_lntm.effects import estimate, result
 from torch_lntm.effects.result import Documents, Effects
 from torch_lntm.errors import ConfigError, CorpusError
 from torch_lntm.formulas import Formula
-from torch_lntm.formulas.columns import plain_values
 from torch_lntm.models import ctm
 
 NUM_DOCS = 40
@@ -60,7 +60,8 @@ def one_by_one(formula, columns, weights, points) -> np.ndarray:
 
 def rows_at(formula, columns, weights, points) -> list[tuple[np.ndarray, np.ndarray]]:
     """Design rows and weights of the different documents at each point."""
-    fixed = {n: formula.read(n, plain_values([p[n] for p in points]), "value") for n in points[0]}
+    given = {n: as_column(n, [point[n] for point in points], len(points)) for n in points[0]}
+    fixed = {n: formula.read(n, values, "value") for n, values in given.items()}
     free = {n: formula.read(n, column) for n, column in columns.items() if n not in fixed}
     documents = Documents.of(free, weights, np.zeros((NUM_DOCS, 1), int))
     rows = list(documents.rows(formula, fixed, len(points)))
@@ -133,9 +134,11 @@ def test_documents_with_equal_values_are_evaluated_once(formula, columns, monkey
 
 
 def test_errors_name_the_value_of_the_grid(effects) -> None:
-    with pytest.raises(CorpusError, match="'party' is 'Green' in value 1"):
+    with pytest.raises(CorpusError, match=r"value 1 is the first: {'party': 'Green'"):
         effects.predict(party=["Left", "Green"])
-    with pytest.raises(CorpusError, match=r"in 1 value\(s\), first in value 2 \(1999-01-01\)"):
+    with pytest.raises(
+        CorpusError, match=r"extrapolation.*value 2 is the first: {'date': '1999-01-01'"
+    ):
         effects.predict(date=["2004-02-01", "2004-03-01", "1999-01-01"])
 
 

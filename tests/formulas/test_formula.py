@@ -7,12 +7,10 @@ from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
-from torch_lntm.errors import ConfigError, CorpusError, CorpusWarning, MissingColumnError
+from torch_lntm.errors import ConfigError, CorpusError, CorpusWarning, LNTMError, MissingColumnError
 from torch_lntm.formulas import Formula, check_formula
-from torch_lntm.formulas.columns import find_column
 from torch_lntm.formulas.language import MAX_LENGTH
 
 NUM_DOCS = 30
@@ -185,20 +183,22 @@ def test_missing_values_are_refused_with_their_document(columns, name, missing) 
 
 
 @pytest.mark.parametrize(
-    ("text", "name", "value", "known"),
+    ("text", "name", "value"),
     [
-        ("~ C(party, Treatment(reference='Other')) * age", "party", "X", "Conservative, Lib"),
-        ("~ age + C(date)", "date", "1999-01-01", "2004-01-01, 2004-01-02"),
-        ("~ C(rural) + age", "rural", 2, "0, 1"),
-        ("~ party + C(year)", "party", "Green", "Conservative, Liberal, Other"),
-        ("~ party + C(year)", "year", 1999, "2003, 2004, 2006"),
+        ("~ C(party, Treatment(reference='Other')) * age", "party", "X"),
+        ("~ age + C(date)", "date", "1999-01-01"),
+        ("~ C(rural) + age", "rural", 2),
+        ("~ party + C(year)", "party", "Green"),
+        ("~ party + C(year)", "year", 1999),
     ],
 )
-def test_unknown_levels_are_named(columns, text, name, value, known) -> None:
+def test_unknown_levels_are_named(columns, text, name, value) -> None:
     formula, _ = fitted(text, columns)
     values = columns[name][:4].tolist()
     values[2] = value
-    with pytest.raises(CorpusError, match=f"'{name}' is .*{value}.* in document 2.* knows {known}"):
+    with pytest.raises(
+        CorpusError, match=f"categories.*document 2 is the first: .*'{name}': '?{value}"
+    ):
         formula.matrix({**{n: v[:4] for n, v in columns.items()}, name: np.array(values)}, 4)
 
 
@@ -221,34 +221,13 @@ def test_random_terms_take_names_in_back_quotes() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("values", "plain"),
-    [
-        (pd.Series([1, None, 3], dtype="Int64"), [1.0, np.nan, 3.0]),
-        (pd.Series(["a", pd.NA, ""], dtype="string"), ["a", None, None]),
-        (pd.Series(["b", "a", None], dtype="category"), ["b", "a", None]),
-        (pd.to_datetime(pd.Series(["2004-09-30", None, "2004-10-01"])), ["2004-09-30", None, None]),
-        (pd.Series([True, False, True], dtype="boolean", index=[7, 8, 9]), [True, False, True]),
-    ],
-)
-def test_columns_of_frames_are_plain_values(values, plain) -> None:
-    found = find_column("x", pd.DataFrame({"x": values}))
-    if isinstance(plain[0], str):
-        assert found.dtype == object
-        assert found[0] == plain[0]
-        assert [value is None for value in found[:2]] == [value is None for value in plain[:2]]
-    else:
-        np.testing.assert_array_equal(found, plain)
-        assert found.dtype.kind == np.array(plain).dtype.kind
-
-
 @pytest.mark.parametrize("bound", ["a", None, [1], {"array": "x"}])
 def test_saved_bounds_of_other_types_are_refused(columns, bound) -> None:
     state = fitted("~ bs(age, df=4)", columns)[0].to_json()
     with pytest.raises(ConfigError, match="does not give the columns"):
         Formula.from_json({**state, "transforms": {}}).matrix(columns, NUM_DOCS)
     state["transforms"]["bs(age, df=4)"]["lower_bound"] = bound
-    with pytest.raises(ConfigError, match="damaged"):
+    with pytest.raises(LNTMError, match=r"cannot be evaluated|does not give the columns"):
         Formula.from_json(state).matrix(columns, NUM_DOCS)
 
 
@@ -305,11 +284,7 @@ def test_numbers_beyond_a_spline_are_refused() -> None:
     )
     inside = {"date": np.array(["2001-02-03"] * 2, object), "x": np.array([3.0, 99.0])}
     assert np.isfinite(formula.matrix(inside, 2)).all()
-    with pytest.raises(
-        CorpusError,
-        match=r"'date' lies outside of 2001-01-01 to 2001-04-05, to which bs\(date, df=4\) was "
-        r"fitted, in 1 document\(s\), first in document 1 \(2004-01-05\)",
-    ):
+    with pytest.raises(CorpusError, match=r"extrapolation.* document 1 is .*'date': '2004-01-05'"):
         formula.matrix({**inside, "date": np.array(["2001-02-03", "2004-01-05"], object)}, 2)
 
 

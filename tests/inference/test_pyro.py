@@ -189,14 +189,6 @@ def test_nuts_agrees_with_quadrature_in_the_contrasts() -> None:
     assert bool(((theta.mean(0) - exact).abs() < 4.5 * error).all())
 
 
-def test_nuts_runs_on_an_anchored_model_in_single_precision() -> None:
-    model = ctm(3, NUM_WORDS, anchored=True)
-    pyro.set_rng_seed(0)
-    mcmc = MCMC(NUTS(model), num_samples=3, warmup_steps=3, disable_progbar=True)
-    mcmc.run(make_corpus(4).batch())
-    assert mcmc.get_samples()["eta"].shape == (3, 4, 2)
-
-
 @pytest.mark.parametrize("kernel", [NUTS, HMC])
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("sample_topics", [False, True])

@@ -114,8 +114,8 @@ class Documents:
             the fit read a folder of texts.
     """
 
-    def __init__(self, corpus: str, **reading: Any) -> None:
-        self.corpus = corpus
+    def __init__(self, corpus: str, *, words: Words, **reading: Any) -> None:
+        self.corpus, self.words = corpus, words.options
         #: The user's options of reading.
         self.reading = given(Documents, reading)
 
@@ -137,21 +137,18 @@ class Documents:
             shutil.copyfileobj(sys.stdin.buffer, file)
         return file.name
 
-    def options(self, words: dict[str, Any]) -> dict[str, Any]:
+    @property
+    def options(self) -> dict[str, Any]:
         """Options of :func:`~torch_lntm.read_corpus`: of an example, of reading and of words."""
         example = _example(self.corpus)
-        options = ({} if example is None else example.options) | self.reading | words
-        if "vocabulary" in words:
+        options = ({} if example is None else example.options) | self.reading | self.words
+        if "vocabulary" in self.words:
             options = {n: v for n, v in options.items() if n not in ("min_df", "max_df")}
         return options | _stop_words(options.get("stop_words"))
 
-    def read(self, **words: Any) -> Corpus:
-        """Read the corpus.
-
-        Args:
-            **words: Options of ``CountVectorizer`` for texts.
-        """
-        return lntm.read_corpus(self.path, **self.options(words))
+    def read(self) -> Corpus:
+        """Read the corpus."""
+        return lntm.read_corpus(self.path, **self.options)
 
     def holds_texts(self) -> bool:
         """Whether the corpus holds texts rather than counts."""
@@ -172,7 +169,7 @@ class Documents:
     def _format(self) -> str:
         from torch_lntm.corpus.readers import find_format
 
-        return self.options({}).get("format") or find_format(self.path)
+        return self.options.get("format") or find_format(self.path)
 
 
 def _example(corpus: str | None) -> Any:
@@ -212,9 +209,10 @@ class RunDocuments(Documents):
         computation: Computation,
         **reading: Any,
     ) -> None:
-        super().__init__(corpus or "", **reading)
-        self.run_folder = run_folder
-        self.computation = computation
+        super().__init__(corpus or "", words=Words(), **reading)
+        self.run_folder, self.computation = run_folder, computation
+        #: The arguments ``seed`` and ``progress`` of a function.
+        self.random = computation.random
 
     def load(self) -> tuple[Run, Guide[Any], Corpus]:
         """The run, its guide on the device, and the documents over its vocabulary."""
@@ -247,12 +245,11 @@ class RunDocuments(Documents):
         """
         vocabulary, config = run.model.vocabulary, _reading_of(run)
         self.reading = self._of_fit(config) | self.reading
-        words: dict[str, Any] = {}
         if self.holds_texts() and vocabulary is not None:
             # The vocabulary of the model chooses the words, also of the documents of the fit.
-            words = {"vocabulary": self.reading.get("vocabulary") or vocabulary}
-            words |= {"stop_words": "none"} | {n: config[n] for n in TOKENS if n in config}
-        corpus = self.read(**words)
+            self.words = {"vocabulary": self.reading.get("vocabulary") or vocabulary}
+            self.words |= {"stop_words": "none"} | {n: config[n] for n in TOKENS if n in config}
+        corpus = self.read()
         if vocabulary is not None:
             return corpus.with_vocabulary(vocabulary)
         if corpus.num_words != run.model.num_words:
@@ -337,7 +334,7 @@ def posterior_of(
     """
     if draws == "guide":
         return run.guide()
-    seed, progress = documents.computation.seed, documents.computation.shows_progress
+    seed, progress = documents.random.values()
     source = run.posterior(seed) if draws == "auto" else chains_of(run, seed)
     if isinstance(source, lntm.guides.Guide):
         return source

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Collection
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,6 @@ from torch_lntm.cli.command import given, register_command, say, show, takes
 from torch_lntm.cli.documents import (
     Computation,
     Documents,
-    Words,
     completion,
     is_built_in,
     structural_options,
@@ -118,7 +117,6 @@ def fit_model(
     documents: Documents,
     *,
     fit: FitOptions,
-    words: Words,
     computation: Computation,
     **options: Any,
 ) -> int:
@@ -138,26 +136,26 @@ def fit_model(
             fit.keywords = read_keywords(fit.keywords)  # the run keeps the words
             if fit.out is not None:
                 lntm.io.check_target(Path(fit.out), fit.overwrite)
-            return fit.recipe(given(fit_model, options)), _read(documents, words, fit, processes)
+            return fit.recipe(given(fit_model, options)), _read(documents, fit, processes)
 
         def prepare() -> _Task:
             return _task(fit, options, config, recipe, joined, device)
 
         recipe, corpus = processes.together(read)
         joined = lntm.inference.join_parts(corpus, processes)
-        config = {"corpus": documents.corpus} | documents.reading | words.options
+        config = {"corpus": documents.corpus} | documents.reading | documents.words
         config |= vars(computation) | vars(fit) | options
         return processes.together(prepare).run(processes)
 
 
-def _read(documents: Documents, words: Words, fit: FitOptions, processes: Processes) -> Corpus:
+def _read(documents: Documents, fit: FitOptions, processes: Processes) -> Corpus:
     """Read the corpus, or this process's part of it, and choose the share to hold out."""
     from torch_lntm.corpus.remote import count_shards
 
     whole = processes.alone or fit.test_fraction or documents.reading
     if whole or count_shards(documents.path) < processes.size:
         fit.test_fraction = 0.1 if fit.test_fraction is None else fit.test_fraction
-        return documents.read(**words.options)
+        return documents.read()
     fit.test_fraction = 0.0
     return lntm.read_corpus(documents.path, rank=processes.rank, world_size=processes.size)
 
@@ -218,43 +216,48 @@ class _Task:
 
     def run(self, processes: Processes) -> int:
         """Fit, save and print. Only the first process saves and prints."""
-        from torch_lntm.io import UnfinishedRun
+        from torch_lntm.io.unfinished import CHECKPOINT, UnfinishedRun, partial_folder
 
         fixed = {name: value for name, value in self.config.items() if name not in CHANGEABLE}
-        claim = functools.partial(UnfinishedRun, self.path, fixed)
-        first_run = processes.together(lambda: claim() if processes.first else None)
-        fit = functools.partial(
-            self.parts.engine.fit,
-            self.train,
-            checkpoint_seconds=self.config["checkpoint_seconds"],
-            processes=processes,
-        )
-        if first_run is None:
-            reason = fit(checkpoint=Path(processes.gather(None)[0])).stop_reason
-            if reason in STOPPED:
+        with ExitStack() as stack:
+
+            def claim() -> UnfinishedRun | None:
+                return (
+                    stack.enter_context(UnfinishedRun(self.path, fixed))
+                    if processes.first
+                    else None
+                )
+
+            unfinished = processes.together(claim)
+            if unfinished is not None:
+                self.announce(unfinished, processes)
+            result = self.parts.engine.fit(
+                self.train,
+                checkpoint=partial_folder(self.path) / CHECKPOINT,
+                checkpoint_seconds=self.config["checkpoint_seconds"],
+                processes=processes,
+            )
+            if unfinished is not None:
+                self.finish(unfinished, result)
+            if result.stop_reason in STOPPED:
                 processes.gather(None)  # the launcher ends all processes after the first exit
-            return STOPPED.get(reason, 0)
-        with first_run as unfinished:
-            if unfinished.started:
-                say(f"continuing the unfinished fit of {unfinished.checkpoint}")
-            self.announce(processes)
-            processes.gather(str(unfinished.checkpoint))
-            result = fit(checkpoint=unfinished.checkpoint)
-            if result.stop_reason == "terminated":
-                processes.gather(None)
-                saved = f"saved the checkpoint {unfinished.checkpoint}, {_stage(result)}"
-                say(f"terminated: {saved}; run the command again to continue")
-                return STOPPED["terminated"]
-            scores, interrupted = None, result.stop_reason == "interrupted"
-            try:
-                scores = None if interrupted else self.scores()
-            finally:  # the command evaluate scores a fit that is saved without scores
-                self.save(unfinished, result, scores)
+        return STOPPED.get(result.stop_reason, 0)
+
+    def finish(self, unfinished: UnfinishedRun, result: FitResult) -> None:
+        """Score, save and print."""
+        scores, interrupted = None, result.stop_reason == "interrupted"
+        if result.stop_reason == "terminated":
+            saved = f"saved the checkpoint {unfinished.checkpoint}, {_stage(result)}"
+            say(f"terminated: {saved}; run the command again to continue")
+            return
+        try:
+            scores = None if interrupted else self.scores()
+        finally:  # the command evaluate scores a fit that is saved without scores
+            self.save(unfinished, result, scores)
         if interrupted:
-            processes.gather(None)
             state = "last finished epoch" if self.samples else "best so far"
             say(f"interrupted: saved the {state}, {_stage(result)}, in {self.path}")
-            return STOPPED["interrupted"]
+            return
         say(f"{result.ended}: {_stage(result)}, {result.seconds:.1f} s")
         if result.num_unconverged and not self.samples:
             say(f"warning: {result.num_unconverged} documents' posteriors did not converge")
@@ -263,13 +266,14 @@ class _Task:
         if scores is not None:
             show(f"\n{lntm.frames.Rows(scores)}")
         show(f"\nThe run is in {self.path}")
-        return 0
 
-    def announce(self, processes: Processes) -> None:
+    def announce(self, unfinished: UnfinishedRun, processes: Processes) -> None:
         """Print the documents, the words, the device and large tables of the fit."""
         from torch_lntm.models import DynamicTopics
 
         corpus, topics, whole = self.corpus, self.parts.model.topics, self.train.whole
+        if unfinished.started:
+            say(f"continuing the unfinished fit of {unfinished.checkpoint}")
         if corpus.preparation:
             say(corpus.preparation)
         if self.reason:

@@ -17,9 +17,7 @@ from typing import Any, NoReturn
 import docstring_parser
 
 import torch_lntm as lntm
-from torch_lntm.cli import fit as fit
-from torch_lntm.cli import runs as runs
-from torch_lntm.cli import studying as studying
+from torch_lntm.cli import commands as commands
 from torch_lntm.cli.command import COMMANDS, call, headed, known_options, visible
 from torch_lntm.cli.launch import STOPPED, first_speaks, launched_rank
 from torch_lntm.cli.values import read_mapping, read_value
@@ -136,17 +134,16 @@ def parse(arguments: Sequence[str]) -> tuple[Callable[..., Any], dict[str, Any]]
         ),
         formatter_class=Help,
     )
-    parser.add_argument("--version", action="store_true", help="Print the version and exit.")
+    version = f"torch-lntm {lntm.__version__}"
+    parser.add_argument("--version", action="version", version=version)
     if arguments and arguments[0] in COMMANDS:
         name, *rest = arguments
         command = COMMANDS[name]
         return command, _values(_command_parser(f"torch-lntm {name}", command), command, rest)
-    if list(arguments) == ["--version"]:
-        print(f"torch-lntm {lntm.__version__}")
-        parser.exit(0)
-    if not arguments or arguments[0] in ("-h", "--help"):
-        parser.print_help(sys.stdout if arguments else sys.stderr)
-        parser.exit(0 if arguments else 2)
+    if not arguments:
+        parser.print_help(sys.stderr)
+        parser.exit(2)
+    parser.parse_known_args(arguments[:1])  # prints the help or the version, and exits
     hint = _suggestion(arguments[0], [*COMMANDS, "--help", "--version"]) or (
         f"; expected one of {', '.join(COMMANDS)}, or a command of a plug-in, by --plugin FILE"
     )
@@ -273,12 +270,8 @@ def _import_plugins(arguments: Sequence[str]) -> list[str]:
 def _import_plugin(plugin: str) -> None:
     """Import a module by its name or its .py file. The working directory is searched too."""
     if not plugin.endswith(".py"):
-        here = os.getcwd()
-        sys.path.insert(0, here)
-        try:
-            importlib.import_module(plugin)
-        finally:
-            sys.path.remove(here)
+        sys.path.insert(0, os.getcwd())
+        importlib.import_module(plugin)
         return
     # A unique name, because a file such as json.py must not replace another module.
     name = f"torch_lntm_plugin_{Path(plugin).stem}"

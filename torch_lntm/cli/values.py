@@ -47,12 +47,9 @@ def _of_kind(kind: Any, value: Any) -> Any:
         is_valid = isinstance(value, str) and value in kind
     elif kind is str:
         is_valid = isinstance(value, str) and "\0" not in value
-    elif kind is bool:
-        value = {"true": True, "false": False}.get(str(value).lower(), value)
-        is_valid = isinstance(value, bool)
-    elif kind is dict:
+    elif kind in (bool, dict):
         value = yaml.safe_load(value) if isinstance(value, str) else value
-        is_valid = isinstance(value, dict)
+        is_valid = isinstance(value, kind)
     else:
         value = kind(value) if type(value) in (str, int, kind) else value
         is_valid = isinstance(value, kind) and not isinstance(value, bool)

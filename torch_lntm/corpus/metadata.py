@@ -186,7 +186,7 @@ def describe(
     frame = make_metadata({} if metadata is None else metadata, num_docs, names)
     if labels is not None:
         labels = list(labels) if isinstance(labels, str) else labels
-        column = _column("label", align(labels, names, "label"), num_docs)
+        column = as_column("label", align(labels, names, "label"), num_docs)
         frame["label"] = pd.Series(_as_labels(column), names, dtype=object)
     is_whole = isinstance(names, pd.MultiIndex) or not names.hasnans
     return named(frame if names.is_unique and is_whole else frame.set_axis(positions))
@@ -240,7 +240,7 @@ def make_metadata(columns: Any, num_docs: int, documents: pd.Index | None = None
             raise CorpusError(
                 f"columns of metadata must have different names, got {name!r} ({problem})"
             )
-        array = _column(name, values, num_docs)
+        array = as_column(name, values, num_docs)
         found[name] = pd.Series(array, documents, dtype=array.dtype)
     return pd.DataFrame(found, index=documents)
 
@@ -267,7 +267,7 @@ def _ids(frame: pd.DataFrame, otherwise: pd.Index, like: pd.Index | None = None)
     """
     if list(frame.columns).count("id") != 1:
         return otherwise
-    ids = pd.Index(_column("id", frame["id"], len(frame)))
+    ids = pd.Index(as_column("id", frame["id"], len(frame)))
     if like is not None and like.dtype.kind not in "iufM":
         ids = ids.map(str)
     return ids if ids.is_unique and not ids.hasnans else otherwise
@@ -281,8 +281,8 @@ def _as_labels(column: NDArray[Any]) -> NDArray[Any]:
     return np.fromiter((x if x is None else str(x) for x in labels), object, len(labels))
 
 
-def _column(name: str, values: Any, num_docs: int) -> NDArray[Any]:
-    """Values as an array ``(num_docs,)`` of one of the four types."""
+def as_column(name: str, values: Any, num_docs: int) -> NDArray[Any]:
+    """Values as an array ``(num_docs,)`` of one of the four types of :func:`make_metadata`."""
     if isinstance(values, Tensor):
         values = values.detach().cpu().numpy()
     values = values.to_pylist() if hasattr(values, "to_pylist") else values

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torch_lntm import frames
+from torch_lntm.corpus.metadata import as_column
 from torch_lntm.effects.design import Design
 from torch_lntm.effects.linear import LinearRegression
 from torch_lntm.effects.logit import AVERAGE, NEW, LogitRegression
 from torch_lntm.effects.numbers import Estimate, Estimates, Scale, format_value, intervals
 from torch_lntm.errors import ConfigError
 from torch_lntm.formulas import Formula
-from torch_lntm.formulas.columns import plain_values
 from torch_lntm.formulas.language import level_column
 from torch_lntm.models import TopicGroups, TopicModel
 from torch_lntm.models.names import find_topics
@@ -549,15 +549,11 @@ class Effects:
         if others not in ("average", "typical"):
             raise ConfigError(f"others is {others!r}; expected 'average' or 'typical'")
         random = self.formula.random
-        fixed = {
-            name: self.formula.read(name, plain_values([p[name] for p in points]), "value")
-            for name in points[0]
-            if name not in random
-        }
+        names, size = [name for name in points[0] if name not in random], len(points)
+        columns = {name: as_column(name, [p[name] for p in points], size) for name in names}
+        fixed = {name: self.formula.read(name, x, "value") for name, x in columns.items()}
         documents = self._documents(others, *fixed)
-        for rows, point in zip(
-            documents.rows(self.formula, fixed, len(points)), points, strict=True
-        ):
+        for rows, point in zip(documents.rows(self.formula, fixed, size), points, strict=True):
             positions = documents.positions.copy()
             for j, (name, known) in enumerate(random.items()):
                 if name in point:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -21,7 +20,6 @@ from torch_lntm.formulas.columns import (
     kind_of,
     read_values,
     refuse_missing,
-    shown,
 )
 from torch_lntm.formulas.language import (
     check_formula,
@@ -147,7 +145,7 @@ class Formula:
         return self.evaluate(values, num_docs)
 
     def read(self, name: str, values: NDArray[Any], each: str = "document") -> NDArray[Any]:
-        """Values of a column for :meth:`evaluate`: numbers, days or levels.
+        """Values of a column for :meth:`evaluate`: numbers, days or text.
 
         Args:
             name: Name of a column in the formula.
@@ -155,22 +153,9 @@ class Formula:
             each: Name of the place of a value in messages.
 
         Raises:
-            CorpusError: As for :meth:`matrix`.
+            CorpusError: A value is missing, or of another kind than in the fit.
         """
-        numbers, kind = read_values(name, values, self.kinds[name], each), self.kinds[name]
-        for expression, levels in self.levels.items():
-            if level_column(expression) != name or not set(numbers.tolist()) - set(levels):
-                continue
-            row = next(row for row, value in enumerate(numbers.tolist()) if value not in levels)
-            known = ", ".join(shown(level, kind).strip("'") for level in levels[:20])
-            raise CorpusError(
-                f"column {name!r} is {shown(numbers[row], kind)} in {each} {row}, a level that "
-                f"formula {self.text!r} was not fitted to; it knows {known}"
-                f"{', …' * (len(levels) > 20)}"
-            )
-        if kind != "text":
-            self._check_range(name, numbers, each)
-        return numbers
+        return read_values(name, values, self.kinds[name], each)
 
     def evaluate(
         self,
@@ -188,18 +173,38 @@ class Formula:
             size: Number of rows per place.
 
         Raises:
-            CorpusError: A number of the matrix is infinite, NaN or too large.
+            CorpusError: A level is unknown, a number is outside of the range of a spline, or a
+                number of the matrix is infinite, NaN or too large.
             ConfigError: As for :meth:`matrix`.
         """
-        matrix = self._evaluate(check_formula(self.text), values, num_rows)
-        # A function without a saved state would now be fitted to the new documents.
-        transforms = set(matrix.model_spec.transform_state)
-        if tuple(map(str, matrix.columns)) != self.names or transforms != set(self.transforms):
+        parsed = check_formula(self.text)
+        try:
+            matrix = self._evaluate(parsed, values, num_rows)
+        except ConfigError as error:
+            row, last = 0, num_rows  # the first rows fail together with the first bad one
+            while last - row > 1:
+                half = (row + last) // 2
+                try:
+                    self._evaluate(parsed, {n: x[:half] for n, x in values.items()}, half)
+                    row = half
+                except ConfigError:
+                    last = half
+            at = {name: self._shown(name, column[row]) for name, column in values.items()}
+            raise CorpusError(f"{error}; {each} {row // size} is the first: {at}") from error
+        # A function whose saved state is lost would now be fitted to the new documents.
+        state = _encode(matrix.model_spec.transform_state)
+        if tuple(map(str, matrix.columns)) != self.names or state != self.transforms:
             raise ConfigError(
                 f"formula {self.text!r} does not give the columns that it was fitted to; was it "
                 "saved with another version of formulaic?"
             )
         return self._numbers(matrix, each, size)
+
+    def _shown(self, name: str, value: Any) -> Any:
+        """A value in the notation of its column."""
+        if self.kinds[name] == "date":
+            return str(np.datetime64(round(value), "D"))
+        return value.item() if isinstance(value, np.generic) else value
 
     def positions(self, columns: Mapping[str, Any], num_docs: int) -> NDArray[np.int64]:
         """Position of every document's level in each random term.
@@ -217,14 +222,12 @@ class Formula:
         result = np.full((num_docs, len(self.random)), -1)
         for j, (name, levels) in enumerate(self.random.items()):
             values = _random_values(name, columns)
-            known = np.array(levels)
-            if (known.dtype.kind in "biuf") != (values.dtype.kind in "biuf"):
+            if isinstance(levels[0], str) != (values.dtype.kind not in "bif"):
                 raise CorpusError(
                     f"column {name!r} holds {values[0]!r:.40}; expected values such as "
                     f"{levels[0]!r}, as in the documents that the formula was fitted to"
                 )
-            at = np.searchsorted(known, values).clip(max=len(known) - 1)
-            result[:, j] = np.where(known[at] == values, at, -1)
+            result[:, j] = pd.Index(levels).get_indexer(values)
         return result
 
     def check_column(self, name: str) -> None:
@@ -271,17 +274,14 @@ class Formula:
             text, names, kinds = data["text"], tuple(data["names"]), dict(data["kinds"])
             levels = {name: tuple(values) for name, values in data["levels"].items()}
             transforms = dict(data["transforms"])
-            _decode(transforms)
             random = {name: tuple(values) for name, values in data.get("random", {}).items()}
+            ordered = all(len(x) > 1 and list(x) == sorted(set(x)) for x in random.values())
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(f"the state of a formula is damaged ({error!r})") from error
-        columns = set(columns_of(check_formula(text)))
-        is_text = all(isinstance(name, str) for name in names)
-        is_text &= all(isinstance(x, str | int | float) for v in levels.values() for x in v)
-        if not is_text or set(kinds) != columns or set(kinds.values()) - {"number", "date", "text"}:
-            raise ConfigError(f"the state of formula {text!r} does not fit the formula")
-        if tuple(random) != split_random(text)[1] or not all(map(_are_levels, random.values())):
-            raise ConfigError(f"the random terms of formula {text!r} are damaged")
+        fits = set(kinds) == set(columns_of(check_formula(text)))
+        fits &= tuple(random) == split_random(text)[1] and ordered
+        if not fits or set(kinds.values()) - {"number", "date", "text"}:
+            raise ConfigError(f"the state of formula {text!r} is damaged: it does not fit the text")
         return cls(text, names, kinds, levels, transforms, random)
 
     def _check_levels(self, num_docs: int) -> None:
@@ -294,8 +294,8 @@ class Formula:
                 )
             if self.kinds.get(name) != "text":
                 continue
-            numbers = pd.to_numeric(pd.Series(levels), errors="coerce").notna().to_numpy()
-            plain = numbers | [DATE.fullmatch(level) is not None for level in levels]
+            texts = pd.Series(levels)
+            plain = pd.to_numeric(texts, errors="coerce").notna() | texts.str.fullmatch(DATE)
             problem = ""
             if len(levels) == num_docs >= MANY_LEVELS:
                 problem = f"is a different text in every document, such as {levels[0]!r}"
@@ -308,39 +308,13 @@ class Formula:
                     CorpusWarning,
                 )
 
-    def _check_range(self, name: str, values: NDArray[Any], each: str) -> None:
-        """Refuse values beyond the ends of B-splines."""
-        for call, state in self.transforms.items():
-            spline = re.match(r"bs\((\w+)[,)]", call)
-            if spline is None or spline[1] != name or "extrapolation" in call:
-                continue
-            ends = [state.get(f"{end}_bound") for end in ("lower", "upper")] if state else []
-            if not ends or not all(isinstance(end, int | float) for end in ends):
-                raise ConfigError(
-                    f"the state of formula {self.text!r} is damaged: the bounds of {call}"
-                )
-            lower, upper = ends
-            outside = np.flatnonzero((values < lower) | (values > upper))
-            if len(outside):
-                low, high, first = (
-                    shown(value, self.kinds[name]) for value in (lower, upper, values[outside[0]])
-                )
-                raise CorpusError(
-                    f"column {name!r} lies outside of {low} to {high}, to which {call} was fitted, "
-                    f"in {len(outside)} {each}(s), first in {each} {outside[0]} ({first}); "
-                    "leave these out, or fit with bs(..., extrapolation='clip'), which clips them "
-                    "to the nearest end"
-                )
-
     def _refuse_many_levels(self, parsed: Any, values: Mapping[str, NDArray[Any]]) -> None:
         """Refuse a matrix with very many columns of levels, before it is made."""
         total, sizes = 0, {name: len(set(column.tolist())) for name, column in values.items()}
         for term in parsed:
-            size = 1
-            for expression in (str(factor.expr) for factor in term.factors):
-                name = level_column(expression)
-                if name in sizes and (expression != name or self.kinds[name] == "text"):
-                    size *= sizes[name]
+            names = [(str(factor.expr), level_column(str(factor.expr))) for factor in term.factors]
+            coded = [n for e, n in names if n in sizes and (e != n or self.kinds[n] == "text")]
+            size = math.prod(sizes[name] for name in coded)
             total += size
             if total > MAX_COLUMNS:
                 raise ConfigError(
@@ -355,24 +329,26 @@ class Formula:
         from formulaic.parser.types import Factor
 
         frame = pd.DataFrame(dict(values), index=pd.RangeIndex(num_docs))
-        spec = formulaic.ModelSpec(
-            formula=parsed,
-            na_action="ignore",
-            output="pandas",
-            encoder_state={
-                name: (Factor.Kind.CATEGORICAL, {"categories": list(levels)})
-                for name, levels in self.levels.items()
-            },
-            transform_state=_decode(self.transforms),
-        )
+        state = {
+            name: (Factor.Kind.CATEGORICAL, {"categories": list(levels)})
+            for name, levels in self.levels.items()
+        }
         try:
+            spec = formulaic.ModelSpec(
+                formula=parsed,
+                na_action="ignore",
+                output="pandas",
+                encoder_state=state,
+                transform_state=_decode(self.transforms),
+            )
             with warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("error", formulaic.errors.DataMismatchWarning)
                 return spec.get_model_matrix(frame, context={})
         except Exception as error:
             texts = {name: values[name][0] for name, kind in self.kinds.items() if kind == "text"}
+            message = plain_message(error).partition(" They are being cast to nan")[0]
             raise ConfigError(
-                f"formula {self.text!r} cannot be evaluated: {plain_message(error):.300}"
+                f"formula {self.text!r} cannot be evaluated: {message:.300}"
                 + f"; columns of text are levels, not numbers: {texts}" * bool(texts)
             ) from error
 
@@ -424,13 +400,6 @@ def _levels_of_random_terms(
     return terms
 
 
-def _are_levels(levels: tuple[Any, ...]) -> bool:
-    """Whether values are sorted, different levels of one type."""
-    is_text = all(isinstance(level, str) for level in levels)
-    is_number = all(isinstance(level, int | float) and math.isfinite(level) for level in levels)
-    return len(levels) > 1 and (is_text or is_number) and list(levels) == sorted(set(levels))
-
-
 # -------------------------------------------------------------------- state as JSON
 
 
@@ -458,6 +427,4 @@ def _decode(state: Any) -> Any:
         return {int(n) if n.isdigit() else n: _decode(value) for n, value in state.items()}
     if isinstance(state, list):
         return [_decode(value) for value in state]
-    if isinstance(state, float) and not math.isfinite(state):
-        raise ConfigError(f"the state of a formula holds {state}")
     return state

@@ -12,7 +12,7 @@ import pytest
 import safetensors.torch
 import torch
 from safetensors import safe_open
-from support.fits import assert_same, fit, make_corpus, new_model
+from support.fits import fit, make_corpus, new_model
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, FileError, NumericalError
@@ -67,17 +67,6 @@ def test_a_saved_state_is_read_back_unchanged(tmp_path: Path) -> None:
             assert torch.equal(value, expected)
         else:
             assert value == expected
-
-
-@pytest.mark.slow
-def test_a_checkpoint_of_a_finished_fit_is_the_result(tmp_path: Path) -> None:
-    corpus, path = make_corpus(), tmp_path / "fit.safetensors"
-    first, expected = fit(corpus, checkpoint=path, checkpoint_seconds=0.0)
-    second, result = fit(corpus, checkpoint=path)
-    assert_same(first, second)
-    assert result.stop_reason == expected.stop_reason == "converged"
-    assert result.history == expected.history
-    assert torch.equal(result.means, expected.means)
 
 
 def rewritten(path: Path, **changes: Any) -> None:
@@ -270,29 +259,6 @@ def test_the_error_for_a_checkpoint_of_another_fit_names_the_differences(tmp_pat
         fitted(model=one, posterior=None)
         with pytest.raises(ConfigError, match=rf"another fit \(it differs in {name}\)"):
             fitted(model=two, posterior=None)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("engine", ["variational", "monte carlo"])
-def test_a_fit_computes_the_corpus_fingerprint_once(engine, tmp_path, monkeypatch) -> None:
-    corpus, taken = make_corpus(), []
-    fingerprint = Corpus.fingerprint
-
-    def counted(self: Corpus) -> str:
-        taken.append(self)
-        return fingerprint(self)
-
-    monkeypatch.setattr(Corpus, "fingerprint", counted)
-    model = ctm(3, 30)
-    made: Any = MonteCarloEM(model, max_epochs=3, progress=False)
-    if engine == "variational":
-        made = VariationalEM(model, make_guide(None, model), max_iterations=3, progress=False)
-    made.fit(corpus)
-    assert taken == []
-    path = tmp_path / "fit.safetensors"
-    made.fit(corpus, checkpoint=path, checkpoint_seconds=0.0)
-    assert path.exists()
-    assert len(taken) == 1
 
 
 def test_continued_tables_are_on_the_models_device(tmp_path: Path, accelerator) -> None:

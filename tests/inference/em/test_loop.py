@@ -276,27 +276,6 @@ def test_an_objective_that_is_not_finite_is_an_error(tmp_path: Path) -> None:
     assert again.numbers == (5, 5, 5)
 
 
-class Closing(Counting):
-    """Says whether what its steps hold, such as a progress bar, has been given up."""
-
-    closed = False
-
-    def steps(self):
-        try:
-            yield from super().steps()
-        finally:
-            self.closed = True
-
-
-def test_steps_are_closed_at_the_end_of_the_fit() -> None:
-    closing = Closing(nan_at=3)
-    # The error holds on to the frame that has the steps.
-    with pytest.raises(NumericalError) as caught:
-        closing.run(None, 60.0)
-    assert closing.closed
-    assert caught.value is not None
-
-
 # -- the same in variational EM, with its batches and restarts ------------------------------------
 
 

@@ -626,14 +626,6 @@ def test_ctrl_c_in_the_first_epoch_keeps_the_start() -> None:
 
 
 @pytest.mark.slow
-def test_a_checkpoint_of_another_fit_is_refused(tmp_path: Path) -> None:
-    kept = {"checkpoint": tmp_path / "c.safetensors", "checkpoint_seconds": 0.0}
-    small_fit("exact", **kept)
-    with pytest.raises(ConfigError, match="num_steps"):
-        small_fit("exact", num_steps=3, **kept)
-
-
-@pytest.mark.slow
 def test_more_epochs_continue_a_finished_fit(tmp_path: Path) -> None:
     kept = {"checkpoint": tmp_path / "c.safetensors", "checkpoint_seconds": 0.0}
     small_fit("exact", max_epochs=2, **kept)
@@ -696,15 +688,6 @@ def test_invalid_models_and_corpora_are_refused() -> None:
     nothing = Corpus.from_matrix(np.zeros((2, 30), dtype=int), allow_empty=True)
     with pytest.raises(CorpusError, match="no tokens"):
         fit_monte_carlo(ctm(3, 30), nothing)
-
-
-def test_the_progress_bar_shows_perplexity_acceptance_and_latent_mean(terminal, capsys) -> None:
-    MonteCarloEM(make_model("ctm"), max_epochs=2).fit(Corpus.from_matrix(make_counts()))
-    shown = capsys.readouterr().err
-    assert "perplexity" in shown
-    assert "acc." in shown
-    assert "mean eta" in shown  # "eta" alone reads as a time of arrival
-    assert "±" in shown
 
 
 @pytest.mark.slow

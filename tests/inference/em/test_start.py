@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,6 +29,12 @@ from torch_lntm.inference.em.start import (
     start_concentration,
 )
 from torch_lntm.models import TopicModel, ctm
+
+
+def begun(model: TopicModel, corpus: Corpus, **options: Any) -> Start:
+    """A start before its first epoch."""
+    shard = DocumentShard(model, corpus, corpus.nonempty, Processes(alone=True))
+    return Start(model, shard, **{"name": "lda", "seed": 0, **options})
 
 
 def test_initial_topics_mix_documents_with_corpus_frequencies() -> None:
@@ -67,9 +74,7 @@ def test_an_epoch_makes_the_documented_updates(first: bool, device) -> None:
     average = rng.gamma(1.0, size=(4, 15))
     topics = average / average.sum(1, keepdims=True)
     theta = rng.dirichlet(np.ones(4), 5)
-    processes = Processes(alone=True)
-    shard = DocumentShard(model, corpus, corpus.nonempty, processes)
-    start = Start(model, shard, name="lda", seed=0)
+    start = begun(model, corpus)
     start.order, start.step_docs, start.concentration = np.array([3, 0, 4, 1, 2]), 3, 0.3
     state = FitState(
         step=int(not first),
@@ -156,9 +161,7 @@ def test_topics_merge_split_and_merge_again(epochs: int, mergers: list[int]) -> 
     """The fit keeps twice the topics of the model until the last merger."""
     corpus = Corpus.from_matrix(np.random.default_rng(2).poisson(4.0, (30, 15)))
     model = make_model("ctm")
-    processes = Processes(alone=True)
-    shard = DocumentShard(model, corpus, corpus.nonempty, processes)
-    start = Start(model, shard, name="lda", epochs=epochs, seed=0)
+    start = begun(model, corpus, epochs=epochs)
     assert start.mergers == mergers
     sizes, state = [], FitState()
     with torch.no_grad():
@@ -181,23 +184,19 @@ def test_topics_of_short_documents_and_of_keywords_neither_merge_nor_split(
 ) -> None:
     corpus = Corpus.from_matrix(np.random.default_rng(2).poisson(mean_count, (30, 15)))
     model = ctm(3, corpus.num_words, keywords=keywords)
-    processes = Processes(alone=True)
-    shard = DocumentShard(model, corpus, corpus.nonempty, processes)
-    assert bool(Start(model, shard, name="lda", seed=0).mergers) == merges
+    assert bool(begun(model, corpus).mergers) == merges
 
 
 def test_free_topics_start_apart_from_the_keywords() -> None:
     """Three topics of ten words each. A word of the first topic is a keyword."""
     of_first = []
     true = (np.kron(np.eye(3), np.ones(10)) + 0.01) / 10.3
-    processes = Processes(alone=True)
     for seed in range(20):
         rng = np.random.default_rng(seed)
         theta = rng.dirichlet(np.full(3, 0.3), 500)
         corpus = Corpus.from_matrix(np.stack([rng.multinomial(60, row @ true) for row in theta]))
         model = ctm(4, corpus.num_words, keywords={"first": [0]})
-        shard = DocumentShard(model, corpus, corpus.nonempty, processes)
-        start, state = Start(model, shard, name="lda", seed=0), FitState()
+        start, state = begun(model, corpus), FitState()
         topics = start._initial_topics(4, 0).numpy()
         start._begin(state)
         assert state.word_counts is not None
@@ -214,9 +213,7 @@ def test_a_merged_topic_splits_and_near_copies_merge() -> None:
     true, theta = rng.dirichlet(np.full(60, 0.1), 3), rng.dirichlet(np.full(3, 0.3), 400)
     corpus = Corpus.from_matrix(np.stack([rng.multinomial(60, row @ true) for row in theta]))
     model = ctm(3, corpus.num_words, dtype="float64")
-    processes = Processes(alone=True)
-    shard = DocumentShard(model, corpus, corpus.nonempty, processes)
-    start = Start(model, shard, name="lda", seed=0)
+    start = begun(model, corpus)
     shares = np.stack([theta[:, 0] + theta[:, 1], theta[:, 2] / 2, theta[:, 2] / 2], 1)
     tokens = 60 * theta.sum(0)[:, None] * true
     counts = np.stack([tokens[0] + tokens[1], tokens[2] / 2, tokens[2] / 2])
@@ -239,11 +236,9 @@ def test_a_merged_topic_splits_and_near_copies_merge() -> None:
 
 def test_a_start_continues_to_the_same_bits_after_every_epoch() -> None:
     corpus = Corpus.from_matrix(np.random.default_rng(2).poisson(4.0, (30, 15)))
-    processes = Processes(alone=True)
 
     def epochs(state: FitState, model: TopicModel) -> Iterator[float]:
-        shard = DocumentShard(model, corpus, corpus.nonempty, processes)
-        start = Start(model, shard, name="lda", epochs=6, seed=0)
+        start = begun(model, corpus, epochs=6)
         assert start.mergers == [2, 4]
         return start.run(state, progress=False)
 
@@ -263,7 +258,7 @@ def test_two_fits_have_the_same_bits(hardware: torch.device) -> None:
     rng = np.random.default_rng(6)
     topics, theta = rng.dirichlet(np.full(2000, 0.05), 20), rng.dirichlet(np.full(20, 0.1), 1500)
     corpus = Corpus.from_matrix(np.stack([rng.multinomial(60, row @ topics) for row in theta]))
-    first, second = (ctm(20, corpus.num_words, seed=0).to(hardware) for _ in range(2))
+    first, second = (ctm(20, corpus.num_words).to(hardware) for _ in range(2))
     for model in (first, second):
         fit_monte_carlo(model, corpus, max_epochs=3)
     assert_same(first, second)

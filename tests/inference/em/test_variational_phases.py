@@ -111,12 +111,3 @@ def test_the_covariance_stride_follows_topics_and_batches(num_topics, num_docs, 
     engine = VariationalEM(model, TaylorGuide(model), progress=False)
     run = VariationalRun(engine, corpus)
     assert run.covariances.stride == stride
-
-
-def test_an_e_step_solves_as_many_documents_at_once_as_memory_allows() -> None:
-    corpus = make_corpus(20)
-    model = ctm(3, corpus.num_words)
-    guide = TaylorGuide(model)
-    for chosen, expected in ((None, 4096), (7, 7)):
-        engine = VariationalEM(model, guide, max_docs=chosen)
-        assert VariationalRun(engine, corpus).max_docs == expected

@@ -419,3 +419,22 @@ def warn_of_stuck(moved: Tensor, index: Tensor, num_transitions: int, advice: st
             f"{num_transitions} transitions, at positions {named}; {advice}",
             ConvergenceWarning,
         )
+
+
+def warn_of_low_acceptance(acceptance: float, target: float, advice: str) -> None:
+    """Warn of chains that accept less than half of the target.
+
+    Args:
+        acceptance: Mean acceptance probability.
+        target: Acceptance that the adaptation aimed at.
+        advice: Reason or consequence, and a remedy, in words.
+
+    Warns:
+        ConvergenceWarning: The acceptance is low.
+    """
+    if acceptance < target / 2.0:
+        warn(
+            f"chains accepted {acceptance:.2f} of their proposals, far below the target {target}: "
+            f"{advice}",
+            ConvergenceWarning,
+        )

@@ -16,7 +16,6 @@ from torch import Tensor
 from torch_lntm import noise
 from torch_lntm.budget import docs_at_once
 from torch_lntm.corpus import Corpus, DocumentBatch
-from torch_lntm.errors import ConvergenceWarning, warn
 from torch_lntm.guides import make_guide
 from torch_lntm.guides.theta_draws import (
     DrawnDocuments,
@@ -30,6 +29,7 @@ from torch_lntm.inference.chains.chains import (
     Chains,
     Progress,
     initial_latents,
+    warn_of_low_acceptance,
     warn_of_stuck,
 )
 from torch_lntm.inference.chains.settings import HMCSettings
@@ -199,7 +199,7 @@ class ChainDraws:
         Warns:
             ConvergenceWarning: Some chains never moved, or chains accepted few proposals.
         """
-        model = self.chains.model
+        model, settings = self.chains.model, self.chains.settings
         size = docs_at_once(6 * num_draws * model.num_topics, model.device, model.dtype)
         size = self.options.max_docs or min(_CHAINS_AT_ONCE, size)
         all_moved, acceptance = [], []
@@ -219,14 +219,9 @@ class ChainDraws:
             yield DrawnDocuments(positions, theta, moved.all(0))
         moved = torch.cat(all_moved, 1)
         warn_of_stuck(moved, torch.from_numpy(rows), sampled, _STUCK)
-        mean = float(torch.cat(acceptance, 1)[moved].mean())
-        target = self.chains.settings.target_accept
-        if mean < target / 2.0:
-            warn(
-                f"chains accepted {mean:.2f} of their proposals, far below the target {target}: "
-                "their draws move too little; fit with more warmup_epochs, or draw by a guide",
-                ConvergenceWarning,
-            )
+        mean, target = float(torch.cat(acceptance, 1)[moved].mean()), settings.target_accept
+        advice = "their draws move too little; fit with more warmup_epochs, or draw by a guide"
+        warn_of_low_acceptance(mean, target, advice)
 
     def _begin(self, batch: DocumentBatch, columns: Positions) -> Chains:
         """Chains of a batch: the chains of the fit at their last state, or new chains."""

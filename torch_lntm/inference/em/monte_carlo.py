@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus, DocumentBatch
-from torch_lntm.errors import ConfigError, ConvergenceWarning, require, require_whole, warn
+from torch_lntm.errors import ConfigError, require, require_whole
 from torch_lntm.inference.chains.chains import (
     FEWEST_TRANSITIONS,
     Chains,
     Progress,
     initial_latents,
+    warn_of_low_acceptance,
     warn_of_stuck,
 )
 from torch_lntm.inference.chains.document_hmc import DocumentHMC
@@ -184,7 +185,13 @@ class MonteCarloEM(Engine[MonteCarloResult]):
         require(0, min_gain=min_gain)
         if start not in get_args(StartName):
             raise ConfigError(f"start {start!r}; expected one of {', '.join(get_args(StartName))}")
-        topic_update = TopicAscent.check(model.topics, topic_update)
+        updates = model.topics.updates
+        topic_update = topic_update or updates[0]
+        if topic_update not in updates:
+            raise ConfigError(
+                f"topic_update {topic_update!r}; expected one of {', '.join(updates)} for "
+                f"{type(model.topics).__name__}"
+            )
         if not 0 < learning_rate < math.inf:
             raise ConfigError(f"learning_rate is {learning_rate}; expected a positive number")
         self.model = model
@@ -568,12 +575,6 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
             "epochs or num_transitions"
         )
         warn_of_stuck(stuck, positions, num_transitions, advice)
-        acceptance = state.history[-1]["acceptance"]
-        target = self.settings.chains.target_accept
-        if acceptance < target / 2.0:
-            warn(
-                f"chains accepted {acceptance:.2f} of their proposals in the last epoch, far below "
-                f"the target {target}: posteriors have become sharper since step sizes were "
-                "frozen; use more warmup_epochs",
-                ConvergenceWarning,
-            )
+        acceptance, target = state.history[-1]["acceptance"], self.settings.chains.target_accept
+        reason = "posteriors have become sharper since step sizes were frozen; use more"
+        warn_of_low_acceptance(acceptance, target, f"{reason} warmup_epochs")

@@ -159,61 +159,23 @@ def expected_statistics(
 
 
 @torch.no_grad()
-def sampled_statistics(
-    model: TopicModel,
-    batch: DocumentBatch,
-    latents: dict[str, Tensor],
-    logits: Tensor,
-    log_likelihood: Tensor,
-    used: Tensor | None = None,
-) -> Statistics:
-    """Statistics of a batch at draws of its latent variables, averaged over chains.
+def chain_statistics(model: TopicModel, chains: Chains, used: Tensor | None = None) -> Statistics:
+    """Statistics at the last draws of chains, averaged over the chains of a document.
 
     Documents whose chains are all unused are left out.
 
     Args:
         model: The model.
-        batch: Non-empty documents.
-        latents: ``(num_chains, num_docs, dim)`` draws by the names of the sites.
-        logits: ``(num_chains, num_docs, num_topics)`` logits of theta at the draws.
-        log_likelihood: ``(num_chains, num_docs)`` nats at the draws.
+        chains: Chains of non-empty documents.
         used: ``(num_chains, num_docs)`` bool: chains in the average. Defaults to all chains.
 
     Returns:
         The statistics. The objective is the log likelihood. Documents with an unused chain count as
         unconverged.
     """
-    batch = model.check_batch(batch)
-    rows = batch.repeat(len(log_likelihood))
-    return _draw_statistics(model, batch, rows, latents, logits, log_likelihood, used)
-
-
-def chain_statistics(model: TopicModel, chains: Chains, used: Tensor | None = None) -> Statistics:
-    """Statistics at the last draws of chains, as :func:`sampled_statistics`.
-
-    The batch of the chains has been checked already.
-
-    Args:
-        model: The model.
-        chains: Chains of non-empty documents.
-        used: ``(num_chains, num_docs)`` bool: chains in the average. Defaults to all chains.
-    """
-    target, log_likelihood = chains.target, chains.state.log_likelihood
-    rows = target.rows(len(log_likelihood))
-    drawn = chains.latents, chains.logits, log_likelihood
-    return _draw_statistics(model, target.batch, rows, *drawn, used)
-
-
-def _draw_statistics(
-    model: TopicModel,
-    batch: DocumentBatch,
-    rows: DocumentBatch,
-    latents: dict[str, Tensor],
-    logits: Tensor,
-    log_likelihood: Tensor,
-    used: Tensor | None,
-) -> Statistics:
-    """Statistics as :func:`sampled_statistics`, for a checked batch and its rows by chain."""
+    batch, latents, logits = chains.target.batch, chains.latents, chains.logits
+    log_likelihood = chains.state.log_likelihood
+    rows = chains.target.rows(len(log_likelihood))
     num_unconverged = 0
     if used is None:
         weights = torch.full_like(log_likelihood, 1.0 / len(log_likelihood))
