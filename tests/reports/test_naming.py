@@ -39,7 +39,7 @@ class Answering:
     """A function that gives answers in turn, and keeps the prompts."""
 
     def __init__(self, *answers: Any) -> None:
-        self.answers, self.prompts = iter(answers), list[str]()
+        self.answers, self.prompts, self.model = iter(answers), list[str](), "known"
 
     def __call__(self, prompt: str) -> Any:
         self.prompts.append(prompt)
@@ -50,7 +50,8 @@ def test_topics_get_names_with_records_that_are_saved(documents: Any, tmp_path: 
     model, corpus = documents
     before = {name: x.clone() for name, x in model.state_dict().items()}
     ask = Answering(' "Economy." ', "<think>Is it\nwar?</think>\n War and peace", "Trade")
-    names = lntm.name_topics(model, corpus, ask, source="small")
+    ask.model = "small"
+    names = lntm.name_topics(model, corpus, ask)
     assert names == ("Economy", "War and peace", "Trade")
     record = model.name_records[1]
     assert (record.topic, record.name, record.source) == (1, "War and peace", "small")
@@ -115,11 +116,11 @@ def test_unsuitable_answers_are_asked_again_with_the_reason(
 def test_topics_without_a_suitable_answer_keep_their_names(documents: Any) -> None:
     model, corpus = documents
     with pytest.warns(NamingWarning, match="no suitable name for topic 1 "):
-        names = lntm.name_topics(model, corpus, Answering("A", "<b>", "<i>", "C"), attempts=2)
+        names = lntm.name_topics(model, corpus, Answering("A", "<b>", "<i>", "", "C"))
     assert names == ("A", "1", "C")
     other = make_model()
     with pytest.raises(ConfigError, match="try another language model"):
-        lntm.name_topics(other, corpus, Answering(*["<b>"] * 3), attempts=1)
+        lntm.name_topics(other, corpus, Answering(*["<b>"] * 9))
     assert not other.has_topic_names
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from torch_lntm.corpus.archive import Archive, write_archive
 from torch_lntm.corpus.batch import DocumentBatch
-from torch_lntm.corpus.checks import check_counts, check_vocabulary, counting_code
+from torch_lntm.corpus.checks import ADVICE, check_counts, check_vocabulary
 from torch_lntm.corpus.mapped import Rows, collect, is_mapped, parts, pieces, release, take
 from torch_lntm.corpus.metadata import (
     Arrays,
@@ -41,13 +41,7 @@ from torch_lntm.corpus.part import Facts, Part
 from torch_lntm.corpus.remote import fetch_columns
 from torch_lntm.corpus.splits import Split, WordHoldOut, hold_out_words, split_documents
 from torch_lntm.corpus.store import new_store, read_columns
-from torch_lntm.corpus.texts import (
-    NoWordsError,
-    check_texts,
-    count_words,
-    refuse_pruning,
-    transform_texts,
-)
+from torch_lntm.corpus.texts import check_texts, count_words
 from torch_lntm.errors import ConfigError, CorpusError
 from torch_lntm.files.writing import as_lines, atomic_write
 from torch_lntm.frames import align
@@ -194,7 +188,6 @@ class Corpus:
         name: str | None = None,
         *,
         metadata: Any = None,
-        vectorizer: Any = None,
         stop_words: str | Iterable[str] | None = "auto",
         min_df: int | float | str = "auto",
         **options: Any,
@@ -208,8 +201,6 @@ class Corpus:
             labels: One label per document. They become the column ``label`` of the metadata.
             name: Name of the corpus for messages and reports.
             metadata: As for ``from_matrix``.
-            vectorizer: A fitted ``CountVectorizer``. Its ``transform`` counts the words. It
-                replaces ``vocabulary`` and the options below.
             stop_words: Words to leave out. ``"english"`` is scikit-learn's list of 318 English
                 words. A list may be in any language. ``None`` and ``"none"`` keep all words.
                 Defaults to ``"auto"``: the English words if they make up at least a tenth of the
@@ -218,7 +209,8 @@ class Corpus:
                 Defaults to ``"auto"``: 1 for fewer than 50 documents, 2 from 50, 3 from 500, 4
                 from 5,000, and so forth.
             **options: Further ``CountVectorizer`` options, such as ``max_df=0.5``,
-                ``token_pattern``, ``lowercase`` and ``max_features``.
+                ``token_pattern``, ``lowercase`` and ``max_features``. The counts of a fitted
+                ``CountVectorizer`` go to ``from_matrix``.
 
         Returns:
             The corpus. Texts of uncounted words are kept as empty documents. The attribute
@@ -237,41 +229,12 @@ class Corpus:
             'left out 2 English stop words (stop_words none keeps them)'
         """
         documents, texts = texts, check_texts(texts)
-        if isinstance(stop_words, Iterable) and not isinstance(stop_words, str):
-            stop_words = list(stop_words)
-        given = {"stop_words": stop_words, "min_df": min_df}
-        options |= {n: x for n, x in given.items() if not (isinstance(x, str) and x == "auto")}
-        about = describe(documents, len(texts), metadata, labels)
-        if vectorizer is not None:
-            if options or vocabulary is not None:
-                names = ", ".join([*options, *(["vocabulary"] if vocabulary is not None else [])])
-                raise CorpusError(
-                    f"{names} would choose words, and so does the vectorizer; give one"
-                )
-            return cls._of(*transform_texts(vectorizer, texts), about, name)
-        if vocabulary is not None:
-            refuse_pruning(options)
-            options = {"stop_words": None, "min_df": 1} | options
-        try:
-            parts, chosen, preparation = count_words(texts, **options)
-        except NoWordsError:
-            if vocabulary is None:
-                raise
-            words = list(vocabulary)
-            empty = sp.csr_matrix((len(texts), len(words)))
-            return cls._of(empty, words, about, name)
-        corpus = cls._of(sp.vstack([*parts], "csr"), chosen, about, name, False)
-        corpus = replace(corpus, preparation=preparation)
-        return corpus if vocabulary is None else corpus.with_vocabulary(vocabulary)
-
-    @classmethod
-    def _of(
-        cls, counts: Any, words: Any, table: Any, name: str | None, allow_empty: bool = True
-    ) -> Corpus:
-        """The corpus of counted texts, with their finished metadata."""
-        return replace(
-            cls.from_matrix(counts, words, name=name, allow_empty=allow_empty), table=table
-        )
+        table = describe(documents, len(texts), metadata, labels)
+        parts, words, preparation = count_words(texts, vocabulary, stop_words, min_df, **options)
+        # A given vocabulary may share no word with the texts.
+        empty = vocabulary is not None
+        corpus = cls.from_matrix(sp.vstack([*parts], "csr"), words, name=name, allow_empty=empty)
+        return replace(corpus, table=table, preparation=preparation)
 
     @classmethod
     def from_frame(cls, frame: Any, text: str = "text", **options: Any) -> Corpus:
@@ -992,14 +955,9 @@ def as_corpus(documents: Any, *, allow_empty: bool = False) -> Corpus:
         raise ConfigError(
             f"expected a corpus, got {str(documents)!r}; if it is a file, read it by read_corpus"
         )
-    if (code := counting_code(documents)) is not None:
-        raise ConfigError(
-            f"expected a corpus or a matrix of counts, got texts; count their words by {code}"
-        )
     matrix = is_table(documents) or sp.issparse(documents)
     if matrix or isinstance(documents, (np.ndarray, Tensor, list, tuple)):
         return Corpus.from_matrix(documents, allow_empty=allow_empty)
     raise ConfigError(
-        f"expected a corpus or a matrix of counts, got a {type(documents).__name__}; make one by "
-        "Corpus.from_matrix, Corpus.from_texts or read_corpus"
+        f"expected a corpus or a matrix of counts, got a {type(documents).__name__}; {ADVICE}"
     )

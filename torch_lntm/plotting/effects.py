@@ -32,7 +32,7 @@ class Series(NamedTuple):
     """
 
     label: str
-    values: Sequence[Any]
+    values: Any
     proportions: NDArray[np.float64]
 
 
@@ -68,12 +68,16 @@ def plot_effects(
     axis_label = f"expected proportion, {level:.0%} intervals"
     if kind == "text":
         _draw_rows(ax, series)
-        ax.set_xlabel(axis_label)
-        ax.set_ylabel(name)
+        ax.set(xlabel=axis_label, ylabel=name)
     else:
-        _draw_lines(ax, series, kind)
-        ax.set_xlabel(name)
-        ax.set_ylabel(axis_label)
+        unit = "datetime64[D]" if kind == "date" else np.float64
+        draw_lines(ax, [line._replace(values=np.array(line.values, unit)) for line in series])
+        ax.set(xlabel=name, ylabel=axis_label)
+        if kind == "date":
+            ax.tick_params(axis="x", rotation=30)
+        elif style.is_skewed(np.array(series[0].values, np.float64)):
+            ax.set_xscale("log")
+            ax.xaxis.set_major_formatter(lambda x, _: style.format_number(x))
     _name_series(ax, series, f"Topic {series[0].label}")
     return ax
 
@@ -130,19 +134,14 @@ def _draw_rows(ax: Axes, series: Sequence[Series]) -> None:
     style.rule(ax, "x")
 
 
-def _draw_lines(ax: Axes, series: Sequence[Series], kind: str) -> None:
-    """Lines over numbers or dates, with bands of their intervals."""
+def draw_lines(ax: Axes, series: Sequence[Series]) -> None:
+    """Lines over numbers or days, with bands of their intervals."""
     for j, line in enumerate(series):
         colour, (_, dashes) = look(j)
         mean, lower, upper = line.proportions.T
-        x = np.array(line.values, "datetime64[D]" if kind == "date" else np.float64)
-        ax.plot(x, mean, dashes, color=colour, label=style.shorten(line.label, style.NAME_LETTERS))
-        ax.fill_between(x, lower, upper, color=colour, alpha=0.2, linewidth=0)
-    if kind == "date":
-        ax.tick_params(axis="x", rotation=30)
-    elif style.is_skewed(np.array(series[0].values, np.float64)):
-        ax.set_xscale("log")
-        ax.xaxis.set_major_formatter(lambda x, _: style.format_number(x))
+        name = style.shorten(line.label, style.NAME_LETTERS)
+        ax.plot(line.values, mean, dashes, color=colour, label=name)
+        ax.fill_between(line.values, lower, upper, color=colour, alpha=0.2, linewidth=0)
     style.rule(ax, "y")
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.models import DynamicTopics, TopicModel
 from torch_lntm.models.names import find_topics
-from torch_lntm.plotting.effects import look
-from torch_lntm.plotting.style import rule
+from torch_lntm.plotting.effects import Series, draw_lines
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -66,21 +67,16 @@ def path_plot(
         change, _ = topics.log_changes(number)
         weights = topics.log_paths(number).log_probs.exp().mean(0)
         words = (weights * change.abs()).topk(min(num_words, topics.num_words)).indices.tolist()
-    names = model.words_at(list(words))
-    probs, lower, upper = (x.numpy() for x in topics.log_paths(number, words).bands(level))
+    periods, names = topics.column, model.words_at(list(words))
+    bands = np.stack([x.numpy() for x in topics.log_paths(number, words).bands(level)], -1)
     if ax is None:
         _, ax = plt.subplots(figsize=(7.0, 3.6), layout="constrained")
-    periods = topics.column
-    lines = []
-    for j in range(len(names)):
-        colour, (_, dashes) = look(j)
-        lines += ax.plot(periods.positions, probs[:, j], dashes, color=colour)
-        ax.fill_between(periods.positions, lower[:, j], upper[:, j], color=colour, alpha=0.2, lw=0)
+    draw_lines(ax, [Series(n, periods.positions, bands[:, j]) for j, n in enumerate(names)])
     every = -(-len(periods.levels) // MOST_LABELS)
     ax.set_xticks(periods.positions[::every], [str(x) for x in periods.levels[::every]])
     ax.set(yscale="log", xlabel=periods.column, ylabel="probability in the topic")
     ax.set_title(f"Topic {model.topic_names[number]}", parse_math=False)
-    rule(ax, "y")
+    lines = ax.lines[-len(names) :]
     for text in ax.legend(lines, names, frameon=False, fontsize=8).get_texts():
         text.set_parse_math(False)
     return ax

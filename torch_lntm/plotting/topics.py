@@ -119,10 +119,10 @@ def _draw_topics(ax: Axes, nodes: dict[int, dict[str, Any]]) -> None:
     # The white box hides lines behind the name.
     box = {"boxstyle": "round,pad=0.1", "facecolor": "white", "linewidth": 0}
     for k, node in nodes.items():
-        x, y = node["x"], node["y"]
-        ax.text(x, y, str(k), va="center", fontsize=8, zorder=4, **middle)
-        name, low = "\n".join(node["name"]), y + node["radius"] + 2 * _DPI / 72
-        ax.text(x, low, name, va="top", fontsize=7.5, linespacing=1.0, zorder=3, bbox=box, **middle)
+        at, below = (node["x"], node["y"]), (0, -node["radius"] * 72 / _DPI - 3)
+        ax.text(*at, str(k), va="center", fontsize=8, zorder=4, **middle)
+        look = {"textcoords": "offset points", "va": "top", "fontsize": 7.5, "linespacing": 1.0}
+        ax.annotate("\n".join(node["name"]), at, below, zorder=3, bbox=box, **look, **middle)
 
 
 def tree_plot(tree: Any, *, labels: Sequence[str] | None = None, ax: Axes | None = None) -> Axes:

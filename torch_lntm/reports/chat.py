@@ -17,7 +17,6 @@ from torch_lntm.errors import ConfigError
 #: Path of the interface, most tokens of an answer (models that think first need many), most bytes
 #: of a response, and most characters of a server's message in an error.
 _PATH, _TOKENS, _BYTES, _EXCERPT = "/chat/completions", 2000, 1_000_000, 200
-_JSON = {"Content-Type": "application/json"}
 
 
 @dataclass(frozen=True)
@@ -81,16 +80,17 @@ class ChatServer:
 
     def _talk(self, prompt: str, found: list[Any]) -> None:
         """Append the socket, then what the server did, and the content."""
-        parts, messages = urlsplit(self.url), [{"role": "user", "content": prompt}]
-        body = {"model": self.model, "messages": messages, "temperature": 0, "max_tokens": _TOKENS}
-        head = {"Authorization": f"Bearer {self.key}"} if self.key else {}
+        parts, body = urlsplit(self.url), {"model": self.model, "max_tokens": _TOKENS}
+        body |= {"temperature": 0, "messages": [{"role": "user", "content": prompt}]}
+        head = {"Content-Type": "application/json"}
+        head |= {"Authorization": f"Bearer {self.key}"} if self.key else {}
         kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         try:
             with closing(kind(parts.netloc, timeout=self.timeout + 1)) as connection:
                 connection.connect()
                 found.append(connection.sock)
                 path = parts.path.rstrip("/").removesuffix(_PATH) + _PATH
-                connection.request("POST", path, json.dumps(body), head | _JSON)
+                connection.request("POST", path, json.dumps(body), head)
                 response = connection.getresponse()
                 found.append((f"answers {response.status}", response.read(_BYTES)))
         except (OSError, HTTPException, ValueError) as error:
@@ -101,5 +101,4 @@ class ChatServer:
         key, text = self.key or "\0", content[: 4 * _EXCERPT].decode("utf-8", "replace")
         if any(key[i : i + 6] in text for i in range(max(1, len(key) - 5))):
             return "…"
-        letters = "".join(c if c.isprintable() else " " for c in text)
-        return " ".join(letters.split())[:_EXCERPT]
+        return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:_EXCERPT]

@@ -21,12 +21,13 @@ from torch_lntm.reports.representatives import (
     representative_documents,
 )
 
-#: Maximum number of words of a name, and of characters of an answer.
-_WORDS, _ANSWER = 8, 4000
+#: Maximum number of words of a name, of characters of an answer, and of questions for a topic.
+_WORDS, _ANSWER, _ATTEMPTS = 8, 4000, 3
 #: Characters of markup, addresses, formulas and --set, and a first one that spreadsheets compute.
 _MARKUP = re.compile(r"[<>{}\[\]|\\`*_#$~^;=]|://|^[+@-]")
-#: Marks around an answer, and the reasoning that some models print before it.
+#: Replacements in the quotation of a document.
 _PLAIN = str.maketrans({'"': "'", "\\": " "})
+#: Marks around an answer, and the reasoning that some models print before it.
 _QUOTES, _REASONING = "\"'“”‘’«»", re.compile(r"<think>.*?</think>", re.DOTALL)
 
 
@@ -41,8 +42,6 @@ def name_topics(
     num_words: int = 10,
     num_docs: int = 3,
     language: str = "English",
-    attempts: int = 3,
-    source: str | None = None,
     progress: bool = False,
 ) -> tuple[str, ...]:
     """Name topics by a language model.
@@ -50,11 +49,12 @@ def name_topics(
     The prompt of a topic has its frequent and exclusive words (FREX), its most probable words, and
     excerpts of the documents with the largest share. ``ask`` answers the prompt. The answer has to
     be a name of at most 8 words in one line, without markup, different from all other names. A
-    refused answer is asked for again, with the reason. A topic without a suitable answer keeps its
-    present name, with a warning.
+    refused answer is asked for again, with the reason, 3 times in all. A topic without a suitable
+    answer keeps its present name, with a warning.
 
     The model gets the names, :attr:`TopicModel.topic_names`, and a record of each name's prompt,
-    answer and source, :attr:`TopicModel.name_records`. Saved models keep both. No number changes.
+    answer and source (``ask.model``, or the function's name), :attr:`TopicModel.name_records`.
+    Saved models keep both. No number changes.
 
     Only ``ask`` sees the prompts. The texts stay on this machine unless ``ask`` sends them
     elsewhere, as :class:`ChatServer` does to the address that you give.
@@ -70,9 +70,6 @@ def name_topics(
         num_words: Words of each kind in a prompt.
         num_docs: Documents in a prompt. 0 shows no document.
         language: Language of the names.
-        attempts: Maximum number of questions for a topic.
-        source: Name of the language model, for the record. Defaults to ``ask.model`` or the name of
-            the function.
         progress: Show a progress bar on standard error.
 
     Returns:
@@ -94,7 +91,7 @@ def name_topics(
         ('Fires', 'Cricket')
     """
     require_model(model)
-    require_whole(1, num_words=num_words, attempts=attempts)
+    require_whole(1, num_words=num_words)
     require_whole(0, num_docs=num_docs)
     if not callable(ask):
         raise ConfigError(f"ask is {ask!r:.60}; expected a function of a prompt")
@@ -110,14 +107,14 @@ def name_topics(
         documents = representative_documents(
             shares, topics=numbers, corpus=corpus, num_docs=num_docs, texts=texts
         )
-    source = source or getattr(ask, "model", None) or getattr(ask, "__name__", type(ask).__name__)
+    source = getattr(ask, "model", None) or getattr(ask, "__name__", type(ask).__name__)
     records, refused = [], []
     for k in tqdm(numbers, desc="names", unit="topic", disable=not progress):
         prompt = _prompt(labels[k], [str(d.excerpt) for d in documents if d.topic == k], language)
         taken = [name for j, name in enumerate(names) if j != k and is_named(names, j)]
         if taken:
             prompt += f"\nOther topics have these names: {'; '.join(taken)}."
-        found = _ask(ask, k, prompt, taken, str(source), attempts)
+        found = _ask(ask, k, prompt, taken, str(source))
         if isinstance(found, NameRecord):
             names[k] = found.name
             records.append(found)
@@ -152,16 +149,11 @@ def _prompt(labels: TopicLabels, documents: Sequence[str], language: str) -> str
 
 
 def _ask(
-    ask: Callable[[str], str],
-    topic: int,
-    prompt: str,
-    taken: Sequence[str],
-    source: str,
-    attempts: int,
+    ask: Callable[[str], str], topic: int, prompt: str, taken: Sequence[str], source: str
 ) -> NameRecord | str:
     """The record of a topic's new name, or the reason why the last answer was refused."""
     question, reason = prompt, ""
-    for _ in range(attempts):
+    for _ in range(_ATTEMPTS):
         answer = ask(question)
         try:
             return NameRecord(topic, _name_in(answer, taken), source, question, answer)

@@ -106,11 +106,10 @@ def representative_documents(
     require_whole(1, num_docs=num_docs)
     if texts is not None and corpus is None:
         raise ConfigError("texts without a corpus; give corpus=, whose documents they belong to")
-    names = proportions.topic_names
+    names, table = proportions.topic_names, proportions.metadata
     numbers = find_topics(names, range(len(names)) if topics is None else topics)
-    columns = {name: np.asarray(proportions.metadata[name]) for name in proportions.metadata}
-    ids = proportions.metadata.index
-    ids = ids if len(ids) else pd.RangeIndex(len(proportions.lengths))
+    columns = {name: np.asarray(column) for name, column in table.items()}
+    ids = table.index if len(table) else pd.RangeIndex(len(proportions.lengths))
     shares = proportions.theta.double().clone()
     shares[torch.from_numpy(proportions.lengths == 0)] = -1.0
     rows = Rows[RepresentativeDocument](columns=("topic", "name", "rank", "document", "gamma"))
@@ -144,10 +143,8 @@ def with_excerpts(
         excerpts = {d: _frequent_words(corpus, d) for d in set(at)}
     else:
         excerpts = _beginnings(align(texts, index, "texts"), set(at), len(corpus))
-    return Rows(
-        replace(row, document=d, id=index[d], excerpt=excerpts[d])
-        for row, d in zip(rows, at, strict=True)
-    )
+    found = zip(rows, at, strict=True)
+    return Rows(replace(row, document=d, id=index[d], excerpt=excerpts[d]) for row, d in found)
 
 
 def with_intervals(
@@ -166,12 +163,11 @@ def with_intervals(
 def _beginnings(texts: Iterable[str], positions: set[int], num_docs: int) -> dict[int, str]:
     """Beginnings of the texts at some positions."""
     excerpts, number = {}, 0
-    for position, text in enumerate(texts):
-        number += 1
-        if position in positions:
+    for number, text in enumerate(texts, 1):
+        if number - 1 in positions:
             # A text can be a whole book: cut it before cleaning its white space.
             beginning = "" if is_missing(text) else str(text)[: 4 * _TEXT]
-            excerpts[position] = shorten(" ".join(beginning.split()), _TEXT)
+            excerpts[number - 1] = shorten(" ".join(beginning.split()), _TEXT)
     if number != num_docs:
         raise ConfigError(
             f"{number} texts for {num_docs} documents; expected one for each, in order"
@@ -184,5 +180,6 @@ def _frequent_words(corpus: Corpus, document: int) -> str:
     entries = slice(*corpus.row_offsets[document : document + 2].tolist())
     words, counts = np.asarray(corpus.word_index[entries]), np.asarray(corpus.counts[entries])
     frequent = words[np.argsort(-counts, kind="stable")[:_WORDS]].tolist()
-    vocabulary = corpus.vocabulary
-    return ", ".join(f"#{v}" if vocabulary is None else vocabulary[v] for v in frequent)
+    return ", ".join(
+        f"#{v}" if corpus.vocabulary is None else corpus.vocabulary[v] for v in frequent
+    )
