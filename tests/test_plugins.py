@@ -20,7 +20,7 @@ import torch_lntm as lntm
 from torch_lntm.cli import main, register_command
 from torch_lntm.cli.command import COMMANDS
 from torch_lntm.corpus import register_reader
-from torch_lntm.corpus.readers import SUFFIXES
+from torch_lntm.corpus.readers.formats import FORMATS
 from torch_lntm.errors import ConfigError, CorpusError
 from torch_lntm.reports import Picture, Section, Table
 
@@ -135,16 +135,8 @@ def test_registered_readers_read_texts_counts_and_zipped_files(plugin, monkeypat
     assert renamed.vocabulary == ("x", "y", "z")
     lntm.convert_corpus("counts.pairs", "folder")
     assert lntm.read_corpus("folder").vocabulary == ("a", "b", "c")
-    with pytest.raises(CorpusError, match="min_df would choose the words of texts"):
+    with pytest.raises(CorpusError, match="min_df cannot be used with counts"):
         lntm.read_corpus("counts.pairs", min_df=2)
-
-
-def test_a_format_that_the_library_cannot_read_may_get_a_reader():
-    Path("a.pdf").write_text("red apple")
-    with pytest.raises(CorpusError, match=r"\.pdf files cannot be read; save it as plain text"):
-        lntm.read_corpus("a.pdf")
-    register_reader("pdf", [".pdf"], lambda path, options: [{"text": path.read_text()}])
-    assert lntm.read_corpus("a.pdf", min_df=1).vocabulary == ("apple", "red")
 
 
 def test_a_function_may_register_its_reader_again_with_other_suffixes():
@@ -153,8 +145,7 @@ def test_a_function_may_register_its_reader_again_with_other_suffixes():
 
     register_reader("again", [".one"], read)
     register_reader("again", [".two"], read)
-    assert ".one" not in SUFFIXES
-    assert SUFFIXES[".two"] == "again"
+    assert FORMATS["again"].suffixes == (".two",)
 
 
 def readable(path, options):
@@ -170,28 +161,21 @@ def readable(path, options):
         ("mine", [".took"], "files that end in .took have the format 'taken' already"),
         ("mine", ".x", "expected a list of lower-case endings"),
         ("mine", ["x"], "expected a list of lower-case endings"),
-        ("mine", [".gz"], "expected a list of lower-case endings"),
-        ("my format", [".x"], "expected a word"),
     ],
 )
 def test_a_reader_that_cannot_be_registered_is_refused(name, suffixes, message):
     register_reader("taken", [".took"], readable)
     with pytest.raises(ConfigError, match=message):
         register_reader(name, suffixes, lambda path, options: [])
-    assert ".x" not in SUFFIXES
+    assert "mine" not in FORMATS
 
 
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (
-            lambda path, options: 3,
-            "document 1: .* failed, which yields a mapping for each document .TypeError",
-        ),
-        (
-            lambda path, options: ["text"],
-            "document 1: .* failed, which yields a mapping for each document .ValueError",
-        ),
+        (lambda path, options: 3, r"document 1: cannot be read, .*\(TypeError"),
+        (lambda path, options: ["text"], r"document 1: cannot be read, .*\(ValueError"),
+        (lambda path: ["text"], r"document 1: cannot be read, .*\(TypeError"),
         (lambda path, options: [{"body": "a"}], "document 1: expected a text in the field 'text'"),
     ],
 )
@@ -200,20 +184,10 @@ def test_a_reader_that_returns_something_else_is_named(function, message):
     Path("a.wrong").write_text("")
     with pytest.raises((ConfigError, CorpusError), match=message):
         lntm.read_corpus("a.wrong")
-    register_reader("wrong_counts", [".counts"], function, holds="counts")
+    register_reader("wrong_counts", [".counts"], lambda path, options: [], holds="counts")
     Path("a.counts").write_text("")
     with pytest.raises(ConfigError, match="expected a Corpus"):
         lntm.read_corpus("a.counts")
-
-
-def test_a_reader_without_two_arguments_is_refused():
-    with pytest.raises(ConfigError, match=r"too many positional arguments.*def o\(path, options\)"):
-
-        @register_reader("o", [".o"])
-        def o(path):
-            yield {"text": "wood"}
-
-    assert ".o" not in SUFFIXES
 
 
 def test_errors_of_a_reader_name_the_file_and_the_document():
@@ -225,11 +199,9 @@ def test_errors_of_a_reader_name_the_file_and_the_document():
     register_reader("fails_at_once", [".counts"], lambda path, options: 1 / 0, holds="counts")
     for name in ("a.fails", "a.counts"):
         Path(name).write_text("")
-    with pytest.raises(
-        CorpusError, match=r"^a\.fails, document 2: .*'fails' failed, .*\(ValueError: "
-    ):
+    with pytest.raises(CorpusError, match=r"^a\.fails, document 2: .*\(ValueError: "):
         lntm.read_corpus("a.fails")
-    with pytest.raises(CorpusError, match=r"^a\.counts: .* failed \(ZeroDivisionError: "):
+    with pytest.raises(CorpusError, match=r"^a\.counts: .*\(ZeroDivisionError: "):
         lntm.read_corpus("a.counts")
 
 

@@ -36,107 +36,58 @@ INTEGERS = torch.arange(4).view(2, 2)
 
 
 @pytest.mark.parametrize(
-    "call",
+    ("call", "message"),
     [
-        lambda: there() + HERE,
-        lambda: HERE * there(),
-        lambda: there() @ HERE,
-        lambda: torch.cat([there()[0], HERE]),
-        lambda: torch.stack([HERE, there()[0]]),
-        lambda: torch.where(there() > 1, there(), HERE),
-        lambda: torch.lerp(there(), torch.tensor(0.0), torch.tensor(1.0)),
-        lambda: torch.linalg.solve_triangular(there()[:, :2], torch.eye(2), upper=True),
-        lambda: F.embedding_bag(torch.tensor([0, 1]), there(), torch.tensor([0])),
-        lambda: torch.segment_reduce(there()[0], "sum", offsets=torch.tensor([0, 3]), axis=0),
-        lambda: there().gather(1, torch.zeros(2, 1, dtype=torch.int64)),
-        lambda: there().index_select(0, torch.tensor([0])),
-        lambda: torch.sparse_csr_tensor(
-            torch.tensor([0, 1]), torch.tensor([0]), there()[0, :1], size=(1, 3)
+        *(
+            (call, "same device")
+            for call in (
+                lambda: there() @ HERE,
+                lambda: torch.stack([HERE, there()[0]]),
+                lambda: torch.where(there() > 1, there(), HERE),
+                lambda: torch.lerp(there(), torch.tensor(0.0), torch.tensor(1.0)),
+                lambda: F.embedding_bag(torch.tensor([0, 1]), there(), torch.tensor([0])),
+                lambda: there().gather(1, torch.zeros(2, 1, dtype=torch.int64)),
+                lambda: torch.sparse_csr_tensor(
+                    torch.tensor([0, 1]), torch.tensor([0]), there()[0, :1], size=(1, 3)
+                ),
+                lambda: there() + torch.from_numpy(np.ones(3, dtype=np.float32)),
+                # A CPU tensor takes neither indices nor numbers from the device, however few.
+                lambda: HERE[torch.tensor([1], device="cuda")],
+                lambda: torch.tensor(1.0).add_(there()[0, 0]),
+                lambda: torch.add(there(), 1.0, out=torch.zeros(2, 3)),
+                lambda: there().index_put_((torch.tensor([0]),), HERE),
+                lambda: torch.nn.Linear(3, 2)(there()),
+            )
         ),
-        lambda: there() + torch.from_numpy(np.ones(3, dtype=np.float32)),
-        # A CPU tensor takes neither indices nor numbers from the device, however few.
-        lambda: HERE[torch.tensor([1], device="cuda")],
-        lambda: HERE.clone().add_(there()[0]),
-        lambda: torch.tensor(1.0).add_(there()[0, 0]),
-        lambda: torch.add(there(), 1.0, out=torch.zeros(2, 3)),
-        lambda: there().index_put_((torch.tensor([0]),), HERE),
-        lambda: torch.nn.Linear(3, 2)(there()),
+        (lambda: there() * HERE, r"mul at tests/test_pretend_device.py:\d+; .*\(3,\)"),
+        (lambda: setattr(there().requires_grad_(), "data", torch.zeros(2, 3)), "incompatible"),
+        *(
+            (call, "device type for generator")
+            for call in (
+                lambda: torch.randn(3, device="cuda", generator=torch.Generator()),
+                lambda: there().normal_(generator=torch.Generator()),
+                lambda: torch.randn(3, generator=torch.Generator("cuda")),
+                lambda: torch.bernoulli(HERE, generator=torch.Generator("cuda")),
+            )
+        ),
+        (lambda: INTEGERS.cuda() @ INTEGERS.cuda(), "not implemented"),
+        (lambda: torch.histogram(INTEGERS.cuda().double(), 3), "not implemented"),
+        (lambda: torch.zeros(1, device="cuda:1"), "invalid device ordinal"),
+        (lambda: PretendDevice().__enter__(), "nest"),
+        (lambda: there().pin_memory(), "pin"),
     ],
 )
-def test_mixed_devices_are_refused(cuda: PretendDevice, call: Callable[[], Any]) -> None:
-    with pytest.raises(PretendDeviceError, match="same device"):
+def test_what_cuda_refuses(cuda: PretendDevice, call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(PretendDeviceError, match=message):
         call()
 
 
-def test_a_refusal_names_the_operation_and_the_line(cuda: PretendDevice) -> None:
-    with pytest.raises(
-        PretendDeviceError, match=r"mul at tests/test_pretend_device.py:\d+; .*\(3,\)"
-    ):
-        there() * HERE
-
-
-def test_a_gradient_of_the_other_device_is_refused(cuda: PretendDevice) -> None:
-    parameter = there().requires_grad_()
-    with pytest.raises(RuntimeError):
-        parameter.grad = torch.zeros(2, 3)
-    with pytest.raises(PretendDeviceError, match="incompatible"):
-        parameter.data = torch.zeros(2, 3)
-
-
 @pytest.mark.parametrize(
-    "convert", [operator.methodcaller("numpy"), np.asarray, np.array, lambda t: np.stack([t])]
+    "convert", [operator.methodcaller("numpy"), np.asarray, np.from_dlpack, lambda t: np.stack([t])]
 )
 def test_numpy_is_refused(cuda: PretendDevice, convert: Callable[[Tensor], Any]) -> None:
-    with pytest.raises(TypeError, match="cuda:0 device type tensor to numpy"):
+    with pytest.raises((TypeError, BufferError)):
         convert(there())
-
-
-def test_dlpack_is_refused(cuda: PretendDevice) -> None:
-    with pytest.raises((BufferError, TypeError)):
-        np.from_dlpack(there())
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda here, there_: torch.randn(3, device="cuda", generator=here),
-        lambda here, there_: there().normal_(generator=here),
-        lambda here, there_: torch.multinomial(there()[0], 1, generator=here),
-        lambda here, there_: torch.randn(3, generator=there_),
-        lambda here, there_: torch.empty(3).uniform_(generator=there_),
-        lambda here, there_: torch.bernoulli(HERE, generator=there_),
-    ],
-)
-def test_generators_of_the_other_device_are_refused(
-    cuda: PretendDevice, call: Callable[..., Any]
-) -> None:
-    with pytest.raises(PretendDeviceError, match="device type for generator"):
-        call(torch.Generator(), torch.Generator("cuda"))
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda t: t @ t,
-        lambda t: torch.bmm(t[None], t[None]),
-        lambda t: torch.dot(t[0], t[1]),
-        lambda t: torch.histogram(t.double(), 3),
-    ],
-)
-def test_kernels_that_cuda_does_not_have(
-    cuda: PretendDevice, call: Callable[[Tensor], Any]
-) -> None:
-    with pytest.raises(PretendDeviceError, match="not implemented"):
-        call(INTEGERS.cuda())
-
-
-def test_other_devices_do_not_exist(cuda: PretendDevice) -> None:
-    with pytest.raises(PretendDeviceError, match="invalid device ordinal"):
-        torch.zeros(1, device="cuda:1")
-    with pytest.raises(PretendDeviceError, match="nest"), PretendDevice():
-        pass
-    with pytest.raises(PretendDeviceError, match="pin"):
-        there().pin_memory()
 
 
 def test_it_ends_with_its_context() -> None:
@@ -158,23 +109,16 @@ def test_it_ends_with_its_context() -> None:
     "call",
     [
         lambda: there() * torch.tensor(2.0),
-        lambda: torch.tensor(2.0) ** there(),
         lambda: torch.where(there() > 1, there(), torch.tensor(0.0)),
-        lambda: torch.where(there() > 1, torch.tensor(1.0), torch.tensor(0.0)),
         lambda: there().masked_fill(there() > 1, torch.tensor(0.0)),
         lambda: there().index_put_((torch.tensor([0]),), torch.tensor(1.0)),
         lambda: there()[torch.tensor([0])],
-        lambda: there()[:, [0, 2]],
         lambda: there()[np.array([1, 0])],
         lambda: torch.zeros(2, 3, device="cuda").copy_(torch.ones(2, 3)),
         lambda: torch.ones(2, 3).copy_(there()).cuda(),
-        lambda: torch.ones(3).to(there()),
         lambda: torch.tensor([1.0, 2.0], device="cuda"),
         lambda: torch.as_tensor(np.ones(2), device=DEVICE),
-        lambda: torch.asarray([1, 2], device="cuda"),
-        lambda: torch.tensor([[1.0], [2.0]]).to("cuda", torch.float64),
         lambda: there().new_tensor([1, 2]),
-        lambda: there().new_zeros(2),
         lambda: torch.randn(3, device="cuda", generator=torch.Generator("cuda")),
         lambda: torch.tensor([there()[0, 1], 2.0], device="cuda"),
     ],
@@ -283,26 +227,19 @@ def eigenvalues(x: Tensor) -> Tensor:
     [
         lambda x: x.logsumexp(-1),
         lambda x: torch.linalg.cholesky(x @ x.mT + torch.eye(4, dtype=x.dtype, device=x.device)),
-        lambda x: torch.linalg.solve(x, x.mT),
-        lambda x: torch.linalg.inv(x),
         lambda x: torch.linalg.slogdet(x)[1],
         eigenvalues,
         lambda x: x.sort(-1).values.cumsum(-1),
         lambda x: x.masked_select(x > 0).unique(),
-        lambda x: x[x > 0],
-        lambda x: torch.quantile(x, 0.3, dim=0),
         lambda x: torch.special.ndtri(x.sigmoid()) + torch.lgamma(x.abs()) + torch.digamma(x.abs()),
         lambda x: torch.segment_reduce(
             x[0], "sum", offsets=torch.tensor([0, 1, 4], device=x.device), axis=0
         ),
         lambda x: torch.sparse.sampled_addmm(csr(x), x, x, beta=0.0).values(),
-        lambda x: csr(x).to_dense(),
         lambda x: csr(x) @ x,
-        bag,
         gradient_of(bag),
         gradient_of(Sine.apply),
         gradient_of(eigenvalues),
-        gradient_of(lambda x: torch.softmax(x, -1)[:, 1:].log()),
         gradient_of(lambda x: torch.linalg.solve(x, x.mT).logsumexp(0)),
         gradient_of(lambda x: x[[0, 1]].repeat_interleave(2, 0)),
     ],
@@ -361,37 +298,28 @@ def test_a_module_moves_trains_and_is_copied(cuda: PretendDevice) -> None:
     [
         (lambda t: t.sum().item(), 1),
         (lambda t: bool((t > 7).any()), 1),
-        (lambda t: float(t[0, 0]), 1),
         (lambda t: t.cpu(), 1),
-        (lambda t: t.to("cpu"), 1),
         (lambda t: torch.zeros(2, 3).copy_(t), 1),
         (lambda t: t.tolist(), 1),
-        (lambda t: t.nonzero(), 1),
         (lambda t: t[t > 1], 1),
         (lambda t: t.masked_select(t > 1), 1),
         (lambda t: operator.setitem(t, t > 1, t[0, :1].expand(4)), 1),
-        (lambda t: t.unique(), 1),
         (lambda t: torch.equal(t, t), 1),
         (lambda t: torch.bincount(t.long().flatten()), 2),
         (lambda t: t.flatten().repeat_interleave(t.long().flatten()), 1),
         (lambda t: torch.multinomial(t + 1, 1), 1),
         (lambda t: torch.linalg.cholesky(t.mT @ t + torch.eye(3, device="cuda")), 1),
-        (lambda t: torch.linalg.eigvalsh(t @ t.mT), 1),
         (lambda t: torch.tensor([1.0], device="cuda"), 1),
         (lambda t: torch.ones(3).cuda(), 1),
         (lambda t: t[torch.tensor([0])], 1),
-        (lambda t: t[[0]], 1),
         (lambda t: torch.arange(3.0, device="cuda")[t[0, 1].long()], 1),
         (lambda t: torch.ones(3).pin_memory().cuda(), 2),
         (lambda t: torch.ones(3).pin_memory().to("cuda", non_blocking=True), 1),
         (lambda t: torch.cuda.synchronize(), 1),
         # None of these need wait.
         (lambda t: t * 2.0 + torch.tensor(1.0), 0),
-        (lambda t: t.masked_fill(t > 1, 0.0), 0),
         (lambda t: operator.setitem(t, t > 1, 0.0), 0),
-        (lambda t: torch.where(t > 1, t, 0.0), 0),
         (lambda t: t.sort(-1).values.cumsum(-1).softmax(-1), 0),
-        (lambda t: t[:, 1:][t.argmax(0)], 0),
         (lambda t: t.flatten().repeat_interleave(t.long().flatten(), output_size=15), 0),
         (lambda t: torch.linalg.cholesky_ex(t.mT @ t), 0),
         (lambda t: bag(torch.randn(4, 4, device="cuda")), 2),  # its two literals
@@ -408,15 +336,12 @@ def test_host_waits(cuda: PretendDevice, call: Callable[[Tensor], Any], waits: i
     ("call", "launches"),
     [
         (lambda t: t + 1, 1),
-        (lambda t: t.mul_(2.0), 1),
         (lambda t: t.exp().sum(), 2),
         (lambda t: t.mT.reshape(-1), 1),  # a copy
         (lambda t: torch.where(t > 1, t, 0.0), 3),  # with a fill for the scalar
         (lambda t: torch.zeros(3, device="cuda"), 1),
-        (lambda t: t.double(), 1),
         (lambda t: t[0], 0),
         (lambda t: t.mT.view(3, 2)[:, None].expand(3, 4, 2), 0),
-        (lambda t: t.view(-1).unflatten(0, (2, 3)).detach(), 0),
         (lambda t: torch.empty(3, device="cuda"), 0),
         (lambda t: t[:0] + 1, 0),  # nothing to do
         (lambda t: t.cpu(), 0),  # a copy of memory
@@ -431,27 +356,6 @@ def test_launches(cuda: PretendDevice, call: Callable[[Tensor], Any], launches: 
     assert cost.launches == launches
 
 
-@pytest.mark.parametrize(
-    ("call", "read", "written"),
-    [
-        (lambda t: t + t, 24, 24),  # what is read twice is read once
-        (lambda t: t.sum(), 24, 4),
-        (lambda t: t @ t.mT, 48, 16),
-        (lambda t: t[:1].expand(5, 3) + 1, 12, 60),
-        (lambda t: t.zero_(), 0, 24),
-        (lambda t: torch.ones_like(t), 0, 24),
-        (lambda t: t.cpu(), 24, 24),
-        (lambda t: t[0], 0, 0),
-    ],
-)
-def test_bytes(cuda: PretendDevice, call: Callable[[Tensor], Any], read: int, written: int) -> None:
-    tensor = there()
-    with cuda.measure() as cost:
-        call(tensor)
-    assert (cost.bytes_read, cost.bytes_written) == (read, written)
-    assert cost.bytes == cost.bytes_read + cost.bytes_written
-
-
 def test_counts_by_operation_and_line() -> None:
     with PretendDevice(package=Path(__file__).parent) as cuda:
         tensor = there()
@@ -459,23 +363,12 @@ def test_counts_by_operation_and_line() -> None:
         for _ in range(3):
             tensor.sum().item()
         line = test_counts_by_operation_and_line.__code__.co_firstlineno + 5
-        assert cuda.sites == {f"tests/test_pretend_device.py:{line}": Cost(3, 3, 84, 12)}
+        assert cuda.sites == {f"tests/test_pretend_device.py:{line}": Cost(3, 3)}
         assert set(cuda.operations) == {"sum", "_local_scalar_dense"}
         assert cuda.operations["sum"].launches == 3
         assert f"3 waits  tests/test_pretend_device.py:{line}" in cuda.report()
         cuda.reset()
         assert cuda.total == Cost()
-
-
-def test_the_site_is_the_innermost_line_of_the_package(cuda: PretendDevice) -> None:
-    from torch_lntm.corpus import Corpus
-    from torch_lntm.kernels.mixture import expected_counts
-
-    batch = Corpus.from_matrix(np.array([[1, 2, 0], [0, 1, 1]])).batch(device=DEVICE)
-    cuda.reset()
-    expected_counts(torch.ones(2, 2, device="cuda"), torch.ones(2, 3, device="cuda"), batch)
-    assert any(site.startswith("torch_lntm/kernels/") for site in cuda.sites)
-    assert not any("/torch/" in site or "pretend.py" in site for site in cuda.sites)
 
 
 @pytest.mark.parametrize("name", ["torch_lntm", "torch"])

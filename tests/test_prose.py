@@ -54,10 +54,9 @@ def test_counts_are_those_of_the_words(tmp_path: Path) -> None:
         prose.Sentence(tmp_path, 1, "Those that it names are not here."),
         prose.Sentence(tmp_path, 2, "Topics have words and shares."),
     ]
-    count = prose.Count.of(rows)
-    # "Those" and "that" count 1, "it" and "here" 1/3. "Those" also begins its sentence.
-    assert count == (2, 12, pytest.approx(2 + 2 / 3), 1, 1)
-    assert count.rates()["headless"] == 50.0
+    # Of 12 words, "those" and "that" count 1, "it" and "here" 1/3. "Those" begins its sentence.
+    expected = {"deictic": (2 + 2 / 3) / 0.12, "negations": 1 / 0.12, "headless": 50.0}
+    assert prose.rates(rows) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

@@ -56,12 +56,6 @@ class _ShiftedSpace(_Prior):
         return replace(space, loc=space.loc + 0.1)
 
 
-class _WiderSpace(_Prior):
-    def space(self, batch):
-        space = super().space(batch)
-        return replace(space, tril=1.1 * space.tril)
-
-
 class _WrongGradient(NormalSpace):
     def gradient(self, z):
         return -1.01 * z
@@ -84,11 +78,6 @@ class _WrongDraw(NormalSpace):
         z = super().draw(key)
         z[..., 0] *= 1.2
         return z
-
-
-class _WrongSelection(NormalSpace):
-    def select(self, rows):
-        return replace(self, loc=self.loc + 1.0)
 
 
 class _Denser(NormalSpace):
@@ -135,12 +124,10 @@ def _with_space(kind: type[NormalSpace]) -> _Prior:
     ("prior", "message"),
     [
         (_ShiftedSpace(), "is not the program's density"),
-        (_WiderSpace(), "is not the program's density"),
         (_with_space(_WrongGradient), "gradient"),
         (_with_space(_WrongPull), "pull"),
         (_with_space(_WrongAffine), "affine is not logits"),
         (_with_space(_WrongDraw), "draw"),
-        (_with_space(_WrongSelection), "select"),
         (_with_space(_WrongDensityOfSome), r"select\(\) changes log_density"),
         (_WiderContrasts(), "identified"),
         (_MeansOfStatistics(), "is not the sum of its parts"),

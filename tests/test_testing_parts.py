@@ -112,14 +112,6 @@ class _ForgetsAnAttribute(DirichletTopics):
         return super().load_state_dict(*args, **kwargs)
 
 
-class _NeverComputedAnew(DirichletTopics):
-    @property
-    def probs(self):
-        self._kept = getattr(self, "_kept", None)
-        self._kept = super().probs.detach() if self._kept is None else self._kept
-        return self._kept
-
-
 class _BadStart(NormalTopics):
     def start_(self, word_counts):
         super().start_(word_counts.flip(1))
@@ -167,7 +159,6 @@ class _OtherGroup(models.ContentTopics):
         (_LowersTheDensity(3, NUM_WORDS), "start_\\(\\) explains|lowers the log density"),
         (_OtherGradient(3, NUM_WORDS), "gradient_\\(\\) of logits"),
         (_ForgetsAnAttribute(), "state dictionary"),
-        (_NeverComputedAnew(3, NUM_WORDS), "probs"),
         (_BadStart(3, NUM_WORDS), "start_\\(\\) explains its counts worse"),
         (_EachNumberASite(), r"the site scores has the batch shape \(3, 10\).*\.to_event\(2\)"),
         (_SingleSites(), "the site scores draws torch.float32 for a parameter in torch.float64"),

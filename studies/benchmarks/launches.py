@@ -1,8 +1,7 @@
 """Kernel launches on a GPU, and the host's waits for it, counted without a GPU.
 
 Every part of a fit runs on the tests' pretend device. ``tests/support/pretend.py`` explains exact
-counts and estimates. Launches and waits hardly depend on the sizes; bytes do. The study takes two
-minutes.
+counts and estimates. Launches and waits hardly depend on the sizes. The study takes two minutes.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from studies.measure import Cells, Study, check_numbers, corpus_file
 from studies.tables import table_of
 from torch_lntm.errors import ConfigError
 
-#: Costs on an H200 under eager PyTorch, to weigh launches, waits and bytes.
-LAUNCH_US, WAIT_US, BYTES_PER_US = 5.0, 15.0, 3.5e6
+#: Costs on an H200 under eager PyTorch, to weigh launches and waits.
+LAUNCH_US, WAIT_US = 5.0, 15.0
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ def run(settings: Settings, cells: Cells) -> dict[str, dict[str, int]]:
 
         def count(name: str) -> dict[str, int]:
             cost = parts[name]()
-            return {"launches": cost.launches, "waits": cost.waits, "bytes": cost.bytes}
+            return {"launches": cost.launches, "waits": cost.waits}
 
         return dict(zip(names, cells.each(names, count), strict=True))
 
@@ -94,9 +93,7 @@ def tables(costs: dict[str, dict[str, Any]]) -> str:
                 "part": name,
                 "launches": f"{cost['launches']:,}",
                 "waits": f"{cost['waits']:,}",
-                "MB": f"{cost['bytes'] / 1e6:,.1f}",
                 "launches and waits, ms": f"{host:,.2f}",
-                "bytes, ms": f"{cost['bytes'] / BYTES_PER_US / 1e3:,.3f}",
             }
         )
     return table_of(rows)

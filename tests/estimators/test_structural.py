@@ -161,15 +161,6 @@ def test_searches_and_cross_validation_route_the_rows_of_the_metadata(routing):
     assert np.isfinite(scores).all()
 
 
-def test_requests_can_be_changed(routing):
-    model = estimator().set_fit_request(metadata="columns")
-    pipeline = make_pipeline(model).fit(counts(), columns=META)
-    assert pipeline[0].coefficient_names_[1] == "party[T.right]"
-    refused = make_pipeline(estimator().set_fit_request(metadata=False))
-    with pytest.raises((TypeError, ConfigError)):
-        refused.fit(counts(), metadata=META)
-
-
 @pytest.mark.parametrize("by_config", [False, True])
 def test_pandas_output_keeps_the_index_of_the_documents(by_config):
     order = np.random.default_rng(0).permutation(NUM_DOCS)

@@ -54,16 +54,6 @@ def test_a_model_replaced_between_two_reads_is_the_new_model(tmp_path, monkeypat
     assert len(opened) in (5, 6)  # the checksum of a mixture is wrong
 
 
-@pytest.mark.parametrize("number", [1, 2])
-def test_a_model_replaced_by_a_model_of_other_sizes_is_read(tmp_path, monkeypatch, number):
-    path = save_model(MODELS[0], tmp_path / "model")
-    other = lntm.models.ctm(4, 7)
-    between_reads(monkeypatch, number, lambda: save_model(other, path, overwrite=True))
-    found = load_model(path)
-    assert found.vocabulary is None
-    assert torch.equal(found.topics.probs, other.topics.probs)
-
-
 @pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
 def test_a_run_replaced_between_two_reads_is_the_new_run(tmp_path, monkeypatch, number):
     path = tmp_path / "run"
@@ -122,15 +112,6 @@ def test_a_link_changed_between_two_reads_gives_the_new_model(tmp_path, monkeypa
 
     between_reads(monkeypatch, 2, turn)
     assert which(load_model(link)) == 1
-
-
-def test_a_damaged_model_is_refused_without_further_attempts(tmp_path, monkeypatch):
-    path = save_model(MODELS[0], tmp_path / "model")
-    (path / "vocabulary.txt").unlink()
-    opened = between_reads(monkeypatch, 0, None)
-    with pytest.raises(ConfigError, match=r"vocabulary\.txt: no such file"):
-        load_model(path)
-    assert len(opened) == 2
 
 
 def test_a_folder_replaced_at_every_attempt_is_refused(tmp_path):

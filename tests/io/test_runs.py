@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import shutil
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -16,16 +15,13 @@ from support.folders import (
     make_model,
     make_result,
 )
-from support.pages import Page
 
-import torch_lntm as lntm
 from torch_lntm.cli import main
 from torch_lntm.corpus import Corpus, read_corpus
 from torch_lntm.errors import ConfigError, CorpusError
 from torch_lntm.inference import transform
-from torch_lntm.io import UnfinishedRun, load_run, save_run
+from torch_lntm.io import load_run, save_run
 from torch_lntm.io.runs import SPLIT, check_target
-from torch_lntm.reports import Score
 from torch_lntm.reports.scores import read_scores
 
 
@@ -49,38 +45,12 @@ def test_a_saved_run_is_loaded_unchanged(tmp_path, corpus):
     assert again.test_index.tolist() == split.test_index.tolist()
 
 
-def test_a_run_without_a_split_has_none(folder, corpus):
-    assert load_run(folder).split(corpus) is None
-
-
 def test_a_missing_split_is_an_error_if_documents_were_held_out(tmp_path, corpus):
     split, config = corpus.split(0.25, seed=1), {"test_fraction": 0.25}
     path = save_run(tmp_path / "run", make_model(), make_result(), config, split=split)
     (path / SPLIT).unlink()
     with pytest.raises(ConfigError, match="no such file, but documents were held out"):
         load_run(path).split(corpus)
-
-
-def test_the_report_of_a_run_is_written_to_its_folder(tmp_path, corpus):
-    scores = [asdict(Score("perplexity", 512.25, 3.5, "per token", "importance", 8))]
-    config = {"num_topics": 3, "posterior": "taylor", "start": "lda", "progress": False}
-    made = save_run(tmp_path / "run", make_model(), make_result(), config, evaluation=scores)
-    run = load_run(made)
-    few = {"num_draws": 2, "num_docs": 1}
-    path = lntm.report(run, corpus, **few)
-    assert path == made / "report.html"
-    page = Page(path.read_text(encoding="utf-8"))
-    assert "512.25" in page.said("td")
-    settings = dict(zip(page.said("dt"), page.said("dd"), strict=True))
-    assert settings["posterior"] == "taylor"
-    assert settings["start"] == "lda"
-    assert settings["ended"] == "converged"
-    assert "progress" not in settings
-    assert lntm.report(run, corpus, title="Again", **few) == path
-    assert "Again" in path.read_text(encoding="utf-8")
-    assert lntm.report(run, corpus, tmp_path / "page.html", **few).exists()
-    with pytest.raises(ConfigError, match="exists already"):
-        lntm.report(run, corpus, tmp_path / "page.html", **few)
 
 
 def test_a_history_may_hold_nan_and_infinity(tmp_path):
@@ -121,7 +91,8 @@ def test_a_failure_leaves_no_half_written_folder(tmp_path, existing):
     ],
 )
 @pytest.mark.parametrize("damage", ["missing", "cut", "garbage", "folder"])
-def test_a_damaged_file_is_named(folder, name, damage):
+def test_a_damaged_file_is_named(folder, corpus, name, damage):
+    assert load_run(folder).split(corpus) is None
     path = folder / name
     data = path.read_bytes()
     path.unlink()
@@ -133,11 +104,6 @@ def test_a_damaged_file_is_named(folder, name, damage):
         path.mkdir()
     with pytest.raises(ConfigError, match=name):
         load_run(folder)
-
-
-def test_a_missing_folder_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="no such folder"):
-        load_run(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize(
@@ -159,6 +125,8 @@ def test_a_configuration_may_name_files_that_are_not_unicode(tmp_path):
     config = {"corpus": "w\udcf6rter.npz", "name": "wörter"}
     path = save_run(tmp_path / "run", make_model(), make_result(), config)
     assert load_run(path).config == config
+    with pytest.raises(ConfigError, match="no such folder"):
+        load_run(tmp_path / "nowhere")
     assert "wörter" in (path / "config.json").read_text(encoding="utf-8")
 
 
@@ -170,15 +138,6 @@ def test_errors_of_the_system_name_the_path(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"run: cannot be written \(.*\): choose another path"):
         save_run(tmp_path / "run", make_model(), make_result(), {})
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_with_foreign_files_is_refused_as_an_unfinished_run(tmp_path):
-    other = tmp_path / "run.partial"
-    other.mkdir()
-    (other / "mine.txt").write_text("mine")
-    with pytest.raises(ConfigError, match=r"holds mine.txt, which is no part"):
-        UnfinishedRun(tmp_path / "run", {})
-    assert (other / "mine.txt").read_text() == "mine"
 
 
 def test_writing_to_the_current_folder_is_refused(tmp_path, monkeypatch):

@@ -37,6 +37,14 @@ def test_an_unfinished_run_of_another_configuration_is_refused(tmp_path):
     assert leave_checkpoint(tmp_path / "run", {"num_topics": 3, "seed": 0}).started
 
 
+def test_a_folder_with_foreign_files_is_refused(tmp_path):
+    (tmp_path / "run.partial").mkdir()
+    (tmp_path / "run.partial" / "mine.txt").write_text("mine")
+    with pytest.raises(ConfigError, match=r"holds mine.txt, which is no part"):
+        UnfinishedRun(tmp_path / "run", {})
+    assert (tmp_path / "run.partial" / "mine.txt").read_text() == "mine"
+
+
 def test_two_fits_do_not_share_a_folder(tmp_path):
     pytest.importorskip("fcntl")
     with (

@@ -1,4 +1,4 @@
-"""Cost of PyTorch's operations on a CUDA device: kernels, waits of the host and bytes moved."""
+"""Cost of PyTorch's operations on a CUDA device: kernels and waits of the host."""
 
 from __future__ import annotations
 
@@ -48,16 +48,6 @@ _WAITS = {
     "bincount": 2,
 }
 
-#: Operations that ignore the numbers of their first tensor.
-_ONLY_WRITE = {
-    *("copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "exponential_", "bernoulli_"),
-    *("zeros_like", "ones_like", "full_like", "rand_like", "randn_like"),
-    *("new_zeros", "new_ones", "new_full"),
-}
-
-#: Operations that read about as many bytes of their first tensor as they write.
-_GATHER = {"index", "_unsafe_index", "gather", "index_select", "embedding", "take"}
-
 #: Operations with CPU or device indices.
 INDEXING = {"index", "_unsafe_index", "index_put", "index_put_", "_index_put_impl_"}
 
@@ -75,29 +65,17 @@ class Cost:
     Attributes:
         launches: Kernels started.
         waits: Times that the host waited for the device.
-        bytes_read: Bytes that the kernels read. An expanded axis counts once.
-        bytes_written: Bytes that the kernels wrote.
     """
 
     launches: int = 0
     waits: int = 0
-    bytes_read: int = 0
-    bytes_written: int = 0
 
     def add(self, other: Cost) -> None:
         self.launches += other.launches
         self.waits += other.waits
-        self.bytes_read += other.bytes_read
-        self.bytes_written += other.bytes_written
 
     def __sub__(self, other: Cost) -> Cost:
-        pairs = zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)
-        return Cost(*(a - b for a, b in pairs))
-
-    @property
-    def bytes(self) -> int:
-        """Bytes read and written."""
-        return self.bytes_read + self.bytes_written
+        return Cost(self.launches - other.launches, self.waits - other.waits)
 
 
 class Operation:
@@ -170,66 +148,11 @@ def call_cost(
     return cost
 
 
-def add_bytes(
-    cost: Cost,
-    operation: Operation,
-    args: Sequence[Any],
-    kwargs: dict[str, Any],
-    here: Sequence[Tensor],
-    out: Any,
-) -> None:
-    """Add the bytes to a cost. Empty results take no launches.
-
-    Args:
-        cost: The cost, without bytes.
-        operation: The operation.
-        args: Its arguments, all tensors on the CPU.
-        kwargs: Its named arguments, likewise.
-        here: Arguments that are on the device for the caller.
-        out: Results of the operation.
-    """
-    name = operation.name
-    if not cost.launches and name not in COPIES and name != "_local_scalar_dense":
-        return
+def is_empty(out: Any) -> bool:
+    """Whether an operation had nothing to do: all of its results are empty tensors."""
     outs = out if isinstance(out, list | tuple) else [out]
     results = [t for t in outs if isinstance(t, Tensor)]
-    if results and not any(t.numel() for t in results):
-        cost.launches = 0
-        return
-    for tensor in operation.changed(args, kwargs) or results:
-        if isinstance(tensor, Tensor):
-            cost.bytes_written += num_bytes(tensor)
-    if name in _ONLY_WRITE:
-        cost.bytes_read += sum(map(num_bytes, here[1:]))
-    elif name in _GATHER:
-        cost.bytes_read += sum(map(num_bytes, [*results, *here[1:]]))
-    elif name.startswith("_embedding_bag"):
-        table, indices = args[0], args[1]
-        cost.bytes_read += indices.numel() * table.shape[1] * table.element_size()
-        cost.bytes_read += sum(map(num_bytes, here[1:]))
-    elif name == "sparse_sampled_addmm":
-        pattern, left = args[0], args[1]
-        cost.bytes_read += num_bytes(pattern)
-        cost.bytes_read += 2 * pattern.values().numel() * left.shape[1] * left.element_size()
-    else:
-        for i, tensor in enumerate(here):
-            if not any(tensor is other for other in here[:i]):
-                cost.bytes_read += num_bytes(tensor)
-
-
-def num_bytes(tensor: Tensor) -> int:
-    """Bytes moved by one read of a CPU tensor."""
-    if tensor.layout == torch.strided and tensor.is_contiguous():
-        return tensor.nbytes
-    if tensor.layout == torch.sparse_csr:
-        parts = (tensor.crow_indices(), tensor.col_indices(), tensor.values())
-        return sum(map(num_bytes, parts))
-    if tensor.layout != torch.strided:
-        return tensor._nnz() * (tensor.element_size() + 8 * tensor.sparse_dim())
-    number = 1
-    for extent, stride in zip(tensor.shape, tensor.stride(), strict=True):
-        number *= extent if stride else 1
-    return number * tensor.element_size()
+    return bool(results) and not any(t.numel() for t in results)
 
 
 def is_pinned(tensor: Tensor) -> bool:

@@ -3,7 +3,7 @@
     with PretendDevice() as device:
         model.to("cuda")
         guide.posterior(batch.to("cuda"))
-    print(device.total)     # launches, host waits, bytes
+    print(device.total)     # launches and host waits
     print(device.report())  # the same by operation, and by file and line of the package
 
 A ``PretendTensor`` says that it is on ``cuda:0`` and keeps its numbers in a CPU tensor. Inside the
@@ -50,9 +50,9 @@ from support.costs import (
     INDEXING,
     Cost,
     Operation,
-    add_bytes,
     call_cost,
     copy_cost,
+    is_empty,
     is_pinned,
 )
 from torch import Tensor
@@ -314,15 +314,10 @@ class PretendDevice:
     def report(self, num: int = 12) -> str:
         """The total, and the operations and lines with most launches and waits."""
         lines = [str(self.total)]
-        for title, table, key in (
-            ("launches", self.operations, "launches"),
-            ("launches", self.sites, "launches"),
-            ("waits", self.sites, "waits"),
-        ):
+        tables = [(self.operations, "launches"), (self.sites, "launches"), (self.sites, "waits")]
+        for table, key in tables:
             ranked = sorted(table.items(), key=lambda item: -getattr(item[1], key))[:num]
-            lines += [
-                f"{getattr(c, key):9} {title}  {name}" for name, c in ranked if getattr(c, key)
-            ]
+            lines += [f"{getattr(cost, key):9} {key}  {name}" for name, cost in ranked]
         return "\n".join(lines)
 
     def charge(self, name: str, cost: Cost) -> None:
@@ -388,7 +383,8 @@ class PretendDevice:
             self._refuse_missing_kernel(operation, inner_args)
             cost = call_cost(operation, inner_args, inner_kwargs, host)
         out = func(*inner_args, **inner_kwargs)
-        add_bytes(cost, operation, inner_args, inner_kwargs, here, out)
+        if is_empty(out):
+            cost.launches = 0
         self.charge(operation.name, cost)
         return self._wrap(operation, args, kwargs, out, on_device)
 

@@ -14,14 +14,12 @@ A low count is no proof of good text. A high count is a place to look.
 
 from __future__ import annotations
 
-import argparse
 import ast
 import io
 import json
 import re
 import sys
 import tokenize
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -72,45 +70,17 @@ class Sentence(NamedTuple):
         return [word.lower() for word in _WORD.findall(self.text) if word != "X"]
 
 
-class Count(NamedTuple):
-    """Sums over sentences."""
-
-    sentences: int
-    words: int
-    deictic: float
-    negations: int
-    headless: int
-
-    @classmethod
-    def of(cls, sentences: list[Sentence]) -> Count:
-        """Sums over `sentences`."""
-        words = [sentence.words for sentence in sentences]
-        every = [word for row in words for word in row]
-        return cls(
-            len(sentences),
-            len(every),
-            sum(1 / 3 if word in MILD else 1.0 for word in every if word in DEICTIC),
-            sum(word in NEGATIONS for word in every),
-            sum(bool(row) and row[0] in HEADLESS for row in words),
-        )
-
-    def rates(self) -> dict[str, float]:
-        """Deictic words and negations per 100 words, headless sentences in per cent."""
-        words, sentences = max(1, self.words) / 100, max(1, self.sentences) / 100
-        return {
-            "deictic": self.deictic / words,
-            "negations": self.negations / words,
-            "headless": self.headless / sentences,
-        }
-
-    def __str__(self) -> str:
-        """The numbers of one line."""
-        rates = self.rates()
-        return (
-            f"{self.words:7d} words {rates['deictic']:5.1f} deictic {rates['negations']:5.1f}"
-            f" negations per 100 {rates['headless']:5.1f} % headless"
-            f" {self.words / max(1, self.sentences):5.1f} words a sentence"
-        )
+def rates(sentences: list[Sentence]) -> dict[str, float]:
+    """Deictic words and negations per 100 words, headless sentences in per cent."""
+    rows = [sentence.words for sentence in sentences]
+    every = [word for row in rows for word in row]
+    words, number = max(1, len(every)) / 100, max(1, len(rows)) / 100
+    deictic = sum(1 / 3 if word in MILD else 1.0 for word in every if word in DEICTIC)
+    return {
+        "deictic": deictic / words,
+        "negations": sum(word in NEGATIONS for word in every) / words,
+        "headless": sum(bool(row) and row[0] in HEADLESS for row in rows) / number,
+    }
 
 
 def python_texts(source: str) -> Iterator[tuple[int, str]]:
@@ -123,29 +93,22 @@ def python_texts(source: str) -> Iterator[tuple[int, str]]:
         ):
             documented.add(id(node.body[0].value))  # type: ignore[attr-defined]
             yield node.body[0].lineno, text
-    formatted = {
+    inside = {
         id(value)
         for node in ast.walk(tree)
         if isinstance(node, ast.JoinedStr)
         for value in node.values
     }
     for node in ast.walk(tree):
-        if id(node) in documented or id(node) in formatted:
+        pieces = node.values if isinstance(node, ast.JoinedStr) else [node]
+        if id(node) in documented | inside or not isinstance(node, ast.JoinedStr | ast.Constant):
             continue
-        if isinstance(node, ast.JoinedStr):
-            text = "".join(
-                value.value if isinstance(value, ast.Constant) else " X " for value in node.values
-            )
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            text = node.value
-        else:
-            continue
+        text = "".join(
+            str(piece.value) if isinstance(piece, ast.Constant) else " X " for piece in pieces
+        )
         # Keys, names, templates and code are no sentences.
-        if (
-            len(_WORD.findall(text)) > 3
-            and " " in text.strip()
-            and not re.search(r"[{}<>$=\\]|\w\(|\d{4,}", text)
-        ):
+        is_code = re.search(r"[{}<>$=\\]|\w\(|\d{4,}", text)
+        if len(_WORD.findall(text)) > 3 and " " in text.strip() and not is_code:
             yield node.lineno, text
     yield from comments(source)
 
@@ -234,53 +197,13 @@ def files(roots: list[Path]) -> list[Path]:
     )
 
 
-def place_of(path: Path) -> str:
-    """The room of a package's file, or the page."""
-    if path.suffix != ".py":
-        return str(path)
-    return "/".join(path.parts[:2]) if len(path.parts) > 2 else path.parts[0]
-
-
-def difficulty(sentence: Sentence) -> float:
-    """A rough order of the sentences to read again."""
-    count = Count.of([sentence])
-    words = count.words
-    commas = 0.7 * sentence.text.count(",") * (words > 18)
-    return (
-        count.deictic + 1.5 * count.negations + 3 * count.headless + max(0, words - 25) / 8 + commas
-    )
-
-
 def main() -> int:
-    """Prints the counts, of every place too if paths are given, and where a limit is passed."""
-    parser = argparse.ArgumentParser(description="Counts what makes text hard to read.")
-    parser.add_argument(
-        "paths", nargs="*", type=Path, help="files and folders; the whole project if none is given"
-    )
-    parser.add_argument(
-        "--worst", type=int, default=0, help="how many sentences to print that should be read again"
-    )
-    args = parser.parse_args()
-    every = [
-        sentence
-        for path in files(args.paths or [Path(root) for root in ROOTS if Path(root).exists()])
-        for sentence in sentences(path)
-    ]
-    places = defaultdict(list)
-    for sentence in every:
-        places[place_of(sentence.path)].append(sentence)
-    if args.paths:
-        for place, rows in sorted(places.items()):
-            print(f"{place:34} {Count.of(rows)}")
-    print(f"{'together':34} {Count.of(every)}")
-    for sentence in sorted(every, key=difficulty, reverse=True)[: args.worst]:
-        print(f"  {sentence.path}:{sentence.line}: {sentence.text[:400]}")
-    rates = Count.of(every).rates()
-    failures = [
-        f"{name}: {rates[name]:.2f}, at most {limit:g}"
-        for name, limit in LIMITS.items()
-        if rates[name] > limit
-    ]
+    """Prints the counts, and where a limit is passed."""
+    roots = sys.argv[1:] or [root for root in ROOTS if Path(root).exists()]
+    every = [found for path in files([*map(Path, roots)]) for found in sentences(path)]
+    found = rates(every)
+    print(", ".join(f"{name} {rate:.2f} of {LIMITS[name]:g}" for name, rate in found.items()))
+    failures = [name for name, limit in LIMITS.items() if found[name] > limit]
     failures += [
         f"{sentence.path}:{sentence.line}: {len(sentence.words)} words in a sentence, at most "
         f"{LONGEST}: {sentence.text[:90]}..."

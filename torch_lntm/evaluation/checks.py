@@ -103,20 +103,21 @@ def as_matrix(values: Any, name: str) -> Tensor:
     """
     if isinstance(values, TopicModel):
         values = values.topics.mean_probs
-    numbers = values
-    if not isinstance(values, Tensor | pd.DataFrame):
-        numbers = np.require(values, requirements="W")  # arrays of frames are read-only
     try:
-        rows = torch.as_tensor(numbers).detach().cpu().double()
+        if isinstance(values, pd.DataFrame):
+            raise TypeError("rows and columns may be in another order")
+        numbers = values if isinstance(values, Tensor) else torch.from_numpy(np.array(values))
+        rows = numbers.detach().cpu().double()
     except (TypeError, ValueError, RuntimeError):
         raise ConfigError(
             f"{name} is a {type(values).__name__}; expected a matrix of numbers: an array or a "
             "tensor, frame.to_numpy() of a data frame with its rows and columns in order"
         ) from None
-    if rows.dim() != 2:
-        raise ConfigError(f"{name} has shape {tuple(rows.shape)}; expected two dimensions")
-    if not torch.isfinite(rows).all() or (rows < 0).any():
-        raise ConfigError(f"{name} must be finite and nonnegative; got NaN, inf or a negative")
+    if rows.dim() != 2 or not torch.isfinite(rows).all() or (rows < 0).any():
+        raise ConfigError(
+            f"{name} has shape {tuple(rows.shape)}; expected two dimensions, and finite and "
+            "nonnegative numbers, without NaN, inf or a negative"
+        )
     return rows
 
 

@@ -50,7 +50,6 @@ def check_topics(topics: Topics, batch: DocumentBatch, *, exact_m_step: bool = T
     _check_documents(topics, batch)
     _check_copies(topics)
     _check_groups(topics)
-    _check_contexts(topics)
     _check_start(topics)
     if any(parameter.requires_grad for parameter in topics.parameters()):
         _check_gradient(topics)
@@ -97,14 +96,14 @@ def _check_sites(topics: Topics) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         for name, site in sites.items():
-            size, dtype = tuple(site.batch_shape), site.sample().dtype
+            size, dtype, value = tuple(site.batch_shape), site.sample().dtype, latents[name]
             assert not size, (
                 f"the site {name} has the batch shape {size}; end the distribution of sites() by "
-                f".to_event({latents[name].dim()}), so that Pyro draws the parameter as a whole"
+                f".to_event({value.dim()}), so that Pyro draws the parameter as a whole"
             )
-            assert dtype == latents[name].dtype, (
-                f"the site {name} draws {dtype} for a parameter in {latents[name].dtype}; make its "
-                f"distribution from tensors like the parameter, such as torch.zeros_like"
+            assert dtype == value.dtype, (
+                f"the site {name} draws {dtype} for a parameter in {value.dtype}; make its "
+                "distribution from tensors like the parameter, such as torch.zeros_like"
             )
 
 
@@ -179,21 +178,6 @@ def _check_groups(topics: Topics) -> None:
         assert groups.position(level) == g, f"position() of {level!r} is not its place in levels"
         found = version.in_group(level).double_probs
         equal(found, columns[g], f"in_group({level!r}) differs from probs")
-
-
-def _check_contexts(topics: Topics) -> None:
-    """Probabilities are computed once within cached(), and anew after it."""
-    moved = _nudged(topics, 3)
-    before = topics.probs.detach().clone()
-    with topics.cached():
-        assert topics.probs is topics.probs, "probs is computed again within cached()"
-        equal(topics.probs, before, "probs changes within cached()")
-    topics.load_state_dict(moved.state_dict())
-    equal(topics.probs, moved.probs, "probs is not computed anew after cached()")
-    with topics.updated_often():
-        topics.m_step(_counts(topics))
-        last = topics.probs.detach().clone()
-    equal(topics.probs, last, "topics change at the end of updated_often()", 1e-5)
 
 
 def _check_start(topics: Topics) -> None:

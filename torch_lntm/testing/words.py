@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from itertools import pairwise
 
 import numpy as np
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.kernels.chains import PaddedWords, SparseWords
-from torch_lntm.kernels.likelihood import Cells, log_likelihood_at, surrogate
+from torch_lntm.kernels.likelihood import Cells, surrogate
 from torch_lntm.kernels.mixture import mixture_log_likelihood, word_probabilities
 from torch_lntm.models import Words
 from torch_lntm.models.priors.prior import is_up_to_date
@@ -51,7 +50,6 @@ def check_words(words: Words, batch: DocumentBatch) -> None:
     _check_layouts(words, theta, topics, batch)
     _check_bound(words, theta, topics, batch)
     _check_distribution(words, topics[0])
-    _check_copies(words, theta, topics, batch)
     _check_m_step(words, theta, topics, batch)
     _check_draws(words, theta, topics, batch)
 
@@ -75,7 +73,7 @@ def _check_terms(words: Words, theta: Tensor, topics: Tensor, batch: DocumentBat
 
 
 def _check_layouts(words: Words, theta: Tensor, topics: Tensor, batch: DocumentBatch) -> None:
-    """Padded documents, single documents and float32 have the likelihood of the batch."""
+    """Padded documents and float32 have the likelihood of the batch."""
     expected = mixture_log_likelihood(theta, topics, batch, words)
     assert expected.isfinite().all(), "the log likelihood contains NaN or inf"
     empty = batch.row_offsets.diff() == 0
@@ -88,13 +86,6 @@ def _check_layouts(words: Words, theta: Tensor, topics: Tensor, batch: DocumentB
             part, expected_part, f"the {name} of padded documents differ; are zero counts left out?"
         )
     equal(sparse[0][0], expected, "expected_counts() has another likelihood")
-    offsets = batch.row_offsets.tolist()
-    for d, (start, stop) in enumerate(pairwise(offsets)):
-        if start < stop:
-            columns = batch.word_index[start:stop]
-            cells = Cells(batch.counts[start:stop], columns)
-            alone = log_likelihood_at(theta[d : d + 1].log(), topics.mT[columns], cells, words)
-            equal(alone, expected[d : d + 1], "a single document has another likelihood")
     single = batch.to(dtype=torch.float32)
     in_float32 = mixture_log_likelihood(theta.float(), topics.float(), single, words)
     equal(in_float32, expected, "the likelihood in float32 differs", 1e-4)
@@ -157,18 +148,6 @@ def _check_distribution(words: Words, s: Tensor) -> None:
             variance,
             "overdispersion() is not the ratio of the variances",
         )
-
-
-def _check_copies(words: Words, theta: Tensor, topics: Tensor, batch: DocumentBatch) -> None:
-    """A state dictionary restores the likelihood."""
-    expected = mixture_log_likelihood(theta, topics, batch, words)
-    other = copy.deepcopy(words)
-    with torch.no_grad():
-        for parameter in other.parameters():
-            parameter.mul_(0.9)
-    other.load_state_dict(words.state_dict())
-    restored = mixture_log_likelihood(theta, topics, batch, other)
-    equal(restored, expected, "a state dictionary fails to restore the likelihood")
 
 
 def _check_m_step(words: Words, theta: Tensor, topics: Tensor, batch: DocumentBatch) -> None:

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 from oracles.grids import Quadrature
+from oracles.scores import z_scores
 from scipy import integrate, special, stats
 
 from torch_lntm.corpus import Corpus, synthetic_topics
-from torch_lntm.errors import ConfigError, IncompatibleGuideError, NumericalError
+from torch_lntm.errors import ConfigError
 from torch_lntm.evaluation import document_completion, log_likelihood
 from torch_lntm.guides import DirichletGuide, EPGuide
 from torch_lntm.models import TopicModel, lda
@@ -124,13 +125,10 @@ def test_sticks_are_unbiased_with_honest_errors(guide_type: type) -> None:
         # k̂ is itself an estimate: a few of 85 may pass 0.7 by chance.
         warnings.filterwarnings("ignore", ".*Pareto k.*", UserWarning)
         estimate = log_likelihood(model, corpus, guide=guide_type(model), num_samples=4000)
-    used = estimate.lengths > 0
-    assert estimate.effective_sample_size is not None
-    assert float(estimate.effective_sample_size[used].min()) > 100
-    excess = (estimate.log_likelihood - torch.tensor(truth))[used].expm1()
-    error = estimate.standard_error[used]
-    assert abs(float(excess.sum() / error.square().sum().sqrt())) < 4.5
-    assert 0.4 < float((excess / error).square().mean()) < 1.9
+    assert float(estimate.effective_sample_size[estimate.lengths > 0].min()) > 100
+    mean, square = z_scores(estimate, torch.tensor(truth))
+    assert abs(mean) < 4.5
+    assert 0.4 < square < 1.9
     assert "stick-breaking mixture" in repr(estimate)
 
 
@@ -139,28 +137,9 @@ def test_the_dirichlet_itself_agrees_where_its_weights_have_finite_variance() ->
     model = make_model(3, 20.0)
     corpus = make_corpus(model, 40, longest=12)
     estimate = log_likelihood(model, corpus, proposal="dirichlet", num_samples=4000)
-    used = estimate.lengths > 0
-    excess = (estimate.log_likelihood - torch.tensor(exact(model, corpus)))[used].expm1()
-    assert abs(float(excess.sum() / estimate.standard_error[used].square().sum().sqrt())) < 4.5
-    assert float(estimate.effective_sample_size[used].min()) > 3000
+    assert abs(z_scores(estimate, torch.tensor(exact(model, corpus)))[0]) < 4.5
+    assert float(estimate.effective_sample_size[estimate.lengths > 0].min()) > 3000
     assert "EPGuide's Dirichlet" in repr(estimate)
-
-
-@pytest.mark.parametrize("proposal", ["sticks", "dirichlet"])
-def test_estimates_do_not_depend_on_batch_and_device(proposal: str, device: torch.device) -> None:
-    model = make_model(5, 1.0)
-    corpus = make_corpus(model, 20, longest=20)
-    options = {"num_samples": 100, "proposal": proposal}
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*Pareto k.*", UserWarning)
-        base = log_likelihood(model, corpus, **options)
-        parts = log_likelihood(model, corpus, max_docs=7, **options)
-        other = log_likelihood(model, corpus, seed=1, **options)
-        there = log_likelihood(model.to(device), corpus, **options)
-    torch.testing.assert_close(base.log_likelihood, parts.log_likelihood, atol=1e-6, rtol=0)
-    torch.testing.assert_close(base.log_likelihood, there.log_likelihood, atol=1e-6, rtol=0)
-    assert not torch.allclose(base.log_likelihood, other.log_likelihood, atol=1e-6)
-    assert base.log_likelihood[::7].tolist() == [0.0] * 3
 
 
 def test_extreme_models_give_finite_estimates() -> None:
@@ -183,35 +162,6 @@ def test_invalid_proposals_are_refused() -> None:
     for proposal in ("student_t", "gaussian", "beta"):
         with pytest.raises(ConfigError, match=f"'{proposal}'; expected one of sticks, dirichlet"):
             log_likelihood(model, corpus, proposal=proposal)
-    with pytest.raises(IncompatibleGuideError, match=r"another model.*EPGuide\(model\)"):
-        log_likelihood(model, corpus, guide=EPGuide(make_model(4, 0.5)))
-
-
-def test_improper_posteriors_are_named() -> None:
-    class Broken(DirichletGuide):
-        def posterior(self, batch, init=None, **kwargs):
-            posterior = super().posterior(batch, init, **kwargs)
-            posterior.gamma[1, 0] = -0.1
-            return posterior
-
-    model = make_model(4, 0.5)
-    with pytest.raises(NumericalError, match="first at position 1") as caught:
-        log_likelihood(model, make_corpus(model, 3, longest=5), guide=Broken(model))
-    assert caught.value.documents == (1,)
-
-
-def test_heavy_tailed_weights_give_a_warning() -> None:
-    # γ a hundred times as concentrated as it should be.
-    class Narrow(DirichletGuide):
-        def posterior(self, batch, init=None, **kwargs):
-            posterior = super().posterior(batch, init, **kwargs)
-            posterior.gamma *= 100
-            return posterior
-
-    model = make_model(3, 1.0)
-    corpus = make_corpus(model, 10, longest=20)
-    with pytest.warns(UserWarning, match=r"of 10 documents have .*Pareto k above 0.7"):
-        log_likelihood(model, corpus, guide=Narrow(model), proposal="dirichlet")
 
 
 def test_completion_works_with_a_dirichlet_posterior() -> None:

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 from oracles.grids import Quadrature
+from oracles.scores import z_scores
 from scipy import stats
 
 from torch_lntm.corpus import Corpus, synthetic_topics
-from torch_lntm.errors import ConfigError, IncompatibleGuideError, NumericalError
+from torch_lntm.errors import ConfigError
 from torch_lntm.evaluation import LikelihoodEstimate, document_completion, log_likelihood
 from torch_lntm.guides import FactorGuide, LaplaceGuide, TaylorGuide
 from torch_lntm.latents.source_contrasts import SourceContrastSpace
@@ -103,17 +104,6 @@ def test_quadrature_with_gaussian_sources_equals_the_integral() -> None:
         torch.testing.assert_close(estimate.log_likelihood, expected, atol=1e-6, rtol=0)
 
 
-def z_scores(estimate: LikelihoodEstimate, truth: torch.Tensor) -> tuple[float, float]:
-    """Of the mean over documents, and the mean square over them; gated on draws that count."""
-    used = estimate.lengths > 0
-    assert estimate.effective_sample_size is not None
-    assert float(estimate.effective_sample_size[used].min()) > 100
-    excess = (estimate.log_likelihood - truth)[used].expm1()
-    error = estimate.standard_error[used]
-    mean = float(excess.sum() / error.square().sum().sqrt())
-    return mean, float((excess / error).square().mean())
-
-
 @cache
 def gaussian_documents() -> tuple[TopicModel, Corpus, torch.Tensor]:
     model = make_model(3, 1, "gaussian", seed=2)
@@ -129,6 +119,7 @@ def test_gaussian_sources_are_unbiased_with_honest_errors(guide_type: type) -> N
     # squared z-scores has standard deviation 0.15, so that 1.9 is more than five of them from 1.
     model, corpus, truth = gaussian_documents()
     estimate = quiet(model, corpus, guide=guide_type(model), num_samples=SAMPLES)
+    assert float(estimate.effective_sample_size[estimate.lengths > 0].min()) > 100
     mean, square = z_scores(estimate, truth)
     assert abs(mean) < 4.5
     assert 0.4 < square < 1.9
@@ -178,6 +169,7 @@ def test_laplace_sources_are_unbiased_with_honest_errors(num_topics: int) -> Non
     # As above, over 85 documents.
     model, corpus, truth = laplace_documents(num_topics)
     estimate = quiet(model, corpus, num_samples=SAMPLES)
+    assert float(estimate.effective_sample_size[estimate.lengths > 0].min()) > 100
     mean, square = z_scores(estimate, truth)
     assert abs(mean) < 4.5
     assert 0.4 < square < 1.9
@@ -233,20 +225,6 @@ def test_the_approximation_equals_laplaces() -> None:
     assert float(values.min()) < -0.1, "nothing was convex here"
 
 
-def test_estimates_do_not_depend_on_batch_and_device(device: torch.device) -> None:
-    for source in ("gaussian", "laplace"):
-        model = make_model(5, 2, source)
-        corpus = make_corpus(model, 20, 30)
-        base = quiet(model, corpus, num_samples=100)
-        parts = quiet(model, corpus, num_samples=100, max_docs=7)
-        other = quiet(model, corpus, num_samples=100, seed=1)
-        there = quiet(model.to(device), corpus, num_samples=100)
-        torch.testing.assert_close(base.log_likelihood, parts.log_likelihood, atol=1e-5, rtol=0)
-        torch.testing.assert_close(base.log_likelihood, there.log_likelihood, atol=1e-5, rtol=0)
-        assert not torch.allclose(base.log_likelihood, other.log_likelihood, atol=1e-4)
-        assert base.log_likelihood[::7].tolist() == [0.0] * 3
-
-
 def test_float32_agrees_with_float64_for_long_documents() -> None:
     single, double = (make_model(4, 1, dtype=dtype) for dtype in ("float32", "float64"))
     corpus, _ = double.generate([20_000, 1, 300], seed=1)
@@ -257,7 +235,7 @@ def test_float32_agrees_with_float64_for_long_documents() -> None:
     assert bool((difference < 4.5 * error + torch.tensor([0.2, 1e-4, 1e-2])).all())
 
 
-def test_invalid_settings_guides_and_posteriors_are_refused() -> None:
+def test_methods_that_do_not_suit_the_sources_are_refused() -> None:
     model = make_model(3, 1)
     corpus = make_corpus(model, 3, 9)
     with pytest.raises(ConfigError, match="quadrature has no grid for"):
@@ -267,31 +245,6 @@ def test_invalid_settings_guides_and_posteriors_are_refused() -> None:
             log_likelihood(model, corpus, proposal=proposal)
     with pytest.raises(ConfigError, match="'sticks'; expected one of student_t, gaussian"):
         log_likelihood(make_model(3, 1, "gaussian"), corpus, proposal="sticks")
-    with pytest.raises(IncompatibleGuideError, match=r"another model.*FactorGuide\(model\)"):
-        log_likelihood(model, corpus, guide=FactorGuide(make_model(3, 1)))
-
-    class Broken(FactorGuide):
-        def posterior(self, batch, init=None, **kwargs):
-            posterior = super().posterior(batch, init, **kwargs)
-            posterior.source_mean[2] = math.inf
-            return posterior
-
-    with pytest.raises(NumericalError, match="first at position 2") as caught:
-        log_likelihood(model, corpus, guide=Broken(model))
-    assert caught.value.documents == (2,)
-
-
-def test_heavy_tailed_weights_give_a_warning() -> None:
-    class Astray(FactorGuide):
-        def posterior(self, batch, init=None, **kwargs):
-            posterior = super().posterior(batch, init, **kwargs)
-            posterior.mean += torch.linspace(-9, 9, 3)
-            return posterior
-
-    model = make_model(3, 1)
-    corpus = make_corpus(model, 10, 40)
-    with pytest.warns(UserWarning, match=r"of 10 documents have .*Pareto k above 0.7"):
-        log_likelihood(model, corpus, guide=Astray(model))
 
 
 @pytest.mark.parametrize("source", ["gaussian", "laplace"])

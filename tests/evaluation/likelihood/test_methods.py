@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from oracles.grids import Quadrature
 from support.pairs import FAMILIES, make_model
 
 from torch_lntm.corpus import Corpus
-from torch_lntm.errors import ConfigError, IncompatibleGuideError
+from torch_lntm.errors import ConfigError, IncompatibleGuideError, NumericalError
 from torch_lntm.evaluation import (
     AIS,
     Importance,
@@ -19,6 +20,7 @@ from torch_lntm.evaluation import (
     LikelihoodMethod,
     log_likelihood,
 )
+from torch_lntm.guides import DirichletGuide, FactorGuide, TaylorGuide
 from torch_lntm.models import TopicModel, ctm
 from torch_lntm.models.priors.normal import NormalPrior
 from torch_lntm.models.priors.prior import DocumentPrior
@@ -97,6 +99,86 @@ def test_model_and_corpus_in_the_wrong_order_are_refused() -> None:
             log_likelihood(model, model, method)
         with pytest.raises(ConfigError, match="the corpus has 3 words and the model 15"):
             log_likelihood(model, np.ones((2, 3), int), method)
+
+
+#: For each kind of space: a model, a guide, the tensor of its posterior's centre, a change of it
+#: after which the posterior is improper, and one after which it is astray.
+SPACES = {
+    "ctm": (TaylorGuide, "mean", lambda x: x.fill_(math.nan), lambda x: x.add_(20.0 * x.sign())),
+    "laplace iftm": (
+        FactorGuide,
+        "source_mean",
+        lambda x: x.fill_(math.inf),
+        lambda x: x.add_(9.0),
+    ),
+    "lda": (DirichletGuide, "gamma", lambda x: x.fill_(-0.1), lambda x: x.mul_(100.0)),
+}
+
+
+def changed_guide(kind: type, name: str, change: Callable, rows: slice) -> type:
+    """A guide whose posteriors of some documents are changed."""
+
+    class Changed(kind):
+        def posterior(self, batch, init=None, **kwargs):
+            found = super().posterior(batch, init, **kwargs)
+            change(getattr(found, name)[rows])
+            return found
+
+    return Changed
+
+
+@pytest.mark.parametrize("family", SPACES)
+def test_guides_and_posteriors_that_cannot_be_drawn_from_are_refused(family: str) -> None:
+    kind, name, spoil, _ = SPACES[family]
+    model, other = make_model(family), make_model(family)
+    corpus, _ = model.generate([5, 9, 4], seed=0)
+    with pytest.raises(IncompatibleGuideError, match=rf"another model.*{kind.__name__}\(model\)"):
+        log_likelihood(model, corpus, guide=kind(other))
+    broken = changed_guide(kind, name, spoil, slice(1, 2))(model)
+    with pytest.raises(NumericalError, match="first at position 1") as caught:
+        log_likelihood(model, corpus, guide=broken)
+    assert caught.value.documents == (1,)
+    with torch.no_grad():
+        next(model.prior.parameters()).view(-1)[0] = math.nan
+    with pytest.raises(NumericalError, match=r"parameter prior\.\w+ is not finite"):
+        log_likelihood(model, corpus, AIS(num_temperatures=5))
+
+
+@pytest.mark.parametrize("family", SPACES)
+def test_heavy_tailed_weights_give_a_warning(family: str) -> None:
+    kind, name, _, astray = SPACES[family]
+    model = make_model(family)
+    corpus, _ = model.generate([40] * 10, seed=0)
+    proposal = "dirichlet" if family == "lda" else None
+    with pytest.warns(UserWarning, match=r"of 10 documents have .*Pareto k above 0.7") as caught:
+        log_likelihood(
+            model,
+            corpus,
+            guide=changed_guide(kind, name, astray, slice(None))(model),
+            proposal=proposal,
+        )
+    assert caught[0].filename == __file__
+
+
+@pytest.mark.filterwarnings("ignore:.*are not reliable:UserWarning")
+@pytest.mark.parametrize("proposal", [None, "dirichlet"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_estimates_depend_on_the_seed_but_not_on_batch_and_device(
+    family: str, proposal: str | None, device: torch.device
+) -> None:
+    if proposal and family != "lda":
+        pytest.skip("a proposal for Dirichlet priors")
+    model = make_model(family)
+    corpus, _ = model.generate([3, 0, 9, 20, 1, 0, 7, 12, 2, 30], seed=0)
+    options = {"num_samples": 100, "proposal": proposal}
+    base = log_likelihood(model, corpus, **options)
+    parts = log_likelihood(model, corpus, max_docs=7, **options)
+    other = log_likelihood(model, corpus, seed=1, **options)
+    there = log_likelihood(model.to(device), corpus, **options)
+    torch.testing.assert_close(base.log_likelihood, parts.log_likelihood, atol=1e-5, rtol=0)
+    torch.testing.assert_close(base.log_likelihood, there.log_likelihood, atol=1e-5, rtol=0)
+    assert not torch.allclose(base.log_likelihood, other.log_likelihood, atol=1e-5)
+    assert base.log_likelihood[[1, 5]].tolist() == [0.0, 0.0]
 
 
 def test_a_method_from_outside_the_package_works() -> None:

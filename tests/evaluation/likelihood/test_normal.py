@@ -11,9 +11,9 @@ import pytest
 import torch
 from oracles.grids import Quadrature
 from oracles.quadrature import log_marginals
+from oracles.scores import z_scores
 
 from torch_lntm.corpus import Corpus, synthetic_topics
-from torch_lntm.errors import ConfigError, IncompatibleGuideError, NumericalError
 from torch_lntm.evaluation import LikelihoodEstimate, log_likelihood
 from torch_lntm.guides import LaplaceGuide, TaylorGuide, make_guide
 from torch_lntm.models import TopicModel, ctm
@@ -100,12 +100,6 @@ def test_quadrature_of_a_long_document_does_not_depend_on_the_guide() -> None:
     np.testing.assert_allclose(*values, atol=1e-5)
 
 
-def test_quadrature_warns_of_too_few_points() -> None:
-    model = make_model(3)
-    with pytest.warns(UserWarning, match=r"documents have a quadrature error .*raise num_points"):
-        log_likelihood(model, make_corpus(model, 4), Quadrature(11))
-
-
 @pytest.mark.slow
 @pytest.mark.stat
 @pytest.mark.parametrize("guide_name", ["taylor", "laplace", "blei-lafferty", "khan-bouchard"])
@@ -121,13 +115,10 @@ def test_importance_is_unbiased_with_honest_errors(guide_name: str, anchored: bo
         estimate = log_likelihood(
             model, corpus, guide=make_guide(guide_name, model), num_samples=4000
         )
-    used = estimate.lengths > 0
-    assert estimate.effective_sample_size is not None
-    assert float(estimate.effective_sample_size[used].min()) > 100
-    excess = (estimate.log_likelihood - truth.log_likelihood)[used].expm1()
-    error = estimate.standard_error[used]
-    assert abs(float(excess.sum() / error.square().sum().sqrt())) < 4.5
-    assert 0.5 < float((excess / error).square().mean()) < 1.6
+    assert float(estimate.effective_sample_size[estimate.lengths > 0].min()) > 100
+    mean, square = z_scores(estimate, truth.log_likelihood)
+    assert abs(mean) < 4.5
+    assert 0.5 < square < 1.6
 
 
 @pytest.mark.stat
@@ -144,23 +135,6 @@ def test_normal_proposal_agrees_where_its_weights_have_finite_variance() -> None
     excess = (estimate.log_likelihood - truth.log_likelihood)[good].expm1()
     assert abs(float(excess.sum() / estimate.standard_error[good].square().sum().sqrt())) < 4.5
     assert "normal" in repr(estimate)
-
-
-def test_a_normal_proposal_that_is_too_narrow_gives_a_warning() -> None:
-    class Narrow(TaylorGuide):
-        def posterior(self, batch, init=None, **kwargs):
-            posterior = super().posterior(batch, init, **kwargs)
-            posterior.whitened = 0.3 * posterior.whitened
-            return posterior
-
-    model = make_model(3)
-    corpus = make_corpus(model, 20)
-    with pytest.warns(
-        UserWarning, match=r"of 20 documents have .*Pareto k above 0.7 \(positions"
-    ) as caught:
-        estimate = log_likelihood(model, corpus, guide=Narrow(model), proposal="gaussian")
-    assert caught[0].filename == __file__
-    assert "Pareto k" in repr(estimate)
 
 
 @pytest.mark.parametrize("num_topics", [2, 6])
@@ -208,25 +182,6 @@ def test_weights_are_the_joint_density_over_the_proposal() -> None:
     error = (estimate.standard_error.square() + spread.square()).sqrt()
     z = (estimate.log_likelihood - plain) / error.clamp_min(1e-9)
     assert bool((z[estimate.lengths > 0].abs() < 4.5).all())
-
-
-def test_draws_depend_on_seed_and_position_only() -> None:
-    model = make_model(5)
-    corpus = make_corpus(model, 30)
-    base = log_likelihood(model, corpus, num_samples=100)
-    again = log_likelihood(model, corpus, num_samples=100, max_docs=7)
-    other = log_likelihood(model, corpus, num_samples=100, seed=1)
-    torch.testing.assert_close(base.log_likelihood, again.log_likelihood, atol=1e-6, rtol=0)
-    assert not torch.allclose(base.log_likelihood, other.log_likelihood, atol=1e-6)
-
-
-def test_estimates_do_not_depend_on_the_device(device: torch.device) -> None:
-    model = make_model(3)
-    corpus = make_corpus(model, 10)
-    for method in ("importance", Quadrature()):
-        here = log_likelihood(model.cpu(), corpus, method)
-        there = log_likelihood(model.to(device), corpus, method)
-        torch.testing.assert_close(here.log_likelihood, there.log_likelihood, atol=1e-6, rtol=0)
 
 
 def test_float32_model_agrees_with_float64() -> None:
@@ -308,21 +263,3 @@ def test_report_names_estimator_unit_and_errors() -> None:
         assert part in text
     assert "2 documents, 40 tokens" in text
     assert "above 0.7 in 1 documents" in text
-
-
-def test_a_wrong_vocabulary_guide_or_posterior_is_refused() -> None:
-    model = make_model(4)
-    with pytest.raises(ConfigError, match="3 words"):
-        log_likelihood(model, Corpus.from_matrix(np.ones((2, 3), int)))
-    with pytest.raises(IncompatibleGuideError, match=r"another model.*TaylorGuide\(model\)"):
-        log_likelihood(model, make_corpus(model, 3), guide=TaylorGuide(make_model(4)))
-
-    class Broken(TaylorGuide):
-        def posterior(self, batch, init=None, **kwargs):
-            posterior = super().posterior(batch, init, **kwargs)
-            posterior.mean[1] = math.nan
-            return posterior
-
-    with pytest.raises(NumericalError, match="first at position 1") as caught:
-        log_likelihood(model, make_corpus(model, 3), guide=Broken(model))
-    assert caught.value.documents == (1,)

@@ -118,13 +118,6 @@ def counts_at(batch: DocumentBatch, other: DocumentBatch) -> Tensor:
     return torch.where(keys[position] == other_keys, batch.counts[order[position]], 0.0)
 
 
-def cache_description(cache_weight: float | None) -> str:
-    """Description of the cache, for the method of a result."""
-    return (
-        "" if cache_weight is None else f", and the documents' own words (a = {cache_weight:.4g})"
-    )
-
-
 def resolve_cache_weight(model: TopicModel, cache_weight: Any) -> float | None:
     """The weight a as a number, or None for the topics alone.
 

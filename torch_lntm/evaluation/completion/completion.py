@@ -23,7 +23,6 @@ from torch_lntm.evaluation.checks import as_matrix, check_arguments
 from torch_lntm.evaluation.completion.cache import (
     CacheWeight,
     best_cache_weight,
-    cache_description,
     cache_entries,
     held_out_words,
     resolve_cache_weight,
@@ -157,12 +156,11 @@ def document_completion(
             "theta='integrated' predicts held-out tokens together and has no cache_weight; take "
             "theta 'mode', 'mean' or 'exact', or cache_weight=None for the topics alone"
         )
-    is_hold_out = isinstance(corpus, WordHoldOut)
+    split = (None, None) if isinstance(corpus, WordHoldOut) else (observed_fraction, seed)
     about: dict[str, Any] = {
         "held_out_tokens": torch.tensor(hold_out.held_out.lengths),
         "theta": theta,
-        "observed_fraction": None if is_hold_out else observed_fraction,
-        "seed": None if is_hold_out else seed,
+        **dict(zip(("observed_fraction", "seed"), split, strict=True)),
         "corpus_name": hold_out.corpus.name,
         "documents": hold_out.corpus.metadata.index,
         "fingerprint": (
@@ -180,7 +178,8 @@ def document_completion(
     place = torch.from_numpy(np.concatenate(orders)).argsort()
     for name in scores[0][0]:
         about[name] = torch.cat([part[name].cpu() for part, _ in scores])[place]
-    about["method"] = scores[0][1] + cache_description(weight)
+    own = "" if weight is None else f", and the documents' own words (a = {weight:.4g})"
+    about["method"] = scores[0][1] + own
     return checked(ExactCompletion(**about, **precision)) if exact else CompletionResult(**about)
 
 
