@@ -52,18 +52,14 @@ def test_options_of_other_formats_are_refused(tmp_path, name, text, options, mat
         read_corpus(write(tmp_path / name, text), **options)
 
 
-@pytest.mark.parametrize("name", ["no.npz", "no.txt", "docword.no.txt.gz", "folder"])
+@pytest.mark.parametrize("name", ["no.npz", "docword.no.txt.gz", "folder"])
 def test_missing_files_are_refused(tmp_path, name):
     with pytest.raises(CorpusError, match=f"{name}: no such file or folder"):
         read_corpus(tmp_path / name)
-
-
-def test_missing_files_of_vocabulary_and_labels_are_refused(tmp_path):
     path = write(tmp_path / "toy.mtx", MTX)
-    with pytest.raises(CorpusError, match=r"words\.txt: no such file"):
-        read_corpus(path, tmp_path / "words.txt")
-    with pytest.raises(CorpusError, match=r"labels\.txt: no such file"):
-        read_corpus(path, labels=tmp_path / "labels.txt")
+    for options in ({"vocabulary": tmp_path / name}, {"labels": tmp_path / name}):
+        with pytest.raises(CorpusError, match=f"{name}: no such file"):
+            read_corpus(path, **options)
 
 
 @pytest.mark.parametrize("damage", ["truncated", "corrupt", "no gzip"])

@@ -27,14 +27,6 @@ def test_a_document_per_line(tmp_path, name):
     assert (corpus.name, corpus.labels) == ("toy", ("a", "b", "c", "d"))
 
 
-def test_encodings(tmp_path):
-    path = tmp_path / "toy.txt"
-    path.write_bytes("plain\nEspaña naïve\n".encode("latin-1"))
-    with pytest.raises(CorpusError, match=r"toy\.txt, line 2: not utf-8 text"):
-        read_corpus(path)
-    assert read_corpus(path, encoding="latin-1").vocabulary == ("españa", "naïve", "plain")
-
-
 def test_json_lines(tmp_path):
     records = [
         {"text": "cat cat", "label": "a"},
@@ -48,13 +40,6 @@ def test_json_lines(tmp_path):
     corpus = read_corpus(write(tmp_path / "toy.jsonl", text))
     np.testing.assert_array_equal(dense(corpus), [[2, 0], [1, 1], [0, 0], [0, 1], [0, 1]])
     assert corpus.labels == ("a", "", "b|c", "3", "")
-
-
-def test_json_lines_without_labels_and_with_other_fields(tmp_path):
-    path = write(tmp_path / "toy.jsonl.gz", '{"body": "cat", "kind": "x"}\n')
-    corpus = read_corpus(path, text_field="body")
-    assert (corpus.vocabulary, corpus.labels, corpus.name) == (("cat",), None, "toy")
-    assert read_corpus(path, text_field="body", label_field="kind").labels == ("x",)
 
 
 @pytest.mark.parametrize(
@@ -80,13 +65,6 @@ def test_csv(tmp_path):
     assert corpus.vocabulary == ("cat", "dog")
     np.testing.assert_array_equal(dense(corpus), [[2, 1], [0, 1], [0, 0]])
     assert corpus.labels == ("x", "", "y")
-
-
-def test_csv_with_other_columns_and_a_long_document(tmp_path):
-    path = write(tmp_path / "toy.csv", "body,kind\n" + "word " * 50_000 + ",x\n")
-    corpus = read_corpus(path, text_field="body", label_field="kind")
-    assert corpus.num_tokens == 50_000
-    assert corpus.labels == ("x",)
 
 
 @pytest.mark.parametrize(
@@ -256,14 +234,6 @@ def test_folder_with_labels(tmp_path):
     assert corpus.name == "news"
 
 
-def test_flat_folder_has_no_labels(tmp_path):
-    write(tmp_path / "news" / "1.txt", "ball")
-    write(tmp_path / "news" / "2.txt", "")
-    corpus = read_corpus(tmp_path / "news")
-    assert (corpus.num_docs, corpus.labels) == (2, None)
-    assert corpus.metadata["id"].tolist() == ["1.txt", "2.txt"]
-
-
 def test_skipped_files_are_counted_in_a_warning(tmp_path):
     write(tmp_path / "a.txt", "ball")
     write(tmp_path / "b.text", "ball")
@@ -298,26 +268,6 @@ def test_the_files_of_a_folder_are_bounded_together(tmp_path):
     assert read_corpus(tmp_path, max_bytes=1500).num_docs == 3
     with pytest.raises(CorpusError, match=r"c\.txt: holds more than .* max_bytes"):
         read_corpus(tmp_path, max_bytes=1499)
-
-
-def test_folders_without_readable_texts_are_refused(tmp_path):
-    with pytest.raises(CorpusError, match=r"expected a folder of \.txt files, found none"):
-        read_corpus(tmp_path)
-    (tmp_path / "bad.txt").write_bytes(b"fine\nfine\n\xff\n")
-    with pytest.raises(CorpusError, match=r"bad\.txt, line 3: not utf-8"):
-        read_corpus(tmp_path)
-
-
-def test_columns_of_numbers_with_missing_values(tmp_path):
-    rows = ["1,1,9007199254740993,0.5,7", "2,,,NA,x", "-3,4,1,,NA"]
-    path = write(tmp_path / "a.csv", "n,m,big,x,t,text\n" + "".join(f"{r},wood\n" for r in rows))
-    found = read_corpus(path).metadata
-    assert found["n"].tolist() == [1, 2, -3]
-    assert found["n"].dtype == np.int64
-    np.testing.assert_array_equal(found["m"], [1, np.nan, 4])
-    np.testing.assert_array_equal(found["x"], [0.5, np.nan, np.nan])
-    assert found["big"].tolist() == ["9007199254740993", None, "1"]
-    assert found["t"].tolist() == ["7", "x", "NA"]
 
 
 # ------------------------------------------------------------------ public reports

@@ -437,17 +437,13 @@ def _check_options(
 ) -> None:
     """Refuses options of other formats."""
     is_text = about.holds == "texts"
-    fits = {
-        **dict.fromkeys(("text_field", "label_field"), is_text and format not in WITHOUT_FIELDS),
-        "delimiter": format == "csv",
-    }
-    refused = [name for name, fit in fits.items() if getattr(options, name) is not None and not fit]
-    refused += () if is_text else text_options
-    if refused:
-        kind = "texts" if is_text else "counts"
+    has_fields = is_text and format not in WITHOUT_FIELDS
+    fits = {"text_field": has_fields, "label_field": has_fields, "delimiter": format == "csv"}
+    wrong = [name for name, fit in fits.items() if getattr(options, name) is not None and not fit]
+    if refused := ", ".join([*wrong, *(() if is_text else text_options)]):
         raise CorpusError(
-            f"{path}: {', '.join(refused)} cannot be used with {kind} of the format {format}; "
-            "leave it out"
+            f"{path}: {refused} cannot be used with {'texts' if is_text else 'counts'} of the "
+            f"format {format}; leave it out"
         )
 
 

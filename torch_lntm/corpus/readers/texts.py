@@ -36,8 +36,8 @@ _DELIMITERS = ",;\t|"
 _INTEGER = re.compile(r"-?(?:0|[1-9]\d*)")
 _DECIMAL = re.compile(r"-?(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
 _MISSING_NUMBERS = ("NA", "NaN", "nan")
-#: Maximum number of fields of all records, and records whose fields become a table at once.
-_MOST_FIELDS, _ROWS = 10_000, 4096
+#: Records whose fields become a table at once.
+_ROWS = 4096
 #: Formats of texts without fields.
 WITHOUT_FIELDS = ("txt", "folder")
 
@@ -153,11 +153,6 @@ class TextStream:
         names = dict.fromkeys(name for part in parts for name in part)
         if not parts:
             raise FileError(f"{self.path}: holds no document; expected a record for each document")
-        if len(names) > _MOST_FIELDS:
-            raise FileError(
-                f"{self.path}: the records have {len(names)} different fields, more than "
-                f"{_MOST_FIELDS}; put the varying fields into a single field"
-            )
         label = self.options.label_field or "label"
         if self.options.label_field is not None and label not in names:
             raise FileError(
