@@ -335,15 +335,6 @@ def test_the_column_of_the_texts_of_parquet_can_be_named(tmp_path):
     assert corpus.vocabulary == ("dog", "emu")
 
 
-def test_the_only_column_of_parquet_holds_the_texts(tmp_path):
-    pq.write_table(pa.table({"body": ["cat cat", "dog"]}), tmp_path / "a.parquet")
-    corpus = read_both(tmp_path / "a.parquet", tmp_path)
-    np.testing.assert_array_equal(dense(corpus), [[2, 0], [0, 1]])
-    assert not list(corpus.metadata)
-    with pytest.raises(FileError, match="expected a column 'post' of texts"):
-        read_corpus(tmp_path / "a.parquet", text_field="post")
-
-
 def test_parquet_of_words_and_texts_is_read_as_counts_by_default(tmp_path):
     path = write_parquet(tmp_path / "a.parquet", text=["emu owl"] * 50)
     counted = read_both(path, tmp_path)

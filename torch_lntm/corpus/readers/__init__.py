@@ -106,8 +106,7 @@ def read_corpus(
         format: A name from the lists above. Defaults to the format of the file's name.
         labels: Labels, or a file with a label per line. Defaults to the labels beside the file or
             in the records.
-        text_field: Field or column with the text. Defaults to ``text``, or to the only column of
-            ``parquet``.
+        text_field: Field or column with the text. Defaults to ``text``.
         label_field: Field or column with the label. Defaults to ``label``, if present.
         encoding: Encoding of all text in files.
         delimiter: Character between the fields of ``csv``. Defaults to the one of comma,

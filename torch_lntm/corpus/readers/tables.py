@@ -98,9 +98,8 @@ def holds_counts(path: Path) -> bool:
 
 
 def read_parquet_texts(path: Path, options: Options) -> Iterator[Record]:
-    """A document per row of Parquet files. A single column of any name is the text."""
+    """A document per row of Parquet files."""
     names, text = list(_schema(path).names), options.text_field or "text"
-    names = [text] if len(names) == 1 and options.text_field is None else names
     if text not in names:
         raise FileError(
             f"{path}: expected a column {text!r} of texts, or a column 'words' of lists of counted "
