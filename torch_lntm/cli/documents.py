@@ -53,15 +53,13 @@ class Computation:
     seed: int = 0
     progress: bool = True
 
-    @property
-    def shows_progress(self) -> bool:
-        """Whether to show progress bars. They are useless in a file."""
-        return self.progress and sys.stderr is not None and sys.stderr.isatty()
+    def __post_init__(self) -> None:
+        self.progress = self.progress and sys.stderr is not None  # None if closed
 
     @property
     def random(self) -> dict[str, Any]:
         """The arguments ``seed`` and ``progress`` of a function."""
-        return {"seed": self.seed, "progress": self.shows_progress}
+        return {"seed": self.seed, "progress": self.progress}
 
     def start(self) -> torch.device:
         """Set the number of threads. Returns the device."""
