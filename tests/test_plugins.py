@@ -146,7 +146,7 @@ def test_a_reader_that_cannot_be_registered_is_refused(name, suffixes, message):
     ("function", "message"),
     [
         (lambda path, options: 3, r"document 1: cannot be read, .*\(TypeError"),
-        (lambda path, options: ["text"], r"document 1: cannot be read, .*\(ValueError"),
+        (lambda path, options: ["text"], "document 1: expected a mapping of fields, got 'text'"),
         (lambda path: ["text"], r"document 1: cannot be read, .*\(TypeError"),
         (lambda path, options: [{"body": "a"}], "document 1: expected a text in the field 'text'"),
     ],

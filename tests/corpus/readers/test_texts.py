@@ -60,7 +60,7 @@ def test_csv(tmp_path):
             '{"text": "cat"}\n\n{"text": "dog"',
             "line 3: not JSON .*: '{.text.: .dog.'",
         ),
-        ("a.jsonl", '["dog"]', "line 1: expected a JSON object, got"),
+        ("a.jsonl", '["dog"]', "line 1: expected a mapping of fields, got"),
         ("a.jsonl", '{"body": "dog", "id": 1}', "line 1: .* field 'text', got none; .* body, id"),
         ("a.jsonl", '{"text": 7}', "line 1: expected a text in the field 'text', got 7"),
         ("a.jsonl", "", "holds no document"),
@@ -68,7 +68,7 @@ def test_csv(tmp_path):
         ("a.json", "[]", "holds no document"),
         ("a.json", '{"text": {"0": "wood"}}', "expected an array .* got .*orient='records'"),
         ("a.json", '{"text": "wood"}\n{"text": "stone"}\n', "line 2: not JSON .*format='jsonl'"),
-        ("a.json", '["wood", "stone"]', "record 1: expected a JSON object, got 'wood'"),
+        ("a.json", '["wood", "stone"]', "record 1: expected a mapping of fields, got 'wood'"),
         ("a.json", "[" * 100_000, "RecursionError"),
         ("a.json", '[{"text": "cat"},\n{]', "line 2: not JSON"),
         (
