@@ -20,7 +20,7 @@ TEXTS = ["ant bee ant", "dog dog cat", "", "cat bee dog dog", "ant ant ant bee"]
 def known():
     vectorizer = CountVectorizer(vocabulary=list(WORDS)).fit([])
     corpus = lntm.Corpus.from_texts(
-        TEXTS, vectorizer=vectorizer, metadata={"party": ["l", "r", None, "r", "l"]}
+        TEXTS, list(WORDS), metadata={"party": ["l", "r", None, "r", "l"]}
     )
     return lntm.guides.TaylorGuide(make_model()), corpus, vectorizer
 
@@ -82,9 +82,9 @@ def test_document_info_has_the_columns_of_bertopic(known, theta):
 
 
 def test_texts_with_names_are_joined_by_name_and_others_by_position(known):
-    guide, corpus, vectorizer = known
+    guide, corpus, _ = known
     names = ["e", "d", "c", "b", "a"]
-    named = lntm.Corpus.from_texts(TEXTS, vectorizer=vectorizer, metadata={"id": names})
+    named = lntm.Corpus.from_texts(TEXTS, list(WORDS), metadata={"id": names})
     expected = interop.document_info(guide, named, TEXTS)
     assert expected.index.tolist() == names
     shuffled = pd.Series(TEXTS, index=names).sample(frac=1, random_state=0)

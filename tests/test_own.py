@@ -26,7 +26,7 @@ from torch_lntm.evaluation import AIS, document_completion, log_likelihood
 from torch_lntm.guides import GUIDES, guides_for, make_guide
 from torch_lntm.inference import DocumentHMC, MonteCarloEM, VariationalEM
 from torch_lntm.inference.chains.joint import JointChain
-from torch_lntm.inference.em.topic_ascent import TopicAscent
+from torch_lntm.inference.em.monte_carlo import TopicAscent
 from torch_lntm.io import load_model, save_model
 from torch_lntm.models import DirichletTopics, TopicModel, ctm
 from torch_lntm.models.priors.prior import is_up_to_date

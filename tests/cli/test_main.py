@@ -32,7 +32,7 @@ def test_commands_use_one_thread_by_default(options, threads) -> None:
         ("fit none.npz", "none.npz: no such file or folder"),
         ("fit counts.npz --num-topics 0", "num_topics is 0; expected at least 1"),
         ("fit counts.npz --test-fraction 1", "test_fraction is 1.0"),
-        ("fit counts.npz --min-df 3", "min_df would choose the words of texts"),
+        ("fit counts.npz --min-df 3", "min_df cannot be used with counts"),
         ("fit counts.npz --threads 0", "threads is 0"),
         ("fit one.txt", "test_fraction: one document cannot be divided"),
         ("fit counts.npz --tolerance -1", "tolerance is -1.0"),
@@ -118,7 +118,7 @@ def test_unwritable_folders_are_refused_before_the_fit(counts, capsys):
     [
         ("a.txt", b"caf\xe9 wood", "", "encoding"),
         ("a.txt", b"wood", "--stop-words german", "is 'german'; expected english, none, or a file"),
-        ("a.csv", b"text,n\n1,2\n", "", "text_field"),
+        ("a.csv", b"body,n\nwood,2\n", "", "text_field"),
         ("a.zzz", b"wood", "", "format"),
         ("a.csv", b"text,x\nwood,1\nwood,\n", "--model stm --prevalence ~x", "lacks a value in"),
     ],

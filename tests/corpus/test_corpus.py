@@ -237,8 +237,11 @@ def test_malformed_torch_tensors_are_refused():
     [
         (WORDS[:3], "each of the 4 columns, got 3"),
         ((*WORDS, "eel"), "each of the 4 columns, got 5"),
-        (("apple", "bee", "cat", "bee"), "got 'bee' at positions 1 and 3"),
-        (("apple", "bee", 3, "dog"), "word 2 of the vocabulary must be a non-blank string, got 3"),
+        (("apple", "bee", "cat", "bee"), "got 'bee' more than once"),
+        (
+            ("apple", "bee", 3, "dog"),
+            "word 2 of the vocabulary must be a non-blank .* got 3",
+        ),
         (("apple", "bee", " ", "dog"), "word 2 of the vocabulary must be a non-blank string"),
         ("abcd", "got a str"),
         ({"apple": 0, "bee": 1, "cat": 2, "dog": 3}, "got a dict .*get_feature_names_out"),
@@ -353,7 +356,7 @@ def test_with_vocabulary_does_not_warn_of_words_without_tokens():
 def test_with_vocabulary_errors():
     with pytest.raises(CorpusError, match="has no vocabulary"):
         Corpus.from_matrix(COUNTS).with_vocabulary(WORDS)
-    with pytest.raises(CorpusError, match="got 'emu' at positions 0 and 1"):
+    with pytest.raises(CorpusError, match="got 'emu' more than once"):
         Corpus.from_matrix(COUNTS, WORDS).with_vocabulary(["emu", "emu"])
 
 
@@ -467,19 +470,19 @@ def test_as_corpus_takes_corpora_and_frames():
 @pytest.mark.parametrize(
     ("documents", "match"),
     [
-        (["a text", "another"], r"got texts; .* Corpus\.from_texts"),
+        (["a text", "another"], r"Corpus\.from_texts"),
         (("a text",), r"Corpus\.from_texts"),
         (np.array(["a text"]), r"Corpus\.from_texts"),
         (pd.Series(["a text"]), r"Corpus\.from_texts"),
         ("ap.npz", "got 'ap.npz'; if it is a file, read it by read_corpus"),
         (Path("ap.npz"), "read_corpus"),
-        (None, "got a NoneType; make one by"),
+        (None, "got a NoneType; texts go to"),
         (3, "got a int"),
         ({"a": 1}, "got a dict"),
     ],
 )
 def test_as_corpus_refuses_other_documents_with_advice(documents, match):
-    with pytest.raises(ConfigError, match=match):
+    with pytest.raises((ConfigError, CorpusError), match=match):
         as_corpus(documents)
 
 
@@ -494,10 +497,9 @@ def test_calling_the_class_with_documents_is_refused_with_advice(given):
     [pd.DataFrame({"text": ["wood", "stone"]}), [{"text": "wood"}], ["wood"], pd.Series(["wood"])],
 )
 def test_texts_passed_as_counts_are_refused_with_code_to_count_them(given):
-    with pytest.raises(ConfigError, match=r"got texts; count their words by Corpus\.from_\w+\("):
-        as_corpus(given)
-    with pytest.raises(CorpusError, match=r"matrix of numbers.*texts by Corpus\.from_\w+\("):
-        Corpus.from_matrix(given)
+    for make in (as_corpus, Corpus.from_matrix):
+        with pytest.raises((ConfigError, CorpusError), match=r"go to Corpus\.from_texts\("):
+            make(given)
 
 
 def test_the_repr_lists_only_some_of_many_columns():

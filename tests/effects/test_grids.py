@@ -9,11 +9,9 @@ import torch
 
 from tests.support.formulas import count_evaluations
 from torch_lntm.corpus import Corpus
-from torch_lntm.corpus.metadata import as_column
 from torch_lntm.effects import estimate, result
-from torch_lntm.effects.result import Documents, Effects
+from torch_lntm.effects.result import Effects
 from torch_lntm.errors import ConfigError, CorpusError
-from torch_lntm.formulas import Formula
 from torch_lntm.models import ctm
 
 NUM_DOCS = 40
@@ -33,11 +31,6 @@ def columns() -> dict[str, np.ndarray]:
 
 
 @pytest.fixture(scope="module")
-def formula(columns) -> Formula:
-    return Formula.fit(TEXT, columns, NUM_DOCS)[0]
-
-
-@pytest.fixture(scope="module")
 def effects(columns) -> Effects:
     rng = np.random.default_rng(1)
     corpus = Corpus.from_matrix(np.ones((NUM_DOCS, 4), int), metadata=columns)
@@ -45,92 +38,48 @@ def effects(columns) -> Effects:
     return estimate(ctm(3, 4), theta, corpus, TEXT)
 
 
-def one_by_one(formula, columns, weights, points) -> np.ndarray:
-    """The formula evaluated at all documents anew for each point."""
-    rows = []
-    for point in points:
-        at = {
-            name: np.array([point[name]] * NUM_DOCS, object) if name in point else column
-            for name, column in columns.items()
-        }
-        at = {n: v.astype(columns[n].dtype) for n, v in at.items()}
-        rows.append(weights @ formula.matrix(at, NUM_DOCS) / weights.sum())
-    return np.array(rows)
-
-
-def rows_at(formula, columns, weights, points) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Design rows and weights of the different documents at each point."""
-    given = {n: as_column(n, [point[n] for point in points], len(points)) for n in points[0]}
-    fixed = {n: formula.read(n, values, "value") for n, values in given.items()}
-    free = {n: formula.read(n, column) for n, column in columns.items() if n not in fixed}
-    documents = Documents.of(free, weights, np.zeros((NUM_DOCS, 1), int))
-    rows = list(documents.rows(formula, fixed, len(points)))
-    return [(of_point, documents.weights) for of_point in rows]
-
-
 @pytest.mark.parametrize("max_rows", [1, 100, 100_000])
 @pytest.mark.parametrize(
     "points",
     [
-        [{}],
-        [{"party": party} for party in ("Right", "Left")],
-        [{"date": date, "blog": blog} for date in ("2004-02-01", "2004-05-05") for blog in (0, 2)],
-        [{"age": age, "party": "Left", "date": "2004-03-03", "blog": 1} for age in (1.5, 22.0)],
+        {},
+        {"party": ["Right", "Left"]},
+        {"date": ["2004-02-01", "2004-05-05"], "blog": [0, 2]},
+        {"age": [1.5, 22.0], "party": "Left", "date": "2004-03-03", "blog": 1},
     ],
 )
-def test_a_grid_gives_the_rows_of_its_single_points(
-    formula, columns, points, max_rows, monkeypatch
+def test_predictions_average_the_rows_of_all_documents(
+    columns, points, max_rows, monkeypatch
 ) -> None:
+    """The formula is evaluated at all documents anew for each point."""
     monkeypatch.setattr(result, "MAX_ROWS", max_rows)
-    weights = np.random.default_rng(2).uniform(0.5, 2.0, NUM_DOCS)
-    found = [of_rows @ rows for rows, of_rows in rows_at(formula, columns, weights, points)]
-    expected = one_by_one(formula, columns, weights, points)
-    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)
+    rng = np.random.default_rng(2)
+    weights, theta = rng.uniform(0.2, 3.0, NUM_DOCS), rng.dirichlet(np.ones(3), (2, NUM_DOCS))
+    corpus = Corpus.from_matrix(np.ones((NUM_DOCS, 4), int), metadata=columns)
+    effects = estimate(ctm(3, 4), theta, corpus, TEXT, weights=weights, link="identity")
+    beta = np.array([effect.estimate for effect in effects.table()]).reshape(3, -1)
+    found = effects.predict(**points)
+    for point in found[: len(found) // 3]:
+        at = {
+            name: np.full(NUM_DOCS, point.values.get(name), column.dtype)
+            if name in point.values
+            else column
+            for name, column in columns.items()
+        }
+        rows = weights @ effects.formula.matrix(at, NUM_DOCS) / weights.sum()
+        same = [p.estimate for p in found if p.values == point.values]
+        np.testing.assert_allclose(same, beta @ rows, rtol=1e-10, atol=1e-12)
 
 
 def test_a_grid_needs_one_evaluation_of_the_formula(effects) -> None:
-    pytest.importorskip("matplotlib").use("Agg")
-    import matplotlib.pyplot as plt
-
     for ask in (
         lambda: effects.predict("date"),
         lambda: effects.predict("date", "party", others="typical"),
         lambda: effects.difference("party", "Left", "Right"),
-        lambda: effects.plot("date", by="party", topics=[0]),
     ):
         with count_evaluations() as evaluations:
             ask()
         assert len(evaluations) == 1
-    plt.close("all")
-
-
-def test_predictions_average_over_weighted_documents(columns) -> None:
-    rng = np.random.default_rng(3)
-    corpus = Corpus.from_matrix(np.ones((NUM_DOCS, 4), int), metadata=columns)
-    weights = rng.uniform(0.2, 3.0, NUM_DOCS)
-    theta = rng.dirichlet(np.ones(3), (2, NUM_DOCS))
-    effects = estimate(ctm(3, 4), theta, corpus, "~ party + age", weights=weights, link="identity")
-    age = weights @ columns["age"] / weights.sum()
-    beta = np.array([effect.estimate for effect in effects.table()]).reshape(3, 4)
-    expected = beta @ np.array([1.0, 0.0, 1.0, age])
-    found = [point.estimate for point in effects.predict(party="Right")]
-    np.testing.assert_allclose(found, expected)
-
-
-def test_documents_with_equal_values_are_evaluated_once(formula, columns, monkeypatch) -> None:
-    sizes = []
-    evaluate = Formula.evaluate
-
-    def counted(self, values, num_rows, *args):
-        sizes.append(num_rows)
-        return evaluate(self, values, num_rows, *args)
-
-    monkeypatch.setattr(Formula, "evaluate", counted)
-    points = [{"date": "2004-02-01", "blog": 0}, {"date": "2004-03-01", "blog": 0}]
-    assert len(rows_at(formula, columns, np.ones(NUM_DOCS), points)) == 2
-    kinds = len(set(zip(columns["party"], columns["age"], strict=True)))
-    assert kinds < NUM_DOCS
-    assert sizes == [2 * kinds]
 
 
 def test_errors_name_the_value_of_the_grid(effects) -> None:
@@ -143,10 +92,11 @@ def test_errors_name_the_value_of_the_grid(effects) -> None:
 
 
 def test_errors_about_numbers_name_the_value_of_the_grid(columns) -> None:
-    read = {name: columns[name] for name in ("age", "party")}
-    formula, _ = Formula.fit("~ log(age) + party", read, NUM_DOCS)
+    corpus = Corpus.from_matrix(np.ones((NUM_DOCS, 4), int), metadata=columns)
+    theta = np.random.default_rng(1).dirichlet(np.ones(3), (3, NUM_DOCS))
+    logs = estimate(ctm(3, 4), theta, corpus, "~ log(age) + party")
     with pytest.raises(CorpusError, match=r"log\(age\) is nan in value 1"):
-        rows_at(formula, read, np.ones(NUM_DOCS), [{"age": 20.0}, {"age": -1.0}])
+        logs.predict(age=[20.0, -1.0])
 
 
 def test_values_are_given_in_any_form(effects) -> None:

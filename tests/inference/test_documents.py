@@ -70,40 +70,6 @@ def test_chains_give_exact_means(corpus):
     torch.testing.assert_close(transform(existing, corpus).theta, draws.theta.mean(0))
 
 
-def test_the_size_of_batches_follows_the_guides_memory(corpus, monkeypatch):
-    guide = lntm.guides.TaylorGuide(make_model())
-    sizes = []
-
-    def recording(solve):
-        def solved(self, batch, *arguments, **options):
-            sizes.append(batch.num_docs)
-            return solve(self, batch, *arguments, **options)
-
-        return solved
-
-    for name in ("means", "posterior"):
-        monkeypatch.setattr(type(guide), name, recording(getattr(type(guide), name)))
-    thirty = corpus[[0, 1, 2] * 10]
-    asked = []
-
-    def numbers(self, entries):
-        asked.append(entries)
-        return 2.0**23 / 20
-
-    monkeypatch.setattr(type(guide), "memory_per_document", numbers)
-    transform(guide, thirty, "mean", num_samples=2)
-    assert sizes == [20, 10]
-    assert asked == [thirty.nnz / 30]
-    # Modes take no covariances, and come in larger batches.
-    sizes.clear()
-    transform(guide, thirty)
-    assert sizes == [30]
-    sizes.clear()
-    monkeypatch.setattr(type(guide), "memory_of_means", lambda self, entries: 2.0**23 / 18.5)
-    transform(guide, thirty)
-    assert sizes == [18, 12]
-
-
 def test_document_topics_equal_the_guides_posteriors(corpus):
     guide = lntm.guides.LaplaceGuide(make_model(dtype="float64"))
     posterior = guide.posterior(corpus.batch())

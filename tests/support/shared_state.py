@@ -9,8 +9,7 @@ from contextlib import contextmanager
 import pyro
 
 from torch_lntm.cli.command import COMMANDS
-from torch_lntm.corpus.readers import CORPUS_READERS, SUFFIXES, registration
-from torch_lntm.corpus.readers.texts import TEXT_READERS
+from torch_lntm.corpus.readers.formats import FORMATS
 from torch_lntm.models.registry import CONSTRUCTORS
 from torch_lntm.reports import sections
 
@@ -21,10 +20,7 @@ def restored() -> Iterator[None]:
 
     A test must not see the plug-ins and the parameters of another test.
     """
-    tables = (
-        *(COMMANDS, CONSTRUCTORS, SUFFIXES, TEXT_READERS, CORPUS_READERS),
-        *(registration._REGISTERED, sections._REGISTERED),
-    )
+    tables = (COMMANDS, CONSTRUCTORS, FORMATS, sections._REGISTERED)
     before, modules = [dict(table) for table in tables], set(sys.modules)
     try:
         yield

@@ -53,15 +53,13 @@ class Computation:
     seed: int = 0
     progress: bool = True
 
-    @property
-    def shows_progress(self) -> bool:
-        """Whether to show progress bars. They are useless in a file."""
-        return self.progress and sys.stderr is not None and sys.stderr.isatty()
+    def __post_init__(self) -> None:
+        self.progress = self.progress and sys.stderr is not None  # None if closed
 
     @property
     def random(self) -> dict[str, Any]:
         """The arguments ``seed`` and ``progress`` of a function."""
-        return {"seed": self.seed, "progress": self.shows_progress}
+        return {"seed": self.seed, "progress": self.progress}
 
     def start(self) -> torch.device:
         """Set the number of threads. Returns the device."""
@@ -152,22 +150,24 @@ class Documents:
 
     def holds_texts(self) -> bool:
         """Whether the corpus holds texts rather than counts."""
-        from torch_lntm.corpus.readers import holds_texts
+        from torch_lntm.corpus.readers.formats import format_of
 
-        return holds_texts(Path(self.path), self._format(), self.reading.get("text_field"))
+        about = format_of(Path(self.path), self._format(), self.reading.get("text_field"))
+        return about.holds == "texts"
 
     def texts(self) -> Iterable[str] | None:
         """Texts of the documents; ``None`` for counts."""
-        from torch_lntm.corpus.readers.texts import TextOptions, TextStream
+        from torch_lntm.corpus.readers.formats import FORMATS
+        from torch_lntm.corpus.readers.texts import Options, TextStream
 
         if not self.holds_texts():
             return None
         names = ("text_field", "label_field", "encoding", "delimiter")
         options = {name: self.reading[name] for name in names if name in self.reading}
-        return TextStream(Path(self.path), self._format(), TextOptions(**options))
+        return TextStream(Path(self.path), FORMATS[self._format()].read, Options(**options))
 
     def _format(self) -> str:
-        from torch_lntm.corpus.readers import find_format
+        from torch_lntm.corpus.readers.formats import find_format
 
         return self.options.get("format") or find_format(self.path)
 
@@ -313,7 +313,7 @@ def _local_corpus(folder: str, corpus: object) -> str:
 
 def _format_of(corpus: object) -> str | None:
     """Format of a corpus by its name; ``None`` if unknown."""
-    from torch_lntm.corpus.readers import find_format
+    from torch_lntm.corpus.readers.formats import find_format
 
     with suppress(CorpusError):
         return find_format(str(corpus))

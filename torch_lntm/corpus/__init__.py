@@ -8,9 +8,8 @@ from torch_lntm.corpus.examples import (
     lee_file,
     synthetic_topics,
 )
-from torch_lntm.corpus.readers import read_corpus
-from torch_lntm.corpus.readers.convert import convert_corpus
-from torch_lntm.corpus.readers.registration import register_reader
+from torch_lntm.corpus.readers import convert_corpus, read_corpus
+from torch_lntm.corpus.readers.formats import register_reader
 from torch_lntm.corpus.readers.texts import read_metadata
 from torch_lntm.corpus.splits import WordHoldOut, load_split, load_word_hold_out
 

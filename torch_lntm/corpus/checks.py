@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
@@ -12,11 +13,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torch_lntm.corpus.metadata import SURROGATE, as_frame, is_table
+from torch_lntm.corpus.metadata import SURROGATE, listed
 from torch_lntm.errors import CorpusError
 
 MAX_COUNT = np.iinfo(np.int32).max
-_PART = 1 << 20  # entries per check, to bound memory
+#: Advice for documents that are no counts.
+ADVICE = (
+    "texts go to Corpus.from_texts(texts), data frames with a column of texts to "
+    "Corpus.from_frame(frame, text=name), lists of dicts to Corpus.from_records(records), and "
+    "files to read_corpus(path)"
+)
 
 
 def check_counts(matrix: Any, allow_empty: bool) -> sp.csr_matrix:
@@ -42,57 +48,15 @@ def check_counts(matrix: Any, allow_empty: bool) -> sp.csr_matrix:
     return csr
 
 
-def counting_code(documents: Any) -> str | None:
-    """Code that counts the words of ``documents``, for error messages.
-
-    Users sometimes pass texts to a function that expects counts.
-
-    Args:
-        documents: Documents of any kind.
-
-    Returns:
-        The code; ``None`` for unknown types of documents.
-    """
-    if is_table(documents):
-        is_lazy = not (hasattr(documents, "__arrow_c_stream__") or hasattr(documents, "iloc"))
-        text = None if is_lazy else _text_column(dict(as_frame(documents).items()))
-        return text and f"Corpus.from_frame(frame, text={text!r})"
-    if isinstance(documents, Mapping):
-        text = _text_column(documents)
-        return text and f"Corpus.from_texts(table[{text!r}], metadata=table)"
-    is_list = isinstance(documents, (list, tuple)) or getattr(documents, "ndim", 0) == 1
-    first = next(iter(documents), None) if is_list else None
-    if isinstance(first, Mapping):
-        text = _text_column({name: [value] for name, value in first.items()}) or "text"
-        return f"Corpus.from_records(records, text={text!r})"
-    return "Corpus.from_texts(texts)" if isinstance(first, str) else None
-
-
-def _text_column(columns: Mapping[Any, Any]) -> Any:
-    """The name of the column ``text`` if it holds texts, else of the first column of texts."""
-    names = [name for name, column in columns.items() if _holds_texts(column)]
-    return "text" if "text" in names else next(iter(names), None)
-
-
-def _holds_texts(column: Any) -> bool:
-    is_list = isinstance(column, Iterable) and not isinstance(column, str)
-    first: Any = next(iter(column), None) if is_list else None
-    return isinstance(first, str)
-
-
 def _is_canonical(matrix: Any) -> bool:
     """Whether ``matrix`` is CSR with positive counts, sorted and distinct within each row."""
-    if not sp.issparse(matrix):
+    if not sp.issparse(matrix) or getattr(matrix, "format", "") != "csr":
         return False
     csr: Any = matrix
-    if csr.format != "csr":
-        return False
     # A new object checks its arrays. The flags of ``matrix`` itself may be wrong.
     arrays = (csr.data, csr.indices, csr.indptr)
-    return bool(sp.csr_matrix(arrays, csr.shape).has_canonical_format) and all(
-        not (part == 0).any() and not _invalid_counts(part).any()
-        for part in np.array_split(csr.data, 1 + csr.data.size // _PART)
-    )
+    is_sorted = sp.csr_matrix(arrays, csr.shape).has_canonical_format
+    return bool(is_sorted and (csr.data != 0).all() and not _invalid_counts(csr.data).any())
 
 
 def _invalid_counts(data: NDArray[Any]) -> NDArray[np.bool_]:
@@ -137,18 +101,16 @@ def _to_scipy_or_numpy(documents: Any) -> Any:
     except ValueError as error:
         raise CorpusError(f"the matrix is malformed: {error}") from error
     if matrix.ndim != 2 or matrix.dtype.kind not in "biuf":
-        code = counting_code(documents)
         raise CorpusError(
-            "counts must be a matrix of numbers, documents by words, "
-            f"got {matrix.ndim} dimensions of {matrix.dtype}"
-            + (f"; count the words of texts by {code}" if code else "")
+            "counts must be a matrix of numbers, documents by words, got "
+            f"{matrix.ndim} dimensions of {matrix.dtype}; {ADVICE}"
         )
     return matrix
 
 
-def _from_frame(frame: Any) -> Any:
+def _from_frame(frame: pd.DataFrame) -> Any:
     """A pandas data frame as a scipy matrix if all columns are sparse, else as an array."""
-    if len(frame.columns) and all(type(dtype).__name__ == "SparseDtype" for dtype in frame.dtypes):
+    if len(frame.columns) and all(isinstance(x, pd.SparseDtype) for x in frame.dtypes):
         return frame.sparse.to_coo()
     if all(dtype.kind in "biuf" for dtype in frame.dtypes):
         return frame.to_numpy(dtype=np.float64, na_value=np.nan)  # includes nullable integers
@@ -167,8 +129,7 @@ def _from_torch(matrix: Tensor) -> Any:
         offsets = matrix.crow_indices().numpy()
         return sp.csr_matrix((values, columns, offsets), shape=(matrix.shape[0], matrix.shape[1]))
     matrix = matrix.to_sparse_coo()
-    rows, columns = matrix._indices().numpy()
-    return sp.coo_matrix((matrix._values().numpy(), (rows, columns)), matrix.shape)
+    return sp.coo_matrix((matrix._values().numpy(), tuple(matrix._indices().numpy())), matrix.shape)
 
 
 def check_vocabulary(
@@ -193,27 +154,21 @@ def check_vocabulary(
         )
     words = tuple(vocabulary)
     for i, word in enumerate(words):
-        if not isinstance(word, str) or not word.strip():
+        if not isinstance(word, str) or not word.strip() or SURROGATE.search(word):
             raise CorpusError(
-                f"word {i} of the vocabulary must be a non-blank string, got {word!r}"
+                f"word {i} of the vocabulary must be a non-blank string without half of a "
+                f"surrogate pair, got {word!r}"
             )
-        if SURROGATE.search(word):
-            raise CorpusError(
-                f"word {i} of the vocabulary is {word!r}, with half of a surrogate pair, which no "
-                "file can hold; repair the text it comes from"
-            )
-    words = tuple(str(word) for word in words)  # numpy's strings become Python's
+    words = tuple(map(str, words))  # numpy's strings become Python's
     if num_words is not None and len(words) != num_words:
         raise CorpusError(
-            f"the vocabulary must have one word for each of the {num_words} columns, "
-            f"got {len(words)}"
+            f"the vocabulary must have one word for each of the {num_words} columns, got "
+            f"{len(words)}"
         )
     if len(set(words)) < len(words):
-        seen: dict[str, int] = {}
-        for i, word in enumerate(words):
-            if seen.setdefault(word, i) != i:
-                raise CorpusError(
-                    f"the words of the vocabulary must differ, got {word!r} at positions "
-                    f"{seen[word]} and {i}; add up their columns first"
-                )
+        repeated = [word for word, times in Counter(words).items() if times > 1]
+        raise CorpusError(
+            f"the words of the vocabulary must differ, got {listed(map(repr, repeated))} more than "
+            "once; add up their columns first"
+        )
     return words

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from torch_lntm.corpus.archive import Archive, write_archive
 from torch_lntm.corpus.batch import DocumentBatch
-from torch_lntm.corpus.checks import check_counts, check_vocabulary, counting_code
+from torch_lntm.corpus.checks import ADVICE, check_counts, check_vocabulary
 from torch_lntm.corpus.mapped import Rows, collect, is_mapped, parts, pieces, release, take
 from torch_lntm.corpus.metadata import (
     Arrays,
@@ -41,14 +41,7 @@ from torch_lntm.corpus.part import Facts, Part
 from torch_lntm.corpus.remote import fetch_columns
 from torch_lntm.corpus.splits import Split, WordHoldOut, hold_out_words, split_documents
 from torch_lntm.corpus.store import new_store, read_columns
-from torch_lntm.corpus.texts import (
-    NoWordsError,
-    check_texts,
-    count_words,
-    english_stop_words,
-    refuse_pruning,
-    transform_texts,
-)
+from torch_lntm.corpus.texts import check_texts, count_words, english_stop_words
 from torch_lntm.errors import ConfigError, CorpusError
 from torch_lntm.files.writing import as_lines, atomic_write
 from torch_lntm.frames import align
@@ -195,7 +188,6 @@ class Corpus:
         name: str | None = None,
         *,
         metadata: Any = None,
-        vectorizer: Any = None,
         stop_words: str | Iterable[str] | None = "auto",
         min_df: int | float | str = "auto",
         **options: Any,
@@ -209,8 +201,6 @@ class Corpus:
             labels: One label per document. They become the column ``label`` of the metadata.
             name: Name of the corpus for messages and reports.
             metadata: As for ``from_matrix``.
-            vectorizer: A fitted ``CountVectorizer``. Its ``transform`` counts the words. It
-                replaces ``vocabulary`` and the options below.
             stop_words: Words to leave out. ``"english"`` is scikit-learn's list of 318 English
                 words. A list may be in any language. ``None`` and ``"none"`` keep all words.
                 Defaults to ``"auto"``: the English words if they make up at least a tenth of the
@@ -219,7 +209,8 @@ class Corpus:
                 Defaults to ``"auto"``: 1 for fewer than 50 documents, 2 from 50, 3 from 500, 4
                 from 5,000, and so forth.
             **options: Further ``CountVectorizer`` options, such as ``max_df=0.5``,
-                ``token_pattern``, ``lowercase`` and ``max_features``.
+                ``token_pattern``, ``lowercase`` and ``max_features``. The counts of a fitted
+                ``CountVectorizer`` go to ``from_matrix``.
 
         Returns:
             The corpus. Texts of uncounted words are kept as empty documents. The attribute
@@ -238,45 +229,12 @@ class Corpus:
             'left out 2 English stop words (stop_words none keeps them)'
         """
         documents, texts = texts, check_texts(texts)
-        if isinstance(stop_words, Iterable) and not isinstance(stop_words, str):
-            stop_words = list(stop_words)
-        word_options = {
-            name: value
-            for name, value in (("stop_words", stop_words), ("min_df", min_df))
-            if not (isinstance(value, str) and value == "auto")
-        } | options
-        about = describe(documents, len(texts), metadata, labels)
-        if vectorizer is not None:
-            if word_options or vocabulary is not None:
-                names = [*word_options, *(["vocabulary"] if vocabulary is not None else [])]
-                raise CorpusError(
-                    f"{', '.join(names)} would choose words, and so does the vectorizer; give one"
-                )
-            counts, words = transform_texts(vectorizer, texts)
-            return cls._of(counts, words, about, name)
-        if vocabulary is not None:
-            refuse_pruning(word_options)
-            word_options = {"stop_words": None, "min_df": 1} | word_options
-        try:
-            parts, chosen, preparation = count_words(texts, **word_options)
-        except NoWordsError:
-            if vocabulary is None:
-                raise
-            columns, none = list(vocabulary), np.empty(0, np.int64)
-            empty = sp.coo_matrix((none, (none, none)), (len(texts), len(columns)))
-            return cls._of(empty, columns, about, name)
-        corpus = cls._of(sp.vstack([*parts], "csr"), chosen, about, name, False)
-        corpus = replace(corpus, preparation=preparation)
-        return corpus if vocabulary is None else corpus.with_vocabulary(vocabulary)
-
-    @classmethod
-    def _of(
-        cls, counts: Any, words: Any, table: Any, name: str | None, allow_empty: bool = True
-    ) -> Corpus:
-        """The corpus of counted texts, with their finished metadata."""
-        return replace(
-            cls.from_matrix(counts, words, name=name, allow_empty=allow_empty), table=table
-        )
+        table = describe(documents, len(texts), metadata, labels)
+        parts, words, preparation = count_words(texts, vocabulary, stop_words, min_df, **options)
+        # A given vocabulary may share no word with the texts.
+        empty = vocabulary is not None
+        corpus = cls.from_matrix(sp.vstack([*parts], "csr"), words, name=name, allow_empty=empty)
+        return replace(corpus, table=table, preparation=preparation)
 
     @classmethod
     def from_frame(cls, frame: Any, text: str = "text", **options: Any) -> Corpus:
@@ -1018,14 +976,9 @@ def as_corpus(documents: Any, *, allow_empty: bool = False) -> Corpus:
         raise ConfigError(
             f"expected a corpus, got {str(documents)!r}; if it is a file, read it by read_corpus"
         )
-    if (code := counting_code(documents)) is not None:
-        raise ConfigError(
-            f"expected a corpus or a matrix of counts, got texts; count their words by {code}"
-        )
     matrix = is_table(documents) or sp.issparse(documents)
     if matrix or isinstance(documents, (np.ndarray, Tensor, list, tuple)):
         return Corpus.from_matrix(documents, allow_empty=allow_empty)
     raise ConfigError(
-        f"expected a corpus or a matrix of counts, got a {type(documents).__name__}; make one by "
-        "Corpus.from_matrix, Corpus.from_texts or read_corpus"
+        f"expected a corpus or a matrix of counts, got a {type(documents).__name__}; {ADVICE}"
     )

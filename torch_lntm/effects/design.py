@@ -124,26 +124,33 @@ class Design:
         return (self.leverage > WHOLE).nonzero().squeeze(1)
 
     @cached_property
-    def unknown(self) -> dict[int, Tensor]:
-        """Directions ``(num_terms, n)`` that a cluster alone determines, by cluster."""
-        found: dict[int, Tensor] = {}
+    def unknown(self) -> list[tuple[list[int], Tensor]]:
+        """Clusters that alone determine coefficients.
+
+        Returns:
+            For each, its documents on which the coefficients depend, and their directions
+            ``(num_terms, n)``.
+        """
+        found: list[tuple[list[int], Tensor]] = []
         if self.clusters is None:
             return found
         shares = torch.bincount(self.clusters, self.leverage)
         # The shares sum to the number of terms, so few clusters can determine a direction.
         for g in (shares > WHOLE).nonzero().squeeze(1).tolist():
-            rows = self.clusters == g
-            values, vectors = torch.linalg.eigh(
-                self.x[rows].mT @ (self.weights[rows, None] * self.x[rows])
-            )
+            rows = (self.clusters == g).nonzero().squeeze(1)
+            x = self.x[rows]
+            values, vectors = torch.linalg.eigh(x.mT @ (self.weights[rows, None] * x))
             if bool((values > WHOLE).any()):
-                found[g] = vectors[:, values > WHOLE]
+                moved = (x @ vectors[:, values > WHOLE]).abs().amax(1)
+                found.append(
+                    (rows[moved > 1e-7 * moved.max()].tolist(), vectors[:, values > WHOLE])
+                )
         return found
 
     @property
     def directions(self) -> Tensor | None:
         """All directions of :attr:`unknown` ``(num_terms, num_directions)``, if any."""
-        return torch.cat([*self.unknown.values()], 1) if self.unknown else None
+        return torch.cat([at for _, at in self.unknown], 1) if self.unknown else None
 
     @property
     def freedom(self) -> float:

@@ -246,29 +246,21 @@ def _warn_of_lone_documents(
     design: Design, columns: Mapping[str, NDArray[Any]], rows: NDArray[np.int64]
 ) -> None:
     """Warn of documents or clusters that alone determine coefficients."""
-
-    def described(documents: NDArray[np.int64]) -> str:
-        values = {name: set(column[documents].tolist()) for name, column in columns.items()}
-        found = [f"{name} {of.pop()!r:.40}" for name, of in values.items() if len(of) == 1]
-        return f" ({', '.join(found)})" if found else ""
-
-    lone: list[tuple[str, Tensor]] = []
     if design.clusters is None:
-        for d in design.alone.tolist():
-            place = f"document {rows[d]}{described(np.array([d]))}"
-            lone.append((place, design.x[d, :, None]))
-    for g, directions in design.unknown.items():
-        moved = (design.x @ directions).abs().amax(1)
-        documents = ((moved > 1e-7 * moved.max()) & (design.clusters == g)).nonzero().squeeze(1)
-        lone.append((f"a cluster of documents{described(documents.numpy())}", directions))
-    if not lone:
-        return
-    texts = [f"{place} alone determines {design.determined(at)}" for place, at in lone[:3]]
-    more = f", and {len(lone) - 3} more" if len(lone) > 3 else ""
-    outcome = "standard errors take the classical variance there"
-    if design.clusters is not None:
+        outcome = "standard errors take the classical variance there"
+        lone = [(f"document {rows[d]}", [d], design.x[d, :, None]) for d in design.alone.tolist()]
+    else:
         outcome = "standard errors of such effects are infinite"
-    warn(f"{'; '.join(texts)}{more}: {outcome}", CorpusWarning)
+        lone = [("a cluster of documents", *found) for found in design.unknown]
+    texts = []
+    for place, documents, directions in lone[:3]:
+        values = {name: set(column[documents].tolist()) for name, column in columns.items()}
+        shared = [f"{name} {of.pop()!r:.40}" for name, of in values.items() if len(of) == 1]
+        found = f" ({', '.join(shared)})" if shared else ""
+        texts.append(f"{place}{found} alone determines {design.determined(directions)}")
+    if lone:
+        more = f", and {len(lone) - 3} more" if len(lone) > 3 else ""
+        warn(f"{'; '.join(texts)}{more}: {outcome}", CorpusWarning)
 
 
 def _topics(

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO, Any, TypeVar
 
 from torch_lntm.errors import FileError
 
@@ -24,9 +24,12 @@ _ATTEMPTS = 100
 _UNPACKED, _SMALL, _RATIO = 128 << 20, 10 << 20, 100
 #: Maximum number of characters of a line or document. A long book has two million.
 LONGEST = 16 << 20
-#: Any compressed file may hold FREE lines or documents, larger files as many as they have bytes.
+#: Any compressed file may hold FREE lines, larger files as many as they have bytes.
 FREE = 1 << 20
 _MEMORY_FILES = ("/proc/meminfo", "/sys/fs/cgroup/memory.max")
+
+
+# -------------------------------------------------------------------- errors
 
 
 def at_line(path: Path, line: int, message: str) -> FileError:
@@ -38,6 +41,42 @@ def excerpt(line: str, limit: int = 60) -> str:
     """Quotes a line for an error message. Longer lines are cut to ``limit`` characters."""
     text = line.strip()
     return repr(text if len(text) <= limit else text[: limit - 3] + "...")
+
+
+def too_large(path: Path | str, limit: float) -> FileError:
+    """Error for a file of more than ``limit`` bytes."""
+    size = f"{limit / 2**30:.1f} GiB" if limit >= 1 << 28 else f"{limit:.0f} bytes"
+    return FileError(
+        f"{path}: holds more than {size} when read. This is the limit: by default a third of the "
+        "available memory, and a multiple of its size for a compressed file. Check the file, "
+        "unpack it, or raise max_bytes"
+    )
+
+
+@contextmanager
+def read_errors(
+    path: Path,
+    what: str = "cannot be read, is it complete?",
+    kinds: type[Exception] | tuple[type[Exception], ...] = (OSError, EOFError, zlib.error),
+) -> Iterator[None]:
+    """A context whose errors become a ``FileError`` with the path.
+
+    Args:
+        path: The file.
+        what: What the errors mean.
+        kinds: Errors to convert; ``Exception`` around another library.
+    """
+    try:
+        yield
+    except FileError:
+        raise
+    except FileNotFoundError as error:
+        raise FileError(f"{path}: no such file; check the path") from error
+    except kinds as error:
+        raise FileError(f"{path}: {what} ({type(error).__name__}: {error})") from error
+
+
+# -------------------------------------------------------------------- bounds
 
 
 def readable_bytes() -> int:
@@ -65,27 +104,37 @@ def unpacked_bytes(packed: int) -> int:
     return _UNPACKED + _RATIO * max(0, packed - _SMALL)
 
 
-@contextmanager
-def read_errors(
-    path: Path,
-    what: str = "cannot be read, is it complete?",
-    kinds: type[Exception] | tuple[type[Exception], ...] = (OSError, EOFError, zlib.error),
-) -> Iterator[None]:
-    """A context whose errors become a ``FileError`` with the path.
+def byte_limit(on_disk: int, max_bytes: float | None, packed: bool) -> float:
+    """Maximum number of bytes to read from a file of ``on_disk`` bytes.
 
     Args:
-        path: The file.
-        what: What the errors mean.
-        kinds: Errors to convert; ``Exception`` around another library.
+        on_disk: Size of the file.
+        max_bytes: The user's maximum. Defaults to ``readable_bytes()``.
+        packed: Whether the file is compressed. By default, and for infinity, ``unpacked_bytes``
+            bounds it too.
     """
-    try:
-        yield
-    except FileError:
-        raise
-    except FileNotFoundError as error:
-        raise FileError(f"{path}: no such file; check the path") from error
-    except kinds as error:
-        raise FileError(f"{path}: {what} ({type(error).__name__}: {error})") from error
+    limit = readable_bytes() if max_bytes is None else max_bytes
+    bounded = packed and max_bytes in (None, math.inf)
+    return min(limit, unpacked_bytes(on_disk)) if bounded else limit
+
+
+# -------------------------------------------------------------------- bytes and text
+
+
+def open_to_read(path: Path) -> IO[bytes]:
+    """Opens a regular file for reading. Pipes and devices could block or be endless.
+
+    Raises:
+        FileError: The file is missing, unreadable, a folder, a pipe or a device.
+    """
+    with read_errors(path):
+        mode = os.stat(path).st_mode
+        piped = stat.S_ISFIFO(mode) and path.is_absolute() and path.parts[1] == "dev"
+        if not stat.S_ISREG(mode) and not piped:
+            raise FileError(
+                f"{path}: is a folder, a named pipe or a device; expected a regular file"
+            )
+        return open(path, "rb")
 
 
 class _Bounded(io.RawIOBase):
@@ -112,80 +161,19 @@ def open_bytes(path: Path, max_bytes: float | None = None) -> Iterator[io.Buffer
 
     Args:
         path: A regular file, or a pipe below ``/dev`` such as ``/dev/stdin``.
-        max_bytes: Maximum number of bytes, after unpacking. Defaults to ``readable_bytes()``. By
-            default, and for infinity, ``unpacked_bytes`` also bounds compressed files.
+        max_bytes: Maximum number of bytes, after unpacking; see :func:`byte_limit`.
 
     Raises:
         FileError: The file is missing, unreadable, truncated, too large, a pipe or a device.
     """
-    limit = readable_bytes() if max_bytes is None else max_bytes
+    packed = path.suffix.lower() == ".gz"
     with read_errors(path), open_to_read(path) as file:
-        contents, on_disk = file, os.fstat(file.fileno()).st_size
-        if path.suffix.lower() == ".gz":
-            contents = gzip.GzipFile(fileobj=file)  # type: ignore[assignment]
-            if max_bytes in (None, math.inf):
-                limit = min(limit, unpacked_bytes(on_disk))
-        elif on_disk > limit:
+        on_disk = os.fstat(file.fileno()).st_size
+        limit = byte_limit(on_disk, max_bytes, packed)
+        if on_disk > limit:
             raise too_large(path, limit)
+        contents: Any = gzip.GzipFile(fileobj=file) if packed else file
         yield io.BufferedReader(_Bounded(path, contents, limit), _PIECE)
-
-
-def _decoded(path: Path, data: bytes, encoding: str, errors: str = "strict") -> str:
-    """The text of bytes.
-
-    Raises:
-        FileError: The bytes are invalid, or the encoding is unknown or of data other than text.
-    """
-    try:
-        text = data.decode(encoding, errors)
-    except UnicodeDecodeError as error:
-        raise _undecoded(path, encoding, error, 0) from error
-    except (LookupError, ValueError) as error:
-        message = f"encoding {encoding!r} cannot be used ({error}); give one of texts: 'latin-1'"
-        raise FileError(f"{path}: {message}") from error
-    if text.count("\0") > len(text) // 4:
-        raise FileError(
-            f"{path}: not {encoding} text (every other character is NUL); pass the file's "
-            "encoding, which may be 'utf-16-le' or 'utf-16-be'"
-        )
-    return text
-
-
-def _undecoded(path: Path, encoding: str, error: UnicodeError, lines: int) -> FileError:
-    """Error for undecodable bytes after ``lines`` lines."""
-    data, start = getattr(error, "object", b""), getattr(error, "start", 0)
-    guess = "looks like 'utf-16'" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "may be 'latin-1'"
-    message = f"not {encoding} text ({error}); pass the file's encoding, which {guess}"
-    return at_line(path, lines + data.count(b"\n", 0, start) + 1, message)
-
-
-def iterate_lines(
-    path: Path, encoding: str = "utf-8", max_bytes: float | None = None
-) -> Iterator[str]:
-    """Yields the lines of a text file. A newline at the end and a byte-order mark are ignored.
-
-    Only files of old Macs, which have no newlines, end lines by a carriage return alone.
-
-    Raises:
-        FileError: See ``open_bytes``. The bytes are invalid in ``encoding``, a line has more than
-            ``LONGEST`` characters, or a compressed file has more lines than bytes.
-    """
-    lines = 0
-    with open_bytes(path, max_bytes) as file:
-        most = FREE + path.stat().st_size if path.suffix.lower() == ".gz" else math.inf
-        start = _decoded(path, file.peek(_PIECE), encoding, "ignore")
-        end = "\r" if "\r" in start[:-1] and "\n" not in start else "\n"
-        text = io.TextIOWrapper(file, encoding, newline=end)
-        try:
-            while line := text.readline(LONGEST):
-                lines += 1
-                if len(line) == LONGEST or lines > most:
-                    problem = "more lines than bytes" if lines > most else f"{LONGEST} characters"
-                    raise at_line(path, lines, f"has {problem} or more; divide the file")
-                line = line.removesuffix(end).removesuffix("\r")
-                yield line.removeprefix("\ufeff") if lines == 1 else line
-        except UnicodeError as error:
-            raise _undecoded(path, encoding, error, lines) from error
 
 
 def read_bytes(path: Path, max_bytes: float | None = None) -> bytes:
@@ -200,13 +188,56 @@ def read_text(path: Path, encoding: str = "utf-8", max_bytes: float | None = Non
     Raises:
         FileError: See ``open_bytes``. The bytes are invalid in ``encoding``.
     """
-    text = _decoded(path, read_bytes(path, max_bytes), encoding).removeprefix("\ufeff")
+    data = read_bytes(path, max_bytes)
+    try:
+        text = data.decode(encoding).removeprefix("\ufeff")
+    except (LookupError, ValueError) as error:
+        raise _undecoded(path, encoding, error, 0) from error
     return text.replace("\r\n", "\n") if "\n" in text else text.replace("\r", "\n")
 
 
 def read_lines(path: Path, encoding: str = "utf-8", max_bytes: float | None = None) -> list[str]:
     """Lines of a text file. A newline at the end is ignored."""
     return read_text(path, encoding, max_bytes).removesuffix("\n").split("\n")
+
+
+def iterate_lines(
+    path: Path, encoding: str = "utf-8", max_bytes: float | None = None
+) -> Iterator[str]:
+    """Yields the lines of a text file. A newline at the end and a byte-order mark are ignored.
+
+    Args:
+        path: The file. It may be gzipped.
+        encoding: Encoding of the file.
+        max_bytes: As for ``open_bytes``.
+
+    Raises:
+        FileError: See ``open_bytes``. The bytes are invalid in ``encoding``, a line is too long, or
+            a compressed file has more lines than bytes.
+    """
+    lines = 0
+    with open_bytes(path, max_bytes) as file:
+        most = FREE + path.stat().st_size if path.suffix.lower() == ".gz" else math.inf
+        try:
+            start = file.peek(_PIECE).decode(encoding, "ignore")
+            end = "\r" if "\r" in start[:-1] and "\n" not in start else "\n"
+            for line in io.TextIOWrapper(file, encoding, newline=end):
+                lines += 1
+                if len(line) > LONGEST or lines > most:
+                    problem = "more lines than bytes" if lines > most else f"{LONGEST} characters"
+                    raise at_line(path, lines, f"has {problem} or more; divide the file")
+                line = line.removesuffix(end).removesuffix("\r")
+                yield line.removeprefix("\ufeff") if lines == 1 else line
+        except (LookupError, UnicodeError) as error:
+            raise _undecoded(path, encoding, error, lines) from error
+
+
+def _undecoded(path: Path, encoding: str, error: Exception, lines: int) -> FileError:
+    """Error for undecodable bytes after ``lines`` lines, or for an unusable encoding."""
+    data, start = getattr(error, "object", b""), getattr(error, "start", 0)
+    line = lines + data.count(b"\n", 0, start) + 1
+    message = f"not {encoding} text ({error}); pass the file's encoding, such as 'latin-1' or "
+    return at_line(path, line, message + "'utf-16'")
 
 
 def read_consistent(folder: Path, read: Callable[[Path], T]) -> T:
@@ -250,32 +281,3 @@ def _identity(folder: Path | int) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino
-
-
-def open_to_read(path: Path) -> IO[bytes]:
-    """Opens a regular file for reading. Pipes and devices could block or be endless.
-
-    Raises:
-        FileError: The file is missing, unreadable, a pipe or a device.
-    """
-    with read_errors(path):
-        mode = os.stat(path).st_mode
-        if stat.S_ISDIR(mode):
-            raise FileError(f"{path}: is a folder; expected a file")
-        piped = stat.S_ISFIFO(mode) and path.is_absolute() and path.parts[1] == "dev"
-        if not stat.S_ISREG(mode) and not piped:
-            kind = "a named pipe" if stat.S_ISFIFO(mode) else "a device or socket"
-            raise FileError(
-                f"{path}: is {kind}; save its output to a regular file, and read this file"
-            )
-        return open(path, "rb")
-
-
-def too_large(path: Path | str, limit: float) -> FileError:
-    """Error for a file of more than ``limit`` bytes."""
-    size = f"{limit / 2**30:.1f} GiB" if limit >= 1 << 28 else f"{limit:.0f} bytes"
-    return FileError(
-        f"{path}: holds more than {size} when read. This is the limit: by default a third of the "
-        "available memory, and a multiple of its size for a compressed file. Check the file, "
-        "unpack it, or raise max_bytes"
-    )

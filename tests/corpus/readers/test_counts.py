@@ -13,7 +13,6 @@ from support.corpora import COUNTS, LDAC, MTX, UCI, WORDS, dense, write
 from torch_lntm.corpus import read_corpus
 from torch_lntm.corpus.readers import counts
 from torch_lntm.errors import CorpusError
-from torch_lntm.files import reading
 
 
 @pytest.mark.parametrize("gz", ["", ".gz"])
@@ -58,14 +57,11 @@ def test_words_and_labels_of_the_caller_override_files_beside_counts(tmp_path):
     path = write(tmp_path / "toy.ldac", LDAC)
     write(tmp_path / "vocab.txt", "one\ntwo\n")  # would not fit
     write(tmp_path / "toy.labels.txt", "x\n")
-    other = write(tmp_path / "words" / "w.txt", "apple\nbee\ncat")
+    words = write(tmp_path / "words" / "w.txt", "apple\nbee\ncat")
     labels = write(tmp_path / "words" / "l.txt", "p\nq\nr\n")
-    corpus = read_corpus(str(path), str(other), labels=str(labels))
-    assert corpus.vocabulary == WORDS
-    assert corpus.labels == ("p", "q", "r")
-    corpus = read_corpus(path, vocabulary=iter(WORDS), labels=[1, 2, 3])
-    assert corpus.vocabulary == WORDS
-    assert corpus.labels == ("1", "2", "3")
+    for given in ((str(words), str(labels)), (iter(WORDS), ["p", "q", "r"])):
+        corpus = read_corpus(str(path), given[0], labels=given[1])
+        assert (corpus.vocabulary, corpus.labels) == (WORDS, ("p", "q", "r"))
 
 
 def test_matrix_market_by_scipy(tmp_path):
@@ -98,23 +94,16 @@ def test_the_count_formats_agree_on_random_corpora(tmp_path):
         np.testing.assert_array_equal(dense(read_corpus(tmp_path / name)), counts)
 
 
-def test_repeated_entries_are_added_up(tmp_path):
-    path = write(tmp_path / "a.ldac", "3 0:1 0:2 1:0\n")
-    np.testing.assert_array_equal(dense(read_corpus(path)), [[3, 0]])
-
-
 @pytest.mark.parametrize(
     ("line", "match"),
     [
         ("2 0:1 1:-1", r"line 2: expected 'M word:count .* got '2 0:1 1:-1'"),
         ("2 0:1 1:1.5", "line 2: expected 'M word:count"),
         ("2 0:1 1", "line 2: expected 'M word:count"),
-        ("2 0:1 1 :1", "line 2: expected 'M word:count"),
         ("two 0:1 1:1", "line 2: expected 'M word:count"),
         ("", "line 2: expected 'M word:count"),
         ("3 0:1 1:1", "line 2: announces 3 words and holds 2; is it truncated?"),
-        ("1 0:1 1:1", "line 2: announces 1 words and holds 2"),
-        ("1 7:1", "line 2: word 7 is not among the 3 of the vocabulary"),
+        ("1 7:1", "document 1 has the word 7; expected a number from 0 to below 3"),
         ("1 0:" + "9" * 30, "line 2: expected 'M word:count"),
         ("1 0:" + "9" * 15, "in document 1, word 0"),
     ],
@@ -130,14 +119,12 @@ def test_damaged_ldac_is_refused(tmp_path, line, match):
     [
         ("1 3 1", "1 3 -1", r"line 5: expected 'document word count' .* got '1 3 -1'"),
         ("1 3 1", "1 3 1.5", "line 5: expected"),
-        ("1 3 1", "1 3", "line 5: expected"),
         ("1 3 1", "1 3 1 1", "line 5: expected"),
-        ("1 3 1", "1 3 1x", "line 5: expected"),
         ("1 3 1", "", "line 5: expected"),
-        ("1 3 1", "4 3 1", "line 5: document 4 is not among the announced 1 to 3"),
-        ("1 3 1", "1 0 1", "line 5: word 0 is not among"),
-        ("3 2 5\n", "", "line 5: ends after 2 of 3 announced entries; is it truncated?"),
-        ("3 2 5\n", "3 2 5\n3 3 1\n", "ends after 4 of 3"),
+        ("1 3 1", "4 3 1", "line 5: expected a document from 1 to 3 .* got '4 3 1'"),
+        ("1 3 1", "1 0 1", "line 5: expected .* a word from 1 to 3, got '1 0 1'"),
+        ("3 2 5\n", "", "holds 2 entries, and announces 3; is it truncated?"),
+        ("3 2 5\n", "3 2 5\n3 3 1\n", "holds 4 entries, and announces 3"),
         ("3\n3\n3\n", "3\nthree\n3\n", "line 2: expected the number W, got 'three'"),
         ("3\n3\n3\n", "3 3 3\n", "line 1: expected the number D"),
         (UCI, "3\n3\n", "line 3: expected the number NNZ, got ''"),
@@ -176,11 +163,9 @@ def test_damaged_matrix_market_is_refused(tmp_path, old, new, match):
     [
         ({"data": None}, "missing data"),
         ({"data": np.array([2.0, -1.0, 5.0])}, r"got -1\.0 in document 0, word 2"),
-        ({"data": np.array([2, 1])}, "malformed"),
         ({"indices": np.array([0, 9, 1])}, "malformed"),
         ({"indices": np.array([0.0, 2.0, 1.0])}, "must be integers"),
         ({"indptr": np.array([0, 2, 1, 3])}, "malformed"),
-        ({"indptr": np.array([0, 2, 3])}, "malformed"),
         ({"indptr": np.array([], int)}, "malformed"),
         ({"shape": np.array([4, 3])}, "malformed"),
         ({"data": np.array([print] * 3)}, "plain arrays"),
@@ -196,19 +181,12 @@ def test_damaged_npz_is_refused(tmp_path, changes, match):
         read_corpus(tmp_path / "toy.npz")
 
 
-@pytest.mark.parametrize("size", [0, 10, 200, -30])
+@pytest.mark.parametrize("size", [0, 200, -30])
 def test_truncated_npz_is_refused(tmp_path, size):
     sp.save_npz(tmp_path / "toy.npz", sp.csr_matrix(COUNTS))
-    data = (tmp_path / "toy.npz").read_bytes()
-    (tmp_path / "toy.npz").write_bytes(data[:size])
+    (tmp_path / "toy.npz").write_bytes((tmp_path / "toy.npz").read_bytes()[:size])
     with pytest.raises(CorpusError, match=r"toy\.npz: not a complete \.npz"):
         read_corpus(tmp_path / "toy.npz")
-
-
-def test_npz_files_ignore_a_vocab_txt_beside_them(tmp_path):
-    sp.save_npz(tmp_path / "toy.npz", sp.csr_matrix(COUNTS))
-    write(tmp_path / "vocab.txt", "x\ny\nz\n")
-    assert read_corpus(tmp_path / "toy.npz").vocabulary is None
 
 
 @pytest.mark.parametrize(
@@ -217,21 +195,14 @@ def test_npz_files_ignore_a_vocab_txt_beside_them(tmp_path):
         ("apple\nbee\n", r"toy\.mtx with .*toy\.vocab\.txt: .*each of the 3 columns, got 2"),
         (
             "apple\nbee\napple\n",
-            r"vocab\.txt: the words .* differ, got 'apple' at positions 0 and 2",
+            r"vocab\.txt: the words .* differ, got 'apple' more than once",
         ),
         ("apple\n\ncat\n", r"vocab\.txt: word 1 of the vocabulary must be a non-blank"),
-        ("", r"vocab\.txt: word 0 of the vocabulary must be a non-blank"),
     ],
 )
 def test_damaged_vocabulary_files_are_refused(tmp_path, words, match):
     write(tmp_path / "toy.vocab.txt", words)
     with pytest.raises(CorpusError, match=match):
-        read_corpus(write(tmp_path / "toy.mtx", MTX))
-
-
-def test_labels_of_a_wrong_length_are_refused(tmp_path):
-    write(tmp_path / "toy.labels.txt", "a\nb\n")
-    with pytest.raises(CorpusError, match=r"toy\.labels\.txt: .*each of 3 documents, got 2"):
         read_corpus(write(tmp_path / "toy.mtx", MTX))
 
 
@@ -272,7 +243,7 @@ def test_a_vocabulary_justifies_its_size(tmp_path, monkeypatch):
     words = [f"w{i}" for i in range(9)]
     path = write(tmp_path / "docword.a.txt", "1\n9\n1\n1 1 1\n")
     assert read_corpus(path, vocabulary=words).num_words == 9
-    with pytest.raises(CorpusError, match="9 words are out of proportion"):
+    with pytest.raises(CorpusError, match="one word for each of the 9 columns, got 8"):
         read_corpus(path, vocabulary=words[:8])
     with pytest.raises(CorpusError, match="9 words are out of proportion"):
         read_corpus(path)
@@ -286,15 +257,6 @@ def test_unused_arrays_are_not_read(tmp_path):
     np.testing.assert_array_equal(dense(corpus), COUNTS)
     with pytest.raises(CorpusError, match=r"toy\.npz: holds more than 100 bytes"):
         read_corpus(tmp_path / "toy.npz", max_bytes=100)
-
-
-def test_count_lines_are_read_in_pieces_of_any_size(tmp_path, monkeypatch):
-    for name, text in (("a.ldac", LDAC), ("docword.a.txt", UCI), ("a.mtx", MTX)):
-        for end in ("\n", "\r\n"):
-            path = write(tmp_path / name, text.replace("\n", end))
-            for size in (1, 2, 3, 5, 8, 100):
-                monkeypatch.setattr(reading, "_PIECE", size)
-                np.testing.assert_array_equal(dense(read_corpus(path)), COUNTS)
 
 
 def test_ldac_lines_of_many_words_are_checked_to_their_end(tmp_path):

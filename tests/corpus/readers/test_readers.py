@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import os
 import re
 from pathlib import Path
 
@@ -31,8 +30,6 @@ def test_unknown_formats_are_refused(tmp_path):
         read_corpus(path)
     with pytest.raises(CorpusError, match=r"unknown format 'lda'; give one of npz, ldac, uci"):
         read_corpus(path, format="lda")
-    with pytest.raises(CorpusError, match="min_df would choose the words of texts"):
-        read_corpus(path, format="ldac", min_df=2)
 
 
 @pytest.mark.parametrize(
@@ -45,27 +42,14 @@ def test_suffixes_in_capitals_are_recognised(tmp_path, name, text):
 @pytest.mark.parametrize(
     ("name", "text", "options", "match"),
     [
-        (
-            "a.ldac",
-            LDAC,
-            {"text_field": "x"},
-            "text_field is an option of jsonl, json, csv, .*; leave",
-        ),
-        ("a.txt", "cat\n", {"label_field": "x"}, "label_field is an option of .* format is txt"),
-        ("a.jsonl", '{"text": "cat"}', {"delimiter": ";"}, "delimiter is an option of csv; leave"),
+        ("a.ldac", LDAC, {"text_field": "x", "min_df": 2}, "text_field, min_df .* with counts of"),
+        ("a.txt", "cat\n", {"label_field": "x"}, "label_field .* with texts of the format txt"),
+        ("a.jsonl", '{"text": "cat"}', {"delimiter": ";"}, "delimiter .* of the format jsonl"),
     ],
 )
 def test_options_of_other_formats_are_refused(tmp_path, name, text, options, match):
     with pytest.raises(CorpusError, match=match):
         read_corpus(write(tmp_path / name, text), **options)
-
-
-def test_pipes_and_devices_are_refused(tmp_path):
-    os.mkfifo(tmp_path / "pipe.txt")
-    with pytest.raises(CorpusError, match="is a named pipe"):
-        read_corpus(tmp_path / "pipe.txt")
-    with pytest.raises(CorpusError, match="/dev/zero: is a device"):
-        read_corpus("/dev/zero", format="txt")
 
 
 @pytest.mark.parametrize("name", ["no.npz", "no.txt", "docword.no.txt.gz", "folder"])
@@ -137,38 +121,21 @@ def test_the_working_folder_and_its_parent_are_read_as_folders_of_texts(tmp_path
 
 def test_the_root_folder_has_no_name(tmp_path, monkeypatch):
     # Its files are too many to read: only what lies beside it is looked for.
-    source = readers.open_source("/", None, None, None, readers.TextOptions())
-    assert (source.labels, source.format) == (None, "folder")
+    source = readers.open_source("/", None, None, None, None, readers.Options())
+    assert (source.labels, source.format) == (None, readers.FORMATS["folder"])
     assert readers._name(source.path) == ""
 
 
-@pytest.mark.parametrize(
-    ("given", "advice"),
-    [
-        (["wood", "stone"], r"from_texts\(texts\)"),
-        ({"text": ["wood"]}, r"from_texts\(table\['text'\], metadata=table\)"),
-        (np.eye(2), r"from_matrix\(counts\)"),
-        (3, r"from_texts\(texts\) or"),
-    ],
-)
-def test_documents_passed_as_a_path_are_refused_with_advice(given, advice):
-    with pytest.raises(CorpusError, match=f"expected the path of a file or folder.*{advice}"):
+@pytest.mark.parametrize("given", [["wood", "stone"], {"text": ["wood"]}, np.eye(2), 3])
+def test_documents_passed_as_a_path_are_refused_with_advice(given):
+    with pytest.raises(CorpusError, match=r"expected the path of a file.*from_texts\(texts\)"):
         read_corpus(given)
 
 
-@pytest.mark.parametrize(("name", "advice"), [("a.xlsx", "as CSV"), ("a.docx", "as plain text")])
-def test_office_documents_are_refused_with_advice(tmp_path, name, advice):
-    with pytest.raises(CorpusError, match=rf"{name}: .* files cannot be read; save .* {advice}"):
+@pytest.mark.parametrize("name", ["a.xlsx", "a.docx"])
+def test_office_documents_are_refused_with_advice(tmp_path, name):
+    with pytest.raises(CorpusError, match=rf"{name}: .*save a sheet as CSV.*as plain text"):
         read_corpus(write(tmp_path / name, "PK"))
-
-
-@pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
-def test_a_column_of_numbers_is_refused_as_text(tmp_path, name):
-    texts = {"a.csv": "id,text\n%s,1\n%s,-2.5\n,\n", "a.jsonl": '{"text": "%s", "id": 1}\n' * 2}
-    with pytest.raises(CorpusError, match=r"the field 'text' holds numbers, not texts; .*text, id"):
-        read_corpus(write(tmp_path / name, texts[name] % (1, 2)))
-    some = texts[name].replace("1\n", "1 wood\n", 1) % ("wood", 2)
-    assert read_corpus(write(tmp_path / name, some)).num_tokens == 1
 
 
 def test_metadata_of_a_file_are_columns_of_the_corpus(tmp_path: Path) -> None:
@@ -206,7 +173,7 @@ def test_metadata_that_do_not_fit_are_refused(text: str, message: str, tmp_path:
 def test_the_docstring_and_the_help_list_every_format():
     for text in (read_corpus.__doc__, Documents.__doc__):
         words = set(re.findall(r"\w+", text.partition("format: Format")[2] or text))
-        assert set(readers.known_formats()) - words == set()
+        assert set(readers.FORMATS) - words == set()
 
 
 # ------------------------------------------------------------------ metadata by id
@@ -259,12 +226,12 @@ def test_metadata_are_joined_by_the_names_of_files(tmp_path, kind):
 @pytest.mark.parametrize(
     ("ids", "match"),
     [
-        (["1.txt", "2.txt", "4.txt"], r"lack 1 of 3 documents .*\(3\.txt\), .*1 rows .*\(4\.txt\)"),
-        (["1.txt", "2.txt"], r"lack 1 of 3 documents by their ids \(3\.txt\)"),
-        (["1.txt", "2.txt", "3.txt", "x"], r"lack 0 of 3 .* 1 rows of other ids \(x\)"),
-        (["1.txt", "2.txt", "2.txt"], r"rows of the metadata are missing or repeated: 2\.txt"),
-        (["1.txt", "2.txt", ""], "rows of the metadata are missing or repeated"),
-        (["1", "2.txt", "2.TXT"], "lack 2 of 3 documents"),
+        (["1.txt", "2.txt", "4.txt"], r"without a row .*\(3\.txt\).* without a document \(4"),
+        (["1.txt", "2.txt"], r"1 documents without a row of the metadata \(3\.txt\)"),
+        (["1.txt", "2.txt", "3.txt", "x"], r"1 rows of the metadata without a document \(x\)"),
+        (["1.txt", "2.txt", "2.txt"], r"metadata with a missing or repeated id \(2\.txt\)"),
+        (["1.txt", "2.txt", ""], "metadata with a missing or repeated id"),
+        (["1", "2.txt", "2.TXT"], "2 documents without a row"),
     ],
 )
 def test_ids_that_do_not_match_are_refused(tmp_path, ids, match):

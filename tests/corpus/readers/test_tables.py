@@ -17,6 +17,7 @@ from support.corpora import dense, random_counts, write
 from torch_lntm.corpus import Corpus, convert_corpus, read_corpus
 from torch_lntm.corpus.readers import tables
 from torch_lntm.errors import CorpusError, FileError
+from torch_lntm.files import reading
 
 COUNTS = random_counts()
 WORDS = [f"wörd{v}" for v in range(20)]
@@ -24,7 +25,6 @@ WORDS = [f"wörd{v}" for v in range(20)]
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
-    monkeypatch.setattr(tables, "_NUMBERS", 60)
     monkeypatch.setattr(tables, "_ROWS", 7)
 
 
@@ -60,8 +60,10 @@ def write_h5ad(path, x, dtype=np.float32):
     return path
 
 
-@pytest.mark.parametrize("kind", [sp.csr_array, np.asarray])
-@pytest.mark.parametrize("dtype", [np.float32, np.int64])
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [(sp.csr_array, np.float32), (sp.csc_array, np.int64), (np.asarray, np.float32)],
+)
 def test_anndata(tmp_path, kind, dtype):
     corpus = read_both(write_h5ad(tmp_path / "a.h5ad", kind(COUNTS), dtype), tmp_path)
     np.testing.assert_array_equal(dense(corpus), COUNTS)
@@ -75,12 +77,6 @@ def test_anndata(tmp_path, kind, dtype):
     assert corpus.metadata["count"].iloc[8] == 8
 
 
-def edited(path, edit):
-    with h5py.File(path, "r+") as file:
-        edit(file)
-    return path
-
-
 def put(file, name, value):
     attributes = dict(file[name].attrs)
     del file[name]
@@ -91,30 +87,30 @@ def put(file, name, value):
 @pytest.mark.parametrize(
     ("edit", "match"),
     [
-        (lambda f: f.__delitem__("X"), "not a complete .h5ad file"),
-        (lambda f: f.__delitem__("X/indptr"), "not a complete .h5ad file"),
-        (lambda f: put(f, "obs", np.arange(3)), "not a complete .h5ad file"),
+        (lambda f: f.__delitem__("X"), "is it complete?"),
+        (lambda f: f.__delitem__("X/indptr"), "is it complete?"),
+        (lambda f: put(f, "obs", np.arange(3)), "is it complete?"),
         (lambda f: put(f, "obs/age", np.float64(3)), "obs/age is a link, a single number"),
-        (lambda f: f["X"].attrs.__setitem__("encoding-type", "csc_matrix"), "X is not in rows"),
-        (lambda f: f["X"].attrs.__setitem__("shape", (50, 19)), "19 columns; expected .* 20 words"),
-        (lambda f: f["X"].attrs.__setitem__("shape", (10**15, 20)), "indptr does not fit its"),
+        (lambda f: f["X"].attrs.__setitem__("shape", (50, 19)), "20 words of var"),
+        (lambda f: f["X"].attrs.__setitem__("shape", (10**15, 20)), "is it complete?"),
         (lambda f: put(f, "X/indptr", np.array(3)), "X/indptr is a link, a single number"),
-        (lambda f: put(f, "X/indices", np.arange(5)), "X's indptr does not fit its"),
-        (lambda f: put(f, "X/data", f["obs/cell"]), "not a complete .h5ad file"),
-        (lambda f: f["X/indptr"].__setitem__(3, 400), "not a complete .h5ad file"),
-        (lambda f: f["X/indices"].__setitem__(3, 20), "not a complete .h5ad file"),
+        (lambda f: put(f, "X/indices", np.arange(5)), "is it complete?"),
+        (lambda f: put(f, "X/data", f["obs/cell"]), "is it complete?"),
+        (lambda f: f["X/indptr"].__setitem__(3, 400), "is it complete?"),
+        (lambda f: f["X/indices"].__setitem__(3, 20), "is it complete?"),
         (lambda f: f["X/data"].__setitem__(3, 0.5), r"whole numbers .* got 0\.5 in document"),
-        (lambda f: put(f, "var/_index", ["a", "b"]), "20 columns; expected .* 2 words"),
-        (lambda f: put(f, "obs/age", np.arange(3)), "not a complete .h5ad file"),
-        (lambda f: put(f, "obs/cell/codes", np.full(50, 2)), "not a complete .h5ad file"),
+        (lambda f: put(f, "var/_index", ["a", "b"]), r"\(50, 20\); expected .* 2 words"),
+        (lambda f: put(f, "obs/age", np.arange(3)), "is it complete?"),
+        (lambda f: put(f, "obs/cell/codes", np.full(50, 2)), "is it complete?"),
     ],
 )
 def test_unusable_anndata_are_refused(tmp_path, edit, match):
-    path = edited(write_h5ad(tmp_path / "a.h5ad", sp.csr_array(COUNTS)), edit)
-    with pytest.raises(CorpusError, match=match):
-        read_corpus(path)
-    with pytest.raises(CorpusError, match=match):
-        convert_corpus(path, tmp_path / "out")
+    path = write_h5ad(tmp_path / "a.h5ad", sp.csr_array(COUNTS))
+    with h5py.File(path, "r+") as file:
+        edit(file)
+    for read in (read_corpus, lambda path: convert_corpus(path, tmp_path / "out")):
+        with pytest.raises(CorpusError, match=rf"a\.h5ad.*{match}"):
+            read(path)
     assert not (tmp_path / "out").exists()
 
 
@@ -137,7 +133,7 @@ def test_truncated_and_foreign_files_are_refused(tmp_path, name):
     data = path.read_bytes()
     for content in (b"", b"no such thing", data[: len(data) // 2]):
         path.write_bytes(content)
-        with pytest.raises(FileError, match=r"a\..*: not a complete"):
+        with pytest.raises(FileError, match=r"a\..*: .*complete"):
             read_corpus(path)
 
 
@@ -172,7 +168,7 @@ def test_parquet_of_columns(tmp_path):
     np.testing.assert_array_equal(dense(read_both(path, tmp_path)), COUNTS)
     named = read_both(path, tmp_path, vocabulary=[*WORDS, "more"])
     assert named.num_words == 21
-    with pytest.raises(FileError, match="'words' must be columns from 0 to 5"):
+    with pytest.raises(FileError, match="expected a number from 0 to below 5"):
         read_corpus(path, vocabulary=WORDS[:5])
 
 
@@ -192,12 +188,12 @@ def test_parquet_of_tokens(tmp_path):
             {"words": None},
             "expected a column 'text' of texts, or .* 'words' .*; the columns are counts, year, w",
         ),
-        ({"words": [1.5] * 50}, "'words' must be lists of words or columns, got double"),
+        ({"words": [1.5] * 50}, "'words' must be lists of string or int, got double"),
         ({"words": [["a", None]] * 50}, "'words' and 'counts' must be complete"),
-        ({"words": [[1, -2]] * 50, "counts": None}, "'words' must be columns from 0"),
+        ({"words": [[1, -2]] * 50, "counts": None}, "has the word -2"),
         ({"counts": [[1]] * 50}, "and equally many in each document"),
-        ({"counts": [1] * 50}, "'counts' must be lists of numbers, got int64"),
-        ({"words": [["a"]] * 50, "counts": [["x"]] * 50}, "'counts' must be lists of numbers"),
+        ({"counts": [1] * 50}, "'counts' must be lists of int or .*, got int64"),
+        ({"words": [["a"]] * 50, "counts": [["x"]] * 50}, "'counts' must be lists of int or"),
         ({"words": [["a"]] * 50, "counts": [[0.5]] * 50}, r"whole numbers .* got 0\.5"),
         ({"words": [[10**12]] * 50, "counts": None}, "1000000000001 words are out of proportion"),
     ],
@@ -265,15 +261,10 @@ def test_parquet_of_texts_in_several_files(tmp_path):
 def test_files_with_other_columns_are_refused(tmp_path):
     folder = write_folder(tmp_path / "posts", [25, 25])
     other = pq.read_table(folder / "part-01.parquet")
-    for table, match in [
-        (other.drop_columns("counts"), "has the columns words, year; expected words, counts, year"),
-        (
-            other.drop_columns("words").append_column("words", pa.array([["a"]] * 25)),
-            "has the columns",
-        ),
-    ]:
+    words = other.drop_columns("words").append_column("words", pa.array([["a"]] * 25))
+    for table in (other.drop_columns("counts"), words, words.select(["words", "counts", "year"])):
         pq.write_table(table, folder / "part-01.parquet")
-        with pytest.raises(FileError, match=rf"part-01\.parquet: .*{match}.* as in part-00"):
+        with pytest.raises(FileError, match=r"has the columns|complete"):
             read_corpus(folder)
     data = (folder / "part-00.parquet").read_bytes()
     (folder / "part-01.parquet").write_bytes(data[: len(data) // 2])
@@ -296,7 +287,7 @@ def test_conversion_of_parquet_columns_holds_a_row_group(tmp_path, monkeypatch):
         file = tmp_path / "posts" / f"{i}.parquet"
         pq.write_table(pa.table({"words": lists}), file, row_group_size=50, use_dictionary=False)
     total = 4 * 4 * words.size
-    monkeypatch.setattr(tables, "readable_bytes", lambda: total // 4)
+    monkeypatch.setattr(reading, "readable_bytes", lambda: total // 4)
     with pytest.raises(FileError, match=r"holds more than"):
         read_corpus(tmp_path / "posts")
     usual, counted = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
@@ -384,9 +375,8 @@ def test_parquet_of_words_and_texts_is_read_as_counts_by_default(tmp_path):
         ),
         ({}, {"text_field": "tags"}, "row 1: expected a text in the field 'tags', got .'x', 'y'.;"),
         ({}, {"label_field": "who"}, "no record has the field 'who'"),
-        ({"text": ["1", "2", "3", "4", "5"]}, {}, "the field 'text' holds numbers, not texts"),
         ({"text": [b"\xff"] * 5}, {}, "row 1: expected a text in the field 'text', got b'"),
-        ({}, {"delimiter": ";"}, "delimiter is an option of csv; leave it out, the format is parq"),
+        ({}, {"delimiter": ";"}, "delimiter cannot be used with texts of the format parquet"),
     ],
 )
 def test_unusable_parquet_of_texts_is_refused(tmp_path, columns, options, match):
@@ -400,10 +390,8 @@ def test_unusable_parquet_of_texts_is_refused(tmp_path, columns, options, match)
 
 def test_options_of_texts_are_refused_for_parquet_of_counts(tmp_path):
     path = write_parquet(tmp_path / "a.parquet")
-    with pytest.raises(CorpusError, match=r"label_field is an option of .* is parquet, of c"):
-        read_corpus(path, label_field="who")
-    with pytest.raises(CorpusError, match="stop_words would choose the words of texts, but the fo"):
-        read_corpus(path, stop_words="english")
+    with pytest.raises(CorpusError, match="label_field, stop_words cannot be used with counts"):
+        read_corpus(path, label_field="who", stop_words="english")
 
 
 def test_empty_parquet_and_repeated_column_names_are_refused(tmp_path):
@@ -412,15 +400,12 @@ def test_empty_parquet_and_repeated_column_names_are_refused(tmp_path):
     with pytest.raises(FileError, match=r"a\.parquet: holds no document"):
         read_corpus(path)
     pq.write_table(pa.table([["a cat"], ["a dog"]], names=["text", "text"]), path)
-    with pytest.raises(FileError, match="columns must have different names, got text twice"):
-        read_corpus(path)
-    pq.write_table(pa.table([[["a"]], [[1]], [[2]]], names=["words", "x", "x"]), path)
-    with pytest.raises(FileError, match="columns must have different names, got x twice"):
+    with pytest.raises(FileError, match="has the columns text, text; expected different names"):
         read_corpus(path)
 
 
 def test_texts_that_are_not_unicode_are_refused(tmp_path):
     path = write_posts(tmp_path / "a.parquet", text=["cat wolf"] * 5)
     path.write_bytes(path.read_bytes().replace(b"wolf", b"wol\xff"))
-    with pytest.raises(FileError, match=r"a\.parquet: not a complete Parquet file \(.*utf-8"):
+    with pytest.raises(FileError, match=r"a\.parquet.*is it complete\? \(.*utf-8"):
         read_corpus(path)

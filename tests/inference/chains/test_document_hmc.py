@@ -277,26 +277,6 @@ def test_draws_of_a_document_do_not_depend_on_its_batch(
     assert not torch.allclose(latents(together)[0], latents(together)[1])
 
 
-def test_acceptance_and_step_size_do_not_depend_on_the_number_of_documents(
-    device: torch.device,
-) -> None:
-    model = make_model("ctm").to(device)
-    batch = make_batch(make_counts(), device)
-    results = []
-    for copies in (1, 10, 1000):
-        samples = quiet(
-            DocumentHMC(model),
-            batch.select(torch.zeros(copies, dtype=torch.int64, device=device)),
-            20,
-            30,
-        )
-        results.append((samples.acceptance, samples.step_size))
-    for part in results:
-        for values, single in zip(part, results[0], strict=True):
-            torch.testing.assert_close(values, single.expand_as(values))
-    assert 0.5 < float(results[0][0]) < 1.0
-
-
 @pytest.mark.slow
 @pytest.mark.stat
 def test_step_sizes_reach_the_target_acceptance(device: torch.device) -> None:
@@ -442,15 +422,6 @@ def test_an_interrupted_run_keeps_its_draws(
     if drawn == 0:
         with pytest.raises(ConfigError, match="0 draws"):
             samples.rhat()
-
-
-def test_samples_of_a_factor_model_have_sources() -> None:
-    batch = make_batch(make_counts())
-    samples = quiet(DocumentHMC(make_model("iftm(source='laplace')")), batch, 10, 10)
-    assert samples.mean("source").shape == (5, 2)
-    plain = quiet(DocumentHMC(make_model("ctm")), batch, 10, 10)
-    with pytest.raises(ConfigError, match=r"theta, eta$"):
-        plain.mean("source")
 
 
 # -- inside Pyro ---------------------------------------------------------------------------------
@@ -664,16 +635,6 @@ def test_random_numbers_drawn_ahead_equal_those_drawn_one_by_one(ahead: int, mon
     some = draws().latents["eta"]
     monkeypatch.undo()
     torch.testing.assert_close(some, draws().latents["eta"], rtol=1e-9, atol=1e-9)
-
-
-def test_warnings_point_at_the_callers_line() -> None:
-    counts = np.zeros((2, NUM_WORDS))
-    counts[1, 0] = 1e6
-    model = make_model("ctm", dtype="float32")
-    expected = "first at position 1, of up to 1000000"
-    with pytest.warns(UnreliableEstimateWarning, match=expected) as said:
-        quiet(DocumentHMC(model, step_size=1e-9), make_batch(counts), 1, 0)
-    assert {warning.filename for warning in said} == {__file__}
 
 
 def test_a_prior_without_a_latent_space_is_refused() -> None:

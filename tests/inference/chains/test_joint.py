@@ -148,18 +148,6 @@ def test_draws_are_reproducible_and_leave_the_model_unchanged() -> None:
 
 
 @pytest.mark.slow
-def test_fixed_topics_stay_and_drawn_topics_move() -> None:
-    corpus = make_corpus()
-    model = lntm.models.stm(3, corpus, "~ x", seed=1)
-    for topics in (False, True):
-        chain = JointChain(model, corpus, warmup_steps=2, topics=topics)
-        chain.sweep()
-        assert torch.equal(chain.model.topics.logits, model.topics.logits) != topics
-        assert not torch.equal(chain.model.prior.loc, model.prior.loc)
-        assert not torch.equal(chain.model.prior.slopes, model.prior.slopes)
-
-
-@pytest.mark.slow
 @pytest.mark.stat
 def test_drawing_topics_and_prior_widens_the_intervals_of_effects() -> None:
     """Between draws, the difference of mean proportions varies more than under a known model.
@@ -214,10 +202,3 @@ def test_the_topics_concentration_converges_to_the_most_likely_value() -> None:
     for _ in range(200):
         found = improved_concentration(found, torch.from_numpy(counts))
     assert found == pytest.approx(best, rel=1e-4)
-
-
-def test_a_sweep_improves_the_topics_concentration() -> None:
-    corpus = Corpus.from_matrix(np.random.default_rng(0).poisson(1.0, (20, 10)))
-    chain = JointChain(lntm.models.ctm(2, 10), corpus, warmup_steps=2)
-    chain.sweep()
-    assert chain.model.topics._draw_concentration != CONCENTRATION

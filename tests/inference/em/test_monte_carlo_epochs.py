@@ -57,20 +57,6 @@ def test_every_epoch_has_new_mini_batches(monkeypatch) -> None:
     assert len({frozenset(epoch) for epoch in epochs}) == 3
 
 
-def test_a_batch_is_checked_once_per_visit(monkeypatch) -> None:
-    corpus, checks = make_corpus(20), []
-    check = TopicModel.check_batch
-
-    def counted(self: TopicModel, batch: Any) -> Any:
-        checks.append(batch)
-        return check(self, batch)
-
-    model = ctm(3, corpus.num_words)
-    monkeypatch.setattr(TopicModel, "check_batch", counted)
-    MonteCarloEM(model, max_epochs=3, batch_size=5, progress=False).fit(corpus)
-    assert len(checks) == 3 * 4
-
-
 @pytest.mark.parametrize(("length", "expected"), [(10, 960), (60, 392)])
 def test_mini_batches_of_short_documents_are_larger(length: int, expected: int) -> None:
     corpus = Corpus.from_matrix(np.full((4900, 5), length // 5))
@@ -114,16 +100,6 @@ def test_chains_start_at_the_means_of_the_start(monkeypatch) -> None:
     run._start()
     rows, means = torch.cat(found), run.state.documents["means"]
     assert sorted(map(tuple, means.tolist())) == sorted(map(tuple, rows.tolist()))
-
-
-@pytest.mark.parametrize(("mass_matrix", "kept"), [("prior", False), ("laplace", True)])
-def test_the_means_of_the_start_are_kept_only_for_a_solver(mass_matrix: str, kept: bool) -> None:
-    corpus, model = make_corpus(20), ctm(3, 30)
-    engine = MonteCarloEM(model, max_epochs=1, mass_matrix=mass_matrix, progress=False)
-    run = MonteCarloRun(engine, corpus)
-    with torch.no_grad():
-        next(run.steps())
-    assert ("means" in run.state.documents) == kept
 
 
 @pytest.mark.parametrize("recipe", [ctm, partial(iftm, num_sources=2)])

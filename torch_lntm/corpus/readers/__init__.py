@@ -1,62 +1,48 @@
-"""Corpora from files and folders, by format."""
+"""Corpora from files and folders, by format, in memory or converted to a folder."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import pandas as pd
 
-from torch_lntm.corpus.archive import read_archive
-from torch_lntm.corpus.checks import check_vocabulary, counting_code
+from torch_lntm.corpus.checks import ADVICE, check_counts, check_vocabulary
 from torch_lntm.corpus.corpus import Corpus
-from torch_lntm.corpus.metadata import as_frame, describe, is_table, listed, named
-from torch_lntm.corpus.readers.counts import COUNT_STREAMS, assemble, check_size
-from torch_lntm.corpus.readers.tables import ParquetFiles, stream_h5ad, stream_parquet
+from torch_lntm.corpus.mapped import Rows
+from torch_lntm.corpus.metadata import (
+    Arrays,
+    as_frame,
+    describe,
+    is_table,
+    listed,
+    make_metadata,
+    named,
+)
+from torch_lntm.corpus.readers.counts import check_size, check_words, in_order, joined
+from torch_lntm.corpus.readers.formats import FORMATS, Format, find_format, format_of, unzipped
 from torch_lntm.corpus.readers.texts import (
-    TEXT_READERS,
     WITHOUT_FIELDS,
-    TextOptions,
+    Options,
     TextStream,
     read_metadata,
+    unreadable,
 )
 from torch_lntm.corpus.remote import fetch_store, is_remote
-from torch_lntm.corpus.store import is_store, read_store
-from torch_lntm.errors import CorpusError, FileError
+from torch_lntm.corpus.store import StoreWriter, new_store
+from torch_lntm.corpus.texts import count_words
+from torch_lntm.errors import ConfigError, CorpusError, FileError, LNTMError
 from torch_lntm.files.reading import read_lines
 from torch_lntm.frames import is_default
 
-#: Formats by the endings of files.
-SUFFIXES = {
-    **{f".{n}": n for n in ("npz", "ldac", "mtx", "h5ad", "parquet")},
-    **{f".{n}": n for n in ("txt", "jsonl", "json", "csv")},
-    ".dat": "ldac",
-    ".mm": "mtx",
-    ".tsv": "csv",
-}
-#: Advice for formats that cannot be read.
-_CONVERTED = {
-    **dict.fromkeys((".xlsx", ".xls", ".ods"), "save the sheet as CSV, a document in each row"),
-    **dict.fromkeys((".docx", ".doc", ".odt", ".rtf", ".pdf"), "save it as plain text (.txt)"),
-}
-#: Functions by format that make a stream of counts from a path, the number of words (``None`` if
-#: unknown) and the maximum number of bytes.
-STREAMS = {**COUNT_STREAMS, "h5ad": stream_h5ad, "parquet": stream_parquet}
-#: Formats of counts with the words in a separate file.
-WITH_WORDS_BESIDE = ("npz", *COUNT_STREAMS)
-#: Readers of whole corpora by format, which :func:`register_reader` adds.
-CORPUS_READERS: dict[str, Callable[[Path, TextOptions], Corpus]] = {}
-
-
-def known_formats() -> list[str]:
-    """Names of the formats that :func:`read_corpus` reads."""
-    return list(dict.fromkeys(("npz", *STREAMS, "store", *TEXT_READERS, *CORPUS_READERS)))
+#: Formats of counts with the words in a file of their own.
+WITH_WORDS_BESIDE = ("npz", "ldac", "uci", "mtx")
 
 
 def read_corpus(
@@ -124,8 +110,8 @@ def read_corpus(
             ``parquet``.
         label_field: Field or column with the label. Defaults to ``label``, if present.
         encoding: Encoding of all text in files.
-        delimiter: Character between the fields of ``csv``. Defaults to the first of comma,
-            semicolon, tab and bar that gives the header a column of the text.
+        delimiter: Character between the fields of ``csv``. Defaults to the one of comma,
+            semicolon, tab and bar that is most frequent in the header.
         metadata: Further columns: a CSV file, or columns as for ``Corpus.with_metadata``. If they
             and the documents have a column ``id``, such as the names of a folder's files, the rows
             are joined by id. Otherwise they are in the order of the documents.
@@ -137,7 +123,7 @@ def read_corpus(
             for each process. Positions of documents count from the first of these documents.
         world_size: Number of processes.
         **options: Options of ``Corpus.from_texts`` for texts: ``stop_words``, ``min_df``,
-            ``vectorizer`` and options of ``CountVectorizer``.
+            and options of ``CountVectorizer``.
 
     Returns:
         The corpus, named after the file.
@@ -157,22 +143,70 @@ def read_corpus(
     if (rank is None) != (world_size is None):
         raise CorpusError("rank and world_size belong together; give both or neither")
     part = None if rank is None or world_size is None else (rank, world_size)
-    text_options = TextOptions(text_field, label_field, encoding, delimiter, max_bytes)
-    source = open_source(path, vocabulary, format, labels, text_options, options, part)
-    if part is not None and source.format != "store":
-        raise CorpusError(
-            f"{source.path}: rank is for a folder in shards; write one by convert_corpus(..., "
-            "shard_size=...)"
-        )
-    if part is not None and not (source.labels is None and metadata is None):
-        raise CorpusError(
-            f"{source.path}: labels and metadata cannot be joined to a part of a corpus; convert "
-            "the corpus with them"
-        )
-    columns = source.find_metadata(metadata)
+    reading = Options(text_field, label_field, encoding, delimiter, max_bytes, part=part)
+    source = open_source(path, vocabulary, format, labels, metadata, reading, options)
     with source.named():
         corpus = source.read(options)
-        return corpus if columns is None else corpus.with_metadata(joined(columns, corpus.table))
+        if source.columns is None:
+            return corpus
+        return corpus.with_metadata(by_id(source.columns, corpus.table))
+
+
+def convert_corpus(
+    source: str | Path,
+    folder: str | Path,
+    vocabulary: str | Path | Iterable[str] | None = None,
+    format: str | None = None,
+    labels: str | Path | Iterable[object] | None = None,
+    *,
+    text_field: str | None = None,
+    label_field: str | None = None,
+    encoding: str = "utf-8",
+    delimiter: str | None = None,
+    metadata: Any = None,
+    shard_size: int | None = None,
+    **options: Any,
+) -> Path:
+    r"""Converts a file or folder to a corpus's folder for memory-mapping by ``read_corpus``.
+
+    The source may be larger than the memory. Memory holds a part of the documents, the distinct
+    words and the metadata. ``npz`` and ``json`` files are the exception and are read completely.
+    Texts are read twice: for the words and for the counts. In files of
+    coordinates (``uci`` and ``mtx``) the documents must be in order.
+
+    Args:
+        source: The file or folder, as for ``read_corpus``.
+        folder: The folder to write. It is written atomically and replaces an older corpus.
+        vocabulary: As for ``read_corpus``.
+        format: As for ``read_corpus``.
+        labels: As for ``read_corpus``.
+        text_field: As for ``read_corpus``.
+        label_field: As for ``read_corpus``.
+        encoding: As for ``read_corpus``.
+        delimiter: As for ``read_corpus``.
+        metadata: As for ``read_corpus``.
+        shard_size: Number of documents of each shard, for processes that read only their own
+            shards. The last shard may have fewer. Defaults to one shard.
+        **options: Options of ``Corpus.from_texts`` for texts.
+
+    Returns:
+        The folder.
+
+    Raises:
+        CorpusError: As for ``read_corpus`` and ``Corpus.save``. Documents are out of order.
+
+    Example:
+        >>> from pathlib import Path
+        >>> size = Path("texts.txt").write_text("wood and stone\nwater\n")
+        >>> folder = lntm.corpus.convert_corpus("texts.txt", "texts")
+        >>> lntm.read_corpus(folder)
+        Corpus('texts', num_docs=2, num_words=3, num_tokens=3)
+    """
+    reading = Options(text_field, label_field, encoding, delimiter, math.inf)
+    documents = open_source(source, vocabulary, format, labels, metadata, reading, options)
+    with new_store(Path(folder), shard_size) as writer, documents.named():
+        documents.convert(writer, options)
+    return Path(folder)
 
 
 @dataclass
@@ -182,90 +216,120 @@ class Source:
     Attributes:
         path: The file or folder.
         format: Its format.
-        is_text: Whether it holds texts rather than counts.
         options: Options of reading.
         vocabulary: The words, from the caller or from the file beside it.
         labels: The labels, from the caller or from the file beside it.
+        columns: Further metadata of the caller.
         files: The file, and the files of the vocabulary, the labels and the metadata.
-        part: Rank and number of the processes, to open this rank's shards of a folder only.
-        address: Address of a remote folder. ``path`` is then the folder in the cache.
+        num_words: Size of the vocabulary. This and the next attributes, as ``vocabulary`` and
+            ``labels``, are complete after the last of :meth:`parts`.
+        table: The metadata of the file.
+        preparation: Sentence about the words left out.
+        covariates: None, as texts and entries have none.
     """
 
     path: Path
-    format: str
-    is_text: bool
-    options: TextOptions
-    vocabulary: list[str] | None
+    format: Format
+    options: Options
+    vocabulary: Sequence[str] | None
     labels: Any
+    columns: Any
     files: list[Path]
-    part: tuple[int, int] | None = None
-    address: str | None = None
+    num_words: int = 0
+    table: pd.DataFrame | None = None
+    preparation: str | None = None
+    covariates: ClassVar[Arrays] = Arrays()
 
     @contextmanager
     def named(self) -> Iterator[None]:
         """A context whose errors name the files."""
         try:
             yield
-        except FileError:
-            raise
-        except CorpusError as error:
+        except LNTMError as error:
+            if isinstance(error, FileError) or not isinstance(error, CorpusError):
+                raise
             raise CorpusError(f"{' with '.join(map(str, self.files))}: {error}") from error
-
-    @property
-    def num_words(self) -> int | None:
-        """Size of the vocabulary; ``None`` if unknown."""
-        return None if self.vocabulary is None else len(self.vocabulary)
-
-    def find_metadata(self, metadata: Any) -> Any:
-        """Columns of metadata, read from a file if ``metadata`` is a path."""
-        if not isinstance(metadata, (str, Path)):
-            return metadata
-        self.files.append(Path(metadata))
-        return read_metadata(metadata, self.options.encoding)
+        except Exception as error:
+            raise unreadable(self.path, error) from error
 
     def read(self, options: Mapping[str, Any]) -> Corpus:
         """Reads the corpus, with options of ``Corpus.from_texts``."""
-        max_bytes, words, name = self.options.max_bytes, self.vocabulary, _name(self.path)
-        if self.is_text:
-            stream = TextStream(self.path, self.format, self.options)
-            texts = list(stream)
-            labels = stream.labels if self.labels is None else self.labels
-            return Corpus.from_texts(
-                texts, words, labels, name, metadata=stream.metadata, **options
+        name = _name(self.path)
+        if self.format.holds != "corpus":
+            (matrix,) = self.parts(options, whole=True)
+            empty = self.format.holds == "texts"  # of a given vocabulary
+            corpus = Corpus.from_matrix(
+                matrix, self.vocabulary, self.labels, name, metadata=self.table, allow_empty=empty
             )
-        if self.format == "store" or self.format in CORPUS_READERS:
-            read = CORPUS_READERS.get(self.format, self._read_store)
-            corpus = read(self.path, self.options)
-            if words is not None:
-                checked = check_vocabulary(words, corpus.num_words)
-                corpus = dataclasses.replace(corpus, vocabulary=checked)
-            table = named(corpus.table)
-            if self.labels is not None or self.format != "store":
-                table = describe(table, corpus.num_docs, table, self.labels)
-            return dataclasses.replace(corpus, table=table, name=corpus.name or name)
-        if self.format == "npz":
-            archive = read_archive(self.path, max_bytes)
-            num_docs, num_words = archive.matrix.shape
-            check_size(self.path, num_docs, num_words, archive.matrix.nnz, self.num_words)
-        else:
-            counts = STREAMS[self.format](self.path, self.num_words, max_bytes)
-            archive = assemble(self.path, counts)
-            words = words or counts.vocabulary
-        corpus = Corpus.from_matrix(archive.matrix, words, name=name)
-        # A saved corpus may have its names in any order.
-        table = describe(archive.metadata, corpus.num_docs, archive.metadata, self.labels)
-        corpus = dataclasses.replace(corpus, table=table)
-        return corpus.with_covariates(archive.covariates) if archive.covariates else corpus
+            return replace(corpus, preparation=self.preparation)
+        corpus = self.format.read(self.path, self.options)
+        if not isinstance(corpus, Corpus):
+            raise ConfigError(f"the reader returned {type(corpus).__name__}; expected a Corpus")
+        vocabulary = check_vocabulary(self.vocabulary, corpus.num_words) or corpus.vocabulary
+        num_words = 0 if vocabulary else corpus.num_words
+        check_size(self.path, corpus.counts.size, corpus.num_docs, num_words)
+        table = named(corpus.table)
+        if self.labels is not None:
+            table = describe(table, len(table), table, self.labels)
+        return replace(corpus, vocabulary=vocabulary, table=table, name=corpus.name or name)
 
-    def _read_store(self, path: Path, options: TextOptions) -> Corpus:
-        store = read_store(path, options.max_bytes, self.part, self.address)
-        known = self.num_words or len(store["vocabulary"] or ())
-        num_docs = store["row_offsets"].size - 1
-        check_size(path, num_docs, store["num_words"], store["counts"].size, known)
-        return Corpus(**store)
+    def convert(self, writer: StoreWriter, options: Mapping[str, Any]) -> None:
+        """Writes the corpus in pieces, with options of ``Corpus.from_texts``."""
+        about: Any = self
+        rows: Iterator[Rows] = map(_rows, self.parts(options, whole=False))
+        if self.format.holds == "corpus":
+            about = self.read({})
+            rows = (rows for _, rows in about.parts())
+        for each in rows:
+            writer.add(each)
+        if not writer.nnz:
+            raise CorpusError("the corpus is empty; give at least one document with one word")
+        table = describe(about.table, writer.num_docs, about.table, self.labels)
+        if self.columns is not None:
+            columns = by_id(self.columns, table)
+            table = table.assign(**make_metadata(columns, len(table), table.index))
+        words = check_vocabulary(about.vocabulary, about.num_words)
+        writer.close(about.num_words, words, table, about.covariates, about.preparation)
+
+    def parts(self, options: Mapping[str, Any], whole: bool) -> Iterator[Any]:
+        """Counts of consecutive documents: matrices ``(num_docs, num_words)``.
+
+        Args:
+            options: Options of ``Corpus.from_texts`` for texts.
+            whole: Read a single part, with the entries of a file in any order.
+        """
+        if self.format.holds == "texts":
+            stream = TextStream(self.path, self.format.read, self.options)
+            texts = list(stream) if whole else stream
+            counts, self.vocabulary, self.preparation = count_words(
+                texts, self.vocabulary, **options
+            )
+            self.num_words = len(self.vocabulary)
+            yield from counts
+            self.labels = stream.labels if self.labels is None else self.labels
+            self.table = stream.metadata
+            return
+        pieces = check_words(self.path, self.format.read(self.path, self.options))
+        num_docs, num_entries, tables = 0, 0, []
+        for piece in [joined(pieces)] if whole else in_order(self.path, pieces):
+            num_docs, num_entries = num_docs + piece.num_docs, num_entries + piece.words.size
+            check_size(self.path, num_entries, num_docs)
+            self.num_words = max(self.num_words, piece.width)
+            self.vocabulary = self.vocabulary or piece.vocabulary
+            yield piece.matrix(self.num_words)
+            tables.append(piece.metadata)
+        check_size(self.path, num_entries, 0, 0 if self.vocabulary else self.num_words)
+        if tables and tables[0] is not None:
+            self.table = pd.concat(tables, ignore_index=True)
 
 
-def joined(columns: Any, documents: pd.DataFrame) -> Any:
+def _rows(matrix: Any) -> Rows:
+    """Checked rows of a matrix of counts."""
+    csr = check_counts(matrix, allow_empty=True)
+    return Rows(np.diff(csr.indptr), csr.indices, csr.data)
+
+
+def by_id(columns: Any, documents: pd.DataFrame) -> Any:
     """Columns of further metadata in the order of the documents, by the ids of both.
 
     Columns without ids, or for documents without ids, are unchanged.
@@ -281,26 +345,28 @@ def joined(columns: Any, documents: pd.DataFrame) -> Any:
     if not is_table(columns) and "id" not in columns:
         return columns
     frame = as_frame(columns if is_table(columns) else pd.DataFrame(dict(columns)))
-    own_ids = documents.get("id", documents.index)
     keys = frame.get("id") if frame.index.name is None else frame.index
     if keys is None or ("id" not in documents and is_default(documents.index)):
         by_position = is_default(frame.index) and len(frame) == len(documents)
         return frame.set_axis(documents.index) if by_position else frame
-    own, other = (pd.Series(ids).reset_index(drop=True) for ids in (own_ids, keys))
-    for what, ids in (("documents", own), ("rows of the metadata", other)):
-        if len(bad := ids[ids.isna() | (ids == "") | ids.duplicated()]):
-            raise CorpusError(f"the ids of the {what} are missing or repeated: {listed(bad)}")
-    own, other = own.map(str), other.map(str)
-    stems = [ids.str.replace(r"\.txt$", "", case=False, regex=True) for ids in (own, other)]
+    ids = [
+        pd.Series(x).reset_index(drop=True) for x in (documents.get("id", documents.index), keys)
+    ]
+    bad = [x[x.isna() | (x == "") | x.duplicated()] for x in ids]
+    own, other = (x.map(str) for x in ids)
+    stems = [x.str.replace(r"\.txt$", "", case=False, regex=True) for x in (own, other)]
     if len(own) == len(other) == len({*stems[0]} & {*stems[1]}):
         own, other = stems  # the names of files, perhaps without their ending
-    lost, unknown = own[~own.isin(other)], other[~other.isin(own)]
-    if len(lost) or len(unknown):
+    wrong = {
+        "documents with a missing or repeated id": bad[0],
+        "rows of the metadata with a missing or repeated id": bad[1],
+        "documents without a row of the metadata": own[~own.isin(other)],
+        "rows of the metadata without a document": other[~other.isin(own)],
+    }
+    if found := [f"{len(x)} {what} ({listed(x)})" for what, x in wrong.items() if len(x)]:
         raise CorpusError(
-            f"the metadata lack {len(lost)} of {len(own)} documents by their ids "
-            f"({listed(lost) or 'none'}), and have {len(unknown)} rows of other ids "
-            f"({listed(unknown) or 'none'}); give each document one row with its id, or leave out "
-            "the column id to take the rows by position"
+            f"the ids do not fit: {'; '.join(found)}; give each document one row with its id, or "
+            "leave out the column id to take the rows by position"
         )
     frame = frame.drop(columns="id", errors="ignore").set_axis(pd.Index(other))
     return frame.loc[own].set_axis(documents.index)
@@ -311,9 +377,9 @@ def open_source(
     vocabulary: str | Path | Iterable[str] | None,
     format: str | None,
     labels: str | Path | Iterable[object] | None,
-    options: TextOptions,
+    metadata: Any,
+    options: Options,
     text_options: Iterable[str] = (),
-    part: tuple[int, int] | None = None,
 ) -> Source:
     """Finds the format of a file or folder, and reads the vocabulary and labels beside it.
 
@@ -322,122 +388,77 @@ def open_source(
         vocabulary: As for ``read_corpus``.
         format: As for ``read_corpus``.
         labels: As for ``read_corpus``.
+        metadata: As for ``read_corpus``.
         options: Options of reading.
         text_options: Names of the user's options of ``Corpus.from_texts``.
-        part: Rank and number of the processes, if each opens its own shards.
 
     Raises:
         CorpusError: The file is missing, or an option belongs to another format.
     """
-    address = str(path) if is_remote(path) else None
-    if address is not None:
-        path = fetch_store(address, part, options.finite_bytes)
-    try:
-        path = Path(path)
-    except TypeError as error:
-        code = counting_code(path) or "Corpus.from_texts(texts) or Corpus.from_matrix(counts)"
+    if is_remote(path):
+        options = replace(options, address=str(path))
+        path = fetch_store(str(path), options.part, options.finite_bytes)
+    if not isinstance(path, (str, Path)):
         raise CorpusError(
-            f"expected the path of a file or folder, got a {type(path).__name__}; documents in "
-            f"memory go to {code}"
-        ) from error
+            f"expected the path of a file or folder, got a {type(path).__name__}; " + ADVICE
+        )
+    path = Path(path)
     if not path.exists():
         raise CorpusError(f"{path}: no such file or folder; check the path")
     format = find_format(path) if format is None else format
-    if format not in known_formats():
-        formats = ", ".join(known_formats())
-        raise CorpusError(f"{path}: unknown format {format!r}; give one of {formats}")
-    is_text = holds_texts(path, format, options.text_field)
-    _check_options(path, format, is_text, options, text_options)
+    if format not in FORMATS:
+        raise CorpusError(f"{path}: unknown format {format!r}; give one of {', '.join(FORMATS)}")
+    about = format_of(path, format, options.text_field)
+    _check_options(path, format, about, options, text_options)
+    if options.part is not None and not (format == "store" and labels is None and metadata is None):
+        raise CorpusError(
+            f"{path}: rank is for a folder in shards, without further labels and metadata; write "
+            "one by convert_corpus(..., shard_size=...)"
+        )
     if vocabulary is None and format in WITH_WORDS_BESIDE:
-        ending = ("vocab.txt",) if format != "npz" else ()  # Corpus.save writes NAME.vocab.txt
-        vocabulary = _find_beside(path, "vocab", *ending)
+        # Corpus.save writes NAME.vocab.txt beside NAME.npz.
+        others = () if format == "npz" else (f"vocab.{_name(path)}.txt", "vocab.txt")
+        vocabulary = _find_beside(path, "vocab", others)
     labels = _find_beside(path, "labels") if labels is None else labels
-    files = [path, *(Path(file) for file in (vocabulary, labels) if isinstance(file, (str, Path)))]
+    files = [path, *(Path(x) for x in (vocabulary, labels, metadata) if isinstance(x, (str, Path)))]
+    if isinstance(metadata, (str, Path)):
+        metadata = read_metadata(metadata, options.encoding)
     if isinstance(vocabulary, (str, Path)):
         vocabulary = read_lines(Path(vocabulary), options.encoding)
     if isinstance(labels, (str, Path)):
         labels = read_lines(Path(labels), options.encoding)
     words = None if vocabulary is None else list(vocabulary)
-    return Source(path, format, is_text, options, words, labels, files, part, address)
+    options = replace(options, num_words=None if words is None else len(words))
+    return Source(path, about, options, words, labels, metadata, files)
 
 
 def _check_options(
-    path: Path, format: str, is_text: bool, options: TextOptions, text_options: Iterable[str]
+    path: Path, format: str, about: Format, options: Options, text_options: Iterable[str]
 ) -> None:
     """Refuses options of other formats."""
-    of_counts = ", of counts" if format == "parquet" and not is_text else ""
-    with_fields = [name for name in TEXT_READERS if name not in WITHOUT_FIELDS]
-    for name in ("text_field", "label_field", "delimiter"):
-        formats = ["csv"] if name == "delimiter" else with_fields
-        if getattr(options, name) is not None and not (is_text and format in formats):
-            raise CorpusError(
-                f"{path}: {name} is an option of {', '.join(formats)}; leave it out, the format is "
-                f"{format}{of_counts}"
-            )
-    if not is_text and (names := ", ".join(text_options)):
+    is_text = about.holds == "texts"
+    fits = {
+        **dict.fromkeys(("text_field", "label_field"), is_text and format not in WITHOUT_FIELDS),
+        "delimiter": format == "csv",
+    }
+    refused = [name for name, fit in fits.items() if getattr(options, name) is not None and not fit]
+    refused += () if is_text else text_options
+    if refused:
+        kind = "texts" if is_text else "counts"
         raise CorpusError(
-            f"{path}: {names} would choose the words of texts, but the format {format} holds "
-            "counts; leave them out"
+            f"{path}: {', '.join(refused)} cannot be used with {kind} of the format {format}; "
+            "leave it out"
         )
 
 
 def _name(path: Path) -> str:
     """Name of a corpus: the file's name without ``docword.`` and the format's suffixes."""
     name = Path(os.path.abspath(path)).name  # abspath gives . and .. the names of folders
-    return Path(_unzipped(name)).stem.removeprefix("docword.")
+    return Path(unzipped(name)).stem.removeprefix("docword.")
 
 
-def _unzipped(name: str) -> str:
-    return name[:-3] if name.lower().endswith(".gz") else name
-
-
-def find_format(path: str | Path) -> str:
-    """Format of a path by its name, or of an address; see :func:`read_corpus`.
-
-    Raises:
-        CorpusError: The name fits none of the formats.
-    """
-    if is_remote(path):
-        return "store"
-    path = Path(path)
-    if path.is_dir():
-        tables = any(path.glob("*.parquet")) and not any(path.glob("*.txt"))
-        return "store" if is_store(path) else "parquet" if tables else "folder"
-    name = _unzipped(path.name).lower()
-    if name.startswith("docword") and name.endswith(".txt"):
-        return "uci"
-    suffix = Path(name).suffix
-    if suffix not in SUFFIXES and suffix in _CONVERTED:
-        raise CorpusError(f"{path}: {suffix} files cannot be read; {_CONVERTED[suffix]}")
-    if suffix not in SUFFIXES:
-        raise CorpusError(
-            f"{path}: cannot tell the format from the ending {suffix!r}; "
-            f"expected {', '.join(SUFFIXES)}, docword*.txt or a folder, or give format=..."
-        )
-    return SUFFIXES[suffix]
-
-
-def holds_texts(path: Path, format: str, text_field: str | None) -> bool:
-    """Whether a file or folder holds texts rather than counts.
-
-    Args:
-        path: The file or folder.
-        format: Its format. ``parquet`` may hold texts or counts.
-        text_field: The user's column of the texts, if any.
-
-    Raises:
-        CorpusError: A Parquet file is damaged.
-    """
-    if format == "parquet":
-        return text_field is not None or not ParquetFiles(path, math.inf).has_counts
-    return format in TEXT_READERS
-
-
-def _find_beside(path: Path, what: str, *others: str) -> Path | None:
+def _find_beside(path: Path, what: str, others: Iterable[str] = ()) -> Path | None:
     """First existing file of words or labels in the folder of a corpus; ``None`` if missing."""
-    name = _name(path)
-    names = [f"{path.stem}.{what}.txt", f"{name}.{what}.txt"]
-    if others:
-        names += [f"{what}.{name}.txt", *others]
+    names = [*(f"{name}.{what}.txt" for name in (path.stem, _name(path))), *others]
     beside = Path(os.path.abspath(path)).parent if path.name in ("", "..") else path.parent
     return next(filter(Path.is_file, (beside / name for name in names)), None)

@@ -1,18 +1,19 @@
-"""Readers of texts: lines, JSON, delimited fields, folders and rows of Parquet."""
+"""Readers of texts: lines, JSON, delimited fields and folders.
+
+A reader of texts yields a mapping for each document, or a pair: the document's place in the file,
+for messages, and the mapping.
+"""
 
 from __future__ import annotations
 
 import csv
-import io
 import itertools
 import json
 import math
 import os
 import re
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,7 @@ import numpy as np
 import pandas as pd
 
 from torch_lntm.corpus.metadata import EXACT_IN_FLOAT, listed
-from torch_lntm.corpus.readers.tables import ParquetFiles
-from torch_lntm.errors import CorpusError, CorpusWarning, FileError, warn
+from torch_lntm.errors import CorpusWarning, FileError, LNTMError, warn
 from torch_lntm.files.reading import (
     LONGEST,
     at_line,
@@ -36,27 +36,26 @@ _DELIMITERS = ",;\t|"
 _INTEGER = re.compile(r"-?(?:0|[1-9]\d*)")
 _DECIMAL = re.compile(r"-?(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
 _MISSING_NUMBERS = ("NA", "NaN", "nan")
-#: Maximum number of fields of a record, and number of records whose fields become a table at once.
+#: Maximum number of fields of all records, and records whose fields become a table at once.
 _MOST_FIELDS, _ROWS = 10_000, 4096
-#: Any table may have _FREE_CELLS cells, larger tables ten per value.
-_FREE_CELLS = 10**7
-#: Lock of Python's limit on the length of CSV fields, which holds for the whole process.
-_CSV_LIMIT = threading.RLock()
-#: Maximum number of lines of a CSV header.
-_HEADER_LINES = 100
+#: Formats of texts without fields.
+WITHOUT_FIELDS = ("txt", "folder")
 
 
 @dataclass(frozen=True)
-class TextOptions:
-    """Options of reading texts; see ``read_corpus``.
+class Options:
+    """Options of reading; see ``read_corpus``.
 
     Attributes:
         text_field: Field with the text. Defaults to "text".
         label_field: Required field with the label. Defaults to an optional field "label".
         encoding: Encoding of the file.
-        delimiter: Character between the fields of ``csv``. Defaults to the delimiter that fits the
-            header.
+        delimiter: Character between the fields of ``csv``. Defaults to the one of comma, semicolon,
+            tab and bar that is most frequent in the header.
         max_bytes: Maximum number of bytes to read.
+        num_words: Size of the vocabulary; ``None`` if unknown.
+        part: Rank and number of the processes, to open this rank's shards of a folder only.
+        address: Address of a remote folder. Its path is then the folder in the cache.
     """
 
     text_field: str | None = None
@@ -64,6 +63,9 @@ class TextOptions:
     encoding: str = "utf-8"
     delimiter: str | None = None
     max_bytes: float | None = None
+    num_words: int | None = None
+    part: tuple[int, int] | None = None
+    address: str | None = None
 
     @property
     def finite_bytes(self) -> float | None:
@@ -75,12 +77,17 @@ class TextOptions:
 Record = tuple[str, dict[str, Any]]
 
 
+def unreadable(place: object, error: Exception) -> FileError:
+    """Error for a place whose reader failed."""
+    return FileError(f"{place}: cannot be read, is it complete? ({type(error).__name__}: {error})")
+
+
 class TextStream:
     """Stream of texts, with columns of metadata.
 
     Args:
         path: The file or folder.
-        format: A format of ``TEXT_READERS``.
+        read: The reader of its format.
         options: Options of reading.
 
     Attributes:
@@ -88,8 +95,10 @@ class TextStream:
         labels: The label of each text, if any.
     """
 
-    def __init__(self, path: Path, format: str, options: TextOptions) -> None:
-        self.path, self.format, self.options = path, format, options
+    def __init__(
+        self, path: Path, read: Callable[[Path, Options], Iterable[Any]], options: Options
+    ) -> None:
+        self.path, self.read, self.options = path, read, options
         self.metadata: pd.DataFrame | None = None
         self.labels: list[Any] | None = None
 
@@ -102,52 +111,52 @@ class TextStream:
         field = self.options.text_field or "text"
         rows: list[dict[str, Any]] = []
         parts: list[pd.DataFrame] = []
-        only_numbers, some_text = self.format not in WITHOUT_FIELDS, False
-        for place, record in TEXT_READERS[self.format](self.path, self.options):
-            text = self._text(place, record, field)
-            if text and only_numbers:
-                only_numbers, some_text = _DECIMAL.fullmatch(text) is not None, True
-            if self.metadata is None:
-                rows.append(record)
-                if len(rows) == _ROWS:
-                    parts.append(pd.DataFrame(rows, dtype=object))
-                    rows = []
-            yield text
-        if only_numbers and some_text:
-            fields = listed([field, *parts[0]] if parts else [field, *record])
-            raise FileError(
-                f"{self.path}: the field {field!r} holds numbers, not texts; choose another by "
-                f"text_field: the fields are {fields}"
-            )
+        place, number = "document 1", 1
+        try:
+            for item in self.read(self.path, self.options):
+                place, record = item if isinstance(item, tuple) else (place, dict(item))
+                text = self._text(place, record, field)
+                if self.metadata is None:
+                    rows.append(record)
+                    if len(rows) == _ROWS:
+                        parts.append(pd.DataFrame(rows, dtype=object))
+                        rows = []
+                yield text
+                number += 1
+                place = f"document {number}"
+        except LNTMError:
+            raise
+        except Exception as error:
+            raise unreadable(f"{self.path}, {place}", error) from error
         if self.metadata is None:
             self._finish([*parts, pd.DataFrame(rows, dtype=object)] if rows else parts, field)
 
     def _text(self, place: str, record: dict[str, Any], field: str) -> str:
         """Takes the text out of a record."""
-        text = record.get(field)
-        if text is None and field in record:
+        missing: object = ()
+        text = record.pop(field, missing)
+        if text is None:
             text = ""  # like an empty field of csv
         if not isinstance(text, str):
-            hint = "; the first line must name the columns" if self.format == "csv" else ""
+            got = "none" if text is missing else f"{text!r:.60}"
             raise FileError(
-                f"{self.path}, {place}: expected a text in the field {field!r}, got {text!r:.60}; "
-                f"the fields are {listed(record)}; choose by text_field{hint}"
+                f"{self.path}, {place}: expected a text in the field {field!r}, got {got}; the "
+                f"other fields are {listed(record)}; choose by text_field; the first line of csv "
+                "must name the columns"
             )
         if len(text) > LONGEST:
             raise FileError(f"{self.path}, {place}: has more than {LONGEST} characters; divide it")
-        del record[field]
         return text
 
     def _finish(self, parts: list[pd.DataFrame], field: str) -> None:
         """Joins the columns of all records, and takes out the labels."""
         names = dict.fromkeys(name for part in parts for name in part)
-        num_docs, num_cells = sum(map(len, parts)), sum(part.size for part in parts)
-        if not num_docs:
+        if not parts:
             raise FileError(f"{self.path}: holds no document; expected a record for each document")
-        if len(names) > _MOST_FIELDS or len(names) * num_docs > _FREE_CELLS + 10 * num_cells:
+        if len(names) > _MOST_FIELDS:
             raise FileError(
-                f"{self.path}: the records have {len(names)} different fields, more than 10000 or "
-                "nearly all missing in most; put the varying fields into a single field"
+                f"{self.path}: the records have {len(names)} different fields, more than "
+                f"{_MOST_FIELDS}; put the varying fields into a single field"
             )
         label = self.options.label_field or "label"
         if self.options.label_field is not None and label not in names:
@@ -159,35 +168,38 @@ class TextStream:
         labels = [None if x == "" else x for x in frame[label]] if label in names else []
         self.labels = labels if pd.Series(labels, dtype=object).notna().any() else None
         frame = frame.drop(columns="label", errors="ignore")
-        self.metadata = with_types(frame) if self.format == "csv" else frame
+        self.metadata = with_types(frame) if self.read is read_csv else frame
 
 
 # -------------------------------------------------------------------- lines and folders
 
 
-def read_txt(path: Path, options: TextOptions) -> Iterator[Record]:
+def read_txt(path: Path, options: Options) -> Iterator[Record]:
     """Yields a document per line."""
-    line = 0
     for line, text in enumerate(iterate_lines(path, options.encoding, options.max_bytes), 1):
         yield f"line {line}", {"text": text}
-    if not line:
-        raise FileError(f"{path}: is empty; expected a document in each line")
 
 
-def read_folder(path: Path, options: TextOptions) -> Iterator[Record]:
+def read_folder(path: Path, options: Options) -> Iterator[Record]:
     """Yields a document per ``.txt`` file, with the file's name as id and its subfolder as label.
 
     Folders behind symbolic links are included. Each folder is read once.
     """
-    others = [file for file in _files_below(path) if not file.name.startswith(".")]
-    files = sorted(f for f in others if f.suffix.lower() == ".txt" and f.is_file())
-    skipped = len(others) - len(files)
-    reason = f"{skipped} that do not end in .txt, are broken links or no regular files"
+    found: list[Path] = []
+    seen: set[str] = set()
+    for name, folders, names in os.walk(path, followlinks=True):
+        if (real := os.path.realpath(name)) in seen:
+            folders.clear()  # reached again by a link
+            continue
+        seen.add(real)
+        folders.sort()
+        found += (Path(name, each) for each in names if not each.startswith("."))
+    files = sorted(file for file in found if file.suffix.lower() == ".txt" and file.is_file())
+    skipped = f"{len(found) - len(files)} that do not end in .txt, or are no regular files"
     if not files:
-        content = f"found files: {reason}" if skipped else "found none"
-        raise FileError(f"{path}: expected a folder of .txt files, {content}")
-    if skipped:
-        warn(f"{path}: skipped files: {reason}", CorpusWarning)
+        raise FileError(f"{path}: expected a folder of .txt files, found none, and {skipped}")
+    if len(files) < len(found):
+        warn(f"{path}: skipped files: {skipped}", CorpusWarning)
     left = readable_bytes() if options.max_bytes is None else options.max_bytes
     for file in files:
         relative = file.relative_to(path)
@@ -197,38 +209,23 @@ def read_folder(path: Path, options: TextOptions) -> Iterator[Record]:
         yield str(relative), {"text": text, "id": relative.as_posix(), "label": label}
 
 
-def _files_below(path: Path) -> Iterator[Path]:
-    """All files in a folder and its subfolders. Each folder is visited once."""
-    seen: set[tuple[int, int]] = set()
-    for name, folders, names in os.walk(path, followlinks=True):
-        about = os.stat(name)
-        if (about.st_dev, about.st_ino) in seen:
-            folders.clear()  # reached again by a link
-            continue
-        seen.add((about.st_dev, about.st_ino))
-        folders.sort()
-        yield from (Path(name, file_name) for file_name in names)
-
-
 # -------------------------------------------------------------------- JSON
 
 
-def read_jsonl(path: Path, options: TextOptions) -> Iterator[Record]:
+def read_jsonl(path: Path, options: Options) -> Iterator[Record]:
     """Yields a JSON object per line. Blank lines are skipped."""
     for line, text in enumerate(iterate_lines(path, options.encoding, options.max_bytes), 1):
         if text.strip():
             yield f"line {line}", _object(path, f"line {line}", _parsed(path, text, line))
 
 
-def read_json(path: Path, options: TextOptions) -> Iterator[Record]:
+def read_json(path: Path, options: Options) -> Iterator[Record]:
     """Yields the objects of a JSON array, which is in memory as a whole."""
     array = _parsed(path, read_text(path, options.encoding, options.finite_bytes))
     if not isinstance(array, list):
-        got = f"an object of {listed(array)}" if isinstance(array, dict) else excerpt(str(array))
         raise FileError(
-            f"{path}: expected an array of JSON objects, one for each document, got {got}; pandas "
-            "writes one by to_json(path, orient='records'); of one object per line, give "
-            "format='jsonl'"
+            f"{path}: expected an array of JSON objects, one for each document, got "
+            f"{excerpt(str(array))}; pandas writes one by to_json(path, orient='records')"
         )
     for i, record in enumerate(array, 1):
         yield f"record {i}", _object(path, f"record {i}", record)
@@ -237,12 +234,11 @@ def read_json(path: Path, options: TextOptions) -> Iterator[Record]:
 def _parsed(path: Path, text: str, line: int = 1) -> Any:
     try:
         return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        at = text.rfind("\n", 0, getattr(error, "pos", 0)) + 1
-        line += getattr(error, "lineno", 1) - 1
-        message = f"not JSON ({getattr(error, 'msg', error)}): {excerpt(text[at : at + 100])}"
+    except json.JSONDecodeError as error:
+        at = text.rfind("\n", 0, error.pos) + 1
+        message = f"not JSON ({error.msg}): {excerpt(text[at : at + 100])}"
         hint = "; of one object per line, give format='jsonl'" if "Extra" in message else ""
-        raise at_line(path, line, message + hint) from error
+        raise at_line(path, line + error.lineno - 1, message + hint) from error
 
 
 def _object(path: Path, place: str, record: Any) -> dict[str, Any]:
@@ -254,15 +250,10 @@ def _object(path: Path, place: str, record: Any) -> dict[str, Any]:
 # -------------------------------------------------------------------- delimited fields
 
 
-def read_csv(path: Path, options: TextOptions) -> Iterator[Record]:
-    """Yields delimited records under a header. Quoted fields may contain line breaks."""
-    return _csv_records(path, options, options.text_field or "text")
-
-
 def read_metadata(path: str | Path, encoding: str = "utf-8") -> pd.DataFrame:
     r"""Reads the columns of a CSV file with a header and a record for each document.
 
-    The delimiter is the first of comma, semicolon, tab and bar with 2 or more fields in the header.
+    The delimiter is the one of comma, semicolon, tab and bar that is most frequent in the header.
 
     Args:
         path: The file. It may be gzipped.
@@ -280,26 +271,28 @@ def read_metadata(path: str | Path, encoding: str = "utf-8") -> pd.DataFrame:
         >>> lntm.corpus.read_metadata("columns.csv")["party"].tolist()
         ['left', 'right']
     """
-    records = _csv_records(Path(path), TextOptions(encoding=encoding), None)
-    rows = [record for _, record in records]
+    rows = [record for _, record in read_csv(Path(path), Options(encoding=encoding))]
     if not rows:
         raise FileError(f"{path}: holds no document; expected a record for each document")
     return with_types(pd.DataFrame(rows, dtype=object))
 
 
-def _csv_records(path: Path, options: TextOptions, field: str | None) -> Iterator[Record]:
-    """Records with the column ``field``; with any columns for ``None``."""
+def read_csv(path: Path, options: Options) -> Iterator[Record]:
+    """Yields delimited records under a header. Quoted fields may contain line breaks.
+
+    pandas fills short rows up without a word, so it would cut documents at unquoted line breaks.
+    """
     lines = iterate_lines(path, options.encoding, options.max_bytes)
-    first = list(itertools.islice(lines, _HEADER_LINES))
-    excel = re.fullmatch("sep=(.)", first[0]) if first else None
-    delimiter = options.delimiter or (excel[1] if excel else _find_delimiter(path, first, field))
-    rows = _rows(path, itertools.chain(first, lines), delimiter)
+    start = list(itertools.islice(lines, 10))
+    top = next(filter(str.strip, start), "")
+    excel = re.fullmatch("sep=(.)", top)
+    delimiter = options.delimiter or (excel[1] if excel else max(_DELIMITERS, key=top.count))
+    rows = _rows(path, itertools.chain(start, lines), delimiter)
     _, header = next(itertools.islice(rows, 1 if excel else 0, None), (1, []))
     if not header:
         raise FileError(f"{path}: is empty; expected a header and a record for each document")
     header = [name if name.strip() else f"column_{i}" for i, name in enumerate(header, 1)]
-    repeated = sorted(name for name, times in Counter(header).items() if times > 1)
-    if repeated:
+    if repeated := sorted(name for name, times in Counter(header).items() if times > 1):
         raise FileError(
             f"{path}: columns must have different names, got {listed(repeated)} twice; rename or "
             "remove one"
@@ -315,46 +308,19 @@ def _csv_records(path: Path, options: TextOptions, field: str | None) -> Iterato
         yield f"line {line}", dict(zip(header, row, strict=True))
 
 
-def _find_delimiter(path: Path, lines: list[str], field: str | None) -> str:
-    """First delimiter that gives the header the field, or 2 fields for ``None``; else a comma."""
-    for delimiter in _DELIMITERS:
-        with suppress(FileError):
-            _, header = next(_rows(path, lines, delimiter), (1, []))
-            if len(header) > 1 if field is None else field in header:
-                return delimiter
-    return ","
-
-
 def _rows(path: Path, lines: Iterable[str], delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """Rows of at least one field, each with the number of its first line.
-
-    pandas fills short rows up without a word, so it would cut documents at unquoted line breaks.
-    """
-    # An unquoted carriage return ends a line.
-    ended = (
-        part
-        for line in lines
-        for part in (io.StringIO(f"{line}\n", newline="") if "\r" in line else (f"{line}\n",))
-    )
+    """Rows of at least one field, each with the number of its first line."""
+    csv.field_size_limit(max(LONGEST, csv.field_size_limit()))
+    reader = csv.reader((f"{line}\n" for line in lines), delimiter=delimiter, strict=True)
+    line = 1
     try:
-        reader = csv.reader(ended, delimiter=delimiter, strict=True)
-    except TypeError as error:
-        raise CorpusError(f"delimiter must be one character, got {delimiter!r}") from error
-    line: int = 1
-    row: list[str] | None = []
-    while row is not None:
-        if row:
-            yield line, row
-        line = reader.line_num + 1
-        with _CSV_LIMIT:
-            limit = csv.field_size_limit(LONGEST)
-            try:
-                row = next(reader, None)
-            except csv.Error as error:
-                message = f"not a CSV record with the delimiter {delimiter!r}: {error}"
-                raise at_line(path, line, message) from error
-            finally:
-                csv.field_size_limit(limit)
+        for row in reader:
+            if row:
+                yield line, row
+            line = reader.line_num + 1
+    except csv.Error as error:
+        message = f"not a CSV record with the delimiter {delimiter!r}: {error}"
+        raise at_line(path, line, message) from error
 
 
 def with_types(frame: pd.DataFrame) -> pd.DataFrame:
@@ -381,21 +347,3 @@ def _numbers(column: pd.Series) -> pd.Series:
         if largest > EXACT_IN_FLOAT:
             return present.reindex(column.index)
     return present.map(float).reindex(column.index)
-
-
-def read_parquet(path: Path, options: TextOptions) -> Iterator[Record]:
-    """Yields a document per row of a Parquet file, or of the files of a folder."""
-    return ParquetFiles(path, options.max_bytes).records(options.text_field)
-
-
-#: Functions by format that yield records from a path and options.
-TEXT_READERS: dict[str, Callable[[Path, TextOptions], Iterator[Record]]] = {
-    "txt": read_txt,
-    "jsonl": read_jsonl,
-    "json": read_json,
-    "csv": read_csv,
-    "folder": read_folder,
-    "parquet": read_parquet,
-}
-#: Formats of texts without fields.
-WITHOUT_FIELDS = ("txt", "folder")

@@ -13,10 +13,9 @@ from torch import Tensor
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.guides.theta_draws import DrawOptions, Positions, ThetaDraws
-from torch_lntm.inference.chains.chains import Chains
+from torch_lntm.inference.chains.chains import Chains, HMCSettings, space_type_of
 from torch_lntm.inference.chains.kept import KeptChains
 from torch_lntm.inference.chains.samples import DocumentSamples
-from torch_lntm.inference.chains.settings import HMCSettings, space_type_of
 from torch_lntm.inference.interruption import stops_on_interrupt
 from torch_lntm.models import TopicModel
 from torch_lntm.progress import tqdm

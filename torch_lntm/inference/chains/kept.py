@@ -27,12 +27,12 @@ from torch_lntm.guides.theta_draws import (
 from torch_lntm.inference.chains.chains import (
     FEWEST_TRANSITIONS,
     Chains,
+    HMCSettings,
     Progress,
     initial_latents,
     warn_of_low_acceptance,
     warn_of_stuck,
 )
-from torch_lntm.inference.chains.settings import HMCSettings
 from torch_lntm.models import TopicModel
 from torch_lntm.progress import tqdm
 from torch_lntm.sampling.step_sizes import DualAveraging

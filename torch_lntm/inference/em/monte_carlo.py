@@ -18,12 +18,12 @@ from torch_lntm.inference.chains.chains import (
     Chains,
     Progress,
     initial_latents,
+    space_type_of,
     warn_of_low_acceptance,
     warn_of_stuck,
 )
 from torch_lntm.inference.chains.document_hmc import DocumentHMC
 from torch_lntm.inference.chains.kept import KeptChains, signatures
-from torch_lntm.inference.chains.settings import space_type_of
 from torch_lntm.inference.em.checkpoint import FitState, model_identity
 from torch_lntm.inference.em.distributed import Processes
 from torch_lntm.inference.em.epochs import (
@@ -46,8 +46,7 @@ from torch_lntm.inference.em.schedule import (
 )
 from torch_lntm.inference.em.start import Start, StartName
 from torch_lntm.inference.em.statistics import Statistics, chain_statistics, sum_statistics
-from torch_lntm.inference.em.topic_ascent import TopicAscent
-from torch_lntm.models import TopicModel
+from torch_lntm.models import TopicModel, Topics
 from torch_lntm.models.registry import record_settings
 from torch_lntm.models.topics.topics import TopicUpdate
 from torch_lntm.progress import tqdm
@@ -66,6 +65,8 @@ WORD_TOKENS = 20
 MAX_EPOCHS, WARMUP_EPOCHS = 60, 10
 #: Default of ``min_gain``, and default with keywords: a long search places documents no better.
 MIN_GAIN, KEYWORD_MIN_GAIN = 0.0002, 0.003
+#: Number of epochs after which the learning rate has fallen by half.
+LEARNING_DELAY = 10.0
 #: Settings of a fit that must agree with its checkpoint, besides the settings of the chains.
 KEPT_SETTINGS = (
     *("num_transitions", "min_gain", "warmup_epochs", "batch_size"),
@@ -578,3 +579,47 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         acceptance, target = state.history[-1]["acceptance"], self.settings.chains.target_accept
         reason = "posteriors have become sharper since step sizes were frozen; use more"
         warn_of_low_acceptance(acceptance, target, f"{reason} warmup_epochs")
+
+
+class TopicAscent:
+    """Steps of Adam in the topics' parameters, along gradients of mini-batches.
+
+    Args:
+        topics: The topics.
+        learning_rate: Adam's learning rate in the first epoch.
+    """
+
+    def __init__(self, topics: Topics, learning_rate: float) -> None:
+        self._topics, self._learning_rate = topics, learning_rate
+        self._optimizer = torch.optim.Adam(topics.parameters(), maximize=True)
+
+    def step(self, word_counts: Tensor, epoch: int) -> dict[str, Tensor]:
+        """Make a step along the gradient at expected counts.
+
+        Args:
+            word_counts: ``(num_topics, num_words)`` counts, scaled to the entire corpus.
+            epoch: Number of the epoch, from 0. The learning rate falls with this number.
+
+        Returns:
+            The optimiser's state. A key is the position of a parameter, a dot, and the optimiser's
+            name for the value.
+        """
+        rate = self._learning_rate / (1.0 + epoch / LEARNING_DELAY)
+        self._optimizer.param_groups[0]["lr"] = rate
+        self._topics.gradient_(word_counts)
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        return {
+            f"{number}.{name}": value
+            for number, parameter in enumerate(self._topics.parameters())
+            for name, value in self._optimizer.state[parameter].items()
+        }
+
+    def resume(self, state: dict[str, Tensor]) -> None:
+        """Continue from a state of :meth:`step`. An empty state changes nothing."""
+        for key, value in state.items():
+            number, _, name = key.partition(".")
+            parameter = list(self._topics.parameters())[int(number)]
+            # Adam counts its steps on the CPU.
+            home = parameter.device if value.dim() else value.device
+            self._optimizer.state[parameter][name] = value.to(home)

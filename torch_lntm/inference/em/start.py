@@ -25,9 +25,8 @@ from torch_lntm.inference.em.documents import (
     document_bar,
     new_table,
 )
-from torch_lntm.inference.em.merging import merged_labels
+from torch_lntm.inference.em.merging import halves, merged_labels
 from torch_lntm.inference.em.schedule import default_step_docs, num_epochs
-from torch_lntm.inference.em.splitting import halves
 from torch_lntm.inference.em.statistics import as_float_if_ready
 from torch_lntm.kernels.mixture import (
     ExpectedCounts,
@@ -215,7 +214,7 @@ class Start:
     With as many topics as the model, a start misses topics: two true topics share a topic, and two
     others are near copies. The start therefore begins with twice as many topics. After a third of
     the epochs similar topics merge (:mod:`~torch_lntm.inference.em.merging`), and each topic splits
-    in two (:mod:`~torch_lntm.inference.em.splitting`). After 60 % of the epochs similar topics
+    in two. After 60 % of the epochs similar topics
     merge again. Before that, the model holds the topics with the most tokens. Documents
     with less than 40 tokens on average, and models with keywords, have a start without mergers.
     Keywords decide which topics there are.

@@ -12,8 +12,7 @@ from torch_lntm.corpus.corpus import as_corpus
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.guides import Guide
 from torch_lntm.guides.guide import require_guide
-from torch_lntm.inference.chains.chains import Chains, initial_latents
-from torch_lntm.inference.chains.settings import HMCSettings
+from torch_lntm.inference.chains.chains import Chains, HMCSettings, initial_latents
 from torch_lntm.inference.em.covariances import CovarianceSample, default_stride, ranks_of
 from torch_lntm.inference.em.schedule import MAX_STEP_DOCS
 from torch_lntm.inference.em.statistics import Statistics, chain_statistics, sum_statistics

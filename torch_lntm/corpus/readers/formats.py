@@ -1,0 +1,185 @@
+"""The formats of files, with their readers, and the registration of further ones."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from torch_lntm.corpus.archive import read_archive
+from torch_lntm.corpus.corpus import Corpus
+from torch_lntm.corpus.metadata import describe
+from torch_lntm.corpus.readers.counts import read_ldac, read_matrix_market, read_uci
+from torch_lntm.corpus.readers.tables import (
+    holds_counts,
+    read_h5ad,
+    read_parquet_counts,
+    read_parquet_texts,
+)
+from torch_lntm.corpus.readers.texts import (
+    Options,
+    read_csv,
+    read_folder,
+    read_json,
+    read_jsonl,
+    read_txt,
+)
+from torch_lntm.corpus.remote import is_remote
+from torch_lntm.corpus.store import is_store, read_store
+from torch_lntm.errors import ConfigError, CorpusError, refuse_other_owner
+
+
+class Format(NamedTuple):
+    """A format of files.
+
+    Attributes:
+        read: The reader: a function of a path and of :class:`Options`.
+        holds: What the reader gives: it yields texts with their fields, yields counts as
+            :class:`Entries`, or returns a corpus.
+        suffixes: Endings of the format's files.
+    """
+
+    read: Callable[[Path, Options], Any]
+    holds: Literal["texts", "entries", "corpus"]
+    suffixes: tuple[str, ...] = ()
+
+
+def read_npz(path: Path, options: Options) -> Corpus:
+    """The corpus of a file of ``Corpus.save``, or of scipy's ``save_npz``."""
+    archive = read_archive(path, options.max_bytes)
+    corpus = Corpus.from_matrix(archive.matrix)
+    # A saved corpus may have its names in any order.
+    corpus = replace(corpus, table=describe(archive.metadata, len(corpus), archive.metadata))
+    return corpus.with_covariates(archive.covariates) if archive.covariates else corpus
+
+
+def read_mapped(path: Path, options: Options) -> Corpus:
+    """The corpus of a folder, or the part of a process."""
+    return Corpus(**read_store(path, options.max_bytes, options.part, options.address))
+
+
+#: All formats by name.
+FORMATS: dict[str, Format] = {
+    "npz": Format(read_npz, "corpus", (".npz",)),
+    "ldac": Format(read_ldac, "entries", (".ldac", ".dat")),
+    "uci": Format(read_uci, "entries"),
+    "mtx": Format(read_matrix_market, "entries", (".mtx", ".mm")),
+    "h5ad": Format(read_h5ad, "entries", (".h5ad",)),
+    "parquet": Format(read_parquet_texts, "texts", (".parquet",)),
+    "store": Format(read_mapped, "corpus"),
+    "txt": Format(read_txt, "texts", (".txt",)),
+    "jsonl": Format(read_jsonl, "texts", (".jsonl",)),
+    "json": Format(read_json, "texts", (".json",)),
+    "csv": Format(read_csv, "texts", (".csv", ".tsv")),
+    "folder": Format(read_folder, "texts"),
+}
+#: Formats of this package; others are of plug-ins.
+_OWN = tuple(FORMATS)
+
+
+def find_format(path: str | Path) -> str:
+    """Format of a path by its name, or of an address; see :func:`read_corpus`.
+
+    Raises:
+        CorpusError: The name fits none of the formats.
+    """
+    if is_remote(path):
+        return "store"
+    path = Path(path)
+    if path.is_dir():
+        tables = any(path.glob("*.parquet")) and not any(path.glob("*.txt"))
+        return "store" if is_store(path) else "parquet" if tables else "folder"
+    name = unzipped(path.name).lower()
+    if name.startswith("docword") and name.endswith(".txt"):
+        return "uci"
+    known = {suffix: format for format, about in FORMATS.items() for suffix in about.suffixes}
+    suffix = Path(name).suffix
+    if suffix not in known:
+        raise CorpusError(
+            f"{path}: cannot tell the format from the ending {suffix!r}; expected "
+            f"{', '.join(known)}, docword*.txt or a folder, or give format=...; save a sheet as "
+            "CSV, with a document in each row, and other documents as plain text"
+        )
+    return known[suffix]
+
+
+def format_of(path: Path, format: str, text_field: str | None) -> Format:
+    """A format by its name. Files of ``parquet`` hold counts or texts.
+
+    Raises:
+        CorpusError: A Parquet file is damaged.
+    """
+    if format == "parquet" and text_field is None and holds_counts(path):
+        return Format(read_parquet_counts, "entries")
+    return FORMATS[format]
+
+
+def unzipped(name: str) -> str:
+    """The name of a file without ``.gz``."""
+    return name[:-3] if name.lower().endswith(".gz") else name
+
+
+def register_reader(
+    name: str,
+    suffixes: Sequence[str],
+    function: Callable[[Path, Options], Any] | None = None,
+    *,
+    holds: Literal["texts", "counts"] = "texts",
+) -> Any:
+    r"""Register a reader of a file format.
+
+    ``read_corpus``, ``convert_corpus`` and every command then read files of the format. A reader
+    of texts yields a mapping for each document, with the text in the field ``"text"``. All further
+    fields become columns of the metadata. A reader of counts returns a :class:`Corpus`.
+
+    The function is called with the file's path and the options of reading (:class:`Options`).
+    ``torch_lntm.files.iterate_lines(path, options.encoding, options.max_bytes)`` reads lines
+    safely. It unpacks ``.gz`` files, bounds the size, and names the file in errors.
+
+    Args:
+        name: Name of the format, for ``read_corpus(format=...)`` and ``--format``.
+        suffixes: Endings of the format's files, such as ``[".rst"]``. May be empty.
+        function: The reader. ``register_reader`` is a decorator if the reader is left out.
+        holds: Contents of the files: ``"texts"`` for a function that yields records, ``"counts"``
+            for a function that returns a corpus.
+
+    Returns:
+        The function.
+
+    Raises:
+        ConfigError: The name or a suffix belongs to another reader, or a suffix is unusable. A
+            second registration of a function under the same name is accepted, because notebooks
+            run cells again.
+
+    Example:
+        >>> @lntm.corpus.register_reader("paragraphs", [".para"])
+        ... def read_paragraphs(path, options):
+        ...     for text in path.read_text(options.encoding).split("\n\n"):
+        ...         yield {"text": text, "length": len(text)}
+        >>> from pathlib import Path
+        >>> _ = Path("two.para").write_text("red apple, red pear\n\ngreen apple")
+        >>> lntm.read_corpus("two.para").metadata["length"].tolist()
+        [19, 11]
+    """
+    if function is None:
+        return functools.partial(register_reader, name, suffixes, holds=holds)
+    if name in _OWN:
+        raise ConfigError(f"format name {name!r} is one of torch_lntm's own; choose another")
+    owner = FORMATS[name].read if name in FORMATS else None
+    refuse_other_owner("format name", name, owner, function)
+    for suffix in suffixes:
+        if Path(f"name{suffix}").suffix != suffix or suffix != suffix.lower():
+            raise ConfigError(
+                f"suffixes of the format {name!r} are {suffixes!r}; expected a list of lower-case "
+                "endings such as ['.rst']"
+            )
+        for other, about in FORMATS.items():
+            if other != name and suffix in about.suffixes:
+                raise ConfigError(
+                    f"files that end in {suffix} have the format {other!r} already; choose "
+                    "another ending, or none and read them by format=..."
+                )
+    FORMATS[name] = Format(function, "texts" if holds == "texts" else "corpus", tuple(suffixes))
+    return function
