@@ -85,7 +85,7 @@ def test_kinds_of_columns(values, expected, dtype):
         ({"x": [1, 2]}, "metadata 'x': expected one value for each of 3 documents, got 2"),
         ({"x": "abc"}, "one value for each of 3 documents, got 'abc'"),
         ({"x": 3}, "got 3"),
-        ({"x": np.zeros((3, 2))}, r"got shape \(3, 2\)"),
+        ({"x": np.zeros((3, 2))}, "got array"),
         ({" ": [1, 2, 3]}, "different names, got ' '"),
         ({1: [1, 2, 3], "1": [1, 2, 3]}, "different names, got '1' .twice."),
         (pd.DataFrame([[1, 2]] * 3, columns=["a", "a"]), "different names, got 'a' .twice."),
@@ -207,15 +207,19 @@ def test_a_frame_of_any_library_is_metadata_and_counts(library):
 @pytest.mark.parametrize("library", MAKERS)
 def test_wrong_columns_of_texts_are_refused_with_advice(library):
     frame = MAKERS[library](TABLE)
-    with pytest.raises(CorpusError, match="no column is named 'text'; the columns are id, body, "):
+    with pytest.raises(
+        CorpusError, match=r"no columns are named 'text'; .* the columns are id, body, "
+    ):
         Corpus.from_frame(frame)
-    with pytest.raises(CorpusError, match="'id' must hold texts, got 7 in row 0; name the column"):
+    with pytest.raises(
+        CorpusError, match=r"'id' has no text in 3 of 3 rows: 0, 1, 2 .got 7.;.* name the column"
+    ):
         Corpus.from_frame(frame, text="id")
     with pytest.raises(CorpusError, match=r"Corpus\.from_frame\(frame, text=name\)"):
         Corpus.from_texts(frame)
-    with pytest.raises(CorpusError, match=r"'text' has no text in 2 of 4 rows: 1, 3; leave these"):
+    with pytest.raises(CorpusError, match=r"'text' has no text in 2 of 4 rows: 1, 3 .*; leave the"):
         Corpus.from_frame(MAKERS[library]({"text": ["wood", None, "stone", None]}))
-    with pytest.raises(CorpusError, match=r"in 30 of 31 rows: 1, 2, .*, 20 and 10 more;"):
+    with pytest.raises(CorpusError, match=r"in 30 of 31 rows: 1, 2, .*, 20 and 10 more "):
         Corpus.from_frame(MAKERS[library]({"text": ["wood", *[None] * 30]}))
 
 
@@ -223,7 +227,7 @@ def test_other_tables_are_refused_with_advice():
     with pytest.raises(CorpusError, match="2 columns are named 'text'"):
         Corpus.from_frame(pd.DataFrame([["wood", "stone"]], columns=["text", "text"]))
     lazy = polars_frame({"text": ["wood"]}).lazy()
-    with pytest.raises(CorpusError, match=r"got a polars LazyFrame; call its collect\(\) first"):
+    with pytest.raises(CorpusError, match=r"got a polars LazyFrame; call collect\(\)"):
         Corpus.from_frame(lazy)
     with pytest.raises(CorpusError, match=r"single LazyFrame.*Corpus.from_frame\(frame, text=name"):
         Corpus.from_texts(lazy)
@@ -245,13 +249,13 @@ def test_records_give_texts_and_metadata():
 @pytest.mark.parametrize(
     ("records", "match"),
     [
-        ([{"text": "wood"}, {"year": 1}], "'text' has no text in 1 of 2 rows: 1;"),
-        ([{"body": "wood"}], "no column is named 'text'; the columns are body;"),
-        ([{"text": 3}], "'text' must hold texts, got 3 in row 0"),
-        ([{"text": "wood"}, "stone"], "record 1 must be a dict, got str; texts alone go to"),
-        ({"text": ["wood"]}, "records must be a list of dicts, one for each document, got a dict"),
-        (pd.DataFrame({"text": ["wood"]}), r"got a DataFrame; use Corpus\.from_frame"),
-        ("wood", "got a str"),
+        ([{"text": "wood"}, {"year": 1}], "'text' has no text in 1 of 2 rows: 1 "),
+        ([{"body": "wood"}], "no columns are named 'text'; .* the columns are body"),
+        ([{"text": 3}], "'text' has no text in 1 of 1 rows: 0 .got 3."),
+        ([{"text": "wood"}, "stone"], "list of dicts, .* got 'stone'; texts go to"),
+        ({"text": ["wood"]}, "records must be a list of dicts, one for each document, got .'text'"),
+        (pd.DataFrame({"text": ["wood"]}), r"frames to Corpus\.from_frame"),
+        ("wood", "got 'wood'"),
     ],
 )
 def test_wrong_records_are_refused(records, match):
@@ -505,14 +509,14 @@ def test_damaged_metadata_in_files_are_refused(tmp_path, changes, match):
 @pytest.mark.parametrize(
     ("covariates", "match"),
     [
-        ([1, 2], "must be a mapping of names to arrays, got a list"),
-        ({"x": [1, 2]}, r"'x': expected an array .* 3 documents, got shape \(2,\) of int64"),
+        ([1, 2], "must be a mapping of names to arrays, .* got a list"),
+        ({"x": [1, 2]}, r"'x': expected a named array .* 3 documents, got shape \(2,\) of int64"),
         ({"x": 1.0}, r"got shape \(\)"),
         ({"x": ["a", "b", "c"]}, "of <U1"),
         ({"x": [None, 1, 2]}, "of object"),
         ({"x": [1.0, NAN, 2.0]}, "expected finite numbers, got nan in document 1"),
         ({"x": [1.0, 2.0, np.inf]}, "got inf in document 2"),
-        ({3: [1, 2, 3]}, "must have names, got 3"),
+        ({3: [1, 2, 3]}, "covariate 3: expected a named array"),
     ],
 )
 def test_invalid_covariates_are_refused(covariates, match):

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import chi2, hypergeom, norm
 from support.corpora import make_corpus
 
-from torch_lntm.corpus import Corpus, load_split, load_word_hold_out, splits
+from torch_lntm.corpus import Corpus, load_split, load_word_hold_out
 from torch_lntm.errors import CorpusError
 
 
@@ -112,14 +112,12 @@ def check_moments(x: np.ndarray, document: np.ndarray, drawn: int) -> None:
         ([7, 5, 1, 3], 0.5),
         ([1] * 7, 0.3),
         ([40, 1, 2, 9, 9, 3], 0.9),
-        # Above 10^9 tokens of a word, beyond numpy's own draws.
-        ([2**31 - 1, 10**9, 2**31 - 1], 0.25),
-        ([1_500_000_000, 3], 0.5),
+        ([499_999_999, 3, 499_999_997], 0.5),
     ],
 )
 def test_hold_out_draws_have_hypergeometric_moments(document, fraction):
     document = np.array(document)
-    copies = 20_000 if document.sum() < 10**9 else 2_000
+    copies = 20_000 if document.sum() < 10**6 else 2_000
     corpus = Corpus.from_matrix(np.tile(document, (copies, 1)))
     drawn = corpus.hold_out_words(fraction).observed_counts.reshape(copies, -1)
     check_moments(drawn.astype(float), document, round(fraction * int(document.sum())))
@@ -127,11 +125,8 @@ def test_hold_out_draws_have_hypergeometric_moments(document, fraction):
 
 @pytest.mark.slow
 @pytest.mark.stat
-@pytest.mark.parametrize("small", [True, False])
-def test_hold_out_draws_are_hypergeometric(small, monkeypatch):
-    # The whole distribution, by chi-square, also of the draws that are made for large numbers.
-    if not small:
-        monkeypatch.setattr(splits, "_MAX_COLOUR", 1)
+def test_hold_out_draws_are_hypergeometric():
+    # The whole distribution, by chi-square.
     copies, document = 10_000, np.array([7, 5, 1, 3])
     corpus = Corpus.from_matrix(np.tile(document, (copies, 1)))
     drawn = corpus.hold_out_words(0.5).observed_counts.reshape(copies, 4)
@@ -147,7 +142,7 @@ def test_hold_out_draws_are_hypergeometric(small, monkeypatch):
 
 
 def test_memory_of_a_hold_out_does_not_grow_with_the_tokens():
-    corpus = Corpus.from_matrix([[3 * 10**8, 5], [2**31 - 1, 2**31 - 1]])
+    corpus = Corpus.from_matrix([[3 * 10**8, 5], [499_999_999, 499_999_999]])
     tracemalloc.start()
     observed, _ = corpus.hold_out_words(0.3)
     peak = tracemalloc.get_traced_memory()[1]
@@ -156,17 +151,9 @@ def test_memory_of_a_hold_out_does_not_grow_with_the_tokens():
     np.testing.assert_array_equal(observed.lengths, np.rint(0.3 * corpus.lengths))
 
 
-def test_long_documents_are_drawn_in_few_steps(monkeypatch):
-    steps = []
-    draw = splits._hypergeometric
-
-    def counted(*args):
-        steps.append(args)
-        return draw(*args)
-
-    monkeypatch.setattr(splits, "_hypergeometric", counted)
-    Corpus.from_matrix(np.ones((2, 5_000), int)).hold_out_words()
-    assert len(steps) <= 14  # 2**13 is more than 5,000 words
+def test_documents_of_a_billion_tokens_are_not_divided():
+    with pytest.raises(CorpusError, match="a document of 1000000000 tokens cannot be divided"):
+        Corpus.from_matrix([[5], [10**9]]).hold_out_words()
 
 
 def test_neighbouring_documents_are_drawn_independently():
@@ -223,8 +210,8 @@ def test_files_of_splits_and_hold_outs_are_not_interchangeable(corpus, tmp_path)
         ([0, 1], [1, 2], "different positions"),
         ([0, 50], [1], "different positions below 50"),
         ([-1], [1], "different positions"),
-        ([], [1], "non-empty integer"),
-        ([0.5], [1.0], "non-empty integer"),
+        ([], [1], "different positions"),
+        ([0.5], [1.0], "different positions"),
     ],
 )
 def test_damaged_splits_are_refused(corpus, tmp_path, train, test, match):
@@ -243,15 +230,9 @@ def test_damaged_hold_outs_are_refused(corpus, tmp_path):
     rare = corpus.counts.argmin()
     beyond = np.where(np.arange(corpus.nnz) == rare, corpus.counts[rare] + 1, good)
     assert beyond.max() <= corpus.counts.max()
-    for bad, match in (
-        (good[1:], "must be .* integers, got shape"),
-        (good.astype(float), "of float64"),
-        (good + 1000, "between 0 and"),
-        (good - 1000, "between 0 and"),
-        (beyond, "between 0 and"),
-    ):
+    for bad in (good[1:], good.astype(float), good + 1000, good - 1000, beyond):
         np.savez(tmp_path / "w.npz", fingerprint=corpus.fingerprint(), observed_counts=bad)
-        with pytest.raises(CorpusError, match=match):
+        with pytest.raises(CorpusError, match="integers from 0 to the corpus's counts, got shape"):
             load_word_hold_out(tmp_path / "w.npz", corpus)
 
 

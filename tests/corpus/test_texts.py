@@ -69,17 +69,6 @@ def test_from_texts_with_a_vocabulary_warns_once_with_counts():
     np.testing.assert_array_equal(dense(corpus), [[0, 2, 0], [1, 0, 0], [0, 1, 0]])
 
 
-def test_the_warning_of_dropped_words_counts_stop_words_separately():
-    fitted = Corpus.from_texts(["the cat and the dog", "the dog and the bird"])
-    new = Corpus.from_texts(["The cat and the zebra"], stop_words=None, min_df=1)
-    with pytest.warns(UserWarning, match="dropped 4 of 5 tokens") as caught:
-        new.with_vocabulary(fitted.vocabulary)
-    assert [str(w.message) for w in caught] == [
-        "dropped 4 of 5 tokens: 3 words unknown to the vocabulary, in 1 of 1 documents; "
-        "3 of the tokens are English stop words"
-    ]
-
-
 # ------------------------------------------------------------------ words left out by default
 
 

@@ -193,8 +193,7 @@ def test_old_leftovers_of_a_killed_writer_are_removed(root, step, monkeypatch):
     assert [path.name for path in root.iterdir()] == ["x"]
 
 
-def test_hidden_files_of_a_running_writer_are_kept(root, monkeypatch):
-    monkeypatch.setattr(writing, "_OLD", -1.0)
+def test_hidden_files_of_a_running_writer_are_kept(root):
     with atomic_folder(root / "x") as one:
         (one / "a").write_bytes(b"one")
         write_folder(root / "x")

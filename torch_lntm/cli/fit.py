@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -23,8 +24,6 @@ from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.options import CHOSEN, GUIDES, SAMPLED, VARIATIONAL, fit_options
 
 if TYPE_CHECKING:
-    import torch
-
     from torch_lntm.corpus import Corpus
     from torch_lntm.corpus.splits import Split
     from torch_lntm.inference import FitResult, Processes
@@ -130,34 +129,32 @@ def fit_model(
     """
     device = computation.start()
     with processes_on(device) as processes:
-
-        def read() -> tuple[Recipe, Corpus]:
-            require_whole(1, num_words=fit.num_words)
-            fit.keywords = read_keywords(fit.keywords)  # the run keeps the words
-            if fit.out is not None:
-                lntm.io.check_target(Path(fit.out), fit.overwrite)
-            return fit.recipe(given(fit_model, options)), _read(documents, fit, processes)
-
-        def prepare() -> _Task:
-            return _task(fit, options, config, recipe, joined, device)
-
-        recipe, corpus = processes.together(read)
+        together = processes.together
+        recipe, corpus = together(lambda: _read(documents, fit, options, processes))
         joined = lntm.inference.join_parts(corpus, processes)
         config = {"corpus": documents.corpus} | documents.reading | documents.words
-        config |= vars(computation) | vars(fit) | options
-        return processes.together(prepare).run(processes)
+        config |= vars(computation) | vars(fit) | options | {"device": device.type}
+        return together(lambda: _task(fit, options, config, recipe, joined)).run(processes)
 
 
-def _read(documents: Documents, fit: FitOptions, processes: Processes) -> Corpus:
-    """Read the corpus, or this process's part of it, and choose the share to hold out."""
+def _read(
+    documents: Documents, fit: FitOptions, options: dict[str, Any], processes: Processes
+) -> tuple[Recipe, Corpus]:
+    """Check the options, and read the corpus or this process's part of it."""
     from torch_lntm.corpus.remote import count_shards
 
+    require_whole(1, num_words=fit.num_words)
+    fit.keywords = read_keywords(fit.keywords)  # the run keeps the words
+    if fit.out is not None:
+        lntm.io.check_target(Path(fit.out), fit.overwrite)
+    recipe = fit.recipe(given(fit_model, options))
     whole = processes.alone or fit.test_fraction or documents.reading
     if whole or count_shards(documents.path) < processes.size:
         fit.test_fraction = 0.1 if fit.test_fraction is None else fit.test_fraction
-        return documents.read()
+        return recipe, documents.read()
     fit.test_fraction = 0.0
-    return lntm.read_corpus(documents.path, rank=processes.rank, world_size=processes.size)
+    rank, size = processes.rank, processes.size
+    return recipe, lntm.read_corpus(documents.path, rank=rank, world_size=size)
 
 
 def _task(
@@ -166,7 +163,6 @@ def _task(
     config: dict[str, Any],
     recipe: Recipe,
     corpus: Corpus,
-    device: torch.device,
 ) -> _Task:
     """Make the model, the guide and the engine, and check the folder of the run."""
     from torch_lntm.files.writing import shortened
@@ -183,7 +179,7 @@ def _task(
         corpus.num_words,
         corpus.vocabulary,
         seed=config["seed"],
-        device=device,
+        device=config["device"],
         options=settings | {"progress": config["progress"]},
         model_options=fit.model_options,
     )
@@ -191,9 +187,9 @@ def _task(
     path = Path(fit.out or Path("runs", shortened(corpus.name or "corpus")))
     lntm.io.check_target(path, fit.overwrite)
     config |= {name: settings.get(name) for name in CHOSEN}
-    config |= {"out": str(path), "device": device.type}
+    config |= {"out": str(path)}
     config["posterior"] = recipe.posterior if recipe.samples else parts.guide.name
-    return _Task(path, corpus, split, parts, config, recipe.samples, reason, device)
+    return _Task(path, corpus, split, parts, config, recipe.samples, reason)
 
 
 @dataclass(frozen=True)
@@ -207,7 +203,6 @@ class _Task:
     config: dict[str, Any]
     samples: bool
     reason: str | None
-    device: torch.device
 
     @property
     def train(self) -> Corpus:
@@ -220,15 +215,10 @@ class _Task:
 
         fixed = {name: value for name, value in self.config.items() if name not in CHANGEABLE}
         with ExitStack() as stack:
-
-            def claim() -> UnfinishedRun | None:
-                return (
-                    stack.enter_context(UnfinishedRun(self.path, fixed))
-                    if processes.first
-                    else None
-                )
-
-            unfinished = processes.together(claim)
+            claim = functools.partial(UnfinishedRun, self.path, fixed)
+            unfinished = processes.together(
+                lambda: stack.enter_context(claim()) if processes.first else None
+            )
             if unfinished is not None:
                 self.announce(unfinished, processes)
             result = self.parts.engine.fit(
@@ -285,7 +275,7 @@ class _Task:
         empty = whole.num_docs - whole.num_nonempty
         wordless = f" ({empty} without words)" if empty else ""
         about = f"{whole.num_docs} documents{wordless} of {corpus.num_words} words{held_out}"
-        say(f"fitting {about}, {self.device}{several}")
+        say(f"fitting {about}, {self.config['device']}{several}")
         if isinstance(topics, DynamicTopics):
             say(topics.size_note)
 
@@ -307,7 +297,11 @@ class _Task:
         else:
             about["manifest"] = corpus.part.fingerprint
         assert result.topic_shares is not None  # the first process has those of all documents
-        metadata = {"corpus": about, "device": str(self.device), "seed": self.config["seed"]}
+        metadata = {
+            "corpus": about,
+            "device": self.config["device"],
+            "seed": self.config["seed"],
+        }
         try:
             lntm.io.save_run(
                 self.path,

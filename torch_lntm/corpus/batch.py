@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -182,7 +183,8 @@ class DocumentBatch:
         # Words outside of `words` have no entries, so a word's entries end at the next offset.
         offsets = torch.cat([word_offsets[words], word_offsets[-1:]])
         part.__dict__["by_word"] = order, doc_index, offsets
-        return self._with_cached_values(part)
+        self._give_cached_values(part)
+        return part
 
     def to(
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
@@ -195,36 +197,28 @@ class DocumentBatch:
         dtype = self.dtype if dtype is None else dtype
         if device == self.device and dtype == self.dtype:
             return self
+        if device == self.device and dtype in self._in_other_dtypes:
+            return self._in_other_dtypes[dtype]
+
+        def moved(x: Tensor) -> Tensor:
+            return x.to(device, dtype if x.is_floating_point() else x.dtype)
+
+        names = ("row_offsets", "word_index", "counts", "index")
+        parts: dict[str, Any] = {name: moved(getattr(self, name)) for name in names}
+        parts["covariates"] = {name: moved(x) for name, x in self.covariates.items()}
+        converted = replace(self, **parts)
+        self._give_cached_values(converted)
         if device == self.device:
             # Samplers convert at every step and need the cached transposed structure each time.
-            if dtype not in self._in_other_dtypes:
-                self._in_other_dtypes[dtype] = self._converted(device, dtype)
-            return self._in_other_dtypes[dtype]
-        return self._converted(device, dtype)
+            self._in_other_dtypes[dtype] = converted
+        return converted
 
-    def _converted(self, device: torch.device, dtype: torch.dtype) -> DocumentBatch:
-        converted = replace(
-            self,
-            row_offsets=self.row_offsets.to(device),
-            word_index=self.word_index.to(device),
-            counts=self.counts.to(device, dtype),
-            index=self.index.to(device),
-            covariates=FrozenDict(
-                {
-                    name: value.to(device, dtype if value.is_floating_point() else value.dtype)
-                    for name, value in self.covariates.items()
-                }
-            ),
-        )
-        return self._with_cached_values(converted)
-
-    def _with_cached_values(self, other: DocumentBatch) -> DocumentBatch:
+    def _give_cached_values(self, other: DocumentBatch) -> None:
         """Gives a batch of the same tokens the cached values that are known on the CPU."""
         if self._has_positions:
             other.__dict__["positions"] = self.positions
         if "num_tokens" in self.__dict__:
             other.__dict__["num_tokens"] = self.num_tokens
-        return other
 
     @property
     def _has_positions(self) -> bool:
@@ -239,20 +233,6 @@ class DocumentBatch:
         return (
             f"DocumentBatch({self.num_docs} of {self.corpus_size} documents, {self.num_words} "
             f"words, {self.nnz} stored counts, {self.dtype}, {self.device})"
-        )
-
-    def pin_memory(self) -> DocumentBatch:
-        """The same batch in page-locked memory, for asynchronous copies to a GPU.
-
-        A ``DataLoader`` with ``pin_memory=True`` calls this method.
-        """
-        return replace(
-            self,
-            row_offsets=self.row_offsets.pin_memory(),
-            word_index=self.word_index.pin_memory(),
-            counts=self.counts.pin_memory(),
-            index=self.index.pin_memory(),
-            covariates=FrozenDict({n: x.pin_memory() for n, x in self.covariates.items()}),
         )
 
     def entries(self, rows: Tensor, num_entries: int | None = None) -> tuple[Tensor, Tensor]:
@@ -297,7 +277,7 @@ class DocumentBatch:
             word_index=self.word_index[entries],
             counts=self.counts[entries],
             index=self.index[rows],
-            covariates=FrozenDict({name: x[rows] for name, x in self.covariates.items()}),
+            covariates={name: x[rows] for name, x in self.covariates.items()},
         )
         if positions is None and rows.device.type == "cpu" and self._has_positions:
             positions = self.positions[rows]
@@ -309,12 +289,9 @@ class DocumentBatch:
         """Consecutive batches of at most ``max_docs`` documents."""
         if self.num_docs <= max_docs:
             return [self]
-        rows = torch.arange(self.num_docs, device=self.device)
-        parts = [self.select(part) for part in rows.split(max_docs)]
-        if self._has_positions:
-            for part, positions in zip(parts, self.positions.split(max_docs), strict=True):
-                part.__dict__["positions"] = positions
-        return parts
+        rows = torch.arange(self.num_docs, device=self.device).split(max_docs)
+        known: Any = self.positions.split(max_docs) if self._has_positions else [None] * len(rows)
+        return [self.select(x, positions=own) for x, own in zip(rows, known, strict=True)]
 
     def repeat(self, copies: int) -> DocumentBatch:
         """Batch with ``copies`` rows per document, copy by copy, for example a row per chain."""
@@ -328,9 +305,9 @@ class DocumentBatch:
             word_index=self.word_index.repeat(copies),
             counts=self.counts.repeat(copies),
             index=self.index.repeat(copies),
-            covariates=FrozenDict(
-                {n: x.repeat(copies, *[1] * (x.dim() - 1)) for n, x in self.covariates.items()}
-            ),
+            covariates={
+                n: x.repeat(copies, *[1] * (x.dim() - 1)) for n, x in self.covariates.items()
+            },
         )
         if self._has_positions:
             repeated.__dict__["positions"] = self.positions.repeat(copies)
@@ -355,15 +332,15 @@ class DocumentBatch:
             if block.dim() != 1 or bool(((block < 0) | (block >= num_blocks)).any()):
                 raise ConfigError(
                     f"the covariate {name!r} has the shape {tuple(block.shape)} and values up to "
-                    f"{block.max()}; expected one whole number from 0 to {num_blocks - 1} for each "
-                    "document"
+                    f"{block.max()}; expected a whole number below {num_blocks} for each document"
                 )
             converted = replace(
                 self,
                 word_index=self.word_index + self.num_words * block.long()[self.row_index],
                 num_words=num_blocks * self.num_words,
             )
-            self._other_blocks[name, num_blocks] = self._with_cached_values(converted)
+            self._give_cached_values(converted)
+            self._other_blocks[name, num_blocks] = converted
         return self._other_blocks[name, num_blocks]
 
     @cached_property

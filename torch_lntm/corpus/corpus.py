@@ -41,7 +41,7 @@ from torch_lntm.corpus.part import Facts, Part
 from torch_lntm.corpus.remote import fetch_columns
 from torch_lntm.corpus.splits import Split, WordHoldOut, hold_out_words, split_documents
 from torch_lntm.corpus.store import new_store, read_columns
-from torch_lntm.corpus.texts import check_texts, count_words, english_stop_words
+from torch_lntm.corpus.texts import check_texts, count_words
 from torch_lntm.errors import ConfigError, CorpusError
 from torch_lntm.files.writing import as_lines, atomic_write
 from torch_lntm.frames import align
@@ -643,12 +643,10 @@ class Corpus:
         """
         if self.encoders.keys().isdisjoint(names):
             return self
-        kept = [name for name in self.encoders if name not in names]
-        return replace(
-            self,
-            encodings=FrozenDict({name: self.encodings[name] for name in kept}),
-            encoders=FrozenDict({name: self.encoders[name] for name in kept}),
-        )
+        encodings, encoders = dict(self.encodings), dict(self.encoders)
+        for name in {*names} & {*encoders}:
+            del encodings[name], encoders[name]
+        return replace(self, encodings=FrozenDict(encodings), encoders=FrozenDict(encoders))
 
     def with_vocabulary(self, vocabulary: Iterable[str]) -> Corpus:
         """Returns the documents over another vocabulary, for example that of a fitted model.
@@ -681,33 +679,25 @@ class Corpus:
         column = {word: i for i, word in enumerate(words)}
         new = np.array([column.get(word, -1) for word in self.vocabulary], np.int64)
         unknown = new < 0
-        lost_tokens = int(self.word_totals[unknown].sum())
-        num_lossy = 0
+        lost = int(self.word_totals[unknown].sum())
 
         def rows() -> Iterator[Rows]:
-            nonlocal num_lossy
             for _, old in self.parts():
                 columns = new[old.word_index]
                 is_known = columns >= 0
-                documents = np.repeat(np.arange(old.sizes.size), old.sizes)
-                num_lossy += np.unique(documents[~is_known]).size
-                matrix = sp.coo_matrix(
-                    (old.counts[is_known], (documents[is_known], columns[is_known])),
-                    (old.sizes.size, len(words)),
-                ).tocsr()
+                documents = np.repeat(np.arange(old.sizes.size), old.sizes)[is_known]
+                entries = (old.counts[is_known], (documents, columns[is_known]))
+                matrix = sp.coo_matrix(entries, (old.sizes.size, len(words))).tocsr()
                 yield Rows(np.diff(matrix.indptr), matrix.indices, matrix.data)
 
         found = self._of_rows(rows(), self.nnz, num_words=len(words), vocabulary=words)
-        if lost_tokens:
+        if lost:
+            num_unknown = int((unknown & (self.word_totals > 0)).sum())
+            num_lossy = int((found.lengths < self.lengths).sum())
             hint = "" if found.nnz else "; check that both were made by the same tokenizer"
-            stops = unknown & english_stop_words(self.vocabulary, self.word_totals)
-            num_stops = int(self.word_totals[stops].sum())
-            reason = f"; {num_stops} of the tokens are English stop words" if num_stops else ""
             warnings.warn(
-                f"dropped {lost_tokens} of {self.num_tokens} tokens: "
-                f"{int((unknown & (self.word_totals > 0)).sum())} words unknown to the "
-                f"vocabulary, in {num_lossy} of {self.num_docs} documents"
-                f"{reason}{hint}",
+                f"dropped {lost} of {self.num_tokens} tokens: {num_unknown} words unknown to the "
+                f"vocabulary, in {num_lossy} of {self.num_docs} documents{hint}",
                 UserWarning,
                 stacklevel=2,
             )
@@ -716,8 +706,7 @@ class Corpus:
     def to_scipy(self) -> sp.csr_matrix:
         """The counts as a new ``(num_docs, num_words)`` int64 matrix."""
         arrays = (np.asarray(self.counts), np.asarray(self.word_index), self.row_offsets)
-        shape = (self.num_docs, self.num_words)
-        return sp.csr_matrix(arrays, shape, np.int64, copy=True)
+        return sp.csr_matrix(arrays, (self.num_docs, self.num_words), np.int64, copy=True)
 
     def fingerprint(self) -> str:
         """SHA-256 of the counts and the vocabulary, in hexadecimal.
@@ -728,9 +717,8 @@ class Corpus:
 
     @cached_property
     def _fingerprint(self) -> str:
-        digest = hashlib.sha256(
-            json.dumps([self.num_docs, self.num_words, self.vocabulary]).encode()
-        )
+        about = json.dumps([self.num_docs, self.num_words, self.vocabulary])
+        digest = hashlib.sha256(about.encode())
         for array in (self.row_offsets, self.word_index, self.counts):
             for piece in pieces(array):
                 digest.update(piece.astype("<i8").tobytes())
@@ -825,25 +813,21 @@ class Corpus:
     def _batch(
         self, rows: NDArray[np.int64], device: torch.device | str, dtype: torch.dtype
     ) -> DocumentBatch:
-        entries = self._rows(rows)
-        row_offsets = np.concatenate([[0], np.cumsum(entries.sizes)])
-        positions = torch.tensor(rows)
+        entries, positions = self._rows(rows), torch.tensor(rows)
         # torch.tensor copies: the memory of the corpus is read-only.
         batch = DocumentBatch(
-            row_offsets=torch.tensor(row_offsets, device=device),
+            row_offsets=torch.tensor(
+                np.concatenate([[0], np.cumsum(entries.sizes)]), device=device
+            ),
             word_index=torch.tensor(entries.word_index, dtype=torch.int64, device=device),
             counts=torch.tensor(entries.counts, dtype=dtype, device=device),
             num_words=self.num_words,
             index=positions.to(device),
             corpus_size=self.num_docs,
-            covariates=FrozenDict(
-                {
-                    name: torch.tensor(x[rows], dtype=dtype if x.dtype.kind == "f" else None).to(
-                        device
-                    )
-                    for name, x in self.batch_covariates.items()
-                }
-            ),
+            covariates={
+                name: torch.tensor(x[rows], dtype=dtype if x.dtype.kind == "f" else None).to(device)
+                for name, x in self.batch_covariates.items()
+            },
         )
         batch.__dict__["positions"] = positions  # saves a copy from the device
         return batch
@@ -922,29 +906,24 @@ class Corpus:
             True
         """
         path = Path(path)
-        if path.suffix not in (".npz", ""):
+        is_file = path.suffix == ".npz"
+        if (path.suffix and not is_file) or (is_file and shard_size is not None):
             raise CorpusError(
-                f"{path}: a corpus is saved as an .npz file or in a folder; end the path in .npz, "
-                "or leave out the suffix"
+                f"{path}: a corpus is saved as an .npz file or in a folder, which alone has a "
+                "shard_size; end the path in .npz, or leave out the suffix"
             )
-        if path.suffix == "":
+        if not is_file:
             with new_store(path, shard_size) as writer:
                 for _, rows in self.parts():
                     writer.add(rows)
                 about = (self.vocabulary, self.table, self.covariates, self.preparation)
                 writer.close(self.num_words, *about)
             return
-        if shard_size is not None:
-            raise CorpusError(f"{path}: shard_size is for a folder; leave out the suffix .npz")
         words = path.with_name(f"{path.stem}.vocab.txt")
         if self.vocabulary is not None:
             with atomic_write(words) as file:
                 file.write(as_lines(self.vocabulary, "word", words))
-        matrix = sp.csr_matrix(
-            (np.asarray(self.counts), np.asarray(self.word_index), self.row_offsets),
-            (self.num_docs, self.num_words),
-        )
-        write_archive(path, Archive(matrix, self.table, self.covariates))
+        write_archive(path, Archive(self.to_scipy(), self.table, self.covariates))
         # The reader would combine the words and labels of an older corpus with the new counts.
         path.with_name(f"{path.stem}.labels.txt").unlink(missing_ok=True)
         if self.vocabulary is None:

@@ -94,19 +94,14 @@ def as_frame(table: Any) -> pd.DataFrame:
     """
     if isinstance(table, pd.DataFrame):
         return table
-    kind = f"{type(table).__module__.partition('.')[0]} {type(table).__name__}"
-    if not is_table(table):
+    if not hasattr(table, "__arrow_c_stream__"):
+        kind = f"{type(table).__module__.partition('.')[0]} {type(table).__name__}"
         raise CorpusError(
-            f"expected a data frame of pandas, Polars or Arrow, got a {type(table).__name__}; "
-            "texts go to Corpus.from_texts, lists of dicts to Corpus.from_records"
+            f"expected a data frame of pandas, Polars or Arrow, got a {kind}; call collect() of a "
+            "lazy frame; texts go to Corpus.from_texts, lists of dicts to Corpus.from_records"
         )
     import pyarrow as pa
 
-    if not hasattr(table, "__arrow_c_stream__"):
-        raise CorpusError(
-            f"expected a data frame with its rows in memory, got a {kind}; call its collect() "
-            "first, or convert it to pandas"
-        )
     arrow = pa.table(table)
     columns = [
         column.to_pandas()
@@ -126,22 +121,15 @@ def record_frame(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     Raises:
         CorpusError: A record is not a mapping.
     """
-    if isinstance(records, (Mapping, str)) or is_table(records):
+    rows = [] if isinstance(records, (Mapping, str)) or is_table(records) else list(records)
+    wrong: list[Any] = [row for row in rows if not isinstance(row, Mapping)]
+    if wrong or not rows:
         raise CorpusError(
-            f"records must be a list of dicts, one for each document, got a "
-            f"{type(records).__name__}"
-            + ("; use Corpus.from_frame(frame)" if is_table(records) else "")
+            "records must be a list of dicts, one for each document, got "
+            f"{(wrong or [records])[0]!r:.60}; texts go to Corpus.from_texts(texts), and frames to "
+            "Corpus.from_frame(frame)"
         )
-    rows = list(records)
-    for i, record in enumerate(rows):
-        if not isinstance(record, Mapping):
-            raise CorpusError(
-                f"record {i} must be a dict, got {type(record).__name__}; "
-                "texts alone go to Corpus.from_texts(texts)"
-            )
-    fields = dict.fromkeys(field for record in rows for field in record)
-    columns = {f: pd.Series([row.get(f) for row in rows], dtype=object) for f in fields}
-    return pd.DataFrame(columns, index=pd.RangeIndex(len(rows)))
+    return pd.DataFrame(rows, dtype=object)
 
 
 def take_texts(frame: pd.DataFrame, text: str) -> tuple[pd.Series, pd.DataFrame]:
@@ -150,27 +138,19 @@ def take_texts(frame: pd.DataFrame, text: str) -> tuple[pd.Series, pd.DataFrame]
     Raises:
         CorpusError: The column is missing or repeated. A text is missing or of another type.
     """
-    matching = [i for i, name in enumerate(frame.columns) if name == text]
-    if len(matching) != 1:
-        problem = f"{len(matching)} columns are" if matching else "no column is"
+    number = list(frame.columns).count(text)
+    advice = f"name the column of the texts: text=; the columns are {listed(frame.columns)}"
+    if number != 1:
+        raise CorpusError(f"{number or 'no'} columns are named {text!r}; {advice}")
+    texts = frame[text].astype(object)
+    wrong = [i for i, value in enumerate(texts) if not isinstance(value, str)]
+    if wrong:
         raise CorpusError(
-            f"{problem} named {text!r}; the columns are {listed(frame.columns)}; "
-            "name the column of the texts: text="
+            f"the column {text!r} has no text in {len(wrong)} of {len(texts)} rows: "
+            f"{listed(texts.index[wrong])} (got {texts.iloc[wrong[0]]!r:.60}); leave the rows out, "
+            f"fill the texts in, or {advice}"
         )
-    texts = frame.iloc[:, matching[0]].astype(object)
-    missing = texts.isna().to_numpy()
-    if missing.any():
-        raise CorpusError(
-            f"the column {text!r} has no text in {missing.sum()} of {len(texts)} rows: "
-            f"{listed(texts.index[missing])}; leave these rows out, or fill the texts in"
-        )
-    for i, value in enumerate(texts):
-        if not isinstance(value, str):
-            raise CorpusError(
-                f"the column {text!r} must hold texts, got {value!r:.60} in row {i}; name the "
-                f"column of the texts: text=; the columns are {listed(frame.columns)}"
-            )
-    return texts, frame.iloc[:, [i for i in range(frame.shape[1]) if i != matching[0]]]
+    return texts, frame.drop(columns=text)
 
 
 # -------------------------------------------------------------------- metadata
@@ -305,33 +285,28 @@ def as_column(name: str, values: Any, num_docs: int) -> NDArray[Any]:
     """Values as an array ``(num_docs,)`` of one of the four types of :func:`make_metadata`."""
     if isinstance(values, Tensor):
         values = values.detach().cpu().numpy()
-    elif isinstance(getattr(values, "dtype", None), pd.CategoricalDtype):
+    values = values.to_pylist() if hasattr(values, "to_pylist") else values
+    dtype, array = getattr(values, "dtype", None), None
+    if isinstance(dtype, np.dtype):
+        array = np.asarray(values)
+    elif isinstance(dtype, pd.CategoricalDtype):
         # The levels of a category are names, also where they are written as numbers.
-        values = np.asarray(pd.Series(values).astype(object).map(str, na_action="ignore"))
-    elif isinstance(values, (pd.Series, pd.Index)):
-        values = values.to_numpy() if isinstance(values.dtype, np.dtype) else values.astype(object)
-        values = np.asarray(values)
-    elif not isinstance(values, np.ndarray):
-        values = values.to_pylist() if hasattr(values, "to_pylist") else values
-        if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
-            raise CorpusError(
-                f"metadata {name!r}: expected one value for each of {num_docs} documents, got "
-                f"{values!r:.60}"
-            )
-        values = list(values)
-        values = np.fromiter(values, dtype=object, count=len(values))
-    if values.shape != (num_docs,):
+        array = np.asarray(pd.Series(values).astype(object).map(str, na_action="ignore"))
+    elif isinstance(values, Iterable) and not isinstance(values, (str, bytes)):
+        items = list(values)
+        array = np.fromiter(items, object, len(items))
+    if array is None or array.shape != (num_docs,):
+        got = len(array) if array is not None and array.ndim == 1 else f"{values!r:.60}"
         raise CorpusError(
-            f"metadata {name!r}: expected one value for each of {num_docs} documents, got "
-            f"{values.size if values.ndim == 1 else f'shape {tuple(values.shape)}'}"
+            f"metadata {name!r}: expected one value for each of {num_docs} documents, got {got}"
         )
-    if values.dtype.kind in "bif":
-        return values.astype({"b": bool, "i": np.int64, "f": np.float64}[values.dtype.kind])
-    if values.dtype.kind == "M":
-        text = values.astype(str).astype(object)
-        text[np.isnat(values)] = None
+    if array.dtype.kind in "bif":
+        return array.astype({"b": bool, "i": np.int64, "f": np.float64}[array.dtype.kind])
+    if array.dtype.kind == "M":
+        text = array.astype(str).astype(object)
+        text[np.isnat(array)] = None
         return np.asarray(text)
-    return _from_objects(values if values.dtype.kind != "m" else pd.Series(values).astype(object))
+    return _from_objects(array if array.dtype.kind != "m" else pd.Series(array).astype(object))
 
 
 def _from_objects(values: Any) -> NDArray[Any]:
@@ -387,18 +362,17 @@ def make_covariates(arrays: Any, num_docs: int, documents: pd.Index | None = Non
     """
     if not isinstance(arrays, Mapping):
         raise CorpusError(
-            f"covariates must be a mapping of names to arrays, got a {type(arrays).__name__}; "
-            "give for example {'x': array}"
+            "covariates must be a mapping of names to arrays, for example {'x': array}; got a "
+            f"{type(arrays).__name__}"
         )
     copies: dict[str, NDArray[Any]] = {}
     for name, values in arrays.items():
-        if not isinstance(name, str) or not name.strip():
-            raise CorpusError(f"covariates must have names, got {name!r}")
         values = values.detach().cpu().numpy() if isinstance(values, Tensor) else values
         array = np.asarray(values if documents is None else align(values, documents, name))
-        if array.dtype.kind not in "biuf" or array.ndim < 1 or array.shape[0] != num_docs:
+        is_numeric = isinstance(name, str) and array.dtype.kind in "biuf" and array.ndim > 0
+        if not is_numeric or array.shape[0] != num_docs:
             raise CorpusError(
-                f"covariate {name!r}: expected an array of numbers whose first axis is the "
+                f"covariate {name!r}: expected a named array of numbers whose first axis is the "
                 f"{num_docs} documents, got shape {array.shape} of {array.dtype}"
             )
         kind = {"b": bool, "f": np.float64}.get(array.dtype.kind, np.int64)

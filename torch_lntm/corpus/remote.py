@@ -10,24 +10,20 @@ import hashlib
 import os
 import re
 import tempfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import numpy as np
-
-from torch_lntm.corpus.mapped import checksum_of
 from torch_lntm.corpus.store import (
     ABOUT,
     ARRAYS,
     damaged,
     is_store,
-    map_array,
     own_shards,
     read_manifest,
 )
-from torch_lntm.errors import ConfigError, FileError, LNTMError, import_extra
-from torch_lntm.files.reading import readable_bytes, too_large
+from torch_lntm.errors import ConfigError, FileError, import_extra
 from torch_lntm.files.writing import atomic_write, shortened
 from torch_lntm.progress import tqdm
 
@@ -36,6 +32,8 @@ PROTOCOLS = (
     *("http", "https", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl"),
     *("file", "memory"),
 )
+#: Bytes of an ``.npy`` file before its numbers.
+_HEADER = 128
 #: A server may be silent for this number of seconds.
 _SILENCE = 60.0
 
@@ -62,16 +60,13 @@ def count_shards(path: str | Path) -> int:
     return len(read_manifest(folder)["shards"]) if is_store(folder) else 0
 
 
-def fetch_store(
-    address: str, part: tuple[int, int] | None = None, max_bytes: float | None = None
-) -> Path:
+def fetch_store(address: str, part: tuple[int, int] | None = None) -> Path:
     """Fetches a corpus's remote folder, or the shards of a process.
 
     Args:
         address: Address of the folder.
         part: Rank and number of the processes. Only the shards of this rank are fetched. ``None``
             fetches all.
-        max_bytes: Maximum number of bytes of the vocabulary, and of a file of columns.
 
     Returns:
         The folder in the cache, for ``read_store``.
@@ -79,15 +74,14 @@ def fetch_store(
     Raises:
         ConfigError: fsspec, or its package for this kind of address, is not installed, or the kind
             is not among :data:`PROTOCOLS`.
-        FileError: A file is missing, damaged or too large, or the server stopped.
+        FileError: A file is missing or damaged, or the server stopped.
         CorpusError: There are fewer shards than processes.
     """
-    remote = Remote(address, max_bytes)
+    remote = Remote(address)
     folder = remote.folder()
     about = read_manifest(folder)
     first, after = own_shards(about, part)
-    vocabulary = {"folder": ".", "files": about["files"]}
-    remote.fetch(folder, [vocabulary, *about["shards"][first:after]])
+    remote.fetch(folder, [{"folder": ".", "files": about["files"]}, *about["shards"][first:after]])
     return folder
 
 
@@ -110,28 +104,26 @@ class Remote:
 
     Args:
         address: Address of the folder.
-        max_bytes: As for :func:`fetch_store`.
     """
 
-    def __init__(self, address: str, max_bytes: float | None = None) -> None:
+    def __init__(self, address: str) -> None:
         self.address = address.rstrip("/")
-        self.limit = readable_bytes() if max_bytes is None else max_bytes
         protocol, options = self.address.partition("://")[0], {}
         if protocol not in PROTOCOLS or "::" in self.address:
             raise ConfigError(
                 f"{self.address}: this kind of address cannot be used; expected one of "
                 f"{', '.join(PROTOCOLS)} before ://, without a chain of addresses by ::"
             )
-        self.fsspec = import_extra("fsspec", "files", "a remote corpus")
+        fsspec = import_extra("fsspec", "files", "a remote corpus")
         if protocol in ("http", "https"):
             aiohttp = import_extra("aiohttp", "files", "an address of http")
             # By default a file may take 5 minutes, however large it is.
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=_SILENCE, sock_read=_SILENCE)
-            configured = self.fsspec.config.conf.get(protocol, {}).get("client_kwargs", {})
+            configured = fsspec.config.conf.get(protocol, {}).get("client_kwargs", {})
             # trust_env: the usual environment variables name a proxy.
             options["client_kwargs"] = {"timeout": timeout, "trust_env": True, **configured}
         try:
-            self.files, root = self.fsspec.core.url_to_fs(self.address, **options)
+            self.files, root = fsspec.core.url_to_fs(self.address, **options)
         except Exception as error:  # packages of all kinds of addresses raise errors of their own
             raise ConfigError(
                 f"{self.address}: this kind of address cannot be used ({error}); install fsspec's "
@@ -146,14 +138,12 @@ class Remote:
         choose it.
         """
         with tempfile.TemporaryDirectory() as temporary:
-            self._download(ABOUT, Path(temporary, ABOUT), readable_bytes())
-            manifest = Path(temporary, ABOUT).read_bytes()
+            manifest = self._download(ABOUT, Path(temporary, ABOUT)).read_bytes()
         digest = hashlib.sha256(f"{self.address}\n".encode() + manifest).hexdigest()[:32]
         name = re.sub(r"[^\w.-]", "_", self.root.rpartition("/")[2]).lstrip(".")
         folder = cache_folder() / digest / (shortened(name) or "corpus")
-        if not is_store(folder):
-            with atomic_write(folder / ABOUT) as file:
-                file.write(manifest)
+        with atomic_write(folder / ABOUT) as file:
+            file.write(manifest)
         return folder
 
     def fetch(
@@ -167,47 +157,37 @@ class Remote:
             leave_out: Names of files to leave out.
 
         Raises:
-            FileError: A file is missing, damaged or too large, or the server stopped.
+            FileError: A file is missing or damaged, or the server stopped.
         """
-        missing = [
-            (str(PurePosixPath(shard["folder"], name)), checksum, shard)
+        missing = {
+            str(PurePosixPath(shard["folder"], name)): checksum
             for shard in shards
             for name, checksum in shard["files"].items()
             if name not in leave_out and not (folder / shard["folder"] / name).exists()
-        ]
-        for name, checksum, shard in tqdm(missing, "fetch", unit="file", disable=not missing):
-            is_array = name.endswith(".npy")
-            size = 256 + 8 * (shard["num_docs"] + shard["num_entries"]) if is_array else self.limit
+        }
+        for name in tqdm(missing, "fetch", unit="file", disable=not missing):
             with atomic_write(folder / name) as file:
-                new = Path(file.name)
-                self._download(name, new, size)
-                try:
-                    found = map_array(new) if is_array else np.fromfile(new, np.uint8)
-                except FileError as error:
-                    raise damaged(f"{self.address}/{name}") from error
-                if checksum not in (None, checksum_of(found)):
+                new = self._download(name, Path(file.name))
+                if missing[name] not in (None, _checksum(new, name)):
                     raise damaged(f"{self.address}/{name}")
 
-    def _download(self, name: str, target: Path, limit: float) -> None:
-        """Fetches a file of at most ``limit`` bytes."""
-        place = f"{self.address}/{name}"
-
-        def check(size: int | None, value: int, **_: Any) -> None:
-            if value > limit:
-                raise too_large(place, limit)
-
+    def _download(self, name: str, target: Path) -> Path:
+        """Fetches a file to a path."""
         try:
-            callback = self.fsspec.callbacks.Callback(hooks={"check": check})
-            self.files.get_file(f"{self.root}/{name}", str(target), callback=callback)
-        except LNTMError:
-            raise
-        except FileNotFoundError as error:
-            raise FileError(
-                f"{place}: no such file; give the address of a folder that was written by "
-                "convert_corpus or Corpus.save"
-            ) from error
+            self.files.get_file(f"{self.root}/{name}", str(target))
         except Exception as error:
             raise FileError(
-                f"{place}: cannot be fetched ({type(error).__name__}: {error}); check the address, "
-                f"the connection and the disk of {cache_folder()}, and run again"
+                f"{self.address}/{name}: cannot be fetched ({type(error).__name__}: {error}); "
+                "check the address of the folder, the connection and the disk, and run again"
             ) from error
+        return target
+
+
+def _checksum(path: Path, name: str) -> int:
+    """CRC-32 of a file, or of the numbers of an array."""
+    checksum = 0
+    with path.open("rb") as file:
+        file.seek(_HEADER if name.endswith(".npy") else 0)
+        while piece := file.read(1 << 20):
+            checksum = zlib.crc32(piece, checksum)
+    return checksum

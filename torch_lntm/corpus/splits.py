@@ -19,7 +19,7 @@ from torch_lntm.files.arrays import read_arrays, write_arrays
 #: The class ``Corpus``, whose module imports this one.
 D = TypeVar("D", bound=Any)
 _DRAWN_AT_ONCE = 1 << 24  # entries per draw; a new value changes the draws of larger corpora
-_MAX_COLOUR = 10**9  # numpy draws hypergeometric numbers of fewer tokens per colour
+_MAX_TOKENS = 10**9  # numpy draws hypergeometric numbers of fewer tokens
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,12 +56,8 @@ class Split(Generic[D]):
         Args:
             path: The ``.npz`` file, for ``load_split``.
         """
-        write_arrays(
-            Path(path),
-            fingerprint=self.corpus.fingerprint(),
-            train_index=self.train_index,
-            test_index=self.test_index,
-        )
+        indices = {"train_index": self.train_index, "test_index": self.test_index}
+        write_arrays(Path(path), fingerprint=self.corpus.fingerprint(), **indices)
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,9 +115,8 @@ class WordHoldOut(Generic[D]):
         fingerprint = self.fingerprint()
         if fingerprint != expected:
             raise CorpusError(
-                f"the hold-out of {self.corpus!r} has the fingerprint {fingerprint[:12]}…, "
-                f"expected {expected[:12]}…: its documents, words or observed tokens "
-                "differ; make it from the same corpus, with the same seeds and fractions"
+                f"the fingerprint of the hold-out of {self.corpus!r} is {fingerprint[:12]}…, "
+                f"expected {expected[:12]}…; make it from the same corpus with the same seeds"
             )
         return fingerprint
 
@@ -131,11 +126,8 @@ class WordHoldOut(Generic[D]):
         Args:
             path: The ``.npz`` file, for ``load_word_hold_out``.
         """
-        write_arrays(
-            Path(path),
-            fingerprint=self.corpus.fingerprint(),
-            observed_counts=self.observed_counts,
-        )
+        fingerprint, counts = self.corpus.fingerprint(), self.observed_counts
+        write_arrays(Path(path), fingerprint=fingerprint, observed_counts=counts)
 
 
 def _check_seed(seed: int) -> None:
@@ -161,6 +153,8 @@ def hold_out_words(corpus: D, observed_fraction: float, seed: int) -> WordHoldOu
         raise CorpusError(f"observed_fraction must lie between 0 and 1, got {observed_fraction}")
     _check_seed(seed)
     lengths = corpus.lengths
+    if lengths.max() >= _MAX_TOKENS:
+        raise CorpusError(f"the words of a document of {lengths.max()} tokens cannot be divided")
     num_observed = np.rint(observed_fraction * lengths).astype(np.int64)
     num_observed = np.minimum(np.maximum(num_observed, 1), np.maximum(lengths - 1, 1))
     num_observed[lengths == 0] = 0
@@ -201,8 +195,7 @@ def _draw_tokens(
         drawn[starts[single]] = num_drawn[single]
         starts, stops, num_drawn = starts[~single], stops[~single], num_drawn[~single]
         middles = (starts + stops) // 2
-        first = _hypergeometric(
-            rng,
+        first = rng.hypergeometric(
             tokens_before[middles] - tokens_before[starts],
             tokens_before[stops] - tokens_before[middles],
             num_drawn,
@@ -210,34 +203,6 @@ def _draw_tokens(
         starts, stops = np.concatenate([starts, middles]), np.concatenate([middles, stops])
         num_drawn = np.concatenate([first, num_drawn - first])
     return drawn
-
-
-def _hypergeometric(
-    rng: np.random.Generator,
-    good: NDArray[np.int64],
-    bad: NDArray[np.int64],
-    num_drawn: NDArray[np.int64],
-) -> NDArray[np.int64]:
-    """Number of good tokens among ``num_drawn`` tokens out of ``good + bad``, elementwise.
-
-    NumPy draws these numbers if ``good`` and ``bad`` are below 10^9. Larger numbers are drawn in
-    rounds. A round draws every remaining token with the probability that makes the total right on
-    average. If the total is too large, a round puts back every drawn token with a probability
-    chosen in this way. The rounds end when the total is right. Every round treats all tokens alike,
-    so all sets of ``num_drawn`` tokens are equally probable. The error of the total falls to about
-    its square root in every round, so few rounds are needed.
-    """
-    small = (good < _MAX_COLOUR) & (bad < _MAX_COLOUR)
-    num_good = np.zeros_like(good)
-    num_good[small] = rng.hypergeometric(good[small], bad[small], num_drawn[small])
-    for i in np.flatnonzero(~small):
-        tokens = np.array([good[i], bad[i]])
-        drawn = np.zeros_like(tokens)
-        while shortfall := int(num_drawn[i] - drawn.sum()):
-            pool = tokens - drawn if shortfall > 0 else drawn
-            drawn = drawn + np.sign(shortfall) * rng.binomial(pool, abs(shortfall) / pool.sum())
-        num_good[i] = drawn[0]
-    return num_good
 
 
 def load_split(path: str | Path, corpus: D) -> Split[D]:
@@ -257,10 +222,9 @@ def load_split(path: str | Path, corpus: D) -> Split[D]:
     arrays = _arrays_of(path, corpus, "train_index", "test_index")
     train, test = arrays["train_index"], arrays["test_index"]
     together = np.concatenate([train, test])
-    if together.dtype.kind != "i" or not min(train.size, test.size):
-        raise CorpusError(f"{path}: train_index and test_index must be non-empty integer arrays")
-    outside = (together < 0) | (together >= corpus.num_docs)
-    if outside.any() or np.unique(together).size != together.size:
+    is_good = together.dtype.kind == "i" and min(train.size, test.size) > 0
+    inside = (together >= 0) & (together < corpus.num_docs)
+    if not is_good or not inside.all() or np.unique(together).size != together.size:
         raise CorpusError(
             f"{path}: train_index and test_index must hold different positions below "
             f"{corpus.num_docs}; save the split again"
@@ -283,14 +247,15 @@ def load_word_hold_out(path: str | Path, corpus: D) -> WordHoldOut[D]:
     """
     path = Path(path)
     observed = _arrays_of(path, corpus, "observed_counts")["observed_counts"]
-    if observed.shape != (corpus.nnz,) or observed.dtype.kind != "i":
+    is_good = observed.shape == (corpus.nnz,) and observed.dtype.kind == "i"
+    if not is_good or any(
+        ((observed[entries] < 0) | (observed[entries] > rows.counts)).any()
+        for entries, rows in corpus.parts()
+    ):
         raise CorpusError(
-            f"{path}: observed_counts must be {corpus.nnz} integers, "
-            f"got shape {observed.shape} of {observed.dtype}"
+            f"{path}: observed_counts must be {corpus.nnz} integers from 0 to the corpus's counts, "
+            f"got shape {observed.shape} of {observed.dtype}; save the hold-out again"
         )
-    for entries, rows in corpus.parts():
-        if ((observed[entries] < 0) | (observed[entries] > rows.counts)).any():
-            raise CorpusError(f"{path}: observed_counts must lie between 0 and the corpus's counts")
     return WordHoldOut(corpus, observed.astype(np.int64))
 
 

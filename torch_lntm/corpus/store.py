@@ -75,8 +75,9 @@ class StoreWriter:
         while first < len(rows.sizes):
             room = -self.num_docs % self.shard_size
             if not room:
+                self._shards.append({"num_docs": 0, "num_entries": 0, "files": {}})
+                self._append("row_offsets.npy", np.zeros(1))
                 room = self.shard_size
-                self._begin()
             last = min(first + room, len(rows.sizes))
             start, stop, shard = int(offsets[first]), int(offsets[last]), self._shards[-1]
             ends = offsets[first + 1 : last + 1] - start + shard["num_entries"]
@@ -89,21 +90,16 @@ class StoreWriter:
             self.nnz += stop - start
             first = last
 
-    def _begin(self) -> None:
-        """Begins a shard, with the headers of arrays without numbers."""
-        self._shards.append({"num_docs": 0, "num_entries": 0, "files": dict.fromkeys(ARRAYS, 0)})
-        folder = self.folder / _name(len(self._shards) - 1)
-        folder.mkdir()
-        for name in ARRAYS:
-            with (folder / name).open("xb") as file:
-                _write_header(file, name, 0)
-        self._append("row_offsets.npy", np.zeros(1))
-
     def _append(self, name: str, numbers: NDArray[Any]) -> None:
+        """Appends numbers to an array of the last shard."""
         files, data = self._shards[-1]["files"], np.ascontiguousarray(numbers, ARRAYS[name]).data
-        with (self.folder / _name(len(self._shards) - 1) / name).open("ab") as file:
+        path = self.folder / _name(len(self._shards) - 1) / name
+        path.parent.mkdir(exist_ok=True)
+        with path.open("ab") as file:
+            if not file.tell():
+                _write_header(file, name, 0)
             file.write(data)
-        files[name] = zlib.crc32(data, files[name])
+        files[name] = zlib.crc32(data, files.get(name, 0))
 
     def close(
         self,
@@ -134,8 +130,7 @@ class StoreWriter:
         for number, shard in enumerate(self._shards):
             folder, rows = self.folder / _name(number), slice(first, first + shard["num_docs"])
             first = rows.stop
-            for name in ARRAYS:
-                size = shard["num_docs"] + 1 if name == "row_offsets.npy" else shard["num_entries"]
+            for name, size in _sizes(shard).items():
                 with (folder / name).open("r+b") as file:
                     _write_header(file, name, size)
             table = to_parquet(None if metadata is None else metadata.iloc[rows])
@@ -153,7 +148,6 @@ class StoreWriter:
             "format_version": FORMAT_VERSION,
             "num_docs": self.num_docs,
             "num_words": num_words,
-            "num_entries": self.nnz,
             "preparation": preparation,
             "files": files,
             "shards": self._shards,
@@ -164,6 +158,11 @@ class StoreWriter:
 def _name(number: int) -> str:
     """Name of a shard's folder. No manifest can choose another."""
     return f"shard-{number:05}"
+
+
+def _sizes(shard: dict[str, Any]) -> dict[str, int]:
+    """Sizes of the arrays of a shard."""
+    return dict.fromkeys(ARRAYS, shard["num_entries"]) | {"row_offsets.npy": shard["num_docs"] + 1}
 
 
 def _write_header(file: Any, name: str, size: int) -> None:
@@ -359,29 +358,26 @@ def deal_shards(sizes: Sequence[int], rank: int, world_size: int) -> tuple[int, 
 def _read_arrays(path: Path, shard: dict[str, Any], num_words: int) -> list[NDArray[Any]]:
     """The checked and mapped arrays of a shard."""
     arrays, folder = [], path / shard["folder"]
-    for name, dtype in ARRAYS.items():
-        size = shard["num_docs"] + 1 if name == "row_offsets.npy" else shard["num_entries"]
+    for name, size in _sizes(shard).items():
         array = map_array(folder / name)
-        if array.dtype != dtype or array.shape != (size,):
-            raise damaged(folder / name)
-        if checksum_of(array) != shard["files"][name]:
+        is_whole = array.dtype == ARRAYS[name] and array.shape == (size,)
+        if not is_whole or checksum_of(array) != shard["files"][name]:
             raise damaged(folder / name)
         arrays.append(array)
     offsets, words, counts = arrays
-    sizes = np.diff(offsets)
-    if offsets[0] or offsets[-1] != words.size or (sizes < 0).any():
-        raise FileError(f"{folder}: row_offsets.npy must ascend to {words.size} entries")
-    for first, last in parts(offsets):
+    is_good = offsets[0] == 0 and offsets[-1] == words.size and bool((np.diff(offsets) >= 0).all())
+    for first, last in parts(offsets) if is_good else ():
         entries = slice(int(offsets[first]), int(offsets[last]))
         rows = (counts[entries], words[entries], offsets[first : last + 1] - entries.start)
-        matrix = sp.csr_matrix(rows, (last - first, max(num_words, 1)))
-        is_good = (words[entries] >= 0).all() and (words[entries] < num_words).all()
-        if not (is_good and matrix.has_canonical_format and (counts[entries] > 0).all()):
-            raise FileError(
-                f"{folder}: expected ascending words below {num_words} in a document, and positive "
-                "counts; make the folder again"
-            )
+        matrix = sp.csr_matrix(rows, (last - first, num_words))
+        is_good &= matrix.data.min(initial=1) > 0 and matrix.has_canonical_format
+        is_good &= 0 <= matrix.indices.min(initial=0) <= matrix.indices.max(initial=0) < num_words
         release(words, counts)
+    if not is_good:
+        raise FileError(
+            f"{folder}: expected documents of ascending words below {num_words}, with positive "
+            "counts; make the folder again"
+        )
     return arrays
 
 
@@ -396,11 +392,9 @@ def map_array(path: Path) -> NDArray[Any]:
 
 
 def damaged(file: Path | str) -> FileError:
-    """Error for a file whose numbers or checksum are not the recorded ones."""
-    return FileError(
-        f"{file}: is damaged, or of another corpus: its checksum is not the recorded one; make the "
-        "folder again"
-    )
+    """Error for a file whose size or checksum is not the recorded one."""
+    problem = "is damaged, or of another corpus: its checksum differs; make the folder again"
+    return FileError(f"{file}: {problem}")
 
 
 def _read_checked(file: Path, checksum: int | None, max_bytes: float | None = None) -> bytes:
@@ -425,7 +419,7 @@ def _read_columns(
     tables, covariates = [], []
     for shard in shards:
         folder, arrays = path / shard["folder"], {}
-        for name in shard["files"].keys() - ARRAYS:
+        for name in [name for name in shard["files"] if name not in ARRAYS]:
             content = _read_checked(folder / name, shard["files"][name], max_bytes)
             if name == METADATA:
                 arrays["metadata"] = np.frombuffer(content, np.uint8)

@@ -18,7 +18,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -33,7 +33,7 @@ except ImportError:  # on Windows
 #: Maximum length in bytes of a name within a hidden name. File systems allow names of 255 bytes.
 _LONGEST = 200
 #: Hidden files of a killed writer are removed after this number of seconds.
-_OLD = 60.0
+_OLD = 86_400.0
 
 
 @contextmanager
@@ -171,29 +171,22 @@ def shortened(name: str) -> str:
 
 @contextmanager
 def _hidden(target: Path, as_folder: bool) -> Iterator[Path]:
-    """Context with a new hidden file or folder beside the target. It is removed at the end.
-
-    A lock shows further writers that this writer is alive.
-    """
+    """Context with a new hidden file or folder beside the target. It is removed at the end."""
     remove_leftovers(target)
     temporary = target.with_name(f".{shortened(target.name)}.{uuid.uuid4().hex}.new")
     try:
         temporary.mkdir() if as_folder else temporary.touch(exist_ok=False)
-        with _opened(temporary) as descriptor:
-            if descriptor is not None:
-                try_lock(descriptor)
-            yield temporary
+        yield temporary
     finally:
         _remove(temporary)
 
 
 def remove_leftovers(target: Path) -> None:
-    """Removes old, unlocked hidden files and folders of killed writers beside the target."""
+    """Removes old hidden files and folders of killed writers beside the target."""
     pattern = f".{glob.escape(shortened(target.name))}.{32 * '[0-9a-f]'}.new"
     for leftover in target.parent.glob(pattern):
-        with suppress(OSError), _opened(leftover) as descriptor:
-            is_old = time.time() - leftover.stat().st_mtime > _OLD
-            if is_old and descriptor is not None and try_lock(descriptor):
+        with suppress(OSError):
+            if time.time() - leftover.stat().st_mtime > _OLD:
                 _remove(leftover)
 
 
@@ -206,28 +199,14 @@ def _remove(path: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[int | None]:
-    """Context with the descriptor of a file or folder; ``None`` on Windows."""
-    descriptor = None if fcntl is None else os.open(path, os.O_RDONLY)
-    try:
-        yield descriptor
-    finally:
-        if descriptor is not None:
-            os.close(descriptor)
-
-
 # -------------------------------------------------------------------- steps
 
 
 def _replace_folder(new: Path, target: Path) -> None:
-    """Gives a complete folder the name of the target. An existing target is removed."""
+    """Gives a complete folder the name of the target, and an old target the hidden name."""
     if not target.exists():
         os.rename(new, target)
-        _sync_folder(target.parent)
-    elif _exchange(new, target):
-        _sync_folder(target.parent)  # the old folder has the hidden name, and is removed with it
-    else:
+    elif not _exchange(new, target):
         old = new.with_suffix(".old")
         os.rename(target, old)
         try:
@@ -235,8 +214,8 @@ def _replace_folder(new: Path, target: Path) -> None:
         except OSError:
             os.rename(old, target)
             raise
-        _sync_folder(target.parent)
-        _remove(old)
+        os.rename(old, new)
+    _sync_folder(target.parent)
 
 
 def _exchange(one: Path, other: Path) -> bool:
@@ -259,7 +238,8 @@ def _sync_tree(folder: Path) -> None:
 
 
 def _sync_folder(path: Path) -> None:
-    """Syncs the names in a folder, where the file system can."""
-    with suppress(OSError), _opened(path) as descriptor:
-        if descriptor is not None:
-            os.fsync(descriptor)
+    """Syncs the names in a folder, where the system can."""
+    with suppress(OSError), ExitStack() as stack:
+        descriptor = os.open(path, os.O_RDONLY)
+        stack.callback(os.close, descriptor)
+        os.fsync(descriptor)

@@ -397,7 +397,7 @@ def open_source(
     """
     if is_remote(path):
         options = replace(options, address=str(path))
-        path = fetch_store(str(path), options.part, options.finite_bytes)
+        path = fetch_store(str(path), options.part)
     if not isinstance(path, (str, Path)):
         raise CorpusError(
             f"expected the path of a file or folder, got a {type(path).__name__}; " + ADVICE
