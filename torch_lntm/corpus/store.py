@@ -334,8 +334,8 @@ def deal_shards(shards: Sequence[dict[str, Any]], part: tuple[int, int] | None) 
     rank, world_size = (0, 1) if part is None else part
     if not 0 <= rank < world_size <= len(shards):
         raise CorpusError(
-            f"rank {rank} of a world_size of {world_size}, for {len(shards)} shards; give ranks from "
-            "0, and at most one process for each shard. Write smaller shards by "
+            f"rank {rank} of a world_size of {world_size}, for {len(shards)} shards; give a rank "
+            "from 0, and at most one process for each shard. Write smaller shards by "
             "convert_corpus(..., shard_size=...)"
         )
     sizes = [shard["num_entries"] for shard in shards]
