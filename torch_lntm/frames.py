@@ -18,7 +18,7 @@ from torch_lntm.errors import ConfigError, CorpusError
 TableFormat = Literal["text", "csv", "json"]
 Row = TypeVar("Row")
 #: Most characters of a cell of a printed table.
-_WIDEST = 240
+_WIDEST = 100
 
 
 class Rows(list[Row]):

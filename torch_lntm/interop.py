@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from torch_lntm.corpus import Corpus
-from torch_lntm.errors import ConfigError, CorpusError, import_extra, require_whole
+from torch_lntm.errors import ConfigError, CorpusError, require_whole
 from torch_lntm.frames import align, is_default
 from torch_lntm.guides import Guide
 from torch_lntm.guides.guide import require_guide
@@ -205,8 +205,8 @@ def from_anndata(adata: Any, layer: str | None = None) -> Corpus:
     return Corpus.from_matrix(counts, words, metadata=metadata, allow_empty=True)
 
 
-def to_anndata(guide: Guide[Any], corpus: Corpus, adata: Any = None) -> Any:
-    """AnnData object with the topics, in the layout of the scverse.
+def to_anndata(guide: Guide[Any], corpus: Corpus, adata: Any) -> Any:
+    """Write the topics to an AnnData object, in the layout of the scverse.
 
     ``obsm["X_topics"]`` holds the proportions ``(num_docs, num_topics)``, ``varm["topics"]`` the
     topics ``(num_words, num_topics)``, and ``uns["topics"]`` the names of the model and of the
@@ -215,39 +215,31 @@ def to_anndata(guide: Guide[Any], corpus: Corpus, adata: Any = None) -> Any:
     Args:
         guide: A guide over the model.
         corpus: Documents over the model's vocabulary.
-        adata: Object to write to. Its observations are the documents, in any order, because they
-            are matched by name, the index of ``corpus.metadata``; its variables are the words.
-            Defaults to a new object with the counts and the metadata.
+        adata: Object to write to, such as ``anndata.AnnData(corpus.to_scipy())``. Its variables are
+            the words. Its observations are the documents, in any order, because they are matched by
+            name, the index of ``corpus.metadata``. Names that repeat, and the numbers of documents
+            without names, have to be in the order of the corpus.
 
     Returns:
         The object.
 
     Raises:
-        ConfigError: The guide is invalid, the corpus has a different vocabulary, the object has
-            different documents or words, or anndata is missing.
+        ConfigError: The guide is invalid, the corpus has a different vocabulary, or the object has
+            different documents or words.
     """
     model = require_guide(guide).model
     _, theta = _shares(guide, corpus)
-    words = model.words_at(range(model.num_words))
-    documents = corpus.metadata.index.map(str)
-    if adata is None:
-        anndata = import_extra("anndata", "files", "AnnData")
-        # AnnData writes numbers and texts only.
-        columns = {
-            name: x if pd.api.types.is_numeric_dtype(x) else x.map(str, "ignore").astype(object)
-            for name, x in corpus.metadata.items()
-        }
-        obs = pd.DataFrame(columns, corpus.metadata.index).set_axis(documents.astype(object))
-        var = pd.DataFrame(index=pd.Index(words, dtype=object))
-        adata = anndata.AnnData(corpus.to_scipy(), obs=obs, var=var)
-    elif tuple(map(str, adata.var_names)) != words:
+    names, words = corpus.metadata.index, model.words_at(range(model.num_words))
+    if is_default(names) and "id" in corpus.metadata:  # names that repeat are still compared
+        names = pd.Index(corpus.metadata["id"])
+    if tuple(map(str, adata.var_names)) != words:
         raise ConfigError(
             f"the AnnData object has {adata.n_vars} variables; expected the model's {len(words)} "
             "words, in order"
         )
-    cells = adata.obs_names.map(str)
+    cells, documents = adata.obs_names.map(str), names.map(str)
     if not cells.equals(documents):
-        unique = cells.is_unique and documents.is_unique and not is_default(corpus.metadata.index)
+        unique = cells.is_unique and documents.is_unique and not is_default(names)
         if not unique or set(cells) != set(documents):
             raise ConfigError(
                 f"the AnnData object has {adata.n_obs} observations, whose names differ from the "

@@ -32,7 +32,6 @@ def results() -> dict[str, object]:
     guide = lntm.guides.TaylorGuide(model)
     reports = lntm.reports
     summary = reports.summarise_corpus(guide, corpus, ["party"], groups={"=g": [0, 1]}, num_draws=2)
-    content = lntm.models.stm(2, corpus, content="party", seed=0)
     moving = lntm.models.stm(2, corpus, content="~ rw(year)", seed=0)
     words = {"=key": ["=1+1", "w"]}
     keyed = lntm.models.ctm(2, 8, vocabulary=HOSTILE, keywords=words, exclusive_keywords=False)
@@ -48,7 +47,6 @@ def results() -> dict[str, object]:
         "prevalence": summary.prevalence[0],
         "prevalence of groups": summary.group_prevalence[0],
         "tree": lntm.topic_tree(model, [2, 3]),
-        "words of groups": reports.group_words(content),
         "moving words": reports.moving_topics(moving),
         "keywords": reports.keyword_topics(keyed, [0.5, 0.5], 100),
         "sources": reports.summarise_sources(lntm.models.iftm(4, 8, 2, vocabulary=HOSTILE)),

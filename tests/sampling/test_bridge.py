@@ -13,10 +13,9 @@ from torch import Tensor
 
 from torch_lntm import noise
 from torch_lntm.latents import DocumentTarget, NormalSpace
-from torch_lntm.latents.contrasts import ContrastSpace
+from torch_lntm.latents.contrasts import ContrastSpace, SourceContrastSpace
 from torch_lntm.latents.factor import LaplaceFactorSpace
 from torch_lntm.latents.identified import IdentifiedSpace
-from torch_lntm.latents.source_contrasts import SourceContrastSpace
 from torch_lntm.sampling import ais
 from torch_lntm.sampling.bridge import Bridge
 

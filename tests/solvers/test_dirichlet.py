@@ -24,8 +24,7 @@ from torch_lntm.solvers.concentration import (
     fit_concentration,
 )
 from torch_lntm.solvers.options import SolveOptions
-from torch_lntm.solvers.second_order import second_order_word_counts
-from torch_lntm.solvers.vb import dirichlet_bound, vb
+from torch_lntm.solvers.vb import dirichlet_bound, second_order_word_counts, vb
 
 ALPHA = np.array([0.4, 1.5, 0.1, 0.8])
 

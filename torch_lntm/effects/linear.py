@@ -92,17 +92,6 @@ class LinearRegression:
         return within, between(moved)
 
 
-@dataclass(eq=False)
-class _Sums:
-    """Sums over documents: Gram matrix, products with the outcomes, and squared outcomes."""
-
-    gram: Arrow
-    dense: Tensor  # (num_draws, num_dense, num_outcomes)
-    levels: Tensor  # (num_draws, largest, num_outcomes)
-    squares: Tensor  # (num_draws, num_outcomes)
-    freedom: int
-
-
 def regress_linear(
     design: Design, parts: Parts, responses: Tensor, kind: StandardErrors = "HC3"
 ) -> LinearRegression:
@@ -117,10 +106,9 @@ def regress_linear(
     Raises:
         ConfigError: There are too many levels.
     """
-    levels = Levels(design.sizes)
-    sums = _add_up(design, parts, responses, levels)
-    if levels.num_levels:
-        return _with_levels(sums, levels, design.x.shape[1])
+    sums = _Sums(design, parts, responses)
+    if sums.levels.num_levels:
+        return _with_levels(sums)
     draws, x = sums.dense, design.x  # the basis is orthonormal
 
     def residuals_of(rows: Tensor, theta: Tensor) -> Tensor:
@@ -138,32 +126,88 @@ def regress_linear(
     return LinearRegression(mean, within, draws.mT - mean, design.freedom, design.directions)
 
 
-def _with_levels(sums: _Sums, levels: Levels, num_fixed: int) -> LinearRegression:
-    """The regression with normal effects of the levels.
+class _Sums:
+    """Sums over all documents: a Gram matrix, products with the outcomes, and squared outcomes.
 
-    The variances of each term's effects and of the residuals maximise the restricted likelihood,
-    for each draw and response. They are found by MacKay's fixed point r = γ σ²/|b|², for the ratio
-    r of the variances, effects b and their number of determined coefficients γ, with Steffensen's
-    acceleration. Covariances are those of the model.
+    Args:
+        design: The design.
+        parts: The draws.
+        responses: As for :func:`regress_linear`.
+
+    Attributes:
+        dense: ``(num_draws, num_dense, num_outcomes)`` products with the dense columns.
+        main: ``(num_draws, largest, num_outcomes)`` products with the levels of the largest term.
+        squares: ``(num_draws, num_outcomes)``.
+
+    Raises:
+        ConfigError: There are too many levels.
     """
-    num_draws, num_responses = sums.squares.shape
-    ratio = torch.ones(num_responses, len(levels.sizes), dtype=torch.float64)
+
+    def __init__(self, design: Design, parts: Parts, responses: Tensor) -> None:
+        x, weights, positions = design.x, design.weights[:, None], design.positions
+        self.levels, (num_docs, self.num_fixed) = Levels(design.sizes), x.shape
+        self.freedom = num_docs - self.num_fixed
+        if self.levels.num_pairs > MAX_PAIRS:
+            raise ConfigError(
+                f"the random terms have {self.levels.sizes} levels, and more than {MAX_PAIRS:,} "
+                "pairs of levels; leave out a term, or make its levels coarser"
+            )
+        dense = by_level = squares = torch.zeros((), dtype=torch.float64)
+        for rows, theta in parts():
+            outcomes = theta @ responses.mT
+            weighted = weights[rows] * outcomes
+            dense = dense + x[rows].mT @ weighted
+            flat = weighted.transpose(0, 1).flatten(1)
+            by_level = by_level + self.levels.sums(flat, positions[rows])
+            squares = squares + (weighted * outcomes).sum(1)
+        other, main = self.levels.divide(by_level.unflatten(1, dense.shape[::2]))
+        self.dense = torch.cat([dense, other.transpose(0, 1)], 1)
+        self.main, self.squares = main.transpose(0, 1), squares
+        counts = self.levels.sums(weights, positions)[:, 0]
+        pairs = self.levels.pairs(weights[:, 0], positions)
+        crossed = self.levels.sums(weights * x, positions)
+        self.gram = self.levels.gram((weights * x).mT @ x, crossed, counts, pairs)
+
+    def solve(self, draw: int, ratio: Tensor) -> tuple[Arrow, Tensor, Tensor]:
+        """Precision of the coefficients, relative to the residuals', and the coefficients.
+
+        Args:
+            draw: The draw.
+            ratio: ``(num_outcomes, num_terms)`` ratio of the residual variance to each term's.
+        """
+        other, main = self.levels.divide(self.levels.repeat(ratio).mT)
+        penalties = torch.cat([other.new_zeros(self.num_fixed, len(ratio)), other]).mT
+        system = self.gram.plus(penalties, main.mT)
+        found = system.solve(self.dense[draw].mT[..., None], self.main[draw].mT[..., None])
+        return system, found[0][..., 0], found[1][..., 0]
+
+    def of_levels(self, dense: Tensor, main: Tensor) -> Tensor:
+        """Values of all levels ``(num_outcomes, num_levels)``, from those of the columns."""
+        return self.levels.join(dense[:, self.num_fixed :].mT, main.mT).mT
+
+    def totals(self, dense: Tensor, main: Tensor) -> Tensor:
+        """Sums of values over the levels of each term ``(num_outcomes, num_terms)``."""
+        parts = self.of_levels(dense, main).split(self.levels.sizes, 1)
+        return torch.stack([part.sum(1) for part in parts], 1)
+
+
+def _with_levels(sums: _Sums) -> LinearRegression:
+    """The regression with normal effects of the levels; covariances are those of the model."""
+    (num_draws, num_responses), fixed = sums.squares.shape, slice(sums.num_fixed)
+    ratio = torch.ones(num_responses, len(sums.levels.sizes), dtype=torch.float64)
     by_draw, determined = [], 0.0
     for draw in range(num_draws):
-        ratio, residual, gamma = _variances(sums, draw, ratio, levels, num_fixed)
-        system = _penalised(sums.gram, ratio, levels, num_fixed)
-        dense, main = _solve(system, sums, draw)
-        first, last = system.inverse_diagonal()
-        by_draw.append(
-            (
-                dense[:, :num_fixed],
-                residual[:, None, None] * system.dense_inverse[:, :num_fixed, :num_fixed],
-                _join(levels, dense[:, num_fixed:], main),
-                residual[:, None] * _join(levels, first[:, num_fixed:], last),
-                residual[:, None] / ratio,
-                residual,
-            )
+        ratio, residual, gamma = _variances(sums, draw, ratio)
+        system, dense, main = sums.solve(draw, ratio)
+        of_draw = (
+            dense[:, fixed],
+            residual[:, None, None] * system.dense_inverse[:, fixed, fixed],
+            sums.of_levels(dense, main),
+            residual[:, None] * sums.of_levels(*system.inverse_diagonal()),
+            residual[:, None] / ratio,
+            residual,
         )
+        by_draw.append(of_draw)
         determined += float(gamma.sum(1).mean()) / num_draws
     draws, within, effects, variances, spreads, residuals = map(
         torch.stack, zip(*by_draw, strict=True)
@@ -179,73 +223,27 @@ def _with_levels(sums: _Sums, levels: Levels, num_fixed: int) -> LinearRegressio
     )
 
 
-def _add_up(design: Design, parts: Parts, responses: Tensor, levels: Levels) -> _Sums:
-    """Sums over all documents."""
-    x, weights, positions = design.x, design.weights[:, None], design.positions
-    if levels.num_pairs > MAX_PAIRS:
-        raise ConfigError(
-            f"the random terms have {levels.sizes} levels, and more than {MAX_PAIRS:,} pairs of "
-            "levels; leave out a term, or make its levels coarser"
-        )
-    dense = by_level = squares = torch.zeros((), dtype=torch.float64)
-    for rows, theta in parts():
-        outcomes = theta @ responses.mT
-        weighted = weights[rows] * outcomes
-        dense = dense + x[rows].mT @ weighted
-        flat = weighted.transpose(0, 1).flatten(1)
-        by_level = by_level + levels.sums(flat, positions[rows])
-        squares = squares + (weighted * outcomes).sum(1)
-    other, main = levels.divide(by_level.unflatten(1, (len(dense), len(responses))))
-    counts = levels.sums(weights, positions)[:, 0]
-    pairs = levels.pairs(weights[:, 0], positions)
-    gram = levels.gram((weights * x).mT @ x, levels.sums(weights * x, positions), counts, pairs)
-    dense = torch.cat([dense, other.transpose(0, 1)], 1)
-    return _Sums(gram, dense, main.transpose(0, 1), squares, len(x) - x.shape[1])
-
-
-def _penalised(gram: Arrow, ratio: Tensor, levels: Levels, num_fixed: int) -> Arrow:
-    """Precision of the coefficients relative to the residuals', by outcome."""
-    other, main = levels.divide(levels.repeat(ratio).mT)
-    return gram.plus(torch.cat([other.new_zeros(num_fixed, len(ratio)), other]).mT, main.mT)
-
-
-def _solve(system: Arrow, sums: _Sums, draw: int) -> tuple[Tensor, Tensor]:
-    """Coefficients by outcome ``(num_outcomes, num_dense)`` and ``(num_outcomes, largest)``."""
-    dense, main = system.solve(sums.dense[draw].mT[..., None], sums.levels[draw].mT[..., None])
-    return dense[..., 0], main[..., 0]
-
-
-def _join(levels: Levels, other: Tensor, main: Tensor) -> Tensor:
-    """Values by outcome of all levels ``(num_outcomes, num_levels)``."""
-    return levels.join(other.mT, main.mT).mT
-
-
-def _variances(
-    sums: _Sums, draw: int, ratio: Tensor, levels: Levels, num_fixed: int
-) -> tuple[Tensor, Tensor, Tensor]:
+def _variances(sums: _Sums, draw: int, ratio: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Variances of a draw's terms and residuals, by restricted maximum likelihood.
 
+    They are found by MacKay's fixed point r = γ σ²/|b|², for the ratio r of the residual variance
+    to a term's, its effects b and their number of determined coefficients γ, with Steffensen's
+    acceleration.
+
     Returns:
-        Ratio of the residual variance to each term's ``(num_outcomes, num_terms)``, residual
-        variance ``(num_outcomes,)``, and determined coefficients of each term.
+        The ratios ``(num_outcomes, num_terms)``, the residual variance ``(num_outcomes,)``, and
+        determined coefficients of each term.
     """
-
-    def of_terms(dense: Tensor, main: Tensor) -> Tensor:
-        """Sums over the levels of each term ``(num_outcomes, num_terms)``."""
-        parts = _join(levels, dense[:, num_fixed:], main).split(levels.sizes, 1)
-        return torch.stack([part.sum(1) for part in parts], 1)
-
     path = [ratio.log()]
     for _ in range(UPDATES):
         ratio = path[-1].exp()
-        system = _penalised(sums.gram, ratio, levels, num_fixed)
-        dense, main = _solve(system, sums, draw)
-        explained = (dense * sums.dense[draw].mT).sum(1) + (main * sums.levels[draw].mT).sum(1)
+        system, dense, main = sums.solve(draw, ratio)
+        explained = (dense * sums.dense[draw].mT).sum(1) + (main * sums.main[draw].mT).sum(1)
         residual = (sums.squares[draw] - explained).clamp_min(1e-300) / sums.freedom
-        trace = of_terms(*system.inverse_diagonal())
-        gamma = (torch.tensor(levels.sizes) - ratio * trace).clamp_min(0.0)
-        new = gamma * residual[:, None] / of_terms(dense.square(), main.square()).clamp_min(1e-300)
-        path.append(new.clamp(MIN_PENALTY, MAX_PENALTY).log())
+        trace = sums.totals(*system.inverse_diagonal())
+        gamma = (torch.tensor(sums.levels.sizes) - ratio * trace).clamp_min(0.0)
+        squares = sums.totals(dense.square(), main.square()).clamp_min(1e-300)
+        path.append((gamma * residual[:, None] / squares).clamp(MIN_PENALTY, MAX_PENALTY).log())
         # Terms without effect drift towards an infinite ratio, where nothing changes any more.
         if float((path[-1] - path[-2]).abs().max()) < TOLERANCE:
             break

@@ -81,16 +81,9 @@ class _Equations:
     """
 
     def __init__(self, design: Design, num_topics: int) -> None:
-        self.levels, self.num_fixed, self.num_topics = (
-            Levels(design.sizes),
-            len(design.names),
-            num_topics,
-        )
-        self.weights, largest, num_other = (
-            design.weights,
-            self.levels.largest,
-            self.levels.num_other,
-        )
+        self.levels, self.weights = Levels(design.sizes), design.weights
+        self.num_fixed, self.num_topics = len(design.names), num_topics
+        largest, num_other = self.levels.largest, self.levels.num_other
         free = torch.ones(self.num_fixed + num_other, num_topics, dtype=torch.bool)
         free[: self.num_fixed, -1] = False
         self.keep = free.flatten().nonzero().squeeze(-1)
@@ -386,10 +379,7 @@ def _read(equations: _Equations, parts: Parts) -> tuple[Coefficients, Tensor, Te
     order, stored = [], []
     for rows, theta in parts():
         num_draws, _, num_topics = theta.shape
-        count = min(num_draws, SANDWICH_DRAWS)
-        if equations.levels.num_levels:
-            count = min(count, max(2, MAX_STORED // (len(equations.x) * num_topics)))
-        chosen = torch.linspace(0, num_draws - 1, count).round().long()
+        chosen = torch.linspace(0, num_draws - 1, min(num_draws, SANDWICH_DRAWS)).round().long()
         weighted = equations.weights[rows, None] * theta
         dense = dense + equations.x[rows].mT @ weighted
         by_level = theta.new_zeros(equations.levels.largest + 1, num_draws, num_topics)
@@ -414,8 +404,8 @@ def _robust(
     free = num_topics - 1
     by_pair = system.dense_inverse.view(num_terms, free, num_terms, free).transpose(1, 2)
 
-    def residuals_of(rows: Tensor, theta: Tensor) -> Tensor:
-        return (theta[chosen] - torch.softmax(x[rows] @ coefficients, -1))[None, ..., :-1]
+    def errors_of(rows: Tensor, theta: Tensor) -> Tensor:
+        return theta[chosen] - torch.softmax(x[rows] @ coefficients, -1)
 
     def corrected(rows: Tensor, residuals: Tensor) -> Tensor:
         """Residuals corrected for the leverages.
@@ -443,10 +433,13 @@ def _robust(
         pearson = 0.0
         for rows, theta in parts():
             expected = torch.softmax(x[rows] @ pooled, -1)
-            residuals = theta[chosen] - torch.softmax(x[rows] @ coefficients, -1)
-            pearson += float((design.weights[rows] @ (residuals.square() / expected).mean(0)).sum())
+            squares = errors_of(rows, theta).square() / expected
+            pearson += float((design.weights[rows] @ squares.mean(0)).sum())
         return replace(system, dense=pearson / (len(x) - num_terms) / free * system.dense)
-    meat, _ = sandwich(design, parts, (1, len(chosen), free), residuals_of, corrected, kind)
+    shape = (1, len(chosen), free)
+    meat, _ = sandwich(
+        design, parts, shape, lambda *part: errors_of(*part)[None, ..., :-1], corrected, kind
+    )
     return replace(system, dense=meat[0])
 
 
@@ -476,13 +469,22 @@ def _settle(
             return RandomTerms(penalties, 0 * variances, scale), 0.0, mean, system, system
         for s in chosen.tolist():
             fitted[s] = equations.move(fitted.get(s, mean), (sums[0][s], sums[1][s]), ridge, system)
-        dispersion, freedom = _dispersion(equations, outcomes, fitted, penalties, system)
+        # The dispersion Φ: second moments of Pearson's residuals, by their degrees of freedom.
+        total = equations.x.new_zeros(equations.num_topics, equations.num_topics)
+        traces = _traces(equations, system.inverse_diagonal())
+        for theta, at in zip(outcomes, fitted.values(), strict=True):
+            expected = equations.theta(at).clamp_min(MIN_PROPORTION)
+            residuals = (theta.double() - expected) / expected.sqrt()
+            total += residuals.mT @ (equations.weights[:, None] * residuals) / len(fitted)
+        determined = (sizes - penalties * traces).clamp_min(0.0).sum(0)
+        freedom = (len(equations.x) - equations.num_fixed - determined).clamp_min(1.0)
+        dispersion = total / (freedom[:, None] * freedom).sqrt()
         inner, new_scale = _model_based(equations, dispersion, mean, scale * penalties)
         of_effects = [equations.totals(a.square(), b.square()) for a, b in fitted.values()]
         # A step of the fixed point τ² ← τ² Σ b² / E Σ b².
-        expected = sizes * variances - 2 * scale * _traces(equations, system.inverse_diagonal())
-        expected = expected + _traces(equations, system.sandwich_diagonal(inner))
-        new = variances * torch.stack(of_effects).mean(0) / expected.clamp_min(1e-300)
+        moments = sizes * variances - 2 * scale * traces
+        moments = moments + _traces(equations, system.sandwich_diagonal(inner))
+        new = variances * torch.stack(of_effects).mean(0) / moments.clamp_min(1e-300)
         new = new.clamp(MIN_VARIANCE, MAX_VARIANCE)
         change = torch.cat([new / variances, (new_scale / scale)[None]]).log().abs().max()
         if float(change) < CHANGE:
@@ -495,26 +497,6 @@ def _settle(
 def _traces(equations: _Equations, diagonal: Coefficients) -> Tensor:
     """Sums of a diagonal over the levels of each term ``(num_terms, num_topics)``."""
     return equations.totals(equations.fill(diagonal[0]), diagonal[1])
-
-
-def _dispersion(
-    equations: _Equations,
-    outcomes: Tensor,
-    fitted: dict[int, Coefficients],
-    penalties: Tensor,
-    system: BlockArrow,
-) -> tuple[Tensor, Tensor]:
-    """Dispersion matrix Φ: second moments of Pearson's residuals, and degrees of freedom."""
-    total = penalties.new_zeros(equations.num_topics, equations.num_topics)
-    for theta, at in zip(outcomes, fitted.values(), strict=True):
-        expected = equations.theta(at).clamp_min(MIN_PROPORTION)
-        residuals = (theta.double() - expected) / expected.sqrt()
-        total += residuals.mT @ (equations.weights[:, None] * residuals) / len(fitted)
-    sizes = torch.tensor(equations.levels.sizes)[:, None]
-    traces = _traces(equations, system.inverse_diagonal())
-    determined = (sizes - penalties * traces).clamp_min(0.0).sum(0)
-    freedom = (len(equations.x) - equations.num_fixed - determined).clamp_min(1.0)
-    return total / (freedom[:, None] * freedom).sqrt(), freedom
 
 
 def _model_based(

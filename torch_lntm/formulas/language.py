@@ -246,9 +246,7 @@ def _described(node: ast.expr) -> str:
 
 
 def _is_small(node: ast.expr) -> bool:
-    match node:
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return _is_small(operand)
-        case ast.Constant(value=int() | float() as number):
-            return abs(number) <= MAX_POWER
-    return False
+    try:
+        return bool(abs(ast.literal_eval(node)) <= MAX_POWER)
+    except (ValueError, TypeError):
+        return False

@@ -17,8 +17,7 @@ from torch_lntm.models import TopicModel
 from torch_lntm.posteriors import DirichletPosterior
 from torch_lntm.solvers.ep import ep
 from torch_lntm.solvers.options import SolveOptions
-from torch_lntm.solvers.second_order import second_order_word_counts
-from torch_lntm.solvers.vb import dirichlet_bound, vb
+from torch_lntm.solvers.vb import dirichlet_bound, second_order_word_counts, vb
 
 TopicsUpdate = Literal["bound", "second-order"]
 

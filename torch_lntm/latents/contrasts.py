@@ -5,6 +5,10 @@ K − 1 contrasts Q·logits, with the rows of Q an orthonormal basis orthogonal 
 coordinates the free and the anchored parameterisation are the same problem, and a proposal spends
 no draws on a direction without likelihood. With QF = LU, F the prior's factor lifted to logits and
 L triangular, the coordinates w = L⁻¹Q(logits − μ) have a standard normal prior.
+
+Sources without a closed-form integral are integrated with the contrasts. With eta = μ + A s + ε the
+contrasts are c = Qμ + QA s + Ue, where UUᵀ = QΛ⁻¹Qᵀ and e is standard normal. In the coordinates u
+= (s, e) the prior is a product, p(s) N(e; 0, I), and the logits are affine.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from torch_lntm.latents.factor import LaplaceFactorSpace, LaplaceSourcesSpace
 from torch_lntm.latents.identified import IdentifiedSpace, Proposal, elliptical_draws
 from torch_lntm.latents.linalg import contrast_basis, triangular_factor
 from torch_lntm.latents.normal import NormalSpace, StandardNormalSpace
@@ -186,7 +191,163 @@ class ContrastSpace(CentredSpace, StandardNormalSpace):
         loc, tril = space.project(posterior.mean[rows], posterior.scale_tril[rows])
         return space, loc[0], tril[0]
 
-    def to(self, dtype: torch.dtype) -> Self:
-        """See :meth:`LatentSpace.to`."""
-        loc, basis, tril = (value.to(dtype) for value in (self.loc, self.basis, self.tril))
-        return type(self)(loc, basis, tril, self.anchored)
+
+@dataclass(frozen=True, eq=False)
+class SourceContrastSpace(CentredSpace, LaplaceSourcesSpace):
+    """Laplace sources and contrasts of eta in u = (s, e); see the module. Float64.
+
+    Attributes:
+        mixing: ``(num_topics - 1, num_sources)`` QA.
+        noise_tril: ``(num_topics - 1, num_topics - 1)`` U.
+    """
+
+    mixing: Tensor
+    noise_tril: Tensor
+
+    sites = ("source", "eta")
+    # There is no normal proposal: with Laplace sources its weights have infinite variance.
+    proposals = {  # noqa: RUF012
+        "student_t": "Student-t({degrees_of_freedom:g}) of sources and eta"
+    }
+    reference = "factor"
+
+    @classmethod
+    def of(cls, space: LaplaceFactorSpace) -> Self:
+        """The sources and contrasts of a factor prior with Laplace sources."""
+        basis = contrast_basis(space.num_topics).to(space.loc.device)
+        return cls(
+            space.loc.double() @ basis.mT,
+            basis,
+            basis @ space.mixing.double(),
+            triangular_factor(basis * space.noise_precision.double().rsqrt()),
+        )
+
+    @property
+    def dim(self) -> int:
+        """See :attr:`LatentSpace.dim`."""
+        return self.num_sources + len(self.basis)
+
+    @property
+    def centre(self) -> Tensor:
+        """See :attr:`LatentSpace.centre`."""
+        return self.origin
+
+    @cached_property
+    def loading(self) -> Tensor:
+        """See :attr:`CentredSpace.loading`."""
+        return torch.cat([self.mixing.mT, self.noise_tril.mT]) @ self.basis
+
+    def latents(self, z: Tensor) -> dict[str, Tensor]:
+        """See :meth:`LatentSpace.latents`; eta has mean 0 over topics."""
+        return {"source": z[..., : self.num_sources], "eta": self.logits(z)}
+
+    def locate(self, latents: Mapping[str, Tensor], key: Tensor | None = None) -> Tensor:
+        """See :meth:`LatentSpace.locate`."""
+        source = latents["source"].to(self.dtype)
+        residual = (
+            latents["eta"].to(self.dtype) @ self.basis.mT - self.loc - source @ self.mixing.mT
+        )
+        noise = torch.linalg.solve_triangular(self.noise_tril.mT, residual, upper=True, left=False)
+        return torch.cat([source, noise], -1)
+
+    def place(self, latent: Tensor, key: Tensor) -> Tensor:
+        """See :meth:`LatentSpace.place`; the sources are 0."""
+        source = latent.new_zeros(*latent.shape[:-1], self.num_sources)
+        return self.locate({"source": source, "eta": latent})
+
+    @property
+    def standardiser(self) -> Tensor:
+        """See :attr:`IdentifiedSpace.standardiser`; of the centred logits."""
+        spread = self.loading.square()
+        sources = LaplaceFactorSpace.source_variance * spread[: self.num_sources].sum(0)
+        variance = sources + spread[self.num_sources :].sum(0)
+        return self.basis.mT @ self.basis / variance.sqrt()
+
+    def proper(self, posterior: Any) -> Tensor:
+        """See :meth:`IdentifiedSpace.proper`."""
+        # A sum is finite only if all of its terms are finite.
+        second = posterior.source_second_moment
+        total = posterior.mean.sum(1).double() + posterior.source_mean.sum(1) + second.sum(1)
+        return torch.isfinite(total) & (second > 0).all(1)
+
+    def proposal(
+        self,
+        name: str,
+        posterior: Any,
+        row: int,
+        words: Tensor,
+        counts: Tensor,
+        degrees_of_freedom: float,
+    ) -> Proposal:
+        """See :meth:`IdentifiedSpace.proposal`; sources and eta together.
+
+        Draws lie around the posterior's means, but with another covariance. A mean field makes the
+        sources and the components of eta independent. The covariance of :meth:`approximate`
+        includes their dependence. Under a joint normal or Student-t, it is the same to draw the
+        sources and then eta given the sources (*Putthividhya et al. 2009, §3.2.1*), or eta first.
+        """
+        space, loc, tril = self._around(posterior, row, words, counts)
+        return Proposal(space, partial(elliptical_draws, loc, tril, degrees_of_freedom))
+
+    def normal(
+        self, posterior: Any, documents: Iterable[tuple[Tensor, Tensor]]
+    ) -> tuple[Tensor, Tensor]:
+        """See :meth:`IdentifiedSpace.normal`; :meth:`approximate` at the posterior's means."""
+        parts = [
+            self._around(posterior, row, *of_document)[1:]
+            for row, of_document in enumerate(documents)
+        ]
+        loc, tril = zip(*parts, strict=True)
+        return torch.stack(loc), torch.stack(tril)
+
+    def _around(
+        self, posterior: Any, row: int, words: Tensor, counts: Tensor
+    ) -> tuple[Self, Tensor, Tensor]:
+        """Space of a single document, with the approximation of its posterior there."""
+        space = self.select(torch.tensor([row], device=self.loc.device))
+        loc, tril = space.approximate(
+            posterior.mean[row : row + 1].double(),
+            posterior.source_mean[row : row + 1].double(),
+            posterior.source_second_moment[row].double().sqrt(),
+            words,
+            counts,
+        )
+        return space, loc, tril
+
+    def approximate(
+        self, eta: Tensor, source: Tensor, source_scale: Tensor, words: Tensor, counts: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Normal approximation of a single document's posterior of u around a given point.
+
+        The prior of a source is replaced by the normal N(0, |η|) of its dual (*Putthividhya et al.
+        2009, eqs 2–3*). The log likelihood is replaced by its second-order expansion at the point,
+        without the directions of positive curvature. In contrast to the mean field, the
+        approximation includes the dependence between eta's components and the sources.
+
+        Args:
+            eta: ``(1, num_topics)`` eta of the point.
+            source: ``(1, num_sources)`` its sources.
+            source_scale: ``(num_sources,)`` |η| = sqrt(E s²), positive.
+            words: ``(nnz, num_topics)`` probabilities of the document's words under each topic.
+            counts: ``(nnz,)`` their counts.
+
+        Returns:
+            ``(loc, tril)``, mean ``(dim,)`` and Cholesky factor of the covariance ``(dim, dim)``.
+        """
+        loc = self.locate({"source": source, "eta": eta})
+        scale = torch.cat([source_scale.sqrt(), source_scale.new_ones(len(self.basis))])
+        # The normal prior of u/scale is standard, so the precision is at least I.
+        loading = scale[:, None] * self.loading
+        data = loading @ _information(self.logits(loc)[0], words, counts) @ loading.mT
+        values, vectors = torch.linalg.eigh(data)
+        root = scale[:, None] * vectors * (1.0 + values.clamp_min(0.0)).rsqrt()
+        return loc[0], triangular_factor(root)
+
+
+def _information(logits: Tensor, words: Tensor, counts: Tensor) -> Tensor:
+    """Minus the Hessian of one document's log likelihood in the logits, ``(K, K)``."""
+    theta = torch.softmax(logits, -1)
+    joint = theta * words
+    rho = joint / joint.sum(1, keepdim=True).clamp_min(torch.finfo(joint.dtype).tiny)
+    complete = counts.sum() * (theta.diag() - torch.outer(theta, theta))
+    return complete - (counts @ rho).diag() + rho.mT @ (counts[:, None] * rho)

@@ -13,7 +13,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, NamedTuple, Self
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -290,11 +290,6 @@ class FactorSpace(LocatedSpace):
         """See :meth:`LatentSpace.locate`."""
         eta, source = latents["eta"], latents["source"]
         return torch.cat([source.to(eta), self.noise(eta, source).to(eta)], -1)
-
-    def to(self, dtype: torch.dtype) -> Self:
-        """See :meth:`LatentSpace.to`."""
-        parameters = (self.loc, self.mixing, self.noise_precision)
-        return type(self)(*(parameter.to(dtype) for parameter in parameters))
 
 
 class GaussianFactorSpace(FactorSpace, EtaSpace):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import ClassVar, NamedTuple, Self
 
 import torch
@@ -181,3 +181,8 @@ class LocatedSpace(LatentSpace):
         if self.loc.dim() == 1:
             return self  # keeps what is cached
         return replace(self, loc=self.loc[rows])
+
+    def to(self, dtype: torch.dtype) -> Self:
+        """See :meth:`LatentSpace.to`."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(self, **{k: x.to(dtype) for k, x in values.items() if isinstance(x, Tensor)})

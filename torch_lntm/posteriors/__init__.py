@@ -1,9 +1,12 @@
 """Posteriors of documents: results of solvers and samplers."""
 
 from torch_lntm.posteriors.dirichlet import DirichletPosterior
-from torch_lntm.posteriors.factor import FactorPosterior
-from torch_lntm.posteriors.low_rank import LowRankPosterior
-from torch_lntm.posteriors.normal import ModePosterior, NormalPosterior
+from torch_lntm.posteriors.normal import (
+    FactorPosterior,
+    LowRankPosterior,
+    ModePosterior,
+    NormalPosterior,
+)
 from torch_lntm.posteriors.posterior import Draws, Moments, Posterior
 
 __all__ = [

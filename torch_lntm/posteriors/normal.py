@@ -12,11 +12,12 @@ from torch import Tensor
 
 from torch_lntm import noise
 from torch_lntm.errors import ConfigError
-from torch_lntm.latents.factor import FactorSpace
-from torch_lntm.latents.linalg import sum_of_squares
-from torch_lntm.latents.metrics import DenseMetric, Metric
+from torch_lntm.latents.factor import FactorSpace, GaussianFactorSpace
+from torch_lntm.latents.linalg import sum_of_squares, triangular_factor
+from torch_lntm.latents.metrics import DenseMetric, FactorMetric, Metric
 from torch_lntm.latents.normal import EtaSpace
-from torch_lntm.posteriors.posterior import Moments, Posterior, Rows
+from torch_lntm.latents.space import LatentSpace
+from torch_lntm.posteriors.posterior import Moments, Posterior, Rows, SourceSums
 
 
 @dataclass(eq=False, kw_only=True, repr=False)
@@ -254,3 +255,176 @@ class SampledMoments(Moments):
     def objective(self) -> Tensor:
         """Sum of the posteriors' objectives (scalar, nats). Terms of covariances are estimates."""
         return self._objective
+
+
+@dataclass(eq=False, kw_only=True, repr=False)
+class LowRankPosterior(NormalPosterior):
+    """Normal posteriors of eta with covariance diag(d) + WWᵀ. Dense matrices are made on demand.
+
+    The precision is Σ⁻¹ + diag w − wwᵀ/N, with the marginal covariance Σ of eta and w = N·theta at
+    the mean (*Ahmed & Xing 2007, eq. 9*). Densities and divergences use the precision, to avoid
+    cancellation. Draws and variances use d and W.
+
+    Attributes:
+        space: Coordinates of the prior.
+        diagonal: ``(num_docs, num_topics)`` d.
+        loading: ``(num_docs, num_topics, num_sources + 1)`` W.
+        weights: ``(num_docs, num_topics)`` w.
+        log_det: ``(num_docs,)`` float64 log|Σ| − log|V|.
+    """
+
+    space: GaussianFactorSpace
+    diagonal: Tensor
+    loading: Tensor
+    weights: Tensor
+    log_det: Tensor
+
+    @cached_property
+    def scale_tril(self) -> Tensor:
+        """Lower Cholesky factor of the covariance ``(num_docs, num_topics, num_topics)``."""
+        return triangular_factor(torch.cat([self.diagonal.sqrt().diag_embed(), self.loading], -1))
+
+    @property
+    def covariance(self) -> Tensor:
+        """Covariance of eta ``(num_docs, num_topics, num_topics)``."""
+        return self.diagonal.diag_embed() + self.loading @ self.loading.mT
+
+    @cached_property
+    def variance(self) -> Tensor:
+        """Marginal variances of eta ``(num_docs, num_topics)``."""
+        return self.diagonal + self.loading.square().sum(-1)
+
+    def covariance_sum(self) -> Tensor:
+        """Σ_d V_d ``(num_topics, num_topics)`` float64, without forming documents' covariances."""
+        loading = self.loading.double().movedim(1, 0).flatten(1)
+        return self.diagonal.double().sum(0).diag_embed() + loading @ loading.mT
+
+    def kl(self) -> Tensor:
+        """KL(posterior ‖ marginal prior of eta) of each document ``(num_docs,)`` float64 nats.
+
+        ½[|z|² + log|Σ| − log|V| − tr NHV], with the whitened mean z and NH = diag w − wwᵀ/N.
+        """
+        z = self.space.whiten(self.mean.double())
+        w, loading = self.weights.double(), self.loading.double()
+        theta = w / w.sum(-1, keepdim=True).clamp_min(1.0)
+        centred = loading - theta[:, None, :] @ loading
+        trace = (w * self.diagonal * (1.0 - theta)).sum(-1)
+        trace = trace + (w[..., None] * centred.square()).sum((-2, -1))
+        return 0.5 * (z.square().sum(-1) + self.log_det - trace)
+
+    def log_prob(self, eta: Tensor) -> Tensor:
+        """Log density ``(..., num_docs)`` of eta ``(..., num_docs, num_topics)``, nats."""
+        centred = eta.double() - self.mean.double()
+        # `whiten` subtracts the prior mean; adding it first whitens the difference itself.
+        z = self.space.whiten(centred + self.space.loc)
+        w = self.weights.double()
+        theta = w / w.sum(-1, keepdim=True).clamp_min(1.0)
+        spread = w * (centred - (theta * centred).sum(-1, keepdim=True)).square()
+        constant = self.space.eta_dim * math.log(2 * math.pi) + self.space.log_det - self.log_det
+        return (-0.5 * (z.square().sum(-1) + spread.sum(-1) + constant)).to(self.mean.dtype)
+
+    def metric(self, lengths: Tensor) -> Metric:
+        """See :meth:`NormalPosterior.metric`. Covers sources and eta together."""
+        space = self.space
+        return FactorMetric.of(space.mixing, space.noise_precision, self.weights, None, self.index)
+
+    @property
+    def noise_dim(self) -> int:
+        """Number of standard normal numbers for a draw of eta."""
+        return self.space.eta_dim + self.loading.shape[-1]
+
+    def _deviations(self, noise: Tensor, rows: Rows) -> Tensor:
+        std, loading = self.diagonal[rows].double().sqrt(), self.loading[rows].double()
+        dim = self.space.eta_dim
+        shared = torch.einsum("dkj,...dj->...dk", loading, noise[..., dim:])
+        return noise[..., :dim] * std + shared
+
+
+@dataclass(eq=False, kw_only=True, repr=False)
+class FactorPosterior(NormalPosterior):
+    """q(s) q(eta) of a batch of documents, with a diagonal normal posterior of eta.
+
+    Attributes:
+        space: Coordinates of the prior.
+        source_mean: ``(num_docs, num_sources)`` s̄.
+        source_root: ``(num_docs, num_sources, num_sources)`` float64 lower Cholesky factor of B⁻¹,
+            the covariance of the sources. The paper writes N(s; s̄, B), but its B is the precision.
+            With Gaussian sources all documents share one factor, and this tensor is an expanded
+            view of it.
+
+    Example:
+        >>> iftm = lntm.models.iftm(12, corpus.num_words, num_sources=3)
+        >>> lntm.guides.make_guide("factor", iftm).posterior(batch).source_mean.shape
+        torch.Size([5, 3])
+    """
+
+    space: FactorSpace
+    source_mean: Tensor
+    source_root: Tensor
+
+    @property
+    def source_tril(self) -> Tensor:
+        """``source_root`` in the dtype of the means."""
+        return self.source_root.to(self.mean.dtype)
+
+    @property
+    def source_covariance(self) -> Tensor:
+        """B⁻¹ ``(num_docs, num_sources, num_sources)``."""
+        return (self.source_root @ self.source_root.mT).to(self.mean.dtype)
+
+    @property
+    def source_second_moment(self) -> Tensor:
+        """E s² ``(num_docs, num_sources)``, float64."""
+        return self.source_mean.double().square() + self._roots.square().sum(-1)
+
+    @property
+    def source_std(self) -> Tensor:
+        """Posterior standard deviations of the sources ``(num_docs, num_sources)``."""
+        std = self._roots.square().sum(-1).sqrt()
+        return std.to(self.mean.dtype).expand_as(self.source_mean)
+
+    def source_moments(self, space: LatentSpace) -> tuple[Tensor, Tensor]:
+        """See :meth:`Posterior.source_moments`. Moments of q(s)."""
+        return self.source_mean, self.source_std
+
+    @property
+    def _roots(self) -> Tensor:
+        """``source_root``, with a single row if all documents share it, to save copies."""
+        if self.space.shares_source_covariance:
+            return self.space.source_tril[None]
+        return self.source_root
+
+    def kl(self) -> Tensor:
+        """KL(q(s) q(eta) ‖ p(s) p(eta | s)) of each document ``(num_docs,)`` float64 nats.
+
+        For Laplace sources the value is an upper bound: sqrt(E s_l²) replaces E|s_l|.
+        """
+        assert self.std is not None
+        root = self._roots
+        residual = self.space.noise(self.mean, self.source_mean)
+        ratio = self.std.double() / self.space.noise_std
+        spread = (root * (self.space.gram @ root)).sum((-2, -1))
+        eta = 0.5 * (ratio.square() - 1.0 - 2.0 * ratio.log() + residual.square()).sum(-1)
+        log_volume = root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        divergence = self.space.source_divergence(self.source_second_moment, log_volume)
+        return eta + 0.5 * spread + divergence
+
+    def metric(self, lengths: Tensor) -> Metric:
+        """See :meth:`NormalPosterior.metric`. Normals approximate the sources' prior."""
+        space = self.space
+        return FactorMetric.of(
+            space.mixing,
+            space.noise_precision,
+            lengths[:, None] * self.theta_mode(),
+            space.source_scale(self.source_second_moment),
+            self.index,
+        )
+
+    def source_sums(self) -> SourceSums:
+        """See :meth:`Moments.source_sums`. *Putthividhya et al. 2009, eqs 15–17*."""
+        mean, source = self.mean.double(), self.source_mean.double()
+        roots = self._roots.transpose(0, 1).flatten(1)  # one product instead of one per document
+        spread = roots @ roots.mT
+        if self.space.shares_source_covariance:
+            spread = len(source) * spread
+        return SourceSums(source.sum(0), mean.mT @ source, source.mT @ source + spread)

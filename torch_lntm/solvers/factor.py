@@ -19,7 +19,7 @@ from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.latents.factor import FactorSpace
-from torch_lntm.posteriors.factor import FactorPosterior
+from torch_lntm.posteriors.normal import FactorPosterior
 from torch_lntm.solvers.active import ActiveSet, bound_rounding, converged_or_failed
 from torch_lntm.solvers.ascent import Objective, Secant, Words, maximise_mean
 from torch_lntm.solvers.options import SolveOptions

@@ -11,8 +11,7 @@ from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.latents.factor import GaussianFactorSpace
 from torch_lntm.latents.linalg import inverse_cholesky
 from torch_lntm.latents.normal import EtaSpace, NormalSpace
-from torch_lntm.posteriors.low_rank import LowRankPosterior
-from torch_lntm.posteriors.normal import ModePosterior, NormalPosterior
+from torch_lntm.posteriors.normal import LowRankPosterior, ModePosterior, NormalPosterior
 from torch_lntm.solvers.ascent import Objective, maximise_mean
 from torch_lntm.solvers.options import SolveOptions
 from torch_lntm.solvers.precision import in_sufficient_precision

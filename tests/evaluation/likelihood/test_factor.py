@@ -17,7 +17,7 @@ from torch_lntm.corpus import Corpus, synthetic_topics
 from torch_lntm.errors import ConfigError
 from torch_lntm.evaluation import LikelihoodEstimate, document_completion, log_likelihood
 from torch_lntm.guides import FactorGuide, LaplaceGuide, TaylorGuide
-from torch_lntm.latents.source_contrasts import SourceContrastSpace
+from torch_lntm.latents.contrasts import SourceContrastSpace
 from torch_lntm.models import TopicModel, ctm, iftm
 
 NUM_WORDS = 30

@@ -15,10 +15,9 @@ from torch import Tensor, nn
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.errors import ConfigError, NumericalError, require_whole
 from torch_lntm.latents import FactorSpace
-from torch_lntm.latents.contrasts import ContrastSpace
+from torch_lntm.latents.contrasts import ContrastSpace, SourceContrastSpace
 from torch_lntm.latents.factor import GaussianFactorSpace, LaplaceFactorSpace
 from torch_lntm.latents.identified import IdentifiedSpace
-from torch_lntm.latents.source_contrasts import SourceContrastSpace
 from torch_lntm.models.priors.prior import (
     DocumentPrior,
     PseudoDocuments,
