@@ -129,9 +129,13 @@ def cells_of(corpus):
 def test_anndata_keeps_counts_metadata_and_topics(known, theta, tmp_path):
     anndata = pytest.importorskip("anndata", reason="needs anndata")
     guide, corpus, _ = known
-    corpus = corpus.with_metadata({"id": ["c0", "c1", "c2", "c3", "c4"]})
-    interop.to_anndata(guide, corpus, cells_of(corpus)).write_h5ad(tmp_path / "cells.h5ad")
+    names, dates = ["c0", "c1", "c2", "c3", "c4"], np.array(["2008-01-01"] * 5, "datetime64[D]")
+    corpus = corpus.with_metadata({"id": names, "x": range(5), "day": dates})
+    interop.to_anndata(guide, corpus).write_h5ad(tmp_path / "cells.h5ad")
     adata = anndata.read_h5ad(tmp_path / "cells.h5ad")
+    assert adata.obs_names.tolist() == names
+    assert adata.obs["day"].astype(str).str[:10].tolist() == ["2008-01-01"] * 5
+    assert list(adata.obs["party"].astype(object).fillna("?")) == ["l", "r", "?", "r", "l"]
     assert adata.obsm["X_topics"] == pytest.approx(theta, abs=1e-6)
     assert adata.varm["topics"] == pytest.approx(TOPICS.numpy().T, abs=1e-6)
     about = adata.uns["topics"]

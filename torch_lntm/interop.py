@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.corpus.readers.tables import corpus_of_cells
-from torch_lntm.errors import ConfigError, CorpusError, require_whole
+from torch_lntm.errors import ConfigError, CorpusError, import_extra, require_whole
 from torch_lntm.frames import align, is_default
 from torch_lntm.guides import Guide
 from torch_lntm.guides.guide import require_guide
@@ -197,7 +197,7 @@ def from_anndata(adata: Any, layer: str | None = None) -> Corpus:
     return corpus_of_cells(counts, adata.obs, adata.var_names)
 
 
-def to_anndata(guide: Guide[Any], corpus: Corpus, adata: Any) -> Any:
+def to_anndata(guide: Guide[Any], corpus: Corpus, adata: Any = None) -> Any:
     """Write the topics to an AnnData object, in the layout of the scverse.
 
     ``obsm["X_topics"]`` holds the proportions ``(num_docs, num_topics)``, ``varm["topics"]`` the
@@ -207,10 +207,10 @@ def to_anndata(guide: Guide[Any], corpus: Corpus, adata: Any) -> Any:
     Args:
         guide: A guide over the model.
         corpus: Documents over the model's vocabulary.
-        adata: Object to write to, such as ``anndata.AnnData(corpus.to_scipy())``. Its variables are
-            the words. Its observations are the documents, in any order, because they are matched by
-            name, the index of ``corpus.metadata``. Names that repeat, and the numbers of documents
-            without names, have to be in the order of the corpus.
+        adata: Object to write to. Its variables are the words. Its observations are the documents,
+            in any order, because they are matched by name, the index of ``corpus.metadata``. Names
+            that repeat, and the numbers of documents without names, have to be in the order of the
+            corpus. Defaults to a new object with the counts and the metadata of the corpus.
 
     Returns:
         The object.
@@ -224,6 +224,12 @@ def to_anndata(guide: Guide[Any], corpus: Corpus, adata: Any) -> Any:
     names, words = corpus.metadata.index, model.words_at(range(model.num_words))
     if is_default(names) and "id" in corpus.metadata:  # names that repeat are still compared
         names = pd.Index(corpus.metadata["id"])
+    if adata is None:
+        anndata = import_extra("anndata", "files", "AnnData")
+        obs = pd.DataFrame({name: _writable(column) for name, column in corpus.metadata.items()})
+        obs.index = names.map(str).astype(object)
+        var = pd.DataFrame(index=pd.Index(words, dtype=object))
+        adata = anndata.AnnData(corpus.to_scipy(), obs, var)
     if tuple(map(str, adata.var_names)) != words:
         raise ConfigError(
             f"the AnnData object has {adata.n_vars} variables; expected the model's {len(words)} "
@@ -249,6 +255,14 @@ def to_anndata(guide: Guide[Any], corpus: Corpus, adata: Any) -> Any:
         "names": np.array(model.topic_names),
     }
     return adata
+
+
+def _writable(column: pd.Series) -> pd.Series:
+    """A column that AnnData can write: numbers as they are, and everything else as text."""
+    if pd.api.types.is_numeric_dtype(column):
+        return column
+    texts = [None if missing else str(x) for x, missing in zip(column, column.isna(), strict=True)]
+    return pd.Series(texts, column.index, dtype=object)
 
 
 def _topics(model: TopicModel) -> NDArray[np.float64]:
