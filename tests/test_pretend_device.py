@@ -356,17 +356,14 @@ def test_launches(cuda: PretendDevice, call: Callable[[Tensor], Any], launches: 
     assert cost.launches == launches
 
 
-def test_counts_by_operation_and_line() -> None:
+def test_counts_by_line() -> None:
     with PretendDevice(package=Path(__file__).parent) as cuda:
         tensor = there()
         cuda.reset()
         for _ in range(3):
             tensor.sum().item()
-        line = test_counts_by_operation_and_line.__code__.co_firstlineno + 5
+        line = test_counts_by_line.__code__.co_firstlineno + 5
         assert cuda.sites == {f"tests/test_pretend_device.py:{line}": Cost(3, 3)}
-        assert set(cuda.operations) == {"sum", "_local_scalar_dense"}
-        assert cuda.operations["sum"].launches == 3
-        assert f"3 waits  tests/test_pretend_device.py:{line}" in cuda.report()
         cuda.reset()
         assert cuda.total == Cost()
 

@@ -107,6 +107,22 @@ class _HalfAnMStep(_Prior):
         self.set_(loc=self.loc + 3.0)
 
 
+class _NoCovariance(_Prior):
+    def statistics(self, moments, batch):
+        x = moments.mean.double()
+        return {"latent_sum": x.sum(0), "latent_outer": x.mT @ x}
+
+
+class _OtherStart(_Prior):
+    def start_latents(self, theta):
+        return -super().start_latents(theta)
+
+
+class _Resting(_Prior):
+    def m_step(self, num_docs, **sums):
+        pass
+
+
 def _with_space(kind: type[NormalSpace]) -> _Prior:
     class Broken(_Prior):
         def space(self, batch):
@@ -132,6 +148,9 @@ def _with_space(kind: type[NormalSpace]) -> _Prior:
         (_WiderContrasts(), "identified"),
         (_MeansOfStatistics(), "is not the sum of its parts"),
         (_HalfAnMStep(), "m_step"),
+        (_NoCovariance(), "latent_outer is not the expectation"),
+        (_OtherStart(), "start_latents"),
+        (_Resting(), "does not maximise"),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
@@ -149,49 +168,8 @@ class _DependsOnNeighbours(TaylorGuide):
 
 class _AnotherSite(TaylorGuide):
     def forward(self, batch):
-        import pyro
-
         with pyro.plate("documents", batch.corpus_size, subsample=batch.index):
-            normal = pyro.distributions.Normal(self.posterior(batch).mean, 1.0).to_event(1)
-            return pyro.sample("logits", normal)
-
-
-@pytest.mark.parametrize(
-    ("guide", "message"),
-    [(_DependsOnNeighbours, "its batch's documents"), (_AnotherSite, "the guide emits")],
-)
-def test_check_guide_finds_broken_guides(guide, message, batch) -> None:
-    with pytest.raises(AssertionError, match=message):
-        testing.check_guide(guide(make_model("ctm")), batch)
-
-
-class _NoCovariance(_Prior):
-    def statistics(self, moments, batch):
-        x = moments.mean.double()
-        return {"latent_sum": x.sum(0), "latent_outer": x.mT @ x}
-
-
-class _OtherStart(_Prior):
-    def start_latents(self, theta):
-        return -super().start_latents(theta)
-
-
-class _Resting(_Prior):
-    def m_step(self, num_docs, **sums):
-        pass
-
-
-@pytest.mark.parametrize(
-    ("prior", "message"),
-    [
-        (_NoCovariance, "latent_outer is not the expectation"),
-        (_OtherStart, "start_latents"),
-        (_Resting, "does not maximise"),
-    ],
-)
-def test_check_prior_finds_priors_that_mislead_fits(prior, message, batch) -> None:
-    with pytest.raises(AssertionError, match=message):
-        testing.check_prior(prior(), batch)
+            return pyro.sample("logits", Normal(self.posterior(batch).mean, 1.0).to_event(1))
 
 
 class _HighBound(TaylorGuide):
@@ -214,13 +192,19 @@ class _Elsewhere(TaylorGuide):
 @pytest.mark.parametrize(
     ("guide", "message"),
     [
+        (_AnotherSite, "the guide emits"),
         (_HighBound, "bound is above"),
         (_OtherTopics, "differs from the posterior's topic weights"),
         (_Elsewhere, "emits as eta is not the posterior"),
     ],
 )
-def test_check_guide_finds_misleading_guides(guide, message, batch) -> None:
+def test_check_guide_finds_broken_guides(guide, message, batch) -> None:
     topics = torch.eye(3, NUM_WORDS, dtype=torch.float64) + 0.02
     model = ctm(3, NUM_WORDS, topics=topics / topics.sum(1, keepdim=True), dtype="float64")
     with pytest.raises(AssertionError, match=message):
         testing.check_guide(guide(model, tolerance=1e-8), batch)
+
+
+def test_check_guide_finds_a_guide_that_depends_on_neighbours(batch) -> None:
+    with pytest.raises(AssertionError, match="its batch's documents"):
+        testing.check_guide(_DependsOnNeighbours(make_model("ctm")), batch)

@@ -10,6 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from torch_lntm.corpus import Corpus
+from torch_lntm.corpus.readers.tables import corpus_of_cells
 from torch_lntm.errors import ConfigError, CorpusError, require_whole
 from torch_lntm.frames import align, is_default
 from torch_lntm.guides import Guide
@@ -193,16 +194,7 @@ def from_anndata(adata: Any, layer: str | None = None) -> Corpus:
         layers = ", ".join(map(str, adata.layers)) or "none"
         raise CorpusError(f"layer {layer!r}: the AnnData object has {layers}")
     counts = adata.X if layer is None else adata.layers[layer]
-    if len(getattr(counts, "shape", ())) != 2:
-        raise CorpusError(
-            f"expected a matrix of counts, cells by genes, got {type(counts).__name__}; if the "
-            "counts are in a layer, name it: layer='counts'"
-        )
-    counts = counts.to_memory() if hasattr(counts, "to_memory") else counts  # backed by a file
-    counts = counts if hasattr(counts, "tocsr") else counts[:]
-    metadata = {"id": adata.obs.index, **{str(n): adata.obs[n].array for n in adata.obs}}
-    words = [str(word) for word in adata.var_names]
-    return Corpus.from_matrix(counts, words, metadata=metadata, allow_empty=True)
+    return corpus_of_cells(counts, adata.obs, adata.var_names)
 
 
 def to_anndata(guide: Guide[Any], corpus: Corpus, adata: Any) -> Any:

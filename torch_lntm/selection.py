@@ -305,8 +305,8 @@ def select(
         if not fits or isinstance(stop, Terminated):
             raise
     about = (
-        f"{recipe.model}, {len(train)} documents fitted from {num_seeds} seeds each, "
-        f"{len(test)} held out, {observed_fraction:.0%} of their tokens observed, seed {seed}"
+        f"{recipe.model}, {num_seeds} seeds, {len(train)} documents fitted and {len(test)} held "
+        f"out, {observed_fraction:.0%} of their tokens observed, seed {seed}"
     )
     if fits[sizes[0]][0].model.words.cache_weight is not None:
         about += ", completion with the documents' own words"

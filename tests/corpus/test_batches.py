@@ -78,14 +78,6 @@ def test_equal_seeds_give_equal_orders(corpus):
     assert order(generator) != order(0)  # the generator has gone on
 
 
-def test_order_does_not_depend_on_the_batch_size(corpus):
-    orders = [
-        torch.cat([b.index for b in corpus.batches(size, shuffle=True)]).tolist()
-        for size in (1, 7, None)
-    ]
-    assert orders[0] == orders[1] == orders[2]
-
-
 def test_invalid_bounds_are_refused_before_the_first_batch(corpus):
     with pytest.raises(CorpusError, match="max_docs must be at least 1, got 0"):
         corpus.batches(0)
@@ -182,11 +174,6 @@ def test_covariates_of_a_batch_cannot_be_changed(known):
     replaced = dataclasses.replace(batch, covariates=given)
     given["y"] = torch.zeros(40)
     assert list(replaced.covariates) == ["x"]
-
-
-def test_batches_without_covariates_have_none(corpus):
-    assert dict(corpus.batch().covariates) == {}
-    assert dict(DocumentBatch.from_csr(torch.eye(2).to_sparse_csr()).covariates) == {}
 
 
 def test_repeat_stacks_copies(known, counts):

@@ -254,17 +254,6 @@ def test_invalid_vocabularies_are_refused(vocabulary, match):
         Corpus.from_matrix(COUNTS, vocabulary)
 
 
-def test_vocabulary_of_numpy_strings_becomes_strings():
-    corpus = Corpus.from_matrix(COUNTS, np.array(WORDS))
-    assert corpus.vocabulary == WORDS
-    assert {type(word) for word in corpus.vocabulary} == {str}
-
-
-def test_labels_of_another_length_are_refused():
-    with pytest.raises(CorpusError, match="each of 4 documents, got 3"):
-        Corpus.from_matrix(COUNTS, labels=["a", "b", "c"])
-
-
 # ------------------------------------------------------------------ selection
 
 
@@ -315,15 +304,6 @@ def test_with_counts_drops_entries_of_zero():
         dense(fewer), [[1, 0, 0, 0], [0, 0, 0, 0], [0, 5, 0, 0], [0, 0, 1, 0]]
     )
     assert corpus.with_counts(np.zeros(6, int)).num_tokens == 0
-
-
-def test_to_scipy_round_trip():
-    counts = random_counts(30, 12)
-    matrix = Corpus.from_matrix(counts).to_scipy()
-    assert isinstance(matrix, sp.csr_matrix)
-    assert matrix.dtype == np.int64
-    assert matrix.has_sorted_indices
-    np.testing.assert_array_equal(matrix.toarray(), counts)
 
 
 # ------------------------------------------------------------------ vocabularies

@@ -216,20 +216,15 @@ def test_a_silent_server_is_left(
     assert_equal(read_corpus(server.address), corpus)
 
 
-def test_an_absent_server_is_a_clear_error() -> None:
+def test_an_absent_server_or_manifest_is_a_clear_error(server: Server, cache: Path) -> None:
+    with pytest.raises(FileError, match=r"posts/corpus\.json: cannot be fetched .*check the addr"):
+        read_corpus(server.address)
+    assert not cache.exists()
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))  # nobody listens
         address = f"http://127.0.0.1:{reserved.getsockname()[1]}/posts"
         with pytest.raises(FileError, match=rf"{address}/corpus\.json: cannot be fetched"):
             read_corpus(address)
-
-
-def test_an_address_without_a_manifest_is_a_clear_error(server: Server, cache: Path) -> None:
-    with pytest.raises(
-        FileError, match=r"posts/corpus\.json: cannot be fetched .FileNotFound.*check the address"
-    ):
-        read_corpus(server.address)
-    assert not cache.exists()
 
 
 @pytest.mark.parametrize("name", ["../../out", "/tmp/out", "shard-00001/../../../out"])
@@ -290,13 +285,3 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch, server: Ser
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(ConfigError, match=r"needs fsspec.*torch-lntm\[files\]"):
         read_corpus(server.address)
-
-
-@pytest.mark.usefixtures("terminal")
-def test_fetching_shows_its_progress(
-    server: Server, corpus: Corpus, capsys: pytest.CaptureFixture[str]
-) -> None:
-    read_corpus(server.address)
-    assert "fetch: 100%" in capsys.readouterr().err
-    read_corpus(server.address)
-    assert "fetch" not in capsys.readouterr().err

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import copy
 import errno
-import gc
 import json
-import os
 import pickle
 import shutil
 import zlib
@@ -76,12 +74,6 @@ def test_a_corpus_saved_to_a_folder_is_read_back_unchanged(corpus, folder):
     with pytest.raises((ValueError, TypeError)):
         found.counts[0] = 7
     np.testing.assert_array_equal(found.word_totals, dense(corpus).sum(0))
-
-
-def test_the_arrays_are_plain_numpy_files(corpus, shard):
-    for name in NAMES:
-        array = np.load(shard / f"{name}.npy")
-        np.testing.assert_array_equal(array, getattr(corpus, name))
 
 
 def test_a_corpus_without_vocabulary_or_metadata_is_read_back(tmp_path):
@@ -188,20 +180,6 @@ def test_pages_of_mapped_files_are_released_after_use(tmp_path):
     assert sum(batch.num_docs for batch in corpus.batches(100)) == 40_000
     files = ("word_index.npy", "counts.npy")
     assert max(resident_kb(name) for name in files) < 1000  # of 8 MB each
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("in_parts")
-def test_descriptors_are_closed_with_the_corpus(corpus, folder):
-    gc.collect()
-    before = len(os.listdir("/proc/self/fd"))
-    found = read_corpus(folder)[::-2]
-    batch = found.batch([5, 3, 20])
-    assert len(os.listdir("/proc/self/fd")) > before
-    np.testing.assert_array_equal(dense(batch), dense(corpus[::-2])[[5, 3, 20]])
-    del found
-    gc.collect()
-    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def resident_kb(name: str) -> int:
@@ -448,10 +426,10 @@ def test_a_full_disk_for_temporary_files(corpus, folder, monkeypatch, in_parts):
 # -------------------------------------------------------------------- pickles
 
 
-@pytest.fixture
-def large(tmp_path):
-    rng = np.random.default_rng(0)
-    Corpus.from_matrix(rng.integers(0, 3, (2000, 50))).save(tmp_path / "large")
+@pytest.fixture(params=[None, 300], ids="shard_size={}".format)
+def large(tmp_path, request):
+    counts = np.random.default_rng(0).integers(0, 3, (2000, 50))
+    Corpus.from_matrix(counts).save(tmp_path / "large", shard_size=request.param)
     return tmp_path / "large"
 
 
@@ -459,13 +437,11 @@ def large(tmp_path):
 def test_a_mapped_corpus_is_pickled_as_its_path_and_checksum(large, rows):
     corpus = read_corpus(large)[rows] if rows != slice(None) else read_corpus(large)
     data = pickle.dumps(corpus)
-    # The row offsets of a selection begin at 0 and are in memory.
-    in_memory = 0 if rows == slice(None) else corpus.row_offsets.nbytes
-    assert len(data) < 2000 + in_memory
+    assert len(data) < 4000 + corpus.row_offsets.nbytes  # which are in memory, but for one shard
     found = pickle.loads(data)
     assert_same(found, corpus)
     assert mapped.is_mapped(found.counts)
-    with pytest.raises(ValueError, match="read-only"):
+    with pytest.raises((ValueError, TypeError)):
         found.counts[0] = 1
     assert_same(pickle.loads(pickle.dumps(found)), corpus)
     assert_same(copy.deepcopy(corpus), corpus)
@@ -474,13 +450,14 @@ def test_a_mapped_corpus_is_pickled_as_its_path_and_checksum(large, rows):
 def test_pickles_of_missing_and_changed_folders_are_refused(large, tmp_path):
     corpus = read_corpus(large)
     data = pickle.dumps(corpus)
+    shutil.copytree(large, f"{large}-kept")
     corpus[:1999].save(large)
     with pytest.raises(FileError, match="is missing, or has changed since the corpus was pickled"):
         pickle.loads(data)
     shutil.rmtree(large)
     with pytest.raises(FileError, match="is missing, or has changed since the corpus was pickled"):
         pickle.loads(data)
-    corpus.save(large)
+    shutil.move(f"{large}-kept", large)
     assert_same(pickle.loads(data), corpus)
 
 
@@ -509,7 +486,8 @@ def test_counts_of_shards_compute_and_compare_as_arrays(corpus, tmp_path):
 
 def shards_of(sizes: list[int], rank: int, world_size: int) -> list[int]:
     """Numbers of the shards of a process."""
-    return list(range(*stores.deal_shards(sizes, rank, world_size)))
+    shards = [{"num_entries": size} for size in sizes]
+    return list(range(*stores.deal_shards(shards, (rank, world_size))))
 
 
 def test_a_folder_has_a_manifest_and_shards(corpus, tmp_path):
@@ -588,17 +566,6 @@ def test_damaged_shards_are_refused_by_their_own_process(corpus, tmp_path):
         read_corpus(tmp_path / "toy")
     # The other process does not read this shard.
     assert_same(read_corpus(tmp_path / "toy", rank=0, world_size=2), corpus[:30])
-
-
-def test_a_corpus_in_shards_is_pickled_as_paths_and_checksums(tmp_path):
-    rng = np.random.default_rng(0)
-    corpus = Corpus.from_matrix(rng.integers(0, 3, (2000, 50)))
-    corpus.save(tmp_path / "large", shard_size=300)
-    for found in (read_corpus(tmp_path / "large"), read_corpus(tmp_path / "large")[250:1300]):
-        data = pickle.dumps(found)
-        assert len(data) < 4000 + found.row_offsets.nbytes
-        assert mapped.is_mapped(pickle.loads(data).counts)
-        assert_same(pickle.loads(data), found)
 
 
 def test_chains_are_read_like_single_arrays():

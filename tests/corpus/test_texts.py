@@ -86,10 +86,6 @@ def test_stop_words_can_be_kept(none):
     assert corpus.preparation is None
 
 
-def test_stop_words_in_capitals_are_left_out_too():
-    assert Corpus.from_texts(["The cat"], lowercase=False).vocabulary == ("cat",)
-
-
 def test_texts_in_other_languages_keep_all_words():
     # "was" and "in" are English stop words, too few of them for a text in English.
     text = "die Katze und der Hund sahen was der Vogel im Garten hinter dem alten Haus machte "
@@ -143,13 +139,6 @@ def test_max_features_alone_chooses_by_frequency():
     assert corpus.num_words == 2
 
 
-def test_a_given_vocabulary_keeps_all_words():
-    texts = ["the cat"] * 60
-    corpus = Corpus.from_texts(texts, vocabulary=["the", "cat"])
-    assert corpus.num_tokens == 120
-    assert corpus.preparation is None
-
-
 # ------------------------------------------------------------------ other things than texts
 
 
@@ -186,13 +175,6 @@ def test_other_things_than_texts_are_refused_with_advice(given, match):
 def test_arrays_of_arrow_are_texts():
     for texts in (pa.array(["wood iron", "iron"]), pa.chunked_array([["wood iron"], ["iron"]])):
         assert Corpus.from_texts(texts).num_tokens == 3
-
-
-def test_a_column_of_a_table_is_accepted_as_texts():
-    table = pd.DataFrame({"text": ["wood stone", "stone"], "year": [1, 2]})
-    corpus = Corpus.from_texts(table["text"], metadata=table)
-    assert corpus.num_tokens == 3
-    assert corpus.metadata["year"].tolist() == [1, 2]
 
 
 def test_texts_without_a_word_are_empty_documents_over_a_vocabulary():

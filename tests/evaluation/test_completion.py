@@ -10,7 +10,7 @@ import torch
 from oracles.grids import Quadrature
 
 from torch_lntm.corpus import Corpus, synthetic_topics
-from torch_lntm.errors import ConfigError, CorpusError, IncompatibleGuideError
+from torch_lntm.errors import ConfigError, CorpusError
 from torch_lntm.evaluation import (
     completion_perplexity,
     document_completion,
@@ -214,15 +214,6 @@ def test_a_vocabulary_of_one_word_has_perplexity_one() -> None:
     assert result.perplexity == pytest.approx(1.0)
 
 
-def test_a_fitted_topic_model_beats_unigrams_on_documents_with_topics(
-    model: TopicModel, corpus: Corpus
-) -> None:
-    held_out = corpus.hold_out_words()
-    topical = document_completion(model, LaplaceGuide(model), held_out)
-    flat = unigram_perplexity(held_out.observed, held_out.held_out)
-    assert topical.perplexity + 3 * topical.standard_error < flat.perplexity
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -237,8 +228,3 @@ def test_invalid_settings_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         document_completion(model, TaylorGuide(model), corpus, **settings)
-
-
-def test_a_guide_of_another_model_is_refused(model: TopicModel, corpus: Corpus) -> None:
-    with pytest.raises(IncompatibleGuideError, match="another model"):
-        document_completion(model, TaylorGuide(make_model()), corpus)

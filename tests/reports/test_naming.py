@@ -306,15 +306,19 @@ def test_a_missing_server_and_unsuitable_addresses_are_reported() -> None:
         assert "secret" not in str(found.value)
 
 
-def test_a_run_keeps_names_by_a_server(server: Server, tmp_path: Any, monkeypatch: Any) -> None:
+def test_the_command_names_topics_by_a_server(
+    server: Server, tmp_path: Any, monkeypatch: Any, capsys: Any
+) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MY_KEY", "secret")
     fit = ["fit", "example", "--out", "run", "--num-topics", "3", "--max-epochs", "2"]
     assert main(fit) == 0
     before = lntm.load_run("run").model.state_dict()
     assert main(["names", "run", "--set", "1=mine"]) == 0
-    model, corpus = lntm.load_run("run").model, lntm.example_corpus()
-    lntm.name_topics(model, corpus, ChatServer(address(server), "small"))
-    lntm.io.write_topic_names("run", model.topic_names, model.name_records)
+    assert not server.requests
+    options = ["--names-by", address(server), "--names-model", "small", "--key-variable", "MY_KEY"]
+    assert main(["names", "run", *options]) == 0
+    assert "sending words of topics and excerpts of documents to" in capsys.readouterr().err
     run = lntm.load_run("run")
     assert run.model.topic_names == ("Name 1", "mine", "Name 2")
     assert [record.source for record in run.model.name_records] == ["small", "small"]
@@ -324,3 +328,9 @@ def test_a_run_keeps_names_by_a_server(server: Server, tmp_path: Any, monkeypatc
     assert main(["report", "run", "--draws", "guide", "--num-draws", "2"]) == 0
     page = (tmp_path / "run" / "report.html").read_text()
     assert "The language model small named 2 of the topics" in page
+    for lacking in options[:2], options[2:]:
+        assert main(["names", "run", *lacking]) == 1
+        assert "give both" in capsys.readouterr().err
+    server.mode = "refuse"
+    assert main(["names", "run", "--clear", *options]) == 1
+    assert "answers 401" in capsys.readouterr().err

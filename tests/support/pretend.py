@@ -3,8 +3,8 @@
     with PretendDevice() as device:
         model.to("cuda")
         guide.posterior(batch.to("cuda"))
-    print(device.total)     # launches and host waits
-    print(device.report())  # the same by operation, and by file and line of the package
+    print(device.total)  # launches and host waits
+    print(device.sites)  # the same by file and line of the package
 
 A ``PretendTensor`` says that it is on ``cuda:0`` and keeps its numbers in a CPU tensor. Inside the
 context, every operation of PyTorch passes through :meth:`PretendDevice.run`, which unwraps the
@@ -245,7 +245,6 @@ class PretendDevice:
 
     Attributes:
         total: The cost of everything since the context was entered or :meth:`reset`.
-        operations: Operation to cost.
         sites: ``file:line`` to cost. The line is the innermost line inside the package, or, without
             such a line, the innermost line outside of PyTorch.
     """
@@ -295,13 +294,12 @@ class PretendDevice:
             "manual_seed_all": lambda seed: None,
             "get_rng_state": lambda device=None: torch.get_rng_state(),
             "set_rng_state": lambda state, device=None: torch.set_rng_state(state),
-            "synchronize": lambda device=None: self.charge("synchronize", Cost(waits=1)),
+            "synchronize": lambda device=None: self.charge(Cost(waits=1)),
         }
 
     def reset(self) -> None:
         """Set all counts to zero."""
         self.total = Cost()
-        self.operations: defaultdict[str, Cost] = defaultdict(Cost)
         self.sites: defaultdict[str, Cost] = defaultdict(Cost)
 
     @contextlib.contextmanager
@@ -311,18 +309,9 @@ class PretendDevice:
         yield cost
         cost.add(self.total - before)
 
-    def report(self, num: int = 12) -> str:
-        """The total, and the operations and lines with most launches and waits."""
-        lines = [str(self.total)]
-        tables = [(self.operations, "launches"), (self.sites, "launches"), (self.sites, "waits")]
-        for table, key in tables:
-            ranked = sorted(table.items(), key=lambda item: -getattr(item[1], key))[:num]
-            lines += [f"{getattr(cost, key):9} {key}  {name}" for name, cost in ranked]
-        return "\n".join(lines)
-
-    def charge(self, name: str, cost: Cost) -> None:
-        """Add a cost to the total, to its operation and to the line that called the operation."""
-        for account in (self.total, self.operations[name], self.sites[self._site()]):
+    def charge(self, cost: Cost) -> None:
+        """Add a cost to the total and to the line that called the operation."""
+        for account in (self.total, self.sites[self._site()]):
             account.add(cost)
 
     def _site(self) -> str:
@@ -385,7 +374,7 @@ class PretendDevice:
         out = func(*inner_args, **inner_kwargs)
         if is_empty(out):
             cost.launches = 0
-        self.charge(operation.name, cost)
+        self.charge(cost)
         return self._wrap(operation, args, kwargs, out, on_device)
 
     @staticmethod
@@ -554,7 +543,7 @@ def _pin_memory(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         )
     pinned = args[0].clone()
     pinned.pretend_pinned = True
-    _active().charge("pin_memory", Cost(waits=1))
+    _active().charge(Cost(waits=1))
     return pinned
 
 

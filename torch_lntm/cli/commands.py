@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
     from torch_lntm.inference import DocumentTopics
     from torch_lntm.models import TopicModel
+    from torch_lntm.reports.chat import ChatServer
 
 _METRICS = ("completion", "likelihood", "coherence", "diversity")
 
@@ -274,33 +276,72 @@ def evaluate(
 
 
 @register_command("names")
+@takes("reports:name_topics", "num_docs language")
 def names(
-    run_folder: str,
+    documents: RunDocuments,
     *,
     set: dict[str, Any] | str | None = None,
     clear: bool = False,
+    names_by: str | None = None,
+    names_model: str | None = None,
+    key_variable: str | None = None,
+    timeout: float = 60.0,
     num_words: int = 10,
     print_as: Literal["text", "json", "csv"] = "text",
+    **options: Any,
 ) -> None:
     """Set and print the names of a run's topics.
 
-    All commands show names in place of numbers, and accept names. Names never change a number. In
-    Python, name_topics asks a language model for names.
+    All commands show names in place of numbers, and accept names. Names never change a number.
+    CORPUS matters for --names-by only, and defaults to the corpus of the fit.
 
     Args:
-        run_folder: The run's folder.
         set: Names to set, by the topic's number or present name, such as "3=economy; 7=trade"; or a
             file that ends in .json or .yaml with names by topic. Other names stay. An empty name
             removes a name.
         clear: Remove all names first.
-        num_words: Number of top words to print for each topic.
+        names_by: Address of a language model with the usual interface of chat completions, such as
+            http://localhost:11434/v1. It names the topics without a name. Words of the topics and
+            excerpts of documents are sent to this address, and to no other.
+        names_model: Name of the language model at this address.
+        key_variable: Environment variable with the key of the server.
+        timeout: Maximum number of seconds for an answer.
+        num_docs: Number of documents of each topic to send. 0 sends words only.
+        num_words: Number of top words of each topic to print and to send.
         print_as: Output format.
     """
+    run_folder = documents.run_folder
     if set is not None or clear:
         changed = _changed_names(lntm.load_run(run_folder).model, set or {}, clear)
         lntm.io.write_topic_names(run_folder, changed)
+    if names_by or names_model or key_variable:
+        server = _chat_server(names_by, names_model, key_variable, timeout)
+        run, guide, corpus = documents.load()
+        texts = documents.texts() if options["num_docs"] else None
+        of_documents = "words" if texts is None else "excerpts"
+        also = f" and {of_documents} of documents" if options["num_docs"] else ""
+        say(f"sending words of topics{also} to {names_by}")
+        options |= {"texts": texts, "guide": guide, "num_words": num_words}
+        options["progress"] = documents.random["progress"]
+        lntm.name_topics(run.model, corpus, server, **options)
+        lntm.io.write_topic_names(run_folder, run.model.topic_names, run.model.name_records)
     table = lntm.load_run(run_folder).topic_table(num_words=num_words)
     show(lntm.frames.render(table, print_as))
+
+
+def _chat_server(
+    url: str | None, model: str | None, key_variable: str | None, timeout: float
+) -> ChatServer:
+    """The language model that names topics."""
+    from torch_lntm.reports.chat import ChatServer
+
+    if not url or not model:
+        lacking = "names_by and names_model"
+        raise ConfigError(f"{lacking}: give both, the address and the name of the language model")
+    if key_variable is not None and key_variable not in os.environ:
+        raise ConfigError(f"key_variable: the environment has no {key_variable}")
+    key = None if key_variable is None else os.environ[key_variable]
+    return ChatServer(url, model, key, timeout)
 
 
 def _changed_names(model: TopicModel, changes: dict[str, Any] | str, clear: bool) -> dict[int, str]:

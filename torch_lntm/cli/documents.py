@@ -71,29 +71,25 @@ class Computation:
         return lntm.recipes.find_device(self.device)
 
 
-@takes("corpus:Corpus.from_texts", "stop_words min_df")
+@dataclass(kw_only=True)
 class Words:
     """Options for splitting texts into words and choosing a vocabulary.
 
-    Args:
+    Attributes:
         stop_words: Words to leave out: english, none, or a file with a word per line. By default
             the English words are left out of English texts.
+        min_df: Minimum number of documents with a word, or share such as 0.01. auto is 1 for fewer
+            than 50 documents, 2 from 50, 3 from 500, and so forth.
         max_df: Maximum number of documents with a word, or share such as 0.5.
         token_pattern: Regular expression of a word.
         lowercase: Convert words to lower case. Defaults to true.
     """
 
-    def __init__(
-        self,
-        *,
-        max_df: int | float | None = None,
-        token_pattern: str | None = None,
-        lowercase: bool | None = None,
-        **options: Any,
-    ) -> None:
-        options |= {"max_df": max_df, "token_pattern": token_pattern, "lowercase": lowercase}
-        #: The user's options.
-        self.options = given(Words, options)
+    stop_words: str = "auto"
+    min_df: int | float | str = "auto"
+    max_df: int | float | None = None
+    token_pattern: str | None = None
+    lowercase: bool | None = None
 
 
 @takes("corpus:read_corpus", READING)
@@ -113,9 +109,9 @@ class Documents:
     """
 
     def __init__(self, corpus: str, *, words: Words, **reading: Any) -> None:
-        self.corpus, self.words = corpus, words.options
-        #: The user's options of reading.
-        self.reading = given(Documents, reading)
+        self.corpus = corpus
+        #: The user's options of reading, and of words.
+        self.reading, self.words = given(Documents, reading), given(Words, vars(words))
 
     @functools.cached_property
     def path(self) -> str:
@@ -282,7 +278,7 @@ def _reading_of(run: Run) -> dict[str, Any]:
             address, from which nothing is fetched unasked, because a run may be a stranger's.
     """
     config = {}
-    for name, option in (known_options(Documents) | known_options(Words)).items():
+    for name, option in known_options(Documents).items():
         value, where = run.config.get(name), f"{run.path / 'config.json'}: {name}"
         if isinstance(value, str) and ("://" in value or "::" in value) and name != "corpus":
             raise ConfigError(f"{where} is the address {value}; give it on the command line")
@@ -338,11 +334,7 @@ def posterior_of(
     source = run.posterior(seed) if draws == "auto" else chains_of(run, seed)
     if isinstance(source, lntm.guides.Guide):
         return source
-    found = lntm.inference.theta_draws(source, corpus, num_draws, progress=progress)
-    continued = isinstance(source, lntm.inference.KeptChains) and source.num_docs
-    origin = "the fit's chains" if continued else "new chains of each document"
-    say(f"{found.num_draws} draws by {origin}; --draws guide is faster, and approximate")
-    return found
+    return lntm.inference.theta_draws(source, corpus, num_draws, progress=progress)
 
 
 def chains_of(run: Run, seed: int) -> DrawSource:

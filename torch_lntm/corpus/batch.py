@@ -197,8 +197,8 @@ class DocumentBatch:
         dtype = self.dtype if dtype is None else dtype
         if device == self.device and dtype == self.dtype:
             return self
-        if device == self.device and dtype in self._in_other_dtypes:
-            return self._in_other_dtypes[dtype]
+        if device == self.device and dtype in self._others:
+            return self._others[dtype]
 
         def moved(x: Tensor) -> Tensor:
             return x.to(device, dtype if x.is_floating_point() else x.dtype)
@@ -210,7 +210,7 @@ class DocumentBatch:
         self._give_cached_values(converted)
         if device == self.device:
             # Samplers convert at every step and need the cached transposed structure each time.
-            self._in_other_dtypes[dtype] = converted
+            self._others[dtype] = converted
         return converted
 
     def _give_cached_values(self, other: DocumentBatch) -> None:
@@ -226,7 +226,8 @@ class DocumentBatch:
         return self.index.device.type == "cpu" or "positions" in self.__dict__
 
     @cached_property
-    def _in_other_dtypes(self) -> dict[torch.dtype, DocumentBatch]:
+    def _others(self) -> dict[Any, DocumentBatch]:
+        """Batches of these documents in other types, or in blocks."""
         return {}
 
     def __repr__(self) -> str:
@@ -299,16 +300,14 @@ class DocumentBatch:
             return self
         shifts = self.nnz * torch.arange(copies, device=self.device)[:, None]
         offsets = (self.row_offsets[:-1] + shifts).flatten()
-        repeated = replace(
-            self,
-            row_offsets=torch.cat([offsets, offsets.new_full((1,), copies * self.nnz)]),
-            word_index=self.word_index.repeat(copies),
-            counts=self.counts.repeat(copies),
-            index=self.index.repeat(copies),
-            covariates={
-                n: x.repeat(copies, *[1] * (x.dim() - 1)) for n, x in self.covariates.items()
-            },
-        )
+        parts: dict[str, Any] = {
+            name: getattr(self, name).repeat(copies) for name in ("word_index", "counts", "index")
+        }
+        parts["row_offsets"] = torch.cat([offsets, offsets.new_full((1,), copies * self.nnz)])
+        parts["covariates"] = {
+            name: x.repeat(copies, *[1] * (x.dim() - 1)) for name, x in self.covariates.items()
+        }
+        repeated = replace(self, **parts)
         if self._has_positions:
             repeated.__dict__["positions"] = self.positions.repeat(copies)
         return repeated
@@ -327,7 +326,7 @@ class DocumentBatch:
             ConfigError: The covariate has another shape, or values outside of 0 to
                 ``num_blocks`` − 1.
         """
-        if (name, num_blocks) not in self._other_blocks:
+        if (name, num_blocks) not in self._others:
             block = self.covariates[name]
             if block.dim() != 1 or bool(((block < 0) | (block >= num_blocks)).any()):
                 raise ConfigError(
@@ -340,12 +339,8 @@ class DocumentBatch:
                 num_words=num_blocks * self.num_words,
             )
             self._give_cached_values(converted)
-            self._other_blocks[name, num_blocks] = converted
-        return self._other_blocks[name, num_blocks]
-
-    @cached_property
-    def _other_blocks(self) -> dict[tuple[str, int], DocumentBatch]:
-        return {}
+            self._others[name, num_blocks] = converted
+        return self._others[name, num_blocks]
 
     def to_csr(self) -> Tensor:
         """The counts as a sparse CSR tensor ``(num_docs, num_words)``."""

@@ -165,10 +165,9 @@ def check_vocabulary(
             f"the vocabulary must have one word for each of the {num_words} columns, got "
             f"{len(words)}"
         )
-    if len(set(words)) < len(words):
-        repeated = [word for word, times in Counter(words).items() if times > 1]
+    if repeated := [repr(word) for word, times in Counter(words).items() if times > 1]:
         raise CorpusError(
-            f"the words of the vocabulary must differ, got {listed(map(repr, repeated))} more than "
-            "once; add up their columns first"
+            f"the words of the vocabulary must differ, got {listed(repeated)} more than once; add "
+            "up their columns first"
         )
     return words

@@ -119,10 +119,8 @@ def synthetic_topics(
         ConfigError: A size or the concentration is not positive.
     """
     if min(num_topics, num_words, concentration) <= 0:
-        raise ConfigError(
-            "num_topics, num_words and concentration must be positive, got "
-            f"{num_topics}, {num_words} and {concentration}"
-        )
+        given = f"{num_topics}, {num_words} and {concentration}"
+        raise ConfigError(f"num_topics, num_words and concentration must be positive, got {given}")
     alpha = np.full(num_words, float(concentration))
     topics = np.random.default_rng(seed).dirichlet(alpha, size=num_topics)
     # Small parameters underflow to zero, and a word of probability 0 has log-likelihood -inf.

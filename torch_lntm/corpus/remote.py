@@ -19,8 +19,8 @@ from torch_lntm.corpus.store import (
     ABOUT,
     ARRAYS,
     damaged,
+    deal_shards,
     is_store,
-    own_shards,
     read_manifest,
 )
 from torch_lntm.errors import ConfigError, FileError, import_extra
@@ -80,7 +80,7 @@ def fetch_store(address: str, part: tuple[int, int] | None = None) -> Path:
     remote = Remote(address)
     folder = remote.folder()
     about = read_manifest(folder)
-    first, after = own_shards(about, part)
+    first, after = deal_shards(about["shards"], part)
     remote.fetch(folder, [{"folder": ".", "files": about["files"]}, *about["shards"][first:after]])
     return folder
 

@@ -232,7 +232,7 @@ def read_store(
 
     def read(folder: Path) -> dict[str, Any]:
         about = read_manifest(folder)
-        first, after = own_shards(about, part)
+        first, after = deal_shards(about["shards"], part)
         sizes = [shard["num_docs"] for shard in about["shards"]]
         shards = about["shards"][first:after]
         arrays = [_read_arrays(folder, shard, about["num_words"]) for shard in shards]
@@ -318,20 +318,12 @@ def _modern(path: Path, about: dict[str, Any]) -> dict[str, Any]:
     return about | {"files": words, "shards": shards}
 
 
-def own_shards(about: dict[str, Any], part: tuple[int, int] | None) -> tuple[int, int]:
-    """The first shard of a process, and the shard after its last; see :func:`deal_shards`."""
-    if part is None:
-        return 0, len(about["shards"])
-    return deal_shards([shard["num_entries"] for shard in about["shards"]], *part)
-
-
-def deal_shards(sizes: Sequence[int], rank: int, world_size: int) -> tuple[int, int]:
+def deal_shards(shards: Sequence[dict[str, Any]], part: tuple[int, int] | None) -> tuple[int, int]:
     """Neighbouring shards of a process. All processes have about the same number of entries.
 
     Args:
-        sizes: ``(num_shards,)`` number of entries of each shard.
-        rank: Rank of the process, from 0.
-        world_size: Number of processes.
+        shards: Records of the shards.
+        part: Rank and number of the processes. ``None`` takes all shards.
 
     Returns:
         The first shard of the process, and the shard after its last shard.
@@ -339,12 +331,14 @@ def deal_shards(sizes: Sequence[int], rank: int, world_size: int) -> tuple[int, 
     Raises:
         CorpusError: The rank is out of range, or there are fewer shards than processes.
     """
-    if not 0 <= rank < world_size <= len(sizes):
+    rank, world_size = (0, 1) if part is None else part
+    if not 0 <= rank < world_size <= len(shards):
         raise CorpusError(
-            f"rank {rank} of a world_size of {world_size}, for {len(sizes)} shards; expected ranks "
+            f"rank {rank} of a world_size of {world_size}, for {len(shards)} shards; give a rank "
             "from 0, and at most one process for each shard. Write smaller shards by "
             "convert_corpus(..., shard_size=...)"
         )
+    sizes = [shard["num_entries"] for shard in shards]
     before = np.concatenate([[0], np.cumsum(sizes, dtype=np.float64)])
     cuts = [0]
     for k in range(1, world_size):

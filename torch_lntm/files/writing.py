@@ -192,11 +192,9 @@ def remove_leftovers(target: Path) -> None:
 
 def _remove(path: Path) -> None:
     """Removes a file or a folder as far as possible. Ignores errors."""
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        with suppress(OSError):  # the caller reports an earlier error
-            path.unlink(missing_ok=True)
+    shutil.rmtree(path, ignore_errors=True)  # of a folder
+    with suppress(OSError):  # the caller reports an earlier error
+        path.unlink(missing_ok=True)
 
 
 # -------------------------------------------------------------------- steps

@@ -52,18 +52,14 @@ def test_options_of_other_formats_are_refused(tmp_path, name, text, options, mat
         read_corpus(write(tmp_path / name, text), **options)
 
 
-@pytest.mark.parametrize("name", ["no.npz", "no.txt", "docword.no.txt.gz", "folder"])
+@pytest.mark.parametrize("name", ["no.npz", "docword.no.txt.gz", "folder"])
 def test_missing_files_are_refused(tmp_path, name):
     with pytest.raises(CorpusError, match=f"{name}: no such file or folder"):
         read_corpus(tmp_path / name)
-
-
-def test_missing_files_of_vocabulary_and_labels_are_refused(tmp_path):
     path = write(tmp_path / "toy.mtx", MTX)
-    with pytest.raises(CorpusError, match=r"words\.txt: no such file"):
-        read_corpus(path, tmp_path / "words.txt")
-    with pytest.raises(CorpusError, match=r"labels\.txt: no such file"):
-        read_corpus(path, labels=tmp_path / "labels.txt")
+    for options in ({"vocabulary": tmp_path / name}, {"labels": tmp_path / name}):
+        with pytest.raises(CorpusError, match=f"{name}: no such file"):
+            read_corpus(path, **options)
 
 
 @pytest.mark.parametrize("damage", ["truncated", "corrupt", "no gzip"])
@@ -84,23 +80,19 @@ def test_damaged_gzip_files_are_refused(tmp_path, damage):
 
 
 @pytest.mark.parametrize(
-    ("name", "num_docs", "num_words", "num_tokens"),
+    ("name", "sizes"),
     [
-        ("ap", 2_246, 10_473, 435_838),
-        ("bbc", 2_225, 2_949, 267_259),
-        ("m10", 8_355, 1_696, 49_385),
-        ("nips_uci", 1_500, 7_605, 1_870_706),
-        ("searchsnippets", 12_295, 4_720, 177_338),
+        ("ap", (2_246, 10_473, 435_838)),
+        ("bbc", (2_225, 2_949, 267_259)),
+        ("m10", (8_355, 1_696, 49_385)),
+        ("nips_uci", (1_500, 7_605, 1_870_706)),
+        ("searchsnippets", (12_295, 4_720, 177_338)),
     ],
 )
-def test_real_corpora(shared_data, name, num_docs, num_words, num_tokens):
+def test_real_corpora(shared_data, name, sizes):
     corpus = read_corpus(shared_data / f"{name}.npz")
-    assert (corpus.num_docs, corpus.num_words, corpus.num_tokens) == (
-        num_docs,
-        num_words,
-        num_tokens,
-    )
-    assert len(corpus.vocabulary) == num_words
+    assert (corpus.num_docs, corpus.num_words, corpus.num_tokens) == sizes
+    assert len(corpus.vocabulary) == corpus.num_words
     assert (corpus.labels is not None) == (name in ("bbc", "m10", "searchsnippets"))
 
 

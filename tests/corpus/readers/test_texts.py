@@ -27,14 +27,6 @@ def test_a_document_per_line(tmp_path, name):
     assert (corpus.name, corpus.labels) == ("toy", ("a", "b", "c", "d"))
 
 
-def test_encodings(tmp_path):
-    path = tmp_path / "toy.txt"
-    path.write_bytes("plain\nEspaña naïve\n".encode("latin-1"))
-    with pytest.raises(CorpusError, match=r"toy\.txt, line 2: not utf-8 text"):
-        read_corpus(path)
-    assert read_corpus(path, encoding="latin-1").vocabulary == ("españa", "naïve", "plain")
-
-
 def test_json_lines(tmp_path):
     records = [
         {"text": "cat cat", "label": "a"},
@@ -50,28 +42,6 @@ def test_json_lines(tmp_path):
     assert corpus.labels == ("a", "", "b|c", "3", "")
 
 
-def test_json_lines_without_labels_and_with_other_fields(tmp_path):
-    path = write(tmp_path / "toy.jsonl.gz", '{"body": "cat", "kind": "x"}\n')
-    corpus = read_corpus(path, text_field="body")
-    assert (corpus.vocabulary, corpus.labels, corpus.name) == (("cat",), None, "toy")
-    assert read_corpus(path, text_field="body", label_field="kind").labels == ("x",)
-
-
-@pytest.mark.parametrize(
-    ("line", "match"),
-    [
-        ('{"text": "dog"', r"line 3: not JSON \(.*\): '{\"text\": \"dog\"'"),
-        ('["dog"]', r"line 3: expected a JSON object, got"),
-        ('{"body": "dog", "id": 1}', "line 3: expected a text in the field 'text', got none; .*id"),
-        ('{"text": 7}', "line 3: expected a text in the field 'text', got 7"),
-    ],
-)
-def test_damaged_json_lines_are_refused(tmp_path, line, match):
-    path = write(tmp_path / "toy.jsonl", f'{{"text": "cat"}}\n\n{line}\n')
-    with pytest.raises(CorpusError, match=rf"toy\.jsonl, {match}"):
-        read_corpus(path)
-
-
 def test_csv(tmp_path):
     rows = [["x", 'cat, "cat"\r\nand dog', "1"], ["", "dog", "2"], ["y", "", "3"]]
     with open(tmp_path / "toy.csv", "w", newline="", encoding="utf-8-sig") as file:
@@ -82,47 +52,56 @@ def test_csv(tmp_path):
     assert corpus.labels == ("x", "", "y")
 
 
-def test_csv_with_other_columns_and_a_long_document(tmp_path):
-    path = write(tmp_path / "toy.csv", "body,kind\n" + "word " * 50_000 + ",x\n")
-    corpus = read_corpus(path, text_field="body", label_field="kind")
-    assert corpus.num_tokens == 50_000
-    assert corpus.labels == ("x",)
-
-
-@pytest.mark.parametrize(
-    ("text", "match"),
-    [
-        ('id,text\n1,"a\nb"\n2,b,c\n', "line 4: expected 2 fields as in the header, got 3"),
-        ("id,text\n1\n", "line 2: expected 2 fields as in the header, got 1"),
-        (
-            "id,body\n1,word\n",
-            "line 2: expected a text in the field 'text', .* fields are id, body",
-        ),
-        ('id,text\n1,word\n2,"open\nword\n', "line 3: not a CSV record"),
-        ('id,text\n1,"word"x\n', "line 2: not a CSV record"),
-    ],
-)
-def test_damaged_csv_is_refused(tmp_path, text, match):
-    with pytest.raises(CorpusError, match=rf"toy\.csv, {match}"):
-        read_corpus(write(tmp_path / "toy.csv", text))
-
-
 @pytest.mark.parametrize(
     ("name", "text", "match"),
     [
-        ("toy.csv", "", "toy.csv: is empty; expected a header"),
-        ("toy.csv", "\n\n", "toy.csv: is empty; expected a header"),
-        ("toy.csv", "id,text\n", "toy.csv: holds no document"),
-        ("toy.csv", "id,text\n1,\n", "toy.csv: the texts cannot be counted: no word of 1"),
-        ("toy.jsonl", "", "toy.jsonl: holds no document"),
-        ("toy.json", "[]", "toy.json: holds no document"),
-        ("toy.txt", "", "toy.txt: holds no document"),
-        ("toy.txt", "\n \n", "toy.txt: the texts cannot be counted: no word of 2"),
+        (
+            "a.jsonl",
+            '{"text": "cat"}\n\n{"text": "dog"',
+            "line 3: not JSON .*: '{.text.: .dog.'",
+        ),
+        ("a.jsonl", '["dog"]', "line 1: expected a mapping of fields, got"),
+        ("a.jsonl", '{"body": "dog", "id": 1}', "line 1: .* field 'text', got none; .* body, id"),
+        ("a.jsonl", '{"text": 7}', "line 1: expected a text in the field 'text', got 7"),
+        ("a.jsonl", "", "holds no document"),
+        ("a.jsonl", '{"text": "aaa\\ud800bbb"}', "word 0 .* half of a surrogate pair"),
+        ("a.json", "[]", "holds no document"),
+        ("a.json", '{"text": {"0": "wood"}}', "expected an array .* got .*orient='records'"),
+        ("a.json", '{"text": "wood"}\n{"text": "stone"}\n', "line 2: not JSON .*format='jsonl'"),
+        ("a.json", '["wood", "stone"]', "record 1: expected a mapping of fields, got 'wood'"),
+        ("a.json", "[" * 100_000, "RecursionError"),
+        ("a.json", '[{"text": "cat"},\n{]', "line 2: not JSON"),
+        (
+            "a.csv",
+            'id,text\n1,"a\nb"\n2,b,c\n',
+            "line 4: expected 2 fields .* got 3",
+        ),
+        ("a.csv", "id,text\n1\n", "line 2: expected 2 fields as in the header, got 1"),
+        # pandas fills short rows up, and Arrow's reader joins records at a lost quote.
+        ("a.csv", "id,text\n1,wood\n3,the\nrest\n5,coal\n", "line 4: expected 2 fields"),
+        ("a.csv", 'id,text\n1,wood\n3,"the\n4,rest\n5,coal\n', "line 3: not a CSV record"),
+        ("a.csv", 'id,text\n1,"word"x\n', "line 2: not a CSV record"),
+        ("a.csv", "id,body\n1,word\n", "line 2: .* field 'text', .* fields are id, body"),
+        ("a.csv", "text,id,text\ncat,1,dog\n", "columns must have different names, got text twice"),
+        ("a.csv", "\n\n", "is empty; expected a header"),
+        ("a.csv", "id,text\n", "holds no document"),
+        ("a.csv", "id,text\n1,\n", "the texts cannot be counted: no word of 1"),
+        ("a.tsv", "wood and stone\ttrain\nwater\ttest\n", "the first line of csv must name"),
+        ("a.txt", "", "holds no document"),
+        ("a.txt", "\n \n", "the texts cannot be counted: no word of 2"),
     ],
 )
-def test_files_without_words_are_refused(tmp_path, name, text, match):
-    with pytest.raises(CorpusError, match=match):
-        read_corpus(write(tmp_path / name, text))
+def test_damaged_files_are_refused(tmp_path, name, text, match):
+    with pytest.raises(CorpusError, match=rf"{name}.*{match}"):
+        read_corpus(write(tmp_path / name, text), token_pattern=r"\S+")
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.json"])
+def test_a_misspelt_label_field_is_an_error(tmp_path, name):
+    record = '{"text": "cat", "party": "x"}'
+    text = {"a.csv": "text,party\ncat,x\n", "a.jsonl": record, "a.json": f"[{record}]"}[name]
+    with pytest.raises(CorpusError, match=r"no record has the field 'pary'; .* text, party; choo"):
+        read_corpus(write(tmp_path / name, text), label_field="pary")
 
 
 # ------------------------------------------------------------------ fields
@@ -179,20 +158,6 @@ def test_a_label_field_stays_a_column_under_its_name(tmp_path):
     assert corpus.metadata["party"].tolist() == ["x", None]
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("toy.csv", "text,party\ncat,x\n"),
-        ("toy.jsonl", '{"text": "cat", "party": "x"}\n'),
-        ("toy.json", '[{"text": "cat", "party": "x"}]'),
-    ],
-)
-def test_a_misspelt_label_field_is_an_error(tmp_path, name, text):
-    path = write(tmp_path / name, text)
-    with pytest.raises(CorpusError, match=r"no record has the field 'pary'; .* text, party; choo"):
-        read_corpus(path, label_field="pary")
-
-
 # ------------------------------------------------------------------ delimiters
 
 
@@ -215,14 +180,6 @@ def test_the_delimiter_is_an_option(tmp_path):
         read_corpus(path, delimiter="::")
 
 
-def test_columns_of_the_same_name_are_refused(tmp_path):
-    path = write(tmp_path / "toy.csv", "text,id,text\ncat,1,dog\n")
-    with pytest.raises(
-        CorpusError, match=r"toy\.csv: columns must have different names, got text twice"
-    ):
-        read_corpus(path)
-
-
 @pytest.mark.parametrize("name", ["toy.txt", "toy.csv", "toy.jsonl"])
 def test_lines_of_old_macs(tmp_path, name):
     lines = {
@@ -232,12 +189,6 @@ def test_lines_of_old_macs(tmp_path, name):
     }
     corpus = read_corpus(write(tmp_path / name, "\r".join(lines[name]) + "\r"))
     np.testing.assert_array_equal(dense(corpus), [[2, 0], [0, 1]])
-
-
-def test_half_a_surrogate_pair_in_a_word_is_refused(tmp_path):
-    path = write(tmp_path / "toy.jsonl", '{"text": "aaa\\ud800bbb aaa"}\n')
-    with pytest.raises(CorpusError, match=r"toy\.jsonl: word 1 .* half of a surrogate pair"):
-        read_corpus(path, token_pattern=r"\S+")
 
 
 # ------------------------------------------------------------------ folders
@@ -254,14 +205,6 @@ def test_folder_with_labels(tmp_path):
     assert corpus.metadata["id"].tolist() == ["art/old/c.txt", "sport/a.TXT", "sport/b.txt"]
     np.testing.assert_array_equal(dense(corpus), [[0, 0, 1], [1, 0, 0], [1, 2, 0]])
     assert corpus.name == "news"
-
-
-def test_flat_folder_has_no_labels(tmp_path):
-    write(tmp_path / "news" / "1.txt", "ball")
-    write(tmp_path / "news" / "2.txt", "")
-    corpus = read_corpus(tmp_path / "news")
-    assert (corpus.num_docs, corpus.labels) == (2, None)
-    assert corpus.metadata["id"].tolist() == ["1.txt", "2.txt"]
 
 
 def test_skipped_files_are_counted_in_a_warning(tmp_path):
@@ -298,26 +241,6 @@ def test_the_files_of_a_folder_are_bounded_together(tmp_path):
     assert read_corpus(tmp_path, max_bytes=1500).num_docs == 3
     with pytest.raises(CorpusError, match=r"c\.txt: holds more than .* max_bytes"):
         read_corpus(tmp_path, max_bytes=1499)
-
-
-def test_folders_without_readable_texts_are_refused(tmp_path):
-    with pytest.raises(CorpusError, match=r"expected a folder of \.txt files, found none"):
-        read_corpus(tmp_path)
-    (tmp_path / "bad.txt").write_bytes(b"fine\nfine\n\xff\n")
-    with pytest.raises(CorpusError, match=r"bad\.txt, line 3: not utf-8"):
-        read_corpus(tmp_path)
-
-
-def test_columns_of_numbers_with_missing_values(tmp_path):
-    rows = ["1,1,9007199254740993,0.5,7", "2,,,NA,x", "-3,4,1,,NA"]
-    path = write(tmp_path / "a.csv", "n,m,big,x,t,text\n" + "".join(f"{r},wood\n" for r in rows))
-    found = read_corpus(path).metadata
-    assert found["n"].tolist() == [1, 2, -3]
-    assert found["n"].dtype == np.int64
-    np.testing.assert_array_equal(found["m"], [1, np.nan, 4])
-    np.testing.assert_array_equal(found["x"], [0.5, np.nan, np.nan])
-    assert found["big"].tolist() == ["9007199254740993", None, "1"]
-    assert found["t"].tolist() == ["7", "x", "NA"]
 
 
 # ------------------------------------------------------------------ public reports
@@ -400,28 +323,6 @@ def test_excels_first_line_names_the_delimiter(tmp_path):
     assert read_metadata(path)["text"].tolist() == ["wood, stone"]
 
 
-def test_a_table_without_a_header_is_refused_with_advice(tmp_path):
-    path = write(tmp_path / "corpus.tsv", "wood and stone\ttrain\twood\nwater\ttest\twater\n")
-    with pytest.raises(CorpusError, match="choose by text_field; the first line of csv must name"):
-        read_corpus(path)
-
-
-@pytest.mark.parametrize(
-    ("text", "match"),
-    [
-        ('{"text": {"0": "wood"}, "n": {"0": 1}}', "expected an array .* got .*orient='records'"),
-        ('{"text": "wood"}\n{"text": "stone"}\n', "line 2: not JSON .*format='jsonl'"),
-        ('["wood", "stone"]', "record 1: expected a JSON object, got 'wood'"),
-        ("[" * 100_000, "RecursionError"),
-        ('[{"text": "cat"},\n{]', r"a\.json, line 2: not JSON"),
-        ('[{"body": "cat"}]', r"a\.json, record 1: expected a text in the field 'text'"),
-    ],
-)
-def test_json_of_another_shape_is_refused_with_advice(tmp_path, text, match):
-    with pytest.raises(CorpusError, match=match):
-        read_corpus(write(tmp_path / "a.json", text))
-
-
 @pytest.mark.parametrize(
     ("data", "options", "expected"),
     [
@@ -446,11 +347,3 @@ def test_csv_of_many_programs(tmp_path, data, options, expected):
     values = corpus.metadata["n"].tolist()
     assert [None if x is None or x != x else x for x in values] == expected
     assert "wood" in corpus.vocabulary
-
-
-@pytest.mark.parametrize("row", ["3,the\nrest", '3,"the\n4,rest', "3"])
-def test_rows_that_do_not_fit_the_header_are_never_taken_for_documents(tmp_path, row):
-    """pandas fills short rows up, and Arrow's reader joins records at a lost quote."""
-    path = write(tmp_path / "a.csv", f"id,text\n1,wood\n2,stone\n{row}\n5,coal\n")
-    with pytest.raises(CorpusError, match=r"a\.csv, line \d: (expected 2 fields|not a CSV record)"):
-        read_corpus(path)

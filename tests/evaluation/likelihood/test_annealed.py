@@ -258,11 +258,11 @@ def test_targets_are_float64_in_the_fewest_coordinates() -> None:
     model = make_model("iftm", 3, dtype="float32")
     corpus, parts = Corpus.from_matrix(np.ones((2, model.num_words), int)), [np.arange(2)]
     topics = model.topics.double_probs
-    (target,) = annealed._FromPrior(model, topics).targets(corpus, parts, 2)
+    (target,) = annealed._from_prior(model, topics, corpus, parts, 2)
     assert torch.equal(target.topics, topics)
     # Gaussian sources are integrated out.
     assert target.dim == 3
-    (bridge,) = annealed._FromPosterior(model, topics).targets(corpus, parts, 2)
+    (bridge,) = annealed._from_posterior(model, topics, corpus, parts, 2)
     # So is the shift that logits share.
     assert bridge.dim == 2
     for values in (bridge.topics, bridge.loc, bridge.factor, bridge.batch.counts):

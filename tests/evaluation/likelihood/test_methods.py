@@ -73,11 +73,6 @@ def test_a_matrix_of_counts_is_a_corpus() -> None:
         ((), {"num_chains": 2}, "num_chains is no option of method importance"),
         (("ais",), {"num_samples": 50}, "num_samples is no option of method ais"),
         (("ais",), {"guide": "any"}, "guide is no option of method ais; expected some of num_ch"),
-        (
-            (),
-            {"num_draws": 50},
-            "num_draws is no option of method importance",
-        ),
         ((AIS(),), {"num_chains": 2}, r"num_chains given beside .* give them to AIS"),
     ],
 )

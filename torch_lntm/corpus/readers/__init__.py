@@ -106,8 +106,7 @@ def read_corpus(
         format: A name from the lists above. Defaults to the format of the file's name.
         labels: Labels, or a file with a label per line. Defaults to the labels beside the file or
             in the records.
-        text_field: Field or column with the text. Defaults to ``text``, or to the only column of
-            ``parquet``.
+        text_field: Field or column with the text. Defaults to ``text``.
         label_field: Field or column with the label. Defaults to ``label``, if present.
         encoding: Encoding of all text in files.
         delimiter: Character between the fields of ``csv``. Defaults to the one of comma,
@@ -437,17 +436,13 @@ def _check_options(
 ) -> None:
     """Refuses options of other formats."""
     is_text = about.holds == "texts"
-    fits = {
-        **dict.fromkeys(("text_field", "label_field"), is_text and format not in WITHOUT_FIELDS),
-        "delimiter": format == "csv",
-    }
-    refused = [name for name, fit in fits.items() if getattr(options, name) is not None and not fit]
-    refused += () if is_text else text_options
-    if refused:
-        kind = "texts" if is_text else "counts"
+    has_fields = is_text and format not in WITHOUT_FIELDS
+    fits = {"text_field": has_fields, "label_field": has_fields, "delimiter": format == "csv"}
+    wrong = [name for name, fit in fits.items() if getattr(options, name) is not None and not fit]
+    if refused := ", ".join([*wrong, *(() if is_text else text_options)]):
         raise CorpusError(
-            f"{path}: {', '.join(refused)} cannot be used with {kind} of the format {format}; "
-            "leave it out"
+            f"{path}: {refused} cannot be used with {'texts' if is_text else 'counts'} of the "
+            f"format {format}; leave it out"
         )
 
 

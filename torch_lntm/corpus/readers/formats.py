@@ -66,7 +66,7 @@ FORMATS: dict[str, Format] = {
     "ldac": Format(read_ldac, "entries", (".ldac", ".dat")),
     "uci": Format(read_uci, "entries"),
     "mtx": Format(read_matrix_market, "entries", (".mtx", ".mm")),
-    "h5ad": Format(read_h5ad, "entries", (".h5ad",)),
+    "h5ad": Format(read_h5ad, "corpus", (".h5ad",)),
     "parquet": Format(read_parquet_texts, "texts", (".parquet",)),
     "store": Format(read_mapped, "corpus"),
     "txt": Format(read_txt, "texts", (".txt",)),
@@ -149,9 +149,8 @@ def register_reader(
         The function.
 
     Raises:
-        ConfigError: The name or a suffix belongs to another reader, or a suffix is unusable. A
-            second registration of a function under the same name is accepted, because notebooks
-            run cells again.
+        ConfigError: The name or a suffix belongs to another reader. A second registration of a
+            function under the same name is accepted, because notebooks run cells again.
 
     Example:
         >>> @lntm.corpus.register_reader("paragraphs", [".para"])
@@ -170,11 +169,6 @@ def register_reader(
     owner = FORMATS[name].read if name in FORMATS else None
     refuse_other_owner("format name", name, owner, function)
     for suffix in suffixes:
-        if Path(f"name{suffix}").suffix != suffix or suffix != suffix.lower():
-            raise ConfigError(
-                f"suffixes of the format {name!r} are {suffixes!r}; expected a list of lower-case "
-                "endings such as ['.rst']"
-            )
         for other, about in FORMATS.items():
             if other != name and suffix in about.suffixes:
                 raise ConfigError(

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import scipy.sparse as sp
 
+from torch_lntm.corpus.corpus import Corpus
 from torch_lntm.corpus.metadata import listed
 from torch_lntm.corpus.readers.counts import Entries
 from torch_lntm.corpus.readers.texts import Options, Record
-from torch_lntm.errors import FileError, import_extra
+from torch_lntm.errors import CorpusError, FileError, import_extra
 from torch_lntm.files.reading import byte_limit, open_to_read, read_errors, too_large
 
 #: Rows of a Parquet file per reading step.
@@ -28,7 +28,7 @@ _ROW_BYTES = 100
 # -------------------------------------------------------------------- AnnData
 
 
-def read_h5ad(path: Path, options: Options) -> Iterator[Entries]:
+def read_h5ad(path: Path, options: Options) -> Corpus:
     """AnnData: counts ``X``, metadata ``obs`` and words ``var``, which memory holds as a whole."""
     h5py = import_extra("h5py", "files", "the format h5ad")
     anndata = import_extra("anndata.io", "files", "the format h5ad")
@@ -36,17 +36,29 @@ def read_h5ad(path: Path, options: Options) -> Iterator[Entries]:
     with h5py.File(path, "r") as file:
         _check_links(path, file, h5py, byte_limit(path.stat().st_size, options.finite_bytes, True))
         x, obs, var = (anndata.read_elem(file[name]) for name in ("X", "obs", "var"))
-    if x.shape != (len(obs), len(var)):
-        raise FileError(
-            f"{path}: X has the shape {x.shape}; expected the {len(obs)} documents of obs and "
-            f"{len(var)} words of var"
+    return corpus_of_cells(x, obs, var.index)
+
+
+def corpus_of_cells(x: Any, obs: pd.DataFrame, words: Iterable[Any]) -> Corpus:
+    """Corpus of the parts of an AnnData object.
+
+    Args:
+        x: ``(num_docs, num_words)`` counts.
+        obs: The documents. The index becomes the column ``id``, and the columns become metadata.
+        words: Names of the words.
+
+    Raises:
+        CorpusError: ``x`` is missing or no matrix.
+    """
+    if len(getattr(x, "shape", ())) != 2:
+        raise CorpusError(
+            f"expected a matrix of counts, cells by genes, got {type(x).__name__}; if the counts "
+            "are in a layer, name it: layer='counts'"
         )
-    counts = sp.csr_array(x)
-    counts.check_format(full_check=True)
-    rows, words = counts.tocoo().coords
-    table = pd.DataFrame({"id": obs.index, **{name: obs[name].array for name in obs}})
-    entries = (rows.astype(np.int64), words.astype(np.int64), counts.data)
-    yield Entries(len(obs), *entries, len(var), [str(word) for word in var.index], table)
+    x = x.to_memory() if hasattr(x, "to_memory") else x  # of an object that is backed by a file
+    x = x if hasattr(x, "tocsr") else x[:]
+    metadata = {"id": obs.index, **{str(name): obs[name].array for name in obs}}
+    return Corpus.from_matrix(x, map(str, words), metadata=metadata, allow_empty=True)
 
 
 def _check_links(path: Path, file: Any, h5py: Any, limit: float) -> None:
@@ -86,9 +98,8 @@ def holds_counts(path: Path) -> bool:
 
 
 def read_parquet_texts(path: Path, options: Options) -> Iterator[Record]:
-    """A document per row of Parquet files. A single column of any name is the text."""
+    """A document per row of Parquet files."""
     names, text = list(_schema(path).names), options.text_field or "text"
-    names = [text] if len(names) == 1 and options.text_field is None else names
     if text not in names:
         raise FileError(
             f"{path}: expected a column {text!r} of texts, or a column 'words' of lists of counted "

@@ -13,7 +13,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,8 +36,8 @@ _DELIMITERS = ",;\t|"
 _INTEGER = re.compile(r"-?(?:0|[1-9]\d*)")
 _DECIMAL = re.compile(r"-?(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
 _MISSING_NUMBERS = ("NA", "NaN", "nan")
-#: Maximum number of fields of all records, and records whose fields become a table at once.
-_MOST_FIELDS, _ROWS = 10_000, 4096
+#: Records whose fields become a table at once.
+_ROWS = 4096
 #: Formats of texts without fields.
 WITHOUT_FIELDS = ("txt", "folder")
 
@@ -114,7 +114,11 @@ class TextStream:
         place, number = "document 1", 1
         try:
             for item in self.read(self.path, self.options):
-                place, record = item if isinstance(item, tuple) else (place, dict(item))
+                place, fields = item if isinstance(item, tuple) else (place, item)
+                if not isinstance(fields, Mapping):
+                    message = f"expected a mapping of fields, got {excerpt(str(fields))}"
+                    raise FileError(f"{self.path}, {place}: {message}")
+                record = dict(fields)
                 text = self._text(place, record, field)
                 if self.metadata is None:
                     rows.append(record)
@@ -153,11 +157,6 @@ class TextStream:
         names = dict.fromkeys(name for part in parts for name in part)
         if not parts:
             raise FileError(f"{self.path}: holds no document; expected a record for each document")
-        if len(names) > _MOST_FIELDS:
-            raise FileError(
-                f"{self.path}: the records have {len(names)} different fields, more than "
-                f"{_MOST_FIELDS}; put the varying fields into a single field"
-            )
         label = self.options.label_field or "label"
         if self.options.label_field is not None and label not in names:
             raise FileError(
@@ -216,7 +215,7 @@ def read_jsonl(path: Path, options: Options) -> Iterator[Record]:
     """Yields a JSON object per line. Blank lines are skipped."""
     for line, text in enumerate(iterate_lines(path, options.encoding, options.max_bytes), 1):
         if text.strip():
-            yield f"line {line}", _object(path, f"line {line}", _parsed(path, text, line))
+            yield f"line {line}", _parsed(path, text, line)
 
 
 def read_json(path: Path, options: Options) -> Iterator[Record]:
@@ -227,8 +226,7 @@ def read_json(path: Path, options: Options) -> Iterator[Record]:
             f"{path}: expected an array of JSON objects, one for each document, got "
             f"{excerpt(str(array))}; pandas writes one by to_json(path, orient='records')"
         )
-    for i, record in enumerate(array, 1):
-        yield f"record {i}", _object(path, f"record {i}", record)
+    yield from ((f"record {i}", record) for i, record in enumerate(array, 1))
 
 
 def _parsed(path: Path, text: str, line: int = 1) -> Any:
@@ -239,12 +237,6 @@ def _parsed(path: Path, text: str, line: int = 1) -> Any:
         message = f"not JSON ({error.msg}): {excerpt(text[at : at + 100])}"
         hint = "; of one object per line, give format='jsonl'" if "Extra" in message else ""
         raise at_line(path, line + error.lineno - 1, message + hint) from error
-
-
-def _object(path: Path, place: str, record: Any) -> dict[str, Any]:
-    if not isinstance(record, dict):
-        raise FileError(f"{path}, {place}: expected a JSON object, got {excerpt(str(record))}")
-    return record
 
 
 # -------------------------------------------------------------------- delimited fields

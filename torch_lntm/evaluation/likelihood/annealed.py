@@ -348,16 +348,20 @@ def anneal_corpus(
     schedule = path.temperatures
     model.check_parameters()
     topics = model.topics.double_probs
-    start = (_FromPrior if path.start == "prior" else _FromPosterior)(model, topics)
+    targets: Any = _from_prior if path.start == "prior" else _from_posterior
     parts = _parts(model, corpus, path.num_chains, max_docs)
     total = len(parts) * (len(schedule) - 1)
     with tqdm(total=total, disable=not progress, unit="temperature") as bar:
-        for first in start.targets(corpus, parts, max_docs):
+        for first in targets(model, topics, corpus, parts, max_docs):
             batch = first.batch
             # Documents are the outermost axis in memory, because every product with these keys
             # needs this order.
             keys = noise.document_keys(seed, batch.index, path.num_chains).mT.contiguous().mT
-            target, transitions = start.prepare(first, schedule, keys, path.num_steps)
+            target: DocumentTarget = first
+            if isinstance(first, Bridge):  # short chains first improve the normals
+                target, transitions = ais.fit(first, schedule, keys, path.num_steps)
+            else:
+                transitions = ais.tune(first, schedule, keys, path.num_steps)
             posterior = None
             if latents is not None:
                 batch_latents = {
@@ -397,87 +401,51 @@ def _parts(model: TopicModel, corpus: Corpus, num_chains: int, max_docs: int) ->
     return parts
 
 
-class _FromPrior:
-    """Paths from the prior.
+def _from_prior(
+    model: TopicModel, topics: Tensor, corpus: Corpus, parts: Sequence[np.ndarray], max_docs: int
+) -> Iterator[DocumentTarget]:
+    """Densities of each part's documents, float64, in the fewest coordinates."""
+    for part in parts:
+        batch = corpus.batch(part, model.device, torch.float64)
+        target = model.bind(batch, dtype=torch.float64, padded=True)
+        yield replace(target, space=target.space.compact(), topics=topics)
 
-    Args:
-        model: The model.
-        topics: Its topics, float64.
+
+def _from_posterior(
+    model: TopicModel, topics: Tensor, corpus: Corpus, parts: Sequence[np.ndarray], max_docs: int
+) -> Iterator[Bridge]:
+    """Densities of each part's documents, with normals from the prior's reference guide.
+
+    Posteriors are solved for several parts at once.
     """
+    ends = np.cumsum([len(part) for part in parts])
+    start = 0
+    while start < len(parts):
+        num_before = ends[start] - len(parts[start])
+        stop = max(start + 1, int(np.searchsorted(ends, num_before + max_docs, side="right")))
+        rows = np.concatenate(parts[start:stop])
+        batch = corpus.batch(rows, model.device, torch.float64)
+        batch = model.topics.assign_groups(batch)
+        bridge = _bridge(model, topics, batch)
+        for rows_of_part in torch.arange(len(rows), device=batch.device).split(
+            [len(part) for part in parts[start:stop]]
+        ):
+            yield replace(
+                bridge,
+                space=bridge.space.select(rows_of_part),
+                batch=batch.select(rows_of_part),
+                loc=bridge.loc[rows_of_part],
+                factor=bridge.factor[rows_of_part],
+            )
+        start = stop
 
-    def __init__(self, model: TopicModel, topics: Tensor) -> None:
-        self.model = model
-        self.topics = topics
 
-    def targets(
-        self, corpus: Corpus, parts: Sequence[np.ndarray], max_docs: int
-    ) -> Iterator[DocumentTarget]:
-        """Densities of each part's documents, float64, in the fewest coordinates."""
-        for part in parts:
-            batch = corpus.batch(part, self.model.device, torch.float64)
-            target = self.model.bind(batch, dtype=torch.float64, padded=True)
-            yield replace(target, space=target.space.compact(), topics=self.topics)
-
-    def prepare(
-        self, target: DocumentTarget, schedule: Sequence[float], keys: Tensor, num_steps: int
-    ) -> tuple[DocumentTarget, ais.Transitions]:
-        """Target and transitions of chains with keys ``(num_chains, num_docs)``."""
-        return target, ais.tune(target, schedule, keys, num_steps)
-
-
-class _FromPosterior(_FromPrior):
-    """Paths from normal approximations of the posteriors."""
-
-    def targets(
-        self, corpus: Corpus, parts: Sequence[np.ndarray], max_docs: int
-    ) -> Iterator[Bridge]:
-        """Densities of each part's documents, with normals from the prior's reference guide.
-
-        Posteriors are solved for several parts at once.
-        """
-        ends = np.cumsum([len(part) for part in parts])
-        start = 0
-        while start < len(parts):
-            num_before = ends[start] - len(parts[start])
-            stop = max(start + 1, int(np.searchsorted(ends, num_before + max_docs, side="right")))
-            rows = np.concatenate(parts[start:stop])
-            batch = corpus.batch(rows, self.model.device, torch.float64)
-            batch = self.model.topics.assign_groups(batch)
-            bridge = self._bridge(batch)
-            for rows_of_part in torch.arange(len(rows), device=batch.device).split(
-                [len(part) for part in parts[start:stop]]
-            ):
-                yield replace(
-                    bridge,
-                    space=bridge.space.select(rows_of_part),
-                    batch=batch.select(rows_of_part),
-                    loc=bridge.loc[rows_of_part],
-                    factor=bridge.factor[rows_of_part],
-                )
-            start = stop
-
-    def _bridge(self, batch: DocumentBatch) -> Bridge:
-        guide = make_guide(identified_space(self.model, batch).reference, self.model)
-        space, posterior = solve(self.model, batch.to(dtype=self.model.dtype), guide)
-        independent_batch, _ = guide.as_independent(batch, posterior)
-        documents = (
-            (words, cells.counts)
-            for words, cells in document_words(independent_batch, self.topics.mT)
-        )
-        loc, factor = space.normal(posterior, documents)
-        return Bridge(
-            space=space,
-            topics=self.topics,
-            batch=batch,
-            words=self.model.words,
-            padded=True,
-            loc=loc,
-            factor=factor,
-        )
-
-    def prepare(
-        self, target: DocumentTarget, schedule: Sequence[float], keys: Tensor, num_steps: int
-    ) -> tuple[DocumentTarget, ais.Transitions]:
-        """See :meth:`_FromPrior.prepare`. Short chains first improve the normals."""
-        assert isinstance(target, Bridge)
-        return ais.fit(target, schedule, keys, num_steps)
+def _bridge(model: TopicModel, topics: Tensor, batch: DocumentBatch) -> Bridge:
+    """Paths from normal approximations of the posteriors of a batch."""
+    guide = make_guide(identified_space(model, batch).reference, model)
+    space, posterior = solve(model, batch.to(dtype=model.dtype), guide)
+    independent_batch, _ = guide.as_independent(batch, posterior)
+    cells = document_words(independent_batch, topics.mT)
+    loc, factor = space.normal(posterior, ((words, part.counts) for words, part in cells))
+    parts: dict[str, Any] = {"topics": topics, "batch": batch, "words": model.words}
+    return Bridge(space=space, **parts, padded=True, loc=loc, factor=factor)
