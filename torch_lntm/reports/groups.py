@@ -108,7 +108,8 @@ def _by_number(column: str, values: pd.Series) -> Grouping:
     codes, distinct = pd.factorize(values, sort=True)
     if len(distinct) <= MOST_NAMES:
         return Grouping(column, tuple(map(format_number, distinct)), codes, axis_of(distinct))
-    bins = pd.qcut(values, MOST_BINS, labels=False, duplicates="drop")
+    edges = np.unique(np.quantile(values.dropna(), np.linspace(0, 1, MOST_BINS + 1)))
+    bins = pd.cut(values, [*edges[:-1], np.inf], right=False, labels=False)
     codes, numbers = pd.factorize(bins, sort=True)
     ends = values.groupby(bins).agg(["min", "max"]).to_numpy()
     names = tuple(f"{format_number(low)} to {format_number(high)}" for low, high in ends)
