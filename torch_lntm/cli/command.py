@@ -185,10 +185,9 @@ def refuse_existing(path: str | None, overwrite: bool) -> None:
         raise ConfigError(f"{path}: exists already; choose another path, or pass --overwrite")
 
 
-def save_figure(figure: Any, path: str | None) -> None:
+def save_figure(figure: Any, path: str) -> None:
     """Save a Matplotlib figure in the format of the file's name, which defaults to PNG."""
-    if path is not None:
-        try:
-            figure.savefig(path)
-        except ValueError as error:
-            raise ConfigError(f"{path}: {error}") from error
+    try:
+        figure.savefig(path)
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}") from error

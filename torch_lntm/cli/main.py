@@ -153,9 +153,8 @@ def parse(arguments: Sequence[str]) -> tuple[Callable[..., Any], dict[str, Any]]
 def _command_parser(prog: str, command: Callable[..., Any]) -> Parser:
     """Parser of a command, with its options under their headings."""
     known = known_options(command).values()
-    names = [
-        o.name.upper() if o.is_required else f"[{o.name.upper()}]" for o in known if o.is_positional
-    ]
+    arguments = [option for option in known if option.is_positional]
+    names = [o.name.upper() if o.is_required else f"[{o.name.upper()}]" for o in arguments]
     about = docstring_parser.parse(inspect.getdoc(command) or "", docstring_parser.Style.GOOGLE)
     parser = Parser(
         prog=prog,
@@ -235,10 +234,9 @@ def _read_config(parser: Parser, known: dict[str, Option], path: Path) -> dict[s
             if key not in known:
                 hint = _suggestion(str(key).replace("-", "_"), list(known))
                 raise ConfigError(f"{path}: unknown option {key!r}{hint}")
+            kinds, default = known[key].kinds, known[key].default
             try:
-                values[key] = (
-                    known[key].default if value is None else read_value(known[key].kinds, value)
-                )
+                values[key] = default if value is None else read_value(kinds, value)
             except argparse.ArgumentTypeError as error:
                 raise ConfigError(f"{path}: {key}: {error}") from error
     except ConfigError as error:

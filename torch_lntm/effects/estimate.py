@@ -271,11 +271,10 @@ def _topics(
     numbers = [] if found else list(range(model.num_topics))
     if topics is not None:
         numbers = find_topics(model.topic_names, topics)
-    of_topics = torch.eye(model.num_topics).double()
+    every = torch.eye(model.num_topics).double()
     if found is None:
-        return tuple(numbers), of_topics[numbers], None
-    responses = torch.cat([of_topics[numbers], found.sums(of_topics).mT])
-    return (*numbers, *found.names), responses, found
+        return tuple(numbers), every[numbers], None
+    return (*numbers, *found.names), torch.cat([every[numbers], found.sums(every).mT]), found
 
 
 def _source(

@@ -251,9 +251,8 @@ class Effects:
         freedom = self.design.containment(self.regression.freedom)[1][at]
         if isinstance(self.regression, LinearRegression):
             assert self.regression.random is not None
-            effects, variances, _ = self.regression.random
-            parts = (values.split(self.design.sizes, 1)[at] for values in (effects, variances))
-            effects, variances = (values.numpy() for values in parts)
+            parts = (values.split(self.design.sizes, 1) for values in self.regression.random[:2])
+            effects, variances = (of_terms[at].numpy() for of_terms in parts)
             ends = intervals(effects, variances, 0 * variances, self.num_draws, freedom, level)
             return self._rows(np.stack([effects, *ends]), [(term, {}) for term in terms], level)
         everyone = self._documents()
@@ -377,10 +376,8 @@ class Effects:
         *,
         by: str | None = None,
         topics: Sequence[int | str] | None = None,
-        level: float = 0.95,
-        others: Others = "average",
         ax: Axes | None = None,
-        **values: Any,
+        **options: Any,
     ) -> Axes:
         """Plot expected proportions over a column: points at levels, lines over numbers and dates.
 
@@ -389,10 +386,8 @@ class Effects:
             by: A column of levels. Each level has its own lines or points.
             topics: Topics to draw, by number or name, and names of groups of topics. Defaults to
                 all; choose a few for a readable plot.
-            level: See :meth:`predict`.
-            others: See :meth:`predict`.
             ax: Axes to draw into. Defaults to a new figure.
-            **values: Values of other columns.
+            **options: Values of other columns, and options of :meth:`predict`.
 
         Returns:
             The axes.
@@ -403,15 +398,16 @@ class Effects:
         from torch_lntm.plotting.effects import plot_effects
 
         levels = [None] if by is None else self.grid(by)
-        values = values if by is None else {**values, by: levels}
-        rows = self.predict(name, level=level, others=others, **values)
+        options = options if by is None else {**options, by: levels}
+        rows = self.predict(name, **options)
         series = []
         for value, (topic, label) in itertools.product(levels, self._drawn(topics).items()):
             points = [row for row in rows if row.topic == topic]
             points = [row for row in points if by is None or row.values[by] == value]
             label = label if by is None else f"{label}, {value}"
             series.append(_series(label, [point.values[name] for point in points], points))
-        return plot_effects(series, name, self.formula.kinds.get(name, "text"), level, ax=ax)
+        kind = self.formula.kinds.get(name, "text")
+        return plot_effects(series, name, kind, rows[0].level, ax=ax)
 
     def plot_difference(
         self,
@@ -420,10 +416,8 @@ class Effects:
         second: Any,
         *,
         topics: Sequence[int | str] | None = None,
-        level: float = 0.95,
-        others: Others = "average",
         ax: Axes | None = None,
-        **values: Any,
+        **options: Any,
     ) -> Axes:
         """Plot differences of expected proportions between values of a column: a row per topic.
 
@@ -437,10 +431,8 @@ class Effects:
             first: The first value, or several first values. Each has its own points.
             second: The second value, the reference of all first values.
             topics: As for :meth:`plot`. Defaults to all.
-            level: See :meth:`predict`.
-            others: See :meth:`predict`.
             ax: Axes to draw into. Defaults to a new figure.
-            **values: Values of other columns for both predictions.
+            **options: Values of other columns, and options of :meth:`difference`.
 
         Returns:
             The axes. The points are those of :meth:`difference`.
@@ -453,11 +445,11 @@ class Effects:
 
         drawn, series = self._drawn(topics), []
         for value in self._several(name, first):
-            rows = self.difference(name, value, second, level=level, others=others, **values)
+            rows = self.difference(name, value, second, **options)
             points = [row for topic in drawn for row in rows if row.topic == topic]
             compared = format_value(rows[0].values[name])
             series.append(_series(compared, list(drawn.values()), points))
-        return plot_differences(series, name, level, ax=ax)
+        return plot_differences(series, name, rows[0].level, ax=ax)
 
     def grid(self, name: str) -> list[Any]:
         """Levels of a column, or a grid from its smallest to its largest value.

@@ -106,19 +106,28 @@ class Formula:
         blank._refuse_many_levels(parsed, values)
         matrix = blank._evaluate(parsed, values, num_docs)
         spec = matrix.model_spec
-        categorical = {
-            str(factor): state[1]["categories"]
+        levels = {
+            str(factor): tuple(map(_plain, state[1]["categories"]))
             for factor, state in spec.encoder_state.items()
             if state[0].value == "categorical"
         }
-        levels = {name: tuple(_plain(level) for level in v) for name, v in categorical.items()}
+        random = {}
+        for name in split_random(text)[1]:
+            different = np.unique(_random_values(name, all_columns))
+            if not 1 < len(different) < num_docs:
+                what = "the same" if len(different) == 1 else "different"
+                raise ConfigError(
+                    f"formula {text!r}: {name} is {what} in all documents, so (1 | {name}) has no "
+                    "effect to learn; leave the term out"
+                )
+            random[name] = tuple(different.tolist())
         fitted = cls(
             text,
             tuple(map(str, matrix.columns)),
             kinds,
             levels,
             _encode(spec.transform_state),
-            _levels_of_random_terms(text, all_columns, num_docs),
+            random,
             tuple(
                 tuple(str(factor.expr) for factor in part.term.factors)
                 for part in spec.structure
@@ -346,10 +355,11 @@ class Formula:
                 return spec.get_model_matrix(frame, context={})
         except Exception as error:
             texts = {name: values[name][0] for name, kind in self.kinds.items() if kind == "text"}
-            message = plain_message(error).partition(" They are being cast to nan")[0]
+            advice = f"; columns of text are levels, not numbers: {texts}"
+            message = plain_message(error).partition(". They are being cast to nan")[0]
             raise ConfigError(
                 f"formula {self.text!r} cannot be evaluated: {message:.300}"
-                + f"; columns of text are levels, not numbers: {texts}" * bool(texts)
+                + advice * bool(texts and not self.names)  # in the fit
             ) from error
 
     def _numbers(self, matrix: Any, each: str = "document", size: int = 1) -> NDArray[np.float64]:
@@ -368,36 +378,11 @@ class Formula:
         return numbers
 
 
-# -------------------------------------------------------------------- random terms
-
-
 def _random_values(name: str, columns: Mapping[str, Any]) -> NDArray[Any]:
     """Values of the column of a random term: numbers or text."""
     values = find_column(name, columns)
     refuse_missing(name, values)
     return values if values.dtype.kind in "bif" else values.astype(str)
-
-
-def _levels_of_random_terms(
-    text: str, columns: Mapping[str, Any], num_docs: int
-) -> dict[str, tuple[Any, ...]]:
-    """Sorted levels of each random term's column.
-
-    Raises:
-        ConfigError: A column has the same value in all documents, or a different value in each.
-        CorpusError: A column or a value is missing.
-    """
-    terms = {}
-    for name in split_random(text)[1]:
-        levels = np.unique(_random_values(name, columns))
-        if not 1 < len(levels) < num_docs:
-            what = "the same" if len(levels) == 1 else "different"
-            raise ConfigError(
-                f"formula {text!r}: {name} is {what} in all documents, so (1 | {name}) has no "
-                "effect to learn; leave the term out"
-            )
-        terms[name] = tuple(levels.tolist())
-    return terms
 
 
 # -------------------------------------------------------------------- state as JSON

@@ -12,7 +12,6 @@ from torch_lntm.io.models import check_saveable, load_model, save_model
 from torch_lntm.io.models import check_target as check_target
 from torch_lntm.io.runs import Run, load_run, save_run, write_topic_names
 from torch_lntm.io.unfinished import UnfinishedRun as UnfinishedRun
-from torch_lntm.io.unfinished import partial_folder as partial_folder
 
 __all__ = [
     "Run",

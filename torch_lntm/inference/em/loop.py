@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -84,6 +84,8 @@ class ResumableFit(ABC, Generic[R]):
 
     shard: DocumentShard
     state: FitState
+    #: Phases in which the statistics are a running average.
+    averaging: ClassVar[tuple[str, ...]] = ()
     #: File of the state, and description of the fit for it.
     _checkpoint: Path | None = None
     _identity: dict[str, Any]
@@ -127,11 +129,6 @@ class ResumableFit(ABC, Generic[R]):
     def shows_progress(self) -> bool:
         """Whether this process shows progress bars."""
         return self.settings.progress and self.processes.first
-
-    @property
-    def is_averaging(self) -> bool:
-        """Whether the statistics of the current phase are a running average."""
-        return False
 
     # -- sums and means ----------------------------------------------------------------------------
 
@@ -206,7 +203,7 @@ class ResumableFit(ABC, Generic[R]):
         state.word_counts, state.theta = (
             None if x is None else x.clone() for x in (kept.word_counts, kept.theta)
         )
-        if kept.statistics is not None and self.is_averaging:
+        if kept.statistics is not None and kept.phase in self.averaging:
             counts = kept.statistics.word_counts.clone()
             state.statistics = replace(kept.statistics, word_counts=counts)
         self.release_memory()
@@ -450,12 +447,7 @@ class Engine(ABC, Generic[R]):
 
     @abstractmethod
     def prepare(self, corpus: Corpus, processes: Processes) -> ResumableFit[R]:
-        """A fit before its first step.
-
-        Args:
-            corpus: The documents, encoded for the model. At least one has words.
-            processes: The processes of the fit.
-        """
+        """A fit before its first step, of documents that are encoded for the model."""
 
     @torch.no_grad()
     def fit(

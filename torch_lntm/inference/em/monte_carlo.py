@@ -217,6 +217,8 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         processes: The processes of the fit. Defaults to this process alone.
     """
 
+    averaging = ("warm-up", "sampling", "averaging")
+
     def __init__(
         self, engine: MonteCarloEM, corpus: Corpus, processes: Processes | None = None
     ) -> None:
@@ -276,11 +278,6 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
     def _last_epoch(self) -> int:
         """Number of the last epoch, as expected now."""
         return self.phases.last_epoch(self.state.phase, self.state.history)
-
-    @property
-    def is_averaging(self) -> bool:
-        """See :attr:`ResumableFit.is_averaging`."""
-        return True
 
     @property
     def not_copied(self) -> frozenset[str]:

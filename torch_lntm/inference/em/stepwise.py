@@ -117,12 +117,9 @@ class StepwiseEM:
 
     def _expect(self, batch: DocumentBatch, covariances: CovarianceSample) -> Statistics:
         """E-step by the guide, in parts, to bound memory."""
-        options = self.guide.em_options
-
-        def expect(part: DocumentBatch) -> Statistics:
-            return covariances.expect(part, None, self.num_updates, options)[1]
-
-        total = sum_statistics(map(expect, batch.split(covariances.max_docs)))
+        options = None, self.num_updates, self.guide.em_options
+        parts = batch.split(covariances.max_docs)
+        total = sum_statistics(covariances.expect(part, *options)[1] for part in parts)
         assert total is not None
         return total
 

@@ -165,6 +165,8 @@ class VariationalRun(ResumableFit[FitResult]):
         processes: The processes of the fit. Defaults to this process alone.
     """
 
+    averaging = ("stepwise",)
+
     def __init__(
         self, engine: VariationalEM, corpus: Corpus, processes: Processes | None = None
     ) -> None:
@@ -381,11 +383,6 @@ class VariationalRun(ResumableFit[FitResult]):
             case [*_, before, last]:
                 return abs(last - before) <= self.settings.tolerance
         return False
-
-    @property
-    def is_averaging(self) -> bool:
-        """See :attr:`ResumableFit.is_averaging`."""
-        return self.state.phase == "stepwise"
 
     def end_reason(self) -> StopReason:
         """See :meth:`ResumableFit.end_reason`."""
