@@ -185,15 +185,9 @@ def test_variational_em_continues_from_its_checkpoint(
     model = make_model(family, accelerator)
     path = tmp_path / accelerator.type
     for tolerance in (1e9, 1e-9):  # the second fit goes on where the first one ends
+        options = {"max_iterations": 2, "tolerance": tolerance, "stepwise_epochs": 1, "seed": 1}
         engine = lntm.inference.VariationalEM(
-            model,
-            make_guide(guide, model),
-            max_iterations=2,
-            tolerance=tolerance,
-            start="documents",
-            stepwise_epochs=1,
-            seed=1,
-            progress=False,
+            model, make_guide(guide, model), start="documents", progress=False, **options
         )
         result = engine.fit(CORPUS, checkpoint=path, checkpoint_seconds=0.0)
     objective = [record["objective"] for record in result.history if record["phase"] == "em"]

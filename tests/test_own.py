@@ -392,6 +392,16 @@ def test_evaluations_agree_with_quadrature(make_part, corpus, kind) -> None:
         assert bool(((found.log_likelihood - exact).abs() <= error).all()), method
 
 
+def mixture(model: TopicModel, theta: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """Probabilities of words in documents of groups, by the formulas of the pages."""
+    probs = model.topics.probs.detach().unflatten(1, (-1, NUM_WORDS)).numpy()
+    q = np.einsum("dk,dkv->dv", theta, probs[:, groups].transpose(1, 0, 2))
+    if not hasattr(model.words, "background"):
+        return q
+    epsilon = float(model.words.logit.detach().sigmoid())
+    return (1 - epsilon) * q + epsilon * model.words.background.numpy()
+
+
 @each_part
 def test_completion_predicts_single_tokens_as_the_model_says(make_part, corpus, kind) -> None:
     model = make_part(kind)
@@ -402,12 +412,7 @@ def test_completion_predicts_single_tokens_as_the_model_says(make_part, corpus, 
     theta = guide.posterior(seen).theta_mode()
     unseen = hold_out.held_out.to_scipy().toarray()
     groups = np.tile([0, 1, 2, 2], 10) if kind == "periods" else np.zeros(NUM_DOCS, int)
-    probs = model.topics.probs.detach().unflatten(1, (-1, NUM_WORDS)).numpy()
-    q = np.einsum("dk,dkv->dv", theta.numpy(), probs[:, groups].transpose(1, 0, 2))
-    if kind == "background":
-        epsilon = float(model.words.logit.detach().sigmoid())
-        q = (1 - epsilon) * q + epsilon * model.words.background.numpy()
-    expected = (unseen * np.log(q)).sum(1)
+    expected = (unseen * np.log(mixture(model, theta.numpy(), groups))).sum(1)
     np.testing.assert_allclose(found.log_predictive.numpy(), expected, rtol=1e-6)
 
 
@@ -418,12 +423,7 @@ def test_generated_words_have_the_probabilities_of_the_model(make_part, corpus, 
     groups = {"content": np.arange(300) % 3} if column else None
     made, latents = model.generate([200] * 300, seed=0, covariates=groups)
     theta = torch.softmax(latents["eta"], -1).numpy()
-    probs = model.topics.probs.detach().unflatten(1, (-1, NUM_WORDS)).numpy()
-    chosen = groups["content"] if groups else np.zeros(300, int)
-    q = np.einsum("dk,dkv->dv", theta, probs[:, chosen].transpose(1, 0, 2))
-    if kind == "background":
-        epsilon = float(model.words.logit.detach().sigmoid())
-        q = (1 - epsilon) * q + epsilon * model.words.background.numpy()
+    q = mixture(model, theta, groups["content"] if groups else np.zeros(300, int))
     expected, variance = 200 * q.sum(0), (200 * q * (1 - q)).sum(0)
     z = (made.to_scipy().toarray().sum(0) - expected) / np.sqrt(variance)
     assert np.abs(z).max() < 5.0

@@ -77,15 +77,6 @@ def test_the_index_page_has_no_relative_link_or_picture(metadata: Message) -> No
     assert [link for link in links if not link.startswith("https://")] == []
 
 
-def test_the_metadata_say_what_an_index_shows(metadata: Message) -> None:
-    assert metadata["Name"] == "torch_lntm"
-    page = metadata.get_payload(decode=True).decode()
-    assert set(re.findall(r"torch_lntm-(\S+?)-py3", page)) == {metadata["Version"]}
-    assert metadata["Requires-Python"] == ">=3.11"
-    addresses = metadata.get_all("Home-page", []) + metadata.get_all("Project-URL", [])
-    assert all("https://" in address for address in addresses)
-
-
 def test_the_first_lines_print_what_the_index_page_shows(wheel: Path, tmp_path: Path) -> None:
     """Words of the topics, without the numbers: machines round differently."""
     script = tmp_path / "first.py"

@@ -159,14 +159,10 @@ class Parts:
         """An epoch of the stepwise phase. Each document starts from its last posterior."""
 
         def work(epochs: int) -> Callable[[], object]:
-            model = self.model(family)
+            model, options = self.model(family), {"stepwise_epochs": epochs, "max_iterations": 0}
+            solver = getattr(lntm.guides, guide)(model)
             engine = lntm.inference.VariationalEM(
-                model,
-                getattr(lntm.guides, guide)(model),
-                start="model",
-                stepwise_epochs=epochs,
-                max_iterations=0,
-                progress=False,
+                model, solver, start="model", progress=False, **options
             )
             return lambda: engine.fit(self._corpus)
 
@@ -176,13 +172,9 @@ class Parts:
         """An epoch of Monte-Carlo EM, in a single mini-batch."""
 
         def work(epochs: int) -> Callable[[], object]:
+            options = {"max_epochs": epochs, "warmup_epochs": 1, "batch_size": self._shape.num_docs}
             engine = lntm.inference.MonteCarloEM(
-                self.model(family),
-                max_epochs=epochs,
-                warmup_epochs=1,
-                batch_size=self._shape.num_docs,
-                start="model",
-                progress=False,
+                self.model(family), start="model", progress=False, **options
             )
             return lambda: engine.fit(self._corpus)
 

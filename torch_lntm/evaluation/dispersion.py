@@ -38,11 +38,6 @@ class Dispersion:
     standard_error: float
     num_docs: int
 
-    def __repr__(self) -> str:
-        return (
-            f"Dispersion({self.value:.3f} ± {self.standard_error:.2g}, {self.num_docs} documents)"
-        )
-
 
 @torch.no_grad()
 def residual_dispersion(
@@ -76,7 +71,7 @@ def residual_dispersion(
 
     Example:
         >>> lntm.evaluation.residual_dispersion(model, guide, train)
-        Dispersion(... documents)
+        Dispersion(value=..., num_docs=270)
     """
     require_whole(1, max_documents=max_documents)
     corpus = check_arguments(model, corpus, seed=0, max_docs=1)

@@ -114,11 +114,13 @@ class TextStream:
         place, number = "document 1", 1
         try:
             for item in self.read(self.path, self.options):
-                place, fields = item if isinstance(item, tuple) else (place, item)
-                if not isinstance(fields, Mapping):
-                    message = f"expected a mapping of fields, got {excerpt(str(fields))}"
+                if isinstance(item, tuple):
+                    place, record = item
+                else:
+                    record = dict(item) if isinstance(item, Mapping) else item
+                if not isinstance(record, dict):
+                    message = f"expected a mapping of fields, got {excerpt(str(record))}"
                     raise FileError(f"{self.path}, {place}: {message}")
-                record = dict(fields)
                 text = self._text(place, record, field)
                 if self.metadata is None:
                     rows.append(record)
