@@ -74,6 +74,9 @@ def test_a_corpus_saved_to_a_folder_is_read_back_unchanged(corpus, folder):
     with pytest.raises((ValueError, TypeError)):
         found.counts[0] = 7
     np.testing.assert_array_equal(found.word_totals, dense(corpus).sum(0))
+    for in_memory in (found.counts[[3, 1]], found.counts[found.counts > 1], 2 * found.counts):
+        assert type(in_memory) is np.ndarray
+    assert type(np.add.reduce(found.counts)) is np.int64
 
 
 def test_a_corpus_without_vocabulary_or_metadata_is_read_back(tmp_path):

@@ -30,9 +30,9 @@ from pyro.infer.autoguide import AutoDelta, AutoDiagonalNormal, AutoLaplaceAppro
 from pyro.infer.inspect import generate_graph_specification, get_dependencies, get_model_relations
 from pyro.nn import PyroSample
 from pyro.nn.module import to_pyro_module_
+from support.costs import LargestStorage
 from support.pairs import FAMILIES, PAIRS, make_model, prior_draws, prior_log_prob
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.errors import ConfigError
@@ -123,15 +123,18 @@ def normal_like(parameter: Tensor, scale: float = 0.1) -> Any:
     return dist.Normal(parameter.detach().clone(), scale).to_event(parameter.dim())
 
 
-@pytest.mark.parametrize("family", ["ctm", "lntm", "lda"])
-def test_a_lifted_prior_replaces_the_topics_prior(family: str) -> None:
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [*((f, "topics.logits") for f in ("ctm", "lntm", "lda")), ("ctm", "prior.loc")],
+)
+def test_a_lifted_prior_replaces_the_prior_of_its_parameter_alone(family: str, name: str) -> None:
     model = make_model(family)
-    priors = {"topics.logits": normal_like(model.topics.logits)}
+    priors = {name: normal_like(model.get_parameter(name))}
     trace, expected = lifted_log_joint(model, priors, make_batch(model))
-    assert "topics_prior" not in trace.nodes
-    # The document prior's parameters were not lifted.
-    torch.testing.assert_close(trace.log_prob_sum(), expected + model.prior.log_prior())
-    assert torch.isfinite(expected)
+    replaced = name == "topics.logits"
+    assert ("topics_prior" in trace.nodes) != replaced
+    kept = model.prior.log_prior() if replaced else model.log_prior()
+    torch.testing.assert_close(trace.log_prob_sum(), expected + kept)
 
 
 def test_substituted_topics_keep_the_models_prior() -> None:
@@ -139,13 +142,6 @@ def test_substituted_topics_keep_the_models_prior() -> None:
     at = {"topics.logits": torch.zeros_like(model.topics.logits)}
     trace = poutine.trace(poutine.substitute(model, at)).get_trace(make_batch(model))
     assert {"topics_prior", "document_prior"} <= trace.nodes.keys()
-
-
-def test_a_lifted_mean_keeps_the_prior_of_the_covariance() -> None:
-    model = make_model("ctm")
-    priors = {"prior.loc": normal_like(model.prior.loc)}
-    trace, expected = lifted_log_joint(model, priors, make_batch(model))
-    torch.testing.assert_close(trace.log_prob_sum(), expected + model.log_prior())
 
 
 def test_a_log_prior_of_lifted_and_unlifted_parameters_is_refused() -> None:
@@ -503,18 +499,6 @@ def test_the_log_joint_is_a_differentiable_function_of_parameters() -> None:
     loc, precision = model.prior.loc.detach(), model.prior.covariance.detach().inverse()
     torch.testing.assert_close(torch.func.grad(function)(loc), precision @ (eta - loc).sum(0))
     torch.testing.assert_close(torch.autograd.functional.hessian(function, loc), -3 * precision)
-
-
-class LargestStorage(TorchDispatchMode):
-    """Bytes of the largest tensor that any operation returns."""
-
-    size = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if isinstance(result, Tensor) and result.layout == torch.strided:
-            self.size = max(self.size, result.untyped_storage().nbytes())
-        return result
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 #: Operations that allocate, describe or reinterpret memory, and launch nothing.
 _WITHOUT_KERNEL = {
@@ -165,3 +166,16 @@ def _in_one_piece(tensor: Tensor) -> bool:
     if tensor.layout != torch.strided or tensor.is_contiguous():
         return True
     return tensor.dim() > 1 and tensor.mT.is_contiguous()
+
+
+class LargestStorage(TorchDispatchMode):
+    """Bytes of the largest tensor that any operation returns."""
+
+    size = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for value in result if isinstance(result, tuple | list) else [result]:
+            if isinstance(value, Tensor) and value.layout == torch.strided:
+                self.size = max(self.size, value.untyped_storage().nbytes())
+        return result

@@ -56,6 +56,15 @@ def parts(
 class Mapped(np.memmap[Any, Any]):
     """Numbers in a row in a file. A pickle holds their place in the file and their checksum."""
 
+    # numpy makes results and selections in memory plain arrays for its own class alone.
+    def __array_wrap__(self, array: Any, *_: Any) -> Any:
+        return np.asarray(array)[()]
+
+    def __getitem__(self, key: Any) -> Any:
+        found: Any = super().__getitem__(key)
+        is_copy = isinstance(found, Mapped) and found._mmap is None  # type: ignore[attr-defined]
+        return np.asarray(found) if is_copy else found
+
     def __reduce__(self) -> Any:
         if self.filename is None or not self.size or self.strides != (self.itemsize,):
             return np.array(self).__reduce__()
@@ -137,7 +146,7 @@ def chained(links: Sequence[NDArray[Any]]) -> Any:
 
 def is_mapped(array: Any) -> bool:
     """Whether an array is a memory-mapped file, a part of it, or a chain of such arrays."""
-    return isinstance(array, (np.memmap, Chain))
+    return isinstance(array, Chain) or getattr(array, "_mmap", None) is not None
 
 
 def take(array: Any, starts: NDArray[np.integer], sizes: NDArray[np.integer]) -> NDArray[Any]:

@@ -161,13 +161,7 @@ class ContrastSpace(CentredSpace, StandardNormalSpace):
         return finite & (tril.diagonal(dim1=-2, dim2=-1) > 0).all(1)
 
     def proposal(
-        self,
-        name: str,
-        posterior: Any,
-        row: int,
-        words: Tensor,
-        counts: Tensor,
-        degrees_of_freedom: float,
+        self, name: str, posterior: Any, row: int, document: tuple[Tensor, Tensor], nu: float
     ) -> Proposal:
         """See :meth:`IdentifiedSpace.proposal`.
 
@@ -175,7 +169,7 @@ class ContrastSpace(CentredSpace, StandardNormalSpace):
         posterior. Weights of the Student-t with equal centre and scale have finite variance.
         """
         space, loc, tril = self._around(posterior, row)
-        nu = degrees_of_freedom if name == "student_t" else math.inf
+        nu = nu if name == "student_t" else math.inf
         return Proposal(space, partial(elliptical_draws, loc, tril, nu))
 
     def normal(
@@ -271,13 +265,7 @@ class SourceContrastSpace(CentredSpace, LaplaceSourcesSpace):
         return torch.isfinite(total) & (second > 0).all(1)
 
     def proposal(
-        self,
-        name: str,
-        posterior: Any,
-        row: int,
-        words: Tensor,
-        counts: Tensor,
-        degrees_of_freedom: float,
+        self, name: str, posterior: Any, row: int, document: tuple[Tensor, Tensor], nu: float
     ) -> Proposal:
         """See :meth:`IdentifiedSpace.proposal`; sources and eta together.
 
@@ -286,22 +274,19 @@ class SourceContrastSpace(CentredSpace, LaplaceSourcesSpace):
         includes their dependence. Under a joint normal or Student-t, it is the same to draw the
         sources and then eta given the sources (*Putthividhya et al. 2009, §3.2.1*), or eta first.
         """
-        space, loc, tril = self._around(posterior, row, words, counts)
-        return Proposal(space, partial(elliptical_draws, loc, tril, degrees_of_freedom))
+        space, loc, tril = self._around(posterior, row, document)
+        return Proposal(space, partial(elliptical_draws, loc, tril, nu))
 
     def normal(
         self, posterior: Any, documents: Iterable[tuple[Tensor, Tensor]]
     ) -> tuple[Tensor, Tensor]:
         """See :meth:`IdentifiedSpace.normal`; :meth:`approximate` at the posterior's means."""
-        parts = [
-            self._around(posterior, row, *of_document)[1:]
-            for row, of_document in enumerate(documents)
-        ]
+        parts = (self._around(posterior, row, words)[1:] for row, words in enumerate(documents))
         loc, tril = zip(*parts, strict=True)
         return torch.stack(loc), torch.stack(tril)
 
     def _around(
-        self, posterior: Any, row: int, words: Tensor, counts: Tensor
+        self, posterior: Any, row: int, document: tuple[Tensor, Tensor]
     ) -> tuple[Self, Tensor, Tensor]:
         """Space of a single document, with the approximation of its posterior there."""
         space = self.select(torch.tensor([row], device=self.loc.device))
@@ -309,8 +294,7 @@ class SourceContrastSpace(CentredSpace, LaplaceSourcesSpace):
             posterior.mean[row : row + 1].double(),
             posterior.source_mean[row : row + 1].double(),
             posterior.source_second_moment[row].double().sqrt(),
-            words,
-            counts,
+            *document,
         )
         return space, loc, tril
 

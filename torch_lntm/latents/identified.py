@@ -57,13 +57,7 @@ class IdentifiedSpace(LatentSpace):
 
     @abstractmethod
     def proposal(
-        self,
-        name: str,
-        posterior: Any,
-        row: int,
-        words: Tensor,
-        counts: Tensor,
-        degrees_of_freedom: float,
+        self, name: str, posterior: Any, row: int, document: tuple[Tensor, Tensor], nu: float
     ) -> Proposal:
         """The proposal for a single document.
 
@@ -71,9 +65,9 @@ class IdentifiedSpace(LatentSpace):
             name: A name in :attr:`proposals`.
             posterior: A guide's posterior of the whole batch.
             row: Position of the document in the batch.
-            words: ``(nnz, num_topics)`` probabilities of its words under each topic.
-            counts: ``(nnz,)`` their counts.
-            degrees_of_freedom: Degrees of freedom of a Student-t; ignored by other proposals.
+            document: Probabilities ``(nnz, num_topics)`` of its words under each topic, and their
+                counts ``(nnz,)``.
+            nu: Degrees of freedom of a Student-t; ignored by other proposals.
         """
 
     def normal(
@@ -83,8 +77,7 @@ class IdentifiedSpace(LatentSpace):
 
         Args:
             posterior: A guide's posterior of the batch.
-            documents: For each document, the probabilities ``(nnz, num_topics)`` of its words under
-                each topic, and their counts ``(nnz,)``. Read at most once.
+            documents: Words of each document, as for :meth:`proposal`. Read at most once.
 
         Returns:
             Means ``(num_docs, dim)`` and Cholesky factors of the covariances ``(num_docs, dim,

@@ -120,13 +120,7 @@ class StickSpace(DirichletSpace, IdentifiedSpace):
         return (torch.isfinite(posterior.gamma) & (posterior.gamma > 0)).all(1)
 
     def proposal(
-        self,
-        name: str,
-        posterior: Any,
-        row: int,
-        words: Tensor,
-        counts: Tensor,
-        degrees_of_freedom: float,
+        self, name: str, posterior: Any, row: int, document: tuple[Tensor, Tensor], nu: float
     ) -> Proposal:
         """See :meth:`IdentifiedSpace.proposal`.
 

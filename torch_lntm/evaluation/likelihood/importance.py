@@ -139,9 +139,9 @@ class Importance(LikelihoodMethod):
 
     def _log_weights(self, d: Document, proposal: str, seed: int, likelihood: Words) -> Tensor:
         """Log weights of a document's draws ``(num_samples,)``, on the CPU."""
-        distribution = d.space.proposal(
-            proposal, d.posterior, d.row, d.words, d.independent, self.degrees_of_freedom
-        )
+        words = (d.words, d.independent)
+        nu = self.degrees_of_freedom
+        distribution = d.space.proposal(proposal, d.posterior, d.row, words, nu)
         key = (seed, d.position)
         return log_weights(distribution, d.words, d.cells, self.num_samples, key, likelihood).cpu()
 
