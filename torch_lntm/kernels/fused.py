@@ -163,10 +163,17 @@ def transition(
         x.to(log_prior).expand_as(log_prior) for x in (step_size, temperature)
     )
     tensors = (*state, *drawn, epsilon, inverse_temperature, loc, loading, loading.mT)
-    documents = (batch.row_offsets, batch.word_index, batch.counts, batch.lengths)
-    arguments = [*(x.contiguous() for x in tensors), *documents, words]
     *new, acceptance, accepted, energy_error, divergent = operation(
-        arguments, num_steps, jitter, max_error, floor
+        *(x.contiguous() for x in tensors),
+        batch.row_offsets,
+        batch.word_index,
+        batch.counts,
+        batch.lengths,
+        words,
+        num_steps,
+        jitter,
+        max_error,
+        floor,
     )
     info = (acceptance, accepted.view(torch.bool), energy_error, divergent.view(torch.bool))
     return tuple(new), info

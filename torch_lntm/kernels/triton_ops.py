@@ -310,9 +310,9 @@ def _operation(function: F) -> F:
     name = function.__name__
 
     @wraps(function)
-    def on_its_device(first: Tensor | list[Tensor], *others: Any) -> Any:
-        with torch.cuda.device_of(first[0] if isinstance(first, list) else first):
-            return function(first, *others)
+    def on_its_device(tensor: Tensor, *others: Any) -> Any:
+        with torch.cuda.device_of(tensor):
+            return function(tensor, *others)
 
     _OPERATIONS.define(name + torch.library.infer_schema(function, mutates_args=()))
     _OPERATIONS.impl(name, on_its_device, "CompositeExplicitAutograd")
@@ -345,17 +345,28 @@ def expected_counts(
     The third result holds the ratios ``(nnz,)`` of counts and s if ``keep`` is set.
     """
     num_docs, num_topics = weights.shape
-    rows = (row_offsets, word_index, counts)
     log_likelihood = weights.new_empty(num_docs, dtype=torch.float64)
-    results = log_likelihood, torch.empty_like(weights), weights.new_empty(len(counts) * keep)
+    topic_counts = torch.empty_like(weights)
+    ratio = weights.new_empty(len(counts) if keep else 0)
     block, tile = _blocks(num_topics)
     if num_docs:
-        constants = {"FLOOR": floor, "BLOCK": block, "TILE": tile, "KEEP": keep}
-        launch = _expected_counts_kernel[(num_docs,)]
-        launch(
-            weights, *rows, words, *results, num_topics, **constants, num_warps=_warps(num_topics)
+        _expected_counts_kernel[(num_docs,)](
+            weights,
+            row_offsets,
+            word_index,
+            counts,
+            words,
+            log_likelihood,
+            topic_counts,
+            ratio,
+            num_topics,
+            FLOOR=floor,
+            BLOCK=block,
+            TILE=tile,
+            KEEP=keep,
+            num_warps=_warps(num_topics),
         )
-    return results
+    return log_likelihood, topic_counts, ratio
 
 
 @_operation
@@ -372,50 +383,106 @@ def word_counts(
     result = torch.empty_like(words)
     block, tile = _blocks(num_topics)
     if num_words:
-        tensors = (weights, order, doc_index, word_offsets, ratio, words, result)
-        constants = {"BLOCK": block, "TILE": tile, "num_warps": _warps(num_topics)}
-        _word_counts_kernel[(num_words,)](*tensors, num_topics, **constants)
+        _word_counts_kernel[(num_words,)](
+            weights,
+            order,
+            doc_index,
+            word_offsets,
+            ratio,
+            words,
+            result,
+            num_topics,
+            BLOCK=block,
+            TILE=tile,
+            num_warps=_warps(num_topics),
+        )
     return result
 
 
 @_operation
 def transition(
-    tensors: list[Tensor], num_steps: int, jitter: float, max_error: float, floor: float
+    position: Tensor,
+    log_prior: Tensor,
+    log_likelihood: Tensor,
+    gradient: Tensor,
+    momentum: Tensor,
+    acceptance_uniform: Tensor,
+    step_uniform: Tensor,
+    step_size: Tensor,
+    temperature: Tensor,
+    loc: Tensor,
+    push: Tensor,
+    pull: Tensor,
+    row_offsets: Tensor,
+    word_index: Tensor,
+    counts: Tensor,
+    lengths: Tensor,
+    words: Tensor,
+    num_steps: int,
+    jitter: float,
+    max_error: float,
+    floor: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Fields of the new HMCState and of the HMCInfo of a transition; a single launch.
-
-    The tensors are the kernel's arguments ``position`` to ``words``, without ``loc_stride``.
-    """
-    position, log_prior, loc = tensors[0], tensors[1], tensors[9]
-    (num_chains, num_docs, dim), num_topics = position.shape, loc.shape[-1]
+    """Fields of the new HMCState and of the HMCInfo of a transition; a single launch."""
+    num_chains, num_docs, dim = position.shape
+    new_position, new_gradient = torch.empty_like(position), torch.empty_like(position)
+    new_log_prior, new_log_likelihood, acceptance, energy_error = (
+        torch.empty_like(log_prior) for _ in range(4)
+    )
     accepted, divergent = (torch.empty_like(log_prior, dtype=torch.int8) for _ in range(2))
-    acceptance, energy_error = (torch.empty_like(log_prior) for _ in range(2))
-    position, log_prior, log_likelihood, gradient = map(torch.empty_like, tensors[:4])
-    state = (position, log_prior, log_likelihood, gradient)
-    results = (*state, acceptance, accepted, energy_error, divergent)
-    # Many chains fill the processors with small programs. Few chains need large programs. Their
-    # number was chosen on an H200.
+    # Many chains fill the processors with small programs. Few chains need large programs.
+    # Number of chains from which a transition's programs are small; chosen on an H200.
     many = num_chains * num_docs >= 2048
     elements = _TILE_ELEMENTS // 2 if many else _TILE_ELEMENTS
     block_z, tile_z = _blocks(dim, elements)
-    block, tile = _blocks(num_topics, elements)
-    num_warps = _warps(max(dim, num_topics))
-    constants = {
-        "JITTER": jitter,
-        "MAX_ERROR": max_error,
-        "FLOOR": floor,
-        "BLOCK_Z": block_z,
-        "BLOCK": block,
-        "TILE_Z": tile_z,
-        "TILE": tile,
-        "num_warps": num_warps // 2 if many else 2 * num_warps,
-    }
+    block, tile = _blocks(loc.shape[-1], elements)
+    num_warps = _warps(max(dim, loc.shape[-1]))
+    num_warps = num_warps // 2 if many else 2 * num_warps
     if num_chains * num_docs:
-        loc_stride = num_topics if loc.dim() == 2 else 0
-        arguments = (*tensors[:10], loc_stride, *tensors[10:], *results)
-        launch = _transition_kernel[(num_chains * num_docs,)]
-        launch(*arguments, num_docs, num_topics, dim, num_steps, **constants)
-    return results
+        _transition_kernel[(num_chains * num_docs,)](
+            position,
+            log_prior,
+            log_likelihood,
+            gradient,
+            momentum,
+            acceptance_uniform,
+            step_uniform,
+            step_size,
+            temperature,
+            loc,
+            loc.shape[-1] if loc.dim() == 2 else 0,
+            push,
+            pull,
+            row_offsets,
+            word_index,
+            counts,
+            lengths,
+            words,
+            new_position,
+            new_log_prior,
+            new_log_likelihood,
+            new_gradient,
+            acceptance,
+            accepted,
+            energy_error,
+            divergent,
+            num_docs,
+            loc.shape[-1],
+            dim,
+            num_steps,
+            JITTER=jitter,
+            MAX_ERROR=max_error,
+            FLOOR=floor,
+            BLOCK_Z=block_z,
+            BLOCK=block,
+            TILE_Z=tile_z,
+            TILE=tile,
+            num_warps=num_warps,
+        )
+    return (
+        *(new_position, new_log_prior, new_log_likelihood, new_gradient),
+        *(acceptance, accepted, energy_error, divergent),
+    )
 
 
 @_operation
