@@ -200,8 +200,10 @@ class Formula:
                     last = half
             at = {name: self._shown(name, column[row]) for name, column in values.items()}
             known = [f"{name}: {', '.join(map(str, x[:20]))}" for name, x in self.levels.items()]
-            at = f"{at}; the levels of the fit are {'; '.join(known) or 'none'}"
-            raise CorpusError(f"{error}; {each} {row // size} is the first: {at}") from error
+            levels = f"; the levels of the fit are {'; '.join(known) or 'none'}"
+            raise CorpusError(
+                f"{error}; {each} {row // size} is the first: {at}{levels}"
+            ) from error
         # A function whose saved state is lost would now be fitted to the new documents.
         state = _encode(matrix.model_spec.transform_state)
         if tuple(map(str, matrix.columns)) != self.names or state != self.transforms:
