@@ -120,7 +120,7 @@ class Remote:
                 f"{self.address}: this kind of address cannot be used; expected one of "
                 f"{', '.join(PROTOCOLS)} before ://, without a chain of addresses by ::"
             )
-        fsspec = import_extra("fsspec", "files", "a remote corpus")
+        self.fsspec = fsspec = import_extra("fsspec", "files", "a remote corpus")
         if protocol in ("http", "https"):
             aiohttp = import_extra("aiohttp", "files", "an address of http")
             # By default a file may take 5 minutes, however large it is.
@@ -184,8 +184,6 @@ class Remote:
 
     def _download(self, name: str, target: Path, limit: float) -> Path:
         """Fetches a file of at most ``limit`` bytes to a path."""
-        from fsspec.callbacks import Callback
-
         start = time.monotonic()
 
         def check(size: int | None, done: int, **_: Any) -> None:
@@ -195,7 +193,7 @@ class Remote:
                 raise OSError(f"fewer than {_LEAST_RATE} bytes a second")
 
         try:
-            callback = Callback(hooks={"check": check})
+            callback = self.fsspec.callbacks.Callback(hooks={"check": check})
             self.files.get_file(f"{self.root}/{name}", str(target), callback=callback)
         except Exception as error:
             raise FileError(
