@@ -98,10 +98,3 @@ def test_a_printed_result_shows_its_topics_with_shares():
     alone = replace(result, corpus=None)
     assert alone.topic_shares is None
     assert "share" not in str(alone)
-
-
-def test_a_printed_result_lists_twenty_topics_and_says_how_to_see_the_others():
-    result = fit(lntm.lee_corpus()[:60], 22, max_iterations=1)
-    assert str(result).endswith("2 more topics: print(result.topic_table())")
-    assert len(str(result).splitlines()) == 1 + 1 + 2 + 20 + 1
-    assert len(result.topic_table()) == 22
