@@ -73,6 +73,9 @@ def test_equal_seeds_give_equal_orders(corpus):
     generator = np.random.default_rng(0)
     assert order(generator) == order(0)
     assert order(generator) != order(0)  # the generator has gone on
+    for size in (1, None):  # the order does not depend on the size of the batches
+        batches = corpus.batches(size, shuffle=True, seed=0)
+        assert torch.cat([b.index for b in batches]).tolist() == order(0)
 
 
 def test_invalid_bounds_are_refused_before_the_first_batch(corpus):

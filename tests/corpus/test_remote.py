@@ -236,6 +236,17 @@ def test_files_beyond_their_bounds_are_refused(server: Server, corpus: Corpus) -
         read_corpus(server.address, max_bytes=10)
 
 
+def test_a_vocabulary_out_of_proportion_and_a_slow_server_are_left(
+    server: Server, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (server.folder / "posts" / "vocabulary.txt").write_bytes(b"w\n" * (1 << 20))  # for 20 words
+    with pytest.raises(FileError, match=r"vocabulary\.txt: cannot .* more than 1069056 bytes"):
+        read_corpus(server.address)
+    monkeypatch.setattr(remote, "_LEAST_RATE", -1)  # the clock of the test stands nearly still
+    with pytest.raises(FileError, match=r"corpus\.json: cannot .* fewer than -1 bytes a second"):
+        read_corpus(server.address)
+
+
 CHAINS = ["reference://::{}/refs.json", "simplecache::{}", "{}::file:///etc"]
 
 

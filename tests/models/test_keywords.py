@@ -343,6 +343,8 @@ def test_rare_keywords_and_lost_topics_get_a_line() -> None:
         ({"a": [-1]}, None, "columns of the vocabulary from 0"),
         ({"a": [99]}, None, "column 99 of a vocabulary of 24 words"),
         ({"a": [NUM_WORDS]}, VOCABULARY, "hold 24; expected .* from 0 to 23"),
+        ({"a": [10**30]}, None, "hold 1000.*; expected words, or columns"),
+        ({"a": {"w": 10**30}}, VOCABULARY, "hold 1000.*; expected .* from 0 to 23"),
         ({"a": []}, VOCABULARY, "no keyword of the topic 'a'"),
         ({"a": [1], "b": [2], "c": [3]}, None, "3 topics have keywords, and num_topics is 2"),
         ({"a": list(range(NUM_WORDS))}, None, "all 24 words are keywords, and not all of 2 topics"),

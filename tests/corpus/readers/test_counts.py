@@ -10,7 +10,7 @@ import scipy.io
 import scipy.sparse as sp
 from support.corpora import COUNTS, LDAC, MTX, UCI, WORDS, dense, write
 
-from torch_lntm.corpus import read_corpus
+from torch_lntm.corpus import convert_corpus, read_corpus
 from torch_lntm.corpus.readers import counts
 from torch_lntm.errors import CorpusError
 
@@ -64,6 +64,19 @@ def test_words_and_labels_of_the_caller_override_files_beside_counts(tmp_path):
         assert (corpus.vocabulary, corpus.labels) == (WORDS, ("p", "q", "r"))
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.ldac", "3 0:1 0:2 1:0\n1 1:4\n"),
+        ("docword.a.txt", "2\n2\n4\n1 1 1\n1 1 2\n2 2 3\n2 2 1\n"),
+    ],
+)
+def test_repeated_entries_are_added_up(tmp_path, name, text):
+    path = write(tmp_path / name, text)
+    for source in (path, convert_corpus(path, tmp_path / "out")):
+        np.testing.assert_array_equal(dense(read_corpus(source)), [[3, 0], [0, 4]])
+
+
 def test_matrix_market_by_scipy(tmp_path):
     counts = np.random.default_rng(0).poisson(0.3, (40, 30))
     for matrix in (sp.coo_matrix(counts), sp.csr_matrix(counts.astype(float))):
@@ -115,6 +128,8 @@ def test_damaged_counts_are_refused(tmp_path, name, old, new, match):
         ({"indices": np.array([0.0, 2.0, 1.0])}, "must be integers"),
         ({"indptr": np.array([0, 2, 1, 3])}, "malformed"),
         ({"indptr": np.array([], int)}, "malformed"),
+        ({"indptr": np.array(3)}, "malformed"),
+        ({"indices": np.ones((3, 1), int)}, "malformed"),
         ({"shape": np.array([4, 3])}, "malformed"),
         ({"data": np.array([print] * 3)}, "plain arrays"),
         ({"format": b"csc"}, "expected a CSR matrix"),
