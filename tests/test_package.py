@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -50,11 +48,6 @@ def test_every_public_name_exists():
     assert lntm.__version__.count(".") == 2
 
 
-def test_unknown_names_are_attribute_errors():
-    with pytest.raises(AttributeError, match="has no attribute 'lda2vec'"):
-        lntm.lda2vec  # noqa: B018 - the access itself is what raises
-
-
 def test_progress_bars_are_for_terminals(terminal, capsys, monkeypatch):
     corpus = lntm.Corpus.from_matrix(np.random.default_rng(0).poisson(1.0, (20, 10)))
     guide = lntm.guides.TaylorGuide(lntm.models.ctm(2, 10))
@@ -67,13 +60,3 @@ def test_progress_bars_are_for_terminals(terminal, capsys, monkeypatch):
     assert "nats/token" in shown()
     monkeypatch.setattr(type(sys.stderr), "isatty", lambda stream: False)
     assert shown() == ""
-
-
-def test_every_module_uses_the_packages_progress_bar():
-    package = Path(lntm.__file__).parent
-    direct = [
-        str(path.relative_to(package))
-        for path in package.rglob("*.py")
-        if re.search(r"^\s*(from|import) tqdm", path.read_text(encoding="utf-8"), re.MULTILINE)
-    ]
-    assert direct == ["progress.py"]

@@ -106,11 +106,6 @@ def test_empty_documents_have_the_theta_of_the_prior(corpus):
     torch.testing.assert_close(theta[4], model.theta(model.prior.loc).detach())
 
 
-def test_an_unknown_estimate_is_refused(corpus):
-    with pytest.raises(ConfigError, match="estimate 'median'"):
-        transform(lntm.guides.TaylorGuide(make_model()), corpus, "median")
-
-
 def test_document_topics_keep_the_metadata(corpus):
     guide = lntm.guides.TaylorGuide(make_model())
     found = transform(guide, corpus)
@@ -126,15 +121,10 @@ def test_document_topics_keep_the_metadata(corpus):
     assert frame["document"].tolist() == [d for d in labelled.metadata.index for _ in range(3)]
 
 
-def test_results_have_a_repr_of_one_line(corpus):
-    found = transform(lntm.guides.FactorGuide(make_factor_model()), corpus)
-    assert repr(found) == "DocumentTopics(9 documents, 3 topics, mode, 0 unconverged)"
-    assert repr(found.sources) == "SourceActivity(9 documents, 2 sources)"
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"estimate": "median"}, "estimate 'median'"),
         ({"num_samples": 0}, "num_samples is 0; expected at least 1"),
         ({"max_docs": 0}, "max_docs is 0; expected at least 1"),
         ({"seed": -1}, "seed is -1; expected at least 0"),
