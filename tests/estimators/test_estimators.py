@@ -15,11 +15,13 @@ import pytest
 import scipy.sparse as sp
 import torch
 from sklearn.base import clone
+from sklearn.compose import ColumnTransformer
 from sklearn.exceptions import NotFittedError
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, train_test_split
-from sklearn.pipeline import make_pipeline
+from sklearn.pipeline import FeatureUnion, make_pipeline
+from sklearn.preprocessing import MaxAbsScaler
 
 import torch_lntm as lntm
 from torch_lntm import recipes
@@ -442,3 +444,15 @@ def test_keywords_are_column_names_of_a_data_frame() -> None:
     assert estimator.model_.topics.keywords.columns == ((6, 7),)
     with pytest.raises(ConfigError, match="keywords is "):
         lntm.LogisticNormalTopicModel(2, **settings).fit(frame)
+
+
+def test_unions_and_column_transformers_take_the_proportions_and_the_index(fitted):
+    X, words = counts(12, seed=5), list("abcdefgh")
+    theta = clone(fitted).fit_transform(X)
+    union = FeatureUnion([("topics", clone(fitted)), ("counts", MaxAbsScaler())])
+    np.testing.assert_array_equal(union.fit_transform(X).toarray()[:, :3], theta)
+    frame = pd.DataFrame(X.toarray(), index=range(12)[::-1], columns=words).assign(more=1.0)
+    columns = ColumnTransformer([("topics", clone(fitted), words)]).set_output(transform="pandas")
+    found = columns.fit_transform(frame)
+    assert found.index.equals(frame.index)
+    np.testing.assert_array_equal(found, theta)
