@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 #: Blue and orange, distinguishable with all common types of colour blindness, and a colour map
 #: between them.
 NEGATIVE, POSITIVE, NEUTRAL = "#2166ac", "#c25b00", "#4d4d4d"
-DIVERGING = ("#123c69", NEGATIVE, "#92c5de", "#f7f7f7", "#f9be82", POSITIVE, "#7a3600")
 #: Colour of grid lines.
 GRID = "#dddddd"
 #: Most letters of a name beside or below a plot.
