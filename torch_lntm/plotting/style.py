@@ -16,8 +16,7 @@ from torch_lntm.models.names import is_named
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Blue and orange, distinguishable with all common types of colour blindness, and a colour map
-#: between them.
+#: Blue and orange, distinguishable with all common types of colour blindness, and grey.
 NEGATIVE, POSITIVE, NEUTRAL = "#2166ac", "#c25b00", "#4d4d4d"
 #: Colour of grid lines.
 GRID = "#dddddd"
