@@ -193,6 +193,11 @@ def test_invalid_lengths_are_refused(own_code, lengths) -> None:
         make_model(own_code, "toeplitz").generate(lengths)
 
 
+def test_generate_refuses_covariates_with_a_wrong_number_of_rows(own_code) -> None:
+    with pytest.raises(lntm.errors.CorpusError, match=r"covariate 'x': .* the 2 documents"):
+        make_model(own_code, "covariates").generate([3, 4], covariates={"x": np.ones((3, 2))})
+
+
 def test_variational_em_recovers_the_slopes(own_code) -> None:
     """The fit recovers the slopes, in any order of the documents."""
     rng = np.random.default_rng(3)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from oracles import mixture as oracle
 from oracles.mixture import mixture_log_likelihood_reference
+from support.costs import LargestStorage
 from support.problems import make_batch
 
 from torch_lntm.errors import ConfigError
@@ -285,3 +286,24 @@ def test_repeated_calls_agree_to_the_last_bit(device, dtype) -> None:
     for _ in range(3):
         again = expected_counts(t, phi, batch, word_counts=True)
         assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("num_docs", "num_words", "num_topics", "per_doc", "forbidden"),
+    [
+        pytest.param(300, 20_000, 4, 20, 300 * 20_000, id="documents x words"),
+        pytest.param(200, 200, 64, 100, 200 * 100 * 64, id="counts x topics"),
+    ],
+)
+def test_no_large_table_is_formed(num_docs, num_words, num_topics, per_doc, forbidden) -> None:
+    rng = np.random.default_rng(0)
+    counts = np.zeros((num_docs, num_words))
+    for row in counts:
+        row[rng.choice(num_words, per_doc, replace=False)] = 1.0
+    batch = make_batch(counts, torch.device("cpu"), torch.float32)
+    phi = torch.softmax(torch.randn(num_words, num_topics), 0).mT
+    theta = torch.softmax(torch.randn(num_docs, num_topics), 1).requires_grad_()
+    with LargestStorage() as largest:
+        expected_counts(theta.detach(), phi, batch, word_counts=True)
+        mixture_log_likelihood(theta, phi, batch).sum().backward()
+    assert 0 < largest.size < 0.4 * 4 * forbidden

@@ -13,6 +13,7 @@ from oracles.grids import Quadrature
 from scipy import optimize
 from scipy.special import gammaln, logsumexp
 from scipy.stats import beta
+from support.pairs import sampled_statistics
 from support.problems import make_batch
 from torch import Tensor
 
@@ -25,7 +26,6 @@ from torch_lntm.evaluation.completion.theta import theta_modes
 from torch_lntm.guides import guides_for, make_guide
 from torch_lntm.inference import DocumentHMC, MonteCarloEM, VariationalEM
 from torch_lntm.inference.chains.joint import JointChain
-from torch_lntm.inference.em.statistics import sampled_statistics
 from torch_lntm.kernels.likelihood import INDEPENDENT, surrogate
 from torch_lntm.kernels.mixture import mixture_log_likelihood, probability_floor
 from torch_lntm.models import DirichletMultinomial, TopicModel
@@ -234,6 +234,18 @@ def test_every_guide_is_as_accurate_as_with_independent_draws(device, kind) -> N
                 assert counts.astype(bool).sum() <= tokens + 0.2 <= counts.sum(), name
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_posteriors_are_independent_of_other_documents(device, kind) -> None:
+    model, batch = make(kind).to(device), make_batch(counts_of(), device)
+    rows = torch.tensor([4, 1], device=device)
+    for name in guides_for(model):
+        guide = make_guide(name, model)
+        together, apart = guide.posterior(batch), guide.posterior(batch.select(rows))
+        for field in ("mean", "variance", "objective", "iterations", "converged"):
+            found, expected = getattr(apart, field), getattr(together, field)[rows]
+            torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9, msg=f"{name} {field}")
+
+
 @pytest.mark.parametrize(("kind", "name"), [("ctm", n) for n in BOUNDS[:2]] + [*OTHER_BOUNDS])
 def test_surrogate_counts_maximise_the_bound(device, kind, name) -> None:
     model, batch = make(kind).to(device), make_batch(counts_of(), device)
@@ -397,6 +409,18 @@ def test_replacing_other_parts_keeps_the_words() -> None:
     assert named.vocabulary == tuple(f"w{v}" for v in range(NUM_WORDS))
     assert named.with_parts(topics=other.topics).vocabulary == named.vocabulary
     assert other.with_parts().words.independent
+
+
+def test_the_concentration_is_a_param_site_with_and_without_latent_topics(device) -> None:
+    model, batch = make("ctm").to(device), make_batch(counts_of(), device)
+
+    def sites(**settings: bool) -> set[str]:
+        nodes = pyro.poutine.trace(model).get_trace(batch, **settings).nodes.values()
+        return {site["name"] for site in nodes if site["type"] == "param"}
+
+    assert sites() == set(dict(model.named_parameters()))
+    assert sites(sample_topics=True) == {name for name in sites() if not name.startswith("topics.")}
+    assert "words.log_concentration" in sites(sample_topics=True)
 
 
 @pytest.mark.slow

@@ -143,3 +143,12 @@ def test_covariates_set_after_encoding_replace_encoded_arrays(corpus, model) -> 
     given = model.encode(corpus).with_covariates({"prevalence": x})
     assert given.batch().covariates["prevalence"].tolist() == x.tolist()
     assert given.batch().covariates["content"].tolist() == right(corpus).tolist()
+
+
+def test_encoded_arrays_are_not_saved(corpus, model, tmp_path) -> None:
+    for name in ("corpus.npz", "corpus"):
+        model.encode(corpus).save(tmp_path / name)
+        again = lntm.read_corpus(tmp_path / name)
+        assert dict(again.covariates) == dict(again.encodings) == {}
+        batch = model.encode(again).batch()
+        assert batch.covariates["prevalence"][:, 0].tolist() == right(corpus).tolist()

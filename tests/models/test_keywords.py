@@ -216,6 +216,15 @@ def test_pseudo_tokens_are_tokens_of_the_keywords() -> None:
     torch.testing.assert_close(with_keywords.probs, free.probs)
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_m_steps_in_a_row_equal_single_m_steps(smoothing: float) -> None:
+    often, once = topics_of(smoothing=smoothing), topics_of(smoothing=smoothing)
+    with often.updated_often():
+        often.m_step(expected_counts())
+    once.m_step(expected_counts())
+    torch.testing.assert_close(often.probs, once.probs)
+
+
 # -- with content ----------------------------------------------------------------------------------
 
 

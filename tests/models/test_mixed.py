@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import numpy as np
@@ -330,7 +331,7 @@ def test_a_fit_in_two_processes_equals_the_fit_in_one() -> None:
 def test_covariates_of_a_damaged_file_are_refused(corpus) -> None:
     data = json.loads(json.dumps(Covariates.of(corpus, ONE).to_json()))
     assert Covariates.from_json(data) == Covariates.of(corpus, ONE)
-    for levels in (["a"], ["b", "a"], ["a", "a"], ["a", 1], [["a"], ["b"]]):
+    for levels in (["a"], ["b", "a"], ["a", "a"], ["a", 1], [1.0, math.nan], [["a"], ["b"]]):
         data["formula"]["random"] = {"author": levels}
         with pytest.raises(ConfigError, match="damaged"):
             Covariates.from_json(data)

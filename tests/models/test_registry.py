@@ -55,6 +55,35 @@ def test_a_model_records_its_jsonable_arguments():
         assert twin.construction == model.construction
 
 
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("ctm", {"anchored": True, "bursty": True, "pseudo_variance": 2.0}),
+        ("lntm", {"topic_scale": 3.0, "pseudo_documents": 0.0}),
+        ("iftm", {"source": "gaussian", "bursty": True}),
+        *(
+            ("lda", {"symmetric": s, "learn_concentration": learn, "concentration": 2.0})
+            for s in (False, True)
+            for learn in (False, True)
+        ),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_recorded_settings_rebuild_the_model(name, options, dtype, tmp_path):
+    model = construct(name, num_topics=3, num_words=5, dtype=dtype, **options)
+    state = model.state_dict()
+    model.load_state_dict({n: x + 0.1 * (n != "prior.tril") for n, x in state.items()})
+    twin = construct(name, **model.config)
+    twin.load_state_dict(model.state_dict())
+    for again in (twin, lntm.load_model(lntm.save_model(model, tmp_path / "model"))):
+        assert again.config == model.config
+        assert again.log_prior().item() == model.log_prior().item()
+        assert dict(again.named_parameters()).keys() == dict(model.named_parameters()).keys()
+        assert again.state_dict().keys() == model.state_dict().keys()
+        for key, value in model.state_dict().items():
+            assert torch.equal(again.state_dict()[key], value), key
+
+
 def test_a_user_constructor_may_wrap_a_library_constructor():
     own = register("own")(make)
     assert own.__name__ == "make"

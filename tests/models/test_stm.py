@@ -14,7 +14,7 @@ import torch_lntm as lntm
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, CorpusError, CorpusWarning, NotFittedError
 from torch_lntm.guides import guides_for, make_guide
-from torch_lntm.inference import StepwiseEM, VariationalEM
+from torch_lntm.inference import MonteCarloEM, StepwiseEM, VariationalEM
 from torch_lntm.models import (
     DirichletTopics,
     Groups,
@@ -364,6 +364,14 @@ def test_a_fit_continues_with_new_documents(corpus) -> None:
     StepwiseEM(model, guide, result.statistics).update(corpus[:10])
     assert not torch.equal(model.prior.coefficients, before)
     assert bool(torch.isfinite(model.prior.coefficients).all())
+
+
+@pytest.mark.slow
+def test_monte_carlo_em_fits_a_structural_model(corpus) -> None:
+    model = make(corpus)
+    result = MonteCarloEM(model, max_epochs=3, num_transitions=10, progress=False).fit(corpus)
+    assert result.history[-1]["perplexity"] < NUM_WORDS
+    assert float(model.prior.gram[0, 0]) > 0
 
 
 @pytest.mark.slow

@@ -61,6 +61,7 @@ def test_schedules_equal_their_formulas() -> None:
         (torch.tensor([0.0, 1.0]), "at least 3"),
         (torch.zeros(3, 2), r"shape \(3, 2\)"),
         (torch.tensor([0.1, 0.5, 1.0]), "from 0.1"),
+        (torch.tensor([0.0, 0.5, 0.9]), "rise from 0 to 1"),
         (torch.tensor([0.0, 0.5, 0.5, 1.0]), "each above the one before"),
         (torch.tensor([0.0, torch.nan, 1.0]), "each above the one before"),
     ],

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +13,8 @@ from support.problems import make_batch
 
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.guides import GUIDES
+from torch_lntm.inference import Statistics
+from torch_lntm.inference.em.statistics import chain_statistics
 from torch_lntm.models import TopicModel, ctm, iftm, lda, lntm
 from torch_lntm.noise import document_keys
 from torch_lntm.posteriors import Draws
@@ -94,3 +99,19 @@ def prior_log_prob(
     """Log density ``(num_docs,)`` of the program's latent sites at given values."""
     trace = poutine.trace(poutine.condition(model, latents)).get_trace(batch)
     return sum(trace.nodes[name]["fn"].log_prob(trace.nodes[name]["value"]) for name in latents)
+
+
+def sampled_statistics(
+    model: TopicModel,
+    batch: DocumentBatch,
+    latents: Any,
+    logits: Any,
+    values: Any,
+    used: Any = None,
+) -> Statistics:
+    """Statistics at given draws instead of those of chains."""
+    batch = model.check_batch(batch)
+    target = SimpleNamespace(batch=batch, rows=batch.repeat)
+    state = SimpleNamespace(log_likelihood=values)
+    chains: Any = SimpleNamespace(target=target, latents=latents, logits=logits, state=state)
+    return chain_statistics(model, chains, used)

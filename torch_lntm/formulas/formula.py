@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -288,7 +289,10 @@ class Formula:
             levels = {name: tuple(values) for name, values in data["levels"].items()}
             transforms = dict(data["transforms"])
             random = {name: tuple(values) for name, values in data.get("random", {}).items()}
-            ordered = all(len(x) > 1 and list(x) == sorted(set(x)) for x in random.values())
+            # NaN is in no order, and lists cannot be members of a set.
+            ordered = all(
+                len(set(x)) > 1 and all(a < b for a, b in pairwise(x)) for x in random.values()
+            )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(f"the state of a formula is damaged ({error!r})") from error
         fits = set(kinds) == set(columns_of(check_formula(text)))

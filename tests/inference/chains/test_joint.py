@@ -147,6 +147,19 @@ def test_draws_are_reproducible_and_leave_the_model_unchanged() -> None:
     assert moved.vocabulary == model.vocabulary
 
 
+@pytest.mark.parametrize("topics", [False, True])
+def test_fixed_topics_stay_and_drawn_topics_move(topics: bool) -> None:
+    corpus = make_corpus()
+    model = lntm.models.stm(3, corpus, "~ x", seed=1)
+    chain = JointChain(model, corpus, warmup_steps=2, topics=topics)
+    chain.sweep()
+    assert torch.equal(chain.model.topics.logits, model.topics.logits) != topics
+    # A sweep improves the concentration under which topics are drawn.
+    assert (chain.model.topics._draw_concentration == CONCENTRATION) != topics
+    assert not torch.equal(chain.model.prior.loc, model.prior.loc)
+    assert not torch.equal(chain.model.prior.slopes, model.prior.slopes)
+
+
 @pytest.mark.slow
 @pytest.mark.stat
 def test_drawing_topics_and_prior_widens_the_intervals_of_effects() -> None:

@@ -12,7 +12,7 @@ import pytest
 import safetensors.torch
 import torch
 from safetensors import safe_open
-from support.fits import fit, make_corpus, new_model
+from support.fits import assert_same, fit, make_corpus, new_model
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, FileError, NumericalError
@@ -67,6 +67,17 @@ def test_a_saved_state_is_read_back_unchanged(tmp_path: Path) -> None:
             assert torch.equal(value, expected)
         else:
             assert value == expected
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_a_finished_fit_is_the_result(tmp_path: Path) -> None:
+    corpus, path = make_corpus(), tmp_path / "fit.safetensors"
+    first, expected = fit(corpus, checkpoint=path, checkpoint_seconds=0.0)
+    second, result = fit(corpus, checkpoint=path)
+    assert_same(first, second)
+    assert result.stop_reason == expected.stop_reason == "converged"
+    assert result.history == expected.history
+    assert torch.equal(result.means, expected.means)
 
 
 def rewritten(path: Path, **changes: Any) -> None:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from scipy.special import softmax
-from support.pairs import each_pair, make_counts, make_model
+from support.pairs import each_pair, make_counts, make_model, sampled_statistics
 from support.problems import make_batch
 
-from torch_lntm.corpus import DocumentBatch
 from torch_lntm.guides import make_guide
 from torch_lntm.inference import Statistics
-from torch_lntm.inference.em.statistics import chain_statistics, expected_statistics
-from torch_lntm.models import TopicModel
+from torch_lntm.inference.em.statistics import expected_statistics
 
 
 def numbers(statistics: Statistics) -> dict[str, torch.Tensor]:
@@ -24,22 +21,6 @@ def numbers(statistics: Statistics) -> dict[str, torch.Tensor]:
     values = {**vars(statistics), **statistics.sums}
     del values["sums"]
     return {name: torch.as_tensor(value, dtype=torch.float64) for name, value in values.items()}
-
-
-def sampled_statistics(
-    model: TopicModel,
-    batch: DocumentBatch,
-    latents: Any,
-    logits: Any,
-    values: Any,
-    used: Any = None,
-) -> Statistics:
-    """Statistics at given draws instead of those of chains."""
-    batch = model.check_batch(batch)
-    target = SimpleNamespace(batch=batch, rows=batch.repeat)
-    state = SimpleNamespace(log_likelihood=values)
-    chains: Any = SimpleNamespace(target=target, latents=latents, logits=logits, state=state)
-    return chain_statistics(model, chains, used)
 
 
 @pytest.mark.slow
