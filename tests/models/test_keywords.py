@@ -319,14 +319,13 @@ def test_the_default_strength_follows_the_documents() -> None:
 # -- words -----------------------------------------------------------------------------------------
 
 
-def test_unknown_and_shared_keywords_get_a_line_each() -> None:
+def test_unknown_keywords_get_a_line_and_shared_ones_count_for_all() -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         found = Keywords.of({"a": ["w1", "w99", "w2"], "b": ["w2"]}, VOCABULARY)
     assert [str(warning.message) for warning in caught] == [
         "keyword 'w99' of the topic 'a' is not in the vocabulary and is left out; did you mean "
         "'w9'?",
-        "keyword 'w2' belongs to the topics 'a', 'b'; it counts for all of them",
     ]
     assert found.columns == ((1, 2), (2,))
     assert all(warning.category is KeywordWarning for warning in caught)
