@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import chi2, hypergeom, norm
 from support.corpora import make_corpus
 
-from torch_lntm.corpus import Corpus, load_split, load_word_hold_out
+from torch_lntm.corpus import Corpus, load_split
 from torch_lntm.errors import CorpusError
 
 
@@ -176,27 +176,16 @@ def test_a_saved_split_is_read_back_unchanged(corpus, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["split.npz"]
 
 
-def test_a_saved_hold_out_is_read_back_unchanged(corpus, tmp_path):
-    hold_out = corpus.hold_out_words(0.3, seed=7)
-    hold_out.save(tmp_path / "words.npz")
-    back = load_word_hold_out(tmp_path / "words.npz", make_corpus())
-    assert back.observed.fingerprint() == hold_out.observed.fingerprint()
-    assert back.held_out.fingerprint() == hold_out.held_out.fingerprint()
-
-
 def test_a_split_of_another_corpus_is_refused(corpus, tmp_path):
     corpus.split().save(tmp_path / "split.npz")
-    corpus.hold_out_words().save(tmp_path / "words.npz")
     with pytest.raises(CorpusError, match=r"split\.npz: made from another corpus"):
         load_split(tmp_path / "split.npz", make_corpus(seed=1))
-    with pytest.raises(CorpusError, match=r"words\.npz: made from another corpus"):
-        load_word_hold_out(tmp_path / "words.npz", corpus[1:])
 
 
-def test_files_of_splits_and_hold_outs_are_not_interchangeable(corpus, tmp_path):
-    corpus.split().save(tmp_path / "split.npz")
-    with pytest.raises(CorpusError, match=r"split\.npz: expected the arrays .* missing observed"):
-        load_word_hold_out(tmp_path / "split.npz", corpus)
+def test_other_files_are_no_splits(corpus, tmp_path):
+    np.savez(tmp_path / "other.npz", fingerprint=corpus.fingerprint())
+    with pytest.raises(CorpusError, match=r"other\.npz: expected .* missing train_index"):
+        load_split(tmp_path / "other.npz", corpus)
     with pytest.raises(CorpusError, match="no such file"):
         load_split(tmp_path / "none.npz", corpus)
     (tmp_path / "text.npz").write_text("not a zip")
@@ -223,17 +212,6 @@ def test_damaged_splits_are_refused(corpus, tmp_path, train, test, match):
     )
     with pytest.raises(CorpusError, match=match):
         load_split(tmp_path / "split.npz", corpus)
-
-
-def test_damaged_hold_outs_are_refused(corpus, tmp_path):
-    good = corpus.hold_out_words().observed_counts
-    rare = corpus.counts.argmin()
-    beyond = np.where(np.arange(corpus.nnz) == rare, corpus.counts[rare] + 1, good)
-    assert beyond.max() <= corpus.counts.max()
-    for bad in (good[1:], good.astype(float), good + 1000, good - 1000, beyond):
-        np.savez(tmp_path / "w.npz", fingerprint=corpus.fingerprint(), observed_counts=bad)
-        with pytest.raises(CorpusError, match="integers from 0 to the corpus's counts, got shape"):
-            load_word_hold_out(tmp_path / "w.npz", corpus)
 
 
 def test_files_of_python_objects_are_refused(corpus, tmp_path):

@@ -15,7 +15,7 @@ import pytest
 import torch
 from support.corpora import dense, make_corpus
 
-from torch_lntm.corpus import Corpus, load_split, load_word_hold_out, mapped, read_corpus
+from torch_lntm.corpus import Corpus, load_split, mapped, read_corpus
 from torch_lntm.corpus import corpus as corpora
 from torch_lntm.corpus import store as stores
 from torch_lntm.errors import CorpusError, FileError
@@ -136,8 +136,6 @@ def test_splits_and_hold_outs(corpus, folder, tmp_path):
         assert mapped.is_mapped(part.counts)
     split.save(tmp_path / "split.npz")
     assert_same(load_split(tmp_path / "split.npz", corpus).test, split.test)
-    hold_out.save(tmp_path / "words.npz")
-    assert_same(load_word_hold_out(tmp_path / "words.npz", found).held_out, hold_out.held_out)
 
 
 @pytest.mark.usefixtures("in_parts")
