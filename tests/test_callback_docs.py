@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from support.markdown import code_of
+from support.markdown import run_page
 
 
 @pytest.mark.slow
@@ -20,9 +20,7 @@ def test_the_page_s_code_writes_a_csv_and_calls_mlflow(monkeypatch, tmp_path, ca
     tracker.start_run = nullcontext
     tracker.log_metrics = logged.append
     monkeypatch.setitem(sys.modules, "mlflow", tracker)
-    names: dict[str, object] = {}
-    exec(code_of("callbacks.md"), names)
-    history = names["result"].history
+    history = run_page("callbacks.md")["result"].history
     with open(Path("fit.csv"), newline="") as file:
         rows = list(csv.reader(file))
     assert len(rows) == len(logged) > 5

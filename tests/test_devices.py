@@ -195,27 +195,21 @@ def test_variational_em_continues_from_its_checkpoint(
 
 
 @pytest.mark.parametrize(
-    ("family", "guide"), [("ctm", "TaylorGuide"), ("lntm", "BleiLaffertyGuide")]
+    ("family", "options"),
+    [
+        *(
+            (family, {"annealing": lntm.inference.Annealing((0.5, 1.0), (0.5, 1.0), iterations=1)})
+            for family in ("ctm", "lntm")
+        ),
+        *((family, {"restarts": 2}) for family in ("ctm", "laplace iftm", "lda")),
+    ],
 )
 @compared
-def test_annealing(accelerator: torch.device, family: str, guide: str) -> Both:
-    model = make_model(family, accelerator)
-    schedule = lntm.inference.Annealing((0.5, 1.0), (0.5, 1.0), iterations=1)
-    engine = lntm.inference.VariationalEM(
-        model, make_guide(guide, model), max_iterations=1, annealing=schedule,
-        start="documents", progress=False,
-    )  # fmt: skip
-    result = engine.fit(CORPUS)
-    return dict(model.named_parameters()), {"means": result.means}
-
-
-@pytest.mark.parametrize("family", ["ctm", "laplace iftm", "lda"])
-@compared
-def test_restarts(accelerator: torch.device, family: str) -> Both:
+def test_annealing_and_restarts(accelerator: torch.device, family: str, options: Values) -> Both:
     model = make_model(family, accelerator)
     engine = lntm.inference.VariationalEM(
-        model, make_guide(DEFAULTS[family], model), max_iterations=0, start_epochs=1,
-        stepwise_epochs=1, restarts=2, progress=False,
+        model, make_guide(DEFAULTS[family], model), max_iterations=1, start_epochs=1,
+        stepwise_epochs=1, progress=False, **options,
     )  # fmt: skip
     result = engine.fit(CORPUS)
     return dict(model.named_parameters()), {"means": result.means}
@@ -351,23 +345,22 @@ def estimated(estimate: Any) -> Values:
     }
 
 
-@each_pair
+@pytest.mark.parametrize(
+    ("family", "guide", "num_topics"),
+    [
+        *((*pair, NUM_TOPICS) for pair in PAIRS),
+        *((family, None, n) for family in DEFAULTS if family != "laplace iftm" for n in (2, 3)),
+    ],
+)
 @compared
-def test_importance_sampling(accelerator: torch.device, family: str, guide: str) -> Both:
-    model = make_model(family, accelerator)
-    estimate = log_likelihood(
-        model, CORPUS[:3], method="importance", guide=make_guide(guide, model), num_samples=25
-    )
-    return {}, estimated(estimate)
-
-
-@pytest.mark.parametrize("num_topics", [2, 3])
-@pytest.mark.parametrize("family", [f for f in DEFAULTS if f != "laplace iftm"])
-@compared
-def test_quadrature(accelerator: torch.device, family: str, num_topics: int) -> Both:
+def test_importance_sampling_and_quadrature(
+    accelerator: torch.device, family: str, guide: str | None, num_topics: int
+) -> Both:
     model = make_model(family, accelerator, num_topics)
-    estimate = log_likelihood(model, CORPUS[:2], method=Quadrature(41))
-    return {}, {"values": estimate.log_likelihood}
+    if guide is None:
+        return {}, estimated(log_likelihood(model, CORPUS[:2], method=Quadrature(41)))
+    sampled = {"method": "importance", "guide": make_guide(guide, model), "num_samples": 25}
+    return {}, estimated(log_likelihood(model, CORPUS[:3], **sampled))
 
 
 @each_family

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
-import warnings
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import pytest
-from support.markdown import DOCS, code_of
+from support.markdown import DOCS, run_page
 
 import torch_lntm as lntm
 from torch_lntm.cli.main import parse
@@ -18,8 +18,39 @@ ROOT = DOCS.parent
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
 #: A command on a line of its own, perhaps after a pipe or a launcher.
 _COMMAND = re.compile(r"^(?:[^`\n]* )?(?:torch-lntm|-m torch_lntm) +(\w[^`\n|]*)$", re.MULTILINE)
-#: Replacements of slow code.
-SHORTER = {"ctm(50,": "ctm(3,", "MonteCarloEM(model)": "MonteCarloEM(model, max_epochs=2)"}
+#: Code of pages that takes too long for a test, and its replacement.
+SHORTER: dict[str, dict[str, str]] = {
+    "choosing.md": {
+        "ctm(50,": "ctm(3,",
+        "MonteCarloEM(model)": "MonteCarloEM(model, max_epochs=2)",
+    },
+    "from_bertopic.md": {"max_epochs=60": "max_epochs=10", "(1, 2, 3)": "(1, 2)"},
+    "structural.md": {
+        "stm(20,": "stm(3,",
+        "num_permutations=99": "num_permutations=1, num_draws=2",
+        "[10, 20, 50], num_seeds=3": "[2, 3], num_seeds=1",
+        "DocumentHMC(model), corpus)": "DocumentHMC(model), corpus, 2, warmup_steps=5)",
+        "joint_draws(model, corpus)": "joint_draws(model, corpus, num_draws=2, warmup_steps=5)",
+        "topics=[3]": "topics=[1]",
+    },
+}
+#: Pages of which it is enough that they run, and the libraries that they need.
+RUNNING = {
+    "from_bertopic.md": [],
+    "reproducibility.md": [],
+    "other_languages.md": ["simplemma", "stopwordsiso"],
+    "single_cells.md": [],
+}
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Pages run in a folder of their own, and their figures are closed."""
+    plt = pytest.importorskip("matplotlib.pyplot")
+    plt.switch_backend("agg")
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    plt.close("all")
 
 
 def commands(text: str) -> list[list[str]]:
@@ -44,27 +75,47 @@ def test_the_docs_have_commands() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", RUNNING)
+def test_every_block_of_a_page_runs(name: str) -> None:
+    for module in RUNNING[name]:
+        pytest.importorskip(module)
+    assert "lntm" in run_page(name, SHORTER.get(name, {}))
+
+
+@pytest.mark.parametrize("name", RUNNING)
+def test_a_page_is_in_the_table_of_contents(name: str) -> None:
+    index = (DOCS / "index.md").read_text(encoding="utf-8")
+    assert name.removesuffix(".md") in index.splitlines()
+
+
+@pytest.mark.slow
+def test_the_page_on_structural_models_runs(
+    own_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(0)
+    words = ["tax", "war", "vote", "poll", "court", "oil"]
+    rows = ["text,party,date,blog"]
+    for d in range(50):
+        party = ("Conservative", "Liberal")[d % 2]
+        day = np.datetime64("2004-01-01") + rng.integers(0, 360)
+        weights = rng.dirichlet(np.ones(6))
+        rows.append(f"{' '.join(rng.choice(words, 20, p=weights))},{party},{day},{d % 9}")
+    (own_folder / "posts.csv").write_text("\n".join(rows))
+    names = run_page("structural.md", SHORTER["structural.md"])
+    assert "party[T.Liberal]" in capsys.readouterr().out
+    assert isinstance(names["selection"], lntm.selection.Selection)
+
+
+@pytest.mark.slow
 def test_the_page_on_choosing_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    code = code_of("choosing.md")
-    for long, short in SHORTER.items():
-        assert long in code
-        code = code.replace(long, short)
-    names: dict[str, Any] = {"lntm": lntm, "corpus": lntm.example_corpus()}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", lntm.errors.LNTMWarning)
-        exec(compile(code, "choosing.md", "exec"), names)
+    names = run_page("choosing.md", SHORTER["choosing.md"], lntm=lntm, corpus=lntm.example_corpus())
     assert capsys.readouterr().out.count("perplexity") == 2
     assert names["capped"].counts.max() <= 3
 
 
 @pytest.mark.slow
-def test_the_page_on_time_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("matplotlib").use("Agg")
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {}
-    exec(compile(code_of("time.md"), "time.md", "exec"), names)
+def test_the_page_on_time_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    names = run_page("time.md")
     assert "['stream'" in capsys.readouterr().out
     assert names["theta"].shape == (20, 2)
     lower, upper, probs = (names[name].numpy() for name in ("lower", "upper", "probs"))
@@ -80,8 +131,7 @@ def test_the_page_on_time_runs(
 
 @pytest.mark.slow
 def test_the_page_on_keywords_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    names: dict[str, Any] = {}
-    exec(compile(code_of("keywords.md"), "keywords.md", "exec"), names)
+    names = run_page("keywords.md")
     model = names["model"]
     assert model.topic_names[:3] == ("cricket", "afghanistan", "middle east")
     assert "cricket" in capsys.readouterr().out
@@ -90,16 +140,12 @@ def test_the_page_on_keywords_runs(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow
-def test_the_page_on_names_runs(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {}
-    exec(compile(code_of("names.md"), "names.md", "exec"), names)
+def test_the_page_on_names_runs(own_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = run_page("names.md")
     model, out = names["model"], capsys.readouterr().out
     assert "politics" in out
     assert "first  early − late" in out
     assert names["theta"].shape == (300, 2)
     assert all(name.startswith(("About ", "politics")) for name in model.topic_names)
-    assert "Groups of topics" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "Groups of topics" in (own_folder / "page.html").read_text(encoding="utf-8")
     assert names["stability"].by_seed.shape == (2, 10)

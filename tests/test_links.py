@@ -99,12 +99,10 @@ def test_every_named_file_of_the_project_exists() -> None:
 @pytest.mark.parametrize(
     ("text", "broken"),
     [
-        ("[a](README.md) ![b](docs/figures)", 0),
         ("[the picture ![b](none.png)](README.md)", 1),
         ('[a](none.md), [b](<none too.md>) and [c](README.md "title")', 2),
         ("[a](#a-title-with-code) [b](#a-title) [c](#twice-1)", 1),
         ("[a](docs/report.md#choose-the-draws) [b](docs/report.md#whose)", 1),
-        ("[a]: none.md", 1),
         ('<img alt="b" src="none.png"> <a href="README.md">b</a>', 1),
         ("`[a](none.md)`\n```python\nx[0](none.md)\n```\n", 0),
         ("[a](https://example.org/none) [b](mailto:a@b.c)", 0),

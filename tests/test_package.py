@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -67,13 +65,3 @@ def test_progress_bars_are_for_terminals(terminal, capsys, monkeypatch):
     assert "nats/token" in shown()
     monkeypatch.setattr(type(sys.stderr), "isatty", lambda stream: False)
     assert shown() == ""
-
-
-def test_every_module_uses_the_packages_progress_bar():
-    package = Path(lntm.__file__).parent
-    direct = [
-        str(path.relative_to(package))
-        for path in package.rglob("*.py")
-        if re.search(r"^\s*(from|import) tqdm", path.read_text(encoding="utf-8"), re.MULTILINE)
-    ]
-    assert direct == ["progress.py"]

@@ -6,7 +6,6 @@ import copy
 import operator
 import pickle
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,43 +37,20 @@ INTEGERS = torch.arange(4).view(2, 2)
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        *(
-            (call, "same device")
-            for call in (
-                lambda: there() @ HERE,
-                lambda: torch.stack([HERE, there()[0]]),
-                lambda: torch.where(there() > 1, there(), HERE),
-                lambda: torch.lerp(there(), torch.tensor(0.0), torch.tensor(1.0)),
-                lambda: F.embedding_bag(torch.tensor([0, 1]), there(), torch.tensor([0])),
-                lambda: there().gather(1, torch.zeros(2, 1, dtype=torch.int64)),
-                lambda: torch.sparse_csr_tensor(
-                    torch.tensor([0, 1]), torch.tensor([0]), there()[0, :1], size=(1, 3)
-                ),
-                lambda: there() + torch.from_numpy(np.ones(3, dtype=np.float32)),
-                # A CPU tensor takes neither indices nor numbers from the device, however few.
-                lambda: HERE[torch.tensor([1], device="cuda")],
-                lambda: torch.tensor(1.0).add_(there()[0, 0]),
-                lambda: torch.add(there(), 1.0, out=torch.zeros(2, 3)),
-                lambda: there().index_put_((torch.tensor([0]),), HERE),
-                lambda: torch.nn.Linear(3, 2)(there()),
-            )
-        ),
+        (lambda: there() @ HERE, "same device"),
+        (lambda: there() + torch.from_numpy(np.ones(3, dtype=np.float32)), "same device"),
+        (lambda: F.embedding_bag(torch.tensor([0]), there(), torch.tensor([0])), "same device"),
+        # A CPU tensor takes neither indices nor numbers from the device, however few.
+        (lambda: HERE[torch.tensor([1], device="cuda")], "same device"),
+        (lambda: torch.tensor(1.0).add_(there()[0, 0]), "same device"),
+        (lambda: torch.nn.Linear(3, 2)(there()), "same device"),
         (lambda: there() * HERE, r"mul at tests/test_pretend_device.py:\d+; .*\(3,\)"),
         (lambda: setattr(there().requires_grad_(), "data", torch.zeros(2, 3)), "incompatible"),
-        *(
-            (call, "device type for generator")
-            for call in (
-                lambda: torch.randn(3, device="cuda", generator=torch.Generator()),
-                lambda: there().normal_(generator=torch.Generator()),
-                lambda: torch.randn(3, generator=torch.Generator("cuda")),
-                lambda: torch.bernoulli(HERE, generator=torch.Generator("cuda")),
-            )
-        ),
+        (lambda: there().normal_(generator=torch.Generator()), "device type for generator"),
+        (lambda: torch.randn(3, generator=torch.Generator("cuda")), "device type for generator"),
         (lambda: INTEGERS.cuda() @ INTEGERS.cuda(), "not implemented"),
-        (lambda: torch.histogram(INTEGERS.cuda().double(), 3), "not implemented"),
         (lambda: torch.zeros(1, device="cuda:1"), "invalid device ordinal"),
         (lambda: PretendDevice().__enter__(), "nest"),
-        (lambda: there().pin_memory(), "pin"),
     ],
 )
 def test_what_cuda_refuses(cuda: PretendDevice, call: Callable[[], Any], message: str) -> None:
@@ -82,9 +58,7 @@ def test_what_cuda_refuses(cuda: PretendDevice, call: Callable[[], Any], message
         call()
 
 
-@pytest.mark.parametrize(
-    "convert", [operator.methodcaller("numpy"), np.asarray, np.from_dlpack, lambda t: np.stack([t])]
-)
+@pytest.mark.parametrize("convert", [operator.methodcaller("numpy"), np.asarray, np.from_dlpack])
 def test_numpy_is_refused(cuda: PretendDevice, convert: Callable[[Tensor], Any]) -> None:
     with pytest.raises((TypeError, BufferError)):
         convert(there())
@@ -110,68 +84,40 @@ def test_it_ends_with_its_context() -> None:
     [
         lambda: there() * torch.tensor(2.0),
         lambda: torch.where(there() > 1, there(), torch.tensor(0.0)),
-        lambda: there().masked_fill(there() > 1, torch.tensor(0.0)),
-        lambda: there().index_put_((torch.tensor([0]),), torch.tensor(1.0)),
         lambda: there()[torch.tensor([0])],
-        lambda: there()[np.array([1, 0])],
-        lambda: torch.zeros(2, 3, device="cuda").copy_(torch.ones(2, 3)),
         lambda: torch.ones(2, 3).copy_(there()).cuda(),
         lambda: torch.tensor([1.0, 2.0], device="cuda"),
-        lambda: torch.as_tensor(np.ones(2), device=DEVICE),
-        lambda: there().new_tensor([1, 2]),
         lambda: torch.randn(3, device="cuda", generator=torch.Generator("cuda")),
-        lambda: torch.tensor([there()[0, 1], 2.0], device="cuda"),
     ],
 )
 def test_what_cuda_allows(cuda: PretendDevice, call: Callable[[], Tensor]) -> None:
     result = call()
     assert isinstance(result, PretendTensor)
     assert result.device == DEVICE
-    assert result.is_cuda
-    assert result.shape == result.inner.shape
-    assert result.dtype == result.inner.dtype
     assert torch.equal(result.cpu(), result.inner)
 
 
-def test_literals_keep_their_numbers(cuda: PretendDevice) -> None:
-    """C++ takes the device for one whose numbers need no filling in."""
-    assert torch.tensor([1.0, 2.0], device="cuda").tolist() == [1.0, 2.0]
-    assert there().new_tensor([3, 4]).tolist() == [3.0, 4.0]
+def test_numbers_arrive_and_writing_in_place_is_seen_by_views(cuda: PretendDevice) -> None:
+    assert torch.tensor([there()[1, 2], 2.0], device="cuda").tolist() == [5.0, 2.0]
     assert there()[[1, 0], [2, 1]].tolist() == [5.0, 1.0]
-    assert torch.tensor([there()[1, 2], 2.0]).tolist() == [5.0, 2.0]
-    table = there()
-    table[[0]] = 7.0
-    assert table.tolist() == [[7.0, 7.0, 7.0], [3.0, 4.0, 5.0]]
-
-
-def test_writing_in_place_is_seen_by_views_and_changes_shapes(cuda: PretendDevice) -> None:
     tensor = there()
     row = tensor[1]
     tensor.mul_(2.0)
+    tensor[[0]] = 7.0
     assert row.tolist() == [6.0, 8.0, 10.0]
-    column = torch.zeros(2, 1, device="cuda")
-    column.squeeze_(1)
-    assert column.shape == (2,)
     out = torch.empty(0, device="cuda")
     assert torch.add(tensor, 1.0, out=out) is out
-    assert out.shape == (2, 3)
-    assert torch.equal(out, tensor + 1.0)
-    tensor.data = torch.ones(4, device="cuda")
-    assert tensor.tolist() == [1.0] * 4
+    assert out.tolist() == [[8.0, 8.0, 8.0], [7.0, 9.0, 11.0]]
 
 
 def test_a_generator_has_its_device_and_another_stream(cuda: PretendDevice) -> None:
     def draw(seed: int) -> list[float]:
         generator = torch.Generator("cuda").manual_seed(seed)
-        assert generator.device == DEVICE
-        assert generator.initial_seed() == seed
-        assert isinstance(generator, torch.Generator)
         return torch.rand(3, device="cuda", generator=generator).tolist()
 
     assert draw(1) == draw(1)
     assert draw(1) != draw(2)
     assert draw(1) != torch.rand(3, generator=torch.Generator().manual_seed(1)).tolist()
-    assert isinstance(torch.Generator(), torch.Generator)
 
 
 # -- the numbers are the CPU's
@@ -225,23 +171,14 @@ def eigenvalues(x: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     "function",
     [
-        lambda x: x.logsumexp(-1),
         lambda x: torch.linalg.cholesky(x @ x.mT + torch.eye(4, dtype=x.dtype, device=x.device)),
-        lambda x: torch.linalg.slogdet(x)[1],
-        eigenvalues,
         lambda x: x.sort(-1).values.cumsum(-1),
-        lambda x: x.masked_select(x > 0).unique(),
         lambda x: torch.special.ndtri(x.sigmoid()) + torch.lgamma(x.abs()) + torch.digamma(x.abs()),
-        lambda x: torch.segment_reduce(
-            x[0], "sum", offsets=torch.tensor([0, 1, 4], device=x.device), axis=0
-        ),
         lambda x: torch.sparse.sampled_addmm(csr(x), x, x, beta=0.0).values(),
         lambda x: csr(x) @ x,
         gradient_of(bag),
-        gradient_of(Sine.apply),
         gradient_of(eigenvalues),
         gradient_of(lambda x: torch.linalg.solve(x, x.mT).logsumexp(0)),
-        gradient_of(lambda x: x[[0, 1]].repeat_interleave(2, 0)),
     ],
 )
 def test_results_equal_the_cpu_s_to_the_last_bit(
@@ -273,108 +210,42 @@ def test_a_module_moves_trains_and_is_copied(cuda: PretendDevice) -> None:
         return module
 
     here, module = trained("cpu"), trained("cuda")
-    module.double()
-    assert module.weight.dtype == torch.float64
-    module.float()
     for copied in (module, copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
-        assert isinstance(copied.weight, torch.nn.Parameter)
         assert copied.weight.device == DEVICE
-        assert copied.weight.requires_grad
         assert torch.equal(copied.weight.cpu(), here.weight)
-    copied = copy.deepcopy(module)
-    with torch.no_grad():
-        copied.weight.zero_()
-    assert bool((module.weight != 0).all())
     assert type(module.cpu().weight) is torch.nn.Parameter
-    module.load_state_dict(copied.state_dict())
-    assert not bool(module.weight.any())
 
 
 # -- what it counts
 
 
 @pytest.mark.parametrize(
-    ("call", "waits"),
+    ("call", "cost"),
     [
-        (lambda t: t.sum().item(), 1),
-        (lambda t: bool((t > 7).any()), 1),
-        (lambda t: t.cpu(), 1),
-        (lambda t: torch.zeros(2, 3).copy_(t), 1),
-        (lambda t: t.tolist(), 1),
-        (lambda t: t[t > 1], 1),
-        (lambda t: t.masked_select(t > 1), 1),
-        (lambda t: operator.setitem(t, t > 1, t[0, :1].expand(4)), 1),
-        (lambda t: torch.equal(t, t), 1),
-        (lambda t: torch.bincount(t.long().flatten()), 2),
-        (lambda t: t.flatten().repeat_interleave(t.long().flatten()), 1),
-        (lambda t: torch.multinomial(t + 1, 1), 1),
-        (lambda t: torch.linalg.cholesky(t.mT @ t + torch.eye(3, device="cuda")), 1),
-        (lambda t: torch.tensor([1.0], device="cuda"), 1),
-        (lambda t: torch.ones(3).cuda(), 1),
-        (lambda t: t[torch.tensor([0])], 1),
-        (lambda t: torch.arange(3.0, device="cuda")[t[0, 1].long()], 1),
-        (lambda t: torch.ones(3).pin_memory().cuda(), 2),
-        (lambda t: torch.ones(3).pin_memory().to("cuda", non_blocking=True), 1),
-        (lambda t: torch.cuda.synchronize(), 1),
-        # None of these need wait.
-        (lambda t: t * 2.0 + torch.tensor(1.0), 0),
-        (lambda t: operator.setitem(t, t > 1, 0.0), 0),
-        (lambda t: t.sort(-1).values.cumsum(-1).softmax(-1), 0),
-        (lambda t: t.flatten().repeat_interleave(t.long().flatten(), output_size=15), 0),
-        (lambda t: torch.linalg.cholesky_ex(t.mT @ t), 0),
-        (lambda t: bag(torch.randn(4, 4, device="cuda")), 2),  # its two literals
+        (lambda t: t + 1, Cost(1, 0)),
+        (lambda t: t.exp().sum(), Cost(2, 0)),
+        (lambda t: torch.where(t > 1, t, 0.0), Cost(3, 0)),  # with a fill for the scalar
+        (lambda t: t.mT.view(3, 2)[:, None].expand(3, 4, 2), Cost(0, 0)),
+        (lambda t: t[:0] + 1, Cost(0, 0)),  # nothing to do
+        (lambda t: torch.ones(3).mul(2.0), Cost(0, 0)),  # on the CPU
+        (lambda t: operator.setitem(t, t > 1, 0.0), Cost(3, 0)),
+        (lambda t: t.sum().item(), Cost(1, 1)),
+        (lambda t: t.cpu(), Cost(0, 1)),  # a copy of memory
+        (lambda t: t.to("cpu", torch.float64), Cost(1, 1)),  # converted first
+        (lambda t: torch.ones(3).cuda(), Cost(0, 1)),
+        (lambda t: torch.ones(3).pin_memory().to("cuda", non_blocking=True), Cost(0, 1)),
+        (lambda t: torch.cuda.synchronize(), Cost(0, 1)),
+        (lambda t: t[t > 1], Cost(6, 1)),
+        (lambda t: torch.equal(t, t), Cost(2, 1)),
+        (lambda t: t.flatten().repeat_interleave(t.long().flatten(), output_size=15), Cost(6, 0)),
+        (lambda t: t.flatten().repeat_interleave(t.long().flatten()), Cost(6, 1)),
     ],
 )
-def test_host_waits(cuda: PretendDevice, call: Callable[[Tensor], Any], waits: int) -> None:
+def test_launches_and_waits(cuda: PretendDevice, call: Callable[[Tensor], Any], cost: Cost) -> None:
     tensor = there()
-    with cuda.measure() as cost:
+    with cuda.measure() as found:
         call(tensor)
-    assert cost.waits == waits
-
-
-@pytest.mark.parametrize(
-    ("call", "launches"),
-    [
-        (lambda t: t + 1, 1),
-        (lambda t: t.exp().sum(), 2),
-        (lambda t: t.mT.reshape(-1), 1),  # a copy
-        (lambda t: torch.where(t > 1, t, 0.0), 3),  # with a fill for the scalar
-        (lambda t: torch.zeros(3, device="cuda"), 1),
-        (lambda t: t[0], 0),
-        (lambda t: t.mT.view(3, 2)[:, None].expand(3, 4, 2), 0),
-        (lambda t: torch.empty(3, device="cuda"), 0),
-        (lambda t: t[:0] + 1, 0),  # nothing to do
-        (lambda t: t.cpu(), 0),  # a copy of memory
-        (lambda t: t.to("cpu", torch.float64), 1),  # converted first
-        (lambda t: torch.ones(3).mul(2.0), 0),  # on the CPU
-    ],
-)
-def test_launches(cuda: PretendDevice, call: Callable[[Tensor], Any], launches: int) -> None:
-    tensor = there()
-    with cuda.measure() as cost:
-        call(tensor)
-    assert cost.launches == launches
-
-
-def test_counts_by_line() -> None:
-    with PretendDevice(package=Path(__file__).parent) as cuda:
-        tensor = there()
-        cuda.reset()
-        for _ in range(3):
-            tensor.sum().item()
-        line = test_counts_by_line.__code__.co_firstlineno + 5
-        assert cuda.sites == {f"tests/test_pretend_device.py:{line}": Cost(3, 3)}
-        cuda.reset()
-        assert cuda.total == Cost()
-
-
-@pytest.mark.parametrize("name", ["torch_lntm", "torch"])
-def test_a_clone_may_have_any_name(tmp_path: Path, name: str) -> None:
-    file = tmp_path / name / "tests" / "multiply.py"
-    names: dict[str, Any] = {}
-    exec(compile("def multiply(a, b):\n    return a * b\n", str(file), "exec"), names)
-    with PretendDevice(), pytest.raises(PretendDeviceError, match=r"mul at tests/multiply.py:2; "):
-        names["multiply"](there(), HERE)
+    assert found == cost
 
 
 def test_the_backward_pass_is_counted(cuda: PretendDevice) -> None:

@@ -49,16 +49,6 @@ def test_pages_have_paragraphs_and_items_without_code_tables_and_headings(tmp_pa
     assert found == [*expected, "A comment of five words"]
 
 
-def test_counts_are_those_of_the_words(tmp_path: Path) -> None:
-    rows = [
-        prose.Sentence(tmp_path, 1, "Those that it names are not here."),
-        prose.Sentence(tmp_path, 2, "Topics have words and shares."),
-    ]
-    # Of 12 words, "those" and "that" count 1, "it" and "here" 1/3. "Those" begins its sentence.
-    expected = {"deictic": (2 + 2 / 3) / 0.12, "negations": 1 / 0.12, "headless": 50.0}
-    assert prose.rates(rows) == pytest.approx(expected)
-
-
 @pytest.mark.parametrize(
     ("text", "fails"),
     [

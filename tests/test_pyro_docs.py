@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import re
-import warnings
-from pathlib import Path
 from typing import Any
 
 import pyro
 import pytest
 import torch
 from pyro import poutine
-
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "pyro.md"
+from support.markdown import run_page
 
 
 @pytest.fixture(scope="module")
 def recipes() -> dict[str, Any]:
     """Names defined by the code of the page."""
     pytest.importorskip("gensim")
-    code = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
-    names: dict[str, Any] = {}
     pyro.clear_param_store()
     pyro.set_rng_seed(0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # ArviZ warns of large Pareto k
-        exec(compile("\n\n".join(code), PAGE.name, "exec"), names)
+    names = run_page("pyro.md")
     names["parameters"] = dict(pyro.get_param_store().items())  # each test begins without
     return names
 

@@ -69,15 +69,6 @@ def test_completion_is_scored_on_the_fixed_split(corpus) -> None:
     assert one.standard_error == pytest.approx(whole.nats_per_token_standard_error)
 
 
-def test_the_description_says_that_bursty_models_use_own_words(corpus) -> None:
-    options = {"max_iterations": 2}
-    for bursty in (False, True):
-        found = lntm.select(
-            corpus, [3], num_seeds=1, top_n=5, options={**options, "bursty": bursty}
-        )
-        assert ("with the documents' own words" in repr(found)) == bursty
-
-
 @pytest.mark.slow
 def test_selections_have_tables_and_pictures(selection) -> None:
     import matplotlib.pyplot as plt

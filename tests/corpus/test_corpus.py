@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import tracemalloc
 import warnings
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 import torch
-from support.corpora import dense, make_corpus, random_counts, write
+from support.corpora import dense, random_counts, write
 
 from torch_lntm.corpus import Corpus, read_corpus
 from torch_lntm.corpus.corpus import as_corpus
@@ -20,6 +19,7 @@ from torch_lntm.errors import ConfigError, CorpusError
 
 COUNTS = np.array([[2, 0, 1, 0], [0, 0, 0, 0], [0, 5, 0, 0], [1, 1, 1, 0]])
 WORDS = ("apple", "bee", "cat", "dog")
+TABLE = pd.DataFrame({"text": ["wood", "stone"]})
 
 
 # ------------------------------------------------------------------ from_matrix
@@ -37,10 +37,7 @@ WORDS = ("apple", "bee", "cat", "dog")
         sp.csr_matrix,
         sp.csc_matrix,
         sp.coo_matrix,
-        sp.lil_matrix,
         sp.dok_matrix,
-        sp.bsr_matrix,
-        sp.dia_matrix,
         sp.csr_array,
         sp.coo_array,
         torch.from_numpy,
@@ -63,54 +60,18 @@ def test_from_matrix_takes_every_kind_of_matrix(convert):
     assert repr(corpus) == "Corpus('toy', num_docs=4, num_words=4, num_tokens=11, columns: label)"
 
 
-def test_entries_are_sorted_summed_and_positive():
+@pytest.mark.parametrize("flag", [False, True])
+def test_entries_are_sorted_summed_and_positive(flag):
     matrix = sp.csr_matrix(([1, 2, 0, 4, 3], [2, 0, 1, 2, 0], [0, 4, 5]), shape=(2, 3))
+    matrix.has_canonical_format = flag  # which is wrong
     corpus = Corpus.from_matrix(matrix)
     np.testing.assert_array_equal(corpus.word_index, [0, 2, 0])
     np.testing.assert_array_equal(corpus.counts, [2, 5, 3])
     np.testing.assert_array_equal(matrix.indices, [2, 0, 1, 2, 0])  # the input is left alone
-
-
-def test_a_wrong_sorted_flag_of_a_matrix_is_detected():
-    matrix = sp.csr_matrix(([1, 2, 4], [2, 0, 2], [0, 3]), shape=(1, 3))
-    matrix.has_canonical_format = True
-    corpus = Corpus.from_matrix(matrix)
-    np.testing.assert_array_equal(corpus.word_index, [0, 2])
-    np.testing.assert_array_equal(corpus.counts, [2, 5])
-
-
-def test_a_sorted_matrix_is_checked_and_copied_once():
-    rng = np.random.default_rng(0)
-    words = np.sort(rng.integers(0, 25_000, (20_000, 100), np.int32), 1) * 2**8
-    words += np.arange(100, dtype=np.int32)  # all different
-    nnz = words.size
-    counts = rng.integers(1, 200, nnz, np.uint8)
-    matrix = sp.csr_matrix((counts, words.ravel(), np.arange(0, nnz + 1, 100)), (20_000, 2**23))
-    tracemalloc.start()
-    corpus = Corpus.from_matrix(matrix)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 2.0 * 4 * nnz * 1.5  # what the corpus holds, and what a part of it takes
-    assert corpus.word_index.dtype == corpus.counts.dtype == np.int32
-    expected = matrix.copy()
-    matrix.indices[:] = 0
-    matrix.data[:] = 0
-    np.testing.assert_array_equal(corpus.word_index, expected.indices)
-    np.testing.assert_array_equal(corpus.counts, expected.data)
-
-
-def test_torch_coo_duplicates_are_summed():
-    matrix = torch.sparse_coo_tensor(
-        torch.tensor([[0, 0], [1, 1]]), torch.tensor([2, 3]), (1, 2), check_invariants=True
-    )
-    np.testing.assert_array_equal(dense(Corpus.from_matrix(matrix)), [[0, 5]])
-
-
-def test_small_integer_types_do_not_overflow():
-    matrix = sp.coo_matrix((np.full(3, 200, np.uint8), ([0, 0, 0], [0, 0, 1])), shape=(1, 2))
-    corpus = Corpus.from_matrix(matrix)
-    np.testing.assert_array_equal(corpus.counts, [400, 200])
-    assert corpus.num_tokens == 600
+    bytes_ = np.full(3, 200, np.uint8), ([0, 0, 0], [0, 0, 1])
+    np.testing.assert_array_equal(dense(Corpus.from_matrix(sp.coo_matrix(bytes_))), [[400, 200]])
+    twice = torch.sparse_coo_tensor([[0, 0], [1, 1]], [2, 3], (1, 2), check_invariants=True)
+    np.testing.assert_array_equal(dense(Corpus.from_matrix(twice)), [[0, 5]])
 
 
 def test_long_documents_do_not_overflow():
@@ -119,9 +80,10 @@ def test_long_documents_do_not_overflow():
 
 
 def test_a_corpus_is_immutable_and_independent_of_its_input():
-    counts = COUNTS.copy()
-    corpus = Corpus.from_matrix(counts)
-    counts[:] = 7
+    matrix = sp.csr_matrix(COUNTS.astype(np.int32))
+    corpus = Corpus.from_matrix(matrix)
+    matrix.data[:] = 7
+    matrix.indices[:] = 0
     np.testing.assert_array_equal(dense(corpus), COUNTS)
     for array in (corpus.row_offsets, corpus.word_index, corpus.counts, corpus.lengths):
         with pytest.raises(ValueError, match="read-only"):
@@ -135,14 +97,7 @@ def test_a_corpus_is_immutable_and_independent_of_its_input():
 
 @pytest.mark.parametrize(
     ("value", "shown"),
-    [
-        (-1.0, r"-1\.0"),
-        (0.5, r"0\.5"),
-        (float("nan"), "nan"),
-        (float("inf"), "inf"),
-        (float("-inf"), "-inf"),
-        (2.0**31, r"2147483648\.0"),
-    ],
+    [(-1.0, "-1.0"), (0.5, "0.5"), (np.nan, "nan"), (-np.inf, "-inf"), (2.0**31, "2147483648.0")],
 )
 @pytest.mark.parametrize("convert", [np.asarray, sp.csr_matrix, torch.from_numpy])
 def test_errors_of_invalid_counts_name_document_and_word(value, shown, convert):
@@ -212,22 +167,13 @@ def test_objects_other_than_matrices_of_numbers_are_refused(matrix, match):
         Corpus.from_matrix(matrix)
 
 
-def test_malformed_sparse_matrices_are_refused():
-    matrix = sp.csr_matrix(COUNTS)
-    matrix.indices = matrix.indices.copy()
-    matrix.indices[0] = 99
-    with pytest.raises(CorpusError, match="malformed"):
-        Corpus.from_matrix(matrix)
-
-
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state:UserWarning")
-def test_malformed_torch_tensors_are_refused():
-    one = torch.ones(1)
-    csr = torch.sparse_csr_tensor(
-        torch.tensor([0, 1]), torch.tensor([9]), one, (1, 2), check_invariants=False
-    )
-    coo = torch.sparse_coo_tensor(torch.tensor([[0], [9]]), one, (1, 2), check_invariants=False)
-    for matrix in (csr, coo):
+def test_malformed_sparse_matrices_are_refused():
+    ours, one, unchecked = sp.csr_matrix(COUNTS), torch.ones(1), {"check_invariants": False}
+    ours.indices = np.full(6, 99)
+    csr = torch.sparse_csr_tensor([0, 1], [9], one, (1, 2), **unchecked)
+    coo = torch.sparse_coo_tensor([[0], [9]], one, (1, 2), **unchecked)
+    for matrix in (ours, csr, coo):
         with pytest.raises(CorpusError, match="malformed"):
             Corpus.from_matrix(matrix)
 
@@ -238,10 +184,7 @@ def test_malformed_torch_tensors_are_refused():
         (WORDS[:3], "each of the 4 columns, got 3"),
         ((*WORDS, "eel"), "each of the 4 columns, got 5"),
         (("apple", "bee", "cat", "bee"), "got 'bee' more than once"),
-        (
-            ("apple", "bee", 3, "dog"),
-            "word 2 of the vocabulary must be a non-blank .* got 3",
-        ),
+        (("apple", "bee", 3, "dog"), "word 2 of the vocabulary must be a non-blank .* got 3"),
         (("apple", "bee", " ", "dog"), "word 2 of the vocabulary must be a non-blank string"),
         ("abcd", "got a str"),
         ({"apple": 0, "bee": 1, "cat": 2, "dog": 3}, "got a dict .*get_feature_names_out"),
@@ -279,12 +222,8 @@ def test_selections_follow_the_rules_of_numpy(rows):
     np.testing.assert_array_equal(dense(chosen), COUNTS[positions])
     assert chosen.labels == tuple("abcd"[d] for d in positions)
     assert (chosen.vocabulary, chosen.name) == (WORDS, "toy")
-
-
-def test_integer_selection_and_iteration_give_single_documents():
-    corpus = Corpus.from_matrix(COUNTS)
-    np.testing.assert_array_equal(dense(corpus[-2]), COUNTS[[2]])
-    np.testing.assert_array_equal(np.concatenate([dense(doc) for doc in corpus]), COUNTS)
+    np.testing.assert_array_equal(dense(chosen[-1]), COUNTS[positions][[-1]])
+    np.testing.assert_array_equal(np.concatenate([dense(one) for one in chosen]), dense(chosen))
 
 
 def test_invalid_selections_are_refused():
@@ -320,15 +259,14 @@ def test_with_vocabulary_moves_columns():
 
 
 def test_with_vocabulary_keeps_emptied_documents():
-    corpus = Corpus.from_matrix(COUNTS, WORDS)
+    corpus = Corpus.from_matrix(COUNTS, WORDS, "abcd")
     with pytest.warns(UserWarning, match="dropped 5 of 11 tokens: 2 words .* in 2 of 4 documents"):
         small = corpus.with_vocabulary(["bee"])
     np.testing.assert_array_equal(dense(small), COUNTS[:, [1]])
-
-
-def test_with_vocabulary_does_not_warn_of_words_without_tokens():
-    corpus = Corpus.from_matrix(COUNTS, WORDS)
-    with warnings.catch_warnings():
+    with pytest.warns(UserWarning, match="made by the same tokenizer"):
+        unknown = corpus.with_vocabulary(["emu", "fox"])
+    assert (unknown.num_docs, unknown.num_tokens, unknown.labels) == (4, 0, tuple("abcd"))
+    with warnings.catch_warnings():  # of words that no document has
         warnings.simplefilter("error")
         np.testing.assert_array_equal(dense(corpus.with_vocabulary(WORDS[:3])), COUNTS[:, :3])
 
@@ -338,14 +276,6 @@ def test_with_vocabulary_errors():
         Corpus.from_matrix(COUNTS).with_vocabulary(WORDS)
     with pytest.raises(CorpusError, match="got 'emu' more than once"):
         Corpus.from_matrix(COUNTS, WORDS).with_vocabulary(["emu", "emu"])
-
-
-def test_documents_of_unknown_words_only_are_kept_empty():
-    with pytest.warns(UserWarning, match="made by the same tokenizer"):
-        corpus = Corpus.from_matrix(COUNTS, WORDS, "abcd").with_vocabulary(["emu", "fox"])
-    assert (corpus.num_docs, corpus.num_tokens) == (len(COUNTS), 0)
-    assert corpus.vocabulary == ("emu", "fox")
-    assert corpus.labels == tuple("abcd")
 
 
 # ------------------------------------------------------------------ fingerprint and saving
@@ -379,10 +309,7 @@ def test_save_and_read_round_trip(tmp_path, largest):
     back = read_corpus(str(tmp_path / "new" / "toy.npz"))
     np.testing.assert_array_equal(dense(back), counts)
     assert (back.vocabulary, back.labels, back.name) == (corpus.vocabulary, corpus.labels, "toy")
-    assert sorted(p.name for p in (tmp_path / "new").iterdir()) == [
-        "toy.npz",
-        "toy.vocab.txt",
-    ]
+    assert sorted(p.name for p in (tmp_path / "new").iterdir()) == ["toy.npz", "toy.vocab.txt"]
 
 
 def test_saving_removes_the_files_of_an_older_corpus(tmp_path):
@@ -421,21 +348,7 @@ def test_an_interrupted_save_keeps_the_old_file(tmp_path, monkeypatch):
     assert sorted(tmp_path.iterdir()) == [labels, path]
 
 
-def test_saved_files_are_read_by_plain_numpy(tmp_path):
-    corpus = Corpus.from_matrix(COUNTS, WORDS)
-    corpus.save(tmp_path / "toy.npz")
-    with np.load(tmp_path / "toy.npz", allow_pickle=False) as z:
-        matrix = sp.csr_matrix((z["data"], z["indices"], z["indptr"]), shape=tuple(z["shape"]))
-        assert z["data"].dtype == np.uint8
-    np.testing.assert_array_equal(matrix.toarray(), COUNTS)
-
-
 # ------------------------------------------------------------------ documents of any kind
-
-
-@pytest.mark.parametrize("convert", [np.asarray, sp.csr_matrix, torch.tensor, np.ndarray.tolist])
-def test_as_corpus_takes_matrices(convert):
-    np.testing.assert_array_equal(dense(as_corpus(convert(COUNTS))), COUNTS)
 
 
 def test_as_corpus_takes_corpora_and_frames():
@@ -454,6 +367,8 @@ def test_as_corpus_takes_corpora_and_frames():
         (("a text",), r"Corpus\.from_texts"),
         (np.array(["a text"]), r"Corpus\.from_texts"),
         (pd.Series(["a text"]), r"Corpus\.from_texts"),
+        (TABLE, r"go to Corpus\.from_texts\("),
+        ([{"text": "wood"}], r"go to Corpus\.from_texts\("),
         ("ap.npz", "got 'ap.npz'; if it is a file, read it by read_corpus"),
         (Path("ap.npz"), "read_corpus"),
         (None, "got a NoneType; texts go to"),
@@ -470,18 +385,3 @@ def test_as_corpus_refuses_other_documents_with_advice(documents, match):
 def test_calling_the_class_with_documents_is_refused_with_advice(given):
     with pytest.raises(CorpusError, match=r"Corpus\.from_texts\(texts\), .*from_matrix.*read_corp"):
         Corpus(given)
-
-
-@pytest.mark.parametrize(
-    "given",
-    [pd.DataFrame({"text": ["wood", "stone"]}), [{"text": "wood"}], ["wood"], pd.Series(["wood"])],
-)
-def test_texts_passed_as_counts_are_refused_with_code_to_count_them(given):
-    for make in (as_corpus, Corpus.from_matrix):
-        with pytest.raises((ConfigError, CorpusError), match=r"go to Corpus\.from_texts\("):
-            make(given)
-
-
-def test_the_repr_lists_only_some_of_many_columns():
-    corpus = make_corpus().with_metadata({f"c{i}": range(50) for i in range(30)})
-    assert repr(corpus).endswith("c18 and 11 more)")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-from decimal import Decimal
 
 import numpy as np
 import pandas as pd
@@ -35,9 +34,7 @@ MAKERS = {"pandas": pd.DataFrame, "arrow": pa.table, "polars": polars_frame}
     [
         ([1, 2, 3], [1, 2, 3], np.int64),
         ([1, None, 3], [1.0, None, 3.0], np.float64),
-        ([1, "", 3], [1.0, None, 3.0], np.float64),
         ([1.5, NAN, None], [1.5, None, None], np.float64),
-        ([1, 2.5], [1.0, 2.5], np.float64),
         ([True, False], [True, False], bool),
         ([True, None], [1.0, None], np.float64),
         (["a", None, "", " "], ["a", None, None, " "], object),
@@ -47,16 +44,11 @@ MAKERS = {"pandas": pd.DataFrame, "arrow": pa.table, "polars": polars_frame}
         ([None, None], [None, None], object),
         ([["a", "b"], ["c"], [], None], ["a|b", "c", None, None], object),
         ([{"k": 1}], ['{"k": 1}'], object),
-        ([Decimal("1.50")], ["1.50"], object),
         ([2**63, 1], [str(2**63), "1"], object),
         ([ID, None], [str(ID), None], object),
         ([10**400, 0.5], [str(10**400), "0.5"], object),
         ([datetime.date(2020, 1, 2), None], ["2020-01-02", None], object),
-        ([datetime.timedelta(days=400, seconds=5)], ["400 days, 0:00:05"], object),
-        (pd.Series(pd.to_timedelta([10**6], "s")), ["11 days 13:46:40"], object),
-        (np.array([90], "m8[m]"), ["0 days 01:30:00"], object),
         (np.array(["a", "bc", ""]), ["a", "bc", None], object),
-        (np.array([1, 2], np.uint8), [1, 2], np.int64),
         (np.array([2**64 - 1], np.uint64), [str(2**64 - 1)], object),
         (np.array([0.5, NAN], np.float32), [0.5, None], np.float64),
         (np.array(["2020-01-02", "NaT"], "M8[D]"), ["2020-01-02", None], object),
@@ -64,13 +56,10 @@ MAKERS = {"pandas": pd.DataFrame, "arrow": pa.table, "polars": polars_frame}
         (pd.Series([1, None], dtype="Int64"), [1.0, None], np.float64),
         (pd.Series([ID, None], dtype="Int64"), [str(ID), None], object),
         (pd.Series([ID, ID + 1], dtype="Int64"), [ID, ID + 1], np.int64),
-        (pd.Series([True, None], dtype="boolean"), [1.0, None], np.float64),
         (pd.Series(["a", None]), ["a", None], object),
         (pd.Series(["b", "a"], dtype="category"), ["b", "a"], object),
-        (pd.Series(pd.period_range("2020-01", periods=1, freq="M")), ["2020-01"], object),
         (["x\udc80", "é", ["b\ud800", "c"]], ["x\ufffd", "é", "b\ufffd|c"], object),
         (pa.array([ID, None]), [str(ID), None], object),
-        (range(2), [0, 1], np.int64),
     ],
 )  # fmt: skip
 def test_kinds_of_columns(values, expected, dtype):
@@ -84,8 +73,6 @@ def test_kinds_of_columns(values, expected, dtype):
     [
         ({"x": [1, 2]}, "metadata 'x': expected one value for each of 3 documents, got 2"),
         ({"x": "abc"}, "one value for each of 3 documents, got 'abc'"),
-        ({"x": 3}, "got 3"),
-        ({"x": np.zeros((3, 2))}, "got array"),
         ({" ": [1, 2, 3]}, "different names, got ' '"),
         ({1: [1, 2, 3], "1": [1, 2, 3]}, "different names, got '1' .twice."),
         (pd.DataFrame([[1, 2]] * 3, columns=["a", "a"]), "different names, got 'a' .twice."),
@@ -119,13 +106,10 @@ def test_the_frame_of_a_corpus_is_a_copy():
         ("ab", ["a", "b"]),
         ([1, 2], ["1", "2"]),
         ([1, NAN], ["1", None]),
-        ([1.5, NAN], ["1.5", None]),
         (["a", ""], ["a", None]),
         ([None, "b"], [None, "b"]),
-        ([None, None], [None, None]),
         ([["a", "b"], True], ["a|b", "True"]),
         (pd.Series([ID, None], dtype="Int64"), [str(ID), None]),
-        (pd.Series(["a", None]), ["a", None]),
     ],
 )
 def test_labels_are_a_column_of_text_and_missing_labels_are_missing(labels, expected):
@@ -168,6 +152,10 @@ def test_a_frame_gives_texts_metadata_and_names(library):
     table = {name: pd.Series(x, dtype=object) for name, x in TABLE.items()}
     frame = MAKERS[library](table if library == "pandas" else TABLE)
     corpus = Corpus.from_frame(frame, text="body", stop_words=None)
+    counts = Corpus.from_matrix(MAKERS[library]({"wood": [1, 0], "iron": [2, 3]}))
+    assert counts.vocabulary == ("wood", "iron")
+    assert counts.to_scipy().toarray().tolist() == [[1, 2], [0, 3]]
+    assert counts.with_metadata(MAKERS[library]({"n": [1, 2]})).metadata["n"].tolist() == [1, 2]
     assert corpus.vocabulary == ("iron", "stone", "wood")
     assert corpus.to_scipy().toarray().tolist() == [[0, 1, 1], [0, 2, 0], [1, 0, 1]]
     columns = {name: values.tolist() for name, values in corpus.metadata.items()}
@@ -195,31 +183,15 @@ def test_times_of_a_frame_become_text_that_sorts(library):
 
 
 @pytest.mark.parametrize("library", MAKERS)
-def test_a_frame_of_any_library_is_metadata_and_counts(library):
-    corpus = Corpus.from_texts(["wood", "iron"], metadata=MAKERS[library]({"year": [2001, 2002]}))
-    more = corpus.with_metadata(MAKERS[library]({"n": [1, 2]}))
-    assert more.metadata.to_dict("list") == {"year": [2001, 2002], "n": [1, 2]}
-    counts = Corpus.from_matrix(MAKERS[library]({"wood": [1, 0], "iron": [2, 3]}))
-    assert counts.vocabulary == ("wood", "iron")
-    assert counts.to_scipy().toarray().tolist() == [[1, 2], [0, 3]]
-
-
-@pytest.mark.parametrize("library", MAKERS)
 def test_wrong_columns_of_texts_are_refused_with_advice(library):
     frame = MAKERS[library](TABLE)
-    with pytest.raises(
-        CorpusError, match=r"no columns are named 'text'; .* the columns are id, body, "
-    ):
+    with pytest.raises(CorpusError, match=r"no columns are named 'text'; .* are id, body, "):
         Corpus.from_frame(frame)
-    with pytest.raises(
-        CorpusError, match=r"'id' has no text in 3 of 3 rows: 0, 1, 2 .got 7.;.* name the column"
-    ):
+    with pytest.raises(CorpusError, match=r"'id' has no text in 3 of 3 rows: 0, 1, 2 .got 7.;"):
         Corpus.from_frame(frame, text="id")
     with pytest.raises(CorpusError, match=r"Corpus\.from_frame\(frame, text=name\)"):
         Corpus.from_texts(frame)
-    with pytest.raises(CorpusError, match=r"'text' has no text in 2 of 4 rows: 1, 3 .*; leave the"):
-        Corpus.from_frame(MAKERS[library]({"text": ["wood", None, "stone", None]}))
-    with pytest.raises(CorpusError, match=r"in 30 of 31 rows: 1, 2, .*, 20 and 10 more "):
+    with pytest.raises(CorpusError, match=r"'text' has no text in 30 of 31 rows: 1, 2, .*, 20 and"):
         Corpus.from_frame(MAKERS[library]({"text": ["wood", *[None] * 30]}))
 
 
@@ -251,11 +223,9 @@ def test_records_give_texts_and_metadata():
     [
         ([{"text": "wood"}, {"year": 1}], "'text' has no text in 1 of 2 rows: 1 "),
         ([{"body": "wood"}], "no columns are named 'text'; .* the columns are body"),
-        ([{"text": 3}], "'text' has no text in 1 of 1 rows: 0 .got 3."),
         ([{"text": "wood"}, "stone"], "list of dicts, .* got 'stone'; texts go to"),
         ({"text": ["wood"]}, "records must be a list of dicts, one for each document, got .'text'"),
         (pd.DataFrame({"text": ["wood"]}), r"frames to Corpus\.from_frame"),
-        ("wood", "got 'wood'"),
     ],
 )
 def test_wrong_records_are_refused(records, match):
@@ -332,11 +302,9 @@ def test_rows_in_another_order_without_names_to_join_by_are_refused():
     ("index", "names"),
     [
         ([5, 7, 9], [5, 7, 9]),
-        ([9, 5, 7], [9, 5, 7]),
         (["b", "a", "c"], ["b", "a", "c"]),
         ([1, 1, 0], [11, 12, 13]),  # no names, so the ids are
         ([0, 1, 2], [11, 12, 13]),
-        ([np.nan, 1.0, 2.0], [11, 12, 13]),
     ],
 )
 def test_documents_are_named_by_the_metadata_or_their_ids(index, names):
@@ -438,8 +406,7 @@ def test_saving_keeps_metadata_and_covariates(known, tmp_path, name):
 
 @pytest.mark.parametrize("name", ["toy.npz", "toy"])
 @pytest.mark.parametrize(
-    "index",
-    [["b", "é", "a"], [5, 3, 4], pd.date_range("2020-01-01", periods=3), [0.5, 1.5, 1.0]],
+    "index", [["b", "é", "a"], [5, 3, 4], pd.date_range("2020-01-01", periods=3), [0.5, 1.5, 1.0]]
 )
 @pytest.mark.parametrize("columns", [{}, {"year": [1, 2, 3]}])
 def test_saving_keeps_names(tmp_path, name, index, columns):
@@ -450,24 +417,21 @@ def test_saving_keeps_names(tmp_path, name, index, columns):
     pd.testing.assert_frame_equal(found, corpus.metadata, check_column_type=False, check_freq=False)
 
 
-def test_names_that_no_file_holds_are_saved_as_text(tmp_path):
-    frame = pd.DataFrame({"n": [1, 2]}, index=pd.MultiIndex.from_tuples([("a", 1), ("a", 2)]))
-    Corpus.from_matrix(np.ones((2, 2)), metadata=frame).save(tmp_path / "toy.npz")
-    found = read_corpus(tmp_path / "toy.npz").metadata
-    assert found.index.tolist() == ["('a', 1)", "('a', 2)"]
-
-
 def change(path, **changes) -> None:
     with np.load(path) as archive:
         arrays = {name: archive[name] for name in archive.files} | changes
     np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
 
 
+def as_bytes(text: bytes) -> np.ndarray:
+    return np.frombuffer(text, np.uint8)
+
+
 def json_columns(**changes) -> np.ndarray:
     """Columns as files of version 1 have them, with damage."""
     column = {"name": "a", "kind": "int", "values": [1, 2]} | changes
     text = json.dumps({"metadata": [column], "covariates": changes.get("covariates", [])})
-    return np.frombuffer(text.encode(), np.uint8)
+    return as_bytes(text.encode())
 
 
 def test_files_of_version_1_are_read(tmp_path):
@@ -483,14 +447,11 @@ def test_files_of_version_1_are_read(tmp_path):
     ("changes", "match"),
     [
         ({"metadata": np.array([1, 2], np.uint8)}, ""),
-        ({"covariates": np.frombuffer(b"[", np.uint8)}, ".*Expecting value"),
-        ({"covariates": np.frombuffer(b'["x"]', np.uint8)}, ".*covariate_0"),
-        (
-            {"covariates": np.frombuffer(b'["x"]', np.uint8), "covariate_0": np.array([1.0, NAN])},
-            ".*covariate 'x': expected finite",
-        ),
-        ({"documents": np.frombuffer(b"[" * 100_000, np.uint8)}, ""),
-        ({"documents": np.frombuffer(b"{}", np.uint8)}, ""),
+        ({"covariates": as_bytes(b"[")}, ".*Expecting value"),
+        ({"covariates": as_bytes(b'["x"]')}, ".*covariate_0"),
+        ({"covariates": as_bytes(b'["x"]'), "covariate_0": np.array([1.0, NAN])}, ".*finite"),
+        ({"documents": as_bytes(b"[" * 100_000)}, ""),
+        ({"documents": as_bytes(b"{}")}, ""),
         ({"documents": json_columns(values=[1])}, ".*'a': expected one value for each of 2"),
         ({"documents": json_columns(values=[1, "x"])}, ".*invalid literal"),
         ({"documents": json_columns(kind="object")}, ""),
@@ -511,11 +472,9 @@ def test_damaged_metadata_in_files_are_refused(tmp_path, changes, match):
     [
         ([1, 2], "must be a mapping of names to arrays, .* got a list"),
         ({"x": [1, 2]}, r"'x': expected a named array .* 3 documents, got shape \(2,\) of int64"),
-        ({"x": 1.0}, r"got shape \(\)"),
         ({"x": ["a", "b", "c"]}, "of <U1"),
         ({"x": [None, 1, 2]}, "of object"),
         ({"x": [1.0, NAN, 2.0]}, "expected finite numbers, got nan in document 1"),
-        ({"x": [1.0, 2.0, np.inf]}, "got inf in document 2"),
         ({3: [1, 2, 3]}, "covariate 3: expected a named array"),
     ],
 )

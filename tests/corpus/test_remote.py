@@ -7,8 +7,9 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import numpy as np
@@ -34,16 +35,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def columned() -> Corpus:
-    corpus = make_corpus(num_docs=60, num_words=20)
-    ages = np.arange(60.0) % 7
-    return corpus.with_metadata({"year": np.arange(60)}).with_covariates({"age": ages})
-
-
 @pytest.fixture
 def corpus(server: Server) -> Corpus:
     """Documents in 6 shards, as the folder ``posts`` of the server."""
-    columned().save(server.folder / "posts", shard_size=10)
+    columned = make_corpus(num_docs=60, num_words=20).with_metadata({"year": np.arange(60)})
+    columned = columned.with_covariates({"age": np.arange(60.0) % 7})
+    columned.save(server.folder / "posts", shard_size=10)
     return read_corpus(server.folder / "posts")
 
 
@@ -131,53 +128,33 @@ def test_processes_fetch_at_the_same_time(server: Server, corpus: Corpus) -> Non
 
 # ------------------------------------------------------------------ errors
 
-
-def damage_counts(shard: Path) -> None:
-    data = bytearray((shard / "counts.npy").read_bytes())
-    data[-4] += 1  # a valid count that differs
-    (shard / "counts.npy").write_bytes(data)
-
-
-def truncate(shard: Path) -> None:
-    data = (shard / "word_index.npy").read_bytes()
-    (shard / "word_index.npy").write_bytes(data[:-8])
-
-
-def lengthen(shard: Path) -> None:
-    with (shard / "counts.npy").open("ab") as file:
-        file.write(bytes(1000))
+OTHER = "is damaged, or of another corpus"
 
 
 @pytest.mark.parametrize(
-    ("damage", "match"),
+    ("name", "damage", "match"),
     [
-        (damage_counts, r"posts/shard-00004/counts\.npy: is damaged, or of another corpus"),
-        (truncate, r"posts/shard-00004/word_index\.npy: is damaged"),
-        (lengthen, r"posts/shard-00004/counts\.npy: is damaged"),
-        (
-            lambda shard: (shard / "counts.npy").unlink(),
-            r"shard-00004/counts\.npy: cannot be fetched",
-        ),
-        (
-            lambda shard: (shard / "covariates.npz").write_bytes(b"PK"),
-            r"covariates\.npz: is damaged",
-        ),
-        (
-            lambda shard: shutil.copy(shard.parent / "shard-00000/metadata.parquet", shard),
-            r"shard-00004/metadata\.parquet: is damaged, or of another corpus",
-        ),
+        # A valid count that differs.
+        ("counts.npy", lambda data: data[:-4] + bytes([data[-4] + 1]) + data[-3:], OTHER),
+        ("word_index.npy", lambda data: data[:-8], "is damaged"),
+        ("counts.npy", lambda data: data + bytes(1000), "is damaged"),
+        ("counts.npy", None, "cannot be fetched"),
+        ("covariates.npz", lambda data: b"PK", "is damaged"),
+        ("metadata.parquet", "shard-00000", OTHER),
     ],
 )
 def test_a_damaged_shard_is_refused(
-    server: Server,
-    corpus: Corpus,
-    cache: Path,
-    tmp_path: Path,
-    damage: Callable[[Path], None],
-    match: str,
+    server: Server, corpus: Corpus, cache: Path, tmp_path: Path, name: str, damage: Any, match: str
 ) -> None:
     shutil.copytree(server.folder / "posts", tmp_path / "good")
-    damage(server.folder / "posts" / "shard-00004")
+    file = server.folder / "posts" / "shard-00004" / name
+    if damage is None:
+        file.unlink()
+    elif isinstance(damage, str):
+        shutil.copy(server.folder / "posts" / damage / name, file)
+    else:
+        file.write_bytes(damage(file.read_bytes()))
+    match = rf"posts/shard-00004/{name}: {match}"
     for _ in range(2):  # a damaged shard is not in the cache for the second reader
         with pytest.raises(FileError, match=match) as raised:
             read_corpus(server.address)
@@ -259,17 +236,21 @@ def test_files_beyond_their_bounds_are_refused(server: Server, corpus: Corpus) -
         read_corpus(server.address, max_bytes=10)
 
 
-@pytest.mark.parametrize(
-    "address",
-    [
-        "reference://::{}/refs.json",
-        "simplecache::{}",
-        "{}::file:///etc",
-        "nosuch://a/b",
-        "dask://a/b",
-        "github://a:b@c/d",
-    ],
-)
+def test_a_vocabulary_out_of_proportion_and_a_slow_server_are_left(
+    server: Server, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (server.folder / "posts" / "vocabulary.txt").write_bytes(b"w\n" * (1 << 20))  # for 20 words
+    with pytest.raises(FileError, match=r"vocabulary\.txt: cannot .* more than 1069056 bytes"):
+        read_corpus(server.address)
+    monkeypatch.setattr(remote, "_LEAST_RATE", -1)  # the clock of the test stands nearly still
+    with pytest.raises(FileError, match=r"corpus\.json: cannot .* fewer than -1 bytes a second"):
+        read_corpus(server.address)
+
+
+CHAINS = ["reference://::{}/refs.json", "simplecache::{}", "{}::file:///etc"]
+
+
+@pytest.mark.parametrize("address", [*CHAINS, "nosuch://a/b", "dask://a/b", "github://a:b@c/d"])
 def test_other_kinds_of_addresses_and_chains_are_refused(server: Server, address: str) -> None:
     with pytest.raises(ConfigError, match=r"kind of address cannot be used; expected .* https, s3"):
         read_corpus(address.format(server.address))

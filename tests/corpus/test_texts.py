@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from sklearn.feature_extraction.text import CountVectorizer
 from support.corpora import dense
 
 from torch_lntm.corpus import Corpus
@@ -16,12 +15,10 @@ from torch_lntm.corpus.texts import automatic_min_df
 from torch_lntm.errors import CorpusError
 
 
-def test_from_texts_counts_words():
-    corpus = Corpus.from_texts(
-        iter(["The cat saw the cat.", "", "A dog!", "the THE the"]),
-        labels=["x", "y", "x", "y"],
-        stop_words=["saw"],
-    )
+@pytest.mark.parametrize("make", [iter, pa.array, lambda x: pa.chunked_array([x[:1], x[1:]])])
+def test_from_texts_counts_words(make):
+    texts = make(["The cat saw the cat.", "", "A dog!", "the THE the"])
+    corpus = Corpus.from_texts(texts, labels=["x", "y", "x", "y"], stop_words=["saw"])
     assert corpus.vocabulary == ("cat", "dog", "the")
     np.testing.assert_array_equal(dense(corpus), [[2, 0, 2], [0, 0, 0], [0, 1, 0], [0, 0, 3]])
     assert corpus.labels == ("x", "y", "x", "y")
@@ -77,6 +74,8 @@ def test_english_stop_words_are_left_out():
     assert corpus.vocabulary == ("bird", "cat", "dog", "saw")
     assert corpus.preparation == "left out 2 English stop words (stop_words none keeps them)"
     assert corpus[0].preparation == corpus.preparation
+    phrases = Corpus.from_texts(["out of the blue"], ngram_range=(2, 2))
+    assert phrases.vocabulary == ("of the", "out of", "the blue")
 
 
 @pytest.mark.parametrize("none", [None, "none"])
@@ -92,11 +91,6 @@ def test_texts_in_other_languages_keep_all_words():
     corpus = Corpus.from_texts([text + "während alle anderen in der Küche aßen"])
     assert {"was", "in"} <= set(corpus.vocabulary)
     assert corpus.preparation is None
-
-
-def test_phrases_keep_stop_words():
-    corpus = Corpus.from_texts(["out of the blue"], ngram_range=(2, 2))
-    assert corpus.vocabulary == ("of the", "out of", "the blue")
 
 
 @pytest.mark.parametrize(
@@ -115,39 +109,13 @@ def test_rare_words_are_left_out_of_many_texts():
     corpus = Corpus.from_texts(texts)
     assert corpus.vocabulary == ("common", "pair", "word")
     assert corpus.preparation == "left out 1 word in fewer than 2 documents (min_df 1 keeps them)"
-    assert "unique" in Corpus.from_texts(texts, min_df=1).vocabulary
+    for options in ({"min_df": 1}, {"max_features": 9}):
+        assert "unique" in Corpus.from_texts(texts, **options).vocabulary
+    assert Corpus.from_texts([f"word{i}" for i in range(60)]).num_words == 60  # all are rare
     assert "unique" in Corpus.from_texts(texts[:49]).vocabulary
 
 
-def test_preparation_names_stop_words_and_rare_words():
-    corpus = Corpus.from_texts(["the common word"] * 60 + ["of one", "of two birds"])
-    assert corpus.vocabulary == ("common", "word")
-    assert corpus.preparation == (
-        "left out 4 English stop words (stop_words none keeps them) and "
-        "1 word in fewer than 2 documents (min_df 1 keeps them)"
-    )
-
-
-def test_words_that_are_all_rare_are_kept():
-    corpus = Corpus.from_texts([f"word{i}" for i in range(60)])
-    assert corpus.num_words == 60
-    assert corpus.preparation is None
-
-
-def test_max_features_alone_chooses_by_frequency():
-    corpus = Corpus.from_texts([f"w{i} common" for i in range(60)], max_features=2)
-    assert corpus.num_words == 2
-
-
 # ------------------------------------------------------------------ other things than texts
-
-
-def test_the_counts_of_a_fitted_vectorizer_make_a_corpus():
-    vectorizer = CountVectorizer(ngram_range=(1, 2)).fit(["the cat", "the dog"])
-    counts, words = vectorizer.transform(["the cat the"]), vectorizer.get_feature_names_out()
-    corpus = Corpus.from_matrix(counts, words)
-    np.testing.assert_array_equal(dense(corpus), [[1, 0, 2, 1, 0]])
-    assert corpus.vocabulary == ("cat", "dog", "the", "the cat", "the dog")
 
 
 @pytest.mark.parametrize(
@@ -157,10 +125,7 @@ def test_the_counts_of_a_fitted_vectorizer_make_a_corpus():
         ({"text": ["wood", "stone"]}, r"single dict.*from_frame"),
         (Path("posts.csv"), r"single .*Path.*read_corpus\(path\)"),
         ([{"text": "wood"}], r"text 0 .* got dict .*from_records"),
-        (
-            ["wood", float("nan")],
-            "text 1 .* got float nan; leave missing values out",
-        ),
+        (["wood", float("nan")], "text 1 .* got float nan; leave missing values out"),
         (pd.Series(["wood", None]), "text 1 .* leave missing values out, or fill in an empty"),
         (pa.array(["wood", None]), "text 1 must be a string, got NoneType"),
         ([["wood", "iron"], ["iron"]], "text 0 must be a string, got list .*join the words"),
@@ -170,11 +135,6 @@ def test_the_counts_of_a_fitted_vectorizer_make_a_corpus():
 def test_other_things_than_texts_are_refused_with_advice(given, match):
     with pytest.raises(CorpusError, match=match):
         Corpus.from_texts(given)
-
-
-def test_arrays_of_arrow_are_texts():
-    for texts in (pa.array(["wood iron", "iron"]), pa.chunked_array([["wood iron"], ["iron"]])):
-        assert Corpus.from_texts(texts).num_tokens == 3
 
 
 def test_texts_without_a_word_are_empty_documents_over_a_vocabulary():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import math
 import pickle
 import warnings
@@ -16,13 +15,11 @@ import pytest
 import scipy.sparse as sp
 import torch
 from sklearn.base import clone
-from sklearn.compose import ColumnTransformer
 from sklearn.exceptions import NotFittedError
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, train_test_split
-from sklearn.pipeline import FeatureUnion, make_pipeline
-from sklearn.preprocessing import MaxAbsScaler
+from sklearn.pipeline import make_pipeline
 
 import torch_lntm as lntm
 from torch_lntm import recipes
@@ -114,13 +111,6 @@ def test_auto_chooses_a_posterior_by_the_documents(make, monkeypatch):
     assert len(estimator.history_) == 1  # one that was asked for
 
 
-def test_options_go_to_the_recipe():
-    estimator = lntm.AspectModel(2, posterior="vb", topic_smoothing=0.7, **FAST).fit(counts())
-    assert estimator.model_.topics.smoothing == 0.7
-    with pytest.raises(TypeError, match="colour"):
-        lntm.AspectModel(2, colour=1)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -129,10 +119,7 @@ def test_options_go_to_the_recipe():
         ({"n_components": 0}, "n_components is 0"),
         ({"max_iter": 0}, "max_iter is 0"),
         ({"device": "gpu"}, "device 'gpu'"),
-        (
-            {"posterior": "vb", "score_method": "harmonic", **FAST},
-            "score_method is 'harmonic'",
-        ),
+        ({"posterior": "vb", "score_method": "harmonic", **FAST}, "score_method is 'harmonic'"),
     ],
 )
 def test_invalid_options_are_refused(options, message):
@@ -187,16 +174,6 @@ def test_partial_fit_continues_a_fit_made_in_inference_mode(posterior):
     np.testing.assert_array_equal(estimators[0].components_, estimators[1].components_)
 
 
-def test_topics_show_the_shares_of_the_fit():
-    X = counts(40)
-    estimator = ESTIMATORS["ctm"]().fit(X)
-    shares = [topic.share for topic in estimator.topics(vocabulary=list("abcdefgh"))]
-    assert sum(shares) == pytest.approx(1.0)
-    by_documents = {topic.topic: topic.share for topic in estimator.topics(X)}
-    np.testing.assert_allclose(shares, [by_documents[k] for k in range(3)], atol=0.05)
-    assert estimator.partial_fit(X).topics()[0].share is None
-
-
 @pytest.mark.slow
 def test_auto_uses_an_accelerator(accelerator):
     X = counts(12)
@@ -219,6 +196,9 @@ def test_all_forms_of_counts_give_equal_results(fitted):
     theta = fitted.transform(X)
     for form in (X.toarray(), X.tocoo(), sp.csr_array(X), X.astype(float), X.tolil()):
         np.testing.assert_array_equal(fitted.transform(form), theta)
+    table = pa.Table.from_pandas(pd.DataFrame(X.toarray(), columns=list("abcdefgh")))
+    by_name = ESTIMATORS["ctm"]().fit(pd.DataFrame(counts().toarray(), columns=list("abcdefgh")))
+    np.testing.assert_array_equal(by_name.transform(table), theta)
     np.testing.assert_array_equal(fitted.transform(lntm.Corpus.from_matrix(X)), theta)
     again = ESTIMATORS["ctm"]().fit(lntm.Corpus.from_matrix(counts()))
     np.testing.assert_array_equal(again.transform(X), theta)
@@ -254,17 +234,10 @@ def test_documents_without_words_have_the_priors_proportions(fitted):
     [
         (-np.ones((3, 8)), "Negative values in data passed to CorrelatedTopicModel.fit"),
         (np.full((3, 8), 0.5), "whole numbers .*give raw counts, not weights such as tf-idf"),
-        (np.full((3, 8), np.nan), "contains NaN"),
         (TEXTS, "expected counts, got texts .*put a CountVectorizer"),
-        (np.array(TEXTS), "expected counts, got texts"),
         (pd.Series(TEXTS), "expected counts, got texts"),
         (pd.DataFrame({"n": [1], "text": TEXTS[:1]}), "expected counts, got texts"),
-        (
-            [{"text": text} for text in TEXTS],
-            "expected counts, got texts or dictionaries; put a Count",
-        ),
-        (np.ones(8), "Expected 2D array"),
-        ([["a"] * 8], "could not convert|Unable to convert|dtype"),
+        ([{"text": text} for text in TEXTS], "expected counts, got texts or dictionaries; put a"),
     ],
 )
 def test_values_that_are_not_counts_are_refused(X, message):
@@ -318,7 +291,11 @@ def test_partial_fit_continues_a_fit():
     X = counts(40)
     estimator = ESTIMATORS["ctm"]().fit(X)
     before = estimator.components_
-    estimator.partial_fit(X[:2])
+    shares = [topic.share for topic in estimator.topics(vocabulary=list("abcdefgh"))]
+    assert sum(shares) == pytest.approx(1.0)
+    by_documents = {topic.topic: topic.share for topic in estimator.topics(X)}
+    np.testing.assert_allclose(shares, [by_documents[k] for k in range(3)], atol=0.05)
+    assert estimator.partial_fit(X[:2]).topics()[0].share is None
     # Two documents of forty weigh little.
     assert 0 < np.abs(estimator.components_ - before).max() < 0.1
     unchanged = estimator.components_
@@ -386,13 +363,6 @@ def test_an_estimator_works_in_a_pipeline_and_a_grid_search():
     np.testing.assert_allclose(unknown.sum(1), 1.0, rtol=1e-5)
 
 
-def test_a_grid_search_uses_the_estimators_score():
-    search = GridSearchCV(ESTIMATORS["ctm"](), {"n_components": [1, 2]}, cv=2)
-    search.fit(counts(40))
-    assert search.best_params_ == {"n_components": 2}
-    assert search.best_score_ == max(search.cv_results_["mean_test_score"])
-
-
 def test_a_pickled_estimator_can_be_loaded(fitted, tmp_path):
     X = counts(9, seed=4)
     joblib.dump(fitted, tmp_path / "estimator")
@@ -414,9 +384,7 @@ def test_from_model_wraps_a_model_from_a_file(fitted, tmp_path):
     with pytest.raises(ConfigError, match="has none; call fit"):
         twin.partial_fit(X)
     assert clone(twin).fit(X).partial_fit(X).components_.shape == (3, 8)
-    with pytest.raises(
-        ConfigError, match=r"AspectModel is an estimator of lda, and the model .*ctm"
-    ):
+    with pytest.raises(ConfigError, match=r"AspectModel is an estimator of lda, .*ctm"):
         lntm.AspectModel.from_model(model)
 
 
@@ -438,14 +406,11 @@ def test_frames_of_other_words_are_refused(source) -> None:
 
 def test_parameters_are_those_of_the_model_and_the_engines() -> None:
     params = lntm.CorrelatedTopicModel().get_params()
-    assert params["topic_smoothing"] is None
-    assert (params["restarts"], params["num_chains"], params["bursty"]) == (1, 1, False)
-    assert "prevalence" not in params
-    assert "num_topics" not in params
-    assert "concentration" in lntm.AspectModel().get_params()
-    assert "topics_update" in lntm.AspectModel().get_params()
-    assert set(inspect.signature(lntm.CorrelatedTopicModel).parameters) == set(params)
-    assert "topic_smoothing: Pseudo-counts" in lntm.CorrelatedTopicModel.__doc__
+    assert (params["topic_smoothing"], params["restarts"], params["bursty"]) == (None, 1, False)
+    assert not {"prevalence", "num_topics"} & {*params}
+    assert {"concentration", "topics_update"} <= {*lntm.AspectModel().get_params()}
+    with pytest.raises(TypeError, match="colour"):
+        lntm.AspectModel(2, colour=1)
     search = GridSearchCV(ESTIMATORS["ctm"](), {"topic_smoothing": [0.01, 5.0]}, cv=2)
     search.fit(counts(40))
     assert search.best_params_ == {"topic_smoothing": 0.01}
@@ -453,24 +418,13 @@ def test_parameters_are_those_of_the_model_and_the_engines() -> None:
     assert changed.model_.topics.smoothing == 0.7
 
 
-def test_tables_of_arrow_and_empty_frames() -> None:
-    frame = pd.DataFrame(counts().toarray(), columns=list("abcdefgh"))
-    estimator = ESTIMATORS["ctm"]().fit(frame)
-    table = pa.Table.from_pandas(frame)
-    np.testing.assert_array_equal(estimator.transform(table), estimator.transform(frame))
-    with pytest.raises(ValueError, match="0 sample"):
-        estimator.transform(frame[:0])
-
-
 def test_searches_and_splits_of_a_corpus_say_how() -> None:
     corpus = lntm.example_corpus()
+    search = GridSearchCV(ESTIMATORS["ctm"](), {"n_components": [2]}, cv=3, error_score="raise")
     with pytest.raises(ConfigError, match=r"give them corpus\.to_scipy\(\)"):
-        GridSearchCV(ESTIMATORS["ctm"](), {"n_components": [2]}, cv=3, error_score="raise").fit(
-            corpus
-        )
+        search.fit(corpus)
     with pytest.raises(ConfigError, match=r"corpus\.to_scipy\(\)"):
         ESTIMATORS["ctm"]().fit(train_test_split(corpus, random_state=0)[0])
-    search = GridSearchCV(ESTIMATORS["ctm"](), {"n_components": [2]}, cv=3)
     assert np.isfinite(search.fit(corpus.to_scipy()).best_score_)
 
 
@@ -488,13 +442,3 @@ def test_keywords_are_column_names_of_a_data_frame() -> None:
     assert estimator.model_.topics.keywords.columns == ((6, 7),)
     with pytest.raises(ConfigError, match="keywords is "):
         lntm.LogisticNormalTopicModel(2, **settings).fit(frame)
-
-
-def test_unions_and_column_transformers_take_the_proportions(fitted):
-    X = counts(12, seed=5)
-    theta = clone(fitted).fit_transform(X)
-    union = FeatureUnion([("topics", clone(fitted)), ("counts", MaxAbsScaler())])
-    np.testing.assert_array_equal(union.fit_transform(X).toarray()[:, :3], theta)
-    frame = pd.DataFrame(X.toarray(), columns=list("abcdefgh"))
-    columns = ColumnTransformer([("topics", clone(fitted), list("abcdefgh"))])
-    np.testing.assert_array_equal(columns.fit_transform(frame.assign(more=1.0)), theta)

@@ -52,15 +52,9 @@ def test_a_fit_equals_the_fit_of_the_model_itself(fitted):
     smoothing = 0.05 * min(1.0, corpus.num_tokens / (2 * 8))
     seed = int(np.random.RandomState(0).randint(2**31 - 1))
     model = lntm.models.stm(2, corpus, "~ party", seed=seed, topic_smoothing=smoothing)
-    lntm.inference.VariationalEM(
-        model,
-        lntm.guides.TaylorGuide(model),
-        max_iterations=2,
-        start_epochs=2,
-        stepwise_epochs=1,
-        seed=seed,
-        progress=False,
-    ).fit(corpus)
+    options = {"max_iterations": 2, "start_epochs": 2, "stepwise_epochs": 1, "progress": False}
+    guide = lntm.guides.TaylorGuide(model)
+    lntm.inference.VariationalEM(model, guide, seed=seed, **options).fit(corpus)
     np.testing.assert_array_equal(fitted.components_, model.topics.probs.detach().numpy())
     assert fitted.coefficient_names_ == ("Intercept", "party[T.right]")
     np.testing.assert_array_equal(fitted.coefficients_, model.prior.coefficients.detach().numpy())

@@ -64,6 +64,13 @@ def test_numbers_can_be_levels(columns) -> None:
     np.testing.assert_array_equal(matrix[:, 2], columns["year"] == 2006)
 
 
+def test_splines_span_the_cubic_polynomials(columns) -> None:
+    matrix = fitted("~ bs(age, df=6)", columns)[1]
+    assert matrix.shape == (NUM_DOCS, 7)
+    cubic = np.polynomial.Polynomial([1, 2, -3, 1])(columns["age"] / 60)
+    assert float(np.linalg.lstsq(matrix, cubic, rcond=None)[1][0]) < 1e-20
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -126,12 +126,6 @@ def test_document_topics_keep_the_metadata(corpus):
     assert frame["document"].tolist() == [d for d in labelled.metadata.index for _ in range(3)]
 
 
-def test_results_have_a_repr_of_one_line(corpus):
-    found = transform(lntm.guides.FactorGuide(make_factor_model()), corpus)
-    assert repr(found) == "DocumentTopics(9 documents, 3 topics, mode, 0 unconverged)"
-    assert repr(found.sources) == "SourceActivity(9 documents, 2 sources)"
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

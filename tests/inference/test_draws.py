@@ -14,9 +14,7 @@ from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, ConvergenceWarning, IncompatibleGuideError
 from torch_lntm.guides import make_guide
 from torch_lntm.guides import theta_draws as theta_module
-from torch_lntm.guides.theta_draws import enough_draws
 from torch_lntm.inference import DocumentHMC, MonteCarloEM, ThetaDraws, theta_draws
-from torch_lntm.inference.chains import kept
 from torch_lntm.inference.chains.chains import Chains, initial_latents
 from torch_lntm.inference.chains.kept import signatures
 
@@ -247,13 +245,6 @@ def test_low_acceptance_is_warned_of(fitted) -> None:
 # -------------------------------------------------------------------- numbers, arrays, refusals
 
 
-@pytest.mark.parametrize(
-    ("num_docs", "draws"), [(0, 50), (300, 50), (5000, 50), (6250, 40), (10_000, 25), (10**6, 25)]
-)
-def test_larger_corpora_need_fewer_draws(num_docs, draws) -> None:
-    assert enough_draws(num_docs) == draws
-
-
 def test_the_number_of_draws_follows_from_the_number_of_documents(known, monkeypatch) -> None:
     model, corpus = known
     guide = lntm.guides.TaylorGuide(model)
@@ -270,7 +261,6 @@ def test_existing_draws_are_used_unchanged(known) -> None:
     assert torch.equal(draws.theta, theta)
     assert torch.equal(draws.take(np.array([6, 4]), 2).theta, theta[:2, [2, 1]])
     assert torch.equal(theta_draws(draws, corpus, 9, rows=np.array([1])).theta, theta[:, :1])
-    assert repr(draws) == "ThetaDraws(4 draws of 3 documents, 3 topics, by existing draws)"
     with pytest.raises(ConfigError, match="lack some of the 2 requested documents"):
         _ = draws.take(np.array([1, 2])).theta
     with pytest.raises(ConfigError, match=r"expected \(num_draws, num_docs, 3\)"):
@@ -303,11 +293,3 @@ def test_invalid_sources_are_refused(known) -> None:
             theta_draws(DocumentHMC(model), corpus, **wrong)
     with pytest.raises(ConfigError, match="9 words"):
         theta_draws(DocumentHMC(model), Corpus.from_matrix(np.ones((2, 9), int)))
-
-
-def test_signatures_do_not_depend_on_how_many_counts_are_hashed_at_once(monkeypatch) -> None:
-    counts = np.random.default_rng(0).poisson(0.7, (20, 30))
-    corpus = Corpus.from_matrix(counts, allow_empty=True)
-    whole = signatures(corpus)
-    monkeypatch.setattr(kept, "HASHED_AT_ONCE", 7)
-    assert (signatures(corpus) == whole).all()

@@ -249,19 +249,6 @@ def test_what_may_take_a_mini_batch_takes_it() -> None:
     torch.testing.assert_close(found["part"], found["whole"])
 
 
-def test_the_guide_reads_the_parameters_of_every_optimiser() -> None:
-    """Pyro's own optimisers write to .data, which torch's version counters do not see."""
-    batch = make_corpus(10).batch(dtype=torch.float64)
-    model = make_model()
-    with torch.no_grad():
-        before = model.topics.probs.clone()
-    svi = SVI(model, TaylorGuide(model), pyro.optim.ClippedAdam({"lr": 0.1}), Trace_ELBO())
-    svi.step(batch)
-    with torch.no_grad():
-        torch.testing.assert_close(model.topics.probs, torch.softmax(model.topics.logits, 0).mT)
-        assert not torch.allclose(model.topics.probs, before)
-
-
 def test_optimisers_know_the_parameters_by_name() -> None:
     batch = make_corpus(10).batch(dtype=torch.float64)
     model = make_model()
@@ -307,15 +294,6 @@ def test_posteriors_follow_every_optimiser(optimiser: type) -> None:
         given = [batch if same else corpus.batch(dtype=torch.float64) for _ in steps]
         losses.append([svi.step(one) for one in given])
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
-
-
-def test_a_posterior_is_cached_until_a_parameter_changes() -> None:
-    model = make_model()
-    guide, batch = TaylorGuide(model), make_corpus(10).batch(dtype=torch.float64)
-    first = guide._cached_posterior(batch)
-    assert guide._cached_posterior(batch) is first
-    model.prior.loc.data += 1.0
-    assert guide._cached_posterior(batch) is not first
 
 
 @pytest.mark.parametrize("bursty", [False, True])

@@ -80,13 +80,7 @@ def test_only_folders_of_models_and_runs_are_replaced(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [
-        {"format_version": 2},
-        {"kind": "lsa"},
-        {"kind": ["ctm"]},
-        {"config": None},
-    ],
+    "changes", [{"format_version": 2}, {"kind": "lsa"}, {"kind": ["ctm"]}, {"config": None}]
 )
 def test_model_json_needs_version_kind_and_settings(folder, changes):
     edit_json(folder / "model.json", **changes)

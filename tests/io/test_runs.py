@@ -10,11 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.folders import (
-    WORDS,
-    make_model,
-    make_result,
-)
+from support.folders import WORDS, make_model, make_result
 
 from torch_lntm.cli import main
 from torch_lntm.corpus import Corpus, read_corpus

@@ -275,15 +275,6 @@ def test_documents_converge_with_their_surrogate_counts(device) -> None:
     assert bool((~few.converged & (few.iterations < 3)).any())
 
 
-def test_iterations_are_summed_over_all_rounds(device) -> None:
-    model, batch = make("ctm").to(device), make_batch(counts_of()[1:], device)
-    guide = make_guide("taylor", model)
-    first = guide.posterior(batch)
-    again = guide.posterior(batch, first.warm_start)
-    assert bool((again.iterations == 2).all())  # one round, and the last round
-    assert bool((first.iterations > 2).all())
-
-
 @pytest.mark.parametrize("kind", ["ctm", "lntm"])
 def test_modes_maximise_the_density(device, kind) -> None:
     model, batch = make(kind).to(device), make_batch(counts_of(), device)

@@ -18,7 +18,6 @@ import torch_lntm as lntm
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, KeywordWarning
 from torch_lntm.inference import MonteCarloEM, VariationalEM
-from torch_lntm.inference.em.start import RunningTopics
 from torch_lntm.models import (
     ContentTopics,
     DirichletTopics,
@@ -269,16 +268,6 @@ def test_initial_topics_hold_keywords_and_words_of_their_documents() -> None:
     assert second[2] > second[3] > max(second[:2])
 
 
-def test_the_start_counts_pseudo_tokens() -> None:
-    counts = expected_counts().float()
-    keywords(30.0).exclude_(counts.mT, 0.0)
-    running = RunningTopics(counts.mT.contiguous().mT, 0.1, keywords(30.0))
-    pseudo = keywords(30.0).add_to_(counts + 0.1)
-    expected = pseudo / pseudo.sum(1, keepdim=True)
-    at = torch.tensor([19, 0, 7, 23])
-    torch.testing.assert_close(running.probs(at), expected[:, at])
-
-
 @pytest.mark.parametrize("family", ["ctm", "iftm", "lda", "stm", "bursty", "content"])
 def test_keyword_topics_come_first_in_the_order_of_their_names(family: str) -> None:
     corpus = make_corpus()
@@ -320,35 +309,27 @@ def test_the_default_strength_follows_the_documents() -> None:
 
 
 def test_unknown_keywords_get_a_line_and_shared_ones_count_for_all() -> None:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with pytest.warns(KeywordWarning) as caught:
         found = Keywords.of({"a": ["w1", "w99", "w2"], "b": ["w2"]}, VOCABULARY)
-    assert [str(warning.message) for warning in caught] == [
-        "keyword 'w99' of the topic 'a' is not in the vocabulary and is left out; did you mean "
-        "'w9'?",
-    ]
+    (unknown,) = (str(warning.message) for warning in caught)
+    assert "'w99' of the topic 'a' is not in the vocabulary" in unknown
     assert found.columns == ((1, 2), (2,))
-    assert all(warning.category is KeywordWarning for warning in caught)
 
 
 def test_rare_keywords_and_lost_topics_get_a_line() -> None:
-    corpus = make_corpus()
-    counts = corpus.to_scipy().toarray()
+    counts = make_corpus().to_scipy().toarray()
     counts[:, 0] = 0
     counts[:3, 0] = 1
     corpus = Corpus.from_matrix(counts, VOCABULARY)
     lists = {"mixed": ["w0", "w12"], "other": ["w13", "w14", "w15", "w16", "w12"]}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", KeywordWarning)
+    with pytest.warns(KeywordWarning):
         model = lntm.models.ctm(2, NUM_WORDS, keywords=lists, vocabulary=VOCABULARY)
     engine = VariationalEM(model, lntm.guides.TaylorGuide(model), max_iterations=0, progress=False)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with pytest.warns(KeywordWarning) as caught:
         engine.fit(corpus)
     rare, lost = (str(warning.message) for warning in caught)
     assert rare.startswith("keyword 'w0' of the topic 'mixed' occurs in 3 documents")
     assert lost.startswith("the topic 'mixed' lost its keywords")
-    assert "in the topic 'other'" in lost
 
 
 @pytest.mark.parametrize(
@@ -361,6 +342,8 @@ def test_rare_keywords_and_lost_topics_get_a_line() -> None:
         ({"a": [-1]}, None, "columns of the vocabulary from 0"),
         ({"a": [99]}, None, "column 99 of a vocabulary of 24 words"),
         ({"a": [NUM_WORDS]}, VOCABULARY, "hold 24; expected .* from 0 to 23"),
+        ({"a": [10**30]}, None, "hold 1000.*; expected words, or columns"),
+        ({"a": {"w": 10**30}}, VOCABULARY, "hold 1000.*; expected .* from 0 to 23"),
         ({"a": []}, VOCABULARY, "no keyword of the topic 'a'"),
         ({"a": [1], "b": [2], "c": [3]}, None, "3 topics have keywords, and num_topics is 2"),
         ({"a": list(range(NUM_WORDS))}, None, "all 24 words are keywords, and not all of 2 topics"),

@@ -213,36 +213,6 @@ def test_a_model_that_pyro_ran_is_freed() -> None:
     assert len(names) == held
 
 
-def test_optimiser_state_transfers_to_another_model(tmp_path) -> None:
-    """Settings by name; saved state is loaded for a copy, and both continue alike."""
-
-    def settings(name: str) -> dict[str, float]:
-        return {"lr": 0.3 if name == "prior.loc" else 0.01}
-
-    model = make_model("ctm")
-    batch = make_batch(model)
-
-    def svi(model: TopicModel, optimiser: Any) -> Any:
-        return SVI(model, make_guide(model, "ctm"), optimiser, Trace_ELBO())
-
-    first = pyro.optim.Adam(settings)
-    run = svi(model, first)
-    run.step(batch)
-    first.save(tmp_path / "state")
-    twin = copy.deepcopy(model)
-    second = pyro.optim.Adam(settings)
-    second.load(tmp_path / "state")
-    pyro.set_rng_seed(1)
-    svi(model, first).step(batch)
-    pyro.set_rng_seed(1)
-    svi(twin, second).step(batch)
-    for one, other in zip(model.parameters(), twin.parameters(), strict=True):
-        assert torch.equal(one, other)
-    fresh = copy.deepcopy(twin)
-    svi(fresh, pyro.optim.Adam(settings)).step(batch)
-    assert not torch.equal(fresh.prior.loc, model.prior.loc)
-
-
 @each_family
 def test_copies_run_and_share_nothing(family: str) -> None:
     model = make_model(family)
@@ -440,13 +410,6 @@ def test_pyro_infers_the_dependency_structure(family: str) -> None:
     assert (latent, "counts") in graph["edge_list"]
     posterior = get_dependencies(model, (batch,))["posterior_dependencies"]
     assert posterior[latent] == {latent: set(), "counts": set()}
-
-
-def test_render_model_draws_the_program() -> None:
-    pytest.importorskip("graphviz")
-    model = make_model("ctm")
-    source = pyro.render_model(model, (make_batch(model),), render_distributions=True).source
-    assert "counts ~ BagOfWords" in source
 
 
 # Derivatives

@@ -44,23 +44,11 @@ def test_one_document_without_pseudo_documents_is_refused(model, sums, what):
 
 
 @pytest.mark.parametrize("make", [lntm.models.ctm, lntm.models.lntm])
-def test_a_failed_m_step_on_a_gpu_leaves_parameters_that_fits_report(
-    make, accelerator, monkeypatch
-):
+def test_a_failed_m_step_on_a_gpu_leaves_parameters_that_fits_report(make, accelerator):
     """The sums are impossible or NaN, so the covariance is undetermined: parameters become NaN."""
     for value in (-1e9, torch.nan):
         model = make(3, 5).to(accelerator)
         outer = torch.full((3, 3), value, dtype=torch.float64, device=accelerator)
-        model.prior.m_step(4.0, latent_sum=torch.zeros_like(outer[0]), latent_outer=outer)
-        with pytest.raises(NumericalError, match=r"parameter prior\.\w+ is not finite"):
-            model.check_parameters()
-    cholesky_ex = torch.linalg.cholesky_ex
-    with monkeypatch.context() as patch:
-        # A library may return any numbers from a failed factorisation.
-        patch.setattr(
-            torch.linalg, "cholesky_ex", lambda x: (torch.eye(3).to(x), cholesky_ex(x).info)
-        )
-        model = make(3, 5).to(accelerator)
         model.prior.m_step(4.0, latent_sum=torch.zeros_like(outer[0]), latent_outer=outer)
         with pytest.raises(NumericalError, match=r"parameter prior\.\w+ is not finite"):
             model.check_parameters()

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus
-from torch_lntm.errors import ConfigError, require_whole
+from torch_lntm.errors import ConfigError
 from torch_lntm.evaluation import LikelihoodEstimate, LikelihoodMethod
 from torch_lntm.evaluation.checks import corpus_space, warn_of_documents
 from torch_lntm.evaluation.likelihood.importance import documents, guide_for
@@ -58,17 +58,10 @@ class Quadrature(LikelihoodMethod):
 
     name: ClassVar[str] = "quadrature"
 
-    def __post_init__(self) -> None:
-        require_whole(11, num_points=self.num_points)
-        if self.num_points % 2 == 0:
-            raise ConfigError(f"num_points is {self.num_points}; expected an odd number from 11 up")
-
     def compute(
         self, model: TopicModel, corpus: Corpus, seed: int, max_docs: int, progress: bool
     ) -> LikelihoodEstimate:
         """The estimates. The seed is ignored."""
-        if not 2 <= model.num_topics <= 3:
-            raise ConfigError(f"quadrature is for 2 or 3 topics, the model has {model.num_topics}")
         guide = guide_for(model, self.guide, corpus_space(model, corpus))
         values = torch.zeros(corpus.num_docs, dtype=torch.float64)
         errors = torch.zeros_like(values)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import pdist, squareform
 
-from torch_lntm.plotting.layout import avoid_overlaps, name_lines, plane_coordinates
+from torch_lntm.plotting.layout import avoid_overlaps, plane_coordinates
 
 
 def test_coordinates_reproduce_distances_of_the_plane():
@@ -21,23 +21,6 @@ def test_few_or_identical_topics_have_coordinates(size):
         points = plane_coordinates(distance)
         assert points.shape == (size, 2)
         assert np.isfinite(points).all()
-
-
-def test_a_long_name_has_a_line_for_each_word():
-    assert name_lines("fires sydney") == ("fires sydney",)
-    assert name_lines("sequence sequencing") == ("sequence", "sequencing")
-    assert name_lines("a" * 20) == ("a" * 15 + "…",)
-    assert name_lines("") == ("",)
-    assert len(name_lines("word " * 30)) == 4
-
-
-def test_a_picture_keeps_its_height_if_the_topics_fit():
-    points = np.random.default_rng(0).normal(size=(5, 2))
-    room = np.full((5, 2), 10.0)
-    assert avoid_overlaps(points, room, 400.0, 100.0)[1] == 100.0
-    places, height = avoid_overlaps(points, room, 40.0, 10.0)
-    assert height > 10.0
-    assert (places[:, 1] <= height).all()
 
 
 @pytest.mark.parametrize("size", [1, 2, 10, 100])

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import torch_lntm as lntm
-from torch_lntm.plotting.style import is_skewed
 from torch_lntm.reports.groups import group_documents, grouping_columns
 
 
@@ -16,18 +15,14 @@ def grouped(values):
 
 
 NAMES = [f"n{i:02}" for i in range(20)]
+MANY = ("n19", *NAMES[:10], "other (9)")
 
 
 @pytest.mark.parametrize(
     ("values", "names", "codes", "axis"),
     [
         (["b", "a", None, "b"], ("b", "a"), [0, 1, -1, 0], None),
-        (
-            [*NAMES, "n19"],
-            ("n19", *NAMES[:10], "other (9)"),
-            [*range(1, 11), *[11] * 9, 0, 0],
-            None,
-        ),
+        ([*NAMES, "n19"], MANY, [*range(1, 11), *[11] * 9, 0, 0], None),
         ([3.0, 1.5, float("nan"), 3.0], ("1.5", "3"), [1, 0, -1, 1], [1.5, 3.0]),
         ([2005, 2006, 2007], ("2005", "2006", "2007"), [0, 1, 2], [2005, 2006, 2007]),
         ([0, 10, 100], ("0", "10", "100"), [0, 1, 2], [0, 10, 100]),
@@ -83,31 +78,15 @@ def test_few_skewed_numbers_lie_on_a_logarithmic_axis():
     assert "logarithmic" in groups.axis[1]
 
 
-@pytest.mark.parametrize(
-    ("values", "skewed"),
-    [
-        (np.geomspace(1, 1000, 50), True),
-        (np.linspace(1, 1000, 50), False),
-        (np.geomspace(1, 1000, 50) - 1, False),
-        (np.array([5.0, 5.0, 5.0]), False),
-    ],
-)
-def test_numbers_are_skewed_if_half_of_them_lie_in_a_tenth(values, skewed):
-    assert is_skewed(values) is skewed
-
-
 def test_ids_and_repeated_columns_do_not_group_documents():
-    num_docs = 60
-    corpus = lntm.Corpus.from_matrix(
-        np.ones((num_docs, 2), int),
-        metadata={
-            "id": [f"d{i}" for i in range(num_docs)],
-            "label": ["L", "R"] * 30,
-            "party": ["left", "right"] * 30,
-            "one": ["same"] * num_docs,
-            "day": [str(np.datetime64("2001-01-01") + i) for i in range(num_docs)],
-            "year": list(range(num_docs)),
-            "constant": [1.0, float("nan")] * 30,
-        },
-    )
+    columns = {
+        "id": [f"d{i}" for i in range(60)],
+        "label": ["L", "R"] * 30,
+        "party": ["left", "right"] * 30,
+        "one": ["same"] * 60,
+        "day": [str(np.datetime64("2001-01-01") + i) for i in range(60)],
+        "year": list(range(60)),
+        "constant": [1.0, float("nan")] * 30,
+    }
+    corpus = lntm.Corpus.from_matrix(np.ones((60, 2), int), metadata=columns)
     assert grouping_columns(corpus) == ["party", "day", "year"]

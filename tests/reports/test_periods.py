@@ -12,7 +12,6 @@ from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError
 from torch_lntm.models import DynamicTopics, TopicModel
 from torch_lntm.reports import moving_topics
-from torch_lntm.reports.periods import path_chart
 
 WORDS = ["up", "<b>down</b>", "still", "a", "b", "c"]
 YEARS = np.repeat(np.arange(2000, 2010), 10)
@@ -68,19 +67,6 @@ def test_models_with_still_words_and_wrong_numbers_are_refused() -> None:
         moving_topics(make_model(), level=2.0)
 
 
-def test_the_chart_has_a_line_for_each_word() -> None:
-    model = make_model()
-    rows = moving_topics(model)
-    (ax,) = path_chart(model, rows[:1], ["$first$", "second"], 0.95).axes
-    assert len(ax.lines) == min(4, len(rows[0].rose + rows[0].fell))
-    assert all(len(line.get_xdata()) == 10 for line in ax.lines)
-    words = [text.get_text() for text in ax.get_legend().get_texts()]
-    assert {"up", "<b>down</b>"} <= set(words)
-    rising = ax.lines[words.index("up")].get_ydata()
-    assert rising[0] < rising[-1]
-    assert ax.get_title() == "$first$"
-
-
 def test_the_page_has_a_section_for_models_with_moving_words_alone(tmp_path) -> None:
     pages = []
     for model in (make_model(), lntm.models.ctm(2, 6, vocabulary=WORDS)):
@@ -91,9 +77,3 @@ def test_the_page_has_a_section_for_models_with_moving_words_alone(tmp_path) -> 
     assert "Words over time" in moving
     assert "Words over time" not in still
     assert "<b>down" not in pages[0]
-
-
-def test_models_with_still_words_say_so(tmp_path) -> None:
-    model = lntm.models.stm(2, corpus(), content="~ rw(year)")
-    page = lntm.report(lntm.guides.TaylorGuide(model), corpus(), tmp_path / "page.html")
-    assert "the words stand still" in page.read_text(encoding="utf-8")

@@ -13,11 +13,7 @@ from torch_lntm.corpus import synthetic_topics
 from torch_lntm.errors import ConfigError, ConvergenceWarning, CorpusError
 from torch_lntm.inference import ThetaDraws, theta_draws
 from torch_lntm.reports import summarise_corpus
-from torch_lntm.reports.prevalence import (
-    correlation_intervals,
-    correlation_lines,
-    differences,
-)
+from torch_lntm.reports.prevalence import correlation_intervals, correlation_lines, differences
 
 SAMPLES = 7
 

@@ -30,6 +30,11 @@ def test_scores_are_a_table_and_a_file(tmp_path):
     records = json.loads((tmp_path / "scores.json").read_text())
     assert [record["standard_error"] for record in records] == [45.6, None, None]
     assert records[0]["value"] == 1234.567
+    assert read_scores(tmp_path / "scores.json")[:2] == scores[:2]
+    for damaged in ("[1]", '[{"value": 1}]', "{", "3", "null", "[[]]", '{"a": 1}'):
+        (tmp_path / "scores.json").write_text(damaged)
+        with pytest.raises(ConfigError, match=r"scores\.json: not "):
+            read_scores(tmp_path / "scores.json")
 
 
 def test_completion_scores_name_their_method():
@@ -43,16 +48,6 @@ def test_completion_scores_name_their_method():
     assert "TaylorGuide" in score.method
     assert "50% of tokens observed, seed 3" in score.method
     assert score.documents == 8
-
-
-def test_scores_are_equal_after_writing_and_reading(tmp_path):
-    scores = [Score("a", 1.5, 0.25, "per token", "so", 3, 40), Score("b", 2.0, None, "share", "ö")]
-    write_scores(tmp_path / "scores.json", scores)
-    assert read_scores(tmp_path / "scores.json") == scores
-    for damaged in ("[1]", '[{"value": 1}]', "{", "3", "null", "[[]]", '{"a": 1}'):
-        (tmp_path / "scores.json").write_text(damaged)
-        with pytest.raises(ConfigError, match=r"scores\.json: not "):
-            read_scores(tmp_path / "scores.json")
 
 
 def test_coherence_and_diversity_use_the_top_words():

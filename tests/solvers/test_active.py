@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
-
 import pytest
 import torch
 
@@ -12,8 +9,6 @@ from torch_lntm.solvers.active import (
     ActiveSet,
     bound_rounding,
     converged_or_failed,
-    replace_rows,
-    select_rows,
 )
 
 
@@ -21,24 +16,13 @@ def flags(*values: int) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.bool)
 
 
-@dataclass
-class Named:
-    """A held value of another kind than a tensor."""
-
-    names: list[str]
-
-    def select(self, rows: torch.Tensor) -> Named:
-        return Named([self.names[row] for row in rows.tolist()])
-
-
 def test_stopped_documents_are_dropped_from_all_held_values() -> None:
     active = ActiveSet(4, torch.device("cpu"))
-    table, named = torch.arange(8.0).reshape(4, 2), Named(list("abcd"))
+    table = torch.arange(8.0).reshape(4, 2)
     active.step(flags(0, 1, 0, 0), flags(0, 0, 0, 1))
-    table, named, nothing = active.drop_stopped(table, named, None)
+    table, nothing = active.drop_stopped(table, None)
     assert active.rows.tolist() == [0, 2]
     assert table.tolist() == [[0.0, 1.0], [4.0, 5.0]]
-    assert named.names == ["a", "c"]
     assert nothing is None
     assert not active.finished
 
@@ -85,36 +69,6 @@ def test_a_held_failed_document_does_not_converge_later() -> None:
     assert active.iterations.tolist() == [1, 2, 2]
 
 
-class Inner(NamedTuple):
-    table: torch.Tensor
-
-
-class Outer(NamedTuple):
-    values: torch.Tensor
-    inner: Inner
-    named: Named | None
-
-
-def test_rows_are_selected_in_all_members_of_a_tuple() -> None:
-    whole = Outer(torch.arange(3.0), Inner(torch.arange(6.0).reshape(3, 2)), Named(list("abc")))
-    part = select_rows(whole, torch.tensor([2, 0]))
-    assert isinstance(part, Outer)
-    assert isinstance(part.inner, Inner)
-    assert part.values.tolist() == [2.0, 0.0]
-    assert part.inner.table.tolist() == [[4.0, 5.0], [0.0, 1.0]]
-    assert part.named.names == ["c", "a"]
-    assert select_rows(whole._replace(named=None), torch.tensor([1])).named is None
-
-
-def test_rows_are_replaced_in_place_in_all_members() -> None:
-    mine = (torch.zeros(3), Inner(torch.zeros(3, 2)))
-    replace_rows(mine, torch.tensor([2, 0]), (torch.tensor([1.0, 2.0]), Inner(torch.ones(2, 2))))
-    assert mine[0].tolist() == [2.0, 0.0, 1.0]
-    assert mine[1].table.tolist() == [[1.0, 1.0], [0.0, 0.0], [1.0, 1.0]]
-    with pytest.raises(ValueError, match="zip"):
-        replace_rows(mine, torch.tensor([0]), (torch.zeros(1),))
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_rounding_of_a_bound_includes_the_logits_of_every_token(dtype) -> None:
     found = bound_rounding(
@@ -124,10 +78,6 @@ def test_rounding_of_a_bound_includes_the_logits_of_every_token(dtype) -> None:
     )
     unit = 4 * torch.finfo(dtype).eps
     assert found.tolist() == pytest.approx([600 * unit, 5600 * unit, 20 * unit], rel=1e-6)
-
-
-def test_an_empty_batch_is_finished_at_the_start() -> None:
-    assert ActiveSet(0, torch.device("cpu")).finished
 
 
 @pytest.mark.parametrize(
@@ -145,7 +95,6 @@ def test_an_empty_batch_is_finished_at_the_start() -> None:
     ],
 )
 def test_a_round_converges_or_fails_by_its_gain(gain, rounding, expected) -> None:
-    values = (torch.tensor([x], dtype=torch.float64) for x in (gain, rounding))
-    gain, rounding = values
+    gain, rounding = (torch.tensor([x], dtype=torch.float64) for x in (gain, rounding))
     converged, failed = converged_or_failed(gain, 1e-2, rounding)
     assert (bool(converged), bool(failed)) == expected

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -69,17 +71,14 @@ def fitted(
         guide: Name of the guide of variational EM. ``None`` for Monte-Carlo EM.
         **options: Options of the engine and of ``fit``.
     """
-    model, before = make_model(folder, kind, dtype), parts.SAMPLE_DOCS
-    parts.SAMPLE_DOCS = sample_docs or before
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            if guide is None:
-                result = fit_monte_carlo(model, own_part(folder), **(OPTIONS | options))
-            else:
-                result = fit_variational(model, own_part(folder), guide, **options)
-    finally:
-        parts.SAMPLE_DOCS = before
+    model = make_model(folder, kind, dtype)
+    most = sample_docs or parts.SAMPLE_DOCS
+    with patch.object(parts, "SAMPLE_DOCS", most), warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        if guide is None:
+            result = fit_monte_carlo(model, own_part(folder), **(OPTIONS | options))
+        else:
+            result = fit_variational(model, own_part(folder), guide, **options)
     shares = result.topic_shares
     assert shares is not None
     return arrays(model, result) | {"shares": shares.numpy()}
@@ -107,13 +106,11 @@ def killed(folder: Path, checkpoint: Path, epoch: int, **options: Any) -> str:
             os.kill(os.getpid(), signal.SIGKILL)
         return make_epoch(self, bar)
 
-    monte_carlo.MonteCarloRun._epoch = deadly  # type: ignore[method-assign]
-    try:
-        fitted(folder, checkpoint=checkpoint, checkpoint_seconds=0.0, **options)
-    except LNTMError as error:
-        return type(error).__name__
-    finally:
-        monte_carlo.MonteCarloRun._epoch = make_epoch  # type: ignore[method-assign]
+    with patch.object(monte_carlo.MonteCarloRun, "_epoch", deadly):
+        try:
+            fitted(folder, checkpoint=checkpoint, checkpoint_seconds=0.0, **options)
+        except LNTMError as error:
+            return type(error).__name__
     return "went on to its end"
 
 
@@ -129,26 +126,21 @@ def stopped(
         where: ``"after"`` the checkpoint, or ``"rows"`` for an end before its main file.
         case: Options of the fit.
     """
-    save, write, numbers = loop.ResumableFit._save, loop.write_checkpoint, iter(range(1, 1000))
-
-    def refused(*arguments: Any) -> None:
-        raise SystemError("stopped")
+    save, numbers = loop.ResumableFit._save, iter(range(1, 1000))
 
     def save_and_stop(self: Any, *arguments: Any) -> None:
         last = next(numbers) == saves
-        if last and where == "rows":
-            loop.write_checkpoint = refused
-        save(self, *arguments)
+        refused = patch.object(loop, "write_checkpoint", side_effect=SystemError("stopped"))
+        with refused if last and where == "rows" else nullcontext():
+            save(self, *arguments)
         if last:
             raise SystemError("stopped")
 
-    loop.ResumableFit._save = save_and_stop  # type: ignore[method-assign]
-    try:
-        fitted(folder, checkpoint=checkpoint, checkpoint_seconds=0.0, **(case or {}))
-    except SystemError as error:
-        return str(error)
-    finally:
-        loop.ResumableFit._save, loop.write_checkpoint = save, write  # type: ignore[method-assign]
+    with patch.object(loop.ResumableFit, "_save", save_and_stop):
+        try:
+            fitted(folder, checkpoint=checkpoint, checkpoint_seconds=0.0, **(case or {}))
+        except SystemError as error:
+            return str(error)
     return "went on to its end"
 
 
@@ -166,19 +158,10 @@ def full_disk(folder: Path, checkpoint: Path) -> tuple[list[str], str]:
             raise OSError(28, "No space left on device")
         write(*arguments)
 
-    loop.write_rows = refused
-    try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            result = fit_monte_carlo(
-                ctm(3, NUM_WORDS),
-                own_part(folder),
-                checkpoint=checkpoint,
-                checkpoint_seconds=0.0,
-                **OPTIONS,
-            )
-    finally:
-        loop.write_rows = write
+    with patch.object(loop, "write_rows", refused), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        options = {"checkpoint": checkpoint, "checkpoint_seconds": 0.0, **OPTIONS}
+        result = fit_monte_carlo(ctm(3, NUM_WORDS), own_part(folder), **options)
     return [x.category.__name__ for x in caught], result.stop_reason
 
 
@@ -218,17 +201,11 @@ def warned(folder: Path) -> list[str]:
                 self.documents.write("moved", batch.select(rows), moved)
         return found
 
-    monte_carlo.MonteCarloRun._run_e_step = stuck  # type: ignore[method-assign]
-    try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            fitted_with_warnings(folder)
-    finally:
-        monte_carlo.MonteCarloRun._run_e_step = visit  # type: ignore[method-assign]
+    with (
+        patch.object(monte_carlo.MonteCarloRun, "_run_e_step", stuck),
+        warnings.catch_warnings(record=True) as caught,
+    ):
+        warnings.simplefilter("always")
+        options = OPTIONS | {"max_epochs": 3, "num_transitions": 6, "warmup_epochs": 1}
+        fit_monte_carlo(make_model(folder, "ctm"), own_part(folder), **options)
     return [str(x.message) for x in caught if issubclass(x.category, ConvergenceWarning)]
-
-
-def fitted_with_warnings(folder: Path) -> None:
-    """A short fit that keeps its warnings."""
-    options = OPTIONS | {"max_epochs": 3, "num_transitions": 6, "warmup_epochs": 1}
-    fit_monte_carlo(make_model(folder, "ctm"), own_part(folder), **options)

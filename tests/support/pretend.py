@@ -4,7 +4,6 @@
         model.to("cuda")
         guide.posterior(batch.to("cuda"))
     print(device.total)  # launches and host waits
-    print(device.sites)  # the same by file and line of the package
 
 A ``PretendTensor`` says that it is on ``cuda:0`` and keeps its numbers in a CPU tensor. Inside the
 context, every operation of PyTorch passes through :meth:`PretendDevice.run`, which unwraps the
@@ -36,7 +35,6 @@ import copy
 import dataclasses
 import os
 import sys
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType
@@ -239,22 +237,15 @@ _NOT_IMPLEMENTED = {"histogram", "_histogramdd_bin_edges", "_histogramdd_from_bi
 class PretendDevice:
     """Context in which "cuda" is the pretend device, with its counts.
 
-    Args:
-        package: Folder of the lines in the counts by site. Defaults to the folder of
-            ``torch_lntm``.
-
     Attributes:
-        total: The cost of everything since the context was entered or :meth:`reset`.
-        sites: ``file:line`` to cost. The line is the innermost line inside the package, or, without
-            such a line, the innermost line outside of PyTorch.
+        total: The cost of everything since the context was made.
     """
 
-    def __init__(self, package: Path = _PACKAGE) -> None:
-        self._package = package
+    def __init__(self) -> None:
+        self.total = Cost()
         self._known: dict[Any, Operation] = {}
         self._files: dict[CodeType, tuple[bool, str] | None] = {}
         self._stack = contextlib.ExitStack()
-        self.reset()
 
     def __enter__(self) -> PretendDevice:
         if _ACTIVE:
@@ -297,11 +288,6 @@ class PretendDevice:
             "synchronize": lambda device=None: self.charge(Cost(waits=1)),
         }
 
-    def reset(self) -> None:
-        """Set all counts to zero."""
-        self.total = Cost()
-        self.sites: defaultdict[str, Cost] = defaultdict(Cost)
-
     @contextlib.contextmanager
     def measure(self) -> Iterator[Cost]:
         """Cost of a block. It is complete at the end of the block."""
@@ -310,11 +296,11 @@ class PretendDevice:
         cost.add(self.total - before)
 
     def charge(self, cost: Cost) -> None:
-        """Add a cost to the total and to the line that called the operation."""
-        for account in (self.total, self.sites[self._site()]):
-            account.add(cost)
+        """Add a cost to the total."""
+        self.total.add(cost)
 
     def _site(self) -> str:
+        """The innermost line inside the package, or else outside of PyTorch, for messages."""
         frame, outside = sys._getframe(1), ""
         while frame is not None:
             code = frame.f_code
@@ -332,8 +318,8 @@ class PretendDevice:
         file = Path(path)
         if path == __file__ or path.startswith("<") or file.is_relative_to(_TORCH):
             return None
-        if file.is_relative_to(self._package):
-            return True, str(file.relative_to(self._package.parent))
+        if file.is_relative_to(_PACKAGE):
+            return True, str(file.relative_to(_PACKAGE.parent))
         return False, "/".join(file.parts[-2:])
 
     # -- one operation

@@ -85,13 +85,11 @@ def killed(path: Path, step: int, family: str, posterior: str, options: dict[str
         if next(steps) == step:
             raise SystemError("killed")
 
-    loop.ResumableFit._save = save_and_stop  # type: ignore[method-assign]
-    try:
-        fitted(family, posterior, options | {"checkpoint": path, "checkpoint_seconds": 0.0})
-    except SystemError as error:
-        return str(error)
-    finally:
-        loop.ResumableFit._save = save  # type: ignore[method-assign]
+    with patch.object(loop.ResumableFit, "_save", save_and_stop):
+        try:
+            fitted(family, posterior, options | {"checkpoint": path, "checkpoint_seconds": 0.0})
+        except SystemError as error:
+            return str(error)
     return "went on to its end"
 
 
@@ -232,15 +230,12 @@ def starts(call: int, what: str, **options: Any) -> list[Any]:
         return found
 
     engine = _engine(1000, IndexError, **{"start_epochs": 20, **options})
-    start._lda_counts = changed
-    if what == "anchors":
-        start.anchor_topics = other_anchors
-    try:
-        result = engine.fit(make_corpus(NUM_DOCS, empty=EMPTY))
-    except NumericalError as error:
-        return [str(error), error.shared, error.documents]
-    finally:
-        start._lda_counts, start.anchor_topics = counts_of, anchor_topics
+    anchors = other_anchors if what == "anchors" else anchor_topics
+    with patch.multiple(start, _lda_counts=changed, anchor_topics=anchors):
+        try:
+            result = engine.fit(make_corpus(NUM_DOCS, empty=EMPTY))
+        except NumericalError as error:
+            return [str(error), error.shared, error.documents]
     return [arrays(engine.model, result)]
 
 
@@ -293,14 +288,11 @@ def read_after_the_start(posterior: str) -> list[list[int]]:
         started.clear()
 
     finish = Start._finish
-    Corpus.batch, Start._finish = recorded, noted  # type: ignore[method-assign]
-    try:
-        options = {"start": "documents", "start_epochs": None}
-        if posterior == "hmc":
-            options = {"start": "documents", "max_epochs": 2, "batch_size": 8}
+    options = {"start": "documents", "start_epochs": None}
+    if posterior == "hmc":
+        options = {"start": "documents", "max_epochs": 2, "batch_size": 8}
+    with patch.object(Corpus, "batch", recorded), patch.object(Start, "_finish", noted):
         fitted("ctm", posterior, options)
-    finally:
-        Corpus.batch, Start._finish = made, finish  # type: ignore[method-assign]
     return started
 
 

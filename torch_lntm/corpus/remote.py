@@ -7,9 +7,11 @@ its checksum, so the cache has neither halves of files nor damaged files.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import re
 import tempfile
+import time
 import zlib
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
@@ -34,8 +36,10 @@ PROTOCOLS = (
 )
 #: Bytes of an ``.npy`` file before its numbers.
 _HEADER = 128
-#: A server may be silent for this number of seconds.
-_SILENCE = 60.0
+#: A server may be silent for this number of seconds, and sends this number of bytes a second.
+_SILENCE, _LEAST_RATE = 60.0, 1000
+#: Bytes of a manifest, and of the vocabulary for each word.
+_ABOUT_BYTES, _WORD_BYTES = 16 << 20, 1 << 10
 
 
 def is_remote(path: object) -> bool:
@@ -81,7 +85,9 @@ def fetch_store(address: str, part: tuple[int, int] | None = None) -> Path:
     folder = remote.folder()
     about = read_manifest(folder)
     first, after = deal_shards(about["shards"], part)
-    remote.fetch(folder, [{"folder": ".", "files": about["files"]}, *about["shards"][first:after]])
+    head = {"folder": ".", "files": about["files"]}
+    remote.fetch(folder, [head], limit=(1 << 20) + _WORD_BYTES * about["num_words"])
+    remote.fetch(folder, about["shards"][first:after])
     return folder
 
 
@@ -114,7 +120,7 @@ class Remote:
                 f"{self.address}: this kind of address cannot be used; expected one of "
                 f"{', '.join(PROTOCOLS)} before ://, without a chain of addresses by ::"
             )
-        fsspec = import_extra("fsspec", "files", "a remote corpus")
+        self.fsspec = fsspec = import_extra("fsspec", "files", "a remote corpus")
         if protocol in ("http", "https"):
             aiohttp = import_extra("aiohttp", "files", "an address of http")
             # By default a file may take 5 minutes, however large it is.
@@ -138,7 +144,7 @@ class Remote:
         choose it.
         """
         with tempfile.TemporaryDirectory() as temporary:
-            manifest = self._download(ABOUT, Path(temporary, ABOUT)).read_bytes()
+            manifest = self._download(ABOUT, Path(temporary, ABOUT), _ABOUT_BYTES).read_bytes()
         digest = hashlib.sha256(f"{self.address}\n".encode() + manifest).hexdigest()[:32]
         name = re.sub(r"[^\w.-]", "_", self.root.rpartition("/")[2]).lstrip(".")
         folder = cache_folder() / digest / (shortened(name) or "corpus")
@@ -147,7 +153,11 @@ class Remote:
         return folder
 
     def fetch(
-        self, folder: Path, shards: Sequence[dict[str, Any]], leave_out: Sequence[str] = ()
+        self,
+        folder: Path,
+        shards: Sequence[dict[str, Any]],
+        leave_out: Sequence[str] = (),
+        limit: float = math.inf,
     ) -> None:
         """Fetches the files of shards that are missing in the cache.
 
@@ -155,9 +165,10 @@ class Remote:
             folder: The folder in the cache.
             shards: Records of the shards.
             leave_out: Names of files to leave out.
+            limit: Maximum number of bytes of a file.
 
         Raises:
-            FileError: A file is missing or damaged, or the server stopped.
+            FileError: A file is missing, damaged or too large, or the server stopped.
         """
         missing = {
             str(PurePosixPath(shard["folder"], name)): checksum
@@ -167,14 +178,23 @@ class Remote:
         }
         for name in tqdm(missing, "fetch", unit="file", disable=not missing):
             with atomic_write(folder / name) as file:
-                new = self._download(name, Path(file.name))
+                new = self._download(name, Path(file.name), limit)
                 if missing[name] not in (None, _checksum(new, name)):
                     raise damaged(f"{self.address}/{name}")
 
-    def _download(self, name: str, target: Path) -> Path:
-        """Fetches a file to a path."""
+    def _download(self, name: str, target: Path, limit: float) -> Path:
+        """Fetches a file of at most ``limit`` bytes to a path."""
+        start = time.monotonic()
+
+        def check(size: int | None, done: int, **_: Any) -> None:
+            if done > limit:
+                raise OSError(f"more than {limit} bytes")
+            if time.monotonic() - start > _SILENCE + done / _LEAST_RATE:
+                raise OSError(f"fewer than {_LEAST_RATE} bytes a second")
+
         try:
-            self.files.get_file(f"{self.root}/{name}", str(target))
+            callback = self.fsspec.callbacks.Callback(hooks={"check": check})
+            self.files.get_file(f"{self.root}/{name}", str(target), callback=callback)
         except Exception as error:
             raise FileError(
                 f"{self.address}/{name}: cannot be fetched ({type(error).__name__}: {error}); "

@@ -10,7 +10,7 @@ import scipy.io
 import scipy.sparse as sp
 from support.corpora import COUNTS, LDAC, MTX, UCI, WORDS, dense, write
 
-from torch_lntm.corpus import read_corpus
+from torch_lntm.corpus import convert_corpus, read_corpus
 from torch_lntm.corpus.readers import counts
 from torch_lntm.errors import CorpusError
 
@@ -64,6 +64,19 @@ def test_words_and_labels_of_the_caller_override_files_beside_counts(tmp_path):
         assert (corpus.vocabulary, corpus.labels) == (WORDS, ("p", "q", "r"))
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.ldac", "3 0:1 0:2 1:0\n1 1:4\n"),
+        ("docword.a.txt", "2\n2\n4\n1 1 1\n1 1 2\n2 2 3\n2 2 1\n"),
+    ],
+)
+def test_repeated_entries_are_added_up(tmp_path, name, text):
+    path = write(tmp_path / name, text)
+    for source in (path, convert_corpus(path, tmp_path / "out")):
+        np.testing.assert_array_equal(dense(read_corpus(source)), [[3, 0], [0, 4]])
+
+
 def test_matrix_market_by_scipy(tmp_path):
     counts = np.random.default_rng(0).poisson(0.3, (40, 30))
     for matrix in (sp.coo_matrix(counts), sp.csr_matrix(counts.astype(float))):
@@ -79,34 +92,22 @@ def test_matrix_market_by_scipy(tmp_path):
         ("a.ldac", "0\n", "2 0:1 1:-1\n", "line 2: expected 'M word:count .* got '2 0:1 1:-1'"),
         ("a.ldac", "0\n", "2 0:1 1:1.5\n", "line 2: expected 'M word:count"),
         ("a.ldac", "0\n", "2 0:1 1\n", "line 2: expected 'M word:count"),
-        ("a.ldac", "0\n", "two 0:1 1:1\n", "line 2: expected 'M word:count"),
-        ("a.ldac", "0\n", "\n", "line 2: expected 'M word:count"),
         ("a.ldac", "0\n", "3 0:1 1:1\n", "line 2: announces 3 words and holds 2; is it truncated?"),
         ("a.ldac", "0\n", "1 7:1\n", "document 1 has the word 7; expected .* from 0 to below 3"),
         ("a.ldac", "0\n", f"1 0:{'9' * 30}\n", "line 2: expected 'M word:count"),
         ("a.ldac", "0\n", f"1 0:{'9' * 15}\n", "in document 1, word 0"),
         ("docword.a.txt", "1 3 1", "1 3 -1", "line 5: expected 'document word .* got '1 3 -1'"),
-        ("docword.a.txt", "1 3 1", "1 3 1.5", "line 5: expected"),
-        ("docword.a.txt", "1 3 1", "1 3 1 1", "line 5: expected"),
         ("docword.a.txt", "1 3 1", "", "line 5: expected"),
         ("docword.a.txt", "1 3 1", "4 3 1", "line 5: expected .* from 1 to 3 .* got '4 3 1'"),
         ("docword.a.txt", "1 3 1", "1 0 1", "line 5: expected .* from 1 to 3, got '1 0 1'"),
         ("docword.a.txt", "3 2 5\n", "", "holds 2 entries, and announces 3; is it truncated?"),
         ("docword.a.txt", "3 2 5\n", "3 2 5\n3 3 1\n", "holds 4 entries, and announces 3"),
-        (
-            "docword.a.txt",
-            "3\n3\n3\n",
-            "3\nthree\n3\n",
-            "line 2: expected the number W, got 'three'",
-        ),
-        ("docword.a.txt", UCI, "3\n3\n", "line 3: expected the number NNZ, got ''"),
+        ("docword.a.txt", "3\n3\n3\n", "3\nthree\n3\n", "line 2: .* W, got 'three'"),
         ("docword.a.txt", UCI, "3\n3\n0\n", "3 documents, 3 words, 0 tokens"),
         ("docword.a.txt", "1 3 1", "1 3 3000000000", "document 0, word 2"),
         ("a.mtx", MTX, "", "line 1: expected '%%MatrixMarket matrix coordinate integer general'"),
-        ("a.mtx", "coordinate", "array", "line 1: expected"),
         ("a.mtx", "general", "symmetric", "line 1: expected"),
         ("a.mtx", "3 3 3", "3 3", "line 3: expected the numbers of rows, .* entries, got '3 3'"),
-        ("a.mtx", MTX[MTX.index("3 3 3") :], "", "line 3: expected the numbers of rows"),
         ("a.mtx", "1 3 1", "1 3 1.5", "line 5: expected"),
         ("a.mtx", "3 2 5\n", "3 2 ", "line 6: expected"),
     ],
@@ -127,6 +128,8 @@ def test_damaged_counts_are_refused(tmp_path, name, old, new, match):
         ({"indices": np.array([0.0, 2.0, 1.0])}, "must be integers"),
         ({"indptr": np.array([0, 2, 1, 3])}, "malformed"),
         ({"indptr": np.array([], int)}, "malformed"),
+        ({"indptr": np.array(3)}, "malformed"),
+        ({"indices": np.ones((3, 1), int)}, "malformed"),
         ({"shape": np.array([4, 3])}, "malformed"),
         ({"data": np.array([print] * 3)}, "plain arrays"),
         ({"format": b"csc"}, "expected a CSR matrix"),
@@ -153,10 +156,7 @@ def test_truncated_npz_is_refused(tmp_path, size):
     ("words", "match"),
     [
         ("apple\nbee\n", r"toy\.mtx with .*toy\.vocab\.txt: .*each of the 3 columns, got 2"),
-        (
-            "apple\nbee\napple\n",
-            r"vocab\.txt: the words .* differ, got 'apple' more than once",
-        ),
+        ("apple\nbee\napple\n", r"vocab\.txt: the words .* differ, got 'apple' more than once"),
         ("apple\n\ncat\n", r"vocab\.txt: word 1 of the vocabulary must be a non-blank"),
     ],
 )
@@ -176,11 +176,7 @@ HUGE_NPZ = {"data": [1], "indices": [0], "indptr": [0, 1], "shape": [1, 10**12]}
     ("name", "text", "match"),
     [
         ("docword.a.txt", f"{10**12}\n3\n1\n1 1 1\n", "1000000000000 documents are out of prop"),
-        (
-            "docword.a.txt",
-            f"3\n{10**12}\n1\n1 1 1\n",
-            "000 words are out of .*vocabulary",
-        ),
+        ("docword.a.txt", f"3\n{10**12}\n1\n1 1 1\n", "000 words are out of .*vocabulary"),
         ("a.ldac", f"1 {10**17}:1\n", "100000000000000001 words are out of proportion to its 1 e"),
         ("a.mtx", MTX.replace("3 3 3", f"3 {10**12} 3"), "words are out of proportion to its 3"),
         ("a.mtx", MTX.replace("3 3 3", f"{10**12} 3 3"), "documents are out of proportion"),

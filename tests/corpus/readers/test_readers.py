@@ -111,13 +111,6 @@ def test_the_working_folder_and_its_parent_are_read_as_folders_of_texts(tmp_path
     assert convert_corpus(".", tmp_path / "out").is_dir()
 
 
-def test_the_root_folder_has_no_name(tmp_path, monkeypatch):
-    # Its files are too many to read: only what lies beside it is looked for.
-    source = readers.open_source("/", None, None, None, None, readers.Options())
-    assert (source.labels, source.format) == (None, readers.FORMATS["folder"])
-    assert readers._name(source.path) == ""
-
-
 @pytest.mark.parametrize("given", [["wood", "stone"], {"text": ["wood"]}, np.eye(2), 3])
 def test_documents_passed_as_a_path_are_refused_with_advice(given):
     with pytest.raises(CorpusError, match=r"expected the path of a file.*from_texts\(texts\)"):

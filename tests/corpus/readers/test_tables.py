@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 
 import h5py
@@ -140,16 +141,18 @@ def test_truncated_and_foreign_files_are_refused(tmp_path, name):
 # ------------------------------------------------------------------ Parquet
 
 
-def write_parquet(path, **columns):
-    rows = [np.flatnonzero(row) for row in COUNTS]
-    given = {
-        "words": [[WORDS[v] for v in row] for row in rows],
-        "counts": [COUNTS[d, row].tolist() for d, row in enumerate(rows)],
-        "year": list(range(50)),
-        "who": ["ann", None] * 25,
-    }
+ROWS = [np.flatnonzero(row) for row in COUNTS]
+COLUMNS = {
+    "words": [[WORDS[v] for v in row] for row in ROWS],
+    "counts": [COUNTS[d, row].tolist() for d, row in enumerate(ROWS)],
+    "year": list(range(50)),
+    "who": ["ann", None] * 25,
+}
+
+
+def write_parquet(path, given=COLUMNS, **columns):
     table = {name: values for name, values in (given | columns).items() if values is not None}
-    pq.write_table(pa.table(table), path)
+    pq.write_table(pa.table(table), path, row_group_size=2)
     return path
 
 
@@ -163,8 +166,7 @@ def test_parquet_of_words(tmp_path):
 
 
 def test_parquet_of_columns(tmp_path):
-    columns = [np.flatnonzero(row).tolist() for row in COUNTS]
-    path = write_parquet(tmp_path / "a.parquet", words=columns)
+    path = write_parquet(tmp_path / "a.parquet", words=[row.tolist() for row in ROWS])
     np.testing.assert_array_equal(dense(read_both(path, tmp_path)), COUNTS)
     named = read_both(path, tmp_path, vocabulary=[*WORDS, "more"])
     assert named.num_words == 21
@@ -181,42 +183,14 @@ def test_parquet_of_tokens(tmp_path):
     np.testing.assert_array_equal(dense(read_both(path, tmp_path)), expected)
 
 
-@pytest.mark.parametrize(
-    ("columns", "match"),
-    [
-        (
-            {"words": None},
-            "expected a column 'text' of texts, or .* 'words' .*; the columns are counts, year, w",
-        ),
-        ({"words": [1.5] * 50}, "'words' must be lists of string or int, got double"),
-        ({"words": [["a", None]] * 50}, "'words' and 'counts' must be complete"),
-        ({"words": [[1, -2]] * 50, "counts": None}, "has the word -2"),
-        ({"counts": [[1]] * 50}, "and equally many in each document"),
-        ({"counts": [1] * 50}, "'counts' must be lists of int or .*, got int64"),
-        ({"words": [["a"]] * 50, "counts": [[0.5]] * 50}, r"whole numbers .* got 0\.5"),
-        ({"words": [[10**12]] * 50, "counts": None}, "1000000000001 words are out of proportion"),
-    ],
-)
-def test_unusable_parquet_is_refused(tmp_path, columns, match):
-    path = write_parquet(tmp_path / "a.parquet", **columns)
-    with pytest.raises(CorpusError, match=match):
-        read_corpus(path)
-    with pytest.raises(CorpusError, match=match):
-        convert_corpus(path, tmp_path / "out")
-
-
 # ------------------------------------------------------------------ folders of Parquet files
 
 
 def write_folder(folder, rows_of_files, row_group_size=3, **columns):
     """The documents of ``COUNTS`` by columns, in files of these numbers of documents."""
-    rows = [np.flatnonzero(row) for row in COUNTS]
-    given = {
-        "words": pa.array([row.tolist() for row in rows], pa.list_(pa.int32())),
-        "counts": pa.array([COUNTS[d, row].tolist() for d, row in enumerate(rows)]),
-        "year": pa.array(range(50)),
-    }
-    table = {name: values for name, values in (given | columns).items() if values is not None}
+    words = pa.array([row.tolist() for row in ROWS], pa.list_(pa.int32()))
+    given = COLUMNS | {"words": words, "who": None} | columns
+    table = {name: values for name, values in given.items() if values is not None}
     folder.mkdir()
     first = 0
     for i, num_rows in enumerate(rows_of_files):
@@ -307,9 +281,7 @@ POSTS = {
 
 
 def write_posts(path, **columns):
-    table = {name: values for name, values in (POSTS | columns).items() if values is not None}
-    pq.write_table(pa.table(table), path, row_group_size=2)
-    return path
+    return write_parquet(path, POSTS, **columns)
 
 
 def test_texts_of_parquet_and_json_lines_give_equal_corpora(tmp_path):
@@ -347,35 +319,33 @@ def test_parquet_of_words_and_texts_is_read_as_counts_by_default(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("columns", "options", "match"),
+    ("make", "columns", "options", "match"),
     [
-        ({"text": None}, {}, "expected a column 'text' of texts, or .*; the columns are label, ye"),
-        ({}, {"text_field": "body"}, "expected a column 'body' of texts, .* are text, label, year"),
-        (
-            {},
-            {"text_field": "year"},
-            "row 1: expected a text in the field 'year', got 2001; .*text",
-        ),
-        ({}, {"text_field": "tags"}, "row 1: expected a text in the field 'tags', got .'x', 'y'.;"),
-        ({}, {"delimiter": ";"}, "delimiter cannot be used with texts of the format parquet"),
+        (write_parquet, {"words": None}, {}, "expected a column 'text' of texts, or .* 'words'"),
+        (write_parquet, {"words": [1.5] * 50}, {}, "'words' must be lists of string or int, got d"),
+        (write_parquet, {"words": [["a", None]] * 50}, {}, "'words' and 'counts' must be complete"),
+        (write_parquet, {"words": [[1, -2]] * 50, "counts": None}, {}, "has the word -2"),
+        (write_parquet, {"counts": [[1]] * 50}, {}, "and equally many in each document"),
+        (write_parquet, {"counts": [1] * 50}, {}, "'counts' must be lists of int or .*, got int64"),
+        (write_parquet, {"words": [["a"]] * 50, "counts": [[0.5]] * 50}, {}, r"got 0\.5"),
+        (write_parquet, {"words": [[10**12]] * 50, "counts": None}, {}, "out of proportion"),
+        (write_parquet, {}, {"label_field": "who"}, "label_field cannot be used with counts"),
+        (write_posts, {"text": None}, {}, "expected a column 'text' of texts, or .* are label, ye"),
+        (write_posts, {}, {"text_field": "body"}, "expected a column 'body' of texts, .* are text"),
+        (write_posts, {}, {"text_field": "year"}, "row 1: expected a text .* 'year', got 2001"),
+        (write_posts, {}, {"text_field": "tags"}, "row 1: expected a text .* 'tags', got .'x'"),
+        (write_posts, {}, {"delimiter": ";"}, "delimiter cannot be used with texts of the format"),
     ],
 )
-def test_unusable_parquet_of_texts_is_refused(tmp_path, columns, options, match):
-    path = write_posts(tmp_path / "a.parquet", **columns)
-    with pytest.raises(CorpusError, match=rf"a\.parquet.*{match}"):
-        read_corpus(path, **options)
-    with pytest.raises(CorpusError, match=rf"a\.parquet.*{match}"):
-        convert_corpus(path, tmp_path / "out", **options)
+def test_unusable_parquet_is_refused(tmp_path, make, columns, options, match):
+    path = make(tmp_path / "a.parquet", **columns)
+    for read in (read_corpus, functools.partial(convert_corpus, folder=tmp_path / "out")):
+        with pytest.raises(CorpusError, match=rf"a\.parquet.*{match}"):
+            read(path, **options)
     assert not (tmp_path / "out").exists()
 
 
-def test_options_of_texts_are_refused_for_parquet_of_counts(tmp_path):
-    path = write_parquet(tmp_path / "a.parquet")
-    with pytest.raises(CorpusError, match="label_field, stop_words cannot be used with counts"):
-        read_corpus(path, label_field="who", stop_words="english")
-
-
-def test_empty_parquet_and_repeated_column_names_are_refused(tmp_path):
+def test_parquet_without_documents_unicode_or_different_names_is_refused(tmp_path):
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": pa.array([], pa.string())}), path)
     with pytest.raises(FileError, match=r"a\.parquet: holds no document"):
@@ -383,10 +353,7 @@ def test_empty_parquet_and_repeated_column_names_are_refused(tmp_path):
     pq.write_table(pa.table([["a cat"], ["a dog"]], names=["text", "text"]), path)
     with pytest.raises(FileError, match="has the columns text, text; expected different names"):
         read_corpus(path)
-
-
-def test_texts_that_are_not_unicode_are_refused(tmp_path):
-    path = write_posts(tmp_path / "a.parquet", text=["cat wolf"] * 5)
+    write_posts(path, text=["cat wolf"] * 5)
     path.write_bytes(path.read_bytes().replace(b"wolf", b"wol\xff"))
     with pytest.raises(FileError, match=r"a\.parquet.*is it complete\? \(.*utf-8"):
         read_corpus(path)

@@ -55,28 +55,17 @@ def test_csv(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "match"),
     [
-        (
-            "a.jsonl",
-            '{"text": "cat"}\n\n{"text": "dog"',
-            "line 3: not JSON .*: '{.text.: .dog.'",
-        ),
+        ("a.jsonl", '{"text": "cat"}\n\n{"text": "dog"', "line 3: not JSON .*: '{.text.: .dog.'"),
         ("a.jsonl", '["dog"]', "line 1: expected a mapping of fields, got"),
         ("a.jsonl", '{"body": "dog", "id": 1}', "line 1: .* field 'text', got none; .* body, id"),
         ("a.jsonl", '{"text": 7}', "line 1: expected a text in the field 'text', got 7"),
-        ("a.jsonl", "", "holds no document"),
         ("a.jsonl", '{"text": "aaa\\ud800bbb"}', "word 0 .* half of a surrogate pair"),
         ("a.json", "[]", "holds no document"),
         ("a.json", '{"text": {"0": "wood"}}', "expected an array .* got .*orient='records'"),
         ("a.json", '{"text": "wood"}\n{"text": "stone"}\n', "line 2: not JSON .*format='jsonl'"),
         ("a.json", '["wood", "stone"]', "record 1: expected a mapping of fields, got 'wood'"),
         ("a.json", "[" * 100_000, "RecursionError"),
-        ("a.json", '[{"text": "cat"},\n{]', "line 2: not JSON"),
-        (
-            "a.csv",
-            'id,text\n1,"a\nb"\n2,b,c\n',
-            "line 4: expected 2 fields .* got 3",
-        ),
-        ("a.csv", "id,text\n1\n", "line 2: expected 2 fields as in the header, got 1"),
+        ("a.csv", 'id,text\n1,"a\nb"\n2,b,c\n', "line 4: expected 2 fields .* got 3"),
         # pandas fills short rows up, and Arrow's reader joins records at a lost quote.
         ("a.csv", "id,text\n1,wood\n3,the\nrest\n5,coal\n", "line 4: expected 2 fields"),
         ("a.csv", 'id,text\n1,wood\n3,"the\n4,rest\n5,coal\n', "line 3: not a CSV record"),
@@ -131,24 +120,12 @@ def test_further_fields_become_metadata(tmp_path):
         assert list(found) == list(expected)
 
 
-def test_columns_of_numbers_become_numbers(tmp_path):
-    path = write(
-        tmp_path / "toy.csv",
-        "text,count,share,code,word,none,label,year,\n"
-        "cat,1,0.5,007,NA,,1,1990,x\n"
-        "dog,-2,1e3,12,b,,2.50,,y\n"
-        "emu,3,NA,1,,,3,2000,z\n",
-    )
+def test_labels_stay_text_and_columns_without_a_name_get_one(tmp_path):
+    path = write(tmp_path / "toy.csv", "text,count,label,\ncat,1,1,x\ndog,-2,2.50,y\nemu,3,3,z\n")
     metadata = read_corpus(path).metadata
-    assert "".join(metadata[name].dtype.kind for name in ("count", "share", "year")) == "iff"
     assert metadata["count"].tolist() == [1, -2, 3]
-    np.testing.assert_array_equal(metadata["share"], [0.5, 1000.0, np.nan])
-    assert metadata["code"].tolist() == ["007", "12", "1"]
-    assert metadata["word"].tolist() == ["NA", "b", None]
-    assert metadata["none"].tolist() == [None] * 3
     assert metadata["label"].tolist() == ["1", "2.50", "3"]
-    assert metadata["column_9"].tolist() == ["x", "y", "z"]
-    np.testing.assert_array_equal(metadata["year"], [1990, np.nan, 2000])
+    assert metadata["column_4"].tolist() == ["x", "y", "z"]
 
 
 def test_a_label_field_stays_a_column_under_its_name(tmp_path):
@@ -250,10 +227,8 @@ def test_the_files_of_a_folder_are_bounded_together(tmp_path):
     ("cells", "expected"),
     [
         ([str(1580661436132757506 + i) for i in range(4)], np.int64),
-        ([str(-(10**17) - i) for i in range(4)], np.int64),
         ([str(2**63 - 1), str(-(2**63) + 1)], np.int64),
         ([str(2**63), "1"], None),
-        ([str(10**19 + i) for i in range(4)], None),
         ([f"-{10**24 + i}" for i in range(4)], None),
         (["1580661436132757506", "", "NA", "7"], ["1580661436132757506", None, None, "7"]),
         ([str(2**53), "", "NaN", "3"], [2.0**53, np.nan, np.nan, 3.0]),
@@ -308,13 +283,6 @@ def test_a_missing_label_is_missing(tmp_path, kind):
     assert metadata["label"].dropna().tolist() == ["a", "b"]
     if "party" in metadata:
         assert metadata["party"].isna().tolist() == [False, True, False, True]
-
-
-def test_labels_that_are_numbers_keep_their_digits(tmp_path):
-    path = write(
-        tmp_path / "a.jsonl", '{"text": "a b", "label": 1}\n{"text": "a c", "label": null}\n'
-    )
-    assert read_corpus(path, min_df=1, token_pattern=r"\w+").labels == ("1", "")
 
 
 def test_excels_first_line_names_the_delimiter(tmp_path):

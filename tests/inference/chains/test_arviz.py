@@ -13,7 +13,6 @@ from support.pairs import make_counts, make_model
 from support.problems import make_batch, random_problem
 
 from torch_lntm import errors
-from torch_lntm.errors import ConfigError
 from torch_lntm.inference.chains.arviz import to_arviz
 from torch_lntm.inference.chains.document_hmc import DocumentHMC
 from torch_lntm.inference.chains.samples import DocumentSamples
@@ -104,15 +103,6 @@ def test_eta_of_an_anchored_model_has_its_own_dimension(az: ModuleType) -> None:
     data = to_arviz(kernel.run(problem.batch(), 5, 5, progress=False))
     assert data["posterior"]["eta"].dims == ("chain", "draw", "document", "eta_dim")
     assert data["posterior"]["theta"].sizes["topic"] == 3
-
-
-def test_the_error_without_arviz_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> ModuleType:
-        raise ModuleNotFoundError(f"No module named {name!r}")
-
-    monkeypatch.setattr(errors, "import_module", missing)
-    with pytest.raises(ConfigError, match=r"needs arviz.*pip install 'torch-lntm\[arviz\]'"):
-        to_arviz(draw(num_samples=4))
 
 
 def test_arviz_1_gets_a_data_tree(monkeypatch: pytest.MonkeyPatch) -> None:

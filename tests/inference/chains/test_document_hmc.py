@@ -24,7 +24,6 @@ from torch_lntm.errors import (
     IncompatibleGuideError,
     NumericalError,
 )
-from torch_lntm.guides import LaplaceGuide
 from torch_lntm.inference.chains import chains, diagnostics
 from torch_lntm.inference.chains.chains import Chains
 from torch_lntm.inference.chains.document_hmc import DocumentHMC
@@ -575,21 +574,6 @@ def test_defaults_come_from_the_latent_space(family: str, mass_matrix: str, num_
     assert (settings.mass_matrix, settings.num_steps) == (mass_matrix, num_steps)
     if mass_matrix == "prior" and family != "lda":
         assert DocumentHMC(make_model(family), mass_matrix="taylor").settings.num_steps == 5
-
-
-def test_solvers_of_mass_matrices_start_at_the_given_means() -> None:
-    model, batch = make_model("ctm"), make_batch(make_counts())
-    settings = DocumentHMC(model, mass_matrix="laplace").settings
-    first = Chains(model, settings, batch, 0, 0)
-    solved = LaplaceGuide(model).posterior(batch).mean
-    assert first.means is not None
-    torch.testing.assert_close(first.means, solved)
-    again = Chains(model, settings, batch, 0, 0, means=first.means)
-    expected = LaplaceGuide(model).posterior(batch, solved).mean
-    assert again.means is not None
-    torch.testing.assert_close(again.means, expected, rtol=1e-12, atol=1e-12)
-    assert not torch.equal(again.means, first.means)
-    assert Chains(model, replace(settings, mass_matrix="prior"), batch, 0, 0).means is None
 
 
 # -- bad input -----------------------------------------------------------------------------------

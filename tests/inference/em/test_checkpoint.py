@@ -24,7 +24,6 @@ from torch_lntm.inference.em.checkpoint import (
     read_checkpoint,
     write_checkpoint,
 )
-from torch_lntm.inference.em.monte_carlo import MonteCarloRun
 from torch_lntm.inference.em.statistics import Statistics
 from torch_lntm.models import DirichletTopics, LogisticNormalPrior, TopicModel, ctm, lda
 
@@ -270,29 +269,3 @@ def test_the_error_for_a_checkpoint_of_another_fit_names_the_differences(tmp_pat
         fitted(model=one, posterior=None)
         with pytest.raises(ConfigError, match=rf"another fit \(it differs in {name}\)"):
             fitted(model=two, posterior=None)
-
-
-def test_continued_tables_are_on_the_models_device(tmp_path: Path, accelerator) -> None:
-    corpus, path = make_corpus(12), tmp_path / "fit.safetensors"
-
-    def run() -> MonteCarloRun:
-        model = ctm(3, corpus.num_words).to(accelerator)
-        engine = MonteCarloEM(model, max_epochs=1, start="model", progress=False)
-        return MonteCarloRun(engine, corpus)
-
-    first = run()
-    with torch.no_grad():
-        next(first.steps())
-    first.state.best = {"prior.loc": torch.ones(3, device=accelerator)}
-    first.keep()
-    first._checkpoint, first._identity = path, first.identity()
-    first._save()
-    again = run()
-    again._checkpoint, again._identity = path, again.identity()
-    again._resume()
-    for name in ("documents", "best"):
-        saved, found = getattr(first.state, name), getattr(again.state, name)
-        assert saved.keys() == found.keys()
-        for table in found:
-            assert found[table].device.type == "cuda"
-            assert torch.equal(found[table].cpu(), saved[table].cpu())

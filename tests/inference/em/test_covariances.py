@@ -32,22 +32,6 @@ def test_moments_do_not_depend_on_the_documents_solved_at_once() -> None:
     assert float(whole.objective()) != pytest.approx(float(modes.objective.sum()), rel=1e-3)
 
 
-def test_batches_of_means_are_larger_than_batches_of_covariances() -> None:
-    num_topics = 400
-    model = lntm.models.ctm(num_topics, 4)
-    corpus = lntm.Corpus.from_matrix(np.ones((3, 4)))
-    mean = 8 * (num_topics + 4)
-    for name, stride, expected in (
-        ("taylor", 1, 2**23 // (mean + num_topics**2)),
-        ("taylor", 8, 2**23 // mean),
-        ("khan-bouchard", 8, 2**23 // (mean + num_topics**2)),
-        ("blei-lafferty", 1, 2**23 // mean),
-    ):
-        guide = make_guide(name, model)
-        assert CovarianceSample(guide, corpus, np.arange(3), stride).max_docs == expected
-        assert CovarianceSample(guide, corpus, np.arange(3), stride, 5).max_docs == 5
-
-
 @pytest.mark.parametrize("num_docs", [3, 16, 20])
 def test_the_sum_over_a_sample_is_scaled_to_all_documents(num_docs) -> None:
     """Of documents that are alike, a sample has the sum of all, whatever its offset."""

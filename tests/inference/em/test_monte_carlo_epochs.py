@@ -187,19 +187,14 @@ def test_epochs_use_the_pseudo_variance_that_follows_the_fit() -> None:
     assert model.prior.pseudo_variance == INFLATED_VARIANCE
 
 
-def test_a_single_topic_keeps_its_pseudo_variance() -> None:
+def test_a_single_topic_keeps_its_covariance_and_pseudo_variance() -> None:
     prior = ctm(1, 30).prior
+    before = prior.covariance.clone()
+    prior.inflate_covariance()
+    torch.testing.assert_close(prior.covariance, before)
     prior.expect_draws()
     with prior.following(20.0):
         assert prior.pseudo_variance == INFLATED_VARIANCE
-
-
-def test_a_pseudo_variance_set_by_the_user_stays() -> None:
-    prior = ctm(3, 30).prior
-    prior.pseudo_variance = 3.0
-    assert prior.expect_draws() == {}
-    with prior.following(20.0):
-        assert prior.pseudo_variance == 3.0
 
 
 def test_constructors_without_pseudo_variance_still_work(tmp_path: Path) -> None:
@@ -225,21 +220,3 @@ def test_a_dirichlet_prior_is_inflated_by_its_total_concentration() -> None:
     given = lda(3, 30, concentration=2.0, learn_concentration=False).prior
     given.inflate_covariance()
     assert given.concentration.tolist() == pytest.approx([2.0, 2.0, 2.0])
-
-
-def test_a_single_topic_has_no_covariance_to_inflate() -> None:
-    prior = ctm(1, 30).prior
-    before = prior.covariance.clone()
-    prior.inflate_covariance()
-    torch.testing.assert_close(prior.covariance, before)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_running_word_counts_are_in_the_model_s_dtype(dtype: str) -> None:
-    """Those of the first epoch, of several mini-batches, are summed in float64."""
-    corpus = make_corpus(20)
-    model = ctm(3, corpus.num_words, dtype=dtype)
-    result = MonteCarloEM(model, max_epochs=2, batch_size=8).fit(corpus)
-    assert result.statistics.word_counts.dtype == getattr(torch, dtype)
-    total = result.statistics.word_counts.double().sum()
-    assert float(total) == pytest.approx(result.statistics.num_tokens, rel=1e-5)
