@@ -48,11 +48,6 @@ def test_every_public_name_exists():
     assert lntm.__version__.count(".") == 2
 
 
-def test_unknown_names_are_attribute_errors():
-    with pytest.raises(AttributeError, match="has no attribute 'lda2vec'"):
-        lntm.lda2vec  # noqa: B018 - the access itself is what raises
-
-
 def test_progress_bars_are_for_terminals(terminal, capsys, monkeypatch):
     corpus = lntm.Corpus.from_matrix(np.random.default_rng(0).poisson(1.0, (20, 10)))
     guide = lntm.guides.TaylorGuide(lntm.models.ctm(2, 10))

@@ -106,11 +106,6 @@ def test_empty_documents_have_the_theta_of_the_prior(corpus):
     torch.testing.assert_close(theta[4], model.theta(model.prior.loc).detach())
 
 
-def test_an_unknown_estimate_is_refused(corpus):
-    with pytest.raises(ConfigError, match="estimate 'median'"):
-        transform(lntm.guides.TaylorGuide(make_model()), corpus, "median")
-
-
 def test_document_topics_keep_the_metadata(corpus):
     guide = lntm.guides.TaylorGuide(make_model())
     found = transform(guide, corpus)
@@ -129,6 +124,7 @@ def test_document_topics_keep_the_metadata(corpus):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"estimate": "median"}, "estimate 'median'"),
         ({"num_samples": 0}, "num_samples is 0; expected at least 1"),
         ({"max_docs": 0}, "max_docs is 0; expected at least 1"),
         ({"seed": -1}, "seed is -1; expected at least 0"),

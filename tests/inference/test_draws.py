@@ -129,15 +129,6 @@ def test_draws_without_keep_are_made_again(known, monkeypatch) -> None:
     assert sum(sizes) == 3 * len(corpus)
 
 
-def test_draws_of_large_corpora_are_repeated_identically(known, monkeypatch) -> None:
-    model, corpus = known
-    monkeypatch.setattr(theta_module, "MAX_KEPT", 3 * 7 * 3 - 1)
-    sizes = begun(monkeypatch)
-    draws = theta_draws(DocumentHMC(model, seed=5), corpus, 3, warmup_steps=5)
-    assert torch.equal(draws.theta, draws.theta)
-    assert sum(sizes) == 2 * len(corpus)
-
-
 def test_stuck_chains_are_warned_of(known) -> None:
     model, corpus = known
     for part in theta_draws(DocumentHMC(model), corpus, 30, warmup_steps=1, thinning=1):

@@ -129,11 +129,6 @@ def test_unsuitable_constructors_are_refused(name, constructor, message):
     assert before == CONSTRUCTORS
 
 
-def test_the_error_for_an_unknown_name_explains_registration():
-    with pytest.raises(ConfigError, match=r"model 'own'; expected one of ctm, .*register\(name"):
-        construct("own", num_topics=3, num_words=5)
-
-
 def test_learned_arguments_reach_the_constructor_and_the_record():
     def learned(num_words, knob="none", **others):
         return {"num_words": len(num_words), "knob": f"{knob} of {len(num_words)}"}

@@ -136,9 +136,3 @@ def test_batches_equal_those_of_the_corpus(copied: bool, monkeypatch) -> None:
             assert batch.corpus_size == 12
     # From the copy the host waits until the positions are there, and never again.
     assert waits == (1 if copied else 15)
-
-
-def test_no_parts_give_no_batches() -> None:
-    with PretendDevice():
-        source = CorpusBatches(make_corpus(3), torch.device("cuda"), torch.float32)
-        assert list(source.of([])) == []
