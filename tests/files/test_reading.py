@@ -28,13 +28,6 @@ def test_reading_is_bounded(tmp_path, name):
         reading.read_bytes(path, 99_999)
 
 
-def test_a_file_that_is_too_large_is_refused_before_reading(tmp_path, monkeypatch):
-    (tmp_path / "a.txt").write_bytes(b"x" * 100)
-    monkeypatch.setattr(reading, "_PIECE", "no size, so that reading would fail")
-    with pytest.raises(FileError, match="holds more than 99 bytes"):
-        reading.read_bytes(tmp_path / "a.txt", 99)
-
-
 def test_pieces_of_a_text_join_to_the_text(tmp_path, monkeypatch):
     text = "\ufeffé one\r\ntwo €\n\r\n\nlast\r"
     (tmp_path / "a.txt").write_text(text, encoding="utf-8", newline="")

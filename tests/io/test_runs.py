@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -124,16 +122,6 @@ def test_a_configuration_may_name_files_that_are_not_unicode(tmp_path):
     with pytest.raises(ConfigError, match="no such folder"):
         load_run(tmp_path / "nowhere")
     assert "wörter" in (path / "config.json").read_text(encoding="utf-8")
-
-
-def test_errors_of_the_system_name_the_path(tmp_path, monkeypatch):
-    def refuse(*arguments, **options):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "rename", refuse)
-    with pytest.raises(ConfigError, match=r"run: cannot be written \(.*\): choose another path"):
-        save_run(tmp_path / "run", make_model(), make_result(), {})
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_writing_to_the_current_folder_is_refused(tmp_path, monkeypatch):

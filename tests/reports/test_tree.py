@@ -106,9 +106,6 @@ def test_distances_are_those_of_ward() -> None:
 def test_unsuitable_settings_are_refused(settings: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         lntm.topic_tree(make_model(), **settings)
-
-
-def test_a_single_topic_and_missing_levels_are_refused() -> None:
     with pytest.raises(ConfigError, match="at least 2 topics"):
         lntm.topic_tree(ctm(1, 5))
     with pytest.raises(ConfigError, match="the tree has no levels"):

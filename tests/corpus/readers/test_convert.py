@@ -208,10 +208,10 @@ def test_texts_are_counted_over_a_given_vocabulary(tmp_path):
     ("text", "options", "match"),
     [
         ("\n \n", {}, "no word of 2 documents is left; check"),
-        ("cat\ndog", {"min_df": 3}, "no word of 2 documents is left; check"),
         ("cat\ndog", {"token_pattern": "("}, "the texts cannot be counted: "),
         ("the\nand", {}, "is left without 2 English stop words"),
         ("cat\ndog", {"vectorizer": 5}, "unexpected keyword argument 'vectorizer'"),
+        ("cat\ndog", {"vocabulary": ["cat"], "max_df": 0.5}, "max_df choose words, and so does"),
     ],
 )
 def test_texts_that_cannot_be_counted(tmp_path, text, options, match):
@@ -229,11 +229,3 @@ def test_existing_files_are_not_replaced(tmp_path):
     assert read_corpus(tmp_path / "out").num_words == 1
     with pytest.raises(CorpusError, match="is not the folder of a corpus"):
         convert_corpus(source, source)
-
-
-def test_a_vocabulary_and_options_that_choose_words_exclude_each_other(tmp_path):
-    path = write(tmp_path / "a.txt", "wood stone\nwood river\n")
-    for convert in (read_corpus, lambda *a, **o: convert_corpus(a[0], tmp_path / "o", a[1], **o)):
-        with pytest.raises(CorpusError, match="max_df choose words, and so does the given voca"):
-            convert(path, ["wood", "stone"], max_df=0.5)
-    assert not (tmp_path / "o").exists()

@@ -16,7 +16,6 @@ from torch_lntm.errors import CorpusError
 
 
 @pytest.mark.parametrize("gz", ["", ".gz"])
-@pytest.mark.parametrize("newline", ["\n", "\r\n"])
 @pytest.mark.parametrize(
     ("name", "text"),
     [
@@ -27,9 +26,8 @@ from torch_lntm.errors import CorpusError
         ("toy.mm", MTX.replace("integer", "real").replace("1 3 1", "1 3 1.0")),
     ],
 )
-def test_count_formats(tmp_path, name, text, gz, newline):
-    path = write(tmp_path / (name + gz), text.replace("\n", newline))
-    corpus = read_corpus(path)
+def test_count_formats(tmp_path, name, text, gz):
+    corpus = read_corpus(write(tmp_path / (name + gz), text))
     np.testing.assert_array_equal(dense(corpus), COUNTS)
     assert (corpus.name, corpus.vocabulary, corpus.labels) == ("toy", None, None)
 
@@ -142,14 +140,11 @@ def test_damaged_npz_is_refused(tmp_path, changes, match):
     np.savez(tmp_path / "toy.npz", **{k: v for k, v in arrays.items() if v is not None})
     with pytest.raises(CorpusError, match=rf"toy\.npz: .*{match}"):
         read_corpus(tmp_path / "toy.npz")
-
-
-@pytest.mark.parametrize("size", [0, 200, -30])
-def test_truncated_npz_is_refused(tmp_path, size):
-    sp.save_npz(tmp_path / "toy.npz", sp.csr_matrix(COUNTS))
-    (tmp_path / "toy.npz").write_bytes((tmp_path / "toy.npz").read_bytes()[:size])
-    with pytest.raises(CorpusError, match=r"toy\.npz: not a complete \.npz"):
-        read_corpus(tmp_path / "toy.npz")
+    data = (tmp_path / "toy.npz").read_bytes()
+    for size in (0, 200, -30):
+        (tmp_path / "toy.npz").write_bytes(data[:size])
+        with pytest.raises(CorpusError, match=r"toy\.npz: not a complete \.npz"):
+            read_corpus(tmp_path / "toy.npz")
 
 
 @pytest.mark.parametrize(
