@@ -201,8 +201,8 @@ def _fit_and_score(
 ) -> _Fit:
     """Fit a number of topics from a seed, and score the fit on the held-out documents.
 
-    Every process splits the corpus by itself, because a mapped corpus is sent as its path, and a
-    split as all of its counts.
+    Every process splits the corpus by itself, because processes share the file of a mapped corpus,
+    and a split has counts of its own.
     """
     train, test = corpus.split(shares[0], seed)
     resolved = recipe.for_corpus(train, size)

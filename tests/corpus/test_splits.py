@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import chi2, hypergeom, norm
 from support.corpora import make_corpus
 
-from torch_lntm.corpus import Corpus, load_split, load_word_hold_out
+from torch_lntm.corpus import Corpus, load_split
 from torch_lntm.errors import CorpusError
 
 
@@ -157,32 +157,25 @@ def test_neighbouring_documents_are_drawn_independently():
 
 
 def test_a_saved_split_is_read_back_unchanged(corpus, tmp_path):
-    split, words = corpus.split(0.3, seed=7), corpus.hold_out_words(0.3, seed=7)
+    split = corpus.split(0.3, seed=7)
     split.save(tmp_path / "split.npz")
     back = load_split(str(tmp_path / "split.npz"), make_corpus())
     np.testing.assert_array_equal(back.train_index, split.train_index)
     np.testing.assert_array_equal(back.test_index, split.test_index)
     assert back.test.fingerprint() == split.test.fingerprint()
     assert [p.name for p in tmp_path.iterdir()] == ["split.npz"]
-    words.save(tmp_path / "words.npz")
-    same = load_word_hold_out(tmp_path / "words.npz", make_corpus())
-    assert same.observed.fingerprint() == words.observed.fingerprint()
-    assert same.held_out.fingerprint() == words.held_out.fingerprint()
 
 
 def test_a_split_of_another_corpus_is_refused(corpus, tmp_path):
     corpus.split().save(tmp_path / "split.npz")
-    corpus.hold_out_words().save(tmp_path / "words.npz")
     with pytest.raises(CorpusError, match=r"split\.npz: made from another corpus"):
         load_split(tmp_path / "split.npz", make_corpus(seed=1))
-    with pytest.raises(CorpusError, match=r"words\.npz: made from another corpus"):
-        load_word_hold_out(tmp_path / "words.npz", corpus[1:])
 
 
-def test_files_of_splits_and_hold_outs_are_not_interchangeable(corpus, tmp_path):
-    corpus.split().save(tmp_path / "split.npz")
-    with pytest.raises(CorpusError, match=r"split\.npz: expected the arrays .* missing observed"):
-        load_word_hold_out(tmp_path / "split.npz", corpus)
+def test_other_files_are_no_splits(corpus, tmp_path):
+    np.savez(tmp_path / "other.npz", fingerprint=corpus.fingerprint())
+    with pytest.raises(CorpusError, match=r"other\.npz: expected .* missing train_index"):
+        load_split(tmp_path / "other.npz", corpus)
     with pytest.raises(CorpusError, match="no such file"):
         load_split(tmp_path / "none.npz", corpus)
     (tmp_path / "text.npz").write_text("not a zip")
@@ -206,17 +199,6 @@ def test_damaged_splits_are_refused(corpus, tmp_path, train, test, match):
     np.savez(tmp_path / "split.npz", fingerprint=corpus.fingerprint(), **arrays)
     with pytest.raises(CorpusError, match=match):
         load_split(tmp_path / "split.npz", corpus)
-
-
-def test_damaged_hold_outs_are_refused(corpus, tmp_path):
-    good = corpus.hold_out_words().observed_counts
-    rare = corpus.counts.argmin()
-    beyond = np.where(np.arange(corpus.nnz) == rare, corpus.counts[rare] + 1, good)
-    assert beyond.max() <= corpus.counts.max()
-    for bad in (good[1:], good.astype(float), good + 1000, good - 1000, beyond):
-        np.savez(tmp_path / "w.npz", fingerprint=corpus.fingerprint(), observed_counts=bad)
-        with pytest.raises(CorpusError, match="integers from 0 to the corpus's counts, got shape"):
-            load_word_hold_out(tmp_path / "w.npz", corpus)
 
 
 # ------------------------------------------------------------------ fingerprints

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from scipy.stats import beta
 from support.pictures import WORDS, make_model, small_corpus
 
 import torch_lntm as lntm
 from torch_lntm.errors import ConfigError
-from torch_lntm.plotting import document_proportions, simplex_plot
+from torch_lntm.plotting import document_proportions
 
 
 def test_document_proportions_show_means_and_quantiles_of_the_posterior():
@@ -58,27 +57,3 @@ def test_document_proportions_accept_draws_of_a_corpus():
     np.testing.assert_allclose(by_draws.get_xdata(), expected, atol=1e-5)
     with pytest.raises(ConfigError, match=f"document {len(corpus)} is not in ThetaDraws"):
         document_proportions(draws, len(corpus))
-
-
-def test_draws_of_three_topics_lie_at_their_proportions():
-    corner, third = torch.eye(3), torch.full((3,), 1 / 3)
-    draws = torch.cat([corner[:1].expand(50, 3), corner[2:].expand(7, 3), third.expand(20, 3)])
-    ax = simplex_plot(draws, point=third, labels=("sport", "war", "rain"), grid_size=30)
-    cells = ax.collections[0]
-    height = np.sqrt(3) / 2
-    expected = {50: (0, 0), 7: (0.5, height), 20: (0.5, height / 3)}
-    assert sorted(cells.get_array()) == sorted(expected)
-    for place, count in zip(cells.get_offsets(), cells.get_array(), strict=True):
-        # A cell is as wide as a thirtieth of the side.
-        assert np.abs(np.array(place) - expected[int(count)]).max() < 1 / 30
-    np.testing.assert_allclose(ax.lines[0].get_xydata()[0], (0.5, height / 3), atol=1e-6)
-    assert [text.get_text() for text in ax.texts] == ["sport", "war", "rain"]
-
-
-@pytest.mark.parametrize(
-    ("draws", "labels"),
-    [(torch.full((5, 4), 0.25), "abc"), (torch.zeros(0, 3), "abc"), (torch.eye(3), "ab")],
-)
-def test_two_or_four_topics_are_refused(draws, labels):
-    with pytest.raises(ConfigError, match="expected draws"):
-        simplex_plot(draws, labels=labels)

@@ -138,7 +138,7 @@ def test_a_failure_changes_no_name(documents: Any) -> None:
         lntm.name_topics(model, corpus, ask)
 
 
-@pytest.mark.parametrize("change", [{"topic": 3}, {"prompt": 5}, {"prompt": "x" * 100_001}, None])
+@pytest.mark.parametrize("change", [{"topic": 3}, {"prompt": 5}, None])
 def test_damaged_records_are_refused(change: Any, documents: Any, tmp_path: Any) -> None:
     model, corpus = documents
     lntm.name_topics(model, corpus, Answering("A", "B", "C"), num_docs=0)

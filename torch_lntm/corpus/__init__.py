@@ -11,7 +11,7 @@ from torch_lntm.corpus.examples import (
 from torch_lntm.corpus.readers import convert_corpus, read_corpus
 from torch_lntm.corpus.readers.formats import register_reader
 from torch_lntm.corpus.readers.texts import read_metadata
-from torch_lntm.corpus.splits import WordHoldOut, load_split, load_word_hold_out
+from torch_lntm.corpus.splits import WordHoldOut, load_split
 
 __all__ = [
     "Corpus",
@@ -22,7 +22,6 @@ __all__ = [
     "lee_corpus",
     "lee_file",
     "load_split",
-    "load_word_hold_out",
     "read_corpus",
     "read_metadata",
     "register_reader",

@@ -118,7 +118,7 @@ class Corpus:
         return super().__new__(cls)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles the parts. Counts that are mapped from a folder are its path and a checksum."""
+        """Pickles the parts."""
         return partial(type(self), **{x.name: getattr(self, x.name) for x in fields(self)}), ()
 
     # ---------------------------------------------------------------- constructors

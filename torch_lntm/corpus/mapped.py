@@ -8,12 +8,11 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torch_lntm.errors import FileError
 from torch_lntm.files.writing import path_errors
 
 #: Entries per piece of reading, checking and writing.
@@ -51,46 +50,6 @@ def parts(
         last = max(last, first + 1)
         yield first, last
         first = last
-
-
-class Mapped(np.memmap[Any, Any]):
-    """Numbers in a row in a file. A pickle holds their place in the file and their checksum."""
-
-    # numpy makes results and selections in memory plain arrays for its own class alone.
-    def __array_wrap__(self, array: Any, *_: Any) -> Any:
-        return np.asarray(array)[()]
-
-    def __getitem__(self, key: Any) -> Any:
-        found: Any = super().__getitem__(key)
-        is_copy = isinstance(found, Mapped) and found._mmap is None  # type: ignore[attr-defined]
-        return np.asarray(found) if is_copy else found
-
-    def __reduce__(self) -> Any:
-        if self.filename is None or not self.size or self.strides != (self.itemsize,):
-            return np.array(self).__reduce__()
-        mapping: Any = self._mmap  # type: ignore[attr-defined]
-        start = self.ctypes.data - np.frombuffer(mapping, np.uint8).ctypes.data
-        start += self.offset - self.offset % mmap.ALLOCATIONGRANULARITY
-        place = (str(self.filename), self.dtype.str, start, self.size)
-        return _map_again, (*place, checksum_of(self))
-
-
-def _map_again(path: str, dtype: str, start: int, size: int, checksum: int) -> Mapped:
-    """The array of a pickle; see :class:`Mapped`.
-
-    Raises:
-        FileError: The file is missing, or holds other numbers by now.
-    """
-    try:
-        array = Mapped(path, dtype, "r", start, (size,))
-    except (OSError, ValueError):
-        array = None
-    if array is None or checksum_of(array) != checksum:
-        raise FileError(
-            f"{Path(path).parent}: is missing, or has changed since the corpus was pickled; a "
-            "mapped corpus is pickled as its path and checksum; read the folder by read_corpus"
-        )
-    return array
 
 
 class Chain(np.lib.mixins.NDArrayOperatorsMixin):
@@ -146,7 +105,14 @@ def chained(links: Sequence[NDArray[Any]]) -> Any:
 
 def is_mapped(array: Any) -> bool:
     """Whether an array is a memory-mapped file, a part of it, or a chain of such arrays."""
-    return isinstance(array, Chain) or getattr(array, "_mmap", None) is not None
+    return isinstance(array, Chain) or _mapping_of(array) is not None
+
+
+def _mapping_of(array: Any) -> Any:
+    """The memory map that holds an array; ``None`` for other arrays."""
+    while isinstance(array, np.ndarray):
+        array = array.base
+    return array if isinstance(array, mmap.mmap) else None
 
 
 def take(array: Any, starts: NDArray[np.integer], sizes: NDArray[np.integer]) -> NDArray[Any]:
@@ -176,7 +142,7 @@ def release(*arrays: Any) -> None:
 
 def _advise(array: Any, advice: str) -> None:
     for link in array.links if isinstance(array, Chain) else (array,):
-        mapping = getattr(link, "_mmap", None)
+        mapping = _mapping_of(link)
         if mapping is not None and hasattr(mmap, advice):
             mapping.madvise(getattr(mmap, advice))
 
@@ -221,7 +187,12 @@ def collect(
         for piece in pieces:
             for file, array, dtype in zip(files, piece, dtypes, strict=True):
                 file.write(np.ascontiguousarray(array, dtype).data)
-        return [
-            Mapped(file, dtype, "r") if file.tell() else np.empty(0, dtype)
-            for file, dtype in zip(files, dtypes, strict=True)
-        ]
+        return [_map(file, dtype) for file, dtype in zip(files, dtypes, strict=True)]
+
+
+def _map(file: IO[bytes], dtype: Any) -> NDArray[Any]:
+    """The numbers of an open file, mapped. A ``np.memmap`` needs a name in other processes."""
+    size = file.tell() // np.dtype(dtype).itemsize
+    file.flush()
+    content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else None
+    return np.ndarray(size, dtype, content)

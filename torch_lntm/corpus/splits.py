@@ -120,15 +120,6 @@ class WordHoldOut(Generic[D]):
             )
         return fingerprint
 
-    def save(self, path: str | Path) -> None:
-        """Writes the observed counts and the corpus's fingerprint atomically.
-
-        Args:
-            path: The ``.npz`` file, for ``load_word_hold_out``.
-        """
-        fingerprint, counts = self.corpus.fingerprint(), self.observed_counts
-        write_arrays(Path(path), fingerprint=fingerprint, observed_counts=counts)
-
 
 def _check_seed(seed: int) -> None:
     if seed < 0:
@@ -219,7 +210,12 @@ def load_split(path: str | Path, corpus: D) -> Split[D]:
         CorpusError: The file is damaged, belongs to another corpus, or holds something else.
     """
     path = Path(path)
-    arrays = _arrays_of(path, corpus, "train_index", "test_index")
+    arrays = read_arrays(path, "fingerprint", "train_index", "test_index")
+    if str(arrays["fingerprint"]) != corpus.fingerprint():
+        raise CorpusError(
+            f"{path}: made from another corpus (its fingerprint differs from {corpus!r}); "
+            "read the corpus it was made from, with the same vocabulary and options"
+        )
     train, test = arrays["train_index"], arrays["test_index"]
     together = np.concatenate([train, test])
     is_good = together.dtype.kind == "i" and min(train.size, test.size) > 0
@@ -230,41 +226,3 @@ def load_split(path: str | Path, corpus: D) -> Split[D]:
             f"{corpus.num_docs}; save the split again"
         )
     return Split(corpus, train.astype(np.int64), test.astype(np.int64))
-
-
-def load_word_hold_out(path: str | Path, corpus: D) -> WordHoldOut[D]:
-    """Reads a hold-out saved by ``WordHoldOut.save``.
-
-    Args:
-        path: The ``.npz`` file.
-        corpus: The corpus of the hold-out, with unchanged counts and vocabulary.
-
-    Returns:
-        The hold-out, with the documents of ``corpus``.
-
-    Raises:
-        CorpusError: The file is damaged, belongs to another corpus, or holds something else.
-    """
-    path = Path(path)
-    observed = _arrays_of(path, corpus, "observed_counts")["observed_counts"]
-    is_good = observed.shape == (corpus.nnz,) and observed.dtype.kind == "i"
-    if not is_good or any(
-        ((observed[entries] < 0) | (observed[entries] > rows.counts)).any()
-        for entries, rows in corpus.parts()
-    ):
-        raise CorpusError(
-            f"{path}: observed_counts must be {corpus.nnz} integers from 0 to the corpus's counts, "
-            f"got shape {observed.shape} of {observed.dtype}; save the hold-out again"
-        )
-    return WordHoldOut(corpus, observed.astype(np.int64))
-
-
-def _arrays_of(path: Path, corpus: Any, *names: str) -> dict[str, np.ndarray]:
-    """Arrays of a saved split, after a check of the corpus's fingerprint."""
-    arrays = read_arrays(path, "fingerprint", *names)
-    if str(arrays["fingerprint"]) != corpus.fingerprint():
-        raise CorpusError(
-            f"{path}: made from another corpus (its fingerprint differs from {corpus!r}); "
-            "read the corpus it was made from, with the same vocabulary and options"
-        )
-    return arrays

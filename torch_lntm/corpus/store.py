@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from torch_lntm.corpus.archive import pack_covariates, to_parquet, unpack_columns
 from torch_lntm.corpus.checks import check_vocabulary
-from torch_lntm.corpus.mapped import Mapped, Rows, chained, checksum_of, parts, release
+from torch_lntm.corpus.mapped import Rows, chained, checksum_of, parts, release
 from torch_lntm.corpus.metadata import Arrays, frozen, select_rows
 from torch_lntm.corpus.part import Part
 from torch_lntm.errors import CorpusError, FileError
@@ -382,7 +382,8 @@ def map_array(path: Path) -> NDArray[Any]:
         FileError: The file is missing or damaged.
     """
     with read_errors(path, "not a complete .npy file; is it truncated?", Exception):
-        return np.load(path, mmap_mode="r").view(Mapped)
+        array: NDArray[Any] = np.load(path, mmap_mode="r")
+        return array
 
 
 def damaged(file: Path | str) -> FileError:

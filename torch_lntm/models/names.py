@@ -43,12 +43,10 @@ class NameRecord:
         names = [field.name for field in fields(cls)]
         if not isinstance(data, dict) or sorted(data) != sorted(names):
             raise ConfigError(f"a record of a name is {data!r:.60}; expected {', '.join(names)}")
-        topic, texts = data["topic"], [data[name] for name in names[1:]]
-        if type(topic) is not int or not 0 <= topic < num_topics:
-            raise ConfigError(f"a record of a name has the topic {topic!r:.60}")
-        # Maximum number of characters of a text in a record of a name.
-        if not all(isinstance(text, str) and len(text) <= 100_000 for text in texts):
-            raise ConfigError(f"the record of topic {topic}'s name is not text of usual length")
+        topic, *texts = [data[name] for name in names]
+        is_topic = type(topic) is int and 0 <= topic < num_topics
+        if not is_topic or not all(isinstance(text, str) for text in texts):
+            raise ConfigError(f"a record of a name is {data!r:.60}; expected a topic and texts")
         return cls(**data)
 
 

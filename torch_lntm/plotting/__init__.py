@@ -1,6 +1,6 @@
 """Plots of a fitted model, with Matplotlib."""
 
-from torch_lntm.plotting.documents import document_proportions, simplex_plot
+from torch_lntm.plotting.documents import document_proportions
 from torch_lntm.plotting.paths import path_plot
 from torch_lntm.plotting.style import PALETTE, use_style
 from torch_lntm.plotting.topics import correlation_graph, source_plot, tree_plot
@@ -10,7 +10,6 @@ __all__ = [
     "correlation_graph",
     "document_proportions",
     "path_plot",
-    "simplex_plot",
     "source_plot",
     "tree_plot",
     "use_style",

@@ -16,10 +16,8 @@ from torch_lntm.models.names import is_named
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Blue and orange, distinguishable with all common types of colour blindness, and a colour map
-#: between them.
+#: Blue and orange, distinguishable with all common types of colour blindness, and grey.
 NEGATIVE, POSITIVE, NEUTRAL = "#2166ac", "#c25b00", "#4d4d4d"
-DIVERGING = ("#123c69", NEGATIVE, "#92c5de", "#f7f7f7", "#f9be82", POSITIVE, "#7a3600")
 #: Colour of grid lines.
 GRID = "#dddddd"
 #: Most letters of a name beside or below a plot.

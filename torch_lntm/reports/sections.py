@@ -56,23 +56,11 @@ class Table:
         header: Title of each column.
         rows: A cell for each column. Numbers are rounded to 4 digits; None is an empty cell.
         caption: A sentence under the table.
-
-    Raises:
-        ConfigError: A row has another number of cells than the header.
     """
 
     header: Sequence[str]
     rows: Sequence[Sequence[object]]
     caption: str = ""
-
-    def __post_init__(self) -> None:
-        """Compare the lengths of the rows and of the header."""
-        size = len(self.header)
-        wrong = next((len(row) for row in self.rows if len(row) != size), None)
-        if wrong is not None:
-            raise ConfigError(
-                f"a table has a row of {wrong} cells; expected {size}, as in the header"
-            )
 
     @property
     def cells(self) -> list[list[tuple[str, bool]]]:

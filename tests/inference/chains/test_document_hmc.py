@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -24,7 +23,6 @@ from torch_lntm.errors import (
     ConvergenceWarning,
     IncompatibleGuideError,
     NumericalError,
-    UnreliableEstimateWarning,
 )
 from torch_lntm.inference.chains import chains, diagnostics
 from torch_lntm.inference.chains.chains import Chains
@@ -606,22 +604,6 @@ def test_the_error_for_a_nan_names_the_parameter_or_the_documents() -> None:
         model.prior.loc[0] = math.nan
     with pytest.raises(NumericalError, match=r"prior\.loc"):
         quiet(DocumentHMC(model), batch, 1, 0)
-
-
-def test_documents_too_long_for_the_dtype_are_warned_of() -> None:
-    """Which is 0.05 nats; several documents of fewer tokens each are not."""
-    bound = 0.05 / np.finfo(np.float32).eps
-    model, counts = make_model("ctm", dtype="float32"), np.zeros((2, NUM_WORDS))
-    for tokens, warned in ((0.99 * bound, False), (1.01 * bound, True)):
-        counts[0, 0], counts[1, 0] = np.floor(tokens), np.floor(0.9 * bound)
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
-            quiet(DocumentHMC(model, step_size=1e-9), make_batch(counts), 1, 0)
-        assert any(w.category is UnreliableEstimateWarning for w in said) is warned
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
-            quiet(DocumentHMC(model, step_size=1e-9), make_batch(counts[:1]), 1, 0)
-        assert any(w.category is UnreliableEstimateWarning for w in said) is warned
 
 
 @pytest.mark.parametrize("ahead", [1, 50, 200])

@@ -13,7 +13,6 @@ from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError
 from torch_lntm.models.priors.covariates import LEVELS, Covariates
 from torch_lntm.models.priors.logistic_normal import LogisticNormalPrior
-from torch_lntm.models.priors.prior import check_tensor
 from torch_lntm.models.priors.structural import (
     EVIDENCE_STEPS,
     MAX_PENALTY,
@@ -62,8 +61,6 @@ class MixedPrior(StructuralPrior):
     Args:
         num_topics: Number of topics K.
         covariates: Covariates of a formula with at least 1 random term.
-        level_effects: ``(num_levels, latent_dim)`` effects of all levels, term by term. Defaults
-            to 0.
         **settings: Settings of :class:`StructuralPrior`. ``penalty`` fixes the penalty of the
             slopes only.
 
@@ -88,14 +85,7 @@ class MixedPrior(StructuralPrior):
     level_gram: Tensor
     level_counts: Tensor
 
-    def __init__(
-        self,
-        num_topics: int,
-        covariates: Covariates,
-        *,
-        level_effects: Tensor | None = None,
-        **settings: Any,
-    ) -> None:
+    def __init__(self, num_topics: int, covariates: Covariates, **settings: Any) -> None:
         super().__init__(num_topics, covariates, **settings)
         sizes = [len(levels) for levels in covariates.random.values()]
         if not sizes:
@@ -106,10 +96,8 @@ class MixedPrior(StructuralPrior):
                 f"the random terms {', '.join(covariates.random)} have {sizes} levels, and more "
                 f"than {MAX_PAIRS:,} pairs of levels; leave out a term, or make its levels coarser"
             )
-        if level_effects is None:
-            level_effects = torch.zeros(sum(sizes), self.latent_dim)
-        level_effects = check_tensor(level_effects, "level_effects", sum(sizes), self.latent_dim)
-        self.level_effects = nn.Parameter(level_effects.detach().clone().to(self.loc.dtype))
+        effects = torch.zeros(sum(sizes), self.latent_dim, dtype=self.loc.dtype)
+        self.level_effects = nn.Parameter(effects)
         self.register_buffer("level_penalties", torch.ones(len(sizes)).double())
         # The Gram matrix of the last M-step's documents, as an arrow. The dense block has the
         # intercept, the covariates, and the levels of all terms but the largest.

@@ -115,16 +115,13 @@ class Keywords:
                     f"no keyword of the topic {name!r} is in the vocabulary; give it others, or "
                     "leave it out"
                 )
-        found = cls(
+        return cls(
             tuple(pairs),
             tuple(tuple(columns) for columns in pairs.values()),
             tuple(tuple(columns.values()) for columns in pairs.values()),
             strength,
             exclusive,
         )
-        if not all(isinstance(entry, Mapping) for entry in keywords.values()):
-            found._warn_of_shared()
-        return found
 
     def to_json(self) -> dict[str, dict[str, int]]:
         """Columns of the keywords by word, by name of the topic; JSON-able."""
@@ -333,16 +330,6 @@ class Keywords:
                     f"{float(loads[topic, topic]):.3f} in their own. Raise keyword_strength, or "
                     "choose other keywords"
                 )
-
-    def _warn_of_shared(self) -> None:
-        owners: dict[str, list[str]] = {}
-        for name, words in zip(self.names, self.words, strict=True):
-            for word in words:
-                owners.setdefault(word, []).append(name)
-        for word, topics in owners.items():
-            if len(topics) > 1:
-                listed = ", ".join(map(repr, topics))
-                _warn(f"keyword {word!r} belongs to the topics {listed}; it counts for all of them")
 
 
 def _warn(message: str) -> None:
