@@ -270,7 +270,8 @@ def evaluate(
         scores += lntm.reports.coherence_scores(run.model, corpus, top_n)
     if "diversity" in chosen:
         scores.append(lntm.reports.diversity_score(run.model, top_n))
-    show(lntm.frames.Rows(scores))
+    if scores:
+        show(lntm.frames.Rows(scores))
     if out is not None:
         lntm.reports.scores.write_scores(Path(out), scores)
 

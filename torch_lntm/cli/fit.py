@@ -253,7 +253,7 @@ class _Task:
             say(f"warning: {result.num_unconverged} documents' posteriors did not converge")
         num_words, model = self.config["num_words"], self.parts.model
         show(model.topic_table(result.topic_shares, num_words=num_words, num_correlated=2))
-        if scores is not None:
+        if scores:
             show(f"\n{lntm.frames.Rows(scores)}")
         show(f"\nThe run is in {self.path}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -23,6 +24,7 @@ from torch_lntm.errors import (
     ConvergenceWarning,
     IncompatibleGuideError,
     NumericalError,
+    UnreliableEstimateWarning,
 )
 from torch_lntm.inference.chains import chains, diagnostics
 from torch_lntm.inference.chains.chains import Chains
@@ -604,6 +606,18 @@ def test_the_error_for_a_nan_names_the_parameter_or_the_documents() -> None:
         model.prior.loc[0] = math.nan
     with pytest.raises(NumericalError, match=r"prior\.loc"):
         quiet(DocumentHMC(model), batch, 1, 0)
+
+
+@pytest.mark.parametrize(("share", "warned"), [(0.99, False), (1.01, True)])
+def test_documents_too_long_for_the_dtype_are_warned_of(share: float, warned: bool) -> None:
+    """Which is 0.05 nats; several documents of fewer tokens each are not."""
+    bound = 0.05 / np.finfo(np.float32).eps
+    model, counts = make_model("ctm", dtype="float32"), np.zeros((2, NUM_WORDS))
+    counts[:, 0] = np.floor(share * bound), np.floor(0.9 * bound)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        quiet(DocumentHMC(model, step_size=1e-9), make_batch(counts), 1, 0)
+    assert any(w.category is UnreliableEstimateWarning for w in said) is warned
 
 
 @pytest.mark.parametrize("ahead", [1, 50, 200])

@@ -17,6 +17,7 @@ from torch_lntm.errors import (
     ConvergenceWarning,
     IncompatibleGuideError,
     NumericalError,
+    UnreliableEstimateWarning,
     warn,
 )
 from torch_lntm.guides import make_guide
@@ -41,6 +42,9 @@ FEWEST_TRANSITIONS = 10
 #: Maximum number of momenta drawn at once, for several transitions, on a CPU and on a GPU. On a CPU
 #: they should fit into the cache. On a GPU a draw takes the same time for a few as for many.
 DRAWN_AHEAD, DRAWN_AHEAD_ON_GPU = 2**16, 2**22
+#: Largest acceptable rounding error of a document's log likelihood, in nats. The error is estimated
+#: as the number of tokens times the dtype's machine epsilon. Larger errors spoil the acceptance.
+MAX_ENERGY_ROUNDING = 0.05
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,6 +133,9 @@ class Chains:
         NumericalError: A parameter of the model, or a density at the start of the chains, is not
             finite. The message names the parameter or the documents. Continued chains skip this
             check.
+
+    Warns:
+        UnreliableEstimateWarning: Documents are too long for the model's dtype.
     """
 
     def __init__(
@@ -145,6 +152,8 @@ class Chains:
         self.settings = settings
         self.warmup_steps = warmup_steps
         self.target = model.bind(batch)
+        if progress is None:
+            _warn_of_rounding(self.target.batch)
         self.means = means
         self._metric = self._make_metric(model)
         keys = noise.document_keys(seed, self.target.batch.index, settings.num_chains)
@@ -408,6 +417,27 @@ def initial_latents(
     space = model.prior.space(batch)
     keys = noise.document_keys(seed, batch.index, num_chains)
     return space.latents(space.place(means.expand(num_chains, -1, -1), keys))
+
+
+def _warn_of_rounding(batch: DocumentBatch) -> None:
+    """Warn of documents that are too long for the dtype: rounding would spoil their acceptance.
+
+    Warns:
+        UnreliableEstimateWarning: A document is too long. The message names its position.
+    """
+    longest = MAX_ENERGY_ROUNDING / torch.finfo(batch.dtype).eps
+    # The total length bounds every length. The host usually knows it without waiting for a GPU.
+    if batch.num_tokens <= longest:
+        return
+    long = batch.lengths > longest
+    if bool(long.any()):
+        documents = batch.index[long].tolist()
+        warn(
+            f"{len(documents)} document(s), first at position {documents[0]}, of up to "
+            f"{int(batch.lengths.max())} tokens are too long for {batch.dtype}: rounding spoils "
+            "their chains; use a model of dtype float64",
+            UnreliableEstimateWarning,
+        )
 
 
 def warn_of_stuck(moved: Tensor, index: Tensor, num_transitions: int, advice: str) -> None:

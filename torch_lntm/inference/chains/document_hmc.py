@@ -168,6 +168,7 @@ class DocumentHMC(MCMCKernel):
 
         Warns:
             ConvergenceWarning: Some chains never moved after warm-up.
+            UnreliableEstimateWarning: Documents are too long for the model's dtype.
         """
         require_whole(1, num_samples=num_samples)
         require_whole(0, warmup_steps=warmup_steps)
