@@ -1,0 +1,50 @@
+"""The public names of the package; ``__init__.py`` loads each at its first use."""
+
+from . import corpus as corpus
+from . import distributions as distributions
+from . import effects as effects
+from . import errors as errors
+from . import estimators as estimators
+from . import evaluation as evaluation
+from . import formulas as formulas
+from . import frames as frames
+from . import guides as guides
+from . import inference as inference
+from . import interop as interop
+from . import io as io
+from . import kernels as kernels
+from . import latents as latents
+from . import models as models
+from . import plotting as plotting
+from . import posteriors as posteriors
+from . import recipes as recipes
+from . import reports as reports
+from . import selection as selection
+from . import testing as testing
+from .corpus import Corpus as Corpus
+from .corpus import convert_corpus as convert_corpus
+from .corpus import example_corpus as example_corpus
+from .corpus import lee_corpus as lee_corpus
+from .corpus import read_corpus as read_corpus
+from .errors import ConfigError as ConfigError
+from .errors import CorpusError as CorpusError
+from .errors import IncompatibleGuideError as IncompatibleGuideError
+from .errors import LNTMError as LNTMError
+from .errors import LNTMWarning as LNTMWarning
+from .errors import NotFittedError as NotFittedError
+from .errors import NumericalError as NumericalError
+from .estimators import AspectModel as AspectModel
+from .estimators import CorrelatedTopicModel as CorrelatedTopicModel
+from .estimators import IndependentFactorTopicModel as IndependentFactorTopicModel
+from .estimators import LogisticNormalTopicModel as LogisticNormalTopicModel
+from .estimators import StructuralTopicModel as StructuralTopicModel
+from .io import load_model as load_model
+from .io import load_run as load_run
+from .io import save_model as save_model
+from .reports import name_topics as name_topics
+from .reports import report as report
+from .reports import topic_stability as topic_stability
+from .reports import topic_tree as topic_tree
+from .selection import select as select
+
+__version__: str
