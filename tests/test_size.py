@@ -19,17 +19,17 @@ KERNELS = PACKAGE / "kernels" / "triton_ops.py"
 #: up: whoever takes lines away lowers them too, and a feature takes away as much as it adds.
 #: The aims: 27,000; 2,400; 1,500; 2,500; 1,100; 1,600; 850; and 32,000 for the tests.
 BUDGETS = {
-    ("torch_lntm",): 30_800,
-    ("torch_lntm/corpus", "torch_lntm/files"): 4_300,
-    ("torch_lntm/effects", "torch_lntm/formulas"): 2_200,
-    ("torch_lntm/reports", "torch_lntm/plotting"): 2_750,
-    ("torch_lntm/cli",): 1_670,
-    ("torch_lntm/evaluation",): 1_600,
-    ("torch_lntm/estimators", "torch_lntm/io"): 1_050,
-    ("tests",): 36_300,
+    ("torch_lntm",): 27_040,
+    ("torch_lntm/corpus", "torch_lntm/files"): 3_250,
+    ("torch_lntm/effects", "torch_lntm/formulas"): 1_850,
+    ("torch_lntm/reports", "torch_lntm/plotting"): 2_280,
+    ("torch_lntm/cli",): 1_370,
+    ("torch_lntm/evaluation",): 1_520,
+    ("torch_lntm/estimators", "torch_lntm/io"): 920,
+    ("tests",): 32_060,
 }
 #: Most names in the lists ``__all__`` of all rooms.
-MOST_NAMES = 180
+MOST_NAMES = 175
 #: Tokens that are no code.
 SILENT = {
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
