@@ -163,20 +163,29 @@ class Selection:
             is_chosen = row.num_topics == self.recommended.num_topics
             records.append(record | {"seconds": row.seconds, "recommended": is_chosen})
         frame = pd.DataFrame.from_records(records)
-        order = [
-            "num_topics",
-            "perplexity",
-            *(n + s for n in ("behind", *CRITERIA) for s in ("", "_se")),
-        ]
-        return frame[[n for n in [*order, "seconds", "recommended"] if n in frame]]
+        scored = [name + end for name in ("behind", *CRITERIA) for end in ("", "_se")]
+        order = ["num_topics", "perplexity", *scored, "seconds", "recommended"]
+        return frame[[name for name in order if name in frame]]
 
     def plot(self) -> Figure:
         """Plot each criterion against the number of topics, with the recommendation marked."""
-        from torch_lntm.plotting.selection import plot_selection
+        import matplotlib.pyplot as plt
+
+        from torch_lntm.plotting import style
 
         frame = self.frame()
-        criteria = {n: frame[[n, f"{n}_se"]].to_numpy() for n in CRITERIA if n in frame}
-        return plot_selection(list(frame["num_topics"]), criteria, self.recommended.num_topics)
+        names = [name for name in CRITERIA if name in frame]
+        sizes, columns = frame["num_topics"], min(3, len(names))
+        rows = -(-len(names) // columns)
+        figure = plt.figure(figsize=(3.2 * columns, 2.5 * rows), layout="constrained")
+        for place, name in enumerate(names, 1):
+            ax = figure.add_subplot(rows, columns, place)
+            ax.errorbar(sizes, frame[name], frame[f"{name}_se"], fmt="o-", color=style.NEGATIVE)
+            ax.axvline(self.recommended.num_topics, color=style.POSITIVE, ls="--", linewidth=1)
+            ax.set_title(name, fontsize=10)
+            ax.set(xlabel="topics", xticks=sizes)
+            style.rule(ax, "y")
+        return figure
 
 
 class _Fit(NamedTuple):
@@ -321,7 +330,7 @@ def _rows(
 ) -> tuple[SelectionRow, ...]:
     """Criteria of every number of topics, and its loss against the best."""
     predictive = {
-        size: _mean_over_seeds([fit.completion.log_predictive for fit in of_size])
+        size: torch.stack([fit.completion.log_predictive for fit in of_size]).mean(0)
         for size, of_size in fits.items()
     }
     best = max(predictive.values(), key=lambda values: float(values.sum()))
@@ -335,17 +344,12 @@ def _rows(
     return tuple(rows)
 
 
-def _mean_over_seeds(values: Sequence[Tensor]) -> Tensor:
-    """Mean over the fits of the documents' log probabilities."""
-    return torch.stack(list(values)).mean(0)
-
-
 def _criteria(fits: Sequence[_Fit], train: Corpus, top_n: int) -> dict[str, Criterion]:
     """All criteria except completion, as means over seeds."""
     criteria: dict[str, Criterion] = {}
     likelihoods = [fit.likelihood for fit in fits if fit.likelihood is not None]
     if likelihoods:
-        mean = _mean_over_seeds([estimate.log_likelihood for estimate in likelihoods])
+        mean = torch.stack([estimate.log_likelihood for estimate in likelihoods]).mean(0)
         criteria["likelihood"] = Criterion(*per_token(mean, likelihoods[0].lengths))
     values: dict[str, list[tuple[float, float]]] = {}
     for fit in fits:

@@ -211,7 +211,7 @@ class _Task:
 
     def run(self, processes: Processes) -> int:
         """Fit, save and print. Only the first process saves and prints."""
-        from torch_lntm.io.unfinished import CHECKPOINT, UnfinishedRun, partial_folder
+        from torch_lntm.io.runs import CHECKPOINT, UnfinishedRun, partial_folder
 
         fixed = {name: value for name, value in self.config.items() if name not in CHANGEABLE}
         with ExitStack() as stack:

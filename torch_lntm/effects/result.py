@@ -30,7 +30,7 @@ from torch_lntm.plotting.style import is_skewed, topic_labels
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from torch_lntm.plotting.effects import Series
+    from torch_lntm.plotting.lines import Series
 
 #: Values of the columns that a prediction does not set.
 Others = Literal["average", "typical"]
@@ -395,7 +395,7 @@ class Effects:
         Raises:
             ConfigError: As for :meth:`predict`.
         """
-        from torch_lntm.plotting.effects import plot_effects
+        from torch_lntm.plotting.lines import plot_effects
 
         levels = [None] if by is None else self.grid(by)
         options = options if by is None else {**options, by: levels}
@@ -441,7 +441,7 @@ class Effects:
             ConfigError: As for :meth:`difference`, or there is no first value.
             CorpusError: See :meth:`predict`.
         """
-        from torch_lntm.plotting.effects import plot_differences
+        from torch_lntm.plotting.lines import plot_differences
 
         drawn, series = self._drawn(topics), []
         for value in self._several(name, first):
@@ -693,6 +693,6 @@ class Effects:
 
 def _series(label: str, values: Sequence[Any], points: Sequence[Estimate]) -> Series:
     """A series of a plot."""
-    from torch_lntm.plotting.effects import Series
+    from torch_lntm.plotting.lines import Series
 
     return Series(label, values, np.array([[p.estimate, p.lower, p.upper] for p in points]))

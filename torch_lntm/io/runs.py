@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -14,8 +15,8 @@ from typing import Any, TypeVar
 from torch_lntm.corpus import Corpus, load_split
 from torch_lntm.corpus.splits import Split
 from torch_lntm.errors import ConfigError
+from torch_lntm.files import writing
 from torch_lntm.files.reading import read_consistent, read_errors, read_text
-from torch_lntm.files.writing import as_json, atomic_folder, atomic_write
 from torch_lntm.guides import Guide
 from torch_lntm.inference import DocumentHMC, FitResult, KeptChains
 from torch_lntm.io.card import is_unedited, model_card, settings_of, signed
@@ -210,11 +211,11 @@ def save_run(
     }
     history = "".join(json.dumps(record) + "\n" for record in result.history)
     card = signed(model_card(model, config, about, evaluation or ()))
-    files = {CONFIG: as_json(dict(config)), METADATA: as_json(about), CARD: card}
+    files = {CONFIG: writing.as_json(dict(config)), METADATA: writing.as_json(about), CARD: card}
     if evaluation is not None:
-        files[EVALUATION] = as_json(list(evaluation))
+        files[EVALUATION] = writing.as_json(list(evaluation))
     check_target(Path(path), overwrite)
-    with atomic_folder(Path(path)) as folder:
+    with writing.atomic_folder(Path(path)) as folder:
         write_model(folder, model)
         for name, data in (files | {HISTORY: history.encode()}).items():
             (folder / name).write_bytes(data)
@@ -256,14 +257,14 @@ def write_topic_names(
     model.topic_names = names
     model.add_name_records(records)
     about["topic_names"] = model.topic_names if model.has_topic_names else None
-    files = {MODEL: as_json(about)}
+    files = {MODEL: writing.as_json(about)}
     if records:
-        files = {NAMES: as_json([asdict(record) for record in model.name_records])} | files
+        files = {NAMES: writing.as_json([asdict(record) for record in model.name_records])} | files
     # People edit cards, for instance to add a licence. An edited card stays.
     if not card.is_file() or is_unedited(card.read_bytes()):
         files[CARD] = signed(_card(path, model, run))
     for name, data in files.items():
-        with atomic_write(path / name) as file:
+        with writing.atomic_write(path / name) as file:
             file.write(data)
     return model.topic_names
 
@@ -316,3 +317,85 @@ def _read_run(folder: Path) -> Run:
     with read_errors(folder / HISTORY, "not complete JSON", (ValueError, RecursionError)):
         history = [json.loads(line) for line in read_text(folder / HISTORY).splitlines()]
     return Run(folder, model, read_json(folder / CONFIG), metadata, history)
+
+
+# -- unfinished runs -----------------------------------------------------------------------------
+
+CHECKPOINT, _LOCK = "checkpoint.safetensors", "lock"
+
+
+def partial_folder(path: Path) -> Path:
+    """Folder of a running fit, for the final path of the run."""
+    return path.with_name(f"{writing.shortened(path.name)}.partial")
+
+
+class UnfinishedRun:
+    """Folder ``PATH.partial`` of a running fit, to continue from after a kill.
+
+    The folder holds the configuration and the latest checkpoint. This object locks the folder
+    against further processes.
+
+    Args:
+        path: Final path of the run.
+        config: The configuration of the fit, JSON-able.
+
+    Raises:
+        ConfigError: The folder holds a checkpoint of another configuration or foreign files, or is
+            locked by another process.
+    """
+
+    def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
+        self.path, self.folder = path, partial_folder(path)
+        self.checkpoint = self.folder / CHECKPOINT
+        with writing.path_errors(self.folder):
+            writing.make_folder(self.folder)
+            # The folder is removed at the end, so it may hold nothing else.
+            own = (CONFIG, CHECKPOINT, _LOCK)
+            for file in self.folder.iterdir():
+                if not file.name.removeprefix(".").startswith(own):
+                    raise ConfigError(
+                        f"{self.folder}: holds {file.name}, which is no part of an unfinished fit; "
+                        "choose another path"
+                    )
+            self._lock = open(self.folder / _LOCK, "ab")  # noqa: SIM115 - it keeps the lock
+        try:
+            # None, where locks are unsupported, counts as success.
+            if writing.try_lock(self._lock.fileno()) is False:
+                raise ConfigError(f"{self.folder}: another fit is writing there; wait for its end")
+            self._claim(json.loads(json.dumps(config)))
+        except BaseException:
+            self._lock.close()
+            raise
+
+    def _claim(self, config: dict[str, Any]) -> None:
+        """Write the configuration, after a comparison with that of the checkpoint."""
+        old = read_json(self.folder / CONFIG) if self.started else config
+        names = [n for n in sorted({*config, *old}) if config.get(n) != old.get(n)]
+        if names:
+            different = "; ".join(f"{n} is {config.get(n)!r}, was {old.get(n)!r}" for n in names)
+            raise ConfigError(
+                f"{self.folder}: holds an unfinished fit of another configuration ({different}). "
+                "Use the old configuration to continue, delete the folder to start anew, or choose "
+                "another path"
+            )
+        with writing.atomic_write(self.folder / CONFIG) as file:
+            file.write(writing.as_json(config))
+
+    @property
+    def started(self) -> bool:
+        """Whether the folder has a checkpoint."""
+        return self.checkpoint.exists()
+
+    def discard(self) -> None:
+        """Remove the folder after the fit."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self._lock.close()
+
+    def __enter__(self) -> UnfinishedRun:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Keep the folder for a later run if it has a checkpoint; remove it otherwise."""
+        if not self._lock.closed and not self.started:
+            self.discard()
+        self._lock.close()

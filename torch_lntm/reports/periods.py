@@ -16,7 +16,7 @@ from torch_lntm.frames import Rows
 from torch_lntm.models import DynamicTopics, TopicModel
 from torch_lntm.models.groups import Level
 from torch_lntm.models.topics.dynamic import quantile_of
-from torch_lntm.plotting.paths import path_plot
+from torch_lntm.plotting.lines import path_plot
 from torch_lntm.plotting.style import shorten
 from torch_lntm.reports.sections import Block, PageData, Picture, Table
 
