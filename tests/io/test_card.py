@@ -9,7 +9,7 @@ import pytest
 
 import torch_lntm as lntm
 from torch_lntm.errors import ConfigError
-from torch_lntm.io import runs
+from torch_lntm.files import writing
 from torch_lntm.io.card import code, model_card
 from torch_lntm.models.names import NameRecord
 
@@ -92,14 +92,14 @@ def test_names_after_a_kill_are_on_the_card_and_an_edited_card_stays(
     folder = lntm.save_model(fitted[0], tmp_path / "model")
     record = NameRecord(0, "economy", "a language model", "question", "answer")
     card, model = folder / "README.md", folder / "model.json"
-    real = runs.atomic_write
+    real = writing.atomic_write
 
     def kill(path):
         if path.name == killed_at:
             raise KeyboardInterrupt
         return real(path)
 
-    monkeypatch.setattr(runs, "atomic_write", kill)
+    monkeypatch.setattr(writing, "atomic_write", kill)
     with pytest.raises(KeyboardInterrupt):
         lntm.io.write_topic_names(folder, {0: "economy"}, [record])
     monkeypatch.undo()

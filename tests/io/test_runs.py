@@ -1,4 +1,4 @@
-"""Runs come back as they were, and a damaged file is named."""
+"""Runs come back as they were, a damaged file is named, and unfinished runs go on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch_lntm.cli import main
 from torch_lntm.corpus import Corpus, read_corpus
 from torch_lntm.errors import ConfigError, CorpusError
 from torch_lntm.inference import transform
-from torch_lntm.io import load_run, save_run
+from torch_lntm.io import UnfinishedRun, load_run, save_run
 from torch_lntm.io.runs import SPLIT, check_target
 from torch_lntm.reports.scores import read_scores
 
@@ -159,3 +159,49 @@ def test_the_command_line_reads_runs_of_the_first_format(tmp_path, capsys):
     assert main(["transform", run, posts, "--out", str(tmp_path / "theta.csv")]) == 0
     assert main(["effects", run, posts, "--num-draws", "5"]) == 0
     assert "bs(age, df=4)[4]" in capsys.readouterr().out
+
+
+def leave_checkpoint(path, config):
+    with UnfinishedRun(path, config) as unfinished:
+        unfinished.checkpoint.write_bytes(b"state")
+    return unfinished
+
+
+def test_an_unfinished_run_is_kept_until_it_is_discarded(tmp_path):
+    config = {"num_topics": 3, "tolerance": 1e-4, "pair": (1, 2)}
+    kept = leave_checkpoint(tmp_path / "run", config)
+    assert kept.checkpoint.exists()
+    with UnfinishedRun(tmp_path / "run", config) as unfinished:
+        assert unfinished.started
+        unfinished.discard()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unfinished_run_without_a_checkpoint_leaves_nothing(tmp_path):
+    with UnfinishedRun(tmp_path / "run", {}) as unfinished:
+        assert not unfinished.started
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unfinished_run_of_another_configuration_is_refused(tmp_path):
+    leave_checkpoint(tmp_path / "run", {"num_topics": 3, "seed": 0})
+    with pytest.raises(ConfigError, match=r"num_topics is 4, was 3\)"):
+        UnfinishedRun(tmp_path / "run", {"num_topics": 4, "seed": 0})
+    assert leave_checkpoint(tmp_path / "run", {"num_topics": 3, "seed": 0}).started
+
+
+def test_a_folder_with_foreign_files_is_refused(tmp_path):
+    (tmp_path / "run.partial").mkdir()
+    (tmp_path / "run.partial" / "mine.txt").write_text("mine")
+    with pytest.raises(ConfigError, match=r"holds mine.txt, which is no part"):
+        UnfinishedRun(tmp_path / "run", {})
+    assert (tmp_path / "run.partial" / "mine.txt").read_text() == "mine"
+
+
+def test_two_fits_do_not_share_a_folder(tmp_path):
+    pytest.importorskip("fcntl")
+    with (
+        UnfinishedRun(tmp_path / "run", {}),
+        pytest.raises(ConfigError, match="another fit is writing"),
+    ):
+        UnfinishedRun(tmp_path / "run", {})
