@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import re
 import shlex
+import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -149,3 +153,42 @@ def test_the_page_on_names_runs(own_folder: Path, capsys: pytest.CaptureFixture[
     assert all(name.startswith(("About ", "politics")) for name in model.topic_names)
     assert "Groups of topics" in (own_folder / "page.html").read_text(encoding="utf-8")
     assert names["stability"].by_seed.shape == (2, 10)
+
+
+@pytest.mark.slow
+def test_the_page_s_code_writes_a_csv_and_calls_mlflow(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    logged: list[dict[str, float]] = []
+    tracker = ModuleType("mlflow")
+    tracker.start_run = nullcontext
+    tracker.log_metrics = logged.append
+    monkeypatch.setitem(sys.modules, "mlflow", tracker)
+    history = run_page("callbacks.md")["result"].history
+    with open(Path("fit.csv"), newline="") as file:
+        rows = list(csv.reader(file))
+    assert len(rows) == len(logged) > 5
+    assert [float(row[2]) for row in rows] == [entry["objective"] for entry in logged]
+    assert capsys.readouterr().out.count("'objective'") > 5
+    assert history[-1]["phase"] == "em"
+    assert all(set(entry) == {"objective", "seconds"} for entry in logged)
+
+
+#: Replacements of slow code of the page on scikit-learn.
+SHORTER = {
+    "(n_components=10, random_state=0)": "(n_components=10, random_state=0, max_iter=10)",
+    "CorrelatedTopicModel(random_state=0)": "CorrelatedTopicModel(random_state=0, max_iter=20)",
+    "cv=3": "cv=2",
+    "vocabulary=vectorizer, random_state=0": "vocabulary=vectorizer, random_state=0, max_iter=20",
+}
+
+
+@pytest.mark.slow
+def test_the_page_on_scikit_learn_finds_two_topics(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    rng, labels = np.random.default_rng(0), [0, 1] * 60
+    words = [[f"word{v}" for v in range(8 * label, 8 * label + 8)] for label in (0, 1)]
+    texts = [" ".join(rng.choice(words[label], 12)) for label in labels]
+    found = run_page("scikit_learn.md", SHORTER, texts=texts, labels=labels)
+    assert found["best"].n_components == 2
+    assert found["theta"].shape == (300, 10)
+    np.testing.assert_allclose(found["again"].transform(found["X"]).sum(1), 1.0, rtol=1e-5)

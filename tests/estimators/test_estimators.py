@@ -22,6 +22,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, train_test_split
 from sklearn.pipeline import FeatureUnion, make_pipeline
 from sklearn.preprocessing import MaxAbsScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import torch_lntm as lntm
 from torch_lntm import recipes
@@ -456,3 +457,26 @@ def test_unions_and_column_transformers_take_the_proportions_and_the_index(fitte
     found = columns.fit_transform(frame)
     assert found.index.equals(frame.index)
     np.testing.assert_array_equal(found, theta)
+
+
+# Short fits: what they find is tested elsewhere.
+SHORT = {"start_epochs": 1, "stepwise_epochs": 1}
+
+
+@parametrize_with_checks([lntm.CorrelatedTopicModel(posterior="taylor", max_iter=1, **SHORT)])
+def test_the_correlated_model_follows_scikit_learns_conventions(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::torch_lntm.errors.ConvergenceWarning")  # one epoch is few
+@parametrize_with_checks(
+    [
+        lntm.LogisticNormalTopicModel(max_iter=1),
+        lntm.IndependentFactorTopicModel(posterior="factor", max_iter=1, **SHORT),
+        lntm.AspectModel(posterior="vb", max_iter=1, **SHORT),
+        lntm.StructuralTopicModel(posterior="taylor", max_iter=1, **SHORT),
+    ]
+)
+def test_every_estimator_follows_scikit_learns_conventions(estimator, check):
+    check(estimator)
