@@ -174,7 +174,7 @@ def test_the_page_s_code_writes_a_csv_and_calls_mlflow(monkeypatch, tmp_path, ca
 
 
 #: Replacements of slow code of the page on scikit-learn.
-SHORTER = {
+QUICKER = {
     "(n_components=10, random_state=0)": "(n_components=10, random_state=0, max_iter=10)",
     "CorrelatedTopicModel(random_state=0)": "CorrelatedTopicModel(random_state=0, max_iter=20)",
     "cv=3": "cv=2",
@@ -188,7 +188,7 @@ def test_the_page_on_scikit_learn_finds_two_topics(monkeypatch, tmp_path):
     rng, labels = np.random.default_rng(0), [0, 1] * 60
     words = [[f"word{v}" for v in range(8 * label, 8 * label + 8)] for label in (0, 1)]
     texts = [" ".join(rng.choice(words[label], 12)) for label in labels]
-    found = run_page("scikit_learn.md", SHORTER, texts=texts, labels=labels)
+    found = run_page("scikit_learn.md", QUICKER, texts=texts, labels=labels)
     assert found["best"].n_components == 2
     assert found["theta"].shape == (300, 10)
     np.testing.assert_allclose(found["again"].transform(found["X"]).sum(1), 1.0, rtol=1e-5)
