@@ -17,16 +17,17 @@ MOST_LINES = 60
 KERNELS = PACKAGE / "kernels" / "triton_ops.py"
 #: Most lines of code in rooms of the package, and in all tests. They are today's numbers, rounded
 #: up: whoever takes lines away lowers them too, and a feature takes away as much as it adds.
-#: The aims: 27,000; 2,400; 1,500; 2,500; 1,100; 1,600; 850; and 32,000 for the tests.
+#: The aims of rooms above theirs: corpus and files 2,400; effects and formulas 1,500; the command
+#: line 1,100; estimators and io 850.
 BUDGETS = {
-    ("torch_lntm",): 27_040,
+    ("torch_lntm",): 27_000,
     ("torch_lntm/corpus", "torch_lntm/files"): 3_250,
     ("torch_lntm/effects", "torch_lntm/formulas"): 1_850,
-    ("torch_lntm/reports", "torch_lntm/plotting"): 2_280,
+    ("torch_lntm/reports", "torch_lntm/plotting"): 2_250,
     ("torch_lntm/cli",): 1_370,
     ("torch_lntm/evaluation",): 1_520,
-    ("torch_lntm/estimators", "torch_lntm/io"): 920,
-    ("tests",): 32_060,
+    ("torch_lntm/estimators", "torch_lntm/io"): 910,
+    ("tests",): 32_000,
 }
 #: Most names in the lists ``__all__`` of all rooms.
 MOST_NAMES = 175
