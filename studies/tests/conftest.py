@@ -9,10 +9,16 @@ import numpy as np
 import pytest
 import torch
 
-from tests.conftest import device, lee, shared_data, shared_state
+from tests.conftest import lee, shared_data, shared_state
 from torch_lntm.corpus import Corpus, synthetic_topics
 
-__all__ = ["device", "lee", "shared_data", "shared_state"]
+__all__ = ["lee", "shared_data", "shared_state"]
+
+
+@pytest.fixture
+def device() -> torch.device:
+    """The processor; only the tests of the package have an option for it."""
+    return torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
