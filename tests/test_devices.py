@@ -504,7 +504,7 @@ def test_command_line(
     theta = pd.read_csv("theta.csv").filter(like="topic_").to_numpy()
     assert theta.shape == (2, 3)
     np.testing.assert_allclose(theta.sum(1), 1.0, rtol=1e-5)
-    capsys.readouterr()
+    assert "Empty" not in capsys.readouterr().out  # a table without scores
     assert main(["evaluate", last, "others.npz", *common]) == 0
     assert "perplexity" in capsys.readouterr().out
     assert main(["topics", last]) == 0
