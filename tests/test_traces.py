@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import pytest
-import torch_lntm as lntm
 from scipy.sparse import issparse
+
+import torch_lntm as lntm
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.effects.design import Design
 from torch_lntm.inference import Statistics
