@@ -85,11 +85,11 @@ def test_mean_and_integrated_scores_equal_averages_over_samples(
     weights = np.exp(per_draw - top)
     expected = top + np.log(weights.mean(0))
     error = weights.std(0) / weights.mean(0) / math.sqrt(20_000)
-    result = document_completion(model, guide, hold_out, theta="integrated", num_samples=20_000)
+    result = document_completion(model, guide, hold_out, theta="integrated", num_draws=20_000)
     difference = np.abs(result.log_predictive.numpy() - expected)
     assert (difference <= 5 * math.sqrt(2) * error + 1e-9).all()
     assert error.max() < 0.1
-    result = document_completion(model, guide, hold_out, theta="mean", num_samples=20_000)
+    result = document_completion(model, guide, hold_out, theta="mean", num_draws=20_000)
     expected = (counts * np.log(theta.mean(0) @ topics)).sum(1)
     np.testing.assert_allclose(result.log_predictive, expected, atol=0.05)
     assert result.observed_fraction is None
@@ -106,7 +106,7 @@ def test_the_integrated_score_is_a_ratio_of_marginal_likelihoods() -> None:
     both = log_likelihood(model, corpus, Quadrature()).log_likelihood
     observed = log_likelihood(model, hold_out.observed, Quadrature()).log_likelihood
     result = document_completion(
-        model, LaplaceGuide(model), hold_out, theta="integrated", num_samples=20_000
+        model, LaplaceGuide(model), hold_out, theta="integrated", num_draws=20_000
     )
     torch.testing.assert_close(result.log_predictive, both - observed, atol=0.05, rtol=0)
 
@@ -116,7 +116,7 @@ def test_scores_do_not_depend_on_batches(
     model: TopicModel, corpus: Corpus, predictive: str
 ) -> None:
     guide = TaylorGuide(model)
-    options = {"theta": predictive, "num_samples": 20}
+    options = {"theta": predictive, "num_draws": 20}
     whole = document_completion(model, guide, corpus, **options)
     parts = document_completion(model, guide, corpus, max_docs=7, **options)
     torch.testing.assert_close(whole.log_predictive, parts.log_predictive, atol=1e-6, rtol=0)
@@ -218,7 +218,7 @@ def test_a_vocabulary_of_one_word_has_perplexity_one() -> None:
     ("settings", "message"),
     [
         ({"theta": "map"}, "theta is 'map'; expected one of mode, mean, integrated"),
-        ({"num_samples": 0}, "num_samples is 0"),
+        ({"num_draws": 0}, "num_draws is 0"),
         ({"max_docs": 0}, "max_docs is 0"),
         ({"seed": -1}, "seed is -1"),
     ],
