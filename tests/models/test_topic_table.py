@@ -75,7 +75,7 @@ def test_the_html_of_a_table_has_a_row_for_each_topic_and_escapes_words():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"shares": [0.5, 0.5]}, {"num_words": 0}, {"num_correlated": -1}]
+    "wrong", [{"shares": [0.5, 0.5]}, {"top_n": 0}, {"num_correlated": -1}]
 )
 def test_shares_of_other_topics_and_numbers_out_of_range_are_refused(wrong):
     with pytest.raises(ConfigError):

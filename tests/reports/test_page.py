@@ -204,7 +204,7 @@ def test_every_model_has_a_page(name):
     [
         ({"texts": ["a"] * 39}, ConfigError, "39 texts for 40 documents"),
         ({"by": ["county"]}, CorpusError, "county"),
-        ({"num_words": 0}, ConfigError, "num_words"),
+        ({"top_n": 0}, ConfigError, "top_n"),
         ({"max_docs": 0}, ConfigError, "max_docs is 0"),
     ],
 )
@@ -267,7 +267,7 @@ def test_a_page_replaces_a_file_only_with_overwrite(known, tmp_path):
         with pytest.raises(ConfigError, match=message):
             lntm.report(guide, corpus, place, **options)
     path.write_text("old")
-    with pytest.raises(ConfigError, match="num_words is 0"):
+    with pytest.raises(ConfigError, match="top_n is 0"):
         lntm.report(guide, corpus, path, overwrite=True, top_n=0)
     assert path.read_text() == "old"
     lntm.report(guide, corpus, path, overwrite=True, title="New", **options)
