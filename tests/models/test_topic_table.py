@@ -74,9 +74,7 @@ def test_the_html_of_a_table_has_a_row_for_each_topic_and_escapes_words():
     assert "share" not in model.topic_table()._repr_html_()
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"shares": [0.5, 0.5]}, {"top_n": 0}, {"num_correlated": -1}]
-)
+@pytest.mark.parametrize("wrong", [{"shares": [0.5, 0.5]}, {"top_n": 0}, {"num_correlated": -1}])
 def test_shares_of_other_topics_and_numbers_out_of_range_are_refused(wrong):
     with pytest.raises(ConfigError):
         make_model().topic_table(**wrong)

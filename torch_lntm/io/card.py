@@ -31,7 +31,7 @@ executes no code. The library ignores this page, so you may edit it.
 """
 #: Options of a fit that say nothing of the model, or are shown elsewhere.
 _OMITTED = (
-    *("out", "overwrite", "progress", "threads", "top_n", "checkpoint_seconds"),
+    *("out", "overwrite", "progress", "threads", "top_n", "num_words", "checkpoint_seconds"),
     *("keep_chains", "model", "num_topics"),
 )
 #: Last line of a card that nobody edited, with a digest of the lines before.
