@@ -46,7 +46,7 @@ def test_uniform_topics_have_perplexity_v(corpus: Corpus, predictive: str) -> No
     uniform = make_model(topics=torch.ones(4, NUM_WORDS))
     result = document_completion(uniform, TaylorGuide(uniform), corpus, theta=predictive)
     assert result.perplexity == pytest.approx(NUM_WORDS, rel=1e-12)
-    assert result.standard_error == pytest.approx(0, abs=1e-9)
+    assert result.perplexity_standard_error == pytest.approx(0, abs=1e-9)
 
 
 @pytest.mark.parametrize("guide_name", ["taylor", "laplace", "blei-lafferty", "khan-bouchard"])
@@ -157,7 +157,7 @@ def test_the_standard_error_equals_the_jackknifes(corpus: Corpus) -> None:
     leave_one_out = np.exp(-(values.sum() - values) / (lengths.sum() - lengths))
     num_docs = len(values)
     jackknife = math.sqrt((num_docs - 1) * leave_one_out.var())
-    assert result.standard_error == pytest.approx(jackknife, rel=0.05)
+    assert result.perplexity_standard_error == pytest.approx(jackknife, rel=0.05)
 
 
 def test_the_standard_error_of_a_single_document_is_infinite() -> None:

@@ -57,11 +57,6 @@ class CompletionResult(PerTokenScore):
         columns = {name: getattr(self, name).numpy() for name in names if hasattr(self, name)}
         return pd.DataFrame(columns, self.documents)
 
-    @property
-    def standard_error(self) -> float:
-        """Standard error of ``perplexity`` over documents; infinite for a single document."""
-        return self.perplexity * self.nats_per_token_standard_error
-
     def __repr__(self) -> str:
         where = f" of {self.corpus_name}" if self.corpus_name else ""
         split = "a hold-out of your own"
@@ -69,7 +64,7 @@ class CompletionResult(PerTokenScore):
             split = f"{self.observed_fraction:.0%} observed, seed {self.seed}"
         return (
             f"CompletionResult: held-out tokens{where} by {self.method}; {split}\n"
-            f"  perplexity  {self.perplexity:.1f} ± {self.standard_error:.2g} "
+            f"  perplexity  {self.perplexity:.1f} ± {self.perplexity_standard_error:.2g} "
             f"(s.e. over documents), {self.num_docs} documents, "
             f"{int(self.held_out_tokens.sum())} held-out tokens\n"
             f"  per token   {self.nats_per_token:.4f} nats ± "

@@ -77,11 +77,6 @@ class LikelihoodEstimate(PerTokenScore):
         """Monte Carlo standard error of ``total``, nats."""
         return float(self.standard_error.square().sum().sqrt())
 
-    @property
-    def perplexity_standard_error(self) -> float:
-        """Standard error of ``perplexity`` over documents; infinite for a single document."""
-        return self.perplexity * self.nats_per_token_standard_error
-
     def __repr__(self) -> str:
         where = f" of {self.corpus_name}" if self.corpus_name else ""
         seed = "" if self.seed is None else f", seed {self.seed}"
