@@ -102,9 +102,7 @@ def name_topics(
     labels = label_topics(model, corpus, top_n=top_n)
     documents: Sequence[RepresentativeDocument] = ()
     if num_docs:
-        shares = transform(
-            guide_of(None, model) if source is None else source, corpus, progress=progress
-        )
+        shares = transform(source or guide_of(None, model), corpus, progress=progress)
         documents = representative_documents(
             shares, topics=numbers, corpus=corpus, num_docs=num_docs, texts=texts
         )
