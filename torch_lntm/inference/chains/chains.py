@@ -21,6 +21,7 @@ from torch_lntm.errors import (
     warn,
 )
 from torch_lntm.guides import make_guide
+from torch_lntm.guides.table import guides_suited
 from torch_lntm.latents import LatentSpace
 from torch_lntm.latents.metrics import Metric, UnitMetric
 from torch_lntm.models import TopicModel
@@ -53,7 +54,8 @@ class HMCSettings:
 
     Attributes:
         num_chains: Number of chains of each document.
-        mass_matrix: ``"prior"``, ``"identity"``, or a key of the space's ``posterior_metrics``.
+        mass_matrix: ``"prior"``, ``"identity"``, or one of the space's guides
+            (:mod:`torch_lntm.guides.table`).
         num_steps: Number of leapfrog steps of a transition.
         step_size: Constant step size, as a number or ``(num_chains, num_docs)``. ``None`` searches
             and adapts step sizes.
@@ -198,17 +200,18 @@ class Chains:
         space, name = self.target.space, self.settings.mass_matrix
         if name == "prior":
             return UnitMetric()
+        metrics = guides_suited(model.prior.space_type).metrics
         if name == "identity":
             metric = space.unit_metric()
             if metric is None:
                 raise ConfigError(
                     f"mass_matrix 'identity' does not exist in a {type(space).__name__}; expected "
-                    f"one of {', '.join([*space.posterior_metrics, 'prior'])}"
+                    f"one of {', '.join([*metrics, 'prior'])}"
                 )
             return metric
         model.check_parameters()
         batch = self.target.batch
-        posterior = make_guide(space.posterior_metrics[name], model).posterior(batch, self.means)
+        posterior = make_guide(metrics[name], model).posterior(batch, self.means)
         self.means = posterior.mean
         return posterior.metric(batch.lengths)
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError, require, require_whole
+from torch_lntm.guides.table import guides_suited
 from torch_lntm.inference.chains.chains import (
     FEWEST_TRANSITIONS,
     Chains,
@@ -282,7 +283,8 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
     @property
     def not_copied(self) -> frozenset[str]:
         """See :attr:`ResumableFit.not_copied`. Only solved mass matrices change the means."""
-        solved = self.settings.chains.mass_matrix in space_type_of(self.model).posterior_metrics
+        metrics = guides_suited(self.model.prior.space_type).metrics
+        solved = self.settings.chains.mass_matrix in metrics
         return frozenset() if solved else frozenset({"means"})
 
     def end_reason(self) -> StopReason:
