@@ -473,7 +473,7 @@ def make_guide(posterior: str | None, model: TopicModel, **settings: Any) -> Gui
         >>> lntm.guides.make_guide("laplace", model, tolerance=1e-6)
         LaplaceGuide(tolerance=1e-06, max_iterations=100)
     """
-    name = guides_suited(model.prior.space_type).default if posterior is None else posterior
+    name = guides_suited(model).default if posterior is None else posterior
     if not isinstance(name, str) or name not in GUIDES:
         raise ConfigError(f"posterior {posterior!r}; expected one of {', '.join(GUIDES)}")
     return GUIDES[name](model, **settings)

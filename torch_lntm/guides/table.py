@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 from torch_lntm.errors import IncompatibleGuideError
 from torch_lntm.latents import GammaSpace, LatentSpace, NormalSpace
 from torch_lntm.latents.factor import GaussianFactorSpace, LaplaceFactorSpace
+from torch_lntm.models import TopicModel
 
 
 class Suited(NamedTuple):
@@ -36,19 +38,20 @@ SUITED: dict[type[LatentSpace], Suited] = {
 }
 
 
-def guides_suited(space_type: type[LatentSpace]) -> Suited:
-    """The guides that suit a latent space.
-
-    Args:
-        space_type: Class of the space, such as ``model.prior.space_type``.
+def guides_suited(model: TopicModel) -> Suited:
+    """The guides that suit the latent space of a model's prior.
 
     Raises:
-        IncompatibleGuideError: No guide is known to suit the space.
+        IncompatibleGuideError: The prior has no latent space, or a space that no guide suits by
+            default.
     """
-    for known, suited in SUITED.items():
-        if issubclass(space_type, known):
-            return suited
+    with suppress(AttributeError, NotImplementedError):
+        for known, suited in SUITED.items():
+            if issubclass(model.prior.space_type, known):
+                return suited
+    prior = type(getattr(model, "prior", model)).__name__
     raise IncompatibleGuideError(
-        f"there is no default guide for a {space_type.__name__}; name a guide, or register one: "
-        "torch_lntm.guides.table.SUITED[space_type] = ..."
+        f"{prior} has no latent space of a known type: guides and chains need a prior that defines "
+        "space_type and space, and a row in torch_lntm.guides.table.SUITED. pyro.infer.NUTS works "
+        "with every model"
     )

@@ -44,7 +44,7 @@ def theta_modes(model: TopicModel, batch: DocumentBatch) -> Tensor:
         batch = model.topics.assign_groups(batch)
         return dirichlet_modes(batch, model.topics.double_probs, concentration, model.words)
     # Laplace's and Taylor's posteriors are centred at the mode. Laplace sources support neither.
-    name = next(iter(guides_suited(space).metrics.values()))
+    name = next(iter(guides_suited(model).metrics.values()))
     return make_guide(name, model, **SOLVER).posterior(batch).theta_mode().double()
 
 

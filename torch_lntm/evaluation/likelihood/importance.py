@@ -179,7 +179,7 @@ def guide_for(model: TopicModel, guide: Guide[Any] | None) -> Guide[Any]:
         IncompatibleGuideError: The guide belongs to another model.
     """
     if guide is None:
-        return make_guide(guides_suited(model.prior.space_type).centre, model)
+        return make_guide(guides_suited(model).centre, model)
     return require_guide(guide, model)
 
 

@@ -14,7 +14,7 @@ from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.guides.table import guides_suited
 from torch_lntm.guides.theta_draws import DrawOptions, Positions, ThetaDraws
-from torch_lntm.inference.chains.chains import Chains, HMCSettings, space_type_of
+from torch_lntm.inference.chains.chains import Chains, HMCSettings
 from torch_lntm.inference.chains.kept import KeptChains
 from torch_lntm.inference.chains.samples import DocumentSamples
 from torch_lntm.inference.interruption import stops_on_interrupt
@@ -96,7 +96,7 @@ class DocumentHMC(MCMCKernel):
         jitter: float = 0.2,
         seed: int = 0,
     ) -> None:
-        suited = guides_suited(space_type_of(model))
+        suited = guides_suited(model)
         metrics = [*suited.metrics, "prior", "identity"]
         if mass_matrix is None:
             mass_matrix = suited.metric

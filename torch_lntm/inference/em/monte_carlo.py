@@ -19,7 +19,6 @@ from torch_lntm.inference.chains.chains import (
     Chains,
     Progress,
     initial_latents,
-    space_type_of,
     warn_of_low_acceptance,
     warn_of_stuck,
 )
@@ -176,7 +175,7 @@ class MonteCarloEM(Engine[MonteCarloResult]):
             model,
             num_chains=num_chains,
             mass_matrix=mass_matrix,
-            num_steps=space_type_of(model).leapfrogs if num_steps is None else num_steps,
+            num_steps=model.prior.space_type.leapfrogs if num_steps is None else num_steps,
             target_accept=target_accept,
             seed=seed,
         )
@@ -283,7 +282,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
     @property
     def not_copied(self) -> frozenset[str]:
         """See :attr:`ResumableFit.not_copied`. Only solved mass matrices change the means."""
-        metrics = guides_suited(self.model.prior.space_type).metrics
+        metrics = guides_suited(self.model).metrics
         solved = self.settings.chains.mass_matrix in metrics
         return frozenset() if solved else frozenset({"means"})
 
