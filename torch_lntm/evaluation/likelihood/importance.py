@@ -207,7 +207,7 @@ def documents(
                 Document(int(batch.index[row]), space, posterior, row, *words_and_cells, counts)
                 for row, (words_and_cells, counts) in enumerate(
                     zip(
-                        document_words(model.topics.assign_groups(batch), words),
+                        document_words(model.topics.assign_levels(batch), words),
                         independent,
                         strict=True,
                     )

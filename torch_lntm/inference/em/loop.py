@@ -132,10 +132,10 @@ class ResumableFit(ABC, Generic[R]):
         """
         model, occurs = self.model, None
         if not self.processes.alone:
-            num_columns = model.topics.num_groups * model.num_words
+            num_columns = model.topics.num_levels * model.num_words
             occurs = torch.zeros(num_columns, dtype=torch.bool, device=model.device)
             if batch is not None:
-                occurs[model.topics.assign_groups(batch).word_index] = True
+                occurs[model.topics.assign_levels(batch).word_index] = True
         return self.processes.add_up(make, model.dtype, occurs)
 
     def with_prior_means(self, means: Tensor | None) -> Tensor:
