@@ -17,9 +17,13 @@ from torch_lntm.guides.guide import SolverOptions, require_guide
 from torch_lntm.inference.em.checkpoint import BEST_MEANS, FitState, model_identity
 from torch_lntm.inference.em.covariances import CovarianceSample, default_stride, ranks_of
 from torch_lntm.inference.em.distributed import Processes
-from torch_lntm.inference.em.documents import document_bar, with_progress
+from torch_lntm.inference.em.documents import (
+    document_bar,
+    shard_of,
+    visiting_ranks,
+    with_progress,
+)
 from torch_lntm.inference.em.loop import Engine, ResumableFit, clones_of
-from torch_lntm.inference.em.parts import add_topic_shares, shard_of, visiting_ranks
 from torch_lntm.inference.em.result import StopReason, VariationalResult
 from torch_lntm.inference.em.schedule import (
     Annealing,
@@ -190,7 +194,7 @@ class VariationalRun(ResumableFit[VariationalResult]):
         rank = np.arange(self.num_docs)
         groups = rank // self.step_docs, rank % self.covariances.stride
         self.shard = shard_of(model, corpus, self.processes, order, *groups)
-        self.state = FitState()
+        self.state = FitState(self.shard.table)
         #: Statistics of the best restart. Checkpoints leave them out.
         self._best_statistics: Statistics | None = None
         #: Whether to keep warm starts with rows for stored counts.
@@ -252,7 +256,7 @@ class VariationalRun(ResumableFit[VariationalResult]):
             means = guide.default_start(batch, space)
             if means is None or guide.warm_start_rows == "entries":
                 means = space.centre.expand(batch.num_docs, -1)
-            self.documents.write("means", batch, means)
+            state.documents.write("means", batch, means)
         self._enter("stepwise")
 
     def _stepwise(self) -> Iterator[dict[str, Any]]:
@@ -306,12 +310,14 @@ class VariationalRun(ResumableFit[VariationalResult]):
         score = self._objective(statistics)
         record = self._record(score)
         scores = [*self._objectives("score"), score]
-        means = state.documents["means"]
+        means = state.documents.tensors["means"]
         # Rows of the documents belong to the topics of this restart.
-        state.documents = {n: x for n, x in state.documents.items() if n == BEST_MEANS}
+        for name in state.documents.tensors.keys() - {BEST_MEANS}:
+            del state.documents.tensors[name]
         if scores.index(max(scores)) == state.restart:
             self._best_statistics = statistics
-            state.best, state.documents = clones_of(self.model.state_dict()), {BEST_MEANS: means}
+            state.best = clones_of(self.model.state_dict())
+            state.documents.tensors = {BEST_MEANS: means}
         if state.restart + 1 < self.settings.restarts:
             state.restart, state.updates, state.statistics = state.restart + 1, 0, None
             self._enter("start")
@@ -324,7 +330,7 @@ class VariationalRun(ResumableFit[VariationalResult]):
     def _continue_best(self) -> None:
         """Set the parameters and means of the best restart."""
         state = self.state
-        state.documents = {"means": state.documents[BEST_MEANS]}
+        state.documents.tensors = {"means": state.documents.tensors[BEST_MEANS]}
         state.statistics = self._best_statistics
         self.model.load_state_dict(state.best)
 
@@ -408,7 +414,7 @@ class VariationalRun(ResumableFit[VariationalResult]):
     ) -> Statistics:
         """E-step of one batch. It starts from the rows of its documents, and updates them."""
         self.processes.poll()
-        documents, init = self.documents, None
+        documents, init = self.state.documents, None
         if self.guide.warm_start_rows == "documents":
             init = documents.read("means", batch)
         elif "sites" in documents:
@@ -458,10 +464,10 @@ class VariationalRun(ResumableFit[VariationalResult]):
         """Result at the present state."""
         state = self.state
         done = () if state.phase == "start" else ("means",)
-        tables = self.shard.collect({name: state.documents[name] for name in done})
+        tables = self.shard.collect({name: state.documents.tensors[name] for name in done})
         self.model.prior.canonicalise_()
         unconverged = state.history[-1]["unconverged"] if state.history else None
-        result = VariationalResult(
+        return VariationalResult(
             history=state.history,
             stop_reason=stop_reason,
             num_unconverged=self.num_docs if unconverged is None else unconverged,
@@ -472,5 +478,3 @@ class VariationalRun(ResumableFit[VariationalResult]):
             guide=self.guide,
             corpus=self.corpus,
         )
-        add_topic_shares(result, self.processes)
-        return result
