@@ -39,7 +39,6 @@ from torch_lntm.inference.em.distributed import Processes
 from torch_lntm.inference.em.documents import DocumentShard, corpus_to_fit
 from torch_lntm.inference.em.parts import join_parts
 from torch_lntm.inference.em.result import FitResult, StopReason
-from torch_lntm.inference.em.statistics import Statistics
 from torch_lntm.inference.interruption import Terminated, stops_on_interrupt
 from torch_lntm.models import TopicModel
 from torch_lntm.models.registry import record_settings
@@ -111,22 +110,23 @@ class ResumableFit(ABC, Generic[R]):
 
     # -- sums and means ----------------------------------------------------------------------------
 
-    def add_up_batch(
-        self, batch: DocumentBatch | None, make: Callable[[], Statistics | None]
-    ) -> Statistics:
-        """Sum the statistics of a mini-batch over the processes. Only counts of its words are sent.
+    def occurring(self, batch: DocumentBatch | None) -> Tensor | None:
+        """Words of this process's documents of a mini-batch, because only their counts are sent.
 
         Args:
-            batch: This process's documents of the mini-batch, or ``None``.
-            make: Function that computes their statistics. It returns ``None`` without documents.
+            batch: The documents, or ``None``.
+
+        Returns:
+            ``(num_columns,)`` bool. ``None`` in a fit by one process.
         """
-        model, occurs = self.model, None
-        if not self.processes.alone:
-            num_columns = model.topics.num_groups * model.num_words
-            occurs = torch.zeros(num_columns, dtype=torch.bool, device=model.device)
-            if batch is not None:
-                occurs[model.topics.assign_groups(batch).word_index] = True
-        return self.processes.add_up(make, model.dtype, occurs)
+        if self.processes.alone:
+            return None
+        topics = self.model.topics
+        num_columns = topics.num_groups * self.model.num_words
+        occurs = torch.zeros(num_columns, dtype=torch.bool, device=self.model.device)
+        if batch is not None:
+            occurs[topics.assign_groups(batch).word_index] = True
+        return occurs
 
     def with_prior_means(self, means: Tensor | None) -> Tensor:
         """Means of the documents for a result. Documents without a posterior have prior means.
@@ -146,8 +146,9 @@ class ResumableFit(ABC, Generic[R]):
             rows = np.arange(height)
             means = torch.zeros(height, model.latent_dim, dtype=model.dtype)
         if len(rows):
-            for batch in corpus.batches(MAX_FILLED_DOCS, order=rows, dtype=model.dtype):
-                centre = model.prior.space(model.check_batch(batch)).centre
+            options = {"device": model.device, "dtype": model.dtype}
+            for batch in corpus.batches(MAX_FILLED_DOCS, order=rows, **options):
+                centre = model.prior.space(batch).centre
                 means[batch.positions] = centre.expand(batch.num_docs, -1).to(means)
         return means
 

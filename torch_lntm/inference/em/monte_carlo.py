@@ -295,7 +295,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         settings, model, state = self.settings, self.model, self.state
         if settings.start == "model":
             for batch in self.shard.own_batches(self.corpus.nonempty, MAX_FILLED_DOCS):
-                centre = model.prior.space(model.check_batch(batch)).centre
+                centre = model.prior.space(batch).centre
                 self.state.documents.write("means", batch, centre.expand(batch.num_docs, -1))
             return
         start = Start(model, self.shard, name=settings.start, seed=settings.seed)
@@ -323,7 +323,9 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
                 self._begin_average(new)
             else:
                 for batch, e_step in e_steps:
-                    new = self.add_up_batch(batch, partial(e_step, stats))
+                    new = processes.add_up(
+                        partial(e_step, stats), self.model.dtype, self.occurring(batch)
+                    )
                     objective += new.objective
                     num_tokens += new.num_tokens
                     unconverged += int(new.num_unconverged)
