@@ -170,14 +170,6 @@ class DocumentBatch:
                 other.__dict__[name] = self.__dict__[name]
         return other
 
-    def placed(self, first: int, corpus_size: int) -> DocumentBatch:
-        """The same documents at positions from ``first`` on, in a larger corpus."""
-        other = replace(self, index=self.index + first, corpus_size=corpus_size)
-        self._give_cached_values(other)
-        if "positions" in other.__dict__:
-            other.__dict__["positions"] = self.positions + first
-        return other
-
     def over(self, words: Tensor) -> DocumentBatch:
         """Copy of the batch over a smaller vocabulary.
 

@@ -88,7 +88,7 @@ class CorpusBatches:
         """Batches of documents, one for each array of positions."""
         part = self._corpus.part
         for batch in self._selected(list(groups)) if self._copied else self._read(groups):
-            yield batch if part is None else batch.placed(part.first, part.num_docs)
+            yield batch if part is None else _placed(batch, part)
 
     def _read(self, groups: Iterable[Positions]) -> Iterator[DocumentBatch]:
         """Batches from the corpus in the host's memory or on its disk."""
@@ -132,6 +132,15 @@ class CorpusBatches:
                 for name, array in corpus.batch_covariates.items()
             },
         )
+
+
+def _placed(batch: DocumentBatch, part: Part) -> DocumentBatch:
+    """A batch of a part with the documents' positions in the whole corpus."""
+    placed = replace(batch, index=batch.index + part.first, corpus_size=part.num_docs)
+    placed.__dict__["positions"] = batch.positions + part.first
+    if "num_tokens" in batch.__dict__:
+        placed.__dict__["num_tokens"] = batch.num_tokens
+    return placed
 
 
 def assign_owners(sizes: Positions, processes: Processes, *groups: Positions) -> Positions:
