@@ -7,7 +7,7 @@ error of θ at the posterior mean of eta, the difference of the errors of two po
 document, and the number of iterations. The study takes three minutes on one core.
 
 The paper omits the distributions of μ, Σ and the topics, and the values of K, M and N.
-:class:`SimulationSettings` has this study's choices; ``docs/experiments.md`` has the results.
+:class:`SimulationSettings` has this study's choices; ``studies/pages/experiments.md`` has the results.
 """
 
 from __future__ import annotations
