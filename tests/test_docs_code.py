@@ -19,7 +19,8 @@ import torch_lntm as lntm
 from torch_lntm.cli.main import parse
 
 ROOT = DOCS.parent
-PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *sorted(ROOT.glob("studies/pages/*.md"))]
+STUDIES = ROOT / "studies" / "pages"
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *sorted(STUDIES.glob("*.md"))]
 #: A command on a line of its own, perhaps after a pipe or a launcher.
 _COMMAND = re.compile(r"^(?:[^`\n]* )?(?:torch-lntm|-m torch_lntm) +(\w[^`\n|]*)$", re.MULTILINE)
 #: Code of pages that takes too long for a test, and its replacement.
