@@ -87,12 +87,6 @@ def test_every_block_of_a_page_runs(name: str) -> None:
     assert "lntm" in run_page(name, SHORTER.get(name, {}))
 
 
-@pytest.mark.parametrize("name", RUNNING)
-def test_a_page_is_in_the_table_of_contents(name: str) -> None:
-    index = (DOCS / "index.md").read_text(encoding="utf-8")
-    assert name.removesuffix(".md") in index.splitlines()
-
-
 @pytest.mark.slow
 def test_the_page_on_structural_models_runs(
     own_folder: Path, capsys: pytest.CaptureFixture[str]
