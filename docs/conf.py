@@ -23,8 +23,7 @@ extensions = [
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
 ]
-# A package index shows package_page.md; the site has a front page of its own.
-exclude_patterns = ["notebooks/.ipynb_checkpoints", "**/*.py", "package_page.md"]
+exclude_patterns = ["notebooks/.ipynb_checkpoints", "**/*.py"]
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
 # The tests execute the notebooks; the site shows the outputs that they were committed with.

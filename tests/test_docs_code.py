@@ -13,7 +13,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from support.markdown import DOCS, run_page
+from support.markdown import DOCS, code_of, run_page
 
 import torch_lntm as lntm
 from torch_lntm.cli.main import parse
@@ -158,7 +158,9 @@ def test_the_page_s_code_writes_a_csv_and_calls_mlflow(monkeypatch, tmp_path, ca
     tracker.start_run = nullcontext
     tracker.log_metrics = logged.append
     monkeypatch.setitem(sys.modules, "mlflow", tracker)
-    history = run_page("callbacks.md")["result"].history
+    names: dict[str, object] = {}
+    exec("import torch_lntm" + code_of("plugins.md").partition("\nimport torch_lntm")[2], names)
+    history = names["result"].history  # type: ignore[attr-defined]
     with open(Path("fit.csv"), newline="") as file:
         rows = list(csv.reader(file))
     assert len(rows) == len(logged) > 5

@@ -244,7 +244,7 @@ class DocumentPrior(nn.Module):
         """The error for a method of the contract that a subclass lacks."""
         return NotImplementedError(
             f"{type(self).__name__} does not define {method}; the docstrings of DocumentPrior and "
-            "NormalPrior say what it is, and docs/own_prior.md has examples"
+            "NormalPrior say what it is, and docs/own_parts.md has examples"
         )
 
     def canonicalise_(self) -> dict[str, Tensor]:
