@@ -29,6 +29,11 @@ CARD, NAMES = "README.md", "names.json"
 FORMAT_VERSION = 1
 #: What invalid values from a file raise.
 _INVALID = (TypeError, ValueError, RuntimeError, KeyError)
+#: Parameters that had other names in versions before 0.3.0.
+_RENAMED = {
+    "bursts.log_concentration": "words.log_concentration",
+    "topics.groups": "topics.levels",
+}
 
 
 def save_model(model: TopicModel, path: str | Path, *, overwrite: bool = False) -> Path:
@@ -207,11 +212,10 @@ def read_json(path: Path, kind: type = dict) -> Any:
 
 
 def _tensors(path: Path, checksum: Any) -> dict[str, Tensor]:
-    """Parameters by current names. Before 0.2.0, ``words`` of a bursty model was ``bursts``."""
+    """Parameters by current names."""
     data = read_bytes(path)
     if checksum not in (None, zlib.crc32(data)):
         raise ConfigError(f"{path}: is damaged: its checksum is not that of {MODEL}")
     with read_errors(path, "not a complete safetensors file", (SafetensorError, KeyError)):
         tensors = safetensors.torch.load(data)
-    old = "bursts.log_concentration"
-    return {"words.log_concentration" if n == old else n: x for n, x in tensors.items()}
+    return {_RENAMED.get(name, name): x for name, x in tensors.items()}
