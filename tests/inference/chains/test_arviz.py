@@ -10,10 +10,8 @@ import pytest
 import torch
 from pyro.infer import MCMC
 from support.pairs import make_counts, make_model
-from support.problems import make_batch, random_problem
+from support.problems import make_batch
 
-from torch_lntm import errors
-from torch_lntm.inference.chains.arviz import to_arviz
 from torch_lntm.inference.chains.document_hmc import DocumentHMC
 from torch_lntm.inference.chains.samples import DocumentSamples
 
@@ -47,7 +45,8 @@ def test_diagnostics_agree_with_arviz(az: ModuleType) -> None:
     it stops: of the order of the autocorrelation time, 15 at the most, in n = 750.
     """
     samples = draw(num_draws=1500)
-    data = to_arviz(samples)
+    sites = {"theta": samples.theta(), **samples.latents}
+    data = az.from_dict(posterior={name: draws.numpy() for name, draws in sites.items()})
     for quantity in ("theta", "eta"):
 
         def theirs(function: Any, method: str, name: str = quantity) -> torch.Tensor:
@@ -62,58 +61,6 @@ def test_diagnostics_agree_with_arviz(az: ModuleType) -> None:
             assert 300 < float(size.min()) < 0.5 * 4500
         error = samples.mcse(quantity)  # type: ignore[arg-type]
         torch.testing.assert_close(error, theirs(az.mcse, "mean"), **close)
-
-
-@pytest.mark.parametrize("family", ["ctm", "iftm(source='laplace')", "lda"])
-def test_exported_groups_have_named_dimensions_and_coordinates(az: ModuleType, family: str) -> None:
-    samples = draw(family, num_chains=2, num_draws=8)
-    data = to_arviz(samples)
-    posterior, stats = data["posterior"], data["sample_stats"]
-    sizes = {"chain": 2, "draw": 8, "document": 3, "topic": 4}
-    main = samples.model.prior.latent
-    for name in ("theta", main):
-        assert dict(posterior[name].sizes) == sizes
-    assert set(posterior.data_vars) == {"theta", *samples.latents}
-    torch.testing.assert_close(torch.from_numpy(posterior[main].values), samples.latents[main])
-    torch.testing.assert_close(torch.from_numpy(posterior["theta"].values), samples.theta())
-    if "source" in family:
-        assert posterior["source"].dims == ("chain", "draw", "document", "source_dim")
-        source = torch.from_numpy(posterior["source"].values)
-        torch.testing.assert_close(source, samples.latents["source"])
-    for group in (posterior, stats):
-        assert group["document"].values.tolist() == [4, 1, 2]
-    one = posterior[main].sel(document=1, chain=1, topic=2).values
-    torch.testing.assert_close(torch.from_numpy(one), samples.latents[main][1, :, 1, 2])
-    expected = {
-        "acceptance_rate": samples.acceptance,
-        "step_size": samples.step_size,
-        "moved": samples.moved,
-        "divergences": samples.divergences,
-    }
-    for name, values in expected.items():
-        dims = ("document",) if name == "divergences" else ("chain", "document")
-        assert stats[name].dims == dims
-        assert torch.equal(torch.from_numpy(stats[name].values), values)
-    assert len(az.summary(data, var_names=["theta"])) == 12
-
-
-def test_eta_of_an_anchored_model_has_its_own_dimension(az: ModuleType) -> None:
-    problem = random_problem(3, lengths=(20, 2), anchored=True)
-    kernel = DocumentHMC(problem.model())
-    data = to_arviz(kernel.run(problem.batch(), 5, 5, progress=False))
-    assert data["posterior"]["eta"].dims == ("chain", "draw", "document", "eta_dim")
-    assert data["posterior"]["theta"].sizes["topic"] == 3
-
-
-def test_arviz_1_gets_a_data_tree(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As from ArviZ 1.0 on, which needs a later Python than the oldest supported."""
-    xarray = pytest.importorskip("xarray")
-    modules = {"arviz": ModuleType("arviz"), "xarray": xarray}
-    monkeypatch.setattr(errors, "import_module", modules.__getitem__)
-    data = to_arviz(draw(num_draws=4))
-    assert isinstance(data, xarray.DataTree)
-    assert data["posterior/theta"].dims == ("chain", "draw", "document", "topic")
-    assert data["sample_stats/divergences"].dims == ("document",)
 
 
 @pytest.mark.parametrize("family", ["ctm", "lda"])
