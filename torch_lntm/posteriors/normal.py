@@ -13,7 +13,7 @@ from torch_lntm import noise
 from torch_lntm.errors import ConfigError
 from torch_lntm.latents.factor import FactorSpace, GaussianFactorSpace
 from torch_lntm.latents.linalg import sum_of_squares, triangular_factor
-from torch_lntm.latents.metrics import DenseMetric, FactorMetric, Metric
+from torch_lntm.latents.metrics import DenseMetric, Metric
 from torch_lntm.latents.normal import EtaSpace
 from torch_lntm.latents.space import LatentSpace
 from torch_lntm.posteriors.posterior import Moments, Posterior, Rows, SourceSums
@@ -146,12 +146,8 @@ class NormalPosterior(EtaPosterior):
             log_det = 2.0 * (tril.diagonal().log().sum() - self.std.double().log().sum(-1))
         return 0.5 * (trace + z.square().sum(-1) - self.space.eta_dim + log_det)
 
-    def metric(self, lengths: Tensor) -> Metric:
-        """Mass matrix for chains in z: the posterior covariance of z.
-
-        Args:
-            lengths: ``(num_docs,)`` number of tokens of each document.
-        """
+    def metric(self) -> Metric:
+        """Mass matrix for chains in z: the posterior covariance of z, for a full posterior."""
         # For a standard normal r, z is Xᵀr with its coordinates in reverse order.
         assert self.whitened is not None
         return DenseMetric(self.whitened.mT.flip(1).contiguous())
@@ -300,11 +296,6 @@ class LowRankPosterior(NormalPosterior):
         trace = trace + (w[..., None] * centred.square()).sum((-2, -1))
         return 0.5 * (z.square().sum(-1) + self.log_det - trace)
 
-    def metric(self, lengths: Tensor) -> Metric:
-        """See :meth:`NormalPosterior.metric`. Covers sources and eta together."""
-        space = self.space
-        return FactorMetric.of(space.mixing, space.noise_precision, self.weights, None, self.index)
-
     @property
     def noise_dim(self) -> int:
         """Number of standard normal numbers for a draw of eta."""
@@ -385,17 +376,6 @@ class FactorPosterior(NormalPosterior):
         log_volume = root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         divergence = self.space.source_divergence(self.source_second_moment, log_volume)
         return eta + 0.5 * spread + divergence
-
-    def metric(self, lengths: Tensor) -> Metric:
-        """See :meth:`NormalPosterior.metric`. Normals approximate the sources' prior."""
-        space = self.space
-        return FactorMetric.of(
-            space.mixing,
-            space.noise_precision,
-            lengths[:, None] * self.theta_mode(),
-            space.source_scale(self.source_second_moment),
-            self.index,
-        )
 
     def source_sums(self) -> SourceSums:
         """See :meth:`Moments.source_sums`. *Putthividhya et al. 2009, eqs 15–17*."""

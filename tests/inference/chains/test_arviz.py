@@ -13,7 +13,6 @@ from support.pairs import make_counts, make_model
 from support.problems import make_batch
 
 from torch_lntm.inference.chains.document_hmc import DocumentHMC
-from torch_lntm.inference.chains.samples import DocumentSamples
 
 
 @pytest.fixture(scope="module")
@@ -24,19 +23,6 @@ def az() -> ModuleType:
         return pytest.importorskip("arviz", reason="needs ArviZ: pip install 'torch-lntm[arviz]'")
 
 
-def draw(family: str = "ctm", num_chains: int = 3, num_draws: int = 60) -> DocumentSamples:
-    """Autocorrelated chains, of short trajectories, with repeats."""
-    batch = make_batch(make_counts(), corpus_size=9)
-    batch = batch.select(torch.tensor([4, 1, 2]))
-    kernel = DocumentHMC(
-        make_model(family),
-        num_chains=num_chains,
-        mass_matrix="prior" if family == "lda" else "taylor",
-        num_steps=3,
-    )
-    return kernel.run(batch, num_draws, 20, progress=False)
-
-
 @pytest.mark.slow
 def test_diagnostics_agree_with_arviz(az: ModuleType) -> None:
     """R-hat is the same; sizes are where chains are long beside their autocorrelation.
@@ -44,7 +30,10 @@ def test_diagnostics_agree_with_arviz(az: ModuleType) -> None:
     ArviZ divides the autocovariance at lag t by n, Pyro by n − t, and ArviZ adds half a pair where
     it stops: of the order of the autocorrelation time, 15 at the most, in n = 750.
     """
-    samples = draw(num_draws=1500)
+    # Autocorrelated chains, of short trajectories, with repeats.
+    batch = make_batch(make_counts(), corpus_size=9).select(torch.tensor([4, 1, 2]))
+    kernel = DocumentHMC(make_model("ctm"), num_chains=3, mass_matrix="taylor", num_steps=3)
+    samples = kernel.run(batch, 1500, 20, progress=False)
     sites = {"theta": samples.theta(), **samples.latents}
     data = az.from_dict(posterior={name: draws.numpy() for name, draws in sites.items()})
     for quantity in ("theta", "eta"):
