@@ -169,9 +169,9 @@ def _task(
 
     split = fit.split(corpus, config["seed"])
     train = corpus if split is None else split.train
-    recipe, chosen, reason = recipe.for_corpus(train, fit.num_topics)
+    recipe = recipe.for_corpus(train, fit.num_topics)
     explicit = fit.model_options or {}
-    settings = {name: value for name, value in chosen.items() if name not in explicit}
+    settings = {name: value for name, value in recipe.options.items() if name not in explicit}
     settings |= {"num_topics": fit.num_topics} | given(fit_model, options)
     settings |= {} if fit.keywords is None else {"keywords": fit.keywords}
     settings |= structural_options(fit.model, options["prevalence"], options["content"], corpus)
@@ -189,7 +189,7 @@ def _task(
     config |= {name: settings.get(name) for name in CHOSEN}
     config |= {"out": str(path)}
     config["posterior"] = recipe.posterior if recipe.samples else parts.guide.name
-    return _Task(path, corpus, split, parts, config, recipe.samples, reason)
+    return _Task(path, corpus, split, parts, config, recipe.samples, recipe.reason)
 
 
 @dataclass(frozen=True)
