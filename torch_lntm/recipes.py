@@ -175,7 +175,7 @@ class Recipe:
         if unknown and not takes_any:
             hint = "".join(f"; did you mean {n}?" for n in get_close_matches(unknown[0], takes, 1))
             raise ConfigError(f"the model {self.model} takes no {unknown[0]}{hint}")
-        shared = {"num_words": num_words, "seed": seed}
+        shared: dict[str, Any] = {"num_words": num_words, "seed": seed}
         shared |= {} if vocabulary is None else {"vocabulary": vocabulary}
         model = constructor(**_taken(constructor, shared | options) | explicit)
         if model.vocabulary is None and vocabulary is not None:
