@@ -442,7 +442,7 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         table = model.topic_table(shares, top_n=top_n, num_correlated=2)
         if X is not None:
             return table
-        return TopicTable(tuple(sorted(table, key=lambda topic: topic.topic)), table.names)
+        return TopicTable(sorted(table, key=lambda topic: topic.topic), table.names)
 
     @property
     def topic_names_(self) -> tuple[str, ...]:

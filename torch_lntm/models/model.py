@@ -510,7 +510,7 @@ class TopicModel(nn.Module):
                 )
             )
         rows.sort(key=lambda row: -(row.share or 0.0))
-        return TopicTable(tuple(rows), self.topic_names)
+        return TopicTable(rows, self.topic_names)
 
     def check_parameters(self) -> None:
         """Raise if a parameter is not finite.
