@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import math
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support import shared_fits
 from support.costs import LargestStorage
-from support.fits import assert_same, break_at
-from support.processes import in_processes
 
 import torch_lntm as lntm
 from torch_lntm.corpus import Corpus
@@ -20,7 +15,6 @@ from torch_lntm.errors import ConfigError, CorpusError, CorpusWarning, NotFitted
 from torch_lntm.guides import TaylorGuide
 from torch_lntm.inference import VariationalEM
 from torch_lntm.models import TopicModel
-from torch_lntm.models.priors.covariates import Covariates
 from torch_lntm.models.priors.mixed import MixedPrior
 from torch_lntm.posteriors import Draws
 from torch_lntm.solvers.arrow import Arrow
@@ -300,41 +294,6 @@ def test_a_fit_is_saved_loaded_and_generated_from(corpus, tmp_path) -> None:
     bad = drawn.with_covariates({"prevalence_levels": np.full((NUM_DOCS, 2), 99)})
     with pytest.raises(CorpusError, match="whole numbers from -1"):
         loaded.encode(bad)
-
-
-def test_a_killed_fit_continues_to_the_same_bits(corpus, tmp_path) -> None:
-    def engine() -> VariationalEM:
-        model = make(corpus, TWO)
-        options: dict[str, Any] = {"start": "documents", "max_iterations": 6, "tolerance": 0.0}
-        return VariationalEM(model, TaylorGuide(model), progress=False, **options)
-
-    straight, killed, continued = engine(), engine(), engine()
-    straight.fit(corpus)
-    break_at(killed.guide, 5, RuntimeError)
-    path = tmp_path / "fit.safetensors"
-    with pytest.raises(RuntimeError):
-        killed.fit(corpus, checkpoint=path, checkpoint_seconds=0.0)
-    continued.fit(corpus, checkpoint=path)
-    assert_same(straight.model, continued.model)
-
-
-@pytest.mark.slow
-def test_a_fit_in_two_processes_equals_the_fit_in_one() -> None:
-    expected = shared_fits.fitted_with_authors()
-    for found in in_processes(2, shared_fits.fitted_with_authors):
-        for name in ("level_effects", "level_penalties", "slopes", "level_gram"):
-            np.testing.assert_allclose(
-                found[f"model.prior.{name}"], expected[f"model.prior.{name}"], rtol=1e-6, atol=1e-9
-            )
-
-
-def test_covariates_of_a_damaged_file_are_refused(corpus) -> None:
-    data = json.loads(json.dumps(Covariates.of(corpus, ONE).to_json()))
-    assert Covariates.from_json(data) == Covariates.of(corpus, ONE)
-    for levels in (["a"], ["b", "a"], ["a", "a"], ["a", 1], [1.0, math.nan], [["a"], ["b"]]):
-        data["formula"]["random"] = {"author": levels}
-        with pytest.raises(ConfigError, match="damaged"):
-            Covariates.from_json(data)
 
 
 def test_2000_levels_of_5000_documents_make_no_dense_columns() -> None:

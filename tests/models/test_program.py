@@ -23,11 +23,9 @@ from pyro.infer import (
     JitTrace_ELBO,
     Predictive,
     Trace_ELBO,
-    TraceEnum_ELBO,
     WeighedPredictive,
 )
 from pyro.infer.autoguide import AutoDelta, AutoDiagonalNormal, AutoLaplaceApproximation, AutoNormal
-from pyro.infer.inspect import generate_graph_specification, get_dependencies, get_model_relations
 from pyro.nn import PyroSample
 from pyro.nn.module import to_pyro_module_
 from support.costs import LargestStorage
@@ -137,13 +135,6 @@ def test_a_lifted_prior_replaces_the_prior_of_its_parameter_alone(family: str, n
     torch.testing.assert_close(trace.log_prob_sum(), expected + kept)
 
 
-def test_substituted_topics_keep_the_models_prior() -> None:
-    model = make_model("ctm")
-    at = {"topics.logits": torch.zeros_like(model.topics.logits)}
-    trace = poutine.trace(poutine.substitute(model, at)).get_trace(make_batch(model))
-    assert {"topics_prior", "document_prior"} <= trace.nodes.keys()
-
-
 def test_a_log_prior_of_lifted_and_unlifted_parameters_is_refused() -> None:
     model = make_model("iftm(source='gaussian')")
     batch = make_batch(model)
@@ -176,18 +167,6 @@ def test_a_pyro_sample_replaces_the_models_prior(part: str) -> None:
     nodes = program.get_trace(batch).nodes
     assert ("topics_prior" in nodes) == (part != "topics.logits")
     assert "document_prior" in nodes
-
-
-def test_a_replaced_parameter_gets_the_gradient() -> None:
-    model = make_model("ctm")
-    batch = make_batch(model)
-    eta = {"eta": torch.zeros(3, 4, dtype=torch.float64)}
-    loc = torch.ones(4, dtype=torch.float64, requires_grad=True)
-    program = poutine.substitute(poutine.condition(model, eta), {"prior.loc": loc})
-    (got,) = torch.autograd.grad(log_joint(program, batch), loc)
-    covariance = model.prior.covariance.detach()
-    # Gradient of three times log Normal(0 | loc, Σ): −3 Σ⁻¹ loc.
-    torch.testing.assert_close(got, -3 * torch.linalg.solve(covariance, loc.detach()))
 
 
 def test_a_value_of_another_shape_is_refused() -> None:
@@ -366,19 +345,6 @@ def test_log_likelihoods_of_documents_at_posterior_draws(family: str) -> None:
     torch.testing.assert_close(got, (batch.to_csr().to_dense() * words).sum(-1))
 
 
-def test_parallel_predictive_works_with_sampled_topics() -> None:
-    model = make_model("ctm")
-    batch = make_batch(model)
-    samples = Predictive(model, num_samples=4)(batch, sample_topics=True)
-    posterior = {name: samples[name] for name in ("eta", "topics")}
-    trace = Predictive(model, posterior).get_vectorized_trace(batch, sample_topics=True)
-    site = trace.nodes["counts"]
-    words = (model.theta(samples["eta"]) @ samples["topics"].squeeze(1)).log()
-    torch.testing.assert_close(
-        site["fn"].log_prob(site["value"]), (batch.to_csr().to_dense() * words).sum(-1)
-    )
-
-
 @pytest.mark.parametrize("kernel", [NUTS, DocumentHMC])
 def test_arviz_reads_a_run(kernel: Any) -> None:
     model = make_model("ctm")
@@ -390,26 +356,6 @@ def test_arviz_reads_a_run(kernel: Any) -> None:
     assert data.log_likelihood["counts"].shape == (1, 6, 3)
     dense = torch.from_numpy(data.observed_data["counts"].values)
     assert torch.equal(dense, batch.to_csr().to_dense())
-
-
-# Inspection
-
-
-@each_family
-def test_pyro_infers_the_dependency_structure(family: str) -> None:
-    model = make_model(family)
-    batch = make_batch(model)
-    relations = get_model_relations(model, (batch,))
-    latent = model.prior.latent
-    assert relations["sample_sample"]["counts"] == [latent]
-    assert relations["sample_sample"][latent] == (["source"] if "iftm" in family else [])
-    assert "topics.logits" in relations["sample_param"]["counts"]
-    assert relations["plate_sample"]["documents"][-2:] == [latent, "counts"]
-    assert relations["sample_dist"]["counts"] == "BagOfWords"
-    graph = generate_graph_specification(relations, render_params=True)
-    assert (latent, "counts") in graph["edge_list"]
-    posterior = get_dependencies(model, (batch,))["posterior_dependencies"]
-    assert posterior[latent] == {latent: set(), "counts": set()}
 
 
 # Derivatives
@@ -548,24 +494,6 @@ def test_jit_is_refused_at_once() -> None:
     svi = SVI(model, make_guide(model, "ctm"), pyro.optim.Adam({"lr": 0.1}), JitTrace_ELBO())
     with pytest.raises(ConfigError, match="use Trace_ELBO instead of JitTrace_ELBO"):
         svi.step(batch)
-
-
-@pytest.mark.filterwarnings("ignore:TraceEnum_ELBO found no sample sites configured:UserWarning")
-def test_an_enumerating_elbo_needs_double_precision() -> None:
-    model = make_model("ctm")
-    batch = make_batch(model)
-
-    def loss(model: TopicModel, elbo: Any) -> float:
-        pyro.set_rng_seed(1)
-        guide = make_guide(model, "ctm")
-        return SVI(model, guide, pyro.optim.Adam({"lr": 0.1}), elbo).evaluate_loss(batch)
-
-    enumerating = TraceEnum_ELBO(max_plate_nesting=1)
-    assert loss(model, enumerating) == pytest.approx(loss(model, Trace_ELBO()))
-    model.float()
-    assert loss(model, Trace_ELBO()) < float("inf")
-    with pytest.raises(ConfigError, match=r"TraceEnum_ELBO .* use model\.double\(\)"):
-        loss(model, enumerating)
 
 
 @pytest.mark.slow

@@ -150,21 +150,3 @@ def test_words_by_source_and_group_show_names() -> None:
     assert list(words.frame())[:3] == ["topic", "name", "group"]
     labels = lntm.reports.label_topics(model, corpus, top_n=2)
     assert "economy probability" in str(labels)
-
-
-def test_names_never_change_a_number() -> None:
-    corpus, _ = make_model().generate([40] * 12, seed=1)
-    models = []
-    for names in (None, {1: "economy", 3: "war"}):
-        model = make_model(names)
-        guide = lntm.guides.TaylorGuide(model)
-        result = lntm.inference.VariationalEM(model, guide, max_iterations=3).fit(corpus)
-        models.append((model, result))
-    (plain, first), (named, second) = models
-    assert named.topic_names[1] == "economy"
-    assert "economy" in str(second)
-    assert torch.equal(first.means, second.means)
-    assert all(
-        torch.equal(x, y)
-        for x, y in zip(plain.state_dict().values(), named.state_dict().values(), strict=True)
-    )

@@ -259,9 +259,7 @@ class _Task:
 
     def announce(self, unfinished: UnfinishedRun, processes: Processes) -> None:
         """Print the documents, the words, the device and large tables of the fit."""
-        from torch_lntm.models import DynamicTopics
-
-        corpus, topics, whole = self.corpus, self.parts.model.topics, self.train.whole
+        corpus, whole = self.corpus, self.train.whole
         if unfinished.started:
             say(f"continuing the unfinished fit of {unfinished.checkpoint}")
         if corpus.preparation:
@@ -276,8 +274,6 @@ class _Task:
         wordless = f" ({empty} without words)" if empty else ""
         about = f"{whole.num_docs} documents{wordless} of {corpus.num_words} words{held_out}"
         say(f"fitting {about}, {self.config['device']}{several}")
-        if isinstance(topics, DynamicTopics):
-            say(topics.size_note)
 
     def scores(self) -> list[Score] | None:
         """Scores of the held-out documents; ``None`` if there are none."""
