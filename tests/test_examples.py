@@ -73,7 +73,7 @@ MAIN = re.findall(
     effects.estimate effects.permutation_test report select
     reports.topic_labels reports.representative_documents
     plotting.correlation_graph plotting.document_proportions
-    save_model load_model load_run interop.topic_info interop.to_anndata
+    save_model load_model load_run interop.topic_info
     testing.check_prior testing.check_topics testing.check_words testing.check_guide
 """,
 )
