@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 from support import shared_fits
-from support.costs import LargestStorage
 from support.fits import assert_same, break_at
+from support.memory import LargestStorage
 from support.processes import in_processes
 
 import torch_lntm as lntm

@@ -30,7 +30,7 @@ from pyro.infer.autoguide import AutoDelta, AutoDiagonalNormal, AutoLaplaceAppro
 from pyro.infer.inspect import generate_graph_specification, get_dependencies, get_model_relations
 from pyro.nn import PyroSample
 from pyro.nn.module import to_pyro_module_
-from support.costs import LargestStorage
+from support.memory import LargestStorage
 from support.pairs import FAMILIES, PAIRS, make_model, prior_draws, prior_log_prob
 from torch import Tensor
 

@@ -1,4 +1,4 @@
-"""Costs of the parts of a fit on the pretend device, by the names of the parts."""
+"""Costs of the parts of a fit on the tests' pretend device, by the names of the parts."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from typing import Any
 import pyro
 import torch
 from pyro.infer import SVI, Trace_ELBO
-from support.costs import Cost
-from support.pretend import PretendDevice
 
 import torch_lntm as lntm
+from studies.benchmarks.launch_costs import Cost, CountingDevice
 from torch_lntm.kernels.mixture import expected_counts
 
 #: The family of the model and the name of the guide.
@@ -67,7 +66,7 @@ class Parts:
     """
 
     def __init__(
-        self, device: PretendDevice, shape: Shape, corpus: lntm.Corpus | None = None
+        self, device: CountingDevice, shape: Shape, corpus: lntm.Corpus | None = None
     ) -> None:
         self._device, self._shape = device, shape
         if corpus is not None:
