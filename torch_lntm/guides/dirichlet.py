@@ -129,7 +129,7 @@ class DirichletGuide(_AspectGuide):
         ConfigError: A setting is out of range.
 
     Example:
-        >>> lda = lntm.models.lda(10, corpus.num_words)
+        >>> lda = lntm.models.lda(10, corpus)
         >>> lntm.guides.DirichletGuide(lda).posterior(batch)
         DirichletPosterior(5 documents, 10 topics, 0 not converged)
     """
@@ -178,7 +178,7 @@ class EPGuide(_AspectGuide):
         ConfigError: A setting is out of range.
 
     Example:
-        >>> lda = lntm.models.lda(10, corpus.num_words)
+        >>> lda = lntm.models.lda(10, corpus)
         >>> lntm.guides.EPGuide(lda).posterior(batch).theta_mean().shape
         torch.Size([5, 10])
     """

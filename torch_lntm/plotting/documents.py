@@ -29,7 +29,7 @@ def document_proportions(
 
     Args:
         posterior: The posterior of a batch, ``guide.posterior(batch)``; or draws for a corpus,
-            ``inference.theta_draws(result.posterior, corpus)``.
+            ``inference.theta_draws(result.source, corpus)``.
         document: Position of the document in the batch, or in the corpus for draws.
         level: Posterior probability of each interval.
         num_samples: Number of draws for the means and intervals.

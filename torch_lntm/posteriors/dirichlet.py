@@ -39,7 +39,7 @@ class DirichletPosterior(Posterior):
             γ = α + Σ_w n_w β_w. ``None`` from other solvers.
 
     Example:
-        >>> lda = lntm.models.lda(10, corpus.num_words)
+        >>> lda = lntm.models.lda(10, corpus)
         >>> posterior = lntm.guides.make_guide("vb", lda).posterior(batch)
         >>> bool((posterior.gamma.sum(-1) > batch.lengths).all())
         True

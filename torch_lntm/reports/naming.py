@@ -83,9 +83,7 @@ def name_topics(
         NamingWarning: Some topics got no suitable answer.
 
     Example:
-        >>> named = lntm.models.ctm(
-        ...     2, corpus.num_words, vocabulary=corpus.vocabulary, topics=model.topics.probs[:2]
-        ... )
+        >>> named = lntm.models.ctm(2, corpus, topics=model.topics.probs[:2])
         >>> answers = iter(["Fires", "Cricket"])
         >>> lntm.name_topics(named, corpus, lambda prompt: next(answers), num_docs=0)
         ('Fires', 'Cricket')

@@ -121,7 +121,7 @@ def report(
         scores = fit.read(EVALUATION, read_scores) or ()
         posterior, contents = fit.posterior(), {"scores": scores, "settings": fit.settings()}
     elif isinstance(fit, FitResult):
-        posterior, contents = fit.posterior, {"settings": fit.settings()}
+        posterior, contents = fit.source, {"settings": fit.settings()}
     contents["instead_of_chains"] = isinstance(draws, Guide) and not isinstance(posterior, Guide)
     source = posterior if draws is None else draws
     page = render_page(source, corpus, **{**contents, **options})
