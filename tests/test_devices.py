@@ -28,7 +28,7 @@ from torch_lntm.cli import main
 from torch_lntm.evaluation import AIS, ais_bracket, document_completion, log_likelihood
 
 # On the CPU these repeat what other tests do.
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 NUM_TOPICS, NUM_WORDS = 3, 15
 CPU = torch.device("cpu")

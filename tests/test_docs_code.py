@@ -78,7 +78,7 @@ def test_the_docs_have_commands() -> None:
     assert sum(len(commands(page.read_text(encoding="utf-8"))) for page in PAGES) > 25
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", RUNNING)
 def test_every_block_of_a_page_runs(name: str) -> None:
     for module in RUNNING[name]:
@@ -92,7 +92,7 @@ def test_a_page_is_in_the_table_of_contents(name: str) -> None:
     assert name.removesuffix(".md") in index.splitlines()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_page_on_structural_models_runs(
     own_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -110,14 +110,14 @@ def test_the_page_on_structural_models_runs(
     assert isinstance(names["selection"], lntm.selection.Selection)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_page_on_choosing_runs(capsys: pytest.CaptureFixture[str]) -> None:
     names = run_page("choosing.md", SHORTER["choosing.md"], lntm=lntm, corpus=lntm.example_corpus())
     assert capsys.readouterr().out.count("perplexity") == 2
     assert names["capped"].counts.max() <= 3
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_page_on_time_runs(capsys: pytest.CaptureFixture[str]) -> None:
     names = run_page("time.md")
     assert "['stream'" in capsys.readouterr().out
@@ -133,7 +133,7 @@ def test_the_page_on_time_runs(capsys: pytest.CaptureFixture[str]) -> None:
         lntm.plotting.path_plot(names["future"], 0)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_page_on_keywords_runs(capsys: pytest.CaptureFixture[str]) -> None:
     names = run_page("keywords.md")
     model = names["model"]
@@ -143,7 +143,7 @@ def test_the_page_on_keywords_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert 0.03 < names["topic"].lower < names["topic"].mass
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_page_on_names_runs(own_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = run_page("names.md")
     model, out = names["model"], capsys.readouterr().out
@@ -155,7 +155,7 @@ def test_the_page_on_names_runs(own_folder: Path, capsys: pytest.CaptureFixture[
     assert names["stability"].by_seed.shape == (2, 10)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_page_s_code_writes_a_csv_and_calls_mlflow(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     logged: list[dict[str, float]] = []
@@ -182,7 +182,7 @@ QUICKER = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_page_on_scikit_learn_finds_two_topics(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     rng, labels = np.random.default_rng(0), [0, 1] * 60

@@ -151,7 +151,7 @@ def require(module: str) -> None:
         pytest.skip("Spark needs Java")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_the_program_of_a_launcher_continues_after_a_death(launcher: str, shared: Path) -> None:
     module, arguments, restarts = LAUNCHERS[launcher]
@@ -174,7 +174,7 @@ def test_the_program_of_a_launcher_continues_after_a_death(launcher: str, shared
         assert torch.equal(found[name], torch.from_numpy(values)), name
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ray_gets_the_records_of_a_fit(shared: Path) -> None:
     require("ray.train")
     (shared / "died").touch()

@@ -32,7 +32,7 @@ def torchrun(*arguments, size=2):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_shared_fit_is_saved_and_printed_once(counts, capsys):
     fit = ["fit", counts, *QUICK, "--dtype", "float64"]
     shared = torchrun(*fit, "--out", "shared")
@@ -54,7 +54,7 @@ def test_a_shared_fit_is_saved_and_printed_once(counts, capsys):
     assert values[1] == pytest.approx(values[0], rel=1e-8)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("posterior", ["hmc", "laplace"])
 def test_processes_open_their_own_shards(counts, posterior):
     lntm.read_corpus(counts).save("shards", shard_size=7)
@@ -82,7 +82,7 @@ def test_processes_open_their_own_shards(counts, posterior):
     assert run.metadata["topic_shares"] == pytest.approx(result.topic_shares.tolist(), rel=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_processes_fetch_their_own_shards(counts, tmp_path, monkeypatch):
     lntm.read_corpus(counts).save("served/shards", shard_size=7)
     fit = ["--num-topics", "3", "--max-epochs", "3", "--dtype", "float64"]

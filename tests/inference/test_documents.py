@@ -40,7 +40,7 @@ def test_document_topics_do_not_depend_on_batches(corpus, posterior, make, estim
     assert (together.sources is not None) == hasattr(guide.model.prior, "mixing")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_chains_give_exact_means(corpus):
     """Beside quadrature over the two contrasts of three topics."""
     model = make_model(dtype="float64")

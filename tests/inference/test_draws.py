@@ -83,7 +83,7 @@ def test_draws_of_new_chains_are_thinned_after_the_warm_up(known) -> None:
     assert draws.name == "hmc"
 
 
-@pytest.mark.stat
+@pytest.mark.long
 def test_new_chains_and_a_fits_chains_agree_on_the_shares_of_topics() -> None:
     corpus = lntm.lee_corpus()[:150]
     model = lntm.models.ctm(4, corpus.num_words, seed=0)

@@ -41,8 +41,7 @@ def make_corpus(num_docs: int = 40, length: int = 60, seed: int = 0) -> Corpus:
     return corpus
 
 
-@pytest.mark.slow
-@pytest.mark.stat
+@pytest.mark.long
 @pytest.mark.parametrize("elbo", [Trace_ELBO, TraceMeanField_ELBO])
 @pytest.mark.parametrize("name", [name for family, name in PAIRS if family == "ctm"])
 def test_svi_recovers_the_prior_mean_with_mini_batches(name: str, elbo: type, device: str) -> None:
@@ -162,8 +161,7 @@ def test_gradients_of_the_elbo_are_those_of_the_log_joint() -> None:
         torch.testing.assert_close(a, b)
 
 
-@pytest.mark.slow
-@pytest.mark.stat
+@pytest.mark.long
 def test_nuts_agrees_with_quadrature_in_the_contrasts() -> None:
     """E theta of K = 2 documents against a grid, in units of the run's own standard error."""
     topics = synthetic_topics(2, NUM_WORDS, 0.3, seed=5)

@@ -245,7 +245,7 @@ for name in ("expected_counts", "word_counts", "transition", "mixed", "uniform",
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_kernels_compile_to_machine_code_without_a_gpu(fused, tmp_path) -> None:
     """The compiler accepts less than the interpreter."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}

@@ -196,7 +196,7 @@ def test_likelihoods_match_a_grid(method) -> None:
     assert float(found.standard_error.max()) < 0.1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_means_of_chains_and_guides_match_a_grid() -> None:
     model, counts = lda_of_two(), counts_of()
     _, expected = grid_of_two_topics(model, counts)

@@ -229,6 +229,7 @@ def one_topic(counts: np.ndarray) -> DynamicTopics:
     return topics
 
 
+@pytest.mark.long
 def test_evidence_tells_moving_words_from_still_words() -> None:
     """In 16 corpora."""
     ratios, ranks = [], []

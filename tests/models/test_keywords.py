@@ -408,7 +408,7 @@ def test_a_continued_fit_equals_an_uninterrupted_fit(tmp_path: Path, last: int) 
     assert torch.equal(continued.topics.probs, uninterrupted.topics.probs)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_several_processes_fit_the_same_topics() -> None:
     (first, warned), (second, silent) = in_processes(2, shared_fits.with_keywords)
     alone, _ = shared_fits.with_keywords()

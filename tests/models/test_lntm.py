@@ -186,8 +186,7 @@ def test_sampled_topics_replace_their_parameters(family, device) -> None:
     np.testing.assert_allclose(counts_site["fn"].topics.tolist(), probs, rtol=1e-12)
 
 
-@pytest.mark.slow
-@pytest.mark.stat
+@pytest.mark.long
 def test_stock_nuts_draws_topics_and_documents_together() -> None:
     """Two topics over two words, by a grid of both topics and of the document's theta."""
     # Anchored, eta is the difference of two independent logits.

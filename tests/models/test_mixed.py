@@ -337,6 +337,7 @@ def test_covariates_of_a_damaged_file_are_refused(corpus) -> None:
             Covariates.from_json(data)
 
 
+@pytest.mark.long
 def test_2000_levels_of_5000_documents_make_no_dense_columns() -> None:
     num_docs, num_levels, num_words = 5000, 2000, 30
     rng = np.random.default_rng(0)

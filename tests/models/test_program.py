@@ -568,7 +568,7 @@ def test_an_enumerating_elbo_needs_double_precision() -> None:
         loss(model, enumerating)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_compiled_program_has_the_same_density_and_gradient() -> None:

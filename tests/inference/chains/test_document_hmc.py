@@ -111,8 +111,7 @@ def test_moments_in_single_precision_agree_with_quadrature(device: torch.device)
     check_theta(samples, problem)
 
 
-@pytest.mark.slow
-@pytest.mark.stat
+@pytest.mark.long
 def test_moments_agree_with_pyros_nuts() -> None:
     """With more topics than a grid can hold."""
     model = make_model("ctm")

@@ -80,7 +80,7 @@ def assert_follows(other: dict[str, Any], first: dict[str, Any]) -> None:
     assert_equal(*shared)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("size", "cases"), [(2, CASES), (3, CASES[::3])])
 def test_a_shared_fit_equals_the_fit_of_one_process(size: int, cases: Any) -> None:
     results = in_processes(size, shared_fits.fits, cases)
@@ -110,7 +110,7 @@ def test_shared_fits_in_float32_agree_within_rounding() -> None:
         assert record["objective"] == pytest.approx(other["objective"], rel=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("before", "after", "case", "step"),
     [

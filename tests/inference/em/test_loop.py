@@ -257,7 +257,7 @@ def test_an_objective_that_is_not_finite_is_an_error(tmp_path: Path) -> None:
 # -- the same in variational EM, with its batches and restarts ------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "kind_of_guide", "at"),
     [*((ctm, TaylorGuide, at) for at in (3, 60, 100)), (lda, EPGuide, 50)],

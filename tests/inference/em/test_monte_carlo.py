@@ -95,8 +95,7 @@ def test_draws_and_m_step_have_the_moments_of_the_posterior(device: str) -> None
     np.testing.assert_allclose(model.topics.probs.tolist(), expected_topics, rtol=1e-8)
 
 
-@pytest.mark.slow
-@pytest.mark.stat
+@pytest.mark.long
 def test_draws_of_theta_and_m_step_have_the_posterior_mean(device) -> None:
     rng = np.random.default_rng(0)
     alpha, topics = np.array([0.4, 1.0, 2.5]), rng.dirichlet(np.ones(15), 3)
@@ -256,7 +255,7 @@ def test_models_with_keywords_search_less_long() -> None:
     assert MonteCarloEM(guided, min_gain=0.0).min_gain == 0.0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("tokens", "rise", "last", "reason"),
     [(200, 60, 60, "max_iterations"), (199, 60, 20, "stopped_early"), (199, 3, 20, "converged")],
@@ -278,8 +277,7 @@ def test_the_search_ends_early_for_few_tokens_per_word(
     assert result.stop_reason == reason
 
 
-@pytest.mark.slow
-@pytest.mark.stat
+@pytest.mark.long
 def test_parameters_are_recovered_better_than_by_variational_em() -> None:
     """Over eight corpora: topics, and the covariance of their contrasts.
 
@@ -314,8 +312,7 @@ def test_parameters_are_recovered_better_than_by_variational_em() -> None:
     assert covariance < 2 / 3
 
 
-@pytest.mark.slow
-@pytest.mark.stat
+@pytest.mark.long
 @pytest.mark.parametrize("update", ["exact", "gradient"])
 def test_the_tutorial_s_model_finds_its_topics(update) -> None:
     corpus = lntm(3, 30, topics=TOPICS, std=torch.full((3,), 1.5)).generate([60] * 300, seed=1)[0]
@@ -357,8 +354,7 @@ def test_chains_do_not_depend_on_their_mini_batch(device: str) -> None:
     assert len(results[0][0, occupied].unique(dim=0)) == int(occupied.sum())
 
 
-@pytest.mark.slow
-@pytest.mark.stat
+@pytest.mark.long
 @pytest.mark.parametrize("mass_matrix", ["prior", "taylor"])
 def test_acceptance_does_not_fall_with_the_size_of_mini_batches(mass_matrix: str) -> None:
     corpus = make_corpus(100)

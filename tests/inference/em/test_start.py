@@ -252,7 +252,7 @@ def test_a_start_continues_to_the_same_bits_after_every_epoch() -> None:
             assert torch.equal(before.documents["means"], state.documents["means"])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_fits_have_the_same_bits(hardware: torch.device) -> None:
     """Also on a GPU: no sum depends on the order of its threads."""
     rng = np.random.default_rng(6)

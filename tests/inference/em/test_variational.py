@@ -230,8 +230,7 @@ def assert_topics_recovered(model: TopicModel) -> None:
     assert matched_error(model) < 0.1 * closest
 
 
-@pytest.mark.slow
-@pytest.mark.stat
+@pytest.mark.long
 @each_pair
 def test_topics_are_recovered_by_every_guide(family, name) -> None:
     model, _ = fit(make_corpus(600, 150), name, family)
@@ -263,8 +262,7 @@ def test_topics_and_correlations_are_recovered(anchored) -> None:
     assert pairs[2] > pairs[1] + 0.2
 
 
-@pytest.mark.slow
-@pytest.mark.stat
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["factor", "taylor"])
 def test_the_covariance_of_gaussian_sources_is_recovered(name) -> None:
     """Its contrasts: neither A alone nor the shift of all logits is identified.
@@ -283,8 +281,7 @@ def test_the_covariance_of_gaussian_sources_is_recovered(name) -> None:
     assert (model.topic_correlation()[pairs] - correlation[pairs]).abs().mean() < 0.1
 
 
-@pytest.mark.slow
-@pytest.mark.stat
+@pytest.mark.long
 def test_laplace_sources_are_recovered_up_to_sign_and_order() -> None:
     """The bound makes them too small: in nine other corpora, by a factor of 0.78 ± 0.03."""
     truth = source_truth("laplace")
