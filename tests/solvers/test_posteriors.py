@@ -475,7 +475,7 @@ def test_every_iteration_raises_the_objective(device, name, anchored, scale) -> 
 def test_temperature_one_gives_bit_equal_results(device, name) -> None:
     problem = random_problem()
     plain = solve(name, problem, device)
-    tempered = solve(name, problem, device, temperature=1.0, topic_temperature=1.0)
+    tempered = solve(name, problem, device, inverse_temperature=1.0, inverse_topic_temperature=1.0)
     assert torch.equal(plain.mean, tempered.mean)
     assert torch.equal(plain.covariance, tempered.covariance)
     assert torch.equal(plain.objective, tempered.objective)
@@ -488,7 +488,11 @@ def test_tempered_fixed_points(device, name, anchored, temperature, topic_temper
     """Stationarity of E_q log p + H(q)/T: n_T − N·p − Σ⁻¹(m − μ) = 0, V⁻¹ = T(Σ⁻¹ + …)."""
     problem = random_problem(anchored=anchored)
     post = solve(
-        name, problem, device, temperature=temperature, topic_temperature=topic_temperature
+        name,
+        problem,
+        device,
+        inverse_temperature=temperature,
+        inverse_topic_temperature=topic_temperature,
     )
     assert bool(post.converged.all())
     lift, precision = oracle.lift_matrix(4, anchored), np.linalg.inv(problem.covariance)

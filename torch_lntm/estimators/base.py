@@ -331,7 +331,8 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
 
     def _proportions(self, X: Any, corpus: Corpus) -> Any:
         """See :meth:`transform`. Under pandas output, a corpus gives the names of its documents."""
-        guide = self._guide(**self._guide().em_options)
+        em = self._guide().em_options
+        guide = self._guide(tolerance=em.tolerance, max_iterations=em.max_iterations)
         theta = transform(guide, corpus, progress=bool(self.verbose)).theta.numpy()
         output = _get_output_config("transform", self)["dense"]
         index = getattr(corpus.metadata, "index", None) if isinstance(X, Corpus) else None

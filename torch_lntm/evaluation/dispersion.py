@@ -84,7 +84,7 @@ def residual_dispersion(
     max_docs = max(1, BLOCK // model.num_words)
     sums: list[Tensor] = []
     for batch in corpus.batches(max_docs, order=rows, device=model.device, dtype=model.dtype):
-        posterior = guide.means(batch)
+        posterior = guide.posterior(batch, covariances=False)
         theta = posterior.theta(posterior.mean.double())
         for rows_of_group, topics_of_group in model.topics.by_group(batch, topics):
             part, q = batch.select(rows_of_group), theta[rows_of_group] @ topics_of_group

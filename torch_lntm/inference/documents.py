@@ -211,7 +211,6 @@ def _by_guide(
     """Theta, convergence and sources by a guide's posteriors."""
     model, mode = guide.model, estimate == "mode"
     only_means = mode and not model.prior.num_sources
-    solve = guide.means if only_means else guide.posterior
     entries = corpus.nnz / corpus.num_docs
     if max_docs is None:
         no_covariances = only_means and guide.separates_means
@@ -223,7 +222,7 @@ def _by_guide(
     parts: list[list[Tensor]] = []
     with tqdm(total=len(corpus), desc="documents", unit="doc", disable=not progress) as bar:
         for batch in corpus.batches(max_docs, device=model.device, dtype=model.dtype):
-            posterior = solve(batch)
+            posterior = guide.posterior(batch, covariances=not only_means)
             tensors = [posterior.theta_mode() if mode else posterior.theta_mean(num_samples, seed)]
             tensors.append(posterior.converged)
             if model.prior.num_sources:

@@ -84,9 +84,9 @@ class DirichletPosterior(Posterior):
         """See :meth:`Posterior.theta`. The latent variable is theta."""
         return latent
 
-    def topic_weights(self, temperature: float = 1.0) -> Tensor:
+    def topic_weights(self, inverse_temperature: float = 1.0) -> Tensor:
         """See :meth:`Posterior.topic_weights`. ∝ exp(T·E log theta_k)."""
-        return torch.softmax(temperature * expected_log_theta(self.gamma), -1)
+        return torch.softmax(inverse_temperature * expected_log_theta(self.gamma), -1)
 
     @property
     def warm_start(self) -> Tensor:

@@ -112,11 +112,11 @@ class Posterior(Moments):
         """Topic proportions ``(..., num_topics)`` from latent variables ``(..., latent_dim)``."""
 
     @abstractmethod
-    def topic_weights(self, temperature: float = 1.0) -> Tensor:
+    def topic_weights(self, inverse_temperature: float = 1.0) -> Tensor:
         """Weights t ``(num_docs, num_topics)`` of the topics in the responsibilities ∝ t_k φ_kv.
 
         Args:
-            temperature: Inverse temperature of deterministic annealing.
+            inverse_temperature: Inverse temperature of deterministic annealing.
 
         Returns:
             Positive weights that sum to 1 over topics, in the dtype of the model.

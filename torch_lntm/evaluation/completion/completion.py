@@ -317,7 +317,7 @@ def _scores(
         proportions = theta_modes(model, seen)
         method = f"{model.name}, theta at its mode on the softmax scale"
     else:
-        posterior = (guide.means if theta == "mode" else guide.posterior)(seen)
+        posterior = guide.posterior(seen, covariances=theta != "mode")
         draws = "" if theta == "mode" else f", {num_samples} draws"
         description = f"{_DESCRIPTIONS[theta]}{draws}"
         if theta != "integrated" and posterior.has_exact_theta_mean:

@@ -443,8 +443,9 @@ def _from_posterior(
 def _bridge(model: TopicModel, topics: Tensor, batch: DocumentBatch) -> Bridge:
     """Paths from normal approximations of the posteriors of a batch."""
     guide = make_guide(identified_space(model, batch).reference, model)
-    space, posterior = solve(model, batch.to(dtype=model.dtype), guide)
-    independent_batch, _ = guide.as_independent(batch, posterior)
+    given = batch.to(dtype=model.dtype)
+    space, posterior = solve(model, given, guide)
+    independent_batch, _ = guide.as_independent(given, posterior)
     cells = document_words(independent_batch, topics.mT)
     loc, factor = space.normal(posterior, ((words, part.counts) for words, part in cells))
     parts: dict[str, Any] = {"topics": topics, "batch": batch, "words": model.words}

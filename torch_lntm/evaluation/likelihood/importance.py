@@ -21,7 +21,7 @@ from torch_lntm.evaluation.likelihood.estimate import (
 )
 from torch_lntm.guides import Guide, make_guide
 from torch_lntm.guides.guide import require_guide
-from torch_lntm.kernels.likelihood import Cells
+from torch_lntm.kernels.likelihood import CellRows, Cells
 from torch_lntm.latents.identified import IdentifiedSpace
 from torch_lntm.models import TopicModel, Words
 from torch_lntm.posteriors import Posterior
@@ -198,6 +198,7 @@ def documents(
     words = model.topics.double_probs.mT.contiguous()
     with tqdm(total=corpus.num_docs, disable=not progress, unit="doc") as bar:
         for batch in corpus.batches(max_docs=max_docs, device=model.device, dtype=model.dtype):
+            batch = model.check_batch(batch)
             space, posterior = solve(model, batch, guide)
             independent_batch, _ = guide.as_independent(batch, posterior)
             independent = independent_batch.counts.double().split(
@@ -206,11 +207,7 @@ def documents(
             nonempty = [
                 Document(int(batch.index[row]), space, posterior, row, *words_and_cells, counts)
                 for row, (words_and_cells, counts) in enumerate(
-                    zip(
-                        document_words(model.topics.assign_groups(batch), words),
-                        independent,
-                        strict=True,
-                    )
+                    zip(document_words(batch, words), independent, strict=True)
                 )
                 if len(counts)
             ]
@@ -253,4 +250,4 @@ def document_words(batch: DocumentBatch, words: Tensor) -> Iterator[tuple[Tensor
     offsets, counts = batch.row_offsets.tolist(), batch.counts.double()
     for start, stop in pairwise(offsets):
         columns = batch.word_index[start:stop]
-        yield words[columns], Cells(counts[start:stop], columns)
+        yield words[columns], CellRows(counts[start:stop], columns)
