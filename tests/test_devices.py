@@ -133,12 +133,10 @@ def test_posteriors_and_what_is_computed_from_them(accelerator, family, guide) -
             "interval": torch.stack(tuple(posterior.theta_interval(0.8, 20, seed=1))),
             "bound": solver.bound(batch),
         }
-        sampled = log_likelihood(
-            model, CORPUS[:3], method="importance", guide=solver, num_samples=25
-        )
+        sampled = log_likelihood(model, CORPUS[:3], method="importance", guide=solver, num_draws=25)
         host = {"importance": sampled.log_likelihood, "error": sampled.standard_error}
         for theta in ("mode", "mean", "integrated"):
-            completion = document_completion(model, solver, CORPUS[:4], theta=theta, num_samples=5)
+            completion = document_completion(model, solver, CORPUS[:4], theta=theta, num_draws=5)
             host[theta] = completion.log_predictive
         return there, host
 
@@ -209,7 +207,7 @@ def test_document_hmc(accelerator, family, metric) -> None:
             make_model(family, device), num_chains=2, mass_matrix=metric, num_steps=2, seed=1
         )
         samples = kernel.run(
-            CORPUS[:3].batch(device=device), num_samples=4, warmup_steps=2, progress=False
+            CORPUS[:3].batch(device=device), num_draws=4, warmup_steps=2, progress=False
         )
         names = ("index", "acceptance", "step_size", "moved")
         found = {**samples.latents, "theta": samples.theta()}
@@ -237,9 +235,7 @@ def test_densities_evidence_files_and_reports(accelerator, family, tmp_path) -> 
             "evidence": estimate.log_likelihood,
             "error": estimate.standard_error,
             "theta": lntm.inference.transform(guide, CORPUS[:4]).theta,
-            "mean": lntm.inference.transform(
-                guide, CORPUS[:4], estimate="mean", num_samples=5
-            ).theta,
+            "mean": lntm.inference.transform(guide, CORPUS[:4], estimate="mean", num_draws=5).theta,
             "shares": lntm.inference.topic_shares(guide, CORPUS[:4]),
             "coherence": [x.value for x in lntm.reports.coherence_scores(model, CORPUS, 3)],
         }

@@ -126,7 +126,7 @@ def test_samplers_and_evaluators_accept_user_priors(own_code, corpus, kind) -> N
     exact, mode = sampled.mean("eta"), guide.posterior(batch).mean
     from_prior = (exact - model.prior.space(batch).centre).abs().mean()
     assert float((exact - mode).abs().mean()) < 0.5 * float(from_prior)
-    by_importance = log_likelihood(model, corpus[:8], num_samples=2000)
+    by_importance = log_likelihood(model, corpus[:8], num_draws=2000)
     by_chains = log_likelihood(model, corpus[:8], AIS(num_chains=16, num_temperatures=100))
     # 8 differences at 5 standard errors each: false-failure rate 5e-6.
     error = (by_importance.standard_error**2 + by_chains.standard_error**2).sqrt()
@@ -334,7 +334,7 @@ def test_evaluations_agree_with_quadrature(make_part, corpus, kind) -> None:
     model, few = make_part(kind), corpus[:8]
     exact = log_likelihood(model, few, Quadrature()).log_likelihood
     for method, settings in (
-        ("importance", {"num_samples": 2000}),
+        ("importance", {"num_draws": 2000}),
         ("ais", {"num_chains": 64, "num_temperatures": 200}),
     ):
         found = lntm.evaluation.log_likelihood(

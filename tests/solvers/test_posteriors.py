@@ -90,19 +90,19 @@ def test_contract(device, name, anchored, dtype) -> None:
 @ALL
 def test_samples_and_intervals(device, name) -> None:
     post = solve(name, random_problem(), device)
-    num_samples = 20_000
-    draws = post.samples(num_samples, seed=0)
-    assert draws.shape == (num_samples, 5, 4)
+    num_draws = 20_000
+    draws = post.samples(num_draws, seed=0)
+    assert draws.shape == (num_draws, 5, 4)
     white = torch.linalg.solve_triangular(
         post.scale_tril, (draws - post.mean)[..., None], upper=False
     ).squeeze(-1)
-    second = torch.einsum("sdj,sdk->djk", white, white) / num_samples
-    spread = ((1 + torch.eye(4, dtype=torch.float64, device=device)) / num_samples).sqrt()
+    second = torch.einsum("sdj,sdk->djk", white, white) / num_draws
+    spread = ((1 + torch.eye(4, dtype=torch.float64, device=device)) / num_draws).sqrt()
     # 20 means and 50 second moments at 6 standard errors: false-failure rate 1.4e-7.
-    assert bool((white.mean(0).abs() < 6 / num_samples**0.5).all())
+    assert bool((white.mean(0).abs() < 6 / num_draws**0.5).all())
     assert bool(((second - torch.eye(4).to(second)).abs() < 6 * spread).all())
 
-    lower, upper = post.theta_interval(0.8, num_samples=4000, seed=1)
+    lower, upper = post.theta_interval(0.8, num_draws=4000, seed=1)
     assert bool((lower < upper).all())
     fresh = post.theta_samples(4000, seed=2)
     assert torch.equal(fresh, post.theta_samples(4000, seed=2))

@@ -157,7 +157,7 @@ class AIS(LikelihoodMethod):
                 f"{len(path.temperatures)} temperatures ({name} schedule), each with a transition "
                 f"of {path.num_steps} leapfrog steps"
             ),
-            num_samples=self.num_chains,
+            num_draws=self.num_chains,
             seed=seed,
             corpus_name=corpus.name,
             effective_sample_size=found["effective_sample_size"],
@@ -218,7 +218,7 @@ def ais_bracket(
     *,
     seed: int = 0,
     max_docs: int = 256,
-    progress: bool = False,
+    progress: bool = True,
     covariates: Mapping[str, Any] | None = None,
 ) -> AISBracket:
     """Largest error of annealed importance sampling, measured on simulated documents.
