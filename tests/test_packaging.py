@@ -85,23 +85,6 @@ def test_every_third_party_import_is_declared(metadata: configparser.ConfigParse
     assert problems == []
 
 
-@pytest.mark.parametrize(
-    ("source", "problems"),
-    [
-        ("from pytest import mark", 1),
-        ("import anndata", 1),
-        ("if TYPE_CHECKING:\n    from attr import s", 1),
-        ("from yaml import safe_load\nimport matplotlib.pyplot", 0),
-        ("def f():\n    from anndata import AnnData", 0),
-        ("import_extra('anndata', 'files', 'cells')", 0),
-    ],
-)
-def test_undeclared_imports_are_found(
-    source: str, problems: int, metadata: configparser.ConfigParser
-) -> None:
-    assert len(undeclared(source, metadata)) == problems
-
-
 def test_the_minimum_python_version_is_the_same_everywhere(
     metadata: configparser.ConfigParser,
 ) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pyro
 import torch
 from pyro.infer import SVI, Trace_ELBO
-from pyro.optim import Adam
+from pyro.optim import PyroOptim
 
 import torch_lntm as lntm
 from studies.benchmarks.launch_costs import Cost, CountingDevice
@@ -191,7 +191,12 @@ class Parts:
         """A step of SVI."""
         pyro.clear_param_store()
         model, batch = self.model(family), self._batch()
-        svi = SVI(model, getattr(lntm.guides, guide)(model), Adam({"lr": 0.01}), Trace_ELBO())
+        svi = SVI(
+            model,
+            getattr(lntm.guides, guide)(model),
+            PyroOptim(torch.optim.Adam, {"lr": 0.01}),
+            Trace_ELBO(),
+        )
         svi.step(batch)
         return self._cost(lambda: svi.step(batch))
 

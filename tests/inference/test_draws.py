@@ -194,13 +194,6 @@ def test_chains_of_a_fit_find_their_documents_in_any_corpus(fitted) -> None:
     assert kept.find(new).tolist() == [-1, -1]
 
 
-def test_signatures_differ_by_words_and_counts() -> None:
-    counts = np.array([[1, 2, 0], [2, 1, 0], [1, 2, 1], [0, 0, 0], [1, 2, 0], [3, 0, 0]])
-    found = signatures(Corpus.from_matrix(counts, allow_empty=True)).tolist()
-    assert found[0] == found[4]
-    assert len(set(found)) == 5
-
-
 def test_new_documents_get_new_chains(fitted, monkeypatch) -> None:
     _, corpus, result = fitted
     counts = corpus.to_scipy().toarray()

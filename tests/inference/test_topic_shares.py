@@ -87,14 +87,3 @@ def test_shares_of_many_documents_are_corrected_by_a_sample_of_them(monkeypatch)
     # Differences of 100 documents from their modes have standard deviations below 0.05.
     assert float((sampled - exact).abs().max()) < 5 * 0.05 / 10
     assert float((sampled - modes).abs().max()) > 0
-
-
-def test_a_printed_result_shows_its_topics_with_shares():
-    result = fit(make_corpus(), max_iterations=2)
-    largest = int(result.topic_shares.argmax())
-    row = next(line for line in str(result).splitlines() if line.startswith(f"    {largest}  "))
-    assert row.split()[1] == f"{float(result.topic_shares[largest]):.1%}"
-    assert "<table" in result._repr_html_()
-    alone = replace(result, corpus=None)
-    assert alone.topic_shares is None
-    assert "share" not in str(alone)

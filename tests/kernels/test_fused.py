@@ -154,13 +154,6 @@ def test_fused_noise_equals_separate_operations(size, fused, accelerator, monkey
     assert torch.equal(in_one[0], one_by_one[0])
 
 
-def test_noise_on_the_cpu_needs_no_kernel(fused: torch.device) -> None:
-    """Noise for reports and plots works even if the kernels are refused."""
-    keys = noise.document_keys(0, torch.arange(3), 2)
-    assert noise.normal(keys, 4).shape == (2, 3, 4)
-    assert fused_kernels.normal(keys.to(fused)[:0], 4).shape == (0, 3, 4)
-
-
 @pytest.mark.parametrize("value", [None, "", "0"])
 def test_the_kernels_are_off_on_a_cpu(value: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LNTM_TRITON", raising=False)
@@ -193,12 +186,6 @@ def test_a_machine_where_they_fail_is_warned_of_once(tried_anew, monkeypatch) ->
     with pytest.warns(LNTMWarning, match=r"do not work on this machine \(RuntimeError: Failed"):
         assert not fused_kernels._triton_works()
     assert not fused_kernels._triton_works()
-
-
-def test_an_unknown_setting_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LNTM_TRITON", "yes")
-    with pytest.raises(ConfigError, match="LNTM_TRITON is 'yes'; expected 1 for"):
-        fused_kernels.is_enabled(torch.ones(2))
 
 
 def test_without_triton_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

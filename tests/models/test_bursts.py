@@ -235,18 +235,6 @@ def test_every_guide_is_as_accurate_as_with_independent_draws(device, kind) -> N
                 assert counts.astype(bool).sum() <= tokens + 0.2 <= counts.sum(), name
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_posteriors_are_independent_of_other_documents(device, kind) -> None:
-    model, batch = make(kind).to(device), make_batch(counts_of(), device)
-    rows = torch.tensor([4, 1], device=device)
-    for name in guides_for(model):
-        guide = make_guide(name, model)
-        together, apart = guide.posterior(batch), guide.posterior(batch.select(rows))
-        for field in ("mean", "variance", "objective", "iterations", "converged"):
-            found, expected = getattr(apart, field), getattr(together, field)[rows]
-            torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9, msg=f"{name} {field}")
-
-
 @pytest.mark.parametrize(("kind", "name"), [("ctm", n) for n in BOUNDS[:2]] + [*OTHER_BOUNDS])
 def test_surrogate_counts_maximise_the_bound(device, kind, name) -> None:
     model, batch = make(kind).to(device), make_batch(counts_of(), device)
@@ -389,18 +377,6 @@ def test_an_interrupted_fit_continues_where_it_stopped(tmp_path, generated, engi
         torch.testing.assert_close(parts.state_dict()[name], value, msg=name)
         torch.testing.assert_close(again.state_dict()[name], value, msg=name)
     assert whole.words.cache_weight != pytest.approx(200.0, rel=1e-3)
-
-
-def test_replacing_other_parts_keeps_the_words() -> None:
-    model, other = make("ctm"), make("ctm", bursty=False)
-    changed = model.with_parts(other.prior, other.topics)
-    assert (changed.prior, changed.topics) == (other.prior, other.topics)
-    assert changed.words is model.words
-    named = model.with_parts(vocabulary=[f"w{v}" for v in range(NUM_WORDS)])
-    assert (named.prior, named.topics, named.words) == (model.prior, model.topics, model.words)
-    assert named.vocabulary == tuple(f"w{v}" for v in range(NUM_WORDS))
-    assert named.with_parts(topics=other.topics).vocabulary == named.vocabulary
-    assert other.with_parts().words.independent
 
 
 def test_the_concentration_is_a_param_site_with_and_without_latent_topics(device) -> None:

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from support import shared_fits
-from support.fits import assert_same, break_at
 from support.memory import LargestStorage
 from support.processes import in_processes
 
@@ -300,22 +299,6 @@ def test_a_fit_is_saved_loaded_and_generated_from(corpus, tmp_path) -> None:
     bad = drawn.with_covariates({"prevalence_levels": np.full((NUM_DOCS, 2), 99)})
     with pytest.raises(CorpusError, match="whole numbers from -1"):
         loaded.encode(bad)
-
-
-def test_a_killed_fit_continues_to_the_same_bits(corpus, tmp_path) -> None:
-    def engine() -> VariationalEM:
-        model = make(corpus, TWO)
-        options: dict[str, Any] = {"start": "documents", "max_iterations": 6, "tolerance": 0.0}
-        return VariationalEM(model, TaylorGuide(model), progress=False, **options)
-
-    straight, killed, continued = engine(), engine(), engine()
-    straight.fit(corpus)
-    break_at(killed.guide, 5, RuntimeError)
-    path = tmp_path / "fit.safetensors"
-    with pytest.raises(RuntimeError):
-        killed.fit(corpus, checkpoint=path, checkpoint_seconds=0.0)
-    continued.fit(corpus, checkpoint=path)
-    assert_same(straight.model, continued.model)
 
 
 @pytest.mark.slow

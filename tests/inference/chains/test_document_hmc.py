@@ -26,7 +26,7 @@ from torch_lntm.errors import (
     NumericalError,
     UnreliableEstimateWarning,
 )
-from torch_lntm.inference.chains import chains, diagnostics
+from torch_lntm.inference.chains import diagnostics
 from torch_lntm.inference.chains.chains import Chains
 from torch_lntm.inference.chains.document_hmc import DocumentHMC
 from torch_lntm.inference.chains.samples import DocumentSamples
@@ -560,23 +560,6 @@ def test_continued_chains_make_the_same_draws_as_uninterrupted_chains(family: st
         torch.testing.assert_close(later.step_size, whole.step_size)
 
 
-@pytest.mark.parametrize(
-    ("family", "mass_matrix", "num_steps"),
-    [
-        ("ctm", "laplace", 5),
-        ("lntm", "laplace", 5),
-        ("iftm(source='gaussian')", "prior", 30),
-        ("iftm(source='laplace')", "prior", 30),
-        ("lda", "prior", 30),
-    ],
-)
-def test_defaults_come_from_the_latent_space(family: str, mass_matrix: str, num_steps: int) -> None:
-    settings = DocumentHMC(make_model(family)).settings
-    assert (settings.mass_matrix, settings.num_steps) == (mass_matrix, num_steps)
-    if mass_matrix == "prior" and family != "lda":
-        assert DocumentHMC(make_model(family), mass_matrix="taylor").settings.num_steps == 5
-
-
 # -- bad input -----------------------------------------------------------------------------------
 
 
@@ -617,18 +600,6 @@ def test_documents_too_long_for_the_dtype_are_warned_of(share: float, warned: bo
         warnings.simplefilter("always")
         quiet(DocumentHMC(model, step_size=1e-9), make_batch(counts), 1, 0)
     assert any(w.category is UnreliableEstimateWarning for w in said) is warned
-
-
-@pytest.mark.parametrize("ahead", [1, 50, 200])
-def test_random_numbers_drawn_ahead_equal_those_drawn_one_by_one(ahead: int, monkeypatch) -> None:
-    def draws() -> DocumentSamples:
-        batch = make_batch(make_counts())
-        return quiet(DocumentHMC(make_model("ctm"), num_chains=2, step_size=0.3), batch, 9, 4)
-
-    monkeypatch.setattr(chains, "DRAWN_AHEAD", ahead)
-    some = draws().latents["eta"]
-    monkeypatch.undo()
-    torch.testing.assert_close(some, draws().latents["eta"], rtol=1e-9, atol=1e-9)
 
 
 def test_a_prior_without_a_latent_space_is_refused() -> None:

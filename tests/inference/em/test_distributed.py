@@ -91,16 +91,6 @@ def test_a_shared_fit_equals_the_fit_of_one_process(size: int, cases: Any) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("posterior", ["taylor", "hmc"])
-def test_processes_read_only_their_own_documents_after_the_start(posterior: str) -> None:
-    first, second = in_processes(2, shared_fits.read_after_the_start, posterior)
-    own, others = ({d for rows in batches for d in rows} for batches in (first, second))
-    assert own.isdisjoint(others)
-    assert own | others == set(range(shared_fits.NUM_DOCS)) - set(shared_fits.EMPTY)
-    assert len(own) == pytest.approx(len(others), abs=1)
-
-
-@pytest.mark.slow
 def test_shared_fits_in_float32_agree_within_rounding() -> None:
     case = ("ctm", "taylor", {"dtype": "float32"})
     found = in_processes(2, fitted, *case)

@@ -646,14 +646,6 @@ def test_a_fit_killed_during_averaging_continues_to_the_same_bits(tmp_path: Path
 # -- what cannot be ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["prior.loc", "topics.logits"])
-def test_the_error_for_a_nan_parameter_names_it(name: str) -> None:
-    model = make_model("ctm")
-    model.get_parameter(name).data.view(-1)[0] = torch.nan
-    with pytest.raises(NumericalError, match=name.replace(".", r"\.")):
-        fit_monte_carlo(model, Corpus.from_matrix(make_counts()), start="model")
-
-
 @pytest.mark.parametrize(
     ("options", "named"),
     [
@@ -701,13 +693,6 @@ def test_step_sizes_adapt_to_sharper_posteriors() -> None:
     assert history[10]["step_size"] < 1.15 * history[9]["step_size"]
     assert history[10]["acceptance"] > 0.75
     assert history[-1]["stuck"] == 0
-
-
-@pytest.mark.parametrize(("make", "leapfrogs"), [(ctm, 8), (lntm, 8), (lda, 16)])
-def test_the_default_number_of_leapfrogs_is_the_latent_spaces(make, leapfrogs) -> None:
-    model = make(3, 5)
-    assert MonteCarloEM(model).chains.num_steps == leapfrogs
-    assert MonteCarloEM(model, num_steps=5).chains.num_steps == 5
 
 
 @pytest.mark.parametrize("source", ["gaussian", "laplace"])

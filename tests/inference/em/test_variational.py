@@ -30,7 +30,7 @@ from torch_lntm.errors import (
     IncompatibleGuideError,
     NumericalError,
 )
-from torch_lntm.guides import GUIDES, BleiLaffertyGuide, EPGuide, TaylorGuide, make_guide
+from torch_lntm.guides import GUIDES, TaylorGuide, make_guide
 from torch_lntm.inference import MonteCarloEM, VariationalEM
 from torch_lntm.inference.em.variational import VariationalRun
 from torch_lntm.models import DirichletTopics, LogisticNormalPrior, TopicModel, ctm, iftm, lda
@@ -161,26 +161,6 @@ def test_a_converged_fit_gains_little_by_another_iteration() -> None:
         model, TaylorGuide(model), start="model", max_iterations=1, tolerance=0.0, progress=False
     )
     assert engine.fit(corpus).history[-1]["objective"] - before <= 1e-3
-
-
-def test_kept_warm_starts_save_iterations(monkeypatch) -> None:
-    """Where no M-step moves the parameters, a second iteration has hardly a pass to make."""
-    monkeypatch.setattr("torch_lntm.inference.em.variational.Statistics.maximise", lambda *_: None)
-    monkeypatch.setattr(EPGuide, "em_options", SolveOptions(tolerance=1e-3))
-    corpus = make_corpus()
-    for kept in (True, False):
-        if not kept:
-            monkeypatch.setattr("torch_lntm.inference.em.variational.MAX_KEPT_NUMBERS", 0)
-        model = lda(3, 30, dtype="float64")
-        guide = EPGuide(model)
-        solved = recorded(guide)
-        engine = VariationalEM(
-            model, guide, start="model", max_iterations=1, tolerance=0.0, progress=False
-        )
-        engine.fit(corpus)
-        first, second = (int(posterior.iterations.sum()) for _, posterior in solved)
-        assert first > 5 * corpus.num_docs
-        assert second <= 2 * corpus.num_docs if kept else second == first
 
 
 # -- seeds and restarts --------------------------------------------------------------------------
@@ -407,24 +387,6 @@ def test_tables_are_read_by_the_documents_positions() -> None:
             assert torch.equal(result.means[empty], prior.table[empty])
 
 
-@pytest.mark.slow
-def test_no_engine_copies_the_corpus(monkeypatch) -> None:
-    corpus = make_corpus(40, empty=(3,))
-
-    def refused(*_: Any, **__: Any) -> None:
-        raise AssertionError("the corpus is copied")
-
-    for name in ("__getitem__", "to_scipy", "with_counts", "with_vocabulary", "split"):
-        if hasattr(Corpus, name):
-            monkeypatch.setattr(Corpus, name, refused)
-    monkeypatch.setattr(Corpus, "from_matrix", refused)
-    for family, name in (("ctm", "taylor"), ("lda", "ep")):
-        _, result = fit(corpus, name, family, start_epochs=2, max_iterations=1)
-        assert result.means.shape == (40, 3)
-    engine = MonteCarloEM(ctm(3, 30), max_epochs=2, progress=False)
-    assert engine.fit(corpus).means.shape == (40, 3)
-
-
 def test_an_error_names_the_documents_position_in_the_corpus() -> None:
     """Not its place among the non-empty documents, nor in its batch."""
     corpus = make_corpus(12, empty=(0, 5))
@@ -539,19 +501,3 @@ def test_too_many_topics_for_the_documents_are_warned_of(num_topics, num_docs, w
         engine.fit(corpus)
     expected = f"{num_topics} topics for {num_docs} documents with words; use fewer"
     assert any(expected in str(w.message) for w in found) is warned
-
-
-def test_a_non_finite_objective_is_an_error() -> None:
-    corpus = make_corpus(20)
-    model = ctm(3, corpus.num_words)
-    guide = BleiLaffertyGuide(model)
-    solve = guide._solve
-
-    def broken(*args: Any, **kwargs: Any) -> Any:
-        posterior = solve(*args, **kwargs)
-        posterior.objective[0] = float("nan")
-        return posterior
-
-    guide._solve = broken  # type: ignore[method-assign]
-    with pytest.raises(NumericalError, match="objective became nan"):
-        VariationalEM(model, guide, progress=False).fit(corpus)
