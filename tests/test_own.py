@@ -271,6 +271,7 @@ def batch_of(model: TopicModel, corpus: Corpus):
     return model.encode(corpus).batch(dtype=torch.float64)
 
 
+@pytest.mark.slow
 @each_part
 def test_user_parts_keep_their_contracts(make_part, corpus, kind) -> None:
     model = make_part(kind)
@@ -280,6 +281,7 @@ def test_user_parts_keep_their_contracts(make_part, corpus, kind) -> None:
     lntm.testing.check_guide(lntm.guides.TaylorGuide(model, tolerance=1e-8), batch)
 
 
+@pytest.mark.slow
 @each_part
 def test_variational_em_raises_its_bound(make_part, corpus, kind) -> None:
     model = make_part(kind)

@@ -48,6 +48,7 @@ def plugin(tmp_path):
     return "letters.py"
 
 
+@pytest.mark.slow
 def test_a_plugin_adds_a_reader_a_command_and_a_section(plugin, capsys):
     assert main(["longest", "letters.note", "--num-docs", "1", "--plugin", plugin]) == 0
     assert re.fullmatch(r"document 0: \d+ words\n", capsys.readouterr().out)

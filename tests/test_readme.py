@@ -73,7 +73,7 @@ def test_every_replacement_has_its_block() -> None:
     assert used == set(SHORTER)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("block", PYTHON, ids=lambda code: code.split("\n")[0])
 def test_a_python_block_runs_alone(
     block: str, files: Path, capsys: pytest.CaptureFixture[str]

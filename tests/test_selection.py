@@ -124,6 +124,7 @@ def test_invalid_settings_are_refused(corpus, sizes, options, match) -> None:
         lntm.select(corpus, sizes, **options)
 
 
+@pytest.mark.slow
 def test_models_with_too_many_parameters_have_no_dispersion(corpus) -> None:
     found = lntm.select(corpus[:12], [2, 10], num_seeds=1, top_n=3, test_fraction=0.2)
     assert "dispersion" not in found.rows[1].criteria

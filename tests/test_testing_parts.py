@@ -51,6 +51,7 @@ def test_topics_of_groups_keep_their_contract(corpus, penalty) -> None:
     testing.check_topics(topics, groups.encode(corpus).batch(dtype=torch.float64))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words", [Multinomial(), DirichletMultinomial(), DirichletMultinomial(2.0)]
 )
@@ -194,6 +195,7 @@ class _StopsEarly(DirichletMultinomial):
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "message"),
     [

@@ -156,6 +156,7 @@ def test_ctrl_c_ends_the_draws(known, monkeypatch) -> None:
 # -------------------------------------------------------------------- a fit's chains
 
 
+@pytest.mark.slow
 def test_chains_of_a_fit_continue_from_their_last_state(fitted, monkeypatch) -> None:
     model, corpus, result = fitted
     kept = result.source
@@ -206,6 +207,7 @@ def test_new_documents_get_new_chains(fitted, monkeypatch) -> None:
     assert sorted(parts[1].rows.tolist()) == [3, 5, 8]
 
 
+@pytest.mark.slow
 def test_chains_in_warm_up_are_not_continued(fitted) -> None:
     _, corpus, _ = fitted
     model = lntm.models.ctm(3, 12, seed=0)

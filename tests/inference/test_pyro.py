@@ -187,6 +187,7 @@ def test_nuts_agrees_with_quadrature_in_the_contrasts() -> None:
     assert bool(((theta.mean(0) - exact).abs() < 4.5 * error).all())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", [NUTS, HMC])
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("sample_topics", [False, True])

@@ -113,6 +113,7 @@ def test_empty_batches_and_empty_documents(fused: torch.device) -> None:
     assert expected_counts(weights[:0], topics, none).topic_counts.shape == (0, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(4, 3, 9), (3, 1, 2), (70, 130, 12)])
 def test_word_counts_equal_the_sparse_products(shape, dtype, fused, monkeypatch) -> None:

@@ -186,6 +186,7 @@ def lda_of_two() -> TopicModel:
     return make("lda", 2, concentration=[1.3, 1.8])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [Quadrature(), "importance", "ais"])
 def test_likelihoods_match_a_grid(method) -> None:
     model, counts = lda_of_two(), counts_of()
@@ -210,6 +211,7 @@ def test_means_of_chains_and_guides_match_a_grid() -> None:
     assert np.abs(ep.mean[:, 0].numpy() - expected).max() < 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_guide_is_as_accurate_as_with_independent_draws(device, kind) -> None:
     counts, gaps = counts_of(), {}
@@ -444,6 +446,7 @@ def test_token_draws_of_a_joint_chain_match_their_expectation(generated) -> None
     assert chain.model.words.cache_weight == pytest.approx(25.0)
 
 
+@pytest.mark.slow
 def test_completion_adds_the_documents_own_words(generated) -> None:
     model = make("lda", a=25.0)
     guide = make_guide(None, model)

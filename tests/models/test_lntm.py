@@ -131,6 +131,7 @@ def log_joint(logits: np.ndarray, counts: np.ndarray, scale: float) -> float:
     return float(counts @ log_softmax(logits) - logits @ logits / (2 * scale**2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [0.1, 1.0, 10.0, 1000.0])
 def test_the_m_step_of_the_topics_is_the_maximiser(scale: float, device: torch.device) -> None:
     topics = NormalTopics(5, 6, scale=scale, dtype=torch.float64).to(device)

@@ -229,6 +229,7 @@ def test_changes_of_the_mean_have_the_covariance_of_their_information(corpus) ->
     np.testing.assert_allclose(prior.mean_shift(batch, changes), x @ changes.numpy(), atol=1e-12)
 
 
+@pytest.mark.slow
 def test_draws_of_a_guide_include_the_coefficients_of_random_terms(corpus) -> None:
     model = make(corpus, ONE)
     guide = TaylorGuide(model)
@@ -285,6 +286,7 @@ def test_new_levels_have_effect_0_and_a_prior_of_their_own(corpus) -> None:
         model.encode(without)
 
 
+@pytest.mark.slow
 def test_a_fit_is_saved_loaded_and_generated_from(corpus, tmp_path) -> None:
     model = make(corpus, TWO)
     VariationalEM(model, TaylorGuide(model), progress=False, max_iterations=3).fit(corpus)

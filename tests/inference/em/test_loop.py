@@ -96,6 +96,7 @@ def test_signals_save_the_last_finished_step(error: BaseException, tmp_path: Pat
     assert [r["iteration"] for r in again.state.history] == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "call"),
     [("ctm", 20), ("lntm", 14)],  # in the third epoch of the start; in the fourth of chains
@@ -200,6 +201,7 @@ def test_an_error_of_a_callback_ends_the_fit_and_keeps_the_checkpoint(tmp_path: 
     assert again.numbers == (5, 5, 5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", [VariationalEM, MonteCarloEM])
 def test_a_fit_tells_its_callback_the_history_and_stops_when_asked(engine) -> None:
     corpus = make_corpus()
@@ -303,6 +305,7 @@ def test_ctrl_c_in_a_restart_keeps_the_best_scored_restart() -> None:
     assert result.means.std(0).min() > 0.1
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_a_restart_saves_a_checkpoint_of_this_restart(tmp_path: Path) -> None:
     corpus, path = make_corpus(32), tmp_path / "fit.safetensors"
     options: dict[str, Any] = {"start_epochs": 2, "stepwise_epochs": 2, "progress": False}

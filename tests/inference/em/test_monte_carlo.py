@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import warnings
@@ -235,7 +236,7 @@ def test_the_search_ends_when_epochs_gain_little(
 
     watch_epochs(monkeypatch, watch)
     options = {"max_epochs": max_epochs, "min_gain": min_gain, "num_transitions": 1}
-    result = fit_monte_carlo(ctm(3, 30), make_corpus(40), start="model", **options)
+    result = fit_monte_carlo(ctm(3, 30), make_corpus(4), start="model", **options)
     warmup = min(10, max_epochs // 2)
     phases = (
         ["warm-up"] * warmup
@@ -438,6 +439,7 @@ def hold(monkeypatch, held: Callable[[Tensor, Tensor], Tensor]) -> None:
     monkeypatch.setattr(hmc, "step", stubborn)
 
 
+@pytest.mark.slow
 def test_stuck_chains_are_reported_and_left_out_of_statistics(monkeypatch) -> None:
     corpus = make_corpus(40, empty=(5,))
     hold(monkeypatch, lambda chain, position: position == 3)
@@ -467,6 +469,7 @@ def test_means_of_documents_without_a_moving_chain() -> None:
     assert unvisited.means(solved, "eta", moved) is solved
 
 
+@pytest.mark.slow
 def test_fewer_than_ten_transitions_warn_of_no_stuck_chain(monkeypatch) -> None:
     """A chain may fail to move by chance, and the statistics and means include it."""
     hold(monkeypatch, lambda chain, position: position == 3)
@@ -508,6 +511,7 @@ def test_chains_without_a_move_since_warm_up_count_as_stuck(monkeypatch) -> None
     assert result.moved[0].tolist() == [d != 3 for d in range(12)]
 
 
+@pytest.mark.slow
 def test_means_leave_out_stuck_chains(monkeypatch) -> None:
     corpus = make_corpus(12)
     hold(monkeypatch, lambda chain, position: (chain < 2) & (position == 3))
@@ -519,6 +523,7 @@ def test_means_leave_out_stuck_chains(monkeypatch) -> None:
     torch.testing.assert_close(result.means[4], eta[:, 4].mean(0))
 
 
+@pytest.mark.slow
 def test_a_first_epoch_without_any_move_is_valid(monkeypatch) -> None:
     """There is nothing to learn from it: the model stays, and the fit goes on."""
     begun = count_epochs(monkeypatch)
@@ -576,6 +581,12 @@ def small_fit(setting: str, interrupt_at: int | None = None, **more: Any) -> Any
         return model, fit_monte_carlo(model, corpus, **options)
 
 
+@functools.cache
+def uninterrupted(setting: str) -> Any:
+    """A model and its fit, which several tests read."""
+    return small_fit(setting)
+
+
 def assert_identical(one: tuple[TopicModel, Any], other: tuple[TopicModel, Any]) -> None:
     for a, b in zip(one[0].parameters(), other[0].parameters(), strict=True):
         assert torch.equal(a, b)
@@ -595,7 +606,7 @@ def test_a_killed_fit_continues_to_the_same_bits(setting: str, visits: int, tmp_
     with pytest.raises(RuntimeError, match="killed"):
         small_fit(setting, visits, error=RuntimeError("killed"), **kept)
     resumed = small_fit(setting, **kept)
-    assert_identical(small_fit(setting), resumed)
+    assert_identical(uninterrupted(setting), resumed)
     # The finished fit's file is the result.
     assert_identical(resumed, small_fit(setting, 0, **kept))
 
@@ -695,6 +706,7 @@ def test_step_sizes_adapt_to_sharper_posteriors() -> None:
     assert history[-1]["stuck"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["gaussian", "laplace"])
 def test_sources_end_in_their_canonical_form(monkeypatch, source: str) -> None:
     """The prior turns, and the sources with it: eta's means given them stay."""

@@ -100,6 +100,7 @@ def test_chains_start_at_the_means_of_the_start(monkeypatch) -> None:
     assert sorted(map(tuple, means.tolist())) == sorted(map(tuple, rows.tolist()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", [ctm, partial(iftm, num_sources=2)])
 def test_chains_start_under_a_wide_prior(recipe: Callable[..., TopicModel]) -> None:
     """The start's proportions are surer than the documents are."""
@@ -130,6 +131,7 @@ def test_inflating_the_covariance_scales_it_and_never_shrinks_it(
     torch.testing.assert_close(prior.contrast_covariance(), wide, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", [ctm, lntm, partial(iftm, num_sources=2)])
 def test_the_pseudo_variance_starts_at_a_large_value(
     recipe: Callable[..., TopicModel], tmp_path: Path
@@ -169,6 +171,7 @@ def test_the_pseudo_variance_follows_the_variance_of_the_logits(
         assert prior.pseudo_variance == 3.0
 
 
+@pytest.mark.slow
 def test_epochs_use_the_pseudo_variance_that_follows_the_fit() -> None:
     seen = []
     model = ctm(3, 30)

@@ -132,6 +132,7 @@ def test_running_topics_equal_those_of_a_plain_average(smoothing: float, device)
     np.testing.assert_allclose(kept.cpu(), average, rtol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_start_sets_the_prior_and_the_documents_means(family: str) -> None:
     corpus = make_corpus()
