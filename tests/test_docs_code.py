@@ -13,13 +13,14 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from support.markdown import DOCS, run_page
+from support.markdown import DOCS, code_of, run_page
 
 import torch_lntm as lntm
 from torch_lntm.cli.main import parse
 
 ROOT = DOCS.parent
-PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+STUDIES = ROOT / "studies" / "pages"
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *sorted(STUDIES.glob("*.md"))]
 #: A command on a line of its own, perhaps after a pipe or a launcher.
 _COMMAND = re.compile(r"^(?:[^`\n]* )?(?:torch-lntm|-m torch_lntm) +(\w[^`\n|]*)$", re.MULTILINE)
 #: Code of pages that takes too long for a test, and its replacement.
@@ -134,7 +135,7 @@ def test_the_page_s_code_writes_a_csv_and_calls_mlflow(monkeypatch):
     tracker.start_run = nullcontext
     tracker.log_metrics = logged.append
     monkeypatch.setitem(sys.modules, "mlflow", tracker)
-    run_page("callbacks.md")
+    exec("import torch_lntm" + code_of("plugins.md").partition("\nimport torch_lntm")[2], {})
     with open(Path("fit.csv"), newline="") as file:
         rows = list(csv.reader(file))
     assert len(rows) == len(logged) > 5
