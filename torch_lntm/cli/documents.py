@@ -397,13 +397,13 @@ def structural_options(
     Raises:
         ConfigError: The model is stm, and both options are missing.
     """
-    from torch_lntm.models.groups import learn_groups
+    from torch_lntm.models.levels import learn_levels
 
     options: dict[str, Any] = {}
     if prevalence is not None:
         options["prevalence"] = lntm.models.Covariates.of(corpus, prevalence)
     if content is not None:
-        options["content"] = learn_groups(corpus, content)
+        options["content"] = learn_levels(corpus, content)
     if model == "stm" and not options:
         raise ConfigError("the model stm needs prevalence, such as '~ party', or content")
     return options

@@ -32,6 +32,8 @@ FORMAT_VERSION = 1
 LEAST_PROBABILITIES = 2**24
 #: What invalid values from a file raise.
 _INVALID = (TypeError, ValueError, RuntimeError, KeyError)
+#: Parameters that had other names in versions before 0.3.0.
+_RENAMED = {"topics.groups": "topics.levels"}
 
 
 def save_model(model: TopicModel, path: str | Path, *, overwrite: bool = False) -> Path:
@@ -131,6 +133,7 @@ def read_model(folder: Path) -> TopicModel:
     settings = about.get("config")
     checksums = about.get("checksums") or {}  # versions before 0.3.0 wrote none
     tensors = _tensors(folder / TENSORS, checksums.get(TENSORS))
+    tensors = {_RENAMED.get(name, name): x for name, x in tensors.items()}
     # Sizes out of proportion to the parameters are refused before memory is allocated.
     most = max(LEAST_PROBABILITIES, 64 * sum(tensor.numel() for tensor in tensors.values()))
     with read_errors(file, "contradicts the other files", _INVALID):
