@@ -236,7 +236,7 @@ def test_the_search_ends_when_epochs_gain_little(
 
     watch_epochs(monkeypatch, watch)
     options = {"max_epochs": max_epochs, "min_gain": min_gain, "num_transitions": 1}
-    result = fit_monte_carlo(ctm(3, 30), make_corpus(4), start="model", **options)
+    result = fit_monte_carlo(ctm(3, 30), make_corpus(8, 200), start="model", **options)
     warmup = min(10, max_epochs // 2)
     phases = (
         ["warm-up"] * warmup
