@@ -115,20 +115,6 @@ def test_draws_are_made_once_and_shared(known, monkeypatch) -> None:
     assert sum(sizes) == 2 * len(corpus) + 2
 
 
-def test_draws_without_keep_are_made_again(known, monkeypatch) -> None:
-    model, corpus = known
-    sizes = begun(monkeypatch)
-    draws = theta_draws(DocumentHMC(model), corpus, 3, warmup_steps=5, keep=False)
-    assert torch.equal(draws.theta, draws.theta)
-    assert sum(sizes) == 2 * len(corpus)
-    kept = draws.take()
-    assert torch.equal(kept.theta, kept.theta)
-    assert sum(sizes) == 3 * len(corpus)
-    once = theta_draws(kept, corpus, keep=False)
-    assert torch.equal(once.theta, kept.theta)
-    assert sum(sizes) == 3 * len(corpus)
-
-
 def test_stuck_chains_are_warned_of(known) -> None:
     model, corpus = known
     for part in theta_draws(DocumentHMC(model), corpus, 30, warmup_steps=1, thinning=1):

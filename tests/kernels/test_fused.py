@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from torch_lntm import noise
 from torch_lntm.corpus import DocumentBatch
-from torch_lntm.errors import ConfigError, LNTMWarning
+from torch_lntm.errors import ConfigError
 from torch_lntm.kernels import fused as fused_kernels
 from torch_lntm.kernels.chains import SparseWords
 from torch_lntm.kernels.mixture import (
@@ -161,32 +160,6 @@ def test_the_kernels_are_off_on_a_cpu(value: str | None, monkeypatch: pytest.Mon
     if value is not None:
         monkeypatch.setenv("LNTM_TRITON", value)
     assert not fused_kernels.is_enabled(torch.ones(2))
-
-
-@pytest.fixture
-def tried_anew() -> Iterator[None]:
-    """The trial of Triton in this test is its own."""
-    fused_kernels._triton_works.cache_clear()
-    yield
-    fused_kernels._triton_works.cache_clear()
-
-
-def test_the_kernels_are_on_where_they_work(device, tried_anew, monkeypatch) -> None:
-    pytest.importorskip("triton", minversion="3.7", reason="needs Triton, which is for Linux")
-    monkeypatch.delenv("LNTM_TRITON", raising=False)
-    assert fused_kernels.is_enabled(torch.ones(2, device=device)) == (device.type == "cuda")
-
-
-def test_a_machine_where_they_fail_is_warned_of_once(tried_anew, monkeypatch) -> None:
-    def fail(bits: Tensor) -> Tensor:
-        raise RuntimeError("Failed to find C compiler")
-
-    pytest.importorskip("triton", reason="needs Triton, which is for Linux")
-    monkeypatch.setattr(torch, "zeros", lambda *size, **options: None)
-    monkeypatch.setattr(fused_kernels, "mixed", fail)
-    with pytest.warns(LNTMWarning, match=r"do not work on this machine \(RuntimeError: Failed"):
-        assert not fused_kernels._triton_works()
-    assert not fused_kernels._triton_works()
 
 
 def test_without_triton_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

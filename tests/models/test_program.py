@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import pickle
 from collections.abc import Iterator
 from typing import Any
@@ -222,15 +221,6 @@ def test_an_autoguide_over_different_documents_is_refused(autoguide: Any) -> Non
         [svi.step(batch) for batch in batches]
 
 
-def test_an_autoguide_of_all_documents_needs_no_plates() -> None:
-    model = make_model("ctm")
-    svi = SVI(model, AutoNormal(model), pyro.optim.Adam({"lr": 0.1}), Trace_ELBO())
-    assert math.isfinite(svi.step(make_batch(model)))
-    shuffled = model.generate(LENGTHS, seed=2)[0].batch([2, 0, 1], dtype=model.dtype)
-    with pytest.raises(ConfigError, match=r"holds documents \[0, 1, 2\].*\[2, 0, 1\]"):
-        svi.step(shuffled)
-
-
 @pytest.mark.slow
 def test_an_autoguide_with_the_models_plate_trains_the_documents_of_the_batch() -> None:
     model = make_model("ctm").requires_grad_(False)
@@ -422,19 +412,6 @@ def test_a_mask_excludes_documents_and_counts_priors_once() -> None:
     masked = poutine.mask(model, mask), poutine.mask(guide, mask)
     SVI(*masked, pyro.optim.Adam({"lr": 0.1}), Trace_ELBO()).step(batch)
     assert bool(torch.isfinite(model.topics.logits).all())
-
-
-@each_family
-def test_autocast_does_not_affect_the_program(family: str) -> None:
-    model = make_model(family).float()
-    batch = make_batch(model)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        trace = poutine.trace(model).get_trace(batch)
-        got = trace.log_prob_sum()
-    latents = {name: trace.nodes[name]["value"] for name in trace.stochastic_nodes}
-    assert {latents[name].dtype for name in latents if name != "documents"} == {torch.float32}
-    expected = log_joint(poutine.condition(model, latents), batch)
-    torch.testing.assert_close(got, expected)
 
 
 def test_arguments_of_other_types_than_a_batch_are_refused() -> None:

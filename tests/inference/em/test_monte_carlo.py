@@ -620,18 +620,6 @@ def test_ctrl_c_keeps_the_last_finished_epoch(setting: str) -> None:
     assert bool(interrupted[1].moved[:, 0].all())
 
 
-def test_ctrl_c_in_the_first_epoch_keeps_the_start() -> None:
-    model, result = small_fit("exact", 1, start="model")
-    assert result.history == []
-    assert result.chains.latents == {}
-    assert result.means.shape == (7, 4)
-    for a, b in zip(
-        model.parameters(), make_model("ctm", dtype="float32").parameters(), strict=True
-    ):
-        assert torch.equal(a, b)
-    assert "interrupted" in repr(result)
-
-
 @pytest.mark.slow
 def test_more_epochs_continue_a_finished_fit(tmp_path: Path) -> None:
     kept = {"checkpoint": tmp_path / "c.safetensors", "checkpoint_seconds": 0.0}
