@@ -577,7 +577,7 @@ def test_a_prior_without_a_latent_space_is_refused() -> None:
         num_topics = 4
 
     model = TopicModel(Bare(), make_model("ctm").topics)
-    with pytest.raises(IncompatibleGuideError, match=r"and Bare has none; .* space_type"):
+    with pytest.raises(IncompatibleGuideError, match=r"Bare has no latent space .* space_type"):
         DocumentHMC(model)
 
 
