@@ -229,6 +229,7 @@ def test_initial_topics_hold_keywords_and_words_of_their_documents() -> None:
     assert second[2] > second[3] > max(second[:2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["ctm", "iftm", "lda", "stm", "bursty", "content"])
 def test_keyword_topics_come_first_in_the_order_of_their_names(family: str) -> None:
     corpus = make_corpus()

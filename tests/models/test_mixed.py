@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.costs import LargestStorage
+from support.memory import LargestStorage
 
 import torch_lntm as lntm
 from torch_lntm.corpus import Corpus
@@ -224,6 +224,7 @@ def test_changes_of_the_mean_have_the_covariance_of_their_information(corpus) ->
     np.testing.assert_allclose(prior.mean_shift(batch, changes), x @ changes.numpy(), atol=1e-12)
 
 
+@pytest.mark.slow
 def test_draws_of_a_guide_include_the_coefficients_of_random_terms(corpus) -> None:
     model = make(corpus, ONE)
     guide = TaylorGuide(model)
@@ -280,6 +281,7 @@ def test_new_levels_have_effect_0_and_a_prior_of_their_own(corpus) -> None:
         model.encode(without)
 
 
+@pytest.mark.slow
 def test_a_fit_is_saved_loaded_and_generated_from(corpus, tmp_path) -> None:
     model = make(corpus, TWO)
     VariationalEM(model, TaylorGuide(model), progress=False, max_iterations=3).fit(corpus)
@@ -293,6 +295,7 @@ def test_a_fit_is_saved_loaded_and_generated_from(corpus, tmp_path) -> None:
     assert loaded.encode(drawn).batch().covariates["prevalence_levels"].shape == (NUM_DOCS, 2)
 
 
+@pytest.mark.long
 def test_2000_levels_of_5000_documents_make_no_dense_columns() -> None:
     num_docs, num_levels, num_words = 5000, 2000, 30
     rng = np.random.default_rng(0)
