@@ -164,6 +164,7 @@ def test_invalid_proposals_are_refused() -> None:
             log_likelihood(model, corpus, proposal=proposal)
 
 
+@pytest.mark.slow
 def test_completion_works_with_a_dirichlet_posterior() -> None:
     model = make_model(4, 0.5)
     corpus = make_corpus(model, 30, longest=30)
