@@ -69,14 +69,6 @@ def test_batching_does_not_change_an_em_iteration(family, name, monkeypatch) -> 
 
 
 @pytest.mark.slow
-def test_a_fit_does_not_depend_on_the_documents_solved_at_once() -> None:
-    corpus = make_corpus(60)
-    options = {"start_epochs": 3, "stepwise_epochs": 3, "max_iterations": 2, "tolerance": 0.0}
-    one, other = (fit(corpus, max_docs=size, **options)[0] for size in (None, 3))
-    assert_same(one, other, rtol=1e-9, atol=1e-10)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "name"),
     [
