@@ -27,7 +27,6 @@ from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import (
     ConfigError,
     CorpusError,
-    IncompatibleGuideError,
     NumericalError,
 )
 from torch_lntm.guides import GUIDES, TaylorGuide, make_guide
@@ -421,17 +420,6 @@ def test_bad_settings_are_refused(options, message) -> None:
     model = ctm(3, 40)
     with pytest.raises(ConfigError, match=message):
         VariationalEM(model, TaylorGuide(model), **options)
-
-
-def test_guides_of_another_model_are_refused() -> None:
-    model, other = ctm(3, 40), ctm(3, 40)
-    with pytest.raises(IncompatibleGuideError, match=r"another model; .*TaylorGuide\(model\)"):
-        VariationalEM(other, TaylorGuide(model))
-    with pytest.raises(ConfigError, match=r"guide is a TopicModel; .*model and guide swapped\?"):
-        VariationalEM(TaylorGuide(model), model)
-    for guide in ("taylor", TaylorGuide, None):
-        with pytest.raises(ConfigError, match=r"guide is .*; expected a guide of this model"):
-            VariationalEM(model, guide)  # type: ignore[arg-type]
 
 
 def test_invalid_documents_are_refused() -> None:
