@@ -1,7 +1,8 @@
-"""Lines of values: expected topic proportions over a column, and words of topics over time."""
+"""Plots of values with intervals: proportions of topics, effects, and words over time."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,6 +16,7 @@ from torch_lntm.plotting import style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 #: Okabe and Ito's colours, distinguishable with all common types of colour blindness.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", style.NEUTRAL)
@@ -22,15 +24,15 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", sty
 STYLES = (("o", "-"), ("s", "--"), ("^", ":"), ("D", "-."))
 #: Width and height of a figure in inches, and additional height for each level or legend line.
 WIDTH, HEIGHT, PER_LEVEL = 7.0, 3.6, 0.22
-#: Most periods with a label.
-MOST_LABELS = 12
+#: Most periods with a label; columns of a figure of panels, height of a panel, letters of a name.
+MOST_LABELS, _COLUMNS, _PANEL, _NAME = 12, 3, 1.35, 18
 
 
 class Series(NamedTuple):
     """Values and proportions that share a colour.
 
     Attributes:
-        label: Name in the legend.
+        label: Name in the legend, or of a panel.
         values: Values of the column.
         proportions: ``(num_values, 3)`` expected proportions, lower and upper ends of the
             intervals.
@@ -87,6 +89,49 @@ def plot_effects(
     return ax
 
 
+def plot_panels(
+    panels: Sequence[Series], names: Sequence[str], links: Sequence[str], *, unit: str = ".1%"
+) -> Figure:
+    """A figure with a small picture for each series, each with a scale of its own from 0.
+
+    Rows of points for values that are names, and a line for values that are positions on an axis.
+
+    Args:
+        panels: The series.
+        names: Name of each value.
+        links: Address that the title of each panel links to. Panel 3 has the ``gid`` ``panel-3``.
+        unit: Format of the numbers on the axes.
+    """
+    from matplotlib.figure import Figure
+
+    is_text = isinstance(panels[0].values[0], str)
+    columns, lines = min(len(panels), _COLUMNS), math.ceil(len(panels) / _COLUMNS)
+    height = 0.55 + 0.16 * len(names) if is_text else _PANEL
+    figure = Figure(figsize=(3.4 * columns, height * lines))
+    room = {"hspace": 0.5 / (height - 0.5), "wspace": 0.6 if is_text else 0.25}
+    axes = figure.subplots(lines, columns, squeeze=False, gridspec_kw=room).ravel()
+    for k, (ax, panel, link) in enumerate(zip(axes, panels, links, strict=False)):
+        most = max(float(np.nanmax(panel.proportions)), 1e-9)
+        ends = [0.0, most], ["0", format(most, unit)]
+        if is_text:
+            _draw_rows(ax, [panel])
+            ax.set(xlim=(0, most))
+            ax.set_xticks(*ends)
+            short = [style.shorten(name, _NAME) for name in names]
+            ax.set_yticks(range(len(names)), short, parse_math=False)
+        else:
+            draw_lines(ax, [panel], "o")
+            ax.set(ylim=(0, most))
+            ax.set_yticks(*ends)
+            ax.set_xticks(panel.values[[0, -1]], [names[0], names[-1]], parse_math=False)
+        ax.set_gid(f"panel-{k}")
+        ax.set_title(panel.label, loc="left", fontsize=9, url=link, parse_math=False)
+        ax.tick_params(labelsize=7.5, length=2)
+    for ax in axes[len(panels) :]:
+        ax.remove()
+    return figure
+
+
 def plot_differences(
     series: Sequence[Series], name: str, level: float, *, ax: Axes | None = None
 ) -> Axes:
@@ -139,13 +184,13 @@ def _draw_rows(ax: Axes, series: Sequence[Series]) -> None:
     style.rule(ax, "x")
 
 
-def draw_lines(ax: Axes, series: Sequence[Series]) -> None:
+def draw_lines(ax: Axes, series: Sequence[Series], marker: str = "") -> None:
     """Lines over numbers or days, with bands of their intervals."""
     for j, line in enumerate(series):
         colour, (_, dashes) = look(j)
         mean, lower, upper = line.proportions.T
         name = style.shorten(line.label, style.NAME_LETTERS)
-        ax.plot(line.values, mean, dashes, color=colour, label=name)
+        ax.plot(line.values, mean, marker + dashes, color=colour, label=name, markersize=3)
         ax.fill_between(line.values, lower, upper, color=colour, alpha=0.2, linewidth=0)
     style.rule(ax, "y")
 
@@ -163,7 +208,7 @@ def path_plot(
     topic: int | str,
     words: Sequence[int] | None = None,
     *,
-    num_words: int = 5,
+    top_n: int = 5,
     level: float = 0.95,
     ax: Axes | None = None,
 ) -> Axes:
@@ -176,7 +221,7 @@ def path_plot(
         topic: Number or name of the topic.
         words: Positions of the words in the vocabulary. Defaults to the words with the largest
             changes from the first period to the last, weighted by probability.
-        num_words: Number of words, if ``words`` is None.
+        top_n: Number of words, if ``words`` is None.
         level: Probability of the bands, at every period by itself.
         ax: Axes to draw into. Defaults to a new figure.
 
@@ -189,7 +234,7 @@ def path_plot(
 
     Example:
         >>> years = lntm.models.stm(5, posts, content="~ rw(year)")
-        >>> lntm.plotting.path_plot(years, 0, num_words=3).get_xlabel()
+        >>> lntm.plotting.path_plot(years, 0, top_n=3).get_xlabel()
         'year'
     """
     import matplotlib.pyplot as plt
@@ -200,12 +245,12 @@ def path_plot(
             "the words of the model's topics do not move with time; make it by "
             "models.stm(num_topics, corpus, content='~ rw(year)')"
         )
-    require_whole(1, num_words=num_words)
+    require_whole(1, top_n=top_n)
     (number,) = find_topics(model.topic_names, [topic])
     if words is None:
         change, _ = topics.log_changes(number)
         weights = topics.log_paths(number).log_probs.exp().mean(0)
-        words = (weights * change.abs()).topk(min(num_words, topics.num_words)).indices.tolist()
+        words = (weights * change.abs()).topk(min(top_n, topics.num_words)).indices.tolist()
     periods, names = topics.column, model.words_at(list(words))
     bands = np.stack([x.numpy() for x in topics.log_paths(number, words).bands(level)], -1)
     if ax is None:
@@ -218,4 +263,66 @@ def path_plot(
     lines = ax.lines[-len(names) :]
     for text in ax.legend(lines, names, frameon=False, fontsize=8).get_texts():
         text.set_parse_math(False)
+    return ax
+
+
+def document_proportions(
+    posterior: Any,
+    document: int = 0,
+    *,
+    level: float = 0.9,
+    num_draws: int = 1000,
+    seed: int = 0,
+    labels: Sequence[str] | None = None,
+    num_topics: int | None = 12,
+    ax: Axes | None = None,
+) -> Axes:
+    """Plot a document's topic proportions: posterior means with equal-tailed intervals.
+
+    Args:
+        posterior: The posterior of a batch, ``guide.posterior(batch)``; or draws for a corpus,
+            ``inference.theta_draws(guide, corpus)``.
+        document: Position of the document in the batch, or in the corpus for draws.
+        level: Posterior probability of each interval.
+        num_draws: Number of draws for the means and intervals.
+        seed: Seed of the draws from a posterior.
+        labels: Names of the topics, such as :func:`topic_labels`. Defaults to numbers.
+        num_topics: Number of topics to show, the largest first; None for all.
+        ax: Axes to draw into. Defaults to a new figure.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ConfigError: The document does not exist, the level is outside
+            (0, 1), or the numbers of labels and topics differ.
+
+    Example:
+        >>> ax = lntm.plotting.document_proportions(guide.posterior(batch), num_topics=3)
+        >>> len(ax.get_yticklabels())
+        3
+    """
+    import matplotlib.pyplot as plt
+
+    if not 0 < level < 1:
+        raise ConfigError(f"level is {level}; expected a probability between 0 and 1")
+    position, draws = posterior.document_draws(document, num_draws, seed)
+    draws, tail = draws.numpy(), (1 - level) / 2
+    mean, (lower, upper) = draws.mean(0), np.quantile(draws, [tail, 1 - tail], axis=0)
+    names = range(len(mean)) if labels is None else labels
+    if len(names) != len(mean):
+        raise ConfigError(
+            f"{len(names)} labels for {len(mean)} topics; expected one for each topic"
+        )
+    shown = np.argsort(-mean, kind="stable")[:num_topics][::-1]
+    rows = np.arange(len(shown))
+    if ax is None:
+        _, ax = plt.subplots(figsize=(6.0, 0.3 * len(shown) + 1.1), layout="constrained")
+    ax.hlines(rows, lower[shown], upper[shown], color=style.NEGATIVE, linewidth=2.2, alpha=0.55)
+    ax.plot(mean[shown], rows, "o", color=style.NEGATIVE, markersize=6, clip_on=False)
+    ax.set_yticks(rows, [str(names[k]) for k in shown], fontsize=9, parse_math=False)
+    ax.set(xlim=(0, min(1.0, 1.05 * float(upper.max()))), ylim=(-0.6, len(shown) - 0.4))
+    ax.set_title(f"Document {position}", fontsize=10)
+    ax.set_xlabel(f"topic proportion: posterior mean and {level:.0%} interval")
+    style.rule(ax, "x")
     return ax

@@ -28,10 +28,18 @@ _CANDIDATES = 5
 PALETTE = (NEGATIVE, POSITIVE, "#35a08a", "#8d5aa6", NEUTRAL)
 
 
-def use_style() -> None:
-    """Set matplotlib's style to the style of this package: palette, grid, frame and sizes.
+def use_style() -> tuple[str, ...]:
+    """Set matplotlib's style to the style of this package: colours, grid, frame and sizes.
 
     The function changes ``matplotlib.rcParams``, which affects all later figures.
+
+    Returns:
+        The five colours of lines and groups: blue, orange, green, purple and grey.
+
+    Example:
+        >>> blue, orange, *others = lntm.plotting.use_style()
+        >>> blue
+        '#2166ac'
     """
     import matplotlib
     from matplotlib.rcsetup import cycler
@@ -54,16 +62,17 @@ def use_style() -> None:
             "ytick.labelsize": 8.5,
         }
     )
+    return PALETTE
 
 
-def topic_labels(model: TopicModel, num_words: int = 2) -> list[str]:
+def topic_labels(model: TopicModel, top_n: int = 2) -> list[str]:
     """Short labels of the topics: the name, or the number and the most probable words.
 
     A label leaves out inflections of its earlier words: "file data" instead of "file files".
 
     Args:
         model: The model.
-        num_words: Words in the label of a topic without a name; 0 for the number alone.
+        top_n: Words in the label of a topic without a name; 0 for the number alone.
 
     Returns:
         ``num_topics`` labels such as ``"3 fire sydney"``.
@@ -73,13 +82,13 @@ def topic_labels(model: TopicModel, num_words: int = 2) -> list[str]:
         ('0', 10)
     """
     vocabulary, names = model.vocabulary, model.topic_names
-    if vocabulary is None or num_words < 1:
+    if vocabulary is None or top_n < 1:
         return list(names)
-    top = model.topics.top_words(min(_CANDIDATES * num_words, len(vocabulary)))[0].tolist()
+    top = model.topics.top_words(min(_CANDIDATES * top_n, len(vocabulary)))[0].tolist()
     return [
         names[k]
         if is_named(names, k)
-        else " ".join([names[k], *distinct_words([vocabulary[v] for v in row], num_words)])
+        else " ".join([names[k], *distinct_words([vocabulary[v] for v in row], top_n)])
         for k, row in enumerate(top)
     ]
 
