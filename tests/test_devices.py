@@ -253,7 +253,7 @@ def test_monte_carlo_em_continues_from_its_checkpoint(
             start="documents", progress=False,
         )  # fmt: skip
         result = engine.fit(CORPUS, checkpoint=tmp_path / accelerator.type, checkpoint_seconds=0.0)
-    chains = {name: value.nan_to_num(7.0) for name, value in result.chains.items()}
+    chains = {name: value.nan_to_num(7.0) for name, value in result.chains.latents.items()}
     return dict(model.named_parameters()), {"means": result.means, "chains": chains}
 
 

@@ -124,7 +124,7 @@ def ours(
                 parts = (found.names, found.words, found.columns, found.strength, found.exclusive)
                 model.topics.keywords = OrdinaryStart(*parts)
             result = engine.fit(train)
-        theta = lntm.inference.transform(result.posterior, task.test, progress=False).theta
+        theta = lntm.inference.transform(result.source, task.test, progress=False).theta
         prior: Any = model.prior
         parameters = (prior.loc.detach().double(), prior.covariance.detach().double())
         probs, concentration = model.topics.double_probs, model.words.cache_weight

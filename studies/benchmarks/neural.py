@@ -104,7 +104,7 @@ def ours(task: Task, **options: Any) -> Fit:
     prior: Any = model.prior
     return Fit(
         model.topics.double_probs.numpy(),
-        lambda corpus: lntm.inference.transform(result.posterior, corpus).theta.double().numpy(),
+        lambda corpus: lntm.inference.transform(result.source, corpus).theta.double().numpy(),
         stopwatch.cpu_seconds,
         prior=(prior.loc.detach().double(), prior.covariance.detach().double()),
         concentration=model.words.cache_weight,

@@ -88,7 +88,7 @@ def test_new_chains_and_a_fits_chains_agree_on_the_shares_of_topics() -> None:
     corpus = lntm.lee_corpus()[:150]
     model = lntm.models.ctm(4, corpus.num_words, seed=0)
     result = MonteCarloEM(model, max_epochs=20, seed=1, progress=False).fit(corpus)
-    on = theta_draws(result.posterior, corpus, 200).theta.double()
+    on = theta_draws(result.source, corpus, 200).theta.double()
     anew = theta_draws(DocumentHMC(model, seed=7), corpus, 100).theta.double()
     # Standard errors by batches of 20 draws, which are nearly independent. Of 4 differences of
     # 5.5 of them, with some 5 degrees of freedom, none is expected in 100 runs.
@@ -158,7 +158,7 @@ def test_ctrl_c_ends_the_draws(known, monkeypatch) -> None:
 
 def test_chains_of_a_fit_continue_from_their_last_state(fitted, monkeypatch) -> None:
     model, corpus, result = fitted
-    kept = result.posterior
+    kept = result.source
     rows = np.flatnonzero(corpus.lengths)
     assert kept.find(corpus)[5] == -1
     assert (kept.find(corpus)[rows] >= 0).all()
@@ -167,7 +167,7 @@ def test_chains_of_a_fit_continue_from_their_last_state(fitted, monkeypatch) -> 
     chains = kept.resume(batch, kept.find(corpus)[rows])
     at = torch.from_numpy(rows)
     torch.testing.assert_close(
-        model.theta(chains.latents["eta"]), model.theta(result.chains["eta"][:, at])
+        model.theta(chains.latents["eta"]), model.theta(result.chains.latents["eta"][:, at])
     )
     torch.testing.assert_close(chains.step_size, step.double())
     seen = []
@@ -186,7 +186,7 @@ def test_chains_of_a_fit_find_their_documents_in_any_corpus(fitted) -> None:
     _, corpus, result = fitted
     order = np.random.default_rng(0).permutation(len(corpus))[:25]
     new = Corpus.from_matrix(np.eye(12, dtype=int)[:2])
-    kept = result.posterior
+    kept = result.source
     found = kept.find(corpus[order])
     same = signatures(corpus)[np.where(found >= 0, found, 5)]
     assert (same[found >= 0] == signatures(corpus[order])[found >= 0]).all()
@@ -207,7 +207,7 @@ def test_new_documents_get_new_chains(fitted, monkeypatch) -> None:
     counts[3], counts[8] = 7, 9
     changed = Corpus.from_matrix(counts, allow_empty=True)
     sizes = begun(monkeypatch)
-    parts = list(theta_draws(result.posterior, changed, 4))
+    parts = list(theta_draws(result.source, changed, 4))
     assert sizes == [37, 3]
     assert sorted(np.concatenate([part.rows for part in parts]).tolist()) == list(range(40))
     assert sorted(parts[1].rows.tolist()) == [3, 5, 8]
@@ -217,16 +217,16 @@ def test_chains_in_warm_up_are_not_continued(fitted) -> None:
     _, corpus, _ = fitted
     model = lntm.models.ctm(3, 12, seed=0)
     early = MonteCarloEM(model, max_epochs=2, warmup_epochs=2, progress=False).fit(corpus)
-    assert early.posterior.num_docs == 0
-    assert (early.posterior.find(corpus) == -1).all()
-    assert theta_draws(early.posterior, corpus, 2).theta.isfinite().all()
+    assert early.source.num_docs == 0
+    assert (early.source.find(corpus) == -1).all()
+    assert theta_draws(early.source, corpus, 2).theta.isfinite().all()
 
 
 def test_low_acceptance_is_warned_of(fitted) -> None:
     from dataclasses import replace
 
     _, corpus, result = fitted
-    kept = replace(result.posterior, step_size=result.posterior.step_size * 6)
+    kept = replace(result.source, step_size=result.source.step_size * 6)
     few = corpus[:30][np.flatnonzero(corpus[:30].lengths)]
     with pytest.warns(ConvergenceWarning) as told:
         _ = theta_draws(kept, few, 20).theta

@@ -48,7 +48,7 @@ def test_a_result_and_its_report_have_the_same_shares(by_chains):
     else:
         result = fit(corpus)
     shares = result.topic_shares.numpy()
-    overall = summarise_corpus(result.posterior, corpus, seed=9).overall
+    overall = summarise_corpus(result.source, corpus, seed=9).overall
     # The Monte-Carlo errors of both are about 0.1 percentage points.
     assert shares == pytest.approx(overall.mean[0], abs=6e-3)
     assert (shares > overall.lower[0]).all()
@@ -62,7 +62,7 @@ def test_shares_of_many_documents_are_means_of_the_last_draws_of_all_chains(monk
     result = engine.fit(corpus)
     monkeypatch.setattr(results, "SHARE_DRAWS", 16)
     nonempty = torch.tensor([d for d in range(9) if d != 4])
-    last = model.theta(result.chains["eta"][:, nonempty])
+    last = model.theta(result.chains.latents["eta"][:, nonempty])
     torch.testing.assert_close(result.topic_shares, last.mean((0, 1)))
 
 
@@ -70,7 +70,7 @@ def test_shares_of_many_documents_are_corrected_by_a_sample_of_them(monkeypatch)
     corpus = lntm.lee_corpus()
     result = fit(corpus, 4, max_iterations=2)
     exact = result.topic_shares
-    guide, model = result.posterior, result.posterior.model
+    guide, model = result.source, result.source.model
     torch.testing.assert_close(exact, topic_shares(guide, corpus), rtol=0, atol=1e-3)
     monkeypatch.setattr(results, "_SHARE_DOCS", 100)
     num_rows = []

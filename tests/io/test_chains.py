@@ -55,10 +55,10 @@ def rewritten(path: Path, **changes: object) -> None:
 def test_a_loaded_run_and_its_result_continue_chains_equally(fitted, run) -> None:
     _, corpus, result = fitted
     loaded = load_run(run).posterior()
-    assert loaded.num_docs == result.posterior.num_docs == 29
+    assert loaded.num_docs == result.source.num_docs == 29
     assert loaded.num_transitions == 36
     assert chains_size(loaded) == 29 * (8 + 2 * 4 * (3 + 2 + 1))
-    expected = theta_draws(result.posterior, corpus, 5).theta
+    expected = theta_draws(result.source, corpus, 5).theta
     torch.testing.assert_close(theta_draws(loaded, corpus, 5).theta, expected)
     other = theta_draws(load_run(run).posterior(seed=1), corpus, 5).theta
     assert not torch.allclose(other, expected, atol=1e-3)

@@ -290,7 +290,7 @@ def test_the_page_of_a_result_uses_the_posterior_of_the_fit(known, tmp_path, eng
     path = lntm.report(result, corpus, tmp_path / "page.html", **few)
     page = Page(path.read_text(encoding="utf-8"))
     settings = dict(zip(page.said("dt"), page.said("dd"), strict=True))
-    draws = theta_draws(result.posterior, corpus, 3)
+    draws = theta_draws(result.source, corpus, 3)
     assert settings["documents' posteriors on this page"] == draws.description
     assert any(f"by the model ctm and {draws.description}" in text for text in page.said("p"))
     assert ("taylor" in draws.description) == (engine == "variational")

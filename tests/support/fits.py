@@ -11,7 +11,13 @@ from torch import Tensor
 
 from torch_lntm.corpus import Corpus, synthetic_topics
 from torch_lntm.guides import Guide, make_guide
-from torch_lntm.inference import FitResult, MonteCarloEM, MonteCarloResult, VariationalEM
+from torch_lntm.inference import (
+    FitResult,
+    MonteCarloEM,
+    MonteCarloResult,
+    VariationalEM,
+    VariationalResult,
+)
 from torch_lntm.models import TopicModel, ctm, iftm, lda, lntm
 
 #: Number of words, true topics, and true covariance of the logits. The first two topics are
@@ -47,7 +53,7 @@ def fit(
     family: str = "ctm",
     device: torch.device | str = "cpu",
     **options: Any,
-) -> tuple[TopicModel, FitResult]:
+) -> tuple[TopicModel, VariationalResult]:
     """A fit of a new model by variational EM. ``options`` go to the model, the engine and fit."""
     of_fit = {k: options.pop(k) for k in _OF_FIT if k in options}
     of_model = {k: options.pop(k) for k in _OF_MODEL if k in options}

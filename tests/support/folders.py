@@ -9,7 +9,7 @@ import safetensors.torch
 import torch
 
 import torch_lntm as lntm
-from torch_lntm.inference import FitResult
+from torch_lntm.inference import VariationalResult
 
 WORDS = ("alpha", "beta", "γάμμα", "two words", "#")
 
@@ -32,8 +32,8 @@ def make_aspect_model(**options):
 def make_result(**changes):
     history = [{"phase": "em", "iteration": 1, "objective": -1.5, "seconds": 0.1, "unconverged": 0}]
     guide = lntm.guides.TaylorGuide(make_model())
-    result = FitResult(
-        history, "converged", 0, torch.zeros(4, 3), "some objective", 0.25, posterior=guide
+    result = VariationalResult(
+        history, "converged", 0, torch.zeros(4, 3), "some objective", 0.25, guide=guide
     )
     return replace(result, **changes)
 

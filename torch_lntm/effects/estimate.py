@@ -71,7 +71,7 @@ def estimate(
 
     Args:
         model: The fitted model. It may have covariates (``models.stm``), but needs none.
-        draws: Source of the documents' proportions: the posterior of a fit, ``result.posterior``; a
+        draws: Source of the documents' proportions: the posterior of a fit, ``result.source``; a
             guide of the model; new chains, ``DocumentHMC(model)``, which are exact and slower;
             draws from ``inference.theta_draws`` or ``inference.joint_draws``; or an array
             ``(num_draws, num_docs, num_topics)``.

@@ -84,7 +84,7 @@ class ThetaDraws:
         keep: Whether to keep the draws in memory for later passes, if they are few enough.
 
     Example:
-        >>> draws = lntm.inference.theta_draws(result.posterior, train, num_draws=25)
+        >>> draws = lntm.inference.theta_draws(result.source, train, num_draws=25)
         >>> tuple(draws.theta.shape) == (25, len(train), model.num_topics)
         True
         >>> parts = [part.rows for part in draws]  # documents in parts, for large corpora

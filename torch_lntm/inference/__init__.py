@@ -11,7 +11,7 @@ from torch_lntm.inference.draws import DrawSource, theta_draws, topic_shares
 from torch_lntm.inference.em.distributed import Processes
 from torch_lntm.inference.em.monte_carlo import MonteCarloEM
 from torch_lntm.inference.em.parts import join_parts
-from torch_lntm.inference.em.result import FitResult, MonteCarloResult
+from torch_lntm.inference.em.result import FitResult, MonteCarloResult, VariationalResult
 from torch_lntm.inference.em.schedule import Annealing
 from torch_lntm.inference.em.statistics import Statistics
 from torch_lntm.inference.em.stepwise import StepwiseEM
@@ -33,6 +33,7 @@ __all__ = [
     "StepwiseEM",
     "ThetaDraws",
     "VariationalEM",
+    "VariationalResult",
     "join_parts",
     "joint_draws",
     "theta_draws",

@@ -124,7 +124,7 @@ def transform(
     A guide is fast. Chains give exact posterior means, and classify short documents better.
 
     Args:
-        guide: A guide over the model. Or chains: ``DocumentHMC(model)``, or ``result.posterior`` of
+        guide: A guide over the model. Or chains: ``DocumentHMC(model)``, or ``result.source`` of
             a fit by Monte-Carlo EM.
         corpus: Documents over the model's vocabulary, or a matrix of their counts.
         estimate: ``"mode"`` or ``"mean"``; see :class:`DocumentTopics`. Defaults to the mode for a

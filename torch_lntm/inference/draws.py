@@ -62,7 +62,7 @@ def theta_draws(
 
     Args:
         source: Source of the draws. A guide draws from approximate posteriors.
-            ``DocumentHMC(model)`` runs new chains, which are exact but slower. ``result.posterior``
+            ``DocumentHMC(model)`` runs new chains, which are exact but slower. ``result.source``
             of a Monte-Carlo EM fit continues its chains. Existing :class:`ThetaDraws` are reused.
         corpus: The documents, over the model's vocabulary.
         num_draws: Number of draws of each document. Defaults to 25 to 50, fewer for larger corpora
@@ -91,7 +91,7 @@ def theta_draws(
         IncompatibleGuideError: The source belongs to another model.
 
     Example:
-        >>> draws = lntm.inference.theta_draws(result.posterior, train, num_draws=25)
+        >>> draws = lntm.inference.theta_draws(result.source, train, num_draws=25)
         >>> theta = draws.theta.numpy()  # (num_draws, num_docs, num_topics)
         >>> theta.shape == (25, len(train), model.num_topics)
         True

@@ -221,7 +221,7 @@ def save_run(
             (folder / name).write_bytes(data)
         if split is not None:
             split.save(folder / SPLIT)
-        chains = result.posterior
+        chains = result.source
         if isinstance(chains, KeptChains) and chains.num_docs:
             small = chains_size(chains) <= MAX_KEPT_BYTES
             if small if keep_chains is None else keep_chains:

@@ -281,7 +281,7 @@ def document_proportions(
 
     Args:
         posterior: The posterior of a batch, ``guide.posterior(batch)``; or draws for a corpus,
-            ``inference.theta_draws(guide, corpus)``.
+            ``inference.theta_draws(source, corpus)``.
         document: Position of the document in the batch, or in the corpus for draws.
         level: Posterior probability of each interval.
         num_draws: Number of draws for the means and intervals.

@@ -195,7 +195,7 @@ def _contents_of(
         options = {name: fit.config[name] for name in _OPTIONS if fit.config.get(name) is not None}
         return fit.model, fit.config.get("posterior"), options
     if isinstance(fit, FitResult):
-        source = fit.posterior
+        source = fit.source
         return source.model, source.name if isinstance(source, Guide) else "hmc", {}
     require_model(fit)
     return fit, AUTO, {}

@@ -76,7 +76,7 @@ def test_draws_and_m_step_have_the_moments_of_the_posterior(device: str) -> None
     result = fit_monte_carlo(
         model, corpus_of(problem), num_chains=300, num_transitions=60, max_epochs=1, start="model"
     )
-    eta = result.chains["eta"].numpy()
+    eta = result.chains.latents["eta"].numpy()
     outer = eta[..., :, None] * eta[..., None, :]
     # Chains are independent: 300 draws each. 24 means at 5 standard errors: 1e-5 to fail falsely.
     for draws, expected in zip((eta, outer), grid_moments(problem), strict=True):
@@ -111,7 +111,7 @@ def test_draws_of_theta_and_m_step_have_the_posterior_mean(device) -> None:
         max_epochs=1,
         start="model",
     )
-    theta = result.chains["theta"].numpy()
+    theta = result.chains.latents["theta"].numpy()
     expected = [dirichlet.posterior_mean(c, topics, alpha) for c in counts]
     error = theta.std(0) / math.sqrt(len(theta))
     # 12 means of 300 independent draws at 5 standard errors: 7e-6 to fail falsely.
@@ -349,13 +349,12 @@ def test_chains_do_not_depend_on_their_mini_batch(device: str) -> None:
     for batch_size in (1, 7, 100):
         model = ctm(3, 30, dtype="float64", seed=1).to(device)
         options = {"num_transitions": 30, "max_epochs": 1, "start": "model"}
-        results.append(fit_monte_carlo(model, corpus, batch_size=batch_size, **options))
+        result = fit_monte_carlo(model, corpus, batch_size=batch_size, **options)
+        results.append(result.chains.latents["eta"])
     for other in results[1:]:
-        torch.testing.assert_close(
-            results[0].chains["eta"], other.chains["eta"], rtol=1e-9, atol=1e-9, equal_nan=True
-        )
+        torch.testing.assert_close(results[0], other, rtol=1e-9, atol=1e-9, equal_nan=True)
     occupied = torch.from_numpy(corpus.lengths > 0)
-    assert len(results[0].chains["eta"][0, occupied].unique(dim=0)) == int(occupied.sum())
+    assert len(results[0][0, occupied].unique(dim=0)) == int(occupied.sum())
 
 
 @pytest.mark.slow
@@ -397,7 +396,7 @@ def test_empty_documents_are_skipped(monkeypatch) -> None:
     occupied = np.flatnonzero(corpus.lengths)
     model = ctm(3, 30, dtype="float64", pseudo_documents=0.0)
     result = fit_monte_carlo(model, corpus, max_epochs=1, num_transitions=30, start="model")
-    eta = result.chains["eta"][0]
+    eta = result.chains.latents["eta"][0]
     assert bool(eta[5].isnan().all())
     assert bool(eta[occupied].isfinite().all())
     torch.testing.assert_close(model.prior.loc.detach(), eta[occupied].mean(0))
@@ -451,12 +450,13 @@ def test_stuck_chains_are_reported_and_left_out_of_statistics(monkeypatch) -> No
     with pytest.warns(ConvergenceWarning, match=message):
         result = fit_monte_carlo(model, corpus, max_epochs=1, num_transitions=30, start="model")
     used = [d for d in np.flatnonzero(corpus.lengths) if d != 3]
-    torch.testing.assert_close(model.prior.loc.detach(), result.chains["eta"][0, used].mean(0))
+    eta = result.chains.latents["eta"][0]
+    torch.testing.assert_close(model.prior.loc.detach(), eta[used].mean(0))
     assert result.history[0]["stuck"] == result.num_unconverged == 1
     assert not bool(result.moved[0, 3])
     assert bool(result.moved[0, used].all())
     # Its mean is the draw with which it started.
-    assert torch.equal(result.means[3], result.chains["eta"][0, 3])
+    assert torch.equal(result.means[3], eta[3])
 
 
 def test_means_of_documents_without_a_moving_chain() -> None:
@@ -480,11 +480,11 @@ def test_fewer_than_ten_transitions_warn_of_no_stuck_chain(monkeypatch) -> None:
     assert result.history[0]["stuck"] == 1
     assert result.num_unconverged == 0
     assert not bool(result.moved[0, 3])
-    torch.testing.assert_close(result.means[3], result.chains["eta"][0, 3])
+    torch.testing.assert_close(result.means[3], result.chains.latents["eta"][0, 3])
     assert bool(result.means.isfinite().all())
     # After warm-up its chain is kept, too.
     options |= {"max_epochs": 3, "warmup_epochs": 1, "num_transitions": 3}
-    kept = fit_monte_carlo(ctm(3, 30), corpus, **options).posterior
+    kept = fit_monte_carlo(ctm(3, 30), corpus, **options).chains
     assert kept.num_docs == 11
 
 
@@ -518,7 +518,7 @@ def test_means_leave_out_stuck_chains(monkeypatch) -> None:
     engine = {"num_chains": 4, "num_transitions": 30, "max_epochs": 1, "start": "model"}
     with pytest.warns(ConvergenceWarning, match=r"2 chain\(s\) of 1 document\(s\)"):
         result = fit_monte_carlo(ctm(3, 30), corpus, **engine)
-    eta = result.chains["eta"]
+    eta = result.chains.latents["eta"]
     torch.testing.assert_close(result.means[3], eta[2:, 3].mean(0))
     torch.testing.assert_close(result.means[4], eta[:, 4].mean(0))
 
@@ -583,8 +583,8 @@ def small_fit(setting: str, interrupt_at: int | None = None, **more: Any) -> Any
 def assert_identical(one: tuple[TopicModel, Any], other: tuple[TopicModel, Any]) -> None:
     for a, b in zip(one[0].parameters(), other[0].parameters(), strict=True):
         assert torch.equal(a, b)
-    for site, draws in one[1].chains.items():
-        assert torch.equal(draws.nan_to_num(), other[1].chains[site].nan_to_num())
+    for site, draws in one[1].chains.latents.items():
+        assert torch.equal(draws.nan_to_num(), other[1].chains.latents[site].nan_to_num())
     assert torch.equal(one[1].statistics.word_counts, other[1].statistics.word_counts)
     assert list(without_times(one[1])) == list(without_times(other[1]))
 
@@ -616,7 +616,7 @@ def test_ctrl_c_keeps_the_last_finished_epoch(setting: str) -> None:
 def test_ctrl_c_in_the_first_epoch_keeps_the_start() -> None:
     model, result = small_fit("exact", 1, start="model")
     assert result.history == []
-    assert result.chains == {}
+    assert result.chains.latents == {}
     assert result.means.shape == (7, 4)
     for a, b in zip(
         model.parameters(), make_model("ctm", dtype="float32").parameters(), strict=True
@@ -726,7 +726,7 @@ def test_sources_end_in_their_canonical_form(monkeypatch, source: str) -> None:
         result = fit_monte_carlo(model, corpus, start="model", max_epochs=3)
         monkeypatch.undo()
         mixing = model.prior.mixing.detach()
-        found.append((mixing, result.chains["source"][0] @ mixing.mT))
+        found.append((mixing, result.chains.latents["source"][0] @ mixing.mT))
     assert not torch.allclose(found[0][0], found[1][0])
     torch.testing.assert_close(found[0][1], found[1][1])
     centred = found[1][0] - found[1][0].mean(0)

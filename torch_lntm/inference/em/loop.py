@@ -6,8 +6,7 @@ import math
 import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,10 +21,8 @@ from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.corpus.corpus import as_corpus
 from torch_lntm.errors import (
     ConfigError,
-    CorpusError,
     FileError,
     NumericalError,
-    ProcessError,
     SavingWarning,
     warn,
 )
@@ -54,12 +51,6 @@ from torch_lntm.models.registry import record_settings
 
 #: Largest number of documents in a batch whose prior means are computed.
 MAX_FILLED_DOCS = 1024
-#: Errors in the first step after a checkpoint that do not come from its contents.
-_OTHERWISE_CAUSED = (
-    *(CorpusError, NumericalError, ProcessError, OSError),
-    *(MemoryError, torch.cuda.OutOfMemoryError),
-)
-
 R = TypeVar("R", bound=FitResult)
 #: Function that is called with each record of a fit. The fit ends if it returns True.
 Callback = Callable[[dict[str, Any]], Any]
@@ -89,8 +80,6 @@ class ResumableFit(ABC, Generic[R]):
     #: File of the state, and description of the fit for it.
     _checkpoint: Path | None = None
     _identity: dict[str, Any]
-    #: Whether the state comes from the checkpoint, and no step has been made from it.
-    _is_continued = False
 
     def __init__(self, engine: Any, corpus: Corpus, processes: Processes | None = None) -> None:
         self.settings, self.model, self.corpus = engine, engine.model, corpus
@@ -249,7 +238,7 @@ class ResumableFit(ABC, Generic[R]):
         before = self.state.seconds
         steps = self.steps()
         try:
-            for record in self._proven(steps):
+            for record in steps:
                 now = time.monotonic()
                 waited = now - saved >= checkpoint_seconds
                 messages = processes.gather(
@@ -282,35 +271,6 @@ class ResumableFit(ABC, Generic[R]):
             del self._kept  # the result needs the memory
         self.state.seconds = processes.gather(self.state.seconds)[0]
         return reason
-
-    def _proven(self, steps: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """The steps. Errors of the first one after a checkpoint are errors of the checkpoint."""
-        with self.refuses_wrong_contents():
-            first = next(steps, None)
-        if first is not None:
-            self._is_continued = False
-            yield first
-            yield from steps
-
-    @contextmanager
-    def refuses_wrong_contents(self) -> Iterator[None]:
-        """Context that turns errors into one error of the checkpoint that the fit came from.
-
-        Raises:
-            FileError: The file has a right checksum and contents that do not fit together.
-        """
-        try:
-            yield
-        except _OTHERWISE_CAUSED:
-            raise
-        except Exception as error:
-            if not self._is_continued:
-                raise
-            raise FileError(
-                f"{self._checkpoint}: the contents of this checkpoint do not belong together "
-                f"({type(error).__name__}: {error}); delete the file to start the fit anew, or fit "
-                "the run's folder with --overwrite (overwrite=True)"
-            ) from error
 
     def _finish_step(self, record: dict[str, Any]) -> None:
         """Add a step's record to the history and keep the state at its end.
@@ -362,8 +322,8 @@ class ResumableFit(ABC, Generic[R]):
                 "file system that all processes share"
             )
         contents = self.processes.together(lambda: read_checkpoint(path, self._identity))
-        self._is_continued, device = True, self.model.device
-        with self.refuses_wrong_contents():
+        device = self.model.device
+        try:
             self.state = state = FitState.of(*contents, device)
             rows = self.processes.together(lambda: self._read_rows(path, state))
             state.documents, state.rows = to_device(rows, device), ""
@@ -371,6 +331,11 @@ class ResumableFit(ABC, Generic[R]):
                 state.theta = to_device({"": state.theta}, device)[""]
             self.model.load_state_dict(state.model)
             self.after_resume()
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            raise FileError(
+                f"{path}: the contents of this checkpoint do not belong together ({error}); "
+                "delete it to start the fit anew"
+            ) from error
 
     def _save(self) -> None:
         """Write the kept state to the checkpoint, if there is one."""
@@ -520,8 +485,7 @@ class Engine(ABC, Generic[R]):
         path = None if checkpoint is None else Path(checkpoint)
         with processes.working(self.model.device):
             stop_reason = run.run(path, checkpoint_seconds, callback)
-            with run.refuses_wrong_contents():
-                result = run.result(stop_reason)
+            result = run.result(stop_reason)
         if keywords is not None:
             keywords.check_topics(topics.mean_probs.detach())
         return result

@@ -148,7 +148,7 @@ class MonteCarloEM(Engine[MonteCarloResult]):
         >>> fit = engine.fit(train[:60])
         >>> fit.stop_reason, len(fit.history)
         ('max_iterations', 4)
-        >>> fit.posterior  # chains to continue, for lntm.inference.theta_draws
+        >>> fit.chains  # to continue, for lntm.inference.theta_draws
         KeptChains(1 chains of ... documents)
     """
 
@@ -525,9 +525,8 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
             objective_name=f"log likelihood at draws of {prior.latent}",
             seconds=state.seconds,
             statistics=state.statistics,
-            posterior=self._kept_chains(last, counted.all(0)),
             corpus=self.corpus,
-            chains=last.latents,
+            chains=self._kept_chains(last, counted.all(0)),
             moved=last.moved,
         )
         add_topic_shares(result, self.processes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -18,6 +19,7 @@ from torch_lntm.guides import Guide
 from torch_lntm.inference.chains.kept import KeptChains
 from torch_lntm.inference.draws import SHARE_DRAWS, topic_shares
 from torch_lntm.inference.em.statistics import Statistics
+from torch_lntm.models import TopicModel
 from torch_lntm.models.topic_table import TopicTable
 
 StopReason = Literal[
@@ -46,9 +48,9 @@ _ROWS_AT_ONCE = 2**16
 _PRINTED_TOPICS = 20
 
 
-@dataclass(frozen=True)
-class FitResult:
-    """Result of a fit, besides the fitted model.
+@dataclass(frozen=True, repr=False)
+class FitResult(ABC):
+    """Result of a fit: :class:`VariationalResult` or :class:`MonteCarloResult`.
 
     ``print(result)`` shows how the fit ended, and the topics with their words and shares.
 
@@ -75,16 +77,13 @@ class FitResult:
         statistics: Statistics of the last E-step, or the running average of Monte-Carlo EM.
             :class:`~torch_lntm.inference.StepwiseEM` continues from them. ``None`` if the fit ended
             before its first E-step.
-        posterior: Source of draws of the documents' proportions, for
-            :func:`~torch_lntm.inference.theta_draws`, reports and effects: the guide of the fit, or
-            the chains of Monte-Carlo EM in their last state.
         corpus: The documents of the fit, or ``None``.
 
     Example:
         >>> result.means.shape == (len(train), model.latent_dim)
         True
         >>> print(result)
-        FitResult(...
+        VariationalResult(...
         share: posterior mean of the proportion, averaged over the documents
         ...
     """
@@ -96,8 +95,17 @@ class FitResult:
     objective_name: str
     seconds: float
     statistics: Statistics | None = field(default=None, kw_only=True)
-    posterior: Guide[Any] | KeptChains = field(kw_only=True)
     corpus: Corpus | None = field(default=None, kw_only=True)
+
+    @property
+    @abstractmethod
+    def source(self) -> Guide[Any] | KeptChains:
+        """Source of draws of theta: the guide of the fit, or the chains of Monte-Carlo EM."""
+
+    @property
+    def model(self) -> TopicModel:
+        """The fitted model."""
+        return self.source.model
 
     @cached_property
     def topic_shares(self) -> Tensor | None:
@@ -115,27 +123,18 @@ class FitResult:
     def _topic_shares(self, corpus: Corpus) -> Tensor:
         return self.shares_of(corpus.nonempty)
 
+    @abstractmethod
     def shares_of(self, rows: NDArray[np.int64]) -> Tensor:
         """Posterior means of the proportions ``(num_topics,)``, averaged over documents.
 
         Args:
             rows: Positions of the documents.
         """
-        assert self.corpus is not None
-        # Proportions at the modes are known for all documents. A sample of documents gives the
-        # average difference between posterior means and modes.
-        sample = rows
-        if len(rows) > _SHARE_DOCS:
-            sample = np.sort(np.random.default_rng(0).choice(rows, _SHARE_DOCS, replace=False))
-        shift = topic_shares(self.posterior, self.corpus, rows=sample, means=self.means)
-        shift -= self._proportions(self.means, sample).mean(0)
-        return self._proportions(self.means, rows).mean(0) + shift
 
     def _proportions(self, latent: Tensor, rows: NDArray[np.int64]) -> Tensor:
         """Proportions ``(..., num_rows, num_topics)`` at latent variables of all documents."""
-        model = self.posterior.model
-        part = latent[..., torch.from_numpy(rows), :].to(model.device)
-        return model.theta(part).double().cpu()
+        part = latent[..., torch.from_numpy(rows), :].to(self.model.device)
+        return self.model.theta(part).double().cpu()
 
     def topic_table(self, *, num_words: int = 8, num_correlated: int = 0) -> TopicTable:
         """The topics in words with their shares, the largest first.
@@ -157,7 +156,7 @@ class FitResult:
             topic   share   top words
             ...
         """
-        return self.posterior.model.topic_table(
+        return self.model.topic_table(
             self.topic_shares, num_words=num_words, num_correlated=num_correlated
         )
 
@@ -174,16 +173,8 @@ class FitResult:
 
     def _more_topics(self) -> str:
         """Line about the remaining topics, below a printed result."""
-        more = self.posterior.model.num_topics - _PRINTED_TOPICS
+        more = self.model.num_topics - _PRINTED_TOPICS
         return f"\n{more} more topics: print(result.topic_table())" if more > 0 else ""
-
-    def __repr__(self) -> str:
-        last = self.history[-1] if self.history else {"iteration": 0, "objective": math.nan}
-        return (
-            f"FitResult({self.ended}; iteration {last['iteration']}, {self.seconds:.1f} s, "
-            f"{last['objective']:.4f} nats per token "
-            f"[{self.objective_name}], {self.num_unconverged} documents unconverged)"
-        )
 
     @property
     def ended(self) -> str:
@@ -199,8 +190,44 @@ class FitResult:
 
 
 @dataclass(frozen=True, repr=False)
+class VariationalResult(FitResult):
+    """Result of variational EM; see :class:`FitResult`.
+
+    Attributes:
+        guide: The guide of the fit.
+    """
+
+    guide: Guide[Any] = field(kw_only=True)
+
+    @property
+    def source(self) -> Guide[Any]:
+        """The guide of the fit."""
+        return self.guide
+
+    def __repr__(self) -> str:
+        last = self.history[-1] if self.history else {"iteration": 0, "objective": math.nan}
+        return (
+            f"VariationalResult({self.ended}; iteration {last['iteration']}, {self.seconds:.1f} s, "
+            f"{last['objective']:.4f} nats per token "
+            f"[{self.objective_name}], {self.num_unconverged} documents unconverged)"
+        )
+
+    def shares_of(self, rows: NDArray[np.int64]) -> Tensor:
+        """See :meth:`FitResult.shares_of`."""
+        assert self.corpus is not None
+        # Proportions at the modes are known for all documents. A sample of documents gives the
+        # average difference between posterior means and modes.
+        sample = rows
+        if len(rows) > _SHARE_DOCS:
+            sample = np.sort(np.random.default_rng(0).choice(rows, _SHARE_DOCS, replace=False))
+        shift = topic_shares(self.guide, self.corpus, rows=sample, means=self.means)
+        shift -= self._proportions(self.means, sample).mean(0)
+        return self._proportions(self.means, rows).mean(0) + shift
+
+
+@dataclass(frozen=True, repr=False)
 class MonteCarloResult(FitResult):
-    """Result of Monte-Carlo EM, besides the fitted model.
+    """Result of Monte-Carlo EM; see :class:`FitResult`.
 
     Attributes of :class:`FitResult` differ as follows:
 
@@ -219,17 +246,22 @@ class MonteCarloResult(FitResult):
       new documents, because the draws are fitted to the same words.
 
     Attributes:
-        chains: ``(num_chains, num_docs, dim)`` last draws, on the CPU, by the names of the sites:
-            ``eta``, with ``source`` under a factor prior, or ``theta``. NaN for empty documents.
-            After a fit by several processes, the first process has the ``means``, ``chains`` and
-            ``moved`` of all documents, and all other processes have empty tensors. After a fit of a
-            corpus in parts, each process has the rows of its own part's documents.
+        chains: The chains in their last state, from which draws continue. ``chains.latents`` has
+            the last draws ``(num_chains, num_docs, dim)`` by the names of the sites: ``eta``, with
+            ``source`` under a factor prior, or ``theta``. They are NaN for empty documents, and
+            there are none before the first epoch. Processes have the rows of the same documents as
+            in ``means``.
         moved: ``(num_chains, num_docs)`` bool: the chain accepted a proposal after its step size
             was frozen. If the fit ended during warm-up, in any of its transitions.
     """
 
-    chains: dict[str, Tensor] = field(default_factory=dict)
-    moved: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.bool))
+    chains: KeptChains = field(kw_only=True)
+    moved: Tensor = field(kw_only=True)
+
+    @property
+    def source(self) -> KeptChains:
+        """The chains of the fit."""
+        return self.chains
 
     def __repr__(self) -> str:
         last = self.history[-1] if self.history else {"iteration": 0, "perplexity": math.nan}
@@ -240,9 +272,9 @@ class MonteCarloResult(FitResult):
         )
 
     def _topic_shares(self, corpus: Corpus) -> Tensor:
-        """Shares of all topics. New draws are made if there are too few last draws."""
-        if self.chains and corpus.num_nonempty * len(self.moved) < SHARE_DRAWS:
-            return topic_shares(self.posterior, corpus)
+        # A small corpus has too few last draws.
+        if corpus.num_nonempty * len(self.moved) < SHARE_DRAWS:
+            return topic_shares(self.chains, corpus)
         return self.shares_of(corpus.nonempty)
 
     def shares_of(self, rows: NDArray[np.int64]) -> Tensor:
@@ -251,9 +283,10 @@ class MonteCarloResult(FitResult):
         Args:
             rows: Positions of the documents.
         """
-        if not self.chains:  # the fit ended before its first visit
-            return super().shares_of(rows)
-        draws = self.chains[self.posterior.model.prior.latent]
+        assert self.corpus is not None
+        if not self.chains.latents:  # the fit ended before its first visit
+            return topic_shares(self.chains, self.corpus, rows=rows)
+        draws = self.chains.latents[self.model.prior.latent]
         total = torch.zeros((), dtype=torch.float64)
         for start in range(0, len(rows), _ROWS_AT_ONCE):
             part = self._proportions(draws, rows[start : start + _ROWS_AT_ONCE])

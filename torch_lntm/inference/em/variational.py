@@ -20,7 +20,7 @@ from torch_lntm.inference.em.distributed import Processes
 from torch_lntm.inference.em.documents import document_bar, with_progress
 from torch_lntm.inference.em.loop import Engine, ResumableFit, clones_of
 from torch_lntm.inference.em.parts import add_topic_shares, shard_of, visiting_ranks
-from torch_lntm.inference.em.result import FitResult, StopReason
+from torch_lntm.inference.em.result import StopReason, VariationalResult
 from torch_lntm.inference.em.schedule import (
     Annealing,
     default_step_docs,
@@ -46,7 +46,7 @@ MAX_KEPT_NUMBERS = 2**28
 KEPT_SETTINGS = ("start", "start_epochs", "stepwise_epochs", "restarts", "seed")
 
 
-class VariationalEM(Engine[FitResult]):
+class VariationalEM(Engine[VariationalResult]):
     """Fit a topic model by variational EM.
 
     A fit has three phases. The *start* finds topics by stepwise EM with a stand-in model (LDA with
@@ -156,7 +156,7 @@ class VariationalEM(Engine[FitResult]):
         return VariationalRun(self, corpus, processes)
 
 
-class VariationalRun(ResumableFit[FitResult]):
+class VariationalRun(ResumableFit[VariationalResult]):
     """A fit of the non-empty documents of a corpus, in a random order.
 
     Args:
@@ -454,14 +454,14 @@ class VariationalRun(ResumableFit[FitResult]):
             "stride": self.covariances.stride,
         }
 
-    def result(self, stop_reason: StopReason) -> FitResult:
+    def result(self, stop_reason: StopReason) -> VariationalResult:
         """Result at the present state."""
         state = self.state
         done = () if state.phase == "start" else ("means",)
         tables = self.shard.collect({name: state.documents[name] for name in done})
         self.model.prior.canonicalise_()
         unconverged = state.history[-1]["unconverged"] if state.history else None
-        result = FitResult(
+        result = VariationalResult(
             history=state.history,
             stop_reason=stop_reason,
             num_unconverged=self.num_docs if unconverged is None else unconverged,
@@ -469,7 +469,7 @@ class VariationalRun(ResumableFit[FitResult]):
             objective_name=self.guide.objective,
             seconds=state.seconds,
             statistics=state.statistics,
-            posterior=self.guide,
+            guide=self.guide,
             corpus=self.corpus,
         )
         add_topic_shares(result, self.processes)
