@@ -36,14 +36,19 @@ def to_svg(
 
     file = io.BytesIO()
     with matplotlib.rc_context({**_SETTINGS, "svg.hashsalt": name}):
-        figure.savefig(file, format="svg", bbox_inches="tight", metadata=_NO_METADATA)
+        figure.savefig(file, format="svg", metadata=_NO_METADATA)
     root = ElementTree.fromstring(file.getvalue())
     for element in root.iter():
         element.tag = element.tag.rpartition("}")[2]  # in a page, names have no namespace
         found = {key.rpartition("}")[2]: value for key, value in element.attrib.items()}
         gid = found.pop("id", "") if element.tag == "g" else ""
+        if "rotate(-0" in found.get("transform", ""):
+            del found["transform"]
         found.pop("target", None)  # a link opens here
-        element.attrib = {key: _rounded(value) for key, value in found.items()}
+        element.attrib = {key: _shortened(value) for key, value in found.items()}
+        element.tail = None
+        if element.tag == "style" or not (element.text or "").strip():
+            element.text = None  # a style would apply to the whole page
         if gid in tips:
             element.set("id", f"{name}-{gid}")
             _add(element, "title", tips[gid])
@@ -64,6 +69,7 @@ def _add(parent: ElementTree.Element, tag: str, text: str) -> ElementTree.Elemen
     return element
 
 
-def _rounded(value: str) -> str:
-    """Coordinates with one decimal, which is a hundredth of a line's width."""
-    return re.sub(r"\d+\.\d\d+", lambda found: f"{float(found[0]):.1f}", value.replace("\n", " "))
+def _shortened(value: str) -> str:
+    """An attribute with one decimal of each coordinate, and without the font, which the page has."""
+    value = re.sub(r"\d+\.\d\d+", lambda found: f"{float(found[0]):.1f}", value)
+    return re.sub(r"font-family: [^;]*;|\s*\n", " ", value).strip()

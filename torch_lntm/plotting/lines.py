@@ -24,8 +24,12 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", sty
 STYLES = (("o", "-"), ("s", "--"), ("^", ":"), ("D", "-."))
 #: Width and height of a figure in inches, and additional height for each level or legend line.
 WIDTH, HEIGHT, PER_LEVEL = 7.0, 3.6, 0.22
-#: Most periods with a label; columns of a figure of panels, height of a panel, letters of a name.
-MOST_LABELS, _COLUMNS, _PANEL, _NAME = 12, 3, 1.35, 18
+#: Most periods with a label.
+MOST_LABELS = 12
+#: Small charts: columns, and in inches the width of a chart and of the names in it, the height of a
+#: row of points, and the height of a line; and the look of a band.
+_COLUMNS, _PANEL, _NAMES, _ROW, _DOWN = 3, 3.3, 1.2, 0.16, 0.8
+_BAND: dict[str, Any] = {"color": COLOURS[0], "alpha": 0.2, "linewidth": 0}
 
 
 class Series(NamedTuple):
@@ -90,45 +94,60 @@ def plot_effects(
 
 
 def plot_panels(
-    panels: Sequence[Series], names: Sequence[str], links: Sequence[str], *, unit: str = ".1%"
+    panels: Sequence[Series], names: Sequence[str], links: Sequence[str], positions: Any = None
 ) -> Figure:
-    """A figure with a small picture for each series, each with a scale of its own from 0.
+    """A figure with a small chart of each series, in rows of three, with scales from 0.
 
-    Rows of points for values that are names, and a line for values that are positions on an axis.
+    All charts are in one pair of axes, because axes of their own would take ten times as long.
 
     Args:
         panels: The series.
         names: Name of each value.
-        links: Address that the title of each panel links to. Panel 3 has the ``gid`` ``panel-3``.
-        unit: Format of the numbers on the axes.
+        links: Address that the title of each chart links to. Chart 3 has the ``gid`` ``panel-3``.
+        positions: ``(num_values,)`` positions of the values on an axis, for lines with bands.
+            Defaults to rows of points.
     """
     from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
 
-    is_text = isinstance(panels[0].values[0], str)
-    columns, lines = min(len(panels), _COLUMNS), math.ceil(len(panels) / _COLUMNS)
-    height = 0.55 + 0.16 * len(names) if is_text else _PANEL
-    figure = Figure(figsize=(3.4 * columns, height * lines))
-    room = {"hspace": 0.5 / (height - 0.5), "wspace": 0.6 if is_text else 0.25}
-    axes = figure.subplots(lines, columns, squeeze=False, gridspec_kw=room).ravel()
-    for k, (ax, panel, link) in enumerate(zip(axes, panels, links, strict=False)):
+    down = _ROW * len(names) if positions is None else _DOWN
+    width, height = _COLUMNS * _PANEL, (down + 0.55) * math.ceil(len(panels) / _COLUMNS)
+    figure = Figure(figsize=(width, height))
+    ax = figure.add_axes((0.0, 0.0, 1.0, 1.0))
+    small: dict[str, Any] = {"fontsize": 7.5, "parse_math": False, "color": style.NEUTRAL}
+    names_room = _NAMES if positions is None else 0.55
+    across = _PANEL - names_room - 0.35
+    for k, (panel, link) in enumerate(zip(panels, links, strict=True)):
+        line, column = divmod(k, _COLUMNS)
+        left, top = column * _PANEL + names_room, line * (down + 0.55) + 0.28
         most = max(float(np.nanmax(panel.proportions)), 1e-9)
-        ends = [0.0, most], ["0", format(most, unit)]
-        if is_text:
-            _draw_rows(ax, [panel])
-            ax.set(xlim=(0, most))
-            ax.set_xticks(*ends)
-            short = [style.shorten(name, _NAME) for name in names]
-            ax.set_yticks(range(len(names)), short, parse_math=False)
+        mean, lower, upper = panel.proportions.T / most
+        box = {"facecolor": "white", "edgecolor": "none", "gid": f"panel-{k}"}
+        ax.add_patch(Rectangle((left - names_room, top - 0.28), _PANEL, down + 0.5, **box))
+        ax.text(left, top - 0.07, panel.label, fontsize=8.5, url=link, parse_math=False)
+        if positions is None:
+            ys = top + _ROW * (np.arange(len(names)) + 0.5)
+            ax.hlines(ys, left + across * lower, left + across * upper, color=COLOURS[0])
+            ax.plot(left + across * mean, ys, "o", color=COLOURS[0], markersize=4)
+            ax.vlines(left, top, top + down, color=style.NEUTRAL, linewidth=0.8)
+            for name, y in zip(names, ys, strict=True):
+                ax.text(left - 0.06, y, style.shorten(name, 18), ha="right", va="center", **small)
+            ends = [("0", left), (f"{most:.1%}", left + across)]
+            marks = [(text, x, top + down + 0.12, "center") for text, x in ends]
         else:
-            draw_lines(ax, [panel], "o")
-            ax.set(ylim=(0, most))
-            ax.set_yticks(*ends)
-            ax.set_xticks(panel.values[[0, -1]], [names[0], names[-1]], parse_math=False)
-        ax.set_gid(f"panel-{k}")
-        ax.set_title(panel.label, loc="left", fontsize=9, url=link, parse_math=False)
-        ax.tick_params(labelsize=7.5, length=2)
-    for ax in axes[len(panels) :]:
-        ax.remove()
+            along = (positions - positions.min()) / max(float(np.ptp(positions)), 1e-9)
+            xs, bottom = left + across * along, top + down
+            ax.fill_between(xs, bottom - down * lower, bottom - down * upper, **_BAND)
+            ax.plot(xs, bottom - down * mean, ".-", color=COLOURS[0], markersize=4, linewidth=1.2)
+            ax.hlines(bottom, left, left + across, color=style.NEUTRAL, linewidth=0.8)
+            marks = [(f"{most:.1%}", left - 0.06, top + 0.05, "right")]
+            marks += [("0", left - 0.06, bottom, "right")]
+            marks += [(names[0], left, bottom + 0.14, "left")]
+            marks += [(names[-1], left + across, bottom + 0.14, "right")]
+        for text, x, y, side in marks:
+            ax.text(x, y, text, ha=side, **small)
+    ax.set(xlim=(0, width), ylim=(height, 0))
+    ax.set_axis_off()
     return figure
 
 
@@ -184,13 +203,13 @@ def _draw_rows(ax: Axes, series: Sequence[Series]) -> None:
     style.rule(ax, "x")
 
 
-def draw_lines(ax: Axes, series: Sequence[Series], marker: str = "") -> None:
+def draw_lines(ax: Axes, series: Sequence[Series]) -> None:
     """Lines over numbers or days, with bands of their intervals."""
     for j, line in enumerate(series):
         colour, (_, dashes) = look(j)
         mean, lower, upper = line.proportions.T
         name = style.shorten(line.label, style.NAME_LETTERS)
-        ax.plot(line.values, mean, marker + dashes, color=colour, label=name, markersize=3)
+        ax.plot(line.values, mean, dashes, color=colour, label=name)
         ax.fill_between(line.values, lower, upper, color=colour, alpha=0.2, linewidth=0)
     style.rule(ax, "y")
 

@@ -162,13 +162,12 @@ def _panels(
     if len(names) < 2:
         return Panels(column, Markup(), "", 0)
     positions, note = axis
-    along: Any = list(names) if positions is None else positions
     order = sorted(range(len(topics)), key=lambda i: (isinstance(topics[i], int), -clear[i]))
     panels, links, tips = [], [], {}
     for place, i in enumerate(order[:_PANELS]):
         topic = topics[i]
         head, link = (topic, "#groups") if isinstance(topic, str) else (heads[topic], f"#topic-{topic}")
-        panels.append(Series(head, along, values[i]))
+        panels.append(Series(head, names, values[i]))
         links.append(link)
         told = [
             f"{long_name}: {value:.2%}" + (f", {low:.2%} to {up:.2%}" if low == low else "")
@@ -177,6 +176,6 @@ def _panels(
         ]
         step = max(1, len(told) // 12)  # a line over many values is told by some of them
         tips[f"panel-{place}"] = "\n".join([head, *told[::step]])
-    figure = plot_panels(panels, names, links)
+    figure = plot_panels(panels, names, links, positions)
     told = "Each chart has its own scale from 0. The title of a chart links to its topic."
     return Panels(column, Markup(to_svg(figure, name, title, told, tips)), note, len(panels))
