@@ -3,7 +3,7 @@
     import torch_lntm as lntm
 
     corpus = lntm.read_corpus("ap.npz")
-    model = lntm.models.ctm(num_topics=50, num_words=corpus.num_words)
+    model = lntm.models.ctm(50, corpus)
     guide = lntm.guides.TaylorGuide(model)
     result = lntm.inference.VariationalEM(model, guide).fit(corpus)
 

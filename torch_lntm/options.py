@@ -82,15 +82,35 @@ def options_of(function: str) -> Mapping[str, Option]:
     positional = arguments.posonlyargs + arguments.args
     required = [None] * (len(positional) - len(arguments.defaults))
     defaults = [*required, *arguments.defaults, *arguments.kw_defaults]
-    options = {}
-    for argument, node in zip([*positional, *arguments.kwonlyargs], defaults, strict=True):
-        types = () if argument.annotation is None else kinds(argument.annotation, module)
-        default = None if node is None else _value(node, module)
-        if default is None and _NONE not in types:
-            types += (_NONE,)
-        if any(kind is not _NONE for kind in types):
-            text_of = help_texts(text).get(argument.arg, "")
-            options[argument.arg] = Option(argument.arg, types, default, text_of)
+    texts = help_texts(text)
+    options: dict[str, Option] = {}
+    for argument, default in zip([*positional, *arguments.kwonlyargs], defaults, strict=True):
+        name, help_text = argument.arg, texts.get(argument.arg, "")
+        options[name] = _option(name, argument.annotation, default, module, help_text)
+    match arguments.kwarg:
+        case ast.arg(annotation=ast.Subscript(value=ast.Name(id="Unpack"), slice=shared)):
+            options |= _shared(shared, module)
+    return {name: option for name, option in options.items() if option.kinds not in ((), (_NONE,))}
+
+
+def _option(name: str, annotation: Any, default: Any, module: str, text: str) -> Option:
+    types = () if annotation is None else kinds(annotation, module)
+    value = _value(default, module)
+    return Option(
+        name, types if value is not None or _NONE in types else (*types, _NONE), value, text
+    )
+
+
+def _shared(kind: Any, module: str) -> dict[str, Option]:
+    """Options of a typed dictionary, whose annotations are ``Annotated[type, default]``."""
+    module, node = _find(module, kind.id)
+    texts = help_texts(ast.get_docstring(node) or "")
+    options: dict[str, Option] = {}
+    for base in node.bases:
+        options |= _shared(base, module) if base.id != "TypedDict" else {}
+    for field in node.body[1:]:
+        name, (annotation, default) = field.target.id, field.annotation.slice.elts
+        options[name] = _option(name, annotation, default, module, texts[name])
     return options
 
 

@@ -23,7 +23,7 @@ def main() -> None:
     lntm.plotting.use_style()
     corpus = lntm.lee_corpus()
     train, test = corpus.split(test_fraction=0.1, seed=0)
-    model = lntm.models.ctm(NUM_TOPICS, corpus.num_words, vocabulary=corpus.vocabulary)
+    model = lntm.models.ctm(NUM_TOPICS, corpus)
     guide = lntm.guides.TaylorGuide(model)
     lntm.inference.VariationalEM(model, guide, progress=False).fit(train)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
 
 import numpy as np
@@ -28,6 +29,43 @@ def test_all_models_of_the_library_are_registered():
         model = construct(name, num_topics=4, num_words=5)
         assert model.name == name
         assert model.construction.name == name
+
+
+@pytest.mark.parametrize("name", CONSTRUCTORS)
+def test_a_model_takes_sizes_and_words_from_a_corpus(name):
+    corpus = lntm.Corpus.from_texts(["a cat", "a dog"] * 5, metadata={"kind": ["cat", "dog"] * 5})
+    options = {"prevalence": "~ kind"} if name == "stm" else {}
+    model = CONSTRUCTORS[name](2, corpus, **options)
+    assert model.num_words == len(corpus.vocabulary)
+    assert model.vocabulary == corpus.vocabulary
+    again = construct(name, **model.config, vocabulary=model.vocabulary)
+    assert again.config == model.config
+    other = [word.upper() for word in corpus.vocabulary]
+    assert CONSTRUCTORS[name](2, corpus, vocabulary=other, **options).vocabulary == tuple(other)
+
+
+def test_a_user_model_takes_a_corpus_too():
+    corpus = lntm.Corpus.from_texts(["cat tax", "dog tax"])
+
+    @register("wordless")
+    def wordless(num_topics, num_words):
+        return lntm.models.ctm(num_topics, num_words)
+
+    model = wordless(2, corpus)
+    assert model.config == {"num_topics": 2, "num_words": corpus.num_words}
+    assert model.vocabulary == corpus.vocabulary
+
+
+@pytest.mark.parametrize("name", CONSTRUCTORS)
+def test_help_shows_shared_options(name):
+    parameters = inspect.signature(CONSTRUCTORS[name]).parameters
+    assert all(p.kind is not p.VAR_KEYWORD for p in parameters.values())
+    assert parameters["seed"].default == 0
+    assert ("keywords" in parameters) == (name != "lntm")
+    for parameter in parameters:
+        assert f"\n    {parameter}: " in inspect.getdoc(CONSTRUCTORS[name])
+    with pytest.raises(TypeError, match="unexpected keyword argument 'smoothing'"):
+        CONSTRUCTORS[name](2, 5, smoothing=0.1)
 
 
 def test_a_model_records_its_jsonable_arguments():

@@ -159,9 +159,9 @@ class Effects:
         """The regression, and sources of uncertainty inside and outside the intervals, in words."""
         return " ".join(self.notes)
 
-    def _labels(self, num_words: int = 2) -> list[str]:
+    def _labels(self, top_n: int = 2) -> list[str]:
         """Labels of the responses: labels of topics, and names of groups of topics."""
-        labels = topic_labels(self.model, num_words)
+        labels = topic_labels(self.model, top_n)
         return [labels[topic] if isinstance(topic, int) else topic for topic in self.topics]
 
     # -- effects of terms ------------------------------------------------------------------------

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import torch
 from torch import Tensor
+from typing_extensions import TypedDict, Unpack
 
 from torch_lntm.corpus import Corpus
-from torch_lntm.errors import ConfigError, require_whole
+from torch_lntm.errors import ConfigError
 from torch_lntm.models.groups import Groups, Periods, learn_groups
 from torch_lntm.models.model import TopicModel
 from torch_lntm.models.priors.covariates import PREVALENCE, Covariates
@@ -18,6 +19,7 @@ from torch_lntm.models.priors.dirichlet import DirichletPrior
 from torch_lntm.models.priors.factor import IndependentFactorPrior, Source
 from torch_lntm.models.priors.logistic_normal import DiagonalNormalPrior, LogisticNormalPrior
 from torch_lntm.models.priors.mixed import MixedPrior
+from torch_lntm.models.priors.prior import DocumentPrior
 from torch_lntm.models.priors.structural import StructuralPrior
 from torch_lntm.models.registry import register
 from torch_lntm.models.topics.content import ContentTopics
@@ -29,7 +31,49 @@ from torch_lntm.models.topics.topics import Topics
 from torch_lntm.models.words.dirichlet_multinomial import DirichletMultinomial
 from torch_lntm.models.words.words import Words
 
-_DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+class ModelOptions(TypedDict, total=False):
+    """Options of every model, with their defaults.
+
+    Args:
+        topics: ``(num_topics, num_words)`` word probabilities.
+        bursty: Let documents repeat their words (*Doyle & Elkan 2009*). Every document then has its
+            own word distribution, which varies around its mixture of topics. The fit estimates the
+            amount of variation. Single documents influence the topics less; see
+            ``docs/choosing.md``.
+        vocabulary: Words of the vocabulary, in the order of the columns. Defaults to the words of
+            the training documents, if the model is given these.
+        dtype: Floating-point type of the parameters: ``torch.float32``, ``torch.float64`` or their
+            names.
+        seed: Seed of the random initial values.
+    """
+
+    topics: Annotated[Tensor | None, None]
+    bursty: Annotated[bool, False]
+    vocabulary: Annotated[Sequence[str] | None, None]
+    dtype: Annotated[torch.dtype | str, torch.float32]
+    seed: Annotated[int, 0]
+
+
+class KeywordOptions(ModelOptions, total=False):
+    """Further options of models whose topics have a Dirichlet prior.
+
+    Args:
+        topic_smoothing: Pseudo-counts of every word in every topic (Dirichlet(1 + smoothing) prior
+            at its mode). 0 gives maximum likelihood.
+        keywords: Keywords of the first topics by the names of the topics, such as ``{"economy":
+            ["tax", "budget"]}``, looked up in ``vocabulary`` (``docs/keywords.md``). ``num_topics``
+            counts keyword topics and free topics. Defaults to free topics only.
+        keyword_strength: Pseudo-tokens on the keywords of each keyword topic. Defaults to 2 % of
+            the training documents' tokens per topic.
+        exclusive_keywords: Whether the keywords are absent from free topics. If False, and the
+            strength is 0, keywords affect the start of the fit only.
+    """
+
+    topic_smoothing: Annotated[float, 0.05]
+    keywords: Annotated[Keywords | Mapping[str, Any] | None, None]
+    keyword_strength: Annotated[float | None, None]
+    exclusive_keywords: Annotated[bool, True]
 
 
 def _learn_keywords(
@@ -48,22 +92,14 @@ def _learn_keywords(
 @register("ctm", learn=_learn_keywords)
 def ctm(
     num_topics: int,
-    num_words: int,
+    num_words: int | Corpus,
     *,
     anchored: bool = False,
     loc: Tensor | None = None,
     covariance: Tensor | None = None,
-    topics: Tensor | None = None,
-    topic_smoothing: float = 0.05,
-    keywords: Keywords | Mapping[str, Any] | None = None,
-    keyword_strength: float | None = None,
-    exclusive_keywords: bool = True,
     pseudo_documents: float | None = None,
     pseudo_variance: float | None = None,
-    bursty: bool = False,
-    vocabulary: Sequence[str] | None = None,
-    dtype: torch.dtype | str = torch.float32,
-    seed: int = 0,
+    **options: Unpack[KeywordOptions],
 ) -> TopicModel:
     """The correlated topic model (logistic-normal topic admixture) with full covariance.
 
@@ -72,34 +108,16 @@ def ctm(
 
     Args:
         num_topics: Number of topics K. K = 1 is a unigram model.
-        num_words: Size of the vocabulary V.
+        num_words: The training documents, or the size of the vocabulary V.
         anchored: Fix the last component of eta at 0. K - 1 components are free instead of K.
         loc: ``(latent_dim,)`` prior mean. The latent_dim is K, or K - 1 if anchored.
         covariance: ``(latent_dim, latent_dim)`` prior covariance.
-        topics: ``(num_topics, num_words)`` word probabilities.
-        topic_smoothing: Pseudo-counts of every word in every topic (Dirichlet(1 + smoothing) prior
-            at its mode). 0 gives maximum likelihood.
-        keywords: Keywords of the first topics by the names of the topics, such as ``{"economy":
-            ["tax", "budget"]}``, looked up in ``vocabulary`` (``docs/keywords.md``). ``num_topics``
-            counts keyword topics and free topics. Defaults to free topics only.
-        keyword_strength: Pseudo-tokens on the keywords of each keyword topic. Defaults to 2 % of
-            the training documents' tokens per topic.
-        exclusive_keywords: Whether the keywords are absent from free topics. If False, and the
-            strength is 0, keywords affect the start of the fit only.
         pseudo_documents: Weight of the covariance's inverse-Wishart prior, in documents. Defaults
             to 2K + 2.
         pseudo_variance: Variance of the logits in the pseudo-documents. Defaults to 1, and to 10 in
             fits by :class:`~torch_lntm.inference.MonteCarloEM`. If their documents have at least a
             token for every topic, it defaults to the average variance of the fitted logits, between
             0.1 and 10.
-        bursty: Let documents repeat their words (*Doyle & Elkan 2009*). Every document then has its
-            own word distribution, which varies around its mixture of topics. The fit estimates the
-            amount of variation. Single documents influence the topics less; see
-            ``docs/choosing.md``.
-        vocabulary: Words of the vocabulary, in the order of the columns.
-        dtype: Floating-point type of the parameters: ``torch.float32``, ``torch.float64`` or their
-            names.
-        seed: Seed of the topics' random initial values.
 
     Returns:
         The model, on the CPU. ``.to(device)`` moves it.
@@ -108,11 +126,10 @@ def ctm(
         ConfigError: A size, shape or value is out of range.
 
     Example:
-        >>> ctm = lntm.models.ctm(10, corpus.num_words, vocabulary=corpus.vocabulary)
+        >>> ctm = lntm.models.ctm(10, corpus)
         >>> tuple(ctm.topics.probs.shape), tuple(ctm.prior.covariance.shape)
         ((10, 2132), (10, 10))
     """
-    dtype = _check(num_topics, num_words, dtype)
     prior = LogisticNormalPrior(
         num_topics,
         anchored=anchored,
@@ -120,27 +137,22 @@ def ctm(
         covariance=covariance,
         pseudo_documents=pseudo_documents,
         pseudo_variance=pseudo_variance,
-        dtype=dtype,
+        dtype=_dtype(options),
     )
-    phi = _topics(num_topics, num_words, topics, topic_smoothing, keywords, dtype, seed)
-    return TopicModel(prior, phi, vocabulary, _words(bursty, dtype))
+    return _with_topics(prior, num_words, options)
 
 
 @register("lntm")
 def lntm(
     num_topics: int,
-    num_words: int,
+    num_words: int | Corpus,
     *,
     loc: Tensor | None = None,
     std: Tensor | None = None,
-    topics: Tensor | None = None,
     topic_scale: float = 10.0,
     pseudo_documents: float | None = None,
     pseudo_variance: float | None = None,
-    bursty: bool = False,
-    vocabulary: Sequence[str] | None = None,
-    dtype: torch.dtype | str = torch.float32,
-    seed: int = 0,
+    **options: Unpack[ModelOptions],
 ) -> TopicModel:
     """The logistic-normal topic model: independent logits of theta, and normal logits of topics.
 
@@ -149,18 +161,13 @@ def lntm(
 
     Args:
         num_topics: Number of topics K. K = 1 is a unigram model.
-        num_words: Size of the vocabulary V.
+        num_words: The training documents, or the size of the vocabulary V.
         loc: ``(num_topics,)`` prior mean. Defaults to 0.
         std: ``(num_topics,)`` prior standard deviations. Defaults to 1.
-        topics: ``(num_topics, num_words)`` word probabilities.
         topic_scale: Prior standard deviation of the topics' logits, the tutorial's δ.
         pseudo_documents: Weight of the inverse-gamma prior of the variances, in documents. Defaults
             to 2K + 2. 0 gives maximum likelihood, as in the tutorial.
         pseudo_variance: As for :func:`ctm`.
-        bursty: As for :func:`ctm`.
-        vocabulary: Words of the vocabulary, in the order of the columns.
-        dtype: As for :func:`ctm`.
-        seed: Seed of the topics' random initial values.
 
     Returns:
         The model, on the CPU. ``.to(device)`` moves it.
@@ -169,46 +176,41 @@ def lntm(
         ConfigError: A size, shape or value is out of range.
 
     Example:
-        >>> lntm.models.lntm(10, corpus.num_words).topics
+        >>> lntm.models.lntm(10, corpus).topics
         NormalTopics(10 topics, 2132 words, scale=10.0)
     """
-    dtype = _check(num_topics, num_words, dtype)
     prior = DiagonalNormalPrior(
         num_topics,
         loc=loc,
         std=std,
         pseudo_documents=pseudo_documents,
         pseudo_variance=pseudo_variance,
-        dtype=dtype,
+        dtype=_dtype(options),
     )
-    generator = torch.Generator().manual_seed(seed)
-    phi = NormalTopics(
-        num_topics, num_words, scale=topic_scale, probs=topics, dtype=dtype, generator=generator
+    topics = NormalTopics(
+        num_topics,
+        cast(int, num_words),
+        scale=topic_scale,
+        probs=options["topics"],
+        dtype=_dtype(options),
+        generator=_generator(options),
     )
-    return TopicModel(prior, phi, vocabulary, _words(bursty, dtype))
+    return TopicModel(prior, topics, options["vocabulary"], _words(options))
 
 
 @register("iftm", learn=_learn_keywords)
 def iftm(
     num_topics: int,
-    num_words: int,
+    num_words: int | Corpus,
     num_sources: int | None = None,
     *,
     source: Source = "gaussian",
     loc: Tensor | None = None,
     mixing: Tensor | None = None,
     noise_precision: Tensor | None = None,
-    topics: Tensor | None = None,
-    topic_smoothing: float = 0.05,
-    keywords: Keywords | Mapping[str, Any] | None = None,
-    keyword_strength: float | None = None,
-    exclusive_keywords: bool = True,
     pseudo_documents: float | None = None,
     pseudo_variance: float | None = None,
-    bursty: bool = False,
-    vocabulary: Sequence[str] | None = None,
-    dtype: torch.dtype | str = torch.float32,
-    seed: int = 0,
+    **options: Unpack[KeywordOptions],
 ) -> TopicModel:
     """The independent factor topic model: a few independent sources correlate the topics.
 
@@ -217,7 +219,7 @@ def iftm(
 
     Args:
         num_topics: Number of topics K. K = 1 is a unigram model.
-        num_words: Size of the vocabulary V.
+        num_words: The training documents, or the size of the vocabulary V.
         num_sources: Number of sources L: less than K, or 1 if K = 1. Defaults to K // 4, and at
             least 1.
         source: ``"gaussian"`` (standard normal) or ``"laplace"`` (density ½ exp(−abs(s))). Laplace
@@ -225,18 +227,9 @@ def iftm(
         loc: ``(num_topics,)`` mean of eta.
         mixing: ``(num_topics, num_sources)`` A. Defaults to small random numbers.
         noise_precision: ``(num_topics,)`` diagonal of Λ.
-        topics: ``(num_topics, num_words)`` word probabilities.
-        topic_smoothing: As for :func:`ctm`.
-        keywords: As for :func:`ctm`.
-        keyword_strength: As for :func:`ctm`.
-        exclusive_keywords: As for :func:`ctm`.
         pseudo_documents: Weight of the prior of A and Λ, in documents. Defaults to 2. A large
             weight shrinks the columns of A of most Laplace sources to almost 0.
         pseudo_variance: As for :func:`ctm`.
-        bursty: As for :func:`ctm`.
-        vocabulary: Words of the vocabulary, in the order of the columns.
-        dtype: As for :func:`ctm`.
-        seed: Seed of the random initial values.
 
     Returns:
         The model, on the CPU. ``.to(device)`` moves it.
@@ -245,11 +238,10 @@ def iftm(
         ConfigError: A size, shape or value is out of range.
 
     Example:
-        >>> iftm = lntm.models.iftm(12, corpus.num_words, num_sources=3, source="laplace")
+        >>> iftm = lntm.models.iftm(12, corpus, num_sources=3, source="laplace")
         >>> tuple(iftm.prior.mixing.shape)
         (12, 3)
     """
-    dtype = _check(num_topics, num_words, dtype)
     prior = IndependentFactorPrior(
         num_topics,
         max(1, num_topics // 4) if num_sources is None else num_sources,
@@ -259,30 +251,21 @@ def iftm(
         noise_precision=noise_precision,
         pseudo_documents=pseudo_documents,
         pseudo_variance=pseudo_variance,
-        dtype=dtype,
-        generator=torch.Generator().manual_seed(seed),
+        dtype=_dtype(options),
+        generator=_generator(options),
     )
-    phi = _topics(num_topics, num_words, topics, topic_smoothing, keywords, dtype, seed)
-    return TopicModel(prior, phi, vocabulary, _words(bursty, dtype))
+    return _with_topics(prior, num_words, options)
 
 
 @register("lda", learn=_learn_keywords)
 def lda(
     num_topics: int,
-    num_words: int,
+    num_words: int | Corpus,
     *,
     concentration: float | Sequence[float] | Tensor | None = None,
     symmetric: bool = False,
     learn_concentration: bool = True,
-    topics: Tensor | None = None,
-    topic_smoothing: float = 0.05,
-    keywords: Keywords | Mapping[str, Any] | None = None,
-    keyword_strength: float | None = None,
-    exclusive_keywords: bool = True,
-    bursty: bool = False,
-    vocabulary: Sequence[str] | None = None,
-    dtype: torch.dtype | str = torch.float32,
-    seed: int = 0,
+    **options: Unpack[KeywordOptions],
 ) -> TopicModel:
     """The generative aspect model: latent Dirichlet allocation with point-estimated topics.
 
@@ -291,21 +274,12 @@ def lda(
 
     Args:
         num_topics: Number of topics (aspects) K. K = 1 is a unigram model.
-        num_words: Size of the vocabulary V.
+        num_words: The training documents, or the size of the vocabulary V.
         concentration: ``(num_topics,)`` positive numbers, or a single number for all topics.
             Defaults to 1/K. Fits that learn the concentration use it as a start only with
             ``start="model"``. All other starts estimate a new one.
         symmetric: Learn a single number for all topics.
         learn_concentration: Whether fits change the concentration.
-        topics: ``(num_topics, num_words)`` word probabilities.
-        topic_smoothing: As for :func:`ctm`. The paper uses 0.
-        keywords: As for :func:`ctm`.
-        keyword_strength: As for :func:`ctm`.
-        exclusive_keywords: As for :func:`ctm`.
-        bursty: As for :func:`ctm`.
-        vocabulary: Words of the vocabulary, in the order of the columns.
-        dtype: As for :func:`ctm`.
-        seed: Seed of the topics' random initial values.
 
     Returns:
         The model, on the CPU. ``.to(device)`` moves it.
@@ -318,16 +292,14 @@ def lda(
         >>> lda.prior.concentration.tolist()
         [0.5, 0.5, 0.5, 0.5]
     """
-    dtype = _check(num_topics, num_words, dtype)
     prior = DirichletPrior(
         num_topics,
         concentration=concentration,
         symmetric=symmetric,
         learn_concentration=learn_concentration,
-        dtype=dtype,
+        dtype=_dtype(options),
     )
-    phi = _topics(num_topics, num_words, topics, topic_smoothing, keywords, dtype, seed)
-    return TopicModel(prior, phi, vocabulary, _words(bursty, dtype))
+    return _with_topics(prior, num_words, options)
 
 
 def _learn_columns(
@@ -344,10 +316,7 @@ def _learn_columns(
                 "from the training documents: stm(num_topics, corpus, prevalence='~ party')"
             )
         return _learn_keywords(**arguments)
-    corpus = num_words
-    words = arguments.get("vocabulary", corpus.vocabulary)
-    learned: dict[str, Any] = {"num_words": corpus.num_words, "vocabulary": words}
-    learned |= _learn_keywords(**arguments | {"vocabulary": words})
+    corpus, learned = num_words, _learn_keywords(**arguments)
     if content is not None and not isinstance(content, Groups | Mapping):
         learned["content"] = learn_groups(corpus, content)
     is_plain = prevalence is None and content is not None and PREVALENCE not in corpus.covariates
@@ -367,17 +336,9 @@ def stm(
     penalty: float | None = None,
     content_penalty: float = 3.0,
     content_scale: float | None = None,
-    topics: Tensor | None = None,
-    topic_smoothing: float = 0.05,
-    keywords: Keywords | Mapping[str, Any] | None = None,
-    keyword_strength: float | None = None,
-    exclusive_keywords: bool = True,
     pseudo_documents: float | None = None,
     pseudo_variance: float | None = None,
-    bursty: bool = False,
-    vocabulary: Sequence[str] | None = None,
-    dtype: torch.dtype | str = torch.float32,
-    seed: int = 0,
+    **options: Unpack[KeywordOptions],
 ) -> TopicModel:
     """The structural topic model: topic proportions and words depend on metadata.
 
@@ -409,18 +370,8 @@ def stm(
             :class:`ContentTopics`.
         content_scale: Standard deviation of the steps of words between periods, see
             :class:`DynamicTopics`. Defaults to a deviation for each word, by evidence.
-        topics: ``(num_topics, num_words)`` word probabilities.
-        topic_smoothing: As for :func:`ctm`.
-        keywords: As for :func:`ctm`.
-        keyword_strength: As for :func:`ctm`.
-        exclusive_keywords: As for :func:`ctm`.
         pseudo_documents: As for :func:`ctm`.
         pseudo_variance: As for :func:`ctm`.
-        bursty: As for :func:`ctm`.
-        vocabulary: Words of the vocabulary, in the order of the columns. Defaults to the words of
-            the training documents.
-        dtype: As for :func:`ctm`.
-        seed: Seed of the topics' random initial values.
 
     Returns:
         The model, on the CPU. It keeps the levels and knots of the formula and the groups, and
@@ -436,7 +387,6 @@ def stm(
         >>> stm.prior.names, stm.topics.num_groups
         (('Intercept', 'party[T.right]', 'year'), 2)
     """
-    size, dtype = cast(int, num_words), _check(num_topics, num_words, dtype)
     if not isinstance(prevalence, Covariates):
         none = Covariates((), (), ())
         prevalence = none if prevalence is None else Covariates.from_json(prevalence)
@@ -448,49 +398,40 @@ def stm(
         penalty=penalty,
         pseudo_documents=pseudo_documents,
         pseudo_variance=pseudo_variance,
-        dtype=dtype,
+        dtype=_dtype(options),
     )
-    of_kind = _kind_of_topics(content, content_penalty, content_scale)
-    phi = _topics(num_topics, size, topics, topic_smoothing, keywords, dtype, seed, of_kind)
-    return TopicModel(prior, phi, vocabulary, _words(bursty, dtype))
+    topics = _kind_of_topics(content, content_penalty, content_scale)
+    return _with_topics(prior, num_words, options, topics)
 
 
-def _check(num_topics: Any, num_words: Any, dtype: torch.dtype | str) -> torch.dtype:
-    """Check the sizes, and return the floating-point type as a ``torch.dtype``."""
-    sizes = {"num_topics": num_topics, "num_words": num_words}
-    for name, size in sizes.items():
-        if size is None or isinstance(size, bool):
-            raise ConfigError(f"{name} is {size}; expected a whole number")
-    require_whole(1, **sizes)
-    name = str(dtype).removeprefix("torch.")
-    if name not in _DTYPES:
-        raise ConfigError(f"dtype is {dtype}; expected float32 or float64")
-    return _DTYPES[name]
-
-
-def _topics(
-    num_topics: int,
-    num_words: int,
-    probs: Tensor | None,
-    smoothing: float,
-    keywords: Any,
-    dtype: torch.dtype,
-    seed: int,
+def _with_topics(
+    prior: DocumentPrior,
+    num_words: int | Corpus,
+    options: KeywordOptions,
     kind: Callable[..., Topics] = DirichletTopics,
-) -> Topics:
-    return kind(
-        num_topics,
+) -> TopicModel:
+    topics = kind(
+        prior.num_topics,
         num_words,
-        smoothing=smoothing,
-        probs=probs,
-        keywords=keywords,
-        dtype=dtype,
-        generator=torch.Generator().manual_seed(seed),
+        smoothing=options["topic_smoothing"],
+        probs=options["topics"],
+        keywords=options["keywords"],
+        dtype=options["dtype"],
+        generator=_generator(options),
     )
+    return TopicModel(prior, topics, options["vocabulary"], _words(options))
 
 
-def _words(bursty: bool, dtype: torch.dtype) -> Words | None:
-    return DirichletMultinomial(dtype=dtype) if bursty else None
+def _words(options: ModelOptions) -> Words | None:
+    return DirichletMultinomial(dtype=_dtype(options)) if options["bursty"] else None
+
+
+def _dtype(options: ModelOptions) -> torch.dtype:
+    return cast(torch.dtype, options["dtype"])  # the registry has looked up names
+
+
+def _generator(options: ModelOptions) -> torch.Generator:
+    return torch.Generator().manual_seed(options["seed"])
 
 
 def _kind_of_topics(content: Any, penalty: float, scale: float | None) -> Callable[..., Topics]:

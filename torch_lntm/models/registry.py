@@ -6,13 +6,14 @@ import functools
 import inspect
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, get_args, get_type_hints
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from torch_lntm.errors import ConfigError
+from torch_lntm.corpus import Corpus
+from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.models.model import Construction, TopicModel
 
 Arguments = ParamSpec("Arguments")
@@ -20,16 +21,19 @@ Arguments = ParamSpec("Arguments")
 #: Registered constructors by their names in files and on the command line.
 CONSTRUCTORS: dict[str, Callable[..., TopicModel]] = {}
 
+_DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
 
 def register(
     name: str, *, learn: Callable[..., Mapping[str, Any]] | None = None
 ) -> Callable[[Callable[Arguments, TopicModel]], Callable[Arguments, TopicModel]]:
     """Register a constructor of models under a name, so that its models can be saved and loaded.
 
-    ``save_model``, ``load_model``, recipes and the command line then know the name. A saved model
-    holds the name and the arguments of the call as JSON. An argument with methods ``to_json`` and
-    ``from_json`` is written by ``to_json``, and the constructor must accept the written form (read
-    it by ``from_json``). Tensors and arrays are left out, because parameters and buffers are saved
+    ``save_model``, ``load_model``, recipes and the command line then know the name, and the
+    constructor accepts a corpus in place of the number of words. A saved model holds the name and
+    the arguments of the call as JSON. An argument with methods ``to_json`` and ``from_json`` is
+    written by ``to_json``, and the constructor must accept the written form (read it by
+    ``from_json``). Tensors and arrays are left out, because parameters and buffers are saved
     anyway. Such arguments must be optional, and their defaults must make parameters of the same
     shapes. ``save_model`` checks this by a second call of the constructor.
 
@@ -42,8 +46,10 @@ def register(
 
     Returns:
         A decorator of a function that returns a :class:`TopicModel`. The arguments of the function
-        include ``num_topics`` and ``num_words``, and all can be passed by name. Its models carry
-        the record of the call.
+        include ``num_topics`` and ``num_words``, and all can be passed by name. Options that it
+        takes as ``**options: Unpack[Options]``, for a typed dictionary with annotations
+        ``Annotated[type, default]``, become parameters of their own. Its models carry the record of
+        the call.
 
     Raises:
         ConfigError: The name is empty, contains spaces or is reserved. Or the constructor lacks an
@@ -63,7 +69,7 @@ def register(
         raise ConfigError(f"model name {name!r} is one of {library}'s own; choose another")
 
     def decorate(constructor: Callable[Arguments, TopicModel]) -> Callable[Arguments, TopicModel]:
-        signature = inspect.signature(constructor)
+        signature, text = _with_options(constructor)
         by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
         nameless = any(p.kind in by_position for p in signature.parameters.values())
         if nameless or not {"num_topics", "num_words"} <= set(signature.parameters):
@@ -75,16 +81,60 @@ def register(
         @functools.wraps(constructor)
         def recorded(*args: Arguments.args, **kwargs: Arguments.kwargs) -> TopicModel:
             bound = signature.bind(*args, **kwargs)
+            corpus = bound.arguments["num_words"]
+            if isinstance(corpus, Corpus) and "vocabulary" in signature.parameters:
+                bound.arguments.setdefault("vocabulary", corpus.vocabulary)
+            bound.apply_defaults()
+            values = bound.arguments
             if learn is not None:
-                bound.arguments |= learn(**bound.arguments)
+                values |= learn(**values)
+            if isinstance(corpus, Corpus):
+                values["num_words"] = corpus.num_words
+            _check(values)
             model = constructor(*bound.args, **bound.kwargs)
+            if isinstance(corpus, Corpus) and "vocabulary" not in signature.parameters:
+                model.vocabulary = corpus.vocabulary
             model.construction = Construction(name, _settings(bound))
             return model
 
+        recorded.__signature__, recorded.__doc__ = signature, text  # type: ignore[attr-defined]
         CONSTRUCTORS[name] = recorded
         return recorded
 
     return decorate
+
+
+def _with_options(constructor: Callable[..., TopicModel]) -> tuple[inspect.Signature, str | None]:
+    """Signature and docstring of a constructor with a parameter for each of its shared options."""
+    signature, text = inspect.signature(constructor), constructor.__doc__
+    *parameters, last = signature.parameters.values()
+    if last.kind is not inspect.Parameter.VAR_KEYWORD or "Unpack[" not in str(last.annotation):
+        return signature, text
+    kinds = get_type_hints(constructor, include_extras=True)[last.name].__args__[0]
+    for name, hint in get_type_hints(kinds, include_extras=True).items():
+        kind, default = get_args(hint)
+        parameters.append(
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind
+            )
+        )
+    shared = [inspect.cleandoc(base.__doc__ or "") for base in (*kinds.__orig_bases__, kinds)]
+    lines = "".join(part.partition("Args:")[2] for part in shared)
+    text = inspect.cleandoc(text or "").replace("\n\nReturns:", lines + "\n\nReturns:", 1)
+    return signature.replace(parameters=parameters), text
+
+
+def _check(arguments: dict[str, Any]) -> None:
+    """Check the sizes of a model. A type that is given by its name, as in files, is looked up."""
+    for name in ("num_topics", "num_words"):
+        if arguments[name] is None or isinstance(arguments[name], bool):
+            raise ConfigError(f"{name} is {arguments[name]}; expected a whole number")
+        require_whole(1, **{name: arguments[name]})
+    if "dtype" in arguments:
+        name = str(arguments["dtype"]).removeprefix("torch.")
+        if name not in _DTYPES:
+            raise ConfigError(f"dtype is {name}; expected float32 or float64")
+        arguments["dtype"] = _DTYPES[name]
 
 
 def construct(name: str, **settings: Any) -> TopicModel:
@@ -101,9 +151,6 @@ def construct(name: str, **settings: Any) -> TopicModel:
         >>> lntm.models.registry.construct("ctm", num_topics=3, num_words=50).name
         'ctm'
     """
-    if isinstance(settings.get("dtype"), str):
-        # Files hold JSON: the type is stored by its name.
-        settings["dtype"] = getattr(torch, settings["dtype"].removeprefix("torch."), None)
     return find_constructor(name)(**settings)
 
 

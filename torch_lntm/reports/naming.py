@@ -10,8 +10,7 @@ import numpy as np
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, NamingWarning, require_whole, warn
-from torch_lntm.guides import Guide
-from torch_lntm.inference import transform
+from torch_lntm.inference import DrawSource, transform
 from torch_lntm.models import TopicModel
 from torch_lntm.models.model import require_model
 from torch_lntm.models.names import NameRecord, check_name, find_topics, is_named
@@ -36,7 +35,7 @@ def name_topics(
     ask: Callable[[str], str],
     *,
     texts: Iterable[str] | None = None,
-    guide: Guide[Any] | None = None,
+    source: DrawSource | None = None,
     topics: Sequence[int | str] | None = None,
     top_n: int = 10,
     num_docs: int = 3,
@@ -62,7 +61,7 @@ def name_topics(
         ask: Function of a prompt that returns the answer.
         texts: Texts of the documents in the order of the corpus, to quote in the prompts. Defaults
             to each document's most frequent words.
-        guide: Guide for the documents' proportions. Defaults to the model's default guide.
+        source: What draws the documents' proportions. Defaults to the model's default guide.
         topics: Topics to name, by number or name. Defaults to the topics without a name.
         top_n: Words of each kind in a prompt.
         num_docs: Documents in a prompt. 0 shows no document.
@@ -80,9 +79,7 @@ def name_topics(
         NamingWarning: Some topics got no suitable answer.
 
     Example:
-        >>> named = lntm.models.ctm(
-        ...     2, corpus.num_words, vocabulary=corpus.vocabulary, topics=model.topics.probs[:2]
-        ... )
+        >>> named = lntm.models.ctm(2, corpus, topics=model.topics.probs[:2])
         >>> answers = iter(["Fires", "Cricket"])
         >>> lntm.name_topics(named, corpus, lambda prompt: next(answers), num_docs=0)
         ('Fires', 'Cricket')
@@ -102,18 +99,18 @@ def name_topics(
     )
     quoted: dict[int, list[str]] = {k: [] for k in numbers}
     if num_docs:
-        shares = transform(guide_of(None, model) if guide is None else guide, corpus)
+        shares = transform(source or guide_of(None, model), corpus, progress=progress)
         best = best_documents(shares, num_docs, topics=numbers)
         quotes = excerpts(best["position"].to_numpy(np.int64), corpus, texts)
         for k, quote in zip(best["topic"].tolist(), quotes, strict=True):
             quoted[k].append(quote)
-    source = getattr(ask, "model", None) or getattr(ask, "__name__", type(ask).__name__)
+    asked = getattr(ask, "model", None) or getattr(ask, "__name__", type(ask).__name__)
     records, refused = [], []
     for k in tqdm(numbers, desc="names", unit="topic", disable=not progress):
         taken = [name for j, name in enumerate(names) if j != k and is_named(names, j)]
         prompt = _prompt(frex[k], probable[k], quoted[k], taken, language)
         try:
-            found = _ask(ask, k, prompt, taken, str(source))
+            found = _ask(ask, k, prompt, taken, str(asked))
         except _RefusedError as error:
             refused.append(f"topic {names[k]} ({error})")
         else:

@@ -195,7 +195,7 @@ def render_page(
     columns = dividing_columns(corpus)[:_COLUMNS] if by is None else list(by)
     summary = summarise_corpus(draws, corpus, columns, level=LEVEL, groups=groups)
     shares = summary.overall.mean[0, : model.num_topics].tolist()
-    topics = model.topic_table(shares, num_words=top_n, num_correlated=3)
+    topics = model.topic_table(shares, top_n=top_n, num_correlated=3)
     names = [
         s.name if is_named(topics.names, s.topic) else " ".join(distinct_words(s.words, 2))
         for s in sorted(topics, key=lambda s: s.topic)

@@ -136,7 +136,7 @@ def summarise_corpus(
     groups: Mapping[str, Sequence[int | str]] | TopicGroups | None = None,
     num_draws: int | None = None,
     seed: int = 0,
-    progress: bool = False,
+    progress: bool = True,
 ) -> CorpusSummary:
     """Prevalence of topics, overall and by metadata columns, and errors of their correlations.
 
@@ -166,8 +166,8 @@ def summarise_corpus(
         The summary, on the CPU.
 
     Raises:
-        ConfigError: ``source`` is of another type, the level is outside (0, 1), there are fewer than
-            2 draws, a group is refused, or the corpus has other words or none.
+        ConfigError: ``source`` is of another type, the level is outside (0, 1), there are fewer
+            than 2 draws, a group is refused, or the corpus has other words or none.
         MissingColumnError: A column is missing from the metadata.
 
     Warns:

@@ -48,11 +48,11 @@ def score_table(*results: CompletionResult | LikelihoodEstimate) -> pd.DataFrame
     """
     rows: list[tuple[Any, ...]] = []
     for result in results:
+        perplexity = (result.perplexity, result.perplexity_standard_error)
         if isinstance(result, LikelihoodEstimate):
             about = (result.description, result.num_docs, int(result.lengths.sum()))
-            error = result.perplexity_standard_error
-            rows.append(("perplexity", result.perplexity, error, "per token", *about))
-            nats = result.nats_per_token, result.nats_per_token_standard_error
+            rows.append(("perplexity", *perplexity, "per token", *about))
+            nats = (result.nats_per_token, result.nats_per_token_standard_error)
             rows.append(("log likelihood", *nats, "nats per token", *about))
             continue
         method = result.method
@@ -60,9 +60,9 @@ def score_table(*results: CompletionResult | LikelihoodEstimate) -> pd.DataFrame
             method += f"; {result.observed_fraction:.0%} of tokens observed, seed {result.seed}"
         if isinstance(result, ExactCompletion):
             method += f"; simulation error {result.simulation_error:.2g} nats per token"
-        numbers = (result.perplexity, result.standard_error, "per held-out token", method)
         counts = (result.num_docs, int(result.held_out_tokens.sum()))
-        rows.append(("completion perplexity", *numbers, *counts))
+        name = "completion perplexity"
+        rows.append((name, *perplexity, "per held-out token", method, *counts))
     return as_scores(rows)
 
 
