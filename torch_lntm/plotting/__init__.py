@@ -1,8 +1,8 @@
 """Plots of a fitted model, with Matplotlib."""
 
+from torch_lntm.plotting.lines import document_proportions, path_plot
 from torch_lntm.plotting.style import use_style
 from torch_lntm.plotting.topics import correlation_graph, source_plot, tree_plot
-from torch_lntm.plotting.lines import document_proportions, path_plot
 
 __all__ = [
     "correlation_graph",

@@ -5,20 +5,18 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 #: Matplotlib's settings, and the metadata that it leaves out.
-_SETTINGS = {"svg.fonttype": "none", "font.sans-serif": ["DejaVu Sans"]}
+_SETTINGS: dict[str, Any] = {"svg.fonttype": "none", "font.sans-serif": ["DejaVu Sans"]}
 _NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 
 
-def to_svg(
-    figure: Figure, name: str, title: str, description: str, tips: Mapping[str, str]
-) -> str:
+def to_svg(figure: Figure, name: str, title: str, description: str, tips: Mapping[str, str]) -> str:
     """A figure as an SVG element.
 
     An artist with a ``gid`` of ``tips`` becomes a group with the id ``NAME-GID``, which shows its
@@ -35,7 +33,8 @@ def to_svg(
     import matplotlib
 
     file = io.BytesIO()
-    with matplotlib.rc_context({**_SETTINGS, "svg.hashsalt": name}):
+    settings: Any = _SETTINGS | {"svg.hashsalt": name}
+    with matplotlib.rc_context(settings):
         figure.savefig(file, format="svg", metadata=_NO_METADATA)
     root = ElementTree.fromstring(file.getvalue())
     for element in root.iter():
@@ -70,6 +69,6 @@ def _add(parent: ElementTree.Element, tag: str, text: str) -> ElementTree.Elemen
 
 
 def _shortened(value: str) -> str:
-    """An attribute with one decimal of each coordinate, and without the font, which the page has."""
+    """An attribute with coordinates of one decimal, and without the font, which the page has."""
     value = re.sub(r"\d+\.\d\d+", lambda found: f"{float(found[0]):.1f}", value)
     return re.sub(r"font-family: [^;]*;|\s*\n", " ", value).strip()

@@ -122,7 +122,7 @@ def plot_panels(
         left, top = column * _PANEL + names_room, line * (down + 0.55) + 0.28
         most = max(float(np.nanmax(panel.proportions)), 1e-9)
         mean, lower, upper = panel.proportions.T / most
-        box = {"facecolor": "white", "edgecolor": "none", "gid": f"panel-{k}"}
+        box: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "gid": f"panel-{k}"}
         ax.add_patch(Rectangle((left - names_room, top - 0.28), _PANEL, down + 0.5, **box))
         ax.text(left, top - 0.07, panel.label, fontsize=8.5, url=link, parse_math=False)
         if positions is None:

@@ -82,7 +82,8 @@ def topic_map(
     numbers = range(len(names)) if topics is None else topics
     # A layout engine sets the position of axes only when it draws the figure.
     ax.figure.canvas.figure.draw_without_rendering()
-    width, height = ax.get_window_extent().size / ax.figure.dpi
+    window = ax.get_window_extent()
+    width, height = (float(x) / ax.figure.dpi for x in (window.width, window.height))
     plain: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
     plain |= {"max_lines": 3, "placeholder": " …"}
     lines = [[shorten(x, _LETTERS) for x in textwrap.wrap(n, _LETTERS, **plain)] for n in names]
@@ -233,7 +234,7 @@ def correlation_graph(
     ax.set_title(title, fontsize=10)
     words = ["" if name == str(k) else name.removeprefix(f"{k} ") for k, name in enumerate(names)]
     scale = topic_graph(pairs, words, areas, areas, topics=range(size), ax=ax)
-    ends = [r for r in (0.4 * _WIDEST / scale, _WIDEST / scale)]
+    ends = (0.4 * _WIDEST / scale, _WIDEST / scale)
     keys = [Line2D([], [], color=POSITIVE, linewidth=0.5 + scale * r) for r in ends]
     options: dict[str, Any] = {"frameon": False, "fontsize": 8, "ncols": 2}
     options |= {"loc": "upper center", "bbox_to_anchor": (0.5, 0.01)}

@@ -1,4 +1,4 @@
-"""Words of topics: labels, words of levels, of groups of topics, of sources and of keyword topics."""
+"""Words of topics: labels, and words of levels, of groups, of sources and of keyword topics."""
 
 from __future__ import annotations
 
@@ -241,8 +241,8 @@ def keyword_topics(
         joined = model.words_at([v for v in order[k] if v not in own][:top_n])
         rival = None if best == k else names[best]
         rows.append((k, names[k], " ".join(ranked), mass, *ends, rival, " ".join(joined)))
-    columns = ["topic", "name", "keywords", "mass", "lower", "upper", "rival", "joined"]
-    return pd.DataFrame(rows, columns=columns).astype({"rival": object})
+    fields = ["topic", "name", "keywords", "mass", "lower", "upper", "rival", "joined"]
+    return pd.DataFrame(rows, columns=fields).astype({"rival": object})
 
 
 def summarise_groups(

@@ -141,7 +141,8 @@ def _prompt(
         plain = [" ".join(text.split()).translate(_PLAIN) for text in documents]
         lines += [f'{i}. "{text}"' for i, text in enumerate(plain, 1)]
         lines[-1] += "\n"
-    lines.append("Answer with the name alone: one line, no quotation marks, no markup, no explanation.")
+    rules = "one line, no quotation marks, no markup, no explanation"
+    lines.append(f"Answer with the name alone: {rules}.")
     if taken:
         lines.append(f"Other topics have these names: {'; '.join(taken)}.")
     return "\n".join(lines)

@@ -200,6 +200,7 @@ def render_page(
         s.name if is_named(topics.names, s.topic) else " ".join(distinct_words(s.words, 2))
         for s in sorted(topics, key=lambda s: s.topic)
     ]
+    by_column, what = pictures.prevalence_by_column, "Prevalence"
     scores, heads = as_scores([]) if scores is None else scores, topic_labels(model)
     data = PageData(model, corpus, draws, summary, topics, names, scores, settings or {}, LEVEL)
     return _TEMPLATES.get_template("report.html").render(
@@ -211,7 +212,7 @@ def render_page(
         widest=summary.overall.upper[0, : model.num_topics].max(),
         map=pictures.draw_map(data, heads),
         prevalence=[
-            pictures.draw_prevalence(p, f"prevalence-{i}", heads)
+            (p.levels.column, *pictures.draw_panels(by_column(p), f"prevalence-{i}", what, heads))
             for i, p in enumerate(summary.prevalence)
         ],
         group_rows=_group_rows(data, top_n),
@@ -326,11 +327,12 @@ def _effects(effects: Any, heads: Sequence[str]) -> dict[str, Any]:
     """Charts of expected proportions by column, and the coefficients."""
     if effects is None:
         return {"effects": None}
+    by_column, what = pictures.effects_by_column, "Expected proportion"
     predictions = {name: effects.predict(name, level=LEVEL) for name in effects.columns}
     return {
         "effects": effects,
         "expected": [
-            pictures.draw_effects(rows, name, f"effects-{i}", heads)
+            (name, *pictures.draw_panels(by_column(rows, name), f"effects-{i}", what, heads))
             for i, (name, rows) in enumerate(predictions.items())
         ],
         "coefficients": effects.table(LEVEL),

@@ -71,7 +71,8 @@ def words_by_period(model: TopicModel, *, top_n: int = 8, num_periods: int = 6) 
     topics = _moving(model)
     levels = topics.column.levels
     chosen = sorted({round(x) for x in np.linspace(0, len(levels) - 1, num_periods)})
-    frame = pd.DataFrame({"topic": range(model.num_topics), "drift": topics.drift()[:, -1].tolist()})
+    drift = topics.drift()[:, -1].tolist()
+    frame = pd.DataFrame({"topic": range(model.num_topics), "drift": drift})
     paths = torch.stack([topics.log_paths(k).log_probs[chosen].cpu() for k in frame["topic"]])
     best = paths.topk(min(top_n, topics.num_words), -1).indices.tolist()
     for i, t in enumerate(chosen):

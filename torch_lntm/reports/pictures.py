@@ -23,20 +23,38 @@ from torch_lntm.reports.tree import TopicTree, hellinger_distances
 _PANELS = 24
 
 
-class Panels(NamedTuple):
-    """Small charts of topics by the levels or values of a column.
+class ByColumn(NamedTuple):
+    """Proportions of topics by the levels or values of a column.
 
     Attributes:
         column: The column.
-        picture: The charts, of the topics with the clearest differences; empty without two levels.
-        note: A note on the axis for readers.
-        num_shown: Number of charts.
+        names: Name of each level or value.
+        axis: Their positions on an axis, None for names; and a note on the axis for readers.
+        topics: Number of each topic, or name of each group of topics.
+        values: ``(num_topics, num_names, 3)`` proportions, and ends of their intervals; NaN without
+            documents or without an interval.
+        errors: ``(num_topics, num_names)`` standard errors.
+        counts: Documents of each level.
     """
 
     column: str
-    picture: Markup
-    note: str
-    num_shown: int
+    names: Sequence[str]
+    axis: Axis
+    topics: Sequence[int | str]
+    values: Array
+    errors: Array
+    counts: Sequence[int] | None = None
+
+    def told(self, topic: int) -> list[str]:
+        """The proportions of the topic in a row, in words."""
+        words = []
+        for i, (name, (value, lower, upper)) in enumerate(
+            zip(self.names, self.values[topic].tolist(), strict=True)
+        ):
+            interval = "" if np.isnan(lower) else f", {lower:.2%} to {upper:.2%}"
+            docs = "" if self.counts is None else f" ({self.counts[i]} documents)"
+            words.append(f"{name}: {value:.2%}{interval}{docs}")
+        return words[:: max(1, len(words) // 12)]  # some of many values tell of a line
 
 
 def draw_map(page: PageData, heads: Sequence[str]) -> Markup:
@@ -66,7 +84,9 @@ def draw_graph(page: PageData, heads: Sequence[str], pairs: pd.DataFrame) -> Mar
     topics, overall = sorted({*pairs["first"], *pairs["second"]}), page.summary.overall
     names = [page.names[k] for k in topics]
     ax = _new_map(len(topics))
-    topic_graph(pairs, names, overall.mean[0, topics], overall.upper[0, topics], topics=topics, ax=ax)
+    topic_graph(
+        pairs, names, overall.mean[0, topics], overall.upper[0, topics], topics=topics, ax=ax
+    )
     tips = _tips(page, heads)
     for pair in pairs.itertuples():
         tips[f"pair-{pair.first}-{pair.second}"] = (
@@ -99,83 +119,64 @@ def draw_tree(tree: TopicTree) -> Markup:
 
     figure = Figure(figsize=(9.0, 0.22 * tree.num_topics + 1.0), layout="constrained")
     tree_plot(tree, ax=figure.add_subplot())
-    told = "Topics that merge further to the left are more similar. The lists below have the groups."
+    told = (
+        "Topics that merge further to the left are more similar. The lists below have the groups."
+    )
     return Markup(to_svg(figure, "tree", "Tree of the topics", told, {}))
 
 
-def draw_prevalence(prevalence: Prevalence, name: str, heads: Sequence[str]) -> Panels:
-    """Prevalence by the levels of a column.
-
-    Args:
-        prevalence: The prevalence.
-        name: Name of the picture.
-        heads: Label of each topic.
-    """
-    levels, counts = prevalence.levels, prevalence.num_docs.tolist()
+def prevalence_by_column(prevalence: Prevalence) -> ByColumn:
+    """Prevalence by the levels of a column."""
+    levels, counts = prevalence.levels, prevalence.num_docs
     # The infinite interval of a single document would flatten all others.
     finite = np.isfinite(prevalence.standard_error)
-    lower, upper = (np.where(finite, x, np.nan) for x in (prevalence.lower, prevalence.upper))
-    values = np.where(prevalence.num_docs[:, None] > 0, [prevalence.mean, lower, upper], np.nan)
-    clear = differences(prevalence.mean, prevalence.standard_error)
-    names = [f"{x} ({n} document{'s' * (n != 1)})" for x, n in zip(levels.names, counts, strict=True)]
-    about = (name, f"Prevalence by {levels.column}", levels.column, levels.names, names, levels.axis)
-    return _panels(*about, prevalence.columns, values.transpose(2, 1, 0), clear, heads)
+    ends = [np.where(finite, x, np.nan) for x in (prevalence.lower, prevalence.upper)]
+    values = np.where(counts[:, None] > 0, [prevalence.mean, *ends], np.nan).transpose(2, 1, 0)
+    about = (levels.column, levels.names, levels.axis, prevalence.columns)
+    return ByColumn(*about, values, prevalence.standard_error.T, counts.tolist())
 
 
-def draw_effects(predictions: Sequence[Any], column: str, name: str, heads: Sequence[str]) -> Panels:
-    """Expected proportions by the values of a column.
-
-    Args:
-        predictions: The result of :meth:`torch_lntm.effects.Effects.predict` for the column.
-        column: The column.
-        name: Name of the picture.
-        heads: Label of each topic.
-    """
+def effects_by_column(predictions: Sequence[Any], column: str) -> ByColumn:
+    """Expected proportions, :meth:`torch_lntm.effects.Effects.predict`, by a column's values."""
     topics = list(dict.fromkeys(point.topic for point in predictions))
     values = [point.values[column] for point in predictions if point.topic == topics[0]]
     names = [value if isinstance(value, str) else format_number(value) for value in values]
     numbers = [(p.estimate, p.lower, p.upper, p.standard_error) for p in predictions]
     table = np.array(numbers).reshape(len(topics), len(values), 4)
-    clear = differences(table[..., 0].T, table[..., 3].T)
     axis = axis_of(values) if len(values) > 2 else (None, "")
-    about = (name, f"Expected proportion by {column}", column, names, names, axis)
-    return _panels(*about, topics, table[..., :3].clip(0), clear, heads)
+    return ByColumn(column, names, axis, topics, table[..., :3].clip(0), table[..., 3])
 
 
-def _panels(
-    name: str,
-    title: str,
-    column: str,
-    names: Sequence[str],
-    long_names: Sequence[str],
-    axis: Axis,
-    topics: Sequence[int | str],
-    values: Array,
-    clear: Array,
-    heads: Sequence[str],
-) -> Panels:
-    """Panels of the topics with the clearest differences, groups of topics before single topics.
+def draw_panels(
+    shown: ByColumn, name: str, what: str, heads: Sequence[str]
+) -> tuple[Markup, list[str]]:
+    """Charts of groups of topics, then of topics, those with the clearest differences first.
 
-    ``values`` ``(num_topics, num_names, 3)`` are means and ends of intervals, NaN without an
-    interval; ``clear`` ``(num_topics,)`` tells how clearly the values of a topic differ.
+    Args:
+        shown: The proportions.
+        name: Name of the picture.
+        what: What the proportions are.
+        heads: Label of each topic.
+
+    Returns:
+        The picture, and notes for readers; nothing for fewer than two names.
     """
-    if len(names) < 2:
-        return Panels(column, Markup(), "", 0)
-    positions, note = axis
-    order = sorted(range(len(topics)), key=lambda i: (isinstance(topics[i], int), -clear[i]))
+    if len(shown.names) < 2:
+        return Markup(), []
+    clear = differences(shown.values[..., 0].T, shown.errors.T)
+    single = np.array([isinstance(topic, int) for topic in shown.topics])
+    order = np.lexsort((-clear, single)).tolist()
     panels, links, tips = [], [], {}
     for place, i in enumerate(order[:_PANELS]):
-        topic = topics[i]
-        head, link = (topic, "#groups") if isinstance(topic, str) else (heads[topic], f"#topic-{topic}")
-        panels.append(Series(head, names, values[i]))
-        links.append(link)
-        told = [
-            f"{long_name}: {value:.2%}" + (f", {low:.2%} to {up:.2%}" if low == low else "")
-            for long_name, (value, low, up) in zip(long_names, values[i], strict=True)
-            if value == value
-        ]
-        step = max(1, len(told) // 12)  # a line over many values is told by some of them
-        tips[f"panel-{place}"] = "\n".join([head, *told[::step]])
-    figure = plot_panels(panels, names, links, positions)
+        topic = shown.topics[i]
+        is_group = isinstance(topic, str)
+        panels.append(Series(topic if is_group else heads[topic], shown.names, shown.values[i]))
+        links.append("#groups" if is_group else f"#topic-{topic}")
+        tips[f"panel-{place}"] = "\n".join([panels[-1].label, *shown.told(i)])
+    positions, note = shown.axis
+    notes = [note] if note else []
+    if len(order) > len(panels):
+        notes.append(f"Shown are the {len(panels)} clearest differences of {len(order)}.")
+    figure = plot_panels(panels, shown.names, links, positions)
     told = "Each chart has its own scale from 0. The title of a chart links to its topic."
-    return Panels(column, Markup(to_svg(figure, name, title, told, tips)), note, len(panels))
+    return Markup(to_svg(figure, name, f"{what} by {shown.column}", told, tips)), notes

@@ -140,7 +140,7 @@ def read_scores(path: str | Path) -> pd.DataFrame:
         ConfigError: The file is missing or damaged, or has other contents.
     """
     rows = []
-    for record in read_json(path, list):
+    for record in read_json(Path(path), list):
         cells = dict(record) if isinstance(record, dict) else {}
         cells["std_error"] = cells.pop("standard_error", None)
         wrong = [name for name, types in _TYPES.items() if type(cells.get(name)) not in types]

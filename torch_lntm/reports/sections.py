@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,7 +95,7 @@ def check_section(section: Any) -> None:
         title, contents = section
         if isinstance(title, str) and title.strip() and callable(contents):
             return
-    raise ConfigError(f"section {section!r:.80}; expected a title and a function, (title, function)")
+    raise ConfigError(f"section {section!r:.80}; expected a title and a function")
 
 
 def render_sections(
@@ -150,9 +150,10 @@ def to_table(frame: pd.DataFrame, label: str) -> Markup:
     with pd.option_context("display.max_colwidth", None):
         options: dict[str, Any] = {"border": 0, "justify": "left", "na_rep": "–"}
         table = frame.to_html(index=False, float_format=_number, **options)
-    table = table.replace("<th>", '<th scope="col">')  # a text has no such tag, because it is escaped
-    opening = Markup('<div class="scroll" tabindex="0" role="region" aria-label="{}">').format(label)
-    return opening + Markup(table) + Markup("</div>")
+    # No text has such a tag, because the texts are escaped.
+    table = table.replace("<th>", '<th scope="col">')
+    around = '<div class="scroll" tabindex="0" role="region" aria-label="{}">{}</div>'
+    return Markup(around).format(label, Markup(table))
 
 
 def _number(value: float) -> str:
@@ -193,11 +194,11 @@ def _words_over_time(page: PageData) -> list[Any]:
     if not len(changes):
         return [intro, strip, "Every interval of a change includes 1: the words stand still."]
     note = (
-        f"The figure has the probabilities of words over {periods.column} on a logarithmic scale, "
-        f"with their {page.level:.0%} bands, of the topics with the largest drift. The ratio is the "
-        f"probability in {last} over {first}, with its interval. Shown are words with an interval "
-        "on one side of 1. Each interval holds for its word alone, and takes the tokens of the "
-        "topic as known."
+        f"The figure shows probabilities of words over {periods.column} on a logarithmic scale, "
+        f"with their {page.level:.0%} bands, for the topics with the largest drift. The ratio is "
+        f"the probability in {last} over that in {first}, and the words are those whose interval "
+        "leaves out 1. Each interval holds for its word alone, and takes the tokens of the topic "
+        "as known."
     )
     table = changes.drop(columns=["name", "drift"]).replace({"topic": names})
     return [intro, strip, note, _paths(page, changes), table]
