@@ -56,7 +56,7 @@ MAIN = re.findall(
     r"\S+",
     """
     Corpus Corpus.from_texts Corpus.from_matrix Corpus.from_frame Corpus.from_records Corpus.split
-    Corpus.hold_out_words read_corpus convert_corpus lee_corpus example_corpus
+    Corpus.hold_out_words read_corpus lee_corpus example_corpus
     models.ctm models.iftm models.lntm models.lda models.stm models.TopicModel models.register
     models.LogisticNormalPrior models.IndependentFactorPrior models.DirichletPrior
     models.DirichletTopics models.NormalTopics models.ContentTopics

@@ -45,7 +45,7 @@ def own_folder(monkeypatch, tmp_path):
 @pytest.fixture
 def plugin(tmp_path):
     """The plug-in of docs/plugins.md in a file, and a corpus that it reads."""
-    Path("letters.py").write_text(code_of("plugins.md"))
+    Path("letters.py").write_text(code_of("plugins.md").partition("\nimport torch_lntm")[0])
     Path("letters.note").write_text(NOTES)
     return "letters.py"
 
@@ -106,7 +106,7 @@ def test_registered_readers_read_texts_counts_and_zipped_files(plugin, monkeypat
     assert list(corpus.metadata["sender"]) == ["ann", "ben", "ann", HOSTILE]
     Path("letters.note.gz").write_bytes(gzip.compress(NOTES.encode()))
     assert lntm.read_corpus("letters.note.gz", min_df=1).fingerprint() == corpus.fingerprint()
-    lntm.convert_corpus("letters.note", "store", min_df=1)
+    corpus.save("store")
     assert lntm.read_corpus("store").num_tokens == corpus.num_tokens
     Path("counts.pairs").write_text("a=2 b=1\nc=3\n")
     counts = lntm.read_corpus("counts.pairs", labels=["x", "y"])
@@ -114,8 +114,6 @@ def test_registered_readers_read_texts_counts_and_zipped_files(plugin, monkeypat
     assert (counts.labels, counts.name) == (("x", "y"), "counts")
     renamed = lntm.read_corpus("counts.pairs", vocabulary=["x", "y", "z"])
     assert renamed.vocabulary == ("x", "y", "z")
-    lntm.convert_corpus("counts.pairs", "folder")
-    assert lntm.read_corpus("folder").vocabulary == ("a", "b", "c")
     with pytest.raises(CorpusError, match="min_df cannot be used with counts"):
         lntm.read_corpus("counts.pairs", min_df=2)
 

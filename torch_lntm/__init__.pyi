@@ -22,7 +22,6 @@ from . import reports as reports
 from . import selection as selection
 from . import testing as testing
 from .corpus import Corpus as Corpus
-from .corpus import convert_corpus as convert_corpus
 from .corpus import example_corpus as example_corpus
 from .corpus import lee_corpus as lee_corpus
 from .corpus import read_corpus as read_corpus

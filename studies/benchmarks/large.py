@@ -22,7 +22,6 @@ from studies.measure import Cells, Study, check_numbers
 from studies.tables import table
 from torch_lntm.corpus import Corpus, read_corpus
 from torch_lntm.corpus.mapped import Rows
-from torch_lntm.corpus.store import new_store
 from torch_lntm.recipes import Recipe
 
 #: Documents drawn at once.
@@ -115,11 +114,16 @@ def main(settings: Settings, step: str, path: Path) -> None:
 
 
 def write(settings: Settings, path: Path) -> None:
-    """Write documents of independent words to a folder, in parts."""
-    with new_store(path) as writer:
-        for rows in draw(settings):
-            writer.add(rows)
-        writer.close(settings.num_words)
+    """Write documents of independent words to a folder."""
+    sizes, words, counts = map(np.concatenate, zip(*draw(settings), strict=True))
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    corpus = Corpus(
+        row_offsets=offsets,
+        word_index=words.astype(np.int32),
+        counts=counts.astype(np.int32),
+        num_words=settings.num_words,
+    )
+    corpus.save(path)
 
 
 def draw(settings: Settings) -> Iterator[Rows]:

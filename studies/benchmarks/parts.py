@@ -24,9 +24,8 @@ import torch
 from studies.machine import ROOT, Stopwatch, memory_mb, thread_environment
 from studies.measure import Cells, Study, check_numbers
 from studies.tables import table
-from torch_lntm.corpus import read_corpus
+from torch_lntm.corpus import Corpus, read_corpus
 from torch_lntm.corpus.mapped import Rows
-from torch_lntm.corpus.store import new_store
 from torch_lntm.errors import ConfigError
 from torch_lntm.inference import MonteCarloEM, Processes
 from torch_lntm.models import ctm
@@ -200,10 +199,15 @@ def opened(path: Path) -> float:
 
 def write(settings: Settings, path: Path) -> None:
     """Write the documents to a folder in shards."""
-    with new_store(path, -(-settings.num_docs // settings.num_shards)) as writer:
-        for rows in draw(settings):
-            writer.add(rows)
-        writer.close(settings.num_words)
+    sizes, words, counts = map(np.concatenate, zip(*draw(settings), strict=True))
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    corpus = Corpus(
+        row_offsets=offsets,
+        word_index=words.astype(np.int32),
+        counts=counts.astype(np.int32),
+        num_words=settings.num_words,
+    )
+    corpus.save(path, shard_size=-(-settings.num_docs // settings.num_shards))
 
 
 def draw(settings: Settings) -> Iterator[Rows]:

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import torch
 from support.commands import QUICK, tensors
-from support.servers import serving
 
 import torch_lntm as lntm
 from torch_lntm.cli import launch, main
@@ -80,29 +79,6 @@ def test_processes_open_their_own_shards(counts, posterior):
     for name, tensor in model.state_dict().items():
         torch.testing.assert_close(tensors("shared")[name], tensor, rtol=1e-7, atol=1e-7)
     assert run.metadata["topic_shares"] == pytest.approx(result.topic_shares.tolist(), rel=1e-6)
-
-
-@pytest.mark.slow
-def test_processes_fetch_their_own_shards(counts, tmp_path, monkeypatch):
-    lntm.read_corpus(counts).save("served/shards", shard_size=7)
-    fit = ["--num-topics", "3", "--max-epochs", "3", "--dtype", "float64"]
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.setenv("LNTM_CACHE", str(tmp_path / "cache"))
-    with serving(Path("served")) as server:
-        address = server.address.replace("posts", "shards")
-        fetched = torchrun("fit", address, *fit, "--out", "fetched")
-        assert fetched.returncode == 0, fetched.stderr
-        assert "cpu, in 2 processes with their own" in fetched.stderr
-        arrays = [path for path in server.requested if path.endswith("counts.npy")]
-        assert sorted(arrays) == [f"shards/shard-{i:05}/counts.npy" for i in range(6)]
-        assert main(["transform", "fetched", address, "--out", "theta.csv"]) == 0
-        assert main(["report", "fetched"]) == 1  # nothing is fetched unasked
-        assert main(["report", "fetched", address]) == 0
-    assert len(Path("theta.csv").read_text().splitlines()) == 41
-    local = torchrun("fit", "served/shards", *fit, "--out", "local")
-    assert local.returncode == 0, local.stderr
-    for name, tensor in tensors("local").items():
-        torch.testing.assert_close(tensors("fetched")[name], tensor, rtol=1e-7, atol=1e-7)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import pytest
 from support.corpora import dense
 
 from torch_lntm.corpus import Corpus
+from torch_lntm.corpus import texts as module
 from torch_lntm.corpus.texts import automatic_min_df
 from torch_lntm.errors import CorpusError
 
@@ -145,3 +146,40 @@ def test_texts_without_a_word_are_empty_documents_over_a_vocabulary():
         assert corpus.metadata["n"].tolist() == [1, 2]
         with pytest.raises(CorpusError, match="the texts cannot be counted"):
             Corpus.from_texts(texts)
+
+
+SENTENCES = [
+    "the cat and the dog chase the mouse",
+    "a dog barks at the cat and the cat",
+    "",
+    "stocks and bonds fall as banks fail",
+    "The banks buy bonds and the banks sell stocks",
+    "stocks rise while bonds rest",
+] * 12
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"stop_words": None, "min_df": 1},
+        {"stop_words": "english", "min_df": 0.2},
+        {"stop_words": ["cat", "dog"]},
+        {"max_features": 5, "min_df": 3, "lowercase": False},
+        {"ngram_range": (1, 2)},
+        {"token_pattern": r"(?u)\b\w{4,}\b"},
+        {"analyzer": "char", "ngram_range": (2, 2)},
+    ],
+)
+def test_parts_of_texts_are_counted_as_all_texts_at_once(options, monkeypatch):
+    expected = Corpus.from_texts(SENTENCES, **options)
+    monkeypatch.setattr(module, "_CHARACTERS", 300)
+    found = Corpus.from_texts(SENTENCES, **options)
+    assert found.vocabulary == expected.vocabulary == tuple(sorted(expected.vocabulary))
+    assert (found.fingerprint(), found.preparation) == (
+        expected.fingerprint(),
+        expected.preparation,
+    )
+    with pytest.warns(UserWarning, match=r"dropped \d+ of \d+ tokens: \d+ words unknown"):
+        counts = Corpus.from_texts(SENTENCES, vocabulary=["stocks", "zebra", "cat"])
+    assert counts.word_totals.tolist() == [36, 0, 36]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import shlex
 import subprocess
 from collections.abc import Iterable
@@ -401,8 +402,8 @@ def convert(
     """
     if Path(folder).is_dir() and any(Path(folder).iterdir()) and not overwrite:
         raise ConfigError(f"{folder}: exists already; choose another path, or pass --overwrite")
-    lntm.convert_corpus(documents.path, folder, shard_size=shard_size, **documents.options)
-    corpus = lntm.read_corpus(folder)
+    corpus = lntm.read_corpus(documents.path, max_bytes=math.inf, **documents.options)
+    corpus.save(folder, shard_size=shard_size)
     if corpus.preparation:
         say(corpus.preparation)
     about = f"{corpus.num_docs} documents of {corpus.num_words} words"

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import torch
 
     from torch_lntm.corpus import Corpus
+    from torch_lntm.corpus.readers.formats import Format
     from torch_lntm.evaluation import CompletionResult
     from torch_lntm.guides import Guide
     from torch_lntm.inference import DrawSource
@@ -99,9 +100,8 @@ class Documents:
     Args:
         corpus: File or folder of documents. Files may be gzipped: .npz, .ldac, .dat, docword.*.txt,
             .mtx, .h5ad, .parquet, .txt, .jsonl, .csv. Folders hold texts or .parquet files, or were
-            written by convert. The folder may be remote: https://host/posts or s3://bucket/posts.
-            Use - for standard input, example for 75 short texts of this package, and lee for 300
-            news articles in gensim's package.
+            written by convert. Use - for standard input, example for 75 short texts of this
+            package, and lee for 300 news articles in gensim's package.
         format: Format of the corpus: one of txt, jsonl, json, csv, folder, npz, ldac, uci, mtx,
             h5ad, parquet and store. txt has a document per line. Defaults to the format of the
             name. For standard input, it defaults to the format of the fit's corpus, and to txt if
@@ -146,26 +146,23 @@ class Documents:
 
     def holds_texts(self) -> bool:
         """Whether the corpus holds texts rather than counts."""
-        from torch_lntm.corpus.readers.formats import format_of
-
-        about = format_of(Path(self.path), self._format(), self.reading.get("text_field"))
-        return about.holds == "texts"
+        return self._format().holds == "texts"
 
     def texts(self) -> Iterable[str] | None:
         """Texts of the documents; ``None`` for counts."""
-        from torch_lntm.corpus.readers.formats import FORMATS
         from torch_lntm.corpus.readers.texts import Options, TextStream
 
         if not self.holds_texts():
             return None
         names = ("text_field", "label_field", "encoding", "delimiter")
         options = {name: self.reading[name] for name in names if name in self.reading}
-        return TextStream(Path(self.path), FORMATS[self._format()].read, Options(**options))
+        return TextStream(Path(self.path), self._format().read, Options(**options))
 
-    def _format(self) -> str:
+    def _format(self) -> Format:
         from torch_lntm.corpus.readers.formats import find_format
 
-        return self.options.get("format") or find_format(self.path)
+        name, text_field = self.options.get("format"), self.reading.get("text_field")
+        return find_format(Path(self.path), name, text_field)
 
 
 def _example(corpus: str | None) -> Any:
@@ -309,10 +306,10 @@ def _local_corpus(folder: str, corpus: object) -> str:
 
 def _format_of(corpus: object) -> str | None:
     """Format of a corpus by its name; ``None`` if unknown."""
-    from torch_lntm.corpus.readers.formats import find_format
+    from torch_lntm.corpus.readers.formats import format_name
 
     with suppress(CorpusError):
-        return find_format(str(corpus))
+        return format_name(Path(str(corpus)))
     return None
 
 

@@ -143,7 +143,7 @@ def _read(
     documents: Documents, fit: FitOptions, options: dict[str, Any], processes: Processes
 ) -> tuple[Recipe, Corpus]:
     """Check the options, and read the corpus or this process's part of it."""
-    from torch_lntm.corpus.remote import count_shards
+    from torch_lntm.corpus.store import count_shards
 
     require_whole(1, top_n=fit.top_n)
     fit.keywords = read_keywords(fit.keywords)  # the run keeps the words

@@ -8,7 +8,7 @@ from torch_lntm.corpus.examples import (
     lee_file,
     synthetic_topics,
 )
-from torch_lntm.corpus.readers import convert_corpus, read_corpus
+from torch_lntm.corpus.readers import read_corpus
 from torch_lntm.corpus.readers.formats import register_reader
 from torch_lntm.corpus.readers.texts import read_metadata
 from torch_lntm.corpus.splits import WordHoldOut, load_split
@@ -17,7 +17,6 @@ __all__ = [
     "Corpus",
     "DocumentBatch",
     "WordHoldOut",
-    "convert_corpus",
     "example_corpus",
     "lee_corpus",
     "lee_file",

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from torch_lntm.corpus.metadata import FrozenDict
+from torch_lntm.corpus.metadata import Columns
 from torch_lntm.errors import ConfigError
 
 
@@ -48,11 +48,11 @@ class DocumentBatch:
     num_words: int
     index: Tensor
     corpus_size: int
-    covariates: Mapping[str, Tensor] = field(default_factory=FrozenDict)
+    covariates: Mapping[str, Tensor] = field(default_factory=Columns)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.covariates, FrozenDict):
-            object.__setattr__(self, "covariates", FrozenDict(self.covariates))
+        if not isinstance(self.covariates, Columns):
+            object.__setattr__(self, "covariates", Columns(self.covariates))
 
     @classmethod
     def from_csr(cls, matrix: Tensor) -> DocumentBatch:

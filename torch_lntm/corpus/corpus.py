@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from itertools import pairwise
@@ -22,10 +22,10 @@ from torch import Tensor
 from torch_lntm.corpus.archive import Archive, write_archive
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.corpus.checks import ADVICE, check_counts, check_vocabulary
-from torch_lntm.corpus.mapped import Rows, collect, is_mapped, parts, pieces, release, take
+from torch_lntm.corpus.mapped import Rows, parts, pieces, release, take
 from torch_lntm.corpus.metadata import (
     Arrays,
-    FrozenDict,
+    Columns,
     as_frame,
     describe,
     is_table,
@@ -38,16 +38,12 @@ from torch_lntm.corpus.metadata import (
     take_texts,
 )
 from torch_lntm.corpus.part import Facts, Part
-from torch_lntm.corpus.remote import fetch_columns
 from torch_lntm.corpus.splits import Split, WordHoldOut, hold_out_words, split_documents
-from torch_lntm.corpus.store import new_store, read_columns
+from torch_lntm.corpus.store import read_columns, write_store
 from torch_lntm.corpus.texts import check_texts, count_words
 from torch_lntm.errors import ConfigError, CorpusError
 from torch_lntm.files.writing import as_lines, atomic_write
 from torch_lntm.frames import align
-
-#: Selections of mapped documents with more entries than this stay in files.
-LARGE = 1 << 22
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -90,9 +86,9 @@ class Corpus:
     num_words: int
     vocabulary: tuple[str, ...] | None = None
     table: pd.DataFrame = field(default_factory=pd.DataFrame)
-    covariates: Arrays = field(default_factory=FrozenDict)
-    encodings: Arrays = field(default_factory=FrozenDict)
-    encoders: FrozenDict[object] = field(default_factory=FrozenDict)
+    covariates: Arrays = field(default_factory=Columns)
+    encodings: Arrays = field(default_factory=Columns)
+    encoders: Columns[object] = field(default_factory=Columns)
     name: str | None = None
     preparation: str | None = None
     part: Part | None = None
@@ -168,14 +164,29 @@ class Corpus:
             names = list(matrix.columns)
             vocabulary = names if all(isinstance(n, str) for n in names) else None
         csr = check_counts(matrix, allow_empty)
-        num_words = csr.shape[1]
+        words = check_vocabulary(vocabulary, csr.shape[1])
+        table = describe(matrix, csr.shape[0], metadata, labels)
+        return cls.of_counts(csr, words, table, name=name)
+
+    @classmethod
+    def of_counts(
+        cls,
+        csr: sp.csr_matrix,
+        vocabulary: Sequence[str] | None,
+        table: pd.DataFrame,
+        preparation: str | None = None,
+        name: str | None = None,
+    ) -> Corpus:
+        """Makes a corpus of checked counts, words and metadata, as ``from_matrix`` has them."""
+        csr.sort_indices()
         return cls(
             row_offsets=csr.indptr.astype(np.int64),
             word_index=_own(csr.indices),
             counts=csr.data.astype(np.int32),
-            num_words=num_words,
-            vocabulary=check_vocabulary(vocabulary, num_words),
-            table=describe(matrix, csr.shape[0], metadata, labels),
+            num_words=csr.shape[1],
+            vocabulary=None if vocabulary is None else tuple(vocabulary),
+            table=table,
+            preparation=preparation,
             name=name,
         )
 
@@ -230,11 +241,8 @@ class Corpus:
         """
         documents, texts = texts, check_texts(texts)
         table = describe(documents, len(texts), metadata, labels)
-        parts, words, preparation = count_words(texts, vocabulary, stop_words, min_df, **options)
-        # A given vocabulary may share no word with the texts.
-        empty = vocabulary is not None
-        corpus = cls.from_matrix(sp.vstack([*parts], "csr"), words, name=name, allow_empty=empty)
-        return replace(corpus, table=table, preparation=preparation)
+        counts, words, preparation = count_words(texts, vocabulary, stop_words, min_df, **options)
+        return cls.of_counts(counts, words, table, preparation, name)
 
     @classmethod
     def from_frame(cls, frame: Any, text: str = "text", **options: Any) -> Corpus:
@@ -301,14 +309,11 @@ class Corpus:
             The corpus itself, unless it is a part.
 
         Raises:
-            FileError: A shard of another process is missing or damaged, or a server stopped.
+            FileError: A shard of another process is missing or damaged.
         """
         if self.part is None:
             return self
-        folder, address = self.part.folder, self.part.address
-        if address is not None:
-            fetch_columns(address, folder)
-        table, covariates = read_columns(folder)
+        table, covariates = read_columns(self.part.folder)
         none = np.zeros(0, np.int32)
         return Corpus(
             row_offsets=np.zeros(len(table) + 1, np.int64),
@@ -439,7 +444,7 @@ class Corpus:
     @property
     def batch_covariates(self) -> Arrays:
         """Arrays for batches. Encodings replace covariates of equal names."""
-        return FrozenDict({**self.covariates, **self.encodings})
+        return Columns({**self.covariates, **self.encodings})
 
     # ---------------------------------------------------------------- selections
 
@@ -455,33 +460,33 @@ class Corpus:
             IndexError: A position is out of range, or a mask has another length.
         """
         rows = self._positions(rows)
-        offsets = np.concatenate([[0], np.cumsum(np.diff(self.row_offsets)[rows])])
-        entries, nnz = self._neighbours(rows), int(offsets[-1])
-        if entries is not None:  # a view
-            counts = {n: getattr(self, n)[entries] for n in ("word_index", "counts")}
-            chosen = replace(self, row_offsets=offsets, **counts, table=self.table.iloc[rows])
-        else:
-            ranges = parts(offsets) if self.goes_to_files(nnz) else [(0, rows.size)]
-            found = (self._rows(rows[first:last]) for first, last in ranges)
-            chosen = self._of_rows(found, nnz, table=self.table.iloc[rows])
-        return replace(
-            chosen,
+        entries = self._neighbours(rows)
+        if entries is None:
+            found = self._rows(rows)
+        else:  # a view
+            sizes = np.diff(self.row_offsets)[rows]
+            found = Rows(sizes, self.word_index[entries], self.counts[entries])
+        return self._of_rows(
+            [found],
+            table=self.table.iloc[rows],
             covariates=select_rows(self.covariates, rows),
             encodings=select_rows(self.encodings, rows),
-            part=None,
         )
 
-    def _of_rows(self, rows: Iterable[Rows], nnz: int, **changes: Any) -> Corpus:
-        """A corpus of other counts, about ``nnz`` of them, in pieces, and with other changes."""
-        dtypes = (np.int64, np.int32, np.int32)
-        sizes, words, counts = collect(rows, dtypes, self.goes_to_files(nnz))
-        offsets = np.concatenate([[0], np.cumsum(sizes)])
-        changes |= {"row_offsets": offsets, "word_index": words, "counts": counts, "part": None}
-        return replace(self, **changes)
-
-    def goes_to_files(self, nnz: int) -> bool:
-        """Whether a corpus of ``nnz`` entries derived from this corpus stays in files."""
-        return is_mapped(self.counts) and nnz > LARGE
+    def _of_rows(self, parts: Iterable[Rows], **changes: Any) -> Corpus:
+        """A corpus of other counts, in parts, and with other changes."""
+        sizes, words, counts = (
+            joined[0] if len(joined) == 1 else np.concatenate(joined)
+            for joined in zip(*parts, strict=True)
+        )
+        return replace(
+            self,
+            row_offsets=np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]),
+            word_index=words,
+            counts=counts,
+            part=None,
+            **changes,
+        )
 
     def _positions(self, rows: Any) -> NDArray[np.int64]:
         """Selected positions, by numpy's rules."""
@@ -548,7 +553,7 @@ class Corpus:
                 offsets = np.concatenate([[0], np.cumsum(rows.sizes)])
                 yield Rows(np.diff(kept_before[offsets]), rows.word_index[kept], new[kept])
 
-        return self._of_rows(recounted(), self.nnz)
+        return self._of_rows(recounted())
 
     def with_metadata(self, columns: Any) -> Corpus:
         """Returns the corpus with further columns of metadata.
@@ -580,8 +585,8 @@ class Corpus:
         return replace(
             self,
             table=named(self.table.assign(**dict(new.items()))),
-            encodings=FrozenDict(),
-            encoders=FrozenDict(),
+            encodings=Columns(),
+            encoders=Columns(),
         )
 
     def with_covariates(self, covariates: Mapping[str, Any]) -> Corpus:
@@ -603,7 +608,7 @@ class Corpus:
         """
         new = make_covariates(covariates, self.num_docs, self.table.index)
         bare = self.without_encodings(*new)
-        return replace(bare, covariates=FrozenDict({**self.covariates, **new}))
+        return replace(bare, covariates=Columns({**self.covariates, **new}))
 
     def with_encoding(self, name: str, encoder: object, derive: Callable[[], Any]) -> Corpus:
         """Returns the corpus with an array derived from the metadata.
@@ -631,8 +636,8 @@ class Corpus:
         new = make_covariates({name: derive()}, self.num_docs)
         return replace(
             self,
-            encodings=FrozenDict({**self.encodings, **new}),
-            encoders=FrozenDict({**self.encoders, name: encoder}),
+            encodings=Columns({**self.encodings, **new}),
+            encoders=Columns({**self.encoders, name: encoder}),
         )
 
     def without_encodings(self, *names: str) -> Corpus:
@@ -646,7 +651,7 @@ class Corpus:
         encodings, encoders = dict(self.encodings), dict(self.encoders)
         for name in {*names} & {*encoders}:
             del encodings[name], encoders[name]
-        return replace(self, encodings=FrozenDict(encodings), encoders=FrozenDict(encoders))
+        return replace(self, encodings=Columns(encodings), encoders=Columns(encoders))
 
     def with_vocabulary(self, vocabulary: Iterable[str]) -> Corpus:
         """Returns the documents over another vocabulary, for example that of a fitted model.
@@ -690,7 +695,7 @@ class Corpus:
                 matrix = sp.coo_matrix(entries, (old.sizes.size, len(words))).tocsr()
                 yield Rows(np.diff(matrix.indptr), matrix.indices, matrix.data)
 
-        found = self._of_rows(rows(), self.nnz, num_words=len(words), vocabulary=words)
+        found = self._of_rows(rows(), num_words=len(words), vocabulary=words)
         if lost:
             num_unknown = int((unknown & (self.word_totals > 0)).sum())
             num_lossy = int((found.lengths < self.lengths).sum())
@@ -887,8 +892,8 @@ class Corpus:
         removed. Each file is written atomically.
 
         The folder ``NAME`` holds these data in plain arrays. ``read_corpus`` maps its counts
-        into memory, so the corpus may be larger than the memory. The folder is written atomically
-        and replaces the folder of an older corpus.
+        into memory, so they take no memory of their own. The folder is written atomically and
+        replaces the folder of an older corpus.
 
         Args:
             path: Path with the suffix ``.npz`` for a file, or without a suffix for a folder.
@@ -913,11 +918,7 @@ class Corpus:
                 "shard_size; end the path in .npz, or leave out the suffix"
             )
         if not is_file:
-            with new_store(path, shard_size) as writer:
-                for _, rows in self.parts():
-                    writer.add(rows)
-                about = (self.vocabulary, self.table, self.covariates, self.preparation)
-                writer.close(self.num_words, *about)
+            write_store(path, self, shard_size)
             return
         words = path.with_name(f"{path.stem}.vocab.txt")
         if self.vocabulary is not None:

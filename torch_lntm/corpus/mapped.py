@@ -1,19 +1,14 @@
-"""Memory-mapped arrays: read from files on use, and collected in files piece by piece."""
+"""Memory-mapped arrays, which are read from files on use."""
 
 from __future__ import annotations
 
 import mmap
-import tempfile
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
-from pathlib import Path
-from typing import IO, Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-
-from torch_lntm.files.writing import path_errors
 
 #: Entries per piece of reading, checking and writing.
 PART = 1 << 20
@@ -103,11 +98,6 @@ def chained(links: Sequence[NDArray[Any]]) -> Any:
     return Chain(filled) if len(filled) > 1 else [*filled, *links][0]
 
 
-def is_mapped(array: Any) -> bool:
-    """Whether an array is a memory-mapped file, a part of it, or a chain of such arrays."""
-    return isinstance(array, Chain) or _mapping_of(array) is not None
-
-
 def _mapping_of(array: Any) -> Any:
     """The memory map that holds an array; ``None`` for other arrays."""
     while isinstance(array, np.ndarray):
@@ -160,39 +150,3 @@ def checksum_of(array: NDArray[Any]) -> int:
     for piece in pieces(array):
         checksum = zlib.crc32(piece.data, checksum)
     return checksum
-
-
-def collect(
-    pieces: Iterable[Sequence[NDArray[Any]]], dtypes: Sequence[Any], in_files: bool
-) -> list[NDArray[Any]]:
-    """Joins the pieces of several arrays.
-
-    Args:
-        pieces: A piece of each array at a time.
-        dtypes: Type of each array.
-        in_files: Map the arrays from temporary files instead of memory. The files are in the folder
-            of the environment variable ``TMPDIR`` and disappear with the arrays.
-
-    Raises:
-        FileError: A temporary file cannot be written.
-    """
-    if not in_files:
-        return [
-            np.concatenate(arrays, dtype=dtype, casting="unsafe")
-            for arrays, dtype in zip(zip(*pieces, strict=True), dtypes, strict=True)
-        ]
-    folder = Path(tempfile.gettempdir())
-    with path_errors(folder), ExitStack() as stack:
-        files = [stack.enter_context(tempfile.TemporaryFile(dir=folder)) for _ in dtypes]
-        for piece in pieces:
-            for file, array, dtype in zip(files, piece, dtypes, strict=True):
-                file.write(np.ascontiguousarray(array, dtype).data)
-        return [_map(file, dtype) for file, dtype in zip(files, dtypes, strict=True)]
-
-
-def _map(file: IO[bytes], dtype: Any) -> NDArray[Any]:
-    """The numbers of an open file, mapped. A ``np.memmap`` needs a name in other processes."""
-    size = file.tell() // np.dtype(dtype).itemsize
-    file.flush()
-    content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else None
-    return np.ndarray(size, dtype, content)

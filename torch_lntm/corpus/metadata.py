@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -26,42 +26,27 @@ SURROGATE = re.compile("[\ud800-\udfff]")
 EXACT_IN_FLOAT = 2**53
 #: Maximum number of names and rows in a message.
 _LISTED = 20
+_INTEGER = re.compile(r"-?(?:0|[1-9]\d*)")
+_DECIMAL = re.compile(r"-?(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
+#: Texts that are missing values in a column of numbers, and words in a column of text.
+_MISSING_NUMBERS = ("", "NA", "NaN", "nan")
 
 
-class FrozenDict(Mapping[str, T], Generic[T]):
-    """Immutable dictionary with strings as keys. It can be pickled and copied.
+class Columns(dict[str, T]):
+    """Values by name, whose error for an unknown name lists the known ones."""
 
-    Args:
-        items: The content. Defaults to an empty dictionary.
-    """
-
-    def __init__(self, items: Mapping[str, T] | None = None) -> None:
-        self._items = dict(items or {})
-
-    def __getitem__(self, name: str) -> T:
-        try:
-            return self._items[name]
-        except KeyError:
-            raise MissingColumnError(name, self._items) from None
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._items)
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def __repr__(self) -> str:
-        return repr(self._items)
+    def __missing__(self, name: str) -> T:
+        raise MissingColumnError(name, self)
 
 
-Arrays = FrozenDict[NDArray[Any]]
+Arrays = Columns[NDArray[Any]]
 
 
 def frozen(arrays: Mapping[str, NDArray[Any]]) -> Arrays:
     """Read-only arrays by name."""
     for array in arrays.values():
         array.setflags(write=False)
-    return FrozenDict(arrays)
+    return Columns(arrays)
 
 
 def select_rows(arrays: Arrays, rows: Any) -> Arrays:
@@ -186,8 +171,7 @@ def describe(
     frame = make_metadata({} if metadata is None else metadata, num_docs, names)
     if labels is not None:
         labels = list(labels) if isinstance(labels, str) else labels
-        column = as_column("label", align(labels, names, "label"), num_docs)
-        frame["label"] = pd.Series(_as_labels(column), names, dtype=object)
+        frame = with_labels(frame, align(labels, names, "label"))
     is_whole = isinstance(names, pd.MultiIndex) or not names.hasnans
     return named(frame if names.is_unique and is_whole else frame.set_axis(positions))
 
@@ -232,17 +216,47 @@ def make_metadata(columns: Any, num_docs: int, documents: pd.Index | None = None
             "metadata must be a mapping of column names to values, or a data frame; got a "
             f"{type(columns).__name__}"
         )
+    return typed(pairs, documents)
+
+
+def typed(
+    columns: Iterable[tuple[Any, Any]],
+    documents: pd.Index,
+    convert: Callable[[str, Any, int], NDArray[Any]] | None = None,
+) -> pd.DataFrame:
+    """Columns of metadata with their types, each of which is found once.
+
+    Args:
+        columns: Pairs of a name and values in the order of the documents.
+        documents: Names of the documents.
+        convert: A function from a name, values and the number of documents to the typed values.
+            Defaults to :func:`as_column`; for texts of CSV it is :func:`parse_column`.
+
+    Raises:
+        CorpusError: A name is blank or repeated, or a column has another number of values.
+    """
     found: dict[str, pd.Series] = {}
-    for key, values in pairs:
+    for key, values in columns:
         name = _text(key)
         if not name.strip() or name in found:
             problem = "twice" if name in found else "a blank name"
             raise CorpusError(
                 f"columns of metadata must have different names, got {name!r} ({problem})"
             )
-        array = as_column(name, values, num_docs)
+        array = (convert or as_column)(name, values, len(documents))
         found[name] = pd.Series(array, documents, dtype=array.dtype)
     return pd.DataFrame(found, index=documents)
+
+
+def with_labels(frame: pd.DataFrame, labels: Any) -> pd.DataFrame:
+    """The frame with the column ``label`` as its last: text, and None for missing labels."""
+    values: list[Any] = as_column("label", labels, len(frame)).tolist()
+    texts = [
+        None if x is None or x != x else str(int(x) if isinstance(x, float) and x % 1 == 0 else x)
+        for x in values
+    ]
+    bare = frame.drop(columns="label", errors="ignore")
+    return bare.assign(label=pd.Series(texts, frame.index, dtype=object))
 
 
 def _index_of(values: Any) -> pd.Index | None:
@@ -271,14 +285,6 @@ def _ids(frame: pd.DataFrame, otherwise: pd.Index, like: pd.Index | None = None)
     if like is not None and like.dtype.kind not in "iufM":
         ids = ids.map(str)
     return ids if ids.is_unique and not ids.hasnans else otherwise
-
-
-def _as_labels(column: NDArray[Any]) -> NDArray[Any]:
-    """A column as labels: text, with whole numbers as integers, and None for missing labels."""
-    labels: list[Any] = column.tolist()
-    if column.dtype.kind == "f":
-        labels = [None if x != x else int(x) if x.is_integer() else x for x in labels]
-    return np.fromiter((x if x is None else str(x) for x in labels), object, len(labels))
 
 
 def as_column(name: str, values: Any, num_docs: int) -> NDArray[Any]:
@@ -335,6 +341,29 @@ def _from_objects(values: Any) -> NDArray[Any]:
     column = np.full(len(items), None if array.dtype == object else np.nan, array.dtype)
     column[~missing] = array
     return column
+
+
+def parse_column(name: str, values: pd.Series, num_docs: int) -> NDArray[Any]:
+    """Texts of CSV as numbers, if every present value is a number, and otherwise as text.
+
+    Numbers with leading zeros or a plus sign are codes and stay text. Integers of 64 bits stay
+    integers; with missing values they become floats, unless that would round them.
+    """
+    texts = values.to_numpy()
+    missing = values.isin(_MISSING_NUMBERS).to_numpy()
+    distinct = set(texts[~missing])
+    kind: Any = np.float64
+    if not distinct or not all(map(_DECIMAL.fullmatch, distinct)):
+        kind, missing = object, texts == ""
+    elif all(map(_INTEGER.fullmatch, distinct)):
+        largest = max(abs(int(text)) for text in distinct)
+        if not missing.any() and largest < 2**63:
+            kind = np.int64
+        elif largest > EXACT_IN_FLOAT:
+            kind = object
+    column = np.full(num_docs, None if kind is object else np.nan, object)
+    column[~missing] = texts[~missing]
+    return column.astype(kind)
 
 
 def _text(value: Any) -> str:

@@ -56,8 +56,7 @@ class Part:
         shards: First shard of the part, and the shard after its last shard.
         sizes: ``(num_shards,)`` number of documents of every shard of the whole corpus.
         fingerprint: SHA-256 of the manifest, in hexadecimal. It is equal in all parts of a corpus.
-        folder: The corpus's folder. Of a remote corpus, the folder in the cache.
-        address: Address of a remote corpus, whose other shards are not in the cache.
+        folder: The corpus's folder.
         facts: Numbers of the whole corpus. ``None`` until the processes of a fit have added them
             up.
     """
@@ -67,7 +66,6 @@ class Part:
     fingerprint: str
     folder: Path
     facts: Facts | None = None
-    address: str | None = None
 
     @property
     def first(self) -> int:

@@ -12,7 +12,6 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from torch_lntm.corpus.mapped import collect
 from torch_lntm.errors import CorpusError
 from torch_lntm.files.arrays import read_arrays, write_arrays
 
@@ -151,16 +150,13 @@ def hold_out_words(corpus: D, observed_fraction: float, seed: int) -> WordHoldOu
     num_observed[lengths == 0] = 0
     rng = np.random.default_rng(seed)
 
-    def pieces() -> Iterator[tuple[NDArray[np.int64]]]:
-        first = 0
-        for _, rows in corpus.parts(_DRAWN_AT_ONCE):
-            offsets = np.concatenate([[0], np.cumsum(rows.sizes)])
-            last = first + rows.sizes.size
-            yield (_draw_tokens(rng, rows.counts, offsets, num_observed[first:last]),)
-            first = last
-
-    (observed,) = collect(pieces(), [np.int64], corpus.goes_to_files(corpus.nnz))
-    return WordHoldOut(corpus, observed)
+    observed, first = [], 0
+    for _, rows in corpus.parts(_DRAWN_AT_ONCE):
+        offsets = np.concatenate([[0], np.cumsum(rows.sizes)])
+        last = first + rows.sizes.size
+        observed.append(_draw_tokens(rng, rows.counts, offsets, num_observed[first:last]))
+        first = last
+    return WordHoldOut(corpus, np.concatenate(observed))
 
 
 def _draw_tokens(

@@ -1,4 +1,4 @@
-"""Corpora in folders. The counts are memory-mapped and may be larger than the memory.
+"""Corpora in folders, whose counts are memory-mapped.
 
 A folder holds the manifest ``corpus.json`` (sizes and checksums), perhaps ``vocabulary.txt`` (a
 word per line), and the shards ``shard-00000``, ``shard-00001`` and so on. A shard has some
@@ -12,8 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from numpy.typing import NDArray
 
 from torch_lntm.corpus.archive import pack_covariates, to_parquet, unpack_columns
 from torch_lntm.corpus.checks import check_vocabulary
-from torch_lntm.corpus.mapped import Rows, chained, checksum_of, parts, release
+from torch_lntm.corpus.mapped import chained, checksum_of, parts, pieces, release
 from torch_lntm.corpus.metadata import Arrays, frozen, select_rows
 from torch_lntm.corpus.part import Part
 from torch_lntm.errors import CorpusError, FileError
@@ -51,141 +50,22 @@ def is_store(path: Path) -> bool:
     return (path / ABOUT).is_file()
 
 
+def count_shards(path: str | Path) -> int:
+    """Number of shards of a corpus's folder. 0 for other paths."""
+    return len(read_manifest(Path(path))["shards"]) if is_store(Path(path)) else 0
+
+
 # -------------------------------------------------------------------- writing
 
 
-class StoreWriter:
-    """Writes a corpus to a folder: the documents by ``add``, then everything else by ``close``.
-
-    Args:
-        folder: An existing folder.
-        shard_size: Number of documents of each shard. The last shard may have fewer. Defaults to a
-            single shard.
-    """
-
-    def __init__(self, folder: Path, shard_size: int | None = None) -> None:
-        self.folder, self.shard_size = folder, shard_size or 2**62
-        self.num_docs = self.nnz = 0
-        self._shards: list[dict[str, Any]] = []
-
-    def add(self, rows: Rows) -> None:
-        """Appends documents."""
-        offsets = np.concatenate([[0], np.cumsum(rows.sizes, dtype=np.int64)])
-        first = 0
-        while first < len(rows.sizes):
-            room = -self.num_docs % self.shard_size
-            if not room:
-                self._shards.append({"num_docs": 0, "num_entries": 0, "files": {}})
-                self._append("row_offsets.npy", np.zeros(1))
-                room = self.shard_size
-            last = min(first + room, len(rows.sizes))
-            start, stop, shard = int(offsets[first]), int(offsets[last]), self._shards[-1]
-            ends = offsets[first + 1 : last + 1] - start + shard["num_entries"]
-            numbers = (ends, rows.word_index[start:stop], rows.counts[start:stop])
-            for name, array in zip(ARRAYS, numbers, strict=True):
-                self._append(name, array)
-            shard["num_docs"] += last - first
-            shard["num_entries"] += stop - start
-            self.num_docs += last - first
-            self.nnz += stop - start
-            first = last
-
-    def _append(self, name: str, numbers: NDArray[Any]) -> None:
-        """Appends numbers to an array of the last shard."""
-        files, data = self._shards[-1]["files"], np.ascontiguousarray(numbers, ARRAYS[name]).data
-        path = self.folder / _name(len(self._shards) - 1) / name
-        path.parent.mkdir(exist_ok=True)
-        with path.open("ab") as file:
-            if not file.tell():
-                _write_header(file, name, 0)
-            file.write(data)
-        files[name] = zlib.crc32(data, files.get(name, 0))
-
-    def close(
-        self,
-        num_words: int,
-        vocabulary: tuple[str, ...] | None = None,
-        metadata: pd.DataFrame | None = None,
-        covariates: Arrays | None = None,
-        preparation: str | None = None,
-    ) -> None:
-        """Completes the folder: writes the vocabulary, the columns and the manifest.
-
-        Args:
-            num_words: Size of the vocabulary.
-            vocabulary: The words.
-            metadata: A row for each document.
-            covariates: Numeric arrays with a row for each document.
-            preparation: Sentence about the words left out.
-
-        Raises:
-            CorpusError: The corpus is empty or has too many words.
-        """
-        if not self.num_docs or not 0 < num_words <= _MAX_WORDS:
-            raise CorpusError(
-                f"a corpus has at least one document, and from 1 to {_MAX_WORDS} words; got "
-                f"{self.num_docs} documents and {num_words} words"
-            )
-        first = 0
-        for number, shard in enumerate(self._shards):
-            folder, rows = self.folder / _name(number), slice(first, first + shard["num_docs"])
-            first = rows.stop
-            for name, size in _sizes(shard).items():
-                with (folder / name).open("r+b") as file:
-                    _write_header(file, name, size)
-            table = to_parquet(None if metadata is None else metadata.iloc[rows])
-            if table is not None:
-                shard["files"][METADATA] = _write(folder / METADATA, table)
-            if covariates:
-                packed = pack_covariates(select_rows(covariates, rows))
-                np.savez_compressed(folder / COVARIATES, **packed)
-                shard["files"][COVARIATES] = zlib.crc32((folder / COVARIATES).read_bytes())
-        files = {}
-        if vocabulary is not None:
-            words = as_lines(vocabulary, "word", VOCABULARY)
-            files[VOCABULARY] = _write(self.folder / VOCABULARY, words)
-        about = {
-            "format_version": FORMAT_VERSION,
-            "num_docs": self.num_docs,
-            "num_words": num_words,
-            "preparation": preparation,
-            "files": files,
-            "shards": self._shards,
-        }
-        _write(self.folder / ABOUT, as_json(about))
-
-
-def _name(number: int) -> str:
-    """Name of a shard's folder. No manifest can choose another."""
-    return f"shard-{number:05}"
-
-
-def _sizes(shard: dict[str, Any]) -> dict[str, int]:
-    """Sizes of the arrays of a shard."""
-    return dict.fromkeys(ARRAYS, shard["num_entries"]) | {"row_offsets.npy": shard["num_docs"] + 1}
-
-
-def _write_header(file: Any, name: str, size: int) -> None:
-    """Writes the beginning of an ``.npy`` file, which has one length for every size."""
-    header = {"descr": np.dtype(ARRAYS[name]).str, "fortran_order": False, "shape": (size,)}
-    np.lib.format.write_array_header_1_0(file, header)
-
-
-def _write(file: Path, content: bytes) -> int:
-    """Writes a file, and returns its checksum."""
-    file.write_bytes(content)
-    return zlib.crc32(content)
-
-
-@contextmanager
-def new_store(path: Path, shard_size: int | None = None) -> Iterator[StoreWriter]:
-    """Context with a writer of a corpus's folder.
-
-    The complete folder appears at the end of the context and replaces an older corpus.
+def write_store(path: Path, corpus: Any, shard_size: int | None = None) -> None:
+    """Writes a corpus to a folder, which appears when complete and replaces an older corpus.
 
     Args:
         path: The folder.
-        shard_size: As for :class:`StoreWriter`.
+        corpus: The corpus, of the class ``Corpus``, whose module imports this one.
+        shard_size: Number of documents of each shard. The last shard may have fewer. Defaults to a
+            single shard.
 
     Raises:
         CorpusError: The path is a file, or a folder with other contents, or ``shard_size`` is below
@@ -198,9 +78,66 @@ def new_store(path: Path, shard_size: int | None = None) -> Iterator[StoreWriter
         raise CorpusError(f"{path}: is the current folder; name another folder to write")
     if path.exists() and not (path.is_dir() and (is_store(path) or not any(path.iterdir()))):
         raise CorpusError(f"{path}: exists and is not the folder of a corpus; choose another path")
+    files, size = {}, shard_size or corpus.num_docs
     with atomic_folder(path) as folder:
-        yield StoreWriter(folder, shard_size)
-        assert is_store(folder), "the writer was not closed"
+        starts = range(0, corpus.num_docs, size)
+        shards = [_write_shard(folder / _name(i), corpus, d, size) for i, d in enumerate(starts)]
+        if corpus.vocabulary is not None:
+            words = as_lines(corpus.vocabulary, "word", VOCABULARY)
+            files[VOCABULARY] = _write(folder / VOCABULARY, words)
+        about = {
+            "format_version": FORMAT_VERSION,
+            "num_docs": corpus.num_docs,
+            "num_words": corpus.num_words,
+            "preparation": corpus.preparation,
+            "files": files,
+            "shards": shards,
+        }
+        _write(folder / ABOUT, as_json(about))
+
+
+def _write_shard(folder: Path, corpus: Any, first: int, size: int) -> dict[str, Any]:
+    """Writes up to ``size`` documents from the first, and returns the record of the shard."""
+    folder.mkdir()
+    rows = slice(first, first + size)
+    offsets = corpus.row_offsets[first : first + size + 1]
+    entries = slice(int(offsets[0]), int(offsets[-1]))
+    numbers = (offsets - offsets[0], corpus.word_index[entries], corpus.counts[entries])
+    files = {}
+    for (name, dtype), array in zip(ARRAYS.items(), numbers, strict=True):
+        with (folder / name).open("wb") as file:
+            header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": (array.size,)}
+            np.lib.format.write_array_header_1_0(file, header)
+            files[name] = 0
+            for piece in pieces(array):
+                data = np.ascontiguousarray(piece, dtype).data
+                file.write(data)
+                files[name] = zlib.crc32(data, files[name])
+    table = to_parquet(corpus.table.iloc[rows])
+    if table is not None:
+        files[METADATA] = _write(folder / METADATA, table)
+    if corpus.covariates:
+        packed = pack_covariates(select_rows(corpus.covariates, rows))
+        np.savez_compressed(folder / COVARIATES, **packed)
+        files[COVARIATES] = zlib.crc32((folder / COVARIATES).read_bytes())
+    num_docs, num_entries = offsets.size - 1, entries.stop - entries.start
+    return {"num_docs": num_docs, "num_entries": num_entries, "files": files}
+
+
+def _name(number: int) -> str:
+    """Name of a shard's folder. No manifest can choose another."""
+    return f"shard-{number:05}"
+
+
+def _sizes(shard: dict[str, Any]) -> dict[str, int]:
+    """Sizes of the arrays of a shard."""
+    return dict.fromkeys(ARRAYS, shard["num_entries"]) | {"row_offsets.npy": shard["num_docs"] + 1}
+
+
+def _write(file: Path, content: bytes) -> int:
+    """Writes a file, and returns its checksum."""
+    file.write_bytes(content)
+    return zlib.crc32(content)
 
 
 # -------------------------------------------------------------------- reading
@@ -210,7 +147,6 @@ def read_store(
     path: Path,
     max_bytes: float | None = None,
     part: tuple[int, int] | None = None,
-    address: str | None = None,
 ) -> dict[str, Any]:
     """Reads a corpus's folder. The counts are checked and memory-mapped.
 
@@ -219,7 +155,6 @@ def read_store(
         max_bytes: Maximum number of bytes of the vocabulary, the metadata and the covariates.
         part: Rank and number of the processes. Only the shards of this rank are opened. ``None``
             opens all.
-        address: Address of a remote folder, of which ``path`` is the copy in the cache.
 
     Returns:
         The parts of a ``Corpus`` by name.
@@ -244,7 +179,7 @@ def read_store(
             words = read_vocabulary(folder / name, about["num_words"], max_bytes, checksum)
         text = json.dumps([about["num_words"], words, about["shards"]], sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()
-        place = Part((first, after), tuple(sizes), digest, path.absolute(), address=address)
+        place = Part((first, after), tuple(sizes), digest, path.absolute())
         return {
             "row_offsets": offsets[0] if len(offsets) == 1 else np.concatenate(offsets),
             "word_index": chained([words for _, words, _ in arrays]),
@@ -336,7 +271,7 @@ def deal_shards(shards: Sequence[dict[str, Any]], part: tuple[int, int] | None) 
         raise CorpusError(
             f"rank {rank} of a world_size of {world_size}, for {len(shards)} shards; give a rank "
             "from 0, and at most one process for each shard. Write smaller shards by "
-            "convert_corpus(..., shard_size=...)"
+            "corpus.save(folder, shard_size=...)"
         )
     sizes = [shard["num_entries"] for shard in shards]
     before = np.concatenate([[0], np.cumsum(sizes, dtype=np.float64)])

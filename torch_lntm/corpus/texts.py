@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from numbers import Integral
@@ -23,7 +22,7 @@ from torch_lntm.errors import CorpusError, CorpusWarning, LNTMError, warn
 #: Texts count as English if at least this share of their tokens are English stop words.
 _ENGLISH_SHARE = 0.1
 #: Characters of texts per counting step.
-_CHARACTERS = 1 << 22
+_CHARACTERS = 1 << 25
 
 
 def check_texts(texts: Any) -> list[str]:
@@ -57,22 +56,21 @@ def count_words(
     stop_words: str | Iterable[str] | None = "auto",
     min_df: int | float | str = "auto",
     **options: Any,
-) -> tuple[Iterator[sp.csr_matrix], Sequence[str], str | None]:
+) -> tuple[sp.csr_matrix, Sequence[str], str | None]:
     """Counts the words of texts and leaves out uninformative words.
 
-    The texts may be larger than the memory, which holds the distinct words and a part of the texts.
-    A first pass finds the words, and a second pass counts them. A list, and the words of a given
-    vocabulary, are counted by one pass.
+    The texts are read once. They may be larger than the memory, which holds their counts and a part
+    of the texts.
 
     Args:
-        texts: The documents. Every pass must give the same texts.
+        texts: The documents.
         vocabulary: Words to count. Further words are dropped with a warning.
         stop_words: As for ``Corpus.from_texts``.
         min_df: As for ``Corpus.from_texts``.
         **options: Further options of ``CountVectorizer``.
 
     Returns:
-        Counts in parts, the words, and a sentence about the words left out automatically, if any.
+        The counts, the words, and a sentence about the words left out automatically, if any.
 
     Raises:
         CorpusError: An option is invalid, or no word remains.
@@ -91,52 +89,49 @@ def count_words(
         vectorizer = CountVectorizer(**settings, **pruning)
         _fit(vectorizer, [])  # checks the options
         vectorizer.set_params(min_df=1, max_df=1.0, max_features=None)
-        size = math.inf if isinstance(texts, list) else _CHARACTERS
-        if vocabulary is not None:
-            if pruning:
-                raise CorpusError(
-                    f"{', '.join(pruning)} choose words, and so does the given vocabulary; give one"
-                )
-            words = check_vocabulary(vocabulary, None) or ()
-            return _over(words, vectorizer, _parts(texts, size)), words, None
-        totals, num_texts = {name: Counter[str]() for name in ("docs", "tokens")}, 0
-        for part in _parts(texts, size):
-            num_texts += len(part)
-            counts, table = _fit(vectorizer, part)
-            for name, total in totals.items():
-                total.update(table[name].to_dict())
-        index = pd.Index(sorted(totals["docs"]), dtype=object)
-        numbers = {name: [total[word] for word in index] for name, total in totals.items()}
-        found = pd.DataFrame({**numbers, "column": range(len(index))}, index)
+        words = check_vocabulary(vocabulary, None)
+        if words is not None and pruning:
+            raise CorpusError(
+                f"{', '.join(pruning)} choose words, and so does the given vocabulary; give one"
+            )
+        counts, found = _count(vectorizer, texts)
+        if words is not None:
+            return _over(words, counts, found), words, None
         single_words = vectorizer.analyzer == "word" and (*vectorizer.ngram_range,) == (1, 1)
         english = stop_words == "auto" and single_words
-        kept, note = _choose(found, num_texts, english, **pruning)
-        if isinstance(texts, list):
-            return iter([counts[:, kept["column"].to_numpy()]]), kept.index.tolist(), note
-        counter = CountVectorizer(**settings, vocabulary=kept.index.tolist())
-        return map(counter.transform, _parts(texts, size)), kept.index.tolist(), note
+        kept, note = _choose(found.sort_index(), counts.shape[0], english, **pruning)
+        words = check_vocabulary(kept.index, None) or ()
+        return counts[:, kept["column"].to_numpy()], words, note
 
 
-def _over(
-    vocabulary: Sequence[str], vectorizer: Any, parts: Iterable[list[str]]
-) -> Iterator[sp.csr_matrix]:
-    """Counts of parts of texts over a vocabulary. Warns of words that the vocabulary lacks."""
-    columns, lost, num_tokens = pd.Index(vocabulary, dtype=object), [], 0
-    for part in parts:
-        counts, table = _fit(vectorizer, part)
-        at = columns.get_indexer(table.index)
-        known = np.flatnonzero(at >= 0)
-        ones = np.ones(known.size, np.int64)
-        yield counts @ sp.csr_matrix((ones, (known, at[known])), (len(at), len(columns)))
-        num_tokens += table["tokens"].sum()
-        lost.append(table["tokens"][at < 0])
-    tokens = pd.concat(lost)
-    if len(tokens):
+def _count(vectorizer: Any, texts: Iterable[str]) -> tuple[sp.csr_matrix, pd.DataFrame]:
+    """Counts of all texts, and the column and the numbers of documents and tokens of each word."""
+    columns: dict[str, int] = {}
+    parts = []
+    for part in _parts(texts):
+        counts, words = _fit(vectorizer, part)
+        at = [columns.setdefault(word, len(columns)) for word in words]
+        parts.append((counts.data.astype(np.int32), np.array(at)[counts.indices], counts.indptr))
+    matrices = [sp.csr_matrix(part, (len(part[2]) - 1, len(columns))) for part in parts]
+    counts = matrices[0] if len(matrices) == 1 else sp.vstack(matrices, "csr")
+    docs = np.bincount(counts.indices, minlength=len(columns))
+    numbers = {"docs": docs, "tokens": np.asarray(counts.sum(0)).ravel()}
+    words = pd.Index([*columns], dtype=object)
+    return counts, pd.DataFrame({**numbers, "column": range(len(columns))}, words)
+
+
+def _over(words: Sequence[str], counts: sp.csr_matrix, found: pd.DataFrame) -> sp.csr_matrix:
+    """Counts over a vocabulary. Warns of words that it lacks."""
+    at = pd.Index(words, dtype=object).get_indexer(found.index)
+    known, lost = np.flatnonzero(at >= 0), found["tokens"][at < 0]
+    if len(lost):
         warn(
-            f"dropped {tokens.sum()} of {num_tokens} tokens: {tokens.index.nunique()} words "
+            f"dropped {lost.sum()} of {found['tokens'].sum()} tokens: {len(lost)} words "
             "unknown to the vocabulary",
             CorpusWarning,
         )
+    ones = np.ones(known.size, np.int32)
+    return counts @ sp.csr_matrix((ones, (known, at[known])), (len(at), len(words)))
 
 
 @contextmanager
@@ -150,32 +145,27 @@ def _counting_errors() -> Iterator[None]:
         raise CorpusError(f"the texts cannot be counted: {error}") from error
 
 
-def _fit(vectorizer: Any, texts: list[str]) -> tuple[sp.csr_matrix, pd.DataFrame]:
-    """Counts of texts, and the numbers of documents and tokens of each word."""
-    words: Any = np.empty(0, object)
-    counts = sp.csr_matrix(np.zeros((len(texts), 0), np.int64))
+def _fit(vectorizer: Any, texts: list[str]) -> tuple[sp.csr_matrix, Any]:
+    """Counts of texts, and their words."""
     try:
-        counts = sp.csr_matrix(vectorizer.fit_transform(texts))
-        words = vectorizer.get_feature_names_out()
+        return sp.csr_matrix(vectorizer.fit_transform(texts)), vectorizer.get_feature_names_out()
     except ValueError as error:
         if "empty vocabulary" not in str(error):
             raise
-    docs = np.bincount(counts.indices, minlength=len(words))
-    numbers = {"docs": docs, "tokens": np.asarray(counts.sum(0)).ravel()}
-    return counts, pd.DataFrame(numbers, pd.Index(words, dtype=object))
+    return sp.csr_matrix(np.zeros((len(texts), 0), np.int64)), []
 
 
-def _parts(texts: Iterable[str], most: float) -> Iterator[list[str]]:
-    """Lists of texts of about ``most`` characters in total."""
+def _parts(texts: Iterable[str]) -> Iterator[list[str]]:
+    """Lists of texts of about ``_CHARACTERS`` in total; an empty list without texts."""
     part: list[str] = []
     size = 0
     for text in texts:
         part.append(text)
         size += len(text) + 100  # bounds the number of short texts too
-        if size > most:
+        if size > _CHARACTERS:
             yield part
             part, size = [], 0
-    if part:
+    if part or not size:
         yield part
 
 

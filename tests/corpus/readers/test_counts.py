@@ -10,7 +10,7 @@ import scipy.io
 import scipy.sparse as sp
 from support.corpora import COUNTS, LDAC, MTX, UCI, WORDS, dense, write
 
-from torch_lntm.corpus import convert_corpus, read_corpus
+from torch_lntm.corpus import read_corpus
 from torch_lntm.corpus.readers import counts
 from torch_lntm.errors import CorpusError
 
@@ -71,8 +71,17 @@ def test_words_and_labels_of_the_caller_override_files_beside_counts(tmp_path):
 )
 def test_repeated_entries_are_added_up(tmp_path, name, text):
     path = write(tmp_path / name, text)
-    for source in (path, convert_corpus(path, tmp_path / "out")):
-        np.testing.assert_array_equal(dense(read_corpus(source)), [[3, 0], [0, 4]])
+    np.testing.assert_array_equal(dense(read_corpus(path)), [[3, 0], [0, 4]])
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("a.ldac", LDAC), ("docword.a.txt", UCI), ("a.mtx", MTX)]
+)
+@pytest.mark.parametrize("end", ["\r\n", "\r"])
+def test_blocks_of_lines_of_any_end(tmp_path, monkeypatch, name, text, end):
+    monkeypatch.setattr(counts, "_LINES", 1)
+    (tmp_path / name).write_bytes(text.replace("\n", end).encode() + b"  " + end.encode() * 3)
+    np.testing.assert_array_equal(dense(read_corpus(tmp_path / name)), COUNTS)
 
 
 def test_matrix_market_by_scipy(tmp_path):

@@ -17,7 +17,7 @@ import scipy.sparse as sp
 from anndata.io import write_elem
 from support.corpora import dense, random_counts, write
 
-from torch_lntm.corpus import convert_corpus, read_corpus
+from torch_lntm.corpus import read_corpus
 from torch_lntm.corpus.readers import texts
 from torch_lntm.errors import FileError
 from torch_lntm.files import reading
@@ -84,8 +84,6 @@ def test_max_bytes_replaces_the_default_bound(tmp_path, monkeypatch):
     assert read_corpus(path, max_bytes=10_000).num_docs == 100
     with pytest.raises(FileError, match="holds more than 100 bytes"):
         read_corpus(path)
-    with pytest.raises(FileError, match="holds more than 100 bytes"):
-        convert_corpus(path, tmp_path / "out")
 
 
 # ------------------------------------------------------------------ CSV
@@ -160,9 +158,8 @@ def test_anndata_reads_no_other_files(table, edit):
     del file["obs/s"]
     edit(file, folder)
     file.close()
-    for read in (read_corpus, lambda path: convert_corpus(path, folder / "out")):
-        with pytest.raises(FileError, match=r"is a link, .* or in other files"):
-            read(folder / "a.h5ad")
+    with pytest.raises(FileError, match=r"is a link, .* or in other files"):
+        read_corpus(folder / "a.h5ad")
 
 
 # ------------------------------------------------------------------ Parquet
@@ -184,19 +181,7 @@ def test_every_repetition_of_a_parquet_text_counts_towards_the_bound(tmp_path, m
     monkeypatch.setattr(reading, "_UNPACKED", 5000)
     with pytest.raises(FileError, match="holds more than"):
         read_corpus(path)
-    with pytest.raises(FileError, match="holds more than"):
-        convert_corpus(path, tmp_path / "out")
     assert read_corpus(path, max_bytes=50_000).num_tokens == 2400
-
-
-def test_conversion_of_parquet_texts_has_bounded_memory(tmp_path, monkeypatch):
-    texts = [f"wood{i} " * 1000 for i in range(300)]
-    pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet", row_group_size=50)
-    monkeypatch.setattr(reading, "readable_bytes", lambda: 100_000)
-    with pytest.raises(FileError, match="holds more than"):
-        read_corpus(tmp_path / "a.parquet")
-    folder = convert_corpus(tmp_path / "a.parquet", tmp_path / "out", min_df=1)
-    assert read_corpus(folder).num_tokens == 300_000
 
 
 #: Reads mutants of a file in a child process, and prints the kind of each outcome.

@@ -14,7 +14,8 @@ import scipy.sparse as sp
 from support.corpora import COUNTS, LDAC, MTX, UCI, dense, write
 
 from torch_lntm.cli import Documents
-from torch_lntm.corpus import convert_corpus, read_corpus, readers
+from torch_lntm.corpus import read_corpus
+from torch_lntm.corpus.readers.formats import FORMATS
 from torch_lntm.errors import CorpusError
 
 
@@ -107,8 +108,6 @@ def test_the_working_folder_and_its_parent_are_read_as_folders_of_texts(tmp_path
         assert corpus.name == "posts"
         assert corpus.num_docs == 2
         assert corpus.labels == ("x", "y")
-    monkeypatch.chdir(tmp_path / "posts")
-    assert convert_corpus(".", tmp_path / "out").is_dir()
 
 
 @pytest.mark.parametrize("given", [["wood", "stone"], {"text": ["wood"]}, np.eye(2), 3])
@@ -132,9 +131,6 @@ def test_metadata_of_a_file_are_columns_of_the_corpus(tmp_path: Path) -> None:
     assert list(corpus.metadata["party"]) == ["left", 'the "right"', None]
     assert corpus.metadata["year"].dtype.kind == "i"
     assert list(corpus.labels) == ["7", "8", "9"]
-    convert_corpus(tmp_path / "counts.npz", tmp_path / "store", metadata=columns)
-    stored = read_corpus(tmp_path / "store")
-    assert list(stored.metadata["year"]) == [1990, 2000, 2010]
     by_name = read_corpus(tmp_path / "counts.npz", metadata={"year": [1, 2, 3]})
     assert list(by_name.metadata["year"]) == [1, 2, 3]
 
@@ -158,7 +154,7 @@ def test_metadata_that_do_not_fit_are_refused(text: str, message: str, tmp_path:
 def test_the_docstring_and_the_help_list_every_format():
     for text in (read_corpus.__doc__, Documents.__doc__):
         words = set(re.findall(r"\w+", text.partition("format: Format")[2] or text))
-        assert set(readers.FORMATS) - words == set()
+        assert set(FORMATS) - words == set()
 
 
 # ------------------------------------------------------------------ metadata by id
@@ -204,8 +200,6 @@ def test_metadata_are_joined_by_the_names_of_files(tmp_path, kind):
     corpus = read_corpus(folder, metadata=given)
     assert corpus.metadata["id"].tolist() == sorted(ids)
     assert pairs_of(corpus) == {f"w{i}": i for i in n}
-    converted = read_corpus(convert_corpus(folder, tmp_path / "out", metadata=given))
-    assert pairs_of(converted) == pairs_of(corpus)
 
 
 @pytest.mark.parametrize(
@@ -224,8 +218,6 @@ def test_ids_that_do_not_match_are_refused(tmp_path, ids, match):
     table = write(tmp_path / "a.csv", "id,n\n" + "".join(f"{i},1\n" for i in ids))
     with pytest.raises(CorpusError, match=match):
         read_corpus(folder, metadata=table)
-    with pytest.raises(CorpusError, match=match):
-        convert_corpus(folder, tmp_path / "out", metadata=table)
 
 
 def test_metadata_of_documents_without_ids_go_by_position(tmp_path):

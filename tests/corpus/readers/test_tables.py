@@ -1,8 +1,7 @@
-"""Corpora in AnnData and Parquet files, read whole and converted."""
+"""Corpora in AnnData and Parquet files."""
 
 from __future__ import annotations
 
-import functools
 import json
 
 import h5py
@@ -15,10 +14,9 @@ import scipy.sparse as sp
 from anndata.io import write_elem
 from support.corpora import dense, random_counts, write
 
-from torch_lntm.corpus import Corpus, convert_corpus, read_corpus
+from torch_lntm.corpus import read_corpus
 from torch_lntm.corpus.readers import tables
 from torch_lntm.errors import CorpusError, FileError
-from torch_lntm.files import reading
 
 COUNTS = random_counts()
 WORDS = [f"wörd{v}" for v in range(20)]
@@ -27,17 +25,6 @@ WORDS = [f"wörd{v}" for v in range(20)]
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
     monkeypatch.setattr(tables, "_ROWS", 7)
-
-
-def read_both(path, tmp_path, **options) -> Corpus:
-    """The corpus as it is read, which is the one that is converted."""
-    corpus = read_corpus(path, **options)
-    found = read_corpus(convert_corpus(path, tmp_path / "out", **options))
-    assert found.fingerprint() == corpus.fingerprint()
-    assert list(found.metadata) == list(corpus.metadata)
-    for name, values in corpus.metadata.items():
-        np.testing.assert_array_equal(found.metadata[name], values)
-    return corpus
 
 
 # ------------------------------------------------------------------ AnnData
@@ -66,7 +53,7 @@ def write_h5ad(path, x, dtype=np.float32):
     [(sp.csr_array, np.float32), (sp.csc_array, np.int64), (np.asarray, np.float32)],
 )
 def test_anndata(tmp_path, kind, dtype):
-    corpus = read_both(write_h5ad(tmp_path / "a.h5ad", kind(COUNTS), dtype), tmp_path)
+    corpus = read_corpus(write_h5ad(tmp_path / "a.h5ad", kind(COUNTS), dtype))
     np.testing.assert_array_equal(dense(corpus), COUNTS)
     assert corpus.vocabulary == tuple(WORDS)
     assert list(corpus.metadata) == ["id", "cell", "age", "batch", "count"]
@@ -109,10 +96,8 @@ def test_unusable_anndata_are_refused(tmp_path, edit, match):
     path = write_h5ad(tmp_path / "a.h5ad", sp.csr_array(COUNTS))
     with h5py.File(path, "r+") as file:
         edit(file)
-    for read in (read_corpus, lambda path: convert_corpus(path, tmp_path / "out")):
-        with pytest.raises(CorpusError, match=rf"a\.h5ad.*{match}"):
-            read(path)
-    assert not (tmp_path / "out").exists()
+    with pytest.raises(CorpusError, match=rf"a\.h5ad.*{match}"):
+        read_corpus(path)
 
 
 def test_announced_sizes_beyond_the_memory_are_refused_before_reading(tmp_path):
@@ -157,7 +142,7 @@ def write_parquet(path, given=COLUMNS, **columns):
 
 
 def test_parquet_of_words(tmp_path):
-    corpus = read_both(write_parquet(tmp_path / "a.parquet"), tmp_path)
+    corpus = read_corpus(write_parquet(tmp_path / "a.parquet"))
     assert corpus.vocabulary == tuple(sorted(WORDS))
     order = [corpus.vocabulary.index(word) for word in WORDS]
     np.testing.assert_array_equal(dense(corpus)[:, order], COUNTS)
@@ -167,8 +152,8 @@ def test_parquet_of_words(tmp_path):
 
 def test_parquet_of_columns(tmp_path):
     path = write_parquet(tmp_path / "a.parquet", words=[row.tolist() for row in ROWS])
-    np.testing.assert_array_equal(dense(read_both(path, tmp_path)), COUNTS)
-    named = read_both(path, tmp_path, vocabulary=[*WORDS, "more"])
+    np.testing.assert_array_equal(dense(read_corpus(path)), COUNTS)
+    named = read_corpus(path, vocabulary=[*WORDS, "more"])
     assert named.num_words == 21
     with pytest.raises(FileError, match="expected a number from 0 to below 5"):
         read_corpus(path, vocabulary=WORDS[:5])
@@ -180,7 +165,7 @@ def test_parquet_of_tokens(tmp_path):
     path = write_parquet(tmp_path / "a.parquet", words=tokens, counts=None)
     expected = COUNTS.copy()
     expected[3] = 0
-    np.testing.assert_array_equal(dense(read_both(path, tmp_path)), expected)
+    np.testing.assert_array_equal(dense(read_corpus(path)), expected)
 
 
 # ------------------------------------------------------------------ folders of Parquet files
@@ -205,7 +190,7 @@ def test_parquet_of_columns_in_several_files(tmp_path, named):
     folder = write_folder(tmp_path / "posts", [20, 0, 1, 29])
     (folder / "_SUCCESS").touch()  # as Spark leaves it
     options = {"vocabulary": WORDS} if named else {}
-    corpus = read_both(folder, tmp_path, **options)
+    corpus = read_corpus(folder, **options)
     np.testing.assert_array_equal(dense(corpus), COUNTS)
     assert corpus.vocabulary == (tuple(WORDS) if named else None)
     assert corpus.metadata["year"].tolist() == list(range(50))
@@ -216,7 +201,7 @@ def test_parquet_of_texts_in_several_files(tmp_path):
     texts = pa.array([" ".join(np.repeat(WORDS, row)) for row in COUNTS])
     columns = {"words": None, "counts": None, "text": texts}
     folder = write_folder(tmp_path / "posts", [7, 13, 30], **columns)
-    corpus = read_both(folder, tmp_path, vocabulary=WORDS)
+    corpus = read_corpus(folder, vocabulary=WORDS)
     np.testing.assert_array_equal(dense(corpus), COUNTS)
     broken = pa.table({"year": pa.array([1, 2]), "text": pa.array([1, 2])})
     pq.write_table(broken, folder / "part-03.parquet")
@@ -235,39 +220,11 @@ def test_files_with_other_columns_are_refused(tmp_path):
     data = (folder / "part-00.parquet").read_bytes()
     (folder / "part-01.parquet").write_bytes(data[: len(data) // 2])
     with pytest.raises(FileError, match=r"part-01\.parquet: not a complete Parquet file"):
-        convert_corpus(folder, tmp_path / "out")
+        read_corpus(folder)
     for file in folder.iterdir():
         file.unlink()
     with pytest.raises(FileError, match=r"posts: expected a folder of \.parquet files, found none"):
         read_corpus(folder, format="parquet")
-
-
-def test_conversion_of_parquet_columns_holds_a_row_group(tmp_path, monkeypatch):
-    rng = np.random.default_rng(0)
-    (tmp_path / "posts").mkdir()
-    for i in range(4):
-        words = rng.integers(0, 2**20, 50 * 8 * 1500).astype(np.int32)
-        lists = pa.ListArray.from_arrays(
-            pa.array(range(0, words.size + 1, 1500), pa.int32()), words
-        )
-        file = tmp_path / "posts" / f"{i}.parquet"
-        pq.write_table(pa.table({"words": lists}), file, row_group_size=50, use_dictionary=False)
-    total = 4 * 4 * words.size
-    monkeypatch.setattr(reading, "readable_bytes", lambda: total // 4)
-    with pytest.raises(FileError, match=r"holds more than"):
-        read_corpus(tmp_path / "posts")
-    usual, counted = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
-    pa.set_memory_pool(counted)
-    try:
-        folder = convert_corpus(tmp_path / "posts", tmp_path / "out", shard_size=700)
-    finally:
-        pa.set_memory_pool(usual)
-    assert 0 < counted.max_memory() < total // 4
-    corpus = read_corpus(folder)
-    assert corpus.num_tokens == 4 * words.size
-    last = np.bincount(words[-1500:])
-    np.testing.assert_array_equal(corpus[-1:].word_index, np.flatnonzero(last))
-    np.testing.assert_array_equal(corpus[-1:].counts, last[last > 0])
 
 
 # ------------------------------------------------------------------ Parquet of texts
@@ -286,7 +243,7 @@ def write_posts(path, **columns):
 
 def test_texts_of_parquet_and_json_lines_give_equal_corpora(tmp_path):
     path = write_posts(tmp_path / "a.parquet")
-    corpus = read_both(path, tmp_path)
+    corpus = read_corpus(path)
     np.testing.assert_array_equal(dense(corpus), [[2, 0], [1, 1], [0, 0], [0, 0], [0, 1]])
     assert corpus.labels == ("a", "", "b", "3", "a")
     lines = [json.dumps({n: v[i] for n, v in POSTS.items()}) for i in range(5)]
@@ -299,7 +256,7 @@ def test_texts_of_parquet_and_json_lines_give_equal_corpora(tmp_path):
 
 def test_the_column_of_the_texts_of_parquet_can_be_named(tmp_path):
     path = write_posts(tmp_path / "a.parquet", text=None, body=POSTS["text"])
-    assert read_both(path, tmp_path, text_field="body").vocabulary == ("cat", "dog")
+    assert read_corpus(path, text_field="body").vocabulary == ("cat", "dog")
     assert read_corpus(path, text_field="body", label_field="year").labels[:2] == ("2001", "2002")
     with pytest.warns(UserWarning, match="dropped 3 of 5 tokens: 1 words unknown"):
         corpus = read_corpus(path, ["dog", "emu"], text_field="body")
@@ -308,12 +265,12 @@ def test_the_column_of_the_texts_of_parquet_can_be_named(tmp_path):
 
 def test_parquet_of_words_and_texts_is_read_as_counts_by_default(tmp_path):
     path = write_parquet(tmp_path / "a.parquet", text=["emu owl"] * 50)
-    counted = read_both(path, tmp_path)
+    counted = read_corpus(path)
     assert counted.vocabulary == tuple(sorted(WORDS))
     assert counted.metadata["text"][0] == "emu owl"
-    assert read_both(path, tmp_path, text_field="text").vocabulary == ("emu", "owl")
+    assert read_corpus(path, text_field="text").vocabulary == ("emu", "owl")
     path = write_posts(tmp_path / "b.parquet", words=[1, 2, 0, 0, 1])  # no lists, but how many
-    corpus = read_both(path, tmp_path)
+    corpus = read_corpus(path)
     assert corpus.vocabulary == ("cat", "dog")
     assert corpus.metadata["words"].tolist() == [1, 2, 0, 0, 1]
 
@@ -339,10 +296,8 @@ def test_parquet_of_words_and_texts_is_read_as_counts_by_default(tmp_path):
 )
 def test_unusable_parquet_is_refused(tmp_path, make, columns, options, match):
     path = make(tmp_path / "a.parquet", **columns)
-    for read in (read_corpus, functools.partial(convert_corpus, folder=tmp_path / "out")):
-        with pytest.raises(CorpusError, match=rf"a\.parquet.*{match}"):
-            read(path, **options)
-    assert not (tmp_path / "out").exists()
+    with pytest.raises(CorpusError, match=rf"a\.parquet.*{match}"):
+        read_corpus(path, **options)
 
 
 def test_parquet_without_documents_unicode_or_different_names_is_refused(tmp_path):

@@ -1,7 +1,4 @@
-"""Readers of word counts: LDA-C, UCI bag of words and Matrix Market.
-
-A reader of counts yields :class:`Entries`: the counts of consecutive documents, in pieces.
-"""
+"""Readers of word counts: LDA-C, UCI bag of words and Matrix Market."""
 
 from __future__ import annotations
 
@@ -9,13 +6,13 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import pandas as pd
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from torch_lntm.corpus.corpus import Corpus
 from torch_lntm.corpus.readers.texts import Options
 from torch_lntm.errors import FileError
 from torch_lntm.files.reading import at_line, excerpt, iterate_lines
@@ -37,87 +34,42 @@ _LINES = 1 << 15
 _FREE_SIZE, _SIZE_PER_ENTRY = 1 << 20, 100
 
 
-class Entries(NamedTuple):
-    """Consecutive entries of a file.
-
-    Attributes:
-        num_docs: Number of documents that are complete with these entries.
-        rows: ``(num_entries,)`` document of each entry, counted from 0.
-        words: ``(num_entries,)`` word of each entry, counted from 0.
-        counts: ``(num_entries,)`` tokens of each entry.
-        num_words: Number of words; ``None`` to take the largest word plus 1.
-        vocabulary: The words, if the file has them.
-        metadata: A row for each document of the entries, if the file has columns.
-    """
-
-    num_docs: int
-    rows: NDArray[np.int64]
-    words: NDArray[np.int64]
-    counts: NDArray[Any]
-    num_words: int | None = None
-    vocabulary: list[str] | None = None
-    metadata: pd.DataFrame | None = None
-
-    @property
-    def width(self) -> int:
-        """Number of words as far as it is known."""
-        return int(self.words.max(initial=-1)) + 1 if self.num_words is None else self.num_words
-
-    def matrix(self, num_words: int) -> sp.coo_matrix:
-        """The counts as a matrix ``(num_docs, num_words)`` of at least one column."""
-        entries = (self.counts, (self.rows, self.words))
-        return sp.coo_matrix(entries, (self.num_docs, max(1, num_words)))
+#: Documents, words and counts of the entries of some lines, each ``(num_entries,)``.
+Entries = tuple[NDArray[np.integer], NDArray[np.integer], NDArray[Any]]
 
 
-#: No documents yet.
-NOTHING = Entries(0, np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int8))
+def corpus_of(
+    path: Path,
+    pieces: Iterable[Entries],
+    num_docs: int,
+    num_words: int | None,
+    *,
+    has_vocabulary: bool = False,
+) -> Corpus:
+    """Corpus of all entries of a file.
 
-
-def joined(pieces: Iterable[Entries]) -> Entries:
-    """All entries of a file."""
-    found = [NOTHING, *pieces]
-    rows, words, counts = (np.concatenate(arrays) for arrays in list(zip(*found, strict=True))[1:4])
-    tables = [piece.metadata for piece in found if piece.metadata is not None]
-    table = pd.concat(tables, ignore_index=True) if tables else None
-    return found[-1]._replace(rows=rows, words=words, counts=counts, metadata=table)
-
-
-def in_order(path: Path, pieces: Iterable[Entries]) -> Iterator[Entries]:
-    """Pieces of complete documents in order, which count only the documents of the piece.
+    Args:
+        path: The file.
+        pieces: The entries, in any order.
+        num_docs: Number of documents.
+        num_words: Size of the vocabulary; ``None`` takes the largest word plus 1.
+        has_vocabulary: Whether words confirm the size of the vocabulary.
 
     Raises:
-        FileError: The documents are out of order.
+        FileError: A word is negative or beyond the vocabulary, or a size is out of proportion to
+            the file, so that it would take all memory.
+        CorpusError: A count is invalid.
     """
-    first, rest = 0, NOTHING[1:4]
-    for piece in pieces:
-        rows, words, counts = map(np.concatenate, zip(rest, piece[1:4], strict=True))
-        if rows.size and (rows[0] < first or (rows[1:] < rows[:-1]).any()):
-            raise FileError(
-                f"{path}: the documents are not in order; sort the lines by document, or read the "
-                "file by read_corpus, which takes more memory, and save the corpus"
-            )
-        done = int(np.searchsorted(rows, piece.num_docs))
-        rest = (rows[done:], words[done:], counts[done:])
-        if piece.num_docs > first:
-            whole = (rows[:done] - first, words[:done], counts[:done])
-            yield Entries(piece.num_docs - first, *whole, *piece[4:])
-            first = piece.num_docs
-
-
-def check_words(path: Path, pieces: Iterable[Entries]) -> Iterator[Entries]:
-    """The pieces of a file, whose words are checked.
-
-    Raises:
-        FileError: A word is negative or beyond the vocabulary.
-    """
-    for piece in pieces:
-        most = np.inf if piece.num_words is None else piece.num_words
-        for i in np.flatnonzero((piece.words < 0) | (piece.words >= most)):
-            raise FileError(
-                f"{path}: document {piece.rows[i]} has the word {piece.words[i]}; expected a "
-                f"number from 0 to below {most}, the size of the vocabulary"
-            )
-        yield piece
+    nothing = (np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int8))
+    rows, words, counts = map(np.concatenate, zip(nothing, *pieces, strict=True))
+    width = max(1, int(words.max(initial=-1)) + 1) if num_words is None else num_words
+    for i in np.flatnonzero((words < 0) | (words >= width)):
+        raise FileError(
+            f"{path}: document {rows[i]} has the word {words[i]}; expected a number from 0 to "
+            f"below {width}, the size of the vocabulary"
+        )
+    check_size(path, words.size, num_docs, 0 if has_vocabulary else width)
+    return Corpus.from_matrix(sp.coo_matrix((counts, (rows, words)), (num_docs, width)))
 
 
 def check_size(path: Path, num_entries: int, num_docs: int, num_words: int = 0) -> None:
@@ -140,9 +92,10 @@ def check_size(path: Path, num_entries: int, num_docs: int, num_words: int = 0) 
             )
 
 
-def read_ldac(path: Path, options: Options) -> Iterator[Entries]:
+def read_ldac(path: Path, options: Options) -> Corpus:
     """LDA-C. A line has the number of distinct words and ``word:count`` pairs."""
     expected = "expected 'M word:count word:count ...' with whole numbers from 0 up"
+    pieces, num_docs = [], 0
     for first, lines in _blocks(path, _lines(path, options), _LDAC, expected):
         num_pairs = np.array([line.count(":") for line in lines])
         numbers = np.fromstring("\n".join(lines).replace(":", " "), np.int64, sep=" ")
@@ -151,11 +104,13 @@ def read_ldac(path: Path, options: Options) -> Iterator[Entries]:
             message = f"announces {numbers[heads[d]]} words and holds {num_pairs[d]}"
             raise at_line(path, first + int(d), f"{message}; is it truncated?")
         words, counts = np.delete(numbers, heads).reshape(-1, 2).T
-        rows = first - 1 + np.repeat(np.arange(len(lines)), num_pairs)
-        yield Entries(first - 1 + len(lines), rows, words, counts, options.num_words)
+        pieces.append((num_docs + np.repeat(np.arange(len(lines)), num_pairs), words, counts))
+        num_docs += len(lines)
+    has_vocabulary = options.num_words is not None
+    return corpus_of(path, pieces, num_docs, options.num_words, has_vocabulary=has_vocabulary)
 
 
-def read_uci(path: Path, options: Options) -> Iterator[Entries]:
+def read_uci(path: Path, options: Options) -> Corpus:
     """UCI: lines with D, W and NNZ, then ``document word count`` from 1."""
     lines = _lines(path, options)
     sizes = []
@@ -164,10 +119,10 @@ def read_uci(path: Path, options: Options) -> Iterator[Entries]:
         if not re.fullmatch(rf"\s*{_NATURAL}\s*", text):
             raise at_line(path, line, f"expected the number {what}, got {excerpt(text)}")
         sizes.append(int(text))
-    return _coordinates(path, lines, "integer", sizes)
+    return _coordinates(path, options, lines, "integer", sizes)
 
 
-def read_matrix_market(path: Path, options: Options) -> Iterator[Entries]:
+def read_matrix_market(path: Path, options: Options) -> Corpus:
     """Matrix Market coordinates.
 
     scipy's reader is too lenient: it reads ``2.5`` as 2 in a file of integers, and ignores text
@@ -184,17 +139,18 @@ def read_matrix_market(path: Path, options: Options) -> Iterator[Entries]:
     if not re.fullmatch(rf"(\s*{_NATURAL}\s*){{3}}", text):
         message = f"expected the numbers of rows, columns and entries, got {excerpt(text)}"
         raise at_line(path, line, message)
-    return _coordinates(path, lines, banner[1].lower(), [int(size) for size in text.split()])
+    sizes = [int(size) for size in text.split()]
+    return _coordinates(path, options, lines, banner[1].lower(), sizes)
 
 
 def _coordinates(
-    path: Path, lines: Iterator[tuple[int, str]], kind: str, sizes: list[int]
-) -> Iterator[Entries]:
+    path: Path, options: Options, lines: Iterator[tuple[int, str]], kind: str, sizes: list[int]
+) -> Corpus:
     """Lines ``row column count`` from 1. Lines of a pattern are ``row column``."""
     num_docs, num_words, num_entries = sizes
     pattern = re.compile(rf"\s*{_NATURAL}\s+{_NATURAL}{_COUNTS[kind]}\s*")
     expected = "expected 'document word count' with whole numbers from 0 up"
-    line, found = 0, 0
+    pieces, found = [], 0
     for line, block in _blocks(path, lines, pattern, expected):
         dtype = np.float64 if kind == "real" else np.int64
         numbers = np.fromstring("\n".join(block), dtype, sep=" ").reshape(len(block), -1)
@@ -205,12 +161,12 @@ def _coordinates(
         rows, words = places.T - 1
         counts = np.ones(len(block)) if kind == "pattern" else numbers[:, 2]
         found += len(block)
-        # The last document may continue in the next lines.
-        yield Entries(int(rows[-1]), rows, words, counts, num_words)
+        pieces.append((rows, words, counts))
     if found != num_entries:
         message = f"{found} entries, and announces {num_entries}; is it truncated?"
         raise FileError(f"{path}: holds {message}")
-    yield NOTHING._replace(num_docs=num_docs, num_words=num_words)
+    has_vocabulary = options.num_words is not None
+    return corpus_of(path, pieces, num_docs, num_words, has_vocabulary=has_vocabulary)
 
 
 def _lines(path: Path, options: Options) -> Iterator[tuple[int, str]]:

@@ -26,7 +26,6 @@ from torch_lntm.corpus.readers.texts import (
     read_jsonl,
     read_txt,
 )
-from torch_lntm.corpus.remote import is_remote
 from torch_lntm.corpus.store import is_store, read_store
 from torch_lntm.errors import ConfigError, CorpusError, refuse_other_owner
 
@@ -35,14 +34,16 @@ class Format(NamedTuple):
     """A format of files.
 
     Attributes:
+        name: Its name.
         read: The reader: a function of a path and of :class:`Options`.
-        holds: What the reader gives: it yields texts with their fields, yields counts as
-            :class:`Entries`, or returns a corpus.
+        holds: What the reader gives: it yields texts with their fields, or returns a corpus of
+            counts.
         suffixes: Endings of the format's files.
     """
 
+    name: str
     read: Callable[[Path, Options], Any]
-    holds: Literal["texts", "entries", "corpus"]
+    holds: Literal["texts", "counts"]
     suffixes: tuple[str, ...] = ()
 
 
@@ -57,45 +58,64 @@ def read_npz(path: Path, options: Options) -> Corpus:
 
 def read_mapped(path: Path, options: Options) -> Corpus:
     """The corpus of a folder, or the part of a process."""
-    return Corpus(**read_store(path, options.max_bytes, options.part, options.address))
+    return Corpus(**read_store(path, options.max_bytes, options.part))
 
 
 #: All formats by name.
 FORMATS: dict[str, Format] = {
-    "npz": Format(read_npz, "corpus", (".npz",)),
-    "ldac": Format(read_ldac, "entries", (".ldac", ".dat")),
-    "uci": Format(read_uci, "entries"),
-    "mtx": Format(read_matrix_market, "entries", (".mtx", ".mm")),
-    "h5ad": Format(read_h5ad, "corpus", (".h5ad",)),
-    "parquet": Format(read_parquet_texts, "texts", (".parquet",)),
-    "store": Format(read_mapped, "corpus"),
-    "txt": Format(read_txt, "texts", (".txt",)),
-    "jsonl": Format(read_jsonl, "texts", (".jsonl",)),
-    "json": Format(read_json, "texts", (".json",)),
-    "csv": Format(read_csv, "texts", (".csv", ".tsv")),
-    "folder": Format(read_folder, "texts"),
+    each.name: each
+    for each in (
+        Format("npz", read_npz, "counts", (".npz",)),
+        Format("ldac", read_ldac, "counts", (".ldac", ".dat")),
+        Format("uci", read_uci, "counts"),
+        Format("mtx", read_matrix_market, "counts", (".mtx", ".mm")),
+        Format("h5ad", read_h5ad, "counts", (".h5ad",)),
+        Format("parquet", read_parquet_texts, "texts", (".parquet",)),
+        Format("store", read_mapped, "counts"),
+        Format("txt", read_txt, "texts", (".txt",)),
+        Format("jsonl", read_jsonl, "texts", (".jsonl",)),
+        Format("json", read_json, "texts", (".json",)),
+        Format("csv", read_csv, "texts", (".csv", ".tsv")),
+        Format("folder", read_folder, "texts"),
+    )
 }
 #: Formats of this package; others are of plug-ins.
 _OWN = tuple(FORMATS)
 
 
-def find_format(path: str | Path) -> str:
-    """Format of a path by its name, or of an address; see :func:`read_corpus`.
+def find_format(path: Path, name: str | None = None, text_field: str | None = None) -> Format:
+    """The format of a name, or else that of a path; see :func:`read_corpus`.
+
+    Files of ``parquet`` hold counts or texts.
 
     Raises:
-        CorpusError: The name fits none of the formats.
+        CorpusError: The path is missing, its name fits none of the formats, or a Parquet file is
+            damaged.
     """
-    if is_remote(path):
-        return "store"
-    path = Path(path)
+    if not path.exists():
+        raise CorpusError(f"{path}: no such file or folder; check the path")
+    name = format_name(path) if name is None else name
+    if name not in FORMATS:
+        raise CorpusError(f"{path}: unknown format {name!r}; give one of {', '.join(FORMATS)}")
+    if name == "parquet" and text_field is None and holds_counts(path):
+        return Format("parquet", read_parquet_counts, "counts")
+    return FORMATS[name]
+
+
+def format_name(path: Path) -> str:
+    """Name of the format of a path.
+
+    Raises:
+        CorpusError: The path's name fits none of the formats.
+    """
     if path.is_dir():
         tables = any(path.glob("*.parquet")) and not any(path.glob("*.txt"))
         return "store" if is_store(path) else "parquet" if tables else "folder"
-    name = unzipped(path.name).lower()
-    if name.startswith("docword") and name.endswith(".txt"):
+    file = unzipped(path.name).lower()
+    if file.startswith("docword") and file.endswith(".txt"):
         return "uci"
-    known = {suffix: format for format, about in FORMATS.items() for suffix in about.suffixes}
-    suffix = Path(name).suffix
+    known = {suffix: each.name for each in FORMATS.values() for suffix in each.suffixes}
+    suffix = Path(file).suffix
     if suffix not in known:
         raise CorpusError(
             f"{path}: cannot tell the format from the ending {suffix!r}; expected "
@@ -103,17 +123,6 @@ def find_format(path: str | Path) -> str:
             "CSV, with a document in each row, and other documents as plain text"
         )
     return known[suffix]
-
-
-def format_of(path: Path, format: str, text_field: str | None) -> Format:
-    """A format by its name. Files of ``parquet`` hold counts or texts.
-
-    Raises:
-        CorpusError: A Parquet file is damaged.
-    """
-    if format == "parquet" and text_field is None and holds_counts(path):
-        return Format(read_parquet_counts, "entries")
-    return FORMATS[format]
 
 
 def unzipped(name: str) -> str:
@@ -130,7 +139,7 @@ def register_reader(
 ) -> Any:
     r"""Register a reader of a file format.
 
-    ``read_corpus``, ``convert_corpus`` and every command then read files of the format. A reader
+    ``read_corpus`` and every command then read files of the format. A reader
     of texts yields a mapping for each document, with the text in the field ``"text"``. All further
     fields become columns of the metadata. A reader of counts returns a :class:`Corpus`.
 
@@ -175,5 +184,5 @@ def register_reader(
                     f"files that end in {suffix} have the format {other!r} already; choose "
                     "another ending, or none and read them by format=..."
                 )
-    FORMATS[name] = Format(function, "texts" if holds == "texts" else "corpus", tuple(suffixes))
+    FORMATS[name] = Format(name, function, holds, tuple(suffixes))
     return function

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ import numpy as np
 import pandas as pd
 
 from torch_lntm.corpus.corpus import Corpus
-from torch_lntm.corpus.metadata import listed
-from torch_lntm.corpus.readers.counts import Entries
+from torch_lntm.corpus.metadata import listed, typed
+from torch_lntm.corpus.readers.counts import corpus_of
 from torch_lntm.corpus.readers.texts import Options, Record
 from torch_lntm.errors import CorpusError, FileError, import_extra
 from torch_lntm.files.reading import byte_limit, open_to_read, read_errors, too_large
@@ -34,7 +35,7 @@ def read_h5ad(path: Path, options: Options) -> Corpus:
     anndata = import_extra("anndata.io", "files", "the format h5ad")
     open_to_read(path).close()  # raises clear errors for a wrong path
     with h5py.File(path, "r") as file:
-        _check_links(path, file, h5py, byte_limit(path.stat().st_size, options.finite_bytes, True))
+        _check_links(path, file, h5py, byte_limit(path.stat().st_size, options.max_bytes, True))
         x, obs, var = (anndata.read_elem(file[name]) for name in ("X", "obs", "var"))
     return corpus_of_cells(x, obs, var.index)
 
@@ -118,42 +119,47 @@ def read_parquet_texts(path: Path, options: Options) -> Iterator[Record]:
             yield f"{place}row {numbers[file]}", record
 
 
-def read_parquet_counts(path: Path, options: Options) -> Iterator[Entries]:
-    """A document per row of Parquet files, with the lists ``words`` and perhaps ``counts``.
-
-    Words of strings are read twice: for the vocabulary, and for the counts.
-    """
+def read_parquet_counts(path: Path, options: Options) -> Corpus:
+    """A document per row of Parquet files, with the lists ``words`` and perhaps ``counts``."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    schema, vocabulary, num_words, num_docs = _schema(path), None, options.num_words, 0
+    schema = _schema(path)
+    found: dict[str, int] = {}
     for name, kinds in (("words", ("string", "int")), ("counts", ("int", "float", "double"))):
         kind = str(schema.field(name).type) if name in schema.names else f"list<{kinds[0]}>"
         if "list<" not in kind or not any(each in kind for each in kinds):
             raise FileError(f"{path}: {name!r} must be lists of {' or '.join(kinds)}, got {kind}")
-    if "string" in str(schema.field("words").type):
-        words: set[Any] = set()
-        for _, batch in _batches(path, options):
-            words.update(_flat(batch["words"]).unique().to_pylist())
-        vocabulary = sorted(words - {None})
-        num_words = len(vocabulary)
+    has_strings = "string" in str(schema.field("words").type)
+    pieces, tables, num_docs = [], [], 0
     for _, batch in _batches(path, options):
         lists = batch.pop("words")
         counted = batch.pop("counts", lists)
-        rows, found = pc.list_parent_indices(lists), _flat(lists)
-        numbers = pa.array(np.ones(len(found), np.int8)) if counted is lists else _flat(counted)
-        if vocabulary is not None:
-            found = pc.index_in(found, pa.array(vocabulary, found.type))
+        rows, words = pc.list_parent_indices(lists), _flat(lists)
+        numbers = pa.array(np.ones(len(words), np.int8)) if counted is lists else _flat(counted)
         same = counted is lists or pc.list_parent_indices(counted).equals(rows)
-        if found.null_count or numbers.null_count or not same:
+        if words.null_count or numbers.null_count or not same:
             raise FileError(
                 f"{path}: 'words' and 'counts' must be complete, and equally many in each document"
             )
+        if has_strings:
+            codes = words.dictionary_encode()
+            at = [found.setdefault(word, len(found)) for word in codes.dictionary.to_pylist()]
+            words = np.array(at, np.int64)[np.asarray(codes.indices)]
+        numbers, words = np.asarray(numbers), np.asarray(words).astype(np.int64)
+        pieces.append((num_docs + np.asarray(rows), words, numbers))
         columns = {name: _values(column) for name, column in batch.items()}
-        table = pd.DataFrame(columns, range(len(lists)), dtype=object)
-        entries = (num_docs + np.asarray(rows), np.asarray(found).astype(np.int64))
+        tables.append(pd.DataFrame(columns, range(num_docs, num_docs + len(lists)), dtype=object))
         num_docs += len(lists)
-        yield Entries(num_docs, *entries, np.asarray(numbers), num_words, vocabulary, table)
+    vocabulary = tuple(sorted(found)) if has_strings else None
+    if vocabulary is not None:
+        place = np.argsort([found[word] for word in vocabulary])
+        pieces = [(rows, place[words], numbers) for rows, words, numbers in pieces]
+    num_words = options.num_words if vocabulary is None else len(vocabulary)
+    confirmed = num_words is not None
+    corpus = corpus_of(path, pieces, num_docs, num_words, has_vocabulary=confirmed)
+    table = pd.concat(tables) if tables else pd.DataFrame()
+    return replace(corpus, vocabulary=vocabulary, table=typed(table.items(), table.index))
 
 
 def _files(path: Path) -> list[Path]:

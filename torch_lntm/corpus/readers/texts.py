@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import itertools
 import json
-import math
 import os
 import re
 from collections import Counter
@@ -18,10 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from torch_lntm.corpus.metadata import EXACT_IN_FLOAT, listed
+from torch_lntm.corpus.metadata import listed, parse_column, typed, with_labels
 from torch_lntm.errors import CorpusWarning, FileError, LNTMError, warn
 from torch_lntm.files.reading import (
     LONGEST,
@@ -33,9 +31,6 @@ from torch_lntm.files.reading import (
 )
 
 _DELIMITERS = ",;\t|"
-_INTEGER = re.compile(r"-?(?:0|[1-9]\d*)")
-_DECIMAL = re.compile(r"-?(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
-_MISSING_NUMBERS = ("NA", "NaN", "nan")
 #: Records whose fields become a table at once.
 _ROWS = 4096
 #: Formats of texts without fields.
@@ -55,7 +50,6 @@ class Options:
         max_bytes: Maximum number of bytes to read.
         num_words: Size of the vocabulary; ``None`` if unknown.
         part: Rank and number of the processes, to open this rank's shards of a folder only.
-        address: Address of a remote folder. Its path is then the folder in the cache.
     """
 
     text_field: str | None = None
@@ -65,12 +59,6 @@ class Options:
     max_bytes: float | None = None
     num_words: int | None = None
     part: tuple[int, int] | None = None
-    address: str | None = None
-
-    @property
-    def finite_bytes(self) -> float | None:
-        """``max_bytes`` for contents that memory has to hold as a whole."""
-        return None if self.max_bytes == math.inf else self.max_bytes
 
 
 #: A document's place in the file, for messages, and its fields.
@@ -83,7 +71,7 @@ def unreadable(place: object, error: Exception) -> FileError:
 
 
 class TextStream:
-    """Stream of texts, with columns of metadata.
+    """Texts of a file, one after another, so that memory never holds all of them.
 
     Args:
         path: The file or folder.
@@ -91,19 +79,17 @@ class TextStream:
         options: Options of reading.
 
     Attributes:
-        metadata: Columns with a row for each text, complete after the first pass.
-        labels: The label of each text, if any.
+        table: The typed further fields, with a row for each text, complete after the pass.
     """
 
     def __init__(
         self, path: Path, read: Callable[[Path, Options], Iterable[Any]], options: Options
     ) -> None:
         self.path, self.read, self.options = path, read, options
-        self.metadata: pd.DataFrame | None = None
-        self.labels: list[Any] | None = None
+        self.table = pd.DataFrame()
 
     def __iter__(self) -> Iterator[str]:
-        """Reads the file from the start. Every pass must give the same texts.
+        """Reads the file from the start.
 
         Raises:
             FileError: The file is missing, malformed, truncated, too large or empty.
@@ -122,11 +108,10 @@ class TextStream:
                     message = f"expected a mapping of fields, got {excerpt(str(record))}"
                     raise FileError(f"{self.path}, {place}: {message}")
                 text = self._text(place, record, field)
-                if self.metadata is None:
-                    rows.append(record)
-                    if len(rows) == _ROWS:
-                        parts.append(pd.DataFrame(rows, dtype=object))
-                        rows = []
+                rows.append(record)
+                if len(rows) == _ROWS:
+                    parts.append(pd.DataFrame(rows, dtype=object))
+                    rows = []
                 yield text
                 number += 1
                 place = f"document {number}"
@@ -134,8 +119,10 @@ class TextStream:
             raise
         except Exception as error:
             raise unreadable(f"{self.path}, {place}", error) from error
-        if self.metadata is None:
-            self._finish([*parts, pd.DataFrame(rows, dtype=object)] if rows else parts, field)
+        parts += [pd.DataFrame(rows, dtype=object)] if rows else []
+        if not parts:
+            raise FileError(f"{self.path}: holds no document; expected a record for each document")
+        self.table = self._typed(pd.concat(parts, ignore_index=True), field)
 
     def _text(self, place: str, record: dict[str, Any], field: str) -> str:
         """Takes the text out of a record."""
@@ -154,22 +141,18 @@ class TextStream:
             raise FileError(f"{self.path}, {place}: has more than {LONGEST} characters; divide it")
         return text
 
-    def _finish(self, parts: list[pd.DataFrame], field: str) -> None:
-        """Joins the columns of all records, and takes out the labels."""
-        names = dict.fromkeys(name for part in parts for name in part)
-        if not parts:
-            raise FileError(f"{self.path}: holds no document; expected a record for each document")
+    def _typed(self, frame: pd.DataFrame, field: str) -> pd.DataFrame:
+        """The columns of the records with their types; the labels last, which stay text."""
         label = self.options.label_field or "label"
-        if self.options.label_field is not None and label not in names:
+        if self.options.label_field is not None and label not in frame:
             raise FileError(
                 f"{self.path}: no record has the field {label!r}; the fields are "
-                f"{listed([field, *names])}; choose by label_field"
+                f"{listed([field, *frame])}; choose by label_field"
             )
-        frame = pd.concat(parts, ignore_index=True)
-        labels = [None if x == "" else x for x in frame[label]] if label in names else []
-        self.labels = labels if pd.Series(labels, dtype=object).notna().any() else None
-        frame = frame.drop(columns="label", errors="ignore")
-        self.metadata = with_types(frame) if self.read is read_csv else frame
+        columns = frame.drop(columns="label", errors="ignore").items()
+        table = typed(columns, frame.index, parse_column if self.read is read_csv else None)
+        labelled = with_labels(table, frame[label]) if label in frame else table
+        return labelled if label in frame and labelled["label"].notna().any() else table
 
 
 # -------------------------------------------------------------------- lines and folders
@@ -222,7 +205,7 @@ def read_jsonl(path: Path, options: Options) -> Iterator[Record]:
 
 def read_json(path: Path, options: Options) -> Iterator[Record]:
     """Yields the objects of a JSON array, which is in memory as a whole."""
-    array = _parsed(path, read_text(path, options.encoding, options.finite_bytes))
+    array = _parsed(path, read_text(path, options.encoding, options.max_bytes))
     if not isinstance(array, list):
         raise FileError(
             f"{path}: expected an array of JSON objects, one for each document, got "
@@ -268,7 +251,8 @@ def read_metadata(path: str | Path, encoding: str = "utf-8") -> pd.DataFrame:
     rows = [record for _, record in read_csv(Path(path), Options(encoding=encoding))]
     if not rows:
         raise FileError(f"{path}: holds no document; expected a record for each document")
-    return with_types(pd.DataFrame(rows, dtype=object))
+    frame = pd.DataFrame(rows, dtype=object)
+    return typed(frame.items(), frame.index, parse_column)
 
 
 def read_csv(path: Path, options: Options) -> Iterator[Record]:
@@ -315,29 +299,3 @@ def _rows(path: Path, lines: Iterable[str], delimiter: str) -> Iterator[tuple[in
     except csv.Error as error:
         message = f"not a CSV record with the delimiter {delimiter!r}: {error}"
         raise at_line(path, line, message) from error
-
-
-def with_types(frame: pd.DataFrame) -> pd.DataFrame:
-    """Columns of texts, with those of numbers as numbers; see ``_numbers``."""
-    return pd.DataFrame({name: _numbers(frame[name]) for name in frame}, index=frame.index)
-
-
-def _numbers(column: pd.Series) -> pd.Series:
-    """Converts a column of texts to numbers if every present value is a number.
-
-    Empty texts are missing values. Numbers with leading zeros or a plus sign are codes and stay
-    text. ``NA`` and ``NaN`` are missing values in a column of numbers, and words in a column of
-    text. Integers of 64 bits stay integers; with missing values they become floats. Integers that
-    would be rounded stay text.
-    """
-    present = column[~column.isin(("", *_MISSING_NUMBERS))]
-    distinct = present.unique()
-    if not len(distinct) or not all(map(_DECIMAL.fullmatch, distinct)):
-        return column
-    if all(map(_INTEGER.fullmatch, distinct)):
-        largest = max(abs(int(text)) for text in distinct)
-        if len(present) == len(column) and largest < 2**63:
-            return present.map(int).astype(np.int64)
-        if largest > EXACT_IN_FLOAT:
-            return present.reindex(column.index)
-    return present.map(float).reindex(column.index)
