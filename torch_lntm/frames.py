@@ -144,9 +144,9 @@ def render(table: Any, form: TableFormat = "text") -> str:
 
 def _words_in_lines(table: pd.DataFrame) -> pd.DataFrame:
     """A table with the words of a list in one line, and without names that are numbers."""
-    if "term" in table:
-        keys = table.columns[: table.columns.get_loc("term")].tolist()
-        lists = table.groupby(keys, sort=False, dropna=False)["term"]
+    if "word" in table:
+        keys = table.columns[: table.columns.get_loc("word")].tolist()
+        lists = table.groupby(keys, sort=False, dropna=False)["word"]
         table = lists.agg(" ".join).reset_index(name="words")
     if {"name", "topic"} <= {*table} and (table["name"] == table["topic"].map(str)).all():
         table = table.drop(columns="name")

@@ -407,7 +407,8 @@ def test_fits_recover_the_deviations_of_groups(device) -> None:
     found = np.stack([model.topics.in_group(g).probs.detach().cpu().numpy() for g in levels])
     found = found[:, np.argsort(-found[0, :, 3])]
     np.testing.assert_allclose(found, topics, atol=0.02)
-    own = {(one.topic, one.group): set(one.words) for one in lntm.reports.group_words(model)}
+    telling = lntm.reports.level_words(model).groupby(["topic", "level"])["word"]
+    own = {key: set(words) for key, words in telling}
     topic = int(model.topics.mean_probs[:, 3].argmax())
     assert own[topic, "Left"] >= {"w0", "w1"}
     assert own[topic, "Right"] >= {"w6", "w7"}
@@ -458,35 +459,31 @@ def test_groups_survive_saving_and_loading(corpus, tmp_path) -> None:
 # -------------------------------------------------------------------- reports
 
 
-def test_group_words_are_the_most_distinctive_words(corpus) -> None:
+def test_level_words_are_the_most_distinctive_words(corpus) -> None:
     model = make(corpus)
-    found = lntm.reports.group_words(model, top_n=2)
-    assert [(one.topic, one.group) for one in found[:4]] == [
-        *((0, level) for level in GROUPS.levels),
-        (1, "Left"),
-    ]
+    found = lntm.reports.level_words(model, top_n=2)
+    assert found["level"].unique().tolist() == list(GROUPS.levels)
     probs = by_hand(model.topics)
     telling = probs * np.log(probs / probs.mean(0))
     best = np.argsort(-telling[2, 1])[:2]
-    one = found[5]
-    assert one.words == tuple(f"w{v}" for v in best)
-    np.testing.assert_allclose(one.probabilities, probs[2, 1, best])
-    np.testing.assert_allclose(one.averages, probs.mean(0)[1, best])
-    assert found.frame().iloc[10].tolist()[:4] == [1, "1", "Right", one.words[0]]
+    rows = found[(found["topic"] == 1) & (found["level"] == GROUPS.levels[2])]
+    assert rows["word"].tolist() == [f"w{v}" for v in best]
+    np.testing.assert_allclose(rows["probability"], probs[2, 1, best])
+    np.testing.assert_allclose(rows["average"], probs.mean(0)[1, best])
     with torch.no_grad():
         model.topics.groups.zero_()
         model.topics.cells.zero_()
-    assert not any(one.words for one in lntm.reports.group_words(model))
+    assert lntm.reports.level_words(model).empty
     with pytest.raises(ConfigError, match="the same in all documents"):
-        lntm.reports.group_words(plain_of(model, "Left"))
+        lntm.reports.level_words(plain_of(model, "Left"))
 
 
 def test_labels_use_the_mean_topics(corpus) -> None:
     model = make(corpus)
     mean = TopicModel(model.prior, model.topics.in_group(), model.vocabulary)
     labels = lntm.reports.label_topics(model, corpus)
-    assert labels == lntm.reports.label_topics(mean, corpus)
-    assert labels != lntm.reports.label_topics(plain_of(model, "Left"), corpus)
+    assert labels.equals(lntm.reports.label_topics(mean, corpus))
+    assert not labels.equals(lntm.reports.label_topics(plain_of(model, "Left"), corpus))
     np.testing.assert_allclose(lntm.evaluation.align_topics(model, mean).similarity, 1.0)
     topics = interop.to_pyldavis(make_guide(None, model), corpus)["topic_term_dists"]
     np.testing.assert_allclose(topics, by_hand(model.topics).mean(0))

@@ -53,10 +53,9 @@ def to_svg(figure: Figure, name: str, title: str, description: str, tips: Mappin
             _add(element, "title", tips[gid])
             for link in element.iter("{http://www.w3.org/2000/svg}a"):
                 link.set("aria-label", tips[gid])
-    told = {"title": title, "desc": description}
-    for tag, text in reversed(told.items()):
-        _add(root, tag, text).set("id", f"{name}-{tag}")
-    labels = " ".join(f"{name}-{tag}" for tag in told)
+    _add(root, "desc", description).set("id", f"{name}-description")
+    _add(root, "title", title).set("id", f"{name}-picture")
+    labels = f"{name}-picture {name}-description"
     root.attrib |= {"class": "picture", "role": "group", "aria-labelledby": labels}
     return ElementTree.tostring(root, encoding="unicode")
 

@@ -155,7 +155,7 @@ def level_words(model: TopicModel, *, top_n: int = 7) -> pd.DataFrame:
 
     Returns:
         A row for each word, the most typical first, with the columns ``topic``, ``name``,
-        ``level``, ``term``, ``probability``, and ``average``, the mean over levels.
+        ``level``, ``word``, ``probability``, and ``average``, the mean over levels.
 
     Raises:
         ConfigError: The number of words is below 1, or the model has no content covariates.
@@ -179,7 +179,7 @@ def level_words(model: TopicModel, *, top_n: int = 7) -> pd.DataFrame:
         for v in best[k, g].tolist()
         if scores[k, g, v] > 0
     ]
-    return pd.DataFrame(rows, columns=["topic", "name", "level", "term", "probability", "average"])
+    return pd.DataFrame(rows, columns=["topic", "name", "level", "word", "probability", "average"])
 
 
 @torch.no_grad()
@@ -208,8 +208,8 @@ def keyword_topics(
     Returns:
         A row for each topic with keywords: ``topic``, ``name``; ``keywords``, the most probable
         first; ``mass``, the probability of all keywords in the topic, with its ``lower`` and
-        ``upper`` end; ``rival``, the name of a topic in which the keywords are more probable, or
-        None if the topic took hold; and ``joined``, the most probable words beside the keywords.
+        ``upper`` end; ``rival``, the name of a topic in which the keywords are more probable,
+        missing if the topic took hold; and ``joined``, the most probable words beside the keywords.
 
     Raises:
         ConfigError: The model has no keywords, or the level is outside of 0 to 1.
@@ -219,8 +219,8 @@ def keyword_topics(
         >>> settings = {"vocabulary": corpus.vocabulary, "keywords": keywords}
         >>> cricket = lntm.models.lda(2, corpus.num_words, **settings)
         >>> topics = lntm.reports.keyword_topics(cricket, [0.5, 0.5], corpus.num_tokens)
-        >>> topics["name"].tolist(), topics["rival"].tolist()
-        (['cricket'], [None])
+        >>> topics["name"].tolist(), topics["rival"].isna().tolist()
+        (['cricket'], [True])
     """
     lists = model.topics.keywords
     if lists is None:
@@ -242,7 +242,7 @@ def keyword_topics(
         rival = None if best == k else names[best]
         rows.append((k, names[k], " ".join(ranked), mass, *ends, rival, " ".join(joined)))
     fields = ["topic", "name", "keywords", "mass", "lower", "upper", "rival", "joined"]
-    return pd.DataFrame(rows, columns=fields).astype({"rival": object})
+    return pd.DataFrame(rows, columns=fields)
 
 
 def summarise_groups(

@@ -10,7 +10,7 @@ from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.models import DynamicTopics, TopicModel
 from torch_lntm.models.topics.dynamic import quantile_of
 
-_COLUMNS = ("topic", "name", "drift", "change", "term", "first", "last", "ratio", "lower", "upper")
+_COLUMNS = ("topic", "name", "drift", "change", "word", "first", "last", "ratio", "lower", "upper")
 
 
 @torch.no_grad()
@@ -28,7 +28,7 @@ def moving_topics(model: TopicModel, *, level: float = 0.95, top_n: int = 5) -> 
     Returns:
         A row for each word, the largest changes of probability first: ``topic`` and ``name``; the
         topic's ``drift`` (:meth:`DynamicTopics.drift`); the ``change``, ``"rose"`` or ``"fell"``;
-        the ``term``; its probability in the ``first`` and the ``last`` period; their ``ratio``,
+        the ``word``; its probability in the ``first`` and the ``last`` period; their ``ratio``,
         with the ``lower`` and the ``upper`` end of an interval that leaves out 1.
 
     Raises:
@@ -36,7 +36,7 @@ def moving_topics(model: TopicModel, *, level: float = 0.95, top_n: int = 5) -> 
 
     Example:
         >>> years = lntm.models.stm(5, posts, content="~ rw(year)")
-        >>> lntm.reports.moving_topics(years)["term"].tolist()
+        >>> lntm.reports.moving_topics(years)["word"].tolist()
         []
     """
     topics, width = _moving(model), quantile_of(level)

@@ -218,7 +218,7 @@ def _paths(page: PageData, changes: pd.DataFrame) -> Any:
     periods: Any = page.model.topics.column
     for place, (topic, rows) in enumerate(moving.groupby("topic", sort=False), 1):
         largest = rows.iloc[np.argsort(-(rows["last"] - rows["first"]).abs(), kind="stable")]
-        words = [vocabulary.index(term) for term in largest["term"][:_LINES]]
+        words = [vocabulary.index(term) for term in largest["word"][:_LINES]]
         ax = figure.add_subplot(lines, columns, place)
         path_plot(page.model, topic, words, level=page.level, ax=ax)
         ax.set_title(shorten(page.names[topic], 40), fontsize=9, parse_math=False)
