@@ -162,12 +162,12 @@ def level_words(model: TopicModel, *, top_n: int = 7) -> pd.DataFrame:
     """
     require_whole(1, top_n=top_n)
     topics: Any = model.topics
-    if topics.num_groups == 1:
+    if topics.num_levels == 1:
         raise ConfigError(
             "the model's topics are the same in all documents; make it by "
             "models.stm(num_topics, corpus, content='party')"
         )
-    probs = topics.double_probs.cpu().unflatten(1, (topics.num_groups, topics.num_words))
+    probs = topics.double_probs.cpu().unflatten(1, (topics.num_levels, topics.num_words))
     average = probs.mean(1)
     scores = probs * (probs / average[:, None]).log()
     scores = torch.where(topics.differing_words.cpu()[:, None], scores, 0.0)
@@ -175,7 +175,7 @@ def level_words(model: TopicModel, *, top_n: int = 7) -> pd.DataFrame:
     rows = [
         (k, name, level, *model.words_at([v]), float(probs[k, g, v]), float(average[k, v]))
         for k, name in enumerate(model.topic_names)
-        for g, level in enumerate(topics.column.levels)
+        for g, level in enumerate(topics.content.levels)
         for v in best[k, g].tolist()
         if scores[k, g, v] > 0
     ]

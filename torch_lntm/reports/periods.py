@@ -69,7 +69,7 @@ def words_by_period(model: TopicModel, *, top_n: int = 8, num_periods: int = 6) 
         period.
     """
     topics = _moving(model)
-    levels = topics.column.levels
+    levels = topics.content.levels
     chosen = sorted({round(x) for x in np.linspace(0, len(levels) - 1, num_periods)})
     drift = topics.drift()[:, -1].tolist()
     frame = pd.DataFrame({"topic": range(model.num_topics), "drift": drift})

@@ -180,7 +180,7 @@ def _keywords(page: PageData) -> list[Any]:
 
 def _words_over_time(page: PageData) -> list[Any]:
     """Top words by period, and words that rose or fell, as a figure and as a table."""
-    periods: Any = page.model.topics.column
+    periods: Any = page.model.topics.content
     ranked, names = [topic.topic for topic in page.topics], dict(enumerate(page.names))
     first, last = periods.levels[0], periods.levels[-1]
     intro = (
@@ -215,7 +215,7 @@ def _paths(page: PageData, changes: pd.DataFrame) -> Any:
     columns, lines = min(size, _COLUMNS), math.ceil(size / _COLUMNS)
     figure = Figure(figsize=(_PANEL[0] * columns, _PANEL[1] * lines), layout="constrained")
     figure.set_label("Paths of the words that rose or fell")
-    periods: Any = page.model.topics.column
+    periods: Any = page.model.topics.content
     for place, (topic, rows) in enumerate(moving.groupby("topic", sort=False), 1):
         largest = rows.iloc[np.argsort(-(rows["last"] - rows["first"]).abs(), kind="stable")]
         words = [vocabulary.index(term) for term in largest["word"][:_LINES]]

@@ -150,7 +150,7 @@ def _chains(
         return kernel.run(batch, num_draws, warmup_steps, progress=False), method
     space: Any = model.prior.space(batch)
     draws = gibbs(
-        model.topics.assign_groups(batch),
+        model.topics.assign_levels(batch),
         model.topics.double_probs,
         space.concentration,
         num_chains=num_chains,

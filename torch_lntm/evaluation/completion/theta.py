@@ -40,7 +40,7 @@ def theta_modes(model: TopicModel, batch: DocumentBatch) -> Tensor:
     space = model.prior.space_type
     if space.conjugate:
         concentration = cast(GammaSpace, model.prior.space(batch)).concentration
-        batch = model.topics.assign_groups(batch)
+        batch = model.topics.assign_levels(batch)
         return dirichlet_modes(batch, model.topics.double_probs, concentration, model.words)
     guides = space.posterior_metrics.values()
     # Laplace's and Taylor's posteriors are centred at the mode. Laplace sources support neither.

@@ -425,7 +425,7 @@ def _from_posterior(
         stop = max(start + 1, int(np.searchsorted(ends, num_before + max_docs, side="right")))
         rows = np.concatenate(parts[start:stop])
         batch = corpus.batch(rows, model.device, torch.float64)
-        batch = model.topics.assign_groups(batch)
+        batch = model.topics.assign_levels(batch)
         bridge = _bridge(model, topics, batch)
         for rows_of_part in torch.arange(len(rows), device=batch.device).split(
             [len(part) for part in parts[start:stop]]

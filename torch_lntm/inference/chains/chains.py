@@ -380,7 +380,7 @@ def theta_chains(
     if model.is_conjugate:
         space: Any = model.prior.space(batch)
         gibbs = CollapsedGibbs(
-            model.topics.assign_groups(batch),
+            model.topics.assign_levels(batch),
             model.topics.double_probs,
             space.concentration,
             num_chains=num_chains,
