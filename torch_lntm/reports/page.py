@@ -200,22 +200,16 @@ def render_page(
         s.name if is_named(topics.names, s.topic) else " ".join(distinct_words(s.words, 2))
         for s in sorted(topics, key=lambda s: s.topic)
     ]
-    by_column, what = pictures.prevalence_by_column, "Prevalence"
-    scores, heads = as_scores([]) if scores is None else scores, topic_labels(model)
-    data = PageData(model, corpus, draws, summary, topics, names, scores, settings or {}, LEVEL)
+    table, heads = as_scores([]) if scores is None else scores, topic_labels(model)
+    data = PageData(model, corpus, draws, summary, topics, names, table, settings or {}, LEVEL)
     return _TEMPLATES.get_template("report.html").render(
         **vars(data),
         **_correlations(data, heads),
+        **_prevalence(data, heads, top_n),
         **_effects(effects, heads),
         **_equal_parts(),
         heads=heads,
-        widest=summary.overall.upper[0, : model.num_topics].max(),
         map=pictures.draw_map(data, heads),
-        prevalence=[
-            (p.levels.column, *pictures.draw_panels(by_column(p), f"prevalence-{i}", what, heads))
-            for i, p in enumerate(summary.prevalence)
-        ],
-        group_rows=_group_rows(data, top_n),
         tree=tree,
         tree_picture=None if tree is None else pictures.draw_tree(tree),
         title=title or f"Topics of {corpus.name or 'a corpus'}",
@@ -227,7 +221,7 @@ def render_page(
         documents=_documents(data, everything, sample, texts, num_docs),
         has_texts=texts is not None,
         sections=render_sections(sections or {}, data),
-        score_table=to_table(scores, "Table of scores") if len(scores) else None,
+        score_table=to_table(table, "Table of scores") if len(table) else None,
     )
 
 
@@ -308,19 +302,32 @@ def _correlations(page: PageData, heads: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _group_rows(page: PageData, top_n: int) -> list[Any]:
-    """Groups of topics with shares, intervals and words, the largest first."""
-    groups = page.summary.groups
+def _prevalence(page: PageData, heads: Sequence[str], top_n: int) -> dict[str, Any]:
+    """Charts of prevalence by column; and groups of topics with words, the largest first."""
+    summary, size = page.summary, page.model.num_topics
+    overall, groups = summary.overall, summary.groups
+    by_column = [pictures.prevalence_by_column(found) for found in summary.prevalence]
+    charts = [
+        (shown.column, *pictures.draw_panels(shown, f"prevalence-{i}", "Prevalence", heads))
+        for i, shown in enumerate(by_column)
+    ]
+    parts: dict[str, Any] = {
+        "prevalence": charts,
+        "group_rows": [],
+        "widest": overall.upper[0, :size].max(),
+    }
     if groups is None:
-        return []
-    documents, overall = page.summary.documents, page.summary.overall
-    tokens = torch.from_numpy(documents.lengths.astype("float64")) @ documents.theta.double()
-    rows = summarise_groups(page.model, groups, tokens, top_n=top_n)
-    names = ("share", "lower", "upper")
-    for name, values in zip(names, (overall.mean, overall.lower, overall.upper), strict=True):
-        rows[name] = values[0, page.model.num_topics :]
-    rows["topics"] = groups.members
-    return list(rows.sort_values("share", ascending=False, kind="stable").itertuples())
+        return parts
+    lengths = torch.from_numpy(summary.documents.lengths.astype("float64"))
+    tokens = lengths @ summary.documents.theta.double()
+    rows = summarise_groups(page.model, groups, tokens, top_n=top_n).assign(
+        topics=groups.members,
+        share=overall.mean[0, size:],
+        lower=overall.lower[0, size:],
+        upper=overall.upper[0, size:],
+    )
+    rows = rows.sort_values("share", ascending=False, kind="stable")
+    return parts | {"group_rows": list(rows.itertuples())}
 
 
 def _effects(effects: Any, heads: Sequence[str]) -> dict[str, Any]:
