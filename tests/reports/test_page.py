@@ -253,7 +253,7 @@ def test_a_structural_model_has_a_page_with_its_effects():
     assert "Expected proportion by party" in page.said("h3")
     for point in effects.predict("party"):
         told = tips(html, "effects-0").values()
-        label = next(tip for tip in told if tip.startswith(f"{point.topic} "))
+        label = next(tip for tip in told if tip.split()[0] == str(point.topic))
         assert f"{point.values['party']}: {point.estimate:.2%}, {point.lower:.2%} to" in label
     for effect in effects.table(0.95):
         assert effect.term in page.said("th")
