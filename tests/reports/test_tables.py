@@ -79,8 +79,7 @@ def test_rows_of_documents_have_the_documents_names(results: dict[str, object]) 
     assert set(found["excerpt"]) == {"=t"}
     shares = frame_of(results["shares of documents"])
     row = found.iloc[0]
-    same = shares[(shares["document"] == row["document"]) & (shares["topic"] == row["topic"])]
-    assert same["gamma"].tolist() == pytest.approx([row["gamma"]])
+    assert shares.loc[row["document"], row["name"]] == pytest.approx(row["gamma"])
 
 
 def test_texts_are_matched_by_name() -> None:
