@@ -15,7 +15,6 @@ from pyro.infer import SVI, Trace_ELBO
 from scipy.special import log_softmax
 
 import torch_lntm as lntm
-from torch_lntm import interop
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, CorpusError, MissingColumnError
 from torch_lntm.guides import guides_for, make_guide
@@ -473,14 +472,3 @@ def test_level_words_are_the_most_distinctive_words(corpus) -> None:
     assert lntm.reports.level_words(model).empty
     with pytest.raises(ConfigError, match="the same in all documents"):
         lntm.reports.level_words(plain_of(model, "Left"))
-
-
-def test_labels_use_the_mean_topics(corpus) -> None:
-    model = make(corpus)
-    mean = TopicModel(model.prior, model.topics.at(), model.vocabulary)
-    labels = lntm.reports.label_topics(model, corpus)
-    assert labels.equals(lntm.reports.label_topics(mean, corpus))
-    assert not labels.equals(lntm.reports.label_topics(plain_of(model, "Left"), corpus))
-    np.testing.assert_allclose(lntm.evaluation.align_topics(model, mean).similarity, 1.0)
-    topics = interop.to_pyldavis(make_guide(None, model), corpus)["topic_term_dists"]
-    np.testing.assert_allclose(topics, by_hand(model.topics).mean(0))
