@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from pathlib import Path
@@ -133,14 +132,9 @@ def test_a_failure_changes_no_name(documents: Any) -> None:
         lntm.name_topics(model, corpus, ask)
 
 
-@pytest.mark.parametrize("change", [{"topic": 3}, {"prompt": 5}, None])
-def test_damaged_records_are_refused(change: Any, documents: Any, tmp_path: Any) -> None:
-    model, corpus = documents
-    lntm.name_topics(model, corpus, Answering("A", "B", "C"), num_docs=0)
-    folder = lntm.save_model(model, tmp_path / "model")
-    records = json.loads((folder / "names.json").read_text())
-    damaged = [{**records[0], **change}] if change else {"a": 1}
-    (folder / "names.json").write_text(json.dumps(damaged))
+def test_damaged_records_are_refused(documents: Any, tmp_path: Any) -> None:
+    folder = lntm.save_model(documents[0], tmp_path / "model")
+    (folder / "names.json").write_text('{"a": 1}')
     with pytest.raises(ConfigError, match=r"names\.json: "):
         lntm.load_model(folder)
 
