@@ -16,6 +16,7 @@ import torch_lntm as lntm
 from torch_lntm.cli import main
 from torch_lntm.errors import ConfigError
 from torch_lntm.models import TopicModel, ctm
+from torch_lntm.models.priors.logistic_normal import DiagonalNormalPrior
 from torch_lntm.reports.tree import TopicTree, hellinger_distances
 
 WORDS = tuple(f"{letter}{v}" for v in range(8) for letter in ("ant", "bee", "cat"))
