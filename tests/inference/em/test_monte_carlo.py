@@ -39,7 +39,7 @@ from torch_lntm.errors import (
 from torch_lntm.guides import LaplaceGuide
 from torch_lntm.inference import MonteCarloEM, VariationalEM
 from torch_lntm.inference.em import monte_carlo
-from torch_lntm.inference.em.epochs import LastDraws
+from torch_lntm.inference.em.epochs import mean_draws
 from torch_lntm.models import TopicModel, ctm, lda, lntm
 from torch_lntm.sampling import hmc
 
@@ -463,12 +463,9 @@ def test_means_of_documents_without_a_moving_chain() -> None:
     """The means of a solver, if there is one. Otherwise all chains of the document count."""
     draws = torch.tensor([[[1.0], [2.0], [3.0]], [[3.0], [6.0], [5.0]]])
     moved = torch.tensor([[True, True, False], [True, False, False]])
-    last = LastDraws({"eta": draws}, moved, torch.ones(2, 3))
-    assert last.means(None, "eta", moved).tolist() == [[2.0], [2.0], [4.0]]
+    assert mean_draws(draws, None, moved).tolist() == [[2.0], [2.0], [4.0]]
     solved = torch.tensor([[7.0], [8.0], [9.0]])
-    assert last.means(solved, "eta", moved).tolist() == [[2.0], [2.0], [9.0]]
-    unvisited = LastDraws({}, moved, torch.ones(2, 3))
-    assert unvisited.means(solved, "eta", moved) is solved
+    assert mean_draws(draws, solved, moved).tolist() == [[2.0], [2.0], [9.0]]
 
 
 def test_fewer_than_ten_transitions_warn_of_no_stuck_chain(monkeypatch) -> None:
@@ -566,7 +563,7 @@ def small_fit(setting: str, interrupt_at: int | None = None, **more: Any) -> Any
     options = {"batch_size": 3, "max_epochs": 5, "warmup_epochs": 3, **options, **more}
     with pytest.MonkeyPatch.context() as patch:
         num_visits = 0
-        visit = monte_carlo.MonteCarloRun._run_e_step
+        visit = monte_carlo.MonteCarloRun._visit
 
         def counted(self: Any, *args: Any) -> Any:
             nonlocal num_visits
@@ -576,7 +573,7 @@ def small_fit(setting: str, interrupt_at: int | None = None, **more: Any) -> Any
             return visit(self, *args)
 
         error = options.pop("error", KeyboardInterrupt)
-        patch.setattr(monte_carlo.MonteCarloRun, "_run_e_step", counted)
+        patch.setattr(monte_carlo.MonteCarloRun, "_visit", counted)
         return model, fit_monte_carlo(model, corpus, **options)
 
 

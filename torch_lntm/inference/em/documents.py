@@ -27,6 +27,8 @@ _FEW_TOPICS = 20
 #: Largest number of stored counts of a corpus whose batches are cached. To rebuild a small batch
 #: takes longer than its arithmetic, but the batches of larger corpora would take too much memory.
 MAX_CACHED_COUNTS = 4_000_000
+#: Largest size of a corpus of which a GPU holds a copy: the host holds one too while it is made.
+MAX_COPIED_BYTES = 2**33
 #: Largest number of documents in the stochastic steps of the start of a fit of parts, because every
 #: process holds them.
 SAMPLE_DOCS = 100_000
@@ -68,8 +70,8 @@ def corpus_to_fit(model: TopicModel, documents: Corpus) -> Corpus:
 class CorpusBatches:
     """Batches of a corpus on a model's device. Batches of a part know its place in the whole.
 
-    A GPU with enough memory holds a copy of the entire corpus, from which it makes the batches, so
-    that the host need not gather and copy the counts of every batch.
+    A GPU with enough memory holds a copy of a corpus of up to 8 GB, from which it makes the
+    batches, so that the host need not gather and copy the counts of every batch.
 
     Args:
         corpus: The corpus.
@@ -81,7 +83,7 @@ class CorpusBatches:
         self._corpus, self._device, self._dtype = corpus, device, dtype
         # Each entry has a word and a count. Covariates are small in comparison.
         size = corpus.nnz * (torch.int64.itemsize + dtype.itemsize)
-        self._copied = device.type == "cuda" and fits(size, device)
+        self._copied = device.type == "cuda" and size <= MAX_COPIED_BYTES and fits(size, device)
         self._copy: DocumentBatch | None = None
 
     def of(self, groups: Iterable[Positions]) -> Iterator[DocumentBatch]:
@@ -99,7 +101,7 @@ class CorpusBatches:
         """Batches from the copy of the corpus on the GPU."""
         corpus = self._corpus
         if self._copy is None:
-            self._copy = self._copied_corpus()
+            self._copy = corpus.batch(device=self._device, dtype=self._dtype)
         # All positions are copied at once, because the host waits for each copy.
         positions = torch.from_numpy(np.concatenate([*groups, np.zeros(0, np.int64)]))
         sizes = np.diff(corpus.row_offsets)
@@ -111,27 +113,6 @@ class CorpusBatches:
                 positions=torch.from_numpy(rows),
                 num_tokens=float(corpus.lengths[rows].sum()),
             )
-
-    def _copied_corpus(self) -> DocumentBatch:
-        """Batch of all documents, copied in parts, because the host's memory may be too small."""
-        corpus, device = self._corpus, self._device
-        template = corpus.batch([0], device=device, dtype=self._dtype)
-        word_index = template.word_index.new_empty(corpus.nnz)
-        counts = template.counts.new_empty(corpus.nnz)
-        for entries, rows in corpus.parts():
-            word_index[entries].copy_(torch.tensor(rows.word_index, dtype=torch.int64))
-            counts[entries].copy_(torch.tensor(rows.counts, dtype=self._dtype))
-        return replace(
-            template,
-            row_offsets=torch.tensor(corpus.row_offsets, device=device),
-            word_index=word_index,
-            counts=counts,
-            index=torch.arange(corpus.num_docs, device=device),
-            covariates={
-                name: torch.tensor(array).to(template.covariates[name])
-                for name, array in corpus.batch_covariates.items()
-            },
-        )
 
 
 def _placed(batch: DocumentBatch, part: Part) -> DocumentBatch:
@@ -340,16 +321,15 @@ class PartShard(DocumentShard):
     sample for the start, and its file of a checkpoint. Fits in different numbers of processes
     therefore agree up to rounding.
 
-    Args:
-        model: The model. Batches have its device and dtype.
-        corpus: The part, with the numbers of the whole corpus.
-        part: Place of the part in the whole corpus.
-        processes: The processes of the fit.
+    The order of the visits and the groups of documents are a part's own, so that arguments for them
+    have no effect.
     """
 
-    def __init__(self, model: TopicModel, corpus: Corpus, part: Part, processes: Processes) -> None:
-        super().__init__(model, corpus, processes)
-        self.part = part
+    @property
+    def part(self) -> Part:
+        """Place of the part in the whole corpus."""
+        assert self.corpus.part is not None
+        return self.corpus.part
 
     def mini_batches(
         self, seed: int, epoch: int, number: int
@@ -424,19 +404,11 @@ class PartShard(DocumentShard):
 
 
 def shard_of(
-    model: TopicModel,
-    corpus: Corpus,
-    processes: Processes,
-    order: Positions | None = None,
-    *groups: Positions,
+    model: TopicModel, corpus: Corpus, processes: Processes, *visits: Any
 ) -> DocumentShard:
-    """This process's documents of a fit: dealt out from a whole corpus, or those of its part.
-
-    The arguments are those of :class:`DocumentShard`. A part has an order of its own.
-    """
-    if corpus.part is None:
-        return DocumentShard(model, corpus, processes, order, *groups)
-    return PartShard(model, corpus, corpus.part, processes)
+    """This process's documents of a fit: dealt out from a whole corpus, or those of its part."""
+    kind = DocumentShard if corpus.part is None else PartShard
+    return kind(model, corpus, processes, *visits)
 
 
 def visiting_ranks(corpus: Corpus, seed: int) -> Positions:
