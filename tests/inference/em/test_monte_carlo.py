@@ -390,8 +390,7 @@ def test_step_sizes_adapt_in_warm_up_only() -> None:
     np.testing.assert_allclose(sizes[4:], sizes[3], rtol=1e-9)
 
 
-def test_empty_documents_are_skipped(monkeypatch) -> None:
-    monkeypatch.setattr("torch_lntm.inference.em.epochs.SPREAD_NUMBERS", 24)  # 8 documents
+def test_empty_documents_are_skipped() -> None:
     corpus = make_corpus(40, empty=(5,))
     occupied = np.flatnonzero(corpus.lengths)
     model = ctm(3, 30, dtype="float64", pseudo_documents=0.0)
@@ -404,9 +403,6 @@ def test_empty_documents_are_skipped(monkeypatch) -> None:
     torch.testing.assert_close(result.means[5], model.prior.loc.detach())
     torch.testing.assert_close(result.means[occupied], eta[occupied])
     assert result.num_unconverged == 0
-    assert result.history[0]["latent_mean"] == pytest.approx(float(eta[occupied].mean()))
-    spread = float(eta[occupied].std(0, correction=0).mean())
-    assert result.history[0]["latent_std"] == pytest.approx(spread)
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from functools import reduce
 
 import torch
 from torch import Tensor
@@ -14,8 +13,6 @@ from torch_lntm.inference.em.distributed import Processes
 
 #: Prefixes of the tables with the chains' latent variables and with their adaptation.
 CHAIN, ADAPTATION = "chain.", "adaptation."
-#: Largest number of float64 numbers at once in :func:`latent_spread`.
-SPREAD_NUMBERS = 2**18
 #: Table of the logarithms of the chains' frozen step sizes.
 STEP_SIZE = ADAPTATION + "log_average"
 
@@ -87,10 +84,15 @@ class EpochStats:
         """Add the chains' draws at the end of a visit."""
         self._values["log_likelihood"].append(chains.state.log_likelihood.mean(0).sum())
 
-    def total(self, processes: Processes) -> dict[str, Tensor]:
+    def total(self, processes: Processes, stuck: Tensor) -> dict[str, Tensor]:
         """Sums and means of the epoch over all processes, float64 scalars.
 
+        Args:
+            processes: The processes.
+            stuck: Number of this process's chains without a move.
+
         Returns:
+            ``stuck``: number of all chains without a move.
             ``log_likelihood``: nats at the draws of all chains, including stuck chains.
             ``acceptance`` and ``step_size``: means over the transitions. ``divergences``: number of
             divergent transitions.
@@ -98,41 +100,10 @@ class EpochStats:
         values = {name: torch.stack(x) for name, x in self._values.items()}
         visited_share = len(values["log_likelihood"]) / self._num_batches
         for name in ("acceptance", "step_size"):
-            shares = torch.tensor(self._shares).to(values[name])
+            shares = torch.tensor(self._shares, dtype=torch.float64).to(values[name])
             values[name] = visited_share * (shares * values[name]).mean()
-        return processes.total({name: x.sum() for name, x in values.items()})
-
-
-def latent_spread(
-    tables: Mapping[str, Tensor], site: str, rows: Tensor, share: float, processes: Processes
-) -> dict[str, Tensor]:
-    """Mean and spread of the latent variable over the documents of all processes.
-
-    Args:
-        tables: The tables of this process's documents, by name.
-        site: Name of the latent variable.
-        rows: ``(num_docs,)`` rows of the documents with chains.
-        share: Share of this process in all documents.
-        processes: The processes.
-
-    Returns:
-        Float64 scalars. ``stuck``: number of chains without a move. ``latent_mean``: mean over
-        documents and components. ``latent_std``: standard deviation over documents, averaged over
-        components.
-    """
-    table, moved = tables[CHAIN + site], tables["moved"]
-    rows = rows.to(table.device)
-    sums = []
-    # Float64 copies of all draws at once would take more memory than the rest of an epoch.
-    for part in rows.split(max(1, SPREAD_NUMBERS // table[0].numel())):
-        draws = table[part].double().flatten(0, 1)
-        sums.append(torch.stack([draws.sum(0), draws.square().sum(0)]))
-    moments = reduce(torch.add, sums) * (share / (len(rows) * table.shape[1]))
-    stuck = (~moved[rows.to(moved.device)]).sum()
-    totals = processes.total({"stuck": stuck, "moments": moments})
-    mean, square = totals.pop("moments")
-    deviation = (square - mean.square()).clamp_min(0.0).sqrt()
-    return {**totals, "latent_mean": mean.mean(), "latent_std": deviation.mean()}
+        sums = {name: x.sum() for name, x in values.items()}
+        return processes.total({**sums, "stuck": stuck})
 
 
 def to_floats(values: Mapping[str, float | Tensor]) -> dict[str, float]:

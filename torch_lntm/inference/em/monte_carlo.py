@@ -33,7 +33,6 @@ from torch_lntm.inference.em.epochs import (
     STEP_SIZE,
     EpochStats,
     last_draws,
-    latent_spread,
     mean_draws,
     to_floats,
 )
@@ -230,8 +229,6 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         self.block_docs = documents_per_block(num_docs, length)
         # Chains stay with their process for all mini-batches.
         self.shard = shard_of(model, corpus, self.processes)
-        first = 0 if corpus.part is None else corpus.part.first
-        self._positions = torch.from_numpy(self.shard.order + first).to(model.device)
         self.phases = PhaseSchedule(
             settings.max_epochs,
             settings.warmup_epochs,
@@ -266,9 +263,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
                 bar.set_description_str(f"{state.phase}, epoch {state.step + 1}/{self._last_epoch}")
                 record = self._epoch(bar)
                 bar.set_postfix_str(
-                    f"perplexity {record['perplexity']:.1f}, acc. {record['acceptance']:.2f}, "
-                    f"mean {self.model.prior.latent} {record['latent_mean']:.1f} ± "
-                    f"{record['latent_std']:.1f}"
+                    f"perplexity {record['perplexity']:.1f}, acc. {record['acceptance']:.2f}"
                 )
                 yield record
 
@@ -321,9 +316,9 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         # The check makes the host wait for a GPU, so it runs only once per epoch.
         self.model.check_parameters()
         state.step += 1
-        numbers = to_floats(
-            {**stats.total(self.processes), **self._latent_spread(), "objective": objective}
-        )
+        moved = state.documents.tensors["moved"]
+        stuck = self.shard.num_docs * moved.shape[1] - moved.sum()
+        numbers = to_floats({**stats.total(self.processes, stuck), "objective": objective})
         # Without a chain in the statistics, the objective is the mean over all chains.
         log_likelihood, all_tokens = numbers.pop("log_likelihood"), self.corpus.whole.num_tokens
         mean = numbers["objective"] / num_tokens if num_tokens else log_likelihood / all_tokens
@@ -438,14 +433,6 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
             return True
         reset = state.step in (0, self.settings.warmup_epochs)
         return not reset and state.history[-1]["stuck"] == 0
-
-    def _latent_spread(self) -> dict[str, Tensor]:
-        """Mean and spread of the latent variables over all documents."""
-        rows = self.shard.table.find(self._positions)
-        share = self.shard.num_docs / self.num_docs
-        return latent_spread(
-            self.state.documents.tensors, self.model.prior.latent, rows, share, self.processes
-        )
 
     # -- M-step ----------------------------------------------------------------------------------
 

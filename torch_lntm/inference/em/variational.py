@@ -254,9 +254,9 @@ class VariationalRun(ResumableFit[VariationalResult]):
             return
         for batch in self.shard.local_batches(self.step_docs):
             space = self.model.prior.space(batch)
-            means = guide.default_start(batch, space)
-            if means is None or guide.warm_start_rows == "entries":
-                means = space.centre.expand(batch.num_docs, -1)
+            means = space.centre.expand(batch.num_docs, -1)
+            if guide.warm_start_rows == "documents":
+                means = guide.default_start(batch, space)
             state.documents.write("means", batch, means)
         self._enter("stepwise")
 
