@@ -54,7 +54,7 @@ def residual_dispersion(
     Compare models with similar numbers of parameters. Most expected counts in a document are far
     below 1. Each fitted word probability then lowers the sum by two or three, but the degrees of
     freedom by one. A correct model with more parameters therefore has a lower dispersion. Content
-    covariates add many parameters (``docs/decisions.md``).
+    covariates add many parameters (``studies/pages/decisions.md``).
 
     Args:
         model: The model.
@@ -86,7 +86,7 @@ def residual_dispersion(
     for batch in corpus.batches(max_docs, order=rows, device=model.device, dtype=model.dtype):
         posterior = guide.posterior(batch, covariances=False)
         theta = posterior.theta(posterior.mean.double())
-        for rows_of_group, topics_of_group in model.topics.by_group(batch, topics):
+        for rows_of_group, topics_of_group in model.topics.by_level(batch, topics):
             part, q = batch.select(rows_of_group), theta[rows_of_group] @ topics_of_group
             expected = q * part.lengths.double()[:, None]
             inflation = model.words.overdispersion(part.lengths.double())[:, None]

@@ -122,10 +122,10 @@ class ResumableFit(ABC, Generic[R]):
         if self.processes.alone:
             return None
         topics = self.model.topics
-        num_columns = topics.num_groups * self.model.num_words
+        num_columns = topics.num_levels * self.model.num_words
         occurs = torch.zeros(num_columns, dtype=torch.bool, device=self.model.device)
         if batch is not None:
-            occurs[topics.assign_groups(batch).word_index] = True
+            occurs[topics.assign_levels(batch).word_index] = True
         return occurs
 
     def with_prior_means(self, means: Tensor | None) -> Tensor:
@@ -398,7 +398,7 @@ class Engine(ABC, Generic[R]):
                 because the default warm-up would become longer.
             checkpoint_seconds: Minimum time between two saves.
             callback: Function to call with each record of ``result.history`` as soon as the record
-                exists, for logs and trackers (``docs/callbacks.md``). The model then has the
+                exists, for logs and trackers (``docs/plugins.md``). The model then has the
                 parameters of this step. If the function returns True, the fit ends with
                 ``stop_reason`` ``"stopped_by_callback"``. If the function raises an error, the
                 checkpoint is saved, and the error ends the fit. Of several processes, each calls
