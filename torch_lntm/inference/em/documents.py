@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -34,7 +34,6 @@ MAX_COPIED_BYTES = 2**33
 SAMPLE_DOCS = 100_000
 
 T = TypeVar("T")
-B = TypeVar("B", DocumentBatch, DocumentBatch | None)
 Positions = NDArray[np.int64]
 
 
@@ -170,6 +169,7 @@ class DocumentShard:
     Attributes:
         corpus: The corpus.
         order: Positions of this process's documents in ``corpus``, in the order of their visits.
+        num_docs: Number of this process's documents.
         processes: The processes of the fit.
         table: Empty table with rows for these documents.
     """
@@ -197,13 +197,9 @@ class DocumentShard:
             offsets = np.concatenate([[0], np.cumsum(sizes[index])])
             self._is_local = np.zeros(corpus.num_docs, dtype=np.bool_)
             self._is_local[index] = True
+        self.num_docs = len(self.order)
         self.table = DocumentTable(index, offsets, model.device)
         self._cache: tuple[Any, list[Any]] = (None, [])
-
-    @property
-    def num_docs(self) -> int:
-        """Number of this process's documents."""
-        return len(self.order)
 
     def mini_batches(
         self, seed: int, epoch: int, number: int
@@ -236,11 +232,11 @@ class DocumentShard:
         """
         if self.processes.alone:  # EM may share the cached batches
             return self.local_batches(step_docs)
-        return self.cached("steps", self._local(_split(self._order_of_all, step_docs)))
+        return self.cached("steps", lambda: self._local(_split(self._order_of_all, step_docs)))
 
     def local_batches(self, max_docs: int) -> Iterator[DocumentBatch]:
         """This process's documents in their order, in batches of at most ``max_docs``."""
-        return self.cached(max_docs, self._batches.of(_split(self.order, max_docs)))
+        return self.cached(max_docs, lambda: self._batches.of(_split(self.order, max_docs)))
 
     def own_batches(self, order: Positions, max_docs: int) -> Iterator[DocumentBatch]:
         """This process's documents in the given order of all documents."""
@@ -264,16 +260,16 @@ class DocumentShard:
         """Documents for the stochastic steps of the start: all documents, in every process."""
         return self
 
-    def cached(self, key: Any, items: Iterator[T]) -> Iterator[T]:
-        """Items of this key from the cache, or else the new items.
+    def cached(self, key: Any, make: Callable[[], Iterator[T]]) -> Iterator[T]:
+        """Items of this key from the cache, or else new items.
 
         The cache holds a single list of items: the batches of EM replace the batches of the
         stochastic phases. Items of large corpora are not cached.
         """
         if self.corpus.nnz > MAX_CACHED_COUNTS:
-            return items
+            return make()
         if self._cache[0] != key:
-            self._cache = (key, list(items))
+            self._cache = (key, list(make()))
         return iter(self._cache[1])
 
     def clear_cache(self) -> None:
@@ -351,7 +347,8 @@ class PartShard(DocumentShard):
     def step_batches(self, seed: int, step_docs: int) -> Iterator[DocumentBatch | None]:
         """See :meth:`DocumentShard.step_batches`. A step has a slice of every shard."""
         number = -(-self.part.whole.num_nonempty // step_docs)
-        return self.cached("steps", (batch for batch, _ in self.mini_batches(seed, 0, number)))
+        batches = self.mini_batches(seed, 0, number)
+        return self.cached("steps", lambda: (batch for batch, _ in batches))
 
     def own_batches(self, order: Positions, max_docs: int) -> Iterator[DocumentBatch]:
         """See :meth:`DocumentShard.own_batches`. The documents are visited in their own order."""
@@ -465,11 +462,3 @@ def document_bar(
         disable=not shown or done == epochs,
         smoothing=0.1,
     )
-
-
-def with_progress(bar: tqdm, batches: Iterator[B]) -> Iterator[B]:
-    """The same batches, with a progress bar that advances after each batch."""
-    for batch in batches:
-        yield batch
-        if batch is not None:
-            bar.update(batch.num_docs)

@@ -69,6 +69,9 @@ class ResumableFit(ABC, Generic[R]):
 
     shard: DocumentShard
     state: FitState
+    #: Tensors of documents that a restored state may have as they are now: the next step does not
+    #: change them, or they do not affect the result.
+    not_copied: frozenset[str] = frozenset()
     #: Phases in which the statistics are a running average.
     averaging: ClassVar[tuple[str, ...]] = ()
     #: File of the state, and description of the fit for it.
@@ -154,14 +157,6 @@ class ResumableFit(ABC, Generic[R]):
 
     # -- state -------------------------------------------------------------------------------------
 
-    @property
-    def not_copied(self) -> frozenset[str]:
-        """Tensors of documents that a restored state may have as they are now.
-
-        The next step does not change them, or they do not affect the result.
-        """
-        return frozenset()
-
     def keep(self) -> None:
         """Keep the state at the end of a step, for :meth:`restore` and for the checkpoint.
 
@@ -226,6 +221,7 @@ class ResumableFit(ABC, Generic[R]):
         processes.share(self.model.state_dict())
         self._resume()
         self.keep()
+        has_callback = any(processes.gather(callback is not None))
         saved = time.monotonic()
         start = saved - self.state.seconds
         steps = self.steps()
@@ -234,8 +230,15 @@ class ResumableFit(ABC, Generic[R]):
                 now = time.monotonic()
                 waited = now - saved >= checkpoint_seconds
                 self.state.seconds, due = processes.gather((now - start, waited))[0]
-                self._finish_step({**record, "seconds": round(self.state.seconds, 3)})
-                stopped = self._stopped_by(callback)
+                if not math.isfinite(record["objective"]):
+                    raise NumericalError(
+                        f"the objective became {record['objective']} in phase {record['phase']}, "
+                        f"iteration {record['iteration']}"
+                    )
+                record["seconds"] = round(self.state.seconds, 3)
+                self.state.history.append(record)
+                self.keep()
+                stopped = has_callback and self._stopped_by(callback)
                 if due or stopped:
                     self._save()
                     saved = time.monotonic()
@@ -259,20 +262,6 @@ class ResumableFit(ABC, Generic[R]):
             del self._kept  # the result needs the memory
         self.state.seconds = processes.gather(self.state.seconds)[0]
         return reason
-
-    def _finish_step(self, record: dict[str, Any]) -> None:
-        """Add a step's record to the history and keep the state at its end.
-
-        Raises:
-            NumericalError: The objective is not finite.
-        """
-        if not math.isfinite(record["objective"]):
-            raise NumericalError(
-                f"the objective became {record['objective']} in phase {record['phase']}, "
-                f"iteration {record['iteration']}"
-            )
-        self.state.history.append(record)
-        self.keep()
 
     def _stopped_by(self, callback: Callback | None) -> bool:
         """Call the callback with the last record, in the processes that have one.

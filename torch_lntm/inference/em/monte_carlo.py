@@ -236,6 +236,9 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
             small_corpus=corpus.whole.num_tokens < WORD_TOKENS * corpus.num_words,
         )
         self.state = FitState(self.shard.table, phase="warm-up")
+        # Only solved mass matrices change the means.
+        if settings.chains.mass_matrix not in guides_suited(model).metrics:
+            self.not_copied = frozenset({"means"})
         self.ascent: TopicAscent | None = None
         if settings.topic_update == "gradient":
             self.ascent = TopicAscent(model.topics, settings.learning_rate)
@@ -271,13 +274,6 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
     def _last_epoch(self) -> int:
         """Number of the last epoch, as expected now."""
         return self.phases.last_epoch(self.state.phase, self.state.history)
-
-    @property
-    def not_copied(self) -> frozenset[str]:
-        """See :attr:`ResumableFit.not_copied`. Only solved mass matrices change the means."""
-        metrics = guides_suited(self.model).metrics
-        solved = self.settings.chains.mass_matrix in metrics
-        return frozenset() if solved else frozenset({"means"})
 
     def end_reason(self) -> StopReason:
         """See :meth:`ResumableFit.end_reason`."""

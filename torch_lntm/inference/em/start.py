@@ -439,7 +439,7 @@ class Start:
     def _steps(self) -> Iterator[tuple[Tensor, DocumentBatch]]:
         """All documents in batches: the positions ``(n,)`` of a batch's words, and the batch."""
         batches = self.sample.global_batches(self.order, self.step_docs)
-        return self.sample.cached("start", ((b.words, b.over(b.words)) for b in batches))
+        return self.sample.cached("start", lambda: ((b.words, b.over(b.words)) for b in batches))
 
     def _finish(self, state: FitState) -> None:
         """Set the prior and the means of this process's documents from the proportions."""

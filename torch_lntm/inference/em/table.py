@@ -68,17 +68,15 @@ class DocumentTable:
     def _rows_of(self, name: str, batch: DocumentBatch, tensor: Tensor) -> Tensor:
         """Row numbers of a batch in a tensor, on the tensor's device."""
         # batch.positions is on the CPU, and reading it needs no wait for a GPU.
-        rows = self.find(batch.index if tensor.device == batch.device else batch.positions)
+        rows = batch.index if tensor.device == batch.device else batch.positions
+        if self._has_gaps:
+            rows = torch.searchsorted(self._on("index", self.index, rows.device), rows)
+        elif self._first:
+            rows = rows - self._first
         if name not in ENTRY_TABLES:
             return rows
         offsets = self._on("offsets", self.offsets, rows.device)
         return _ranges(offsets[rows], offsets[rows + 1], batch.nnz)
-
-    def find(self, positions: Tensor) -> Tensor:
-        """Rows of the documents at some positions in the whole corpus, on their device."""
-        if self._has_gaps:
-            return torch.searchsorted(self._on("index", self.index, positions.device), positions)
-        return positions - self._first if self._first else positions
 
     def _on(self, name: str, array: NDArray[np.int64], device: torch.device) -> Tensor:
         """Array on a device. The copy is made once."""
