@@ -18,8 +18,9 @@ import torch_lntm as lntm
 from torch_lntm.corpus import Corpus
 from torch_lntm.guides import Guide, make_guide
 from torch_lntm.inference import VariationalEM
-from torch_lntm.models import FixedTopics, StructuralPrior, TopicModel
+from torch_lntm.models import StructuralPrior, TopicModel
 from torch_lntm.models.priors.covariates import Covariates
+from torch_lntm.models.topics.topics import FixedTopics
 
 NUM_DOCS, LENGTH, NUM_TOPICS, NUM_WORDS = 24, 400, 3, 12
 WARMUP, SAMPLES = 100, 500
@@ -109,8 +110,7 @@ def test_the_program_accepts_any_coefficients(fitted) -> None:
     np.testing.assert_allclose(differences, differences[0], atol=1e-8)
 
 
-@pytest.mark.slow
-@pytest.mark.stat
+@pytest.mark.long
 def test_coefficients_and_effects_have_the_posterior_of_nuts(fitted) -> None:
     """At the penalty and the covariance that the fit found.
 

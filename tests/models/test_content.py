@@ -15,11 +15,10 @@ from pyro.infer import SVI, Trace_ELBO
 from scipy.special import log_softmax
 
 import torch_lntm as lntm
-from torch_lntm import interop
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, CorpusError, MissingColumnError
 from torch_lntm.guides import guides_for, make_guide
-from torch_lntm.inference import MonteCarloEM, StepwiseEM, VariationalEM
+from torch_lntm.inference import VariationalEM
 from torch_lntm.models import ContentTopics, DirichletTopics, Levels, TopicModel
 
 NUM_TOPICS, NUM_WORDS, NUM_DOCS = 3, 12, 40
@@ -161,16 +160,6 @@ def test_a_large_penalty_gives_plain_topics() -> None:
     for g in range(3):
         block = topics.probs[:, g * NUM_WORDS : (g + 1) * NUM_WORDS]
         torch.testing.assert_close(block, plain.probs)
-
-
-def test_a_single_group_gives_plain_topics() -> None:
-    counts = torch.from_numpy(counts_of()[0])
-    topics = topics_of(levels=Levels("party", ("Left",)))
-    plain = DirichletTopics(NUM_TOPICS, NUM_WORDS, smoothing=0.1, dtype=torch.float64)
-    for each in (topics, plain):
-        each.m_step(counts)
-    torch.testing.assert_close(topics.probs, plain.probs)
-    torch.testing.assert_close(topics.log_prior(), plain.log_prior())
 
 
 def test_deviations_are_zero_if_counts_are_as_expected() -> None:
@@ -413,26 +402,6 @@ def test_fits_recover_the_deviations_of_levels(device) -> None:
     assert own[topic, "Right"] >= {"w6", "w7"}
 
 
-@pytest.mark.slow
-def test_every_engine_fits_content_models(corpus, tmp_path) -> None:
-    model = make(corpus, "~ age", dtype="float32")
-    guide = lntm.guides.TaylorGuide(model)
-    fit = VariationalEM(model, guide, progress=False, max_iterations=3, restarts=2)
-    whole = fit.fit(corpus)
-    assert model.topics.deviations.any()
-    before = model.topics.probs.detach()
-    assert whole.statistics is not None
-    StepwiseEM(model, guide, whole.statistics).update(corpus[:10])
-    assert not torch.equal(model.topics.probs, before)
-    found = lntm.inference.transform(guide, corpus)
-    assert found.theta.shape == (NUM_DOCS, NUM_TOPICS)
-    chains = MonteCarloEM(model, max_epochs=2, num_transitions=10, progress=False)
-    chains.fit(corpus)
-    assert torch.isfinite(model.topics.probs).all()
-    effects = lntm.effects.estimate(model, guide, corpus, "~ age", num_draws=5)
-    assert "age" in effects.summary()
-
-
 def test_levels_survive_saving_and_loading(corpus, tmp_path) -> None:
     model = make(corpus, "~ age")
     lntm.save_model(model, tmp_path / "model")
@@ -476,14 +445,3 @@ def test_group_words_are_the_most_distinctive_words(corpus) -> None:
     assert not any(one.words for one in lntm.reports.group_words(model))
     with pytest.raises(ConfigError, match="the same in all documents"):
         lntm.reports.group_words(plain_of(model, "Left"))
-
-
-def test_labels_use_the_mean_topics(corpus) -> None:
-    model = make(corpus)
-    mean = TopicModel(model.prior, model.topics.at(), model.vocabulary)
-    labels = lntm.reports.label_topics(model, corpus)
-    assert labels == lntm.reports.label_topics(mean, corpus)
-    assert labels != lntm.reports.label_topics(plain_of(model, "Left"), corpus)
-    np.testing.assert_allclose(lntm.evaluation.align_topics(model, mean).similarity, 1.0)
-    topics = interop.to_pyldavis(make_guide(None, model), corpus)["topic_term_dists"]
-    np.testing.assert_allclose(topics, by_hand(model.topics).mean(0))

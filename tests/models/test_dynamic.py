@@ -20,7 +20,6 @@ from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, CorpusError
 from torch_lntm.inference import MonteCarloEM, VariationalEM
 from torch_lntm.models import DirichletTopics, DynamicTopics, Keywords, Periods
-from torch_lntm.models.topics import dynamic
 from torch_lntm.solvers import walk_evidence
 from torch_lntm.solvers.walks import WalkHessian
 
@@ -70,6 +69,7 @@ def posts(num_docs: int = 60, years: tuple[int, ...] = (1990, 1991, 1993)) -> Co
 # -------------------------------------------------------------------- the M-step
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keywords", [None, KEYWORDS])
 @pytest.mark.parametrize("scale", [0.01, 0.3, 5.0])
 def test_the_m_step_matches_scipys_maximum(scale, keywords) -> None:
@@ -128,16 +128,6 @@ def test_a_scale_near_0_gives_plain_topics(keywords) -> None:
     plain.m_step(torch.from_numpy(counts.sum(0)))
     for probs in by_period(topics):
         np.testing.assert_allclose(probs, plain.probs.detach().numpy(), atol=1e-9)
-
-
-def test_a_single_period_gives_plain_topics() -> None:
-    counts = torch.from_numpy(counts_of()[0])
-    topics = topics_of(periods=ONE)
-    plain = DirichletTopics(NUM_TOPICS, NUM_WORDS, smoothing=0.1, dtype=torch.float64)
-    for each in (topics, plain):
-        each.m_step(counts)
-    torch.testing.assert_close(topics.probs, plain.probs)
-    torch.testing.assert_close(topics.log_prior(), plain.log_prior())
 
 
 def test_a_large_scale_gives_independent_periods() -> None:
@@ -229,6 +219,7 @@ def one_topic(counts: np.ndarray) -> DynamicTopics:
     return topics
 
 
+@pytest.mark.long
 def test_evidence_tells_moving_words_from_still_words() -> None:
     """In 16 corpora."""
     ratios, ranks = [], []
@@ -240,6 +231,7 @@ def test_evidence_tells_moving_words_from_still_words() -> None:
     assert np.mean(ranks) > 0.95
 
 
+@pytest.mark.slow
 def test_bands_cover_the_true_probabilities() -> None:
     """95 % bands of 60 words in 10 periods, in 8 simulated corpora."""
     moving, still = [], []
@@ -482,11 +474,6 @@ def test_documents_of_unknown_periods_are_refused() -> None:
 def test_scales_beyond_the_bounds_are_refused(scale: float) -> None:
     with pytest.raises(ConfigError, match=r"content scale is .*; expected a number from 1e-10"):
         topics_of(scale)
-
-
-def test_too_large_tables_are_refused() -> None:
-    with pytest.raises(ConfigError, match="make tables of"):
-        dynamic.check_table(1000, 100_000, 12)
 
 
 # -------------------------------------------------------------------- fits and files

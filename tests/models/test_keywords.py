@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 import scipy.optimize
 import torch
-from support import shared_fits
-from support.processes import in_processes
 
 import torch_lntm as lntm
 from torch_lntm.corpus import Corpus
@@ -215,44 +213,7 @@ def test_pseudo_tokens_are_tokens_of_the_keywords() -> None:
     torch.testing.assert_close(with_keywords.probs, free.probs)
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_m_steps_in_a_row_equal_single_m_steps(smoothing: float) -> None:
-    often, once = topics_of(smoothing=smoothing), topics_of(smoothing=smoothing)
-    with often.updated_often():
-        often.m_step(expected_counts())
-    once.m_step(expected_counts())
-    torch.testing.assert_close(often.probs, once.probs)
-
-
 # -- with content ----------------------------------------------------------------------------------
-
-
-def test_one_group_is_a_model_without_content() -> None:
-    counts, plain = expected_counts(), topics_of()
-    one = content_topics(Levels("party", ("all",)), penalty=1e6)
-    for topics in (plain, one):
-        topics.m_step(counts)
-    torch.testing.assert_close(one.probs, plain.probs, rtol=1e-6, atol=1e-9)
-
-
-def test_a_large_content_penalty_gives_equal_groups() -> None:
-    counts, plain = expected_counts(2), topics_of()
-    two = content_topics(Levels("party", ("left", "right")), penalty=1e6)
-    for _ in range(20):
-        two.m_step(counts)
-    plain.m_step(counts.unflatten(1, (2, NUM_WORDS)).sum(1))
-    for probs in two.probs.split(NUM_WORDS, 1):
-        torch.testing.assert_close(probs, plain.probs, rtol=1e-4, atol=1e-7)
-
-
-def test_content_m_steps_raise_the_log_joint() -> None:
-    topics, counts = content_topics(Levels("party", ("left", "right"))), expected_counts(2)
-    before = -np.inf
-    for _ in range(5):
-        topics.m_step(counts)
-        value = float((counts * topics.double_probs.log()).sum() + topics.log_prior().detach())
-        assert value >= before - 1e-6
-        before = value
 
 
 # -- the start -------------------------------------------------------------------------------------
@@ -268,6 +229,7 @@ def test_initial_topics_hold_keywords_and_words_of_their_documents() -> None:
     assert second[2] > second[3] > max(second[:2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["ctm", "iftm", "lda", "stm", "bursty", "content"])
 def test_keyword_topics_come_first_in_the_order_of_their_names(family: str) -> None:
     corpus = make_corpus()
@@ -384,34 +346,3 @@ def test_saved_models_keep_keywords_and_names(tmp_path: Path) -> None:
     (tmp_path / "model" / "model.json").write_text(json.dumps(about))
     with pytest.raises(ConfigError, match="1 topic_names for 4 topics"):
         lntm.load_model(tmp_path / "model")
-
-
-def fit_from(checkpoint: Path | None, last: int | None = None) -> TopicModel:
-    """A fit that ends after a number of records."""
-    model = lntm.models.ctm(NUM_TOPICS, NUM_WORDS, keywords=KEYWORDS, vocabulary=VOCABULARY)
-    guide = lntm.guides.TaylorGuide(model)
-    engine = VariationalEM(model, guide, start_epochs=4, max_iterations=1, progress=False)
-    records: list[Any] = []
-
-    def stops(record: dict[str, Any]) -> bool:
-        records.append(record)
-        return len(records) == last
-
-    engine.fit(make_corpus(60), checkpoint=checkpoint, callback=stops)
-    return model
-
-
-@pytest.mark.parametrize("last", [1, 2, 3, 5])
-def test_a_continued_fit_equals_an_uninterrupted_fit(tmp_path: Path, last: int) -> None:
-    fit_from(tmp_path / "state", last)
-    continued, uninterrupted = fit_from(tmp_path / "state"), fit_from(None)
-    assert torch.equal(continued.topics.probs, uninterrupted.topics.probs)
-
-
-@pytest.mark.slow
-def test_several_processes_fit_the_same_topics() -> None:
-    (first, warned), (second, silent) = in_processes(2, shared_fits.with_keywords)
-    alone, _ = shared_fits.with_keywords()
-    np.testing.assert_array_equal(first, second)
-    np.testing.assert_allclose(first, alone, rtol=1e-2, atol=1e-4)
-    assert (warned, silent) == (1, 0)

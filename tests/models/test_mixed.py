@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import math
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support import shared_fits
-from support.costs import LargestStorage
-from support.fits import assert_same, break_at
-from support.processes import in_processes
+from support.memory import LargestStorage
 
 import torch_lntm as lntm
 from torch_lntm.corpus import Corpus
@@ -20,7 +15,6 @@ from torch_lntm.errors import ConfigError, CorpusError, CorpusWarning, NotFitted
 from torch_lntm.guides import TaylorGuide
 from torch_lntm.inference import VariationalEM
 from torch_lntm.models import TopicModel
-from torch_lntm.models.priors.covariates import Covariates
 from torch_lntm.models.priors.mixed import MixedPrior
 from torch_lntm.posteriors import Draws
 from torch_lntm.solvers.arrow import Arrow
@@ -230,6 +224,7 @@ def test_changes_of_the_mean_have_the_covariance_of_their_information(corpus) ->
     np.testing.assert_allclose(prior.mean_shift(batch, changes), x @ changes.numpy(), atol=1e-12)
 
 
+@pytest.mark.slow
 def test_draws_of_a_guide_include_the_coefficients_of_random_terms(corpus) -> None:
     model = make(corpus, ONE)
     guide = TaylorGuide(model)
@@ -286,6 +281,7 @@ def test_new_levels_have_effect_0_and_a_prior_of_their_own(corpus) -> None:
         model.encode(without)
 
 
+@pytest.mark.slow
 def test_a_fit_is_saved_loaded_and_generated_from(corpus, tmp_path) -> None:
     model = make(corpus, TWO)
     VariationalEM(model, TaylorGuide(model), progress=False, max_iterations=3).fit(corpus)
@@ -297,46 +293,9 @@ def test_a_fit_is_saved_loaded_and_generated_from(corpus, tmp_path) -> None:
     arrays = model.encode(corpus).batch_covariates
     drawn, _ = loaded.generate(corpus.lengths, covariates=arrays)
     assert loaded.encode(drawn).batch().covariates["prevalence_levels"].shape == (NUM_DOCS, 2)
-    bad = drawn.with_covariates({"prevalence_levels": np.full((NUM_DOCS, 2), 99)})
-    with pytest.raises(CorpusError, match="whole numbers from -1"):
-        loaded.encode(bad)
 
 
-def test_a_killed_fit_continues_to_the_same_bits(corpus, tmp_path) -> None:
-    def engine() -> VariationalEM:
-        model = make(corpus, TWO)
-        options: dict[str, Any] = {"start": "documents", "max_iterations": 6, "tolerance": 0.0}
-        return VariationalEM(model, TaylorGuide(model), progress=False, **options)
-
-    straight, killed, continued = engine(), engine(), engine()
-    straight.fit(corpus)
-    break_at(killed.guide, 5, RuntimeError)
-    path = tmp_path / "fit.safetensors"
-    with pytest.raises(RuntimeError):
-        killed.fit(corpus, checkpoint=path, checkpoint_seconds=0.0)
-    continued.fit(corpus, checkpoint=path)
-    assert_same(straight.model, continued.model)
-
-
-@pytest.mark.slow
-def test_a_fit_in_two_processes_equals_the_fit_in_one() -> None:
-    expected = shared_fits.fitted_with_authors()
-    for found in in_processes(2, shared_fits.fitted_with_authors):
-        for name in ("level_effects", "level_penalties", "slopes", "level_gram"):
-            np.testing.assert_allclose(
-                found[f"model.prior.{name}"], expected[f"model.prior.{name}"], rtol=1e-6, atol=1e-9
-            )
-
-
-def test_covariates_of_a_damaged_file_are_refused(corpus) -> None:
-    data = json.loads(json.dumps(Covariates.of(corpus, ONE).to_json()))
-    assert Covariates.from_json(data) == Covariates.of(corpus, ONE)
-    for levels in (["a"], ["b", "a"], ["a", "a"], ["a", 1], [1.0, math.nan], [["a"], ["b"]]):
-        data["formula"]["random"] = {"author": levels}
-        with pytest.raises(ConfigError, match="damaged"):
-            Covariates.from_json(data)
-
-
+@pytest.mark.long
 def test_2000_levels_of_5000_documents_make_no_dense_columns() -> None:
     num_docs, num_levels, num_words = 5000, 2000, 30
     rng = np.random.default_rng(0)

@@ -13,7 +13,8 @@ from scipy.special import log_softmax, softmax
 from torch_lntm.errors import ConfigError
 from torch_lntm.evaluation import document_completion, log_likelihood
 from torch_lntm.guides import LaplaceGuide
-from torch_lntm.models import DirichletTopics, NormalTopics, ctm
+from torch_lntm.models import DirichletTopics, ctm
+from torch_lntm.models.topics.normal import NormalTopics
 
 NUM_TOPICS, NUM_WORDS = 2, 500_000
 
@@ -160,14 +161,6 @@ def test_an_error_among_many_m_steps_keeps_the_last_step() -> None:
     twin.m_step(counts + 1.0)
     topics.m_step(counts + 1.0)
     torch.testing.assert_close(topics.logits, twin.logits)
-
-
-def test_updated_often_without_an_m_step_changes_nothing() -> None:
-    topics = DirichletTopics(2, 5, generator=torch.Generator().manual_seed(0))
-    before = topics.logits.detach().clone()
-    with topics.updated_often():
-        assert topics.probs.shape == (2, 5)
-    assert torch.equal(topics.logits, before)
 
 
 @pytest.mark.parametrize(

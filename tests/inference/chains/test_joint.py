@@ -15,8 +15,9 @@ import torch_lntm as lntm
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, CorpusError, IncompatibleGuideError, NumericalError
 from torch_lntm.inference import DocumentHMC, JointChain, ThetaDraws, joint_draws, theta_draws
-from torch_lntm.models import DiagonalNormalPrior, LogisticNormalPrior, StructuralPrior, TopicModel
+from torch_lntm.models import LogisticNormalPrior, StructuralPrior, TopicModel
 from torch_lntm.models.priors.covariates import Covariates
+from torch_lntm.models.priors.logistic_normal import DiagonalNormalPrior
 from torch_lntm.models.topics.dirichlet import CONCENTRATION, improved_concentration
 
 NUM_DOCS, DIM, NUM_DRAWS = 30, 3, 1000
@@ -160,8 +161,7 @@ def test_fixed_topics_stay_and_drawn_topics_move(topics: bool) -> None:
     assert not torch.equal(chain.model.prior.slopes, model.prior.slopes)
 
 
-@pytest.mark.slow
-@pytest.mark.stat
+@pytest.mark.long
 def test_drawing_topics_and_prior_widens_the_intervals_of_effects() -> None:
     """Between draws, the difference of mean proportions varies more than under a known model.
 
