@@ -76,7 +76,7 @@ def test_topics_merge_by_correlation_if_the_prior_has_correlations() -> None:
     assert set(lntm.topic_tree(pairs, by="words").groups(3).values()) == BY_WORDS
     for prior in (
         priors.DirichletPrior(6, concentration=torch.linspace(0.1, 3.0, 6)),
-        priors.DiagonalNormalPrior(6, std=torch.linspace(0.2, 4.0, 6)),
+        DiagonalNormalPrior(6, std=torch.linspace(0.2, 4.0, 6)),
         Unknown(6, covariance=covariance),
     ):
         tree = lntm.topic_tree(make_model().with_parts(prior))
