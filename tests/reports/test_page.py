@@ -244,10 +244,10 @@ def test_a_structural_model_has_a_page_with_its_effects():
     effects = lntm.effects.estimate(model, guide, corpus, "~ party", num_draws=5)
     page = Page(render_page(guide, corpus, effects=effects))
     assert "Expected proportion by party" in page.said("h3")
-    for point in effects.predict("party"):
+    for point in effects.predict("party").itertuples():
         label = labelled(page, f"Expected proportion of topic {point.topic} by")
-        assert f"{point.values['party']}: {point.estimate:.2%}, {point.lower:.2%} to" in label
-    for effect in effects.table(0.95):
+        assert f"{point.party}: {point.estimate:.2%}, {point.lower:.2%} to" in label
+    for effect in effects.table(0.95).itertuples():
         assert effect.term in page.said("th")
         assert f"{effect.estimate:.4f}".replace("-", "−") in page.said("td")
     assert effects.description in page.said("p")

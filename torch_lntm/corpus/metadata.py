@@ -24,6 +24,8 @@ T = TypeVar("T")
 SURROGATE = re.compile("[\ud800-\udfff]")
 #: float64 represents every integer up to this one.
 EXACT_IN_FLOAT = 2**53
+#: Types of the columns of metadata, by pandas. Objects are text, or None where it is missing.
+TYPES = {"bool", "float64", "int64", "object"}
 #: Maximum number of names and rows in a message.
 _LISTED = 20
 _INTEGER = re.compile(r"-?(?:0|[1-9]\d*)")
@@ -217,6 +219,14 @@ def make_metadata(columns: Any, num_docs: int, documents: pd.Index | None = None
             f"{type(columns).__name__}"
         )
     return typed(pairs, documents)
+
+
+def as_metadata(columns: Any) -> pd.DataFrame:
+    """A frame whose columns have the types of metadata: the frame itself if they have them."""
+    if isinstance(columns, pd.DataFrame) and {*map(str, columns.dtypes)} <= TYPES:
+        return columns
+    length = len(columns) if is_table(columns) else len(next(iter(columns.values()), ()))
+    return make_metadata(columns, length)
 
 
 def typed(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -123,8 +124,8 @@ def estimate(
 
     Example:
         >>> effects = lntm.effects.estimate(model, guide, posts, "~ party")
-        >>> effects.table()[1].term
-        'party[T.right]'
+        >>> effects.table()["term"].tolist()[:2]
+        ['Intercept', 'party[T.right]']
     """
     require_model(model)
     require_whole(0, seed=seed)
@@ -136,7 +137,7 @@ def estimate(
     rows = corpus.nonempty
     fitted, design = _design(corpus, formula, rows, clusters, weights)
     kind: StandardErrors = standard_errors or ("HC1" if link == "logit" else "HC3")
-    columns = {name: find_column(name, corpus.metadata.iloc[rows]) for name in fitted.kinds}
+    columns = corpus.metadata.iloc[rows][list(fitted.kinds)]
     if fitted.random:
         method = f"random effects of {' and '.join(fitted.random)}"
         if clusters is not None or standard_errors not in (None, "classical"):
@@ -222,8 +223,8 @@ def _design(
     Levels that other documents have alone are no levels, and values that these lack do no harm.
     """
     selected = corpus.metadata.iloc[rows]
-    fitted, matrix = Formula.fit(text, selected, len(rows))
-    positions = fitted.positions(selected, len(rows)) if fitted.random else None
+    fitted, matrix = Formula.fit(text, selected)
+    positions = fitted.positions(selected) if fitted.random else None
     of_weights = of_clusters = None
     if weights is not None:
         column = _column(corpus, weights, "weights")[rows]
@@ -242,9 +243,7 @@ def _design(
     return fitted, design
 
 
-def _warn_of_lone_documents(
-    design: Design, columns: Mapping[str, NDArray[Any]], rows: NDArray[np.int64]
-) -> None:
+def _warn_of_lone_documents(design: Design, columns: pd.DataFrame, rows: NDArray[np.int64]) -> None:
     """Warn of documents or clusters that alone determine coefficients."""
     if design.clusters is None:
         outcome = "standard errors take the classical variance there"
@@ -254,7 +253,7 @@ def _warn_of_lone_documents(
         lone = [("a cluster of documents", *found) for found in design.unknown]
     texts = []
     for place, documents, directions in lone[:3]:
-        values = {name: set(column[documents].tolist()) for name, column in columns.items()}
+        values = {name: set(column) for name, column in columns.iloc[documents].items()}
         shared = [f"{name} {of.pop()!r:.40}" for name, of in values.items() if len(of) == 1]
         found = f" ({', '.join(shared)})" if shared else ""
         texts.append(f"{place}{found} alone determines {design.determined(directions)}")

@@ -330,6 +330,6 @@ def _effects(effects: Any) -> dict[str, Any]:
         "expected": [
             (name, effect_charts(rows, name, _CHARTS)) for name, rows in predictions.items()
         ],
-        "coefficients": effects.table(LEVEL),
-        "below_zero": any(row.lower < 0 for rows in predictions.values() for row in rows),
+        "coefficients": list(effects.table(LEVEL).itertuples()),
+        "below_zero": any((rows["lower"] < 0).any() for rows in predictions.values()),
     }
