@@ -271,7 +271,7 @@ def test_document_hmc(accelerator: torch.device, family: str, metric: str) -> Bo
         model, num_chains=2, mass_matrix=metric, num_steps=2, seed=1
     )
     samples = kernel.run(
-        CORPUS[:3].batch(device=accelerator), num_samples=4, warmup_steps=2, progress=False
+        CORPUS[:3].batch(device=accelerator), num_draws=4, warmup_steps=2, progress=False
     )
     names = ("index", "acceptance", "step_size", "moved")
     return {}, {**samples.latents, **{name: getattr(samples, name) for name in names}}
@@ -333,7 +333,7 @@ def test_bound_density(accelerator: torch.device, family: str) -> Both:
 def test_completion(accelerator: torch.device, family: str, guide: str, predictive: str) -> Both:
     model = make_model(family, accelerator)
     result = document_completion(
-        model, make_guide(guide, model), CORPUS[:4], theta=predictive, num_samples=5
+        model, make_guide(guide, model), CORPUS[:4], theta=predictive, num_draws=5
     )
     return {}, {"scores": result.log_predictive, "perplexity": result.perplexity}
 
@@ -360,7 +360,7 @@ def test_importance_sampling_and_quadrature(
     model = make_model(family, accelerator, num_topics)
     if guide is None:
         return {}, estimated(log_likelihood(model, CORPUS[:2], method=Quadrature(41)))
-    sampled = {"method": "importance", "guide": make_guide(guide, model), "num_samples": 25}
+    sampled = {"method": "importance", "guide": make_guide(guide, model), "num_draws": 25}
     return {}, estimated(log_likelihood(model, CORPUS[:3], **sampled))
 
 
@@ -379,7 +379,7 @@ def test_posterior_accuracy(accelerator: torch.device, family: str) -> None:
     model = make_model(family, accelerator)
     guides = {guide: make_guide(guide, model) for of, guide in PAIRS if of == family}
     found = posterior_accuracy(
-        model, guides, CORPUS, num_docs=1, num_chains=2, num_samples=100, warmup_steps=2
+        model, guides, CORPUS, num_docs=1, num_chains=2, num_draws=100, warmup_steps=2
     )
     errors = {name: accuracy.mean_error for name, accuracy in found.guides.items()}
     assert errors.keys() == guides.keys()
@@ -414,7 +414,7 @@ def test_reports(accelerator: torch.device, family: str) -> Both:
     model = make_model(family, accelerator)
     guide = make_guide(DEFAULTS[family], model)
     documents = lntm.inference.transform(guide, CORPUS[:4])
-    mean = lntm.inference.transform(guide, CORPUS[:4], estimate="mean", num_samples=5)
+    mean = lntm.inference.transform(guide, CORPUS[:4], estimate="mean", num_draws=5)
     shares = lntm.inference.topic_shares(guide, CORPUS[:4])
     scores = [*report.coherence_scores(model, CORPUS, 3), report.diversity_score(model, 3)]
     host = {

@@ -52,7 +52,7 @@ def test_pyldavis_draws_our_topics_in_our_order(known):
 
 def test_topic_info_has_the_columns_of_bertopic(known, theta):
     guide, corpus, _ = known
-    info = interop.topic_info(guide, corpus, TEXTS, num_words=2, num_docs=2)
+    info = interop.topic_info(guide, corpus, TEXTS, top_n=2, num_docs=2)
     assert info["Topic"].tolist() == [0, 1, 2]
     filled = theta[[0, 1, 3, 4]]
     assert info["Count"].tolist() == [(filled.argmax(1) == k).sum() for k in range(3)]
@@ -66,7 +66,7 @@ def test_topic_info_has_the_columns_of_bertopic(known, theta):
 
 def test_document_info_has_the_columns_of_bertopic(known, theta):
     guide, corpus, _ = known
-    info = interop.document_info(guide, corpus, TEXTS, num_words=2, num_docs=1)
+    info = interop.document_info(guide, corpus, TEXTS, top_n=2, num_docs=1)
     assert info.columns.tolist() == [
         *("Document", "Topic", "Name", "Representation", "Representative_Docs", "Top_n_words"),
         *("Probability", "Representative_document", "party"),

@@ -134,7 +134,7 @@ def test_samplers_and_evaluators_accept_user_priors(own_code, corpus, kind) -> N
     exact, mode = sampled.mean("eta"), guide.posterior(batch).mean
     from_prior = (exact - model.prior.space(batch).centre).abs().mean()
     assert float((exact - mode).abs().mean()) < 0.5 * float(from_prior)
-    by_importance = log_likelihood(model, corpus[:8], num_samples=2000)
+    by_importance = log_likelihood(model, corpus[:8], num_draws=2000)
     by_chains = log_likelihood(model, corpus[:8], AIS(num_chains=16, num_temperatures=100))
     # 8 differences at 5 standard errors each: false-failure rate 5e-6.
     error = (by_importance.standard_error**2 + by_chains.standard_error**2).sqrt()
@@ -143,7 +143,7 @@ def test_samplers_and_evaluators_accept_user_priors(own_code, corpus, kind) -> N
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", lntm.errors.LNTMWarning)
         accuracy = posterior_accuracy(
-            model, guide, corpus, num_docs=3, num_chains=2, num_samples=300, warmup_steps=100
+            model, guide, corpus, num_docs=3, num_chains=2, num_draws=300, warmup_steps=100
         )
     assert set(accuracy.guides) == {"laplace"}
 
@@ -367,7 +367,7 @@ def test_evaluations_agree_with_quadrature(make_part, corpus, kind) -> None:
     model, few = make_part(kind), corpus[:8]
     exact = _by_quadrature(model, few)
     for method, settings in (
-        ("importance", {"num_samples": 2000}),
+        ("importance", {"num_draws": 2000}),
         ("ais", {"num_chains": 64, "num_temperatures": 200}),
     ):
         found = lntm.evaluation.log_likelihood(

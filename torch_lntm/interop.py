@@ -13,9 +13,8 @@ from torch_lntm.corpus import Corpus
 from torch_lntm.corpus.readers.tables import corpus_of_cells
 from torch_lntm.errors import ConfigError, CorpusError, import_extra, require_whole
 from torch_lntm.frames import align, is_default
-from torch_lntm.guides import Guide
-from torch_lntm.guides.guide import require_guide
-from torch_lntm.inference import DocumentTopics, transform
+from torch_lntm.inference import DocumentTopics, DrawSource, transform
+from torch_lntm.inference.draws import require_source
 from torch_lntm.models import TopicModel
 from torch_lntm.models.names import is_named
 from torch_lntm.reports import representative_documents
@@ -23,18 +22,18 @@ from torch_lntm.reports import representative_documents
 __all__ = ["document_info", "from_anndata", "to_anndata", "to_pyldavis", "topic_info"]
 
 
-def to_pyldavis(guide: Guide[Any], corpus: Corpus) -> dict[str, Any]:
+def to_pyldavis(source: DrawSource, corpus: Corpus) -> dict[str, Any]:
     """Arguments of ``pyLDAvis.prepare``.
 
     Documents without words are left out. The options keep the order of the topics, and number them
     from 0.
 
     Args:
-        guide: A guide over the model.
+        source: What draws the proportions: a guide over the model, or chains.
         corpus: Documents over the model's vocabulary.
 
     Raises:
-        ConfigError: The guide is invalid, or the corpus has a different vocabulary.
+        ConfigError: The source is invalid, or the corpus has a different vocabulary.
         CorpusError: No document has words.
 
     Example:
@@ -43,11 +42,11 @@ def to_pyldavis(guide: Guide[Any], corpus: Corpus) -> dict[str, Any]:
         True
         >>> page = pyLDAvis.prepare(**arguments)  # doctest: +SKIP
     """
-    documents, theta = _shares(guide, corpus)
+    documents, theta = _shares(source, corpus)
     nonempty = documents.lengths > 0
     if not nonempty.any():
         raise CorpusError("no document has words; pyLDAvis needs documents with words")
-    model = guide.model
+    model = source.model
     return {
         "topic_term_dists": _topics(model),
         "doc_topic_dists": theta[nonempty],
@@ -60,11 +59,11 @@ def to_pyldavis(guide: Guide[Any], corpus: Corpus) -> dict[str, Any]:
 
 
 def topic_info(
-    guide: Guide[Any],
+    source: DrawSource,
     corpus: Corpus,
     texts: Iterable[str] | None = None,
     *,
-    num_words: int = 10,
+    top_n: int = 10,
     num_docs: int = 3,
 ) -> pd.DataFrame:
     """Data frame of the topics, with the columns of BERTopic's ``get_topic_info``.
@@ -74,12 +73,12 @@ def topic_info(
     There is no outlier topic -1.
 
     Args:
-        guide: A guide over the model.
+        source: What draws the proportions: a guide over the model, or chains.
         corpus: Documents over the model's vocabulary.
         texts: The documents' texts, for ``Representative_Docs``: a series, joined by the documents'
             names (the index of ``corpus.metadata``), or other texts in order. Defaults to the
             documents' positions.
-        num_words: Number of words for each topic.
+        top_n: Number of words for each topic.
         num_docs: Number of representative documents for each topic.
 
     Returns:
@@ -87,28 +86,28 @@ def topic_info(
         ``Representation`` and ``Representative_Docs``.
 
     Raises:
-        ConfigError: The guide is invalid, the corpus has a different vocabulary, or the numbers of
+        ConfigError: The source is invalid, the corpus has a different vocabulary, or the numbers of
             texts and documents differ.
         CorpusError: The texts have other names than the documents.
 
     Example:
-        >>> frame = lntm.interop.topic_info(guide, train, num_words=3)
+        >>> frame = lntm.interop.topic_info(guide, train, top_n=3)
         >>> list(frame.columns[:4])
         ['Topic', 'Count', 'Share', 'Name']
         >>> int(frame["Count"].sum()) == len(train)
         True
     """
-    topics, shown = _topic_info(guide, corpus, num_words, num_docs), _shown(texts, corpus)
+    topics, shown = _topic_info(source, corpus, top_n, num_docs), _shown(texts, corpus)
     examples = [[shown[d] for d in rows] for rows in topics["Representative_Docs"]]
     return topics.assign(Representative_Docs=examples)
 
 
-def _topic_info(guide: Guide[Any], corpus: Corpus, num_words: int, num_docs: int) -> pd.DataFrame:
+def _topic_info(source: DrawSource, corpus: Corpus, top_n: int, num_docs: int) -> pd.DataFrame:
     """The frame of :func:`topic_info` with the positions of the representative documents."""
-    require_whole(1, num_words=num_words)
-    documents, theta = _shares(guide, corpus)
-    model, theta = guide.model, theta[documents.lengths > 0]
-    words = [list(model.words_at(row)) for row in model.topics.top_words(num_words)[0].tolist()]
+    require_whole(1, top_n=top_n)
+    documents, theta = _shares(source, corpus)
+    model, theta = source.model, theta[documents.lengths > 0]
+    words = [list(model.words_at(row)) for row in model.topics.top_words(top_n)[0].tolist()]
     first = model.topics.top_words(4)[0].tolist()
     # A topic without a name has BERTopic's: 0_game_team_games_season.
     names = [
@@ -131,11 +130,11 @@ def _topic_info(guide: Guide[Any], corpus: Corpus, num_words: int, num_docs: int
 
 
 def document_info(
-    guide: Guide[Any],
+    source: DrawSource,
     corpus: Corpus,
     texts: Iterable[str] | None = None,
     *,
-    num_words: int = 10,
+    top_n: int = 10,
     num_docs: int = 3,
 ) -> pd.DataFrame:
     """Data frame of the documents, with the columns of BERTopic's ``get_document_info``.
@@ -145,10 +144,10 @@ def document_info(
     column with the name of another gets the ending ``_metadata``.
 
     Args:
-        guide: A guide over the model.
+        source: What draws the proportions: a guide over the model, or chains.
         corpus: Documents over the model's vocabulary.
         texts: The documents' texts, for the column ``Document``; see :func:`topic_info`.
-        num_words: Number of words for each topic.
+        top_n: Number of words for each topic.
         num_docs: Number of representative documents for each topic.
 
     Returns:
@@ -160,8 +159,8 @@ def document_info(
         ConfigError: As for :func:`topic_info`.
         CorpusError: As for :func:`topic_info`.
     """
-    topics, shown = _topic_info(guide, corpus, num_words, num_docs), _shown(texts, corpus)
-    _, theta = _shares(guide, corpus)
+    topics, shown = _topic_info(source, corpus, top_n, num_docs), _shown(texts, corpus)
+    _, theta = _shares(source, corpus)
     topic = np.where(corpus.lengths > 0, theta.argmax(1), -1)
     columns = ["Name", "Representation", "Representative_Docs"]
     of_topic = topics.set_index("Topic")[columns]
@@ -197,7 +196,7 @@ def from_anndata(adata: Any, layer: str | None = None) -> Corpus:
     return corpus_of_cells(counts, adata.obs, adata.var_names)
 
 
-def to_anndata(guide: Guide[Any], corpus: Corpus, adata: Any = None) -> Any:
+def to_anndata(source: DrawSource, corpus: Corpus, adata: Any = None) -> Any:
     """Write the topics to an AnnData object, in the layout of the scverse.
 
     ``obsm["X_topics"]`` holds the proportions ``(num_docs, num_topics)``, ``varm["topics"]`` the
@@ -205,7 +204,7 @@ def to_anndata(guide: Guide[Any], corpus: Corpus, adata: Any = None) -> Any:
     posterior, the kind of the estimate (``"mean"``), and the correlations and names of the topics.
 
     Args:
-        guide: A guide over the model.
+        source: What draws the proportions: a guide over the model, or chains.
         corpus: Documents over the model's vocabulary.
         adata: Object to write to. Its variables are the words. Its observations are the documents,
             in any order, because they are matched by name, the index of ``corpus.metadata``. Names
@@ -216,11 +215,11 @@ def to_anndata(guide: Guide[Any], corpus: Corpus, adata: Any = None) -> Any:
         The object.
 
     Raises:
-        ConfigError: The guide is invalid, the corpus has a different vocabulary, or the object has
+        ConfigError: The source is invalid, the corpus has a different vocabulary, or the object has
             different documents or words.
     """
-    model = require_guide(guide).model
-    _, theta = _shares(guide, corpus)
+    model = require_source(source).model
+    _, theta = _shares(source, corpus)
     names, words = corpus.metadata.index, model.words_at(range(model.num_words))
     if is_default(names) and "id" in corpus.metadata:  # names that repeat are still compared
         names = pd.Index(corpus.metadata["id"])
@@ -249,7 +248,7 @@ def to_anndata(guide: Guide[Any], corpus: Corpus, adata: Any = None) -> Any:
     adata.varm["topics"] = _topics(model).T
     adata.uns["topics"] = {
         "model": model.name,
-        "posterior": guide.name or type(guide).__name__,
+        "posterior": getattr(source, "name", None) or type(source).__name__,
         "estimate": "mean",
         "correlation": model.topic_correlation().detach().cpu().numpy(),
         "names": np.array(model.topic_names),
@@ -271,9 +270,9 @@ def _topics(model: TopicModel) -> NDArray[np.float64]:
     return np.asarray(topics / topics.sum(1, keepdims=True))
 
 
-def _shares(guide: Guide[Any], corpus: Corpus) -> tuple[DocumentTopics, NDArray[np.float64]]:
+def _shares(source: DrawSource, corpus: Corpus) -> tuple[DocumentTopics, NDArray[np.float64]]:
     """Posterior means of the proportions, and their numbers, whose rows sum to 1."""
-    documents = transform(guide, corpus, "mean")
+    documents = transform(source, corpus, "mean")
     theta = documents.theta.double().numpy()
     return documents, np.asarray(theta / theta.sum(1, keepdims=True))
 

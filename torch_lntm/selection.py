@@ -220,8 +220,12 @@ def _fit_and_score(
     model, guide, engine = resolved.recipe.make(train.num_words, train.vocabulary, **settings)
     with propagate_interrupts():
         seconds = engine.fit(train).seconds
-    completion = document_completion(model, guide, test.hold_out_words(shares[1], seed))
-    estimate = None if likelihood is None else likelihood.estimate(model, test, seed=seed)
+    completion = document_completion(
+        model, guide, test.hold_out_words(shares[1], seed), progress=False
+    )
+    estimate = (
+        None if likelihood is None else likelihood.estimate(model, test, seed=seed, progress=False)
+    )
     return _Fit(model, guide, completion, estimate, seconds)
 
 
@@ -240,7 +244,7 @@ def select(
     model_options: Mapping[str, Any] | None = None,
     device: torch.device | str = "cpu",
     n_jobs: int | None = None,
-    progress: bool = False,
+    progress: bool = True,
 ) -> Selection:
     """Fit models of several numbers of topics and compare their scores.
 

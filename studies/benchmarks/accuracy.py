@@ -76,7 +76,7 @@ def judge(settings: Settings, corpus: lntm.Corpus, case: str) -> dict[str, Any]:
             guides,
             corpus,
             num_docs=settings.num_docs,
-            num_samples=settings.num_samples,
+            num_draws=settings.num_samples,
             seed=settings.seed,
         )
     return {

@@ -179,7 +179,7 @@ def run(settings: Settings, cells: Cells) -> Result:
             "test": repr(test),
             "held_out_tokens": hold_out.held_out.num_tokens,
             "unigram_perplexity": unigram.perplexity,
-            "unigram_standard_error": unigram.standard_error,
+            "unigram_standard_error": unigram.perplexity_standard_error,
         }
 
     with tempfile.TemporaryDirectory() as folder:
@@ -201,7 +201,7 @@ def run(settings: Settings, cells: Cells) -> Result:
                 "system": system,
                 "num_topics": num_topics,
                 "perplexity": own.perplexity,
-                "standard_error": own.standard_error,
+                "standard_error": own.perplexity_standard_error,
                 "perplexity_best_alpha": best.perplexity,
                 "best_alpha": best_alpha,
                 **json.loads(str(fit["record"])),

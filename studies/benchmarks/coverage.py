@@ -40,6 +40,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 

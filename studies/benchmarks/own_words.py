@@ -162,7 +162,7 @@ def tables(rows: list[dict[str, Any]]) -> str:
             line = {"corpus": Path(corpus).stem, "system": system}
             for prediction, name in PREDICTIONS.items():
                 score = score_of(found, prediction)
-                line[name] = f"{score.perplexity:.1f} ± {score.standard_error:.1f}"
+                line[name] = f"{score.perplexity:.1f} ± {score.perplexity_standard_error:.1f}"
             for place, first in zip(("1st", "2nd"), ours, strict=False):
                 better = ""
                 if system != first:

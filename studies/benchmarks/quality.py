@@ -367,7 +367,7 @@ def _cells(score: Score | str, best: str | None, scored: dict[str, Score]) -> di
     if isinstance(score, str):
         return cells | {"perplexity ± s.e.": "failed"}
     total = score.total
-    cells["perplexity ± s.e."] = f"{total.perplexity:.1f} ± {total.standard_error:.1f}"
+    cells["perplexity ± s.e."] = f"{total.perplexity:.1f} ± {total.perplexity_standard_error:.1f}"
     if score.mode is not None:
         error, share, seconds = (
             float(np.mean([row[name] for row in score.rows]))

@@ -175,7 +175,7 @@ class Workloads:
     def importance(self, name: str) -> Work:
         """Importance sampling of a few documents."""
         model = self.model(name)
-        return lambda: float(log_likelihood(model, self.corpus[:FEW_DOCS], num_samples=200).total)
+        return lambda: float(log_likelihood(model, self.corpus[:FEW_DOCS], num_draws=200).total)
 
     def completion(self) -> Work:
         """Document completion."""

@@ -256,7 +256,7 @@ def judge(
             fitted.model,
             test,
             guide=fitted.guide,
-            num_samples=settings.num_samples,
+            num_draws=settings.num_samples,
             seed=settings.seed,
         )
         annealed = log_likelihood(fitted.model, test, ais, seed=settings.seed)

@@ -270,7 +270,8 @@ def learn(
     history = engine.fit(corpus, callback=RelativeChange(tolerance)).history
     order = match(model.topics.probs.detach(), truth.topics.probs.detach())
     probs = model.topics.probs.detach()[order]
-    estimated = guide.means(corpus.batch(dtype=torch.float64)).theta_mode()[:, order]
+    batch = corpus.batch(dtype=torch.float64)
+    estimated = guide.posterior(batch, covariances=False).theta_mode()[:, order]
     loc, covariance = contrasts(model, order)
     true_loc, true_covariance = contrasts(truth, torch.arange(NUM_TOPICS))
     true_probs = truth.topics.probs.detach()

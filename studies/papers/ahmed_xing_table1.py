@@ -229,7 +229,7 @@ def judge(
                 guide,
                 corpus,
                 "mean" if estimate == "mean" else "mode",
-                num_samples=settings.theta_samples,
+                num_draws=settings.theta_samples,
                 seed=settings.seed,
             ).theta
             found = classification(theta, labels, splits, seed=settings.seed)

@@ -240,7 +240,7 @@ def _score(
     with warnings.catch_warnings():
         # The row holds the share of unreliable documents.
         warnings.filterwarnings("ignore", ".*Pareto k above", UserWarning)
-        estimate = log_likelihood(model, test, num_samples=settings.num_samples, seed=settings.seed)
+        estimate = log_likelihood(model, test, num_draws=settings.num_samples, seed=settings.seed)
     assert estimate.pareto_k is not None
     assert estimate.effective_sample_size is not None
     completions = {
@@ -251,7 +251,7 @@ def _score(
             share,
             seed=settings.seed,
             theta="mean",
-            num_samples=THETA_SAMPLES,
+            num_draws=THETA_SAMPLES,
         ).nats_per_token
         for share in {HALF, *(settings.observed_shares if vary_share else ())}
     }

@@ -392,7 +392,7 @@ def held_out_likelihood(
             model,
             test,
             guide=guide,
-            num_samples=settings.num_samples,
+            num_draws=settings.num_samples,
             proposal=proposal,
             seed=seed,
         )

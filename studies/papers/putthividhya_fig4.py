@@ -109,7 +109,7 @@ def score(
             model,
             test,
             guide=proposal,
-            num_samples=settings.num_samples,
+            num_draws=settings.num_samples,
             seed=settings.seed,
         )
         annealed = log_likelihood(model, test, ais, seed=settings.seed)
@@ -123,7 +123,7 @@ def score(
             share,
             seed=settings.seed,
             theta="mean",
-            num_samples=settings.theta_samples,
+            num_draws=settings.theta_samples,
         )
         return _rounded(found.log_predictive.tolist())
 

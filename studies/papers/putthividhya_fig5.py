@@ -210,7 +210,7 @@ def run(settings: RetrievalSettings, cells: Cells) -> RetrievalResult:
                 fitted.guide,
                 part,
                 "mean",
-                num_samples=settings.theta_samples,
+                num_draws=settings.theta_samples,
                 seed=settings.seed,
             ).theta
             for part in (queries, train)

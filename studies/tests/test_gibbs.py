@@ -15,7 +15,7 @@ COUNTS = np.array([[3, 0, 1, 0, 2], [0, 0, 0, 0, 0], [0, 1, 0, 0, 0], [1, 1, 0, 
 
 
 def draw(counts: np.ndarray, alpha: list[float], device: torch.device, **options) -> torch.Tensor:
-    settings = {"num_chains": 20, "num_samples": 400, "warmup_sweeps": 50, **options}
+    settings = {"num_chains": 20, "num_draws": 400, "warmup_sweeps": 50, **options}
     batch = make_batch(counts, device)
     topics = torch.from_numpy(TOPICS).to(device)
     return gibbs(batch, topics, torch.tensor(alpha).double().to(device), **settings)
@@ -51,7 +51,7 @@ def test_moments_equal_the_enumeration(alpha: list[float], device: torch.device)
 
 
 def test_a_document_does_not_depend_on_its_batch(device: torch.device) -> None:
-    options = {"num_chains": 2, "num_samples": 5, "warmup_sweeps": 3}
+    options = {"num_chains": 2, "num_draws": 5, "warmup_sweeps": 3}
     batch = make_batch(COUNTS, device)
     topics, alpha = torch.from_numpy(TOPICS).to(device), torch.ones(3, device=device).double()
     rows = torch.tensor([3, 0], device=device)
@@ -60,7 +60,7 @@ def test_a_document_does_not_depend_on_its_batch(device: torch.device) -> None:
         gibbs(batch.select(rows), topics, alpha, **options), together[:, :, rows.cpu()]
     )
     assert not torch.allclose(gibbs(batch, topics, alpha, seed=1, **options), together)
-    more = gibbs(batch, topics, alpha, **{**options, "num_samples": 2, "sweeps": 2})
+    more = gibbs(batch, topics, alpha, **{**options, "num_draws": 2, "sweeps": 2})
     torch.testing.assert_close(more, together[:, [1, 3]])
     assert not torch.allclose(together[0], together[1])
 
@@ -71,7 +71,7 @@ def test_extreme_concentrations_give_proportions(device: torch.device) -> None:
     counts = np.array([[200_000, 0, 0, 0, 0], [1, 1, 1, 0, 0], [0, 0, 0, 0, 0]])
     alpha = torch.full((3,), 1e-6, device=device).double()
     theta = gibbs(
-        make_batch(counts, device), eye, alpha, num_chains=2, num_samples=5, warmup_sweeps=2
+        make_batch(counts, device), eye, alpha, num_chains=2, num_draws=5, warmup_sweeps=2
     )
     torch.testing.assert_close(theta.sum(-1), torch.ones(2, 5, 3).double())
     torch.testing.assert_close(theta[:, :, 0, 0], torch.ones(2, 5).double())
@@ -79,7 +79,7 @@ def test_extreme_concentrations_give_proportions(device: torch.device) -> None:
 
 
 def test_draws_do_not_depend_on_the_chunks_of_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    options = {"num_chains": 2, "num_samples": 5, "warmup_sweeps": 3}
+    options = {"num_chains": 2, "num_draws": 5, "warmup_sweeps": 3}
     whole = draw(COUNTS, [0.5, 1.0, 2.0], torch.device("cpu"), **options)
     monkeypatch.setattr("studies.scores.accuracy.gibbs._MAX_NUMBERS", 2 * 3 * 4)
     assert torch.equal(whole, draw(COUNTS, [0.5, 1.0, 2.0], torch.device("cpu"), **options))
@@ -116,7 +116,7 @@ def test_a_huge_count_has_its_exact_law_in_bounded_memory(device: torch.device, 
     """
     counts = np.array([[3 * 10**8, 5], [10**8, 2 * 10**8]])
     topics = torch.eye(2, dtype=torch.float64, device=device)
-    options = {"num_chains": 200, "num_samples": 1, "warmup_sweeps": 1, "seed": seed}
+    options = {"num_chains": 200, "num_draws": 1, "warmup_sweeps": 1, "seed": seed}
     alpha = torch.ones(2, dtype=torch.float64, device=device)
     theta = gibbs(make_batch(counts, device), topics, alpha, **options)[:, 0].numpy()
     for document, (n, m) in enumerate(counts):
@@ -134,7 +134,7 @@ def test_a_huge_count_follows_its_expectation(device: torch.device) -> None:
     topics = torch.tensor([[0.5, 0.5], [0.3, 0.7]], dtype=torch.float64, device=device)
     alpha = torch.ones(2, dtype=torch.float64, device=device)
     batch = make_batch(np.array([[size, 0]]), device)
-    theta = gibbs(batch, topics, alpha, num_chains=200, num_samples=4, warmup_sweeps=0)[:, :, 0]
+    theta = gibbs(batch, topics, alpha, num_chains=200, num_draws=4, warmup_sweeps=0)[:, :, 0]
     log_odds = (theta[..., 0] / theta[..., 1]).log()
     error = (2.0 / (size * theta.prod(-1).amin(1))).sqrt()[:, None]
     assert bool(((log_odds.diff(dim=1) - np.log(5 / 3)).abs() < 6.0 * error).all())

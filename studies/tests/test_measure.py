@@ -284,7 +284,7 @@ def test_a_fit_that_ctrl_c_ended_early_is_no_cell(tmp_path: Path) -> None:
     def fit(_: Any) -> str:
         model = ctm(2, 4)
         guide = TaylorGuide(model)
-        guide.means = guide.posterior = _interrupted  # type: ignore[method-assign]
+        guide.solve = _interrupted  # type: ignore[method-assign]
         engine = VariationalEM(model, guide, start="model", progress=False)
         return engine.fit(Corpus.from_matrix(np.ones((3, 4)))).stop_reason
 

@@ -138,7 +138,7 @@ def test_distances_equal_distances_by_quadrature(kind: str) -> None:
     names = {"ctm": ("taylor", "blei-lafferty"), "iftm": ("factor", "taylor"), "lda": ("vb", "ep")}
     model, corpus = make_model(kind, make_topics()), make_corpus()
     guides = {name: make_guide(name, model) for name in names[kind]}
-    result = measure(model, guides, corpus, num_samples=SAMPLES[kind], warmup_steps=150)
+    result = measure(model, guides, corpus, num_draws=SAMPLES[kind], warmup_steps=150)
     assert result.index.tolist() == [0, 2, 3, 5, 6]
     assert result.lengths.tolist() == [25, 2, 8, 1, 60]
     assert bool(result.reliable.all())
@@ -187,7 +187,7 @@ def blank() -> tuple[TopicModel, Corpus, PosteriorAccuracy]:
         "moved": distorted(model, scale * CENTRE[0] + 7.0, 1.0),
         "narrow": distorted(model, np.zeros(3), 0.5),
     }
-    return model, corpus, measure(model, guides, corpus, num_samples=400, warmup_steps=150)
+    return model, corpus, measure(model, guides, corpus, num_draws=400, warmup_steps=150)
 
 
 @pytest.mark.slow
@@ -240,7 +240,7 @@ def test_deliberate_errors_are_measured() -> None:
 @pytest.mark.slow
 def test_distances_of_a_document_do_not_depend_on_its_batch() -> None:
     model, corpus = make_model("ctm", make_topics()), make_corpus()
-    options = {"num_samples": 100, "warmup_steps": 10}
+    options = {"num_draws": 100, "warmup_steps": 10}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*are left out", UserWarning)
         together = measure(model, TaylorGuide(model), corpus, **options)
@@ -253,7 +253,7 @@ def test_distances_of_a_document_do_not_depend_on_its_batch() -> None:
 @pytest.mark.slow
 def test_documents_are_drawn_at_random_from_those_with_tokens() -> None:
     model, corpus = make_model("ctm", make_topics()), make_corpus((3, 0) * 10)
-    options = {"num_docs": 6, "num_samples": 100, "warmup_steps": 5}
+    options = {"num_docs": 6, "num_draws": 100, "warmup_steps": 5}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*are left out", UserWarning)
         chosen = [
@@ -269,9 +269,7 @@ def test_documents_are_drawn_at_random_from_those_with_tokens() -> None:
 def test_chains_too_short_are_left_out_with_a_warning() -> None:
     model, corpus = make_model("lda", make_topics()), make_corpus()
     with pytest.warns(UserWarning, match=r"chains of 5 of 5 documents \(positions 0, 2, 3, 5, 6\)"):
-        result = measure(
-            model, EPGuide(model), corpus, num_chains=2, num_samples=100, warmup_steps=5
-        )
+        result = measure(model, EPGuide(model), corpus, num_chains=2, num_draws=100, warmup_steps=5)
     assert not bool(result.reliable.any())
     assert np.isnan(result.average("ep")["mean_error"][0])
     assert result.to_dict()["posteriors"]["ep"]["average"]["mean_error"]["mean"] is None
@@ -295,7 +293,7 @@ def test_invalid_arguments_are_refused() -> None:
     for options, named in (
         ({"num_docs": 0}, "num_docs is 0"),
         ({"num_chains": 1}, "num_chains is 1; expected at least 2"),
-        ({"num_samples": 50}, "num_samples is 50"),
+        ({"num_draws": 50}, "num_draws is 50"),
         ({"warmup_steps": -1}, "warmup_steps is -1"),
         ({"seed": -1}, "seed is -1"),
         ({"max_docs": 0}, "max_docs is 0"),

@@ -25,7 +25,7 @@ from torch_lntm.io.models import write_model
 
 def test_topics(run_folder, capsys):
     capsys.readouterr()
-    assert main(["topics", run_folder, "--format", "json", "--num-words", "2"]) == 0
+    assert main(["topics", run_folder, "--format", "json", "--top-n", "2"]) == 0
     records = json.loads(capsys.readouterr().out)
     assert {record["topic"] for record in records} == {0, 1, 2}
     assert all(len(record["words"].split()) == 2 for record in records)
@@ -358,9 +358,9 @@ def test_tables_are_safe_for_spreadsheets(workplace, capsys):
     assert main(["fit", "posts.jsonl", "--out", "run", *fit]) == 0
     assert main(["names", "run", "--set", "0==1+1; 1=@x"]) == 0
     capsys.readouterr()
-    few = ["--draws", "guide", "--num-draws", "3", "--formula", "~ col", "--print-as", "csv"]
+    few = ["--source", "guide", "--num-draws", "3", "--formula", "~ col", "--print-as", "csv"]
     for name, *options in (
-        ["topics", "--format", "csv", "--num-words", "400"],
+        ["topics", "--format", "csv", "--top-n", "400"],
         ["topics", "--num-docs", "2", "--format", "csv"],
         ["topics", "--groups", "+a=0; -b=1", "--format", "csv"],
         ["sources", "--format", "csv"],

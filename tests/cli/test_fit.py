@@ -20,7 +20,7 @@ from torch_lntm.models.registry import CONSTRUCTORS
 
 
 def test_fit_prints_topics_scores_and_the_folder(counts, capsys):
-    assert main(["fit", counts, "--out", "run", *QUICK, "--num-words", "4"]) == 0
+    assert main(["fit", counts, "--out", "run", *QUICK, "--top-n", "4"]) == 0
     out, err = capsys.readouterr()
     run = lntm.load_run("run")
     shares = run.metadata["topic_shares"]
@@ -143,7 +143,7 @@ def test_prevalence_and_content_depend_on_columns(workplace, capsys):
 )
 def test_the_default_posterior_follows_options_and_documents(counts, options, posterior):
     """The documents are short."""
-    common = ("--num-topics", "2", "--out", "run", "--no-progress", "--num-words", "1")
+    common = ("--num-topics", "2", "--out", "run", "--no-progress", "--top-n", "1")
     assert main(["fit", counts, *common, *options]) == 0
     assert lntm.load_run("run").config["posterior"] == posterior
 
@@ -248,5 +248,5 @@ def test_columns_of_another_file_are_metadata_of_counts(workplace, capsys):
     options = [*QUICK, "--metadata", "columns.csv", "--model", "stm", "--prevalence", "~ side"]
     assert main(["fit", "counts.npz", "--out", "run", *options]) == 0
     # The run reads the columns of its own corpus again.
-    assert main(["effects", "run", "--draws", "guide"]) == 0
+    assert main(["effects", "run", "--source", "guide"]) == 0
     assert "side[T.right]" in capsys.readouterr().out

@@ -60,6 +60,6 @@ def test_effects_show_and_accept_names(capsys):
     capsys.readouterr()
     column = next(iter(lntm.example_corpus().metadata))
     options = ["--formula", f"~ {column}", "--topics", "war,0", "--num-draws", "3"]
-    assert main(["effects", "run", *options, "--draws", "guide"]) == 0
+    assert main(["effects", "run", *options, "--source", "guide"]) == 0
     out = capsys.readouterr().out
     assert out.index("\nwar ") < out.index("\n0 ")

@@ -70,7 +70,7 @@ def test_the_report_of_a_fit_by_chains_uses_chains_once(posts, monkeypatch):
     report = ["report", "run", "--effects", "~ party", "--num-docs", "0", "--num-draws", "3"]
     for options, used in (
         ((), "chains of each document (Hamiltonian Monte Carlo), which continue the chains of"),
-        (("--draws", "guide"), "the posterior taylor"),
+        (("--source", "guide"), "the posterior taylor"),
     ):
         batches.clear()
         assert main([*report, "--no-progress", *options]) == 0

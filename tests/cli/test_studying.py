@@ -60,11 +60,11 @@ def test_effects(run, capsys):
     head, *printed = capsys.readouterr().out.splitlines()
     assert head.split() == ["topic", "party", "estimate", "std_error", "lower", "upper"]
     assert [line.split()[-5] for line in printed] == ["Left", "Right"] * 2
-    assert main(["effects", run, "--draws", "chains", "--num-draws", "3", "--no-progress"]) == 0
+    assert main(["effects", run, "--source", "chains", "--num-draws", "3", "--no-progress"]) == 0
     assert "(Hamiltonian Monte Carlo), which continue the chains of the fit (3 draws)" in (
         capsys.readouterr().out
     )
-    assert main(["effects", run, "--draws", "joint", "--num-draws", "3", "--no-progress"]) == 0
+    assert main(["effects", run, "--source", "joint", "--num-draws", "3", "--no-progress"]) == 0
     assert "the topics' words (3 draws)" in capsys.readouterr().out
     for options, message in (
         (("--figure", "x.png"), "name their column by --predict"),

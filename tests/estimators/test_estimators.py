@@ -214,7 +214,7 @@ def test_transform_returns_the_mode_of_the_posterior(fitted):
     np.testing.assert_allclose(fitted.transform(X), posterior.theta_mode().numpy(), atol=0.02)
     assert posterior.mean.shape == (10, 3)
     assert posterior.covariance.shape == (10, 3, 3)
-    lower, upper = posterior.theta_interval(0.8, num_samples=100)
+    lower, upper = posterior.theta_interval(0.8, num_draws=100)
     assert bool((lower <= upper).all())
     assert posterior.num_docs == 10
 
@@ -325,7 +325,7 @@ def test_words_come_from_a_vectorizer_its_vocabulary_or_a_frame():
     assert list(estimator.feature_names_in_) == WORDS
     with pytest.raises(ValueError, match="feature names"):
         estimator.transform(frame[WORDS[::-1]])
-    [first, *_] = estimator.topics(frame, n_words=3)
+    [first, *_] = estimator.topics(frame, top_n=3)
     assert set(first.words) <= set(WORDS)
     assert len(first.words) == 3
     assert first.share == max(topic.share for topic in estimator.topics(frame))

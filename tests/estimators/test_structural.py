@@ -82,7 +82,7 @@ def test_every_method_takes_metadata(fitted):
     assert score == fitted.held_out(X, metadata=metadata).nats_per_token
     assert fitted.perplexity(X, metadata=metadata) == pytest.approx(np.exp(-score))
     assert score == fitted.score(corpus)
-    assert len(fitted.topics(X, n_words=3, metadata=metadata)[0].words) == 3
+    assert len(fitted.topics(X, top_n=3, metadata=metadata)[0].words) == 3
     again = clone(fitted).fit_transform(counts(), metadata=META)
     np.testing.assert_array_equal(again, fitted.transform(counts(), metadata=META))
 

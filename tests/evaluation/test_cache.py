@@ -115,7 +115,7 @@ def test_each_group_uses_its_own_topics() -> None:
     split = model.encode(corpus).hold_out_words(seed=1)
     observed, held_out = (part.to_scipy().toarray() for part in split)
     batch = split.observed.batch(dtype=torch.float64)
-    theta = guide.means(batch).theta_mode().numpy()
+    theta = guide.posterior(batch, covariances=False).theta_mode().numpy()
     q = np.zeros(counts.shape)
     for rows, topics in model.topics.by_group(batch, model.topics.double_probs):
         q[rows.numpy()] = theta[rows.numpy()] @ topics.detach().numpy()

@@ -43,7 +43,7 @@ def test_guides_of_other_models_are_refused(name) -> None:
     ("make", "message"),
     [
         (lambda: AIS(num_chains=2.5), "num_chains is 2.5; expected a whole number"),
-        (lambda: Importance(num_samples=30.5), "num_samples is 30.5; expected a whole number"),
+        (lambda: Importance(num_draws=30.5), "num_draws is 30.5; expected a whole number"),
         (lambda: DocumentHMC(make_model(), num_chains=1.5), "num_chains is 1.5"),
     ],
 )
@@ -55,9 +55,9 @@ def test_fractional_numbers_are_refused(make, message) -> None:
 @pytest.mark.parametrize("what", ["samples", "theta_samples", "theta_mean"])
 def test_a_posterior_needs_at_least_one_draw(what) -> None:
     posterior = TaylorGuide(make_model()).posterior(make_corpus().batch())
-    for num_samples in (0, -1, 2.5):
-        with pytest.raises(ConfigError, match="num_samples is"):
-            getattr(posterior, what)(num_samples)
+    for num_draws in (0, -1, 2.5):
+        with pytest.raises(ConfigError, match="num_draws is"):
+            getattr(posterior, what)(num_draws)
 
 
 @pytest.mark.parametrize("name", EVALUATIONS)
@@ -89,7 +89,7 @@ def test_scores_are_frames_with_the_documents_names() -> None:
     names = list("abcdefghi")
     corpus, model = make_corpus().with_metadata({"id": names}), make_model()
     guide = TaylorGuide(model)
-    likelihood = log_likelihood(model, corpus, num_samples=25).frame()
+    likelihood = log_likelihood(model, corpus, num_draws=25).frame()
     annealed = log_likelihood(model, corpus, AIS(num_chains=2, num_temperatures=3)).frame()
     completion = document_completion(model, guide, corpus)
     theta = transform(guide, corpus).theta

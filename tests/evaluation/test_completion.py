@@ -46,7 +46,7 @@ def test_uniform_topics_have_perplexity_v(corpus: Corpus, predictive: str) -> No
     uniform = make_model(topics=torch.ones(4, NUM_WORDS))
     result = document_completion(uniform, TaylorGuide(uniform), corpus, theta=predictive)
     assert result.perplexity == pytest.approx(NUM_WORDS, rel=1e-12)
-    assert result.standard_error == pytest.approx(0, abs=1e-9)
+    assert result.perplexity_standard_error == pytest.approx(0, abs=1e-9)
 
 
 @pytest.mark.parametrize("guide_name", ["taylor", "laplace", "blei-lafferty", "khan-bouchard"])
@@ -85,11 +85,11 @@ def test_mean_and_integrated_scores_equal_averages_over_samples(
     weights = np.exp(per_draw - top)
     expected = top + np.log(weights.mean(0))
     error = weights.std(0) / weights.mean(0) / math.sqrt(20_000)
-    result = document_completion(model, guide, hold_out, theta="integrated", num_samples=20_000)
+    result = document_completion(model, guide, hold_out, theta="integrated", num_draws=20_000)
     difference = np.abs(result.log_predictive.numpy() - expected)
     assert (difference <= 5 * math.sqrt(2) * error + 1e-9).all()
     assert error.max() < 0.1
-    result = document_completion(model, guide, hold_out, theta="mean", num_samples=20_000)
+    result = document_completion(model, guide, hold_out, theta="mean", num_draws=20_000)
     expected = (counts * np.log(theta.mean(0) @ topics)).sum(1)
     np.testing.assert_allclose(result.log_predictive, expected, atol=0.05)
     assert result.observed_fraction is None
@@ -106,7 +106,7 @@ def test_the_integrated_score_is_a_ratio_of_marginal_likelihoods() -> None:
     both = log_likelihood(model, corpus, Quadrature()).log_likelihood
     observed = log_likelihood(model, hold_out.observed, Quadrature()).log_likelihood
     result = document_completion(
-        model, LaplaceGuide(model), hold_out, theta="integrated", num_samples=20_000
+        model, LaplaceGuide(model), hold_out, theta="integrated", num_draws=20_000
     )
     torch.testing.assert_close(result.log_predictive, both - observed, atol=0.05, rtol=0)
 
@@ -116,7 +116,7 @@ def test_scores_do_not_depend_on_batches(
     model: TopicModel, corpus: Corpus, predictive: str
 ) -> None:
     guide = TaylorGuide(model)
-    options = {"theta": predictive, "num_samples": 20}
+    options = {"theta": predictive, "num_draws": 20}
     whole = document_completion(model, guide, corpus, **options)
     parts = document_completion(model, guide, corpus, max_docs=7, **options)
     torch.testing.assert_close(whole.log_predictive, parts.log_predictive, atol=1e-6, rtol=0)
@@ -157,7 +157,7 @@ def test_the_standard_error_equals_the_jackknifes(corpus: Corpus) -> None:
     leave_one_out = np.exp(-(values.sum() - values) / (lengths.sum() - lengths))
     num_docs = len(values)
     jackknife = math.sqrt((num_docs - 1) * leave_one_out.var())
-    assert result.standard_error == pytest.approx(jackknife, rel=0.05)
+    assert result.perplexity_standard_error == pytest.approx(jackknife, rel=0.05)
 
 
 def test_the_standard_error_of_a_single_document_is_infinite() -> None:
@@ -218,7 +218,7 @@ def test_a_vocabulary_of_one_word_has_perplexity_one() -> None:
     ("settings", "message"),
     [
         ({"theta": "map"}, "theta is 'map'; expected one of mode, mean, integrated"),
-        ({"num_samples": 0}, "num_samples is 0"),
+        ({"num_draws": 0}, "num_draws is 0"),
         ({"max_docs": 0}, "max_docs is 0"),
         ({"seed": -1}, "seed is -1"),
     ],

@@ -46,10 +46,10 @@ def test_dispersion_is_pearsons_statistic_over_its_degrees_of_freedom(fitted, mo
 def test_the_dispersion_of_a_correct_model_is_one(fitted) -> None:
     model, guide, _ = fitted
     corpus, _ = model.generate([200] * 2000, seed=1)
-    found = residual_dispersion(model, guide, corpus, max_documents=2000)
+    found = residual_dispersion(model, guide, corpus, max_docs=2000)
     # The topics are known here, which the degrees of freedom take for fitted: 22 of some 14,000.
     assert abs(found.value - 1) < 5 * found.standard_error + 0.01
-    some = residual_dispersion(model, guide, corpus, max_documents=500)
+    some = residual_dispersion(model, guide, corpus, max_docs=500)
     assert some.num_docs == 500
     assert abs(some.value - found.value) < 5 * some.standard_error
     one_topic = lntm.models.ctm(
@@ -64,7 +64,7 @@ def test_a_sample_of_documents_in_periodic_order_has_all_kinds(fitted) -> None:
     other = lntm.models.ctm(2, NUM_WORDS, topics=model.topics.probs.flip(1), dtype="float64")
     parts = [m.generate([40] * 100, seed=2)[0].to_scipy().toarray() for m in (model, other)]
     corpus = lntm.Corpus.from_matrix(np.stack(parts, 1).reshape(-1, NUM_WORDS))
-    found, half = (residual_dispersion(model, guide, corpus, max_documents=n) for n in (200, 100))
+    found, half = (residual_dispersion(model, guide, corpus, max_docs=n) for n in (200, 100))
     assert half.num_docs == 100
     assert abs(half.value - found.value) < 3 * half.standard_error
     assert found.value > 2 * residual_dispersion(model, guide, corpus[::2]).value

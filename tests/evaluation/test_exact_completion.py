@@ -172,7 +172,7 @@ def test_the_reported_error_holds_for_the_total_score() -> None:
 
 @pytest.mark.slow
 def test_chains_are_doubled_until_they_are_within_the_tolerance() -> None:
-    options = {"num_samples": 8, "seed": 3}
+    options = {"num_draws": 8, "seed": 3}
     rough, fine = (
         completion_of(ALPHA[3], TOPICS[3], hold_out(5), tolerance=tolerance, **options)
         for tolerance in (0.1, 0.001)
@@ -180,13 +180,13 @@ def test_chains_are_doubled_until_they_are_within_the_tolerance() -> None:
     assert rough.within_tolerance
     assert fine.within_tolerance
     assert fine.simulation_error < rough.simulation_error
-    assert set(rough.num_samples.tolist()) == {8}
-    assert int(fine.num_samples[0]) in {2**n for n in range(4, 13)}
+    assert set(rough.num_draws.tolist()) == {8}
+    assert int(fine.num_draws[0]) in {2**n for n in range(4, 13)}
     with pytest.warns(UnreliableEstimateWarning, match="raise max_samples"):
         short = completion_of(
             ALPHA[3], TOPICS[3], hold_out(5), tolerance=1e-9, max_samples=20, **options
         )
-    assert set(short.num_samples.tolist()) == {16}
+    assert set(short.num_draws.tolist()) == {16}
     assert not short.within_tolerance
     assert "NOT within 1e-09" in repr(short)
     assert "NOT" not in repr(fine)
@@ -194,7 +194,7 @@ def test_chains_are_doubled_until_they_are_within_the_tolerance() -> None:
 
 @pytest.mark.slow
 def test_a_model_scores_like_its_prior_and_topics() -> None:
-    options = {"tolerance": 1.0, "num_samples": 5}
+    options = {"tolerance": 1.0, "num_draws": 5}
     pairs = [
         (ALPHA[3], lda(3, NUM_WORDS, concentration=torch.from_numpy(ALPHA[3]), **_topics())),
         (
@@ -244,7 +244,7 @@ def test_the_gradient_is_zero_at_the_modes() -> None:
 
 @pytest.mark.slow
 def test_a_document_scores_the_same_in_every_batch() -> None:
-    options = {"tolerance": 10.0, "num_samples": 10}
+    options = {"tolerance": 10.0, "num_draws": 10}
     counts = np.vstack([OBSERVED + HELD_OUT, 30 * OBSERVED[3:]])
     documents = Corpus.from_matrix(counts).hold_out_words()
     assert documents.observed.lengths[-1] > SHORT > documents.observed.lengths[-2]
@@ -302,7 +302,7 @@ def test_differences_are_paired() -> None:
         (ALPHA[3], TOPICS[3], {"concentration": 0.0}, r"concentration is 0\.0; expected one pos"),
         (ALPHA[3], TOPICS[3], {"tolerance": 0.0}, "a positive number of nats per token"),
         (ALPHA[3], TOPICS[3], {"num_chains": 1}, "num_chains"),
-        (ALPHA[3], TOPICS[3], {"num_samples": 3}, "num_samples"),
+        (ALPHA[3], TOPICS[3], {"num_draws": 3}, "num_draws"),
     ],
 )
 def test_invalid_arguments_are_named(prior, topics, options, message) -> None:

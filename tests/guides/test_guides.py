@@ -19,6 +19,7 @@ from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError, IncompatibleGuideError
 from torch_lntm.guides import GUIDES, TaylorGuide, make_guide
 from torch_lntm.guides.guide import WarmStarts, require_guide
+from torch_lntm.solvers.options import SolveOptions
 
 LENGTHS = (30, 1, 0, 8)
 
@@ -162,9 +163,9 @@ def test_word_counts_follow_the_temperatures() -> None:
     """Responsibilities ∝ t_k φ_kv^T′ of every word, in plain loops."""
     model, counts = make_model("ctm"), make_counts()
     guide, batch = TaylorGuide(model), make_batch(counts)
-    temperatures = {"temperature": 0.5, "topic_temperature": 0.25}
+    temperatures = {"inverse_temperature": 0.5, "inverse_topic_temperature": 0.25}
     posterior = guide.posterior(batch, **temperatures)
-    found = guide.word_counts(batch, posterior, **temperatures).numpy()
+    found = guide.word_counts(batch, posterior, SolveOptions(**temperatures)).numpy()
     weights = posterior.topic_weights(0.5).numpy()
     topics = model.topics.probs.detach().numpy() ** 0.25
     expected = np.zeros_like(topics)
@@ -173,7 +174,7 @@ def test_word_counts_follow_the_temperatures() -> None:
         expected[:, v] += counts[d, v] * joint / joint.sum()
     np.testing.assert_allclose(found, expected, rtol=1e-9)
     # The E-step sees the same topics as the M-step.
-    cold = guide.posterior(batch, temperature=0.5)
+    cold = guide.posterior(batch, inverse_temperature=0.5)
     assert float((cold.mean - posterior.mean).abs().max()) > 0.1
 
 
@@ -301,8 +302,8 @@ def test_a_start_of_theta_must_be_positive() -> None:
 
 def test_a_temperature_is_refused_by_guides_without_annealing() -> None:
     batch = make_batch(make_counts())
-    message = r"DirichletGuide only has temperature 1; annealing is for TaylorGuide"
-    for temperatures in ({"temperature": 0.5}, {"topic_temperature": 0.5}):
+    message = r"DirichletGuide only has inverse temperature 1; annealing is for TaylorGuide"
+    for temperatures in ({"inverse_temperature": 0.5}, {"inverse_topic_temperature": 0.5}):
         with pytest.raises(ConfigError, match=message):
             make_guide("vb", make_model("lda")).posterior(batch, **temperatures)
 

@@ -45,7 +45,7 @@ def test_chains_give_exact_means(corpus):
     """Beside quadrature over the two contrasts of three topics."""
     model = make_model(dtype="float64")
     chains = lntm.inference.DocumentHMC(model, num_chains=4, seed=0)
-    found = transform(chains, corpus, num_samples=2000)
+    found = transform(chains, corpus, num_draws=2000)
     assert found.estimate == "mean"
     assert found.sources is None
     assert bool(found.converged.all())
@@ -72,16 +72,15 @@ def test_chains_give_exact_means(corpus):
 
 def test_the_size_of_batches_follows_the_guides_memory(corpus, monkeypatch):
     guide, thirty, sizes = lntm.guides.TaylorGuide(make_model()), corpus[[0, 1, 2] * 10], []
-    kind, posterior, means = type(guide), type(guide).posterior, type(guide).means
-    for name, solve in (("posterior", posterior), ("means", means)):
+    kind, solve = type(guide), type(guide).solve
 
-        def solved(self, batch, *arguments, solve=solve, **options):
-            sizes.append(batch.num_docs)
-            return solve(self, batch, *arguments, **options)
+    def solved(self, batch, *arguments, **options):
+        sizes.append(batch.num_docs)
+        return solve(self, batch, *arguments, **options)
 
-        monkeypatch.setattr(kind, name, solved)
+    monkeypatch.setattr(kind, "solve", solved)
     monkeypatch.setattr(kind, "memory_per_document", lambda self, entries: 2.0**23 / 20)
-    transform(guide, thirty, "mean", num_samples=2)
+    transform(guide, thirty, "mean", num_draws=2)
     assert sizes == [20, 10]
     # Modes take no covariances.
     monkeypatch.setattr(kind, "memory_of_means", lambda self, entries: 2.0**23 / 18.5)
@@ -94,7 +93,7 @@ def test_document_topics_equal_the_guides_posteriors(corpus):
     posterior = guide.posterior(corpus.batch())
     mode = transform(guide, corpus)
     torch.testing.assert_close(mode.theta, posterior.theta_mode())
-    mean = transform(guide, corpus, "mean", num_samples=20_000)
+    mean = transform(guide, corpus, "mean", num_draws=20_000)
     # A proportion's standard deviation is below 0.5, so 20,000 draws err by 0.0035; six of them.
     torch.testing.assert_close(mean.theta, posterior.theta_mean(20_000), atol=0.03, rtol=0)
     assert (mean.theta - mode.theta).abs().max() > 1e-3
@@ -125,7 +124,7 @@ def test_document_topics_keep_the_metadata(corpus):
     ("settings", "message"),
     [
         ({"estimate": "median"}, "estimate 'median'"),
-        ({"num_samples": 0}, "num_samples is 0; expected at least 1"),
+        ({"num_draws": 0}, "num_draws is 0; expected at least 1"),
         ({"max_docs": 0}, "max_docs is 0; expected at least 1"),
         ({"seed": -1}, "seed is -1; expected at least 0"),
     ],

@@ -82,7 +82,7 @@ def test_a_run_refuses_split_and_scores_of_another_run(tmp_path):
     with pytest.raises(ConfigError, match="run: holds another run by now; load it again"):
         run.split(corpus)
     with pytest.raises(ConfigError, match="run: holds another run by now; load it again"):
-        lntm.report(run, corpus, num_samples=2)
+        lntm.report(run, corpus, num_draws=2)
 
 
 @pytest.mark.parametrize("number", range(1, 5))

@@ -11,7 +11,7 @@ from support.problems import make_batch, random_problem
 from torch.func import functional_call
 
 from torch_lntm.kernels.chains import PaddedWords, SparseWords
-from torch_lntm.kernels.likelihood import Cells, log_likelihood_at, surrogate
+from torch_lntm.kernels.likelihood import CellRows, log_likelihood_at, surrogate
 from torch_lntm.kernels.mixture import (
     expected_counts,
     expected_topic_counts,
@@ -87,7 +87,7 @@ def test_the_likelihood_equals_that_of_polya_urns(device, dtype) -> None:
         found = log_likelihood_at(
             logits[d : d + 1],
             phi.mT[batch.word_index[entries]],
-            Cells(batch.counts[entries], batch.word_index[entries]),
+            CellRows(batch.counts[entries], batch.word_index[entries]),
             likelihood,
         )
         close(found, expected[d : d + 1], TOLERANCE[dtype])
@@ -107,7 +107,7 @@ def test_counts_are_the_expected_tokens_of_the_topics(device, dtype) -> None:
     tolerance, likelihood = TOLERANCE[dtype], repeats(device)
 
     q = word_probabilities(t, phi, batch)
-    found = likelihood.tokens(q, Cells.of(batch))
+    found = likelihood.tokens(q, batch)
     at = (batch.row_index.cpu(), batch.word_index.cpu())
     close(found, tables[at], tolerance)
     by_topic = (shares * tables[:, None]).sum(2)

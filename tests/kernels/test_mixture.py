@@ -10,9 +10,8 @@ from oracles.mixture import mixture_log_likelihood_reference
 from support.costs import LargestStorage
 from support.problems import make_batch
 
-from torch_lntm.errors import ConfigError
 from torch_lntm.kernels import contraction
-from torch_lntm.kernels.likelihood import Cells, log_likelihood_at
+from torch_lntm.kernels.likelihood import log_likelihood_at
 from torch_lntm.kernels.mixture import (
     expected_counts,
     expected_topic_counts,
@@ -178,25 +177,6 @@ def test_second_derivatives_at_a_probability_of_zero_are_finite(device, dtype) -
         assert all(bool(block.isfinite().all()) for block in row)
 
 
-def test_autocast_has_no_effect() -> None:
-    weights, topics, counts = random_arrays()
-    t, phi = tensors("cpu", torch.float32, weights, topics)
-    batch = make_batch(counts, "cpu", torch.float32)
-    for function in (mixture_log_likelihood, expected_topic_counts, responsibility_covariance):
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            got = function(t, phi, batch)
-        assert torch.equal(got, function(t, phi, batch))
-
-
-def test_low_precision_is_refused(device) -> None:
-    weights, topics, counts = random_arrays()
-    t, phi = tensors(device, torch.float32, weights, topics)
-    batch = make_batch(counts, device, torch.float32)
-    for function in (mixture_log_likelihood, expected_counts, expected_topic_counts):
-        with pytest.raises(ConfigError, match=r"torch.float16; expected torch.float32 or"):
-            function(t.half(), phi.half(), batch.to(dtype=torch.float16))
-
-
 @pytest.mark.parametrize("num_docs", [0, 3])
 def test_no_tokens_at_all(device, num_docs) -> None:
     batch = make_batch(np.zeros((num_docs, 5)), device)
@@ -320,5 +300,5 @@ def test_log_likelihood_at_equals_the_sparse_kernel_for_any_chunks(lee) -> None:
     expected = mixture_log_likelihood(torch.softmax(logits, -1), topics, repeated)
     words = topics.mT[batch.word_index]
     for max_elements in (1, 1000, 2**22):
-        values = log_likelihood_at(logits, words, Cells.of(batch), max_elements=max_elements)
+        values = log_likelihood_at(logits, words, batch, max_elements=max_elements)
         torch.testing.assert_close(values, expected)

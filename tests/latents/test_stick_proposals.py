@@ -15,12 +15,12 @@ from torch_lntm.sampling.importance import pareto_k
 
 
 def draws(
-    name: str, alpha: Tensor, gamma: Tensor, num_samples: int, key: tuple[int, ...]
+    name: str, alpha: Tensor, gamma: Tensor, num_draws: int, key: tuple[int, ...]
 ) -> tuple[Tensor, Tensor]:
     """Log theta, and the log ratio of the prior to the proposal."""
     space, posterior = StickSpace.of(alpha), SimpleNamespace(gamma=gamma[None])
     proposal = space.proposal(name, posterior, 0, (torch.empty(0), torch.empty(0)), 5.0)
-    z, log_q = proposal.draw(num_samples, key)
+    z, log_q = proposal.draw(num_draws, key)
     return proposal.space.logits(z), proposal.space.log_density(z) - log_q
 
 

@@ -29,6 +29,7 @@ from torch_lntm.inference.chains.joint import JointChain
 from torch_lntm.kernels.likelihood import INDEPENDENT, surrogate
 from torch_lntm.kernels.mixture import mixture_log_likelihood, probability_floor
 from torch_lntm.models import DirichletMultinomial, TopicModel
+from torch_lntm.solvers.options import SolveOptions
 
 NUM_WORDS = 12
 TOPICS = np.random.default_rng(0).dirichlet(np.full(NUM_WORDS, 0.4), 3)
@@ -353,7 +354,7 @@ def test_without_repetitions_words_are_independent_draws() -> None:
 def test_em_never_lowers_the_bound(generated) -> None:
     model = at(lntm.models.lda(3, NUM_WORDS, bursty=True, dtype="float64"), 5.0)
     guide = make_guide("vb", model, tolerance=1e-8)
-    guide.em_options = {"tolerance": 1e-8, "max_iterations": 500}  # type: ignore[misc]
+    guide.em_options = SolveOptions(tolerance=1e-8, max_iterations=500)  # type: ignore[misc]
     result = VariationalEM(
         model, guide, start="model", stepwise_epochs=0, tolerance=1e-6, progress=False
     ).fit(generated[:60])

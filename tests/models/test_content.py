@@ -250,7 +250,7 @@ def test_evaluators_use_the_topics_of_the_documents_group(corpus) -> None:
             model, guide, hold_out, **settings
         ).log_predictive
 
-    for settings in ({}, {"theta": "integrated", "num_samples": 5}):
+    for settings in ({}, {"theta": "integrated", "num_draws": 5}):
         torch.testing.assert_close(scores(model, part, **settings), scores(alone, part, **settings))
 
     hold_out = part.hold_out_words(0.5, seed=0)
@@ -460,7 +460,7 @@ def test_groups_survive_saving_and_loading(corpus, tmp_path) -> None:
 
 def test_group_words_are_the_most_distinctive_words(corpus) -> None:
     model = make(corpus)
-    found = lntm.reports.group_words(model, num_words=2)
+    found = lntm.reports.group_words(model, top_n=2)
     assert [(one.topic, one.group) for one in found[:4]] == [
         *((0, level) for level in GROUPS.levels),
         (1, "Left"),

@@ -36,7 +36,7 @@ def test_a_single_topic_has_the_unigram_likelihood(name):
     # Smoothing, or the prior of normal logits, moves the topic slightly away from the shares.
     np.testing.assert_allclose(model.topics.probs[0].detach(), shares, atol=1e-3)
     expected = shares @ model.topics.probs[0].detach().log().numpy()
-    for method, few in (("importance", {"num_samples": 25}), ("ais", {"num_temperatures": 3})):
+    for method, few in (("importance", {"num_draws": 25}), ("ais", {"num_temperatures": 3})):
         found = lntm.evaluation.log_likelihood(model, CORPUS, method, **few)
         assert found.nats_per_token == pytest.approx(expected, abs=1e-12)
 

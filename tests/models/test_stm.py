@@ -341,7 +341,7 @@ def test_engines_and_evaluators_encode_the_corpus(corpus, tmp_path) -> None:
     torch.testing.assert_close(frozen.log_predictive, whole.log_predictive, rtol=0, atol=0)
     found = lntm.inference.transform(guide, corpus)
     assert found.theta.shape == (NUM_DOCS, NUM_TOPICS)
-    estimate = lntm.evaluation.log_likelihood(model, corpus[:4], num_samples=200)
+    estimate = lntm.evaluation.log_likelihood(model, corpus[:4], num_draws=200)
     assert bool(torch.isfinite(estimate.log_likelihood).all())
 
 

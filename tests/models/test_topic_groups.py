@@ -144,7 +144,7 @@ def test_words_of_a_merged_topic_are_weighted_by_tokens(documents: Any) -> None:
     probs = model.topics.probs.detach().double()
     torch.testing.assert_close(words[0], 0.75 * probs[0] + 0.25 * probs[2])
     torch.testing.assert_close(words[1], probs[4])
-    summary = lntm.reports.summarise_groups(model, {"a": [0, 2]}, tokens / 7, num_words=3)[0]
+    summary = lntm.reports.summarise_groups(model, {"a": [0, 2]}, tokens / 7, top_n=3)[0]
     best = words[0].argsort(descending=True)[:3]
     assert summary.words == model.words_at(best.tolist())
     assert summary.share == pytest.approx(4 / 7)

@@ -124,7 +124,7 @@ def test_names_of_a_folder_are_written_to_the_model_and_its_card(tmp_path) -> No
 
 def test_tables_show_names_in_place_of_numbers() -> None:
     model = make_model({1: "foreign affairs", 2: "war <b>"})
-    table = model.topic_table([0.1, 0.4, 0.3, 0.2], num_words=2, num_correlated=1)
+    table = model.topic_table([0.1, 0.4, 0.3, 0.2], top_n=2, num_correlated=1)
     rows = [line for line in str(table).splitlines()[2:] if not line.startswith(" ")]
     assert [row[:15].rstrip() for row in rows] == ["foreign affairs", "war <b>", "3", "0"]
     assert "war &lt;b&gt;" in table._repr_html_()
@@ -140,7 +140,7 @@ def test_tables_show_names_in_place_of_numbers() -> None:
 def test_words_by_source_and_group_show_names() -> None:
     factors = iftm(4, len(WORDS), 2, vocabulary=WORDS)
     factors.topic_names = {k: f"topic {chr(97 + k)}" for k in range(4)}
-    sources = lntm.reports.summarise_sources(factors, num_words=1)
+    sources = lntm.reports.summarise_sources(factors, top_n=1)
     assert set(sources.frame()["name"]) <= set(factors.topic_names)
     counts = np.eye(4, len(WORDS), dtype=np.int64) + 1
     corpus = lntm.Corpus.from_matrix(counts, vocabulary=WORDS, metadata={"party": list("abab")})
@@ -148,7 +148,7 @@ def test_words_by_source_and_group_show_names() -> None:
     model.topic_names = {1: "economy"}
     words = lntm.reports.group_words(model)
     assert list(words.frame())[:3] == ["topic", "name", "group"]
-    labels = lntm.reports.label_topics(model, corpus, num_words=2)
+    labels = lntm.reports.label_topics(model, corpus, top_n=2)
     assert "economy probability" in str(labels)
 
 

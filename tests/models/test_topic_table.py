@@ -15,7 +15,7 @@ from torch_lntm.errors import ConfigError
 def test_topics_are_sorted_by_share_and_list_correlated_topics():
     covariance = torch.tensor([[1.0, 0.8, 0.0], [0.8, 1.0, 0.0], [0.0, 0.0, 1.0]])
     model = make_model(covariance=covariance)
-    first, second, third = model.topic_table([0.2, 0.5, 0.3], num_words=2, num_correlated=1)
+    first, second, third = model.topic_table([0.2, 0.5, 0.3], top_n=2, num_correlated=1)
     assert [s.topic for s in (first, second, third)] == [1, 2, 0]
     assert first.words == ("dog", "cat")
     assert first.probabilities == pytest.approx((0.4, 0.3))
@@ -39,7 +39,7 @@ def make_unequal():
 def test_every_model_has_a_table_with_the_strongest_correlations_first(make):
     model = make()
     correlation = model.topic_correlation()
-    for topic in model.topic_table(num_words=1, num_correlated=2):
+    for topic in model.topic_table(top_n=1, num_correlated=2):
         pairs = topic.correlated + topic.opposed
         assert sorted(k for k, _ in pairs) == [k for k in range(3) if k != topic.topic]
         for k, r in pairs:
@@ -50,33 +50,31 @@ def test_every_model_has_a_table_with_the_strongest_correlations_first(make):
 
 
 def test_topics_keep_their_order_without_shares_and_have_numbers_without_a_vocabulary():
-    table = make_model(vocabulary=None).topic_table(num_words=100)
+    table = make_model(vocabulary=None).topic_table(top_n=100)
     assert [topic.topic for topic in table] == [0, 1, 2]
     assert table[0].share is None
     assert table[0].words == ("#0", "#1", "#2", "#3")
 
 
 def test_a_table_and_its_slices_are_texts_with_a_line_for_each_topic():
-    table = make_model().topic_table([0.2, 0.5, 0.3], num_words=2, num_correlated=1)
+    table = make_model().topic_table([0.2, 0.5, 0.3], top_n=2, num_correlated=1)
     assert str(table).splitlines()[2].split()[:4] == ["1", "50.0%", "dog", "cat"]
     assert "(−0.50)" in str(table)
-    assert str(make_model().topic_table(num_words=1)[1:]) == (
+    assert str(make_model().topic_table(top_n=1)[1:]) == (
         "topic   top words\n    1   dog\n    2   ant"
     )
 
 
 def test_the_html_of_a_table_has_a_row_for_each_topic_and_escapes_words():
     model = make_model(vocabulary=("<b>", "bee", "cat", "dog"))
-    html = model.topic_table([0.2, 0.5, 0.3], num_words=2)._repr_html_()
+    html = model.topic_table([0.2, 0.5, 0.3], top_n=2)._repr_html_()
     assert html.count("<tr") == 4
     assert re.search(r"<td>1</td>\s*<td>50.0%</td>", html)
     assert "&lt;b&gt; bee" in html
     assert "share" not in model.topic_table()._repr_html_()
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"shares": [0.5, 0.5]}, {"num_words": 0}, {"num_correlated": -1}]
-)
+@pytest.mark.parametrize("wrong", [{"shares": [0.5, 0.5]}, {"top_n": 0}, {"num_correlated": -1}])
 def test_shares_of_other_topics_and_numbers_out_of_range_are_refused(wrong):
     with pytest.raises(ConfigError):
         make_model().topic_table(**wrong)

@@ -7,7 +7,7 @@ import torch
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError
-from torch_lntm.kernels.likelihood import Cells, CountLikelihood
+from torch_lntm.kernels.likelihood import CellRows, CountLikelihood
 from torch_lntm.models import DirichletMultinomial, ctm
 
 
@@ -29,7 +29,7 @@ class Repeats(DirichletMultinomial):
 def test_single_tokens_have_the_likelihood_of_one_token_documents(kind) -> None:
     words, counts = kind(3.0, dtype=torch.float64), torch.tensor([2.0, 1.0, 4.0])
     s = torch.tensor([0.2, 0.5, 0.01], dtype=torch.float64)
-    cells = Cells(counts.double(), torch.arange(3))
+    cells = CellRows(counts.double(), torch.arange(3))
     each = words.for_single_tokens()
     # A document's only token is an independent draw.
     torch.testing.assert_close(each.log_terms(s, cells).detach(), counts * s.log())

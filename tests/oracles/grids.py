@@ -78,7 +78,7 @@ class Quadrature(LikelihoodMethod):
             lengths=torch.tensor(corpus.lengths),
             method=self.name,
             description=f"quadrature on {points} points",
-            num_samples=points,
+            num_draws=points,
             corpus_name=corpus.name,
         )
 

@@ -11,7 +11,6 @@ from oracles.quadrature import log_marginals
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.guides import LaplaceGuide, make_guide
-from torch_lntm.kernels.likelihood import Cells
 from torch_lntm.models import ctm
 
 
@@ -20,7 +19,7 @@ def integrate(model, corpus: Corpus, num_points: int) -> tuple[float, float]:
     space = model.prior.identified(batch)
     posterior = make_guide(space.reference, model).posterior(batch)
     words = model.topics.probs.detach().mT[batch.word_index]
-    value, error = marginal_by_quadrature(space, posterior, 0, words, Cells.of(batch), num_points)
+    value, error = marginal_by_quadrature(space, posterior, 0, words, batch, num_points)
     return float(value), float(error)
 
 
@@ -52,7 +51,7 @@ def test_a_grid_dominated_by_one_point_has_infinite_error() -> None:
     words = model.topics.probs.detach().mT[whole.word_index]
     value, error = marginal_by_quadrature(
         model.prior.identified(whole), LaplaceGuide(model).posterior(few), 0, words,
-        Cells.of(whole), 11,
+        whole, 11,
     )  # fmt: skip
     assert math.isinf(error)
     assert math.isfinite(value)

@@ -16,7 +16,7 @@ def test_document_proportions_show_means_and_quantiles_of_the_posterior():
     model = make_model()
     posterior = lntm.guides.LaplaceGuide(model).posterior(small_corpus().batch())
     labels = lntm.reports.topic_labels(model)
-    options = {"labels": labels, "num_topics": 4, "num_samples": 4000}
+    options = {"labels": labels, "num_topics": 4, "num_draws": 4000}
     ax = document_proportions(posterior, 1, level=0.8, **options)
     draws = posterior.theta_samples(4000)[:, 1].numpy()
     mean = draws.mean(0)
@@ -34,7 +34,7 @@ def test_document_proportions_show_means_and_quantiles_of_the_posterior():
 def test_document_proportions_of_a_dirichlet_equal_its_marginals():
     model = lntm.models.lda(6, len(WORDS), concentration=0.7)
     posterior = lntm.guides.DirichletGuide(model).posterior(small_corpus().batch())
-    ax = document_proportions(posterior, 2, level=0.9, num_topics=None, num_samples=20_000)
+    ax = document_proportions(posterior, 2, level=0.9, num_topics=None, num_draws=20_000)
     gamma = posterior.gamma[2].numpy()
     shown = [int(label.get_text()) for label in ax.get_yticklabels()]
     marginal = beta(gamma[shown], gamma.sum() - gamma[shown])
@@ -51,8 +51,8 @@ def test_document_proportions_accept_draws_of_a_corpus():
     corpus = small_corpus()
     guide = lntm.guides.LaplaceGuide(make_model())
     draws = lntm.inference.theta_draws(guide, corpus, 5)
-    by_draws = document_proportions(draws, 2, num_samples=400).lines[0]
-    by_posterior = document_proportions(guide.posterior(corpus.batch()), 2, num_samples=400)
+    by_draws = document_proportions(draws, 2, num_draws=400).lines[0]
+    by_posterior = document_proportions(guide.posterior(corpus.batch()), 2, num_draws=400)
     expected = by_posterior.lines[0].get_xdata()
     np.testing.assert_allclose(by_draws.get_xdata(), expected, atol=1e-5)
     with pytest.raises(ConfigError, match=f"document {len(corpus)} is not in ThetaDraws"):

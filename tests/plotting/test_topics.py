@@ -75,7 +75,7 @@ def test_names_in_the_graph_cover_no_other_names_or_circles(num_topics, figsize)
 
 def test_the_source_plot_shows_the_largest_centred_loadings():
     model = make_factor_model()
-    ax = source_plot(model, num_topics=2, num_words=3)
+    ax = source_plot(model, num_topics=2, top_n=3)
     mixing = model.prior.mixing.detach().double().numpy()
     loadings = mixing - mixing.mean(0)
     names = topic_labels(model, 3)

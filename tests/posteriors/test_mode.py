@@ -17,7 +17,7 @@ from torch_lntm.posteriors.normal import SampledMoments
 def test_means_match_the_posterior(family, name, device) -> None:
     guide = make_guide(name, make_model(family).to(device))
     batch = make_batch(make_counts(), device)
-    posterior, means = guide.posterior(batch), guide.means(batch)
+    posterior, means = guide.posterior(batch), guide.posterior(batch, covariances=False)
     assert isinstance(means, ModePosterior)
     torch.testing.assert_close(means.mean, posterior.mean, rtol=0, atol=0)
     assert torch.equal(means.converged, posterior.converged)
@@ -30,7 +30,7 @@ def test_means_match_the_posterior(family, name, device) -> None:
 def test_a_mode_has_zero_covariance() -> None:
     guide = make_guide("taylor", make_model("ctm"))
     batch = make_batch(make_counts())
-    modes = guide.means(batch)
+    modes = guide.posterior(batch, covariances=False)
     dim = modes.mean.shape[1]
     assert torch.equal(modes.samples(3), modes.mean.expand(3, -1, -1))
     assert modes.covariance.shape == (batch.num_docs, dim, dim)
@@ -45,14 +45,15 @@ def test_a_mode_has_zero_covariance() -> None:
 def test_means_that_need_covariances_include_them(name) -> None:
     guide = make_guide(name, make_model("ctm"))
     assert not guide.separates_means
-    assert isinstance(guide.means(make_batch(make_counts())), NormalPosterior)
+    means = guide.posterior(make_batch(make_counts()), covariances=False)
+    assert isinstance(means, NormalPosterior)
 
 
 @pytest.mark.parametrize("name", ["taylor", "laplace"])
 def test_samples_over_all_documents_average_to_the_moments(name, device) -> None:
     guide = make_guide(name, make_model("ctm").to(device), tolerance=1e-9)
     batch = make_batch(make_counts(), device)
-    posterior, modes = guide.posterior(batch), guide.means(batch)
+    posterior, modes = guide.posterior(batch), guide.posterior(batch, covariances=False)
     covariance, objective = 0.0, 0.0
     for turn in range(2):
         rows = torch.arange(turn, batch.num_docs, 2, device=device)
@@ -70,7 +71,7 @@ def test_samples_over_all_documents_average_to_the_moments(name, device) -> None
 def test_an_empty_sample_is_allowed() -> None:
     guide = make_guide("taylor", make_model("ctm"))
     batch = make_batch(make_counts())
-    modes, rows = guide.means(batch), torch.zeros(0, dtype=torch.int64)
+    modes, rows = guide.posterior(batch, covariances=False), torch.zeros(0, dtype=torch.int64)
     moments = SampledMoments(modes, 8.0)
     moments.add(guide.posterior(batch.select(rows), modes.mean[rows]), rows)
     assert not bool(moments.covariance_sum().any())

@@ -32,7 +32,7 @@ def make_model() -> TopicModel:
 
 
 def test_rows_name_words_probabilities_and_lost_topics() -> None:
-    money, water = keyword_topics(make_model(), [0.5, 0.3, 0.2], 1000, num_words=2)
+    money, water = keyword_topics(make_model(), [0.5, 0.3, 0.2], 1000, top_n=2)
     assert (money.topic, money.name, money.rival) == (0, "money", None)
     assert money.keywords == ("tax", "<b>")
     assert money.probabilities == pytest.approx((0.4, 0.1))

@@ -63,13 +63,13 @@ def test_labels_are_the_best_words_by_each_measure() -> None:
     model = lntm.models.ctm(
         2, 4, topics=torch.from_numpy(TOPICS), vocabulary=WORDS, dtype="float64"
     )
-    first, second = label_topics(model, corpus, num_words=2, frequency_weight=0.3)
+    first, second = label_topics(model, corpus, top_n=2, frequency_weight=0.3)
     assert first.probability == ("the", "tax")
     assert first.frex[0] == "tax"
     assert second.frex[0] == "war"
     assert first.lift[0] == "rare"
     assert second.score[0] == "war"
-    labels = label_topics(model, corpus, num_words=2)
+    labels = label_topics(model, corpus, top_n=2)
     frame = labels.frame()
     assert list(frame) == ["topic", "name", "measure", "rank", "term"]
     assert len(frame) == 2 * 4 * 2

@@ -71,8 +71,8 @@ def test_a_prompt_has_words_documents_and_other_names(documents: Any) -> None:
     model.topic_names = {0: "Economy"}
     texts = [f'Text "{d}" with\na line <b> \\' for d in range(20)]
     ask = Answering("War", "Trade")
-    lntm.name_topics(model, corpus, ask, texts=texts, num_docs=2, num_words=4, language="French")
-    labels = lntm.reports.label_topics(model, corpus, num_words=4)[1]
+    lntm.name_topics(model, corpus, ask, texts=texts, num_docs=2, top_n=4, language="French")
+    labels = lntm.reports.label_topics(model, corpus, top_n=4)[1]
     for said in ("in French", ", ".join(labels.frex), ", ".join(labels.probability)):
         assert said in ask.prompts[0]
     quoted = re.findall(r"^\d\. \"Text '\d+' with a line <b>  \"$", ask.prompts[0], re.MULTILINE)
@@ -313,7 +313,7 @@ def test_the_command_names_topics_by_a_server(
     assert all(torch.equal(before[name], x) for name, x in run.model.state_dict().items())
     assert len(server.requests) == 2
     assert "1. " in server.requests[0][2]["messages"][0]["content"]
-    assert main(["report", "run", "--draws", "guide", "--num-draws", "2"]) == 0
+    assert main(["report", "run", "--source", "guide", "--num-draws", "2"]) == 0
     page = (tmp_path / "run" / "report.html").read_text()
     assert "The language model small named 2 of the topics" in page
     for lacking in options[:2], options[2:]:

@@ -204,7 +204,7 @@ def test_every_model_has_a_page(name):
     [
         ({"texts": ["a"] * 39}, ConfigError, "39 texts for 40 documents"),
         ({"by": ["county"]}, CorpusError, "county"),
-        ({"num_words": 0}, ConfigError, "num_words"),
+        ({"top_n": 0}, ConfigError, "top_n"),
         ({"max_docs": 0}, ConfigError, "max_docs is 0"),
     ],
 )
@@ -267,8 +267,8 @@ def test_a_page_replaces_a_file_only_with_overwrite(known, tmp_path):
         with pytest.raises(ConfigError, match=message):
             lntm.report(guide, corpus, place, **options)
     path.write_text("old")
-    with pytest.raises(ConfigError, match="num_words is 0"):
-        lntm.report(guide, corpus, path, overwrite=True, num_words=0)
+    with pytest.raises(ConfigError, match="top_n is 0"):
+        lntm.report(guide, corpus, path, overwrite=True, top_n=0)
     assert path.read_text() == "old"
     lntm.report(guide, corpus, path, overwrite=True, title="New", **options)
     assert Page(path.read_text(encoding="utf-8")).said("h1") == ["New"]
@@ -300,7 +300,7 @@ def test_the_page_of_a_result_uses_the_posterior_of_the_fit(known, tmp_path, eng
     assert f"{100 * float(draws.theta.double().mean((0, 1))[0]):.1f} %" in page.said("td")
     assert settings["ended"] == result.ended
     assert f"{result.history[-1]['objective']:.4f}" in settings[result.objective_name]
-    lntm.report(result, corpus, path, overwrite=True, draws=guide, **few)
+    lntm.report(result, corpus, path, overwrite=True, source=guide, **few)
     html = path.read_text(encoding="utf-8")
     assert "by the model ctm and the posterior taylor" in html
     assert ("differ from the shares that the fit printed" in html) == (engine == "monte-carlo")

@@ -37,7 +37,7 @@ def make_model() -> TopicModel:
 
 def test_words_that_rose_and_fell_are_found_with_their_intervals() -> None:
     model = make_model()
-    moving, still = moving_topics(model, num_words=2, num_periods=3)
+    moving, still = moving_topics(model, top_n=2, num_periods=3)
     assert moving.periods == (2000, 2004, 2009)
     assert moving.words[0][0] == "<b>down</b>"
     assert moving.words[-1][0] == "up"

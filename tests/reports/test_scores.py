@@ -44,7 +44,7 @@ def test_completion_scores_name_their_method():
     result = lntm.evaluation.document_completion(model, guide, corpus, 0.5, 3)
     (score,) = completion_scores(result)
     assert score.value == result.perplexity
-    assert score.standard_error == result.standard_error
+    assert score.standard_error == result.perplexity_standard_error
     assert "TaylorGuide" in score.method
     assert "50% of tokens observed, seed 3" in score.method
     assert score.documents == 8

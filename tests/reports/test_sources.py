@@ -20,7 +20,7 @@ def corpus():
 
 @pytest.mark.parametrize(("source", "variance"), [("gaussian", 1.0), ("laplace", 2.0)])
 def test_topics_of_a_source_come_from_its_centred_column(source, variance):
-    frame = summarise_sources(make_factor_model(source), num_words=2).frame()
+    frame = summarise_sources(make_factor_model(source), top_n=2).frame()
     columns = ["source", "distribution", "share", "topic", "name", "loading", "words"]
     assert list(frame) == columns
     # A's columns less their means: (1, -1, 0) and (0.1, 0.2, -0.3). A loading of 0 is at no end.

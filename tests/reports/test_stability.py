@@ -111,6 +111,6 @@ def test_the_command_fits_a_run_again(tmp_path: Any, monkeypatch: Any, capsys: A
     capsys.readouterr()
     assert main(["stability", "run", "--num-fits", "1", "--print-as", "json"]) == 0
     assert len(json.loads(capsys.readouterr().out)) == 3
-    report = ["report", "run", "--stability", "1", "--draws", "guide", "--num-draws", "2"]
+    report = ["report", "run", "--stability", "1", "--source", "guide", "--num-draws", "2"]
     assert main(report) == 0
     assert "Stability of the topics" in (tmp_path / "run" / "report.html").read_text()

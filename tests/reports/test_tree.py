@@ -161,8 +161,8 @@ def test_the_groups_of_a_run_serve_other_commands(
     assert main(["transform", "run", "example", "--out", "-", "--groups", "groups.json"]) == 0
     head = capsys.readouterr().out.partition("\n")[0].split(",")
     assert {name for name, topics in groups.items() if len(topics) > 1} <= set(head)
-    assert main(["report", "run", "--levels", "3,2", "--draws", "guide", "--num-draws", "2"]) == 0
+    assert main(["report", "run", "--levels", "3,2", "--source", "guide", "--num-draws", "2"]) == 0
     assert "Groups of topics" in (tmp_path / "run" / "report.html").read_text()
     effects = ["effects", "run", "--formula", "~ season", "--groups", "a=0,1; b=2"]
-    assert main([*effects, "--draws", "guide", "--num-draws", "3"]) == 0
+    assert main([*effects, "--source", "guide", "--num-draws", "3"]) == 0
     assert "\nb     season[T.winter]" in capsys.readouterr().out

@@ -40,13 +40,13 @@ def test_pareto_k_agrees_with_maximum_likelihood() -> None:
 
 
 @pytest.mark.parametrize("shape", [-0.2, 0.2, 0.6, 1.1])
-@pytest.mark.parametrize("num_samples", [100, 1000, 4000])
-def test_pareto_k_equals_arviz(shape: float, num_samples: int) -> None:
+@pytest.mark.parametrize("num_draws", [100, 1000, 4000])
+def test_pareto_k_equals_arviz(shape: float, num_draws: int) -> None:
     # ArviZ makes the same fit on the same grid with the same weak prior. It takes the logs of the
     # weights up to a constant. Differences come from rounding and from its threshold between two
     # draws.
     arviz = pytest.importorskip("arviz")
-    log_weights = pareto_draws(shape, 4, num_samples)
+    log_weights = pareto_draws(shape, 4, num_draws)
     expected = arviz.psislw(log_weights.numpy())[1]
     np.testing.assert_allclose(pareto_k(log_weights).numpy(), expected, atol=2e-3)
 

@@ -66,7 +66,7 @@ def test_a_fused_transition_equals_separate_steps(kind, dtype, fused, monkeypatc
     _, start = make_start(kind, fused, dtype)
     heat = torch.tensor([[0.7, 0.2], [1.0, 0.0]], device=fused)
     temperature: float | Tensor = heat if kind in ("free", "sources") else 0.6
-    start |= {"temperature": temperature, "jitter": 0.3}
+    start |= {"inverse_temperature": temperature, "jitter": 0.3}
     found = hmc.step(**start)
     monkeypatch.setenv("LNTM_TRITON", "0")
     expected = hmc.step(**start)

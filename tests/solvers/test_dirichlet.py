@@ -415,18 +415,18 @@ def test_posterior_agrees_with_torch(device) -> None:
 
 def test_draws_have_the_posteriors_moments(device) -> None:
     post = posterior([[3.0, 0.2, 1.0], [40.0, 1.5, 0.1]], device)
-    num_samples = 20_000
-    draws = post.theta_samples(num_samples, seed=5)
-    assert draws.shape == (num_samples, 2, 3)
+    num_draws = 20_000
+    draws = post.theta_samples(num_draws, seed=5)
+    assert draws.shape == (num_draws, 2, 3)
     torch.testing.assert_close(draws.sum(-1), torch.ones_like(draws[..., 0]))
-    error = (post.variance / num_samples).sqrt()
+    error = (post.variance / num_draws).sqrt()
     # 6 means at 6 standard errors: false-failure rate 1e-8.
     assert bool(((draws.mean(0) - post.mean).abs() < 6 * error).all())
     centred = draws - post.mean
     outer = centred[..., :, None] * centred[..., None, :]
-    error = outer.std(0) / num_samples**0.5
+    error = outer.std(0) / num_draws**0.5
     assert bool(((outer.mean(0) - post.covariance).abs() < 6 * error).all())
-    lower, upper = post.theta_interval(0.8, num_samples=4000, seed=1)
+    lower, upper = post.theta_interval(0.8, num_draws=4000, seed=1)
     inside = ((draws > lower) & (draws < upper)).double().mean(0)
     assert bool(((inside - 0.8).abs() < 6 * 0.009).all())
 

@@ -405,12 +405,12 @@ def test_draws_have_the_posteriors_moments(device, name) -> None:
         post = taylor(*data, space.marginal(), settings)
     else:
         post = (factor if name == "factor" else taylor)(*data, space, settings)
-    num_samples = 20_000
-    samples = post.samples(num_samples, seed=0)
+    num_draws = 20_000
+    samples = post.samples(num_draws, seed=0)
     # Theta up to the shift that softmax drops.
-    log_theta = post.theta_samples(num_samples, seed=1).log()
-    assert log_theta.shape == (num_samples, 3, 5)
-    key = document_keys(2, post.index, num_samples)
+    log_theta = post.theta_samples(num_draws, seed=1).log()
+    assert log_theta.shape == (num_draws, 3, 5)
+    key = document_keys(2, post.index, num_draws)
     draws = post.draw(key)
     assert draws.dtype == torch.float64
     assert torch.equal(draws[:, 1:], post.draw(key[:, 1:], slice(1, None)))
@@ -419,13 +419,13 @@ def test_draws_have_the_posteriors_moments(device, name) -> None:
         covariance = centre @ post.covariance @ centre
         mean = post.mean @ centre
         gap = values - mean
-        second = torch.einsum("sdj,sdk->djk", gap, gap) / num_samples
+        second = torch.einsum("sdj,sdk->djk", gap, gap) / num_draws
         variance = covariance.diagonal(dim1=1, dim2=2)
         # Normal: sd of the mean V/S, of second moments (V_jj V_kk + V_jk²)/S. At 6 sd over
         # 3 × (15 + 45) numbers the false-failure rate is 4e-7.
-        assert bool((gap.mean(0).abs() < 6 * (variance / num_samples).sqrt()).all())
+        assert bool((gap.mean(0).abs() < 6 * (variance / num_draws).sqrt()).all())
         spread = variance[:, :, None] * variance[:, None, :] + covariance.square()
-        assert bool(((second - covariance).abs() < 6 * (spread / num_samples).sqrt()).all())
+        assert bool(((second - covariance).abs() < 6 * (spread / num_draws).sqrt()).all())
 
 
 def test_sources_given_eta_are_exact(device) -> None:

@@ -90,19 +90,19 @@ def test_contract(device, name, anchored, dtype) -> None:
 @ALL
 def test_samples_and_intervals(device, name) -> None:
     post = solve(name, random_problem(), device)
-    num_samples = 20_000
-    draws = post.samples(num_samples, seed=0)
-    assert draws.shape == (num_samples, 5, 4)
+    num_draws = 20_000
+    draws = post.samples(num_draws, seed=0)
+    assert draws.shape == (num_draws, 5, 4)
     white = torch.linalg.solve_triangular(
         post.scale_tril, (draws - post.mean)[..., None], upper=False
     ).squeeze(-1)
-    second = torch.einsum("sdj,sdk->djk", white, white) / num_samples
-    spread = ((1 + torch.eye(4, dtype=torch.float64, device=device)) / num_samples).sqrt()
+    second = torch.einsum("sdj,sdk->djk", white, white) / num_draws
+    spread = ((1 + torch.eye(4, dtype=torch.float64, device=device)) / num_draws).sqrt()
     # 20 means and 50 second moments at 6 standard errors: false-failure rate 1.4e-7.
-    assert bool((white.mean(0).abs() < 6 / num_samples**0.5).all())
+    assert bool((white.mean(0).abs() < 6 / num_draws**0.5).all())
     assert bool(((second - torch.eye(4).to(second)).abs() < 6 * spread).all())
 
-    lower, upper = post.theta_interval(0.8, num_samples=4000, seed=1)
+    lower, upper = post.theta_interval(0.8, num_draws=4000, seed=1)
     assert bool((lower < upper).all())
     fresh = post.theta_samples(4000, seed=2)
     assert torch.equal(fresh, post.theta_samples(4000, seed=2))
@@ -475,7 +475,7 @@ def test_every_iteration_raises_the_objective(device, name, anchored, scale) -> 
 def test_temperature_one_gives_bit_equal_results(device, name) -> None:
     problem = random_problem()
     plain = solve(name, problem, device)
-    tempered = solve(name, problem, device, temperature=1.0, topic_temperature=1.0)
+    tempered = solve(name, problem, device, inverse_temperature=1.0, inverse_topic_temperature=1.0)
     assert torch.equal(plain.mean, tempered.mean)
     assert torch.equal(plain.covariance, tempered.covariance)
     assert torch.equal(plain.objective, tempered.objective)
@@ -488,7 +488,11 @@ def test_tempered_fixed_points(device, name, anchored, temperature, topic_temper
     """Stationarity of E_q log p + H(q)/T: n_T − N·p − Σ⁻¹(m − μ) = 0, V⁻¹ = T(Σ⁻¹ + …)."""
     problem = random_problem(anchored=anchored)
     post = solve(
-        name, problem, device, temperature=temperature, topic_temperature=topic_temperature
+        name,
+        problem,
+        device,
+        inverse_temperature=temperature,
+        inverse_topic_temperature=topic_temperature,
     )
     assert bool(post.converged.all())
     lift, precision = oracle.lift_matrix(4, anchored), np.linalg.inv(problem.covariance)

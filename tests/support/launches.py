@@ -145,7 +145,7 @@ class Parts:
         )
         batch = self._batch()
         # Count in warm-up: its draws are not copied to the CPU.
-        return lambda: kernel.run(batch, num_samples=1, warmup_steps=num, progress=False)
+        return lambda: kernel.run(batch, num_draws=1, warmup_steps=num, progress=False)
 
     def leapfrog(self, family: str, metric: str) -> Cost:
         """A leapfrog step of all chains."""

@@ -49,7 +49,7 @@ def topics(
     run_folder: str,
     corpus: str | None = None,
     *,
-    num_words: int = 10,
+    top_n: int = 10,
     words: Literal["probability", "frex", "lift", "score"] = "probability",
     num_docs: int = 0,
     num_correlated: int = 2,
@@ -62,7 +62,7 @@ def topics(
     Args:
         run_folder: The run's folder.
         corpus: Documents for --words and --num-docs. Defaults to the corpus of the fit.
-        num_words: Number of top words of each topic.
+        top_n: Number of top words of each topic.
         words: Measure of a topic's top words. probability: Most probable words. frex: Words that
             are frequent and exclusive to the topic. lift: Words that are rare elsewhere. score: A
             measure between frex and lift.
@@ -91,29 +91,25 @@ def topics(
         )
     elif words != "probability":
         run, _, read = documents.load()
-        labels = lntm.reports.label_topics(
-            run.model, training_documents(run, read), num_words=num_words
-        )
-        result = run.topic_table(num_words=num_words, num_correlated=num_correlated)
+        labels = lntm.reports.label_topics(run.model, training_documents(run, read), top_n=top_n)
+        result = run.topic_table(top_n=top_n, num_correlated=num_correlated)
         rows = [replace(topic, words=getattr(labels[topic.topic], words)) for topic in result]
         result = replace(result, topics=tuple(rows))
     else:
         run = lntm.load_run(run_folder)
         shares: Any = run.metadata.get("topic_shares")
         if by_group:
-            result = lntm.reports.group_words(run.model, num_words=num_words)
+            result = lntm.reports.group_words(run.model, top_n=top_n)
         elif groups is not None:
             topics_of: Any = groups_option(groups)
-            result = lntm.reports.summarise_groups(
-                run.model, topics_of, shares, num_words=num_words
-            )
+            result = lntm.reports.summarise_groups(run.model, topics_of, shares, top_n=top_n)
         else:
-            result = run.topic_table(num_words=num_words, num_correlated=num_correlated)
+            result = run.topic_table(top_n=top_n, num_correlated=num_correlated)
     show(lntm.frames.render(result, format))
 
 
 @register_command("sources")
-@takes("reports:summarise_sources", "num_topics num_words")
+@takes("reports:summarise_sources", "num_topics top_n")
 def sources(
     run_folder: str, *, format: Literal["text", "json", "csv"] = "text", **options: Any
 ) -> None:
@@ -128,13 +124,13 @@ def sources(
 
 
 @register_command("transform")
-@takes("inference:transform", "estimate num_samples")
+@takes("inference:transform", "estimate num_draws")
 def transform(
     documents: RunDocuments,
     *,
     out: str,
     groups: dict[str, Any] | str | None = None,
-    draws: Literal["guide", "chains"] = "guide",
+    source: Literal["guide", "chains"] = "guide",
     overwrite: bool = False,
     **options: Any,
 ) -> None:
@@ -149,7 +145,7 @@ def transform(
             topic 3 without a name.
         groups: Groups of topics, such as "economy=3,7; war=1", or a file that ends in .json or
             .yaml with topics by group. A group's column is the sum over its topics.
-        draws: Source of the proportions. guide: The approximation of the run's posterior, or the
+        source: Source of the proportions. guide: The approximation of the run's posterior, or the
             model's default guide after posterior hmc. chains: Chains of each document, which give
             exact means and classify short documents better, in 50 to 100 times the time. After a
             fit by hmc, they continue its chains.
@@ -162,9 +158,9 @@ def transform(
             raise ConfigError(f"{out}: expected a file name that ends in .csv, or -")
         refuse_existing(out, overwrite)
     run, guide, corpus = documents.load()
-    source = guide if draws == "guide" else chains_of(run, documents.random["seed"])
+    drawn = guide if source == "guide" else chains_of(run, documents.random["seed"])
     options |= {"groups": groups_option(groups), **documents.random}
-    theta = lntm.inference.transform(source, corpus, **options)
+    theta = lntm.inference.transform(drawn, corpus, **options)
     table = lntm.frames.to_csv(_frame(theta))
     if out == "-":
         show(table, end="")
@@ -288,7 +284,7 @@ def names(
     names_model: str | None = None,
     key_variable: str | None = None,
     timeout: float = 60.0,
-    num_words: int = 10,
+    top_n: int = 10,
     print_as: Literal["text", "json", "csv"] = "text",
     **options: Any,
 ) -> None:
@@ -309,7 +305,7 @@ def names(
         key_variable: Environment variable with the key of the server.
         timeout: Maximum number of seconds for an answer.
         num_docs: Number of documents of each topic to send. 0 sends words only.
-        num_words: Number of top words of each topic to print and to send.
+        top_n: Number of top words of each topic to print and to send.
         print_as: Output format.
     """
     run_folder = documents.run_folder
@@ -323,11 +319,11 @@ def names(
         of_documents = "words" if texts is None else "excerpts"
         also = f" and {of_documents} of documents" if options["num_docs"] else ""
         say(f"sending words of topics{also} to {names_by}")
-        options |= {"texts": texts, "guide": guide, "num_words": num_words}
+        options |= {"texts": texts, "source": guide, "top_n": top_n}
         options["progress"] = documents.random["progress"]
         lntm.name_topics(run.model, corpus, server, **options)
         lntm.io.write_topic_names(run_folder, run.model.topic_names, run.model.name_records)
-    table = lntm.load_run(run_folder).topic_table(num_words=num_words)
+    table = lntm.load_run(run_folder).topic_table(top_n=top_n)
     show(lntm.frames.render(table, print_as))
 
 
@@ -431,7 +427,7 @@ def effects(
     formula: str | None = None,
     topics: str | None = None,
     groups: dict[str, Any] | str | None = None,
-    draws: Literal["auto", "guide", "chains", "joint"] = "auto",
+    source: Literal["auto", "guide", "chains", "joint"] = "auto",
     level: float = 0.95,
     predict: str | None = None,
     by: str | None = None,
@@ -455,7 +451,7 @@ def effects(
             .json or .yaml with topics by group.
         clusters: Column of groups of dependent documents.
         weights: Column of the documents' weights.
-        draws: Source of the draws. guide: The approximation of the run's posterior, or the model's
+        source: Source of the draws. guide: The approximation of the run's posterior, or the model's
             default guide after posterior hmc. chains: Chains of each document, which are exact and
             slower. After a fit by hmc, they continue its chains. joint: A joint chain of documents,
             topics and prior. Its intervals include the uncertainty of the fit. Short documents need
@@ -479,20 +475,20 @@ def effects(
     fitted, _ = Formula.fit(text, corpus.metadata)
     for name in filter(None, (predict, by)):
         fitted.check_column(name)  # before the draws
-    source: Any
-    if draws == "joint":
-        source = lntm.inference.joint_draws(
+    drawn: Any
+    if source == "joint":
+        drawn = lntm.inference.joint_draws(
             run.model, corpus, num_draws=num_draws or 50, **documents.random
         )
     else:
-        source = posterior_of(documents, run, corpus, draws, num_draws)
+        drawn = posterior_of(documents, run, corpus, source, num_draws)
     options |= {
         "num_draws": num_draws,
         "groups": groups_option(groups),
         **documents.random,
     }
     options["topics"] = None if topics is None else topics.split(",")
-    found = lntm.effects.estimate(run.model, source, corpus, text, **options)
+    found = lntm.effects.estimate(run.model, drawn, corpus, text, **options)
     if figure is not None:
         save_figure(found.plot(str(predict), by=by, level=level).figure, figure)
     if print_as == "text" and predict is None:
@@ -587,7 +583,7 @@ def stability(
 
 
 @register_command("report")
-@takes("reports.page:render_page", "title num_words num_docs max_docs")
+@takes("reports.page:render_page", "title top_n num_docs max_docs")
 def report(
     documents: RunDocuments,
     *,
@@ -597,7 +593,7 @@ def report(
     levels: str | None = None,
     stability: int = 0,
     effects: str | None = None,
-    draws: Literal["auto", "guide", "chains"] = "auto",
+    source: Literal["auto", "guide", "chains"] = "auto",
     num_draws: int | None = None,
     overwrite: bool = False,
     **options: Any,
@@ -620,7 +616,7 @@ def report(
             show how stable the topics are. Takes the time of all these fits. 0 makes no fit.
         effects: Formula of effects to show, such as "~ party". By default the page shows no
             effects.
-        draws: Source of the draws. guide: The approximation of the run's posterior, or the model's
+        source: Source of the draws. guide: The approximation of the run's posterior, or the model's
             default guide after posterior hmc. chains: Chains of each document, which are exact and
             slower. After a fit by hmc, they continue its chains. auto: chains after posterior hmc,
             and guide otherwise.
@@ -636,10 +632,10 @@ def report(
         sizes, shares = whole_numbers("levels", levels), run.metadata.get("topic_shares")
         shown["tree"] = tree = lntm.topic_tree(run.model, sizes, shares=shares)
         shown["groups"] = shown["groups"] or tree.groups(tree.levels[-1])
-    shown["draws"] = source = posterior_of(documents, run, corpus, draws, num_draws)
+    shown["source"] = drawn = posterior_of(documents, run, corpus, source, num_draws)
     if effects is not None:
         about = {name: shown[name] for name in ("groups", "num_draws")} | documents.random
-        shown["effects"] = lntm.effects.estimate(run.model, source, corpus, effects, **about)
+        shown["effects"] = lntm.effects.estimate(run.model, drawn, corpus, effects, **about)
     if stability:
         train = training_documents(run, corpus)
         shown["stability"] = lntm.topic_stability(run, train, stability, **documents.random)

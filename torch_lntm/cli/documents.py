@@ -314,7 +314,7 @@ def _format_of(corpus: object) -> str | None:
 
 
 def posterior_of(
-    documents: RunDocuments, run: Run, corpus: Corpus, draws: str, num_draws: int | None
+    documents: RunDocuments, run: Run, corpus: Corpus, source: str, num_draws: int | None
 ) -> DrawSource:
     """Source of draws of the proportions.
 
@@ -322,16 +322,16 @@ def posterior_of(
         documents: The documents of the command.
         run: The run.
         corpus: The documents.
-        draws: ``"guide"``, ``"chains"``, or ``"auto"`` for that of the run.
+        source: ``"guide"``, ``"chains"``, or ``"auto"`` for that of the run.
         num_draws: Number of draws by chains.
     """
-    if draws == "guide":
+    if source == "guide":
         return run.guide()
     seed, progress = documents.random.values()
-    source = run.posterior(seed) if draws == "auto" else chains_of(run, seed)
-    if isinstance(source, lntm.guides.Guide):
-        return source
-    return lntm.inference.theta_draws(source, corpus, num_draws, progress=progress)
+    chosen = run.posterior(seed) if source == "auto" else chains_of(run, seed)
+    if isinstance(chosen, lntm.guides.Guide):
+        return chosen
+    return lntm.inference.theta_draws(chosen, corpus, num_draws, progress=progress)
 
 
 def chains_of(run: Run, seed: int) -> DrawSource:

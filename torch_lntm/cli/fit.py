@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 #: Options that may change when a killed fit is continued.
 CHANGEABLE = (
-    *("out", "overwrite", "threads", "progress", "num_words", "checkpoint_seconds"),
+    *("out", "overwrite", "threads", "progress", "top_n", "checkpoint_seconds"),
     "keep_chains",
 )
 #: Parameters of constructors and engines that have no option, or an option with another help.
@@ -65,7 +65,7 @@ class FitOptions:
             and open only their own shards. With a share, each of them opens the whole corpus.
         out: Folder of the run. Defaults to runs/NAME, with the name of the corpus.
         overwrite: Replace an existing run.
-        num_words: Number of top words to print for each topic.
+        top_n: Number of top words to print for each topic.
         checkpoint_seconds: Seconds between checkpoints.
         keep_chains: Save the last states of the chains of posterior hmc. The commands report and
             effects continue these chains. They take 4 bytes per document, topic and chain. By
@@ -80,7 +80,7 @@ class FitOptions:
     test_fraction: float | None = None
     out: str | None = None
     overwrite: bool = False
-    num_words: int = 10
+    top_n: int = 10
     checkpoint_seconds: float = 60.0
     keep_chains: bool | None = None
 
@@ -143,7 +143,7 @@ def _read(
     """Check the options, and read the corpus or this process's part of it."""
     from torch_lntm.corpus.store import count_shards
 
-    require_whole(1, num_words=fit.num_words)
+    require_whole(1, top_n=fit.top_n)
     fit.keywords = read_keywords(fit.keywords)  # the run keeps the words
     if fit.out is not None:
         lntm.io.check_target(Path(fit.out), fit.overwrite)
@@ -251,8 +251,8 @@ class _Task:
         say(f"{result.ended}: {_stage(result)}, {result.seconds:.1f} s")
         if result.num_unconverged and not self.samples:
             say(f"warning: {result.num_unconverged} documents' posteriors did not converge")
-        num_words, model = self.config["num_words"], self.parts.model
-        show(model.topic_table(result.topic_shares, num_words=num_words, num_correlated=2))
+        top_n, model = self.config["top_n"], self.parts.model
+        show(model.topic_table(result.topic_shares, top_n=top_n, num_correlated=2))
         if scores:
             show(f"\n{lntm.frames.Rows(scores)}")
         show(f"\nThe run is in {self.path}")

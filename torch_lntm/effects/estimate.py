@@ -42,7 +42,7 @@ NO_ROBUST_ERRORS = (
 @torch.no_grad()
 def estimate(
     model: TopicModel,
-    draws: DrawSource | Tensor | NDArray[Any],
+    source: DrawSource | Tensor | NDArray[Any],
     corpus: Corpus,
     formula: str,
     *,
@@ -55,7 +55,7 @@ def estimate(
     num_draws: int | None = None,
     coefficients: bool = True,
     seed: int = 0,
-    progress: bool = False,
+    progress: bool = True,
 ) -> Effects:
     """Effects of the documents' metadata on their topic proportions, by regression.
 
@@ -72,9 +72,9 @@ def estimate(
 
     Args:
         model: The fitted model. It may have covariates (``models.stm``), but needs none.
-        draws: Source of the documents' proportions: the posterior of a fit, ``result.source``; a
-            guide of the model; new chains, ``DocumentHMC(model)``, which are exact and slower;
-            draws from ``inference.theta_draws`` or ``inference.joint_draws``; or an array
+        source: What draws the documents' proportions: a guide of the model; the chains that a fit
+            keeps; new chains, ``DocumentHMC(model)``, which are exact and slower; draws from
+            ``inference.theta_draws`` or ``inference.joint_draws``; or an array
             ``(num_draws, num_docs, num_topics)``.
         corpus: The documents, with the formula's columns among their metadata. Documents without
             words are left out.
@@ -147,8 +147,8 @@ def estimate(
         if method != "classical":
             _warn_of_lone_documents(design, columns, rows)
     options: dict[str, Any] = {"seed": seed, "coefficients": coefficients, "progress": progress}
-    source = _source(draws, model, corpus)
-    proportions = theta_draws(source, corpus, num_draws, model=model, rows=rows, **options)
+    drawn = _source(source, model, corpus)
+    proportions = theta_draws(drawn, corpus, num_draws, model=model, rows=rows, **options)
     if proportions.num_draws < 2:
         raise ConfigError(f"{proportions!r}; expected at least 2 draws")
 
@@ -198,7 +198,7 @@ def _notes(
         *notes,
         f"{missing}, which is large for documents of {mean_length:.0f} tokens.",
         "The intervals are therefore too narrow, and effects are too small if the posteriors are "
-        "approximate; lntm.inference.joint_draws, or torch-lntm effects --draws joint, includes "
+        "approximate; lntm.inference.joint_draws, or torch-lntm effects --source joint, includes "
         "it.",
     )
 
@@ -277,16 +277,16 @@ def _topics(
 
 
 def _source(
-    draws: DrawSource | Tensor | NDArray[Any], model: TopicModel, corpus: Corpus
+    source: DrawSource | Tensor | NDArray[Any], model: TopicModel, corpus: Corpus
 ) -> DrawSource:
     """The source of draws; an array as ``ThetaDraws``.
 
     Raises:
         ConfigError: The shape is different, or the numbers are not proportions.
     """
-    if not isinstance(draws, Tensor | np.ndarray):
-        return draws
-    theta = torch.as_tensor(draws)
+    if not isinstance(source, Tensor | np.ndarray):
+        return source
+    theta = torch.as_tensor(source)
     expected = (corpus.num_docs, model.num_topics)
     if tuple(theta.shape[1:]) != expected:
         raise ConfigError(

@@ -54,7 +54,7 @@ def permutation_test(
     *,
     num_permutations: int = 99,
     seed: int = 0,
-    progress: bool = False,
+    progress: bool = True,
     **options: Any,
 ) -> PermutationTest:
     """Permutation test: effects of a column compared with effects of the shuffled column.

@@ -331,7 +331,8 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
 
     def _proportions(self, X: Any, corpus: Corpus) -> Any:
         """See :meth:`transform`. Under pandas output, a corpus gives the names of its documents."""
-        guide = self._guide(**self._guide().em_options)
+        em = self._guide().em_options
+        guide = self._guide(tolerance=em.tolerance, max_iterations=em.max_iterations)
         theta = transform(guide, corpus, progress=bool(self.verbose)).theta.numpy()
         output = _get_output_config("transform", self)["dense"]
         index = getattr(corpus.metadata, "index", None) if isinstance(X, Corpus) else None
@@ -416,7 +417,7 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         return self.model_.topic_correlation().cpu().numpy()
 
     def topics(
-        self, X: Any = None, *, n_words: int = 10, vocabulary: Any = None, **metadata: Any
+        self, X: Any = None, *, top_n: int = 10, vocabulary: Any = None, **metadata: Any
     ) -> TopicTable:
         """Table of the topics: most probable words, shares and correlated topics.
 
@@ -424,7 +425,7 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
             X: Documents for the shares; the topics are then sorted, largest share first. Defaults
                 to the documents of :meth:`fit`, in the order of the topics. There are no shares
                 after :meth:`partial_fit`.
-            n_words: Words of each topic.
+            top_n: Words of each topic.
             vocabulary: Words of the columns if the model has none, in the forms of the parameter
                 ``vocabulary``; in a pipeline, the vectorizer before the model.
             **metadata: Of :class:`StructuralTopicModel` only: ``metadata``, as for ``transform``.
@@ -439,7 +440,7 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         model = self.model_
         if vocabulary is not None:
             model = model.with_parts(vocabulary=self._words(vocabulary))
-        table = model.topic_table(shares, num_words=n_words, num_correlated=2)
+        table = model.topic_table(shares, top_n=top_n, num_correlated=2)
         if X is not None:
             return table
         return TopicTable(tuple(sorted(table, key=lambda topic: topic.topic)), table.names)

@@ -41,7 +41,7 @@ class Dispersion:
 
 @torch.no_grad()
 def residual_dispersion(
-    model: TopicModel, guide: Guide[Any], corpus: Corpus, *, max_documents: int = 1000
+    model: TopicModel, guide: Guide[Any], corpus: Corpus, *, max_docs: int = 1000
 ) -> Dispersion:
     """Dispersion of a model's residuals, to choose the number of topics (*Taddy 2012, §4.2*).
 
@@ -60,7 +60,7 @@ def residual_dispersion(
         model: The model.
         guide: A guide of the model.
         corpus: The documents of the fit.
-        max_documents: Most documents to use, a fixed random sample of the documents with words.
+        max_docs: Most documents to use, a fixed random sample of the documents with words.
             Each document takes a row of expected counts over the whole vocabulary.
 
     Returns:
@@ -73,18 +73,18 @@ def residual_dispersion(
         >>> lntm.evaluation.residual_dispersion(model, guide, train)
         Dispersion(value=..., num_docs=270)
     """
-    require_whole(1, max_documents=max_documents)
+    require_whole(1, max_docs=max_docs)
     corpus = check_arguments(model, corpus, seed=0, max_docs=1)
     require_guide(guide, model)
     nonempty = corpus.nonempty
     rows = nonempty
-    if len(rows) > max_documents:  # no even spacing: documents may come in a periodic order
-        rows = np.sort(np.random.default_rng(0).choice(rows, max_documents, replace=False))
+    if len(rows) > max_docs:  # no even spacing: documents may come in a periodic order
+        rows = np.sort(np.random.default_rng(0).choice(rows, max_docs, replace=False))
     topics = model.topics.double_probs
     max_docs = max(1, BLOCK // model.num_words)
     sums: list[Tensor] = []
     for batch in corpus.batches(max_docs, order=rows, device=model.device, dtype=model.dtype):
-        posterior = guide.means(batch)
+        posterior = guide.posterior(batch, covariances=False)
         theta = posterior.theta(posterior.mean.double())
         for rows_of_group, topics_of_group in model.topics.by_group(batch, topics):
             part, q = batch.select(rows_of_group), theta[rows_of_group] @ topics_of_group

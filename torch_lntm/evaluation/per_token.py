@@ -17,8 +17,7 @@ class PerTokenScore:
     _values: ClassVar[tuple[str, str]]
 
     def _per_token(self) -> tuple[float, float]:
-        values, tokens = (getattr(self, name) for name in self._values)
-        return per_token(values, tokens)
+        return per_token(*(getattr(self, name) for name in self._values))
 
     @property
     def num_docs(self) -> int:
@@ -39,6 +38,11 @@ class PerTokenScore:
     def perplexity(self) -> float:
         """exp(−nats per token): the equivalent number of equally likely words."""
         return math.exp(-self.nats_per_token)
+
+    @property
+    def perplexity_standard_error(self) -> float:
+        """Standard error of ``perplexity`` over documents; infinite for a single document."""
+        return self.perplexity * self.nats_per_token_standard_error
 
 
 def per_token(log_likelihood: Tensor, lengths: Tensor) -> tuple[float, float]:

@@ -16,7 +16,7 @@ from torch_lntm.latents import GammaSpace, LatentSpace
 from torch_lntm.models import TopicModel
 from torch_lntm.posteriors import DirichletPosterior
 from torch_lntm.solvers.ep import ep
-from torch_lntm.solvers.options import SolveOptions
+from torch_lntm.solvers.options import DEFAULTS, SolveOptions
 from torch_lntm.solvers.vb import dirichlet_bound, second_order_word_counts, vb
 
 TopicsUpdate = Literal["bound", "second-order"]
@@ -95,11 +95,14 @@ class _AspectGuide(Guide[DirichletPosterior]):
 
     @torch.no_grad()
     def word_counts(
-        self, batch: DocumentBatch, posterior: DirichletPosterior, **temperatures: float
+        self,
+        batch: DocumentBatch,
+        posterior: DirichletPosterior,
+        options: SolveOptions = DEFAULTS,
     ) -> Tensor:
         """Expected tokens of each word under each topic; see :meth:`Guide.word_counts`."""
         if self.topics_update == "bound":
-            return super().word_counts(batch, posterior, **temperatures)
+            return super().word_counts(batch, posterior, options)
         batch, _ = self.as_independent(batch, posterior)
         return second_order_word_counts(posterior.gamma, self.model.topics.probs, batch)
 

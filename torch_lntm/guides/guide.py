@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import fields
-from functools import partial
-from typing import Any, ClassVar, Generic, TypedDict
+from typing import Any, ClassVar, Generic
 
 import torch
 from torch import Tensor
@@ -25,15 +23,7 @@ from torch_lntm.models import TopicModel
 from torch_lntm.models.model import require_model
 from torch_lntm.posteriors import Posterior
 from torch_lntm.posteriors.posterior import WarmStartRows
-from torch_lntm.solvers.options import SolveOptions
-
-
-class SolverOptions(TypedDict):
-    """Stopping rule of :meth:`Guide.posterior`."""
-
-    tolerance: float
-    max_iterations: int
-
+from torch_lntm.solvers.options import DEFAULTS, SolveOptions
 
 P = TypeVar("P", bound=Posterior, default=Posterior)
 #: Guides by name: all subclasses of :class:`Guide` with a ``name``.
@@ -79,8 +69,8 @@ class Guide(ABC, Generic[P]):
     anneals: ClassVar[bool] = False
     #: Solver options of an EM iteration, and of a stochastic step. A stochastic fit visits a
     #: document many times, so few iterations per visit suffice.
-    em_options: ClassVar[SolverOptions] = {"tolerance": 1e-2, "max_iterations": 50}
-    step_options: ClassVar[SolverOptions] = {"tolerance": 1e-2, "max_iterations": 3}
+    em_options: ClassVar[SolveOptions] = SolveOptions(tolerance=1e-2, max_iterations=50)
+    step_options: ClassVar[SolveOptions] = SolveOptions(tolerance=1e-2, max_iterations=3)
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -121,8 +111,9 @@ class Guide(ABC, Generic[P]):
         batch: DocumentBatch,
         init: Tensor | None = None,
         *,
-        temperature: float = 1.0,
-        topic_temperature: float = 1.0,
+        covariances: bool = True,
+        inverse_temperature: float = 1.0,
+        inverse_topic_temperature: float = 1.0,
         tolerance: float | None = None,
         max_iterations: int | None = None,
     ) -> P:
@@ -133,9 +124,12 @@ class Guide(ABC, Generic[P]):
             init: Initial values. The ``warm_start`` of an earlier posterior of these documents is
                 the best start. All guides except :class:`~torch_lntm.guides.EPGuide` also accept
                 any means ``(num_docs, latent_dim)``. Defaults to :meth:`default_start`.
-            temperature: Inverse temperature of deterministic annealing (*Ahmed & Xing 2007, §3.2*).
-                Defaults to 1, the posterior itself.
-            topic_temperature: Inverse temperature T of the topics, φ^T. Defaults to 1.
+            covariances: Whether the covariances are needed. Without them, a guide whose means do
+                not depend on them returns a :class:`~torch_lntm.posteriors.ModePosterior`, which
+                saves num_topics³ operations per document; see :attr:`separates_means`.
+            inverse_temperature: Inverse temperature of deterministic annealing (*Ahmed & Xing
+                2007, §3.2*). Defaults to 1, the posterior itself.
+            inverse_topic_temperature: Inverse temperature T of the topics, φ^T. Defaults to 1.
             tolerance: Convergence tolerance. Defaults to the tolerance of the guide.
             max_iterations: Bound on the iterations. Defaults to the bound of the guide.
 
@@ -145,76 +139,63 @@ class Guide(ABC, Generic[P]):
         Raises:
             ConfigError: The batch has another vocabulary size, ``init`` has a wrong shape or an
                 invalid entry, a setting is zero or negative, or this guide only supports
-                temperature 1.
+                inverse temperature 1.
             NumericalError: The solver failed for a document. The message names the documents.
 
         Example:
             >>> guide.posterior(batch)
             NormalPosterior(5 documents, 10 topics, 0 not converged)
         """
-        settings = (temperature, topic_temperature, tolerance, max_iterations)
-        return self._run(self._solve, batch, init, *settings)
-
-    @property
-    def separates_means(self) -> bool:
-        """Whether :meth:`means` saves the num_topics³ operations per document of covariances."""
-        return False
-
-    @torch.no_grad()
-    def means(self, batch: DocumentBatch, init: Tensor | None = None, **settings: Any) -> Posterior:
-        """Solve the posterior means. Covariances are solved too if the means depend on them.
-
-        Args:
-            batch: The documents.
-            init: As for :meth:`posterior`.
-            **settings: As for :meth:`posterior`.
-
-        Returns:
-            The posterior. It is a :class:`~torch_lntm.posteriors.ModePosterior` if the covariances
-            are left out.
-        """
-        return self._run(self._solve_means, batch, init, **settings)
-
-    def _run(
-        self,
-        solve: Callable[..., Any],
-        batch: DocumentBatch,
-        init: Tensor | None,
-        temperature: float = 1.0,
-        topic_temperature: float = 1.0,
-        tolerance: float | None = None,
-        max_iterations: int | None = None,
-    ) -> Any:
-        """Check the arguments and call a solver."""
         batch = self.model.check_batch(batch)
-        if not self.anneals and (temperature, topic_temperature) != (1.0, 1.0):
+        if not self.anneals and (inverse_temperature, inverse_topic_temperature) != (1.0, 1.0):
             raise ConfigError(
-                f"{type(self).__name__} only has temperature 1; annealing is for "
+                f"{type(self).__name__} only has inverse temperature 1; annealing is for "
                 f"{', '.join(g.__name__ for g in GUIDES.values() if g.anneals)}"
             )
         tolerance = self.tolerance if tolerance is None else tolerance
         max_iterations = self.max_iterations if max_iterations is None else max_iterations
         _check_options(tolerance, max_iterations)
+        start = None if init is None else self._checked_start(batch, init)
+        temperatures = (inverse_temperature, inverse_topic_temperature)
+        options = SolveOptions(start, tolerance, max_iterations, *temperatures)
+        return self.solve(batch, options, covariances=covariances)
+
+    @torch.no_grad()
+    def solve(self, batch: DocumentBatch, options: SolveOptions, *, covariances: bool = True) -> P:
+        """:meth:`posterior` without checks, for engines.
+
+        Args:
+            batch: The documents, as ``model.check_batch`` returns them.
+            options: Settings of the solver. Without a start, :meth:`default_start` is taken.
+            covariances: As for :meth:`posterior`.
+        """
         with torch.autocast(batch.device.type, enabled=False):
-            space = self.model.prior.space(batch)
-            if not self.model.words.independent:
-                solve = partial(solve_by_surrogates, self, solve, self._solve_means)
-            start = self._start(batch, space, init)
-            options = SolveOptions(start, tolerance, max_iterations, temperature)
-            return solve(batch, self._topics(topic_temperature), space, options)
+            space, start = self.model.prior.space(batch), options.start
+            if start is None:
+                start = self.default_start(batch, space)
+            options = options._replace(start=start.to(batch.device, space.dtype))
+            topics = self._topics(options.inverse_topic_temperature)
+            solve = self._solve if covariances else self._solve_means
+            if self.model.words.independent:
+                return solve(batch, topics, space, options)
+            return solve_by_surrogates(self, solve, batch, topics, space, options)
+
+    @property
+    def separates_means(self) -> bool:
+        """Whether means alone are cheaper than means and covariances; see :meth:`posterior`."""
+        return False
 
     @torch.no_grad()
     def word_probabilities(self, batch: DocumentBatch, posterior: Posterior) -> Tensor:
         """Probabilities of a batch's words under a posterior, as in the guide's bound.
 
         Args:
-            batch: The documents.
+            batch: The documents, as ``model.check_batch`` returns them.
             posterior: Their posterior.
 
         Returns:
             ``(nnz,)`` Σ_k t_k φ_kv at the stored counts, in the model's dtype.
         """
-        batch = self.model.check_batch(batch)
         weights = self._geometric_mean(posterior).to(batch.counts)
         return word_probabilities(weights, self.model.topics.probs, batch)
 
@@ -232,7 +213,7 @@ class Guide(ABC, Generic[P]):
         """Replace documents that repeat words by documents of independent tokens.
 
         Args:
-            batch: The documents.
+            batch: The documents, as ``model.check_batch`` returns them.
             posterior: Their posterior. The bound below is tight at this posterior.
 
         Returns:
@@ -241,7 +222,6 @@ class Guide(ABC, Generic[P]):
             bounds the log likelihood of the documents from below. If the model's tokens are
             independent draws already, the batch itself and 0.
         """
-        batch = self.model.check_batch(batch)
         if self.model.words.independent:
             return batch, torch.zeros((), dtype=torch.float64, device=batch.device)
         return surrogate(self.model.words, self.word_probabilities(batch, posterior), batch)
@@ -272,30 +252,29 @@ class Guide(ABC, Generic[P]):
     def _solve(self, batch: DocumentBatch, topics: Tensor, space: Any, options: SolveOptions) -> P:
         """Solve the posteriors, from checked arguments and without gradients.
 
+        A guide that needs none of its own settings may assign a solver, as ``staticmethod(...)``.
+
         Args:
             batch: The documents, on the model's device and in its dtype.
             topics: ``(num_topics, num_words)``, at the topics' temperature.
             space: The prior's latent space for these documents.
             options: The start is the result of :meth:`default_start`, or the caller's ``init``. The
-                temperature is always 1 unless the guide anneals. Documents that repeat words are
-                solved in rounds (:mod:`torch_lntm.guides.surrogates`), and the bound on the
-                iterations is for each round.
+                inverse temperature is always 1 unless the guide anneals. Documents that repeat
+                words are solved in rounds (:mod:`torch_lntm.guides.surrogates`), and the bound on
+                the iterations is for each round.
         """
 
     def _solve_means(
         self, batch: DocumentBatch, topics: Tensor, space: Any, options: SolveOptions
-    ) -> Posterior:
-        """:meth:`_solve` for :meth:`means`."""
+    ) -> Any:
+        """:meth:`_solve` for means alone."""
         return self._solve(batch, topics, space, options)
 
     def default_start(self, batch: DocumentBatch, space: LatentSpace) -> Tensor:
         """Initial values without a warm start: the prior mean ``(num_docs, latent_dim)``."""
         return space.centre.expand(batch.num_docs, -1)
 
-    def _start(self, batch: DocumentBatch, space: LatentSpace, init: Tensor | None) -> Tensor:
-        """The initial values, checked."""
-        if init is None:
-            return self.default_start(batch, space)
+    def _checked_start(self, batch: DocumentBatch, init: Tensor) -> Tensor:
         init = torch.as_tensor(init)
         shape = (batch.num_docs, self.model.prior.latent_dim)
         if self.warm_start_rows == "entries":
@@ -305,11 +284,11 @@ class Guide(ABC, Generic[P]):
                 f"init of shape {tuple(init.shape)}; expected finite numbers {shape}, a row "
                 f"for each {'document' if self.warm_start_rows == 'documents' else 'stored count'}"
             )
-        return init.to(batch.device, space.dtype)
+        return init
 
-    def _topics(self, temperature: float = 1.0) -> Tensor:
+    def _topics(self, inverse_temperature: float) -> Tensor:
         topics = self.model.topics.probs
-        return topics if temperature == 1.0 else topics.pow(temperature)
+        return topics if inverse_temperature == 1.0 else topics.pow(inverse_temperature)
 
     @abstractmethod
     def forward(self, batch: DocumentBatch) -> Tensor:
@@ -357,22 +336,16 @@ class Guide(ABC, Generic[P]):
 
     @torch.no_grad()
     def word_counts(
-        self,
-        batch: DocumentBatch,
-        posterior: P,
-        *,
-        temperature: float = 1.0,
-        topic_temperature: float = 1.0,
+        self, batch: DocumentBatch, posterior: P, options: SolveOptions = DEFAULTS
     ) -> Tensor:
         """Expected tokens of each word under each topic, for the topics' M-step.
 
-        Responsibilities are ∝ t_k φ_kv^T′, for the posterior's topic weights t at temperature T.
+        Responsibilities are ∝ t_k φ_kv^T′, for the posterior's topic weights t at T.
 
         Args:
-            batch: The documents.
+            batch: The documents, as ``model.check_batch`` returns them.
             posterior: Their posterior.
-            temperature: Inverse temperature T of annealing.
-            topic_temperature: Inverse temperature T′ of the topics.
+            options: The inverse temperatures T and T′ of annealing, as for :meth:`solve`.
 
         Returns:
             ``(num_topics, num_words)`` in the model's dtype, stored word by word. The counts sum to
@@ -380,9 +353,11 @@ class Guide(ABC, Generic[P]):
             the topics. The second-order counts of :class:`~torch_lntm.guides.EPGuide` may have a
             smaller sum.
         """
-        batch, _ = self.as_independent(batch, posterior)
-        weights = posterior.topic_weights(temperature).to(batch.counts)
-        return expected_word_counts(weights, self._topics(topic_temperature), batch)
+        if not self.model.words.independent:
+            batch, _ = self.as_independent(batch, posterior)
+        weights = posterior.topic_weights(options.inverse_temperature).to(batch.counts)
+        topics = self._topics(options.inverse_topic_temperature)
+        return expected_word_counts(weights, topics, batch)
 
     def memory_of_means(self, entries: float) -> float:
         """Approximate number of floats needed to solve the mean of a document.

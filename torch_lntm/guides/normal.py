@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import ClassVar, cast
 
 import pyro
@@ -23,7 +22,6 @@ from torch_lntm.models import IndependentFactorPrior
 from torch_lntm.posteriors import (
     FactorPosterior,
     LowRankPosterior,
-    ModePosterior,
     NormalPosterior,
     Posterior,
 )
@@ -32,7 +30,6 @@ from torch_lntm.solvers.bounds import gaussian_bound, tangent_weights
 from torch_lntm.solvers.factor import factor
 from torch_lntm.solvers.khan_bouchard import khan_bouchard
 from torch_lntm.solvers.laplace import laplace
-from torch_lntm.solvers.options import SolveOptions
 from torch_lntm.solvers.taylor import mode, taylor
 
 
@@ -63,12 +60,6 @@ class NormalGuide(Guide[NormalPosterior]):
     needs = "a normal prior of eta"
     #: Kind of the bound of :meth:`bound`.
     default_bound: ClassVar[str] = "tilted"
-    _solver: ClassVar[Callable[..., NormalPosterior]]
-
-    def _solve(
-        self, batch: DocumentBatch, topics: Tensor, space: EtaSpace, options: SolveOptions
-    ) -> NormalPosterior:
-        return type(self)._solver(batch, topics, space, options)
 
     def _geometric_mean(self, posterior: NormalPosterior) -> Tensor:
         return tangent_weights(posterior)
@@ -147,10 +138,7 @@ class ModeGuide(NormalGuide):
         # The objective is the density at the mode, without an expectation over theta.
         return posterior.topic_weights()
 
-    def _solve_means(
-        self, batch: DocumentBatch, topics: Tensor, space: EtaSpace, options: SolveOptions
-    ) -> ModePosterior:
-        return mode(batch, topics, space, options)
+    _solve_means = staticmethod(mode)
 
 
 class TaylorGuide(ModeGuide):
@@ -167,7 +155,7 @@ class TaylorGuide(ModeGuide):
 
     name = "taylor"
     objective = "Laplace approximation of log p(w) with the complete-data information"
-    _solver = staticmethod(taylor)
+    _solve = staticmethod(taylor)
 
 
 class LaplaceGuide(ModeGuide):
@@ -184,7 +172,7 @@ class LaplaceGuide(ModeGuide):
 
     name = "laplace"
     objective = "Laplace approximation of log p(w)"
-    _solver = staticmethod(laplace)
+    _solve = staticmethod(laplace)
 
 
 class BleiLaffertyGuide(NormalGuide):
@@ -201,7 +189,7 @@ class BleiLaffertyGuide(NormalGuide):
     objective = "tangent bound on log p(w)"
     space_type = NormalSpace
     needs = "a normal prior of eta alone, without sources"
-    _solver = staticmethod(blei_lafferty)
+    _solve = staticmethod(blei_lafferty)
 
     def memory_per_document(self, entries: float) -> float:
         """See :meth:`Guide.memory_per_document`. A diagonal covariance adds no square."""
@@ -224,7 +212,7 @@ class KhanBouchardGuide(NormalGuide):
     objective = "tangent bound on log p(w)"
     space_type = NormalSpace
     needs = "a normal prior of eta alone, without sources"
-    _solver = staticmethod(khan_bouchard)
+    _solve = staticmethod(khan_bouchard)
 
 
 class FactorGuide(NormalGuide):
@@ -256,7 +244,7 @@ class FactorGuide(NormalGuide):
     space_type = FactorSpace
     needs = "sources"
     default_bound = "tangent"
-    _solver = staticmethod(factor)
+    _solve = staticmethod(factor)
 
     def forward(self, batch: DocumentBatch) -> Tensor:
         """Emit the posterior as a Pyro guide.

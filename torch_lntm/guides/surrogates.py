@@ -11,7 +11,7 @@ from torch import Tensor
 
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.kernels.contraction import document_sums
-from torch_lntm.kernels.likelihood import Cells, surrogate
+from torch_lntm.kernels.likelihood import surrogate
 from torch_lntm.kernels.mixture import word_probabilities
 from torch_lntm.latents import LatentSpace
 from torch_lntm.solvers.options import SolveOptions
@@ -24,7 +24,6 @@ MAX_ERROR = 1e-2
 def solve_by_surrogates(
     guide: Any,
     solve: Callable[..., Any],
-    solve_means: Callable[..., Any],
     batch: DocumentBatch,
     topics: Tensor,
     space: LatentSpace,
@@ -39,9 +38,8 @@ def solve_by_surrogates(
 
     Args:
         guide: The guide.
-        solve: Its solver for independent draws.
-        solve_means: A solver for the same means that may omit the covariances, for all rounds but
-            the last.
+        solve: Its solver for independent draws, for the last round. The other rounds need means
+            alone.
         batch: The documents.
         topics: As for the solver.
         space: As for the solver.
@@ -65,17 +63,17 @@ def solve_by_surrogates(
         at = rows if by_documents else entries
         surrogates, _ = surrogate(words, probability[entries], part)
         part_options = options._replace(start=start[at])
-        means = solve_means(surrogates, topics, space.select(rows), part_options)
+        means = guide._solve_means(surrogates, topics, space.select(rows), part_options)
         start[at] = means.warm_start.to(start)
         iterations[rows] += means.iterations
         probability[entries] = guide.word_probabilities(part, means)
-        change = (words.tokens(probability[entries], Cells.of(part)) - surrogates.counts).abs()
+        change = (words.tokens(probability[entries], part) - surrogates.counts).abs()
         rows = rows[document_sums(change, part) > max_change]
         if not len(rows):
             break
     surrogates, offset = surrogate(words, probability, batch)
     posterior = solve(surrogates, topics, space, options._replace(start=start))
-    tokens = words.tokens(guide.word_probabilities(batch, posterior), Cells.of(batch))
+    tokens = words.tokens(guide.word_probabilities(batch, posterior), batch)
     change = (tokens - surrogates.counts).abs()
     posterior.converged &= document_sums(change, batch) <= max_change
     posterior.iterations = posterior.iterations + iterations

@@ -253,13 +253,13 @@ class ThetaDraws:
         return replace(self, draw=draw, rows=np.arange(len(positions)))
 
     def document_draws(
-        self, document: int, num_samples: int = 1000, seed: int = 0
+        self, document: int, num_draws: int = 1000, seed: int = 0
     ) -> tuple[int, Tensor]:
         """Draws of one document's topic proportions.
 
         Args:
             document: Position of the document in the corpus.
-            num_samples: Number of draws. Existing draws may be fewer; see :meth:`take`.
+            num_draws: Number of draws. Existing draws may be fewer; see :meth:`take`.
             seed: Ignored, because the source of the draws has its own seed.
 
         Returns:
@@ -270,7 +270,7 @@ class ThetaDraws:
         """
         if document not in self.rows:
             raise ConfigError(f"document {document} is not in {self!r}")
-        return document, self.take(np.array([document]), num_samples).theta[:, 0].double()
+        return document, self.take(np.array([document]), num_draws).theta[:, 0].double()
 
     @property
     def theta(self) -> Tensor:

@@ -109,27 +109,27 @@ class DocumentTopics:
 
 @torch.no_grad()
 def transform(
-    guide: DrawSource,
+    source: DrawSource,
     corpus: Corpus,
     estimate: Estimate | None = None,
     *,
-    num_samples: int | None = None,
+    num_draws: int | None = None,
     seed: int = 0,
     max_docs: int | None = None,
     groups: Mapping[str, Sequence[int | str]] | TopicGroups | None = None,
-    progress: bool = False,
+    progress: bool = True,
 ) -> DocumentTopics:
     """Topic proportions of all documents, including empty documents.
 
     A guide is fast. Chains give exact posterior means, and classify short documents better.
 
     Args:
-        guide: A guide over the model. Or chains: ``DocumentHMC(model)``, or ``result.source`` of
-            a fit by Monte-Carlo EM.
+        source: What draws theta: a guide, or chains, which are ``DocumentHMC(model)`` or the chains
+            that a fit by Monte-Carlo EM keeps.
         corpus: Documents over the model's vocabulary, or a matrix of their counts.
         estimate: ``"mode"`` or ``"mean"``; see :class:`DocumentTopics`. Defaults to the mode for a
             guide. Chains have the mean only.
-        num_samples: Number of draws for ``"mean"``. Defaults to 200 for a guide, to 50 for chains,
+        num_draws: Number of draws for ``"mean"``. Defaults to 200 for a guide, to 50 for chains,
             and to all draws of existing :class:`ThetaDraws`.
         seed: Seed of a guide's draws.
         max_docs: Largest number of documents in a batch, to bound memory. Defaults to a number that
@@ -141,7 +141,7 @@ def transform(
         The proportions, on the CPU, and the sources if the model has sources.
 
     Raises:
-        ConfigError: The guide or the estimate is invalid. Chains are asked for the mode. A number
+        ConfigError: The source or the estimate is invalid. Chains are asked for the mode. A number
             is out of range. A group is refused. Or the corpus has a different vocabulary.
 
     Example:
@@ -155,20 +155,20 @@ def transform(
     """
     if estimate not in (None, *get_args(Estimate)):
         raise ConfigError(f"estimate {estimate!r}; expected one of {', '.join(get_args(Estimate))}")
-    require_whole(1, num_samples=num_samples, max_docs=max_docs)
+    require_whole(1, num_draws=num_draws, max_docs=max_docs)
     require_whole(0, seed=seed)
-    model = require_source(guide).model
+    model = require_source(source).model
     topic_groups = as_groups(model, groups)
     corpus = model.encode(as_corpus(corpus, allow_empty=True))
     options: dict[str, Any] = {"seed": seed, "max_docs": max_docs, "progress": progress}
-    if isinstance(guide, Guide):
+    if isinstance(source, Guide):
         estimate = estimate or "mode"
-        found = _by_guide(guide, corpus, estimate, num_samples or GUIDE_DRAWS, **options)
+        found = _by_guide(source, corpus, estimate, num_draws or GUIDE_DRAWS, **options)
     elif estimate == "mode":
         raise ConfigError("chains have no mode of theta; take the estimate 'mean', or a guide")
     else:
         estimate = "mean"
-        found = _by_draws(guide, corpus, num_samples, **options)
+        found = _by_draws(source, corpus, num_draws, **options)
     theta, converged, sources = found
     return DocumentTopics(
         theta,
@@ -203,7 +203,7 @@ def _by_guide(
     guide: Guide[Any],
     corpus: Corpus,
     estimate: Estimate,
-    num_samples: int,
+    num_draws: int,
     seed: int,
     max_docs: int | None,
     progress: bool,
@@ -211,20 +211,19 @@ def _by_guide(
     """Theta, convergence and sources by a guide's posteriors."""
     model, mode = guide.model, estimate == "mode"
     only_means = mode and not model.prior.num_sources
-    solve = guide.means if only_means else guide.posterior
     entries = corpus.nnz / corpus.num_docs
     if max_docs is None:
         no_covariances = only_means and guide.separates_means
         memory = guide.memory_of_means if no_covariances else guide.memory_per_document
         size = memory(entries)
         if not mode:
-            size = max(size, model.num_topics * num_samples)
+            size = max(size, model.num_topics * num_draws)
         max_docs = docs_at_once(size, model.device, model.dtype)
     parts: list[list[Tensor]] = []
     with tqdm(total=len(corpus), desc="documents", unit="doc", disable=not progress) as bar:
         for batch in corpus.batches(max_docs, device=model.device, dtype=model.dtype):
-            posterior = solve(batch)
-            tensors = [posterior.theta_mode() if mode else posterior.theta_mean(num_samples, seed)]
+            posterior = guide.posterior(batch, covariances=not only_means)
+            tensors = [posterior.theta_mode() if mode else posterior.theta_mean(num_draws, seed)]
             tensors.append(posterior.converged)
             if model.prior.num_sources:
                 tensors += posterior.source_moments(model.prior.space(batch))

@@ -53,7 +53,7 @@ def theta_draws(
     thinning: int | None = None,
     max_docs: int | None = None,
     keep: bool = True,
-    progress: bool = False,
+    progress: bool = True,
 ) -> ThetaDraws:
     """Draws of the documents' topic proportions from their posteriors.
 
@@ -166,6 +166,8 @@ def topic_shares(
         rows = np.flatnonzero(corpus.lengths)
     num_draws = min(math.ceil(SHARE_DRAWS / len(rows)), MOST_DRAWS)
     total = torch.zeros((), dtype=torch.float64)
-    for part in theta_draws(source, corpus, num_draws, rows=rows, means=means, keep=False):
+    for part in theta_draws(
+        source, corpus, num_draws, rows=rows, means=means, keep=False, progress=False
+    ):
         total = total + part.theta.double().mean(0).sum(0)
     return total / len(rows)

@@ -31,7 +31,7 @@ executes no code. The library ignores this page, so you may edit it.
 """
 #: Options of a fit that say nothing of the model, or are shown elsewhere.
 _OMITTED = (
-    *("out", "overwrite", "progress", "threads", "num_words", "checkpoint_seconds"),
+    *("out", "overwrite", "progress", "threads", "top_n", "num_words", "checkpoint_seconds"),
     *("keep_chains", "model", "num_topics"),
 )
 #: Last line of a card that nobody edited, with a digest of the lines before.
@@ -121,7 +121,7 @@ def _listed(facts: Mapping[str, Any]) -> list[str]:
 
 def _topics(model: TopicModel, shares: Sequence[float] | None) -> list[str]:
     """The largest topics with their shares and words."""
-    table = model.topic_table(shares, num_words=_WORDS)
+    table = model.topic_table(shares, top_n=_WORDS)
     lines = []
     for topic in table[:_TOPICS]:
         share = "" if shares is None else f" ({shares[topic.topic]:.1%})"

@@ -98,11 +98,11 @@ class Run:
             return read_chains(file, self.model, seed, _identity(self.metadata))
         return DocumentHMC(self.model, seed=seed)
 
-    def topic_table(self, *, num_words: int = 8, num_correlated: int = 0) -> TopicTable:
+    def topic_table(self, *, top_n: int = 8, num_correlated: int = 0) -> TopicTable:
         """Table of the topics with words, and with the shares at the end of the fit.
 
         Args:
-            num_words: Words of each topic.
+            top_n: Words of each topic.
             num_correlated: Number of correlated topics of each topic, on each side: with the most
                 positive and with the most negative correlations.
 
@@ -110,7 +110,7 @@ class Run:
             ConfigError: A number is below its minimum.
         """
         return self.model.topic_table(
-            self.metadata.get("topic_shares"), num_words=num_words, num_correlated=num_correlated
+            self.metadata.get("topic_shares"), top_n=top_n, num_correlated=num_correlated
         )
 
     def settings(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
-from torch_lntm.kernels.likelihood import INDEPENDENT, Cells, CountLikelihood
+from torch_lntm.kernels.likelihood import INDEPENDENT, CellRows, CountLikelihood
 from torch_lntm.kernels.mixture import (
     expected_counts,
     expected_topic_counts,
@@ -101,7 +101,7 @@ class PaddedWords:
         columns = batch.word_index[entry]
         # Padding has probability 1 under every topic, and count 0.
         self._words = topics.mT[columns].where((counts > 0)[..., None], 1.0)
-        self._cells = Cells(counts[:, None], columns[:, None], num_repeated)
+        self._cells = CellRows(counts[:, None], columns[:, None], num_repeated)
         self._likelihood = likelihood
         self._length_term = (
             None if likelihood.independent else likelihood.length_term(batch.lengths)

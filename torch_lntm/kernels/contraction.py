@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
-from torch_lntm.kernels.likelihood import Cells, CountLikelihood
+from torch_lntm.kernels.likelihood import CountLikelihood
 
 with warnings.catch_warnings():
     # Torch warns once per process that its sparse CSR support is in beta. The tests here cover the
@@ -39,7 +39,7 @@ def sampled_product(weights: Tensor, words: Tensor, batch: DocumentBatch) -> Ten
         batch.row_offsets,
         batch.word_index,
         weights.new_zeros(batch.nnz),
-        size=tuple(batch.shape),
+        size=(batch.num_docs, batch.num_words),
         check_invariants=False,
     )
     return torch.sparse.sampled_addmm(pattern, weights, words.mT, beta=0.0).values()
@@ -247,6 +247,6 @@ def _log_likelihood_by_autograd(
     floored = s <= floor
     # Below the floor the terms continue as straight lines, whose second derivatives are finite.
     lines = torch.where(floored, (s - s.detach()) / floor, 0.0).double()
-    terms = likelihood.log_terms(torch.where(floored, floor, s), Cells.of(batch)) + lines
+    terms = likelihood.log_terms(torch.where(floored, floor, s), batch) + lines
     sums = _Contraction.apply(terms, None, terms.new_ones(batch.num_words, 1), batch).squeeze(1)
     return sums + likelihood.length_term(batch.lengths)

@@ -121,7 +121,7 @@ def transition(
     state: tuple[Tensor, Tensor, Tensor, Tensor],
     drawn: tuple[Tensor, Tensor, Tensor],
     step_size: Tensor,
-    temperature: float | Tensor,
+    inverse_temperature: float | Tensor,
     num_steps: int,
     jitter: float,
     max_error: float,
@@ -137,7 +137,7 @@ def transition(
         state: Fields of an :class:`~torch_lntm.sampling.hmc.HMCState`.
         drawn: Fields of a :class:`~torch_lntm.sampling.hmc.Randomness`.
         step_size: Step sizes, broadcastable to ``(num_chains, num_docs)``.
-        temperature: Inverse temperature of the likelihood, a number or a tensor of the same kind.
+        inverse_temperature: That of the likelihood, a number or a tensor of the same kind.
         num_steps: Leapfrog steps, at least 1.
         jitter: Largest relative change of the step sizes.
         max_error: Largest energy error of a trajectory before it counts as divergent.
@@ -157,10 +157,10 @@ def transition(
     num_docs, dim = position.shape[1:]
     assert (num_docs, dim) == (batch.num_docs, loading.shape[0])
     assert words.shape == (batch.num_words, loading.shape[1])
-    if not isinstance(temperature, Tensor):
-        temperature = torch.full_like(log_prior, temperature)
+    if not isinstance(inverse_temperature, Tensor):
+        inverse_temperature = torch.full_like(log_prior, inverse_temperature)
     epsilon, inverse_temperature = (
-        x.to(log_prior).expand_as(log_prior) for x in (step_size, temperature)
+        x.to(log_prior).expand_as(log_prior) for x in (step_size, inverse_temperature)
     )
     tensors = (*state, *drawn, epsilon, inverse_temperature, loc, loading, loading.mT)
     *new, acceptance, accepted, energy_error, divergent = operation(

@@ -16,7 +16,7 @@ Posteriors, statistics and M-steps need counts of independent draws. They use t 
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -25,52 +25,52 @@ from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.errors import ConfigError
 
 
-class Cells:
-    """Stored counts in 3 possible layouts, each with the cells on the last axis.
+class Cells(Protocol):
+    """Stored counts in one of 3 layouts, each with the cells on the last axis.
 
-    * A batch has a single row with all its cells.
-    * Padded documents have a row of cells each. Their counts broadcast over chains.
-    * A single document under many draws has a row with its cells.
-
-    Args:
-        counts: ``(..., num_cells)`` counts; 0 marks padding.
-        columns: ``(..., num_cells)`` int64 columns of the topics' word probabilities: words, or
-            group × num_words + word for groups of documents.
-        num_repeated: Number n of cells: only the first n of each row may have counts besides 0 and
-            1. Defaults to all.
-
-    Attributes:
-        counts: Counts of the cells.
-        columns: Columns of the cells.
+    * A batch has a single row with all its cells, and is itself an instance.
+    * Padded documents (:class:`CellRows`) have a row each. Their counts broadcast over chains.
+    * A single document under many draws (:class:`CellRows` too) has one row.
     """
 
-    def __init__(self, counts: Tensor, columns: Tensor, num_repeated: int | None = None) -> None:
-        self.counts = counts
-        self.columns = columns
-        self._batch: DocumentBatch | None = None
-        self._first = slice(num_repeated)
+    @property
+    def counts(self) -> Tensor:
+        """``(..., num_cells)`` counts; 0 marks padding."""
 
-    @classmethod
-    def of(cls, batch: DocumentBatch) -> Cells:
-        """The cells of a batch."""
-        cells = cls(batch.counts, batch.word_index)
-        cells._batch = batch
-        return cells
+    @property
+    def word_index(self) -> Tensor:
+        """``(..., num_cells)`` int64 columns of the topics' word probabilities.
+
+        A column is a word, or level × num_words + word for content groups of documents.
+        """
 
     @property
     def repeated(self) -> tuple[Tensor | slice, Tensor]:
-        """Index on the last axis, and counts, of all cells with counts besides 0 and 1.
+        """Index on the last axis, and float64 counts, of all cells with counts besides 0 and 1.
 
-        The index is a tensor for a batch, and a slice of the first cells otherwise. The counts are
-        float64.
+        The index is a tensor for a batch, and a slice of the first cells of each row otherwise.
         """
-        if self._batch is not None:
-            return self._batch.repeated
-        return self._first, self.counts[..., self._first].double()
 
-    def single(self) -> Cells:
-        """Cells of the same words with a single token each."""
-        return Cells(torch.ones_like(self.counts), self.columns, 0)
+
+class CellRows:
+    """Cells in rows.
+
+    Args:
+        counts: See :class:`Cells`.
+        word_index: See :class:`Cells`.
+        num_repeated: Number n of cells: only the first n of each row may have counts besides 0 and
+            1. Defaults to all.
+    """
+
+    def __init__(self, counts: Tensor, word_index: Tensor, num_repeated: int | None = None) -> None:
+        self.counts = counts
+        self.word_index = word_index
+        self._first = slice(num_repeated)
+
+    @property
+    def repeated(self) -> tuple[Tensor | slice, Tensor]:
+        """See :attr:`Cells.repeated`."""
+        return self._first, self.counts[..., self._first].double()
 
 
 class CountLikelihood:
@@ -195,12 +195,17 @@ class _SingleTokens(CountLikelihood):
     @torch.no_grad()
     def log_terms(self, probability: Tensor, cells: Cells) -> Tensor:
         one = torch.ones((), dtype=torch.float64, device=probability.device)
-        alone = self._likelihood.log_terms(probability, cells.single())
+        alone = self._likelihood.log_terms(probability, self._single(cells))
         return cells.counts * (alone + self._likelihood.length_term(one))
 
     def tokens(self, probability: Tensor, cells: Cells) -> Tensor:
-        alone = self._likelihood.tokens(probability, cells.single())
+        alone = self._likelihood.tokens(probability, self._single(cells))
         return cells.counts.to(alone.dtype) * alone
+
+    @staticmethod
+    def _single(cells: Cells) -> CellRows:
+        """Cells of the same words with a single token each."""
+        return CellRows(torch.ones_like(cells.counts), cells.word_index, 0)
 
 
 @torch.no_grad()
@@ -218,9 +223,8 @@ def surrogate(
         The documents with :meth:`CountLikelihood.tokens` for counts, and ``(num_docs,)`` float64
         nats to add to their log likelihood.
     """
-    cells = Cells.of(batch)
-    tokens = likelihood.tokens(probability, cells).to(batch.dtype)
-    gaps = likelihood.log_terms(probability, cells).double()
+    tokens = likelihood.tokens(probability, batch).to(batch.dtype)
+    gaps = likelihood.log_terms(probability, batch).double()
     gaps = gaps - tokens.double() * probability.double().log()
     raised = torch.segment_reduce(gaps, "sum", offsets=batch.row_offsets, axis=0, initial=0.0)
     return batch.with_counts(tokens), raised + likelihood.length_term(batch.lengths)

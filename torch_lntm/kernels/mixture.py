@@ -22,15 +22,12 @@ therefore costs a large finite number of nats (65 in float32) rather than ``-inf
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
-from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
-from torch_lntm.errors import ConfigError
 from torch_lntm.kernels import fused
 from torch_lntm.kernels.contraction import (
     document_sums,
@@ -39,31 +36,7 @@ from torch_lntm.kernels.contraction import (
     sum_over_docs,
     sum_over_words,
 )
-from torch_lntm.kernels.likelihood import INDEPENDENT, Cells, CountLikelihood
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def _in_full_precision(
-    function: Callable[Concatenate[Tensor, P], R],
-) -> Callable[Concatenate[Tensor, P], R]:
-    """Decorate a function to refuse low precision and to ignore ``torch.autocast``."""
-
-    @wraps(function)
-    def wrapped(weights: Tensor, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        if weights.dtype not in (torch.float32, torch.float64):
-            raise ConfigError(
-                f"topic weights of type {weights.dtype}; expected torch.float32 or torch.float64, "
-                "since posteriors and likelihoods need that precision: take model.float()"
-            )
-        device = weights.device.type
-        if torch.is_autocast_enabled(device):
-            with torch.autocast(device, enabled=False):
-                return function(weights, *args, **kwargs)
-        return function(weights, *args, **kwargs)
-
-    return wrapped
+from torch_lntm.kernels.likelihood import INDEPENDENT, CountLikelihood
 
 
 def probability_floor(dtype: torch.dtype) -> float:
@@ -90,21 +63,6 @@ class ExpectedCounts(NamedTuple):
     word_counts: Tensor | None
 
 
-def _by_word(topics: Tensor) -> Tensor:
-    """Topics as contiguous rows per word ``(num_words, num_topics)``; a view if stored that way."""
-    return topics.mT.contiguous()
-
-
-def _mixture(weights: Tensor, words: Tensor, batch: DocumentBatch) -> Tensor:
-    """``(nnz,)`` s_dv = Σ_k t_dk φ_kv at the stored counts, floored."""
-    return sampled_product(weights, words, batch).clamp_min(probability_floor(weights.dtype))
-
-
-def _is_fused(weights: Tensor, likelihood: CountLikelihood) -> bool:
-    return likelihood.independent and fused.is_enabled(weights)
-
-
-@_in_full_precision
 def word_probabilities(weights: Tensor, topics: Tensor, batch: DocumentBatch) -> Tensor:
     """Mixture probabilities s_dv = Σ_k t_dk φ_kv ``(nnz,)`` at the stored counts, without autograd.
 
@@ -115,10 +73,10 @@ def word_probabilities(weights: Tensor, topics: Tensor, batch: DocumentBatch) ->
         topics: ``(num_topics, num_words)`` word probabilities φ, in the dtype of ``weights``.
         batch: The documents.
     """
-    return _mixture(weights, _by_word(topics), batch)
+    words = topics.mT.contiguous()
+    return sampled_product(weights, words, batch).clamp_min(probability_floor(weights.dtype))
 
 
-@_in_full_precision
 def mixture_log_likelihood(
     weights: Tensor, topics: Tensor, batch: DocumentBatch, likelihood: CountLikelihood = INDEPENDENT
 ) -> Tensor:
@@ -136,15 +94,12 @@ def mixture_log_likelihood(
     Returns:
         ``(..., num_docs)`` float64 nats; 0 for an empty document.
 
-    Raises:
-        ConfigError: The weights are of low precision, such as float16.
-
     Example:
         >>> weights = torch.full((batch.num_docs, 10), 0.1)
         >>> lntm.kernels.mixture.mixture_log_likelihood(weights, model.topics.probs, batch).shape
         torch.Size([5])
     """
-    words, floor = _by_word(topics), probability_floor(weights.dtype)
+    words, floor = topics.mT.contiguous(), probability_floor(weights.dtype)
     if weights.dim() == 2:
         return log_likelihood(weights, words, batch, floor, likelihood)
     stacked = weights.reshape(-1, *weights.shape[-2:])
@@ -152,7 +107,6 @@ def mixture_log_likelihood(
     return torch.stack(rows).reshape(weights.shape[:-1])
 
 
-@_in_full_precision
 def expected_counts(
     weights: Tensor,
     topics: Tensor,
@@ -172,19 +126,14 @@ def expected_counts(
 
     Returns:
         The :class:`ExpectedCounts` of the module's formulas.
-
-    Raises:
-        ConfigError: The weights are of low precision, such as float16.
     """
-    words = _by_word(topics)
-    if _is_fused(weights, likelihood):
-        floor = probability_floor(weights.dtype)
+    words, floor = topics.mT.contiguous(), probability_floor(weights.dtype)
+    if likelihood.independent and fused.is_enabled(weights):
         values, by_topic, by_word = fused.expected_counts(weights, words, batch, floor, word_counts)
         return ExpectedCounts(values, by_topic, None if by_word is None else by_word.mT)
-    s = _mixture(weights, words, batch)
-    cells = Cells.of(batch)
-    ratio = likelihood.slopes(s, cells)
-    value = document_sums(likelihood.log_terms(s, cells), batch)
+    s = sampled_product(weights, words, batch).clamp_min(floor)
+    ratio = likelihood.slopes(s, batch)
+    value = document_sums(likelihood.log_terms(s, batch), batch)
     if not likelihood.independent:
         value = value + likelihood.length_term(batch.lengths)
     return ExpectedCounts(
@@ -194,19 +143,18 @@ def expected_counts(
     )
 
 
-@_in_full_precision
 def expected_topic_counts(
     weights: Tensor, topics: Tensor, batch: DocumentBatch, likelihood: CountLikelihood = INDEPENDENT
 ) -> Tensor:
     """The ``topic_counts`` ``(num_docs, num_topics)`` of :func:`expected_counts` alone."""
-    if _is_fused(weights, likelihood):
+    if likelihood.independent and fused.is_enabled(weights):
         return expected_counts(weights, topics, batch).topic_counts
-    words = _by_word(topics)
-    ratio = likelihood.slopes(_mixture(weights, words, batch), Cells.of(batch))
+    words = topics.mT.contiguous()
+    s = sampled_product(weights, words, batch).clamp_min(probability_floor(weights.dtype))
+    ratio = likelihood.slopes(s, batch)
     return weights * sum_over_words(ratio, words, batch)
 
 
-@_in_full_precision
 def expected_word_counts(
     weights: Tensor,
     topics: Tensor,
@@ -224,19 +172,19 @@ def expected_word_counts(
         likelihood: Distribution of the counts. Defaults to independent draws.
         shares: ``(num_docs,)`` factor of each document's counts. Defaults to 1.
     """
-    if _is_fused(weights, likelihood):
+    if likelihood.independent and fused.is_enabled(weights):
         if shares is not None:
             batch = batch.with_counts(batch.counts * shares.to(batch.dtype)[batch.row_index])
         counts = expected_counts(weights, topics, batch, word_counts=True).word_counts
         assert counts is not None
         return counts
-    words = _by_word(topics)
-    ratio = likelihood.slopes(_mixture(weights, words, batch), Cells.of(batch))
+    words = topics.mT.contiguous()
+    s = sampled_product(weights, words, batch).clamp_min(probability_floor(weights.dtype))
+    ratio = likelihood.slopes(s, batch)
     counted = weights if shares is None else weights * shares.to(weights.dtype)[:, None]
     return sum_over_docs(ratio, counted, batch).mul_(words).mT
 
 
-@_in_full_precision
 def responsibility_covariance(
     weights: Tensor, topics: Tensor, batch: DocumentBatch, *, max_elements: int = 2**24
 ) -> Tensor:
@@ -254,9 +202,9 @@ def responsibility_covariance(
     Returns:
         ``(num_docs, num_topics, num_topics)``.
     """
-    words = _by_word(topics)
+    words = topics.mT.contiguous()
     num_topics = weights.shape[1]
-    scale = batch.counts.sqrt() / _mixture(weights, words, batch)
+    scale = batch.counts.sqrt() / word_probabilities(weights, topics, batch)
     sizes = batch.row_offsets.diff()
     result = weights.new_zeros(batch.num_docs, num_topics, num_topics)
     # Documents of similar size share a chunk. Each chunk is padded to its longest document and

@@ -94,7 +94,7 @@ class Proposal:
         space: Coordinates, as a space of this document alone.
         draw: Function of the number of draws and a key. The key seeds the generator; it consists of
             nonnegative integers such as (seed, position in the corpus). The function returns z
-            ``(num_samples, dim)`` and log q(z) ``(num_samples,)``, float64 nats.
+            ``(num_draws, dim)`` and log q(z) ``(num_draws,)``, float64 nats.
     """
 
     space: LatentSpace
@@ -102,7 +102,7 @@ class Proposal:
 
 
 def elliptical_draws(
-    loc: Tensor, tril: Tensor, degrees_of_freedom: float, num_samples: int, key: Sequence[int]
+    loc: Tensor, tril: Tensor, degrees_of_freedom: float, num_draws: int, key: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
     """Draws of a multivariate Student-t or normal distribution.
 
@@ -110,36 +110,36 @@ def elliptical_draws(
         loc: ``(dim,)`` float64 centre.
         tril: ``(dim, dim)`` float64 scale, lower triangular.
         degrees_of_freedom: Degrees of freedom; infinite for a normal.
-        num_samples: Number of draws.
+        num_draws: Number of draws.
         key: Seed of the generator, as for :class:`Proposal`.
 
     Returns:
-        Draws ``(num_samples, dim)`` and their log densities ``(num_samples,)``.
+        Draws ``(num_draws, dim)`` and their log densities ``(num_draws,)``.
     """
-    noise = draw_noise(num_samples, len(loc), key, degrees_of_freedom).to(loc.device)
+    noise = draw_noise(num_draws, len(loc), key, degrees_of_freedom).to(loc.device)
     log_density = noise_log_density(noise, degrees_of_freedom) - tril.diagonal().log().sum()
     return loc + noise @ tril.mT, log_density
 
 
 def draw_noise(
-    num_samples: int, dim: int, key: Sequence[int], degrees_of_freedom: float = math.inf
+    num_draws: int, dim: int, key: Sequence[int], degrees_of_freedom: float = math.inf
 ) -> Tensor:
     """Standard normal or Student-t numbers, as a function of the key alone.
 
     Args:
-        num_samples: Number of draws.
+        num_draws: Number of draws.
         dim: Dimension of each draw.
         key: Seed of the generator, as for :class:`Proposal`.
         degrees_of_freedom: Degrees of freedom. Defaults to infinity, for a normal distribution.
 
     Returns:
-        ``(num_samples, dim)`` float64, on the CPU.
+        ``(num_draws, dim)`` float64, on the CPU.
     """
     rng = np.random.default_rng(list(key))
-    noise = rng.standard_normal((num_samples, dim))
+    noise = rng.standard_normal((num_draws, dim))
     if math.isfinite(degrees_of_freedom):
         half = degrees_of_freedom / 2.0
-        noise *= np.sqrt(half / rng.standard_gamma(half, size=(num_samples, 1)))
+        noise *= np.sqrt(half / rng.standard_gamma(half, size=(num_draws, 1)))
     return torch.from_numpy(noise)
 
 

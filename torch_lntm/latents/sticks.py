@@ -137,11 +137,11 @@ class StickSpace(DirichletSpace, IdentifiedSpace):
         return Proposal(self.ordered(order), draws)
 
     def _dirichlet_draws(
-        self, gamma: Tensor, num_samples: int, key: Sequence[int]
+        self, gamma: Tensor, num_draws: int, key: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
-        """Draws ``(num_samples, dim)`` of Dirichlet(γ), and their log densities."""
+        """Draws ``(num_draws, dim)`` of Dirichlet(γ), and their log densities."""
         rng = np.random.default_rng(list(key))
-        shapes = np.broadcast_to(gamma.cpu().numpy(), (num_samples, len(gamma)))
+        shapes = np.broadcast_to(gamma.cpu().numpy(), (num_draws, len(gamma)))
         log_theta = torch.log_softmax(log_gamma_variates(rng, shapes), -1).to(gamma.device)
         z = self.from_log_theta(log_theta)
         return z, replace(self, concentration=gamma).log_density(z)
@@ -171,7 +171,7 @@ def log_beta(parameters: Tensor) -> Tensor:
 
 
 def mixture_draws(
-    concentration: Tensor, gamma: Tensor, num_samples: int, key: Sequence[int]
+    concentration: Tensor, gamma: Tensor, num_draws: int, key: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
     """Draws of a mixture around Dirichlet(γ) in which every topic may be absent.
 
@@ -186,12 +186,12 @@ def mixture_draws(
         concentration: ``(num_topics,)`` float64 α, in the order of the sticks.
         gamma: ``(num_topics,)`` float64 γ in the order of the sticks. Ascending γ gives the best
             fit.
-        num_samples: Number of draws.
+        num_draws: Number of draws.
         key: Seed of the generator, as for :class:`~torch_lntm.latents.identified.Proposal`.
 
     Returns:
-        Logits of the sticks ``(num_samples, num_topics - 1)`` and their log densities
-        ``(num_samples,)``.
+        Logits of the sticks ``(num_draws, num_topics - 1)`` and their log densities
+        ``(num_draws,)``.
     """
     rng = np.random.default_rng(list(key))
     prior = stick_parameters(concentration)
@@ -205,7 +205,7 @@ def mixture_draws(
     # occur, with small weights rather than large weights.
     absent = torch.sigmoid(-0.7 * (tokens + prob_some.log())).clamp(share, 1.0 - share)
     present = prior + tokens / prob_some
-    use_prior = torch.from_numpy(rng.random((num_samples, *prior.shape))).to(gamma) < absent
+    use_prior = torch.from_numpy(rng.random((num_draws, *prior.shape))).to(gamma) < absent
     shapes = torch.where(use_prior, prior, present)
     variates = log_gamma_variates(rng, shapes.cpu().numpy()).to(gamma.device)
     log_v = torch.log_softmax(variates, 1)
@@ -218,5 +218,5 @@ def mixture_draws(
 
 
 def _log_density(log_v: Tensor, parameters: Tensor) -> Tensor:
-    """Log density of each logit ``(num_samples, n)``, from log v and log(1 − v) on axis 1."""
+    """Log density of each logit ``(num_draws, n)``, from log v and log(1 − v) on axis 1."""
     return (log_v * parameters).sum(1) - log_beta(parameters)

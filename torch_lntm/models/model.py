@@ -458,7 +458,7 @@ class TopicModel(nn.Module):
         self,
         shares: Sequence[float] | Tensor | None = None,
         *,
-        num_words: int = 8,
+        top_n: int = 8,
         num_correlated: int = 0,
     ) -> TopicTable:
         """The topics in words, as a table to print.
@@ -469,7 +469,7 @@ class TopicModel(nn.Module):
         Args:
             shares: ``(num_topics,)`` mean proportions. The table lists the largest first. By
                 default the table has no shares, and lists the topics by number.
-            num_words: Number of words for each topic.
+            top_n: Number of words for each topic.
             num_correlated: Largest number of positively correlated topics to list for each topic,
                 and of negatively correlated topics.
 
@@ -477,7 +477,7 @@ class TopicModel(nn.Module):
             The table.
 
         Raises:
-            ConfigError: ``shares`` has another length, ``num_words`` is below 1, or
+            ConfigError: ``shares`` has another length, ``top_n`` is below 1, or
                 ``num_correlated`` is below 0.
 
         Example:
@@ -490,9 +490,9 @@ class TopicModel(nn.Module):
             raise ConfigError(
                 f"{len(shares)} shares for {self.num_topics} topics; expected one for each topic"
             )
-        require_whole(1, num_words=num_words)
+        require_whole(1, top_n=top_n)
         require_whole(0, num_correlated=num_correlated)
-        positions, probabilities = self.topics.top_words(num_words)
+        positions, probabilities = self.topics.top_words(top_n)
         correlation = self.topic_correlation().cpu()
         order = correlation.fill_diagonal_(0.0).argsort(stable=True, dim=-1, descending=True)
         rows = []

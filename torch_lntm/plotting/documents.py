@@ -19,7 +19,7 @@ def document_proportions(
     document: int = 0,
     *,
     level: float = 0.9,
-    num_samples: int = 1000,
+    num_draws: int = 1000,
     seed: int = 0,
     labels: Sequence[str] | None = None,
     num_topics: int | None = 12,
@@ -32,7 +32,7 @@ def document_proportions(
             ``inference.theta_draws(result.source, corpus)``.
         document: Position of the document in the batch, or in the corpus for draws.
         level: Posterior probability of each interval.
-        num_samples: Number of draws for the means and intervals.
+        num_draws: Number of draws for the means and intervals.
         seed: Seed of the draws from a posterior.
         labels: Names of the topics, such as :func:`topic_labels`. Defaults to numbers.
         num_topics: Number of topics to show, the largest first; None for all.
@@ -54,7 +54,7 @@ def document_proportions(
 
     if not 0 < level < 1:
         raise ConfigError(f"level is {level}; expected a probability between 0 and 1")
-    position, draws = posterior.document_draws(document, num_samples, seed)
+    position, draws = posterior.document_draws(document, num_draws, seed)
     draws, tail = draws.numpy(), (1 - level) / 2
     mean, (lower, upper) = draws.mean(0), np.quantile(draws, [tail, 1 - tail], axis=0)
     names = range(len(mean)) if labels is None else labels

@@ -163,7 +163,7 @@ def path_plot(
     topic: int | str,
     words: Sequence[int] | None = None,
     *,
-    num_words: int = 5,
+    top_n: int = 5,
     level: float = 0.95,
     ax: Axes | None = None,
 ) -> Axes:
@@ -176,7 +176,7 @@ def path_plot(
         topic: Number or name of the topic.
         words: Positions of the words in the vocabulary. Defaults to the words with the largest
             changes from the first period to the last, weighted by probability.
-        num_words: Number of words, if ``words`` is None.
+        top_n: Number of words, if ``words`` is None.
         level: Probability of the bands, at every period by itself.
         ax: Axes to draw into. Defaults to a new figure.
 
@@ -189,7 +189,7 @@ def path_plot(
 
     Example:
         >>> years = lntm.models.stm(5, posts, content="~ rw(year)")
-        >>> lntm.plotting.path_plot(years, 0, num_words=3).get_xlabel()
+        >>> lntm.plotting.path_plot(years, 0, top_n=3).get_xlabel()
         'year'
     """
     import matplotlib.pyplot as plt
@@ -200,12 +200,12 @@ def path_plot(
             "the words of the model's topics do not move with time; make it by "
             "models.stm(num_topics, corpus, content='~ rw(year)')"
         )
-    require_whole(1, num_words=num_words)
+    require_whole(1, top_n=top_n)
     (number,) = find_topics(model.topic_names, [topic])
     if words is None:
         change, _ = topics.log_changes(number)
         weights = topics.log_paths(number).log_probs.exp().mean(0)
-        words = (weights * change.abs()).topk(min(num_words, topics.num_words)).indices.tolist()
+        words = (weights * change.abs()).topk(min(top_n, topics.num_words)).indices.tolist()
     periods, names = topics.column, model.words_at(list(words))
     bands = np.stack([x.numpy() for x in topics.log_paths(number, words).bands(level)], -1)
     if ax is None:

@@ -56,14 +56,14 @@ def use_style() -> None:
     )
 
 
-def topic_labels(model: TopicModel, num_words: int = 2) -> list[str]:
+def topic_labels(model: TopicModel, top_n: int = 2) -> list[str]:
     """Short labels of the topics: the name, or the number and the most probable words.
 
     A label leaves out inflections of its earlier words: "file data" instead of "file files".
 
     Args:
         model: The model.
-        num_words: Words in the label of a topic without a name; 0 for the number alone.
+        top_n: Words in the label of a topic without a name; 0 for the number alone.
 
     Returns:
         ``num_topics`` labels such as ``"3 fire sydney"``.
@@ -73,13 +73,13 @@ def topic_labels(model: TopicModel, num_words: int = 2) -> list[str]:
         ('0', 10)
     """
     vocabulary, names = model.vocabulary, model.topic_names
-    if vocabulary is None or num_words < 1:
+    if vocabulary is None or top_n < 1:
         return list(names)
-    top = model.topics.top_words(min(_CANDIDATES * num_words, len(vocabulary)))[0].tolist()
+    top = model.topics.top_words(min(_CANDIDATES * top_n, len(vocabulary)))[0].tolist()
     return [
         names[k]
         if is_named(names, k)
-        else " ".join([names[k], *distinct_words([vocabulary[v] for v in row], num_words)])
+        else " ".join([names[k], *distinct_words([vocabulary[v] for v in row], top_n)])
         for k, row in enumerate(top)
     ]
 

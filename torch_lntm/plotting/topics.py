@@ -182,7 +182,7 @@ def source_plot(
     source: int | None = None,
     *,
     num_topics: int = 4,
-    num_words: int = 4,
+    top_n: int = 4,
     ax: Axes | None = None,
 ) -> Axes:
     """Plot the topics at both ends of each source, after *Putthividhya et al. 2009, Fig. 2*.
@@ -196,7 +196,7 @@ def source_plot(
         model: The model.
         source: Number of the source. Defaults to all sources.
         num_topics: Most topics at each end. Each end has loadings of one sign.
-        num_words: Words of each topic.
+        top_n: Words of each topic.
         ax: Axes to draw into. Defaults to a new figure.
 
     Returns:
@@ -214,9 +214,9 @@ def source_plot(
     prior = source_prior(model)
     if source is not None and not 0 <= source < prior.num_sources:
         raise ConfigError(f"source {source} of a model with {prior.num_sources} sources")
-    require_whole(1, num_topics=num_topics, num_words=num_words)
+    require_whole(1, num_topics=num_topics, top_n=top_n)
     sources = range(prior.num_sources) if source is None else [source]
-    names, loadings = topic_labels(model, num_words), prior.centred_mixing().cpu().numpy()
+    names, loadings = topic_labels(model, top_n), prior.centred_mixing().cpu().numpy()
     return plot_loadings(loadings, names, sources, num_topics=num_topics, ax=ax)
 
 

@@ -84,9 +84,9 @@ class DirichletPosterior(Posterior):
         """See :meth:`Posterior.theta`. The latent variable is theta."""
         return latent
 
-    def topic_weights(self, temperature: float = 1.0) -> Tensor:
+    def topic_weights(self, inverse_temperature: float = 1.0) -> Tensor:
         """See :meth:`Posterior.topic_weights`. ∝ exp(T·E log theta_k)."""
-        return torch.softmax(temperature * expected_log_theta(self.gamma), -1)
+        return torch.softmax(inverse_temperature * expected_log_theta(self.gamma), -1)
 
     @property
     def warm_start(self) -> Tensor:
@@ -103,7 +103,7 @@ class DirichletPosterior(Posterior):
         """Log density ``(..., num_docs)`` at theta ``(..., num_docs, num_topics)``, nats."""
         return torch.xlogy(self.gamma - 1.0, theta).sum(-1) - log_multivariate_beta(self.gamma)
 
-    def theta_mean(self, num_samples: int = 0, seed: int = 0) -> Tensor:
+    def theta_mean(self, num_draws: int = 0, seed: int = 0) -> Tensor:
         """See :meth:`Posterior.theta_mean`. The mean is exact, and the arguments are ignored."""
         return self.mean
 

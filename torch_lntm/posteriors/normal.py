@@ -41,12 +41,12 @@ class EtaPosterior(Posterior):
         """See :meth:`Posterior.theta`."""
         return torch.softmax(self.space.lift(latent), -1)
 
-    def topic_weights(self, temperature: float = 1.0) -> Tensor:
+    def topic_weights(self, inverse_temperature: float = 1.0) -> Tensor:
         """See :meth:`Posterior.topic_weights`; ∝ exp(T·E eta_k).
 
         *Ahmed & Xing 2007, eq. 12; Khan & Bouchard 2009, eq. 31; Putthividhya et al. 2009, eq. 5*.
         """
-        return torch.softmax(temperature * self.space.lift(self.mean), -1)
+        return torch.softmax(inverse_temperature * self.space.lift(self.mean), -1)
 
 
 @dataclass(eq=False, kw_only=True, repr=False)

@@ -112,11 +112,11 @@ class Posterior(Moments):
         """Topic proportions ``(..., num_topics)`` from latent variables ``(..., latent_dim)``."""
 
     @abstractmethod
-    def topic_weights(self, temperature: float = 1.0) -> Tensor:
+    def topic_weights(self, inverse_temperature: float = 1.0) -> Tensor:
         """Weights t ``(num_docs, num_topics)`` of the topics in the responsibilities ∝ t_k φ_kv.
 
         Args:
-            temperature: Inverse temperature of deterministic annealing.
+            inverse_temperature: Inverse temperature of deterministic annealing.
 
         Returns:
             Positive weights that sum to 1 over topics, in the dtype of the model.
@@ -152,46 +152,46 @@ class Posterior(Moments):
         """
         return self.mean
 
-    def samples(self, num_samples: int, seed: int = 0) -> Tensor:
-        """Draws of the latent variable ``(num_samples, num_docs, latent_dim)``.
+    def samples(self, num_draws: int, seed: int = 0) -> Tensor:
+        """Draws of the latent variable ``(num_draws, num_docs, latent_dim)``.
 
         A draw is a function of the seed and of the document's position in its corpus. Draws of
         different documents are independent. A document's draws are the same in every batch and, up
         to rounding, on every device.
 
         Args:
-            num_samples: Number of draws.
+            num_draws: Number of draws.
             seed: Seed of the draws.
         """
-        require_whole(1, num_samples=num_samples)
-        key = noise.document_keys(seed, self.index, num_samples)
+        require_whole(1, num_draws=num_draws)
+        key = noise.document_keys(seed, self.index, num_draws)
         return self.draw(key).to(self.mean.dtype)
 
     def theta_mode(self) -> Tensor:
         """Topic proportions ``(num_docs, num_topics)`` at the mean of eta, or the mean of theta."""
         return self.theta(self.mean)
 
-    def theta_samples(self, num_samples: int, seed: int = 0) -> Tensor:
-        """Draws of the topic proportions ``(num_samples, num_docs, num_topics)``.
+    def theta_samples(self, num_draws: int, seed: int = 0) -> Tensor:
+        """Draws of the topic proportions ``(num_draws, num_docs, num_topics)``.
 
         See :meth:`samples`.
         """
-        require_whole(1, num_samples=num_samples)
-        key = noise.document_keys(seed, self.index, num_samples)
+        require_whole(1, num_draws=num_draws)
+        key = noise.document_keys(seed, self.index, num_draws)
         return self.theta(self.draw(key)).to(self.mean.dtype)
 
     def document_draws(
-        self, document: int, num_samples: int = 1000, seed: int = 0
+        self, document: int, num_draws: int = 1000, seed: int = 0
     ) -> tuple[int, Tensor]:
         """Draws of one document's topic proportions, without draws of the batch's other documents.
 
         Args:
             document: Row of the document in the batch; negative rows count from the end.
-            num_samples: Number of draws.
+            num_draws: Number of draws.
             seed: Seed of the draws, which equal those of :meth:`theta_samples`.
 
         Returns:
-            The document's position in the corpus, and the draws ``(num_samples, num_topics)``,
+            The document's position in the corpus, and the draws ``(num_draws, num_topics)``,
             float64 on the CPU.
 
         Raises:
@@ -204,15 +204,15 @@ class Posterior(Moments):
                 f"{num_docs - 1}"
             )
         row = slice(document % num_docs, document % num_docs + 1)
-        key = noise.document_keys(seed, self.index[row], num_samples)
+        key = noise.document_keys(seed, self.index[row], num_draws)
         return int(self.index[row]), self.theta(self.draw(key, row))[:, 0].cpu().double()
 
-    def theta_mean(self, num_samples: int = 200, seed: int = 0) -> Tensor:
+    def theta_mean(self, num_draws: int = 200, seed: int = 0) -> Tensor:
         """Posterior mean of the topic proportions ``(num_docs, num_topics)``, by draws.
 
         Posteriors with an exact mean ignore the arguments; see :attr:`has_exact_theta_mean`.
         """
-        return self.theta_samples(num_samples, seed).mean(0)
+        return self.theta_samples(num_draws, seed).mean(0)
 
     @property
     def has_exact_theta_mean(self) -> bool:
@@ -220,25 +220,25 @@ class Posterior(Moments):
         return False
 
     def theta_interval(
-        self, level: float = 0.9, num_samples: int = 1000, seed: int = 0
+        self, level: float = 0.9, num_draws: int = 1000, seed: int = 0
     ) -> tuple[Tensor, Tensor]:
         """Equal-tailed intervals of the topic proportions, by draws.
 
         Args:
             level: Posterior probability of each interval, between 0 and 1.
-            num_samples: Number of draws.
+            num_draws: Number of draws.
             seed: Seed of the draws.
 
         Returns:
             ``(lower, upper)``, each ``(num_docs, num_topics)``.
 
         Raises:
-            ConfigError: ``level`` is not between 0 and 1, or ``num_samples`` is less than 1.
+            ConfigError: ``level`` is not between 0 and 1, or ``num_draws`` is less than 1.
         """
         if not 0 < level < 1:
             raise ConfigError(f"level is {level}; expected a probability between 0 and 1")
         tail = (1.0 - level) / 2.0
-        draws = self.theta_samples(num_samples, seed)
+        draws = self.theta_samples(num_draws, seed)
         lower, upper = torch.quantile(draws, torch.tensor([tail, 1 - tail]).to(draws), dim=0)
         return lower, upper
 

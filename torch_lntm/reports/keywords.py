@@ -59,7 +59,7 @@ def keyword_topics(
     num_tokens: float,
     *,
     level: float = 0.95,
-    num_words: int = 10,
+    top_n: int = 10,
 ) -> Rows[KeywordTopic]:
     """The keyword topics of a fitted model.
 
@@ -73,7 +73,7 @@ def keyword_topics(
         shares: ``(num_topics,)`` mean proportions of the topics.
         num_tokens: Tokens of the documents.
         level: Coverage probability of the intervals.
-        num_words: Words beside the keywords.
+        top_n: Words beside the keywords.
 
     Returns:
         The topics. ``frame()`` has a row for each, with the fields of :class:`KeywordTopic`.
@@ -103,7 +103,7 @@ def keyword_topics(
         mass, tokens = float(loads[k, k]), float(shares[k]) * num_tokens + pseudo
         posterior = beta(mass * tokens + 1e-9, (1.0 - mass) * tokens + 1e-9)
         ranked = sorted(columns, key=lambda v: -float(probs[k, v]))
-        beside = [v for v in order[k, : num_words + len(columns)].tolist() if v not in columns]
+        beside = [v for v in order[k, : top_n + len(columns)].tolist() if v not in columns]
         best = int(loads[k].argmax())
         rows.append(
             KeywordTopic(
@@ -115,7 +115,7 @@ def keyword_topics(
                 lower=float(posterior.ppf(tail)),
                 upper=float(posterior.ppf(1.0 - tail)),
                 rival=None if best == k else names[best],
-                joined=model.words_at(beside[:num_words]),
+                joined=model.words_at(beside[:top_n]),
             )
         )
     return rows

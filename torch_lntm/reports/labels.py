@@ -122,14 +122,14 @@ def _exclusivity(
 
 
 def label_topics(
-    model: TopicModel, corpus: Corpus, *, num_words: int = 7, frequency_weight: float = 0.5
+    model: TopicModel, corpus: Corpus, *, top_n: int = 7, frequency_weight: float = 0.5
 ) -> Rows[TopicLabels]:
     """Best words of each topic by four measures; see :func:`word_scores`.
 
     Args:
         model: The model.
         corpus: The documents of the fit, for the word frequencies.
-        num_words: Words by each measure.
+        top_n: Words by each measure.
         frequency_weight: See :func:`word_scores`.
 
     Returns:
@@ -139,14 +139,14 @@ def label_topics(
     Raises:
         ConfigError: A number is out of range, or the corpus has other words.
     """
-    require_whole(1, num_words=num_words)
+    require_whole(1, top_n=top_n)
     totals = np.asarray(model.encode(corpus).word_totals)
     probs = np.asarray(model.topics.mean_probs.detach().double().cpu())
     labels: dict[str, list[tuple[str, ...]]] = {}
     for measure in get_args(LabelMeasure):
         scores = word_scores(probs, totals, measure, frequency_weight=frequency_weight)
         # The more probable of two words with equal scores comes first.
-        best = np.lexsort((-probs, -scores))[:, :num_words]
+        best = np.lexsort((-probs, -scores))[:, :top_n]
         labels[measure] = [model.words_at(row) for row in best.tolist()]
     return Rows(
         TopicLabels(topic=k, name=name, **{m: words[k] for m, words in labels.items()})
@@ -185,7 +185,7 @@ _GROUP_COLUMNS = ("topic", "name", "group", "term", "probability", "average")
 
 
 @torch.no_grad()
-def group_words(model: TopicModel, *, num_words: int = 7) -> Rows[GroupWords]:
+def group_words(model: TopicModel, *, top_n: int = 7) -> Rows[GroupWords]:
     """The most typical words of each group of documents in each topic.
 
     The score of word v in topic k and group g is φ_gkv log(φ_gkv / φ̄_kv), its part of the group's
@@ -194,7 +194,7 @@ def group_words(model: TopicModel, *, num_words: int = 7) -> Rows[GroupWords]:
 
     Args:
         model: A model with content covariates, ``models.stm(..., content="party")``.
-        num_words: Most words of each topic and group.
+        top_n: Most words of each topic and group.
 
     Returns:
         The words, topic by topic and group by group. The columns of ``frame()`` are ``topic``,
@@ -203,7 +203,7 @@ def group_words(model: TopicModel, *, num_words: int = 7) -> Rows[GroupWords]:
     Raises:
         ConfigError: The number of words is below 1, or the model has no content covariates.
     """
-    require_whole(1, num_words=num_words)
+    require_whole(1, top_n=top_n)
     topics: Any = model.topics
     if topics.num_groups == 1:
         raise ConfigError(
@@ -214,7 +214,7 @@ def group_words(model: TopicModel, *, num_words: int = 7) -> Rows[GroupWords]:
     average = probs.mean(1)
     scores = probs * (probs / average[:, None]).log()
     scores = torch.where(topics.differing_words.cpu()[:, None], scores, 0.0)
-    best = scores.sort(dim=-1, descending=True, stable=True).indices[..., :num_words]
+    best = scores.sort(dim=-1, descending=True, stable=True).indices[..., :top_n]
     rows = Rows[GroupWords](columns=_GROUP_COLUMNS)
     for k, name in enumerate(model.topic_names):
         for g, level in enumerate(topics.column.levels):
@@ -253,7 +253,7 @@ def summarise_groups(
     groups: Mapping[str, Sequence[int | str]] | TopicGroups,
     shares: Sequence[float] | Tensor | None = None,
     *,
-    num_words: int = 8,
+    top_n: int = 8,
 ) -> Rows[GroupSummary]:
     """Groups of topics with their shares and the words of the merged topics.
 
@@ -262,7 +262,7 @@ def summarise_groups(
         groups: The groups; see :class:`~torch_lntm.models.TopicGroups`.
         shares: ``(num_topics,)`` shares of the topics, such as ``result.topic_shares``. They weigh
             the topics of a group. Defaults to equal weights.
-        num_words: Words of each group.
+        top_n: Words of each group.
 
     Returns:
         The groups, in their order. ``frame()`` has a row for each group.
@@ -271,14 +271,14 @@ def summarise_groups(
         ConfigError: A group is refused, a number is below 1, or there is another number of shares.
 
     Example:
-        >>> groups = lntm.reports.summarise_groups(model, {"news": [3, 7]}, num_words=2)
+        >>> groups = lntm.reports.summarise_groups(model, {"news": [3, 7]}, top_n=2)
         >>> groups[0].group, groups[0].topics, len(groups[0].words)
         ('news', (3, 7), 2)
     """
-    require_whole(1, num_words=num_words)
+    require_whole(1, top_n=top_n)
     found = TopicGroups.of(model.topic_names, groups)
     merged = merged_topics(model, found, shares)
-    best = merged.sort(dim=-1, descending=True, stable=True).indices[:, :num_words].tolist()
+    best = merged.sort(dim=-1, descending=True, stable=True).indices[:, :top_n].tolist()
     rows: Rows[GroupSummary] = Rows()
     for name, topics, words in zip(found.names, found.members, best, strict=True):
         share = None if shares is None else float(sum(shares[k] for k in topics))

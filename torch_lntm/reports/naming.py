@@ -8,8 +8,7 @@ from typing import Any
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, NamingWarning, require_whole, warn
-from torch_lntm.guides import Guide
-from torch_lntm.inference import transform
+from torch_lntm.inference import DrawSource, transform
 from torch_lntm.models import TopicModel
 from torch_lntm.models.model import require_model
 from torch_lntm.models.names import NameRecord, check_name, find_topics, is_named
@@ -37,12 +36,12 @@ def name_topics(
     ask: Callable[[str], str],
     *,
     texts: Iterable[str] | None = None,
-    guide: Guide[Any] | None = None,
+    source: DrawSource | None = None,
     topics: Sequence[int | str] | None = None,
-    num_words: int = 10,
+    top_n: int = 10,
     num_docs: int = 3,
     language: str = "English",
-    progress: bool = False,
+    progress: bool = True,
 ) -> tuple[str, ...]:
     """Name topics by a language model.
 
@@ -65,9 +64,9 @@ def name_topics(
         ask: Function of a prompt that returns the answer, such as :class:`ChatServer`.
         texts: Texts of the documents in the order of the corpus, to quote in the prompts. Defaults
             to each document's most frequent words.
-        guide: Guide for the documents' proportions. Defaults to the model's default guide.
+        source: What draws the documents' proportions. Defaults to the model's default guide.
         topics: Topics to name, by number or name. Defaults to the topics without a name.
-        num_words: Words of each kind in a prompt.
+        top_n: Words of each kind in a prompt.
         num_docs: Documents in a prompt. 0 shows no document.
         language: Language of the names.
         progress: Show a progress bar on standard error.
@@ -89,7 +88,7 @@ def name_topics(
         ('Fires', 'Cricket')
     """
     require_model(model)
-    require_whole(1, num_words=num_words)
+    require_whole(1, top_n=top_n)
     require_whole(0, num_docs=num_docs)
     if not callable(ask):
         raise ConfigError(f"ask is {ask!r:.60}; expected a function of a prompt")
@@ -98,21 +97,21 @@ def name_topics(
     numbers = unnamed if topics is None else find_topics(names, topics)
     if not numbers:
         raise ConfigError("all topics have names; list the topics to name again")
-    labels = label_topics(model, corpus, num_words=num_words)
+    labels = label_topics(model, corpus, top_n=top_n)
     documents: Sequence[RepresentativeDocument] = ()
     if num_docs:
-        shares = transform(guide_of(None, model) if guide is None else guide, corpus)
+        shares = transform(source or guide_of(None, model), corpus, progress=progress)
         documents = representative_documents(
             shares, topics=numbers, corpus=corpus, num_docs=num_docs, texts=texts
         )
-    source = getattr(ask, "model", None) or getattr(ask, "__name__", type(ask).__name__)
+    asked = getattr(ask, "model", None) or getattr(ask, "__name__", type(ask).__name__)
     records, refused = [], []
     for k in tqdm(numbers, desc="names", unit="topic", disable=not progress):
         prompt = _prompt(labels[k], [str(d.excerpt) for d in documents if d.topic == k], language)
         taken = [name for j, name in enumerate(names) if j != k and is_named(names, j)]
         if taken:
             prompt += f"\nOther topics have these names: {'; '.join(taken)}."
-        found = _ask(ask, k, prompt, taken, str(source))
+        found = _ask(ask, k, prompt, taken, str(asked))
         if isinstance(found, NameRecord):
             names[k] = found.name
             records.append(found)

@@ -74,7 +74,7 @@ def report(
     path: str | Path | None = None,
     *,
     overwrite: bool = False,
-    draws: DrawSource | None = None,
+    source: DrawSource | None = None,
     **options: Any,
 ) -> Path:
     """Write a report page on a fit: a single HTML file that opens without a network.
@@ -90,7 +90,7 @@ def report(
         path: The file to write. Defaults to ``report.html`` in the folder of a run, replacing an
             older page; otherwise to ``report.html`` in the working directory.
         overwrite: Replace an existing file.
-        draws: Source of the documents' proportions and intervals: a guide, or chains. Defaults to
+        source: Source of the documents' proportions and intervals: a guide, or chains. Defaults to
             the posterior of the fit.
         **options: Contents of the page; see :func:`render_page`. ``scores`` default to the scores
             of a run, and ``settings`` to the settings of the fit.
@@ -122,8 +122,8 @@ def report(
         posterior, contents = fit.posterior(), {"scores": scores, "settings": fit.settings()}
     elif isinstance(fit, FitResult):
         posterior, contents = fit.source, {"settings": fit.settings()}
-    contents["instead_of_chains"] = isinstance(draws, Guide) and not isinstance(posterior, Guide)
-    source = posterior if draws is None else draws
+    contents["instead_of_chains"] = isinstance(source, Guide) and not isinstance(posterior, Guide)
+    source = posterior if source is None else source
     page = render_page(source, corpus, **{**contents, **options})
     with atomic_write(path) as file:
         file.write(page.encode("utf-8", "replace"))
@@ -131,7 +131,7 @@ def report(
 
 
 def render_page(
-    draws: DrawSource,
+    source: DrawSource,
     corpus: Corpus,
     *,
     by: Sequence[str] | None = None,
@@ -145,12 +145,12 @@ def render_page(
     title: str | None = None,
     sections: Iterable[Section] = (),
     instead_of_chains: bool = False,
-    num_words: int = 12,
+    top_n: int = 12,
     num_docs: int = 4,
     max_docs: int = MAX_DOCS,
     num_draws: int | None = None,
     seed: int = 0,
-    progress: bool = False,
+    progress: bool = True,
 ) -> str:
     """The HTML text of :func:`report`.
 
@@ -158,7 +158,7 @@ def render_page(
     escaped. The page's security policy allows the page's own script only.
 
     Args:
-        draws: Source of the documents' proportions; see :func:`torch_lntm.inference.theta_draws`.
+        source: Source of the documents' proportions; see :func:`torch_lntm.inference.theta_draws`.
         corpus: The documents of the report, over the model's vocabulary.
         by: Metadata columns for the prevalence. Defaults to the first six columns that group the
             documents.
@@ -175,7 +175,7 @@ def render_page(
         sections: Further sections after the topics, each a title and a function; see
             :class:`torch_lntm.reports.Section`.
         instead_of_chains: Add a note that a guide drew the proportions of a model fitted by chains.
-        num_words: Top words of each topic.
+        top_n: Top words of each topic.
         num_docs: Representative documents of each topic.
         max_docs: Largest number of documents of the page. A larger corpus is sampled at random, and
             the page says so. ``effects`` stay as they are.
@@ -189,22 +189,22 @@ def render_page(
         The page, for a file in UTF-8.
 
     Raises:
-        ConfigError: ``draws`` is of another type, a number is too small, a group is refused, the
+        ConfigError: ``source`` is of another type, a number is too small, a group is refused, the
             corpus has other words or none, or the number of texts differs from the number of
             documents.
         MissingColumnError: A column is missing from the metadata.
     """
-    require_whole(1, num_words=num_words, max_docs=max_docs)
+    require_whole(1, top_n=top_n, max_docs=max_docs)
     require_whole(0, num_docs=num_docs)
-    model = require_source(draws).model
+    model = require_source(source).model
     everything = model.encode(corpus)
     corpus, sample, theta = _sampled(
-        everything, draws, max_docs, seed, num_draws=num_draws, progress=progress
+        everything, source, max_docs, seed, num_draws=num_draws, progress=progress
     )
     columns = grouping_columns(corpus)[:_COLUMNS] if by is None else list(by)
     summary = summarise_corpus(theta, corpus, columns, level=LEVEL, groups=groups)
     shares = summary.overall.mean[0].tolist()
-    topics = model.topic_table(shares, num_words=num_words, num_correlated=3)
+    topics = model.topic_table(shares, top_n=top_n, num_correlated=3)
     names = [
         s.name if is_named(topics.names, s.topic) else " ".join(distinct_words(s.words, 2))
         for s in sorted(topics, key=lambda s: s.topic)
@@ -217,7 +217,7 @@ def render_page(
     return _TEMPLATES.get_template("report.html").render(
         **vars(data),
         **_diagrams(model, names, summary),
-        **_prevalence(model, summary, num_words),
+        **_prevalence(model, summary, top_n),
         **_effects(effects),
         **_tree(tree),
         **_equal_parts(),
@@ -225,7 +225,7 @@ def render_page(
         num_all=len(everything),
         is_short=corpus.num_tokens < SHORT_DOCUMENT * len(corpus),
         instead_of_chains=instead_of_chains,
-        labels=label_topics(model, corpus, num_words=num_words),
+        labels=label_topics(model, corpus, top_n=top_n),
         stability=stability,
         documents={s.topic: [d for d in documents if d.topic == s.topic] for s in topics},
         has_texts=texts is not None,
@@ -300,7 +300,7 @@ def _diagrams(model: TopicModel, names: Sequence[str], summary: CorpusSummary) -
     }
 
 
-def _prevalence(model: TopicModel, summary: CorpusSummary, num_words: int) -> dict[str, Any]:
+def _prevalence(model: TopicModel, summary: CorpusSummary, top_n: int) -> dict[str, Any]:
     """Charts of prevalence, and shares, words and charts of the groups of topics."""
     charts = [(p, prevalence_charts(p, _CHARTS)) for p in summary.prevalence]
     groups, overall = summary.groups, summary.overall_groups
@@ -309,7 +309,7 @@ def _prevalence(model: TopicModel, summary: CorpusSummary, num_words: int) -> di
     members = [k for topics in groups.members for k in topics]
     lengths = torch.from_numpy(summary.documents.lengths.astype("float64"))
     tokens = lengths @ summary.documents.theta.double()
-    words = summarise_groups(model, groups, tokens, num_words=num_words)
+    words = summarise_groups(model, groups, tokens, top_n=top_n)
     rows = overall.frame().assign(topics=groups.members, words=[row.words for row in words])
     rows = rows.sort_values("share", ascending=False, kind="stable")
     return {

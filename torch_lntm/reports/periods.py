@@ -87,7 +87,7 @@ def moving_topics(
     model: TopicModel,
     *,
     level: float = 0.95,
-    num_words: int = 8,
+    top_n: int = 8,
     num_changes: int = 5,
     num_periods: int = _PERIODS,
 ) -> Rows[MovingTopic]:
@@ -99,7 +99,7 @@ def moving_topics(
     Args:
         model: A model with moving words, ``models.stm(..., content="~ rw(year)")``.
         level: Coverage probability of the intervals.
-        num_words: Top words of each period.
+        top_n: Top words of each period.
         num_changes: Most words that rose, and most words that fell, of each topic.
         num_periods: Most periods with top words. The first and the last are among them.
 
@@ -112,7 +112,7 @@ def moving_topics(
 
     Example:
         >>> years = lntm.models.stm(5, posts, content="~ rw(year)")
-        >>> topic = lntm.reports.moving_topics(years, num_words=3)[0]
+        >>> topic = lntm.reports.moving_topics(years, top_n=3)[0]
         >>> len(topic.words) == len(topic.periods), topic.rose
         (True, ())
     """
@@ -122,7 +122,7 @@ def moving_topics(
             "the words of the model's topics do not move with time; make it by "
             "models.stm(num_topics, corpus, content='~ rw(year)')"
         )
-    require_whole(1, num_words=num_words, num_changes=num_changes)
+    require_whole(1, top_n=top_n, num_changes=num_changes)
     require_whole(2, num_periods=num_periods)
     width, levels = quantile_of(level), topics.column.levels
     chosen = sorted({round(x) for x in np.linspace(0, len(levels) - 1, num_periods)})
@@ -131,7 +131,7 @@ def moving_topics(
     for k, name in enumerate(model.topic_names):
         log_probs = topics.log_paths(k).log_probs.cpu()
         change, error = (x.cpu() for x in topics.log_changes(k))
-        best = log_probs[chosen].topk(min(num_words, topics.num_words), 1).indices
+        best = log_probs[chosen].topk(min(top_n, topics.num_words), 1).indices
         first, last = log_probs[0].exp(), log_probs[-1].exp()
         lower, upper = change - width * error, change + width * error
         table = torch.stack([first, last, change.exp(), lower.exp(), upper.exp()])

@@ -139,7 +139,7 @@ class CorpusSummary:
 
 @torch.no_grad()
 def summarise_corpus(
-    draws: DrawSource,
+    source: DrawSource,
     corpus: Corpus,
     by: Sequence[str] = (),
     *,
@@ -147,7 +147,7 @@ def summarise_corpus(
     groups: Mapping[str, Sequence[int | str]] | TopicGroups | None = None,
     num_draws: int | None = None,
     seed: int = 0,
-    progress: bool = False,
+    progress: bool = True,
 ) -> CorpusSummary:
     """Prevalence of topics, overall and by metadata columns, and errors of their correlations.
 
@@ -162,7 +162,7 @@ def summarise_corpus(
     the z of the drawn logits. Correlations are treated one by one.
 
     Args:
-        draws: Source of the documents' proportions; see :func:`torch_lntm.inference.theta_draws`.
+        source: Source of the documents' proportions; see :func:`torch_lntm.inference.theta_draws`.
         corpus: The documents.
         by: Columns of the metadata.
         level: Coverage probability of each interval.
@@ -177,8 +177,8 @@ def summarise_corpus(
         The summary, on the CPU.
 
     Raises:
-        ConfigError: ``draws`` is of another type, the level is outside (0, 1), there are fewer than
-            2 draws, a group is refused, or the corpus has other words or none.
+        ConfigError: ``source`` is of another type, the level is outside (0, 1), there are fewer
+            than 2 draws, a group is refused, or the corpus has other words or none.
         MissingColumnError: A column is missing from the metadata.
 
     Warns:
@@ -192,22 +192,22 @@ def summarise_corpus(
     """
     if not 0 < level < 1:
         raise ConfigError(f"level is {level}; expected a probability between 0 and 1")
-    theta_source = theta_draws(draws, corpus, num_draws, seed=seed, keep=False, progress=progress)
-    if theta_source.num_draws < 2:
-        raise ConfigError(f"{theta_source!r}; expected at least 2 draws")
+    draws = theta_draws(source, corpus, num_draws, seed=seed, keep=False, progress=progress)
+    if draws.num_draws < 2:
+        raise ConfigError(f"{draws!r}; expected at least 2 draws")
     if not corpus.num_tokens:
         raise ConfigError("the documents have no words; give documents with words")
-    model, nonempty = theta_source.model, torch.from_numpy(corpus.lengths > 0)
+    model, nonempty = draws.model, torch.from_numpy(corpus.lengths > 0)
     size, table, merged = model.num_topics, corpus.metadata, as_groups(model, groups)
     names = () if merged is None else merged.names
     everything = Grouping("all documents", ("all documents",), np.zeros(len(corpus), np.int64))
     groupings = [everything, *(group_documents(name, find_column(name, table)) for name in by)]
-    shape = (theta_source.num_draws, size + len(names))
+    shape = (draws.num_draws, size + len(names))
     sums = [_GroupSums(grouping, corpus, *shape) for grouping in groupings]
-    logits = _LogitMoments(theta_source.num_draws, size)
+    logits = _LogitMoments(draws.num_draws, size)
     theta = torch.full((len(corpus), size), 1.0 / size, dtype=model.dtype)
     converged = torch.ones(len(corpus), dtype=torch.bool)
-    for part in theta_source:
+    for part in draws:
         rows, drawn = torch.from_numpy(part.rows), part.theta.double()
         columns = drawn if merged is None else torch.cat([drawn, merged.sums(drawn)], -1)
         for each in sums:

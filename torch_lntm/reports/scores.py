@@ -58,7 +58,12 @@ def completion_scores(*results: CompletionResult) -> Rows[Score]:
             method += f"; {result.observed_fraction:.0%} of tokens observed, seed {result.seed}"
         if isinstance(result, ExactCompletion):
             method += f"; simulation error {result.simulation_error:.2g} nats per token"
-        numbers = (result.perplexity, result.standard_error, "per held-out token", method)
+        numbers = (
+            result.perplexity,
+            result.perplexity_standard_error,
+            "per held-out token",
+            method,
+        )
         counts = (result.num_docs, int(result.held_out_tokens.sum()))
         scores.append(Score("completion perplexity", *numbers, *counts))
     return scores

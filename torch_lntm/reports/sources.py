@@ -39,7 +39,7 @@ class SourceTopic:
 
 @torch.no_grad()
 def summarise_sources(
-    model: TopicModel, *, num_topics: int = 4, num_words: int = 8
+    model: TopicModel, *, num_topics: int = 4, top_n: int = 8
 ) -> Rows[SourceTopic]:
     """Sources of an independent factor topic model, with the topics at both ends of each.
 
@@ -53,7 +53,7 @@ def summarise_sources(
     Args:
         model: The model.
         num_topics: Most topics at each end. Each end has loadings of one sign.
-        num_words: Words of each topic.
+        top_n: Words of each topic.
 
     Returns:
         The topics at the ends of each source, from the most positive loading to the most negative.
@@ -69,8 +69,8 @@ def summarise_sources(
         ['gaussian', 'gaussian']
     """
     prior = source_prior(model)
-    require_whole(1, num_topics=num_topics, num_words=num_words)
-    words = [model.words_at(row) for row in model.topics.top_words(num_words)[0].tolist()]
+    require_whole(1, num_topics=num_topics, top_n=top_n)
+    words = [model.words_at(row) for row in model.topics.top_words(top_n)[0].tolist()]
     loadings = prior.centred_mixing().cpu()
     variance = prior.source_variance * loadings.square().sum(0)
     shares = (variance / prior.contrast_covariance().trace().cpu()).tolist()

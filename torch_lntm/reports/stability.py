@@ -99,7 +99,7 @@ def topic_stability(
     options: Mapping[str, Any] | None = None,
     top_n: int = 10,
     seed: int = 0,
-    progress: bool = False,
+    progress: bool = True,
 ) -> TopicStability:
     """How well new fits give the topics of a model again.
 

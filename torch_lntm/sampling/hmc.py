@@ -145,7 +145,7 @@ def leapfrog(
     step_size: Tensor,
     metric: Metric,
     num_steps: int,
-    temperature: float | Tensor = 1.0,
+    inverse_temperature: float | Tensor = 1.0,
 ) -> tuple[HMCState, Tensor]:
     """Follow the Hamiltonian flow for some steps.
 
@@ -156,16 +156,15 @@ def leapfrog(
         step_size: ``(num_chains, num_docs)`` ε.
         metric: W.
         num_steps: Steps, at least 1.
-        temperature: Inverse temperature T, a number or ``(num_chains, num_docs)``.
+        inverse_temperature: Inverse temperature T, a number or ``(num_chains, num_docs)``.
 
     Returns:
         State and momentum at the end. The density is computed at the end only.
     """
     z, r = state.position, momentum
     epsilon = step_size.to(z.dtype)[..., None]
-    inverse_temperature = (
-        temperature.to(z.dtype)[..., None] if isinstance(temperature, Tensor) else temperature
-    )
+    if isinstance(inverse_temperature, Tensor):
+        inverse_temperature = inverse_temperature.to(z.dtype)[..., None]
 
     def kick(r: Tensor, likelihood_gradient: Tensor, share: float = 1.0) -> Tensor:
         prior_gradient = target.prior_gradient(z)
@@ -184,9 +183,9 @@ def leapfrog(
     return end, kick(r, end.likelihood_gradient, 0.5)
 
 
-def energy(state: HMCState, momentum: Tensor, temperature: float | Tensor = 1.0) -> Tensor:
+def energy(state: HMCState, momentum: Tensor, inverse_temperature: float | Tensor = 1.0) -> Tensor:
     """The Hamiltonian ``(num_chains, num_docs)`` float64 nats: −log target + ½|r|²."""
-    potential = -state.log_prior - temperature * state.log_likelihood
+    potential = -state.log_prior - inverse_temperature * state.log_likelihood
     return potential + 0.5 * momentum.double().square().sum(-1)
 
 
@@ -197,7 +196,7 @@ def step(
     step_size: Tensor,
     metric: Metric,
     num_steps: int,
-    temperature: float | Tensor = 1.0,
+    inverse_temperature: float | Tensor = 1.0,
     jitter: float = 0.0,
 ) -> tuple[HMCState, HMCInfo]:
     """One transition of every chain: a fresh momentum, a trajectory, its acceptance.
@@ -209,7 +208,7 @@ def step(
         step_size: ε, broadcastable to ``(num_chains, num_docs)``.
         metric: W.
         num_steps: Leapfrog steps.
-        temperature: Inverse temperature T, a number or ``(num_chains, num_docs)``.
+        inverse_temperature: Inverse temperature T, a number or ``(num_chains, num_docs)``.
         jitter: Largest relative change of the step sizes, in [0, 1). Step sizes are drawn uniformly
             around ``step_size``. With varying lengths, trajectories do not return to their starts
             periodically.
@@ -224,7 +223,7 @@ def step(
                 state,
                 drawn,
                 step_size,
-                temperature,
+                inverse_temperature,
                 num_steps,
                 jitter,
                 MAX_ENERGY_ERROR,
@@ -236,8 +235,10 @@ def step(
             return HMCState(*new), HMCInfo(*info)
     momentum, acceptance_uniform, step_uniform = drawn
     step_size = step_size * (1.0 + jitter * (2.0 * step_uniform - 1.0))
-    end, final = leapfrog(target, state, momentum, step_size, metric, num_steps, temperature)
-    error = energy(end, final, temperature) - energy(state, momentum, temperature)
+    end, final = leapfrog(
+        target, state, momentum, step_size, metric, num_steps, inverse_temperature
+    )
+    error = energy(end, final, inverse_temperature) - energy(state, momentum, inverse_temperature)
     # Written so that a NaN counts as divergent.
     divergent = ~((error > -math.inf) & (error <= MAX_ENERGY_ERROR))
     acceptance = torch.where(divergent, 0.0, (-error).clamp_max(0.0).exp())

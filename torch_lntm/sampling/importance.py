@@ -35,7 +35,7 @@ def log_weights(
     proposal: Proposal,
     words: Tensor,
     cells: Cells,
-    num_samples: int,
+    num_draws: int,
     key: Sequence[int],
     likelihood: CountLikelihood = INDEPENDENT,
 ) -> Tensor:
@@ -45,14 +45,14 @@ def log_weights(
         proposal: The proposal, for a single document.
         words: ``(nnz, num_topics)`` probabilities of the document's words under each topic.
         cells: Counts of these words.
-        num_samples: Number of draws.
+        num_draws: Number of draws.
         key: Nonnegative integers. The draws are a function of the key.
         likelihood: Distribution of the counts. Defaults to independent draws.
 
     Returns:
-        ``(num_samples,)`` float64 nats.
+        ``(num_draws,)`` float64 nats.
     """
-    z, log_q = proposal.draw(num_samples, key)
+    z, log_q = proposal.draw(num_draws, key)
     logits = proposal.space.logits(z[:, None]).squeeze(1)
     log_prior = proposal.space.log_density(z[:, None]).squeeze(1)
     return log_likelihood_at(logits, words, cells, likelihood) + log_prior - log_q
@@ -76,13 +76,13 @@ def summarise_weights(log_weights: Tensor, axis: int) -> WeightSummary:
         >>> summary.log_mean.tolist(), summary.effective_sample_size.tolist()
         ([0.0, 0.0], [100.0, 100.0])
     """
-    num_samples = log_weights.shape[axis]
+    num_draws = log_weights.shape[axis]
     top = log_weights.amax(axis, keepdim=True)
     weights = (log_weights - top).exp()
     mean = weights.mean(axis)
     return WeightSummary(
         log_mean=mean.log() + top.squeeze(axis),
-        standard_error=weights.std(axis) / (mean * math.sqrt(num_samples)),
+        standard_error=weights.std(axis) / (mean * math.sqrt(num_draws)),
         effective_sample_size=weights.sum(axis).square() / weights.square().sum(axis),
     )
 
@@ -96,7 +96,7 @@ def pareto_k(log_weights: Tensor) -> Tensor:
     weak prior of Vehtari et al. around 0.5 counts as 10 weights.
 
     Args:
-        log_weights: ``(num_docs, num_samples)`` logs of the weights, up to a constant per row.
+        log_weights: ``(num_docs, num_draws)`` logs of the weights, up to a constant per row.
 
     Returns:
         ``(num_docs,)`` float64; ``-inf`` if the largest weights are all equal (no tail).
@@ -109,10 +109,10 @@ def pareto_k(log_weights: Tensor) -> Tensor:
         >>> pareto_k(torch.zeros(3, 100)).tolist()
         [-inf, -inf, -inf]
     """
-    num_samples = log_weights.shape[1]
-    if num_samples < MIN_SAMPLES:
-        raise ValueError(f"pareto_k needs at least {MIN_SAMPLES} weights, got {num_samples}")
-    size = math.ceil(min(num_samples / 5.0, 3.0 * math.sqrt(num_samples)))
+    num_draws = log_weights.shape[1]
+    if num_draws < MIN_SAMPLES:
+        raise ValueError(f"pareto_k needs at least {MIN_SAMPLES} weights, got {num_draws}")
+    size = math.ceil(min(num_draws / 5.0, 3.0 * math.sqrt(num_draws)))
     tail = log_weights.double().topk(size + 1).values.flip(1)
     weights = (tail - tail[:, -1:]).exp()
     exceedances = weights[:, 1:] - weights[:, :1]

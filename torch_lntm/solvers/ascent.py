@@ -34,7 +34,7 @@ therefore stays in it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 import torch
@@ -165,24 +165,23 @@ class Objective:
 
     Attributes:
         batch: Documents.
-        topics: ``(num_topics, num_words)``, tempered if ``temperature`` is not 1.
+        topics: ``(num_topics, num_words)``, tempered if ``inverse_temperature`` is not 1.
         space: Coordinates with prior ½|z|².
         half_variance: ``(num_docs, num_topics)`` h; None means 0.
-        temperature: Inverse temperature T. Defaults to 1.
+        inverse_temperature: Inverse temperature T. Defaults to 1.
     """
 
     batch: DocumentBatch
     topics: Tensor
     space: Coordinates
     half_variance: Tensor | None = None
-    temperature: float = 1.0
+    inverse_temperature: float = 1.0
 
     def select(self, rows: Tensor) -> Objective:
         """The objective of some of the documents."""
         h = None if self.half_variance is None else self.half_variance[rows]
-        return Objective(
-            self.batch.select(rows), self.topics, self.space.select(rows), h, self.temperature
-        )
+        batch, space = self.batch.select(rows), self.space.select(rows)
+        return replace(self, batch=batch, space=space, half_variance=h)
 
     def evaluate(self, z: Tensor, words: Words | None = None) -> Point:
         """The objective at z ``(num_docs, dim)``.
@@ -192,7 +191,15 @@ class Objective:
             words: Results of a pass over the words at the logits of z. Computed if None.
         """
         lengths = self.batch.lengths
-        words = words or self._read(self.space.lift(self.space.unwhiten(z)))
+        if words is None:
+            logits = self.space.lift(self.space.unwhiten(z))
+            tempered = self.inverse_temperature * logits
+            counts = expected_counts(torch.softmax(tempered, -1), self.topics, self.batch)
+            # loglik is computed at softmax weights, which cannot overflow. lse restores their
+            # scale.
+            scale = lengths * torch.logsumexp(tempered, -1).double()
+            log_likelihood = (counts.log_likelihood + scale) / self.inverse_temperature
+            words = Words(logits, log_likelihood, counts.topic_counts)
         shifted = words.logits
         if self.half_variance is not None:
             shifted = shifted + self.half_variance
@@ -202,14 +209,6 @@ class Objective:
         slope = torch.addcmul(words.topic_counts, lengths[:, None], p, value=-1.0)
         gradient = self.space.pull(slope) - z
         return Point(z, value, gradient, p, words)
-
-    def _read(self, logits: Tensor) -> Words:
-        tempered = self.temperature * logits
-        counts = expected_counts(torch.softmax(tempered, -1), self.topics, self.batch)
-        # loglik is computed at softmax weights, which cannot overflow. lse restores their scale.
-        scale = self.batch.lengths * torch.logsumexp(tempered, -1).double()
-        log_likelihood = (counts.log_likelihood + scale) / self.temperature
-        return Words(logits, log_likelihood, counts.topic_counts)
 
 
 def _conjugate_gradients(

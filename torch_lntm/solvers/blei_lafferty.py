@@ -28,7 +28,7 @@ def blei_lafferty(
 
     Args:
         batch: Documents.
-        topics: ``(num_topics, num_words)``, tempered if ``temperature`` is not 1.
+        topics: ``(num_topics, num_words)``, tempered if ``inverse_temperature`` is not 1.
         space: Whitened prior of eta.
         options: Starting means ``(num_docs, dim)``. A document has converged if a round raises its
             bound by less than the tolerance, in nats. The returned variance is T·ν², the untempered
@@ -49,7 +49,7 @@ def blei_lafferty(
     # start if it is wide: at fixed ζ it takes very many rounds to come down.
     share = 0.5 * (torch.softmax(space.lift(options.start), -1) + 1.0 / topics.shape[0])
     precision = space.precision.diagonal() + (batch.lengths[:, None] * share)[:, : space.dim]
-    variances = _Diagonal(space, 1.0 / precision, options.temperature)
+    variances = _Diagonal(space, 1.0 / precision, options.inverse_temperature)
     means = maximise_tangent_bound(batch, topics, space, variances, options)
     return NormalPosterior.around(means, std=variances.variance.sqrt())
 
@@ -60,20 +60,20 @@ class _Diagonal:
 
     space: NormalSpace
     variance: Tensor
-    temperature: float
+    inverse_temperature: float
 
     def marginal(self, rows: Tensor) -> Tensor:
         return self.variance[rows]
 
     def bound_terms(self, rows: Tensor) -> Tensor:
         """½ Σ_k [(1 + log ν_k²)/T − P_kk ν_k²] − ½ log|Σ|, up to a constant that is 0 at T = 1."""
-        nu = self.variance[rows].double() / self.temperature
-        entropy = (nu.log() + 1.0).sum(-1) / self.temperature
+        nu = self.variance[rows].double() / self.inverse_temperature
+        entropy = (nu.log() + 1.0).sum(-1) / self.inverse_temperature
         trace = (nu * self.space.precision.diagonal().double()).sum(-1)
         return 0.5 * (entropy - trace) - self.space.tril.diagonal().log().sum()
 
     def update(self, rows: Tensor, batch: DocumentBatch, logits: Tensor) -> None:
-        half = self.space.lift(self.variance[rows]) / (2.0 * self.temperature)
+        half = self.space.lift(self.variance[rows]) / (2.0 * self.inverse_temperature)
         log_rate = log_mean_rate(logits, half, batch.lengths)[:, : self.space.dim]
         precision = self.space.precision.diagonal()
-        self.variance[rows] = inverse_mean_root(precision, log_rate, 0.5 / self.temperature)
+        self.variance[rows] = inverse_mean_root(precision, log_rate, 0.5 / self.inverse_temperature)

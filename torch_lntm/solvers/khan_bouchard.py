@@ -45,7 +45,7 @@ def khan_bouchard(
     whitened = _inverse_root(space, batch.lengths, batch.index, share)
     # Largest distance of V's bound from its maximum, as a share of the tolerance of a round.
     tolerance = 0.1 * options.tolerance
-    variances = _Full(space, share, whitened, options.temperature, tolerance)
+    variances = _Full(space, share, whitened, options.inverse_temperature, tolerance)
     means = maximise_tangent_bound(batch, topics, space, variances, options)
     return NormalPosterior.around(means, whitened=variances.whitened)
 
@@ -58,14 +58,14 @@ class _Full:
         space: The prior.
         log_p: ``(num_docs, num_topics)`` log p, normalised.
         whitened: Whitened factors, as in :class:`~torch_lntm.posteriors.NormalPosterior`.
-        temperature: T.
+        inverse_temperature: T.
         tolerance: Largest distance of the bound from its maximum over V after an update, nats.
     """
 
     space: NormalSpace
     log_p: Tensor
     whitened: Tensor
-    temperature: float
+    inverse_temperature: float
     tolerance: float
 
     def marginal(self, rows: Tensor) -> Tensor:
@@ -74,12 +74,12 @@ class _Full:
     def bound_terms(self, rows: Tensor) -> Tensor:
         """½ [(dim + log|V| − log|Σ|)/T − tr Σ⁻¹V], up to a constant in T and Σ, 0 at T = 1."""
         x = self.whitened[rows].double()
-        dim = x.shape[-1]
-        entropy = (_log_det(x) + dim * (1.0 - math.log(self.temperature))) / self.temperature
-        return 0.5 * (entropy - x.square().sum((-2, -1)) / self.temperature)
+        dim, t = x.shape[-1], self.inverse_temperature
+        entropy = (_log_det(x) + dim * (1.0 - math.log(t))) / t
+        return 0.5 * (entropy - x.square().sum((-2, -1)) / t)
 
     def update(self, rows: Tensor, batch: DocumentBatch, logits: Tensor) -> None:
-        dual = _Dual(self.space, batch.lengths, batch.index, logits, 0.5 / self.temperature)
+        dual = _Dual(self.space, batch.lengths, batch.index, logits, 0.5 / self.inverse_temperature)
         point = dual.at(self.log_p[rows], self.whitened[rows])
         dual.minimise_(point, self.tolerance)
         self.log_p[rows], self.whitened[rows] = point.log_p, point.whitened

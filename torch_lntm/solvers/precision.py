@@ -47,38 +47,31 @@ def in_sufficient_precision(solver: Solver) -> Solver:
 
     @wraps(solver)
     def solve(batch: DocumentBatch, topics: Tensor, space: Any, options: SolveOptions) -> Solved:
-        def run(
-            batch: DocumentBatch, topics: Tensor, space: Any, start: Tensor
-        ) -> tuple[Solved, Tensor]:
-            posterior = solver(batch, topics, space, options._replace(start=start))
-            weights = posterior.topic_weights(options.temperature)
-            return posterior, has_lost_words(batch, topics, weights)
-
-        start = options.start
+        fine, fine_space, part, part_options = None, space, batch, options
+        if topics.dtype != torch.float64:
+            coarse = needs_float64(batch, space, options.tolerance)
+            if bool(coarse.any()):
+                fine = (~coarse).nonzero().squeeze(-1)
+                fine_space, part = space.select(fine), batch.select(fine)
+                part_options = options._replace(start=options.start[fine])
+        single = solver(part, topics, fine_space, part_options)
+        lost = has_lost_words(part, topics, single.topic_weights(options.inverse_temperature))
         if topics.dtype == torch.float64:
-            posterior, lost = run(batch, topics, space, start)
-            return replace(posterior, converged=posterior.converged & ~lost)
-        coarse = needs_float64(batch, space, options.tolerance)
-        if bool(coarse.any()):
-            fine = (~coarse).nonzero().squeeze(-1)
-            fine_space = space.select(fine)
-            single, lost = run(batch.select(fine), topics, fine_space, start[fine])
-            coarse[fine] = lost
+            return replace(single, converged=single.converged & ~lost)
+        if fine is None:
+            coarse, fine = lost, torch.arange(batch.num_docs, device=lost.device)
         else:
-            fine_space = space
-            single, coarse = run(batch, topics, space, start)
-            fine = torch.arange(batch.num_docs, device=coarse.device)
+            coarse[fine] = lost
         rows = coarse.nonzero().squeeze(-1)
         if not len(rows):
             return single
         exact = torch.float64
-        double, lost = run(
+        double = solve(
             batch.select(rows).to(dtype=exact),
             _exact(topics),
             space.select(rows).to(exact),
-            start[rows].to(exact),
+            options._replace(start=options.start[rows].to(exact)),
         )
-        double = replace(double, converged=double.converged & ~lost)
         # The float64 posteriors come last. They replace float32 posteriors of the same documents.
         order = torch.empty_like(batch.index)
         order[fine] = torch.arange(len(fine), device=order.device)

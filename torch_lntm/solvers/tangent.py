@@ -58,7 +58,7 @@ def maximise_tangent_bound(
 
     Args:
         batch: Documents.
-        topics: ``(num_topics, num_words)``, tempered if ``temperature`` is not 1.
+        topics: ``(num_topics, num_words)``, tempered if ``inverse_temperature`` is not 1.
         space: Whitened prior of eta.
         variances: Starting variances, updated in place.
         options: As for :func:`~torch_lntm.solvers.blei_lafferty.blei_lafferty`.
@@ -66,14 +66,14 @@ def maximise_tangent_bound(
     Returns:
         The means. Their objective is the bound.
     """
-    start, tolerance, max_iterations, temperature = options
+    start, tolerance, max_iterations, inverse_temperature, _ = options
     z = space.whiten(start)
     active = ActiveSet(batch.num_docs, z.device)
     current, current_space = batch, space
 
     def objective() -> Objective:
-        half = current_space.lift(variances.marginal(active.rows) / (2.0 * temperature))
-        return Objective(current, topics, current_space, half, temperature)
+        half = current_space.lift(variances.marginal(active.rows) / (2.0 * inverse_temperature))
+        return Objective(current, topics, current_space, half, inverse_temperature)
 
     # Variances are first fitted to the starting means, without a pass over the words. The second
     # fit counts as part of the first round. Documents with a start as good as their posterior are

@@ -32,7 +32,7 @@ def find_mode(
         constant.
     """
     ascent = maximise_mean(
-        Objective(batch, topics, space, None, options.temperature),
+        Objective(batch, topics, space, None, options.inverse_temperature),
         space.whiten(options.start),
         tolerance=options.tolerance,
         max_iterations=options.max_iterations,
@@ -141,10 +141,10 @@ def taylor(
 
     Args:
         batch: Documents.
-        topics: ``(num_topics, num_words)``, tempered if ``temperature`` is not 1.
+        topics: ``(num_topics, num_words)``, tempered if ``inverse_temperature`` is not 1.
         space: Whitened prior of eta.
         options: Starting means ``(num_docs, eta_dim)``. The tolerance is the Newton decrement of a
-            converged document, in nats. The returned covariance is not divided by the temperature.
+            converged document, in nats. The returned covariance is not divided by T.
 
     Returns:
         The posterior, a :class:`~torch_lntm.posteriors.LowRankPosterior` under a factor prior. Its

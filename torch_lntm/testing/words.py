@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.kernels.chains import PaddedWords, SparseWords
-from torch_lntm.kernels.likelihood import Cells, surrogate
+from torch_lntm.kernels.likelihood import surrogate
 from torch_lntm.kernels.mixture import mixture_log_likelihood, word_probabilities
 from torch_lntm.models import Words
 from torch_lntm.models.priors.prior import is_up_to_date
@@ -56,15 +56,14 @@ def check_words(words: Words, batch: DocumentBatch) -> None:
 
 def _check_terms(words: Words, theta: Tensor, topics: Tensor, batch: DocumentBatch) -> None:
     """tokens() are the derivatives of log_terms() in the log probabilities."""
-    cells = Cells.of(batch)
     log_s = word_probabilities(theta, topics, batch).log().requires_grad_()
-    terms = words.log_terms(log_s.exp(), cells)
+    terms = words.log_terms(log_s.exp(), batch)
     assert terms.shape == batch.counts.shape, f"log_terms() has shape {tuple(terms.shape)}"
     (slope,) = torch.autograd.grad(terms.sum(), log_s)
     s = log_s.detach().exp()
-    tokens = words.tokens(s, cells)
+    tokens = words.tokens(s, batch)
     equal(tokens, slope, "tokens() are not the derivatives of log_terms() in log s")
-    equal(words.slopes(s, cells), slope / s, "slopes() are not the derivatives in s")
+    equal(words.slopes(s, batch), slope / s, "slopes() are not the derivatives in s")
     assert (tokens >= 0).all(), "tokens() has negative entries"
     assert (tokens <= batch.counts + ATOL).all(), "tokens() are more than the counts"
     if words.independent:
@@ -198,7 +197,7 @@ def _check_draws(words: Words, theta: Tensor, topics: Tensor, batch: DocumentBat
         q = word_probabilities(theta, topics, batch)
         draws = torch.stack([words.draw_tokens(q, batch, rng) for _ in range(DRAWS)]).double()
         assert (draws <= batch.counts).all(), "draw_tokens() draws more than the counts"
-        mean = words.tokens(q, Cells.of(batch))
+        mean = words.tokens(q, batch)
         error = draws.std(0) / DRAWS**0.5 + 1e-3
         assert ((draws.mean(0) - mean).abs() <= STANDARD_ERRORS * error).all(), (
             "draw_tokens() has another mean than tokens()"

@@ -37,7 +37,7 @@ def posterior_accuracy(
     *,
     num_docs: int = 100,
     num_chains: int = 4,
-    num_samples: int = 1000,
+    num_draws: int = 1000,
     warmup_steps: int = 500,
     seed: int = 0,
     max_docs: int = 32,
@@ -59,7 +59,7 @@ def posterior_accuracy(
         num_docs: Documents to compare, drawn at random among the documents with tokens; all if the
             corpus has fewer.
         num_chains: Chains of each document, at least 2.
-        num_samples: Draws of each chain, at least 100.
+        num_draws: Draws of each chain, at least 100.
         warmup_steps: Transitions, or sweeps, of each chain before its draws.
         seed: Seed of the choice of documents and of all draws.
         max_docs: Documents whose chains are held at once.
@@ -80,7 +80,7 @@ def posterior_accuracy(
         ConvergenceWarning: Some chains are unreliable. Their documents are left out.
 
     Example:
-        >>> settings = {"num_docs": 1, "num_samples": 2000}
+        >>> settings = {"num_docs": 1, "num_draws": 2000}
         >>> accuracy = posterior_accuracy(model, guide, test, **settings)
         >>> accuracy.guides["taylor"].total_variation.shape
         torch.Size([1])
@@ -88,7 +88,7 @@ def posterior_accuracy(
     corpus = check_arguments(model, corpus, seed=seed, max_docs=max_docs)
     require_whole(1, num_docs=num_docs)
     require_whole(2, num_chains=num_chains)
-    require_whole(100, num_samples=num_samples)
+    require_whole(100, num_draws=num_draws)
     require_whole(0, warmup_steps=warmup_steps)
     guides = _guides_by_name(guide, model)
     model.check_parameters()
@@ -100,7 +100,7 @@ def posterior_accuracy(
     batches = corpus.batches(max_docs, order=documents, device=model.device, dtype=model.dtype)
     with tqdm(total=len(documents), disable=not progress, unit="doc") as bar:
         for batch in batches:
-            samples, method = _chains(model, batch, num_chains, num_samples, warmup_steps, seed)
+            samples, method = _chains(model, batch, num_chains, num_draws, warmup_steps, seed)
             reference = Reference.from_samples(samples, standardiser)
             references.append(reference)
             exact = True
@@ -127,7 +127,7 @@ def posterior_accuracy(
         effective_sample_size=size,
         reliable=reliable,
         variable=space.variable,
-        method=f"{num_chains} chains of {num_samples} draws by {method}",
+        method=f"{num_chains} chains of {num_draws} draws by {method}",
         corpus_name=corpus.name,
     )
 
@@ -136,7 +136,7 @@ def _chains(
     model: TopicModel,
     batch: DocumentBatch,
     num_chains: int,
-    num_samples: int,
+    num_draws: int,
     warmup_steps: int,
     seed: int,
 ) -> tuple[DocumentSamples, str]:
@@ -147,14 +147,14 @@ def _chains(
         method = (
             f"DocumentHMC ({settings.num_steps} leapfrogs, mass matrix {settings.mass_matrix!r})"
         )
-        return kernel.run(batch, num_samples, warmup_steps, progress=False), method
+        return kernel.run(batch, num_draws, warmup_steps, progress=False), method
     space: Any = model.prior.space(batch)
     draws = gibbs(
         model.topics.assign_groups(batch),
         model.topics.double_probs,
         space.concentration,
         num_chains=num_chains,
-        num_samples=num_samples,
+        num_draws=num_draws,
         warmup_sweeps=warmup_steps,
         sweeps=SWEEPS,
         seed=seed,
@@ -195,7 +195,7 @@ def _warn_of_chains(index: Tensor, reliable: Tensor) -> None:
             f"the chains of {len(left_out)} of {len(index)} documents (positions "
             f"{format_positions(left_out)}) have an R-hat above {LARGEST_RHAT}, an effective "
             f"sample size below {SMALLEST_EFFECTIVE_SAMPLE_SIZE:.0f}, or a chain that never "
-            "moved, and are left out; raise num_samples or warmup_steps",
+            "moved, and are left out; raise num_draws or warmup_steps",
             ConvergenceWarning,
         )
 

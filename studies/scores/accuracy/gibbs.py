@@ -54,7 +54,7 @@ def gibbs(
     concentration: Tensor,
     *,
     num_chains: int,
-    num_samples: int,
+    num_draws: int,
     warmup_sweeps: int,
     sweeps: int = 1,
     seed: int = 0,
@@ -70,17 +70,17 @@ def gibbs(
         topics: ``(num_topics, num_words)``.
         concentration: ``(num_topics,)`` α.
         num_chains: Chains of each document.
-        num_samples: Draws of each chain.
+        num_draws: Draws of each chain.
         warmup_sweeps: Sweeps before the first draw.
         sweeps: Sweeps between draws.
         seed: Seed of all noise.
 
     Returns:
-        ``(num_chains, num_samples, num_docs, num_topics)`` float64, on the CPU.
+        ``(num_chains, num_draws, num_docs, num_topics)`` float64, on the CPU.
 
     Example:
         >>> from studies.scores.accuracy.gibbs import gibbs
-        >>> options = {"num_chains": 2, "num_samples": 3, "warmup_sweeps": 5}
+        >>> options = {"num_chains": 2, "num_draws": 3, "warmup_sweeps": 5}
         >>> gibbs(batch, model.topics.probs.detach(), torch.ones(10), **options).shape
         torch.Size([2, 3, 5, 10])
     """
@@ -96,8 +96,8 @@ def gibbs(
 
     shape = (num_chains, batch.num_docs, len(alpha))
     theta = dirichlet(noise.fold_in(keys, 0), alpha.new_ones(shape))
-    draws = torch.empty(num_chains, num_samples, *shape[1:], dtype=torch.float64)
-    for sweep in range(1, warmup_sweeps + num_samples * sweeps + 1):
+    draws = torch.empty(num_chains, num_draws, *shape[1:], dtype=torch.float64)
+    for sweep in range(1, warmup_sweeps + num_draws * sweeps + 1):
         key = noise.fold_in(keys, sweep)
         topic_keys, floored = noise.fold_in(key, _TOPICS), theta.clamp_min(_SMALLEST)
         topic_counts = torch.zeros(shape, dtype=torch.int64, device=theta.device)

@@ -73,7 +73,7 @@ def test_quadrature_equals_the_expansion_over_topics(
     error = np.abs(estimate.log_likelihood.numpy() - truth)
     assert (error <= estimate.standard_error.numpy() + 1e-11).all()
     assert float(estimate.standard_error.max()) < 1e-3
-    assert estimate.num_samples == 201 ** (num_topics - 1)
+    assert estimate.num_draws == 201 ** (num_topics - 1)
 
 
 def test_quadrature_agrees_with_scipy_on_a_long_document() -> None:
@@ -124,7 +124,7 @@ def test_sticks_are_unbiased_with_honest_errors(guide_type: type) -> None:
     with warnings.catch_warnings():
         # k̂ is itself an estimate: a few of 85 may pass 0.7 by chance.
         warnings.filterwarnings("ignore", ".*Pareto k.*", UserWarning)
-        estimate = log_likelihood(model, corpus, guide=guide_type(model), num_samples=4000)
+        estimate = log_likelihood(model, corpus, guide=guide_type(model), num_draws=4000)
     assert float(estimate.effective_sample_size[estimate.lengths > 0].min()) > 100
     mean, square = z_scores(estimate, torch.tensor(truth))
     assert abs(mean) < 4.5
@@ -136,7 +136,7 @@ def test_the_dirichlet_itself_agrees_where_its_weights_have_finite_variance() ->
     # A large concentration keeps γ within twice α. False-failure rate under 1e-5 (|z| < 4.5).
     model = make_model(3, 20.0)
     corpus = make_corpus(model, 40, longest=12)
-    estimate = log_likelihood(model, corpus, proposal="dirichlet", num_samples=4000)
+    estimate = log_likelihood(model, corpus, proposal="dirichlet", num_draws=4000)
     assert abs(z_scores(estimate, torch.tensor(exact(model, corpus)))[0]) < 4.5
     assert float(estimate.effective_sample_size[estimate.lengths > 0].min()) > 3000
     assert "EPGuide's Dirichlet" in repr(estimate)
@@ -181,7 +181,7 @@ def test_completion_works_with_a_dirichlet_posterior() -> None:
         assert "draws" not in result.method
     # Draws of NumPy's; tolerances are five times what 4,000 draws against 4,000 leave.
     result = document_completion(
-        model, guide, corpus, theta="integrated", num_samples=4000, max_docs=7
+        model, guide, corpus, theta="integrated", num_draws=4000, max_docs=7
     )
     assert "4000 draws" in result.method
     rng = np.random.default_rng(0)

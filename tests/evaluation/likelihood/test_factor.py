@@ -92,7 +92,7 @@ def test_gaussian_sources_are_integrated_out(guide_type: type) -> None:
 def test_default_guides_suit_the_sources() -> None:
     for source, name in (("gaussian", "LaplaceGuide's"), ("laplace", "FactorGuide's")):
         model = make_model(4, 1, source)
-        assert name in repr(quiet(model, make_corpus(model, 3, 9), num_samples=100))
+        assert name in repr(quiet(model, make_corpus(model, 3, 9), num_draws=100))
 
 
 def test_quadrature_with_gaussian_sources_equals_the_integral() -> None:
@@ -118,7 +118,7 @@ def test_gaussian_sources_are_unbiased_with_honest_errors(guide_type: type) -> N
     # Over 85 documents. False-failure rate under 1e-5 for the mean (|z| < 4.5); the mean of 85
     # squared z-scores has standard deviation 0.15, so that 1.9 is more than five of them from 1.
     model, corpus, truth = gaussian_documents()
-    estimate = quiet(model, corpus, guide=guide_type(model), num_samples=SAMPLES)
+    estimate = quiet(model, corpus, guide=guide_type(model), num_draws=SAMPLES)
     assert float(estimate.effective_sample_size[estimate.lengths > 0].min()) > 100
     mean, square = z_scores(estimate, truth)
     assert abs(mean) < 4.5
@@ -168,7 +168,7 @@ def laplace_documents(num_topics: int) -> tuple[TopicModel, Corpus, torch.Tensor
 def test_laplace_sources_are_unbiased_with_honest_errors(num_topics: int) -> None:
     # As above, over 85 documents.
     model, corpus, truth = laplace_documents(num_topics)
-    estimate = quiet(model, corpus, num_samples=SAMPLES)
+    estimate = quiet(model, corpus, num_draws=SAMPLES)
     assert float(estimate.effective_sample_size[estimate.lengths > 0].min()) > 100
     mean, square = z_scores(estimate, truth)
     assert abs(mean) < 4.5
@@ -263,7 +263,7 @@ def test_completion_works_with_a_factor_posterior(source: str) -> None:
         result.log_predictive, (counts * np.log(theta @ topics)).sum(1), rtol=1e-9
     )
     result = document_completion(
-        model, guide, corpus, theta="integrated", num_samples=4000, max_docs=7
+        model, guide, corpus, theta="integrated", num_draws=4000, max_docs=7
     )
     rng = np.random.default_rng(0)
     for d in range(corpus.num_docs):

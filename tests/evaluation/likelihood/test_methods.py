@@ -37,7 +37,7 @@ def test_a_name_with_options_equals_the_method_object(family: str) -> None:
     model = make_model(family)
     corpus = some_documents(model)
     for name, options, method in [
-        ("importance", {"num_samples": 50}, Importance(num_samples=50)),
+        ("importance", {"num_draws": 50}, Importance(num_draws=50)),
         ("ais", {"num_chains": 3, "num_temperatures": 6}, AIS(num_chains=3, num_temperatures=6)),
     ]:
         by_name = log_likelihood(model, corpus, name, seed=3, **options)
@@ -63,7 +63,7 @@ def test_a_matrix_of_counts_is_a_corpus() -> None:
 @pytest.mark.parametrize(
     ("arguments", "settings", "message"),
     [
-        ((), {"num_samples": 24}, "num_samples is 24; expected at least 25"),
+        ((), {"num_draws": 24}, "num_draws is 24; expected at least 25"),
         (("exact",), {}, "method is 'exact'; expected one of importance, ais"),
         ((), {"proposal": "normal"}, "proposal is 'normal'; expected one of student_t, gaussian"),
         ((), {"degrees_of_freedom": 0}, "degrees_of_freedom is 0"),
@@ -71,7 +71,7 @@ def test_a_matrix_of_counts_is_a_corpus() -> None:
         ((), {"seed": -1}, "seed is -1"),
         ((), {"max_docs": 0}, "max_docs is 0"),
         ((), {"num_chains": 2}, "num_chains is no option of method importance"),
-        (("ais",), {"num_samples": 50}, "num_samples is no option of method ais"),
+        (("ais",), {"num_draws": 50}, "num_draws is no option of method ais"),
         (("ais",), {"guide": "any"}, "guide is no option of method ais; expected some of num_ch"),
         ((AIS(),), {"num_chains": 2}, r"num_chains given beside .* give them to AIS"),
     ],
@@ -165,7 +165,7 @@ def test_estimates_depend_on_the_seed_but_not_on_batch_and_device(
         pytest.skip("a proposal for Dirichlet priors")
     model = make_model(family)
     corpus, _ = model.generate([3, 0, 9, 20, 1, 0, 7, 12, 2, 30], seed=0)
-    options = {"num_samples": 100, "proposal": proposal}
+    options = {"num_draws": 100, "proposal": proposal}
     base = log_likelihood(model, corpus, **options)
     parts = log_likelihood(model, corpus, max_docs=7, **options)
     other = log_likelihood(model, corpus, seed=1, **options)
@@ -186,7 +186,7 @@ def test_a_method_from_outside_the_package_works() -> None:
 
     model = make_model("ctm")
     found = log_likelihood(model, some_documents(model), Certain(), seed=5, max_docs=2)
-    assert (found.method, found.seed, found.num_samples) == ("certain", 5, 2)
+    assert (found.method, found.seed, found.num_draws) == ("certain", 5, 2)
     with pytest.raises(ConfigError, match="expected a topic model"):
         Certain().estimate("model", some_documents(model))
 

@@ -113,7 +113,7 @@ def test_importance_is_unbiased_with_honest_errors(guide_name: str, anchored: bo
         # k̂ is itself an estimate: a few of 171 may pass 0.7 by chance.
         warnings.filterwarnings("ignore", ".*Pareto k.*", UserWarning)
         estimate = log_likelihood(
-            model, corpus, guide=make_guide(guide_name, model), num_samples=4000
+            model, corpus, guide=make_guide(guide_name, model), num_draws=4000
         )
     assert float(estimate.effective_sample_size[estimate.lengths > 0].min()) > 100
     mean, square = z_scores(estimate, truth.log_likelihood)
@@ -129,7 +129,7 @@ def test_normal_proposal_agrees_where_its_weights_have_finite_variance() -> None
     truth = log_likelihood(model, corpus, Quadrature())
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*Pareto k.*", UserWarning)
-        estimate = log_likelihood(model, corpus, proposal="gaussian", num_samples=4000)
+        estimate = log_likelihood(model, corpus, proposal="gaussian", num_draws=4000)
     good = (estimate.lengths > 0) & (estimate.pareto_k < 0.4)
     assert int(good.sum()) > 20
     excess = (estimate.log_likelihood - truth.log_likelihood)[good].expm1()
@@ -177,7 +177,7 @@ def test_weights_are_the_joint_density_over_the_proposal() -> None:
     log_weights = law.log_prob(eta) + likelihood - posterior.log_prob(eta)
     plain = log_weights.logsumexp(0) - math.log(40_000)
     spread = (log_weights - plain).exp().std(0) / math.sqrt(40_000)
-    estimate = log_likelihood(model, corpus, guide=guide, num_samples=4000)
+    estimate = log_likelihood(model, corpus, guide=guide, num_draws=4000)
     # False-failure rate under 1e-4: six z-scores below 4.5.
     error = (estimate.standard_error.square() + spread.square()).sqrt()
     z = (estimate.log_likelihood - plain) / error.clamp_min(1e-9)
@@ -231,7 +231,7 @@ def test_float32_agrees_with_float64_for_an_ill_conditioned_prior() -> None:
         model = ctm(12, NUM_WORDS, covariance=covariance, topics=topics, dtype=dtype)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*Pareto k.*", UserWarning)
-            values.append(log_likelihood(model, corpus, num_samples=4000))
+            values.append(log_likelihood(model, corpus, num_draws=4000))
     assert bool(torch.isfinite(values[0].log_likelihood).all())
     difference = values[0].log_likelihood - values[1].log_likelihood
     error = (values[0].standard_error.square() + values[1].standard_error.square()).sqrt()
@@ -249,7 +249,7 @@ def test_report_names_estimator_unit_and_errors() -> None:
         lengths=lengths,
         method="importance",
         description="importance sampling, 1000 draws of LaplaceGuide's Student-t(5)",
-        num_samples=1000,
+        num_draws=1000,
         seed=3,
         corpus_name="toy",
     )

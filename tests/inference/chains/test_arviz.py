@@ -26,7 +26,7 @@ def az() -> ModuleType:
         return pytest.importorskip("arviz", reason="needs ArviZ: pip install 'torch-lntm[arviz]'")
 
 
-def draw(family: str = "ctm", num_chains: int = 3, num_samples: int = 60) -> DocumentSamples:
+def draw(family: str = "ctm", num_chains: int = 3, num_draws: int = 60) -> DocumentSamples:
     """Autocorrelated chains, of short trajectories, with repeats."""
     batch = make_batch(make_counts(), corpus_size=9)
     batch = batch.select(torch.tensor([4, 1, 2]))
@@ -36,7 +36,7 @@ def draw(family: str = "ctm", num_chains: int = 3, num_samples: int = 60) -> Doc
         mass_matrix="prior" if family == "lda" else "taylor",
         num_steps=3,
     )
-    return kernel.run(batch, num_samples, 20, progress=False)
+    return kernel.run(batch, num_draws, 20, progress=False)
 
 
 @pytest.mark.slow
@@ -46,7 +46,7 @@ def test_diagnostics_agree_with_arviz(az: ModuleType) -> None:
     ArviZ divides the autocovariance at lag t by n, Pyro by n − t, and ArviZ adds half a pair where
     it stops: of the order of the autocorrelation time, 15 at the most, in n = 750.
     """
-    samples = draw(num_samples=1500)
+    samples = draw(num_draws=1500)
     data = to_arviz(samples)
     for quantity in ("theta", "eta"):
 
@@ -66,7 +66,7 @@ def test_diagnostics_agree_with_arviz(az: ModuleType) -> None:
 
 @pytest.mark.parametrize("family", ["ctm", "iftm(source='laplace')", "lda"])
 def test_exported_groups_have_named_dimensions_and_coordinates(az: ModuleType, family: str) -> None:
-    samples = draw(family, num_chains=2, num_samples=8)
+    samples = draw(family, num_chains=2, num_draws=8)
     data = to_arviz(samples)
     posterior, stats = data["posterior"], data["sample_stats"]
     sizes = {"chain": 2, "draw": 8, "document": 3, "topic": 4}
@@ -110,7 +110,7 @@ def test_arviz_1_gets_a_data_tree(monkeypatch: pytest.MonkeyPatch) -> None:
     xarray = pytest.importorskip("xarray")
     modules = {"arviz": ModuleType("arviz"), "xarray": xarray}
     monkeypatch.setattr(errors, "import_module", modules.__getitem__)
-    data = to_arviz(draw(num_samples=4))
+    data = to_arviz(draw(num_draws=4))
     assert isinstance(data, xarray.DataTree)
     assert data["posterior/theta"].dims == ("chain", "draw", "document", "topic")
     assert data["sample_stats/divergences"].dims == ("document",)

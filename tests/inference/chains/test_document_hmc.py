@@ -348,10 +348,10 @@ def test_a_given_step_size_stays_constant(device: torch.device) -> None:
 # -- what the samples say ------------------------------------------------------------------------
 
 
-def make_samples(seed: int = 0, num_chains: int = 3, num_samples: int = 60) -> DocumentSamples:
+def make_samples(seed: int = 0, num_chains: int = 3, num_draws: int = 60) -> DocumentSamples:
     """Autocorrelated draws with repeats, as rejections leave them."""
     generator = torch.Generator().manual_seed(seed)
-    shape = (num_chains, num_samples, 5, 4)
+    shape = (num_chains, num_draws, 5, 4)
     noise = torch.randn(shape, generator=generator, dtype=torch.float64)
     eta = noise.cumsum(1) * 0.1 + noise
     eta[:, 1::7] = eta[:, 0::7][:, : eta[:, 1::7].shape[1]]
@@ -367,15 +367,15 @@ def make_samples(seed: int = 0, num_chains: int = 3, num_samples: int = 60) -> D
     )
 
 
-@pytest.mark.parametrize("num_samples", [60, 61, 63])
-def test_diagnostics_agree_with_pyros_for_split_chains(num_samples: int) -> None:
-    samples = make_samples(num_samples=num_samples)
+@pytest.mark.parametrize("num_draws", [60, 61, 63])
+def test_diagnostics_agree_with_pyros_for_split_chains(num_draws: int) -> None:
+    samples = make_samples(num_draws=num_draws)
     theta = torch.softmax(samples.latents["eta"], -1)
     torch.testing.assert_close(samples.theta(), theta)
     torch.testing.assert_close(samples.mean(), theta.mean((0, 1)))
     torch.testing.assert_close(samples.mean("eta"), samples.latents["eta"].mean((0, 1)))
     torch.testing.assert_close(samples.rhat(), split_gelman_rubin(theta))
-    half = num_samples // 2
+    half = num_draws // 2
 
     def split_size(draws: torch.Tensor) -> torch.Tensor:
         return effective_sample_size(torch.cat([draws[:, :half], draws[:, -half:]]))
@@ -431,7 +431,7 @@ def test_an_interrupted_run_keeps_its_draws(
     samples = quiet(DocumentHMC(model, step_size=0.3), batch, 30, 20)
     assert samples.interrupted
     assert not whole.interrupted
-    assert samples.num_samples == drawn
+    assert samples.num_draws == drawn
     assert torch.equal(samples.latents["eta"], whole.latents["eta"][:, :drawn])
     if drawn == 0:
         with pytest.raises(ConfigError, match="0 draws"):
@@ -661,7 +661,7 @@ def test_invalid_models_batches_and_settings_are_refused() -> None:
         with pytest.raises(ConfigError, match=named):
             DocumentHMC(model, **settings)  # type: ignore[arg-type]
     batch = make_batch(make_counts())
-    with pytest.raises(ConfigError, match="num_samples is 0"):
+    with pytest.raises(ConfigError, match="num_draws is 0"):
         quiet(DocumentHMC(model), batch, 0)
     with pytest.raises(ConfigError, match="warmup_steps is -1"):
         quiet(DocumentHMC(model), batch, 1, -1)

@@ -9,10 +9,10 @@ from support.pairs import make_counts, make_model
 
 import torch_lntm as lntm
 from torch_lntm.guides import make_guide
-from torch_lntm.guides.guide import SolverOptions
 from torch_lntm.inference.em.covariances import CovarianceSample
+from torch_lntm.solvers.options import SolveOptions
 
-OPTIONS: SolverOptions = {"tolerance": 1e-6, "max_iterations": 100}
+OPTIONS = SolveOptions(tolerance=1e-6, max_iterations=100)
 
 
 def solved(max_docs: int | None):
@@ -39,8 +39,8 @@ def test_the_sum_over_a_sample_is_scaled_to_all_documents(num_docs) -> None:
     guide = make_guide("taylor", model)
     corpus = lntm.Corpus.from_matrix(np.ones((num_docs, 4)))
     batch = corpus.batch(dtype=torch.float64)
-    options: SolverOptions = {"tolerance": 1e-9, "max_iterations": 50}
-    expected = guide.posterior(batch, **options).outer_sum()
+    options = SolveOptions(tolerance=1e-9, max_iterations=50)
+    expected = guide.solve(batch, options).outer_sum()
     sample = CovarianceSample(guide, corpus, np.arange(num_docs), 8)
     for offset in range(min(num_docs, 8)):
         _, moments = sample.solve(batch, None, offset, options)

@@ -35,7 +35,7 @@ def test_a_decay_of_one_gives_all_tokens_equal_weights():
     twin, its_guide, _ = started()
     statistics.maximise(twin)
     batch = new.batch(dtype=torch.float64)
-    posterior = its_guide.posterior(batch, **its_guide.em_options)
+    posterior = its_guide.solve(batch, its_guide.em_options)
     expected = statistics + expected_statistics(its_guide, batch, posterior)
     engine.update(new)
     found = engine.statistics

@@ -34,8 +34,9 @@ from torch_lntm.guides import GUIDES, BleiLaffertyGuide, EPGuide, TaylorGuide, m
 from torch_lntm.inference import MonteCarloEM, VariationalEM
 from torch_lntm.inference.em.variational import VariationalRun
 from torch_lntm.models import DirichletTopics, LogisticNormalPrior, TopicModel, ctm, iftm, lda
+from torch_lntm.solvers.options import SolveOptions
 
-EXACT = {"tolerance": 1e-12, "max_iterations": 300}
+EXACT = SolveOptions(tolerance=1e-12, max_iterations=300)
 
 
 def recorded(guide: Any) -> list[tuple[DocumentBatch, Any]]:
@@ -165,7 +166,7 @@ def test_a_converged_fit_gains_little_by_another_iteration() -> None:
 def test_kept_warm_starts_save_iterations(monkeypatch) -> None:
     """Where no M-step moves the parameters, a second iteration has hardly a pass to make."""
     monkeypatch.setattr("torch_lntm.inference.em.variational.Statistics.maximise", lambda *_: None)
-    monkeypatch.setattr(EPGuide, "em_options", {"tolerance": 1e-3, "max_iterations": 100})
+    monkeypatch.setattr(EPGuide, "em_options", SolveOptions(tolerance=1e-3))
     corpus = make_corpus()
     for kept in (True, False):
         if not kept:

@@ -21,14 +21,14 @@ def test_a_restart_ignores_posteriors_of_the_last_restart(monkeypatch) -> None:
     corpus = make_corpus()
     model = lda(3, corpus.num_words, dtype="float64")
     guide = EPGuide(model)
-    solve, starts = guide.posterior, []
+    solve, starts = guide.solve, []
 
-    def posterior(batch: Any, init: Any = None, **options: Any) -> Any:
-        if options["max_iterations"] == guide.step_options["max_iterations"]:
-            starts.append(init)
-        return solve(batch, init, **options)
+    def posterior(batch: Any, options: Any, **settings: Any) -> Any:
+        if options.max_iterations == guide.step_options.max_iterations:
+            starts.append(options.start)
+        return solve(batch, options, **settings)
 
-    monkeypatch.setattr(guide, "posterior", posterior)
+    monkeypatch.setattr(guide, "solve", posterior)
     engine = VariationalEM(
         model, guide, restarts=3, start_epochs=1, stepwise_epochs=1, max_iterations=0,
         progress=False,

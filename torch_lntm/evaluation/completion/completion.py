@@ -61,14 +61,14 @@ def document_completion(
     seed: int = 0,
     *,
     theta: Theta = "mode",
-    num_samples: int | None = None,
+    num_draws: int | None = None,
     tolerance: float = 1e-3,
     num_chains: int = 4,
     max_samples: int = 6400,
     max_docs: int = 256,
     cache_weight: CacheWeight = "model",
     fingerprint: str | None = None,
-    progress: bool = False,
+    progress: bool = True,
 ) -> CompletionResult:
     """Held-out scores of documents, given their observed tokens (*IFTM §3.2.1*).
 
@@ -106,7 +106,7 @@ def document_completion(
         observed_fraction: Share of each document's tokens to observe. A hold-out has its own.
         seed: Seed of the hold-out and of all draws.
         theta: ``"mode"``, ``"mean"``, ``"integrated"`` or ``"exact"``. Defaults to ``"mode"``.
-        num_samples: Draws of each document for ``"mean"`` and ``"integrated"``. Defaults to 500.
+        num_draws: Draws of each document for ``"mean"`` and ``"integrated"``. Defaults to 500.
             For ``"exact"``, the first number of kept draws of each chain, at least 4; warm-up has
             the same length. Defaults to 100.
         tolerance: Largest error of ``"exact"``, nats per token. Defaults to 0.001.
@@ -144,9 +144,9 @@ def document_completion(
         raise ConfigError(f"tolerance is {tolerance}; expected a positive number of nats per token")
     require_whole(2, num_chains=num_chains)
     exact = theta == "exact"
-    if num_samples is None:
-        num_samples = _CHAIN_DRAWS if exact else _GUIDE_DRAWS
-    require_whole(4 if exact else 1, num_samples=num_samples, max_samples=max_samples)
+    if num_draws is None:
+        num_draws = _CHAIN_DRAWS if exact else _GUIDE_DRAWS
+    require_whole(4 if exact else 1, num_draws=num_draws, max_samples=max_samples)
     hold_out = _hold_out(model, corpus, observed_fraction, seed, max_docs)
     if guide is not None or theta in ("mean", "integrated"):
         require_guide(guide, model)
@@ -168,9 +168,9 @@ def document_completion(
         ),
     }
     precision: dict[str, Any] = {"tolerance": tolerance, "num_chains": num_chains}
-    score: Any = partial(_scores, model, guide, theta, weight, num_samples, seed)
+    score: Any = partial(_scores, model, guide, theta, weight, num_draws, seed)
     if exact:
-        draws: Any = {"num_samples": num_samples, "max_samples": max_samples, "seed": seed}
+        draws: Any = {"num_draws": num_draws, "max_samples": max_samples, "seed": seed}
         tokens = hold_out.held_out.num_tokens
         score = partial(score_by_chains, model, weight, tokens, **precision, **draws)
     orders = _orders(hold_out, by_length=exact or guide is None)
@@ -232,7 +232,7 @@ def fit_cache_weight(
     hold_out: WordHoldOut[Corpus],
     *,
     max_docs: int = 256,
-    progress: bool = False,
+    progress: bool = True,
 ) -> float:
     """Weight of the topics in a cache language model of the documents, in tokens.
 
@@ -307,7 +307,7 @@ def _scores(
     guide: Guide[Any] | None,
     theta: Theta,
     cache_weight: float | None,
-    num_samples: int,
+    num_draws: int,
     seed: int,
     seen: DocumentBatch,
     unseen: DocumentBatch,
@@ -317,34 +317,34 @@ def _scores(
         proportions = theta_modes(model, seen)
         method = f"{model.name}, theta at its mode on the softmax scale"
     else:
-        posterior = (guide.means if theta == "mode" else guide.posterior)(seen)
-        draws = "" if theta == "mode" else f", {num_samples} draws"
+        posterior = guide.posterior(seen, covariances=theta != "mode")
+        draws = "" if theta == "mode" else f", {num_draws} draws"
         description = f"{_DESCRIPTIONS[theta]}{draws}"
         if theta != "integrated" and posterior.has_exact_theta_mean:
             description = "theta at its exact mean"
         method = f"{type(guide).__name__}'s posterior, {description}"
         if theta == "integrated":
-            score = _integrated(posterior, model.topics, unseen, num_samples, seed)
+            score = _integrated(posterior, model.topics, unseen, num_draws, seed)
             return {"log_predictive": score}, method
         # For an exact (Dirichlet) posterior, theta at the mean is the mode of log theta.
         proportions = posterior.theta(posterior.mean.double())
         if theta == "mean":
-            proportions = theta_means(posterior, num_samples, seed)
+            proportions = theta_means(posterior, num_draws, seed)
     words = held_out_words(model, seen, unseen, cache_weight)
     return {"log_predictive": words.log_likelihood(proportions)}, method
 
 
 def _integrated(
-    posterior: Posterior, topics: Topics, held_out: DocumentBatch, num_samples: int, seed: int
+    posterior: Posterior, topics: Topics, held_out: DocumentBatch, num_draws: int, seed: int
 ) -> Tensor:
     """Log of the average over draws of the probability of all held-out tokens ``(num_docs,)``."""
     batch, probs = topics.assign_groups(held_out), topics.double_probs
     longest = int(batch.row_offsets.diff().max())
     scores = [
         SparseWords(probs, batch.select(rows)).log_likelihood(theta).logsumexp(0)
-        for rows, theta in theta_draws(posterior, num_samples, seed, longest)
+        for rows, theta in theta_draws(posterior, num_draws, seed, longest)
     ]
-    return torch.cat(scores) - math.log(num_samples)
+    return torch.cat(scores) - math.log(num_draws)
 
 
 def _hold_out(

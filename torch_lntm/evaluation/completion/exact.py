@@ -30,13 +30,13 @@ def score_by_chains(
     *,
     tolerance: float,
     num_chains: int,
-    num_samples: int,
+    num_draws: int,
     max_samples: int,
     seed: int,
 ) -> tuple[dict[str, Tensor], str]:
     """Scores of held-out tokens at the posterior mean of theta, by chains of doubling length.
 
-    The first ``num_samples`` draws are warm-up, and the next ``num_samples`` are kept. If the error
+    The first ``num_draws`` draws are warm-up, and the next ``num_draws`` are kept. If the error
     is too large, all draws become warm-up, and the chains draw the same number again. Warm-up is
     always half of the draws.
 
@@ -50,7 +50,7 @@ def score_by_chains(
             removal, in nats per token. The documents of this call get a share of it in proportion
             to their held-out tokens.
         num_chains: Chains of each document.
-        num_samples: First number of kept draws of each chain, at least 4.
+        num_draws: First number of kept draws of each chain, at least 4.
         max_samples: Most draws of each chain to keep.
         seed: Seed of all noise.
 
@@ -63,26 +63,26 @@ def score_by_chains(
         model,
         seen,
         num_chains=num_chains,
-        warmup_steps=num_samples,
+        warmup_steps=num_draws,
         seed=seed,
         num_steps=SHORT_STEPS if short else LONG_STEPS,
     )
     tokens = float(unseen.lengths.sum())
-    for _ in range(num_samples):
+    for _ in range(num_draws):
         move()
     while True:
         # This transition only gives the shape of the sum.
         total, values = torch.zeros_like(move()), []
-        for _ in range(num_samples):
+        for _ in range(num_draws):
             theta = move()
             total += theta
             values.append(words.log_likelihood(theta))
-        scores = _score(words, total / num_samples, torch.stack(values, 1))
+        scores = _score(words, total / num_draws, torch.stack(values, 1))
         precise = float(scores["variance"].sum()) <= tolerance**2 * all_tokens * tokens
         unbiased = float(scores["bias"].sum().abs()) <= tolerance * tokens
-        if (precise and unbiased) or 2 * num_samples > max_samples:
+        if (precise and unbiased) or 2 * num_draws > max_samples:
             return scores, f"{model.name}, exact posterior mean of theta by {sampler} chains"
-        num_samples *= 2
+        num_draws *= 2
 
 
 def _score(words: SparseWords, means: Tensor, log_likelihood: Tensor) -> dict[str, Tensor]:
@@ -91,7 +91,7 @@ def _score(words: SparseWords, means: Tensor, log_likelihood: Tensor) -> dict[st
     Args:
         words: The held-out tokens.
         means: ``(num_chains, num_docs, num_topics)`` of theta.
-        log_likelihood: ``(num_chains, num_samples, num_docs)`` of the held-out tokens.
+        log_likelihood: ``(num_chains, num_draws, num_docs)`` of the held-out tokens.
     """
     num_chains, num_docs = means.shape[:2]
     mean = means.mean(0)
@@ -107,7 +107,7 @@ def _score(words: SparseWords, means: Tensor, log_likelihood: Tensor) -> dict[st
         "variance": influence.var(0) / num_chains,
         "bias": bias,
         "rhat": split_rhat(log_likelihood),
-        "num_samples": torch.full((num_docs,), log_likelihood.shape[1]),
+        "num_draws": torch.full((num_docs,), log_likelihood.shape[1]),
     }
 
 
@@ -117,7 +117,7 @@ def checked(result: ExactCompletion) -> ExactCompletion:
         warn(
             f"the simulation's error is {result.simulation_error:.2g} nats per token and its bias "
             f"{result.simulation_bias:.2g}, not within {result.tolerance:g}, after "
-            f"{int(result.num_samples.max())} draws of each chain; raise max_samples",
+            f"{int(result.num_draws.max())} draws of each chain; raise max_samples",
             UnreliableEstimateWarning,
         )
     return result

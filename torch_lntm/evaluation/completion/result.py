@@ -51,16 +51,11 @@ class CompletionResult(PerTokenScore):
         """A row for each document, by name.
 
         The columns are ``held_out_tokens``, ``log_predictive``, and for an exact score
-        ``variance``, ``bias``, ``rhat`` and ``num_samples``.
+        ``variance``, ``bias``, ``rhat`` and ``num_draws``.
         """
-        names = ("held_out_tokens", "log_predictive", "variance", "bias", "rhat", "num_samples")
+        names = ("held_out_tokens", "log_predictive", "variance", "bias", "rhat", "num_draws")
         columns = {name: getattr(self, name).numpy() for name in names if hasattr(self, name)}
         return pd.DataFrame(columns, self.documents)
-
-    @property
-    def standard_error(self) -> float:
-        """Standard error of ``perplexity`` over documents; infinite for a single document."""
-        return self.perplexity * self.nats_per_token_standard_error
 
     def __repr__(self) -> str:
         where = f" of {self.corpus_name}" if self.corpus_name else ""
@@ -69,7 +64,7 @@ class CompletionResult(PerTokenScore):
             split = f"{self.observed_fraction:.0%} observed, seed {self.seed}"
         return (
             f"CompletionResult: held-out tokens{where} by {self.method}; {split}\n"
-            f"  perplexity  {self.perplexity:.1f} ± {self.standard_error:.2g} "
+            f"  perplexity  {self.perplexity:.1f} ± {self.perplexity_standard_error:.2g} "
             f"(s.e. over documents), {self.num_docs} documents, "
             f"{int(self.held_out_tokens.sum())} held-out tokens\n"
             f"  per token   {self.nats_per_token:.4f} nats ± "
@@ -90,7 +85,7 @@ class ExactCompletion(CompletionResult):
             from the concave logarithm, and is estimated by the jackknife over chains.
             ``log_predictive`` is corrected for it.
         rhat: ``(num_docs,)`` float64 split R-hat of the held-out tokens' log probability.
-        num_samples: ``(num_docs,)`` int64 kept draws of each chain, after a warm-up of the same
+        num_draws: ``(num_docs,)`` int64 kept draws of each chain, after a warm-up of the same
             length.
         num_chains: Chains of each document.
     """
@@ -99,7 +94,7 @@ class ExactCompletion(CompletionResult):
     variance: Tensor
     bias: Tensor
     rhat: Tensor
-    num_samples: Tensor
+    num_draws: Tensor
     num_chains: int
 
     @property
@@ -133,7 +128,7 @@ class ExactCompletion(CompletionResult):
             f"{super().__repr__()}\n"
             f"  simulation  s.e. {self.simulation_error:.2g}, bias removed "
             f"{self.simulation_bias:.2g} nats per token{reached}, of all documents together; "
-            f"{self.num_chains} chains of up to {int(self.num_samples.max())} draws\n"
+            f"{self.num_chains} chains of up to {int(self.num_draws.max())} draws\n"
             f"  R-hat       at most {self.max_rhat:.3f}; above {LARGEST_RHAT} in "
             f"{self.share_above_rhat:.1%} of the documents"
         )

@@ -157,7 +157,7 @@ class AIS(LikelihoodMethod):
                 f"{len(path.temperatures)} temperatures ({name} schedule), each with a transition "
                 f"of {path.num_steps} leapfrog steps"
             ),
-            num_samples=self.num_chains,
+            num_draws=self.num_chains,
             seed=seed,
             corpus_name=corpus.name,
             effective_sample_size=found["effective_sample_size"],
@@ -218,7 +218,7 @@ def ais_bracket(
     *,
     seed: int = 0,
     max_docs: int = 256,
-    progress: bool = False,
+    progress: bool = True,
     covariates: Mapping[str, Any] | None = None,
 ) -> AISBracket:
     """Largest error of annealed importance sampling, measured on simulated documents.
@@ -443,8 +443,9 @@ def _from_posterior(
 def _bridge(model: TopicModel, topics: Tensor, batch: DocumentBatch) -> Bridge:
     """Paths from normal approximations of the posteriors of a batch."""
     guide = make_guide(identified_space(model, batch).reference, model)
-    space, posterior = solve(model, batch.to(dtype=model.dtype), guide)
-    independent_batch, _ = guide.as_independent(batch, posterior)
+    given = batch.to(dtype=model.dtype)
+    space, posterior = solve(model, given, guide)
+    independent_batch, _ = guide.as_independent(given, posterior)
     cells = document_words(independent_batch, topics.mT)
     loc, factor = space.normal(posterior, ((words, part.counts) for words, part in cells))
     parts: dict[str, Any] = {"topics": topics, "batch": batch, "words": model.words}

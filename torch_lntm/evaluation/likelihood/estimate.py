@@ -29,7 +29,7 @@ class LikelihoodEstimate(PerTokenScore):
         lengths: ``(num_docs,)`` int64 tokens.
         method: Name of the method.
         description: The method and its settings, in words.
-        num_samples: Draws or chains per document.
+        num_draws: Draws or chains per document.
         seed: Seed of the draws; None for a method without draws.
         corpus_name: Name of the corpus.
         effective_sample_size: ``(num_docs,)`` effective number of draws or chains; None for a
@@ -46,7 +46,7 @@ class LikelihoodEstimate(PerTokenScore):
     lengths: Tensor
     method: str
     description: str
-    num_samples: int
+    num_draws: int
     seed: int | None = None
     corpus_name: str | None = None
     effective_sample_size: Tensor | None = None
@@ -77,11 +77,6 @@ class LikelihoodEstimate(PerTokenScore):
         """Monte Carlo standard error of ``total``, nats."""
         return float(self.standard_error.square().sum().sqrt())
 
-    @property
-    def perplexity_standard_error(self) -> float:
-        """Standard error of ``perplexity`` over documents; infinite for a single document."""
-        return self.perplexity * self.nats_per_token_standard_error
-
     def __repr__(self) -> str:
         where = f" of {self.corpus_name}" if self.corpus_name else ""
         seed = "" if self.seed is None else f", seed {self.seed}"
@@ -94,7 +89,7 @@ class LikelihoodEstimate(PerTokenScore):
             f"  perplexity  {self.perplexity:.1f} ± {self.perplexity_standard_error:.2g} "
             "(s.e. over documents)"
         )
-        used, digits = self.lengths > 0, 0 if self.num_samples >= 100 else 1
+        used, digits = self.lengths > 0, 0 if self.num_draws >= 100 else 1
         lines = []
         if self.effective_sample_size is not None and self.num_docs:
             size = self.effective_sample_size[used]
@@ -134,7 +129,7 @@ class LikelihoodMethod(ABC):
         *,
         seed: int = 0,
         max_docs: int = 256,
-        progress: bool = False,
+        progress: bool = True,
     ) -> LikelihoodEstimate:
         """Estimate log p(w_d) of every document.
 

@@ -21,7 +21,7 @@ from torch_lntm.evaluation.likelihood.estimate import (
 )
 from torch_lntm.guides import Guide, make_guide
 from torch_lntm.guides.guide import require_guide
-from torch_lntm.kernels.likelihood import Cells
+from torch_lntm.kernels.likelihood import CellRows, Cells
 from torch_lntm.latents.identified import IdentifiedSpace
 from torch_lntm.models import TopicModel, Words
 from torch_lntm.posteriors import Posterior
@@ -50,7 +50,7 @@ class Importance(LikelihoodMethod):
       mass where a plausible topic is absent, above all if the prior's concentration is small.
 
     Args:
-        num_samples: Draws per document, at least 25.
+        num_draws: Draws per document, at least 25.
         proposal: ``"student_t"`` or ``"gaussian"``, both with the posterior's centre and scale;
             ``"sticks"`` or ``"dirichlet"`` for a Dirichlet prior. Defaults to ``"student_t"``, or
             ``"sticks"`` for a Dirichlet prior.
@@ -63,7 +63,7 @@ class Importance(LikelihoodMethod):
         ConfigError: A number is out of range.
     """
 
-    num_samples: int = 1000
+    num_draws: int = 1000
     proposal: str | None = None
     guide: Guide[Any] | None = None
     degrees_of_freedom: float = 5.0
@@ -71,10 +71,10 @@ class Importance(LikelihoodMethod):
     name: ClassVar[str] = "importance"
 
     def __post_init__(self) -> None:
-        require_whole(0, num_samples=self.num_samples)
-        if self.num_samples < MIN_SAMPLES:
+        require_whole(0, num_draws=self.num_draws)
+        if self.num_draws < MIN_SAMPLES:
             raise ConfigError(
-                f"num_samples is {self.num_samples}; expected at least {MIN_SAMPLES}, the fewest "
+                f"num_draws is {self.num_draws}; expected at least {MIN_SAMPLES}, the fewest "
                 "that show whether the weights have a heavy tail, and better 1000"
             )
         if not 0 < self.degrees_of_freedom < math.inf:
@@ -103,7 +103,7 @@ class Importance(LikelihoodMethod):
             )
         guide = guide_for(model, self.guide, space)
         values = torch.zeros(corpus.num_docs, dtype=torch.float64)
-        errors, size = torch.zeros_like(values), torch.full_like(values, float(self.num_samples))
+        errors, size = torch.zeros_like(values), torch.full_like(values, float(self.num_draws))
         tail = torch.full_like(values, -math.inf)
         for batch_documents in documents(model, corpus, guide, max_docs, progress):
             weights = torch.stack(
@@ -118,7 +118,7 @@ class Importance(LikelihoodMethod):
         warn_of_documents(
             tail > PARETO_K_LIMIT,
             f"importance weights with Pareto k above {PARETO_K_LIMIT}",
-            "raise num_samples, draw from another guide's posterior or proposal, or sample by "
+            "raise num_draws, draw from another guide's posterior or proposal, or sample by "
             "annealed importance sampling (method ais)",
         )
         words = space.proposals[proposal].format(degrees_of_freedom=self.degrees_of_freedom)
@@ -128,9 +128,9 @@ class Importance(LikelihoodMethod):
             lengths=torch.tensor(corpus.lengths),
             method=self.name,
             description=(
-                f"importance sampling, {self.num_samples} draws of {type(guide).__name__}'s {words}"
+                f"importance sampling, {self.num_draws} draws of {type(guide).__name__}'s {words}"
             ),
-            num_samples=self.num_samples,
+            num_draws=self.num_draws,
             seed=seed,
             corpus_name=corpus.name,
             effective_sample_size=size,
@@ -138,12 +138,12 @@ class Importance(LikelihoodMethod):
         )
 
     def _log_weights(self, d: Document, proposal: str, seed: int, likelihood: Words) -> Tensor:
-        """Log weights of a document's draws ``(num_samples,)``, on the CPU."""
+        """Log weights of a document's draws ``(num_draws,)``, on the CPU."""
         words = (d.words, d.independent)
         nu = self.degrees_of_freedom
         distribution = d.space.proposal(proposal, d.posterior, d.row, words, nu)
         key = (seed, d.position)
-        return log_weights(distribution, d.words, d.cells, self.num_samples, key, likelihood).cpu()
+        return log_weights(distribution, d.words, d.cells, self.num_draws, key, likelihood).cpu()
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,6 +198,7 @@ def documents(
     words = model.topics.double_probs.mT.contiguous()
     with tqdm(total=corpus.num_docs, disable=not progress, unit="doc") as bar:
         for batch in corpus.batches(max_docs=max_docs, device=model.device, dtype=model.dtype):
+            batch = model.check_batch(batch)
             space, posterior = solve(model, batch, guide)
             independent_batch, _ = guide.as_independent(batch, posterior)
             independent = independent_batch.counts.double().split(
@@ -206,11 +207,7 @@ def documents(
             nonempty = [
                 Document(int(batch.index[row]), space, posterior, row, *words_and_cells, counts)
                 for row, (words_and_cells, counts) in enumerate(
-                    zip(
-                        document_words(model.topics.assign_groups(batch), words),
-                        independent,
-                        strict=True,
-                    )
+                    zip(document_words(batch, words), independent, strict=True)
                 )
                 if len(counts)
             ]
@@ -253,4 +250,4 @@ def document_words(batch: DocumentBatch, words: Tensor) -> Iterator[tuple[Tensor
     offsets, counts = batch.row_offsets.tolist(), batch.counts.double()
     for start, stop in pairwise(offsets):
         columns = batch.word_index[start:stop]
-        yield words[columns], Cells(counts[start:stop], columns)
+        yield words[columns], CellRows(counts[start:stop], columns)

@@ -25,7 +25,7 @@ def log_likelihood(
     *,
     seed: int = 0,
     max_docs: int = 256,
-    progress: bool = False,
+    progress: bool = True,
     **options: Any,
 ) -> LikelihoodEstimate:
     """Log likelihood log p(w_d) of every document, topic proportions integrated out.
@@ -35,8 +35,8 @@ def log_likelihood(
       guide's posterior is poor.
 
     Both methods compute in float64 on the model's device.
-    ``log_likelihood(model, corpus, "importance", num_samples=4000)`` equals
-    ``Importance(num_samples=4000).estimate(model, corpus)``.
+    ``log_likelihood(model, corpus, "importance", num_draws=4000)`` equals
+    ``Importance(num_draws=4000).estimate(model, corpus)``.
 
     Args:
         model: The model, at its present parameters.

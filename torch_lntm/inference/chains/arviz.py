@@ -35,7 +35,7 @@ def to_arviz(samples: DocumentSamples) -> Any:
     arviz, xarray = (
         import_extra(module, "arviz", "the export to ArviZ") for module in ("arviz", "xarray")
     )
-    num_chains, num_draws = samples.num_chains, samples.num_samples
+    num_chains, num_draws = samples.num_chains, samples.num_draws
     coords = {
         "chain": range(num_chains),
         "draw": range(num_draws),

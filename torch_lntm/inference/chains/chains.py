@@ -322,14 +322,14 @@ class Chains:
         return Progress(self.num_transitions, self._adaptation)
 
     @property
-    def num_samples(self) -> int:
+    def num_draws(self) -> int:
         """Number of transitions after warm-up."""
         return max(0, self.num_transitions - self.warmup_steps)
 
     @property
     def mean_acceptance(self) -> Tensor:
         """Mean acceptance probability ``(num_chains, num_docs)`` after warm-up. NaN before."""
-        return self._acceptance / self.num_samples if self.num_samples else self._acceptance / 0.0
+        return self._acceptance / self.num_draws if self.num_draws else self._acceptance / 0.0
 
     @property
     def summary(self) -> dict[str, str]:
@@ -349,8 +349,8 @@ class Chains:
         Warns:
             ConvergenceWarning: A chain never moved. The message names its document.
         """
-        if self.num_samples:
-            warn_of_stuck(self.moved, self.target.batch.index, self.num_samples, advice)
+        if self.num_draws:
+            warn_of_stuck(self.moved, self.target.batch.index, self.num_draws, advice)
 
 
 def theta_chains(

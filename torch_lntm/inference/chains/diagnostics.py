@@ -13,7 +13,7 @@ def split_rhat(draws: Tensor) -> Tensor:
     """R-hat of the halves of each chain (*Gelman et al. 2013, BDA3, eq. 11.4*).
 
     Args:
-        draws: ``(num_chains, num_samples, ...)``, at least 4 samples.
+        draws: ``(num_chains, num_draws, ...)``, at least 4 samples.
 
     Returns:
         ``(...)``. It is 1 if all draws are equal within rounding.
@@ -35,7 +35,7 @@ def effective_sample_size(draws: Tensor) -> Tensor:
     chains the estimate stays positive; Pyro's function may return a negative number.
 
     Args:
-        draws: ``(num_chains, num_samples, ...)``, at least 4 samples.
+        draws: ``(num_chains, num_draws, ...)``, at least 4 samples.
 
     Returns:
         ``(...)``. It is at most n·log₁₀ n for n draws, and n if all draws are equal.
@@ -59,7 +59,7 @@ def normal_scores(draws: Tensor) -> Tensor:
     """Normal scores of the draws' ranks among all chains (*Vehtari et al. 2021, eq. 14*).
 
     Args:
-        draws: ``(num_chains, num_samples, ...)``.
+        draws: ``(num_chains, num_draws, ...)``.
 
     Returns:
         Scores in the shape of the draws.

@@ -73,7 +73,7 @@ class DocumentHMC(MCMCKernel):
 
     Example:
         >>> sampler = lntm.inference.DocumentHMC(model, num_chains=2, seed=0)
-        >>> samples = sampler.run(batch, num_samples=5, warmup_steps=5, progress=False)
+        >>> samples = sampler.run(batch, num_draws=5, warmup_steps=5, progress=False)
         >>> samples.theta().shape  # chains, samples, documents, topics
         torch.Size([2, 5, 5, 10])
         >>> samples.mean().shape
@@ -139,7 +139,7 @@ class DocumentHMC(MCMCKernel):
     def run(
         self,
         batch: DocumentBatch,
-        num_samples: int = 500,
+        num_draws: int = 500,
         warmup_steps: int = 200,
         *,
         initial_params: Mapping[str, Tensor] | None = None,
@@ -151,7 +151,7 @@ class DocumentHMC(MCMCKernel):
 
         Args:
             batch: The documents, over the model's vocabulary.
-            num_samples: Number of draws of each chain.
+            num_draws: Number of draws of each chain.
             warmup_steps: Number of transitions before the first draw, with adapting step sizes.
             initial_params: ``(num_chains, num_docs, dim)`` initial values by the names of the
                 sites. The first axis may be missing for one chain. Defaults to prior draws.
@@ -170,20 +170,20 @@ class DocumentHMC(MCMCKernel):
             ConvergenceWarning: Some chains never moved after warm-up.
             UnreliableEstimateWarning: Documents are too long for the model's dtype.
         """
-        require_whole(1, num_samples=num_samples)
+        require_whole(1, num_draws=num_draws)
         require_whole(0, warmup_steps=warmup_steps)
         settings = self.settings
         chains = Chains(self.model, settings, batch, settings.seed, warmup_steps, initial_params)
         store = {
-            site: torch.empty(settings.num_chains, num_samples, *value.shape[1:], dtype=value.dtype)
+            site: torch.empty(settings.num_chains, num_draws, *value.shape[1:], dtype=value.dtype)
             for site, value in chains.latents.items()
         }
         num_drawn, interrupted = 0, False
-        with tqdm(total=warmup_steps + num_samples, unit="it", disable=not progress) as bar:
+        with tqdm(total=warmup_steps + num_draws, unit="it", disable=not progress) as bar:
             try:
-                for count in range(-warmup_steps, num_samples):
+                for count in range(-warmup_steps, num_draws):
                     bar.set_description("warm-up" if count < 0 else "sampling", refresh=False)
-                    chains.move(num_samples - count)
+                    chains.move(num_draws - count)
                     if count >= 0:
                         for site, value in chains.latents.items():
                             store[site][:, count] = value

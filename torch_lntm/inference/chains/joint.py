@@ -170,7 +170,7 @@ def joint_draws(
     topics: bool = True,
     prior: bool = True,
     seed: int = 0,
-    progress: bool = False,
+    progress: bool = True,
 ) -> ThetaDraws:
     """Draws of the training documents' proportions together with topics and prior.
 

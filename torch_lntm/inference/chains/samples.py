@@ -27,7 +27,7 @@ class DocumentSamples:
 
     Attributes:
         model: The sampled model.
-        latents: ``(num_chains, num_samples, num_docs, dim)`` draws by the names of the program's
+        latents: ``(num_chains, num_draws, num_docs, dim)`` draws by the names of the program's
             sites, such as ``"eta"``. The last site determines theta.
         index: ``(num_docs,)`` positions of the documents in their corpus.
         acceptance: ``(num_chains, num_docs)`` float64 mean acceptance probability.
@@ -59,7 +59,7 @@ class DocumentSamples:
         return self._main.shape[0]
 
     @property
-    def num_samples(self) -> int:
+    def num_draws(self) -> int:
         """Number of draws of each chain."""
         return self._main.shape[1]
 
@@ -70,7 +70,7 @@ class DocumentSamples:
 
     @torch.no_grad()
     def theta(self) -> Tensor:
-        """Topic proportions ``(num_chains, num_samples, num_docs, num_topics)``."""
+        """Topic proportions ``(num_chains, num_draws, num_docs, num_topics)``."""
         return self.model.theta(self._main)
 
     def mean(self, quantity: str = "theta") -> Tensor:
@@ -93,7 +93,7 @@ class DocumentSamples:
         Raises:
             ConfigError: There is a single draw, or the quantity is unknown.
         """
-        if self.num_chains * self.num_samples < 2:
+        if self.num_chains * self.num_draws < 2:
             raise ConfigError("there is a single draw; a standard deviation needs 2")
         return self._summarise(quantity, lambda draws: draws.flatten(0, 1).std(0))
 
@@ -165,16 +165,16 @@ class DocumentSamples:
 
     def __repr__(self) -> str:
         return (
-            f"DocumentSamples({self.num_chains} chains × {self.num_samples} samples × "
+            f"DocumentSamples({self.num_chains} chains × {self.num_draws} samples × "
             f"{self.num_docs} documents, acceptance {self.acceptance.mean():.2f}, "
             f"{int(self.divergences.sum())} divergences, {int((~self.moved).sum())} stuck chains"
             f"{', interrupted' if self.interrupted else ''})"
         )
 
     def _require(self, least: int) -> None:
-        if self.num_samples < least:
+        if self.num_draws < least:
             raise ConfigError(
-                f"there are {self.num_samples} draws of each chain; diagnostics need {least}"
+                f"there are {self.num_draws} draws of each chain; diagnostics need {least}"
             )
 
     @torch.no_grad()
@@ -186,7 +186,7 @@ class DocumentSamples:
         values = self.latents.get(quantity, self._main)
         dim = self.model.num_topics if quantity == "theta" else values.shape[-1]
         result = torch.full((self.num_docs, dim), torch.nan, dtype=torch.float64)
-        size = max(1, _MAX_NUMBERS // max(1, dim * self.num_chains * self.num_samples))
+        size = max(1, _MAX_NUMBERS // max(1, dim * self.num_chains * self.num_draws))
         # One call summarises all documents with the same pattern of stuck chains.
         for pattern in self.moved.unique(dim=1).unbind(1):
             if not bool(pattern.any()):

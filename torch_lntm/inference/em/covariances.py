@@ -17,10 +17,10 @@ from torch import Tensor
 from torch_lntm.budget import docs_at_once
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.guides import Guide
-from torch_lntm.guides.guide import SolverOptions
 from torch_lntm.inference.em.statistics import Statistics, expected_statistics
 from torch_lntm.posteriors import Posterior
 from torch_lntm.posteriors.normal import SampledMoments
+from torch_lntm.solvers.options import SolveOptions
 
 #: Default stride, and number of topics after which another default stride is added.
 STRIDE, TOPICS_PER_STRIDE = 8, 100
@@ -97,48 +97,40 @@ class CovarianceSample:
         batch: DocumentBatch,
         init: Tensor | None,
         offset: int,
-        options: SolverOptions,
-        **temperatures: Any,
+        options: SolveOptions,
     ) -> tuple[Posterior, Statistics]:
-        """E-step of a batch.
-
-        The arguments are those of :meth:`solve`. The batch is checked here, so that later checks
-        of the same batch take no time.
+        """E-step of a batch. The arguments are those of :meth:`solve`.
 
         Returns:
             The posteriors of the batch, possibly with means only, and its statistics.
         """
         batch = self._guide.model.check_batch(batch)
-        posterior, moments = self.solve(batch, init, offset, options, **temperatures)
-        return posterior, expected_statistics(
-            self._guide, batch, posterior, moments, **temperatures
-        )
+        posterior, moments = self.solve(batch, init, offset, options)
+        return posterior, expected_statistics(self._guide, batch, posterior, moments, options)
 
     def solve(
         self,
         batch: DocumentBatch,
-        init: Tensor | None,
+        init: Any,
         offset: int,
-        options: SolverOptions,
-        **temperatures: Any,
+        options: SolveOptions,
     ) -> tuple[Posterior, SampledMoments | None]:
         """Solve the posteriors of a batch.
 
         Args:
-            batch: The documents.
-            init: Starting point of the guide.
+            batch: The documents, as ``model.check_batch`` returns them.
+            init: Starting point of the guide, if any.
             offset: Number of the sample. Equal numbers modulo ``stride`` have the same documents.
             options: Settings of the solver.
-            **temperatures: Temperatures of annealing.
 
         Returns:
             If the stride is 1, the posteriors and ``None``. Otherwise posteriors with means only,
             and moments with the covariances of the sample.
         """
-        settings: dict[str, Any] = {**temperatures, **options}
+        options = options._replace(start=init)
         if self.stride == 1:
-            return self._guide.posterior(batch, init, **settings), None
-        modes = self._guide.means(batch, init, **settings)
+            return self._guide.solve(batch, options), None
+        modes = self._guide.solve(batch, options, covariances=False)
         # The sample has every stride-th document from the offset on.
         offset %= self.stride
         sampled = -(-(self._num_docs - offset) // self.stride)
@@ -146,9 +138,9 @@ class CovarianceSample:
         ranks = self._ranks[batch.positions.numpy() - self._first]
         in_sample = ranks % self.stride == offset
         # The sample starts at its modes, so one step is enough.
-        settings["max_iterations"] = 1
         for part in torch.from_numpy(in_sample).nonzero().squeeze(-1).split(self._max_sampled):
             rows = part.to(batch.device)
-            sample = self._guide.posterior(batch.select(rows), modes.mean[rows], **settings)
+            once = options._replace(start=modes.mean[rows], max_iterations=1)
+            sample = self._guide.solve(batch.select(rows), once)
             moments.add(sample, rows)
         return modes, moments

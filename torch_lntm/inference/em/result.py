@@ -136,11 +136,11 @@ class FitResult(ABC):
         part = latent[..., torch.from_numpy(rows), :].to(self.model.device)
         return self.model.theta(part).double().cpu()
 
-    def topic_table(self, *, num_words: int = 8, num_correlated: int = 0) -> TopicTable:
+    def topic_table(self, *, top_n: int = 8, num_correlated: int = 0) -> TopicTable:
         """The topics in words with their shares, the largest first.
 
         Args:
-            num_words: Number of words for each topic.
+            top_n: Number of words for each topic.
             num_correlated: Largest number of positively correlated topics to list for each topic,
                 and of negatively correlated topics.
 
@@ -148,17 +148,15 @@ class FitResult(ABC):
             The table. It prints as text, and is displayed as a table in notebooks.
 
         Raises:
-            ConfigError: ``num_words`` is below 1, or ``num_correlated`` is below 0.
+            ConfigError: ``top_n`` is below 1, or ``num_correlated`` is below 0.
 
         Example:
-            >>> print(result.topic_table(num_words=4))
+            >>> print(result.topic_table(top_n=4))
             share: posterior mean of the proportion, averaged over the documents
             topic   share   top words
             ...
         """
-        return self.model.topic_table(
-            self.topic_shares, num_words=num_words, num_correlated=num_correlated
-        )
+        return self.model.topic_table(self.topic_shares, top_n=top_n, num_correlated=num_correlated)
 
     def __str__(self) -> str:
         return f"{self!r}\n\n{self._first_topics()!r}{self._more_topics()}"

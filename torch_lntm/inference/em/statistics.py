@@ -16,6 +16,7 @@ from torch_lntm.kernels.mixture import expected_word_counts, word_probabilities
 from torch_lntm.models import TopicModel
 from torch_lntm.posteriors import Draws, Posterior
 from torch_lntm.posteriors.normal import SampledMoments
+from torch_lntm.solvers.options import DEFAULTS, SolveOptions
 
 #: Prefix of the names of the words' sums.
 _WORDS = "words."
@@ -129,21 +130,20 @@ def expected_statistics(
     batch: DocumentBatch,
     posterior: Posterior,
     moments: SampledMoments | None = None,
-    **temperatures: float,
+    options: SolveOptions = DEFAULTS,
 ) -> Statistics:
     """Statistics of a batch under its posterior.
 
     Args:
         guide: The guide of the posterior.
-        batch: Non-empty documents. The M-step of the prior must not see empty documents.
+        batch: Non-empty documents, as ``model.check_batch`` returns them. The M-step of the prior
+            must not see empty documents.
         posterior: Posterior of the documents.
         moments: Moments to use if the posterior has no covariances. Defaults to the moments of the
             posterior.
-        **temperatures: ``temperature`` and ``topic_temperature`` of annealing, for guides with
-            annealing.
+        options: Settings of the solver, with the inverse temperatures of annealing.
     """
     model = guide.model
-    batch = model.check_batch(batch)
     sums = model.prior.statistics(moments or posterior, batch)
     if not model.words.independent:
         word_sums = model.words.statistics(guide.word_probabilities(batch, posterior), batch)
@@ -152,7 +152,7 @@ def expected_statistics(
         num_docs=float(batch.num_docs),
         num_tokens=batch.num_tokens,
         sums=sums,
-        word_counts=guide.word_counts(batch, posterior, **temperatures),
+        word_counts=guide.word_counts(batch, posterior, options),
         objective=as_float_if_ready(moments.objective() if moments else posterior.objective.sum()),
         num_unconverged=as_float_if_ready((~posterior.converged).sum()),
     )

@@ -128,7 +128,8 @@ class StepwiseEM:
         assert self.chains is not None
         rng = np.random.default_rng([self.seed, self.num_updates, 1])
         seed = int(rng.integers(2**63))
-        means = self.guide.means(batch, **self.guide.em_options).mean
+        batch = self.model.check_batch(batch)
+        means = self.guide.solve(batch, self.guide.em_options, covariances=False).mean
         initial = initial_latents(self.model, batch, means, self.chains.num_chains, seed)
         chains = Chains(
             self.model, self.chains, batch, seed, WARMUP_TRANSITIONS, initial, means=means

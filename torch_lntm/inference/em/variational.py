@@ -13,7 +13,7 @@ from torch import Tensor
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError, require, require_whole
 from torch_lntm.guides import GUIDES, Guide
-from torch_lntm.guides.guide import SolverOptions, require_guide
+from torch_lntm.guides.guide import require_guide
 from torch_lntm.inference.em.checkpoint import BEST_MEANS, FitState, model_identity
 from torch_lntm.inference.em.covariances import CovarianceSample, default_stride, ranks_of
 from torch_lntm.inference.em.distributed import Processes
@@ -30,6 +30,7 @@ from torch_lntm.inference.em.start import Start, StartName, random_order
 from torch_lntm.inference.em.statistics import Statistics, sum_statistics
 from torch_lntm.models import TopicModel
 from torch_lntm.progress import tqdm
+from torch_lntm.solvers.options import SolveOptions
 
 #: Stepwise phase: exponent of the step size updates^-exponent, and count of the updates at its
 #: beginning.
@@ -302,7 +303,7 @@ class VariationalRun(ResumableFit[VariationalResult]):
         state = self.state
         state.step = 0
         with self._bar("score", 1) as bar:
-            state.statistics = statistics = self._e_step(bar)
+            state.statistics = statistics = self._e_step(bar, self.guide.em_options)
         score = self._objective(statistics)
         record = self._record(score)
         scores = [*self._objectives("score"), score]
@@ -334,15 +335,21 @@ class VariationalRun(ResumableFit[VariationalResult]):
         steps = annealing.steps if annealing else []
         with self._bar("annealing", len(steps)) as bar:
             while state.step < len(steps):
-                names = ("temperature", "topic_temperature")
-                temperatures = dict(zip(names, steps[state.step], strict=True))
+                temperature, topic_temperature = steps[state.step]
                 if state.step > 0 and steps[state.step] != steps[state.step - 1]:
                     self._perturb_topics()
-                state.statistics = self._e_step(bar, **temperatures)
+                options = self.guide.em_options._replace(
+                    inverse_temperature=temperature, inverse_topic_temperature=topic_temperature
+                )
+                state.statistics = self._e_step(bar, options)
                 state.statistics.maximise(self.model)
                 state.step += 1
-                bar.set_postfix_str(f"T={temperatures['temperature']:g}")
-                yield self._record(self._objective(state.statistics), **temperatures)
+                bar.set_postfix_str(f"T={temperature:g}")
+                yield self._record(
+                    self._objective(state.statistics),
+                    temperature=temperature,
+                    topic_temperature=topic_temperature,
+                )
         self._enter("em")
         state.statistics = None
 
@@ -362,7 +369,7 @@ class VariationalRun(ResumableFit[VariationalResult]):
                     return
                 if state.statistics is not None:
                     state.statistics.maximise(self.model)
-                state.statistics = self._e_step(bar)
+                state.statistics = self._e_step(bar, self.guide.em_options)
                 objective, previous = self._objective(state.statistics), self._objectives("em")
                 state.step += 1
                 change = f", change {objective - previous[-1]:.1e}" if previous else ""
@@ -390,22 +397,20 @@ class VariationalRun(ResumableFit[VariationalResult]):
 
     # -- E-steps ---------------------------------------------------------------------------------
 
-    def _e_step(self, bar: tqdm, **temperatures: float) -> Statistics:
+    def _e_step(self, bar: tqdm, options: SolveOptions) -> Statistics:
         """E-step of all documents, with the statistics of all processes."""
         batches = with_progress(bar, self.shard.local_batches(self.max_docs))
-        make = partial(self._expected, batches, self.guide.em_options, **temperatures)
+        make = partial(self._expected, batches, options)
         return self.processes.add_up(make, torch.float64)
 
     def _expected(
-        self, batches: Iterable[DocumentBatch], options: SolverOptions, **temperatures: float
+        self, batches: Iterable[DocumentBatch], options: SolveOptions
     ) -> Statistics | None:
         """E-steps of batches, with the sum of their statistics; None without batches."""
         with self.model.topics.cached():
-            return sum_statistics(self._expect(batch, options, **temperatures) for batch in batches)
+            return sum_statistics(self._expect(batch, options) for batch in batches)
 
-    def _expect(
-        self, batch: DocumentBatch, options: SolverOptions, **temperatures: float
-    ) -> Statistics:
+    def _expect(self, batch: DocumentBatch, options: SolveOptions) -> Statistics:
         """E-step of one batch. It starts from the rows of its documents, and updates them."""
         self.processes.poll()
         documents, init = self.documents, None
@@ -416,7 +421,7 @@ class VariationalRun(ResumableFit[VariationalResult]):
         # EM takes the same sample in all iterations, so that its objective can converge. The
         # stochastic phases change the sample at each epoch.
         offset = self.state.step if self.state.phase == "stepwise" else 0
-        posterior, new = self.covariances.expect(batch, init, offset, options, **temperatures)
+        posterior, new = self.covariances.expect(batch, init, offset, options)
         documents.write("means", batch, posterior.mean)
         if self._keeps_entries:
             documents.write("sites", batch, posterior.warm_start)

@@ -190,18 +190,18 @@ class Topics(nn.Module):
             self._cached = None
 
     @torch.no_grad()
-    def top_words(self, num_words: int) -> tuple[Tensor, Tensor]:
+    def top_words(self, top_n: int) -> tuple[Tensor, Tensor]:
         """The most probable words of each topic, in decreasing order of probability.
 
         Args:
-            num_words: Number of words per topic. A number above V counts as V.
+            top_n: Number of words per topic. A number above V counts as V.
 
         Returns:
-            Positions in the vocabulary and probabilities, both ``(num_topics, min(num_words,
+            Positions in the vocabulary and probabilities, both ``(num_topics, min(top_n,
             self.num_words))`` on the CPU. Ties are in the order of the vocabulary.
         """
         probs, order = self.mean_probs.detach().cpu().sort(dim=-1, descending=True, stable=True)
-        return order[:, :num_words], probs[:, :num_words]
+        return order[:, :top_n], probs[:, :top_n]
 
     @property
     def num_free_parameters(self) -> int:
