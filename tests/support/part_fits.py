@@ -19,7 +19,7 @@ from torch_lntm.corpus import Corpus, read_corpus
 from torch_lntm.errors import ConvergenceWarning, LNTMError
 from torch_lntm.guides import make_guide
 from torch_lntm.inference import FitResult, MonteCarloEM, Processes, VariationalEM, join_parts
-from torch_lntm.inference.em import loop, monte_carlo, parts
+from torch_lntm.inference.em import documents, loop, monte_carlo
 from torch_lntm.models import TopicModel, ctm, stm
 
 #: Documents of the corpus in 8 shards. The positions of the empty documents fill no shard.
@@ -72,8 +72,8 @@ def fitted(
         **options: Options of the engine and of ``fit``.
     """
     model = make_model(folder, kind, dtype)
-    most = sample_docs or parts.SAMPLE_DOCS
-    with patch.object(parts, "SAMPLE_DOCS", most), warnings.catch_warnings():
+    most = sample_docs or documents.SAMPLE_DOCS
+    with patch.object(documents, "SAMPLE_DOCS", most), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         if guide is None:
             result = fit_monte_carlo(model, own_part(folder), **(OPTIONS | options))
@@ -198,7 +198,7 @@ def warned(folder: Path) -> list[str]:
             rows = (batch.index % 30 == 7).nonzero().squeeze(1)
             if len(rows):
                 moved = torch.zeros(len(rows), 1, dtype=torch.bool)
-                self.documents.write("moved", batch.select(rows), moved)
+                self.state.documents.write("moved", batch.select(rows), moved)
         return found
 
     with (

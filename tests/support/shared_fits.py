@@ -16,7 +16,7 @@ from support.fits import break_at, fit_monte_carlo, make_corpus, new_model
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConvergenceWarning, LNTMError, NumericalError
 from torch_lntm.guides import make_guide
-from torch_lntm.inference import FitResult, Processes, Statistics, VariationalEM
+from torch_lntm.inference import FitResult, MonteCarloResult, Processes, Statistics, VariationalEM
 from torch_lntm.inference.em.start import Start
 from torch_lntm.models import TopicModel, ctm, stm
 
@@ -34,7 +34,8 @@ def arrays(model: TopicModel, result: FitResult) -> dict[str, Any]:
     """The model and the result of a fit as NumPy arrays and numbers."""
     found = {f"model.{name}": x.detach().numpy() for name, x in model.state_dict().items()}
     tensors = {name: x for name, x in vars(result).items() if isinstance(x, torch.Tensor)}
-    tensors |= getattr(result, "chains", {})
+    if isinstance(result, MonteCarloResult):
+        tensors |= result.chains.latents
     found |= {name: x.numpy() for name, x in tensors.items()}
     return found | {"history": result.history, "stop_reason": result.stop_reason}
 

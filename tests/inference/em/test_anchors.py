@@ -118,8 +118,8 @@ def test_a_small_corpus_has_fewer_topics() -> None:
 def initial_topics(name: StartName, seed: int, restart: int = 0) -> np.ndarray:
     model, corpus = ctm(4, 30, dtype="float64"), make_corpus(60)
     processes = Processes(alone=True)
-    shard = DocumentShard(model, corpus, corpus.nonempty, processes)
-    state = FitState(restart=restart)
+    shard = DocumentShard(model, corpus, processes)
+    state = FitState(shard.table, restart=restart)
     start = Start(model, shard, name=name, seed=seed)
     start.mergers = []
     start._begin(state)

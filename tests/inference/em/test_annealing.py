@@ -28,7 +28,7 @@ def test_the_papers_schedule_runs_and_ends_with_distinct_topics() -> None:
     apart = 0.5 * (model.topics.probs[:, None] - model.topics.probs[None]).abs().sum(-1)
     assert (apart + torch.eye(3)).min() > 0.2
     steps = [
-        (r["temperature"], r["topic_temperature"])
+        (r["inverse_temperature"], r["inverse_topic_temperature"])
         for r in result.history
         if r["phase"] == "annealing"
     ]
@@ -58,7 +58,7 @@ def test_topics_separate_only_with_noise() -> None:
     [
         (((0.5, 0.9), (1.0, 1.0)), "temperatures .* expected numbers in .* 1 as the last of each"),
         (((0.0, 1.0), (1.0, 1.0)), "expected numbers in"),
-        (((1.0,), (0.5, 1.0)), "1 temperatures and 2 topic temperatures"),
+        (((1.0,), (0.5, 1.0)), "1 temperatures and 2 of topics"),
         (((), ()), "at least 1"),
         (((1.0,), (1.0,), 0), "iterations=0"),
         (((1.0,), (1.0,), 3, float("nan")), "noise=nan"),

@@ -21,10 +21,14 @@ from torch_lntm.inference import VariationalEM
 from torch_lntm.inference.em.checkpoint import (
     FitState,
     checksum_of,
+    folder_of,
     read_checkpoint,
+    read_rows,
     write_checkpoint,
+    write_rows,
 )
 from torch_lntm.inference.em.statistics import Statistics
+from torch_lntm.inference.em.table import DocumentTable
 from torch_lntm.models import DirichletTopics, LogisticNormalPrior, TopicModel, ctm, lda
 
 
@@ -32,8 +36,9 @@ def test_a_saved_state_is_read_back_unchanged(tmp_path: Path) -> None:
     def words() -> torch.Tensor:
         return torch.rand(5, 3, dtype=torch.float64).mT
 
+    table = DocumentTable(np.arange(4), np.arange(5), torch.device("cpu"))
     state = FitState(
-        documents={"means": torch.rand(4, 3), "moved": torch.ones(4, 2, dtype=torch.bool)},
+        table.of({"means": torch.rand(4, 3), "moved": torch.ones(4, 2, dtype=torch.bool)}),
         restart=2,
         phase="em",
         step=7,
@@ -45,17 +50,23 @@ def test_a_saved_state_is_read_back_unchanged(tmp_path: Path) -> None:
         statistics=Statistics(4.0, 9.0, {"latent_sum": torch.rand(3).double()}, words(), -3.0, 1),
         model={"topics.logits": torch.rand(5, 3)},
         best={"prior.loc": torch.rand(3)},
-        optimizer={"step": torch.tensor(3.0), "exp_avg": torch.rand(5, 3)},
+        optimizer={"0.step": torch.tensor(3.0), "0.exp_avg": torch.rand(5, 3)},
     )
-    path = tmp_path / "fit.safetensors"
-    write_checkpoint(path, state, {"seed": 1})
-    found = FitState.of(*read_checkpoint(path, {"seed": 1}), torch.device("cpu"))
+    path, found = tmp_path / "fit.safetensors", FitState(table)
+    write_rows(folder_of(path) / "a-0.safetensors", state.documents)
+    write_checkpoint(path, state, {"seed": 1}, "a")
+    tensors, record = read_checkpoint(path, {"seed": 1})
+    found.load(tensors, record["state"], torch.device("cpu"))
+    read_rows(path, record["rows"], found.documents)
     assert found.word_counts is not None
     # Sums over words depend on the order in memory, in the last bit.
     assert found.word_counts.stride() == state.word_counts.stride()  # type: ignore[union-attr]
     for name, expected in vars(state).items():
         value = getattr(found, name)
+        if name == "documents":
+            value, expected = value.tensors, expected.tensors
         if name == "statistics":
+            assert value.word_counts.stride() == expected.word_counts.stride()
             value, expected = ({**vars(s), **vars(s).pop("sums")} for s in (value, expected))
             del value["sums"], expected["sums"]
         if isinstance(expected, dict):
@@ -90,20 +101,14 @@ def rewritten(path: Path, **changes: Any) -> None:
     safetensors.torch.save_file(tensors, path, metadata)
 
 
-#: A small state.
-STATE = FitState(
-    model={"topics.logits": torch.ones(5, 3)},
-    documents={"means": torch.ones(4, 3)},
-    phase="em",
-    step=1,
-    history=[{"phase": "em", "iteration": 1, "objective": -1.0, "unconverged": None}],
-    statistics=Statistics(4.0, 9.0, {"sum": torch.ones(3).double()}, torch.ones(3, 5), -3.0, 1),
-)
-
-
 def test_every_damaged_bit_is_detected(tmp_path: Path) -> None:
     path = tmp_path / "fit.safetensors"
-    write_checkpoint(path, STATE, {"seed": 1})
+    state = FitState(
+        DocumentTable(np.arange(4), np.arange(5), torch.device("cpu")),
+        model={"topics.logits": torch.ones(5, 3)},
+        statistics=Statistics(4.0, 9.0, {"sum": torch.ones(3).double()}, torch.ones(3, 5), -3.0, 1),
+    )
+    write_checkpoint(path, state, {"seed": 1}, "a")
     complete = path.read_bytes()
     rng = np.random.default_rng(0)
     for position in rng.choice(len(complete), 400, replace=False):
@@ -137,7 +142,7 @@ def test_invalid_checkpoints_are_refused_and_left_unchanged(tmp_path: Path) -> N
     refused("not a complete checkpoint")
     rewritten(path, format_version=1)
     refused(
-        r"a checkpoint of another version of torch_lntm \(format 1; this version reads format 6\); "
+        r"a checkpoint of another version of torch_lntm \(format 1; this version reads format 7\); "
         "delete it to start the fit anew"
     )
     rewritten(path, state={"unknown": 1})

@@ -9,7 +9,9 @@ from support.fits import make_corpus
 from support.pretend import PretendDevice
 
 from torch_lntm.inference.em import documents as rooms
-from torch_lntm.inference.em.documents import CorpusBatches, DocumentTable, new_table
+from torch_lntm.inference.em import table
+from torch_lntm.inference.em.documents import CorpusBatches
+from torch_lntm.inference.em.table import DocumentTable, new_table, placed
 
 CPU = torch.device("cpu")
 
@@ -87,7 +89,7 @@ def test_tables_of_a_process_have_rows_for_its_documents_only() -> None:
 @pytest.mark.parametrize("room", [True, False])
 def test_tables_are_on_the_device_if_they_fit(room: bool, monkeypatch) -> None:
     corpus = make_corpus(6)
-    monkeypatch.setattr(rooms, "fits", lambda size, device: room)
+    monkeypatch.setattr(table, "fits", lambda size, device: room)
     with PretendDevice():
         device = torch.device("cuda")
         documents = table_of(corpus, device)
@@ -105,8 +107,7 @@ def test_tables_are_on_the_device_if_they_fit(room: bool, monkeypatch) -> None:
         homes = {name: table.device.type for name, table in documents.tensors.items()}
         assert homes == dict.fromkeys(("means", "theta", "sites"), "cuda" if room else "cpu")
         assert float(documents.tensors["means"].sum()) == 12.0
-        tables = rooms.to_device({"a": torch.ones(2)}, device)
-        assert tables["a"].device.type == ("cuda" if room else "cpu")
+        assert placed(torch.ones(2), device).device.type == ("cuda" if room else "cpu")
 
 
 # -- batches ---------------------------------------------------------------------------------------

@@ -34,10 +34,11 @@ class Counting(ResumableFit):
     def __init__(self, **breaks: Any) -> None:
         self.model = make_model("ctm")
         self.model.prior.set_(loc=torch.zeros(4))
-        self.state = FitState(documents={n: torch.zeros(2) for n in ("means", "scratch")})
         self.processes = Processes(alone=True)
         self.corpus = Corpus.from_matrix(np.ones((2, 15)))
-        self.shard = DocumentShard(self.model, self.corpus, np.arange(2), self.processes)
+        self.shard = DocumentShard(self.model, self.corpus, self.processes)
+        tables = {name: torch.zeros(2) for name in ("means", "scratch")}
+        self.state = FitState(self.shard.table.of(tables))
         self.breaks = breaks
         self.num_identities = 0
 
@@ -45,7 +46,7 @@ class Counting(ResumableFit):
         while self.state.step < 5:
             step = self.state.step + 1
             self.model.prior.loc.data.add_(1.0)
-            for table in self.state.documents.values():
+            for table in self.state.documents.tensors.values():
                 table.add_(1.0)
             # In the middle of a step, when all of this is already new.
             if self.breaks.get("error_at") == step:
@@ -63,7 +64,7 @@ class Counting(ResumableFit):
 
     @property
     def numbers(self) -> tuple[float, float, int]:
-        tables = self.state.documents
+        tables = self.state.documents.tensors
         return (self.model.prior.loc[0].item(), tables["means"][0].item(), len(self.state.history))
 
 

@@ -192,7 +192,7 @@ def test_the_running_average_has_the_documented_weights(monkeypatch) -> None:
     means, locs = [], []
 
     def watch(run: Any, record: dict[str, Any]) -> None:
-        means.append(run.state.documents["chain.eta"][occupied, 0].mean(0))
+        means.append(run.state.documents.tensors["chain.eta"][occupied, 0].mean(0))
         locs.append(run.model.prior.loc.detach().clone())
 
     watch_epochs(monkeypatch, watch)

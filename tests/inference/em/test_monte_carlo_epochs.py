@@ -98,7 +98,7 @@ def test_chains_start_at_the_means_of_the_start(monkeypatch) -> None:
     model = ctm(3, 30)
     run = MonteCarloRun(MonteCarloEM(model, progress=False), corpus)
     run._start()
-    rows, means = torch.cat(found), run.state.documents["means"]
+    rows, means = torch.cat(found), run.state.documents.tensors["means"]
     assert sorted(map(tuple, means.tolist())) == sorted(map(tuple, rows.tolist()))
 
 

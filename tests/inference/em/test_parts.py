@@ -17,7 +17,7 @@ from torch_lntm.corpus.part import Facts
 from torch_lntm.errors import ConfigError
 from torch_lntm.inference import Annealing, MonteCarloEM, Processes, join_parts
 from torch_lntm.inference.em.checkpoint import folder_of
-from torch_lntm.inference.em.parts import PartShard, visiting_ranks
+from torch_lntm.inference.em.documents import PartShard, visiting_ranks
 from torch_lntm.models import ctm
 
 #: Axis of the documents in the tables of a result. Every process has the rows of its part.
@@ -204,7 +204,7 @@ def test_the_sample_has_a_share_of_every_shard(
     (shard,) = shards(folder, 1)
     everything = shard.sample(ctm(3, 30), 0).corpus
     np.testing.assert_array_equal(everything.counts, whole.counts)
-    monkeypatch.setattr("torch_lntm.inference.em.parts.SAMPLE_DOCS", 40)
+    monkeypatch.setattr("torch_lntm.inference.em.documents.SAMPLE_DOCS", 40)
     sample = shard.sample(ctm(3, 30), 0).corpus
     assert sample.num_docs == sample.num_nonempty == 40
     rows = {tuple(row) for row in whole.to_scipy().toarray()}
@@ -276,7 +276,7 @@ def test_damaged_rows_are_refused(folder: Path, tmp_path: Path) -> None:
     rows = sorted(folder_of(path).iterdir())
     data = rows[1].read_bytes()
     damages = {
-        "part1.*not a complete checkpoint": (data[:-4], data[:-1] + bytes([data[-1] ^ 1])),
+        "-1.safetensors: not a complete checkpoint": (data[:-4], data[:-1] + bytes([data[-1] ^ 1])),
         "the rows of some documents are missing": (None, rows[0].read_bytes()),
     }
     for message, contents in damages.items():

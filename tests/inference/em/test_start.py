@@ -33,7 +33,7 @@ from torch_lntm.models import TopicModel, ctm
 
 def begun(model: TopicModel, corpus: Corpus, **options: Any) -> Start:
     """A start before its first epoch."""
-    shard = DocumentShard(model, corpus, corpus.nonempty, Processes(alone=True))
+    shard = DocumentShard(model, corpus, Processes(alone=True))
     return Start(model, shard, **{"name": "lda", "seed": 0, **options})
 
 
@@ -77,6 +77,7 @@ def test_an_epoch_makes_the_documented_updates(first: bool, device) -> None:
     start = begun(model, corpus)
     start.order, start.step_docs, start.concentration = np.array([3, 0, 4, 1, 2]), 3, 0.3
     state = FitState(
+        start.shard.table,
         step=int(not first),
         updates=6,
         word_counts=torch.from_numpy(average.T.copy()).to(device).mT,
@@ -163,7 +164,7 @@ def test_topics_merge_split_and_merge_again(epochs: int, mergers: list[int]) -> 
     model = make_model("ctm")
     start = begun(model, corpus, epochs=epochs)
     assert start.mergers == mergers
-    sizes, state = [], FitState()
+    sizes, state = [], FitState(start.shard.table)
     with torch.no_grad():
         for _ in start.run(state, progress=False):
             assert state.word_counts is not None
@@ -196,7 +197,8 @@ def test_free_topics_start_apart_from_the_keywords() -> None:
         theta = rng.dirichlet(np.full(3, 0.3), 500)
         corpus = Corpus.from_matrix(np.stack([rng.multinomial(60, row @ true) for row in theta]))
         model = ctm(4, corpus.num_words, keywords={"first": [0]})
-        start, state = begun(model, corpus), FitState()
+        start = begun(model, corpus)
+        state = FitState(start.shard.table)
         topics = start._initial_topics(4, 0).numpy()
         start._begin(state)
         assert state.word_counts is not None
@@ -218,7 +220,10 @@ def test_a_merged_topic_splits_and_near_copies_merge() -> None:
     tokens = 60 * theta.sum(0)[:, None] * true
     counts = np.stack([tokens[0] + tokens[1], tokens[2] / 2, tokens[2] / 2])
     state = FitState(
-        step=1, word_counts=torch.from_numpy(counts.T.copy()).mT, theta=torch.from_numpy(shares)
+        start.shard.table,
+        step=1,
+        word_counts=torch.from_numpy(counts.T.copy()).mT,
+        theta=torch.from_numpy(shares),
     )
     with torch.no_grad(), tqdm(disable=True) as bar:
         start._split(state)
@@ -242,14 +247,15 @@ def test_a_start_continues_to_the_same_bits_after_every_epoch() -> None:
         assert start.mergers == [2, 4]
         return start.run(state, progress=False)
 
-    model, state, kept = make_model("ctm"), FitState(), []
+    model, kept = make_model("ctm"), []
+    state = FitState(begun(model, corpus).shard.table)
     with torch.no_grad():
         for _ in epochs(state, model):
             kept.append((copy.deepcopy(state), copy.deepcopy(model)))
         for number, (before, other) in enumerate(kept, start=1):
             assert len(list(epochs(before, other))) == 6 - number
             assert_same(model, other)
-            assert torch.equal(before.documents["means"], state.documents["means"])
+            assert torch.equal(before.documents.tensors["means"], state.documents.tensors["means"])
 
 
 @pytest.mark.slow

@@ -202,7 +202,7 @@ def test_em_continues_the_best_restart_in_any_position(best, monkeypatch) -> Non
 
     def scored(self: VariationalRun, statistics: Any) -> float:
         kept = {name: value.clone() for name, value in self.model.state_dict().items()}
-        seen.append((kept, self.state.documents["means"].clone()))
+        seen.append((kept, self.state.documents.tensors["means"].clone()))
         # The three scores; then EM's first E-step.
         return objective(self, statistics) + (10.0 if len(seen) == best + 1 else 0.0)
 

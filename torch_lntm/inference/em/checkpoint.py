@@ -6,9 +6,9 @@ import hashlib
 import json
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import safetensors.torch
@@ -17,16 +17,19 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, FileError
 from torch_lntm.files.writing import atomic_write
 from torch_lntm.inference.em.statistics import Statistics
+from torch_lntm.inference.em.table import DocumentTable, placed
 from torch_lntm.models import TopicModel
 
 #: Format number of every checkpoint. Files of a different format are refused.
-FORMAT_VERSION = 6
+FORMAT_VERSION = 7
 #: Table of the best restart's means, beside the tables of the current restart.
 BEST_MEANS = "best.means"
+#: Fields of :class:`FitState` with tensors by name, and with plain values.
+_TENSORS = ("model", "best", "optimizer")
+_VALUES = ("restart", "phase", "step", "updates", "seconds", "history")
 #: Tensors by name, in fields of :class:`FitState` and in files.
 Tensors = dict[str, Tensor]
 
@@ -36,11 +39,10 @@ class FitState:
     """State of a fit at the end of a step, complete for its continuation.
 
     Attributes:
+        documents: Rows of this process's documents: ``means`` ``(num_docs, latent_dim)``, the
+            posterior means; ``sites`` ``(nnz, num_topics)``, for guides whose warm starts have a
+            row for each stored count; and the tensors of Monte-Carlo EM's chains.
         model: Parameters and buffers of the model, in a state that is kept.
-        documents: Tensors with a row for each of this process's documents, or for each of their
-            stored counts: ``means`` ``(num_docs, latent_dim)``, the posterior means; ``sites``
-            ``(nnz, num_topics)``, for guides whose warm starts have a row for each stored count;
-            and the tensors of Monte-Carlo EM's chains.
         restart: Number of the restart, from 0.
         phase: ``"start"``, ``"stepwise"``, ``"annealing"`` or ``"em"`` of variational EM;
             ``"warm-up"``, ``"sampling"`` or ``"averaging"`` of Monte-Carlo EM.
@@ -54,12 +56,10 @@ class FitState:
         statistics: Statistics for the next M-step.
         best: Parameters of the best restart so far.
         optimizer: State of the topics' optimiser, if there is one.
-        rows: Name of the files with the rows of documents beside a checkpoint. Empty if the rows
-            of all documents are in the checkpoint.
     """
 
+    documents: DocumentTable
     model: Tensors = field(default_factory=dict)
-    documents: Tensors = field(default_factory=dict)
     restart: int = 0
     phase: str = "start"
     step: int = 0
@@ -71,59 +71,50 @@ class FitState:
     statistics: Statistics | None = None
     best: Tensors = field(default_factory=dict)
     optimizer: Tensors = field(default_factory=dict)
-    rows: str = ""
 
     def contents(self) -> tuple[Tensors, dict[str, Any]]:
-        """All tensors by name, and all other values in a JSON-able record."""
-        tensors: Tensors = {}
-        plain: dict[str, Any] = {}
-        for item in fields(FitState):
-            value = getattr(self, item.name)
-            if isinstance(value, dict):
-                tensors |= {f"{item.name}.{name}": tensor for name, tensor in value.items()}
-            elif isinstance(value, Tensor):
-                tensors[item.name] = value
-            elif isinstance(value, int | float | str | list):
-                plain[item.name] = value
-        if self.statistics is None:
-            return tensors, {"state": plain, "statistics": None}
-        numbers = dict(vars(self.statistics))
-        tensors["statistics.word_counts"] = numbers.pop("word_counts")
-        tensors |= {f"sums.{name}": value for name, value in numbers.pop("sums").items()}
-        numbers = {name: float(value) for name, value in numbers.items()}
-        return tensors, {"state": plain, "statistics": numbers}
+        """All tensors but those of documents by name, and all other values, JSON-able."""
+        tensors = {f"{part}.{n}": x for part in _TENSORS for n, x in getattr(self, part).items()}
+        record: dict[str, Any] = {name: getattr(self, name) for name in _VALUES}
+        if self.theta is not None:
+            tensors["theta"] = self.theta
+        # Word counts are stored word by word, and the order in memory affects the last bit of sums.
+        if self.word_counts is not None:
+            tensors["word_counts"] = self.word_counts.mT
+        if self.statistics is not None:
+            numbers = dict(vars(self.statistics))
+            tensors["statistics"] = numbers.pop("word_counts").mT
+            tensors |= {f"sums.{name}": x for name, x in numbers.pop("sums").items()}
+            record["statistics"] = {name: float(x) for name, x in numbers.items()}
+        return tensors, record
 
-    @classmethod
-    def of(cls, tensors: Tensors, record: dict[str, Any], device: torch.device) -> Self:
-        """State with some :meth:`contents`.
+    def load(self, tensors: Tensors, record: dict[str, Any], device: torch.device) -> None:
+        """Set all values but the rows of documents to some :meth:`contents`.
 
         Args:
             tensors: The tensors, on the CPU.
             record: The record.
-            device: Device of the model. Tensors with rows for documents stay on the CPU.
+            device: Device of the model.
         """
-        parts: dict[str, Any] = {}
+        found: dict[str, Tensors] = {}
         for name, tensor in tensors.items():
             part, _, rest = name.partition(".")
-            # Word counts are stored word by word. The order in memory affects the last bit of sums.
-            by_word = name in ("word_counts", "statistics.word_counts")
-            value = tensor.mT.contiguous().mT if by_word else tensor
-            is_large = part in ("documents", "theta", "optimizer")
-            parts.setdefault(part, {})[rest] = value if is_large else value.to(device)
-        parts |= {name: parts[name][""] for name in ("word_counts", "theta") if name in parts}
-        statistics = parts.pop("statistics", {}) | {"sums": parts.pop("sums", {})}
-        state = cls(**parts, **record["state"])
-        if record["statistics"] is not None:
-            state.statistics = Statistics(**statistics, **record["statistics"])
-        return state
-
-
-def corpus_identity(corpus: Corpus) -> dict[str, Any]:
-    """JSON-able fingerprints of the counts of a corpus and of its covariates."""
-    return {
-        "corpus": corpus.fingerprint(),
-        "covariates": {name: digest(array) for name, array in corpus.batch_covariates.items()},
-    }
+            is_large = part in ("theta", "optimizer")
+            found.setdefault(part, {})[rest] = (
+                placed(tensor, device) if is_large else tensor.to(device)
+            )
+        numbers = record.pop("statistics", None)
+        for name in _VALUES:
+            setattr(self, name, record[name])
+        for name in _TENSORS:
+            setattr(self, name, found.get(name, {}))
+        if "theta" in found:
+            self.theta = found["theta"][""]
+        if "word_counts" in found:
+            self.word_counts = found["word_counts"][""].mT
+        if numbers is not None:
+            counts = found["statistics"][""].mT
+            self.statistics = Statistics(sums=found.get("sums", {}), word_counts=counts, **numbers)
 
 
 def model_identity(model: TopicModel) -> dict[str, Any]:
@@ -151,37 +142,33 @@ def digest(array: NDArray[Any]) -> str:
     return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
 
 
+# -- files -----------------------------------------------------------------------------------------
+
+
 def folder_of(checkpoint: Path) -> Path:
-    """Folder beside a checkpoint, with files of rows by the processes of a fit."""
+    """Folder beside a checkpoint, with a file of documents' rows by each process of the fit."""
     return checkpoint.with_name(f"{checkpoint.name}.rows")
 
 
-def write_checkpoint(path: Path, state: FitState, identity: dict[str, Any]) -> None:
+def write_checkpoint(path: Path, state: FitState, identity: dict[str, Any], rows: str) -> None:
     """Write a checkpoint atomically.
 
     Args:
         path: The file.
         state: The fit's state, with the model's parameters.
         identity: JSON-able description of the fit. Only a fit of equal description can read it.
+        rows: Beginning of the names of the files of :func:`write_rows`.
     """
     tensors, record = state.contents()
-    _write(path, tensors, {"format_version": FORMAT_VERSION, "identity": identity, **record})
+    about = {"format_version": FORMAT_VERSION, "identity": identity, "rows": rows}
+    _write(path, tensors, {**about, "state": record})
 
 
-def write_rows(
-    path: Path, index: NDArray[np.int64], offsets: NDArray[np.int64], tensors: Tensors
-) -> None:
-    """Write the rows of some documents atomically, beside a checkpoint.
-
-    Args:
-        path: The file.
-        index: ``(num_docs,)`` ascending positions of the documents in the whole corpus.
-        offsets: ``(num_docs + 1,)`` offsets of their stored counts.
-        tensors: Tensors with rows for the documents, or for their stored counts.
-    """
+def write_rows(path: Path, table: DocumentTable) -> None:
+    """Write the rows of some documents atomically, beside a checkpoint."""
     path.parent.mkdir(exist_ok=True)
-    places = {"index": torch.tensor(index), "offsets": torch.tensor(offsets)}
-    _write(path, {**places, **{f"documents.{name}": x for name, x in tensors.items()}}, {})
+    places = {"index": torch.tensor(table.index), "offsets": torch.tensor(table.offsets)}
+    _write(path, {**places, **{f"documents.{name}": x for name, x in table.tensors.items()}}, {})
 
 
 def _write(path: Path, tensors: Tensors, record: dict[str, Any]) -> None:
@@ -237,19 +224,34 @@ def _read(path: Path) -> tuple[Tensors, dict[str, Any]]:
     return tensors, record
 
 
-def read_rows(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64], Tensors]:
-    """Index, offsets and tensors of a file of :func:`write_rows`.
+def read_rows(checkpoint: Path, rows: str, table: DocumentTable) -> None:
+    """Read a table's rows from the files of all processes, of any number of them.
+
+    Args:
+        checkpoint: The file of the checkpoint.
+        rows: As for :func:`write_checkpoint`.
+        table: Table of this process's documents, without tensors.
 
     Raises:
-        FileError: The file is damaged.
+        FileError: A file is missing or damaged.
     """
-    tensors, _ = _read(path)
-    index, offsets = (tensors.pop(name).numpy() for name in ("index", "offsets"))
-    return index, offsets, {n.removeprefix("documents."): x for n, x in tensors.items()}
+    found = np.diff(table.offsets) == 0
+    for file in sorted(folder_of(checkpoint).glob(f"{rows}-*.safetensors")):
+        tensors, _ = _read(file)
+        index, offsets = (tensors.pop(name).numpy() for name in ("index", "offsets"))
+        other = DocumentTable(index, offsets, torch.device("cpu"))
+        other.tensors = {name.removeprefix("documents."): x for name, x in tensors.items()}
+        found |= table.copy_rows(other)
+    if not found.all():
+        raise FileError(
+            f"{folder_of(checkpoint)}: the rows of some documents are missing; delete {checkpoint} "
+            "to start the fit anew"
+        )
+    table.tensors = {name: placed(x, table.device) for name, x in table.tensors.items()}
 
 
 def read_checkpoint(path: Path, identity: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
-    """Contents of the state in a file of :func:`write_checkpoint`.
+    """Tensors and record of a file of :func:`write_checkpoint`.
 
     Args:
         path: The file.

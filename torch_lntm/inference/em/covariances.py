@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from torch_lntm.budget import docs_at_once
 from torch_lntm.corpus import Corpus, DocumentBatch
@@ -93,43 +92,33 @@ class CovarianceSample:
         self.max_docs = max_docs or docs_at_once(size, device, dtype)
 
     def expect(
-        self,
-        batch: DocumentBatch,
-        init: Tensor | None,
-        offset: int,
-        options: SolveOptions,
+        self, batch: DocumentBatch, options: SolveOptions, offset: int
     ) -> tuple[Posterior, Statistics]:
-        """E-step of a batch. The arguments are those of :meth:`solve`.
-
-        Returns:
-            The posteriors of the batch, possibly with means only, and its statistics.
-        """
-        batch = self._guide.model.check_batch(batch)
-        posterior, moments = self.solve(batch, init, offset, options)
-        return posterior, expected_statistics(self._guide, batch, posterior, moments, options)
-
-    def solve(
-        self,
-        batch: DocumentBatch,
-        init: Any,
-        offset: int,
-        options: SolveOptions,
-    ) -> tuple[Posterior, SampledMoments | None]:
-        """Solve the posteriors of a batch.
+        """E-step of a batch.
 
         Args:
             batch: The documents, as ``model.check_batch`` returns them.
-            init: Starting point of the guide, if any.
-            offset: Number of the sample. Equal numbers modulo ``stride`` have the same documents.
             options: Settings of the solver.
+            offset: Number of the sample. Equal numbers modulo ``stride`` have the same documents.
 
         Returns:
-            If the stride is 1, the posteriors and ``None``. Otherwise posteriors with means only,
-            and moments with the covariances of the sample.
+            The posteriors of the batch and its statistics. If the stride is above 1, the posteriors
+            have means only, and the statistics the covariances of the sample.
         """
-        options = options._replace(start=init)
+        moments = None
         if self.stride == 1:
-            return self._guide.solve(batch, options), None
+            posterior = self._guide.solve(batch, options)
+        else:
+            posterior, moments = self.sampled(batch, options, offset)
+        return posterior, expected_statistics(self._guide, batch, posterior, moments, options)
+
+    def sampled(
+        self, batch: DocumentBatch, options: SolveOptions, offset: int
+    ) -> tuple[Posterior, SampledMoments]:
+        """Posteriors with means only, and moments with the covariances of the sample.
+
+        The arguments are those of :meth:`expect`.
+        """
         modes = self._guide.solve(batch, options, covariances=False)
         # The sample has every stride-th document from the offset on.
         offset %= self.stride

@@ -1,9 +1,8 @@
-"""Documents of a fit: their batches, their processes, and tables with values between visits."""
+"""Documents of a fit: which process has which of them, and in which batches it visits them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from copy import copy
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -14,23 +13,27 @@ from torch import Tensor
 
 from torch_lntm.budget import fits
 from torch_lntm.corpus import Corpus, DocumentBatch
+from torch_lntm.corpus.part import Part
 from torch_lntm.errors import ConfigError, CorpusError, LNTMWarning, warn
-from torch_lntm.inference.em.checkpoint import corpus_identity
+from torch_lntm.inference.em.checkpoint import digest
 from torch_lntm.inference.em.distributed import Processes
+from torch_lntm.inference.em.table import DocumentTable
 from torch_lntm.models import TopicModel
 from torch_lntm.progress import tqdm
 
 #: Largest number of topics for which fewer than 2 documents per topic give no warning. Toy corpora
 #: have few topics.
 _FEW_TOPICS = 20
-#: Tensors with rows for stored counts. All other tensors have rows for documents.
-ENTRY_TABLES = frozenset({"sites"})
 #: Largest number of stored counts of a corpus whose batches are cached. To rebuild a small batch
 #: takes longer than its arithmetic, but the batches of larger corpora would take too much memory.
 MAX_CACHED_COUNTS = 4_000_000
+#: Largest number of documents in the stochastic steps of the start of a fit of parts, because every
+#: process holds them.
+SAMPLE_DOCS = 100_000
 
 T = TypeVar("T")
 B = TypeVar("B", DocumentBatch, DocumentBatch | None)
+Positions = NDArray[np.int64]
 
 
 def corpus_to_fit(model: TopicModel, documents: Corpus) -> Corpus:
@@ -65,8 +68,8 @@ def corpus_to_fit(model: TopicModel, documents: Corpus) -> Corpus:
 class CorpusBatches:
     """Batches of a corpus on a model's device. Batches of a part know its place in the whole.
 
-    A GPU with enough memory holds a copy of the entire corpus, from which it makes the batches. The
-    host then need not gather and copy the counts of every batch.
+    A GPU with enough memory holds a copy of the entire corpus, from which it makes the batches, so
+    that the host need not gather and copy the counts of every batch.
 
     Args:
         corpus: The corpus.
@@ -81,28 +84,20 @@ class CorpusBatches:
         self._copied = device.type == "cuda" and fits(size, device)
         self._copy: DocumentBatch | None = None
 
-    def of(self, parts: Iterable[NDArray[np.int64]]) -> Iterator[DocumentBatch]:
+    def of(self, groups: Iterable[Positions]) -> Iterator[DocumentBatch]:
         """Batches of documents, one for each array of positions."""
-        return map(self._placed, self._made(parts))
-
-    def _placed(self, batch: DocumentBatch) -> DocumentBatch:
-        """The batch with positions in the whole corpus, if the corpus is a part."""
         part = self._corpus.part
-        if part is None:
-            return batch
-        placed = replace(batch, index=batch.index + part.first, corpus_size=part.num_docs)
-        placed.__dict__["positions"] = batch.positions + part.first
-        if "num_tokens" in batch.__dict__:
-            placed.__dict__["num_tokens"] = batch.num_tokens
-        return placed
+        for batch in self._selected(list(groups)) if self._copied else self._read(groups):
+            yield batch if part is None else _placed(batch, part)
 
-    def _made(self, parts: Iterable[NDArray[np.int64]]) -> Iterator[DocumentBatch]:
-        """Batches with positions in the corpus."""
-        if not self._copied:
-            for rows in parts:
-                yield self._corpus.batch(rows, device=self._device, dtype=self._dtype)
-            return
-        corpus, groups = self._corpus, list(parts)
+    def _read(self, groups: Iterable[Positions]) -> Iterator[DocumentBatch]:
+        """Batches from the corpus in the host's memory or on its disk."""
+        for rows in groups:
+            yield self._corpus.batch(rows, device=self._device, dtype=self._dtype)
+
+    def _selected(self, groups: list[Positions]) -> Iterator[DocumentBatch]:
+        """Batches from the copy of the corpus on the GPU."""
+        corpus = self._corpus
         if self._copy is None:
             self._copy = self._copied_corpus()
         # All positions are copied at once, because the host waits for each copy.
@@ -139,9 +134,16 @@ class CorpusBatches:
         )
 
 
-def assign_owners(
-    sizes: NDArray[np.int64], processes: Processes, *groups: NDArray[np.int64]
-) -> NDArray[np.int64]:
+def _placed(batch: DocumentBatch, part: Part) -> DocumentBatch:
+    """A batch of a part with the documents' positions in the whole corpus."""
+    placed = replace(batch, index=batch.index + part.first, corpus_size=part.num_docs)
+    placed.__dict__["positions"] = batch.positions + part.first
+    if "num_tokens" in batch.__dict__:
+        placed.__dict__["num_tokens"] = batch.num_tokens
+    return placed
+
+
+def assign_owners(sizes: Positions, processes: Processes, *groups: Positions) -> Positions:
     """Assign every document to a process, for the duration of a fit.
 
     Each process gets about the same number of documents and stored counts of every group. Documents
@@ -178,30 +180,34 @@ def assign_owners(
 class DocumentShard:
     """This process's documents of a fit of a whole corpus. A single process has all documents.
 
-    :class:`~torch_lntm.inference.em.parts.PartShard` is the shard of a fit of a corpus in parts.
+    A fit of a corpus in parts has the same methods (:class:`PartShard`). The two differ in the
+    order of their visits: a whole corpus is permuted as one, whereas a part permutes each of its
+    shards, so that a visit depends neither on the number of processes nor on other shards.
 
     Args:
         model: The model. Batches have its device and dtype.
         corpus: The corpus.
-        order: Positions in the corpus of all documents of the fit, in the order of their visits.
         processes: The processes of the fit.
+        order: Positions in the corpus of all documents of the fit, in the order of their visits.
+            Defaults to the order of the corpus.
         *groups: As for :func:`assign_owners`.
 
     Attributes:
         corpus: The corpus.
         order: Positions of this process's documents in ``corpus``, in the order of their visits.
         processes: The processes of the fit.
-        table: Table with rows for these documents.
+        table: Empty table with rows for these documents.
     """
 
     def __init__(
         self,
         model: TopicModel,
         corpus: Corpus,
-        order: NDArray[np.int64],
         processes: Processes,
-        *groups: NDArray[np.int64],
+        order: Positions | None = None,
+        *groups: Positions,
     ) -> None:
+        order = corpus.nonempty if order is None else order
         self.corpus, self.order, self.processes = corpus, order, processes
         self._order_of_all = order
         self._batches = CorpusBatches(corpus, model.device, model.dtype)
@@ -224,10 +230,6 @@ class DocumentShard:
         """Number of this process's documents."""
         return len(self.order)
 
-    def local_part(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """This process's documents among the given positions, in their order."""
-        return positions if self._is_local is None else positions[self._is_local[positions]]
-
     def mini_batches(
         self, seed: int, epoch: int, number: int
     ) -> Iterator[tuple[DocumentBatch | None, int]]:
@@ -242,9 +244,10 @@ class DocumentShard:
             This process's documents, or ``None``, and the number of documents of all processes.
         """
         order = np.random.default_rng([seed, epoch]).permutation(self.corpus.nonempty)
-        # Documents of a part keep the order of the corpus, in which neighbours are close in memory.
-        parts = [np.sort(part) for part in np.array_split(order, number)]
-        return zip(self.batches(parts), map(len, parts), strict=True)
+        # Documents of a mini-batch keep the order of the corpus, in which neighbours are close in
+        # memory.
+        groups = [np.sort(group) for group in np.array_split(order, number)]
+        return zip(self._local(groups), map(len, groups), strict=True)
 
     def step_batches(self, seed: int, step_docs: int) -> Iterator[DocumentBatch | None]:
         """This process's documents of each stochastic step, equal in all epochs of a fit.
@@ -258,25 +261,29 @@ class DocumentShard:
         """
         if self.processes.alone:  # EM may share the cached batches
             return self.local_batches(step_docs)
-        return self.cached("steps", self.batches(_split(self._order_of_all, step_docs)))
-
-    def batches(self, parts: Iterable[NDArray[np.int64]]) -> Iterator[DocumentBatch | None]:
-        """This process's documents of each part. ``None`` for a part without such documents."""
-        local = [self.local_part(part) for part in parts]
-        nonempty = self._batches.of(part for part in local if len(part))
-        return (next(nonempty) if len(part) else None for part in local)
+        return self.cached("steps", self._local(_split(self._order_of_all, step_docs)))
 
     def local_batches(self, max_docs: int) -> Iterator[DocumentBatch]:
         """This process's documents in their order, in batches of at most ``max_docs``."""
         return self.cached(max_docs, self._batches.of(_split(self.order, max_docs)))
 
-    def global_batches(self, order: NDArray[np.int64], max_docs: int) -> Iterator[DocumentBatch]:
+    def own_batches(self, order: Positions, max_docs: int) -> Iterator[DocumentBatch]:
+        """This process's documents in the given order of all documents."""
+        return self._batches.of(_split(self._own(order), max_docs))
+
+    def global_batches(self, order: Positions, max_docs: int) -> Iterator[DocumentBatch]:
         """The documents at some positions, in every process."""
         return self._batches.of(_split(order, max_docs))
 
-    def own_batches(self, order: NDArray[np.int64], max_docs: int) -> Iterator[DocumentBatch]:
-        """This process's documents in the given order of all documents."""
-        return self._batches.of(_split(self.local_part(order), max_docs))
+    def _local(self, groups: Iterable[Positions]) -> Iterator[DocumentBatch | None]:
+        """This process's documents of each group, or ``None`` if it has none of them."""
+        local = [self._own(group) for group in groups]
+        nonempty = self._batches.of(group for group in local if len(group))
+        return (next(nonempty) if len(group) else None for group in local)
+
+    def _own(self, positions: Positions) -> Positions:
+        """This process's documents among the given positions, in their order."""
+        return positions if self._is_local is None else positions[self._is_local[positions]]
 
     def sample(self, model: TopicModel, seed: int) -> DocumentShard:
         """Documents for the stochastic steps of the start: all documents, in every process."""
@@ -298,6 +305,8 @@ class DocumentShard:
         """Remove the items of :meth:`cached` from memory."""
         self._cache = (None, [])
 
+    # -- results -----------------------------------------------------------------------------------
+
     @property
     def num_result_docs(self) -> int:
         """Number of documents, from the first on, of which this process's result has rows."""
@@ -305,7 +314,11 @@ class DocumentShard:
 
     def identity(self) -> dict[str, Any]:
         """JSON-able fingerprints of the documents and covariates of all processes."""
-        return corpus_identity(self.corpus)
+        covariates = self.corpus.batch_covariates
+        return {
+            "corpus": self.corpus.fingerprint(),
+            "covariates": {name: digest(array) for name, array in covariates.items()},
+        }
 
     def collect(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rows of this process's result in tensors with rows for documents, on the CPU.
@@ -320,133 +333,150 @@ class DocumentShard:
         return {name: self.processes.collect(x, index, height) for name, x in tensors.items()}
 
 
-def _split(order: NDArray[np.int64], size: int) -> list[NDArray[np.int64]]:
+class PartShard(DocumentShard):
+    """This process's documents of a fit of a corpus in parts: the documents of its part.
+
+    Everything of a shard is a function of the shard: its share of a mini-batch, its share of the
+    sample for the start, and its file of a checkpoint. Fits in different numbers of processes
+    therefore agree up to rounding.
+
+    Args:
+        model: The model. Batches have its device and dtype.
+        corpus: The part, with the numbers of the whole corpus.
+        part: Place of the part in the whole corpus.
+        processes: The processes of the fit.
+    """
+
+    def __init__(self, model: TopicModel, corpus: Corpus, part: Part, processes: Processes) -> None:
+        super().__init__(model, corpus, processes)
+        self.part = part
+
+    def mini_batches(
+        self, seed: int, epoch: int, number: int
+    ) -> Iterator[tuple[DocumentBatch | None, int]]:
+        """See :meth:`DocumentShard.mini_batches`. A mini-batch has a slice of every shard.
+
+        The order of a shard's documents and the ends of its slices depend on the seed, the epoch
+        and the number of the shard.
+        """
+        documents, none = dict(_nonempty(self.corpus)), np.zeros(0, np.int64)
+        steps, ends, orders = np.arange(number + 1) / number, [], []
+        for shard, size in enumerate(self.part.whole.shard_docs.tolist()):
+            shift, order = _visits(seed, epoch, shard, documents.get(shard, none))
+            # A common shift would give all left-over documents to the same mini-batches.
+            ends.append(np.minimum((size * steps + shift).astype(np.int64), size))
+            orders.append(order)
+        totals = np.diff(ends, axis=1).sum(0)
+        kept = np.flatnonzero(totals)
+        groups = (
+            np.concatenate([np.sort(o[e[b] : e[b + 1]]) for o, e in zip(orders, ends, strict=True)])
+            for b in kept
+        )
+        return zip(self._local(groups), totals[kept].tolist(), strict=True)
+
+    def step_batches(self, seed: int, step_docs: int) -> Iterator[DocumentBatch | None]:
+        """See :meth:`DocumentShard.step_batches`. A step has a slice of every shard."""
+        number = -(-self.part.whole.num_nonempty // step_docs)
+        return self.cached("steps", (batch for batch, _ in self.mini_batches(seed, 0, number)))
+
+    def own_batches(self, order: Positions, max_docs: int) -> Iterator[DocumentBatch]:
+        """See :meth:`DocumentShard.own_batches`. The documents are visited in their own order."""
+        return super().own_batches(self.order, max_docs)
+
+    def sample(self, model: TopicModel, seed: int) -> DocumentShard:
+        """See :meth:`DocumentShard.sample`. A share of every shard, gathered in all processes."""
+        before = np.concatenate([[0], np.cumsum(self.part.whole.shard_docs)])
+        share = min(1.0, SAMPLE_DOCS / before[-1])
+        numbers = np.diff((before * share).astype(np.int64))
+        chosen = [
+            np.sort(
+                np.random.default_rng([seed, shard]).choice(rows, numbers[shard], replace=False)
+            )
+            for shard, rows in _nonempty(self.corpus)
+        ]
+        own, arrays = np.concatenate(chosen), None
+        if len(own):
+            some = self.corpus[own]
+            sizes = np.diff(some.row_offsets)
+            arrays = [np.array(x) for x in (sizes, some.word_index, some.counts)]
+        found = filter(None, self.processes.gather(arrays))
+        sizes, words, counts = (np.concatenate(x) for x in zip(*found, strict=True))
+        offsets = np.concatenate([[0], np.cumsum(sizes)])
+        corpus = Corpus(
+            row_offsets=offsets, word_index=words, counts=counts, num_words=self.corpus.num_words
+        )
+        return DocumentShard(model, corpus, Processes(alone=True))
+
+    @property
+    def num_result_docs(self) -> int:
+        """See :attr:`DocumentShard.num_result_docs`. Every process has its own documents."""
+        return self.corpus.num_docs
+
+    def identity(self) -> dict[str, Any]:
+        """See :meth:`DocumentShard.identity`. The covariates have a fingerprint for each shard."""
+        own = {
+            name: [digest(array[rows]) for _, rows in self.part.slices()]
+            for name, array in self.corpus.batch_covariates.items()
+        }
+        parts = self.processes.gather(own)
+        covariates = {name: [x for part in parts for x in part.get(name, [])] for name in own}
+        return {"corpus": self.part.fingerprint, "covariates": covariates}
+
+
+def shard_of(
+    model: TopicModel,
+    corpus: Corpus,
+    processes: Processes,
+    order: Positions | None = None,
+    *groups: Positions,
+) -> DocumentShard:
+    """This process's documents of a fit: dealt out from a whole corpus, or those of its part.
+
+    The arguments are those of :class:`DocumentShard`. A part has an order of its own.
+    """
+    if corpus.part is None:
+        return DocumentShard(model, corpus, processes, order, *groups)
+    return PartShard(model, corpus, corpus.part, processes)
+
+
+def visiting_ranks(corpus: Corpus, seed: int) -> Positions:
+    """Number of each non-empty document in a random order of all non-empty documents.
+
+    Documents of a shard have neighbouring numbers, in the order in which stochastic steps visit
+    them (:meth:`PartShard.step_batches`). Every step therefore has its share of each remainder.
+
+    Args:
+        corpus: This process's part.
+        seed: Seed of the steps.
+
+    Returns:
+        ``(num_docs,)`` numbers. Empty documents have the number 0.
+    """
+    assert corpus.part is not None
+    ranks = np.zeros(corpus.num_docs, dtype=np.int64)
+    before = np.concatenate([[0], np.cumsum(corpus.part.whole.shard_docs)])
+    for shard, rows in _nonempty(corpus):
+        _, order = _visits(seed, 0, shard, rows)
+        ranks[order] = before[shard] + np.arange(len(order))
+    return ranks
+
+
+def _nonempty(corpus: Corpus) -> Iterator[tuple[int, Positions]]:
+    """Number of each shard of a part, and positions of its documents with words in the part."""
+    assert corpus.part is not None
+    for number, rows in corpus.part.slices():
+        yield number, rows.start + np.flatnonzero(corpus.lengths[rows])
+
+
+def _visits(seed: int, epoch: int, shard: int, documents: Positions) -> tuple[float, Positions]:
+    """Shift of the ends of a shard's slices, and the order of its documents, in an epoch."""
+    generator = np.random.default_rng([seed, epoch, shard])
+    return generator.random(), generator.permutation(documents)
+
+
+def _split(order: Positions, size: int) -> list[Positions]:
     """Neighbouring parts of an order of documents, of ``size`` documents each."""
     return np.split(order, range(size, len(order), size))
-
-
-class DocumentTable:
-    """Tensors by name, with rows for some documents, or for their stored counts.
-
-    Tensors are on the model's device, so that the host need not wait for their values. Tensors that
-    are too large for the device are on the CPU. Documents are found by their positions in the whole
-    corpus, for any batches.
-
-    Args:
-        index: ``(num_docs,)`` ascending positions of the documents in the whole corpus.
-        offsets: ``(num_docs + 1,)`` offsets of the documents' stored counts.
-        device: Device of the model and of the batches.
-
-    Attributes:
-        index: See the arguments.
-        offsets: See the arguments.
-        tensors: The tensors. :meth:`write` adds a tensor if the name is new.
-    """
-
-    def __init__(
-        self, index: NDArray[np.int64], offsets: NDArray[np.int64], device: torch.device
-    ) -> None:
-        self.index, self.offsets, self.device = index, offsets, device
-        self.tensors: dict[str, Tensor] = {}
-        first, last = (int(index[0]), int(index[-1])) if len(index) else (0, -1)
-        self._first, self._row_of = first, None
-        if last - first + 1 > len(index):
-            self._row_of = np.full(last - first + 1, -1, dtype=np.int64)
-            self._row_of[index - first] = np.arange(len(index))
-        self._copies: dict[tuple[str, torch.device], Tensor] = {}
-
-    def of(self, tensors: dict[str, Tensor]) -> DocumentTable:
-        """Other tensors with rows for the same documents."""
-        table = copy(self)
-        table.tensors = tensors
-        return table
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.tensors
-
-    def read(self, name: str, batch: DocumentBatch) -> Tensor:
-        """Rows of a batch's documents ``(num_docs, ...)`` or stored counts ``(nnz, ...)``."""
-        tensor = self.tensors[name]
-        return tensor.index_select(0, self._rows_of(name, batch, tensor)).to(self.device)
-
-    def write(self, name: str, batch: DocumentBatch, rows: Tensor) -> None:
-        """Write rows of a batch's documents, or of its stored counts."""
-        if name not in self.tensors:
-            zeros = rows.new_zeros(()).expand(self._height(name), *rows.shape[1:])
-            self.tensors[name] = new_table(zeros, self.device)
-        tensor = self.tensors[name]
-        tensor.index_copy_(0, self._rows_of(name, batch, tensor), rows.to(tensor))
-
-    def _rows_of(self, name: str, batch: DocumentBatch, tensor: Tensor) -> Tensor:
-        """Row numbers of a batch in a tensor, on the tensor's device."""
-        # batch.positions is on the CPU, and reading it needs no wait for a GPU.
-        rows = self.find(batch.index if tensor.device == batch.device else batch.positions)
-        if name not in ENTRY_TABLES:
-            return rows
-        offsets = self._on("offsets", self.offsets, rows.device)
-        return _ranges(offsets[rows], offsets[rows + 1], batch.nnz)
-
-    def find(self, positions: Tensor) -> Tensor:
-        """Rows of the documents at some positions in the whole corpus, on their device."""
-        positions = positions - self._first if self._first else positions
-        if self._row_of is None:
-            return positions
-        return self._on("row_of", self._row_of, positions.device)[positions]
-
-    def _on(self, name: str, array: NDArray[np.int64], device: torch.device) -> Tensor:
-        """Array on a device. The copy is made once."""
-        if (name, device) not in self._copies:
-            self._copies[name, device] = torch.tensor(array, device=device)
-        return self._copies[name, device]
-
-    def _height(self, name: str) -> int:
-        return int(self.offsets[-1]) if name in ENTRY_TABLES else len(self.index)
-
-    def copy_rows(self, other: DocumentTable) -> NDArray[np.bool_]:
-        """Copy the rows of documents that another table has too, from its tensors on the CPU.
-
-        Returns:
-            ``(num_docs,)`` bool: the other table has the document.
-        """
-        shared = np.isin(self.index, other.index, assume_unique=True)
-        here = np.flatnonzero(shared)
-        there = np.searchsorted(other.index, self.index[here])
-        entries = [
-            _ranges(torch.from_numpy(x.offsets[rows]), torch.from_numpy(x.offsets[rows + 1]))
-            for x, rows in ((self, here), (other, there))
-        ]
-        documents = [torch.from_numpy(here), torch.from_numpy(there)]
-        for name, values in other.tensors.items():
-            if name not in self.tensors:
-                self.tensors[name] = values.new_zeros(self._height(name), *values.shape[1:])
-            to, at = entries if name in ENTRY_TABLES else documents
-            self.tensors[name][to] = values[at]
-        return shared
-
-
-def _ranges(starts: Tensor, stops: Tensor, total: int | None = None) -> Tensor:
-    """Concatenation of integer ranges. The host waits for a GPU unless it knows their total."""
-    sizes = stops - starts
-    total = int(sizes.sum()) if total is None else total
-    shift = starts - (sizes.cumsum(0) - sizes)
-    numbers = torch.arange(total, device=starts.device)
-    return numbers + torch.repeat_interleave(shift, sizes, output_size=total)
-
-
-def to_device(tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
-    """Tensors on a device. Large tensors stay on their own device."""
-    return {name: x.to(device) if fits(x.nbytes, device) else x for name, x in tensors.items()}
-
-
-def new_table(values: Tensor, device: torch.device) -> Tensor:
-    """Tensor with a copy of some values, on the device, or on the CPU if it is too large.
-
-    Args:
-        values: The values, possibly an expanded tensor.
-        device: The device.
-    """
-    home = device if fits(values.numel() * values.element_size(), device) else torch.device("cpu")
-    return torch.empty(values.shape, dtype=values.dtype, device=home).copy_(values)
 
 
 def document_bar(

@@ -36,15 +36,9 @@ from torch_lntm.inference.em.checkpoint import (
     write_rows,
 )
 from torch_lntm.inference.em.distributed import Processes
-from torch_lntm.inference.em.documents import (
-    DocumentShard,
-    DocumentTable,
-    corpus_to_fit,
-    to_device,
-)
+from torch_lntm.inference.em.documents import DocumentShard, corpus_to_fit
 from torch_lntm.inference.em.parts import join_parts
 from torch_lntm.inference.em.result import FitResult, StopReason
-from torch_lntm.inference.em.statistics import Statistics
 from torch_lntm.inference.interruption import Terminated, stops_on_interrupt
 from torch_lntm.models import TopicModel
 from torch_lntm.models.registry import record_settings
@@ -110,33 +104,29 @@ class ResumableFit(ABC, Generic[R]):
         """Called after the state and the parameters have been read from a checkpoint."""
 
     @property
-    def documents(self) -> DocumentTable:
-        """The documents' rows in the state, which are read and written batch by batch."""
-        return self.shard.table.of(self.state.documents)
-
-    @property
     def shows_progress(self) -> bool:
         """Whether this process shows progress bars."""
         return self.settings.progress and self.processes.first
 
     # -- sums and means ----------------------------------------------------------------------------
 
-    def add_up_batch(
-        self, batch: DocumentBatch | None, make: Callable[[], Statistics | None]
-    ) -> Statistics:
-        """Sum the statistics of a mini-batch over the processes. Only counts of its words are sent.
+    def occurring(self, batch: DocumentBatch | None) -> Tensor | None:
+        """Words of this process's documents of a mini-batch, because only their counts are sent.
 
         Args:
-            batch: This process's documents of the mini-batch, or ``None``.
-            make: Function that computes their statistics. It returns ``None`` without documents.
+            batch: The documents, or ``None``.
+
+        Returns:
+            ``(num_columns,)`` bool. ``None`` in a fit by one process.
         """
-        model, occurs = self.model, None
-        if not self.processes.alone:
-            num_columns = model.topics.num_groups * model.num_words
-            occurs = torch.zeros(num_columns, dtype=torch.bool, device=model.device)
-            if batch is not None:
-                occurs[model.topics.assign_groups(batch).word_index] = True
-        return self.processes.add_up(make, model.dtype, occurs)
+        if self.processes.alone:
+            return None
+        topics = self.model.topics
+        num_columns = topics.num_groups * self.model.num_words
+        occurs = torch.zeros(num_columns, dtype=torch.bool, device=self.model.device)
+        if batch is not None:
+            occurs[topics.assign_groups(batch).word_index] = True
+        return occurs
 
     def with_prior_means(self, means: Tensor | None) -> Tensor:
         """Means of the documents for a result. Documents without a posterior have prior means.
@@ -156,8 +146,9 @@ class ResumableFit(ABC, Generic[R]):
             rows = np.arange(height)
             means = torch.zeros(height, model.latent_dim, dtype=model.dtype)
         if len(rows):
-            for batch in corpus.batches(MAX_FILLED_DOCS, order=rows, dtype=model.dtype):
-                centre = model.prior.space(model.check_batch(batch)).centre
+            options = {"device": model.device, "dtype": model.dtype}
+            for batch in corpus.batches(MAX_FILLED_DOCS, order=rows, **options):
+                centre = model.prior.space(batch).centre
                 means[batch.positions] = centre.expand(batch.num_docs, -1).to(means)
         return means
 
@@ -182,13 +173,14 @@ class ResumableFit(ABC, Generic[R]):
         self._kept = kept = replace(
             state,
             model=clones_of(self.model.state_dict()),
-            documents=dict(state.documents),
+            documents=state.documents.of(dict(state.documents.tensors)),
             history=list(state.history),
             # The topics' optimiser has references to its tensors.
             optimizer=clones_of(state.optimizer),
         )
-        for name in kept.documents.keys() - self.not_copied:
-            state.documents[name] = kept.documents[name].clone()
+        tables = state.documents.tensors
+        for name in tables.keys() - self.not_copied:
+            tables[name] = tables[name].clone()
         state.word_counts, state.theta = (
             None if x is None else x.clone() for x in (kept.word_counts, kept.theta)
         )
@@ -322,41 +314,33 @@ class ResumableFit(ABC, Generic[R]):
                 "file system that all processes share"
             )
         contents = self.processes.together(lambda: read_checkpoint(path, self._identity))
-        device = self.model.device
+        tensors, record = contents
         try:
-            self.state = state = FitState.of(*contents, device)
-            rows = self.processes.together(lambda: self._read_rows(path, state))
-            state.documents, state.rows = to_device(rows, device), ""
-            if state.theta is not None:
-                state.theta = to_device({"": state.theta}, device)[""]
-            self.model.load_state_dict(state.model)
+            self.state.load(tensors, record["state"], self.model.device)
+            self.model.load_state_dict(self.state.model)
             self.after_resume()
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             raise FileError(
                 f"{path}: the contents of this checkpoint do not belong together ({error}); "
                 "delete it to start the fit anew"
             ) from error
+        self.processes.together(lambda: read_rows(path, record["rows"], self.state.documents))
 
     def _save(self) -> None:
         """Write the kept state to the checkpoint, if there is one."""
         path, state = self._checkpoint, self._kept
         if path is None:
             return
-        folder, table = folder_of(path), self.shard.table
+        # The files of rows have a new name, so that the old checkpoint stays complete until the new
+        # checkpoint replaces it.
+        folder, name = folder_of(path), self.processes.gather(secrets.token_hex(8))[0]
+        file = folder / f"{name}-{self.processes.rank}.safetensors"
         try:
-            if not self.has_all_rows:
-                # The files have a new name, so that the old checkpoint stays complete until the new
-                # checkpoint replaces it.
-                name = self.processes.gather(secrets.token_hex(8))[0]
-                kind = "rows" if self.corpus.part is None else "part"
-                file = folder / f"{name}-{kind}{self.processes.rank}.safetensors"
-                places = file, table.index, table.offsets
-                self.processes.together(partial(write_rows, *places, state.documents))
-                state = replace(state, documents={}, rows=name)
+            self.processes.together(partial(write_rows, file, state.documents))
             if self.processes.first:
-                write_checkpoint(path, state, self._identity)
+                write_checkpoint(path, state, self._identity, name)
                 for old in folder.glob("*.safetensors"):
-                    if not old.name.startswith(f"{state.rows}-"):
+                    if not old.name.startswith(f"{name}-"):
                         old.unlink(missing_ok=True)
         except OSError as error:
             # The fit runs in memory, and can continue even if the disk is full.
@@ -366,34 +350,6 @@ class ResumableFit(ABC, Generic[R]):
                     "fit goes on. Free space there, so that a killed fit can be continued",
                     SavingWarning,
                 )
-
-    @property
-    def has_all_rows(self) -> bool:
-        """Whether this process's documents are those of a whole corpus."""
-        return self.processes.alone and self.corpus.part is None
-
-    def _read_rows(self, path: Path, state: FitState) -> Tensors:
-        """Rows of this process's documents of a state from a checkpoint.
-
-        Raises:
-            FileError: A file beside the checkpoint is missing or damaged.
-        """
-        if self.has_all_rows and not state.rows:
-            return state.documents
-        own, found = self.shard.table.of({}), np.diff(self.shard.table.offsets) == 0
-        if state.rows:
-            for file in sorted(folder_of(path).glob(f"{state.rows}-*.safetensors")):
-                index, offsets, tensors = read_rows(file)
-                found |= own.copy_rows(DocumentTable(index, offsets, own.device).of(tensors))
-        else:
-            index, offsets = np.arange(self.corpus.num_docs), self.corpus.row_offsets
-            found |= own.copy_rows(DocumentTable(index, offsets, own.device).of(state.documents))
-        if not found.all():
-            raise FileError(
-                f"{folder_of(path)}: the rows of some documents are missing; delete {path} to "
-                "start the fit anew"
-            )
-        return own.tensors
 
 
 def clones_of(tensors: Tensors) -> Tensors:
@@ -486,6 +442,11 @@ class Engine(ABC, Generic[R]):
         with processes.working(self.model.device):
             stop_reason = run.run(path, checkpoint_seconds, callback)
             result = run.result(stop_reason)
+            if corpus.part is not None:
+                rows = corpus.nonempty
+                own = processes.together(lambda: len(rows) * result.shares_of(rows))
+                shares = processes.total({"": own})[""] / corpus.whole.num_nonempty
+                result = replace(result, whole_shares=shares)
         if keywords is not None:
             keywords.check_topics(topics.mean_probs.detach())
         return result

@@ -26,6 +26,7 @@ from torch_lntm.inference.chains.document_hmc import DocumentHMC
 from torch_lntm.inference.chains.kept import KeptChains, signatures
 from torch_lntm.inference.em.checkpoint import FitState, model_identity
 from torch_lntm.inference.em.distributed import Processes
+from torch_lntm.inference.em.documents import shard_of
 from torch_lntm.inference.em.epochs import (
     ADAPTATION,
     CHAIN,
@@ -36,7 +37,6 @@ from torch_lntm.inference.em.epochs import (
     to_floats,
 )
 from torch_lntm.inference.em.loop import MAX_FILLED_DOCS, Engine, ResumableFit
-from torch_lntm.inference.em.parts import add_topic_shares, shard_of
 from torch_lntm.inference.em.result import MonteCarloResult, StopReason
 from torch_lntm.inference.em.schedule import (
     PhaseSchedule,
@@ -240,7 +240,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
             settings.min_gain,
             small_corpus=corpus.whole.num_tokens < WORD_TOKENS * corpus.num_words,
         )
-        self.state = FitState(phase="warm-up")
+        self.state = FitState(self.shard.table, phase="warm-up")
         self.ascent: TopicAscent | None = None
         if settings.topic_update == "gradient":
             self.ascent = TopicAscent(model.topics, settings.learning_rate)
@@ -262,7 +262,8 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
             while state.step < self._last_epoch:
                 if state.step == settings.warmup_epochs:
                     # From now on, the table counts moves with the frozen step sizes.
-                    state.documents["moved"] = torch.zeros_like(state.documents["moved"])
+                    moved = state.documents.tensors["moved"]
+                    state.documents.tensors["moved"] = torch.zeros_like(moved)
                 state.phase = self.phases.next_phase(state.phase, state.history)
                 bar.total = self._last_epoch * num_docs
                 bar.set_description_str(f"{state.phase}, epoch {state.step + 1}/{self._last_epoch}")
@@ -294,14 +295,13 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         settings, model, state = self.settings, self.model, self.state
         if settings.start == "model":
             for batch in self.shard.own_batches(self.corpus.nonempty, MAX_FILLED_DOCS):
-                centre = model.prior.space(model.check_batch(batch)).centre
-                self.documents.write("means", batch, centre.expand(batch.num_docs, -1))
+                centre = model.prior.space(batch).centre
+                self.state.documents.write("means", batch, centre.expand(batch.num_docs, -1))
             return
         start = Start(model, self.shard, name=settings.start, seed=settings.seed)
-        started = FitState()
+        started = FitState(state.documents)
         for _ in start.run(started, self.shows_progress):
             self.keep()
-        state.documents |= started.documents
         self.shard.clear_cache()
         model.prior.inflate_covariance()
         self.keep()
@@ -323,7 +323,9 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
                 self._begin_average(new)
             else:
                 for batch, e_step in e_steps:
-                    new = self.add_up_batch(batch, partial(e_step, stats))
+                    new = processes.add_up(
+                        partial(e_step, stats), self.model.dtype, self.occurring(batch)
+                    )
                     objective += new.objective
                     num_tokens += new.num_tokens
                     unconverged += int(new.num_unconverged)
@@ -332,7 +334,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
                     del new  # the next E-step needs the memory
         for name in self.not_copied:
             # The chains have left the means of the start, which nothing reads again.
-            state.documents.pop(name, None)
+            state.documents.tensors.pop(name, None)
         # The check makes the host wait for a GPU, so it runs only once per epoch.
         self.model.check_parameters()
         state.step += 1
@@ -380,7 +382,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
             share: Share of this process in the mini-batch's documents.
             stats: Statistics of the epoch's transitions. New transitions are added.
         """
-        documents, chains = self.documents, self._chains(batch)
+        documents, chains = self.state.documents, self._chains(batch)
         moved = torch.zeros_like(chains.moved)
         if self.state.step:
             moved = self._read("moved", batch)[""]
@@ -401,7 +403,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
     def _chains(self, batch: DocumentBatch) -> Chains:
         """Chains of a batch in their state after the last visit, or at their start."""
         settings, chains, initial, progress = self.settings, self.settings.chains, None, None
-        documents = self.documents
+        documents = self.state.documents
         means = documents.read("means", batch) if "means" in documents else None
         if self.state.step:
             initial = self._read(CHAIN, batch)
@@ -416,7 +418,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
 
     def _read(self, prefix: str, batch: DocumentBatch) -> dict[str, Any]:
         """Values ``(num_chains, num_docs, ...)`` of a batch's chains, by name without prefix."""
-        documents = self.documents
+        documents = self.state.documents
         return {
             name.removeprefix(prefix): documents.read(name, batch).transpose(0, 1)
             for name in documents.tensors
@@ -447,7 +449,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         rows = self.shard.table.find(self._positions)
         share = self.shard.num_docs / self.num_docs
         return latent_spread(
-            self.state.documents, self.model.prior.latent, rows, share, self.processes
+            self.state.documents.tensors, self.model.prior.latent, rows, share, self.processes
         )
 
     # -- M-step ----------------------------------------------------------------------------------
@@ -508,7 +510,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         state, prior = self.state, self.model.prior
         needed = ("means", "moved", STEP_SIZE)
         tables = self.shard.collect(
-            {n: x for n, x in state.documents.items() if n in needed or n.startswith(CHAIN)}
+            {n: x for n, x in state.documents.tensors.items() if n in needed or n.startswith(CHAIN)}
         )
         empty = torch.from_numpy(self.corpus.lengths[: self.shard.num_result_docs] == 0)
         last = LastDraws.of(tables, empty, self.settings.chains.num_chains)
@@ -517,7 +519,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         means = self.with_prior_means(last.means(tables.get("means"), prior.latent, counted))
         if last.latents:
             self._warn(counted)
-        result = MonteCarloResult(
+        return MonteCarloResult(
             history=state.history,
             stop_reason=stop_reason,
             num_unconverged=state.history[-1]["unconverged"] if last.latents else self.num_docs,
@@ -529,8 +531,6 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
             chains=self._kept_chains(last, counted.all(0)),
             moved=last.moved,
         )
-        add_topic_shares(result, self.processes)
-        return result
 
     def _counted(self, moved: Tensor, empty: Tensor) -> Tensor:
         """Chains ``(num_chains, num_docs)`` in the result's means, as in the statistics.

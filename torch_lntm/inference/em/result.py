@@ -96,6 +96,8 @@ class FitResult(ABC):
     seconds: float
     statistics: Statistics | None = field(default=None, kw_only=True)
     corpus: Corpus | None = field(default=None, kw_only=True)
+    #: Topic shares of all parts, of a fit of a corpus in parts.
+    whole_shares: Tensor | None = field(default=None, kw_only=True)
 
     @property
     @abstractmethod
@@ -115,6 +117,8 @@ class FitResult(ABC):
         standard error of a share is at most about 0.1 percentage points. The shares are computed at
         the first use. ``None`` if this process lacks the documents or their means.
         """
+        if self.whole_shares is not None:
+            return self.whole_shares
         if self.corpus is None or len(self.means) != self.corpus.num_docs:
             return None
         with torch.no_grad():

@@ -205,27 +205,27 @@ class Annealing:
       schedule without noise ends at the unigram model.
 
     Args:
-        temperatures: Inverse temperatures of the documents' posteriors.
-        topic_temperatures: Inverse temperatures of the topics, as many as ``temperatures``.
+        inverse_temperatures: Inverse temperatures of the documents' posteriors.
+        inverse_topic_temperatures: Inverse temperatures of the topics, as many as of the documents.
         iterations: Number of EM iterations at each temperature.
         noise: Standard deviation of the log of the noise at a change of temperature. 0 means no
             noise.
 
     Raises:
-        ConfigError: The lengths differ, a temperature is outside (0, 1], the last temperature is
+        ConfigError: The lengths differ, an inverse temperature is outside (0, 1], the last is
             below 1, ``iterations`` is below 1, or ``noise`` is negative.
     """
 
-    temperatures: tuple[float, ...] = (0.1, 0.25, 0.5, 1.0)
-    topic_temperatures: tuple[float, ...] = (0.25, 0.75, 1.0, 1.0)
+    inverse_temperatures: tuple[float, ...] = (0.1, 0.25, 0.5, 1.0)
+    inverse_topic_temperatures: tuple[float, ...] = (0.25, 0.75, 1.0, 1.0)
     iterations: int = 10
     noise: float = 0.5
 
     def __post_init__(self) -> None:
-        both = (self.temperatures, self.topic_temperatures)
+        both = (self.inverse_temperatures, self.inverse_topic_temperatures)
         if len(both[0]) != len(both[1]) or not both[0]:
             raise ConfigError(
-                f"annealing has {len(both[0])} temperatures and {len(both[1])} topic temperatures; "
+                f"annealing has {len(both[0])} temperatures and {len(both[1])} of topics; "
                 "expected the same number of both, at least 1"
             )
         if self.iterations < 1 or not self.noise >= 0:
@@ -241,8 +241,8 @@ class Annealing:
 
     @property
     def steps(self) -> list[tuple[float, float]]:
-        """Pairs ``(temperature, topic_temperature)``, one for each EM iteration."""
-        pairs = zip(self.temperatures, self.topic_temperatures, strict=True)
+        """Inverse temperatures of documents and of topics, a pair for each EM iteration."""
+        pairs = zip(self.inverse_temperatures, self.inverse_topic_temperatures, strict=True)
         return [pair for pair in pairs for _ in range(self.iterations)]
 
     def perturbed(self, topics: Tensor, key: Sequence[int]) -> Tensor:

@@ -20,14 +20,11 @@ from torch_lntm.budget import release_memory
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.inference.em.anchors import anchor_topics
 from torch_lntm.inference.em.checkpoint import FitState
-from torch_lntm.inference.em.documents import (
-    DocumentShard,
-    document_bar,
-    new_table,
-)
+from torch_lntm.inference.em.documents import DocumentShard, document_bar
 from torch_lntm.inference.em.merging import halves, merged_labels
 from torch_lntm.inference.em.schedule import default_step_docs, num_epochs
 from torch_lntm.inference.em.statistics import as_float_if_ready
+from torch_lntm.inference.em.table import new_table
 from torch_lntm.kernels.mixture import (
     ExpectedCounts,
     expected_counts,
@@ -441,7 +438,7 @@ class Start:
     def _finish(self, state: FitState) -> None:
         """Set the prior and the means of this process's documents from the proportions."""
         prior, proportions_of = self.model.prior, self._final_proportions(state)
-        documents = self.shard.table.of(state.documents)
+        documents = state.documents
 
         def sums() -> dict[str, Tensor]:
             total: dict[str, Tensor] = {}

@@ -110,6 +110,7 @@ class StepwiseEM:
             self.statistics.maximise(self.model)
             for rows in np.array_split(order, -(-len(order) // MAX_STEP_DOCS)):
                 batch = corpus.batch(np.sort(rows), device=device, dtype=dtype)
+                batch = self.model.topics.assign_groups(batch)
                 sampled = self.chains is not None
                 self._step(self._sample(batch) if sampled else self._expect(batch, covariances))
         self.model.prior.canonicalise_()
@@ -117,7 +118,7 @@ class StepwiseEM:
 
     def _expect(self, batch: DocumentBatch, covariances: CovarianceSample) -> Statistics:
         """E-step by the guide, in parts, to bound memory."""
-        options = None, self.num_updates, self.guide.em_options
+        options = self.guide.em_options, self.num_updates
         parts = batch.split(covariances.max_docs)
         total = sum_statistics(covariances.expect(part, *options)[1] for part in parts)
         assert total is not None
@@ -128,7 +129,6 @@ class StepwiseEM:
         assert self.chains is not None
         rng = np.random.default_rng([self.seed, self.num_updates, 1])
         seed = int(rng.integers(2**63))
-        batch = self.model.check_batch(batch)
         means = self.guide.solve(batch, self.guide.em_options, covariances=False).mean
         initial = initial_latents(self.model, batch, means, self.chains.num_chains, seed)
         chains = Chains(

@@ -17,9 +17,13 @@ from torch_lntm.guides.guide import require_guide
 from torch_lntm.inference.em.checkpoint import BEST_MEANS, FitState, model_identity
 from torch_lntm.inference.em.covariances import CovarianceSample, default_stride, ranks_of
 from torch_lntm.inference.em.distributed import Processes
-from torch_lntm.inference.em.documents import document_bar, with_progress
+from torch_lntm.inference.em.documents import (
+    document_bar,
+    shard_of,
+    visiting_ranks,
+    with_progress,
+)
 from torch_lntm.inference.em.loop import Engine, ResumableFit, clones_of
-from torch_lntm.inference.em.parts import add_topic_shares, shard_of, visiting_ranks
 from torch_lntm.inference.em.result import StopReason, VariationalResult
 from torch_lntm.inference.em.schedule import (
     Annealing,
@@ -27,7 +31,7 @@ from torch_lntm.inference.em.schedule import (
     num_epochs,
 )
 from torch_lntm.inference.em.start import Start, StartName, random_order
-from torch_lntm.inference.em.statistics import Statistics, sum_statistics
+from torch_lntm.inference.em.statistics import Statistics
 from torch_lntm.models import TopicModel
 from torch_lntm.progress import tqdm
 from torch_lntm.solvers.options import SolveOptions
@@ -191,7 +195,7 @@ class VariationalRun(ResumableFit[VariationalResult]):
         rank = np.arange(self.num_docs)
         groups = rank // self.step_docs, rank % self.covariances.stride
         self.shard = shard_of(model, corpus, self.processes, order, *groups)
-        self.state = FitState()
+        self.state = FitState(self.shard.table)
         #: Statistics of the best restart. Checkpoints leave them out.
         self._best_statistics: Statistics | None = None
         #: Whether to keep warm starts with rows for stored counts.
@@ -253,7 +257,7 @@ class VariationalRun(ResumableFit[VariationalResult]):
             means = guide.default_start(batch, space)
             if means is None or guide.warm_start_rows == "entries":
                 means = space.centre.expand(batch.num_docs, -1)
-            self.documents.write("means", batch, means)
+            state.documents.write("means", batch, means)
         self._enter("stepwise")
 
     def _stepwise(self) -> Iterator[dict[str, Any]]:
@@ -285,7 +289,8 @@ class VariationalRun(ResumableFit[VariationalResult]):
         """Update the parameters once, and return the statistics of the step's documents."""
         state = self.state
         parts = batch.split(self.max_docs) if batch is not None else []
-        new = self.add_up_batch(batch, partial(self._expected, parts, self.guide.step_options))
+        make = partial(self._expected, parts, self.guide.step_options)
+        new = self.processes.add_up(make, self.model.dtype, self.occurring(batch))
         # Each batch represents the corpus. The scale is a ratio of tokens, so that batches of long
         # and of short documents have equal weight in the topics.
         scale = self.num_tokens / new.num_tokens
@@ -307,12 +312,14 @@ class VariationalRun(ResumableFit[VariationalResult]):
         score = self._objective(statistics)
         record = self._record(score)
         scores = [*self._objectives("score"), score]
-        means = state.documents["means"]
+        means = state.documents.tensors["means"]
         # Rows of the documents belong to the topics of this restart.
-        state.documents = {n: x for n, x in state.documents.items() if n == BEST_MEANS}
+        for name in state.documents.tensors.keys() - {BEST_MEANS}:
+            del state.documents.tensors[name]
         if scores.index(max(scores)) == state.restart:
             self._best_statistics = statistics
-            state.best, state.documents = clones_of(self.model.state_dict()), {BEST_MEANS: means}
+            state.best = clones_of(self.model.state_dict())
+            state.documents.tensors = {BEST_MEANS: means}
         if state.restart + 1 < self.settings.restarts:
             state.restart, state.updates, state.statistics = state.restart + 1, 0, None
             self._enter("start")
@@ -325,7 +332,7 @@ class VariationalRun(ResumableFit[VariationalResult]):
     def _continue_best(self) -> None:
         """Set the parameters and means of the best restart."""
         state = self.state
-        state.documents = {"means": state.documents[BEST_MEANS]}
+        state.documents.tensors = {"means": state.documents.tensors[BEST_MEANS]}
         state.statistics = self._best_statistics
         self.model.load_state_dict(state.best)
 
@@ -335,21 +342,16 @@ class VariationalRun(ResumableFit[VariationalResult]):
         steps = annealing.steps if annealing else []
         with self._bar("annealing", len(steps)) as bar:
             while state.step < len(steps):
-                temperature, topic_temperature = steps[state.step]
+                names = ("inverse_temperature", "inverse_topic_temperature")
+                temperatures = dict(zip(names, steps[state.step], strict=True))
                 if state.step > 0 and steps[state.step] != steps[state.step - 1]:
                     self._perturb_topics()
-                options = self.guide.em_options._replace(
-                    inverse_temperature=temperature, inverse_topic_temperature=topic_temperature
-                )
+                options = self.guide.em_options._replace(**temperatures)
                 state.statistics = self._e_step(bar, options)
                 state.statistics.maximise(self.model)
                 state.step += 1
-                bar.set_postfix_str(f"T={temperature:g}")
-                yield self._record(
-                    self._objective(state.statistics),
-                    temperature=temperature,
-                    topic_temperature=topic_temperature,
-                )
+                bar.set_postfix_str(f"T={temperatures['inverse_temperature']:g}")
+                yield self._record(self._objective(state.statistics), **temperatures)
         self._enter("em")
         state.statistics = None
 
@@ -400,32 +402,32 @@ class VariationalRun(ResumableFit[VariationalResult]):
     def _e_step(self, bar: tqdm, options: SolveOptions) -> Statistics:
         """E-step of all documents, with the statistics of all processes."""
         batches = with_progress(bar, self.shard.local_batches(self.max_docs))
-        make = partial(self._expected, batches, options)
-        return self.processes.add_up(make, torch.float64)
+        return self.processes.add_up(partial(self._expected, batches, options), torch.float64)
 
     def _expected(
         self, batches: Iterable[DocumentBatch], options: SolveOptions
     ) -> Statistics | None:
-        """E-steps of batches, with the sum of their statistics; None without batches."""
-        with self.model.topics.cached():
-            return sum_statistics(self._expect(batch, options) for batch in batches)
+        """E-steps of batches, with the sum of their statistics; None without batches.
 
-    def _expect(self, batch: DocumentBatch, options: SolveOptions) -> Statistics:
-        """E-step of one batch. It starts from the rows of its documents, and updates them."""
-        self.processes.poll()
-        documents, init = self.documents, None
-        if self.guide.warm_start_rows == "documents":
-            init = documents.read("means", batch)
-        elif "sites" in documents:
-            init = documents.read("sites", batch)
+        Each E-step starts from the rows of its documents, and updates them.
+        """
+        documents, topics, total = self.state.documents, self.model.topics, None
+        warm_starts = "means" if self.guide.warm_start_rows == "documents" else "sites"
         # EM takes the same sample in all iterations, so that its objective can converge. The
         # stochastic phases change the sample at each epoch.
         offset = self.state.step if self.state.phase == "stepwise" else 0
-        posterior, new = self.covariances.expect(batch, init, offset, options)
-        documents.write("means", batch, posterior.mean)
-        if self._keeps_entries:
-            documents.write("sites", batch, posterior.warm_start)
-        return new
+        with topics.cached():
+            for batch in batches:
+                self.processes.poll()
+                if warm_starts in documents:
+                    options = options._replace(start=documents.read(warm_starts, batch))
+                batch = topics.assign_groups(batch)
+                posterior, new = self.covariances.expect(batch, options, offset)
+                documents.write("means", batch, posterior.mean)
+                if self._keeps_entries:
+                    documents.write("sites", batch, posterior.warm_start)
+                total = new if total is None else total.add_(new)
+        return total
 
     def _objective(self, statistics: Statistics) -> float:
         """Objective of the documents plus the parameters' log prior, nats per token."""
@@ -463,10 +465,10 @@ class VariationalRun(ResumableFit[VariationalResult]):
         """Result at the present state."""
         state = self.state
         done = () if state.phase == "start" else ("means",)
-        tables = self.shard.collect({name: state.documents[name] for name in done})
+        tables = self.shard.collect({name: state.documents.tensors[name] for name in done})
         self.model.prior.canonicalise_()
         unconverged = state.history[-1]["unconverged"] if state.history else None
-        result = VariationalResult(
+        return VariationalResult(
             history=state.history,
             stop_reason=stop_reason,
             num_unconverged=self.num_docs if unconverged is None else unconverged,
@@ -477,5 +479,3 @@ class VariationalRun(ResumableFit[VariationalResult]):
             guide=self.guide,
             corpus=self.corpus,
         )
-        add_topic_shares(result, self.processes)
-        return result
