@@ -23,8 +23,7 @@ extensions = [
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
 ]
-# A package index shows package_page.md; the site has a front page of its own.
-exclude_patterns = ["notebooks/.ipynb_checkpoints", "**/*.py", "package_page.md"]
+exclude_patterns = ["notebooks/.ipynb_checkpoints", "**/*.py"]
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
 # The tests execute the notebooks; the site shows the outputs that they were committed with.
@@ -69,7 +68,17 @@ def _skip_generated(app, what, name, obj, skip, options):  # type: ignore[no-unt
     return True if re.fullmatch(r"set_\w+_request", name) else None
 
 
+def _offer_studies(app, docname, source):  # type: ignore[no-untyped-def]
+    """Turn links to the studies, whose pages the site does not show, into downloads."""
+    source[0] = re.sub(
+        r"\[([^\[\]]+)\]\((\.\./studies/[^)#\s]+)(?:#[^)\s]*)?\)",
+        r"{download}`\1 <\2>`",
+        source[0],
+    )
+
+
 def setup(app) -> None:  # type: ignore[no-untyped-def]
     """Connect the functions above, before napoleon reads the docstrings."""
+    app.connect("source-read", _offer_studies)
     app.connect("autodoc-skip-member", _skip_generated)
     app.connect("autodoc-process-docstring", _escape_bars, priority=100)

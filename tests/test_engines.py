@@ -1,4 +1,4 @@
-"""The programs of docs/engines.md run under their launchers, and outlast the death of a process.
+"""The programs of docs/several_processes.md run, and outlast the death of a process.
 
 A launcher that is not installed skips its tests: pip install -r tests/requirements-engines.txt.
 """
@@ -89,7 +89,7 @@ class Kept(ray.train.UserCallback):
 
 def programs() -> dict[str, str]:
     """Programs of the page by the names of their files."""
-    page = (DOCS / "engines.md").read_text(encoding="utf-8")
+    page = (DOCS / "several_processes.md").read_text(encoding="utf-8")
     return dict(re.findall(r"```python\n# (\w+\.py)\n(.*?)```", page, re.DOTALL))
 
 

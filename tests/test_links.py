@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = [
     *ROOT.glob("*.md"),
     ROOT / "studies" / "README.md",
+    *sorted((ROOT / "studies" / "pages").glob("*.md")),
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "notebooks").glob("*.ipynb")),
 ]
@@ -85,7 +86,7 @@ def test_every_link_has_a_target(page: Path) -> None:
 
 
 def test_every_named_file_of_the_project_exists() -> None:
-    """``docs/decisions.md`` and the like, which docstrings and pages name without a link."""
+    """``studies/pages/decisions.md`` and the like, which texts name without a link."""
     named = re.compile(
         r"`((?:docs|notebooks|studies|configs|tests)/[\w./*-]+\.(?:md|ipynb|json|yaml|py))`"
     )

@@ -57,7 +57,7 @@ def own_code(corpus):
     before = dict(CONSTRUCTORS)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", lntm.errors.ConvergenceWarning)
-        for page in ("own_prior.md", "own_guide.md", "own_topics.md", "own_words.md"):
+        for page in ("own_parts.md",):
             exec(compile(code_of(page), page, "exec"), module.__dict__)
     sys.modules["own_code"] = module
     yield module

@@ -45,7 +45,7 @@ def own_folder(monkeypatch, tmp_path):
 @pytest.fixture
 def plugin(tmp_path):
     """The plug-in of docs/plugins.md in a file, and a corpus that it reads."""
-    Path("letters.py").write_text(code_of("plugins.md"))
+    Path("letters.py").write_text(code_of("plugins.md").partition("\nimport torch_lntm")[0])
     Path("letters.note").write_text(NOTES)
     return "letters.py"
 

@@ -114,10 +114,11 @@ class Recipe:
         Only the posterior ``"auto"`` is replaced. It becomes ``"hmc"`` (Monte-Carlo EM). Chains
         predicted better than variational EM on every tested corpus of 1,000 documents or more, and
         far better on short documents. There, approximate posteriors understate the uncertainty; as
-        a result the prior's variance shrinks, and the topics become alike (``docs/decisions.md``).
+        a result the prior's variance shrinks, and the topics become alike.
 
         Corpora of more than 7 million tokens get fewer epochs, at least 4. Four epochs take less
-        time than variational EM, and predict better or about as well (``docs/decisions.md``).
+        time than variational EM, and predict better or about as well
+        (``studies/pages/decisions.md``).
 
         Args:
             corpus: The training documents. A part knows the numbers of its whole corpus

@@ -1,4 +1,4 @@
-"""The tables of docs/benchmarks.md from the results of the study ``quality``.
+"""The tables of studies/pages/benchmarks.md from the results of the study ``quality``.
 
     python -m studies.benchmarks.leads [RESULT.json ...]
 

@@ -7,7 +7,8 @@ error of θ at the posterior mean of eta, the difference of the errors of two po
 document, and the number of iterations. The study takes three minutes on one core.
 
 The paper omits the distributions of μ, Σ and the topics, and the values of K, M and N.
-:class:`SimulationSettings` has this study's choices; ``docs/experiments.md`` has the results.
+:class:`SimulationSettings` has the choices of this study, whose results are in
+``studies/pages/experiments.md``.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ share of the document, as in Figure 3 of *Putthividhya, Attias & Nagarajan 2009*
 minutes on one core; ``--quick`` takes under two.
 
 The paper says only that the true parameters "are drawn randomly from some distribution".
-:class:`FactorSettings` has this study's choices; ``docs/experiments.md`` has the results.
+:class:`FactorSettings` has this study's choices; ``studies/pages/experiments.md`` has the results.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ algorithm with its settings. Beside it run a correlated topic model fitted by Mo
 models fitted by variational EM. One estimator judges all of them. The folder ``models`` beside the
 result keeps the fitted models.
 
-The tutorial prints no perplexity. ``docs/experiments.md`` has the results.
+The tutorial prints no perplexity. ``studies/pages/experiments.md`` has the results.
 """
 
 from __future__ import annotations

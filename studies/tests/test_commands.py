@@ -172,6 +172,7 @@ def test_mentioned_commands_exist() -> None:
     texts = [
         *(REPOSITORY / name for name in ("README.md", "studies/README.md", "Makefile")),
         *(REPOSITORY / "docs").glob("*.md"),
+        *(REPOSITORY / "studies" / "pages").glob("*.md"),
         *(REPOSITORY / "studies" / "configs").glob("*.yaml"),
     ]
     mentioned = set()

@@ -240,7 +240,7 @@ def test_the_page_converts_the_corpora(tmp_path: Path, monkeypatch: pytest.Monke
             (folder / f"{part}_labels.txt").write_text("\n".join(labels) + "\n")
         (folder / "vocab.txt").write_text("\n".join("abcdef"))
     monkeypatch.chdir(tmp_path)
-    exec(compile(code_of("neural.md"), "neural.md", "exec"), {})
+    exec(compile(code_of("../studies/pages/neural.md"), "neural.md", "exec"), {})
     monkeypatch.setenv("LNTM_DATA", str(tmp_path / "corpora"))
     for name in tables.Settings().corpora:
         train, test = tables.parts(name)

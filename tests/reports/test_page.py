@@ -9,13 +9,13 @@ import subprocess
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from support.pages import Page
 
 import torch_lntm as lntm
 from torch_lntm.corpus import Corpus, synthetic_topics
-from torch_lntm.effects.numbers import Estimate
 from torch_lntm.errors import ConfigError, CorpusError
 from torch_lntm.inference import theta_draws
 from torch_lntm.reports import Score
@@ -320,10 +320,8 @@ def test_the_example_of_the_documentation_runs(tmp_path, monkeypatch):
 
 
 def test_a_skewed_column_has_a_logarithmic_axis_with_a_note():
-    predictions = [
-        Estimate(0, "", "", {"size": size}, 0.95, 0.1, 0.1, 50.0, 0.05, 0.3)
-        for size in (1.0, 10.0, 100.0, 1000.0)
-    ]
+    numbers = {"estimate": 0.1, "std_error": 0.1, "lower": 0.05, "upper": 0.3}
+    predictions = pd.DataFrame({"topic": 0, "size": [1.0, 10.0, 100.0, 1000.0], **numbers})
     (chart,) = effect_charts(predictions, "size", 5)
     assert "logarithmic" in chart["axis_note"]
     np.testing.assert_allclose(np.diff([mark["x"] for mark in chart["marks"]], 2), 0, atol=1e-9)

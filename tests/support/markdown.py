@@ -12,7 +12,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 def code_of(page: str) -> str:
-    """The Python of a page of the documentation."""
+    """The Python of a page of the documentation, or of the one at a path from there."""
     text = (DOCS / page).read_text(encoding="utf-8")
     return "\n\n".join(re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL))
 

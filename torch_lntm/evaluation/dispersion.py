@@ -54,7 +54,7 @@ def residual_dispersion(
     Compare models with similar numbers of parameters. Most expected counts in a document are far
     below 1. Each fitted word probability then lowers the sum by two or three, but the degrees of
     freedom by one. A correct model with more parameters therefore has a lower dispersion. Content
-    covariates add many parameters (``docs/decisions.md``).
+    covariates add many parameters (``studies/pages/decisions.md``).
 
     Args:
         model: The model.

@@ -38,7 +38,7 @@ class Guide(ABC, Generic[P]):
     differentiates only the model's parameters. The guide remembers the solution of each document by
     its position in the corpus. The next call starts from this solution.
 
-    A subclass defines :meth:`_solve`, :meth:`forward` and :meth:`bound`. ``docs/own_guide.md``
+    A subclass defines :meth:`_solve`, :meth:`forward` and :meth:`bound`. ``docs/own_parts.md``
     shows how to write a guide.
 
     Args:

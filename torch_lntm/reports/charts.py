@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from torch_lntm.plotting.layout import LETTERS
 from torch_lntm.plotting.style import format_number, shorten
@@ -37,7 +38,7 @@ def prevalence_charts(prevalence: Prevalence, most: int) -> list[dict[str, Any]]
     ]
 
 
-def effect_charts(predictions: Sequence[Any], column: str, most: int) -> list[dict[str, Any]]:
+def effect_charts(predictions: pd.DataFrame, column: str, most: int) -> list[dict[str, Any]]:
     """Charts of the topics whose expected proportion differs most clearly between values.
 
     Args:
@@ -45,13 +46,13 @@ def effect_charts(predictions: Sequence[Any], column: str, most: int) -> list[di
         column: The column.
         most: Most charts.
     """
-    topics = list(dict.fromkeys(point.topic for point in predictions))
-    values = [point.values[column] for point in predictions if point.topic == topics[0]]
+    topics = predictions["topic"].unique().tolist()
+    values = predictions[column].tolist()[: len(predictions) // len(topics)]
     if len(values) < 2:
         return []
     names = [value if isinstance(value, str) else format_number(value) for value in values]
-    numbers = [(p.estimate, p.lower, p.upper, p.standard_error) for p in predictions]
-    by_topic = np.array(numbers).reshape(len(topics), len(values), 4)
+    numbers = predictions[["estimate", "lower", "upper", "std_error"]].to_numpy()
+    by_topic = numbers.reshape(len(topics), len(values), 4)
     order = np.argsort(-differences(by_topic[..., 0].T, by_topic[..., 3].T), kind="stable")[:most]
     axis = axis_of(values) if len(values) > 2 else (None, "")
     return [_chart(topics[i], names, axis, by_topic[i, :, :3].T) for i in order.tolist()]

@@ -328,7 +328,9 @@ def _effects(effects: Any) -> dict[str, Any]:
     return {
         "effects": effects,
         "expected": [
-            (name, effect_charts(rows, name, _CHARTS)) for name, rows in predictions.items()
+            # The column of the values comes before the estimates.
+            (name, effect_charts(rows, rows.columns[list(rows).index("estimate") - 1], _CHARTS))
+            for name, rows in predictions.items()
         ],
         "coefficients": list(effects.table(LEVEL).itertuples()),
         "below_zero": any((rows["lower"] < 0).any() for rows in predictions.values()),

@@ -402,7 +402,7 @@ class Engine(ABC, Generic[R]):
                 because the default warm-up would become longer.
             checkpoint_seconds: Minimum time between two saves.
             callback: Function to call with each record of ``result.history`` as soon as the record
-                exists, for logs and trackers (``docs/callbacks.md``). The model then has the
+                exists, for logs and trackers (``docs/plugins.md``). The model then has the
                 parameters of this step. If the function returns True, the fit ends with
                 ``stop_reason`` ``"stopped_by_callback"``. If the function raises an error, the
                 checkpoint is saved, and the error ends the fit. In a fit by several processes, only

@@ -21,7 +21,7 @@ class NormalPrior(DocumentPrior):
     A subclass defines its parameters, :meth:`location`, :attr:`scale_tril` and :meth:`m_step`. It
     then works with every guide for normal priors, every sampler and every evaluator. A subclass
     also extends :meth:`statistics` if its M-step needs more than the sums of eta and eta etaᵀ.
-    ``docs/own_prior.md`` has complete examples.
+    ``docs/own_parts.md`` has complete examples.
 
     Two parameterisations describe the same family of distributions of theta (*Ahmed & Xing 2007,
     §2.2*). *Free*: eta has K components, and the softmax ignores their common shift. *Anchored*:

@@ -168,7 +168,7 @@ class DocumentPrior(nn.Module):
 
         The rough proportions of a start vary too little. From their variance, Monte-Carlo EM would
         need hundreds of transitions to reach the variance of short documents, and would blur the
-        topics in the meantime (``docs/decisions.md``). The default implementation does nothing.
+        topics in the meantime. The default implementation does nothing.
         """
 
     def expect_draws(self) -> dict[str, float]:
@@ -244,7 +244,7 @@ class DocumentPrior(nn.Module):
         """The error for a method of the contract that a subclass lacks."""
         return NotImplementedError(
             f"{type(self).__name__} does not define {method}; the docstrings of DocumentPrior and "
-            "NormalPrior say what it is, and docs/own_prior.md has examples"
+            "NormalPrior say what it is, and docs/own_parts.md has examples"
         )
 
     def canonicalise_(self) -> dict[str, Tensor]:
@@ -336,7 +336,8 @@ class PseudoDocuments:
     variance of about 1, and draws a variance of about 10. With draws, a prior variance of 1 would
     blur the topics of short documents. A variance of 10 would inflate the covariances of few
     topics. In fits by chains of documents with at least a token for every topic, the default is
-    therefore the average variance of the fitted logits, between 0.1 and 10 (``docs/decisions.md``).
+    therefore the average variance of the fitted logits, between 0.1 and 10
+    (``studies/pages/decisions.md``).
 
     Attributes:
         pseudo_documents: Weight of the prior, in documents.

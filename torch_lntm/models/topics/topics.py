@@ -45,7 +45,7 @@ class Topics(nn.Module):
             def compute_probs(self, weights):
                 return torch.softmax(self.embeddings @ weights, 0).mT
 
-    ``docs/own_topics.md`` continues the example, and :func:`torch_lntm.testing.check_topics` checks
+    ``docs/own_parts.md`` continues the example, and :func:`torch_lntm.testing.check_topics` checks
     a subclass. A subclass may override :meth:`m_step`, :meth:`start_`, :meth:`gradient_`,
     :meth:`log_prior` and :meth:`updated_often` with faster or more exact methods. It may define
     :meth:`draw_` for joint chains.

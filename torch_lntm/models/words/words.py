@@ -17,7 +17,7 @@ class Words(nn.Module, CountLikelihood):
     Given theta, the topics give word v the probability s_v = Σ_k theta_k φ_kv. A subclass defines
     the probability of the counts from s, by :meth:`log_terms` and :meth:`tokens`. These two methods
     suffice for ``SVI``, NUTS, chains, every guide, annealed importance sampling and completion.
-    EM of parameters also needs :meth:`statistics` and :meth:`m_step`. ``docs/own_words.md`` shows
+    EM of parameters also needs :meth:`statistics` and :meth:`m_step`. ``docs/own_parts.md`` shows
     how to write a likelihood, and :func:`torch_lntm.testing.check_words` checks a likelihood.
 
     Optional methods of a subclass:
