@@ -55,7 +55,7 @@ def test_an_example_prints_what_its_docstring_shows(
 MAIN = re.findall(
     r"\S+",
     """
-    Corpus Corpus.from_texts Corpus.from_matrix Corpus.from_frame Corpus.from_records Corpus.split
+    Corpus Corpus.from_texts Corpus.from_matrix Corpus.from_frame Corpus.split
     Corpus.hold_out_words read_corpus lee_corpus example_corpus
     models.ctm models.iftm models.lntm models.lda models.stm models.TopicModel models.register
     models.LogisticNormalPrior models.IndependentFactorPrior models.DirichletPrior

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from torch_lntm.errors import ConfigError, CorpusError, CorpusWarning, LNTMError, MissingColumnError
-from torch_lntm.formulas import Formula, check_formula
-from torch_lntm.formulas.language import MAX_LENGTH
+from torch_lntm.formulas import Formula
+from torch_lntm.formulas.language import MAX_LENGTH, check_formula
 
 NUM_DOCS = 30
 

@@ -33,7 +33,6 @@ from torch_lntm.corpus.metadata import (
     make_covariates,
     make_metadata,
     named,
-    record_frame,
     select_rows,
     take_texts,
 )
@@ -51,7 +50,7 @@ class Corpus:
     """Word counts of ``num_docs`` documents, with a vocabulary, metadata and covariates.
 
     A corpus is immutable. The constructors are ``from_texts``, ``from_frame``,
-    ``from_records``, ``from_matrix`` and the function ``read_corpus``. They check their input.
+    ``from_matrix`` and the function ``read_corpus``. They check their input.
     The counts are in compressed sparse rows. Documents may be empty.
 
     Attributes:
@@ -251,8 +250,9 @@ class Corpus:
         Further columns become metadata.
 
         Args:
-            frame: A data frame of pandas, Polars or Arrow with a document in each row. The index of
-                a pandas frame, if it is not 0, 1, …, or a column ``id`` names the documents.
+            frame: A data frame of pandas, Polars or Arrow with a document in each row, or a list of
+                dicts. The index of a pandas frame, if it is not 0, 1, …, or a column ``id`` names
+                the documents.
             text: Name of the column with the texts.
             **options: Options of :meth:`from_texts`, such as ``stop_words`` and ``max_df``.
 
@@ -271,33 +271,6 @@ class Corpus:
         """
         texts, others = take_texts(as_frame(frame), text)
         return cls.from_texts(texts, metadata=others, **options)
-
-    @classmethod
-    def from_records(
-        cls, records: Iterable[Mapping[str, Any]], text: str = "text", **options: Any
-    ) -> Corpus:
-        """Makes a corpus of the texts in one field of a list of dicts.
-
-        Further fields become metadata. A field missing in a record is a missing value.
-
-        Args:
-            records: A dict for each document.
-            text: Name of the field with the texts.
-            **options: Options of :meth:`from_texts`, such as ``stop_words`` and ``max_df``.
-
-        Returns:
-            The corpus, in the order of the records.
-
-        Raises:
-            CorpusError: A record is of another type. A text is missing or of another type. See also
-                :meth:`from_texts`.
-
-        Example:
-            >>> records = [{"text": "a cat saw a dog", "year": 2001}, {"text": "a dog ran"}]
-            >>> lntm.Corpus.from_records(records).metadata["year"].tolist()
-            [2001.0, nan]
-        """
-        return cls.from_frame(record_frame(records), text, **options)
 
     def columns_of_whole(self) -> Corpus:
         """Returns the whole corpus's documents with their columns.

@@ -74,18 +74,20 @@ def is_table(value: object) -> bool:
 
 
 def as_frame(table: Any) -> pd.DataFrame:
-    """A data frame of pandas, Polars or Arrow as a frame of pandas, with exact integers.
+    """A data frame, or a list of dicts, as a frame of pandas, with exact integers.
 
     Raises:
         CorpusError: ``table`` is of another type, or lazy.
     """
     if isinstance(table, pd.DataFrame):
         return table
+    if isinstance(table, list) and table and all(isinstance(row, Mapping) for row in table):
+        return pd.DataFrame(table, dtype=object)
     if not hasattr(table, "__arrow_c_stream__"):
         kind = f"{type(table).__module__.partition('.')[0]} {type(table).__name__}"
         raise CorpusError(
-            f"expected a data frame of pandas, Polars or Arrow, got a {kind}; call collect() of a "
-            "lazy frame; texts go to Corpus.from_texts, lists of dicts to Corpus.from_records"
+            "expected a data frame of pandas, Polars or Arrow, or a list of dicts, got a "
+            f"{kind}; call collect() of a lazy frame; texts go to Corpus.from_texts"
         )
     import pyarrow as pa
 
@@ -100,23 +102,6 @@ def as_frame(table: Any) -> pd.DataFrame:
     frame = pd.concat(columns, axis=1) if columns else pd.DataFrame(index=range(arrow.num_rows))
     frame.columns = pd.Index(arrow.column_names)
     return frame
-
-
-def record_frame(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """Frame of records, with a column for each field. Missing fields are None.
-
-    Raises:
-        CorpusError: A record is not a mapping.
-    """
-    rows = [] if isinstance(records, (Mapping, str)) or is_table(records) else list(records)
-    wrong: list[Any] = [row for row in rows if not isinstance(row, Mapping)]
-    if wrong or not rows:
-        raise CorpusError(
-            "records must be a list of dicts, one for each document, got "
-            f"{(wrong or [records])[0]!r:.60}; texts go to Corpus.from_texts(texts), and frames to "
-            "Corpus.from_frame(frame)"
-        )
-    return pd.DataFrame(rows, dtype=object)
 
 
 def take_texts(frame: pd.DataFrame, text: str) -> tuple[pd.Series, pd.DataFrame]:

@@ -20,7 +20,7 @@ from torch_lntm.effects.regression import StandardErrors
 from torch_lntm.effects.result import Effects, Link
 from torch_lntm.errors import ConfigError, CorpusWarning, require_whole, warn
 from torch_lntm.formulas import Formula
-from torch_lntm.formulas.columns import find_column, refuse_missing
+from torch_lntm.formulas.columns import complete_column
 from torch_lntm.inference import DrawSource, ThetaDraws, theta_draws
 from torch_lntm.models import TopicGroups, TopicModel
 from torch_lntm.models.model import require_model
@@ -147,8 +147,9 @@ def estimate(
         if method != "classical":
             _warn_of_lone_documents(design, columns, rows)
     options: dict[str, Any] = {"seed": seed, "coefficients": coefficients, "progress": progress}
-    drawn = _source(source, model, corpus)
-    proportions = theta_draws(drawn, corpus, num_draws, model=model, rows=rows, **options)
+    if isinstance(source, Tensor | np.ndarray):
+        source = ThetaDraws.of(torch.as_tensor(source), model)
+    proportions = theta_draws(source, corpus, num_draws, model=model, rows=rows, **options)
     if proportions.num_draws < 2:
         raise ConfigError(f"{proportions!r}; expected at least 2 draws")
 
@@ -227,13 +228,12 @@ def _design(
     positions = fitted.positions(selected) if fitted.random else None
     of_weights = of_clusters = None
     if weights is not None:
-        column = _column(corpus, weights, "weights")[rows]
+        column = _column(corpus, weights, "weights", rows)
         if column.dtype.kind not in "bif" or not (np.isfinite(column) & (column > 0)).all():
             raise ConfigError("weights must be positive finite numbers, one for each document")
         of_weights = column / column.mean()
     if clusters is not None:
-        column = _column(corpus, clusters, "clusters")[rows]
-        refuse_missing("clusters", column)
+        column = _column(corpus, clusters, "clusters", rows)
         of_clusters = np.unique(column.astype(str), return_inverse=True)[1]
     sizes = tuple(map(len, fitted.random.values()))
     try:
@@ -276,28 +276,8 @@ def _topics(
     return (*numbers, *found.names), torch.cat([every[numbers], found.sums(every).mT]), found
 
 
-def _source(
-    source: DrawSource | Tensor | NDArray[Any], model: TopicModel, corpus: Corpus
-) -> DrawSource:
-    """The source of draws; an array as ``ThetaDraws``.
-
-    Raises:
-        ConfigError: The shape is different, or the numbers are not proportions.
-    """
-    if not isinstance(source, Tensor | np.ndarray):
-        return source
-    theta = torch.as_tensor(source)
-    expected = (corpus.num_docs, model.num_topics)
-    if tuple(theta.shape[1:]) != expected:
-        raise ConfigError(
-            f"draws of shape {tuple(theta.shape)}; expected (num_draws, {expected[0]}, "
-            f"{expected[1]})"
-        )
-    return ThetaDraws.of(theta, model)
-
-
-def _column(corpus: Corpus, values: Any, what: str) -> NDArray[Any]:
-    """``(num_docs,)`` values: a column of the metadata by name, or values by index or position."""
+def _column(corpus: Corpus, values: Any, what: str, rows: NDArray[np.int64]) -> NDArray[Any]:
+    """Values of some documents: a column of the metadata by name, or values by index or position."""
     if isinstance(values, str):
-        return find_column(values, corpus.metadata)
-    return find_column(what, corpus.with_metadata({what: values}).metadata)
+        return complete_column(values, corpus.metadata.iloc[rows])
+    return complete_column(what, corpus.with_metadata({what: values}).metadata.iloc[rows])

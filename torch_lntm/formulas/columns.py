@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from torch_lntm.corpus.metadata import as_metadata
 from torch_lntm.errors import CorpusError, MissingColumnError
 
 #: Kind of a column: numbers, dates (text converted to days), or text (levels).
@@ -20,20 +19,35 @@ Kind = Literal["number", "date", "text"]
 DATE = re.compile(r"\d{4}-\d{2}-\d{2}(?:[T ].*)?")
 
 
-def find_column(name: str, metadata: Any) -> NDArray[Any]:
+def find_column(name: str, metadata: pd.DataFrame) -> NDArray[Any]:
     """Values of a column: bool, int64, float64, or objects, which are text or None if missing.
 
     Raises:
         MissingColumnError: The column is missing.
     """
-    frame = as_metadata(metadata)
-    if name not in frame:
-        raise MissingColumnError(name, frame)
-    return frame[name].to_numpy()
+    if name not in metadata:
+        raise MissingColumnError(name, metadata)
+    return metadata[name].to_numpy()
+
+
+def complete_column(name: str, metadata: pd.DataFrame, each: str = "document") -> NDArray[Any]:
+    """The result of :func:`find_column` for a column without missing values.
+
+    Raises:
+        CorpusError: The column or a value is missing. The message names the first document.
+    """
+    values = find_column(name, metadata)
+    missing = pd.isna(values)
+    if missing.any():
+        raise CorpusError(
+            f"column {name!r} lacks a value in {missing.sum()} {each}s, the first of them {each} "
+            f"{missing.argmax()}; leave these out (in Python: corpus[rows]), or fill the values in"
+        )
+    return values
 
 
 def read_columns(
-    metadata: Any, kinds: Mapping[str, Kind | None], each: str = "document"
+    metadata: pd.DataFrame, kinds: Mapping[str, Kind | None], each: str = "document"
 ) -> tuple[pd.DataFrame, dict[str, Kind]]:
     """Columns for a formula, as numbers, days since 1970-01-01, or text.
 
@@ -49,16 +63,14 @@ def read_columns(
     Raises:
         CorpusError: A column or a value is missing, or a value is of another kind.
     """
-    frame = as_metadata(metadata)
     read: dict[str, Any] = {}
     found: dict[str, Kind] = {}
     for name, kind in kinds.items():
-        values = find_column(name, frame)
-        refuse_missing(name, values, each)
+        values = complete_column(name, metadata, each)
         is_number = values.dtype.kind in "bif"
         if kind is None:
-            kind = "number" if is_number else "text"
-            kind = "date" if not is_number and all(map(DATE.fullmatch, values)) else kind
+            is_date = not is_number and all(map(DATE.fullmatch, values))
+            kind = "number" if is_number else "date" if is_date else "text"
         if (kind == "number") != is_number:
             raise CorpusError(
                 f"column {name!r} holds {values[0]!r:.40}; expected {kind}s, as in the documents "
@@ -75,21 +87,7 @@ def read_columns(
             values = np.array(days, np.float64)
         found[name] = kind
         read[name] = values.astype(np.float64) if values.dtype.kind == "b" else values
-    return pd.DataFrame(read, index=pd.RangeIndex(len(frame))), found
-
-
-def refuse_missing(name: str, values: NDArray[Any], each: str = "document") -> None:
-    """Refuse a column with missing values.
-
-    Raises:
-        CorpusError: A value is missing. The message names the first document.
-    """
-    missing = pd.isna(values)
-    if missing.any():
-        raise CorpusError(
-            f"column {name!r} lacks a value in {missing.sum()} {each}s, the first of them {each} "
-            f"{missing.argmax()}; leave these out (in Python: corpus[rows]), or fill the values in"
-        )
+    return pd.DataFrame(read, index=pd.RangeIndex(len(metadata))), found
 
 
 def _day(text: str) -> float | None:

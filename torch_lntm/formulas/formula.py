@@ -13,8 +13,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from torch_lntm.corpus.metadata import as_metadata
 from torch_lntm.errors import ConfigError, CorpusError, CorpusWarning, warn
-from torch_lntm.formulas.columns import DATE, Kind, find_column, read_columns, refuse_missing
+from torch_lntm.formulas.columns import DATE, Kind, complete_column, read_columns
 from torch_lntm.formulas.language import (
     check_formula,
     columns_of,
@@ -89,7 +90,7 @@ class Formula:
         Warns:
             CorpusWarning: A column of text differs in every document.
         """
-        parsed = check_formula(text)
+        parsed, metadata = check_formula(text), as_metadata(metadata)
         values, kinds = read_columns(metadata, dict.fromkeys(columns_of(parsed)))
         blank = cls(text, (), kinds, {}, {})
         blank._refuse_many_levels(parsed, values)
@@ -132,7 +133,7 @@ class Formula:
             ConfigError: The formula gives different columns than in the fit, for example with
                 another version of formulaic.
         """
-        return self.evaluate(read_columns(metadata, self.kinds)[0])
+        return self.evaluate(read_columns(as_metadata(metadata), self.kinds)[0])
 
     def evaluate(
         self, values: pd.DataFrame, each: str = "document", size: int = 1
@@ -194,7 +195,7 @@ class Formula:
         Raises:
             CorpusError: A column or a value is missing.
         """
-        found = []
+        metadata, found = as_metadata(metadata), []
         for name, levels in self.random.items():
             values = _random_values(name, metadata)
             if isinstance(levels[0], str) != (values.dtype.kind not in "bif"):
@@ -348,10 +349,9 @@ class Formula:
         return numbers
 
 
-def _random_values(name: str, metadata: Any) -> NDArray[Any]:
+def _random_values(name: str, metadata: pd.DataFrame) -> NDArray[Any]:
     """Values of the column of a random term: numbers or text."""
-    values = find_column(name, metadata)
-    refuse_missing(name, values)
+    values = complete_column(name, metadata)
     return values if values.dtype.kind in "bif" else values.astype(str)
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, CorpusError
-from torch_lntm.formulas.columns import find_column, refuse_missing
+from torch_lntm.formulas.columns import complete_column
 
 #: The name of the array in a batch's covariates.
 CONTENT = "content"
@@ -63,7 +63,7 @@ class Groups:
                 f"content is a {type(column).__name__}; expected the name of one column, such as "
                 "'party'"
             )
-        values = _values(corpus, column)
+        values = complete_column(column, corpus.metadata)
         if values.dtype.kind == "f":
             raise ConfigError(
                 f"content: column {column!r} holds numbers such as {values[0]}; expected groups "
@@ -96,7 +96,7 @@ class Groups:
         return corpus.with_encoding(CONTENT, self, lambda: self._derive(corpus))
 
     def _derive(self, corpus: Corpus) -> NDArray[np.int64]:
-        values = _values(corpus, self.column)
+        values = complete_column(self.column, corpus.metadata)
         levels, inverse = np.unique(values, return_inverse=True)
         position = {level: g for g, level in enumerate(self.levels)}
         unknown = [value for value in levels.tolist() if value not in position]
@@ -202,7 +202,7 @@ class Periods(Groups):
             CorpusError: The column is missing, lacks values, or holds other text.
         """
         name, bins, width = _parsed(column)
-        values, dates = _read(name, find_column(name, corpus.metadata))
+        values, dates = _read(name, complete_column(name, corpus.metadata))
         if bins is not None and not dates:
             raise ConfigError(
                 f"content: column {name!r} holds numbers, and bins={bins!r} needs dates; take "
@@ -292,7 +292,7 @@ class Periods(Groups):
         )
 
     def _derive(self, corpus: Corpus) -> NDArray[np.int64]:
-        values, dates = _read(self.column, find_column(self.column, corpus.metadata))
+        values, dates = _read(self.column, complete_column(self.column, corpus.metadata))
         if dates != self.dates:
             kinds = ("dates", "numbers") if dates else ("numbers", "dates")
             raise CorpusError(f"column {self.column!r} holds {kinds[0]}; expected {kinds[1]}")
@@ -392,9 +392,8 @@ def _read(column: str, values: NDArray[Any]) -> tuple[NDArray[np.float64], bool]
     """Values of a column as numbers, or as days since 1970-01-01, and whether they are dates.
 
     Raises:
-        CorpusError: A value is missing, infinite, or neither a number nor a date.
+        CorpusError: A value is infinite, or neither a number nor a date.
     """
-    refuse_missing(column, values)
     if values.dtype.kind in "bif":
         numbers = values.astype(np.float64)
         if not np.isfinite(numbers).all():
@@ -417,14 +416,3 @@ def _read(column: str, values: NDArray[Any]) -> tuple[NDArray[np.float64], bool]
                 f"column {column!r} holds {text!r:.40} in document {row}; expected {expected}"
             )
     return numbers, dates
-
-
-def _values(corpus: Corpus, column: str) -> NDArray[Any]:
-    """Values of a column.
-
-    Raises:
-        CorpusError: The column is missing or lacks values.
-    """
-    values = find_column(column, corpus.metadata)
-    refuse_missing(column, values)
-    return values

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from torch_lntm.plotting.layout import LETTERS
 from torch_lntm.plotting.style import format_number, shorten
@@ -38,7 +37,7 @@ def prevalence_charts(prevalence: Prevalence, most: int) -> list[dict[str, Any]]
     ]
 
 
-def effect_charts(predictions: pd.DataFrame, column: str, most: int) -> list[dict[str, Any]]:
+def effect_charts(predictions: Any, column: str, most: int) -> list[dict[str, Any]]:
     """Charts of the topics whose expected proportion differs most clearly between values.
 
     Args:
