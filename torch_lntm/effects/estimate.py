@@ -277,7 +277,7 @@ def _topics(
 
 
 def _column(corpus: Corpus, values: Any, what: str, rows: NDArray[np.int64]) -> NDArray[Any]:
-    """Values of some documents: a column of the metadata by name, or values by index or position."""
+    """Values of some documents: a column of the metadata, or values by index or position."""
     if isinstance(values, str):
         return complete_column(values, corpus.metadata.iloc[rows])
     return complete_column(what, corpus.with_metadata({what: values}).metadata.iloc[rows])
