@@ -281,7 +281,7 @@ def make_part(own_code, corpus):
             rho = torch.randn(NUM_WORDS, 8, generator=torch.Generator().manual_seed(1))
             model = own_code.embedded(*sizes, embeddings=rho, vocabulary=corpus.vocabulary)
         elif kind == "periods":
-            periods = lntm.models.Groups.of(corpus, "year")
+            periods = lntm.models.Levels.of(corpus, "year")
             model = own_code.periods_model(*sizes, periods=periods, vocabulary=corpus.vocabulary)
         else:
             background = torch.arange(1.0, NUM_WORDS + 1, dtype=torch.float64)
@@ -404,7 +404,7 @@ def test_completion_predicts_single_tokens_as_the_model_says(make_part, corpus, 
 @each_part
 def test_generated_words_have_the_probabilities_of_the_model(make_part, corpus, kind) -> None:
     model = make_part(kind)
-    column = model.topics.column
+    column = model.topics.content
     groups = {"content": np.arange(300) % 3} if column else None
     made, latents = model.generate([200] * 300, seed=0, covariates=groups)
     theta = torch.softmax(latents["eta"], -1).numpy()

@@ -47,7 +47,7 @@ def test_topics_keep_their_contract(topics, batch) -> None:
 
 @pytest.mark.parametrize("penalty", [0.3, 3.0])
 def test_topics_of_groups_keep_their_contract(corpus, penalty) -> None:
-    groups = models.Groups.of(corpus, "party")
+    groups = models.Levels.of(corpus, "party")
     topics = models.ContentTopics(3, NUM_WORDS, groups, penalty=penalty)
     testing.check_topics(topics, groups.encode(corpus).batch(dtype=torch.float64))
 
@@ -144,8 +144,8 @@ class _OtherName(_Free):
 
 
 class _OtherGroup(models.ContentTopics):
-    def by_group(self, batch, probs):
-        return [(rows, probs[:, :NUM_WORDS]) for rows, _ in super().by_group(batch, probs)]
+    def by_level(self, batch, probs):
+        return [(rows, probs[:, :NUM_WORDS]) for rows, _ in super().by_level(batch, probs)]
 
 
 @pytest.mark.parametrize(
@@ -177,11 +177,11 @@ def test_a_site_without_a_parameter_is_named(batch) -> None:
 
 
 def test_check_topics_finds_topics_of_a_wrong_group(corpus) -> None:
-    groups = models.Groups.of(corpus, "party")
+    groups = models.Levels.of(corpus, "party")
     topics = _OtherGroup(3, NUM_WORDS, groups, penalty=1.0)
     with torch.no_grad():
-        topics.groups[1].copy_(torch.linspace(-1.0, 1.0, NUM_WORDS))
-    with pytest.raises(AssertionError, match="not that of by_group"):
+        topics.levels[1].copy_(torch.linspace(-1.0, 1.0, NUM_WORDS))
+    with pytest.raises(AssertionError, match="not that of by_level"):
         testing.check_topics(topics, groups.encode(corpus).batch(dtype=torch.float64))
 
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 import torch_lntm as lntm
 from torch_lntm.models import DynamicTopics
-from torch_lntm.models.groups import learn_groups
+from torch_lntm.models.levels import learn_levels
 
 #: Column with the number of a document's period.
 PERIOD = "period"
@@ -103,7 +103,7 @@ def recovered(seed: int) -> dict[str, Any]:
     truth = simulated(seed)
     size, words = truth.moves.shape
     content = f"~ rw({PERIOD})"
-    column: Any = learn_groups(truth.corpus, content)
+    column: Any = learn_levels(truth.corpus, content)
     known = DynamicTopics(size, words, column, dtype=torch.float64)
     known.prepare_(truth.corpus)
     tokens = torch.from_numpy(truth.tokens.transpose(1, 0, 2).reshape(size, -1))

@@ -98,8 +98,8 @@ def ours(prevalence: str = "~ 1", content: str | None = None) -> Callable[[Task]
             topics: Any = model.topics
             if isinstance(topics, DynamicTopics):
                 topics = topics.at(period)
-            elif topics.num_groups > 1:
-                topics = topics.in_group(group_name(min(period, task.periods - 1)))
+            elif topics.num_levels > 1:
+                topics = topics.at(group_name(min(period, task.periods - 1)))
             of_period = model.with_parts(topics=topics)
             return document_completion(of_period, None, hold_out, theta="mode")
 

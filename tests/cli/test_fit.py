@@ -114,7 +114,7 @@ def test_prevalence_and_content_depend_on_columns(workplace, capsys):
     assert main([*stm, "--out", "run", "--prevalence", "~ party"]) == 0
     assert lntm.load_run("run").model.prior.names == ("Intercept", "party[T.Right]")
     assert main([*stm, "--out", "groups", "--content", "party", "--content-penalty", "1"]) == 0
-    assert lntm.load_run("groups").model.topics.column.levels == ("Left", "Right")
+    assert lntm.load_run("groups").model.topics.content.levels == ("Left", "Right")
     capsys.readouterr()
     assert main(["topics", "groups", "--by-group", "--format", "csv"]) == 0
     rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))

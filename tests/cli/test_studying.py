@@ -88,7 +88,7 @@ def test_effects(run, capsys):
 def test_effects_refuse_wrong_predictions_before_the_draws(
     run, capsys, options, message, monkeypatch
 ):
-    monkeypatch.setattr("torch_lntm.cli.commands.posterior_of", None)
+    monkeypatch.setattr("torch_lntm.cli.commands.source_of", None)
     capsys.readouterr()
     assert main(["effects", run, *options]) == 1
     assert message in capsys.readouterr().err

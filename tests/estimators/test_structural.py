@@ -89,7 +89,7 @@ def test_every_method_takes_metadata(fitted):
 
 def test_groups_of_content_have_words_of_their_own():
     model = estimator(prevalence=None, content="party").fit(counts(), metadata=META)
-    assert model.model_.topics.num_groups == 2
+    assert model.model_.topics.num_levels == 2
     assert model.coefficient_names_ == ("Intercept",)
     with pytest.raises(CorpusError, match="party"):
         model.transform(counts())

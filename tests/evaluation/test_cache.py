@@ -117,7 +117,7 @@ def test_each_group_uses_its_own_topics() -> None:
     batch = split.observed.batch(dtype=torch.float64)
     theta = guide.posterior(batch, covariances=False).theta_mode().numpy()
     q = np.zeros(counts.shape)
-    for rows, topics in model.topics.by_group(batch, model.topics.double_probs):
+    for rows, topics in model.topics.by_level(batch, model.topics.double_probs):
         q[rows.numpy()] = theta[rows.numpy()] @ topics.detach().numpy()
     p = (observed + 3.0 * q) / (observed.sum(1, keepdims=True) + 3.0)
     result = document_completion(model, guide, split, cache_weight=3.0)

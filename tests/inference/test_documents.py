@@ -115,9 +115,10 @@ def test_document_topics_keep_the_metadata(corpus):
     assert found.metadata["year"].tolist() == list(range(9))
     assert found.metadata["label"].tolist() == list("abcdefghi")
     frame = found.frame()
-    assert list(frame) == ["document", "topic", "gamma"]
-    assert frame["gamma"].tolist() == found.theta.double().flatten().tolist()
-    assert frame["document"].tolist() == [d for d in labelled.metadata.index for _ in range(3)]
+    topics = ["topic_0", "topic_1", "topic_2"]
+    assert list(frame) == ["document", "year", "label", "tokens", "converged", *topics]
+    assert frame[topics].to_numpy().tolist() == found.theta.tolist()
+    assert frame.index.equals(labelled.metadata.index)
 
 
 @pytest.mark.parametrize(

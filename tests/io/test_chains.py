@@ -54,13 +54,13 @@ def rewritten(path: Path, **changes: object) -> None:
 
 def test_a_loaded_run_and_its_result_continue_chains_equally(fitted, run) -> None:
     _, corpus, result = fitted
-    loaded = load_run(run).posterior()
+    loaded = load_run(run).source
     assert loaded.num_docs == result.source.num_docs == 29
     assert loaded.num_transitions == 36
     assert chains_size(loaded) == 29 * (8 + 2 * 4 * (3 + 2 + 1))
     expected = theta_draws(result.source, corpus, 5).theta
     torch.testing.assert_close(theta_draws(loaded, corpus, 5).theta, expected)
-    other = theta_draws(load_run(run).posterior(seed=1), corpus, 5).theta
+    other = theta_draws(load_run(run).chains(seed=1), corpus, 5).theta
     assert not torch.allclose(other, expected, atol=1e-3)
 
 
@@ -75,7 +75,7 @@ def test_large_states_of_chains_are_saved_only_on_request(
             tmp_path / "run", model, result, CONFIG, keep_chains=keep_chains, overwrite=True
         )
         assert (path / "chains.safetensors").exists() == kept
-        assert isinstance(load_run(path).posterior(), DocumentHMC) != kept
+        assert isinstance(load_run(path).source, DocumentHMC) != kept
 
 
 def test_a_fit_by_a_guide_has_no_chains_to_keep(fitted, tmp_path) -> None:
@@ -115,9 +115,9 @@ def test_impossible_states_of_chains_are_refused(run, damage) -> None:
     with pytest.raises(
         ConfigError, match=r"chains.safetensors: .*delete the file to use new chains"
     ):
-        load_run(run).posterior()
+        load_run(run).chains()
     path.unlink()
-    assert isinstance(load_run(run).posterior(), DocumentHMC)
+    assert isinstance(load_run(run).source, DocumentHMC)
 
 
 def test_chains_of_a_replaced_run_are_refused(fitted, run) -> None:
@@ -125,4 +125,4 @@ def test_chains_of_a_replaced_run_are_refused(fitted, run) -> None:
     loaded = load_run(run)
     save_run(run, model, replace(result, seconds=9.0), CONFIG, overwrite=True)
     with pytest.raises(ConfigError, match="or the chains of another run or model"):
-        loaded.posterior()
+        loaded.chains()

@@ -13,7 +13,7 @@ from support.folders import WORDS, make_model, make_result
 from torch_lntm.cli import main
 from torch_lntm.corpus import Corpus, read_corpus
 from torch_lntm.errors import ConfigError, CorpusError
-from torch_lntm.inference import transform
+from torch_lntm.inference import DocumentHMC, transform
 from torch_lntm.io import UnfinishedRun, load_run, save_run
 from torch_lntm.io.runs import SPLIT, check_target
 from torch_lntm.reports.scores import read_scores
@@ -108,8 +108,8 @@ def test_a_run_knows_its_guide(tmp_path, posterior, guide):
     run = load_run(path)
     found = run.guide(tolerance=1e-6)
     assert found.name == guide
-    source = run.posterior(seed=3)
-    assert source.settings.seed == 3 if posterior == "hmc" else source.name == guide
+    assert run.chains(seed=3).settings.seed == 3
+    assert isinstance(run.source, DocumentHMC) if posterior == "hmc" else run.source.name == guide
     assert found.model is run.model
     assert found.tolerance == 1e-6
     assert repr(run) == f"Run({str(path)!r}, ctm, 3 topics)"

@@ -1,4 +1,4 @@
-"""Content covariates: topics whose words differ between groups of documents."""
+"""Content covariates: topics whose words differ between levels of documents."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, CorpusError, MissingColumnError
 from torch_lntm.guides import guides_for, make_guide
 from torch_lntm.inference import MonteCarloEM, StepwiseEM, VariationalEM
-from torch_lntm.models import ContentTopics, DirichletTopics, Groups, TopicModel
+from torch_lntm.models import ContentTopics, DirichletTopics, Levels, TopicModel
 
 NUM_TOPICS, NUM_WORDS, NUM_DOCS = 3, 12, 40
-GROUPS = Groups("party", ("Left", "Middle", "Right"))
+LEVELS = Levels("party", ("Left", "Middle", "Right"))
 
 
 @pytest.fixture(scope="module")
 def corpus() -> Corpus:
     rng = np.random.default_rng(0)
     counts = rng.multinomial(25, rng.dirichlet(np.full(NUM_WORDS, 0.3), NUM_DOCS))
-    party = np.array(GROUPS.levels)[np.arange(NUM_DOCS) % 3]
+    party = np.array(LEVELS.levels)[np.arange(NUM_DOCS) % 3]
     metadata = {"party": party, "age": rng.uniform(20, 60, NUM_DOCS), "same": ["x"] * NUM_DOCS}
     metadata["id"] = [f"d{d}" for d in range(NUM_DOCS)]
     return Corpus.from_matrix(counts, [f"w{v}" for v in range(NUM_WORDS)], metadata=metadata)
 
 
-def topics_of(penalty: float = 2.0, smoothing: float = 0.1, groups: Groups = GROUPS, **more: Any):
+def topics_of(penalty: float = 2.0, smoothing: float = 0.1, levels: Levels = LEVELS, **more: Any):
     return ContentTopics(
         NUM_TOPICS,
         NUM_WORDS,
-        groups,
+        levels,
         penalty=penalty,
         smoothing=smoothing,
         **{"dtype": torch.float64, **more},
@@ -48,30 +48,30 @@ def topics_of(penalty: float = 2.0, smoothing: float = 0.1, groups: Groups = GRO
 
 
 def make(corpus: Corpus, prevalence: str | None = None, **settings: Any) -> TopicModel:
-    """A model with differences between groups."""
+    """A model with differences between levels."""
     settings = {"content": "party", "dtype": "float64", **settings}
     model = lntm.models.stm(NUM_TOPICS, corpus, prevalence, **settings)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         model.topics.logits.normal_(generator=generator)
-        model.topics.groups.normal_(generator=generator)
+        model.topics.levels.normal_(generator=generator)
         model.topics.cells.normal_(generator=generator)
     return model
 
 
 def by_hand(topics: ContentTopics) -> np.ndarray:
-    """``(num_groups, num_topics, num_words)`` probabilities from the parameters."""
-    shared, groups, cells = (
-        x.detach().double().cpu().numpy() for x in (topics.logits, topics.groups, topics.cells)
+    """``(num_levels, num_topics, num_words)`` probabilities from the parameters."""
+    shared, levels, cells = (
+        x.detach().double().cpu().numpy() for x in (topics.logits, topics.levels, topics.cells)
     )
-    return np.exp(log_softmax(shared.T + groups[:, None] + cells.transpose(0, 2, 1), axis=2))
+    return np.exp(log_softmax(shared.T + levels[:, None] + cells.transpose(0, 2, 1), axis=2))
 
 
 # -------------------------------------------------------------------- the M-step
 
 
 def counts_of(seed: int = 0, scale: float = 30.0) -> np.ndarray:
-    """``(num_groups, num_topics, num_words)`` expected tokens, some cells empty."""
+    """``(num_levels, num_topics, num_words)`` expected tokens, some cells empty."""
     rng = np.random.default_rng(seed)
     words = rng.dirichlet(np.full(NUM_WORDS, 0.3), NUM_TOPICS) * rng.uniform(
         0.2, 3, (3, NUM_TOPICS, NUM_WORDS)
@@ -90,10 +90,10 @@ def test_the_m_step_matches_scipys_maximum(penalty) -> None:
     sizes = [NUM_TOPICS * NUM_WORDS, 3 * NUM_WORDS, 3 * NUM_TOPICS * NUM_WORDS]
 
     def parts(x: np.ndarray) -> list[np.ndarray]:
-        shared, groups, cells = np.split(x, np.cumsum(sizes)[:-1])
+        shared, levels, cells = np.split(x, np.cumsum(sizes)[:-1])
         return [
             shared.reshape(NUM_TOPICS, NUM_WORDS),
-            groups.reshape(3, 1, NUM_WORDS),
+            levels.reshape(3, 1, NUM_WORDS),
             cells.reshape(3, NUM_TOPICS, NUM_WORDS),
         ]
 
@@ -102,8 +102,8 @@ def test_the_m_step_matches_scipys_maximum(penalty) -> None:
         free = sizes[0]
         half = (len(x) - free) // 2
         up, down = x[free : free + half], x[free + half :]
-        shared, groups, cells = parts(np.concatenate([x[:free], up - down]))
-        log_phi = log_softmax(shared + groups + cells, axis=2)
+        shared, levels, cells = parts(np.concatenate([x[:free], up - down]))
+        log_phi = log_softmax(shared + levels + cells, axis=2)
         log_shared = log_softmax(shared, axis=1)
         value = (counts * log_phi).sum() + smoothing * log_shared.sum() - penalty * x[free:].sum()
         slope = counts - counts.sum(2, keepdims=True) * np.exp(log_phi)
@@ -123,7 +123,7 @@ def test_the_m_step_matches_scipys_maximum(penalty) -> None:
         options={"maxiter": 20000, "maxfun": 40000, "ftol": 1e-15, "gtol": 1e-8, "maxcor": 30},
     )
     topics = topics_of(penalty, smoothing)
-    # The counts barely determine the position of a shared topic between the groups: slow.
+    # The counts barely determine the position of a shared topic between the levels: slow.
     for _ in range(8000):
         topics.m_step(in_columns(counts))
     found = (counts * np.log(by_hand(topics))).sum() + float(topics.log_prior().detach())
@@ -165,7 +165,7 @@ def test_a_large_penalty_gives_plain_topics() -> None:
 
 def test_a_single_group_gives_plain_topics() -> None:
     counts = torch.from_numpy(counts_of()[0])
-    topics = topics_of(groups=Groups("party", ("Left",)))
+    topics = topics_of(levels=Levels("party", ("Left",)))
     plain = DirichletTopics(NUM_TOPICS, NUM_WORDS, smoothing=0.1, dtype=torch.float64)
     for each in (topics, plain):
         each.m_step(counts)
@@ -203,7 +203,7 @@ def test_empty_counts_make_no_nan() -> None:
 
 
 def plain_of(model: TopicModel, level: str) -> TopicModel:
-    return TopicModel(model.prior, model.topics.in_group(level), model.vocabulary)
+    return TopicModel(model.prior, model.topics.at(level), model.vocabulary)
 
 
 def test_probabilities_match_the_parameters(corpus) -> None:
@@ -211,11 +211,11 @@ def test_probabilities_match_the_parameters(corpus) -> None:
     expected = in_columns(by_hand(topics))
     for found in (topics.probs.detach(), topics.double_probs, topics.probs_and_log_prior()[0]):
         torch.testing.assert_close(found.detach(), expected)
-    for g, level in enumerate(GROUPS.levels):
-        torch.testing.assert_close(topics.in_group(level).probs, torch.tensor(by_hand(topics)[g]))
+    for g, level in enumerate(LEVELS.levels):
+        torch.testing.assert_close(topics.at(level).probs, torch.tensor(by_hand(topics)[g]))
     mean = torch.tensor(by_hand(topics).mean(0))
     torch.testing.assert_close(topics.mean_probs.detach(), mean)
-    torch.testing.assert_close(topics.in_group().probs, mean)
+    torch.testing.assert_close(topics.at().probs, mean)
     assert topics.top_words(2)[0].tolist() == mean.topk(2).indices.tolist()
 
 
@@ -226,7 +226,7 @@ def test_every_guide_uses_the_topics_of_the_documents_group(corpus) -> None:
     for name in guides_for(model):
         guide = make_guide(name, model, tolerance=1e-10, max_iterations=2000)
         whole = guide.posterior(ready.batch(dtype=torch.float64))
-        for g, level in enumerate(GROUPS.levels):
+        for g, level in enumerate(LEVELS.levels):
             rows = np.arange(g, NUM_DOCS, 3)
             alone = make_guide(name, plain_of(model, level), tolerance=1e-10, max_iterations=2000)
             posterior = alone.posterior(ready.batch(rows, dtype=torch.float64))
@@ -272,7 +272,7 @@ def test_evaluators_use_the_topics_of_the_documents_group(corpus) -> None:
 def test_the_dispersion_uses_the_topics_of_the_documents_groups(corpus, device) -> None:
     model = make(corpus).to(device)
     with torch.no_grad():
-        model.topics.groups.zero_()
+        model.topics.levels.zero_()
         model.topics.cells.zero_()
     plain = plain_of(model, "Left")
 
@@ -290,8 +290,8 @@ def test_content_models_run_under_pyro(corpus) -> None:
     batch = model.encode(corpus).batch(dtype=torch.float64)
     trace: Any = pyro.poutine.trace(model).get_trace(batch)
     theta = torch.softmax(trace.nodes["eta"]["value"], -1)
-    groups = np.arange(NUM_DOCS) % 3
-    words = np.einsum("dk,dkv->dv", theta.detach().numpy(), by_hand(model.topics)[groups])
+    levels = np.arange(NUM_DOCS) % 3
+    words = np.einsum("dk,dkv->dv", theta.detach().numpy(), by_hand(model.topics)[levels])
     expected = (batch.to_csr().to_dense().numpy() * np.log(words)).sum(1)
     found = trace.nodes["counts"]["fn"].log_prob(trace.nodes["counts"]["value"])
     np.testing.assert_allclose(found.detach().numpy(), expected)
@@ -305,7 +305,7 @@ def test_content_models_run_under_pyro(corpus) -> None:
     assert (model.topics.cells != before).any()
 
     trace = pyro.poutine.trace(model).get_trace(batch, sample_topics=True)
-    sites = {"topics", "groups", "cells", "eta", "counts"}
+    sites = {"topics", "levels", "cells", "eta", "counts"}
     assert sites <= set(trace.nodes)
     table = trace.nodes["counts"]["fn"].topics.unflatten(1, (3, NUM_WORDS))
     torch.testing.assert_close(table.sum(-1), torch.ones(NUM_TOPICS, 3, dtype=torch.float64))
@@ -313,13 +313,13 @@ def test_content_models_run_under_pyro(corpus) -> None:
 
 def test_generated_documents_have_words_of_their_group(corpus, device) -> None:
     model = make(corpus).to(device)
-    groups = np.arange(300) % 3
-    drawn, latents = model.generate([200] * 300, seed=0, covariates={"content": groups})
+    levels = np.arange(300) % 3
+    drawn, latents = model.generate([200] * 300, seed=0, covariates={"content": levels})
     theta = torch.softmax(latents["eta"], -1).cpu().numpy()
-    words = np.einsum("dk,dkv->dv", theta, by_hand(model.topics)[groups])
+    words = np.einsum("dk,dkv->dv", theta, by_hand(model.topics)[levels])
     for g in range(3):
-        counts = np.asarray(drawn.to_scipy()[groups == g].sum(0)).ravel()
-        expected = 200 * words[groups == g].sum(0)
+        counts = np.asarray(drawn.to_scipy()[levels == g].sum(0)).ravel()
+        expected = 200 * words[levels == g].sum(0)
         # A chi-square statistic of 11 degrees of freedom exceeds 45 in 5 of a million runs.
         assert ((counts - expected) ** 2 / expected).sum() < 45
     with pytest.raises(ConfigError, match="whole number below 3"):
@@ -372,39 +372,39 @@ def test_invalid_settings_are_refused(corpus) -> None:
             lntm.models.stm(2, corpus, content="party", content_penalty=penalty)
     with pytest.raises(MissingColumnError, match="no column 'nothing'"):
         lntm.models.stm(2, corpus, content="nothing")
-    with pytest.raises(ConfigError, match=r"group 'Green'.*'Left', 'Middle', 'Right'"):
-        make(corpus).topics.in_group("Green")
+    with pytest.raises(ConfigError, match=r"level 'Green'.*'Left', 'Middle', 'Right'"):
+        make(corpus).topics.at("Green")
 
 
-def test_whole_numbers_and_truth_values_make_groups(corpus) -> None:
+def test_whole_numbers_and_truth_values_make_levels(corpus) -> None:
     for values in ([2004, 2008], [True, False]):
         given = corpus.with_metadata({"group": values * (NUM_DOCS // 2)})
-        groups = Groups.of(given, "group")
-        assert groups.levels == tuple(sorted(values))
-        again = Groups.from_json(json.loads(json.dumps(groups.to_json())))
-        assert again == groups
+        levels = Levels.of(given, "group")
+        assert levels.levels == tuple(sorted(values))
+        again = Levels.from_json(json.loads(json.dumps(levels.to_json())))
+        assert again == levels
         attached = again.encode(given).encodings["content"]
-        assert attached[:2].tolist() == [groups.levels.index(value) for value in values]
+        assert attached[:2].tolist() == [levels.levels.index(value) for value in values]
 
 
 @pytest.mark.slow
-def test_fits_recover_the_deviations_of_groups(device) -> None:
+def test_fits_recover_the_deviations_of_levels(device) -> None:
     """In one of two topics, the second group has two different words."""
     rng = np.random.default_rng(0)
     topics = np.full((2, 2, 20), 0.01)
     topics[:, 0, :6] = topics[:, 1, 10:16] = 1.0
     topics[1, 0, :2], topics[1, 0, 6:8] = 0.01, 1.0
     topics /= topics.sum(2, keepdims=True)
-    groups, theta = np.arange(300) % 2, rng.dirichlet([0.4, 0.4], 300)
-    counts = np.stack([rng.multinomial(60, theta[d] @ topics[groups[d]]) for d in range(300)])
-    metadata = {"party": np.array(["Left", "Right"])[groups]}
+    levels, theta = np.arange(300) % 2, rng.dirichlet([0.4, 0.4], 300)
+    counts = np.stack([rng.multinomial(60, theta[d] @ topics[levels[d]]) for d in range(300)])
+    metadata = {"party": np.array(["Left", "Right"])[levels]}
     corpus = Corpus.from_matrix(counts, [f"w{v}" for v in range(20)], metadata=metadata)
     model = lntm.models.stm(2, corpus, "~ party", "party").to(device)
     guide = lntm.guides.TaylorGuide(model)
     result = VariationalEM(model, guide, progress=False).fit(corpus)
     assert result.stop_reason == "converged"
     levels = ("Left", "Right")
-    found = np.stack([model.topics.in_group(g).probs.detach().cpu().numpy() for g in levels])
+    found = np.stack([model.topics.at(g).probs.detach().cpu().numpy() for g in levels])
     found = found[:, np.argsort(-found[0, :, 3])]
     np.testing.assert_allclose(found, topics, atol=0.02)
     own = {(one.topic, one.group): set(one.words) for one in lntm.reports.group_words(model)}
@@ -433,19 +433,16 @@ def test_every_engine_fits_content_models(corpus, tmp_path) -> None:
     assert "age" in effects.summary()
 
 
-def test_groups_survive_saving_and_loading(corpus, tmp_path) -> None:
+def test_levels_survive_saving_and_loading(corpus, tmp_path) -> None:
     model = make(corpus, "~ age")
     lntm.save_model(model, tmp_path / "model")
     again = lntm.load_model(tmp_path / "model")
-    assert again.topics.column == GROUPS
+    assert again.topics.content == LEVELS
     assert again.topics.penalty == model.topics.penalty
     assert torch.equal(again.topics.probs, model.topics.probs)
     path = tmp_path / "model" / "model.json"
     about = json.loads(path.read_text())
     for bad in (
-        {"column": "party", "levels": ["Left", "Left", "Right"]},
-        {"column": "party", "levels": [["Left"]]},
-        {"column": 3, "levels": ["Left", "Right"]},
         {"column": "party", "levels": ["Left", "Right"]},
         ["party"],
     ):
@@ -462,7 +459,7 @@ def test_group_words_are_the_most_distinctive_words(corpus) -> None:
     model = make(corpus)
     found = lntm.reports.group_words(model, top_n=2)
     assert [(one.topic, one.group) for one in found[:4]] == [
-        *((0, level) for level in GROUPS.levels),
+        *((0, level) for level in LEVELS.levels),
         (1, "Left"),
     ]
     probs = by_hand(model.topics)
@@ -474,7 +471,7 @@ def test_group_words_are_the_most_distinctive_words(corpus) -> None:
     np.testing.assert_allclose(one.averages, probs.mean(0)[1, best])
     assert found.frame().iloc[10].tolist()[:4] == [1, "1", "Right", one.words[0]]
     with torch.no_grad():
-        model.topics.groups.zero_()
+        model.topics.levels.zero_()
         model.topics.cells.zero_()
     assert not any(one.words for one in lntm.reports.group_words(model))
     with pytest.raises(ConfigError, match="the same in all documents"):
@@ -483,7 +480,7 @@ def test_group_words_are_the_most_distinctive_words(corpus) -> None:
 
 def test_labels_use_the_mean_topics(corpus) -> None:
     model = make(corpus)
-    mean = TopicModel(model.prior, model.topics.in_group(), model.vocabulary)
+    mean = TopicModel(model.prior, model.topics.at(), model.vocabulary)
     labels = lntm.reports.label_topics(model, corpus)
     assert labels == lntm.reports.label_topics(mean, corpus)
     assert labels != lntm.reports.label_topics(plain_of(model, "Left"), corpus)

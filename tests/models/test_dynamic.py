@@ -50,7 +50,7 @@ def in_columns(counts: np.ndarray) -> torch.Tensor:
 
 def by_period(topics: DynamicTopics) -> np.ndarray:
     """``(num_periods, num_topics, num_words)`` probabilities."""
-    probs = topics.double_probs.unflatten(1, (topics.num_groups, NUM_WORDS))
+    probs = topics.double_probs.unflatten(1, (topics.num_levels, NUM_WORDS))
     return probs.transpose(0, 1).numpy()
 
 
@@ -501,7 +501,7 @@ def test_fits_save_load_and_chains(tmp_path) -> None:
     assert model.topics.differing_words.any()
     lntm.save_model(model, tmp_path / "model")
     again = lntm.load_model(tmp_path / "model")
-    assert again.topics.column == model.topics.column
+    assert again.topics.content == model.topics.content
     for name in ("probs", "variances", "tokens", "dispersion"):
         assert torch.equal(getattr(again.topics, name), getattr(model.topics, name))
     MonteCarloEM(model, max_epochs=2, num_transitions=5, progress=False).fit(corpus)

@@ -22,8 +22,8 @@ from torch_lntm.models import (
     ContentTopics,
     DirichletTopics,
     DynamicTopics,
-    Groups,
     Keywords,
+    Levels,
     Periods,
     TopicModel,
 )
@@ -57,7 +57,7 @@ def topics_of(strength: float = 20.0, exclusive: bool = True, **settings: Any) -
     return DirichletTopics(NUM_TOPICS, NUM_WORDS, keywords=lists, **settings)
 
 
-def content_topics(groups: Groups, penalty: float = 2.0, strength: float = 20.0) -> ContentTopics:
+def content_topics(groups: Levels, penalty: float = 2.0, strength: float = 20.0) -> ContentTopics:
     return ContentTopics(
         NUM_TOPICS,
         NUM_WORDS,
@@ -87,7 +87,7 @@ def block_of(model: TopicModel, topic: int) -> int:
 def test_topics_with_keywords_keep_the_contract() -> None:
     batch = make_corpus(8).batch(dtype=torch.float64)
     lntm.testing.check_topics(topics_of(), batch)
-    parties = Groups("party", ("left", "right"))
+    parties = Levels("party", ("left", "right"))
     batch = parties.encode(make_corpus(8)).batch(dtype=torch.float64)
     lntm.testing.check_topics(content_topics(parties), batch)
 
@@ -165,7 +165,7 @@ def test_excluded_words_leave_the_concentration_of_draws_alone() -> None:
 
 @pytest.mark.parametrize("content", [False, True])
 def test_tokens_of_keywords_leave_free_topics_in_an_m_step(content: bool) -> None:
-    parties = Groups("party", ("left", "right"))
+    parties = Levels("party", ("left", "right"))
     topics = content_topics(parties) if content else topics_of()
     counts = expected_counts(2 if content else 1)
     without = counts.clone()
@@ -186,7 +186,7 @@ def test_tokens_of_keywords_leave_free_topics_in_an_m_step(content: bool) -> Non
 def test_drawn_topics_have_no_excluded_words(kind: str) -> None:
     topics = topics_of()
     if kind == "content":
-        topics = content_topics(Groups("party", ("left", "right")))
+        topics = content_topics(Levels("party", ("left", "right")))
     elif kind == "time":
         years = Periods("year", (1, 2), (1.0, 2.0), (0.5, 0.5))
         options: dict[str, Any] = {"keywords": keywords(), "dtype": torch.float64}
@@ -229,7 +229,7 @@ def test_m_steps_in_a_row_equal_single_m_steps(smoothing: float) -> None:
 
 def test_one_group_is_a_model_without_content() -> None:
     counts, plain = expected_counts(), topics_of()
-    one = content_topics(Groups("party", ("all",)), penalty=1e6)
+    one = content_topics(Levels("party", ("all",)), penalty=1e6)
     for topics in (plain, one):
         topics.m_step(counts)
     torch.testing.assert_close(one.probs, plain.probs, rtol=1e-6, atol=1e-9)
@@ -237,7 +237,7 @@ def test_one_group_is_a_model_without_content() -> None:
 
 def test_a_large_content_penalty_gives_equal_groups() -> None:
     counts, plain = expected_counts(2), topics_of()
-    two = content_topics(Groups("party", ("left", "right")), penalty=1e6)
+    two = content_topics(Levels("party", ("left", "right")), penalty=1e6)
     for _ in range(20):
         two.m_step(counts)
     plain.m_step(counts.unflatten(1, (2, NUM_WORDS)).sum(1))
@@ -246,7 +246,7 @@ def test_a_large_content_penalty_gives_equal_groups() -> None:
 
 
 def test_content_m_steps_raise_the_log_joint() -> None:
-    topics, counts = content_topics(Groups("party", ("left", "right"))), expected_counts(2)
+    topics, counts = content_topics(Levels("party", ("left", "right"))), expected_counts(2)
     before = -np.inf
     for _ in range(5):
         topics.m_step(counts)

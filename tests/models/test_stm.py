@@ -17,7 +17,7 @@ from torch_lntm.guides import guides_for, make_guide
 from torch_lntm.inference import MonteCarloEM, StepwiseEM, VariationalEM
 from torch_lntm.models import (
     DirichletTopics,
-    Groups,
+    Levels,
     LogisticNormalPrior,
     StructuralPrior,
     TopicModel,
@@ -296,7 +296,7 @@ def test_saved_settings_have_the_format_of_earlier_files(corpus) -> None:
     again = construct("stm", **settings)
     assert again.config == model.config
     assert again.prior.covariates == model.prior.covariates
-    assert again.topics.column == model.topics.column
+    assert again.topics.content == model.topics.content
 
 
 def test_a_prevalence_array_works_with_a_content_column(corpus) -> None:
@@ -311,7 +311,7 @@ def test_a_prevalence_array_works_with_a_content_column(corpus) -> None:
 
 
 def test_learned_covariates_replace_the_formula(corpus) -> None:
-    covariates, groups = Covariates.of(corpus, FORMULA), Groups.of(corpus, "party")
+    covariates, groups = Covariates.of(corpus, FORMULA), Levels.of(corpus, "party")
     expected = lntm.models.stm(NUM_TOPICS, corpus, FORMULA, "party").config
     for documents in (corpus, NUM_WORDS):
         model = lntm.models.stm(NUM_TOPICS, documents, covariates, groups)

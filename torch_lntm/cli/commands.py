@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,10 +22,9 @@ from torch_lntm.cli.documents import (
     Computation,
     Documents,
     RunDocuments,
-    chains_of,
     completion,
     is_built_in,
-    posterior_of,
+    source_of,
     structural_options,
     training_documents,
 )
@@ -35,9 +33,6 @@ from torch_lntm.cli.values import groups_option, mapping_option, read_keywords, 
 from torch_lntm.errors import ConfigError, require_whole
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from torch_lntm.inference import DocumentTopics
     from torch_lntm.models import TopicModel
     from torch_lntm.reports.chat import ChatServer
 
@@ -97,12 +92,13 @@ def topics(
         result = replace(result, topics=tuple(rows))
     else:
         run = lntm.load_run(run_folder)
-        shares: Any = run.metadata.get("topic_shares")
         if by_group:
             result = lntm.reports.group_words(run.model, top_n=top_n)
         elif groups is not None:
             topics_of: Any = groups_option(groups)
-            result = lntm.reports.summarise_groups(run.model, topics_of, shares, top_n=top_n)
+            result = lntm.reports.summarise_groups(
+                run.model, topics_of, run.topic_shares, top_n=top_n
+            )
         else:
             result = run.topic_table(top_n=top_n, num_correlated=num_correlated)
     show(lntm.frames.render(result, format))
@@ -158,10 +154,10 @@ def transform(
             raise ConfigError(f"{out}: expected a file name that ends in .csv, or -")
         refuse_existing(out, overwrite)
     run, guide, corpus = documents.load()
-    drawn = guide if source == "guide" else chains_of(run, documents.random["seed"])
+    drawn = guide if source == "guide" else run.chains(documents.random["seed"])
     options |= {"groups": groups_option(groups), **documents.random}
     theta = lntm.inference.transform(drawn, corpus, **options)
-    table = lntm.frames.to_csv(_frame(theta))
+    table = lntm.frames.to_csv(theta.frame())
     if out == "-":
         show(table, end="")
     else:
@@ -171,39 +167,6 @@ def transform(
     about = f"{len(corpus)} document{'s' * (len(corpus) != 1)} to {to}"
     empty, failed = int((theta.lengths == 0).sum()), int((~theta.converged).sum())
     say(f"wrote {about}: {empty} empty, with the prior's theta, and {failed} not converged")
-
-
-def _frame(topics: DocumentTopics) -> pd.DataFrame:
-    """Topics of documents as a table with a row for each document.
-
-    The head of a topic is its name, or ``topic_3`` for topic 3 without a name. A head that another
-    column has gets a prefix, as in ``topic_tokens`` and ``metadata.tokens``.
-    """
-    import pandas as pd
-
-    from torch_lntm.models.names import is_named
-
-    columns: dict[str, Any] = {"document": range(len(topics.theta)), "tokens": topics.lengths}
-    columns["converged"] = topics.converged.numpy().astype(int)
-
-    def add(prefix: str, heads: Iterable[str], values: Iterable[Any]) -> list[str]:
-        old = len(columns)
-        for head, value in zip(heads, values, strict=True):
-            while head in columns:
-                head = prefix + head
-            columns[head] = value
-        return list(columns)[old:]
-
-    names, metadata = topics.topic_names, topics.metadata
-    heads = [name if is_named(names, k) else f"topic_{k}" for k, name in enumerate(names)]
-    add("topic_", heads, topics.theta.numpy().T)
-    if topics.groups is not None:
-        add("group_", topics.groups.names, topics.group_theta.numpy().T)
-    if topics.sources is not None:
-        activity = topics.sources.mean.numpy().T
-        add("source_", [f"source_{k}" for k in range(len(activity))], activity)
-    about = add("metadata.", map(str, metadata), [metadata[name].array for name in metadata])
-    return pd.DataFrame({name: columns[name] for name in ("document", *about, *columns)})
 
 
 @register_command("evaluate")
@@ -245,8 +208,7 @@ def evaluate(
     if method == "auto":
         # Fits by chains have wide priors, and approximate posteriors are then too narrow as
         # proposals.
-        by_chains = run.config.get("posterior") in lntm.recipes.SAMPLERS
-        method = "ais" if by_chains else "importance"
+        method = "ais" if run.sampled else "importance"
     test, train = corpus, None
     if run.metadata.get("corpus", {}).get("fingerprint") == corpus.fingerprint():
         split = run.split(corpus)
@@ -380,8 +342,9 @@ def tree(
 
     refuse_existing(out, overwrite)
     run = lntm.load_run(run_folder)
-    shares: Any = run.metadata.get("topic_shares")
-    merged = lntm.topic_tree(run.model, whole_numbers("levels", levels), shares=shares, **options)
+    merged = lntm.topic_tree(
+        run.model, whole_numbers("levels", levels), shares=run.topic_shares, **options
+    )
     show(lntm.frames.render(merged, print_as))
     if out is not None:
         with atomic_write(Path(out)) as file:
@@ -481,7 +444,7 @@ def effects(
             run.model, corpus, num_draws=num_draws or 50, **documents.random
         )
     else:
-        drawn = posterior_of(documents, run, corpus, source, num_draws)
+        drawn = source_of(documents, run, corpus, source, num_draws)
     options |= {
         "num_draws": num_draws,
         "groups": groups_option(groups),
@@ -629,10 +592,10 @@ def report(
     corpus = run.model.encode(corpus)
     shown: dict[str, Any] = {"groups": groups_option(groups), "num_draws": num_draws}
     if levels is not None:
-        sizes, shares = whole_numbers("levels", levels), run.metadata.get("topic_shares")
-        shown["tree"] = tree = lntm.topic_tree(run.model, sizes, shares=shares)
+        sizes = whole_numbers("levels", levels)
+        shown["tree"] = tree = lntm.topic_tree(run.model, sizes, shares=run.topic_shares)
         shown["groups"] = shown["groups"] or tree.groups(tree.levels[-1])
-    shown["source"] = drawn = posterior_of(documents, run, corpus, source, num_draws)
+    shown["source"] = drawn = source_of(documents, run, corpus, source, num_draws)
     if effects is not None:
         about = {name: shown[name] for name in ("groups", "num_draws")} | documents.random
         shown["effects"] = lntm.effects.estimate(run.model, drawn, corpus, effects, **about)

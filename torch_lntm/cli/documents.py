@@ -313,10 +313,10 @@ def _format_of(corpus: object) -> str | None:
     return None
 
 
-def posterior_of(
+def source_of(
     documents: RunDocuments, run: Run, corpus: Corpus, source: str, num_draws: int | None
 ) -> DrawSource:
-    """Source of draws of the proportions.
+    """What draws the proportions of the documents.
 
     Args:
         documents: The documents of the command.
@@ -325,20 +325,10 @@ def posterior_of(
         source: ``"guide"``, ``"chains"``, or ``"auto"`` for that of the run.
         num_draws: Number of draws by chains.
     """
-    if source == "guide":
+    if source == "guide" or (source == "auto" and not run.sampled):
         return run.guide()
     seed, progress = documents.random.values()
-    chosen = run.posterior(seed) if source == "auto" else chains_of(run, seed)
-    if isinstance(chosen, lntm.guides.Guide):
-        return chosen
-    return lntm.inference.theta_draws(chosen, corpus, num_draws, progress=progress)
-
-
-def chains_of(run: Run, seed: int) -> DrawSource:
-    """Chains of a run: those of a fit by chains, or new chains."""
-    if run.config.get("posterior") in lntm.recipes.SAMPLERS:
-        return run.posterior(seed)
-    return lntm.inference.DocumentHMC(run.model, seed=seed)
+    return lntm.inference.theta_draws(run.chains(seed), corpus, num_draws, progress=progress)
 
 
 def training_documents(run: Run, corpus: Corpus) -> Corpus:
@@ -397,13 +387,13 @@ def structural_options(
     Raises:
         ConfigError: The model is stm, and both options are missing.
     """
-    from torch_lntm.models.groups import learn_groups
+    from torch_lntm.models.levels import learn_levels
 
     options: dict[str, Any] = {}
     if prevalence is not None:
         options["prevalence"] = lntm.models.Covariates.of(corpus, prevalence)
     if content is not None:
-        options["content"] = learn_groups(corpus, content)
+        options["content"] = learn_levels(corpus, content)
     if model == "stm" and not options:
         raise ConfigError("the model stm needs prevalence, such as '~ party', or content")
     return options

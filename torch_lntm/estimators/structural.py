@@ -13,7 +13,7 @@ from torch_lntm.corpus.metadata import describe
 from torch_lntm.errors import ConfigError
 from torch_lntm.estimators.base import TopicModelEstimator
 from torch_lntm.models import StructuralPrior
-from torch_lntm.models.groups import learn_groups
+from torch_lntm.models.levels import learn_levels
 from torch_lntm.models.priors.covariates import PREVALENCE, Covariates
 
 #: The metadata that a method requests from scikit-learn's metadata routing by default.
@@ -191,5 +191,5 @@ class StructuralTopicModel(TopicModelEstimator):
         if self.prevalence is not None or PREVALENCE in corpus.covariates:
             options["prevalence"] = Covariates.of(corpus, self.prevalence)
         if self.content is not None:
-            options["content"] = learn_groups(corpus, self.content)
+            options["content"] = learn_levels(corpus, self.content)
         return options

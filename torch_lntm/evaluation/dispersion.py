@@ -86,7 +86,7 @@ def residual_dispersion(
     for batch in corpus.batches(max_docs, order=rows, device=model.device, dtype=model.dtype):
         posterior = guide.posterior(batch, covariances=False)
         theta = posterior.theta(posterior.mean.double())
-        for rows_of_group, topics_of_group in model.topics.by_group(batch, topics):
+        for rows_of_group, topics_of_group in model.topics.by_level(batch, topics):
             part, q = batch.select(rows_of_group), theta[rows_of_group] @ topics_of_group
             expected = q * part.lengths.double()[:, None]
             inflation = model.words.overdispersion(part.lengths.double())[:, None]

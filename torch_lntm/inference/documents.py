@@ -20,6 +20,7 @@ from torch_lntm.guides import Guide
 from torch_lntm.guides.theta_draws import ThetaDraws
 from torch_lntm.inference.draws import DrawSource, require_source, theta_draws
 from torch_lntm.models import IndependentFactorPrior, TopicGroups, TopicModel
+from torch_lntm.models.names import is_named
 from torch_lntm.models.topic_groups import as_groups
 from torch_lntm.progress import tqdm
 
@@ -74,16 +75,31 @@ class DocumentTopics:
     groups: TopicGroups | None = None
 
     def frame(self) -> pd.DataFrame:
-        """A row for each document and topic: ``document``, ``topic``, and its share ``gamma``."""
-        documents, topics = self.theta.shape
-        index = self.metadata.index
-        return pd.DataFrame(
-            {
-                "document": np.repeat(index if len(index) else np.arange(documents), topics),
-                "topic": np.tile(np.arange(topics), documents),
-                "gamma": self.theta.double().flatten().numpy(),
-            }
-        )
+        """A row for each document, by name: metadata, tokens, and proportions of the topics.
+
+        The head of a topic is its name, or ``topic_3`` for topic 3 without a name. Groups and
+        sources follow the topics. A head that another column has gets a prefix, as in
+        ``topic_tokens`` and ``metadata.tokens``.
+        """
+        names, metadata = self.topic_names, self.metadata
+        heads = [name if is_named(names, k) else f"topic_{k}" for k, name in enumerate(names)]
+        parts: list[Any] = [("topic_", heads, self.theta.numpy().T)]
+        if self.groups is not None:
+            parts.append(("group_", list(self.groups.names), self.group_theta.numpy().T))
+        if self.sources is not None:
+            activity = self.sources.mean.numpy().T
+            parts.append(("source_", [f"source_{k}" for k in range(len(activity))], activity))
+        parts.append(("metadata.", [*map(str, metadata)], [metadata[x].array for x in metadata]))
+        columns: dict[str, Any] = {"document": range(len(self.theta)), "tokens": self.lengths}
+        columns["converged"] = self.converged.numpy().astype(int)
+        for prefix, heads, values in parts:
+            about = len(columns)
+            for head, value in zip(heads, values, strict=True):
+                while head in columns:
+                    head = prefix + head
+                columns[head] = value
+        frame = pd.DataFrame(columns, metadata.index if len(metadata.index) else None)
+        return frame[["document", *list(columns)[about:], *list(columns)[1:about]]]
 
     @property
     def group_theta(self) -> Tensor:

@@ -27,11 +27,13 @@ from torch_lntm.models.registry import CONSTRUCTORS, construct
 MODEL, TENSORS, VOCABULARY = "model.json", "model.safetensors", "vocabulary.txt"
 CARD, NAMES = "README.md", "names.json"
 FORMAT_VERSION = 1
-#: Word probabilities of a model that any folder may hold. Larger models have up to 64 for each
-#: stored parameter, since embedded topics are products of small tables.
-LEAST_PROBABILITIES = 2**24
 #: What invalid values from a file raise.
 _INVALID = (TypeError, ValueError, RuntimeError, KeyError)
+#: Parameters that had other names in versions before 0.3.0.
+_RENAMED = {
+    "bursts.log_concentration": "words.log_concentration",
+    "topics.groups": "topics.levels",
+}
 
 
 def save_model(model: TopicModel, path: str | Path, *, overwrite: bool = False) -> Path:
@@ -131,19 +133,12 @@ def read_model(folder: Path) -> TopicModel:
     settings = about.get("config")
     checksums = about.get("checksums") or {}  # versions before 0.3.0 wrote none
     tensors = _tensors(folder / TENSORS, checksums.get(TENSORS))
-    # Sizes out of proportion to the parameters are refused before memory is allocated.
-    most = max(LEAST_PROBABILITIES, 64 * sum(tensor.numel() for tensor in tensors.values()))
-    with read_errors(file, "contradicts the other files", _INVALID):
-        if not 0 < settings["num_topics"] * settings["num_words"] <= most:
-            raise ValueError("the numbers of topics and words are impossible")
-    vocabulary = None
-    if about.get("vocabulary"):
-        checksum = checksums.get(VOCABULARY)
-        vocabulary = read_vocabulary(folder / VOCABULARY, settings["num_words"], None, checksum)
     with read_errors(file, "is damaged", _INVALID):
         model = construct(about.get("kind"), **settings)
-        model.vocabulary = vocabulary
         model.topic_names = about.get("topic_names")  # files before 0.3.0 lack it
+        if about.get("vocabulary"):
+            words = folder / VOCABULARY, model.num_words, None, checksums.get(VOCABULARY)
+            model.vocabulary = read_vocabulary(*words)
     if (folder / NAMES).is_file():
         records = read_json(folder / NAMES, list)[: model.num_topics]
         with read_errors(folder / NAMES, "is damaged", _INVALID):
@@ -217,11 +212,10 @@ def read_json(path: Path, kind: type = dict) -> Any:
 
 
 def _tensors(path: Path, checksum: Any) -> dict[str, Tensor]:
-    """Parameters by current names. Before 0.2.0, ``words`` of a bursty model was ``bursts``."""
+    """Parameters by current names."""
     data = read_bytes(path)
     if checksum not in (None, zlib.crc32(data)):
         raise ConfigError(f"{path}: is damaged: its checksum is not that of {MODEL}")
     with read_errors(path, "not a complete safetensors file", (SafetensorError, KeyError)):
         tensors = safetensors.torch.load(data)
-    old = "bursts.log_concentration"
-    return {"words.log_concentration" if n == old else n: x for n, x in tensors.items()}
+    return {_RENAMED.get(name, name): x for name, x in tensors.items()}

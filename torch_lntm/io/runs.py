@@ -6,7 +6,7 @@ import json
 import platform
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -19,6 +19,7 @@ from torch_lntm.files import writing
 from torch_lntm.files.reading import read_consistent, read_errors, read_text
 from torch_lntm.guides import Guide
 from torch_lntm.inference import DocumentHMC, FitResult, KeptChains
+from torch_lntm.inference.fitted import Fitted
 from torch_lntm.io.card import is_unedited, model_card, settings_of, signed
 from torch_lntm.io.chains import MAX_KEPT_BYTES, chains_size, read_chains, write_chains
 from torch_lntm.io.models import (
@@ -34,7 +35,6 @@ from torch_lntm.io.models import (
 )
 from torch_lntm.models import TopicModel
 from torch_lntm.models.names import NameRecord
-from torch_lntm.models.topic_table import TopicTable
 from torch_lntm.recipes import SAMPLERS, guide_of
 
 T = TypeVar("T")
@@ -45,7 +45,7 @@ SPLIT, EVALUATION, CHAINS = "split.npz", "evaluation.json", "chains.safetensors"
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class Run(Fitted):
     """Finished fit, read from a run folder.
 
     Attributes:
@@ -55,6 +55,7 @@ class Run:
         metadata: Facts about the fit: ``stop_reason``, ``topic_shares``, ``corpus``, ``versions``,
             ``date`` and others.
         history: A record per iteration; see :class:`~torch_lntm.inference.FitResult`.
+        corpus: The documents of the fit, if :func:`load_run` was given them.
     """
 
     path: Path
@@ -62,6 +63,7 @@ class Run:
     config: dict[str, Any]
     metadata: dict[str, Any]
     history: list[dict[str, Any]] = field(repr=False)
+    corpus: Corpus | None = None
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, {self.model.name}, {self.model.num_topics} topics)"
@@ -78,40 +80,34 @@ class Run:
         """
         return guide_of(self.config.get("posterior"), self.model, **settings)
 
-    def posterior(self, seed: int = 0) -> Guide[Any] | DocumentHMC | KeptChains:
-        """Source of draws of the documents' proportions, for reports and effects.
-
-        A run by a guide gives its :meth:`guide`. A run by chains gives the saved chains to
-        continue, or new chains if they are missing.
+    def chains(self, seed: int = 0) -> DocumentHMC | KeptChains:
+        """Chains of the documents: those that the fit kept, to continue, or else new chains.
 
         Args:
             seed: Seed of the chains.
 
         Raises:
-            ConfigError: The file of the chains is damaged. See also :meth:`guide`.
-            IncompatibleGuideError: See :meth:`guide`.
+            ConfigError: The file of the chains is damaged.
         """
-        if self.config.get("posterior") not in SAMPLERS:
-            return self.guide()
         file = self.path / CHAINS
-        if file.is_file():
+        if self.sampled and file.is_file():
             return read_chains(file, self.model, seed, _identity(self.metadata))
         return DocumentHMC(self.model, seed=seed)
 
-    def topic_table(self, *, top_n: int = 8, num_correlated: int = 0) -> TopicTable:
-        """Table of the topics with words, and with the shares at the end of the fit.
+    @property
+    def sampled(self) -> bool:
+        """Whether chains drew the documents' proportions in the fit, rather than a guide."""
+        return self.config.get("posterior") in SAMPLERS
 
-        Args:
-            top_n: Words of each topic.
-            num_correlated: Number of correlated topics of each topic, on each side: with the most
-                positive and with the most negative correlations.
+    @property
+    def source(self) -> Guide[Any] | DocumentHMC | KeptChains:
+        """What draws theta after this fit: its :meth:`guide`, or its :meth:`chains`."""
+        return self.chains() if self.sampled else self.guide()
 
-        Raises:
-            ConfigError: A number is below its minimum.
-        """
-        return self.model.topic_table(
-            self.metadata.get("topic_shares"), top_n=top_n, num_correlated=num_correlated
-        )
+    @property
+    def topic_shares(self) -> Sequence[float] | None:
+        """Shares of the topics in the documents of the fit, ``(num_topics,)``."""
+        return self.metadata.get("topic_shares")
 
     def settings(self) -> dict[str, Any]:
         """Settings and results of the fit by name, for a report."""
@@ -288,11 +284,13 @@ def _identity(metadata: Mapping[str, Any]) -> str:
     return " ".join(str(metadata.get(name)) for name in ("date", "seconds", "objective"))
 
 
-def load_run(path: str | Path) -> Run:
+def load_run(path: str | Path, corpus: Corpus | None = None) -> Run:
     """Read a run from its folder.
 
     Args:
         path: The folder.
+        corpus: The documents of the fit, which the folder does not hold. Methods such as
+            ``run.report()`` and ``run.effects(formula)`` then use them by default.
 
     Returns:
         The run, with the model on the CPU.
@@ -307,7 +305,7 @@ def load_run(path: str | Path) -> Run:
         >>> run.model.num_topics, len(run.history) == len(result.history)
         (10, True)
     """
-    return read_consistent(Path(path), _read_run)
+    return replace(read_consistent(Path(path), _read_run), corpus=corpus)
 
 
 def _read_run(folder: Path) -> Run:

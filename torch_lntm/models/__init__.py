@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_lntm.errors import no_attribute
 from torch_lntm.models.constructors import ctm, iftm, lda, lntm, stm
-from torch_lntm.models.groups import Groups, Periods
+from torch_lntm.models.levels import Levels, Periods
 from torch_lntm.models.model import TopicModel
 from torch_lntm.models.priors.covariates import Covariates
 from torch_lntm.models.priors.dirichlet import DirichletPrior
@@ -35,9 +35,9 @@ __all__ = [
     "DocumentPrior",
     "DynamicTopics",
     "FixedTopics",
-    "Groups",
     "IndependentFactorPrior",
     "Keywords",
+    "Levels",
     "LogisticNormalPrior",
     "MixedPrior",
     "Multinomial",

@@ -12,7 +12,7 @@ from typing_extensions import TypedDict, Unpack
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError
-from torch_lntm.models.groups import Groups, Periods, learn_groups
+from torch_lntm.models.levels import Levels, Periods, learn_levels
 from torch_lntm.models.model import TopicModel
 from torch_lntm.models.priors.covariates import PREVALENCE, Covariates
 from torch_lntm.models.priors.dirichlet import DirichletPrior
@@ -305,7 +305,7 @@ def lda(
 def _learn_columns(
     num_words: int | Corpus,
     prevalence: str | Covariates | Mapping[str, Any] | None = None,
-    content: str | Groups | Mapping[str, Any] | None = None,
+    content: str | Levels | Mapping[str, Any] | None = None,
     **arguments: Any,
 ) -> dict[str, Any]:
     """Arguments of :func:`stm` with the covariates learned from the training documents."""
@@ -317,8 +317,8 @@ def _learn_columns(
             )
         return _learn_keywords(**arguments)
     corpus, learned = num_words, _learn_keywords(**arguments)
-    if content is not None and not isinstance(content, Groups | Mapping):
-        learned["content"] = learn_groups(corpus, content)
+    if content is not None and not isinstance(content, Levels | Mapping):
+        learned["content"] = learn_levels(corpus, content)
     is_plain = prevalence is None and content is not None and PREVALENCE not in corpus.covariates
     if not isinstance(prevalence, Covariates | Mapping) and not is_plain:
         learned["prevalence"] = Covariates.of(corpus, prevalence)
@@ -330,7 +330,7 @@ def stm(
     num_topics: int,
     num_words: int | Corpus,
     prevalence: str | Covariates | Mapping[str, Any] | None = None,
-    content: str | Groups | Mapping[str, Any] | None = None,
+    content: str | Levels | Mapping[str, Any] | None = None,
     *,
     anchored: bool = False,
     penalty: float | None = None,
@@ -344,12 +344,12 @@ def stm(
 
     eta_d ~ Normal(Γᵀ(1, x_d), covariance), theta_d = softmax(eta_d), each word from a topic drawn
     from theta_d (*Roberts, Stewart & Airoldi 2016*). x_d holds the covariates of document d. With
-    ``content``, the words of the topics differ between groups of documents; see
+    ``content``, the words of the topics differ between the levels of a column; see
     :class:`ContentTopics`.
 
     Args:
         num_topics: Number of topics K. K = 1 is a unigram model.
-        num_words: The training documents. The model learns the formula and the groups from their
+        num_words: The training documents. The model learns formula and levels from their
             metadata. If ``prevalence`` and ``content`` are learned already, the size of the
             vocabulary V suffices.
         prevalence: A formula over the metadata, such as ``"~ party + bs(date, df=6)"``. Random
@@ -358,15 +358,15 @@ def stm(
             ``corpus.with_covariates({"prevalence": x})``, without an intercept. With ``content``
             and without formula and array, the mean of eta is constant, as in :func:`ctm`. Learned
             :class:`Covariates` and the result of their ``to_json`` are accepted too.
-        content: Name of the metadata column with the groups. Or a formula such as ``"~ rw(year)"``,
+        content: Name of the metadata column with levels. Or a formula such as ``"~ rw(year)"``,
             ``"~ rw(date, bins='month')"`` or ``"~ rw(day, width=7)"``: words then move with time,
             see :class:`DynamicTopics`. By default all documents share the same topics. Learned
-            :class:`Groups` and :class:`Periods` and the result of their ``to_json`` are accepted
+            :class:`Levels` and :class:`Periods` and the result of their ``to_json`` are accepted
             too.
         anchored: As for :func:`ctm`.
         penalty: Precision of the slopes' prior. By default, fits estimate it by maximising the
             evidence (marginal likelihood).
-        content_penalty: Precision of the prior of the groups' deviations; see
+        content_penalty: Precision of the prior of the levels' deviations; see
             :class:`ContentTopics`.
         content_scale: Standard deviation of the steps of words between periods, see
             :class:`DynamicTopics`. Defaults to a deviation for each word, by evidence.
@@ -374,17 +374,17 @@ def stm(
         pseudo_variance: As for :func:`ctm`.
 
     Returns:
-        The model, on the CPU. It keeps the levels and knots of the formula and the groups, and
+        The model, on the CPU. It keeps all levels and knots, and
         encodes further corpora exactly as it encoded the training documents.
 
     Raises:
         ConfigError: The formula is invalid, a size or value is out of range, or the data of
-            covariates or groups are damaged.
+            covariates or levels are damaged.
         CorpusError: A column is missing, or lacks values.
 
     Example:
         >>> stm = lntm.models.stm(10, posts, "~ party + year", content="party")
-        >>> stm.prior.names, stm.topics.num_groups
+        >>> stm.prior.names, stm.topics.num_levels
         (('Intercept', 'party[T.right]', 'year'), 2)
     """
     if not isinstance(prevalence, Covariates):
@@ -435,10 +435,10 @@ def _generator(options: ModelOptions) -> torch.Generator:
 
 
 def _kind_of_topics(content: Any, penalty: float, scale: float | None) -> Callable[..., Topics]:
-    """Topics of :func:`stm`: the same in all documents, by groups, or moving with periods."""
+    """Topics of :func:`stm`: the same in all documents, by level, or moving with periods."""
     if content is None:
         return DirichletTopics
-    column = content if isinstance(content, Groups) else Groups.from_json(content)
-    if isinstance(column, Periods):
-        return partial(DynamicTopics, periods=column, scale=scale)
-    return partial(ContentTopics, column=column, penalty=penalty)
+    levels = content if isinstance(content, Levels) else Levels.from_json(content)
+    if isinstance(levels, Periods):
+        return partial(DynamicTopics, periods=levels, scale=scale)
+    return partial(ContentTopics, content=levels, penalty=penalty)

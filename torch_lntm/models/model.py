@@ -224,8 +224,8 @@ class TopicModel(nn.Module):
         The names of the topics stay, unless the number of topics changes.
 
         ``model.with_parts(model.prior.averaged())`` accepts documents with unknown covariates.
-        ``model.with_parts(topics=model.topics.in_group("Liberal"))`` has the topics of a single
-        group.
+        ``model.with_parts(topics=model.topics.at("Liberal"))`` has the topics of a single
+        level.
 
         Args:
             prior: The new document prior.
@@ -237,7 +237,7 @@ class TopicModel(nn.Module):
 
         Example:
             >>> content = lntm.models.stm(5, posts, content="party")
-            >>> content.with_parts(topics=content.topics.in_group("left")).topics
+            >>> content.with_parts(topics=content.topics.at("left")).topics
             FixedTopics(5 topics, 2132 words)
         """
         model = TopicModel(
@@ -341,9 +341,9 @@ class TopicModel(nn.Module):
             prior_factor("words_prior", self.words.log_prior(), documents)
         with documents:
             latent = self.prior.emit(batch)
-            # Without lengths the site cannot be sampled. With groups, a sample would hold words in
-            # the columns of other groups, so lengths are left out. generate() draws by groups.
-            lengths = batch.lengths if self.topics.num_groups == 1 else None
+            # Without lengths the site cannot be sampled. With levels, a sample would hold words in
+            # the columns of other levels, so lengths are left out. generate() draws by level.
+            lengths = batch.lengths if self.topics.num_levels == 1 else None
             words = BagOfWords(self.theta(latent), topics, lengths, capture(self.words))
             pyro.sample("counts", words, obs=WordCounts(batch))
         return latent
@@ -425,7 +425,7 @@ class TopicModel(nn.Module):
         latents = space.latents(space.draw(noise.document_keys(seed, empty.index, 1))[0])
         generator = torch.Generator(self.device).manual_seed(seed)
         theta, positions, parts = self.theta(latents[self.prior.latent]), [], []
-        for rows, topics in self.topics.by_group(empty, self.topics.probs):
+        for rows, topics in self.topics.by_level(empty, self.topics.probs):
             words = BagOfWords(theta[rows], topics, sizes[rows], self.words)
             counts = words.sample_counts(generator)
             positions.append(rows.cpu())
@@ -531,7 +531,7 @@ class TopicModel(nn.Module):
         """Check a corpus and add the arrays for this model's batches.
 
         The prior and the topics derive these arrays from the metadata of the documents: the design
-        matrix of a formula, and the documents' groups. Selections and splits of the corpus keep the
+        matrix of a formula, and the documents' levels. Selections and splits of the corpus keep the
         arrays. Encode a corpus before you make batches by hand, and once before several calls that
         need the arrays. Engines, evaluators and reports encode their corpus themselves, and a
         second encoding costs nothing.
@@ -587,12 +587,12 @@ class TopicModel(nn.Module):
                 "with corpus.batch(), or several with corpus.batches()"
             )
         self._check_dtype()
-        if batch.num_words not in (self.num_words, self.topics.num_groups * self.num_words):
+        if batch.num_words not in (self.num_words, self.topics.num_levels * self.num_words):
             raise ConfigError(
                 f"documents over {batch.num_words} words given to a model of {self.num_words}; "
                 "re-index the corpus with corpus.with_vocabulary(model.vocabulary)"
             )
-        return self.topics.assign_groups(batch.to(self.device, self.dtype))
+        return self.topics.assign_levels(batch.to(self.device, self.dtype))
 
 
 def require_model(model: Any) -> None:

@@ -206,7 +206,7 @@ def path_plot(
         change, _ = topics.log_changes(number)
         weights = topics.log_paths(number).log_probs.exp().mean(0)
         words = (weights * change.abs()).topk(min(top_n, topics.num_words)).indices.tolist()
-    periods, names = topics.column, model.words_at(list(words))
+    periods, names = topics.content, model.words_at(list(words))
     bands = np.stack([x.numpy() for x in topics.log_paths(number, words).bands(level)], -1)
     if ax is None:
         _, ax = plt.subplots(figsize=(7.0, 3.6), layout="constrained")

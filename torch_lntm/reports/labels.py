@@ -205,19 +205,19 @@ def group_words(model: TopicModel, *, top_n: int = 7) -> Rows[GroupWords]:
     """
     require_whole(1, top_n=top_n)
     topics: Any = model.topics
-    if topics.num_groups == 1:
+    if topics.num_levels == 1:
         raise ConfigError(
             "the model's topics are the same in all documents; make it by "
             "models.stm(num_topics, corpus, content='party')"
         )
-    probs = topics.double_probs.cpu().unflatten(1, (topics.num_groups, topics.num_words))
+    probs = topics.double_probs.cpu().unflatten(1, (topics.num_levels, topics.num_words))
     average = probs.mean(1)
     scores = probs * (probs / average[:, None]).log()
     scores = torch.where(topics.differing_words.cpu()[:, None], scores, 0.0)
     best = scores.sort(dim=-1, descending=True, stable=True).indices[..., :top_n]
     rows = Rows[GroupWords](columns=_GROUP_COLUMNS)
     for k, name in enumerate(model.topic_names):
-        for g, level in enumerate(topics.column.levels):
+        for g, level in enumerate(topics.content.levels):
             chosen = best[k, g][scores[k, g, best[k, g]] > 0].tolist()
             numbers = tuple(probs[k, g, chosen].tolist()), tuple(average[k, chosen].tolist())
             rows.append(GroupWords(k, name, level, model.words_at(chosen), *numbers))
@@ -255,7 +255,7 @@ def summarise_groups(
     *,
     top_n: int = 8,
 ) -> Rows[GroupSummary]:
-    """Groups of topics with their shares and the words of the merged topics.
+    """Levels of topics with their shares and the words of the merged topics.
 
     Args:
         model: The model.

@@ -20,8 +20,9 @@ from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.files.writing import atomic_write
 from torch_lntm.guides import Guide
-from torch_lntm.inference import DrawSource, FitResult, ThetaDraws, theta_draws
+from torch_lntm.inference import DrawSource, ThetaDraws, theta_draws
 from torch_lntm.inference.draws import require_source
+from torch_lntm.inference.fitted import Fitted
 from torch_lntm.io import Run
 from torch_lntm.io.runs import EVALUATION
 from torch_lntm.models import DynamicTopics, TopicGroups, TopicModel
@@ -69,7 +70,7 @@ _TEMPLATES = jinja2.Environment(
 
 
 def report(
-    fit: FitResult | Run | DrawSource,
+    fit: Fitted | DrawSource,
     corpus: Corpus,
     path: str | Path | None = None,
     *,
@@ -115,16 +116,14 @@ def report(
         raise ConfigError(f"{path}: is a folder; name a file to write the page to")
     if path.exists() and not overwrite:
         raise ConfigError(f"{path}: exists already; choose another path, or ask to overwrite it")
-    posterior: Any = fit
     contents: dict[str, Any] = {}
+    fitted: Any = fit
+    if isinstance(fit, Fitted):
+        fitted, contents = fit.source, {"settings": fit.settings()}
     if isinstance(fit, Run):
-        scores = fit.read(EVALUATION, read_scores) or ()
-        posterior, contents = fit.posterior(), {"scores": scores, "settings": fit.settings()}
-    elif isinstance(fit, FitResult):
-        posterior, contents = fit.source, {"settings": fit.settings()}
-    contents["instead_of_chains"] = isinstance(source, Guide) and not isinstance(posterior, Guide)
-    source = posterior if source is None else source
-    page = render_page(source, corpus, **{**contents, **options})
+        contents["scores"] = fit.read(EVALUATION, read_scores) or ()
+    contents["instead_of_chains"] = isinstance(source, Guide) and not isinstance(fitted, Guide)
+    page = render_page(fitted if source is None else source, corpus, **{**contents, **options})
     with atomic_write(path) as file:
         file.write(page.encode("utf-8", "replace"))
     return path

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.frames import Rows
 from torch_lntm.models import DynamicTopics, TopicModel
-from torch_lntm.models.groups import Level
+from torch_lntm.models.levels import Level
 from torch_lntm.models.topics.dynamic import quantile_of
 from torch_lntm.plotting.lines import path_plot
 from torch_lntm.plotting.style import shorten
@@ -124,7 +124,7 @@ def moving_topics(
         )
     require_whole(1, top_n=top_n, num_changes=num_changes)
     require_whole(2, num_periods=num_periods)
-    width, levels = quantile_of(level), topics.column.levels
+    width, levels = quantile_of(level), topics.content.levels
     chosen = sorted({round(x) for x in np.linspace(0, len(levels) - 1, num_periods)})
     periods, drift = tuple(levels[t] for t in chosen), topics.drift()[:, -1].tolist()
     rows = Rows[MovingTopic](columns=_FRAME)
@@ -151,7 +151,7 @@ def _largest(model: TopicModel, table: Tensor, chosen: Tensor, most: int) -> tup
 
 def period_section(page: PageData) -> list[Block]:
     """The report's section on words over time."""
-    periods: Any = page.model.topics.column
+    periods: Any = page.model.topics.content
     found = moving_topics(page.model, level=page.level)
     rows = [found[summary.topic] for summary in page.topics]
     first, last, level = periods.levels[0], periods.levels[-1], f"{page.level:.0%}"
@@ -212,7 +212,7 @@ def path_chart(
         words = [vocabulary.index(change.word) for change in changes]
         path_plot(model, row.topic, words, level=level, ax=ax)
         ax.set_title(shorten(names[row.topic], 40), fontsize=9, parse_math=False)
-        periods: Any = model.topics.column
+        periods: Any = model.topics.content
         ends = [str(periods.levels[0]), str(periods.levels[-1])]
         ax.set_xticks([periods.positions[0], periods.positions[-1]], ends, parse_math=False)
         ax.set(xlabel="", ylabel="")

@@ -1,11 +1,11 @@
-"""M-step for topics with sparse differences between groups (content covariates), all words at once.
+"""M-step for topics with sparse differences between levels (content covariates), all words at once.
 
-Topic k has in group g the word probabilities
+Topic k has in level g the word probabilities
 
     φ_gkv = t_kv a_gv b_gkv / Z_gk,      Z_gk = Σ_v t_kv a_gv b_gkv
 
-with t_k the topic shared by all groups, a_g the deviation of group g for all topics, and b_gk the
-deviation of group g for topic k. Given expected counts n the M-step maximises
+with t_k the topic shared by all levels, a_g the deviation of level g for all topics, and b_gk the
+deviation of level g for topic k. Given expected counts n the M-step maximises
 
     Σ_gkv n_gkv log φ_gkv + Σ_kv s_kv log t_kv − λ Σ_gv |log a_gv| − λ Σ_gkv |log b_gkv|
 
@@ -27,39 +27,39 @@ import torch
 from torch import Tensor
 
 
-class GroupedWords(NamedTuple):
-    """Factors of topics with differences between groups.
+class LevelWords(NamedTuple):
+    """Factors of topics with differences between levels.
 
     Attributes:
         shared: ``(num_words, num_topics)`` t, with columns of sum 1.
-        groups: ``(num_groups, num_words, 1)`` a.
-        cells: ``(num_groups, num_words, num_topics)`` b.
+        levels: ``(num_levels, num_words, 1)`` a.
+        cells: ``(num_levels, num_words, num_topics)`` b.
     """
 
     shared: Tensor
-    groups: Tensor
+    levels: Tensor
     cells: Tensor
 
     def probs(self, dtype: torch.dtype) -> Tensor:
-        """Word probabilities φ ``(num_groups, num_words, num_topics)``; sums over words are 1."""
-        weights = self.shared * self.groups * self.cells
+        """Word probabilities φ ``(num_levels, num_words, num_topics)``; sums over words are 1."""
+        weights = self.shared * self.levels * self.cells
         return (weights / weights.sum(1, keepdim=True)).to(dtype)
 
 
 def sparse_deviations(
     counts: Tensor,
-    start: GroupedWords,
+    start: LevelWords,
     *,
     smoothing: float | Tensor,
     penalty: float,
     floor: float,
     rounds: int,
     tolerance: float,
-) -> GroupedWords:
+) -> LevelWords:
     """Rounds of the M-step in the module's docstring.
 
     Args:
-        counts: ``(num_groups, num_words, num_topics)`` n, expected tokens.
+        counts: ``(num_levels, num_words, num_topics)`` n, expected tokens.
         start: Starting factors, in the floating-point type of the computation. A topic without
             counts and smoothing keeps its shared words.
         smoothing: s, pseudo-counts in the shared topics, ``(num_words, num_topics)``, or one
@@ -74,7 +74,7 @@ def sparse_deviations(
         The factors. Their objective is at least that of the start.
     """
     counts = counts.to(start.shared.dtype)
-    by_group, by_cell = counts.sum(2, keepdim=True), counts.sum(1, keepdim=True)
+    by_level, by_cell = counts.sum(2, keepdim=True), counts.sum(1, keepdim=True)
     by_word = counts.sum(0) + smoothing
     pseudo = smoothing.sum(0) if isinstance(smoothing, Tensor) else smoothing * counts.shape[1]
     t, a, b = start
@@ -86,14 +86,14 @@ def sparse_deviations(
         expected = (scale * a * b).sum(0) + pseudo
         t = torch.where(by_word.sum(0) > 0, by_word / expected, t).clamp_min(floor)
         scaled = scale * t
-        a = _shrunk(by_group, (scaled * b).sum(2, keepdim=True), penalty, floor)
+        a = _shrunk(by_level, (scaled * b).sum(2, keepdim=True), penalty, floor)
         b = _shrunk(counts, scaled * a, penalty, floor)
         t = t / t.sum(0)
         weights = t * a * b
         scale = by_cell / weights.sum(1, keepdim=True)
         if rounds > 1 and bool((scale * weights - before).abs().max() <= tolerance):
             break
-    return GroupedWords(t, a, b)
+    return LevelWords(t, a, b)
 
 
 def _shrunk(counts: Tensor, expected: Tensor, penalty: float, floor: float) -> Tensor:

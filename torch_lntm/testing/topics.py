@@ -14,7 +14,7 @@ from torch_lntm import noise
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.kernels.mixture import probability_floor
 from torch_lntm.models import LogisticNormalPrior, TopicModel, Topics
-from torch_lntm.models.groups import Groups
+from torch_lntm.models.levels import Levels
 from torch_lntm.testing.checks import check_m_step, equal, nudge_, traced_likelihood
 
 #: Tokens of each topic in the checks of M-steps.
@@ -26,11 +26,11 @@ SLACK = 1e-7
 def check_topics(topics: Topics, batch: DocumentBatch, *, exact_m_step: bool = True) -> None:
     """Check that topics, their prior and their M-step agree with the Pyro program.
 
-    Topics with groups also name their groups.
+    Topics with levels also name their levels.
 
     Args:
         topics: The topics. They stay unchanged: a float64 copy is checked.
-        batch: Documents over their vocabulary, with their groups if the topics have groups.
+        batch: Documents over their vocabulary, with their levels if the topics have levels.
         exact_m_step: Whether the M-step is an exact maximiser. An inexact M-step must keep or raise
             its objective.
 
@@ -49,7 +49,7 @@ def check_topics(topics: Topics, batch: DocumentBatch, *, exact_m_step: bool = T
     _check_program(topics)
     _check_documents(topics, batch)
     _check_copies(topics)
-    _check_groups(topics)
+    _check_levels(topics)
     _check_start(topics)
     if any(parameter.requires_grad for parameter in topics.parameters()):
         _check_gradient(topics)
@@ -64,12 +64,12 @@ def check_topics(topics: Topics, batch: DocumentBatch, *, exact_m_step: bool = T
 
 
 def _counts(topics: Topics, seed: int = 0) -> Tensor:
-    """Random word counts, partly 0, ``(num_topics, num_groups * num_words)`` float64.
+    """Random word counts, partly 0, ``(num_topics, num_levels * num_words)`` float64.
 
     Words that a topic excludes have no counts in it.
     """
     generator = torch.Generator().manual_seed(seed)
-    size = (topics.num_topics, topics.num_groups * topics.num_words)
+    size = (topics.num_topics, topics.num_levels * topics.num_words)
     weights = torch.rand(size, generator=generator, dtype=torch.float64).pow(4)
     weights = torch.where(weights < 0.02, 0.0, weights)
     weights[topics.double_probs.cpu() <= probability_floor(torch.float64)] = 0.0
@@ -108,14 +108,14 @@ def _check_sites(topics: Topics) -> None:
 
 
 def _check_probs(topics: Topics) -> None:
-    """Probabilities have the right shape, and sum to 1 in each group, in both precisions."""
-    size = (topics.num_topics, topics.num_groups * topics.num_words)
+    """Probabilities have the right shape, and sum to 1 in each level, in both precisions."""
+    size = (topics.num_topics, topics.num_levels * topics.num_words)
     for version in (topics, copy.deepcopy(topics).float()):
         probs, name = version.probs, str(version.probs.dtype).removeprefix("torch.")
         assert tuple(probs.shape) == size, f"probs has shape {tuple(probs.shape)}, not {size}"
         assert (probs >= 0).all(), f"probs has negative entries in {name}"
-        total = probs.unflatten(1, (topics.num_groups, topics.num_words)).sum(-1)
-        equal(total, torch.ones_like(total), f"probs of a group do not add up to 1 in {name}", 1e-5)
+        total = probs.unflatten(1, (topics.num_levels, topics.num_words)).sum(-1)
+        equal(total, torch.ones_like(total), f"probs of a level do not add up to 1 in {name}", 1e-5)
         equal(probs, topics.probs, f"probs in {name} differ from probs in float64", 1e-4)
         assert version.double_probs.dtype == torch.float64, "double_probs are not float64"
         equal(version.double_probs, topics.probs, f"double_probs differ from probs in {name}", 1e-5)
@@ -141,21 +141,21 @@ def _check_program(topics: Topics) -> None:
 
 
 def _check_documents(topics: Topics, batch: DocumentBatch) -> None:
-    """Every document's words have the probabilities of its group, in the program and in bind()."""
+    """Every document's words have the probabilities of its level, in the program and in bind()."""
     model = TopicModel(LogisticNormalPrior(topics.num_topics, dtype=torch.float64), topics)
     target = model.to(batch.device).bind(batch)
     z = target.space.draw(noise.document_keys(0, batch.index, 1))[0].double()
     theta, expected = target.theta(z), torch.zeros(batch.num_docs, dtype=torch.float64)
-    rows_of_groups = topics.by_group(batch, topics.double_probs)
-    rows = torch.cat([rows for rows, _ in rows_of_groups]).sort().values
-    equal(rows, torch.arange(batch.num_docs), "by_group() does not give every document once")
-    for rows, probs in rows_of_groups:
+    rows_of_levels = topics.by_level(batch, topics.double_probs)
+    rows = torch.cat([rows for rows, _ in rows_of_levels]).sort().values
+    equal(rows, torch.arange(batch.num_docs), "by_level() does not give every document once")
+    for rows, probs in rows_of_levels:
         counts = batch.select(rows).to_csr().to_dense().double()
         logs = (theta[rows] @ probs).log()
         expected[rows] = torch.where(counts > 0, counts * logs, 0.0).sum(1).cpu()
-    equal(target.log_joint(z)[1].cpu(), expected, "the bound likelihood is not that of by_group()")
+    equal(target.log_joint(z)[1].cpu(), expected, "the bound likelihood is not that of by_level()")
     traced = traced_likelihood(model, batch, target.space.latents(z))
-    equal(traced.cpu(), expected, "the program's likelihood is not that of by_group()")
+    equal(traced.cpu(), expected, "the program's likelihood is not that of by_level()")
 
 
 def _check_copies(topics: Topics) -> None:
@@ -165,19 +165,19 @@ def _check_copies(topics: Topics) -> None:
     equal(other.probs, topics.probs, "a state dictionary fails to restore the topics")
 
 
-def _check_groups(topics: Topics) -> None:
-    """Groups are restored from JSON, and each level has the topics of its documents."""
-    groups = topics.column
-    if groups is None:
+def _check_levels(topics: Topics) -> None:
+    """Levels are restored from JSON, and each level has the topics of its documents."""
+    levels = topics.content
+    if levels is None:
         return
-    again = Groups.from_json(json.loads(json.dumps(groups.to_json())))
-    assert again == groups, "groups differ after to_json() and from_json()"
+    again = Levels.from_json(json.loads(json.dumps(levels.to_json())))
+    assert again == levels, "levels differ after to_json() and from_json()"
     version = _nudged(topics, 7)
     columns = version.double_probs.split(version.num_words, 1)
-    for g, level in enumerate(groups.levels):
-        assert groups.position(level) == g, f"position() of {level!r} is not its place in levels"
-        found = version.in_group(level).double_probs
-        equal(found, columns[g], f"in_group({level!r}) differs from probs")
+    for g, level in enumerate(levels.levels):
+        assert levels.position(level) == g, f"position() of {level!r} is not its place in levels"
+        found = version.at(level).double_probs
+        equal(found, columns[g], f"at({level!r}) differs from probs")
 
 
 def _check_start(topics: Topics) -> None:

@@ -93,7 +93,7 @@ def held_out_words(
         unseen: Held-out tokens of the same documents, float64.
         cache_weight: The weight a; None for the topics alone.
     """
-    batch = model.topics.assign_groups(unseen)
+    batch = model.topics.assign_levels(unseen)
     topics = model.topics.double_probs
     if cache_weight is None:
         return SparseWords(topics, batch, model.words.for_single_tokens())
@@ -154,7 +154,7 @@ def cache_entries(
         unseen: Held-out tokens of the same documents, float64.
     """
     words = model.topics.double_probs.mT.contiguous()
-    topics = sampled_product(theta, words, model.topics.assign_groups(unseen))
+    topics = sampled_product(theta, words, model.topics.assign_levels(unseen))
     lengths = seen.lengths.double()[unseen.row_index]
     observed = counts_at(seen, unseen).double()
     return torch.stack([unseen.counts, topics, observed, lengths]).cpu()

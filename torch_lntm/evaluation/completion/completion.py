@@ -338,7 +338,7 @@ def _integrated(
     posterior: Posterior, topics: Topics, held_out: DocumentBatch, num_draws: int, seed: int
 ) -> Tensor:
     """Log of the average over draws of the probability of all held-out tokens ``(num_docs,)``."""
-    batch, probs = topics.assign_groups(held_out), topics.double_probs
+    batch, probs = topics.assign_levels(held_out), topics.double_probs
     longest = int(batch.row_offsets.diff().max())
     scores = [
         SparseWords(probs, batch.select(rows)).log_likelihood(theta).logsumexp(0)

@@ -122,10 +122,10 @@ class ResumableFit(ABC, Generic[R]):
         if self.processes.alone:
             return None
         topics = self.model.topics
-        num_columns = topics.num_groups * self.model.num_words
+        num_columns = topics.num_levels * self.model.num_words
         occurs = torch.zeros(num_columns, dtype=torch.bool, device=self.model.device)
         if batch is not None:
-            occurs[topics.assign_groups(batch).word_index] = True
+            occurs[topics.assign_levels(batch).word_index] = True
         return occurs
 
     def with_prior_means(self, means: Tensor | None) -> Tensor:

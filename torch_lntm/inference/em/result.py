@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -19,6 +19,7 @@ from torch_lntm.guides import Guide
 from torch_lntm.inference.chains.kept import KeptChains
 from torch_lntm.inference.draws import SHARE_DRAWS, topic_shares
 from torch_lntm.inference.em.statistics import Statistics
+from torch_lntm.inference.fitted import Fitted
 from torch_lntm.models import TopicModel
 from torch_lntm.models.topic_table import TopicTable
 
@@ -49,10 +50,12 @@ _PRINTED_TOPICS = 20
 
 
 @dataclass(frozen=True, repr=False)
-class FitResult(ABC):
+class FitResult(Fitted):
     """Result of a fit: :class:`VariationalResult` or :class:`MonteCarloResult`.
 
-    ``print(result)`` shows how the fit ended, and the topics with their words and shares.
+    ``print(result)`` shows how the fit ended, and the topics with their words and shares. What
+    follows a fit is a method: :meth:`topic_table`, :meth:`document_table`, :meth:`transform`,
+    :meth:`effects` and :meth:`report`.
 
     Attributes:
         history: One JSON-able record for each epoch or iteration, with ``phase``, ``iteration``,
@@ -105,7 +108,7 @@ class FitResult(ABC):
         """Source of draws of theta: the guide of the fit, or the chains of Monte-Carlo EM."""
 
     @property
-    def model(self) -> TopicModel:
+    def model(self) -> TopicModel:  # type: ignore[override]
         """The fitted model."""
         return self.source.model
 
@@ -139,28 +142,6 @@ class FitResult(ABC):
         """Proportions ``(..., num_rows, num_topics)`` at latent variables of all documents."""
         part = latent[..., torch.from_numpy(rows), :].to(self.model.device)
         return self.model.theta(part).double().cpu()
-
-    def topic_table(self, *, top_n: int = 8, num_correlated: int = 0) -> TopicTable:
-        """The topics in words with their shares, the largest first.
-
-        Args:
-            top_n: Number of words for each topic.
-            num_correlated: Largest number of positively correlated topics to list for each topic,
-                and of negatively correlated topics.
-
-        Returns:
-            The table. It prints as text, and is displayed as a table in notebooks.
-
-        Raises:
-            ConfigError: ``top_n`` is below 1, or ``num_correlated`` is below 0.
-
-        Example:
-            >>> print(result.topic_table(top_n=4))
-            share: posterior mean of the proportion, averaged over the documents
-            topic   share   top words
-            ...
-        """
-        return self.model.topic_table(self.topic_shares, top_n=top_n, num_correlated=num_correlated)
 
     def __str__(self) -> str:
         return f"{self!r}\n\n{self._first_topics()!r}{self._more_topics()}"

@@ -110,7 +110,7 @@ class StepwiseEM:
             self.statistics.maximise(self.model)
             for rows in np.array_split(order, -(-len(order) // MAX_STEP_DOCS)):
                 batch = corpus.batch(np.sort(rows), device=device, dtype=dtype)
-                batch = self.model.topics.assign_groups(batch)
+                batch = self.model.topics.assign_levels(batch)
                 sampled = self.chains is not None
                 self._step(self._sample(batch) if sampled else self._expect(batch, covariances))
         self.model.prior.canonicalise_()

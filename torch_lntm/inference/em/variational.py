@@ -421,7 +421,7 @@ class VariationalRun(ResumableFit[VariationalResult]):
                 self.processes.poll()
                 if warm_starts in documents:
                     options = options._replace(start=documents.read(warm_starts, batch))
-                batch = topics.assign_groups(batch)
+                batch = topics.assign_levels(batch)
                 posterior, new = self.covariances.expect(batch, options, offset)
                 documents.write("means", batch, posterior.mean)
                 if self._keeps_entries:

@@ -1,4 +1,4 @@
-"""Topics with a symmetric Dirichlet prior at its mode, and with deviations in groups."""
+"""Topics with a symmetric Dirichlet prior at its mode, and with deviations by level."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from torch_lntm.errors import ConfigError
 from torch_lntm.kernels.mixture import probability_floor
-from torch_lntm.models.groups import Groups
+from torch_lntm.models.levels import Levels
 from torch_lntm.models.topics.keywords import Keywords
 from torch_lntm.models.topics.topics import Topics, TopicUpdate
 
@@ -30,7 +30,7 @@ class LogitTopics(Topics):
     Args:
         num_topics: Number of topics K.
         num_words: Size of the vocabulary V.
-        groups: As for :class:`Topics`.
+        content: As for :class:`Topics`.
         dtype: Floating-point type.
 
     Attributes:
@@ -38,9 +38,9 @@ class LogitTopics(Topics):
     """
 
     def __init__(
-        self, num_topics: int, num_words: int, groups: Groups | None, dtype: torch.dtype
+        self, num_topics: int, num_words: int, content: Levels | None, dtype: torch.dtype
     ) -> None:
-        super().__init__(num_topics, num_words, groups)
+        super().__init__(num_topics, num_words, content)
         self.logits = nn.Parameter(torch.empty(num_words, num_topics, dtype=dtype))
 
     def forward(self) -> Tensor:
@@ -77,7 +77,7 @@ class DirichletTopics(LogitTopics):
         keywords: Keywords of the first topics. Each of them has pseudo-counts in its topic beside
             the smoothing, and exclusive keywords are absent from free topics, see
             :class:`Keywords`. Defaults to free topics.
-        groups: As for :class:`Topics`, for subclasses.
+        content: As for :class:`Topics`, for subclasses.
         dtype: Floating-point type.
         generator: Random number generator of the default initial values.
 
@@ -101,11 +101,11 @@ class DirichletTopics(LogitTopics):
         smoothing: float = 0.05,
         probs: Tensor | None = None,
         keywords: Keywords | None = None,
-        groups: Groups | None = None,
+        content: Levels | None = None,
         dtype: torch.dtype = torch.float32,
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__(num_topics, num_words, groups, dtype)
+        super().__init__(num_topics, num_words, content, dtype)
         if not smoothing >= 0:
             raise ConfigError(f"topic smoothing is {smoothing}; expected a number >= 0")
         self.smoothing = float(smoothing)
@@ -365,8 +365,8 @@ def improved_concentration(
 ROUNDS = 25
 
 
-class GroupedTopics(DirichletTopics):
-    """Base class of topics with a shared part, and deviations from it in groups of documents.
+class LevelTopics(DirichletTopics):
+    """Base class of topics with a shared part, and deviations from it by level of documents.
 
     An M-step runs rounds over factors of the word probabilities. Within :meth:`updated_often` the
     factors stay, with one round for each M-step, and the parameters follow at its end. A subclass
@@ -377,7 +377,7 @@ class GroupedTopics(DirichletTopics):
 
     @property
     def double_probs(self) -> Tensor:
-        """See :attr:`Topics.double_probs`; ``(num_topics, num_groups * num_words)``."""
+        """See :attr:`Topics.double_probs`; ``(num_topics, num_levels * num_words)``."""
         return self._columns(torch.float64).detach().mT
 
     @contextmanager
@@ -397,10 +397,10 @@ class GroupedTopics(DirichletTopics):
         """Raise the log joint density given expected counts. Repeated calls reach the maximum.
 
         Args:
-            word_counts: ``(num_topics, num_groups * num_words)`` expected tokens.
+            word_counts: ``(num_topics, num_levels * num_words)`` expected tokens.
         """
         often = self._factors is not None
-        counts = word_counts.mT.unflatten(0, (self.num_groups, self.num_words))
+        counts = word_counts.mT.unflatten(0, (self.num_levels, self.num_words))
         counts = self._allowed(counts, 0.0)
         factors = self._factors if often else self._factorised(torch.float64)
         factors = self._improved(counts, factors, 1 if often else ROUNDS)
@@ -437,7 +437,7 @@ class GroupedTopics(DirichletTopics):
         """Factors of a higher log joint density.
 
         Args:
-            counts: ``(num_groups, num_words, num_topics)`` expected tokens.
+            counts: ``(num_levels, num_words, num_topics)`` expected tokens.
             factors: The present factors.
             rounds: Largest number of rounds.
         """
@@ -448,15 +448,15 @@ class GroupedTopics(DirichletTopics):
         raise self._undefined("_keep")
 
     def _columns(self, dtype: torch.dtype | None = None) -> Tensor:
-        """Probabilities ``(num_groups * num_words, num_topics)`` at the parameters."""
+        """Probabilities ``(num_levels * num_words, num_topics)`` at the parameters."""
         raise self._undefined("_columns")
 
 
-def softmax_in_groups(logits: Tensor) -> Tensor:
-    """Probabilities ``(num_groups * num_words, num_topics)``; words of a group sum to 1.
+def softmax_by_level(logits: Tensor) -> Tensor:
+    """Probabilities ``(num_levels * num_words, num_topics)``; words of a level sum to 1.
 
     Args:
-        logits: ``(num_groups, num_words, num_topics)``.
+        logits: ``(num_levels, num_words, num_topics)``.
     """
     weights = (logits - logits.detach().amax(1, keepdim=True)).exp()
     return (weights / weights.sum(1, keepdim=True)).flatten(0, 1)

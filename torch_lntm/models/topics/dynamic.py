@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.kernels.mixture import probability_floor
-from torch_lntm.models.groups import Level, Periods
-from torch_lntm.models.topics.dirichlet import GroupedTopics, softmax_in_groups
+from torch_lntm.models.levels import Level, Periods
+from torch_lntm.models.topics.dirichlet import LevelTopics, softmax_by_level
 from torch_lntm.models.topics.topics import FixedTopics
 from torch_lntm.solvers.walk_evidence import (
     DISPERSIONS,
@@ -34,7 +34,7 @@ LARGEST_TABLE = 2**28
 LEAST_SCALE = 1e-10
 
 
-class DynamicTopics(GroupedTopics):
+class DynamicTopics(LevelTopics):
     """Word probabilities of each topic in each period of a corpus.
 
     The probabilities are φ_tkv ∝ exp(logits_kv + path_tkv). The steps of a path are path_tkv −
@@ -76,7 +76,7 @@ class DynamicTopics(GroupedTopics):
     Example:
         >>> years = lntm.models.Periods.of(posts, "~ rw(year)")
         >>> topics = lntm.models.DynamicTopics(5, posts.num_words, years)
-        >>> topics.num_groups > 1, topics.at(2030).num_words == posts.num_words
+        >>> topics.num_levels > 1, topics.at(2030).num_words == posts.num_words
         (True, True)
     """
 
@@ -92,7 +92,7 @@ class DynamicTopics(GroupedTopics):
             "determined",
         }
     )
-    column: Periods
+    content: Periods
     variances: Tensor
     dispersion: Tensor
     tokens: Tensor
@@ -120,7 +120,7 @@ class DynamicTopics(GroupedTopics):
             )
         count = len(periods.levels)
         check_table(num_topics, num_words, count)
-        super().__init__(num_topics, num_words, groups=periods, **settings)
+        super().__init__(num_topics, num_words, content=periods, **settings)
         self.scale = None if scale is None else float(scale)
         # A word is still if its tokens could move its path by at most this number.
         self.still = 0.03
@@ -200,13 +200,13 @@ class DynamicTopics(GroupedTopics):
 
     # -- views -------------------------------------------------------------------------------------
 
-    def at(self, value: Level) -> FixedTopics:
-        """Topics of a period, for models without groups.
+    def at(self, level: Level | None = None) -> FixedTopics:
+        """See :meth:`Topics.at`.
 
         Args:
-            value: A value of the column, or the name of a period. Between two periods the logits
+            level: A value of the column, or the name of a period. Between two periods the logits
                 are interpolated. Before the first and after the last they stay constant: a random
-                walk has no trend.
+                walk has no trend. Defaults to the mean over periods.
 
         Raises:
             ConfigError: The value is no number or date.
@@ -216,7 +216,9 @@ class DynamicTopics(GroupedTopics):
             >>> by_year.at(2030).num_topics
             5
         """
-        return FixedTopics(self._logits_at([value])[0].softmax(0).mT.to(self.dtype))
+        if level is None:
+            return super().at()
+        return FixedTopics(self._logits_at([level])[0].softmax(0).mT.to(self.dtype))
 
     @torch.no_grad()
     def drift(self) -> Tensor:
@@ -225,7 +227,7 @@ class DynamicTopics(GroupedTopics):
         The distance is the total variation: the share of the topic's tokens that would have to be
         other words.
         """
-        probs = self.double_probs.unflatten(1, (self.num_groups, self.num_words))
+        probs = self.double_probs.unflatten(1, (self.num_levels, self.num_words))
         return 0.5 * (probs - probs[:, :1]).abs().sum(-1)
 
     @torch.no_grad()
@@ -249,7 +251,7 @@ class DynamicTopics(GroupedTopics):
         if topic >= self.num_topics:
             raise ConfigError(f"topic {topic}; expected a number below {self.num_topics}")
         selected = slice(None) if words is None else torch.as_tensor(list(words))
-        values = self.column.levels if values is None else values
+        values = self.content.levels if values is None else values
         logits = self._logits_at(values, topic)
         log_probs = logits - logits.logsumexp(1, keepdim=True)
         log_probs = log_probs.clamp_min(math.log(probability_floor(log_probs.dtype)))
@@ -283,9 +285,9 @@ class DynamicTopics(GroupedTopics):
         Raises:
             ConfigError: The topic or a period is unknown.
         """
-        levels = self.column.levels
-        early = self.column.position(levels[0] if first is None else first)
-        late = self.column.position(levels[-1] if last is None else last)
+        levels = self.content.levels
+        early = self.content.position(levels[0] if first is None else first)
+        late = self.content.position(levels[-1] if last is None else last)
         log_probs = self.log_paths(topic).log_probs
         _, dispersion, hessian = self._walk_variance(topic, slice(None))
         contrast = torch.zeros_like(hessian.pivots)
@@ -297,19 +299,19 @@ class DynamicTopics(GroupedTopics):
     @property
     def size_note(self) -> str:
         """The memory of a fit's tables of words by topics by periods, in a sentence."""
-        size = self.steps.element_size() * self.num_groups * self.num_words * self.num_topics / 1e6
+        size = self.steps.element_size() * self.num_levels * self.num_words * self.num_topics / 1e6
         return (
-            f"words move over {self.num_groups} periods of {self.column.column}: tables of "
-            f"{self.num_groups} x {self.num_words:,} x {self.num_topics} numbers, {size:,.3g} MB "
+            f"words move over {self.num_levels} periods of {self.content.column}: tables of "
+            f"{self.num_levels} x {self.num_words:,} x {self.num_topics} numbers, {size:,.3g} MB "
             # Tables that a fit holds at once.
             f"each, about {8 * size:,.3g} MB in the fit"
         )
 
     def extra_repr(self) -> str:
         """Sizes, smoothing and periods, for ``repr``."""
-        periods, scale = self.column, "by evidence" if self.scale is None else f"{self.scale:g}"
+        periods, scale = self.content, "by evidence" if self.scale is None else f"{self.scale:g}"
         return (
-            f"{self.num_topics} topics, {self.num_words} words, {self.num_groups} periods of "
+            f"{self.num_topics} topics, {self.num_words} words, {self.num_levels} periods of "
             f"{periods.column} from {periods.levels[0]} to {periods.levels[-1]}, "
             f"smoothing={self.smoothing}, scale {scale}"
         )
@@ -372,7 +374,7 @@ class DynamicTopics(GroupedTopics):
     def _columns(self, dtype: torch.dtype | None = None) -> Tensor:
         dtype = self.dtype if dtype is None else dtype
         logits = self._allowed(self.logits.to(dtype)) + self._paths(self.steps.to(dtype))
-        return self._floored(softmax_in_groups(logits))
+        return self._floored(softmax_by_level(logits))
 
     def _paths(self, steps: Tensor) -> Tensor:
         """Paths ``(num_periods, ...)`` of mean 0 over the shares, from steps."""
@@ -418,7 +420,7 @@ class DynamicTopics(GroupedTopics):
 
     def _between(self, value: Level) -> tuple[int, float, float]:
         """The period before a value, the weight of the next one, and the gap to all periods."""
-        place, known = self.column.place(value), np.array(self.column.positions)
+        place, known = self.content.place(value), np.array(self.content.positions)
         unit = float(np.diff(known).mean()) if len(known) > 1 else 1.0
         if place >= known[-1] or place < known[0]:
             nearest = len(known) - 1 if place >= known[-1] else 0
@@ -447,7 +449,7 @@ class DynamicTopics(GroupedTopics):
         """Variances of the steps of words, their dispersions, and the Hessian of their paths."""
         variance = self.variances.double()[words, topic]
         dispersion = self.dispersion.double()[words, topic]
-        probs = self._logits_at(self.column.levels, topic).softmax(1)[:, words]
+        probs = self._logits_at(self.content.levels, topic).softmax(1)[:, words]
         expected = self.tokens.double()[:, topic, None] * probs
         precisions = 1 / (self.gaps.double()[:, None] * variance)
         return (

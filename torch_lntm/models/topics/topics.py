@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError
 from torch_lntm.kernels.mixture import probability_floor
-from torch_lntm.models.groups import CONTENT, Groups, Level
+from torch_lntm.models.levels import CONTENT, Level, Levels
 from torch_lntm.models.topics.keywords import Keywords
 
 #: Updates of topics in Monte-Carlo EM: ``"exact"`` M-steps, or ``"gradient"`` steps of Adam.
@@ -50,20 +50,20 @@ class Topics(nn.Module):
     :meth:`log_prior` and :meth:`updated_often` with faster or more exact methods. It may define
     :meth:`draw_` for joint chains.
 
-    Pass ``groups`` for topics that differ between groups of documents. Column g · num_words + v of
-    :attr:`probs` then holds word v in group g, and :meth:`assign_groups` moves the words of a batch
-    to these columns. Algorithms treat the columns as words of a larger vocabulary.
+    Pass ``content`` for topics that differ between the levels of a metadata column. Column g ·
+    num_words + v of :attr:`probs` then holds word v at level g, and :meth:`assign_levels` moves
+    the words of a batch to these columns, which algorithms treat as words of a larger vocabulary.
 
     Args:
         num_topics: Number of topics K.
         num_words: Size of the vocabulary V.
-        groups: Groups of documents with different topics. Defaults to the same topics in all
+        content: Levels of documents with different words. Defaults to the same words in all
             documents.
 
     Attributes:
         num_topics: Number of topics K.
         num_words: Size of the vocabulary V.
-        column: The groups, or ``None``.
+        content: The levels, or ``None``.
         keywords: Keywords of the first topics, or ``None``.
 
     Example:
@@ -77,11 +77,11 @@ class Topics(nn.Module):
     #: Names of buffers that fits change.
     fitted_buffers: ClassVar[frozenset[str]] = frozenset()
 
-    def __init__(self, num_topics: int, num_words: int, groups: Groups | None = None) -> None:
+    def __init__(self, num_topics: int, num_words: int, content: Levels | None = None) -> None:
         super().__init__()
         self.num_topics = num_topics
         self.num_words = num_words
-        self.column = groups
+        self.content = content
         self.keywords: Keywords | None = None
         self._cached: Tensor | None = None
         self._max_iterations = MAX_ITERATIONS
@@ -93,7 +93,7 @@ class Topics(nn.Module):
         raise self._undefined("sites")
 
     def compute_probs(self, **latents: Tensor) -> Tensor:
-        """Word probabilities ``(num_topics, num_groups * num_words)`` from values of the sites.
+        """Word probabilities ``(num_topics, num_levels * num_words)`` from values of the sites.
 
         Args:
             **latents: Values of the sites, by name. The result is differentiable in them.
@@ -133,7 +133,7 @@ class Topics(nn.Module):
         """Sample the parameters as latent variables of a Pyro program.
 
         Returns:
-            Word probabilities ``(num_topics, num_groups * num_words)``.
+            Word probabilities ``(num_topics, num_levels * num_words)``.
         """
         drawn = {name: pyro.sample(name, site) for name, site in self.sites().items()}
         return self.compute_probs(**drawn)
@@ -148,9 +148,9 @@ class Topics(nn.Module):
 
     @property
     def probs(self) -> Tensor:
-        """Word probabilities ``(num_topics, num_groups * num_words)``, differentiable.
+        """Word probabilities ``(num_topics, num_levels * num_words)``, differentiable.
 
-        In each row, the columns of every group sum to 1.
+        In each row, the columns of every level sum to 1.
         """
         return self() if self._cached is None else self._cached
 
@@ -172,10 +172,10 @@ class Topics(nn.Module):
 
     @property
     def mean_probs(self) -> Tensor:
-        """Word probabilities ``(num_topics, num_words)``, averaged over the groups."""
-        if self.num_groups == 1:
+        """Word probabilities ``(num_topics, num_words)``, averaged over the levels."""
+        if self.num_levels == 1:
             return self.probs
-        return self.probs.unflatten(1, (self.num_groups, self.num_words)).mean(1)
+        return self.probs.unflatten(1, (self.num_levels, self.num_words)).mean(1)
 
     @contextmanager
     def cached(self) -> Iterator[None]:
@@ -224,81 +224,81 @@ class Topics(nn.Module):
                 return tensor
         return next(iter(self.latents().values()))  # a parameter that Pyro samples
 
-    # -- groups of documents -----------------------------------------------------------------------
+    # -- levels of documents -----------------------------------------------------------------------
 
     @property
-    def num_groups(self) -> int:
-        """Number of groups of documents with different topics; 1 without groups."""
-        return 1 if self.column is None else len(self.column.levels)
+    def num_levels(self) -> int:
+        """Number of levels of documents with different topics; 1 without levels."""
+        return 1 if self.content is None else len(self.content.levels)
 
     def encode(self, corpus: Corpus) -> Corpus:
-        """The corpus with the array ``"content"`` of its documents' groups, if topics have groups.
+        """The corpus with the array ``"content"`` of its documents' levels, if topics have levels.
 
         Args:
             corpus: The documents.
         """
-        return corpus if self.column is None else self.column.encode(corpus)
+        return corpus if self.content is None else self.content.encode(corpus)
 
-    def assign_groups(self, batch: DocumentBatch) -> DocumentBatch:
-        """The batch with its words in the columns of its documents' groups.
+    def assign_levels(self, batch: DocumentBatch) -> DocumentBatch:
+        """The batch with its words in the columns of its documents' levels.
 
         A batch that has its words there already is returned unchanged.
 
         Raises:
-            ConfigError: The batch lacks the groups of its documents.
+            ConfigError: The batch lacks the levels of its documents.
         """
-        if batch.num_words == self.num_groups * self.num_words:
+        if batch.num_words == self.num_levels * self.num_words:
             return batch
         if CONTENT not in batch.covariates:
             raise ConfigError(
-                "the batch lacks the groups of its documents, and this model's topics depend on "
+                "the batch lacks the levels of its documents, and this model's topics depend on "
                 "them; make the batch by model.encode(corpus).batch()"
             )
-        return batch.in_blocks(CONTENT, self.num_groups)
+        return batch.in_blocks(CONTENT, self.num_levels)
 
-    def by_group(self, batch: DocumentBatch, probs: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Rows of the documents and topics of each group.
+    def by_level(self, batch: DocumentBatch, probs: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Rows of the documents and topics of each level.
 
         Args:
-            batch: The documents, before or after :meth:`assign_groups`.
+            batch: The documents, before or after :meth:`assign_levels`.
             probs: :attr:`probs` or :attr:`double_probs`.
 
         Returns:
-            A pair for each group with documents: rows of the batch ``(num_docs_of_group,)``, and
+            A pair for each level with documents: rows of the batch ``(num_docs_of_level,)``, and
             word probabilities ``(num_topics, num_words)``.
         """
-        if self.num_groups == 1:
+        if self.num_levels == 1:
             return [(torch.arange(batch.num_docs, device=batch.device), probs)]
-        self.assign_groups(batch)  # checks the groups
-        groups, parts = batch.covariates[CONTENT], probs.split(self.num_words, 1)
+        self.assign_levels(batch)  # checks the levels
+        levels, parts = batch.covariates[CONTENT], probs.split(self.num_words, 1)
         return [
-            ((groups == g).nonzero().squeeze(1), parts[g]) for g in groups.unique().long().tolist()
+            ((levels == g).nonzero().squeeze(1), parts[g]) for g in levels.unique().long().tolist()
         ]
 
     @property
     def differing_words(self) -> Tensor:
-        """``(num_topics, num_words)`` bool: whether a word's probability differs between groups.
+        """``(num_topics, num_words)`` bool: whether a word's probability differs between levels.
 
         Defaults to True for all words. Subclasses exclude words that differ only by normalisation.
         """
-        return torch.full((self.num_topics, self.num_words), self.num_groups > 1)
+        return torch.full((self.num_topics, self.num_words), self.num_levels > 1)
 
-    def in_group(self, level: Level | None = None) -> FixedTopics:
-        """Topics of a single group, or their mean over groups, for models without groups.
+    def at(self, level: Level | None = None) -> FixedTopics:
+        """Topics of a single level, or their mean over levels, for models of any documents.
 
         Args:
-            level: Value of the group's column. Defaults to the mean over groups.
+            level: Value of the level's column. Defaults to the mean over levels.
 
         Raises:
-            ConfigError: The topics have no groups, or the level is unknown.
+            ConfigError: The topics have no levels, or the level is unknown.
         """
-        if self.column is None:
+        if self.content is None:
             raise ConfigError(
-                "these topics are the same for all documents; expected topics with groups, such as "
+                "these topics are the same for all documents; expected topics with levels, such as "
                 "the topics of models.stm(num_topics, corpus, content='party')"
             )
-        probs = self.double_probs.unflatten(1, (self.num_groups, self.num_words))
-        probs = probs.mean(1) if level is None else probs[:, self.column.position(level)]
+        probs = self.double_probs.unflatten(1, (self.num_levels, self.num_words))
+        probs = probs.mean(1) if level is None else probs[:, self.content.position(level)]
         return FixedTopics(probs.to(self.dtype))
 
     # -- fitting -----------------------------------------------------------------------------------
@@ -309,7 +309,7 @@ class Topics(nn.Module):
         The default implementation climbs from the current parameters by L-BFGS, in float64.
 
         Args:
-            word_counts: ``(num_topics, num_groups * num_words)`` expected tokens n.
+            word_counts: ``(num_topics, num_levels * num_words)`` expected tokens n.
         """
         parameters = {n: p for n, p in self.named_parameters() if p.requires_grad}
         if not parameters:
@@ -345,7 +345,7 @@ class Topics(nn.Module):
         of the corpus, because the log prior is added once.
 
         Args:
-            word_counts: ``(num_topics, num_groups * num_words)`` expected tokens n.
+            word_counts: ``(num_topics, num_levels * num_words)`` expected tokens n.
         """
         parameters = {n: p for n, p in self.named_parameters() if p.requires_grad}
         with torch.inference_mode(False), torch.enable_grad():
@@ -373,12 +373,12 @@ class Topics(nn.Module):
             self.keywords = self.keywords.for_corpus(corpus, self.num_topics)
 
     def start_(self, word_counts: Tensor) -> None:
-        """Set the topics from the word counts of a start. Defaults to :meth:`m_step` in all groups.
+        """Set the topics from the word counts of a start. Defaults to :meth:`m_step` in all levels.
 
         Args:
             word_counts: ``(num_topics, num_words)`` expected tokens.
         """
-        self.m_step(word_counts.repeat(1, self.num_groups) if self.num_groups > 1 else word_counts)
+        self.m_step(word_counts.repeat(1, self.num_levels) if self.num_levels > 1 else word_counts)
 
     @property
     def start_smoothing(self) -> float:
@@ -451,13 +451,15 @@ class Topics(nn.Module):
         )
 
     def extra_repr(self) -> str:
-        """Sizes and groups, for ``repr``."""
+        """Sizes and levels, for ``repr``."""
         sizes = f"{self.num_topics} topics, {self.num_words} words"
         if self.keywords is not None:
             sizes += f", keywords of {', '.join(self.keywords.names)}"
-        if self.column is None:
+        if self.content is None:
             return sizes
-        return f"{sizes}, groups of {self.column.column}: {', '.join(map(str, self.column.levels))}"
+        return (
+            f"{sizes}, levels of {self.content.column}: {', '.join(map(str, self.content.levels))}"
+        )
 
 
 class _LogJoint(nn.Module):

@@ -1,15 +1,15 @@
-"""Groups of documents with different words in their topics, and periods: groups in order."""
+"""Levels of a column, whose documents have words of their own, and periods: levels in order."""
 
 from __future__ import annotations
 
-import ast
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from torch_lntm.corpus import Corpus
@@ -22,35 +22,40 @@ CONTENT = "content"
 Level = str | int | float | bool
 #: Lengths of a period of dates.
 Bins = Literal["day", "week", "month", "quarter", "year"]
+#: Their names in pandas, which numbers the periods from 1970 on.
+_FREQUENCIES = {"day": "D", "week": "W", "month": "M", "quarter": "Q", "year": "Y"}
+#: The number of pandas' week of 1970-01-01, which is week 0 here. Weeks begin on Mondays.
+_FIRST_WEEK = 1
 
 _DATE = re.compile(r"\d{4}-\d\d(-\d\d([T ].*)?)?")
-#: Monday, 29 December 1969, in days since 1970-01-01: the first day of week 0.
-_MONDAY = -3
+_FORMULA = re.compile(
+    r"""~\s*rw\(\s*(?:(\w+)|"([^"]+)"|'([^']+)')\s*(?:,\s*(\w+)\s*=\s*["']?([^"',]+)["']?\s*)?\)"""
+)
 _EXAMPLES = "'~ rw(year)', '~ rw(date, bins=\"month\")' or '~ rw(day, width=7)'"
 
 
 @dataclass(frozen=True)
-class Groups:
-    """Groups of documents by the values of a metadata column.
+class Levels:
+    """Levels of a metadata column. The documents of a level share the words of their topics.
 
     Attributes:
         column: Name of the column.
-        levels: Values of the column in the training documents, sorted. Each value is a group.
+        levels: Values of the column in the training documents, sorted.
 
     Example:
-        >>> lntm.models.Groups.of(posts, "party")
-        Groups(column='party', levels=('left', 'right'))
+        >>> lntm.models.Levels.of(posts, "party")
+        Levels(column='party', levels=('left', 'right'))
     """
 
     column: str
     levels: tuple[Level, ...]
 
     @classmethod
-    def of(cls, corpus: Corpus, column: str) -> Groups:
-        """Learn the groups of training documents.
+    def of(cls, corpus: Corpus, column: str) -> Levels:
+        """Learn the levels of training documents.
 
         Args:
-            corpus: The documents.
+            corpus: The documents. For a part of a corpus, the column of the whole corpus is read.
             column: Name of a metadata column with text, truth values or whole numbers.
 
         Raises:
@@ -63,11 +68,12 @@ class Groups:
                 f"content is a {type(column).__name__}; expected the name of one column, such as "
                 "'party'"
             )
+        corpus = corpus.columns_of_whole()
         values = complete_column(column, corpus.metadata)
         if values.dtype.kind == "f":
             raise ConfigError(
-                f"content: column {column!r} holds numbers such as {values[0]}; expected groups "
-                "of documents, as text or whole numbers"
+                f"content: column {column!r} holds numbers such as {values[0]}; expected levels "
+                "shared by several documents, as text or whole numbers"
             )
         levels = tuple(np.unique(values).tolist())
         if len(levels) < 2:
@@ -77,12 +83,12 @@ class Groups:
         if 2 * len(levels) > corpus.num_docs:
             raise ConfigError(
                 f"content: column {column!r} has {len(levels)} different values in "
-                f"{corpus.num_docs} documents; expected groups of several documents each"
+                f"{corpus.num_docs} documents; expected levels of several documents each"
             )
         return cls(column, levels)
 
     def encode(self, corpus: Corpus) -> Corpus:
-        """The corpus with the array ``"content"``: each document's group, as its position.
+        """The corpus with the array ``"content"``: each document's level, as its position.
 
         The array has shape ``(num_docs,)``. An encoded corpus is returned unchanged. If the
         documents lack the column, an existing array ``"content"`` is kept.
@@ -97,51 +103,15 @@ class Groups:
 
     def _derive(self, corpus: Corpus) -> NDArray[np.int64]:
         values = complete_column(self.column, corpus.metadata)
-        levels, inverse = np.unique(values, return_inverse=True)
-        position = {level: g for g, level in enumerate(self.levels)}
-        unknown = [value for value in levels.tolist() if value not in position]
-        if unknown:
+        positions = pd.Index(self.levels, dtype=object).get_indexer(values.astype(object))
+        if (positions < 0).any():
             raise CorpusError(
-                f"column {self.column!r} is {unknown[0]!r} in some documents, and the model has no "
-                f"topics for this group; it knows {', '.join(map(str, self.levels))}. Leave these "
-                "documents out, or use the mean of the groups' topics: "
-                "model.with_parts(topics=model.topics.in_group())"
+                f"column {self.column!r} is {values.tolist()[positions.argmin()]!r} in some "
+                "documents, and the model has no topics for this level; it knows "
+                f"{', '.join(map(str, self.levels))}. Leave these documents out, or use the mean "
+                "of the levels' topics: model.with_parts(topics=model.topics.at())"
             )
-        groups = np.array([position[value] for value in levels.tolist()], np.int64)
-        return groups[inverse]
-
-    def to_json(self) -> dict[str, Any]:
-        """The groups as JSON-able data."""
-        values = ((field.name, getattr(self, field.name)) for field in fields(self))
-        return {name: list(x) if isinstance(x, tuple) else x for name, x in values}
-
-    @classmethod
-    def from_json(cls, data: Any) -> Groups:
-        """The groups, or periods, from the data of :meth:`to_json`.
-
-        Raises:
-            ConfigError: The data are damaged.
-        """
-        kind = Periods if isinstance(data, Mapping) and "positions" in data else Groups
-        try:
-            values: Any = {n: tuple(x) if isinstance(x, list) else x for n, x in data.items()}
-            groups = kind(**values)
-            valid = groups._is_valid()
-        except (AttributeError, TypeError):
-            valid = False
-        if not valid:
-            raise ConfigError(
-                f"content is {data!r:.80}; expected the result of {kind.__name__}.to_json(). Make "
-                "the model by models.stm(num_topics, corpus, content='party')"
-            )
-        return groups
-
-    def _is_valid(self) -> bool:
-        """Whether the fields hold values as :meth:`of` makes them. May raise a ``TypeError``."""
-        kinds = all(isinstance(level, str | int) for level in self.levels)
-        return (
-            isinstance(self.column, str) and kinds and 0 < len(set(self.levels)) == len(self.levels)
-        )
+        return positions.astype(np.int64)
 
     def position(self, level: Level) -> int:
         """Position of a level in ``levels``.
@@ -151,14 +121,35 @@ class Groups:
         """
         if level not in self.levels:
             raise ConfigError(
-                f"group {level!r} of column {self.column!r}; expected one of "
+                f"level {level!r} of column {self.column!r}; expected one of "
                 f"{', '.join(map(repr, self.levels))}"
             )
         return self.levels.index(level)
 
+    def to_json(self) -> dict[str, Any]:
+        """The levels as JSON-able data."""
+        return {name: list(x) if isinstance(x, tuple) else x for name, x in asdict(self).items()}
+
+    @classmethod
+    def from_json(cls, data: Any) -> Levels:
+        """The levels, or periods, from the data of :meth:`to_json`.
+
+        Raises:
+            ConfigError: The data are something else.
+        """
+        kind = Periods if isinstance(data, Mapping) and "positions" in data else Levels
+        try:
+            values: Any = {n: tuple(x) if isinstance(x, list) else x for n, x in data.items()}
+            return kind(**values)
+        except (AttributeError, TypeError) as error:
+            raise ConfigError(
+                f"content is {data!r:.80}; expected the result of {kind.__name__}.to_json(). Make "
+                "the model by models.stm(num_topics, corpus, content='party')"
+            ) from error
+
 
 @dataclass(frozen=True)
-class Periods(Groups):
+class Periods(Levels):
     """Periods of documents by a metadata column of numbers or dates, in order.
 
     Attributes:
@@ -191,7 +182,8 @@ class Periods(Groups):
         """Learn the periods of training documents.
 
         Args:
-            corpus: The documents.
+            corpus: The documents. For a part of a corpus, the column of the whole corpus is read.
+                It has no tokens, so the shares of periods are those of the documents.
             column: ``"~ rw(year)"``: each value of the column is a period. ``"~ rw(date,
                 bins='month')"``: days, weeks, months, quarters or years of dates. ``"~ rw(day,
                 width=7)"``: bins of equal width, from the smallest value on. The column holds
@@ -201,8 +193,9 @@ class Periods(Groups):
             ConfigError: The formula or the column is unsuitable, or the column has a single period.
             CorpusError: The column is missing, lacks values, or holds other text.
         """
+        corpus = corpus.columns_of_whole()
         name, bins, width = _parsed(column)
-        values, dates = _read(name, complete_column(name, corpus.metadata))
+        values, dates = _numbers(name, complete_column(name, corpus.metadata))
         if bins is not None and not dates:
             raise ConfigError(
                 f"content: column {name!r} holds numbers, and bins={bins!r} needs dates; take "
@@ -222,15 +215,11 @@ class Periods(Groups):
             )
         tokens = np.bincount(inverse, np.asarray(corpus.lengths, np.float64))
         shares = tokens / max(tokens.sum(), 1.0) if tokens.any() else np.bincount(inverse)
-        return cls(
-            name,
-            tuple(rule._name_of(position) for position in positions.tolist()),
-            tuple(positions.tolist()),
-            tuple((shares / shares.sum()).tolist()),
-            dates,
-            bins,
-            width,
-            rule.first,
+        return replace(
+            rule,
+            levels=tuple(map(rule._name_of, positions.tolist())),
+            positions=tuple(positions.tolist()),
+            shares=tuple((shares / shares.sum()).tolist()),
         )
 
     @property
@@ -247,18 +236,14 @@ class Periods(Groups):
         """
         if value in self.levels:
             return self.positions[self.levels.index(value)]
-        quarter = re.fullmatch(r"(\d{4})Q([1-4])", str(value))
-        if quarter and self.dates:
-            value = f"{quarter[1]}-{3 * int(quarter[2]) - 2:02}"
-        text = f"{value}-01" if self.dates and re.fullmatch(r"\d{4}", str(value)) else value
         try:
-            number, dates = _read(self.column, np.array([text], object))
-            if dates == self.dates and bool(np.isfinite(number).all()):
-                return float(self._positions_of(number)[0])
-        except CorpusError:
-            pass
-        kind = "a date such as 2004-09-30" if self.dates else "a number"
-        raise ConfigError(f"period {value!r} of column {self.column!r}; expected {kind}")
+            # pandas reads the names of months, quarters and years too.
+            number = pd.Period(str(value)).asfreq("D", "start").ordinal if self.dates else value
+            return float(self._positions_of(np.array([number], np.float64))[0])
+        except (TypeError, ValueError) as error:
+            kind = "a date such as 2004-09-30" if self.dates else "a number"
+            message = f"period {value!r} of column {self.column!r}; expected {kind}"
+            raise ConfigError(message) from error
 
     def position(self, level: Level) -> int:
         """Number of a period, by its name or by a value in it.
@@ -275,36 +260,19 @@ class Periods(Groups):
             )
         return self.positions.index(place)
 
-    def _is_valid(self) -> bool:
-        """See :meth:`Groups._is_valid`."""
-        numbers = (*self.positions, *self.shares, self.first, self.width or 1.0)
-        return (
-            isinstance(self.column, str)
-            and isinstance(self.dates, bool)
-            and all(isinstance(level, str | int | float) for level in self.levels)
-            and all(isinstance(x, int | float) and math.isfinite(x) for x in numbers)
-            and 0 < len(self.levels) == len(self.positions) == len(self.shares)
-            and bool((np.diff(self.positions) > 0).all())
-            and min(self.shares) >= 0
-            and abs(sum(self.shares) - 1) < 1e-6
-            and (self.width is None or self.width > 0)
-            and self.bins in (None, *get_args(Bins))
-        )
-
     def _derive(self, corpus: Corpus) -> NDArray[np.int64]:
-        values, dates = _read(self.column, complete_column(self.column, corpus.metadata))
+        values, dates = _numbers(self.column, complete_column(self.column, corpus.metadata))
         if dates != self.dates:
             kinds = ("dates", "numbers") if dates else ("numbers", "dates")
             raise CorpusError(f"column {self.column!r} holds {kinds[0]}; expected {kinds[1]}")
         found = self._positions_of(values)
-        known = np.array(self.positions)
-        periods = np.searchsorted(known, found).clip(0, len(known) - 1)
-        unknown = known[periods] != found
-        if unknown.any():
-            name = self._name_of(float(found[unknown.argmax()]))
+        periods = pd.Index(self.positions).get_indexer(found)
+        if (periods < 0).any():
+            row = int(periods.argmin())
+            name = self._name_of(float(found[row]))
             raise CorpusError(
-                f"column {self.column!r} has the period {name} in document {unknown.argmax()}, "
-                f"which is not among those of the training documents, from {self.levels[0]} to "
+                f"column {self.column!r} has the period {name} in document {row}, which is not "
+                f"among those of the training documents, from {self.levels[0]} to "
                 f"{self.levels[-1]}. Leave such documents out, or take the topics of the period: "
                 f"model.with_parts(topics=model.topics.at({name!r}))"
             )
@@ -317,102 +285,85 @@ class Periods(Groups):
             # A value at the start of a bin may be a few units of its last place below the start.
             rounding = (np.abs(values) + abs(self.first)) / self.width + np.abs(bins)
             return np.floor(bins + 16 * np.finfo(np.float64).eps * rounding)
-        if self.bins in (None, "day"):
+        if self.bins is None:
             return values
-        if self.bins == "week":
-            return np.floor((values - _MONDAY) / 7)
-        days = values.astype(np.int64).astype("datetime64[D]")
-        if self.bins == "year":
-            return days.astype("datetime64[Y]").astype(np.float64)
-        months = days.astype("datetime64[M]").astype(np.float64)
-        return months if self.bins == "month" else np.floor(months / 3)
+        days = values.astype("datetime64[D]").astype("datetime64[s]")
+        numbers = pd.PeriodIndex(days, freq=_FREQUENCIES[self.bins]).asi8.astype(np.float64)
+        return numbers - _FIRST_WEEK if self.bins == "week" else numbers
 
     def _name_of(self, position: float) -> Level:
         """Name of a period by its position."""
         if self.bins == "year":
             return 1970 + int(position)
-        if self.bins == "month":
-            return str(np.datetime64(int(position), "M"))
-        if self.bins == "quarter":
-            return f"{1970 + int(position) // 4}Q{int(position) % 4 + 1}"
+        if self.bins in ("month", "quarter"):
+            return str(pd.Period(ordinal=int(position), freq=_FREQUENCIES[self.bins]))
         start = position
         if self.width is not None:
             start = float(f"{self.first + self.width * position:.13g}")
         elif self.bins == "week":
-            start = 7 * position + _MONDAY
+            week = pd.Period(ordinal=int(position) + _FIRST_WEEK, freq="W")
+            start = week.asfreq("D", "start").ordinal
         if self.dates:
             return str(np.datetime64(round(start), "D"))
         return int(start) if start == int(start) else start
 
 
-def learn_groups(corpus: Corpus, content: str) -> Groups:
-    """Learn the groups of training documents, or the periods of a formula ``"~ rw(column)"``.
-
-    Args:
-        corpus: The documents. For a part of a corpus, the columns of the whole corpus are read.
-            They have no tokens, so the weights of periods are by documents.
-        content: Name of a column, or a formula.
+def learn_levels(corpus: Corpus, content: str) -> Levels:
+    """Learn the levels of a column of training documents, or the periods of ``"~ rw(column)"``.
 
     Raises:
-        ConfigError: As for :meth:`Groups.of` and :meth:`Periods.of`.
-        CorpusError: As for :meth:`Groups.of` and :meth:`Periods.of`.
+        ConfigError: As for :meth:`Levels.of` and :meth:`Periods.of`.
+        CorpusError: As for :meth:`Levels.of` and :meth:`Periods.of`.
     """
-    corpus = corpus.columns_of_whole()
     is_formula = isinstance(content, str) and content.lstrip().startswith("~")
-    return Periods.of(corpus, content) if is_formula else Groups.of(corpus, content)
+    return (Periods if is_formula else Levels).of(corpus, content)
 
 
 def _parsed(formula: str) -> tuple[str, Bins | None, float | None]:
     """Column, bins and width of a formula ``~ rw(column, bins=..., width=...)``."""
-    message = f"content {formula!r:.80}; expected {_EXAMPLES}"
+    found = _FORMULA.fullmatch(formula.strip())
+    if found is None or found[4] not in (None, "bins", "width"):
+        message = f"content {formula!r:.80}; expected {_EXAMPLES}, with bins or width alone"
+        raise ConfigError(message)
+    name, option, value = found[1] or found[2] or found[3], found[4], found[5]
+    if option == "bins" and value not in _FREQUENCIES:
+        raise ConfigError(f"bins is {value!r}; expected one of {', '.join(_FREQUENCIES)}")
+    bins: Any = value if option == "bins" else None
     try:
-        call = ast.parse(formula.strip().removeprefix("~").strip(), mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise ConfigError(message) from None
-    match call:
-        case ast.Call(
-            func=ast.Name(id="rw"), args=[ast.Name(id=name) | ast.Constant(value=str(name))]
-        ):
-            options = {word.arg: word.value for word in call.keywords}
-        case _:
-            raise ConfigError(message)
-    values: dict[Any, Any] = {n: x.value for n, x in options.items() if isinstance(x, ast.Constant)}
-    bins, width = values.get("bins"), values.get("width")
-    if len(values) < len(options) or not {"bins", "width"} >= set(values) or len(values) > 1:
-        raise ConfigError(f"{message}, with bins or width alone")
-    if bins is not None and bins not in get_args(Bins):
-        raise ConfigError(f"bins is {bins!r}; expected one of {', '.join(get_args(Bins))}")
-    is_number = isinstance(width, int | float) and not isinstance(width, bool)
-    if width is not None and not (is_number and 0 < width < math.inf):
-        raise ConfigError(f"width is {width!r}; expected a positive number")
-    return name, bins, None if width is None else float(width)
+        width = float(value) if option == "width" else None
+    except ValueError:
+        width = math.nan
+    if width is not None and not 0 < width < math.inf:
+        raise ConfigError(f"width is {value!r}; expected a positive number")
+    return name, bins, width
 
 
-def _read(column: str, values: NDArray[Any]) -> tuple[NDArray[np.float64], bool]:
+def _numbers(column: str, values: NDArray[Any]) -> tuple[NDArray[np.float64], bool]:
     """Values of a column as numbers, or as days since 1970-01-01, and whether they are dates.
 
     Raises:
         CorpusError: A value is infinite, or neither a number nor a date.
     """
+    texts = [str(value).strip() for value in values.tolist()]
+    dates = values.dtype.kind not in "bif" and _DATE.fullmatch(texts[0]) is not None
     if values.dtype.kind in "bif":
         numbers = values.astype(np.float64)
-        if not np.isfinite(numbers).all():
-            raise CorpusError(f"column {column!r} holds an infinite number; leave it out")
-        return numbers, False
-    texts = [str(value).strip() for value in values.tolist()]
-    dates = bool(texts) and _DATE.fullmatch(texts[0]) is not None
-    numbers = np.empty(len(texts))
-    for row, text in enumerate(texts):
-        try:
-            if dates and _DATE.fullmatch(text):
-                numbers[row] = np.datetime64(text[:10], "D").astype(np.int64)
-            else:
-                numbers[row] = math.nan if dates else float(text)
-        except ValueError:
-            numbers[row] = math.nan
-        if not math.isfinite(numbers[row]):
-            expected = "a date as in 2004-09-30" if dates else "a number, or dates throughout"
-            raise CorpusError(
-                f"column {column!r} holds {text!r:.40} in document {row}; expected {expected}"
-            )
+    else:
+        numbers = np.array([_number(text, dates) for text in texts])
+    if not np.isfinite(numbers).all():
+        row = int(np.isfinite(numbers).argmin())
+        expected = "a date as in 2004-09-30" if dates else "a number, or dates throughout"
+        raise CorpusError(
+            f"column {column!r} holds {texts[row]!r:.40} in document {row}; expected {expected}"
+        )
     return numbers, dates
+
+
+def _number(text: str, is_date: bool) -> float:
+    """A number, or the days of a date since 1970-01-01. NaN for other text."""
+    try:
+        if not is_date:
+            return float(text)
+        return float(np.datetime64(text[:10], "D").astype(np.int64))
+    except ValueError:
+        return math.nan

@@ -1,0 +1,139 @@
+"""What one does after a fit: tables, draws of theta, effects and a report, as methods."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+from torch import Tensor
+
+from torch_lntm.corpus import Corpus
+from torch_lntm.errors import ConfigError
+from torch_lntm.inference.documents import DocumentTopics, Estimate, transform
+from torch_lntm.inference.draws import DrawSource
+from torch_lntm.models import TopicModel
+from torch_lntm.models.topic_table import TopicTable
+
+if TYPE_CHECKING:
+    from torch_lntm.effects import Effects
+
+
+class Fitted(ABC):
+    """Base class of results of fits, and of runs in folders.
+
+    Its methods use the documents of the fit unless you give them others. A run that is loaded from
+    a folder has no documents of its own, so that you give them to the methods or to ``load_run``.
+
+    Attributes:
+        model: The fitted model.
+        corpus: The documents of the fit, or ``None`` if they are unknown.
+    """
+
+    model: TopicModel
+    corpus: Corpus | None
+
+    @property
+    @abstractmethod
+    def source(self) -> DrawSource:
+        """What draws theta after this fit: its guide, or its chains."""
+
+    @property
+    @abstractmethod
+    def topic_shares(self) -> Tensor | Sequence[float] | None:
+        """Shares of the topics in the documents of the fit, ``(num_topics,)``."""
+
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """Settings and results of the fit by name, for a report."""
+
+    def topic_table(self, *, top_n: int = 8, num_correlated: int = 0) -> TopicTable:
+        """The topics in words with their shares, the largest first.
+
+        Args:
+            top_n: Number of words for each topic.
+            num_correlated: Largest number of positively correlated topics to list for each topic,
+                and of negatively correlated topics.
+
+        Returns:
+            The table. It prints as text, is displayed as a table in notebooks, and has a
+            ``frame()``.
+
+        Raises:
+            ConfigError: ``top_n`` is below 1, or ``num_correlated`` is below 0.
+
+        Example:
+            >>> print(result.topic_table(top_n=4))
+            share: posterior mean of the proportion, averaged over the documents
+            topic   share   top words
+            ...
+        """
+        return self.model.topic_table(self.topic_shares, top_n=top_n, num_correlated=num_correlated)
+
+    def transform(
+        self, corpus: Corpus | None = None, estimate: Estimate | None = None, **options: Any
+    ) -> DocumentTopics:
+        """Topic proportions of documents; see :func:`~torch_lntm.inference.transform`.
+
+        Args:
+            corpus: Documents over the model's vocabulary. Defaults to the documents of the fit.
+            estimate: ``"mode"`` or ``"mean"``.
+            **options: Options of :func:`~torch_lntm.inference.transform`.
+
+        Example:
+            >>> result.transform(test).theta.shape == (len(test), 10)
+            True
+        """
+        return transform(self.source, self._documents(corpus), estimate, **options)
+
+    def document_table(self, corpus: Corpus | None = None, **options: Any) -> pd.DataFrame:
+        """A row for each document with its columns, tokens and topic proportions.
+
+        Args:
+            corpus: Documents over the model's vocabulary. Defaults to the documents of the fit.
+            **options: Options of :meth:`transform`.
+
+        Example:
+            >>> result.document_table(test).loc[:, "topic_0":"topic_9"].shape == (len(test), 10)
+            True
+        """
+        return self.transform(corpus, **options).frame()
+
+    def effects(self, formula: str, corpus: Corpus | None = None, **options: Any) -> Effects:
+        """Effects of metadata columns on the topics; see :func:`~torch_lntm.effects.estimate`.
+
+        Args:
+            formula: Formula of the columns, such as ``"~ party * year"``.
+            corpus: The documents with the columns. Defaults to the documents of the fit.
+            **options: Options of :func:`~torch_lntm.effects.estimate`.
+        """
+        from torch_lntm.effects import estimate
+
+        options = {"source": self.source, **options}
+        return estimate(self.model, corpus=self._documents(corpus), formula=formula, **options)
+
+    def report(
+        self, path: str | Path | None = None, corpus: Corpus | None = None, **options: Any
+    ) -> Path:
+        """Write a page about the fit; see :func:`~torch_lntm.reports.report`.
+
+        Args:
+            path: The HTML file. Defaults to the default of :func:`~torch_lntm.reports.report`.
+            corpus: The documents to show. Defaults to the documents of the fit.
+            **options: Options of :func:`~torch_lntm.reports.report`.
+
+        Returns:
+            The file.
+        """
+        from torch_lntm.reports import report
+
+        return report(self, self._documents(corpus), path, **options)
+
+    def _documents(self, corpus: Corpus | None) -> Corpus:
+        """The documents that a caller gives, or those of the fit."""
+        found = self.corpus if corpus is None else corpus
+        if found is None:
+            raise ConfigError("the documents of the fit are unknown here; give them as corpus")
+        return found
