@@ -56,8 +56,6 @@ def read_corpus(
     * ``ldac`` (``.ldac``, ``.dat``): ``M word:count ...`` per line, words from 0.
     * ``uci``: ``docword*.txt``.
     * ``mtx`` (``.mtx``, ``.mm``): Matrix Market coordinates, documents in rows.
-    * ``h5ad``: AnnData, with whole numbers in ``X``. The columns of ``obs`` become metadata, its
-      index becomes ``id``, and the names of ``var`` are the words.
     * ``parquet``: a row per document, with a list ``words`` of strings or of columns (numbers of
       words, from 0). A list ``counts`` is optional if words are repeated. Further columns become
       metadata. A folder of ``.parquet`` files is read in the order of their names.
@@ -65,8 +63,7 @@ def read_corpus(
       so several processes share them. The folder may be in shards.
 
     The words of ``npz``, ``ldac``, ``uci`` and ``mtx`` are read from a file beside the counts, a
-    word per line: ``NAME.vocab.txt``, ``vocab.NAME.txt`` or ``vocab.txt``. The format ``h5ad``
-    needs ``pip install 'torch-lntm[files]'``.
+    word per line: ``NAME.vocab.txt``, ``vocab.NAME.txt`` or ``vocab.txt``.
 
     Formats of texts:
 

@@ -14,7 +14,6 @@ from torch_lntm.corpus.metadata import describe
 from torch_lntm.corpus.readers.counts import read_ldac, read_matrix_market, read_uci
 from torch_lntm.corpus.readers.tables import (
     holds_counts,
-    read_h5ad,
     read_parquet_counts,
     read_parquet_texts,
 )
@@ -69,7 +68,6 @@ FORMATS: dict[str, Format] = {
         Format("ldac", read_ldac, "counts", (".ldac", ".dat")),
         Format("uci", read_uci, "counts"),
         Format("mtx", read_matrix_market, "counts", (".mtx", ".mm")),
-        Format("h5ad", read_h5ad, "counts", (".h5ad",)),
         Format("parquet", read_parquet_texts, "texts", (".parquet",)),
         Format("store", read_mapped, "counts"),
         Format("txt", read_txt, "texts", (".txt",)),
