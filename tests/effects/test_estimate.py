@@ -251,6 +251,7 @@ def test_the_table_has_rubins_intervals(name, request) -> None:
     assert list(rows["term"][:6]) == list(effects.formula.names)
 
 
+@pytest.mark.slow
 def test_imputed_outcomes_have_the_degrees_of_freedom_of_the_observed() -> None:
     """3 of 12 outcomes are unknown: the exact posterior of the mean is a t of 8 degrees."""
     rng = np.random.default_rng(0)
