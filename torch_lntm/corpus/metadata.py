@@ -1,6 +1,8 @@
-"""Metadata and covariates of documents, and the data frames and records they come from.
+"""Metadata and covariates of documents.
 
-The metadata are a pandas data frame. Its index names the documents.
+The metadata are a pandas data frame whose index names the documents. Whatever a caller gives is
+joined with them by that index, and the type of each column is found once, so that everything else
+can take the frame as it is.
 """
 
 from __future__ import annotations
@@ -134,8 +136,8 @@ def describe(
     """Metadata of new documents, with an index that names them.
 
     The names are the pandas index of the documents. A list has none, so it takes the first index
-    of the metadata or the labels that does more than count 0, 1, 2. If names repeat or only count,
-    the values of the column ``id`` replace them if these differ, and the positions otherwise.
+    of the metadata or the labels that does more than count 0, 1, 2. Where names repeat or only
+    count, the column ``id`` replaces them if its values differ, and otherwise the positions do.
 
     Args:
         documents: The documents as the caller gave them.
@@ -171,11 +173,11 @@ def named(frame: pd.DataFrame) -> pd.DataFrame:
 def make_metadata(columns: Any, num_docs: int, documents: pd.Index | None = None) -> pd.DataFrame:
     """Converts values to columns of metadata, each with one value for every document.
 
-    A column has one of four types: float64, int64, bool, or object for text. Values of other
-    types become text. Lists are joined by ``|``, and dates are written out. Missing values are
-    ``None``, NaN, empty text, and pandas's ``NA`` and ``NaT``. A missing value becomes NaN in a
-    column of numbers and ``None`` in text. Half of a surrogate pair becomes U+FFFD. Integers and
-    truth values with missing values become float64, or text if float64 would round an integer.
+    A column has one of four types: float64, int64, bool, or object for text, which all other values
+    become: lists are joined by ``|``, and dates are written out. ``None``, NaN, empty text, and
+    pandas's ``NA`` and ``NaT`` are missing; they become NaN among numbers and ``None`` in text.
+    Integers and truth values with missing values become float64, unless it would round an integer:
+    then they become text.
 
     Args:
         columns: A mapping of names to values, or a data frame of pandas, Polars or Arrow. A pandas

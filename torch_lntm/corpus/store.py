@@ -1,10 +1,10 @@
-"""Corpora in folders, whose counts are memory-mapped.
+"""Corpora in folders, whose counts are mapped into memory.
 
-A folder holds the manifest ``corpus.json`` (sizes and checksums), perhaps ``vocabulary.txt`` (a
-word per line), and the shards ``shard-00000``, ``shard-00001`` and so on. A shard has some
-neighbouring documents: the arrays ``row_offsets.npy``, ``word_index.npy`` and ``counts.npy`` in
-compressed sparse rows, and perhaps ``metadata.parquet`` and ``covariates.npz``. Most folders have
-one shard.
+A folder has the manifest ``corpus.json`` with sizes and checksums, perhaps ``vocabulary.txt`` with
+a word per line, and the shards ``shard-00000``, ``shard-00001`` and so on. A shard has some
+neighbouring documents: their counts in compressed sparse rows, which are the arrays
+``row_offsets.npy``, ``word_index.npy`` and ``counts.npy``, and perhaps ``metadata.parquet`` and
+``covariates.npz``. Most folders have one shard; several let processes read only their own.
 """
 
 from __future__ import annotations
