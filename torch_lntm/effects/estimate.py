@@ -59,16 +59,15 @@ def estimate(
 ) -> Effects:
     """Effects of the documents' metadata on their topic proportions, by regression.
 
-    The method of composition draws all documents' proportions from their posteriors (*Treier &
-    Jackman 2008*). One regression, by ``link``, regresses each draw on the formula's columns.
-    Coefficients and covariances are pooled over draws (*Rubin 1987*). The table, predictions,
-    differences and plots all come from this regression.
+    The proportions are not observed, so the method of composition draws all of them from their
+    posteriors, again and again (*Treier & Jackman 2008*). Each draw is regressed on the formula's
+    columns, and coefficients and covariances are pooled over the draws (*Rubin 1987*). The table,
+    predictions, differences and plots all come from this regression.
 
-    The intervals contain the uncertainty of the regression and of the documents' posteriors. (Every
-    document has its own posterior covariance.) With ``coefficients``, they also contain the
-    uncertainty of the prior mean's coefficients, which is common to all documents. They leave out
-    the uncertainty of the topics' words and of the prior's covariance; draws from
-    ``inference.joint_draws`` include both.
+    The intervals therefore contain the uncertainty of the regression and of the documents'
+    posteriors and, with ``coefficients``, that of the prior mean's coefficients, which all
+    documents share. They leave out the uncertainty of the topics' words and of the prior's
+    covariance, which draws from ``inference.joint_draws`` include.
 
     Args:
         model: The fitted model. It may have covariates (``models.stm``), but needs none.
@@ -79,29 +78,28 @@ def estimate(
         corpus: The documents, with the formula's columns among their metadata. Documents without
             words are left out.
         formula: The columns, such as ``"~ party * bs(date, df=6)"`` (``docs/structural.md``). Terms
-            that are absent from the model's own formula are shrunk towards no effect. Random terms
-            such as ``(1 | author)`` give each author an effect of its own, with a variance that is
+            that are absent from the model's own formula are shrunk towards no effect. A random term
+            such as ``(1 | author)`` gives each author an effect of its own, whose variance is
             estimated for each topic and draw.
         link: The regression. ``"logit"`` is a multinomial logit of all topics together, whose
-            expected proportions lie between 0 and 1 and sum to 1. ``"identity"`` is a linear
-            regression, as in R's stm. Defaults to ``"logit"``, because its intervals hold the truth
-            more often, above all for strong effects of numbers (``docs/structural.md``).
-        topics: Topics to regress, by number or name. Defaults to all topics, or to no topic if
-            there are groups.
+            expected proportions lie between 0 and 1 and sum to 1; its intervals hold the truth more
+            often, above all for strong effects of numbers. ``"identity"`` is a linear regression,
+            as in R's stm.
+        topics: Topics to regress, by number or name. Defaults to all topics, or to none if there
+            are groups.
         groups: Groups of topics to regress, such as ``{"economy": [3, 7]}``; see
-            :class:`TopicGroups`. The proportion of a group is the sum over its topics, draw by
-            draw. Groups follow the topics.
-        standard_errors: ``"classical"``, or ``"HC0"`` to ``"HC3"`` for robustness to unequal
-            variances. Defaults to ``"HC3"`` for the identity link, since proportions near 0 vary
-            less, and to ``"HC1"`` for the logit. With random terms the covariance is that of the
-            model, and only ``"classical"`` is accepted.
-        clusters: Groups of dependent documents: the name of a column, or ``(num_docs,)`` values.
-            Standard errors are then robust to any dependence within a group. Refused with random
-            terms. A series is aligned by its index.
+            :class:`TopicGroups`. A group's proportion is the sum over its topics, draw by draw.
+        standard_errors: ``"classical"``, or ``"HC0"`` to ``"HC3"``, which are robust to unequal
+            variances. Defaults to ``"HC1"`` for the logit and to ``"HC3"`` for the linear
+            regression, because proportions near 0 vary less. With random terms the covariance is
+            that of the model, and only ``"classical"`` is accepted.
+        clusters: Clusters of dependent documents: the name of a column, or ``(num_docs,)`` values,
+            a series by its index. Standard errors are then robust to any dependence within a
+            cluster. Refused with random terms.
         weights: Positive weights of the documents in the regression: the name of a column of
             numbers, or ``(num_docs,)`` numbers, a series by its index. Defaults to equal weights.
         num_draws: Draws of each document. Defaults to 50, and to fewer for large corpora, but at
-            least 25. ``ThetaDraws`` and arrays default to all of their draws.
+            least 25. Draws that exist already are all taken.
         coefficients: Draw the prior mean's coefficients too, if the prior has coefficients.
         seed: Seed of a guide's draws. Chains have a seed of their own.
         progress: Show progress bars on standard error.
@@ -117,10 +115,9 @@ def estimate(
         NumericalError: The logit did not converge.
 
     Warns:
-        CorpusWarning: A document or a cluster alone determines an effect, so that robust standard
-            errors do not exist: the document's part of the variance is classical, and the standard
-            error of a cluster's part infinite. Or a topic is almost absent for some values of the
-            columns.
+        CorpusWarning: A document or a cluster alone determines an effect, so that its robust
+            standard error does not exist: it is classical for a document, and infinite for a
+            cluster. Or a topic is almost absent for some values of the columns.
 
     Example:
         >>> effects = lntm.effects.estimate(model, guide, posts, "~ party")

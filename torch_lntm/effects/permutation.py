@@ -59,9 +59,9 @@ def permutation_test(
 ) -> PermutationTest:
     """Permutation test: effects of a column compared with effects of the shuffled column.
 
-    A model that reads the column can show effects of pure chance. Each permutation shuffles the
-    column, keeps the words and the other columns, fits a new model, and estimates the effects. The
-    comparison therefore includes all uncertainty of a fit.
+    A model that reads a column can find effects of it by pure chance. Each permutation therefore
+    shuffles the column while the words and all other columns stay, fits a new model, and estimates
+    the effects, so that the comparison includes all uncertainty of a fit.
 
     Args:
         fit: A function from a corpus to a fitted model and its guide. It is called first with

@@ -173,19 +173,19 @@ class Effects:
         """The effect of every column of the design on every topic, topic by topic.
 
         With ``link="identity"``, effects are the coefficients. With ``link="logit"``, they are
-        average marginal effects on the expected proportion, which read as coefficients do: changes
-        of the proportion, averaged over all documents, whose other columns stay as observed.
-        Standard errors are by the delta method. The rows are:
+        average marginal effects, which read as coefficients do: they say by how much the expected
+        proportion changes, averaged over all documents, while their other columns stay as observed.
+        Standard errors are by the delta method. A row is one of these:
 
-        * A level, such as ``party[T.Right]``: the difference between this level and the reference,
-          in all terms of the column, as by :meth:`difference`. A level without a reference, as in
-          ``~ 0 + party``: the expected proportion. Truth values, and numbers that are 0 or 1: the
+        * A level, such as ``party[T.Right]``: its difference from the reference, in all terms of
+          the column, as by :meth:`difference`. Without a reference, as in ``~ 0 + party``, it is
+          the expected proportion. For truth values and numbers that are only 0 and 1 it is the
           difference between 1 and 0.
         * A column of numbers or dates: the derivative, in all terms of the column.
         * Any other column of the design, such as those of splines and interactions: the derivative
-          in this column alone. Read such terms by :meth:`predict` and :meth:`difference`.
+          in this column alone, which is why such terms are better read by :meth:`predict`.
         * ``Intercept``: the expected proportion at the references of all levels, and at 0 of all
-          truth values and numbers that are 0 or 1. (The coefficient has all numbers at 0.)
+          truth values and numbers that are only 0 and 1.
 
         Args:
             level: Probability of the intervals, between 0 and 1.
@@ -217,11 +217,11 @@ class Effects:
     def levels(self, column: str, level: float = 0.95) -> pd.DataFrame:
         """Effects of the levels of a random term on every topic, topic by topic.
 
-        Effects of levels with few documents are shrunk towards 0. With ``link="logit"``, an effect
-        is the difference of the expected proportion, averaged over all documents, between the level
-        and a level with the effect 0. Intervals have the degrees of freedom of the levels'
-        variance: the number of levels, less the number of columns that are constant within levels,
-        the intercept among them.
+        A level with few documents says little, so its effect is shrunk towards 0. With
+        ``link="logit"``, an effect is the difference of the expected proportion, averaged over all
+        documents, between the level and a level with the effect 0. An interval knows the levels'
+        variance only as well as there are levels, so it has as many degrees of freedom, less those
+        of the columns that are constant within levels.
 
         Args:
             column: Column of the term.
@@ -279,15 +279,15 @@ class Effects:
             *names: Columns to vary over all levels, or over 50 values from the smallest to the
                 largest.
             level: Probability of the intervals.
-            others: Values of the other columns. ``"average"`` uses each document's own values, and
-                averages the predictions over all documents. ``"typical"`` uses the median of
-                numbers and dates and the most frequent level, as in R's stm. With random terms,
-                linear predictions are for a level with the effect 0. Those of the logit keep each
-                document's own level for ``"average"``, and take the effect 0 for ``"typical"``.
-            **values: A value or several values by column: a list, a range, an array, a series, and
-                so forth. All combinations are predicted. The logit also takes values of random
-                terms' columns. A value absent from the documents has the effect 0, and its
-                variance is in the interval.
+            others: Values of the other columns. ``"average"`` keeps each document's own values and
+                averages the predictions over all documents; ``"typical"`` takes the median of
+                numbers and dates and the most frequent level, as R's stm does. Of random terms,
+                ``"average"`` keeps each document's own level in the logit; elsewhere their effect
+                is 0.
+            **values: A value or several values by column, in a list, a range, an array or a series;
+                all combinations are predicted. The logit also takes values of random terms'
+                columns. One that the documents lack has the effect 0, and the variance of the
+                effects widens its interval.
 
         Returns:
             A row for each topic and combination of values, topic by topic: ``topic``, ``name``, the

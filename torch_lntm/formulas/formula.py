@@ -37,8 +37,9 @@ MAX_COLUMNS = 1000
 class Formula:
     """Model formula with the levels, knots and means of its fit to documents.
 
-    The object holds JSON-able data only and evaluates only formulas accepted by
-    :func:`check_formula`. It is therefore safe to read from a file of unknown origin.
+    New documents get their rows by the levels and knots of the fit, so that a column means the same
+    for them. The object holds JSON-able data only, and its text is checked before any evaluation:
+    it can therefore be read from a file of unknown origin.
 
     Attributes:
         text: The formula, such as ``"~ party * bs(date, df=6)"``.
