@@ -1,9 +1,9 @@
 """Multinomial logit regression of topic proportions, with or without random terms.
 
 The expected proportions of a document are softmax(Bᵀx + Σ_j b_j) for all topics together, as in the
-fractional logit of *Papke & Wooldridge 1996*, where b_j is the effect of the document's level in the
-random term j on each topic. Predictions lie between 0 and 1 and sum to 1 over the topics, which
-regressions of each topic by itself would not. The effects of levels have ridge penalties that
+fractional logit of *Papke & Wooldridge 1996*. Here b_j is the effect on each topic of the
+document's level in the random term j. Predictions lie between 0 and 1 and sum to 1 over the topics,
+which regressions of each topic by itself would not. The effects of levels have ridge penalties that
 depend on the term and the topic, and the last topic has the coefficients B = 0.
 
 The estimate solves the penalised equations Σ_d w z (theta_d − softmax)ᵀ = P(B, b), for the columns
