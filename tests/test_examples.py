@@ -73,7 +73,7 @@ MAIN = re.findall(
     evaluation.document_completion evaluation.completion_of evaluation.log_likelihood
     evaluation.ais_bracket evaluation.coherence
     evaluation.exclusivity evaluation.align_topics
-    effects.estimate effects.permutation_test report select
+    effects.estimate report select
     reports.topic_labels reports.representative_documents
     plotting.correlation_graph plotting.document_proportions
     save_model load_model load_run interop.topic_info interop.to_pyldavis

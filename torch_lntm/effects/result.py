@@ -657,30 +657,6 @@ class Effects:
             frame = frame.assign(statistic=statistic, df=freedom, p_value=p_value)
         return frame.assign(lower=lower, upper=upper)
 
-    def joint_statistics(self, column: str) -> NDArray[np.float64]:
-        """``(num_responses,)`` Wald statistics per effect, for the terms of a column.
-
-        Raises:
-            ConfigError: The formula has no such term.
-        """
-        found = [
-            self._of_term(name)
-            for name, term in zip(self.formula.names, self.formula.terms, strict=True)
-            if any(column in self.formula.columns_in(expression) for expression in term)
-        ]
-        if not found:
-            raise ConfigError(f"formula {self.formula.text!r} has no fixed term of {column!r}")
-        gradients = torch.stack([quantity.gradients for quantity in found], 1)
-        within, between = self.regression.covariance(gradients)
-        total = (within + (1 + 1 / self.num_draws) * between).numpy()
-        beta = torch.stack([quantity.estimates for quantity in found], 1).numpy()
-        # An effect that the documents do not tell counts as 0.
-        known = np.isfinite(total.diagonal(axis1=1, axis2=2))
-        total = np.where(known[:, :, None] & known[:, None], total, np.eye(len(found)))
-        beta = np.where(known, beta, 0.0)
-        solved = np.linalg.solve(total, beta[..., None])[..., 0]
-        return np.asarray((beta * solved).sum(1) / len(found))
-
 
 def _key(column: str) -> str:
     """Name of a column of metadata in a table, whose own columns keep their names."""

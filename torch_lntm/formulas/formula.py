@@ -20,7 +20,6 @@ from torch_lntm.formulas.language import (
     check_formula,
     columns_of,
     level_column,
-    names_in,
     plain_message,
     split_random,
 )
@@ -50,8 +49,6 @@ class Formula:
         transforms: State of each stateful function, such as the knots of splines.
         random: Sorted levels of the column of each random term, such as ``(1 | author)``. Random
             terms have no columns in :meth:`matrix`; see :meth:`positions`.
-        terms: Expressions of each column's term, such as ``("party", "bs(date, df=6)")``. Empty
-            after :meth:`from_json`.
 
     Example:
         >>> columns = {"party": ["Left", "Right", "Left"], "year": [1990.0, 2000.0, 2010.0]}
@@ -68,7 +65,6 @@ class Formula:
     levels: Mapping[str, tuple[Any, ...]]
     transforms: Mapping[str, Any]
     random: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    terms: tuple[tuple[str, ...], ...] = field(default=(), compare=False)
 
     @classmethod
     def fit(cls, text: str, metadata: Any) -> tuple[Formula, NDArray[np.float64]]:
@@ -112,13 +108,8 @@ class Formula:
                     "effect to learn; leave the term out"
                 )
             random[name] = tuple(different.tolist())
-        terms = tuple(
-            tuple(str(factor.expr) for factor in part.term.factors)
-            for part in spec.structure
-            for _ in part.columns
-        )
         names, transforms = tuple(map(str, matrix.columns)), _encode(spec.transform_state)
-        fitted = cls(text, names, kinds, levels, transforms, random, terms)
+        fitted = cls(text, names, kinds, levels, transforms, random)
         fitted._check_levels(len(values))
         return fitted, fitted._numbers(matrix)
 
@@ -220,10 +211,6 @@ class Formula:
                 f"{', '.join(names) or 'none'}"
             )
 
-    def columns_in(self, expression: str) -> tuple[str, ...]:
-        """Columns in an expression of :attr:`terms`."""
-        return (expression,) if expression in self.kinds else names_in(expression)
-
     def without_random(self) -> Formula:
         """The formula with its fixed terms only."""
         return replace(self, text=split_random(self.text)[0], random={}) if self.random else self
@@ -237,8 +224,7 @@ class Formula:
         data = asdict(self) | {"names": list(self.names)}
         for table in ("levels", "random"):
             data[table] = {name: list(levels) for name, levels in getattr(self, table).items()}
-        left_out = ("terms",) if self.random else ("terms", "random")
-        return {name: value for name, value in data.items() if name not in left_out}
+        return data if self.random else {n: value for n, value in data.items() if n != "random"}
 
     @classmethod
     def from_json(cls, data: Any) -> Formula:
