@@ -104,6 +104,7 @@ def fit(corpus: lntm.Corpus, iterations: int) -> None:
     engine.fit(corpus)
 
 
+@pytest.mark.slow
 def test_an_em_iteration_is_short(posts: Path) -> None:
     corpus = lntm.read_corpus(posts)
     fit(corpus, 2)
@@ -113,6 +114,7 @@ def test_an_em_iteration_is_short(posts: Path) -> None:
     assert depth <= DEEPEST
 
 
+@pytest.mark.slow
 def test_words_reach_the_m_step_soon(posts: Path) -> None:
     """The file, its counts, the corpus, a batch or its statistics is an argument of each hop."""
 
