@@ -333,7 +333,7 @@ def test_bound_density(accelerator: torch.device, family: str) -> Both:
 def test_completion(accelerator: torch.device, family: str, guide: str, predictive: str) -> Both:
     model = make_model(family, accelerator)
     result = document_completion(
-        model, make_guide(guide, model), CORPUS[:4], theta=predictive, num_draws=5
+        model, CORPUS[:4], guide=make_guide(guide, model), theta=predictive, num_draws=5
     )
     return {}, {"scores": result.log_predictive, "perplexity": result.perplexity}
 

@@ -58,7 +58,9 @@ def test_completion_is_scored_on_the_fixed_split(corpus) -> None:
         40, seed=2, options={"num_topics": 3, **chosen.options, "progress": False}
     )
     engine.fit(train)
-    expected = document_completion(model, guide, test, 0.5, 2)
+    expected = document_completion(
+        model, test, theta="mode", guide=guide, observed_fraction=0.5, seed=2
+    )
     one = found.rows[0].criteria["completion"]
     assert one.value == pytest.approx(expected.nats_per_token)
     assert one.standard_error == pytest.approx(expected.nats_per_token_standard_error)
