@@ -1,11 +1,11 @@
-# make demo | test | test-studies | quick | check | docs | wheel | links | studies | setup; each first completes .venv.
+# make demo | test | test-all | test-studies | quick | check | docs | wheel | links | studies | setup; each first completes .venv.
 # Another interpreter: make PYTHON=python3.11 test. Some of the tests: make test PYTEST_ARGS="-k corpus"
 
 PYTHON ?= python3
 JOBS ?= 2
 PYTEST_ARGS ?=
 
-.PHONY: setup demo test test-studies quick check docs wheel links studies
+.PHONY: setup demo test test-all test-studies quick check docs wheel links studies
 
 setup: .venv/.installed
 
@@ -16,9 +16,13 @@ demo: .venv/.installed
 PYTEST = OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n $(JOBS) --dist worksteal
 STUDIES = studies/tests
 
-# The tests of the package, its documents and notebooks.
+# What must hold before each commit: the tests that are not marked long.
 test: .venv/.installed
-	$(PYTEST) --durations=10 $(PYTEST_ARGS)
+	$(PYTEST) -m 'not long' --durations=10 $(PYTEST_ARGS)
+
+# All tests: of the package, of its pages and notebooks, and of the experiments and benchmarks.
+test-all: .venv/.installed
+	$(PYTEST) --durations=20 $(PYTEST_ARGS) tests $(STUDIES)
 
 # The tests of the experiments and benchmarks, which are not part of the package.
 test-studies: .venv/.installed

@@ -39,7 +39,11 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("--device cuda: torch finds no CUDA device on this machine")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("long"):
+            item.add_marker("slow")
     # Every operation is slow on the pretend device, and the other tests would not use it.
     if config.getoption("--device") == "pretend":
         there = [bool({"device", "accelerator"} & set(item.fixturenames)) for item in items]

@@ -75,11 +75,7 @@ def test_the_program_accepts_every_command_of_the_docs(page: Path) -> None:
         parse(arguments)
 
 
-def test_the_docs_have_commands() -> None:
-    assert sum(len(commands(page.read_text(encoding="utf-8"))) for page in PAGES) > 25
-
-
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", RUNNING)
 def test_every_block_of_a_page_runs(name: str) -> None:
     for module in RUNNING[name]:
@@ -87,7 +83,7 @@ def test_every_block_of_a_page_runs(name: str) -> None:
     assert "lntm" in run_page(name, SHORTER.get(name, {}))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_page_on_structural_models_runs(
     own_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -105,69 +101,45 @@ def test_the_page_on_structural_models_runs(
     assert isinstance(names["selection"], lntm.selection.Selection)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_page_on_choosing_runs(capsys: pytest.CaptureFixture[str]) -> None:
     names = run_page("choosing.md", SHORTER["choosing.md"], lntm=lntm, corpus=lntm.example_corpus())
     assert capsys.readouterr().out.count("perplexity") == 2
     assert names["capped"].counts.max() <= 3
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_page_on_time_runs(capsys: pytest.CaptureFixture[str]) -> None:
     names = run_page("time.md")
     assert "['stream'" in capsys.readouterr().out
-    assert names["theta"].shape == (20, 2)
     lower, upper, probs = (names[name].numpy() for name in ("lower", "upper", "probs"))
     assert (lower < probs).all()
     assert (probs < upper).all()
     assert probs[0, 0] > 5 * probs[-1, 0]
-    assert float(names["topics"].drift()[names["old"], -1]) > 0.2
-    labels = lntm.plotting.path_plot(names["model"], names["old"]).get_legend().get_texts()
-    assert {"tape", "stream"} == {text.get_text() for text in labels[:2]}
-    with pytest.raises(lntm.errors.ConfigError, match="do not move with time"):
-        lntm.plotting.path_plot(names["future"], 0)
 
 
-@pytest.mark.slow
-def test_the_page_on_keywords_runs(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.long
+def test_the_pages_on_keywords_and_names_run(own_folder: Path) -> None:
     names = run_page("keywords.md")
-    model = names["model"]
-    assert model.topic_names[:3] == ("cricket", "afghanistan", "middle east")
-    assert "cricket" in capsys.readouterr().out
-    assert names["theta"].shape == (5, 10)
+    assert names["model"].topic_names[:3] == ("cricket", "afghanistan", "middle east")
     assert 0.03 < names["topic"].lower < names["topic"].mass
-
-
-@pytest.mark.slow
-def test_the_page_on_names_runs(own_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    names = run_page("names.md")
-    model, out = names["model"], capsys.readouterr().out
-    assert "politics" in out
-    assert "first  early − late" in out
-    assert names["theta"].shape == (300, 2)
-    assert all(name.startswith(("About ", "politics")) for name in model.topic_names)
+    named = run_page("names.md")["model"].topic_names
+    assert all(name.startswith(("About ", "politics")) for name in named)
     assert "Groups of topics" in (own_folder / "page.html").read_text(encoding="utf-8")
-    assert names["stability"].by_seed.shape == (2, 10)
 
 
-@pytest.mark.slow
-def test_the_page_s_code_writes_a_csv_and_calls_mlflow(monkeypatch, tmp_path, capsys):
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.long
+def test_the_page_s_code_writes_a_csv_and_calls_mlflow(monkeypatch):
     logged: list[dict[str, float]] = []
     tracker = ModuleType("mlflow")
     tracker.start_run = nullcontext
     tracker.log_metrics = logged.append
     monkeypatch.setitem(sys.modules, "mlflow", tracker)
-    names: dict[str, object] = {}
-    exec("import torch_lntm" + code_of("plugins.md").partition("\nimport torch_lntm")[2], names)
-    history = names["result"].history  # type: ignore[attr-defined]
+    exec("import torch_lntm" + code_of("plugins.md").partition("\nimport torch_lntm")[2], {})
     with open(Path("fit.csv"), newline="") as file:
         rows = list(csv.reader(file))
     assert len(rows) == len(logged) > 5
     assert [float(row[2]) for row in rows] == [entry["objective"] for entry in logged]
-    assert capsys.readouterr().out.count("'objective'") > 5
-    assert history[-1]["phase"] == "em"
-    assert all(set(entry) == {"objective", "seconds"} for entry in logged)
 
 
 #: Replacements of slow code of the page on scikit-learn.
@@ -179,9 +151,8 @@ QUICKER = {
 }
 
 
-@pytest.mark.slow
-def test_the_page_on_scikit_learn_finds_two_topics(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.long
+def test_the_page_on_scikit_learn_finds_two_topics():
     rng, labels = np.random.default_rng(0), [0, 1] * 60
     words = [[f"word{v}" for v in range(8 * label, 8 * label + 8)] for label in (0, 1)]
     texts = [" ".join(rng.choice(words[label], 12)) for label in labels]

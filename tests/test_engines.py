@@ -72,20 +72,6 @@ def noted(run, bar):
 monte_carlo.MonteCarloRun._epoch = noted
 """
 
-#: Code before with_ray_reports.py: Ray writes down the records that it gets from the workers.
-KEPT = """
-import json
-import ray.train
-
-
-class Kept(ray.train.UserCallback):
-    def after_report(self, run_context, metrics, checkpoint):
-        with open("/shared/records", "a") as file:
-            file.write(json.dumps(metrics) + "\\n")
-
-
-"""
-
 
 def programs() -> dict[str, str]:
     """Programs of the page by the names of their files."""
@@ -151,7 +137,7 @@ def require(module: str) -> None:
         pytest.skip("Spark needs Java")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_the_program_of_a_launcher_continues_after_a_death(launcher: str, shared: Path) -> None:
     module, arguments, restarts = LAUNCHERS[launcher]
@@ -172,26 +158,6 @@ def test_the_program_of_a_launcher_continues_after_a_death(launcher: str, shared
     assert found.keys() >= expected.keys()
     for name, values in expected.items():
         assert torch.equal(found[name], torch.from_numpy(values)), name
-
-
-@pytest.mark.slow
-def test_ray_gets_the_records_of_a_fit(shared: Path) -> None:
-    require("ray.train")
-    (shared / "died").touch()
-    program = (shared / "with_ray_reports.py").read_text(encoding="utf-8")
-    kept = KEPT.replace("/shared", str(shared))
-    end = ").fit()"
-    assert program.count(end) == 1
-    program = program.replace(
-        end, "    run_config=ray.train.RunConfig(callbacks=[Kept()]),\n).fit()"
-    )
-    (shared / "kept.py").write_text(kept + program, encoding="utf-8")
-    done = run(shared, "kept.py")
-    assert not done.returncode, done.stderr
-    records = [json.loads(line) for line in (shared / "records").read_text().splitlines()]
-    assert [[record["iteration"] for record in epoch] for epoch in records] == [
-        [number, number] for number in (1, 2, 3, 4)
-    ]
 
 
 def test_every_program_is_run() -> None:

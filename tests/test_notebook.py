@@ -53,7 +53,7 @@ def test_notebooks_are_committed_with_outputs(path):
     assert not any(place in text for place in ("site-packages", "/home/", "/root/", "/tmp/"))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 # Chains of the quick size are too short, and warn.
 @pytest.mark.filterwarnings("ignore::torch_lntm.errors.ConvergenceWarning")
 @pytest.mark.filterwarnings("ignore::torch_lntm.errors.UnreliableEstimateWarning")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from types import ModuleType, SimpleNamespace
+from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pyro
@@ -18,7 +19,6 @@ from support.markdown import code_of
 from torch import Tensor
 
 import torch_lntm as lntm
-from studies.scores.accuracy import posterior_accuracy
 from torch_lntm.cli import main
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, IncompatibleGuideError
@@ -94,11 +94,12 @@ def test_every_normal_guide_solves_user_priors(own_code, corpus, kind) -> None:
     for name in names:
         guide = make_guide(name, model, tolerance=1e-8, max_iterations=500)
         lntm.testing.check_guide(guide, corpus.batch(np.arange(4), dtype=torch.float64))
+        assert guide(corpus.batch(np.arange(4), dtype=torch.float32)).dtype == torch.float64
 
 
 @pytest.mark.slow
 @each_prior
-@pytest.mark.parametrize("name", ["taylor", "laplace", "blei-lafferty", "khan-bouchard", "mode"])
+@pytest.mark.parametrize("name", ["taylor", "mode"])
 def test_variational_em_fits_user_priors(own_code, corpus, kind, name) -> None:
     model = make_model(own_code, kind)
     before = {key: value.clone() for key, value in model.prior.state_dict().items()}
@@ -109,15 +110,6 @@ def test_variational_em_fits_user_priors(own_code, corpus, kind, name) -> None:
     assert any(moved)
     completion = document_completion(model, corpus, theta="mode", guide=guide)
     assert 1.0 < completion.perplexity < NUM_WORDS
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_guides_accept_batches_of_any_dtype(own_code, corpus, dtype) -> None:
-    model = make_model(own_code, "covariates")
-    batch = corpus.batch(np.arange(6), dtype=dtype)
-    for name in guides_for(model):
-        assert make_guide(name, model)(batch).dtype == torch.float64
 
 
 @pytest.mark.slow
@@ -140,12 +132,6 @@ def test_samplers_and_evaluators_accept_user_priors(own_code, corpus, kind) -> N
     error = (by_importance.standard_error**2 + by_chains.standard_error**2).sqrt()
     difference = (by_importance.log_likelihood - by_chains.log_likelihood).abs()
     assert bool((difference < 5 * error + 1e-3).all())
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", lntm.errors.LNTMWarning)
-        accuracy = posterior_accuracy(
-            model, guide, corpus, num_docs=3, num_chains=2, num_draws=300, warmup_steps=100
-        )
-    assert set(accuracy.guides) == {"laplace"}
 
 
 def test_generate_draws_from_user_priors(own_code) -> None:
@@ -202,7 +188,7 @@ def test_variational_em_recovers_the_slopes(own_code) -> None:
 
 @pytest.mark.slow
 def test_registered_models_work_with_files_and_the_command_line(
-    own_code, corpus, tmp_path, capsys
+    own_code, corpus, tmp_path, monkeypatch, capsys
 ) -> None:
     unnamed = make_model(own_code, "toeplitz")
     with pytest.raises(ConfigError, match=r"models\.register"):
@@ -215,23 +201,13 @@ def test_registered_models_work_with_files_and_the_command_line(
     again = load_model(tmp_path / "model")
     assert type(again.prior) is own_code.ToeplitzPrior
     assert again.prior.rho.item() == pytest.approx(0.4)
-    corpus.save(tmp_path / "corpus.npz")
-    run = tmp_path / "run"
-    arguments = ["--model", "toeplitz", "--num-topics", "3", "--posterior", "mode"]
-    fit = [
-        "fit",
-        str(tmp_path / "corpus.npz"),
-        *arguments,
-        "--out",
-        str(run),
-        "--plugin",
-        "own_code",
-    ]
-    assert main([*fit, "--no-progress", "--max-iterations", "2"]) == 0
-    out = tmp_path / "theta.csv"
-    transform = ["transform", str(run), str(tmp_path / "corpus.npz"), "--out", str(out)]
-    assert main([*transform, "--plugin", "own_code", "--no-progress"]) == 0
-    assert len(out.read_text().splitlines()) == NUM_DOCS + 1
+    monkeypatch.chdir(tmp_path)
+    corpus.save("corpus.npz")
+    common = ["--plugin", "own_code", "--no-progress"]
+    sizes = ["--num-topics", "3", "--posterior", "mode", "--max-iterations", "2"]
+    assert main(["fit", "corpus.npz", "--model", "toeplitz", *sizes, "--out", "run", *common]) == 0
+    assert main(["transform", "run", "corpus.npz", "--out", "theta.csv", *common]) == 0
+    assert len(Path("theta.csv").read_text().splitlines()) == NUM_DOCS + 1
     capsys.readouterr()
 
 
@@ -295,6 +271,7 @@ def batch_of(model: TopicModel, corpus: Corpus):
     return model.encode(corpus).batch(dtype=torch.float64)
 
 
+@pytest.mark.slow
 @each_part
 def test_user_parts_keep_their_contracts(make_part, corpus, kind) -> None:
     model = make_part(kind)
@@ -304,6 +281,7 @@ def test_user_parts_keep_their_contracts(make_part, corpus, kind) -> None:
     lntm.testing.check_guide(lntm.guides.TaylorGuide(model, tolerance=1e-8), batch)
 
 
+@pytest.mark.slow
 @each_part
 def test_variational_em_raises_its_bound(make_part, corpus, kind) -> None:
     model = make_part(kind)
@@ -316,12 +294,13 @@ def test_variational_em_raises_its_bound(make_part, corpus, kind) -> None:
     assert objective[-1] > objective[0]
 
 
+@pytest.mark.slow
 @each_kind
 def test_monte_carlo_em_fits_user_models(make_part, corpus, kind) -> None:
     for update in make_part(kind).topics.updates:
         model = make_part(kind)
         engine = lntm.inference.MonteCarloEM(
-            model, max_epochs=4, num_transitions=10, topic_update=update, progress=False
+            model, max_epochs=3, num_transitions=4, topic_update=update, progress=False
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", lntm.errors.ConvergenceWarning)
@@ -329,27 +308,20 @@ def test_monte_carlo_em_fits_user_models(make_part, corpus, kind) -> None:
         assert result.history[-1]["perplexity"] < NUM_WORDS
 
 
+@pytest.mark.slow
 @each_kind
-def test_svi_raises_the_elbo(make_part, corpus, kind) -> None:
+def test_pyro_trains_and_samples_user_models(make_part, corpus, kind) -> None:
     model = make_part(kind)
-    batch, guide = batch_of(model, corpus), lntm.guides.LaplaceGuide(model)
+    batch, guide = batch_of(model, corpus[:4]), lntm.guides.LaplaceGuide(model)
     before = {name: value.detach().clone() for name, value in model.named_parameters()}
     svi = SVI(model, guide, Adam({"lr": 0.05}), Trace_ELBO())
     pyro.set_rng_seed(0)
-    losses = [svi.step(batch) for _ in range(40)]
+    losses = [svi.step(batch) for _ in range(20)]
     assert np.mean(losses[-5:]) < np.mean(losses[:5])
     for name, value in model.named_parameters():
         # The mean by covariates replaces that of the base class.
         replaced = (kind, name) == ("covariates", "prior.loc")
         assert torch.equal(value, before[name]) == replaced, name
-
-
-@pytest.mark.slow
-@each_kind
-def test_stock_nuts_samples_topics_and_documents(make_part, corpus, kind) -> None:
-    model = make_part(kind)
-    batch = batch_of(model, corpus[:4])
-    pyro.set_rng_seed(0)
     mcmc = MCMC(NUTS(model), num_samples=3, warmup_steps=3, disable_progbar=True)
     mcmc.run(batch, sample_topics=True)
     samples = mcmc.get_samples()
@@ -357,15 +329,12 @@ def test_stock_nuts_samples_topics_and_documents(make_part, corpus, kind) -> Non
     assert all(bool(value.isfinite().all()) for value in samples.values())
 
 
-def _by_quadrature(model: TopicModel, corpus: Corpus) -> Tensor:
-    return lntm.evaluation.log_likelihood(model, corpus, Quadrature()).log_likelihood
-
-
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::torch_lntm.errors.UnreliableEstimateWarning")
 @each_part
 def test_evaluations_agree_with_quadrature(make_part, corpus, kind) -> None:
     model, few = make_part(kind), corpus[:8]
-    exact = _by_quadrature(model, few)
+    exact = log_likelihood(model, few, Quadrature()).log_likelihood
     for method, settings in (
         ("importance", {"num_draws": 2000}),
         ("ais", {"num_chains": 64, "num_temperatures": 200}),
@@ -457,26 +426,6 @@ def test_joint_chains_keep_tied_topics_tied(corpus) -> None:
     model = TopicModel(lntm.models.LogisticNormalPrior(3), topics)
     with pytest.raises(IncompatibleGuideError, match="TiedTopics has no method draw_ of its own"):
         JointChain(model, corpus, warmup_steps=1)
-
-
-class GradientNamed(lntm.models.DirichletTopics):
-    """Topics with a user method that has the name of an algorithm."""
-
-    def gradient(self) -> SimpleNamespace:
-        return SimpleNamespace()
-
-
-def test_method_names_do_not_change_the_algorithm(corpus) -> None:
-    prior = lntm.models.LogisticNormalPrior
-    plain = TopicModel(prior(3), lntm.models.DirichletTopics(3, NUM_WORDS))
-    named = TopicModel(prior(3), GradientNamed(3, NUM_WORDS))
-    named.load_state_dict(plain.state_dict())
-    for model in (plain, named):
-        engine = lntm.inference.MonteCarloEM(model, max_epochs=2, progress=False)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", lntm.errors.ConvergenceWarning)
-            engine.fit(corpus)
-    assert torch.equal(plain.topics.probs, named.topics.probs)
 
 
 def test_set_reaches_probabilities_within_the_family(own_code) -> None:

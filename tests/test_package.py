@@ -21,7 +21,7 @@ def test_importing_the_package_loads_nothing_heavy():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_fit_to_counts_loads_nothing_for_texts():
     code = (
         "import sys, numpy as np, torch_lntm as lntm\n"
@@ -48,6 +48,7 @@ def test_every_public_name_exists():
     assert lntm.__version__.count(".") == 2
 
 
+@pytest.mark.slow
 def test_progress_bars_are_for_terminals(terminal, capsys, monkeypatch):
     corpus = lntm.Corpus.from_matrix(np.random.default_rng(0).poisson(1.0, (20, 10)))
     guide = lntm.guides.TaylorGuide(lntm.models.ctm(2, 10))

@@ -1,4 +1,4 @@
-"""The pretend device: what it refuses, what it counts, and that its numbers are the CPU's."""
+"""The pretend device: what it refuses, and that its numbers are the CPU's."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
-from support.costs import Cost
-from support.pretend import DEVICE, PretendDevice, PretendDeviceError, PretendTensor, suspended
+from support.pretend import DEVICE, PretendDevice, PretendDeviceError, PretendTensor
 from torch import Tensor
 
 
@@ -39,12 +37,11 @@ INTEGERS = torch.arange(4).view(2, 2)
     [
         (lambda: there() @ HERE, "same device"),
         (lambda: there() + torch.from_numpy(np.ones(3, dtype=np.float32)), "same device"),
-        (lambda: F.embedding_bag(torch.tensor([0]), there(), torch.tensor([0])), "same device"),
         # A CPU tensor takes neither indices nor numbers from the device, however few.
         (lambda: HERE[torch.tensor([1], device="cuda")], "same device"),
         (lambda: torch.tensor(1.0).add_(there()[0, 0]), "same device"),
         (lambda: torch.nn.Linear(3, 2)(there()), "same device"),
-        (lambda: there() * HERE, r"mul at tests/test_pretend_device.py:\d+; .*\(3,\)"),
+        (lambda: there() * HERE, r"mul; .*\(3,\)"),
         (lambda: setattr(there().requires_grad_(), "data", torch.zeros(2, 3)), "incompatible"),
         (lambda: there().normal_(generator=torch.Generator()), "device type for generator"),
         (lambda: torch.randn(3, generator=torch.Generator("cuda")), "device type for generator"),
@@ -123,19 +120,6 @@ def test_a_generator_has_its_device_and_another_stream(cuda: PretendDevice) -> N
 # -- the numbers are the CPU's
 
 
-class Sine(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return x.sin()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        (x,) = ctx.saved_tensors
-        one = torch.tensor([1.0], device=x.device) + torch.zeros(1).to(x.device, x.dtype)
-        return grad * x.cos() * one.to(x.dtype)
-
-
 def gradient_of(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     def gradient(x: Tensor) -> Tensor:
         x = x.clone().requires_grad_()
@@ -146,38 +130,13 @@ def gradient_of(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tens
     return gradient
 
 
-def csr(x: Tensor) -> Tensor:
-    offsets = torch.tensor([0, 2, 2, 4, 5], device=x.device)
-    columns = torch.tensor([0, 3, 1, 2, 3], device=x.device)
-    values = x.flatten()[:5]
-    return torch.sparse_csr_tensor(offsets, columns, values, size=(4, 4), check_invariants=False)
-
-
-def bag(x: Tensor) -> Tensor:
-    return F.embedding_bag(
-        torch.tensor([0, 3, 1], device=x.device),
-        x,
-        torch.tensor([0, 2, 3], device=x.device),
-        mode="sum",
-        per_sample_weights=x[0, :3],
-        include_last_offset=True,
-    )
-
-
-def eigenvalues(x: Tensor) -> Tensor:
-    return torch.linalg.eigh(x @ x.mT)[0]
-
-
 @pytest.mark.parametrize(
     "function",
     [
         lambda x: torch.linalg.cholesky(x @ x.mT + torch.eye(4, dtype=x.dtype, device=x.device)),
         lambda x: x.sort(-1).values.cumsum(-1),
         lambda x: torch.special.ndtri(x.sigmoid()) + torch.lgamma(x.abs()) + torch.digamma(x.abs()),
-        lambda x: torch.sparse.sampled_addmm(csr(x), x, x, beta=0.0).values(),
-        lambda x: csr(x) @ x,
-        gradient_of(bag),
-        gradient_of(eigenvalues),
+        gradient_of(lambda x: torch.linalg.eigh(x @ x.mT)[0]),
         gradient_of(lambda x: torch.linalg.solve(x, x.mT).logsumexp(0)),
     ],
 )
@@ -190,12 +149,6 @@ def test_results_equal_the_cpu_s_to_the_last_bit(
     assert isinstance(found, PretendTensor)
     assert found.layout == expected.layout
     assert torch.equal(found.cpu(), expected)
-
-
-def test_second_derivatives_and_gradcheck(cuda: PretendDevice) -> None:
-    x = torch.randn(3, dtype=torch.float64).to("cuda").requires_grad_()
-    assert torch.autograd.gradcheck(Sine.apply, x)
-    assert torch.autograd.gradgradcheck(lambda x: x.sin() * x.sum(), x)
 
 
 def test_a_module_moves_trains_and_is_copied(cuda: PretendDevice) -> None:
@@ -214,54 +167,3 @@ def test_a_module_moves_trains_and_is_copied(cuda: PretendDevice) -> None:
         assert copied.weight.device == DEVICE
         assert torch.equal(copied.weight.cpu(), here.weight)
     assert type(module.cpu().weight) is torch.nn.Parameter
-
-
-# -- what it counts
-
-
-@pytest.mark.parametrize(
-    ("call", "cost"),
-    [
-        (lambda t: t + 1, Cost(1, 0)),
-        (lambda t: t.exp().sum(), Cost(2, 0)),
-        (lambda t: torch.where(t > 1, t, 0.0), Cost(3, 0)),  # with a fill for the scalar
-        (lambda t: t.mT.view(3, 2)[:, None].expand(3, 4, 2), Cost(0, 0)),
-        (lambda t: t[:0] + 1, Cost(0, 0)),  # nothing to do
-        (lambda t: torch.ones(3).mul(2.0), Cost(0, 0)),  # on the CPU
-        (lambda t: operator.setitem(t, t > 1, 0.0), Cost(3, 0)),
-        (lambda t: t.sum().item(), Cost(1, 1)),
-        (lambda t: t.cpu(), Cost(0, 1)),  # a copy of memory
-        (lambda t: t.to("cpu", torch.float64), Cost(1, 1)),  # converted first
-        (lambda t: torch.ones(3).cuda(), Cost(0, 1)),
-        (lambda t: torch.ones(3).pin_memory().to("cuda", non_blocking=True), Cost(0, 1)),
-        (lambda t: torch.cuda.synchronize(), Cost(0, 1)),
-        (lambda t: t[t > 1], Cost(6, 1)),
-        (lambda t: torch.equal(t, t), Cost(2, 1)),
-        (lambda t: t.flatten().repeat_interleave(t.long().flatten(), output_size=15), Cost(6, 0)),
-        (lambda t: t.flatten().repeat_interleave(t.long().flatten()), Cost(6, 1)),
-    ],
-)
-def test_launches_and_waits(cuda: PretendDevice, call: Callable[[Tensor], Any], cost: Cost) -> None:
-    tensor = there()
-    with cuda.measure() as found:
-        call(tensor)
-    assert found == cost
-
-
-def test_the_backward_pass_is_counted(cuda: PretendDevice) -> None:
-    x = there().requires_grad_()
-    loss = x.exp().sum()
-    with cuda.measure() as cost:
-        loss.backward()
-    assert 2 <= cost.launches <= 3
-    assert cost.waits == 0
-
-
-def test_it_can_be_suspended(cuda: PretendDevice) -> None:
-    tensor = there()
-    with suspended():
-        assert not torch.cuda.is_available()
-        assert type(torch.zeros(2)) is Tensor
-    assert (tensor + 1).device == DEVICE
-    with pytest.raises(PretendDeviceError, match="same device"):
-        tensor + HERE

@@ -22,7 +22,7 @@ def recipes() -> dict[str, Any]:
     return names
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_recipe_for_groups_counts_shared_priors_once(recipes) -> None:
     model, groups = recipes["model"], recipes["groups"]
     trace = poutine.trace(recipes["by_group"]).get_trace(groups)

@@ -73,7 +73,7 @@ def test_every_replacement_has_its_block() -> None:
     assert used == set(SHORTER)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("block", PYTHON, ids=lambda code: code.split("\n")[0])
 def test_a_python_block_runs_alone(
     block: str, files: Path, capsys: pytest.CaptureFixture[str]
@@ -101,7 +101,7 @@ def test_a_python_block_runs_alone(
             assert min(float(first[2]), float(second[2])) > 0.5 > float(third[2])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("block", SHELL[1:], ids=lambda code: code.split("\n")[0])
 def test_a_block_of_commands_runs(
     block: str, files: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

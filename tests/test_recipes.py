@@ -13,7 +13,6 @@ from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, IncompatibleGuideError
 from torch_lntm.guides import GUIDES
 from torch_lntm.inference import MonteCarloEM, VariationalEM
-from torch_lntm.models.registry import CONSTRUCTORS
 from torch_lntm.recipes import SAMPLERS, Recipe, find_device, guide_of
 
 DEFAULTS = {"ctm": "taylor", "lntm": "taylor", "iftm": "factor", "lda": "vb"}
@@ -76,12 +75,6 @@ def test_unknown_options_are_refused(names, options, message):
         Recipe(*names).make(7, options={"num_topics": 3} | options)
 
 
-@pytest.mark.parametrize("posterior", ["taylor", "hmc"])
-def test_an_invalid_seed_is_refused(posterior):
-    with pytest.raises(ConfigError, match="seed is -1"):
-        Recipe("ctm", posterior).make(7, seed=-1, options={"num_topics": 3})
-
-
 def test_a_posterior_of_another_model_is_refused():
     with pytest.raises(IncompatibleGuideError):
         Recipe("lda", "taylor").make(7, options={"num_topics": 3})
@@ -92,15 +85,6 @@ def test_registered_models_take_options():
     assert made.model.latent_dim == 2
     with pytest.raises(ConfigError, match="takes no anchord; did you mean anchored"):
         Recipe("ctm").make(7, model_options={"num_topics": 3, "anchord": True})
-
-
-def test_a_model_gets_the_vocabulary_without_a_constructor_argument(monkeypatch):
-    def wordless(num_topics, num_words):
-        return lntm.models.ctm(num_topics, num_words)
-
-    monkeypatch.setitem(CONSTRUCTORS, "wordless", wordless)
-    made = Recipe("wordless").make(3, ["a", "b", "c"], options={"num_topics": 2})
-    assert made.model.vocabulary == ("a", "b", "c")
 
 
 def documents(num_docs: int, num_words: int, length: int) -> Corpus:

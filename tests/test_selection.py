@@ -126,6 +126,7 @@ def test_invalid_settings_are_refused(corpus, sizes, options, match) -> None:
         lntm.select(corpus, sizes, **options)
 
 
+@pytest.mark.slow
 def test_models_with_too_many_parameters_have_no_dispersion(corpus) -> None:
     found = lntm.select(corpus[:12], [2, 10], num_seeds=1, top_n=3, test_fraction=0.2)
     assert "dispersion" not in found.rows[1].criteria
@@ -136,6 +137,7 @@ def test_models_with_too_many_parameters_have_no_dispersion(corpus) -> None:
     assert found.recommended.num_topics in (2, 10)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("at", [0, 2, 3])
 def test_ctrl_c_keeps_the_completed_fits(corpus, monkeypatch, at) -> None:
     """In the fit itself, which would end early and be judged as if it were complete."""
@@ -168,6 +170,7 @@ def test_ctrl_c_keeps_the_completed_fits(corpus, monkeypatch, at) -> None:
         assert "stability" not in found.rows[1].criteria
 
 
+@pytest.mark.long
 def test_fits_in_several_processes_are_the_fits_in_one(corpus) -> None:
     options = {"num_seeds": 1, "top_n": 3, "recipe": Recipe("ctm", "taylor")}
     options["options"] = {"max_iterations": 1, "stepwise_epochs": 1, "start_epochs": 1}

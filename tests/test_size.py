@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import io
 import tokenize
 from pathlib import Path
@@ -38,6 +39,7 @@ SILENT = {
 }
 
 
+@functools.cache
 def code_lines(source: str) -> set[int]:
     """The numbers of the lines that hold code, without texts that stand alone as docstrings do."""
     lines: set[int] = set()

@@ -10,7 +10,6 @@ from torch import nn
 
 from torch_lntm import models, testing
 from torch_lntm.corpus import Corpus, DocumentBatch
-from torch_lntm.errors import ConfigError
 from torch_lntm.models import DirichletMultinomial, DirichletTopics, Multinomial, NormalTopics
 
 NUM_WORDS = 10
@@ -52,6 +51,7 @@ def test_topics_of_groups_keep_their_contract(corpus, penalty) -> None:
     testing.check_topics(topics, groups.encode(corpus).batch(dtype=torch.float64))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words", [Multinomial(), DirichletMultinomial(), DirichletMultinomial(2.0)]
 )
@@ -65,27 +65,9 @@ class _OtherPrior(DirichletTopics):
         return super().log_prior(normalisers) + 100 * self.probs[0, 0]
 
 
-class _OtherSites(DirichletTopics):
-    def latents(self):
-        return {"phi": super().latents()["topics"]}
-
-
 class _OtherProbs(NormalTopics):
     def compute_probs(self, *, topics):
         return super().compute_probs(topics=1.01 * topics)
-
-
-class _NotNormalised(DirichletTopics):
-    def forward(self):
-        return 1.001 * super().forward()
-
-
-class _HalfAnMStep(NormalTopics):
-    def m_step(self, word_counts):
-        before = self.logits.detach().clone()
-        super().m_step(word_counts)
-        with torch.no_grad():
-            self.logits.copy_((before + self.logits) / 2)
 
 
 class _LowersTheDensity(DirichletTopics):
@@ -112,11 +94,6 @@ class _ForgetsAnAttribute(DirichletTopics):
         return super().load_state_dict(*args, **kwargs)
 
 
-class _BadStart(NormalTopics):
-    def start_(self, word_counts):
-        super().start_(word_counts.flip(1))
-
-
 class _Free(models.Topics):
     """Topics as a softmax of scores, with one method to replace."""
 
@@ -133,16 +110,6 @@ class _EachNumberASite(_Free):
         return {"scores": Normal(torch.zeros_like(self.scores), 1.0)}
 
 
-class _SingleSites(_Free):
-    def sites(self):
-        return {"scores": Normal(torch.zeros(3, NUM_WORDS), 1.0).to_event(2)}
-
-
-class _OtherName(_Free):
-    def sites(self):
-        return {"heights": Normal(torch.zeros_like(self.scores), 1.0).to_event(2)}
-
-
 class _OtherGroup(models.ContentTopics):
     def by_level(self, batch, probs):
         return [(rows, probs[:, :NUM_WORDS]) for rows, _ in super().by_level(batch, probs)]
@@ -152,28 +119,17 @@ class _OtherGroup(models.ContentTopics):
     ("topics", "message"),
     [
         (_OtherPrior(3, NUM_WORDS), "log_prior\\(\\) is not the density"),
-        (_OtherSites(3, NUM_WORDS), "latents\\(\\) has other sites"),
         (_OtherProbs(3, NUM_WORDS), "other probabilities than probs"),
-        (_NotNormalised(3, NUM_WORDS), "do not add up to 1"),
-        (_HalfAnMStep(3, NUM_WORDS), "does not maximise"),
         (_LowersTheDensity(3, NUM_WORDS), "start_\\(\\) explains|lowers the log density"),
         (_OtherGradient(3, NUM_WORDS), "gradient_\\(\\) of logits"),
         (_ForgetsAnAttribute(), "state dictionary"),
-        (_BadStart(3, NUM_WORDS), "start_\\(\\) explains its counts worse"),
         (_EachNumberASite(), r"the site scores has the batch shape \(3, 10\).*\.to_event\(2\)"),
-        (_SingleSites(), "the site scores draws torch.float32 for a parameter in torch.float64"),
     ],
     ids=lambda value: type(value).__name__,
 )
 def test_check_topics_finds_broken_topics(topics, message, batch) -> None:
     with pytest.raises(AssertionError, match=message):
         testing.check_topics(topics, batch)
-
-
-def test_a_site_without_a_parameter_is_named(batch) -> None:
-    for use in (lambda: _OtherName().probs, lambda: testing.check_topics(_OtherName(), batch)):
-        with pytest.raises(ConfigError, match=r"_OtherName has a site 'heights' .*\(scores\)"):
-            use()
 
 
 def test_check_topics_finds_topics_of_a_wrong_group(corpus) -> None:
@@ -211,11 +167,6 @@ class _OtherTokens(DirichletMultinomial):
         return super().tokens(probability, cells).clamp_max(1.0)
 
 
-class _OtherSlopes(DirichletMultinomial):
-    def slopes(self, probability, cells):
-        return 1.01 * super().slopes(probability, cells)
-
-
 class _NotADistribution(DirichletMultinomial):
     def length_term(self, lengths):
         return super().length_term(lengths) - 1e-4 * lengths.double()
@@ -234,25 +185,9 @@ class _CountsPadding(DirichletMultinomial):
         return super().log_terms(probability, cells) + 0.1 * (cells.counts == 0)
 
 
-class _OtherCache(DirichletMultinomial):
-    @property
-    def cache_weight(self):
-        return 1.1 * super().cache_weight
-
-
-class _OtherDispersion(DirichletMultinomial):
-    def overdispersion(self, lengths):
-        return torch.ones_like(lengths)
-
-
 class _OtherDraws(DirichletMultinomial):
     def draw_words(self, words, document, generator):
         return words
-
-
-class _OtherTokenDraws(DirichletMultinomial):
-    def draw_tokens(self, probability, batch, rng):
-        return batch.counts.long()
 
 
 class _StopsEarly(DirichletMultinomial):
@@ -260,31 +195,15 @@ class _StopsEarly(DirichletMultinomial):
         pass
 
 
-class _MeansOfStatistics(DirichletMultinomial):
-    def statistics(self, probability, batch, weights=None):
-        found = super().statistics(probability, batch, weights)
-        return {name: x / batch.num_docs for name, x in found.items()}
-
-
-class _IgnoresWeights(DirichletMultinomial):
-    def statistics(self, probability, batch, weights=None):
-        return super().statistics(probability, batch)
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
         (_OtherTokens, "tokens\\(\\) are not the derivatives"),
-        (_OtherSlopes, "slopes\\(\\) are not"),
         (_NotADistribution, "do not add up to 1"),
         (_CountsPadding, "padded documents differ"),
-        (_OtherCache, "cache_weight"),
-        (_OtherDispersion, "overdispersion"),
         (_OtherDraws, "draw_words"),
-        (_OtherTokenDraws, "draw_tokens"),
         (_StopsEarly, "does not maximise"),
-        (_MeansOfStatistics, "not the sum of its parts"),
-        (_IgnoresWeights, "does not follow the weights"),
     ],
 )
 def test_check_words_finds_broken_words(kind, message, batch) -> None:
@@ -295,21 +214,3 @@ def test_check_words_finds_broken_words(kind, message, batch) -> None:
 def test_check_words_finds_nonconvex_terms(batch) -> None:
     with pytest.raises(AssertionError, match="not convex"):
         testing.check_words(_Concave(), batch)
-
-
-class _SiteOfItsOwn(models.Topics):
-    """Correct topics with another site name, which the checks accept."""
-
-    def __init__(self) -> None:
-        super().__init__(2, NUM_WORDS)
-        self.scores = nn.Parameter(torch.linspace(-1.0, 1.0, 2 * NUM_WORDS).view(2, -1))
-
-    def sites(self):
-        return {"scores": Normal(torch.zeros_like(self.scores), 2.0).to_event(2)}
-
-    def compute_probs(self, scores):
-        return torch.softmax(scores, -1)
-
-
-def test_two_methods_make_topics(batch) -> None:
-    testing.check_topics(_SiteOfItsOwn(), batch)

@@ -25,7 +25,7 @@ ALONE = (
     "else sys.exit(__import__('torch_lntm.cli', fromlist=['main']).main(sys.argv))"
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 """Kernel launches on a GPU, and the host's waits for it, counted without a GPU.
 
-Every part of a fit runs on the tests' pretend device. ``tests/support/pretend.py`` explains exact
-counts and estimates. Launches and waits hardly depend on the sizes. The study takes two minutes.
+Every part of a fit runs on the tests' pretend device; ``launch_costs.py`` tells counts from
+estimates. Launches and waits hardly depend on the sizes. The study takes two minutes.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ def run(settings: Settings, cells: Cells) -> dict[str, dict[str, int]]:
     folder = str(ROOT / "tests")
     if folder not in sys.path:
         sys.path.append(folder)
-    launches = import_module("support.launches")
+    launches = import_module("studies.benchmarks.launch_parts")
     sizes = {k: v for k, v in asdict(settings).items() if k not in ("corpus", "only")}
     corpus = lntm.read_corpus(corpus_file(settings.corpus)) if settings.corpus else None
-    with launches.PretendDevice() as device:
+    with launches.CountingDevice() as device:
         parts = launches.Parts(device, launches.Shape(**sizes), corpus).by_name()
         names = [
             name

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from tests.conftest import lee, shared_data, shared_state
+from tests.conftest import fused, lee, shared_data, shared_state
 from torch_lntm.corpus import Corpus, synthetic_topics
 
-__all__ = ["lee", "shared_data", "shared_state"]
+__all__ = ["fused", "lee", "shared_data", "shared_state"]
 
 
 @pytest.fixture

@@ -209,6 +209,7 @@ def test_transform_carries_the_documents_columns(run_folder, counts):
 # -------------------------------------------------------------------- what must not be lost
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["evaluate", "report", "effects"])
 def test_a_corpus_changed_since_the_fit_is_detected(run_folder, counts, command, capsys):
     corpus = lntm.read_corpus(counts)
@@ -259,6 +260,7 @@ def test_the_default_estimator_of_the_likelihood_follows_the_run(counts, posteri
     assert json.loads(Path("scores.json").read_text())[0]["method"].startswith(method)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "value"),
     [("vocabulary", 5), ("text_field", {}), ("token_pattern", ["a"]), ("lowercase", 0)],
@@ -275,6 +277,7 @@ def example_posts():
     return [json.loads(line)["text"] for line in example_file().read_text().splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default:dropped")
 @pytest.mark.parametrize("options", [["--min-df", "2"], [], ["--min-df", "2", "--max-df", "0.5"]])
 @pytest.mark.parametrize("source", ["stdin", "overwritten"])
@@ -324,6 +327,7 @@ def test_the_documents_of_a_fit_are_known_by_their_contents(workplace, monkeypat
     assert "dropped" not in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "address", ["http://127.0.0.1:9/posts", "reference://::http://127.0.0.1:9/r.json", "s3://b/c"]
 )
@@ -346,6 +350,7 @@ def test_no_address_of_a_run_is_fetched_unasked(
 HOSTILE = ["=1+1", "\r=1", "a\rb", "@x", "\t=1", "+2", "-cmd"]
 
 
+@pytest.mark.slow
 def test_tables_are_safe_for_spreadsheets(workplace, capsys):
     """Words, names and columns are strangers' texts, wherever a command writes them."""
     posts = [

@@ -131,6 +131,7 @@ def test_prevalence_and_content_depend_on_columns(workplace, capsys):
         assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "posterior"),
     [

@@ -76,7 +76,7 @@ def test_sigterm_ends_commands_of_many_fits_as_a_fit(run_folder, command, monkey
     assert capsys.readouterr().err.splitlines()[-1] == "terminated"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGKILL])
 def test_a_killed_fit_continues_to_the_same_result(counts, sent, capsys):
     torch.set_num_threads(1)
@@ -121,7 +121,7 @@ def stop_at_checkpoint(patch, number, error):
     patch.setattr(loop, "write_checkpoint", write_and_stop)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("model", "number"),  # of the start's 40 epochs, of stepwise EM's 10, or of EM
     [

@@ -31,7 +31,7 @@ def torchrun(*arguments, size=2):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_shared_fit_is_saved_and_printed_once(counts, capsys):
     fit = ["fit", counts, *QUICK, "--dtype", "float64"]
     shared = torchrun(*fit, "--out", "shared")
@@ -53,7 +53,7 @@ def test_a_shared_fit_is_saved_and_printed_once(counts, capsys):
     assert values[1] == pytest.approx(values[0], rel=1e-8)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("posterior", ["hmc", "laplace"])
 def test_processes_open_their_own_shards(counts, posterior):
     lntm.read_corpus(counts).save("shards", shard_size=7)

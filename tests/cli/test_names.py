@@ -26,6 +26,7 @@ def test_names_are_set_changed_and_removed(run_folder, capsys):
     assert not lntm.load_run(run_folder).model.has_topic_names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("value", "message"),
     [

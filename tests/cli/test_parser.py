@@ -123,6 +123,7 @@ def test_every_option_has_help_and_a_single_heading():
         assert all(option.help and "`" not in option.help for option in options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", ["stdin", "stdout", "stderr"])
 def test_closed_streams_give_no_traceback(run_folder, monkeypatch, stream):
     monkeypatch.setattr(sys, stream, None)

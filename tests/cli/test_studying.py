@@ -77,6 +77,7 @@ def test_effects(run, capsys):
     assert not Path("x").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "message"),
     [

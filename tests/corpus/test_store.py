@@ -105,6 +105,7 @@ def test_folders_keep_documents_without_tokens(tmp_path):
 # ------------------------------------------------------------------ what a corpus does
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_parts")
 @pytest.mark.parametrize(
     "rows",

@@ -36,16 +36,6 @@ def test_log_prob_sums_over_topic_assignments_for_every_type_of_counts(device) -
         torch.testing.assert_close(bags(device).log_prob(value).cpu(), expected)
 
 
-def test_expand_adds_leading_dimensions(device) -> None:
-    expanded = bags(device).expand([5, 2, 4])
-    assert expanded.batch_shape == (5, 2, 4)
-    assert expanded.event_shape == (6,)
-    batch = make_batch(COUNTS, device)
-    got = expanded.log_prob(batch)
-    assert got.shape == (5, 2, 4)
-    torch.testing.assert_close(got, bags(device).log_prob(batch).expand(5, 2, 4))
-
-
 def test_leading_dimensions_of_theta_topics_and_counts_broadcast(device) -> None:
     theta = torch.from_numpy(RNG.dirichlet(np.ones(3), (5, 2, 4))).to(device)
     topics = torch.from_numpy(RNG.dirichlet(np.ones(6), (2, 1, 3))).to(device)
@@ -102,13 +92,6 @@ def test_sampling_is_determined_by_its_generator(device) -> None:
     first = q.sample().to_dense()
     pyro.set_rng_seed(3)
     assert torch.equal(first, q.sample().to_dense())
-
-
-def test_the_last_documents_may_be_empty(device, generator) -> None:
-    csr = bags(device, [0, 3, 0, 0]).sample_counts(generator)
-    assert csr.crow_indices().tolist()[:2] == [0, 0]
-    assert len(csr.crow_indices()) == 5
-    assert csr.to_dense().sum(1).tolist() == [0, 3, 0, 0]
 
 
 def test_topics_of_probability_zero_are_never_drawn(device, generator) -> None:

@@ -253,6 +253,7 @@ def test_the_table_has_rubins_intervals(name, request) -> None:
     assert frame["statistic"][9] == pytest.approx(one.estimate / one.standard_error)
 
 
+@pytest.mark.slow
 def test_imputed_outcomes_have_the_degrees_of_freedom_of_the_observed() -> None:
     """3 of 12 outcomes are unknown: the exact posterior of the mean is a t of 8 degrees."""
     rng = np.random.default_rng(0)

@@ -109,8 +109,7 @@ def test_the_program_accepts_any_coefficients(fitted) -> None:
     np.testing.assert_allclose(differences, differences[0], atol=1e-8)
 
 
-@pytest.mark.slow
-@pytest.mark.stat
+@pytest.mark.long
 def test_coefficients_and_effects_have_the_posterior_of_nuts(fitted) -> None:
     """At the penalty and the covariance that the fit found.
 

@@ -224,6 +224,7 @@ def test_a_saturated_logit_has_the_errors_of_the_linear_regression(table, kind) 
             assert one.standard_error == pytest.approx(other.standard_error, rel=tolerance)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("link", ["identity", "logit"])
 @pytest.mark.parametrize("period", [2, 7])
 def test_averages_are_over_all_documents(link, period) -> None:

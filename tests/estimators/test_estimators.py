@@ -100,6 +100,7 @@ def test_a_fit_equals_the_recipes_fit():
     np.testing.assert_array_equal(estimator.components_, model.topics.probs.detach().numpy())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make", [lntm.CorrelatedTopicModel, lntm.IndependentFactorTopicModel, lntm.AspectModel]
 )
@@ -162,6 +163,7 @@ def test_ctrl_c_leaves_a_fitted_estimator_and_ends_a_search_of_scikit_learn(monk
     assert estimator.transform(counts(5)).shape == (5, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("posterior", ["taylor", "hmc"])
 def test_partial_fit_continues_a_fit_made_in_inference_mode(posterior):
     X = counts(40)
@@ -463,12 +465,13 @@ def test_unions_and_column_transformers_take_the_proportions_and_the_index(fitte
 SHORT = {"start_epochs": 1, "stepwise_epochs": 1}
 
 
+@pytest.mark.slow
 @parametrize_with_checks([lntm.CorrelatedTopicModel(posterior="taylor", max_iter=1, **SHORT)])
 def test_the_correlated_model_follows_scikit_learns_conventions(estimator, check):
     check(estimator)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::torch_lntm.errors.ConvergenceWarning")  # one epoch is few
 @parametrize_with_checks(
     [

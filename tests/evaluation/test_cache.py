@@ -210,14 +210,6 @@ def test_the_fitted_weight_is_close_to_the_true_weight(a) -> None:
     assert np.std(logs) < 0.2
 
 
-def test_the_fitted_weight_is_equal_on_every_device(device) -> None:
-    split = bursty(5.0, 60).hold_out_words(seed=0)
-    found = [
-        fit_cache_weight(model_of("ctm").to(where), split, max_docs=25) for where in ("cpu", device)
-    ]
-    assert found[1] == pytest.approx(found[0], rel=1e-4)
-
-
 def test_invalid_arguments_are_refused() -> None:
     model = model_of("ctm")
     guide = lntm.guides.make_guide(None, model)

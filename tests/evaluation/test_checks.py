@@ -7,8 +7,7 @@ import pytest
 import torch
 from support.known import make_corpus, make_model
 
-from studies.scores.completion import completion_perplexity
-from torch_lntm.errors import ConfigError, CorpusError, IncompatibleGuideError
+from torch_lntm.errors import ConfigError, IncompatibleGuideError
 from torch_lntm.evaluation import (
     AIS,
     Importance,

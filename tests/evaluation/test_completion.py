@@ -161,14 +161,6 @@ def test_unigram_perplexity_uses_smoothed_word_frequencies() -> None:
         unigram_perplexity(train, other)
 
 
-def test_a_vocabulary_of_one_word_has_perplexity_one() -> None:
-    corpus = Corpus.from_matrix([[4], [2]])
-    assert unigram_perplexity(corpus, corpus).perplexity == 1.0
-    model = ctm(2, 1, dtype="float64")
-    result = document_completion(model, corpus, theta="mode", guide=TaylorGuide(model))
-    assert result.perplexity == pytest.approx(1.0)
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -40,7 +40,7 @@ def test_document_topics_do_not_depend_on_batches(corpus, posterior, make, estim
     assert (together.sources is not None) == hasattr(guide.model.prior, "mixing")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_chains_give_exact_means(corpus):
     """Beside quadrature over the two contrasts of three topics."""
     model = make_model(dtype="float64")
@@ -68,24 +68,6 @@ def test_chains_give_exact_means(corpus):
     draws = lntm.inference.theta_draws(chains, corpus, 60)
     existing = lntm.inference.ThetaDraws.of(draws.theta, model)
     torch.testing.assert_close(transform(existing, corpus).theta, draws.theta.mean(0))
-
-
-def test_the_size_of_batches_follows_the_guides_memory(corpus, monkeypatch):
-    guide, thirty, sizes = lntm.guides.TaylorGuide(make_model()), corpus[[0, 1, 2] * 10], []
-    kind, solve = type(guide), type(guide).solve
-
-    def solved(self, batch, *arguments, **options):
-        sizes.append(batch.num_docs)
-        return solve(self, batch, *arguments, **options)
-
-    monkeypatch.setattr(kind, "solve", solved)
-    monkeypatch.setattr(kind, "memory_per_document", lambda self, entries: 2.0**23 / 20)
-    transform(guide, thirty, "mean", num_draws=2)
-    assert sizes == [20, 10]
-    # Modes take no covariances.
-    monkeypatch.setattr(kind, "memory_of_means", lambda self, entries: 2.0**23 / 18.5)
-    transform(guide, thirty)
-    assert sizes == [20, 10, 18, 12]
 
 
 def test_document_topics_equal_the_guides_posteriors(corpus):

@@ -83,7 +83,7 @@ def test_draws_of_new_chains_are_thinned_after_the_warm_up(known) -> None:
     assert draws.name == "hmc"
 
 
-@pytest.mark.stat
+@pytest.mark.long
 def test_new_chains_and_a_fits_chains_agree_on_the_shares_of_topics() -> None:
     corpus = lntm.lee_corpus()[:150]
     model = lntm.models.ctm(4, corpus.num_words, seed=0)
@@ -115,20 +115,6 @@ def test_draws_are_made_once_and_shared(known, monkeypatch) -> None:
     assert sum(sizes) == 2 * len(corpus) + 2
 
 
-def test_draws_without_keep_are_made_again(known, monkeypatch) -> None:
-    model, corpus = known
-    sizes = begun(monkeypatch)
-    draws = theta_draws(DocumentHMC(model), corpus, 3, warmup_steps=5, keep=False)
-    assert torch.equal(draws.theta, draws.theta)
-    assert sum(sizes) == 2 * len(corpus)
-    kept = draws.take()
-    assert torch.equal(kept.theta, kept.theta)
-    assert sum(sizes) == 3 * len(corpus)
-    once = theta_draws(kept, corpus, keep=False)
-    assert torch.equal(once.theta, kept.theta)
-    assert sum(sizes) == 3 * len(corpus)
-
-
 def test_stuck_chains_are_warned_of(known) -> None:
     model, corpus = known
     for part in theta_draws(DocumentHMC(model), corpus, 30, warmup_steps=1, thinning=1):
@@ -156,6 +142,7 @@ def test_ctrl_c_ends_the_draws(known, monkeypatch) -> None:
 # -------------------------------------------------------------------- a fit's chains
 
 
+@pytest.mark.slow
 def test_chains_of_a_fit_continue_from_their_last_state(fitted, monkeypatch) -> None:
     model, corpus, result = fitted
     kept = result.source
@@ -194,13 +181,6 @@ def test_chains_of_a_fit_find_their_documents_in_any_corpus(fitted) -> None:
     assert kept.find(new).tolist() == [-1, -1]
 
 
-def test_signatures_differ_by_words_and_counts() -> None:
-    counts = np.array([[1, 2, 0], [2, 1, 0], [1, 2, 1], [0, 0, 0], [1, 2, 0], [3, 0, 0]])
-    found = signatures(Corpus.from_matrix(counts, allow_empty=True)).tolist()
-    assert found[0] == found[4]
-    assert len(set(found)) == 5
-
-
 def test_new_documents_get_new_chains(fitted, monkeypatch) -> None:
     _, corpus, result = fitted
     counts = corpus.to_scipy().toarray()
@@ -213,6 +193,7 @@ def test_new_documents_get_new_chains(fitted, monkeypatch) -> None:
     assert sorted(parts[1].rows.tolist()) == [3, 5, 8]
 
 
+@pytest.mark.slow
 def test_chains_in_warm_up_are_not_continued(fitted) -> None:
     _, corpus, _ = fitted
     model = lntm.models.ctm(3, 12, seed=0)

@@ -10,7 +10,6 @@ from torch_lntm.guides import TaylorGuide
 from torch_lntm.inference import DocumentHMC, MonteCarloEM, VariationalEM
 from torch_lntm.inference.chains import chains
 from torch_lntm.inference.em import loop
-from torch_lntm.inference.em.variational import VariationalRun
 from torch_lntm.inference.interruption import propagate_interrupts
 from torch_lntm.models import lda
 
@@ -65,35 +64,6 @@ def test_ctrl_c_during_a_copy_removes_the_record_of_the_undone_step(make, engine
         assert found == objectives[: len(found)]
         for name, value in model.state_dict().items():
             torch.testing.assert_close(value, reference[len(found)][name], rtol=0, atol=0)
-
-
-def test_ctrl_c_in_a_later_restart_keeps_the_statistics_of_the_best(monkeypatch):
-    """Stepwise EM begins with their M-step, which must not go to another restart's topics."""
-    model, record = make_model(), VariationalRun._record
-
-    def interrupted(self, objective, **more):
-        if self.state.restart == 1 and self.state.phase == "stepwise":
-            raise KeyboardInterrupt
-        return record(self, objective, **more)
-
-    monkeypatch.setattr(VariationalRun, "_record", interrupted)
-    result = variational(model).fit(make_corpus())
-    assert result.stop_reason == "interrupted"
-    assert [r["phase"] for r in result.history][-1] == "score"
-    means = result.means.clone()
-    result.statistics.maximise(model)
-    expected = make_model()
-    alone = VariationalEM(
-        expected,
-        TaylorGuide(expected),
-        progress=False,
-        start_epochs=1,
-        stepwise_epochs=1,
-        max_iterations=0,
-    ).fit(make_corpus())
-    torch.testing.assert_close(means, alone.means, rtol=1e-4, atol=1e-4)
-    alone.statistics.maximise(expected)
-    torch.testing.assert_close(model.topics.probs, expected.topics.probs, rtol=1e-4, atol=1e-5)
 
 
 def test_fits_of_a_comparison_propagate_ctrl_c(monkeypatch):

@@ -38,6 +38,7 @@ def test_shares_are_posterior_means_over_the_documents_with_words():
     torch.testing.assert_close(topic_shares(draws, corpus[[0, 1, 2]]), third)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by_chains", [False, True])
 def test_a_result_and_its_report_have_the_same_shares(by_chains):
     corpus = lntm.lee_corpus()[:120]
@@ -55,6 +56,7 @@ def test_a_result_and_its_report_have_the_same_shares(by_chains):
     assert (shares < overall.upper[0]).all()
 
 
+@pytest.mark.slow
 def test_shares_of_many_documents_are_means_of_the_last_draws_of_all_chains(monkeypatch):
     corpus = make_corpus()
     model = lntm.models.ctm(3, 4, vocabulary=corpus.vocabulary, dtype="float64", seed=0)
@@ -66,6 +68,7 @@ def test_shares_of_many_documents_are_means_of_the_last_draws_of_all_chains(monk
     torch.testing.assert_close(result.topic_shares, last.mean((0, 1)))
 
 
+@pytest.mark.slow
 def test_shares_of_many_documents_are_corrected_by_a_sample_of_them(monkeypatch):
     corpus = lntm.lee_corpus()
     result = fit(corpus, 4, max_iterations=2)
@@ -87,14 +90,3 @@ def test_shares_of_many_documents_are_corrected_by_a_sample_of_them(monkeypatch)
     # Differences of 100 documents from their modes have standard deviations below 0.05.
     assert float((sampled - exact).abs().max()) < 5 * 0.05 / 10
     assert float((sampled - modes).abs().max()) > 0
-
-
-def test_a_printed_result_shows_its_topics_with_shares():
-    result = fit(make_corpus(), max_iterations=2)
-    largest = int(result.topic_shares.argmax())
-    row = next(line for line in str(result).splitlines() if line.startswith(f"    {largest}  "))
-    assert row.split()[1] == f"{float(result.topic_shares[largest]):.1%}"
-    assert "<table" in result._repr_html_()
-    alone = replace(result, corpus=None)
-    assert alone.topic_shares is None
-    assert "share" not in str(alone)

@@ -48,6 +48,7 @@ def test_a_value_is_one_code_span_in_one_line(value):
     assert len(code("a" * 10**6)) < 310
 
 
+@pytest.mark.slow
 def test_a_model_s_folder_has_a_card_that_loading_ignores(fitted, tmp_path):
     folder = lntm.save_model(fitted[0], tmp_path / "model")
     card = folder / "README.md"

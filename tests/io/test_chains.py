@@ -52,6 +52,7 @@ def rewritten(path: Path, **changes: object) -> None:
     path.write_bytes(safetensors.torch.save(tensors, {"chains": json.dumps(about)}))
 
 
+@pytest.mark.slow
 def test_a_loaded_run_and_its_result_continue_chains_equally(fitted, run) -> None:
     _, corpus, result = fitted
     loaded = load_run(run).source

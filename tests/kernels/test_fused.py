@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from torch_lntm import noise
 from torch_lntm.corpus import DocumentBatch
-from torch_lntm.errors import ConfigError, LNTMWarning
+from torch_lntm.errors import ConfigError
 from torch_lntm.kernels import fused as fused_kernels
 from torch_lntm.kernels.chains import SparseWords
 from torch_lntm.kernels.mixture import (
@@ -113,6 +112,7 @@ def test_empty_batches_and_empty_documents(fused: torch.device) -> None:
     assert expected_counts(weights[:0], topics, none).topic_counts.shape == (0, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(4, 3, 9), (3, 1, 2), (70, 130, 12)])
 def test_word_counts_equal_the_sparse_products(shape, dtype, fused, monkeypatch) -> None:
@@ -154,51 +154,12 @@ def test_fused_noise_equals_separate_operations(size, fused, accelerator, monkey
     assert torch.equal(in_one[0], one_by_one[0])
 
 
-def test_noise_on_the_cpu_needs_no_kernel(fused: torch.device) -> None:
-    """Noise for reports and plots works even if the kernels are refused."""
-    keys = noise.document_keys(0, torch.arange(3), 2)
-    assert noise.normal(keys, 4).shape == (2, 3, 4)
-    assert fused_kernels.normal(keys.to(fused)[:0], 4).shape == (0, 3, 4)
-
-
 @pytest.mark.parametrize("value", [None, "", "0"])
 def test_the_kernels_are_off_on_a_cpu(value: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LNTM_TRITON", raising=False)
     if value is not None:
         monkeypatch.setenv("LNTM_TRITON", value)
     assert not fused_kernels.is_enabled(torch.ones(2))
-
-
-@pytest.fixture
-def tried_anew() -> Iterator[None]:
-    """The trial of Triton in this test is its own."""
-    fused_kernels._triton_works.cache_clear()
-    yield
-    fused_kernels._triton_works.cache_clear()
-
-
-def test_the_kernels_are_on_where_they_work(device, tried_anew, monkeypatch) -> None:
-    pytest.importorskip("triton", minversion="3.7", reason="needs Triton, which is for Linux")
-    monkeypatch.delenv("LNTM_TRITON", raising=False)
-    assert fused_kernels.is_enabled(torch.ones(2, device=device)) == (device.type == "cuda")
-
-
-def test_a_machine_where_they_fail_is_warned_of_once(tried_anew, monkeypatch) -> None:
-    def fail(bits: Tensor) -> Tensor:
-        raise RuntimeError("Failed to find C compiler")
-
-    pytest.importorskip("triton", reason="needs Triton, which is for Linux")
-    monkeypatch.setattr(torch, "zeros", lambda *size, **options: None)
-    monkeypatch.setattr(fused_kernels, "mixed", fail)
-    with pytest.warns(LNTMWarning, match=r"do not work on this machine \(RuntimeError: Failed"):
-        assert not fused_kernels._triton_works()
-    assert not fused_kernels._triton_works()
-
-
-def test_an_unknown_setting_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LNTM_TRITON", "yes")
-    with pytest.raises(ConfigError, match="LNTM_TRITON is 'yes'; expected 1 for"):
-        fused_kernels.is_enabled(torch.ones(2))
 
 
 def test_without_triton_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,7 +206,7 @@ for name in ("expected_counts", "word_counts", "transition", "mixed", "uniform",
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_kernels_compile_to_machine_code_without_a_gpu(fused, tmp_path) -> None:
     """The compiler accepts less than the interpreter."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}

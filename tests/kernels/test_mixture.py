@@ -7,7 +7,7 @@ import pytest
 import torch
 from oracles import mixture as oracle
 from oracles.mixture import mixture_log_likelihood_reference
-from support.costs import LargestStorage
+from support.memory import LargestStorage
 from support.problems import make_batch
 
 from torch_lntm.kernels import contraction

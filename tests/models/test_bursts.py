@@ -187,6 +187,7 @@ def lda_of_two() -> TopicModel:
     return make("lda", 2, concentration=[1.3, 1.8])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [Quadrature(), "importance", "ais"])
 def test_likelihoods_match_a_grid(method) -> None:
     model, counts = lda_of_two(), counts_of()
@@ -198,7 +199,7 @@ def test_likelihoods_match_a_grid(method) -> None:
     assert float(found.standard_error.max()) < 0.1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_means_of_chains_and_guides_match_a_grid() -> None:
     model, counts = lda_of_two(), counts_of()
     _, expected = grid_of_two_topics(model, counts)
@@ -211,6 +212,7 @@ def test_means_of_chains_and_guides_match_a_grid() -> None:
     assert np.abs(ep.mean[:, 0].numpy() - expected).max() < 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_guide_is_as_accurate_as_with_independent_draws(device, kind) -> None:
     counts, gaps = counts_of(), {}
@@ -234,18 +236,6 @@ def test_every_guide_is_as_accurate_as_with_independent_draws(device, kind) -> N
             if not model.words.independent:
                 tokens = float(guide.word_counts(batch, posterior).sum())
                 assert counts.astype(bool).sum() <= tokens + 0.2 <= counts.sum(), name
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_posteriors_are_independent_of_other_documents(device, kind) -> None:
-    model, batch = make(kind).to(device), make_batch(counts_of(), device)
-    rows = torch.tensor([4, 1], device=device)
-    for name in guides_for(model):
-        guide = make_guide(name, model)
-        together, apart = guide.posterior(batch), guide.posterior(batch.select(rows))
-        for field in ("mean", "variance", "objective", "iterations", "converged"):
-            found, expected = getattr(apart, field), getattr(together, field)[rows]
-            torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9, msg=f"{name} {field}")
 
 
 @pytest.mark.parametrize(("kind", "name"), [("ctm", n) for n in BOUNDS[:2]] + [*OTHER_BOUNDS])
@@ -392,18 +382,6 @@ def test_an_interrupted_fit_continues_where_it_stopped(tmp_path, generated, engi
     assert whole.words.cache_weight != pytest.approx(200.0, rel=1e-3)
 
 
-def test_replacing_other_parts_keeps_the_words() -> None:
-    model, other = make("ctm"), make("ctm", bursty=False)
-    changed = model.with_parts(other.prior, other.topics)
-    assert (changed.prior, changed.topics) == (other.prior, other.topics)
-    assert changed.words is model.words
-    named = model.with_parts(vocabulary=[f"w{v}" for v in range(NUM_WORDS)])
-    assert (named.prior, named.topics, named.words) == (model.prior, model.topics, model.words)
-    assert named.vocabulary == tuple(f"w{v}" for v in range(NUM_WORDS))
-    assert named.with_parts(topics=other.topics).vocabulary == named.vocabulary
-    assert other.with_parts().words.independent
-
-
 def test_the_concentration_is_a_param_site_with_and_without_latent_topics(device) -> None:
     model, batch = make("ctm").to(device), make_batch(counts_of(), device)
 
@@ -469,6 +447,7 @@ def test_token_draws_of_a_joint_chain_match_their_expectation(generated) -> None
     assert chain.model.words.cache_weight == pytest.approx(25.0)
 
 
+@pytest.mark.slow
 def test_completion_adds_the_documents_own_words(generated) -> None:
     model = make("lda", a=25.0)
     guide = make_guide(None, model)

@@ -15,7 +15,6 @@ from pyro.infer import SVI, Trace_ELBO
 from scipy.special import log_softmax
 
 import torch_lntm as lntm
-from torch_lntm import interop
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, CorpusError, MissingColumnError
 from torch_lntm.guides import guides_for, make_guide
@@ -475,14 +474,3 @@ def test_group_words_are_the_most_distinctive_words(corpus) -> None:
     assert not any(one.words for one in lntm.reports.group_words(model))
     with pytest.raises(ConfigError, match="the same in all documents"):
         lntm.reports.group_words(plain_of(model, "Left"))
-
-
-def test_labels_use_the_mean_topics(corpus) -> None:
-    model = make(corpus)
-    mean = TopicModel(model.prior, model.topics.at(), model.vocabulary)
-    labels = lntm.reports.label_topics(model, corpus)
-    assert labels == lntm.reports.label_topics(mean, corpus)
-    assert labels != lntm.reports.label_topics(plain_of(model, "Left"), corpus)
-    np.testing.assert_allclose(lntm.evaluation.align_topics(model, mean).similarity, 1.0)
-    topics = interop.to_pyldavis(make_guide(None, model), corpus)["topic_term_dists"]
-    np.testing.assert_allclose(topics, by_hand(model.topics).mean(0))

@@ -70,6 +70,7 @@ def posts(num_docs: int = 60, years: tuple[int, ...] = (1990, 1991, 1993)) -> Co
 # -------------------------------------------------------------------- the M-step
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keywords", [None, KEYWORDS])
 @pytest.mark.parametrize("scale", [0.01, 0.3, 5.0])
 def test_the_m_step_matches_scipys_maximum(scale, keywords) -> None:
@@ -229,6 +230,7 @@ def one_topic(counts: np.ndarray) -> DynamicTopics:
     return topics
 
 
+@pytest.mark.long
 def test_evidence_tells_moving_words_from_still_words() -> None:
     """In 16 corpora."""
     ratios, ranks = [], []
@@ -240,6 +242,7 @@ def test_evidence_tells_moving_words_from_still_words() -> None:
     assert np.mean(ranks) > 0.95
 
 
+@pytest.mark.slow
 def test_bands_cover_the_true_probabilities() -> None:
     """95 % bands of 60 words in 10 periods, in 8 simulated corpora."""
     moving, still = [], []

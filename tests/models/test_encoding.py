@@ -44,13 +44,6 @@ def right(corpus: Corpus) -> np.ndarray:
     return (corpus.metadata["party"] == "Right").astype(float)
 
 
-def test_encoding_an_encoded_corpus_computes_nothing(corpus, model, evaluations) -> None:
-    encoded = model.encode(corpus)
-    assert evaluations == ["1 + party + age"]
-    assert model.encode(encoded) is encoded
-    assert evaluations == ["1 + party + age"]
-
-
 def test_encoded_arrays_survive_selection_splits_and_hold_outs(corpus, model, evaluations) -> None:
     encoded = model.encode(corpus)
     train, test = encoded.split(0.25, seed=1)
@@ -143,12 +136,3 @@ def test_covariates_set_after_encoding_replace_encoded_arrays(corpus, model) -> 
     given = model.encode(corpus).with_covariates({"prevalence": x})
     assert given.batch().covariates["prevalence"].tolist() == x.tolist()
     assert given.batch().covariates["content"].tolist() == right(corpus).tolist()
-
-
-def test_encoded_arrays_are_not_saved(corpus, model, tmp_path) -> None:
-    for name in ("corpus.npz", "corpus"):
-        model.encode(corpus).save(tmp_path / name)
-        again = lntm.read_corpus(tmp_path / name)
-        assert dict(again.covariates) == dict(again.encodings) == {}
-        batch = model.encode(again).batch()
-        assert batch.covariates["prevalence"][:, 0].tolist() == right(corpus).tolist()

@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 import scipy.optimize
 import torch
-from support import shared_fits
-from support.processes import in_processes
 
 import torch_lntm as lntm
 from torch_lntm.corpus import Corpus
@@ -268,6 +266,7 @@ def test_initial_topics_hold_keywords_and_words_of_their_documents() -> None:
     assert second[2] > second[3] > max(second[:2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["ctm", "iftm", "lda", "stm", "bursty", "content"])
 def test_keyword_topics_come_first_in_the_order_of_their_names(family: str) -> None:
     corpus = make_corpus()
@@ -384,34 +383,3 @@ def test_saved_models_keep_keywords_and_names(tmp_path: Path) -> None:
     (tmp_path / "model" / "model.json").write_text(json.dumps(about))
     with pytest.raises(ConfigError, match="1 topic_names for 4 topics"):
         lntm.load_model(tmp_path / "model")
-
-
-def fit_from(checkpoint: Path | None, last: int | None = None) -> TopicModel:
-    """A fit that ends after a number of records."""
-    model = lntm.models.ctm(NUM_TOPICS, NUM_WORDS, keywords=KEYWORDS, vocabulary=VOCABULARY)
-    guide = lntm.guides.TaylorGuide(model)
-    engine = VariationalEM(model, guide, start_epochs=4, max_iterations=1, progress=False)
-    records: list[Any] = []
-
-    def stops(record: dict[str, Any]) -> bool:
-        records.append(record)
-        return len(records) == last
-
-    engine.fit(make_corpus(60), checkpoint=checkpoint, callback=stops)
-    return model
-
-
-@pytest.mark.parametrize("last", [1, 2, 3, 5])
-def test_a_continued_fit_equals_an_uninterrupted_fit(tmp_path: Path, last: int) -> None:
-    fit_from(tmp_path / "state", last)
-    continued, uninterrupted = fit_from(tmp_path / "state"), fit_from(None)
-    assert torch.equal(continued.topics.probs, uninterrupted.topics.probs)
-
-
-@pytest.mark.slow
-def test_several_processes_fit_the_same_topics() -> None:
-    (first, warned), (second, silent) = in_processes(2, shared_fits.with_keywords)
-    alone, _ = shared_fits.with_keywords()
-    np.testing.assert_array_equal(first, second)
-    np.testing.assert_allclose(first, alone, rtol=1e-2, atol=1e-4)
-    assert (warned, silent) == (1, 0)

@@ -131,6 +131,7 @@ def log_joint(logits: np.ndarray, counts: np.ndarray, scale: float) -> float:
     return float(counts @ log_softmax(logits) - logits @ logits / (2 * scale**2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [0.1, 1.0, 10.0, 1000.0])
 def test_the_m_step_of_the_topics_is_the_maximiser(scale: float, device: torch.device) -> None:
     topics = NormalTopics(5, 6, scale=scale, dtype=torch.float64).to(device)
@@ -186,8 +187,7 @@ def test_sampled_topics_replace_their_parameters(family, device) -> None:
     np.testing.assert_allclose(counts_site["fn"].topics.tolist(), probs, rtol=1e-12)
 
 
-@pytest.mark.slow
-@pytest.mark.stat
+@pytest.mark.long
 def test_stock_nuts_draws_topics_and_documents_together() -> None:
     """Two topics over two words, by a grid of both topics and of the document's theta."""
     # Anchored, eta is the difference of two independent logits.

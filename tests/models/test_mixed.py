@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 from support import shared_fits
-from support.costs import LargestStorage
-from support.fits import assert_same, break_at
+from support.memory import LargestStorage
 from support.processes import in_processes
 
 import torch_lntm as lntm
@@ -230,6 +229,7 @@ def test_changes_of_the_mean_have_the_covariance_of_their_information(corpus) ->
     np.testing.assert_allclose(prior.mean_shift(batch, changes), x @ changes.numpy(), atol=1e-12)
 
 
+@pytest.mark.slow
 def test_draws_of_a_guide_include_the_coefficients_of_random_terms(corpus) -> None:
     model = make(corpus, ONE)
     guide = TaylorGuide(model)
@@ -286,6 +286,7 @@ def test_new_levels_have_effect_0_and_a_prior_of_their_own(corpus) -> None:
         model.encode(without)
 
 
+@pytest.mark.slow
 def test_a_fit_is_saved_loaded_and_generated_from(corpus, tmp_path) -> None:
     model = make(corpus, TWO)
     VariationalEM(model, TaylorGuide(model), progress=False, max_iterations=3).fit(corpus)
@@ -300,22 +301,6 @@ def test_a_fit_is_saved_loaded_and_generated_from(corpus, tmp_path) -> None:
     bad = drawn.with_covariates({"prevalence_levels": np.full((NUM_DOCS, 2), 99)})
     with pytest.raises(CorpusError, match="whole numbers from -1"):
         loaded.encode(bad)
-
-
-def test_a_killed_fit_continues_to_the_same_bits(corpus, tmp_path) -> None:
-    def engine() -> VariationalEM:
-        model = make(corpus, TWO)
-        options: dict[str, Any] = {"start": "documents", "max_iterations": 6, "tolerance": 0.0}
-        return VariationalEM(model, TaylorGuide(model), progress=False, **options)
-
-    straight, killed, continued = engine(), engine(), engine()
-    straight.fit(corpus)
-    break_at(killed.guide, 5, RuntimeError)
-    path = tmp_path / "fit.safetensors"
-    with pytest.raises(RuntimeError):
-        killed.fit(corpus, checkpoint=path, checkpoint_seconds=0.0)
-    continued.fit(corpus, checkpoint=path)
-    assert_same(straight.model, continued.model)
 
 
 @pytest.mark.slow
@@ -337,6 +322,7 @@ def test_covariates_of_a_damaged_file_are_refused(corpus) -> None:
             Covariates.from_json(data)
 
 
+@pytest.mark.long
 def test_2000_levels_of_5000_documents_make_no_dense_columns() -> None:
     num_docs, num_levels, num_words = 5000, 2000, 30
     rng = np.random.default_rng(0)

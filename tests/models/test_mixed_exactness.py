@@ -94,8 +94,7 @@ def features(penalties: Array, covariance: Array, rows: Array) -> Array:
     return np.column_stack([*columns, products])
 
 
-@pytest.mark.slow
-@pytest.mark.stat
+@pytest.mark.long
 def test_random_terms_are_drawn_from_their_posterior() -> None:
     columns = {"x": X, "g": np.array(["a", "b", "c"])[LEVEL]}
     corpus = Corpus.from_matrix(np.ones((len(X), 2), np.int64), metadata=columns)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pyro
 import pytest
 import torch
 from oracles import gaussian as oracle
@@ -124,21 +123,6 @@ def test_theta_follows_from_the_latent_variable(device, anchored) -> None:
     eta = torch.randn(3, 2, model.latent_dim, dtype=torch.float64, device=device)
     logits = np.concatenate([eta.cpu().numpy(), np.zeros((3, 2, int(anchored)))], -1)
     np.testing.assert_allclose(model.theta(eta).tolist(), softmax(logits, axis=-1), rtol=1e-12)
-
-
-def test_two_models_share_no_state(device) -> None:
-    pyro.clear_param_store()
-    problems = [random_problem(seed=s) for s in (0, 1)]
-    first, second = (p.model(device) for p in problems)
-    batch = problems[0].batch(device)
-    eta = torch.zeros(5, 4, dtype=torch.float64, device=device)
-    values = [trace_at(m, batch, eta=eta).log_prob_sum().item() for m in (first, second)]
-    assert values[0] != values[1]
-    with torch.no_grad():
-        first.topics.logits.zero_()
-    assert trace_at(second, batch, eta=eta).log_prob_sum().item() == values[1]
-    assert trace_at(first, batch, eta=eta).log_prob_sum().item() != values[0]
-    assert len(pyro.get_param_store()) == 0
 
 
 def test_low_precision_models_are_refused_everywhere() -> None:

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import copy
-import gc
-import math
 import pickle
-import weakref
 from collections.abc import Iterator
 from typing import Any
 
-import arviz
 import pyro
 import pyro.distributions as dist
 import pytest
@@ -27,17 +23,14 @@ from pyro.infer import (
     WeighedPredictive,
 )
 from pyro.infer.autoguide import AutoDelta, AutoDiagonalNormal, AutoLaplaceApproximation, AutoNormal
-from pyro.infer.inspect import generate_graph_specification, get_dependencies, get_model_relations
 from pyro.nn import PyroSample
 from pyro.nn.module import to_pyro_module_
-from support.costs import LargestStorage
 from support.pairs import FAMILIES, PAIRS, make_model, prior_draws, prior_log_prob
 from torch import Tensor
 
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.errors import ConfigError
 from torch_lntm.guides import GUIDES
-from torch_lntm.inference import DocumentHMC
 from torch_lntm.models import TopicModel, ctm
 
 LENGTHS = [20, 5, 9]
@@ -197,22 +190,6 @@ def test_a_value_of_another_shape_is_refused() -> None:
         program(make_batch(model))
 
 
-@pytest.mark.slow
-def test_a_model_that_pyro_ran_is_freed() -> None:
-    model = make_model("ctm")
-    guide = make_guide(model, "ctm")
-    names = pyro.get_param_store()._param_to_name
-    held = len(names)
-    optimiser = pyro.optim.Adam({"lr": 0.1})
-    SVI(model, guide, optimiser, Trace_ELBO()).step(make_batch(model))
-    assert len(names) == held + 3
-    gone = [weakref.ref(x) for x in (model, guide, *model.parameters())]
-    del model, guide, optimiser
-    gc.collect()
-    assert [reference() for reference in gone] == [None] * 5
-    assert len(names) == held
-
-
 @each_family
 def test_copies_run_and_share_nothing(family: str) -> None:
     model = make_model(family)
@@ -225,23 +202,6 @@ def test_copies_run_and_share_nothing(family: str) -> None:
         assert {id(p) for p in model.parameters()}.isdisjoint(
             id(p) for p in twin.parameters()
         ) or twin is model
-
-
-@each_family
-def test_a_model_works_within_a_pyro_module(family: str) -> None:
-    model = make_model(family)
-    batch = make_batch(model)
-    to_pyro_module_(model)
-    AutoNormal(model)(batch)
-    name, parameter = next(iter(model.prior.named_parameters()))
-    prior = dist.Normal(parameter.detach().clone(), 0.1).to_event(parameter.dim())
-    setattr(model.prior, name, PyroSample(prior))
-    trace = poutine.trace(model).get_trace(batch)
-    # A single factor for all documents.
-    assert trace.nodes[f"prior.{name}"]["value"].shape == prior.event_shape
-    mcmc = MCMC(NUTS(model), num_samples=3, warmup_steps=3, disable_progbar=True)
-    mcmc.run(batch)
-    assert mcmc.get_samples()[f"prior.{name}"].shape == (3, *prior.event_shape)
 
 
 # Mini-batches under autoguides
@@ -259,15 +219,6 @@ def test_an_autoguide_over_different_documents_is_refused(autoguide: Any) -> Non
     batches = list(mini_batches(model, 12, 4))
     with pytest.raises(ConfigError, match=r"AutoNormal\(model, create_plates=model.plate\)"):
         [svi.step(batch) for batch in batches]
-
-
-def test_an_autoguide_of_all_documents_needs_no_plates() -> None:
-    model = make_model("ctm")
-    svi = SVI(model, AutoNormal(model), pyro.optim.Adam({"lr": 0.1}), Trace_ELBO())
-    assert math.isfinite(svi.step(make_batch(model)))
-    shuffled = model.generate(LENGTHS, seed=2)[0].batch([2, 0, 1], dtype=model.dtype)
-    with pytest.raises(ConfigError, match=r"holds documents \[0, 1, 2\].*\[2, 0, 1\]"):
-        svi.step(shuffled)
 
 
 @pytest.mark.slow
@@ -379,37 +330,7 @@ def test_parallel_predictive_works_with_sampled_topics() -> None:
     )
 
 
-@pytest.mark.parametrize("kernel", [NUTS, DocumentHMC])
-def test_arviz_reads_a_run(kernel: Any) -> None:
-    model = make_model("ctm")
-    batch = make_batch(model)
-    mcmc = MCMC(kernel(model), num_samples=6, warmup_steps=4, disable_progbar=True)
-    mcmc.run(batch)
-    data = arviz.from_pyro(mcmc, log_likelihood=True)
-    assert data.posterior["eta"].shape == (1, 6, 3, 4)
-    assert data.log_likelihood["counts"].shape == (1, 6, 3)
-    dense = torch.from_numpy(data.observed_data["counts"].values)
-    assert torch.equal(dense, batch.to_csr().to_dense())
-
-
 # Inspection
-
-
-@each_family
-def test_pyro_infers_the_dependency_structure(family: str) -> None:
-    model = make_model(family)
-    batch = make_batch(model)
-    relations = get_model_relations(model, (batch,))
-    latent = model.prior.latent
-    assert relations["sample_sample"]["counts"] == [latent]
-    assert relations["sample_sample"][latent] == (["source"] if "iftm" in family else [])
-    assert "topics.logits" in relations["sample_param"]["counts"]
-    assert relations["plate_sample"]["documents"][-2:] == [latent, "counts"]
-    assert relations["sample_dist"]["counts"] == "BagOfWords"
-    graph = generate_graph_specification(relations, render_params=True)
-    assert (latent, "counts") in graph["edge_list"]
-    posterior = get_dependencies(model, (batch,))["posterior_dependencies"]
-    assert posterior[latent] == {latent: set(), "counts": set()}
 
 
 # Derivatives
@@ -464,28 +385,6 @@ def test_the_log_joint_is_a_differentiable_function_of_parameters() -> None:
     torch.testing.assert_close(torch.autograd.functional.hessian(function, loc), -3 * precision)
 
 
-@pytest.mark.parametrize(
-    ("num_docs", "num_words", "num_topics", "forbidden"),
-    [
-        pytest.param(200, 20_000, 3, 200 * 20_000, id="documents x words"),
-        pytest.param(100, 300, 40, 100 * 90 * 40, id="counts x topics"),
-    ],
-)
-def test_an_svi_step_allocates_no_large_tensor(num_docs, num_words, num_topics, forbidden) -> None:
-    """In single precision, with draws in double, and in second derivatives."""
-    model = ctm(num_topics, num_words)
-    batch = model.generate([100] * num_docs)[0].batch()
-    eta = torch.zeros(num_docs, num_topics, dtype=torch.float64, requires_grad=True)
-    program = poutine.condition(model, {"eta": eta})
-    with LargestStorage() as largest:
-        value = log_joint(program, batch)
-        (gradient,) = torch.autograd.grad(value, eta, create_graph=True)
-        torch.autograd.grad(gradient.square().sum(), [eta, model.topics.logits])
-        Trace_ELBO().loss_and_grads(model, make_guide(model, "ctm"), batch)
-    assert largest.size > 8 * batch.nnz
-    assert largest.size < 0.7 * 8 * forbidden
-
-
 # Masks, precision, and refused arguments
 
 
@@ -513,19 +412,6 @@ def test_a_mask_excludes_documents_and_counts_priors_once() -> None:
     masked = poutine.mask(model, mask), poutine.mask(guide, mask)
     SVI(*masked, pyro.optim.Adam({"lr": 0.1}), Trace_ELBO()).step(batch)
     assert bool(torch.isfinite(model.topics.logits).all())
-
-
-@each_family
-def test_autocast_does_not_affect_the_program(family: str) -> None:
-    model = make_model(family).float()
-    batch = make_batch(model)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        trace = poutine.trace(model).get_trace(batch)
-        got = trace.log_prob_sum()
-    latents = {name: trace.nodes[name]["value"] for name in trace.stochastic_nodes}
-    assert {latents[name].dtype for name in latents if name != "documents"} == {torch.float32}
-    expected = log_joint(poutine.condition(model, latents), batch)
-    torch.testing.assert_close(got, expected)
 
 
 def test_arguments_of_other_types_than_a_batch_are_refused() -> None:
@@ -568,7 +454,7 @@ def test_an_enumerating_elbo_needs_double_precision() -> None:
         loss(model, enumerating)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_compiled_program_has_the_same_density_and_gradient() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import pickle
 
 import numpy as np
@@ -54,18 +53,6 @@ def test_a_user_model_takes_a_corpus_too():
     model = wordless(2, corpus)
     assert model.config == {"num_topics": 2, "num_words": corpus.num_words}
     assert model.vocabulary == corpus.vocabulary
-
-
-@pytest.mark.parametrize("name", CONSTRUCTORS)
-def test_help_shows_shared_options(name):
-    parameters = inspect.signature(CONSTRUCTORS[name]).parameters
-    assert all(p.kind is not p.VAR_KEYWORD for p in parameters.values())
-    assert parameters["seed"].default == 0
-    assert ("keywords" in parameters) == (name != "lntm")
-    for parameter in parameters:
-        assert f"\n    {parameter}: " in inspect.getdoc(CONSTRUCTORS[name])
-    with pytest.raises(TypeError, match="unexpected keyword argument 'smoothing'"):
-        CONSTRUCTORS[name](2, 5, smoothing=0.1)
 
 
 def test_a_model_records_its_jsonable_arguments():

@@ -12,7 +12,7 @@ import torch
 
 import torch_lntm as lntm
 from torch_lntm.errors import ConfigError
-from torch_lntm.models import TopicModel, ctm, iftm, stm
+from torch_lntm.models import TopicModel, ctm
 from torch_lntm.models.names import check_topic_names, find_topics
 
 WORDS = tuple(f"word{v}" for v in range(30))
@@ -135,21 +135,6 @@ def test_tables_show_names_in_place_of_numbers() -> None:
     assert lntm.reports.topic_labels(model)[1] == "foreign affairs"
     assert lntm.reports.topic_labels(model)[3].startswith("3 word")
     assert lntm.reports.topic_labels(model, 0) == ["0", "foreign affairs", "war <b>", "3"]
-
-
-def test_words_by_source_and_group_show_names() -> None:
-    factors = iftm(4, len(WORDS), 2, vocabulary=WORDS)
-    factors.topic_names = {k: f"topic {chr(97 + k)}" for k in range(4)}
-    sources = lntm.reports.summarise_sources(factors, top_n=1)
-    assert set(sources.frame()["name"]) <= set(factors.topic_names)
-    counts = np.eye(4, len(WORDS), dtype=np.int64) + 1
-    corpus = lntm.Corpus.from_matrix(counts, vocabulary=WORDS, metadata={"party": list("abab")})
-    model = stm(2, corpus, content="party")
-    model.topic_names = {1: "economy"}
-    words = lntm.reports.group_words(model)
-    assert list(words.frame())[:3] == ["topic", "name", "group"]
-    labels = lntm.reports.label_topics(model, corpus, top_n=2)
-    assert "economy probability" in str(labels)
 
 
 def test_names_never_change_a_number() -> None:

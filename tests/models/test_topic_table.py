@@ -49,22 +49,6 @@ def test_every_model_has_a_table_with_the_strongest_correlations_first(make):
         assert negative == sorted(negative)
 
 
-def test_topics_keep_their_order_without_shares_and_have_numbers_without_a_vocabulary():
-    table = make_model(vocabulary=None).topic_table(top_n=100)
-    assert [topic.topic for topic in table] == [0, 1, 2]
-    assert table[0].share is None
-    assert table[0].words == ("#0", "#1", "#2", "#3")
-
-
-def test_a_table_and_its_slices_are_texts_with_a_line_for_each_topic():
-    table = make_model().topic_table([0.2, 0.5, 0.3], top_n=2, num_correlated=1)
-    assert str(table).splitlines()[2].split()[:4] == ["1", "50.0%", "dog", "cat"]
-    assert "(−0.50)" in str(table)
-    assert str(make_model().topic_table(top_n=1)[1:]) == (
-        "topic   top words\n    1   dog\n    2   ant"
-    )
-
-
 def test_the_html_of_a_table_has_a_row_for_each_topic_and_escapes_words():
     model = make_model(vocabulary=("<b>", "bee", "cat", "dog"))
     html = model.topic_table([0.2, 0.5, 0.3], top_n=2)._repr_html_()

@@ -164,14 +164,6 @@ def test_an_error_among_many_m_steps_keeps_the_last_step() -> None:
     torch.testing.assert_close(topics.logits, twin.logits)
 
 
-def test_updated_often_without_an_m_step_changes_nothing() -> None:
-    topics = DirichletTopics(2, 5, generator=torch.Generator().manual_seed(0))
-    before = topics.logits.detach().clone()
-    with topics.updated_often():
-        assert topics.probs.shape == (2, 5)
-    assert torch.equal(topics.logits, before)
-
-
 @pytest.mark.parametrize(
     ("probs", "message"),
     [

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError
 from torch_lntm.evaluation import LikelihoodEstimate, LikelihoodMethod
-from torch_lntm.evaluation.checks import corpus_space, warn_of_documents
+from torch_lntm.evaluation.checks import warn_of_documents
 from torch_lntm.evaluation.likelihood.importance import documents, guide_for
 from torch_lntm.guides import Guide
 from torch_lntm.kernels.likelihood import (
@@ -62,7 +62,7 @@ class Quadrature(LikelihoodMethod):
         self, model: TopicModel, corpus: Corpus, seed: int, max_docs: int, progress: bool
     ) -> LikelihoodEstimate:
         """The estimates. The seed is ignored."""
-        guide = guide_for(model, self.guide, corpus_space(model, corpus))
+        guide = guide_for(model, self.guide)
         values = torch.zeros(corpus.num_docs, dtype=torch.float64)
         errors = torch.zeros_like(values)
         for d in chain.from_iterable(documents(model, corpus, guide, max_docs, progress)):

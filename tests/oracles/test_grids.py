@@ -11,13 +11,14 @@ from oracles.quadrature import log_marginals
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.guides import LaplaceGuide, make_guide
+from torch_lntm.guides.table import guides_suited
 from torch_lntm.models import ctm
 
 
 def integrate(model, corpus: Corpus, num_points: int) -> tuple[float, float]:
     batch = corpus.batch(dtype=torch.float64)
     space = model.prior.identified(batch)
-    posterior = make_guide(space.reference, model).posterior(batch)
+    posterior = make_guide(guides_suited(model).centre, model).posterior(batch)
     words = model.topics.probs.detach().mT[batch.word_index]
     value, error = marginal_by_quadrature(space, posterior, 0, words, batch, num_points)
     return float(value), float(error)

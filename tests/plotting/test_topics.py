@@ -47,6 +47,7 @@ def test_graph_areas_follow_the_shares():
     assert np.ptp(areas[1:]) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("num_topics", "figsize"), [(2, (9, 4)), (15, (9.4, 4.6)), (25, (12, 6)), (60, None)]
 )

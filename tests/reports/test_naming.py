@@ -248,6 +248,7 @@ DRIPS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", DRIPS)
 def test_the_time_limit_holds_for_the_whole_answer(kind: str) -> None:
     beginning, piece = DRIPS[kind]

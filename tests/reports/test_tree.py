@@ -144,6 +144,7 @@ def test_a_tree_is_printed_plotted_and_reported(tmp_path: Any) -> None:
     assert "<strong>bees + hives</strong>" in page
 
 
+@pytest.mark.slow
 def test_the_groups_of_a_run_serve_other_commands(
     tmp_path: Any, monkeypatch: Any, capsys: Any
 ) -> None:

@@ -60,6 +60,7 @@ def make_start(
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_fused_transition_equals_separate_steps(kind, dtype, fused, monkeypatch) -> None:
@@ -77,6 +78,7 @@ def test_a_fused_transition_equals_separate_steps(kind, dtype, fused, monkeypatc
 
 
 # Triton's interpreter computes with NumPy, which warns of infinite trajectories.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_a_fused_transition_accepts_rejects_and_diverges_like_separate_steps(
     fused: torch.device, monkeypatch: pytest.MonkeyPatch

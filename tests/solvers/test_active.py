@@ -41,24 +41,6 @@ def test_stopped_documents_are_dropped_from_all_held_values() -> None:
     assert active.working.tolist() == [False] * 4
 
 
-def test_stopped_documents_are_held_up_to_the_idle_share_of_the_cost() -> None:
-    active = ActiveSet(4, torch.device("cpu"), sizes=torch.tensor([0, 5, 1, 4]), idle_share=0.25)
-    table = torch.arange(4)
-    active.step(flags(0, 0, 1, 0))
-    assert active.drop_stopped(table)[0] is table
-    # A stopped document is ignored, even if it seems to fail now.
-    active.step(flags(0, 1, 0, 0), flags(0, 0, 1, 0))
-    (table,) = active.drop_stopped(table)
-    assert table.tolist() == active.rows.tolist() == [0, 3]
-    active.step(flags(0, 1))
-    active.drop_stopped(table)
-    # An active document without cost delays the end.
-    assert not active.finished
-    assert active.rows.tolist() == [0]
-    assert active.converged.tolist() == [False, True, True, True]
-    assert active.iterations.tolist() == [3, 2, 1, 3]
-
-
 def test_a_held_failed_document_does_not_converge_later() -> None:
     active, table = ActiveSet(3, torch.device("cpu"), idle_share=0.5), torch.arange(3)
     active.step(flags(0, 0, 0), flags(1, 0, 0))

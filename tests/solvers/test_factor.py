@@ -13,7 +13,7 @@ from scipy import optimize
 from scipy.special import logsumexp, softmax
 from support.problems import make_batch
 
-from torch_lntm.latents import EtaSpace, FactorSpace, NormalSpace
+from torch_lntm.latents import FactorSpace, NormalSpace
 from torch_lntm.latents.factor import GaussianFactorSpace, LaplaceFactorSpace
 from torch_lntm.noise import document_keys
 from torch_lntm.posteriors import FactorPosterior, LowRankPosterior
@@ -518,9 +518,3 @@ def test_laplace_under_a_factor_prior_equals_dense_laplace(device) -> None:
         )
     torch.testing.assert_close(got.kl(), expected.kl(), rtol=1e-6, atol=1e-7)
     assert torch.equal(got.space.tril, space.marginal().tril)
-
-
-def test_laplace_sources_have_no_normal_marginal() -> None:
-    """Guides for normal priors therefore refuse these models."""
-    assert not issubclass(LaplaceFactorSpace, EtaSpace)
-    assert not hasattr(LaplaceFactorSpace, "marginal")

@@ -1,13 +1,12 @@
-"""A pretend CUDA device. It refuses every operation that CUDA refuses, and counts CUDA's work.
+"""A pretend CUDA device, which refuses every operation that CUDA refuses.
 
-    with PretendDevice() as device:
+    with PretendDevice():
         model.to("cuda")
         guide.posterior(batch.to("cuda"))
-    print(device.total)  # launches and host waits
 
 A ``PretendTensor`` says that it is on ``cuda:0`` and keeps its numbers in a CPU tensor. Inside the
 context, every operation of PyTorch passes through :meth:`PretendDevice.run`, which unwraps the
-tensors, calls the CPU's kernel, wraps the results, and counts. It raises an error for:
+tensors, calls the CPU's kernel, and wraps the results. It raises an error for:
 
 * tensors of both devices in one operation. CUDA allows three exceptions: one CPU tensor of
   dimension 0 in a pointwise operation, CPU indices into device tensors, and copies;
@@ -19,9 +18,8 @@ Results equal the CPU's results to the last bit. Generators differ on purpose: a
 gives other numbers than on the CPU. Random numbers without a generator come from one stream for
 both devices.
 
-The device cannot find differences in rounding, limits of cuSPARSE and of memory, and races.
-Launches of operations with several kernels are estimates from PyTorch's sources. The device is
-not thread safe.
+The device cannot find differences in rounding, limits of cuSPARSE and of memory, and races. It is
+not thread safe. ``studies/benchmarks/launch_costs.py`` counts kernels and waits on it.
 
 Two modes do the work. A function mode sees the calls of Python code, and replaces the name "cuda"
 by PyTorch's meta device. For C++ the tensors are on the meta device: it needs no driver, and never
@@ -32,32 +30,16 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import dataclasses
 import os
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from types import CodeType
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import torch
-from support.costs import (
-    COPIES,
-    INDEXING,
-    Cost,
-    Operation,
-    call_cost,
-    copy_cost,
-    is_empty,
-    is_pinned,
-)
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-
-import torch_lntm
 
 DEVICE = torch.device("cuda", 0)
 _HOST, _META = torch.device("cpu"), torch.device("meta")
@@ -223,28 +205,49 @@ class _Generator(metaclass=_GeneratorType):
     pass
 
 
-# Resolved folders: a clone may lie in a folder with the name of the package or of PyTorch.
-_PACKAGE = Path(torch_lntm.__file__).parent
-_TORCH = Path(torch.__file__).parent
 #: Matrix products. CUDA has none for integers.
 _PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot"}
 _NOT_IMPLEMENTED = {"histogram", "_histogramdd_bin_edges", "_histogramdd_from_bin_cts"}
+
+
+#: Operations with CPU or device indices.
+INDEXING = {"index", "_unsafe_index", "index_put", "index_put_", "_index_put_impl_"}
+#: Operations that accept a CPU scalar although PyTorch does not mark them as pointwise.
+_TAKE_SCALARS = {"where", "masked_fill", "masked_fill_", "fill_", "index_fill_", "index_fill"}
+#: Copies, from any device to any.
+COPIES = {"_to_copy", "copy_"}
+
+
+class Operation:
+    """Properties of an operation that are independent of its arguments."""
+
+    def __init__(self, func: Any) -> None:
+        schema = func._schema
+        aliases = [r.alias_info for r in schema.returns]
+        self.name: str = schema.name.split("::")[1]
+        self.view = bool(aliases) and all(a is not None and not a.is_write for a in aliases)
+        self.takes_scalars = torch.Tag.pointwise in func.tags or self.name in _TAKE_SCALARS
+        self.num_returns = len(aliases)
+        self.returns_changed = any(a is not None and a.is_write for a in aliases)
+        self._changed = [
+            (position, argument.name)
+            for position, argument in enumerate(schema.arguments)
+            if argument.alias_info is not None and argument.alias_info.is_write
+        ]
+
+    def changed(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+        """Arguments to which the operation writes."""
+        return [args[i] if i < len(args) else kwargs.get(name) for i, name in self._changed]
 
 
 # -- the device --------------------------------------------------------------------------------
 
 
 class PretendDevice:
-    """Context in which "cuda" is the pretend device, with its counts.
-
-    Attributes:
-        total: The cost of everything since the context was made.
-    """
+    """Context in which "cuda" is the pretend device."""
 
     def __init__(self) -> None:
-        self.total = Cost()
         self._known: dict[Any, Operation] = {}
-        self._files: dict[CodeType, tuple[bool, str] | None] = {}
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> PretendDevice:
@@ -285,50 +288,18 @@ class PretendDevice:
             "manual_seed_all": lambda seed: None,
             "get_rng_state": lambda device=None: torch.get_rng_state(),
             "set_rng_state": lambda state, device=None: torch.set_rng_state(state),
-            "synchronize": lambda device=None: self.charge(Cost(waits=1)),
+            "synchronize": lambda device=None: None,
         }
 
-    @contextlib.contextmanager
-    def measure(self) -> Iterator[Cost]:
-        """Cost of a block. It is complete at the end of the block."""
-        before, cost = dataclasses.replace(self.total), Cost()
-        yield cost
-        cost.add(self.total - before)
-
-    def charge(self, cost: Cost) -> None:
-        """Add a cost to the total."""
-        self.total.add(cost)
-
-    def _site(self) -> str:
-        """The innermost line inside the package, or else outside of PyTorch, for messages."""
-        frame, outside = sys._getframe(1), ""
-        while frame is not None:
-            code = frame.f_code
-            if code not in self._files:
-                self._files[code] = self._describe(code.co_filename)
-            if (found := self._files[code]) is not None:
-                if found[0]:
-                    return f"{found[1]}:{frame.f_lineno}"
-                outside = outside or f"{found[1]}:{frame.f_lineno}"
-            frame = frame.f_back  # type: ignore[assignment]
-        return outside
-
-    def _describe(self, path: str) -> tuple[bool, str] | None:
-        """Whether a file is in the package, and its name for reports. None for skipped files."""
-        file = Path(path)
-        if path == __file__ or path.startswith("<") or file.is_relative_to(_TORCH):
-            return None
-        if file.is_relative_to(_PACKAGE):
-            return True, str(file.relative_to(_PACKAGE.parent))
-        return False, "/".join(file.parts[-2:])
-
-    # -- one operation
+    def operation(self, func: Any) -> Operation:
+        """Properties of an operation of PyTorch."""
+        if func not in self._known:
+            self._known[func] = Operation(func)
+        return self._known[func]
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operation, on either device."""
-        operation = self._known.get(func)
-        if operation is None:
-            operation = self._known[func] = Operation(func)
+        operation = self.operation(func)
         here: list[Tensor] = []
         host: list[Tensor] = []
 
@@ -350,32 +321,14 @@ class PretendDevice:
             return func(*args, **kwargs)
         if asked is not None:
             inner_kwargs["device"] = _HOST
-        if operation.name in COPIES:
-            cost = self._copy_cost(operation, args, inner_args, inner_kwargs, on_device)
-        else:
+        if operation.name not in COPIES:
             if host:
                 self._refuse_mixture(operation, args, kwargs, host)
             self._refuse_missing_kernel(operation, inner_args)
-            cost = call_cost(operation, inner_args, inner_kwargs, host)
+        elif operation.name != "copy_" and inner_args[0].layout != torch.strided:
+            inner_kwargs.pop("layout", None)  # C++'s opinion of it
         out = func(*inner_args, **inner_kwargs)
-        if is_empty(out):
-            cost.launches = 0
-        self.charge(cost)
         return self._wrap(operation, args, kwargs, out, on_device)
-
-    @staticmethod
-    def _copy_cost(
-        operation: Operation, args: Any, inner_args: Any, inner_kwargs: Any, on_device: bool
-    ) -> Cost:
-        if operation.name == "copy_":
-            source, options = 1, {"non_blocking": len(args) > 2 and args[2]}
-            on_device = isinstance(args[0], PretendTensor)
-        else:
-            source, options = 0, inner_kwargs
-            if inner_args[0].layout != torch.strided:
-                inner_kwargs.pop("layout", None)  # C++'s opinion of it
-        from_device = isinstance(args[source], PretendTensor)
-        return copy_cost(inner_args[source], from_device, on_device, options)
 
     def _refuse_mixture(
         self, operation: Operation, args: Any, kwargs: Any, host: list[Tensor]
@@ -398,7 +351,7 @@ class PretendDevice:
         shapes = ", ".join(str(tuple(t.shape)) for t in host)
         raise PretendDeviceError(
             "Expected all tensors to be on the same device, but found at least two devices, cuda:0 "
-            f"and cpu! ({operation.name} at {self._site()}; of the CPU are those of shape {shapes})"
+            f"and cpu! ({operation.name}; of the CPU are those of shape {shapes})"
         )
 
     def _refuse_missing_kernel(self, operation: Operation, inner_args: tuple[Any, ...]) -> None:
@@ -408,7 +361,7 @@ class PretendDevice:
             dtype is not None and not dtype.is_floating_point and not dtype.is_complex
         ):
             kind = "" if dtype is None else f" for {dtype}"
-            raise PretendDeviceError(f'"{name}_cuda" not implemented{kind} ({self._site()})')
+            raise PretendDeviceError(f'"{name}_cuda" not implemented{kind}')
 
     def _wrap(self, operation: Operation, args: Any, kwargs: Any, out: Any, on_device: bool) -> Any:
         changed = operation.changed(args, kwargs)
@@ -522,29 +475,12 @@ def _index(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return func(tensor, index, *value, **kwargs)
 
 
-def _pin_memory(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if isinstance(args[0], PretendTensor):
-        raise PretendDeviceError(
-            "cannot pin a tensor on cuda:0: only dense CPU tensors can be pinned"
-        )
-    pinned = args[0].clone()
-    pinned.pretend_pinned = True
-    _active().charge(Cost(waits=1))
-    return pinned
-
-
-def _is_pinned(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    return is_pinned(args[0])
-
-
 _CALLS: dict[Any, Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]] = {
     Tensor.to: _to,
     Tensor.cuda: _cuda,
     Tensor.new_tensor: _new_tensor,
     Tensor.__getitem__: _index,
     Tensor.__setitem__: _index,
-    Tensor.pin_memory: _pin_memory,
-    Tensor.is_pinned: _is_pinned,
     torch.tensor: _from_data,
     torch.as_tensor: _from_data,
     torch.asarray: _from_data,
@@ -580,5 +516,5 @@ class _Calls(TorchFunctionMode):
             expected, found = ("cuda", "cpu") if here else ("cpu", "cuda")
             raise PretendDeviceError(
                 f"Expected a '{expected}' device type for generator but found '{found}' "
-                f"({getattr(func, '__name__', func)} at {_active()._site()})"
+                f"({getattr(func, '__name__', func)})"
             )

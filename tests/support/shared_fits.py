@@ -13,12 +13,10 @@ import numpy as np
 import torch
 from support.fits import break_at, fit_monte_carlo, make_corpus, new_model
 
-from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConvergenceWarning, LNTMError, NumericalError
 from torch_lntm.guides import make_guide
 from torch_lntm.inference import FitResult, MonteCarloResult, Processes, Statistics, VariationalEM
-from torch_lntm.inference.em.start import Start
-from torch_lntm.models import TopicModel, ctm, stm
+from torch_lntm.models import TopicModel, stm
 
 #: A corpus so small that some steps leave a process without documents. One document is empty.
 NUM_DOCS, EMPTY = 40, (3,)
@@ -274,40 +272,3 @@ def sums(values: np.ndarray) -> dict[str, Any]:
     found = vars(added) | {"again": again.word_counts, "told": processes.gather(processes.rank)}
     found |= total | found.pop("sums")
     return {n: x.numpy() if isinstance(x, torch.Tensor) else x for n, x in found.items()}
-
-
-def read_after_the_start(posterior: str) -> list[list[int]]:
-    """Documents of this process's batches after the start, batch by batch."""
-    made, started = Corpus.batch, []
-
-    def recorded(self: Corpus, rows: Any = None, **options: Any) -> Any:
-        started.append(np.asarray(rows).tolist())
-        return made(self, rows, **options)
-
-    def noted(self: Any, state: Any) -> None:
-        finish(self, state)
-        started.clear()
-
-    finish = Start._finish
-    options = {"start": "documents", "start_epochs": None}
-    if posterior == "hmc":
-        options = {"start": "documents", "max_epochs": 2, "batch_size": 8}
-    with patch.object(Corpus, "batch", recorded), patch.object(Start, "_finish", noted):
-        fitted("ctm", posterior, options)
-    return started
-
-
-def with_keywords() -> tuple[np.ndarray, int]:
-    """Topics of a fit with a rare keyword, and the number of warnings."""
-    rng = np.random.default_rng(0)
-    counts = rng.multinomial(30, rng.dirichlet(np.full(12, 0.3), 60))
-    counts[:, 0] = np.arange(60) < 3
-    lists = {"a": [1, 2], "rare": [0]}
-    model = ctm(3, 12, keywords=lists)
-    guide = make_guide("taylor", model)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        VariationalEM(model, guide, max_iterations=2, progress=False).fit(
-            Corpus.from_matrix(counts)
-        )
-    return model.topics.probs.detach().numpy(), len(caught)

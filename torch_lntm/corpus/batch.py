@@ -96,8 +96,9 @@ class DocumentBatch:
     def positions(self) -> Tensor:
         """``index`` on the CPU, ``(num_docs,)``.
 
-        A copy of ``index`` from a GPU makes the host wait. A corpus therefore gives its batches
-        the positions in advance. Copies on other devices and parts selected on the CPU keep them.
+        A copy of ``index`` from a GPU makes the host wait. A corpus therefore tells its batches
+        the positions (:meth:`knowing`). Copies on other devices and selections on the CPU keep
+        them.
         """
         return self.index.cpu()
 
@@ -164,11 +165,9 @@ class DocumentBatch:
 
     def with_counts(self, counts: Tensor) -> DocumentBatch:
         """Copy of the batch with new counts ``(nnz,)``."""
-        other = replace(self, counts=counts)
-        for name in ("positions", "row_index", "by_word", "words"):
-            if name in self.__dict__:
-                other.__dict__[name] = self.__dict__[name]
-        return other
+        # The places of the counts are the same, and so is all that was computed from them.
+        kept = ("positions", "row_index", "by_word", "words")
+        return replace(self, counts=counts).knowing(**{k: vars(self).get(k) for k in kept})
 
     def over(self, words: Tensor) -> DocumentBatch:
         """Copy of the batch over a smaller vocabulary.
@@ -182,9 +181,7 @@ class DocumentBatch:
         part = replace(self, word_index=new_column[self.word_index], num_words=len(words))
         # Words outside of `words` have no entries, so a word's entries end at the next offset.
         offsets = torch.cat([word_offsets[words], word_offsets[-1:]])
-        part.__dict__["by_word"] = order, doc_index, offsets
-        self._give_cached_values(part)
-        return part
+        return part.knowing(by_word=(order, doc_index, offsets), **self._known)
 
     def to(
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
@@ -206,24 +203,27 @@ class DocumentBatch:
         names = ("row_offsets", "word_index", "counts", "index")
         parts: dict[str, Any] = {name: moved(getattr(self, name)) for name in names}
         parts["covariates"] = {name: moved(x) for name, x in self.covariates.items()}
-        converted = replace(self, **parts)
-        self._give_cached_values(converted)
+        converted = replace(self, **parts).knowing(**self._known)
         if device == self.device:
             # Samplers convert at every step and need the cached transposed structure each time.
             self._others[dtype] = converted
         return converted
 
-    def _give_cached_values(self, other: DocumentBatch) -> None:
-        """Gives a batch of the same tokens the cached values that are known on the CPU."""
-        if self._has_positions:
-            other.__dict__["positions"] = self.positions
-        if "num_tokens" in self.__dict__:
-            other.__dict__["num_tokens"] = self.num_tokens
+    def knowing(self, **values: Any) -> DocumentBatch:
+        """This batch, which takes over computed values from a caller who knows them already.
+
+        Args:
+            **values: Values by name, such as :attr:`positions`. None stands for an unknown value.
+        """
+        vars(self).update({name: value for name, value in values.items() if value is not None})
+        return self
 
     @property
-    def _has_positions(self) -> bool:
-        """Whether ``positions`` is available on the CPU."""
-        return self.index.device.type == "cpu" or "positions" in self.__dict__
+    def _known(self) -> dict[str, Any]:
+        """Values on the CPU that every batch of the same tokens may take over."""
+        has_positions = self.index.device.type == "cpu" or "positions" in vars(self)
+        positions = self.positions if has_positions else None
+        return {"positions": positions, "num_tokens": vars(self).get("num_tokens")}
 
     @cached_property
     def _others(self) -> dict[Any, DocumentBatch]:
@@ -259,9 +259,7 @@ class DocumentBatch:
         self,
         rows: Tensor,
         num_entries: int | None = None,
-        *,
         positions: Tensor | None = None,
-        num_tokens: float | None = None,
     ) -> DocumentBatch:
         """Batch of some of the documents.
 
@@ -269,7 +267,6 @@ class DocumentBatch:
             rows: As for :meth:`entries`.
             num_entries: As for :meth:`entries`.
             positions: The documents' :attr:`positions` on the CPU, if known.
-            num_tokens: The documents' :attr:`num_tokens`, if known.
         """
         entries, row_offsets = self.entries(rows, num_entries)
         part = replace(
@@ -280,18 +277,18 @@ class DocumentBatch:
             index=self.index[rows],
             covariates={name: x[rows] for name, x in self.covariates.items()},
         )
-        if positions is None and rows.device.type == "cpu" and self._has_positions:
-            positions = self.positions[rows]
-        cached = {"positions": positions, "num_tokens": num_tokens}
-        part.__dict__.update({name: x for name, x in cached.items() if x is not None})
-        return part
+        known = self._known["positions"]
+        if positions is None and rows.device.type == "cpu" and known is not None:
+            positions = known[rows]
+        return part.knowing(positions=positions)
 
     def split(self, max_docs: int) -> list[DocumentBatch]:
         """Consecutive batches of at most ``max_docs`` documents."""
         if self.num_docs <= max_docs:
             return [self]
         rows = torch.arange(self.num_docs, device=self.device).split(max_docs)
-        known: Any = self.positions.split(max_docs) if self._has_positions else [None] * len(rows)
+        known = self._known["positions"]
+        known = [None] * len(rows) if known is None else known.split(max_docs)
         return [self.select(x, positions=own) for x, own in zip(rows, known, strict=True)]
 
     def repeat(self, copies: int) -> DocumentBatch:
@@ -307,10 +304,10 @@ class DocumentBatch:
         parts["covariates"] = {
             name: x.repeat(copies, *[1] * (x.dim() - 1)) for name, x in self.covariates.items()
         }
-        repeated = replace(self, **parts)
-        if self._has_positions:
-            repeated.__dict__["positions"] = self.positions.repeat(copies)
-        return repeated
+        known = self._known["positions"]
+        return replace(self, **parts).knowing(
+            positions=None if known is None else known.repeat(copies)
+        )
 
     def in_blocks(self, name: str, num_blocks: int) -> DocumentBatch:
         """The same documents over ``num_blocks`` vocabularies side by side.
@@ -333,13 +330,12 @@ class DocumentBatch:
                     f"the covariate {name!r} has the shape {tuple(block.shape)} and values up to "
                     f"{block.max()}; expected a whole number below {num_blocks} for each document"
                 )
-            converted = replace(
+            blocks = replace(
                 self,
                 word_index=self.word_index + self.num_words * block.long()[self.row_index],
                 num_words=num_blocks * self.num_words,
             )
-            self._give_cached_values(converted)
-            self._others[name, num_blocks] = converted
+            self._others[name, num_blocks] = blocks.knowing(**self._known)
         return self._others[name, num_blocks]
 
     def to_csr(self) -> Tensor:

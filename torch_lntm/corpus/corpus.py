@@ -834,8 +834,7 @@ class Corpus:
                 for name, x in self.batch_covariates.items()
             },
         )
-        batch.__dict__["positions"] = positions  # saves a copy from the device
-        return batch
+        return batch.knowing(positions=positions)
 
     # ---------------------------------------------------------------- splits and files
 

@@ -14,6 +14,7 @@ from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError, IncompatibleGuideError
 from torch_lntm.guides.draws import GuideDraws
 from torch_lntm.guides.surrogates import solve_by_surrogates
+from torch_lntm.guides.table import guides_suited
 from torch_lntm.guides.theta_draws import DrawOptions, Positions, ThetaDraws, wanted_draws
 from torch_lntm.kernels.likelihood import surrogate
 from torch_lntm.kernels.mixture import expected_word_counts, word_probabilities
@@ -459,8 +460,8 @@ def make_guide(posterior: str | None, model: TopicModel, **settings: Any) -> Gui
 
     Args:
         posterior: A key of :data:`GUIDES`: ``"taylor"``, ``"laplace"``, ``"blei-lafferty"``,
-            ``"khan-bouchard"``, ``"factor"``, ``"vb"`` or ``"ep"``. ``None`` chooses the prior's
-            default.
+            ``"khan-bouchard"``, ``"factor"``, ``"vb"`` or ``"ep"``. ``None`` chooses the default
+            of the prior (:mod:`torch_lntm.guides.table`).
         model: The model.
         **settings: Settings of the guide, such as ``tolerance`` and ``max_iterations``.
 
@@ -472,7 +473,7 @@ def make_guide(posterior: str | None, model: TopicModel, **settings: Any) -> Gui
         >>> lntm.guides.make_guide("laplace", model, tolerance=1e-6)
         LaplaceGuide(tolerance=1e-06, max_iterations=100)
     """
-    name = model.prior.default_posterior if posterior is None else posterior
+    name = guides_suited(model).default if posterior is None else posterior
     if not isinstance(name, str) or name not in GUIDES:
         raise ConfigError(f"posterior {posterior!r}; expected one of {', '.join(GUIDES)}")
     return GUIDES[name](model, **settings)

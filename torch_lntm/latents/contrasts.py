@@ -42,7 +42,6 @@ class CentredSpace(LocatedSpace, IdentifiedSpace):
     basis: Tensor
 
     has_normal = True
-    variable = "centred logits"
 
     @property
     def num_topics(self) -> int:
@@ -85,7 +84,6 @@ class ContrastSpace(CentredSpace, StandardNormalSpace):
         "student_t": "Student-t({degrees_of_freedom:g})",
         "gaussian": "normal",
     }
-    reference = "laplace"
 
     @classmethod
     def of(cls, space: NormalSpace) -> Self:
@@ -149,11 +147,6 @@ class ContrastSpace(CentredSpace, StandardNormalSpace):
         """See :meth:`LatentSpace.place`."""
         return self.locate({"eta": latent})
 
-    @property
-    def standardiser(self) -> Tensor:
-        """See :attr:`IdentifiedSpace.standardiser`; of the centred logits."""
-        return self._contrasts.mT @ self.basis / self.loading.square().sum(0).sqrt()
-
     def proper(self, posterior: Any) -> Tensor:
         """See :meth:`IdentifiedSpace.proper`."""
         tril = posterior.scale_tril
@@ -203,7 +196,6 @@ class SourceContrastSpace(CentredSpace, LaplaceSourcesSpace):
     proposals = {  # noqa: RUF012
         "student_t": "Student-t({degrees_of_freedom:g}) of sources and eta"
     }
-    reference = "factor"
 
     @classmethod
     def of(cls, space: LaplaceFactorSpace) -> Self:
@@ -248,14 +240,6 @@ class SourceContrastSpace(CentredSpace, LaplaceSourcesSpace):
         """See :meth:`LatentSpace.place`; the sources are 0."""
         source = latent.new_zeros(*latent.shape[:-1], self.num_sources)
         return self.locate({"source": source, "eta": latent})
-
-    @property
-    def standardiser(self) -> Tensor:
-        """See :attr:`IdentifiedSpace.standardiser`; of the centred logits."""
-        spread = self.loading.square()
-        sources = LaplaceFactorSpace.source_variance * spread[: self.num_sources].sum(0)
-        variance = sources + spread[self.num_sources :].sum(0)
-        return self.basis.mT @ self.basis / variance.sqrt()
 
     def proper(self, posterior: Any) -> Tensor:
         """See :meth:`IdentifiedSpace.proper`."""

@@ -296,7 +296,6 @@ class GaussianFactorSpace(FactorSpace, EtaSpace):
     """Factor space with standard normal sources. eta is then normal: N(loc, AAᵀ + Λ⁻¹)."""
 
     has_low_rank = True
-    posterior_metrics = {"taylor": "taylor"}  # noqa: RUF012
     source_variance = 1.0
     shares_source_covariance = True
 
@@ -363,7 +362,6 @@ class GaussianFactorSpace(FactorSpace, EtaSpace):
 class LaplaceFactorSpace(FactorSpace, LaplaceSourcesSpace):
     """Factor space with Laplace sources of density ½ exp(−|s|). eta is not normal."""
 
-    posterior_metrics = {"taylor": "factor"}  # noqa: RUF012
     source_variance = 2.0
     shares_source_covariance = False
 

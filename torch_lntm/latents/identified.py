@@ -31,28 +31,16 @@ class IdentifiedSpace(LatentSpace):
     #: Descriptions of the proposals by name, with the placeholder ``{degrees_of_freedom:g}`` for a
     #: Student-t. The first proposal is the default.
     proposals: ClassVar[Mapping[str, str]]
-    #: Name of the guide for the default centre of proposals.
-    reference: ClassVar[str]
     #: Whether the space has :meth:`normal`. Logits are then affine in z.
     has_normal: ClassVar[bool] = False
-    #: Description of the main site times :attr:`standardiser`.
-    variable: ClassVar[str]
-
-    @property
-    @abstractmethod
-    def standardiser(self) -> Tensor:
-        """Matrix J ``(latent_dim, num_topics)`` float64; the main site times J is identified.
-
-        The product is in units of its prior standard deviations.
-        """
 
     @abstractmethod
     def proper(self, posterior: Any) -> Tensor:
         """Whether each document's posterior can be the centre of draws, ``(num_docs,)`` bool.
 
         Args:
-            posterior: Posterior of the batch from the guide :attr:`reference` or a guide of its
-                kind.
+            posterior: Posterior of the batch from the space's guide for centres
+                (:mod:`torch_lntm.guides.table`), or from a guide of its kind.
         """
 
     @abstractmethod

@@ -113,8 +113,6 @@ class NormalSpace(LocatedSpace, EtaSpace):
     anchored: bool = False
 
     sites = ("eta",)
-    posterior_metrics = {"laplace": "laplace", "taylor": "taylor"}  # noqa: RUF012
-    default_metric = "laplace"
 
     @property
     def dim(self) -> int:

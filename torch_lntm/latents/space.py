@@ -49,11 +49,6 @@ class LatentSpace(ABC):
 
     #: Names of the program's sites in :meth:`latents`, the main site last.
     sites: ClassVar[tuple[str, ...]]
-    #: Mass matrices of Hamiltonian chains from a posterior: name of the mass matrix → name of the
-    #: guide for the posterior.
-    posterior_metrics: ClassVar[Mapping[str, str]] = {}
-    #: Default mass matrix: a name in ``posterior_metrics``, or ``"prior"`` for I.
-    default_metric: ClassVar[str] = "prior"
     #: Leapfrog steps of a transition of Monte-Carlo EM, in the metric of the prior.
     leapfrogs: ClassVar[int] = 8
 

@@ -32,8 +32,6 @@ class StickSpace(DirichletSpace, IdentifiedSpace):
     order: Tensor
 
     proposals = {"sticks": "stick-breaking mixture", "dirichlet": "Dirichlet"}  # noqa: RUF012
-    reference = "ep"
-    variable = "theta"
 
     @classmethod
     def of(cls, concentration: Tensor) -> Self:
@@ -107,13 +105,6 @@ class StickSpace(DirichletSpace, IdentifiedSpace):
         sticks = log_theta[..., self.order]
         after = sticks[..., 1:].flip(-1).logcumsumexp(-1).flip(-1)
         return sticks[..., :-1] - after
-
-    @property
-    def standardiser(self) -> Tensor:
-        """See :attr:`IdentifiedSpace.standardiser`; of theta itself."""
-        alpha = self.concentration
-        mean = alpha / alpha.sum()
-        return ((alpha.sum() + 1.0) / (mean * (1.0 - mean))).sqrt().diag()
 
     def proper(self, posterior: Any) -> Tensor:
         """See :meth:`IdentifiedSpace.proper`."""

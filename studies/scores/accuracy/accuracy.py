@@ -22,6 +22,8 @@ from torch_lntm.evaluation.checks import check_arguments, corpus_space, format_p
 from torch_lntm.guides import Guide
 from torch_lntm.guides.guide import require_guide
 from torch_lntm.inference import DocumentHMC, DocumentSamples
+from torch_lntm.latents.contrasts import SourceContrastSpace
+from torch_lntm.latents.sticks import StickSpace
 from torch_lntm.models import TopicModel
 from torch_lntm.progress import tqdm
 
@@ -93,7 +95,7 @@ def posterior_accuracy(
     guides = _guides_by_name(guide, model)
     model.check_parameters()
     space = corpus_space(model, corpus)
-    standardiser = space.standardiser.cpu()
+    standardiser = standardising(space).cpu()
     documents = _sample_documents(corpus, num_docs, seed)
     accuracies: dict[str, list[Accuracy]] = {name: [] for name in (*guides, NOISE)}
     references, unconverged = [], dict.fromkeys(guides, 0)
@@ -126,10 +128,29 @@ def posterior_accuracy(
         rhat=rhat,
         effective_sample_size=size,
         reliable=reliable,
-        variable=space.variable,
+        variable="theta" if isinstance(space, StickSpace) else "centred logits",
         method=f"{num_chains} chains of {num_draws} draws by {method}",
         corpus_name=corpus.name,
     )
+
+
+def standardising(space: Any) -> Tensor:
+    """Matrix J ``(latent_dim, num_topics)`` float64; the main site times J is identified.
+
+    The product, theta or the centred logits, is in units of its prior standard deviations.
+
+    Args:
+        space: A prior's identified space.
+    """
+    if isinstance(space, StickSpace):
+        alpha = space.concentration
+        mean = alpha / alpha.sum()
+        return ((alpha.sum() + 1.0) / (mean * (1.0 - mean))).sqrt().diag()
+    variance = space.loading.square()
+    if isinstance(space, SourceContrastSpace):
+        variance[: space.num_sources] *= 2.0  # of a Laplace source
+    contrasts = space.basis[:, :-1] if getattr(space, "anchored", False) else space.basis
+    return contrasts.mT @ space.basis / variance.sum(0).sqrt()
 
 
 def _chains(

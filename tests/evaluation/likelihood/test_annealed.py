@@ -351,18 +351,3 @@ def test_a_path_from_the_posterior_is_better_than_a_long_one_from_the_prior() ->
         for start, count in (("posterior", 32), ("prior", 128))
     ]
     assert float(errors[0].square().mean()) < 0.5 * float(errors[1].square().mean())
-
-
-def test_the_progress_bar_counts_the_temperatures_of_a_custom_schedule(
-    terminal: None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model = make_model("ctm")
-    corpus, _ = model.generate([3, 5, 0, 8], seed=0)
-    named = log_likelihood(model, corpus, AIS(num_temperatures=9, schedule="linear"))
-    values = torch.linspace(0, 1, 9)
-    given = log_likelihood(model, corpus, AIS(schedule=values), progress=True)
-    torch.testing.assert_close(named.log_likelihood, given.log_likelihood)
-    assert "9 temperatures (custom schedule)" in repr(given)
-    assert "8/8" in capsys.readouterr().err
-    log_likelihood(model, corpus, AIS(schedule=values), max_docs=2, progress=True)
-    assert "16/16" in capsys.readouterr().err

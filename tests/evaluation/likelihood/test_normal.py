@@ -237,29 +237,3 @@ def test_float32_agrees_with_float64_for_an_ill_conditioned_prior() -> None:
     error = (values[0].standard_error.square() + values[1].standard_error.square()).sqrt()
     # Much the same draws, up to local modes that rounding chooses between.
     assert float((difference.abs() / (error + 1e-3)).median()) < 3
-
-
-def test_report_names_estimator_unit_and_errors() -> None:
-    lengths = torch.tensor([10, 0, 30])
-    estimate = LikelihoodEstimate(
-        log_likelihood=torch.tensor([-30.0, 0.0, -60.0]).double(),
-        standard_error=torch.tensor([0.3, 0.0, 0.4]).double(),
-        effective_sample_size=torch.tensor([900.0, 1000.0, 500.0]),
-        pareto_k=torch.tensor([0.1, -math.inf, 0.8]),
-        lengths=lengths,
-        method="importance",
-        description="importance sampling, 1000 draws of LaplaceGuide's Student-t(5)",
-        num_draws=1000,
-        seed=3,
-        corpus_name="toy",
-    )
-    assert estimate.total == -90
-    assert estimate.total_error == pytest.approx(0.5)
-    assert estimate.perplexity == pytest.approx(math.exp(2.25))
-    # Residuals −30 + 22.5 and −60 + 67.5: √(2/1 · 2 · 7.5²) / 40.
-    assert estimate.nats_per_token_standard_error == pytest.approx(15 / 40)
-    text = repr(estimate)
-    for part in ("toy", "importance", "1000 draws", "Student-t(5)", "seed 3", "-90.0 nats ± 0.5"):
-        assert part in text
-    assert "2 documents, 40 tokens" in text
-    assert "above 0.7 in 1 documents" in text

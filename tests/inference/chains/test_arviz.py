@@ -10,7 +10,7 @@ import pytest
 import torch
 from pyro.infer import MCMC
 from support.pairs import make_counts, make_model
-from support.problems import make_batch, random_problem
+from support.problems import make_batch
 
 from torch_lntm import errors
 from torch_lntm.inference.chains.arviz import to_arviz
@@ -95,14 +95,6 @@ def test_exported_groups_have_named_dimensions_and_coordinates(az: ModuleType, f
         assert stats[name].dims == dims
         assert torch.equal(torch.from_numpy(stats[name].values), values)
     assert len(az.summary(data, var_names=["theta"])) == 12
-
-
-def test_eta_of_an_anchored_model_has_its_own_dimension(az: ModuleType) -> None:
-    problem = random_problem(3, lengths=(20, 2), anchored=True)
-    kernel = DocumentHMC(problem.model())
-    data = to_arviz(kernel.run(problem.batch(), 5, 5, progress=False))
-    assert data["posterior"]["eta"].dims == ("chain", "draw", "document", "eta_dim")
-    assert data["posterior"]["theta"].sizes["topic"] == 3
 
 
 def test_arviz_1_gets_a_data_tree(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,8 +90,7 @@ def uniformity(ranks: np.ndarray) -> dict[str, float]:
     return result
 
 
-@pytest.mark.slow
-@pytest.mark.stat
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("family", "settings"),
     [

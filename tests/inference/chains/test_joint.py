@@ -160,8 +160,7 @@ def test_fixed_topics_stay_and_drawn_topics_move(topics: bool) -> None:
     assert not torch.equal(chain.model.prior.slopes, model.prior.slopes)
 
 
-@pytest.mark.slow
-@pytest.mark.stat
+@pytest.mark.long
 def test_drawing_topics_and_prior_widens_the_intervals_of_effects() -> None:
     """Between draws, the difference of mean proportions varies more than under a known model.
 

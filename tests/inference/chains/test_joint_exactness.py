@@ -215,8 +215,7 @@ def reference() -> State:
     return draw_states(100_000, np.random.default_rng(0))
 
 
-@pytest.mark.slow
-@pytest.mark.stat
+@pytest.mark.long
 def test_a_sweep_leaves_the_joint_posterior_unchanged(reference: State, monkeypatch) -> None:
     """All parts together. Runs begin at exact draws, so that their means are independent."""
     monkeypatch.setattr(dirichlet, "improved_concentration", lambda concentration, counts: BETA)
@@ -244,8 +243,7 @@ def test_a_sweep_leaves_the_joint_posterior_unchanged(reference: State, monkeypa
     assert_means(found, expected, explained=1)
 
 
-@pytest.mark.slow
-@pytest.mark.stat
+@pytest.mark.long
 def test_a_structural_prior_is_drawn_from_its_posterior(reference: State) -> None:
     """The known logits alone. Means of 20 draws in turn are as good as independent."""
     prior, rng = InformedPrior(), np.random.default_rng(0)
@@ -260,8 +258,7 @@ def test_a_structural_prior_is_drawn_from_its_posterior(reference: State) -> Non
     assert_means(found, prior_features(reference).mean(0))
 
 
-@pytest.mark.slow
-@pytest.mark.stat
+@pytest.mark.long
 @pytest.mark.parametrize(
     "keywords",
     [

@@ -166,8 +166,7 @@ def swept(chain: JointChain, state: State, rng: np.random.Generator) -> State:
     return found | {"topics": topics, "counts": counts}
 
 
-@pytest.mark.slow
-@pytest.mark.stat
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["gaussian", "laplace", "dirichlet"])
 def test_a_sweep_leaves_the_joint_posterior_unchanged(kind: str, monkeypatch) -> None:
     """Runs begin at exact draws, so their means are independent."""

@@ -80,7 +80,7 @@ def assert_follows(other: dict[str, Any], first: dict[str, Any]) -> None:
     assert_equal(*shared)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("size", "cases"), [(2, CASES), (3, CASES[::3])])
 def test_a_shared_fit_equals_the_fit_of_one_process(size: int, cases: Any) -> None:
     results = in_processes(size, shared_fits.fits, cases)
@@ -88,16 +88,6 @@ def test_a_shared_fit_equals_the_fit_of_one_process(size: int, cases: Any) -> No
         for other in results[1:]:
             assert_follows(other[i], results[0][i])
         assert_equal(results[0][i], fitted(*case), rtol=1e-8)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("posterior", ["taylor", "hmc"])
-def test_processes_read_only_their_own_documents_after_the_start(posterior: str) -> None:
-    first, second = in_processes(2, shared_fits.read_after_the_start, posterior)
-    own, others = ({d for rows in batches for d in rows} for batches in (first, second))
-    assert own.isdisjoint(others)
-    assert own | others == set(range(shared_fits.NUM_DOCS)) - set(shared_fits.EMPTY)
-    assert len(own) == pytest.approx(len(others), abs=1)
 
 
 @pytest.mark.slow
@@ -110,7 +100,7 @@ def test_shared_fits_in_float32_agree_within_rounding() -> None:
         assert record["objective"] == pytest.approx(other["objective"], rel=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("before", "after", "case", "step"),
     [

@@ -20,7 +20,6 @@ from torch_lntm.inference.em.monte_carlo import MonteCarloRun
 from torch_lntm.inference.em.start import Start
 from torch_lntm.io import load_model, save_model
 from torch_lntm.models import (
-    DirichletTopics,
     IndependentFactorPrior,
     LogisticNormalPrior,
     TopicModel,
@@ -28,7 +27,6 @@ from torch_lntm.models import (
     iftm,
     lda,
     lntm,
-    register,
 )
 from torch_lntm.models.priors.dirichlet import INFLATED_TOTAL
 from torch_lntm.models.priors.prior import INFLATED_VARIANCE
@@ -102,6 +100,7 @@ def test_chains_start_at_the_means_of_the_start(monkeypatch) -> None:
     assert sorted(map(tuple, means.tolist())) == sorted(map(tuple, rows.tolist()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", [ctm, partial(iftm, num_sources=2)])
 def test_chains_start_under_a_wide_prior(recipe: Callable[..., TopicModel]) -> None:
     """The start's proportions are surer than the documents are."""
@@ -132,6 +131,7 @@ def test_inflating_the_covariance_scales_it_and_never_shrinks_it(
     torch.testing.assert_close(prior.contrast_covariance(), wide, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", [ctm, lntm, partial(iftm, num_sources=2)])
 def test_the_pseudo_variance_starts_at_a_large_value(
     recipe: Callable[..., TopicModel], tmp_path: Path
@@ -171,6 +171,7 @@ def test_the_pseudo_variance_follows_the_variance_of_the_logits(
         assert prior.pseudo_variance == 3.0
 
 
+@pytest.mark.slow
 def test_epochs_use_the_pseudo_variance_that_follows_the_fit() -> None:
     seen = []
     model = ctm(3, 30)
@@ -195,18 +196,6 @@ def test_a_single_topic_keeps_its_covariance_and_pseudo_variance() -> None:
     prior.expect_draws()
     with prior.following(20.0):
         assert prior.pseudo_variance == INFLATED_VARIANCE
-
-
-def test_constructors_without_pseudo_variance_still_work(tmp_path: Path) -> None:
-    def mine(num_topics: int, num_words: int) -> TopicModel:
-        return TopicModel(LogisticNormalPrior(num_topics), DirichletTopics(num_topics, num_words))
-
-    model = register("mine")(mine)(3, 30)
-    MonteCarloEM(model, max_epochs=1, warmup_epochs=1, progress=False).fit(make_corpus(20))
-    assert model.prior.pseudo_variance == INFLATED_VARIANCE
-    save_model(model, tmp_path / "model")
-    loaded = load_model(tmp_path / "model")
-    torch.testing.assert_close(loaded.prior.covariance, model.prior.covariance)
 
 
 def test_a_dirichlet_prior_is_inflated_by_its_total_concentration() -> None:

@@ -142,6 +142,7 @@ def mini_batches(folder: Path, size: int, *key: int) -> list[list[int]]:
     return together
 
 
+@pytest.mark.slow
 def test_mini_batches_do_not_depend_on_the_number_of_processes(folder: Path) -> None:
     alone = mini_batches(folder, 1, 5, 2, 7)
     for size in (2, 3, 8):
@@ -158,6 +159,7 @@ def test_mini_batches_do_not_depend_on_the_number_of_processes(folder: Path) -> 
     assert max(map(len, alone)) - min(map(len, alone)) <= 8
 
 
+@pytest.mark.slow
 def test_stochastic_steps_have_their_share_of_the_covariances(folder: Path) -> None:
     whole = join_parts(read_corpus(folder, rank=0, world_size=1), Processes(alone=True))
     ranks = visiting_ranks(whole, 5)
@@ -286,6 +288,7 @@ def test_damaged_rows_are_refused(folder: Path, tmp_path: Path) -> None:
                 fitted(folder, checkpoint=path)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_the_whole_corpus_is_another_fit(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "fit"
     assert part_fits.stopped(folder, path, 1) == "stopped"

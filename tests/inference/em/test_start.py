@@ -133,6 +133,7 @@ def test_running_topics_equal_those_of_a_plain_average(smoothing: float, device)
     np.testing.assert_allclose(kept.cpu(), average, rtol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_start_sets_the_prior_and_the_documents_means(family: str) -> None:
     corpus = make_corpus()
@@ -258,7 +259,7 @@ def test_a_start_continues_to_the_same_bits_after_every_epoch() -> None:
             assert torch.equal(before.documents.tensors["means"], state.documents.tensors["means"])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_fits_have_the_same_bits(hardware: torch.device) -> None:
     """Also on a GPU: no sum depends on the order of its threads."""
     rng = np.random.default_rng(6)

@@ -63,6 +63,7 @@ def test_the_weight_of_new_tokens_is_their_share_to_the_power_of_decay():
     assert statistics.num_tokens == 600  # those given are not changed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampled", [False, True])
 def test_a_stream_adds_new_words_to_topics(sampled, device):
     corpus = documents(60, 2)
@@ -84,6 +85,7 @@ def test_a_stream_adds_new_words_to_topics(sampled, device):
     assert stream.statistics.num_tokens == narrow.num_tokens + 3 * 600
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_model():
     found = []
     for _ in range(2):

@@ -30,7 +30,7 @@ from torch_lntm.errors import (
     IncompatibleGuideError,
     NumericalError,
 )
-from torch_lntm.guides import GUIDES, BleiLaffertyGuide, EPGuide, TaylorGuide, make_guide
+from torch_lntm.guides import GUIDES, TaylorGuide, make_guide
 from torch_lntm.inference import MonteCarloEM, VariationalEM
 from torch_lntm.inference.em.variational import VariationalRun
 from torch_lntm.models import DirichletTopics, LogisticNormalPrior, TopicModel, ctm, iftm, lda
@@ -59,7 +59,7 @@ def recorded(guide: Any) -> list[tuple[DocumentBatch, Any]]:
 @each_pair
 def test_batching_does_not_change_an_em_iteration(family, name, monkeypatch) -> None:
     monkeypatch.setattr(GUIDES[name], "em_options", EXACT)
-    corpus = make_corpus(7)
+    corpus = make_corpus(4)
     options = {"start": "model", "max_iterations": 1, "tolerance": 0.0}
     whole, a = fit(corpus, name, family, **options)
     parts, b = fit(corpus, name, family, max_docs=3, **options)
@@ -89,14 +89,16 @@ def test_a_fit_does_not_depend_on_the_documents_solved_at_once() -> None:
 )
 def test_em_never_lowers_the_bound(family, name, monkeypatch) -> None:
     monkeypatch.setattr(GUIDES[name], "em_options", EXACT)
-    _, result = fit(make_corpus(), name, family, max_iterations=12, tolerance=0.0)
+    options = {"start_epochs": 3, "stepwise_epochs": 0, "max_iterations": 8, "tolerance": 0.0}
+    _, result = fit(make_corpus(15), name, family, **options)
     objectives = [r["objective"] for r in result.history if r["phase"] == "em"]
-    assert len(objectives) == 13
+    assert len(objectives) == 9
     steps = np.diff(objectives)
     assert (steps > -1e-9).all()
     assert steps[0] > 1e-6
 
 
+@pytest.mark.slow
 @each_pair
 def test_the_objective_is_the_guides_plus_the_parameters_log_prior(family, name) -> None:
     """That of the last E-step, which all documents share."""
@@ -163,26 +165,6 @@ def test_a_converged_fit_gains_little_by_another_iteration() -> None:
     assert engine.fit(corpus).history[-1]["objective"] - before <= 1e-3
 
 
-def test_kept_warm_starts_save_iterations(monkeypatch) -> None:
-    """Where no M-step moves the parameters, a second iteration has hardly a pass to make."""
-    monkeypatch.setattr("torch_lntm.inference.em.variational.Statistics.maximise", lambda *_: None)
-    monkeypatch.setattr(EPGuide, "em_options", SolveOptions(tolerance=1e-3))
-    corpus = make_corpus()
-    for kept in (True, False):
-        if not kept:
-            monkeypatch.setattr("torch_lntm.inference.em.variational.MAX_KEPT_NUMBERS", 0)
-        model = lda(3, 30, dtype="float64")
-        guide = EPGuide(model)
-        solved = recorded(guide)
-        engine = VariationalEM(
-            model, guide, start="model", max_iterations=1, tolerance=0.0, progress=False
-        )
-        engine.fit(corpus)
-        first, second = (int(posterior.iterations.sum()) for _, posterior in solved)
-        assert first > 5 * corpus.num_docs
-        assert second <= 2 * corpus.num_docs if kept else second == first
-
-
 # -- seeds and restarts --------------------------------------------------------------------------
 
 
@@ -231,26 +213,11 @@ def assert_topics_recovered(model: TopicModel) -> None:
     assert matched_error(model) < 0.1 * closest
 
 
-@pytest.mark.slow
-@pytest.mark.stat
+@pytest.mark.long
 @each_pair
 def test_topics_are_recovered_by_every_guide(family, name) -> None:
     model, _ = fit(make_corpus(600, 150), name, family)
     assert_topics_recovered(model)
-
-
-@pytest.mark.slow
-@each_pair
-def test_a_fit_is_the_same_on_every_device(family, name, device) -> None:
-    corpus = make_corpus(20)
-    options = {"start_epochs": 3, "stepwise_epochs": 1, "max_iterations": 1}
-    there, a = fit(corpus, name, family, device, **options)
-    here, b = fit(corpus, name, family, "cpu", **options)
-    assert there.device.type == device.type
-    assert a.means.device.type == "cpu"
-    objectives = [[record["objective"] for record in result.history] for result in (a, b)]
-    np.testing.assert_allclose(*objectives, rtol=1e-8)
-    assert_same(there.cpu(), here, rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.stat
@@ -264,8 +231,7 @@ def test_topics_and_correlations_are_recovered(anchored) -> None:
     assert pairs[2] > pairs[1] + 0.2
 
 
-@pytest.mark.slow
-@pytest.mark.stat
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["factor", "taylor"])
 def test_the_covariance_of_gaussian_sources_is_recovered(name) -> None:
     """Its contrasts: neither A alone nor the shift of all logits is identified.
@@ -284,8 +250,7 @@ def test_the_covariance_of_gaussian_sources_is_recovered(name) -> None:
     assert (model.topic_correlation()[pairs] - correlation[pairs]).abs().mean() < 0.1
 
 
-@pytest.mark.slow
-@pytest.mark.stat
+@pytest.mark.long
 def test_laplace_sources_are_recovered_up_to_sign_and_order() -> None:
     """The bound makes them too small: in nine other corpora, by a factor of 0.78 ± 0.03."""
     truth = source_truth("laplace")
@@ -330,15 +295,16 @@ def fit_from(truth: TopicModel, corpus: Corpus, name: str) -> TopicModel:
 @pytest.mark.slow
 @pytest.mark.parametrize(("family", "name"), [("ctm", "taylor"), ("lda", "ep"), ("lda", "vb")])
 def test_empty_documents_are_skipped_and_stay_in_the_output(family, name) -> None:
-    corpus = make_corpus()
+    corpus = make_corpus(12)
     rows = corpus.to_scipy().toarray()
-    padded = Corpus.from_matrix(np.insert(rows, [0, 15, 30], 0, axis=0))
-    a, _ = fit(corpus, name, family, max_iterations=2)
-    b, result = fit(padded, name, family, max_iterations=2)
+    padded = Corpus.from_matrix(np.insert(rows, [0, 6, 12], 0, axis=0))
+    options = {"start_epochs": 3, "stepwise_epochs": 2, "max_iterations": 2}
+    a, _ = fit(corpus, name, family, **options)
+    b, result = fit(padded, name, family, **options)
     assert_same(a, b)
-    assert result.means.shape == (33, 3)
+    assert result.means.shape == (15, 3)
     centre = b.prior.space(padded.batch([0])).centre
-    for empty in (0, 16, 32):
+    for empty in (0, 7, 14):
         assert torch.equal(result.means[empty], centre)
 
 
@@ -408,24 +374,6 @@ def test_tables_are_read_by_the_documents_positions() -> None:
         assert Counter(prior.seen) == dict.fromkeys(occupied, passes)
         for empty in (0, 7, 8):
             assert torch.equal(result.means[empty], prior.table[empty])
-
-
-@pytest.mark.slow
-def test_no_engine_copies_the_corpus(monkeypatch) -> None:
-    corpus = make_corpus(40, empty=(3,))
-
-    def refused(*_: Any, **__: Any) -> None:
-        raise AssertionError("the corpus is copied")
-
-    for name in ("__getitem__", "to_scipy", "with_counts", "with_vocabulary", "split"):
-        if hasattr(Corpus, name):
-            monkeypatch.setattr(Corpus, name, refused)
-    monkeypatch.setattr(Corpus, "from_matrix", refused)
-    for family, name in (("ctm", "taylor"), ("lda", "ep")):
-        _, result = fit(corpus, name, family, start_epochs=2, max_iterations=1)
-        assert result.means.shape == (40, 3)
-    engine = MonteCarloEM(ctm(3, 30), max_epochs=2, progress=False)
-    assert engine.fit(corpus).means.shape == (40, 3)
 
 
 def test_an_error_names_the_documents_position_in_the_corpus() -> None:
@@ -529,6 +477,7 @@ def test_a_matrix_gives_the_same_fit_as_its_corpus() -> None:
         assert history == fits[0][1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("num_topics", "num_docs", "warned"),
     [(24, 47, True), (24, 48, False), (20, 20, False), (20, 19, True)],
@@ -542,19 +491,3 @@ def test_too_many_topics_for_the_documents_are_warned_of(num_topics, num_docs, w
         engine.fit(corpus)
     expected = f"{num_topics} topics for {num_docs} documents with words; use fewer"
     assert any(expected in str(w.message) for w in found) is warned
-
-
-def test_a_non_finite_objective_is_an_error() -> None:
-    corpus = make_corpus(20)
-    model = ctm(3, corpus.num_words)
-    guide = BleiLaffertyGuide(model)
-    solve = guide._solve
-
-    def broken(*args: Any, **kwargs: Any) -> Any:
-        posterior = solve(*args, **kwargs)
-        posterior.objective[0] = float("nan")
-        return posterior
-
-    guide._solve = broken  # type: ignore[method-assign]
-    with pytest.raises(NumericalError, match="objective became nan"):
-        VariationalEM(model, guide, progress=False).fit(corpus)

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch_lntm import noise
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.guides import make_guide
+from torch_lntm.guides.table import guides_suited
 from torch_lntm.kernels.likelihood import INDEPENDENT, CountLikelihood
 from torch_lntm.kernels.mixture import expected_topic_counts
 from torch_lntm.latents.gamma import GammaSpace
@@ -42,9 +43,8 @@ def theta_modes(model: TopicModel, batch: DocumentBatch) -> Tensor:
         concentration = cast(GammaSpace, model.prior.space(batch)).concentration
         batch = model.topics.assign_levels(batch)
         return dirichlet_modes(batch, model.topics.double_probs, concentration, model.words)
-    guides = space.posterior_metrics.values()
     # Laplace's and Taylor's posteriors are centred at the mode. Laplace sources support neither.
-    name = next((name for name in ("laplace", "taylor") if name in guides), "factor")
+    name = next(iter(guides_suited(model).metrics.values()))
     return make_guide(name, model, **SOLVER).posterior(batch).theta_mode().double()
 
 

@@ -14,10 +14,9 @@ from torch import Tensor
 from torch_lntm import noise
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError, IncompatibleGuideError, require_whole
-from torch_lntm.evaluation.checks import corpus_space, identified_space, warn_of_documents
+from torch_lntm.evaluation.checks import corpus_space, warn_of_documents
 from torch_lntm.evaluation.likelihood.estimate import LikelihoodEstimate, LikelihoodMethod
-from torch_lntm.evaluation.likelihood.importance import document_words, solve
-from torch_lntm.guides import make_guide
+from torch_lntm.evaluation.likelihood.importance import document_words, guide_for, solve
 from torch_lntm.latents import DocumentTarget
 from torch_lntm.models import TopicModel
 from torch_lntm.models.model import require_model
@@ -442,7 +441,7 @@ def _from_posterior(
 
 def _bridge(model: TopicModel, topics: Tensor, batch: DocumentBatch) -> Bridge:
     """Paths from normal approximations of the posteriors of a batch."""
-    guide = make_guide(identified_space(model, batch).reference, model)
+    guide = guide_for(model, None)
     given = batch.to(dtype=model.dtype)
     space, posterior = solve(model, given, guide)
     independent_batch, _ = guide.as_independent(given, posterior)

@@ -21,6 +21,7 @@ from torch_lntm.evaluation.likelihood.estimate import (
 )
 from torch_lntm.guides import Guide, make_guide
 from torch_lntm.guides.guide import require_guide
+from torch_lntm.guides.table import guides_suited
 from torch_lntm.kernels.likelihood import CellRows, Cells
 from torch_lntm.latents.identified import IdentifiedSpace
 from torch_lntm.models import TopicModel, Words
@@ -101,7 +102,7 @@ class Importance(LikelihoodMethod):
                 f"proposal is {self.proposal!r}; expected one of {', '.join(space.proposals)} for "
                 f"{type(model.prior).__name__}"
             )
-        guide = guide_for(model, self.guide, space)
+        guide = guide_for(model, self.guide)
         values = torch.zeros(corpus.num_docs, dtype=torch.float64)
         errors, size = torch.zeros_like(values), torch.full_like(values, float(self.num_draws))
         tail = torch.full_like(values, -math.inf)
@@ -170,14 +171,16 @@ class Document:
     independent: Tensor
 
 
-def guide_for(model: TopicModel, guide: Guide[Any] | None, space: IdentifiedSpace) -> Guide[Any]:
-    """The checked guide. Defaults to the space's reference guide.
+def guide_for(model: TopicModel, guide: Guide[Any] | None) -> Guide[Any]:
+    """The checked guide. Defaults to the guide for centres (:mod:`torch_lntm.guides.table`).
 
     Raises:
         ConfigError: The argument is not a guide.
         IncompatibleGuideError: The guide belongs to another model.
     """
-    return make_guide(space.reference, model) if guide is None else require_guide(guide, model)
+    if guide is None:
+        return make_guide(guides_suited(model).centre, model)
+    return require_guide(guide, model)
 
 
 def documents(

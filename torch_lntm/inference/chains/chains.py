@@ -15,13 +15,12 @@ from torch_lntm.corpus import DocumentBatch
 from torch_lntm.errors import (
     ConfigError,
     ConvergenceWarning,
-    IncompatibleGuideError,
     NumericalError,
     UnreliableEstimateWarning,
     warn,
 )
 from torch_lntm.guides import make_guide
-from torch_lntm.latents import LatentSpace
+from torch_lntm.guides.table import guides_suited
 from torch_lntm.latents.metrics import Metric, UnitMetric
 from torch_lntm.models import TopicModel
 from torch_lntm.sampling import hmc
@@ -53,7 +52,8 @@ class HMCSettings:
 
     Attributes:
         num_chains: Number of chains of each document.
-        mass_matrix: ``"prior"``, ``"identity"``, or a key of the space's ``posterior_metrics``.
+        mass_matrix: ``"prior"``, ``"identity"``, or one of the space's guides
+            (:mod:`torch_lntm.guides.table`).
         num_steps: Number of leapfrog steps of a transition.
         step_size: Constant step size, as a number or ``(num_chains, num_docs)``. ``None`` searches
             and adapts step sizes.
@@ -69,22 +69,6 @@ class HMCSettings:
     target_accept: float = 0.8
     jitter: float = 0.2
     seed: int = 0
-
-
-def space_type_of(model: TopicModel) -> type[LatentSpace]:
-    """Class of the latent space of the model's prior.
-
-    Raises:
-        IncompatibleGuideError: The prior has no latent space.
-    """
-    try:
-        return model.prior.space_type
-    except (AttributeError, NotImplementedError):
-        name = type(getattr(model, "prior", model)).__name__
-        raise IncompatibleGuideError(
-            f"DocumentHMC needs a latent space, and {name} has none; a prior has one if it defines "
-            "space_type and space. pyro.infer.NUTS works with every model"
-        ) from None
 
 
 class Progress(NamedTuple):
@@ -168,11 +152,9 @@ class Chains:
         self.state = hmc.evaluate(self.target, position)
         # The check makes the host wait for a GPU, so only new chains are checked.
         if progress is None:
-            device = self.target.batch.device
-            latents = [torch.as_tensor(value).to(device) for value in (initial or {}).values()]
-            if not bool(hmc.are_finite([*model.parameters(), *latents, *self.state])):
+            self._require_finite(initial or {})
+            if not bool(hmc.are_finite([*model.parameters(), *self.state])):
                 model.check_parameters()
-                self._require_finite(initial or {})
                 hmc.require_finite(self.target, self.state)
         self.num_transitions = 0
         self._adaptation: DualAveraging | None = None
@@ -180,7 +162,8 @@ class Chains:
             self.num_transitions, self._adaptation = progress
             self.step_size = self._adapted(self._adaptation)
         elif settings.step_size is not None:
-            self.step_size = self._constant_step_size(settings.step_size)
+            constant = torch.as_tensor(settings.step_size).to(self.state.log_prior)
+            self.step_size = constant.expand_as(self.state.log_prior)
         else:
             search_keys = noise.fold_in(keys, _SEARCH)
             step_size = find_step_size(search_keys, self.target, self.state, self._metric)
@@ -198,17 +181,18 @@ class Chains:
         space, name = self.target.space, self.settings.mass_matrix
         if name == "prior":
             return UnitMetric()
+        metrics = guides_suited(model).metrics
         if name == "identity":
             metric = space.unit_metric()
             if metric is None:
                 raise ConfigError(
                     f"mass_matrix 'identity' does not exist in a {type(space).__name__}; expected "
-                    f"one of {', '.join([*space.posterior_metrics, 'prior'])}"
+                    f"one of {', '.join([*metrics, 'prior'])}"
                 )
             return metric
         model.check_parameters()
         batch = self.target.batch
-        posterior = make_guide(space.posterior_metrics[name], model).posterior(batch, self.means)
+        posterior = make_guide(metrics[name], model).posterior(batch, self.means)
         self.means = posterior.mean
         return posterior.metric(batch.lengths)
 
@@ -235,29 +219,16 @@ class Chains:
         return space.locate(values, keys).to(self.target.topics.dtype)
 
     def _require_finite(self, latents: Mapping[str, Tensor]) -> None:
-        """Check that initial latent variables are finite.
-
-        Raises:
-            NumericalError: A value is not finite. The message names the documents.
-        """
+        """Check initial latent variables, because some maps to z hide a NaN."""
+        positions = self.target.batch.positions
         for site, value in latents.items():
-            finite = torch.as_tensor(value).isfinite().all(-1).view(-1, self.target.batch.num_docs)
-            if bad := self.target.batch.positions[~finite.all(0).cpu()].tolist():
+            bad = ~torch.as_tensor(value).cpu().isfinite().all(-1).view(-1, len(positions)).all(0)
+            if documents := positions[bad].tolist():
                 raise NumericalError(
-                    f"initial {site} of {len(bad)} document(s) is not finite, first at position "
-                    f"{bad[0]}",
-                    bad,
+                    f"initial {site} of {len(documents)} document(s) is not finite, first at "
+                    f"position {documents[0]}",
+                    documents,
                 )
-
-    def _constant_step_size(self, step_size: float | Tensor) -> Tensor:
-        value = torch.as_tensor(step_size).to(self.state.log_prior)
-        try:
-            return value.expand_as(self.state.log_prior)
-        except RuntimeError:
-            raise ConfigError(
-                f"step_size of shape {tuple(value.shape)}; expected a number or "
-                f"{tuple(self.state.log_prior.shape)}"
-            ) from None
 
     @property
     def latents(self) -> dict[str, Tensor]:

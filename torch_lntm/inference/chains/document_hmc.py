@@ -12,8 +12,9 @@ from torch import Tensor
 
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError, require_whole
+from torch_lntm.guides.table import guides_suited
 from torch_lntm.guides.theta_draws import DrawOptions, Positions, ThetaDraws
-from torch_lntm.inference.chains.chains import Chains, HMCSettings, space_type_of
+from torch_lntm.inference.chains.chains import Chains, HMCSettings
 from torch_lntm.inference.chains.kept import KeptChains
 from torch_lntm.inference.chains.samples import DocumentSamples
 from torch_lntm.inference.interruption import stops_on_interrupt
@@ -52,8 +53,8 @@ class DocumentHMC(MCMCKernel):
         mass_matrix: Coordinates with unit mass. ``"prior"``: the coordinates of the latent space.
             ``"identity"``: the sites themselves, if the space supports it. ``"laplace"`` (for ctm
             and lntm) and ``"taylor"`` (also for iftm, jointly for eta and sources) whiten the
-            document's own posterior; see the space's ``posterior_metrics``. Defaults to the space's
-            ``default_metric``: ``"laplace"`` for ctm and lntm, ``"prior"`` for iftm and lda.
+            document's own posterior; see :mod:`torch_lntm.guides.table`. Defaults to ``"laplace"``
+            for ctm and lntm, and to ``"prior"`` for iftm and lda.
         num_steps: Number of leapfrog steps of a transition. Defaults to 5 with the document's own
             mass matrix, and to 30 otherwise.
         step_size: Constant step size, as a number or ``(num_chains, num_docs)``. By default, step
@@ -95,18 +96,17 @@ class DocumentHMC(MCMCKernel):
         jitter: float = 0.2,
         seed: int = 0,
     ) -> None:
-        space_type = space_type_of(model)
-        posterior_metrics = list(space_type.posterior_metrics)
-        metrics = [*posterior_metrics, "prior", "identity"]
+        suited = guides_suited(model)
+        metrics = [*suited.metrics, "prior", "identity"]
         if mass_matrix is None:
-            mass_matrix = space_type.default_metric
+            mass_matrix = suited.metric
         if mass_matrix not in metrics:
             raise ConfigError(
                 f"mass_matrix {mass_matrix!r}; expected one of {', '.join(metrics)} for a "
                 f"{type(model.prior).__name__}"
             )
         if num_steps is None:
-            num_steps = _FEW_STEPS if mass_matrix in posterior_metrics else _MANY_STEPS
+            num_steps = _FEW_STEPS if mass_matrix in suited.metrics else _MANY_STEPS
         require_whole(1, num_chains=num_chains, num_steps=num_steps)
         if not 0 < target_accept < 1 or not 0 <= jitter < 1:
             raise ConfigError(

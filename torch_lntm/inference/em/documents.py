@@ -105,12 +105,8 @@ class CorpusBatches:
         sizes = np.diff(corpus.row_offsets)
         on_device = positions.to(self._device).split([len(rows) for rows in groups])
         for rows, part in zip(groups, on_device, strict=True):
-            yield self._copy.select(
-                part,
-                num_entries=int(sizes[rows].sum()),
-                positions=torch.from_numpy(rows),
-                num_tokens=float(corpus.lengths[rows].sum()),
-            )
+            batch = self._copy.select(part, int(sizes[rows].sum()), torch.from_numpy(rows))
+            yield batch.knowing(num_tokens=float(corpus.lengths[rows].sum()))
 
     def _copied_corpus(self) -> DocumentBatch:
         """Batch of all documents, copied in parts, because the host's memory may be too small."""
@@ -137,10 +133,8 @@ class CorpusBatches:
 def _placed(batch: DocumentBatch, part: Part) -> DocumentBatch:
     """A batch of a part with the documents' positions in the whole corpus."""
     placed = replace(batch, index=batch.index + part.first, corpus_size=part.num_docs)
-    placed.__dict__["positions"] = batch.positions + part.first
-    if "num_tokens" in batch.__dict__:
-        placed.__dict__["num_tokens"] = batch.num_tokens
-    return placed
+    tokens = vars(batch).get("num_tokens")
+    return placed.knowing(positions=batch.positions + part.first, num_tokens=tokens)
 
 
 def assign_owners(sizes: Positions, processes: Processes, *groups: Positions) -> Positions:

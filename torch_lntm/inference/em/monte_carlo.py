@@ -13,12 +13,12 @@ from torch import Tensor
 
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError, require, require_whole
+from torch_lntm.guides.table import guides_suited
 from torch_lntm.inference.chains.chains import (
     FEWEST_TRANSITIONS,
     Chains,
     Progress,
     initial_latents,
-    space_type_of,
     warn_of_low_acceptance,
     warn_of_stuck,
 )
@@ -175,7 +175,7 @@ class MonteCarloEM(Engine[MonteCarloResult]):
             model,
             num_chains=num_chains,
             mass_matrix=mass_matrix,
-            num_steps=space_type_of(model).leapfrogs if num_steps is None else num_steps,
+            num_steps=model.prior.space_type.leapfrogs if num_steps is None else num_steps,
             target_accept=target_accept,
             seed=seed,
         )
@@ -283,7 +283,8 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
     @property
     def not_copied(self) -> frozenset[str]:
         """See :attr:`ResumableFit.not_copied`. Only solved mass matrices change the means."""
-        solved = self.settings.chains.mass_matrix in space_type_of(self.model).posterior_metrics
+        metrics = guides_suited(self.model).metrics
+        solved = self.settings.chains.mass_matrix in metrics
         return frozenset() if solved else frozenset({"means"})
 
     def end_reason(self) -> StopReason:

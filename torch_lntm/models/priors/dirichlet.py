@@ -43,7 +43,6 @@ class DirichletPrior(DocumentPrior):
     """
 
     latent = "theta"
-    default_posterior = "vb"
 
     def __init__(
         self,

@@ -72,7 +72,6 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
     """
 
     latent = "eta"
-    default_posterior = "factor"
 
     def __init__(
         self,

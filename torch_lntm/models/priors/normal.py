@@ -40,7 +40,6 @@ class NormalPrior(DocumentPrior):
     """
 
     latent = "eta"
-    default_posterior = "taylor"
 
     def __init__(self, num_topics: int, *, anchored: bool = False) -> None:
         super().__init__()

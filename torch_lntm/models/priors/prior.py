@@ -49,8 +49,6 @@ class DocumentPrior(nn.Module):
 
     #: Name of the main site, from which :meth:`theta` follows.
     latent: ClassVar[str]
-    #: Name of the default guide.
-    default_posterior: ClassVar[str]
     #: Names of buffers that fits change.
     fitted_buffers: ClassVar[frozenset[str]] = frozenset()
     #: Names of statistics that need a document's whole posterior, such as its covariance. All other

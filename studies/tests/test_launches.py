@@ -1,14 +1,21 @@
-"""Launches and host waits of the parts of a fit, which may only fall."""
+"""The study of launches; launches and host waits of the parts of a fit, which may only fall."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import operator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
-from support.launches import Parts, Shape
-from support.pretend import PretendDevice
+from torch import Tensor
+
+from studies.benchmarks.launch_costs import Cost, CountingDevice
+from studies.benchmarks.launch_parts import Parts, Shape
+from studies.benchmarks.launches import Settings, run, tables
+from studies.measure import Cells
+from torch_lntm.errors import ConfigError
 
 SHAPE = Shape(num_docs=16, num_words=30, num_topics=4, num_sources=2, length=20)
 
@@ -70,7 +77,7 @@ FUSED = {
 
 @pytest.fixture
 def parts() -> Iterator[Parts]:
-    with PretendDevice() as device:
+    with CountingDevice() as device:
         yield Parts(device, SHAPE)
 
 
@@ -89,7 +96,64 @@ def test_launches_by_fused_kernels_do_not_increase(name: str, fused: torch.devic
     if fused.type != "cpu":
         pytest.skip("needs Triton's interpreter, which counts on the pretend device, without a GPU")
     launches, waits = FUSED[name]
-    with PretendDevice() as device:
+    with CountingDevice() as device:
         cost = Parts(device, replace(SHAPE, num_docs=2, length=6)).by_name()[name]()
     assert cost.launches <= launches
     assert cost.waits <= waits
+
+
+def test_counts_the_parts_that_were_asked_for() -> None:
+    cells = Cells()
+    settings = Settings(num_docs=8, num_words=20, num_topics=3, length=10, only=("expected",))
+    costs = run(settings, cells)
+    assert list(costs) == ["expected counts", "expected counts, words' too"]
+    less, more = costs.values()
+    assert 0 < less["launches"] < more["launches"]
+    assert less["waits"] == more["waits"] == 0
+    # 5 µs a launch.
+    row = [cell.strip() for cell in tables(costs).splitlines()[2].split("|")[1:-1]]
+    assert row[:3] == ["expected counts", str(less["launches"]), "0"]
+    assert row[3] == f"{0.005 * less['launches']:.2f}"
+    assert set(cells.done) == set(costs)
+
+
+def test_no_part_of_that_name_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no part has any of nothing"):
+        run(Settings(num_docs=8, num_words=20, num_topics=3, only=("nothing",)), Cells())
+
+
+@pytest.mark.parametrize(
+    ("call", "cost"),
+    [
+        (lambda t: t + 1, Cost(1, 0)),
+        (lambda t: t.exp().sum(), Cost(2, 0)),
+        (lambda t: torch.where(t > 1, t, 0.0), Cost(3, 0)),  # with a fill for the scalar
+        (lambda t: t.mT.view(3, 2)[:, None].expand(3, 4, 2), Cost(0, 0)),
+        (lambda t: t[:0] + 1, Cost(0, 0)),  # nothing to do
+        (lambda t: torch.ones(3).mul(2.0), Cost(0, 0)),  # on the CPU
+        (lambda t: operator.setitem(t, t > 1, 0.0), Cost(3, 0)),
+        (lambda t: t.sum().item(), Cost(1, 1)),
+        (lambda t: t.cpu(), Cost(0, 1)),  # a copy of memory
+        (lambda t: t.to("cpu", torch.float64), Cost(1, 1)),  # converted first
+        (lambda t: torch.ones(3).cuda(), Cost(0, 1)),
+        (lambda t: t[t > 1], Cost(6, 1)),
+        (lambda t: torch.equal(t, t), Cost(2, 1)),
+        (lambda t: t.flatten().repeat_interleave(t.long().flatten(), output_size=15), Cost(6, 0)),
+        (lambda t: t.flatten().repeat_interleave(t.long().flatten()), Cost(6, 1)),
+    ],
+)
+def test_launches_and_waits(call: Callable[[Tensor], Any], cost: Cost) -> None:
+    with CountingDevice() as device:
+        tensor = torch.arange(6.0, device="cuda").view(2, 3)
+        with device.measure() as found:
+            call(tensor)
+    assert found == cost
+
+
+def test_the_backward_pass_is_counted() -> None:
+    with CountingDevice() as device:
+        loss = torch.arange(6.0, device="cuda").requires_grad_().exp().sum()
+        with device.measure() as cost:
+            loss.backward()
+    assert 2 <= cost.launches <= 3
+    assert cost.waits == 0

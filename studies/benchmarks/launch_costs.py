@@ -1,14 +1,18 @@
-"""Cost of PyTorch's operations on a CUDA device: kernels and waits of the host."""
+"""Kernels and waits of the host on a CUDA device, counted on the tests' pretend device.
+
+Launches of operations with several kernels are estimates from PyTorch's sources.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from support.pretend import COPIES, INDEXING, Operation, PretendDevice, PretendTensor
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 #: Operations that allocate, describe or reinterpret memory, and launch nothing.
 _WITHOUT_KERNEL = {
@@ -49,15 +53,6 @@ _WAITS = {
     "bincount": 2,
 }
 
-#: Operations with CPU or device indices.
-INDEXING = {"index", "_unsafe_index", "index_put", "index_put_", "_index_put_impl_"}
-
-#: Operations that accept a CPU scalar although PyTorch does not mark them as pointwise.
-_TAKE_SCALARS = {"where", "masked_fill", "masked_fill_", "fill_", "index_fill_", "index_fill"}
-
-#: Copies. Their cost depends on the source device and the target device.
-COPIES = {"_to_copy", "copy_"}
-
 
 @dataclasses.dataclass
 class Cost:
@@ -72,6 +67,7 @@ class Cost:
     waits: int = 0
 
     def add(self, other: Cost) -> None:
+        """Add another cost."""
         self.launches += other.launches
         self.waits += other.waits
 
@@ -79,55 +75,69 @@ class Cost:
         return Cost(self.launches - other.launches, self.waits - other.waits)
 
 
-class Operation:
-    """Properties of an operation that are independent of its arguments."""
+class CountingDevice(PretendDevice):
+    """The pretend device with its counts.
 
-    def __init__(self, func: Any) -> None:
-        schema = func._schema
-        aliases = [r.alias_info for r in schema.returns]
-        self.name: str = schema.name.split("::")[1]
-        self.view = bool(aliases) and all(a is not None and not a.is_write for a in aliases)
-        self.launches = _KERNELS.get(self.name, 1)
-        if self.view or self.name in _WITHOUT_KERNEL:
-            self.launches = 0
-        self.takes_scalars = torch.Tag.pointwise in func.tags or self.name in _TAKE_SCALARS
-        self.num_returns = len(aliases)
-        self.returns_changed = any(a is not None and a.is_write for a in aliases)
-        self._changed = [
-            (position, argument.name)
-            for position, argument in enumerate(schema.arguments)
-            if argument.alias_info is not None and argument.alias_info.is_write
-        ]
-
-    def changed(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
-        """Arguments to which the operation writes."""
-        if not self._changed:
-            return []
-        return [args[i] if i < len(args) else kwargs.get(name) for i, name in self._changed]
-
-
-def copy_cost(source: Tensor, from_device: bool, to_device: bool, options: dict[str, Any]) -> Cost:
-    """Launches and waits of a copy. The host waits during a copy between the devices."""
-    if from_device and to_device:
-        return Cost(launches=1)
-    converts = options.get("dtype") not in (None, source.dtype) or not _in_one_piece(source)
-    unawaited = options.get("non_blocking", False) and is_pinned(source)
-    return Cost(launches=int(converts), waits=0 if unawaited else 1)
-
-
-def call_cost(
-    operation: Operation, args: Sequence[Any], kwargs: dict[str, Any], host: Sequence[Tensor]
-) -> Cost:
-    """Launches and waits of an operation other than a copy.
-
-    Args:
-        operation: The operation.
-        args: Its arguments, all tensors on the CPU.
-        kwargs: Its named arguments, likewise.
-        host: Arguments that are on the CPU for the caller too.
+    Attributes:
+        total: The cost of everything since the context was made.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = Cost()
+
+    @contextlib.contextmanager
+    def measure(self) -> Iterator[Cost]:
+        """Cost of a block. It is complete at the end of the block."""
+        before, cost = dataclasses.replace(self.total), Cost()
+        yield cost
+        cost.add(self.total - before)
+
+    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operation, and add its cost if it works on the device."""
+        operation = self.operation(func)
+        # Before the operation, which may change its arguments.
+        count = copy_cost if operation.name in COPIES else call_cost
+        cost = count(operation, args, kwargs)
+        out = super().run(func, args, kwargs)
+        if any(isinstance(value, PretendTensor) for value in flat([args, kwargs, out])):
+            self.total.add(Cost(0, cost.waits) if is_empty(out) else cost)
+        return out
+
+
+def flat(value: Any) -> Iterator[Any]:
+    """What nested lists hold."""
+    if isinstance(value, list | tuple | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from flat(item)
+    else:
+        yield value
+
+
+def copy_cost(operation: Operation, args: Sequence[Any], kwargs: dict[str, Any]) -> Cost:
+    """Launches and waits of a copy. The host waits during a copy between the devices."""
+    source, there, asked = args[0], kwargs.get("device"), kwargs.get("dtype")
+    if operation.name == "copy_":
+        source, there, asked = args[1], args[0].device, None
+    to_device = isinstance(source, PretendTensor) if there is None else there.type != "cpu"
+    if isinstance(source, PretendTensor):
+        if to_device:
+            return Cost(launches=1)
+        source = source.inner
+    converts = asked not in (None, source.dtype) or not _in_one_piece(source)
+    return Cost(launches=int(converts), waits=1)
+
+
+def call_cost(operation: Operation, args: Sequence[Any], kwargs: dict[str, Any]) -> Cost:
+    """Launches and waits of an operation other than a copy."""
     name = operation.name
-    cost = Cost(operation.launches, _WAITS.get(name, 0))
+    silent = operation.view or name in _WITHOUT_KERNEL
+    cost = Cost(0 if silent else _KERNELS.get(name, 1), _WAITS.get(name, 0))
+    host = [
+        value
+        for value in flat([args, kwargs])
+        if isinstance(value, Tensor) and not isinstance(value, PretendTensor)
+    ]
     if name in INDEXING:
         indices = [i for i in args[1] if i is not None]
         masks = [i for i in indices if i.dtype in (torch.bool, torch.uint8)]
@@ -156,26 +166,8 @@ def is_empty(out: Any) -> bool:
     return bool(results) and not any(t.numel() for t in results)
 
 
-def is_pinned(tensor: Tensor) -> bool:
-    """Whether ``pin_memory`` made a CPU tensor. Here ``pin_memory`` only sets a mark."""
-    return getattr(tensor, "pretend_pinned", False)
-
-
 def _in_one_piece(tensor: Tensor) -> bool:
     """Whether one copy of memory moves the tensor. True for transposed tensors too."""
     if tensor.layout != torch.strided or tensor.is_contiguous():
         return True
     return tensor.dim() > 1 and tensor.mT.is_contiguous()
-
-
-class LargestStorage(TorchDispatchMode):
-    """Bytes of the largest tensor that any operation returns."""
-
-    size = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for value in result if isinstance(result, tuple | list) else [result]:
-            if isinstance(value, Tensor) and value.layout == torch.strided:
-                self.size = max(self.size, value.untyped_storage().nbytes())
-        return result

@@ -1,4 +1,4 @@
-"""Costs of the parts of a fit on the pretend device, by the names of the parts."""
+"""Costs of the parts of a fit on the tests' pretend device, by the names of the parts."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 import pyro
 import torch
 from pyro.infer import SVI, Trace_ELBO
-from support.costs import Cost
-from support.pretend import PretendDevice
+from pyro.optim import PyroOptim
 
 import torch_lntm as lntm
+from studies.benchmarks.launch_costs import Cost, CountingDevice
 from torch_lntm.kernels.mixture import expected_counts
 
 #: The family of the model and the name of the guide.
@@ -67,7 +67,7 @@ class Parts:
     """
 
     def __init__(
-        self, device: PretendDevice, shape: Shape, corpus: lntm.Corpus | None = None
+        self, device: CountingDevice, shape: Shape, corpus: lntm.Corpus | None = None
     ) -> None:
         self._device, self._shape = device, shape
         if corpus is not None:
@@ -84,14 +84,13 @@ class Parts:
     def model(self, family: str) -> Any:
         """A model with random topics, on the device."""
         shape = self._shape
-        sizes = (shape.num_topics, shape.num_words)
-        topics = lntm.corpus.synthetic_topics(*sizes, 0.1, seed=1)
-        options = {"topics": 0.5 * topics + 0.5 / shape.num_words}
-        if family.endswith("iftm"):
-            source = family.split()[0]
-            model = lntm.models.iftm(*sizes, shape.num_sources, source=source, **options)
-        else:
-            model = getattr(lntm.models, family)(*sizes, **options)
+        sizes: tuple[int, ...] = (shape.num_topics, shape.num_words)
+        topics = lntm.corpus.synthetic_topics(shape.num_topics, shape.num_words, 0.1, seed=1)
+        options: dict[str, Any] = {"topics": 0.5 * topics + 0.5 / shape.num_words}
+        source, _, name = family.rpartition(" ")
+        if source:
+            sizes, options = (*sizes, shape.num_sources), options | {"source": source}
+        model = getattr(lntm.models, name)(*sizes, **options)
         return model.to("cuda")
 
     def _batch(self) -> Any:
@@ -159,10 +158,14 @@ class Parts:
         """An epoch of the stepwise phase. Each document starts from its last posterior."""
 
         def work(epochs: int) -> Callable[[], object]:
-            model, options = self.model(family), {"stepwise_epochs": epochs, "max_iterations": 0}
-            solver = getattr(lntm.guides, guide)(model)
+            model = self.model(family)
             engine = lntm.inference.VariationalEM(
-                model, solver, start="model", progress=False, **options
+                model,
+                getattr(lntm.guides, guide)(model),
+                start="model",
+                stepwise_epochs=epochs,
+                max_iterations=0,
+                progress=False,
             )
             return lambda: engine.fit(self._corpus)
 
@@ -172,9 +175,13 @@ class Parts:
         """An epoch of Monte-Carlo EM, in a single mini-batch."""
 
         def work(epochs: int) -> Callable[[], object]:
-            options = {"max_epochs": epochs, "warmup_epochs": 1, "batch_size": self._shape.num_docs}
             engine = lntm.inference.MonteCarloEM(
-                self.model(family), start="model", progress=False, **options
+                self.model(family),
+                start="model",
+                max_epochs=epochs,
+                warmup_epochs=1,
+                batch_size=self._shape.num_docs,
+                progress=False,
             )
             return lambda: engine.fit(self._corpus)
 
@@ -185,7 +192,10 @@ class Parts:
         pyro.clear_param_store()
         model, batch = self.model(family), self._batch()
         svi = SVI(
-            model, getattr(lntm.guides, guide)(model), pyro.optim.Adam({"lr": 0.01}), Trace_ELBO()
+            model,
+            getattr(lntm.guides, guide)(model),
+            PyroOptim(torch.optim.Adam, {"lr": 0.01}),
+            Trace_ELBO(),
         )
         svi.step(batch)
         return self._cost(lambda: svi.step(batch))
