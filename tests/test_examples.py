@@ -62,8 +62,8 @@ MAIN = re.findall(
     Corpus.hold_out_words read_corpus lee_corpus example_corpus
     models.ctm models.iftm models.lntm models.lda models.stm models.TopicModel models.register
     models.LogisticNormalPrior models.IndependentFactorPrior models.DirichletPrior
-    models.DirichletTopics models.NormalTopics models.ContentTopics
-    models.Multinomial models.DirichletMultinomial
+    models.DirichletTopics models.ContentTopics
+    models.DirichletMultinomial
     guides.TaylorGuide guides.LaplaceGuide guides.BleiLaffertyGuide guides.KhanBouchardGuide
     guides.FactorGuide guides.DirichletGuide guides.EPGuide
     inference.VariationalEM inference.StepwiseEM inference.MonteCarloEM inference.DocumentHMC
@@ -76,7 +76,7 @@ MAIN = re.findall(
     effects.estimate effects.permutation_test report select
     reports.topic_labels reports.representative_documents
     plotting.correlation_graph plotting.document_proportions
-    save_model load_model load_run interop.topic_info interop.to_pyldavis
+    save_model load_model load_run interop.topic_info
     testing.check_prior testing.check_topics testing.check_words testing.check_guide
 """,
 )

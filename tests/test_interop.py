@@ -30,26 +30,6 @@ def theta(known):
     return lntm.inference.transform(known[0], known[1], "mean").theta.numpy()
 
 
-def test_pyldavis_accepts_its_arguments(known, theta):
-    arguments = interop.to_pyldavis(*known[:2])
-    assert arguments["doc_topic_dists"] == pytest.approx(theta[[0, 1, 3, 4]], abs=1e-6)
-    assert arguments["doc_lengths"].tolist() == [3, 3, 4, 4]
-    assert arguments["term_frequency"].tolist() == [5, 3, 2, 4]
-    assert arguments["vocab"] == list(WORDS)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # of pyLDAvis and what it imports
-def test_pyldavis_draws_our_topics_in_our_order(known):
-    pyldavis = pytest.importorskip("pyLDAvis", reason="needs pyLDAvis")
-    arguments = interop.to_pyldavis(*known[:2])
-    prepared = pyldavis.prepare(**arguments, R=4, n_jobs=1)
-    frequency = arguments["doc_lengths"] @ arguments["doc_topic_dists"]
-    coordinates = prepared.topic_coordinates.sort_index()
-    assert coordinates["Freq"].to_numpy() == pytest.approx(100 * frequency / frequency.sum())
-    assert prepared.topic_order == [0, 1, 2]
-
-
 def test_topic_info_has_the_columns_of_bertopic(known, theta):
     guide, corpus, _ = known
     info = interop.topic_info(guide, corpus, TEXTS, top_n=2, num_docs=2)
@@ -110,10 +90,8 @@ def test_documents_without_words_give_no_shares_and_no_page(known):
     assert info[["Count", "Share"]].to_numpy().tolist() == [[0, 0]] * 3
     assert info["Representative_Docs"].tolist() == [[]] * 3
     assert interop.document_info(known[0], empty)["Topic"].tolist() == [-1, -1]
-    with pytest.raises(CorpusError, match="no document has words"):
-        interop.to_pyldavis(known[0], empty)
     with pytest.raises(ConfigError, match="3 words"):
-        interop.to_pyldavis(known[0], lntm.Corpus.from_matrix(np.ones((2, 3), int)))
+        interop.topic_info(known[0], lntm.Corpus.from_matrix(np.ones((2, 3), int)))
 
 
 def cells_of(corpus):

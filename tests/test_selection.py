@@ -54,9 +54,7 @@ def test_completion_is_scored_on_the_fixed_split(corpus) -> None:
     found = lntm.select(corpus, [3], num_seeds=1, top_n=5, seed=2, likelihood=BRIEF)
     train, test = corpus.split(0.1, 2)
     chosen = Recipe("ctm").for_corpus(train, 3)
-    model, guide, engine = chosen.recipe.make(
-        40, seed=2, options={"num_topics": 3, **chosen.options, "progress": False}
-    )
+    model, guide, engine = chosen.make(40, seed=2, options={"num_topics": 3, "progress": False})
     engine.fit(train)
     expected = document_completion(
         model, test, theta="mode", guide=guide, observed_fraction=0.5, seed=2

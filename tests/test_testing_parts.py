@@ -10,7 +10,10 @@ from torch import nn
 
 from torch_lntm import models, testing
 from torch_lntm.corpus import Corpus, DocumentBatch
-from torch_lntm.models import DirichletMultinomial, DirichletTopics, Multinomial, NormalTopics
+from torch_lntm.models import DirichletMultinomial, DirichletTopics
+from torch_lntm.models.topics.normal import NormalTopics
+from torch_lntm.models.topics.topics import FixedTopics
+from torch_lntm.models.words.words import Multinomial
 
 NUM_WORDS = 10
 
@@ -36,7 +39,7 @@ def batch(corpus) -> DocumentBatch:
         DirichletTopics(3, NUM_WORDS, smoothing=0.0),
         NormalTopics(3, NUM_WORDS),
         NormalTopics(3, NUM_WORDS, scale=0.5),
-        models.FixedTopics(torch.rand(3, NUM_WORDS, generator=torch.Generator().manual_seed(0))),
+        FixedTopics(torch.rand(3, NUM_WORDS, generator=torch.Generator().manual_seed(0))),
     ],
     ids=repr,
 )

@@ -1,4 +1,4 @@
-"""Fits for users of BERTopic, pyLDAvis and AnnData."""
+"""Fits for users of BERTopic and AnnData."""
 
 from __future__ import annotations
 
@@ -19,43 +19,7 @@ from torch_lntm.models import TopicModel
 from torch_lntm.models.names import is_named
 from torch_lntm.reports import representative_documents
 
-__all__ = ["document_info", "from_anndata", "to_anndata", "to_pyldavis", "topic_info"]
-
-
-def to_pyldavis(source: DrawSource, corpus: Corpus) -> dict[str, Any]:
-    """Arguments of ``pyLDAvis.prepare``.
-
-    Documents without words are left out. The options keep the order of the topics, and number them
-    from 0.
-
-    Args:
-        source: What draws the proportions: a guide over the model, or chains.
-        corpus: Documents over the model's vocabulary.
-
-    Raises:
-        ConfigError: The source is invalid, or the corpus has a different vocabulary.
-        CorpusError: No document has words.
-
-    Example:
-        >>> arguments = lntm.interop.to_pyldavis(guide, train)
-        >>> arguments["doc_topic_dists"].shape == (len(train), 10)
-        True
-        >>> page = pyLDAvis.prepare(**arguments)  # doctest: +SKIP
-    """
-    documents, theta = _shares(source, corpus)
-    nonempty = documents.lengths > 0
-    if not nonempty.any():
-        raise CorpusError("no document has words; pyLDAvis needs documents with words")
-    model = source.model
-    return {
-        "topic_term_dists": _topics(model),
-        "doc_topic_dists": theta[nonempty],
-        "doc_lengths": documents.lengths[nonempty],
-        "vocab": list(model.words_at(range(model.num_words))),
-        "term_frequency": corpus.word_totals,
-        "sort_topics": False,
-        "start_index": 0,
-    }
+__all__ = ["document_info", "from_anndata", "to_anndata", "topic_info"]
 
 
 def topic_info(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from torch_lntm.inference.em.monte_carlo import MAX_EPOCHS
 from torch_lntm.models import TopicModel
 from torch_lntm.models.registry import CONSTRUCTORS, find_constructor
 
-__all__ = ["FitComponents", "Recipe", "ResolvedRecipe", "find_device", "guide_of"]
+__all__ = ["Recipe", "find_device", "guide_of"]
 
 Engine = VariationalEM | MonteCarloEM
 
@@ -33,14 +33,19 @@ SAMPLERS: dict[str, Callable[..., Any]] = {"hmc": MonteCarloEM}
 #: Options that guides and engines both have. A recipe gives them to the engine.
 _ENGINE_OPTIONS = ("tolerance", "max_iterations")
 
+#: The name that leaves the posterior to :meth:`Recipe.for_corpus`, and the posterior it chooses.
+AUTO, CHOSEN = "auto", "hmc"
+#: Limit on tokens times epochs of a fit by chains under ``"auto"``: about 10 minutes on a core with
+#: 50 topics. Larger corpora get fewer epochs, at least ``MIN_EPOCHS``.
+MAX_VISITS, MIN_EPOCHS = 400_000_000, 4
+#: Largest pseudo-count of a word in a topic, if a recipe chooses it.
+MAX_SMOOTHING = 0.05
+
 
 class FitComponents(NamedTuple):
-    """The parts of a fit, made by a recipe.
+    """The parts of a fit: a new model, its guide and its engine.
 
-    Attributes:
-        model: The new model, not fitted yet.
-        guide: Guide of the documents' posteriors. It is the model's default if the engine samples.
-        engine: Engine to fit the model.
+    If the engine samples, it needs no guide, and this is the model's default.
     """
 
     model: TopicModel
@@ -48,54 +53,33 @@ class FitComponents(NamedTuple):
     engine: Engine
 
 
-#: Placeholder for a posterior that :meth:`Recipe.for_corpus` chooses for the documents.
-AUTO = "auto"
-#: Limit on tokens times epochs of a fit by chains, if a recipe chooses the number of epochs: about
-#: 10 minutes on a core with 50 topics. Larger corpora get fewer epochs, at least ``MIN_EPOCHS``.
-MAX_VISITS, MIN_EPOCHS = 400_000_000, 4
-#: Largest pseudo-count of a word in a topic, if a recipe chooses it.
-MAX_SMOOTHING = 0.05
-
-
-class ResolvedRecipe(NamedTuple):
-    """A recipe with the posterior and the options chosen for a corpus.
-
-    Attributes:
-        recipe: The recipe, with a posterior instead of ``"auto"``.
-        options: Options of :meth:`Recipe.make` for the corpus: ``topic_smoothing`` for models with
-            its usual default of 0.05, and ``max_epochs`` if the corpus is large.
-        reason: Reason for the choice, one line for the user. ``None`` unless the posterior was
-            ``"auto"``.
-    """
-
-    recipe: Recipe
-    options: dict[str, Any]
-    reason: str | None
-
-
 @dataclass(frozen=True)
 class Recipe:
-    """The names of a model and of the posterior to fit it by.
+    """The names of a model and of the posterior to fit it by, and options of the fit.
 
     Args:
         model: Name of a registered constructor, such as ``"ctm"``.
         posterior: Name of a guide, such as ``"taylor"``, or of a sampler (``"hmc"``). With
             ``"auto"``, :meth:`for_corpus` chooses. Defaults to the model's default guide.
+        options: Options of :meth:`make`, as :meth:`for_corpus` chooses them.
+        reason: Why ``"auto"`` became this posterior, in a line for the user.
 
     Raises:
         ConfigError: The model or the posterior has an unknown name.
 
     Example:
-        >>> recipe = lntm.recipes.Recipe("ctm", "auto").for_corpus(train, num_topics=10).recipe
-        >>> recipe
-        Recipe(model='ctm', posterior='hmc')
-        >>> model, guide, engine = recipe.make(train.num_words, options={"num_topics": 10})
+        >>> recipe = lntm.recipes.Recipe("ctm", "auto").for_corpus(train, num_topics=10)
+        >>> recipe.posterior, recipe.reason
+        ('hmc', 'Monte-Carlo EM')
+        >>> model, guide, engine = recipe.make(train, options={"num_topics": 10})
         >>> type(engine).__name__
         'MonteCarloEM'
     """
 
     model: str
     posterior: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    reason: str | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         find_constructor(self.model)
@@ -108,17 +92,23 @@ class Recipe:
         """Whether the engine samples the documents' posteriors."""
         return self.posterior in SAMPLERS
 
-    def for_corpus(self, corpus: Corpus, num_topics: int) -> ResolvedRecipe:
+    def for_corpus(self, corpus: Corpus, num_topics: int) -> Recipe:
         """Choose the posterior and the options for a corpus.
 
-        Only the posterior ``"auto"`` is replaced. It becomes ``"hmc"`` (Monte-Carlo EM). Chains
-        predicted better than variational EM on every tested corpus of 1,000 documents or more, and
-        far better on short documents. There, approximate posteriors understate the uncertainty; as
-        a result the prior's variance shrinks, and the topics become alike.
+        ======================= ======================================== ===========================
+        chosen                  value                                    for
+        ======================= ======================================== ===========================
+        posterior ``"auto"``    ``"hmc"``, Monte-Carlo EM                all corpora
+        ``max_epochs``          4e8 / tokens, at least 4                 ``"auto"`` and more than 7
+                                                                         million tokens
+        ``topic_smoothing``     the smaller of 0.05 and 5 % of a topic's models that default to 0.05
+                                tokens for each word
+        ======================= ======================================== ===========================
 
-        Corpora of more than 7 million tokens get fewer epochs, at least 4. Four epochs take less
-        time than variational EM, and predict better or about as well
-        (``studies/pages/decisions.md``).
+        Chains predicted better than variational EM on every tested corpus of 1,000 documents or
+        more, and far better on short documents, where approximate posteriors understate the
+        uncertainty, so that the prior's variance shrinks and the topics become alike. Four epochs
+        over a large corpus take less time than variational EM and predict about as well.
 
         Args:
             corpus: The training documents. A part knows the numbers of its whole corpus
@@ -126,7 +116,7 @@ class Recipe:
             num_topics: Number of topics.
 
         Returns:
-            The recipe and its options.
+            The recipe with the choices.
         """
         # A topic may have fewer tokens than the vocabulary has words. Pseudo-counts must not
         # outweigh these tokens.
@@ -138,17 +128,17 @@ class Recipe:
         if takes is not None and takes.default == MAX_SMOOTHING:
             options["topic_smoothing"] = MAX_SMOOTHING * min(1.0, share)
         if self.posterior != AUTO:
-            return ResolvedRecipe(self, options, None)
+            return replace(self, options=options)
         reason = "Monte-Carlo EM"
         epochs = MAX_VISITS // max(1, num_tokens)
         if epochs < MAX_EPOCHS:
             options["max_epochs"] = epochs = max(MIN_EPOCHS, epochs)
             reason += f", by default {epochs} epochs at most, for {num_tokens:,} tokens"
-        return ResolvedRecipe(Recipe(self.model, "hmc"), options, reason)
+        return Recipe(self.model, CHOSEN, options, reason)
 
     def make(
         self,
-        num_words: int,
+        num_words: int | Corpus,
         vocabulary: Sequence[str] | None = None,
         *,
         seed: int = 0,
@@ -159,8 +149,8 @@ class Recipe:
         """Make the model, its guide and the engine.
 
         Args:
-            num_words: Size of the vocabulary V.
-            vocabulary: The words, one for each column.
+            num_words: The training documents, or the size of the vocabulary V.
+            vocabulary: The words, one for each column. Defaults to the words of the documents.
             seed: Seed of the model's initial values and of the engine.
             device: Device of the model.
             options: Arguments of the model's constructor, the guide and the engine, by name. Each
@@ -168,7 +158,7 @@ class Recipe:
             model_options: Further arguments of the model's constructor.
 
         Returns:
-            The three parts of a fit.
+            The model, which is not fitted yet, its guide, and the engine to fit it.
 
         Raises:
             ConfigError: An option is unknown or has an invalid value, or the posterior is
@@ -177,7 +167,7 @@ class Recipe:
         """
         if self.posterior == AUTO:
             raise ConfigError("posterior auto depends on the documents; use recipe.for_corpus")
-        options, explicit = dict(options or {}), dict(model_options or {})
+        options, explicit = {**self.options, **(options or {})}, dict(model_options or {})
         constructor = find_constructor(self.model)
         takes = inspect.signature(constructor).parameters
         takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in takes.values())
@@ -185,9 +175,9 @@ class Recipe:
         if unknown and not takes_any:
             hint = "".join(f"; did you mean {n}?" for n in get_close_matches(unknown[0], takes, 1))
             raise ConfigError(f"the model {self.model} takes no {unknown[0]}{hint}")
-        shared = {"num_words": num_words, "seed": seed, "vocabulary": vocabulary}
-        for_model = {name: v for name, v in (shared | options).items() if name in takes} | explicit
-        model = constructor(**for_model)
+        shared: dict[str, Any] = {"num_words": num_words, "seed": seed}
+        shared |= {} if vocabulary is None else {"vocabulary": vocabulary}
+        model = constructor(**_taken(constructor, shared | options) | explicit)
         if model.vocabulary is None and vocabulary is not None:
             model.vocabulary = tuple(vocabulary)
         make_engine = SAMPLERS[str(self.posterior)] if self.samples else VariationalEM

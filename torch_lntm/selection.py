@@ -39,7 +39,7 @@ from torch_lntm.recipes import Recipe
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Criterion", "Selection", "SelectionRow", "select"]
+__all__ = ["Selection", "select"]
 
 #: Unit or meaning of each criterion, in the order of the tables' columns.
 CRITERIA = {
@@ -214,10 +214,9 @@ def _fit_and_score(
     and a split has counts of its own.
     """
     train, test = corpus.split(shares[0], seed)
-    resolved = recipe.for_corpus(train, size)
-    options = {"progress": False, **resolved.options, **settings["options"], "num_topics": size}
+    options = {"progress": False, **settings["options"], "num_topics": size}
     settings = {**settings, "options": options, "seed": fit_seed}
-    model, guide, engine = resolved.recipe.make(train.num_words, train.vocabulary, **settings)
+    model, guide, engine = recipe.for_corpus(train, size).make(train, **settings)
     with propagate_interrupts():
         seconds = engine.fit(train).seconds
     completion = document_completion(

@@ -51,8 +51,9 @@ from torch_lntm.effects import Effects, Estimates, estimate
 from torch_lntm.evaluation import align_topics
 from torch_lntm.guides import Guide, make_guide
 from torch_lntm.inference import DocumentHMC, MonteCarloEM, VariationalEM, joint_draws
-from torch_lntm.models import FixedTopics, StructuralPrior, TopicModel, stm
+from torch_lntm.models import StructuralPrior, TopicModel, stm
 from torch_lntm.models.priors.covariates import Covariates
+from torch_lntm.models.topics.topics import FixedTopics
 
 #: Draws behind the true effects.
 TRUTH_DRAWS = 200_000

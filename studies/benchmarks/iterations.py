@@ -128,13 +128,12 @@ def fit_and_score(settings: Settings, key: tuple[str, str, int, int]) -> dict[st
     train = split.train
     chosen = RECIPES[recipe].for_corpus(train, num_topics)
     options = {
-        **chosen.options,
         "num_topics": num_topics,
         "max_iterations": settings.max_iterations - 1,
         "tolerance": 0.0,
         "progress": False,
     }
-    model, _, engine = chosen.recipe.make(train.num_words, seed=seed, options=options)
+    model, _, engine = chosen.make(train.num_words, seed=seed, options=options)
     kept: dict[int, dict[str, torch.Tensor]] = {}
     seconds: list[float] = []
     spent = 0.0

@@ -112,11 +112,11 @@ def ours(
     def fit(task: Task) -> Fit:
         train, stopwatch = task.train, Stopwatch()
         chosen = Recipe("ctm", "auto").for_corpus(train, task.num_topics)
-        settings = {"num_topics": task.num_topics, "progress": False, **chosen.options, **options}
+        settings = {"num_topics": task.num_topics, "progress": False, **options}
         if keywords:
             settings["keywords"] = task.keywords
         with stopwatch:
-            model, _, engine = chosen.recipe.make(
+            model, _, engine = chosen.make(
                 train.num_words, train.vocabulary, seed=task.seed, options=settings
             )
             if prior_only:

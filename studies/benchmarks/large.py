@@ -150,8 +150,8 @@ def one_pass(settings: Settings, corpus: Corpus) -> int:
 def fit(settings: Settings, corpus: Corpus) -> dict[str, Any]:
     """Fit a ctm by the default recipe."""
     chosen = Recipe("ctm", "auto").for_corpus(corpus, settings.num_topics)
-    options = {**chosen.options, "num_topics": settings.num_topics, "progress": False}
-    made = chosen.recipe.make(corpus.num_words, seed=settings.seed, options=options)
+    options = {"num_topics": settings.num_topics, "progress": False}
+    made = chosen.make(corpus.num_words, seed=settings.seed, options=options)
     result = made.engine.fit(corpus)
     return {"phases": [record["phase"] for record in result.history]}
 

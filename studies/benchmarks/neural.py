@@ -94,10 +94,10 @@ def ours(task: Task, **options: Any) -> Fit:
         **options: Options of the model, such as ``bursty=True``.
     """
     chosen = Recipe("ctm", "auto").for_corpus(task.train, task.num_topics)
-    given = {"num_topics": task.num_topics, "progress": False, **chosen.options, **options}
+    given = {"num_topics": task.num_topics, "progress": False, **options}
     stopwatch = Stopwatch()
     with stopwatch:
-        model, _, engine = chosen.recipe.make(
+        model, _, engine = chosen.make(
             task.train.num_words, task.train.vocabulary, seed=task.seed, options=given
         )
         result = engine.fit(task.train)

@@ -84,10 +84,10 @@ def fit(
     train, test = read(corpus).split(test_fraction=0.1, seed=0)
     order = slice(None, None, -1 if reverse else 1)
     recipe = lntm.recipes.Recipe("ctm", posterior).for_corpus(train, num_topics)
-    parts = recipe.recipe.make(
+    parts = recipe.make(
         train.num_words,
         seed=seed,
-        options={"num_topics": num_topics, "dtype": dtype, "progress": False, **recipe.options},
+        options={"num_topics": num_topics, "dtype": dtype, "progress": False},
     )
     parts.engine.fit(train[order])
     completion = lntm.evaluation.document_completion(

@@ -188,8 +188,8 @@ def fit_and_score(
 ) -> tuple[CompletionResult, int, float]:
     """A fit by chains: its score, its epochs and its CPU seconds."""
     chosen = Recipe("ctm", "hmc").for_corpus(train, settings.num_topics)
-    options = {**chosen.options, "num_topics": settings.num_topics, "progress": False}
-    model, _, engine = chosen.recipe.make(train.num_words, seed=seed, options=options)
+    options = {"num_topics": settings.num_topics, "progress": False}
+    model, _, engine = chosen.make(train.num_words, seed=seed, options=options)
     with Stopwatch() as watch, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         history = engine.fit(train).history

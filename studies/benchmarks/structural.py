@@ -43,8 +43,9 @@ from torch_lntm.errors import UnreliableEstimateWarning
 from torch_lntm.evaluation import document_completion, log_likelihood
 from torch_lntm.evaluation.completion.result import ExactCompletion
 from torch_lntm.evaluation.per_token import per_token
-from torch_lntm.models import FixedTopics, StructuralPrior, TopicModel
+from torch_lntm.models import StructuralPrior, TopicModel
 from torch_lntm.models.priors.covariates import PREVALENCE, Covariates
+from torch_lntm.models.topics.topics import FixedTopics
 
 #: The reference of all comparisons.
 OURS = "torch_lntm stm"

@@ -149,10 +149,10 @@ def torch_lntm_fit(kind: str, posterior: str, **options: Any) -> Callable[[Task]
             corpus = corpus.with_covariates({PREVALENCE: task.covariates})
         with task.stopwatch:
             chosen = Recipe(kind, posterior).for_corpus(corpus, task.num_topics)
-            given = {"num_topics": task.num_topics, "progress": False, **chosen.options, **asked}
+            given = {"num_topics": task.num_topics, "progress": False, **asked}
             if task.covariates is not None:
                 given[PREVALENCE] = Covariates.of(corpus, None)
-            model, _, engine = chosen.recipe.make(corpus.num_words, seed=task.seed, options=given)
+            model, _, engine = chosen.make(corpus.num_words, seed=task.seed, options=given)
             result = engine.fit(corpus)
         prior: Any = model.prior
         names = PARAMETERS.get(kind, {"loc": "loc", "covariance": "covariance"})

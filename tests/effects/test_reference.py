@@ -18,8 +18,9 @@ import torch_lntm as lntm
 from torch_lntm.corpus import Corpus
 from torch_lntm.guides import Guide, make_guide
 from torch_lntm.inference import VariationalEM
-from torch_lntm.models import FixedTopics, StructuralPrior, TopicModel
+from torch_lntm.models import StructuralPrior, TopicModel
 from torch_lntm.models.priors.covariates import Covariates
+from torch_lntm.models.topics.topics import FixedTopics
 
 NUM_DOCS, LENGTH, NUM_TOPICS, NUM_WORDS = 24, 400, 3, 12
 WARMUP, SAMPLES = 100, 500

@@ -187,7 +187,7 @@ def own_names():
     CONSTRUCTORS.update(before)
 
 
-class ScaledPrior(lntm.models.DiagonalNormalPrior):
+class ScaledPrior(lntm.models.priors.logistic_normal.DiagonalNormalPrior):
     """A prior that is not the library's, with a parameter and a buffer more."""
 
     def __init__(self, num_topics, scale=1.0):
@@ -225,9 +225,14 @@ def test_a_registered_model_is_loaded_unchanged(tmp_path, own_names):
 
 
 def compositions():
-    prior, topics = lntm.models.DiagonalNormalPrior(3), lntm.models.DirichletTopics(3, 5)
+    prior, topics = (
+        lntm.models.priors.logistic_normal.DiagonalNormalPrior(3),
+        lntm.models.DirichletTopics(3, 5),
+    )
     yield lntm.models.TopicModel(prior, topics)
-    yield lntm.models.TopicModel(lntm.models.LogisticNormalPrior(3), lntm.models.NormalTopics(3, 5))
+    yield lntm.models.TopicModel(
+        lntm.models.LogisticNormalPrior(3), lntm.models.topics.normal.NormalTopics(3, 5)
+    )
     yield make_own(3, 5)
 
 
@@ -242,13 +247,13 @@ def test_models_that_could_not_be_loaded_are_refused_before_writing(tmp_path):
 
 def changed_prior():
     model = make_model()
-    model.prior = lntm.models.DiagonalNormalPrior(3)
+    model.prior = lntm.models.priors.logistic_normal.DiagonalNormalPrior(3)
     return model
 
 
 def changed_topics():
     model = make_model()
-    model.topics = lntm.models.NormalTopics(3, 5)
+    model.topics = lntm.models.topics.normal.NormalTopics(3, 5)
     return model
 
 

@@ -355,46 +355,6 @@ def test_em_never_lowers_the_bound(generated) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["variational", "chains"])
-def test_an_interrupted_fit_continues_where_it_stopped(tmp_path, generated, engine) -> None:
-    corpus = generated[:150]
-
-    def fitted(*sizes: int, anew: bool = True) -> TopicModel:
-        model = lntm.models.ctm(3, NUM_WORDS, bursty=True)
-        for size in sizes:
-            if anew:
-                model = lntm.models.ctm(3, NUM_WORDS, bursty=True)
-            path = tmp_path / f"{len(sizes)}{anew}"
-            if engine == "chains":
-                engine_of = MonteCarloEM(model, max_epochs=size, warmup_epochs=1, progress=False)
-            else:
-                guide = make_guide("taylor", model)
-                engine_of = VariationalEM(
-                    model, guide, max_iterations=size, tolerance=1e-9, progress=False
-                )
-            engine_of.fit(corpus, checkpoint=path, checkpoint_seconds=0.0)
-        return model
-
-    whole, parts, again = fitted(6), fitted(2, 6), fitted(2, 6, anew=False)
-    for name, value in whole.state_dict().items():
-        torch.testing.assert_close(parts.state_dict()[name], value, msg=name)
-        torch.testing.assert_close(again.state_dict()[name], value, msg=name)
-    assert whole.words.cache_weight != pytest.approx(200.0, rel=1e-3)
-
-
-def test_the_concentration_is_a_param_site_with_and_without_latent_topics(device) -> None:
-    model, batch = make("ctm").to(device), make_batch(counts_of(), device)
-
-    def sites(**settings: bool) -> set[str]:
-        nodes = pyro.poutine.trace(model).get_trace(batch, **settings).nodes.values()
-        return {site["name"] for site in nodes if site["type"] == "param"}
-
-    assert sites() == set(dict(model.named_parameters()))
-    assert sites(sample_topics=True) == {name for name in sites() if not name.startswith("topics.")}
-    assert "words.log_concentration" in sites(sample_topics=True)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_guides_keep_their_contract_if_most_words_are_repetitions(kind) -> None:
     model = make(kind, a=0.3)

@@ -18,7 +18,7 @@ import torch_lntm as lntm
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, CorpusError, MissingColumnError
 from torch_lntm.guides import guides_for, make_guide
-from torch_lntm.inference import MonteCarloEM, StepwiseEM, VariationalEM
+from torch_lntm.inference import VariationalEM
 from torch_lntm.models import ContentTopics, DirichletTopics, Levels, TopicModel
 
 NUM_TOPICS, NUM_WORDS, NUM_DOCS = 3, 12, 40
@@ -160,16 +160,6 @@ def test_a_large_penalty_gives_plain_topics() -> None:
     for g in range(3):
         block = topics.probs[:, g * NUM_WORDS : (g + 1) * NUM_WORDS]
         torch.testing.assert_close(block, plain.probs)
-
-
-def test_a_single_group_gives_plain_topics() -> None:
-    counts = torch.from_numpy(counts_of()[0])
-    topics = topics_of(levels=Levels("party", ("Left",)))
-    plain = DirichletTopics(NUM_TOPICS, NUM_WORDS, smoothing=0.1, dtype=torch.float64)
-    for each in (topics, plain):
-        each.m_step(counts)
-    torch.testing.assert_close(topics.probs, plain.probs)
-    torch.testing.assert_close(topics.log_prior(), plain.log_prior())
 
 
 def test_deviations_are_zero_if_counts_are_as_expected() -> None:
@@ -409,26 +399,6 @@ def test_fits_recover_the_deviations_of_levels(device) -> None:
     topic = int(model.topics.mean_probs[:, 3].argmax())
     assert own[topic, "Left"] >= {"w0", "w1"}
     assert own[topic, "Right"] >= {"w6", "w7"}
-
-
-@pytest.mark.slow
-def test_every_engine_fits_content_models(corpus, tmp_path) -> None:
-    model = make(corpus, "~ age", dtype="float32")
-    guide = lntm.guides.TaylorGuide(model)
-    fit = VariationalEM(model, guide, progress=False, max_iterations=3, restarts=2)
-    whole = fit.fit(corpus)
-    assert model.topics.deviations.any()
-    before = model.topics.probs.detach()
-    assert whole.statistics is not None
-    StepwiseEM(model, guide, whole.statistics).update(corpus[:10])
-    assert not torch.equal(model.topics.probs, before)
-    found = lntm.inference.transform(guide, corpus)
-    assert found.theta.shape == (NUM_DOCS, NUM_TOPICS)
-    chains = MonteCarloEM(model, max_epochs=2, num_transitions=10, progress=False)
-    chains.fit(corpus)
-    assert torch.isfinite(model.topics.probs).all()
-    effects = lntm.effects.estimate(model, guide, corpus, "~ age", num_draws=5)
-    assert "age" in effects.summary()
 
 
 def test_levels_survive_saving_and_loading(corpus, tmp_path) -> None:

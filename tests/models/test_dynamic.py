@@ -20,7 +20,6 @@ from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, CorpusError
 from torch_lntm.inference import MonteCarloEM, VariationalEM
 from torch_lntm.models import DirichletTopics, DynamicTopics, Keywords, Periods
-from torch_lntm.models.topics import dynamic
 from torch_lntm.solvers import walk_evidence
 from torch_lntm.solvers.walks import WalkHessian
 
@@ -129,16 +128,6 @@ def test_a_scale_near_0_gives_plain_topics(keywords) -> None:
     plain.m_step(torch.from_numpy(counts.sum(0)))
     for probs in by_period(topics):
         np.testing.assert_allclose(probs, plain.probs.detach().numpy(), atol=1e-9)
-
-
-def test_a_single_period_gives_plain_topics() -> None:
-    counts = torch.from_numpy(counts_of()[0])
-    topics = topics_of(periods=ONE)
-    plain = DirichletTopics(NUM_TOPICS, NUM_WORDS, smoothing=0.1, dtype=torch.float64)
-    for each in (topics, plain):
-        each.m_step(counts)
-    torch.testing.assert_close(topics.probs, plain.probs)
-    torch.testing.assert_close(topics.log_prior(), plain.log_prior())
 
 
 def test_a_large_scale_gives_independent_periods() -> None:
@@ -485,11 +474,6 @@ def test_documents_of_unknown_periods_are_refused() -> None:
 def test_scales_beyond_the_bounds_are_refused(scale: float) -> None:
     with pytest.raises(ConfigError, match=r"content scale is .*; expected a number from 1e-10"):
         topics_of(scale)
-
-
-def test_too_large_tables_are_refused() -> None:
-    with pytest.raises(ConfigError, match="make tables of"):
-        dynamic.check_table(1000, 100_000, 12)
 
 
 # -------------------------------------------------------------------- fits and files

@@ -22,7 +22,8 @@ from torch_lntm.evaluation import log_likelihood
 from torch_lntm.guides import make_guide
 from torch_lntm.inference import DocumentHMC
 from torch_lntm.inference.chains.diagnostics import effective_sample_size
-from torch_lntm.models import NormalTopics, TopicModel, ctm, lntm
+from torch_lntm.models import TopicModel, ctm, lntm
+from torch_lntm.models.topics.normal import NormalTopics
 
 DTYPES = [torch.float32, torch.float64]
 

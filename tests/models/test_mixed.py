@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import math
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support import shared_fits
 from support.memory import LargestStorage
-from support.processes import in_processes
 
 import torch_lntm as lntm
 from torch_lntm.corpus import Corpus
@@ -19,7 +15,6 @@ from torch_lntm.errors import ConfigError, CorpusError, CorpusWarning, NotFitted
 from torch_lntm.guides import TaylorGuide
 from torch_lntm.inference import VariationalEM
 from torch_lntm.models import TopicModel
-from torch_lntm.models.priors.covariates import Covariates
 from torch_lntm.models.priors.mixed import MixedPrior
 from torch_lntm.posteriors import Draws
 from torch_lntm.solvers.arrow import Arrow
@@ -298,28 +293,6 @@ def test_a_fit_is_saved_loaded_and_generated_from(corpus, tmp_path) -> None:
     arrays = model.encode(corpus).batch_covariates
     drawn, _ = loaded.generate(corpus.lengths, covariates=arrays)
     assert loaded.encode(drawn).batch().covariates["prevalence_levels"].shape == (NUM_DOCS, 2)
-    bad = drawn.with_covariates({"prevalence_levels": np.full((NUM_DOCS, 2), 99)})
-    with pytest.raises(CorpusError, match="whole numbers from -1"):
-        loaded.encode(bad)
-
-
-@pytest.mark.slow
-def test_a_fit_in_two_processes_equals_the_fit_in_one() -> None:
-    expected = shared_fits.fitted_with_authors()
-    for found in in_processes(2, shared_fits.fitted_with_authors):
-        for name in ("level_effects", "level_penalties", "slopes", "level_gram"):
-            np.testing.assert_allclose(
-                found[f"model.prior.{name}"], expected[f"model.prior.{name}"], rtol=1e-6, atol=1e-9
-            )
-
-
-def test_covariates_of_a_damaged_file_are_refused(corpus) -> None:
-    data = json.loads(json.dumps(Covariates.of(corpus, ONE).to_json()))
-    assert Covariates.from_json(data) == Covariates.of(corpus, ONE)
-    for levels in (["a"], ["b", "a"], ["a", "a"], ["a", 1], [1.0, math.nan], [["a"], ["b"]]):
-        data["formula"]["random"] = {"author": levels}
-        with pytest.raises(ConfigError, match="damaged"):
-            Covariates.from_json(data)
 
 
 @pytest.mark.long

@@ -19,7 +19,6 @@ from pyro.infer import (
     JitTrace_ELBO,
     Predictive,
     Trace_ELBO,
-    TraceEnum_ELBO,
     WeighedPredictive,
 )
 from pyro.infer.autoguide import AutoDelta, AutoDiagonalNormal, AutoLaplaceApproximation, AutoNormal
@@ -130,13 +129,6 @@ def test_a_lifted_prior_replaces_the_prior_of_its_parameter_alone(family: str, n
     torch.testing.assert_close(trace.log_prob_sum(), expected + kept)
 
 
-def test_substituted_topics_keep_the_models_prior() -> None:
-    model = make_model("ctm")
-    at = {"topics.logits": torch.zeros_like(model.topics.logits)}
-    trace = poutine.trace(poutine.substitute(model, at)).get_trace(make_batch(model))
-    assert {"topics_prior", "document_prior"} <= trace.nodes.keys()
-
-
 def test_a_log_prior_of_lifted_and_unlifted_parameters_is_refused() -> None:
     model = make_model("iftm(source='gaussian')")
     batch = make_batch(model)
@@ -169,18 +161,6 @@ def test_a_pyro_sample_replaces_the_models_prior(part: str) -> None:
     nodes = program.get_trace(batch).nodes
     assert ("topics_prior" in nodes) == (part != "topics.logits")
     assert "document_prior" in nodes
-
-
-def test_a_replaced_parameter_gets_the_gradient() -> None:
-    model = make_model("ctm")
-    batch = make_batch(model)
-    eta = {"eta": torch.zeros(3, 4, dtype=torch.float64)}
-    loc = torch.ones(4, dtype=torch.float64, requires_grad=True)
-    program = poutine.substitute(poutine.condition(model, eta), {"prior.loc": loc})
-    (got,) = torch.autograd.grad(log_joint(program, batch), loc)
-    covariance = model.prior.covariance.detach()
-    # Gradient of three times log Normal(0 | loc, Σ): −3 Σ⁻¹ loc.
-    torch.testing.assert_close(got, -3 * torch.linalg.solve(covariance, loc.detach()))
 
 
 def test_a_value_of_another_shape_is_refused() -> None:
@@ -317,19 +297,6 @@ def test_log_likelihoods_of_documents_at_posterior_draws(family: str) -> None:
     torch.testing.assert_close(got, (batch.to_csr().to_dense() * words).sum(-1))
 
 
-def test_parallel_predictive_works_with_sampled_topics() -> None:
-    model = make_model("ctm")
-    batch = make_batch(model)
-    samples = Predictive(model, num_samples=4)(batch, sample_topics=True)
-    posterior = {name: samples[name] for name in ("eta", "topics")}
-    trace = Predictive(model, posterior).get_vectorized_trace(batch, sample_topics=True)
-    site = trace.nodes["counts"]
-    words = (model.theta(samples["eta"]) @ samples["topics"].squeeze(1)).log()
-    torch.testing.assert_close(
-        site["fn"].log_prob(site["value"]), (batch.to_csr().to_dense() * words).sum(-1)
-    )
-
-
 # Inspection
 
 
@@ -434,24 +401,6 @@ def test_jit_is_refused_at_once() -> None:
     svi = SVI(model, make_guide(model, "ctm"), pyro.optim.Adam({"lr": 0.1}), JitTrace_ELBO())
     with pytest.raises(ConfigError, match="use Trace_ELBO instead of JitTrace_ELBO"):
         svi.step(batch)
-
-
-@pytest.mark.filterwarnings("ignore:TraceEnum_ELBO found no sample sites configured:UserWarning")
-def test_an_enumerating_elbo_needs_double_precision() -> None:
-    model = make_model("ctm")
-    batch = make_batch(model)
-
-    def loss(model: TopicModel, elbo: Any) -> float:
-        pyro.set_rng_seed(1)
-        guide = make_guide(model, "ctm")
-        return SVI(model, guide, pyro.optim.Adam({"lr": 0.1}), elbo).evaluate_loss(batch)
-
-    enumerating = TraceEnum_ELBO(max_plate_nesting=1)
-    assert loss(model, enumerating) == pytest.approx(loss(model, Trace_ELBO()))
-    model.float()
-    assert loss(model, Trace_ELBO()) < float("inf")
-    with pytest.raises(ConfigError, match=r"TraceEnum_ELBO .* use model\.double\(\)"):
-        loss(model, enumerating)
 
 
 @pytest.mark.long

@@ -11,7 +11,8 @@ import torch
 import torch_lntm as lntm
 from torch_lntm.errors import ConfigError
 from torch_lntm.inference import ThetaDraws
-from torch_lntm.models import TopicGroups, ctm, lda, merged_topics
+from torch_lntm.models import TopicGroups, ctm, lda
+from torch_lntm.models.topic_groups import merged_topics
 
 WORDS = tuple(f"word{v}" for v in range(20))
 GROUPS = {"economy": [0, "trade"], "war": [3], "all but one": [0, 1, 2, 3]}

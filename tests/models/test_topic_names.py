@@ -135,21 +135,3 @@ def test_tables_show_names_in_place_of_numbers() -> None:
     assert lntm.reports.topic_labels(model)[1] == "foreign affairs"
     assert lntm.reports.topic_labels(model)[3].startswith("3 word")
     assert lntm.reports.topic_labels(model, 0) == ["0", "foreign affairs", "war <b>", "3"]
-
-
-def test_names_never_change_a_number() -> None:
-    corpus, _ = make_model().generate([40] * 12, seed=1)
-    models = []
-    for names in (None, {1: "economy", 3: "war"}):
-        model = make_model(names)
-        guide = lntm.guides.TaylorGuide(model)
-        result = lntm.inference.VariationalEM(model, guide, max_iterations=3).fit(corpus)
-        models.append((model, result))
-    (plain, first), (named, second) = models
-    assert named.topic_names[1] == "economy"
-    assert "economy" in str(second)
-    assert torch.equal(first.means, second.means)
-    assert all(
-        torch.equal(x, y)
-        for x, y in zip(plain.state_dict().values(), named.state_dict().values(), strict=True)
-    )

@@ -13,7 +13,8 @@ from scipy.special import log_softmax, softmax
 from torch_lntm.errors import ConfigError
 from torch_lntm.evaluation import document_completion, log_likelihood
 from torch_lntm.guides import LaplaceGuide
-from torch_lntm.models import DirichletTopics, NormalTopics, ctm
+from torch_lntm.models import DirichletTopics, ctm
+from torch_lntm.models.topics.normal import NormalTopics
 
 NUM_TOPICS, NUM_WORDS = 2, 500_000
 

@@ -169,9 +169,9 @@ def _task(
 
     split = fit.split(corpus, config["seed"])
     train = corpus if split is None else split.train
-    recipe, chosen, reason = recipe.for_corpus(train, fit.num_topics)
+    recipe = recipe.for_corpus(train, fit.num_topics)
     explicit = fit.model_options or {}
-    settings = {name: value for name, value in chosen.items() if name not in explicit}
+    settings = {name: value for name, value in recipe.options.items() if name not in explicit}
     settings |= {"num_topics": fit.num_topics} | given(fit_model, options)
     settings |= {} if fit.keywords is None else {"keywords": fit.keywords}
     settings |= structural_options(fit.model, options["prevalence"], options["content"], corpus)
@@ -189,7 +189,7 @@ def _task(
     config |= {name: settings.get(name) for name in CHOSEN}
     config |= {"out": str(path)}
     config["posterior"] = recipe.posterior if recipe.samples else parts.guide.name
-    return _Task(path, corpus, split, parts, config, recipe.samples, reason)
+    return _Task(path, corpus, split, parts, config, recipe.samples, recipe.reason)
 
 
 @dataclass(frozen=True)
@@ -259,9 +259,7 @@ class _Task:
 
     def announce(self, unfinished: UnfinishedRun, processes: Processes) -> None:
         """Print the documents, the words, the device and large tables of the fit."""
-        from torch_lntm.models import DynamicTopics
-
-        corpus, topics, whole = self.corpus, self.parts.model.topics, self.train.whole
+        corpus, whole = self.corpus, self.train.whole
         if unfinished.started:
             say(f"continuing the unfinished fit of {unfinished.checkpoint}")
         if corpus.preparation:
@@ -276,8 +274,6 @@ class _Task:
         wordless = f" ({empty} without words)" if empty else ""
         about = f"{whole.num_docs} documents{wordless} of {corpus.num_words} words{held_out}"
         say(f"fitting {about}, {self.config['device']}{several}")
-        if isinstance(topics, DynamicTopics):
-            say(topics.size_note)
 
     def scores(self) -> list[Score] | None:
         """Scores of the held-out documents; ``None`` if there are none."""

@@ -273,8 +273,7 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         if self.n_components is None:
             raise ConfigError("n_components is None; expected a number of topics")
         require_whole(1, n_components=self.n_components, max_iter=self.max_iter)
-        resolved = Recipe(self._model, self._posterior_name).for_corpus(corpus, self.n_components)
-        recipe = resolved.recipe
+        recipe = Recipe(self._model, self._posterior_name).for_corpus(corpus, self.n_components)
         options: dict[str, Any] = {
             "num_topics": self.n_components,
             "max_epochs" if recipe.samples else "max_iterations": self.max_iter,
@@ -288,7 +287,7 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
             corpus.vocabulary or self._words(self.vocabulary),
             seed=seed,
             device=find_device(self.device),
-            options={"progress": bool(self.verbose), **resolved.options, **options},
+            options={"progress": bool(self.verbose), **options},
         )
         return recipe, components
 
@@ -443,7 +442,7 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         table = model.topic_table(shares, top_n=top_n, num_correlated=2)
         if X is not None:
             return table
-        return TopicTable(tuple(sorted(table, key=lambda topic: topic.topic)), table.names)
+        return TopicTable(sorted(table, key=lambda topic: topic.topic), table.names)
 
     @property
     def topic_names_(self) -> tuple[str, ...]:

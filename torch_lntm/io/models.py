@@ -142,7 +142,7 @@ def read_model(folder: Path) -> TopicModel:
     if (folder / NAMES).is_file():
         records = read_json(folder / NAMES, list)[: model.num_topics]
         with read_errors(folder / NAMES, "is damaged", _INVALID):
-            model.add_name_records([NameRecord.from_json(x, model.num_topics) for x in records])
+            model.add_name_records([NameRecord(**record) for record in records])
     with read_errors(folder / TENSORS, f"contradicts {MODEL}", _INVALID):
         dtypes = {name: x.dtype for name, x in model.state_dict().items()}
         for name, x in tensors.items():

@@ -9,40 +9,33 @@ from torch_lntm.models.model import TopicModel
 from torch_lntm.models.priors.covariates import Covariates
 from torch_lntm.models.priors.dirichlet import DirichletPrior
 from torch_lntm.models.priors.factor import IndependentFactorPrior
-from torch_lntm.models.priors.logistic_normal import DiagonalNormalPrior, LogisticNormalPrior
-from torch_lntm.models.priors.mixed import MixedPrior
+from torch_lntm.models.priors.logistic_normal import LogisticNormalPrior
 from torch_lntm.models.priors.normal import NormalPrior
 from torch_lntm.models.priors.prior import DocumentPrior
 from torch_lntm.models.priors.structural import StructuralPrior
 from torch_lntm.models.registry import register
-from torch_lntm.models.topic_groups import TopicGroups, merged_topics
+from torch_lntm.models.topic_groups import TopicGroups
 from torch_lntm.models.topics.content import ContentTopics
 from torch_lntm.models.topics.dirichlet import DirichletTopics
 from torch_lntm.models.topics.dynamic import DynamicTopics
 from torch_lntm.models.topics.keywords import Keywords
-from torch_lntm.models.topics.normal import NormalTopics
-from torch_lntm.models.topics.topics import FixedTopics, Topics
+from torch_lntm.models.topics.topics import Topics
 from torch_lntm.models.words.dirichlet_multinomial import DirichletMultinomial
-from torch_lntm.models.words.words import Multinomial, Words
+from torch_lntm.models.words.words import Words
 
 __all__ = [
     "ContentTopics",
     "Covariates",
-    "DiagonalNormalPrior",
     "DirichletMultinomial",
     "DirichletPrior",
     "DirichletTopics",
     "DocumentPrior",
     "DynamicTopics",
-    "FixedTopics",
     "IndependentFactorPrior",
     "Keywords",
     "Levels",
     "LogisticNormalPrior",
-    "MixedPrior",
-    "Multinomial",
     "NormalPrior",
-    "NormalTopics",
     "Periods",
     "StructuralPrior",
     "TopicGroups",
@@ -53,7 +46,6 @@ __all__ = [
     "iftm",
     "lda",
     "lntm",
-    "merged_topics",
     "register",
     "stm",
 ]

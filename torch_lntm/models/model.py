@@ -293,10 +293,9 @@ class TopicModel(nn.Module):
                 float32 nor float64. A handler gives a param site a value of another shape. The
                 plate of a guide holds other documents than the batch. A kernel of
                 ``pyro.infer.mcmc`` scores a mini-batch. The caller's priors cover
-                only some of the parameters of a log prior. ``torch.jit`` runs the program, or an
-                enumerating ELBO runs a float32 model.
+                only some of the parameters of a log prior. ``torch.jit`` runs the program.
         """
-        check_tools(self.dtype)
+        check_tools()
         batch = self.check_batch(batch)
         check_sampler(batch)
         replaced, drawn = {}, set()
@@ -510,7 +509,7 @@ class TopicModel(nn.Module):
                 )
             )
         rows.sort(key=lambda row: -(row.share or 0.0))
-        return TopicTable(tuple(rows), self.topic_names)
+        return TopicTable(rows, self.topic_names)
 
     def check_parameters(self) -> None:
         """Raise if a parameter is not finite.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -32,22 +32,6 @@ class NameRecord:
     source: str
     prompt: str
     answer: str
-
-    @classmethod
-    def from_json(cls, data: Any, num_topics: int) -> NameRecord:
-        """The record in a file.
-
-        Raises:
-            ConfigError: A field is missing, or of another type or size.
-        """
-        names = [field.name for field in fields(cls)]
-        if not isinstance(data, dict) or sorted(data) != sorted(names):
-            raise ConfigError(f"a record of a name is {data!r:.60}; expected {', '.join(names)}")
-        topic, *texts = [data[name] for name in names]
-        is_topic = type(topic) is int and 0 <= topic < num_topics
-        if not is_topic or not all(isinstance(text, str) for text in texts):
-            raise ConfigError(f"a record of a name is {data!r:.60}; expected a topic and texts")
-        return cls(**data)
 
 
 def check_name(name: Any, what: str = "name") -> str:

@@ -14,8 +14,7 @@ import torch
 from pyro.distributions import constraints
 from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from pyro.ops.jit import CompiledFunction
-from pyro.poutine.enum_messenger import EnumMessenger
-from pyro.poutine.runtime import _PYRO_STACK, Message, apply_stack
+from pyro.poutine.runtime import Message, apply_stack
 from torch import Tensor, nn
 
 from torch_lntm.corpus import DocumentBatch
@@ -246,31 +245,17 @@ def check_sampler(batch: DocumentBatch) -> None:
         )
 
 
-def check_tools(dtype: torch.dtype) -> None:
-    """Raise if the program runs under an unsupported tool.
-
-    Args:
-        dtype: Floating-point type of the model.
+def check_tools() -> None:
+    """Raise if ``torch.jit`` runs the program.
 
     Raises:
-        ConfigError: The tool is ``torch.jit``, or an enumerating ELBO around a model in float32.
+        ConfigError: The tool cannot trace the program.
     """
     is_tracing = torch.jit.is_tracing()  # type: ignore[attr-defined]
     if is_tracing or _caller(CompiledFunction) is not None:
         raise ConfigError(
             "torch.jit cannot trace the program of a topic model; use Trace_ELBO instead of "
             "JitTrace_ELBO, and NUTS or HMC without jit_compile"
-        )
-    # Samplers enumerate too, but choose the first dimension themselves. An ELBO leaves it None.
-    enumerates = any(
-        isinstance(handler, EnumMessenger) and handler.first_available_dim is None
-        for handler in _PYRO_STACK
-    )
-    if enumerates and dtype != torch.float64:
-        raise ConfigError(
-            f"TraceEnum_ELBO needs log probabilities of a single floating-point type, but in this "
-            f"model the words have float64 and the documents {dtype}; use model.double(), or "
-            "Trace_ELBO if nothing is enumerated"
         )
 
 

@@ -113,7 +113,8 @@ def merged_topics(
         ConfigError: A group is refused, or the numbers of tokens are not positive.
 
     Example:
-        >>> words = lntm.models.merged_topics(model, {"news": [3, 7]}, result.topic_shares)
+        >>> merged = lntm.models.topic_groups.merged_topics
+        >>> words = merged(model, {"news": [3, 7]}, result.topic_shares)
         >>> tuple(words.shape), round(float(words.sum()), 4)
         ((1, 2132), 1.0)
     """

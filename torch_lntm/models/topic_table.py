@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,20 +35,19 @@ class TopicSummary:
     opposed: tuple[tuple[int, float], ...]
 
 
-@dataclass(frozen=True, repr=False)
-class TopicTable(Sequence[TopicSummary]):
+class TopicTable(list[TopicSummary]):
     """Topics of a model in words: the largest first, or by number if their shares are unknown.
 
-    The table prints as text, and is displayed as a table in notebooks. It is a sequence of
-    :class:`TopicSummary`, made by :meth:`TopicModel.topic_table` and
-    :meth:`~torch_lntm.inference.FitResult.topic_table`.
+    It is a list of :class:`TopicSummary` that prints as text, and is displayed as a table in
+    notebooks. :meth:`TopicModel.topic_table` and
+    :meth:`~torch_lntm.inference.FitResult.topic_table` make it.
 
-    Attributes:
+    Args:
         topics: The topics.
         names: Names of all topics of the model, by number.
 
     Example:
-        >>> table = result.topic_table(num_words=3)
+        >>> table = result.topic_table(top_n=3)
         >>> len(table), len(table[0].words)
         (10, 3)
         >>> print(table)
@@ -57,24 +56,14 @@ class TopicTable(Sequence[TopicSummary]):
         ...
     """
 
-    topics: tuple[TopicSummary, ...]
-    names: tuple[str, ...] = ()
+    def __init__(self, topics: Iterable[TopicSummary] = (), names: Sequence[str] = ()) -> None:
+        super().__init__(topics)
+        self.names = names
 
-    @overload
-    def __getitem__(self, index: int) -> TopicSummary: ...
-    @overload
-    def __getitem__(self, index: slice) -> TopicTable: ...
-    def __getitem__(self, index: int | slice) -> TopicSummary | TopicTable:
+    def __getitem__(self, index: Any) -> Any:
         """The topic in a row of the table, or a table of the topics in a slice of rows."""
-        if isinstance(index, slice):
-            return TopicTable(self.topics[index], self.names)
-        return self.topics[index]
-
-    def __len__(self) -> int:
-        return len(self.topics)
-
-    def __iter__(self) -> Iterator[TopicSummary]:
-        return iter(self.topics)
+        found = super().__getitem__(index)
+        return TopicTable(found, self.names) if isinstance(index, slice) else found
 
     def frame(self) -> pd.DataFrame:
         """A row for each topic.
@@ -85,74 +74,58 @@ class TopicTable(Sequence[TopicSummary]):
         import pandas
 
         columns = ["topic", "name", "share", "words", "correlated", "opposed"]
-        rows = [
-            (
-                t.topic,
-                t.name,
-                t.share,
-                " ".join(t.words),
-                *map(self._pairs, (t.correlated, t.opposed)),
-            )
-            for t in self.topics
-        ]
-        return pandas.DataFrame(rows, columns=columns).astype({"share": float})
+        frame = pandas.DataFrame(
+            [[getattr(t, name) for name in columns] for t in self], None, columns
+        )
+        frame["words"] = frame["words"].map(" ".join)
+        for relation in ("correlated", "opposed"):
+            frame[relation] = [
+                ", ".join(f"{self.names[k]} ({r:+.4f})" for k, r in pairs)
+                for pairs in frame[relation]
+            ]
+        return frame.astype({"share": float})
 
     def terms(self) -> pd.DataFrame:
         """A row for each word of each topic: ``topic``, ``term``, and its probability ``beta``."""
         import pandas
 
-        rows = [
-            (t.topic, *pair)
-            for t in self.topics
-            for pair in zip(t.words, t.probabilities, strict=True)
-        ]
-        return pandas.DataFrame(rows, columns=["topic", "term", "beta"])
-
-    def _pairs(self, pairs: Sequence[tuple[int, float]]) -> str:
-        return ", ".join(f"{self._name(k).strip()} ({r:+.4f})" for k, r in pairs)
+        columns = ["topic", "term", "beta"]
+        rows = [(t.topic, *x) for t in self for x in zip(t.words, t.probabilities, strict=True)]
+        return pandas.DataFrame(rows, columns=columns)
 
     @property
     def has_shares(self) -> bool:
         """Whether the shares of the topics are known."""
-        return any(topic.share is not None for topic in self.topics)
+        return any(topic.share is not None for topic in self)
 
     def __repr__(self) -> str:
         """The table as text: a line for each topic, and below it a line of correlated topics."""
-        has_correlations = any(topic.correlated or topic.opposed for topic in self.topics)
-        has_names = any(topic.name != str(topic.topic) for topic in self.topics)
-        width = max([5, *(len(topic.name) for topic in self.topics)])
+        has_correlations = any(topic.correlated or topic.opposed for topic in self)
+        align = "<" if any(topic.name != str(topic.topic) for topic in self) else ">"
+        width = max([5, *(len(topic.name) for topic in self)])
         lines = []
         if self.has_shares:
             lines.append("share: posterior mean of the proportion, averaged over the documents")
-        lines.append(
-            f"{'topic':<{width}}   "
-            + ("share   " if self.has_shares else "")
-            + ("top words, most correlated topics" if has_correlations else "top words")
-        )
-        indent = " " * (width + (11 if self.has_shares else 3))
-        for topic in self.topics:
+        share = "share   " if self.has_shares else ""
+        words = "top words, most correlated topics" if has_correlations else "top words"
+        lines.append(f"{'topic':<{width}}   {share}{words}")
+        for topic in self:
             share = f"{_percent(topic.share):>6}   " if self.has_shares else " "
-            name = f"{topic.name:{'<' if has_names else '>'}{width}}"
-            lines.append(f"{name}  {share}{' '.join(topic.words)}")
+            lines.append(f"{topic.name:{align}{width}}  {share}{' '.join(topic.words)}")
             partners = [
-                " ".join([relation, *(f"{self._name(k)} ({signed(r)})" for k, r in pairs)])
+                " ".join([relation, *(f"{self.names[k]:>4} ({signed(r)})" for k, r in pairs)])
                 for relation, pairs in (("with", topic.correlated), ("against", topic.opposed))
                 if pairs
             ]
             if partners:
-                lines.append(indent + "   ".join(partners))
+                lines.append(" " * (width + 2 + len(share)) + "   ".join(partners))
         return "\n".join(lines)
-
-    def _name(self, topic: int) -> str:
-        """Name of a topic, as wide as 4 digits for a number."""
-        return f"{self.names[topic] if self.names else topic:>4}"
 
     def _repr_html_(self) -> str:
         """The table for notebooks: topics, shares if they are known, and words."""
-        frame = self.frame()[["name", "share", "words"]].assign(
-            share=[_percent(t.share) for t in self]
-        )
-        frame = frame.rename(columns={"name": "topic", "words": "top words"})
+        frame = self.frame()[["name", "share", "words"]]
+        frame["share"] = [_percent(topic.share) for topic in self]
+        frame.columns = ["topic", "share", "top words"]
         shown = frame if self.has_shares else frame.drop(columns="share")
         return str(shown.to_html(index=False, border=0, justify="left"))
 

@@ -15,7 +15,8 @@ from torch import Tensor
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.frames import Rows
-from torch_lntm.models import TopicGroups, TopicModel, merged_topics
+from torch_lntm.models import TopicGroups, TopicModel
+from torch_lntm.models.topic_groups import merged_topics
 
 #: Measures that rank a topic's words; see :func:`word_scores`.
 LabelMeasure = Literal["probability", "frex", "lift", "score"]

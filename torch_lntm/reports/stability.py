@@ -148,12 +148,10 @@ def topic_stability(
             "function that makes it by lntm.models.register"
         )
     settings = {name: x for name, x in call.settings.items() if name not in _REPLACED}
-    recipe, choices, _ = Recipe(call.name, posterior or own_posterior).for_corpus(
-        corpus, model.num_topics
-    )
+    recipe = Recipe(call.name, posterior or own_posterior).for_corpus(corpus, model.num_topics)
     engine_of = SAMPLERS.get(str(recipe.posterior), VariationalEM)
     accepted = inspect.signature(engine_of).parameters
-    choices |= {name: x for name, x in own_options.items() if name in accepted}
+    choices = {name: x for name, x in own_options.items() if name in accepted}
     choices |= {"progress": False, **(options or {})}
     generator = np.random.default_rng(seed)
     draws = [generator.integers(len(corpus), size=len(corpus)) for _ in range(num_fits)]

@@ -16,15 +16,10 @@ from torch import Tensor
 
 from torch_lntm.errors import ConfigError
 from torch_lntm.frames import render
-from torch_lntm.models import (
-    DiagonalNormalPrior,
-    DirichletPrior,
-    DocumentPrior,
-    TopicGroups,
-    TopicModel,
-    merged_topics,
-)
+from torch_lntm.models import DirichletPrior, DocumentPrior, TopicGroups, TopicModel
 from torch_lntm.models.names import MAX_NAME, is_named
+from torch_lntm.models.priors.logistic_normal import DiagonalNormalPrior
+from torch_lntm.models.topic_groups import merged_topics
 from torch_lntm.plotting.style import distinct_words, topic_labels
 
 Array = NDArray[np.float64]

@@ -15,8 +15,9 @@ import torch_lntm as lntm
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, CorpusError, IncompatibleGuideError, NumericalError
 from torch_lntm.inference import DocumentHMC, JointChain, ThetaDraws, joint_draws, theta_draws
-from torch_lntm.models import DiagonalNormalPrior, LogisticNormalPrior, StructuralPrior, TopicModel
+from torch_lntm.models import LogisticNormalPrior, StructuralPrior, TopicModel
 from torch_lntm.models.priors.covariates import Covariates
+from torch_lntm.models.priors.logistic_normal import DiagonalNormalPrior
 from torch_lntm.models.topics.dirichlet import CONCENTRATION, improved_concentration
 
 NUM_DOCS, DIM, NUM_DRAWS = 30, 3, 1000

@@ -147,14 +147,6 @@ class Covariates:
         if formula is None or not formula.random:
             return corpus
         if LEVELS in corpus.covariates and not formula.reads_any(corpus.metadata):
-            array = corpus.covariates[LEVELS]
-            sizes = [len(levels) for levels in formula.random.values()]
-            fits = array.shape == (corpus.num_docs, len(sizes)) and array.dtype.kind == "i"
-            if not fits or (array < -1).any() or (array >= sizes).any():
-                raise CorpusError(
-                    f"the covariate {LEVELS!r} must hold whole numbers from -1 to below {sizes}, "
-                    "with a row for each document: positions of levels, and -1 for new levels"
-                )
             return corpus.without_encodings(LEVELS)
         return corpus.with_encoding(LEVELS, self, lambda: self._derive_levels(corpus))
 
@@ -201,23 +193,14 @@ class Covariates:
             ConfigError: The data are damaged, or their formula is unsafe to evaluate.
         """
         try:
-            names = tuple(map(str, data["names"]))
-            means, scales = (tuple(map(float, data[key])) for key in ("means", "scales"))
-            formula = data["formula"]
-        except (KeyError, TypeError, ValueError):
-            names, means, scales, formula = ("damaged",), (), (), None
-        fitted = None if formula is None else Formula.from_json(formula)
-        if (
-            not len(names) == len(means) == len(scales)
-            or not np.isfinite([means, scales]).all()
-            or not all(scale > 0 for scale in scales)
-            or (fitted is not None and fitted.names != ("Intercept", *names))
-        ):
+            names, means, scales = (tuple(data[key]) for key in ("names", "means", "scales"))
+            formula = None if data["formula"] is None else Formula.from_json(data["formula"])
+        except (KeyError, TypeError) as error:
             raise ConfigError(
                 f"prevalence is {data!r:.80}; expected the result of Covariates.to_json(). Make "
                 "the model by models.stm(num_topics, corpus, prevalence='~ party')"
-            )
-        return cls(names, means, scales, fitted)
+            ) from error
+        return cls(names, means, scales, formula)
 
 
 def _array(corpus: Corpus) -> NDArray[np.float64]:

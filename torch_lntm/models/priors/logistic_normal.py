@@ -290,7 +290,7 @@ class DiagonalNormalPrior(LogisticNormalPrior):
         ConfigError: A shape or value is out of range.
 
     Example:
-        >>> lntm.models.DiagonalNormalPrior(3, std=torch.tensor([1.0, 2.0, 0.5]))
+        >>> lntm.models.lntm(3, 500, std=torch.tensor([1.0, 2.0, 0.5])).prior
         DiagonalNormalPrior(3 topics, pseudo_documents=8.0, pseudo_variance=1.0)
     """
 

@@ -73,8 +73,7 @@ class MixedPrior(StructuralPrior):
         ConfigError: A shape or value is out of range, or terms have too many pairs of levels.
 
     Example:
-        >>> covariates = lntm.models.Covariates.of(posts, "~ party + (1 | year)")
-        >>> prior = lntm.models.MixedPrior(3, covariates)
+        >>> prior = lntm.models.stm(3, posts, "~ party + (1 | year)").prior
         >>> prior.names, prior.effects_of("year").mean.shape
         (('Intercept', 'party[T.right]'), torch.Size([3, 3]))
     """

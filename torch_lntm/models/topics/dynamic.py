@@ -296,17 +296,6 @@ class DynamicTopics(LevelTopics):
         variance = dispersion * (contrast * hessian.solve(contrast)).sum(0)
         return log_probs[late] - log_probs[early], variance.clamp_min(0.0).sqrt()
 
-    @property
-    def size_note(self) -> str:
-        """The memory of a fit's tables of words by topics by periods, in a sentence."""
-        size = self.steps.element_size() * self.num_levels * self.num_words * self.num_topics / 1e6
-        return (
-            f"words move over {self.num_levels} periods of {self.content.column}: tables of "
-            f"{self.num_levels} x {self.num_words:,} x {self.num_topics} numbers, {size:,.3g} MB "
-            # Tables that a fit holds at once.
-            f"each, about {8 * size:,.3g} MB in the fit"
-        )
-
     def extra_repr(self) -> str:
         """Sizes, smoothing and periods, for ``repr``."""
         periods, scale = self.content, "by evidence" if self.scale is None else f"{self.scale:g}"

@@ -38,7 +38,7 @@ class NormalTopics(LogitTopics):
         ConfigError: A size, ``scale`` or ``probs`` is out of range.
 
     Example:
-        >>> lntm.models.NormalTopics(10, 500, scale=5.0)
+        >>> lntm.models.lntm(10, 500, topic_scale=5.0).topics
         NormalTopics(10 topics, 500 words, scale=5.0)
     """
 

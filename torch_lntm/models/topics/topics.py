@@ -484,8 +484,8 @@ class FixedTopics(Topics):
         ConfigError: As for :meth:`Topics.set_`.
 
     Example:
-        >>> lntm.models.FixedTopics(torch.tensor([[0.5, 0.5, 0.0], [0.1, 0.2, 0.7]]))
-        FixedTopics(2 topics, 3 words)
+        >>> lntm.models.stm(5, posts, content="party").topics.at("left")
+        FixedTopics(5 topics, 2132 words)
     """
 
     def __init__(self, probs: Tensor) -> None:
