@@ -137,8 +137,8 @@ def document_completion(
         raise ConfigError(f"theta is {theta!r}; expected one of {', '.join(get_args(Theta))}")
     if not tolerance > 0:
         raise ConfigError(f"tolerance is {tolerance}; expected a positive number of nats per token")
-    require_whole(2, num_chains=num_chains)
     exact = theta == "exact"
+    require_whole(2, num_chains=num_chains)
     if num_draws is None:
         num_draws = _CHAIN_DRAWS if exact else _GUIDE_DRAWS
     require_whole(4 if exact else 1, num_draws=num_draws, max_draws=max_draws)
@@ -155,21 +155,21 @@ def document_completion(
             "theta='integrated' predicts held-out tokens together and has no cache_weight; take "
             "theta 'mode', 'mean' or 'exact', or cache_weight=None for the topics alone"
         )
-    split = (None, None) if isinstance(corpus, WordHoldOut) else (observed_fraction, seed)
+    frozen = isinstance(corpus, WordHoldOut)
     about: dict[str, Any] = {
         "held_out_tokens": torch.tensor(hold_out.held_out.lengths),
         "theta": theta,
-        **dict(zip(("observed_fraction", "seed"), split, strict=True)),
+        "observed_fraction": None if frozen else observed_fraction,
+        "seed": None if frozen else seed,
         "corpus_name": hold_out.corpus.name,
         "documents": hold_out.corpus.metadata.index,
         "fingerprint": hold_out.fingerprint(),
     }
-    precision: dict[str, Any] = {"tolerance": tolerance, "num_chains": num_chains}
     score: Any = partial(_scores, model, guide, theta, weight, num_draws, seed)
+    precision: Any = {"tolerance": tolerance, "num_chains": num_chains}
     if exact:
-        draws: Any = {"num_draws": num_draws, "max_draws": max_draws, "seed": seed}
-        tokens = hold_out.held_out.num_tokens
-        score = partial(score_by_chains, model, weight, tokens, **precision, **draws)
+        draws: Any = {"num_draws": num_draws, "max_draws": max_draws, "seed": seed} | precision
+        score = partial(score_by_chains, model, weight, hold_out.held_out.num_tokens, **draws)
     orders = _orders(hold_out, by_length=exact or guide is None)
     scores = [score(*batch) for batch in _batches(model, hold_out, orders, max_docs, progress)]
     place = torch.from_numpy(np.concatenate(orders)).argsort()
