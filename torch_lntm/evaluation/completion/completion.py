@@ -139,9 +139,8 @@ def document_completion(
         raise ConfigError(f"tolerance is {tolerance}; expected a positive number of nats per token")
     exact = theta == "exact"
     require_whole(2, num_chains=num_chains)
-    if num_draws is None:
-        num_draws = _CHAIN_DRAWS if exact else _GUIDE_DRAWS
     require_whole(4 if exact else 1, num_draws=num_draws, max_draws=max_draws)
+    num_draws = num_draws or (_CHAIN_DRAWS if exact else _GUIDE_DRAWS)
     hold_out = _hold_out(model, corpus, observed_fraction, seed, max_docs)
     if exact and guide is not None:
         raise ConfigError(
