@@ -34,6 +34,7 @@ def first_lines() -> dict[str, object]:
     return names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", MODULES)
 def test_examples_print_what_their_docstrings_show(
     module: str,

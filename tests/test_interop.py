@@ -130,6 +130,7 @@ def test_anndata_keeps_counts_metadata_and_topics(known, theta, tmp_path):
         interop.from_anndata(adata, "raw")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of anndata and what it imports
 def test_objects_backed_by_a_file_are_read_and_objects_without_counts_refused(tmp_path):
     anndata = pytest.importorskip("anndata", reason="needs anndata")

@@ -32,6 +32,9 @@ from torch_lntm.models import DirichletTopics, TopicModel, ctm
 from torch_lntm.models.priors.prior import is_up_to_date
 from torch_lntm.models.registry import CONSTRUCTORS
 
+#: Fits take a second or more each.
+pytestmark = pytest.mark.slow
+
 NUM_TOPICS, NUM_WORDS, NUM_DOCS = 3, 12, 40
 PRIORS, PARTS = ("toeplitz", "covariates"), ("embedded", "periods", "background")
 each_prior = pytest.mark.parametrize("kind", PRIORS)
@@ -77,7 +80,6 @@ def make_model(own_code, kind: str, dtype: torch.dtype = torch.float64) -> Topic
     return TopicModel(own_code.CovariatePrior(NUM_TOPICS, 2, dtype=dtype), topics)
 
 
-@pytest.mark.slow
 @each_prior
 def test_user_priors_keep_the_contract(own_code, corpus, kind) -> None:
     prior = make_model(own_code, kind).prior
@@ -85,7 +87,6 @@ def test_user_priors_keep_the_contract(own_code, corpus, kind) -> None:
     lntm.testing.check_prior(prior, batch, exact_m_step=kind == "covariates")
 
 
-@pytest.mark.slow
 @each_prior
 def test_every_normal_guide_solves_user_priors(own_code, corpus, kind) -> None:
     model = make_model(own_code, kind)
@@ -97,7 +98,6 @@ def test_every_normal_guide_solves_user_priors(own_code, corpus, kind) -> None:
         assert guide(corpus.batch(np.arange(4), dtype=torch.float32)).dtype == torch.float64
 
 
-@pytest.mark.slow
 @each_prior
 @pytest.mark.parametrize("name", ["taylor", "mode"])
 def test_variational_em_fits_user_priors(own_code, corpus, kind, name) -> None:
@@ -112,7 +112,6 @@ def test_variational_em_fits_user_priors(own_code, corpus, kind, name) -> None:
     assert 1.0 < completion.perplexity < NUM_WORDS
 
 
-@pytest.mark.slow
 @each_prior
 def test_samplers_and_evaluators_accept_user_priors(own_code, corpus, kind) -> None:
     model = make_model(own_code, kind)
@@ -186,7 +185,6 @@ def test_variational_em_recovers_the_slopes(own_code) -> None:
     assert float((found - slopes)[1].abs().max()) < 0.25
 
 
-@pytest.mark.slow
 def test_registered_models_work_with_files_and_the_command_line(
     own_code, corpus, tmp_path, monkeypatch, capsys
 ) -> None:
@@ -271,7 +269,6 @@ def batch_of(model: TopicModel, corpus: Corpus):
     return model.encode(corpus).batch(dtype=torch.float64)
 
 
-@pytest.mark.slow
 @each_part
 def test_user_parts_keep_their_contracts(make_part, corpus, kind) -> None:
     model = make_part(kind)
@@ -281,7 +278,6 @@ def test_user_parts_keep_their_contracts(make_part, corpus, kind) -> None:
     lntm.testing.check_guide(lntm.guides.TaylorGuide(model, tolerance=1e-8), batch)
 
 
-@pytest.mark.slow
 @each_part
 def test_variational_em_raises_its_bound(make_part, corpus, kind) -> None:
     model = make_part(kind)
@@ -294,7 +290,6 @@ def test_variational_em_raises_its_bound(make_part, corpus, kind) -> None:
     assert objective[-1] > objective[0]
 
 
-@pytest.mark.slow
 @each_kind
 def test_monte_carlo_em_fits_user_models(make_part, corpus, kind) -> None:
     for update in make_part(kind).topics.updates:
@@ -308,7 +303,6 @@ def test_monte_carlo_em_fits_user_models(make_part, corpus, kind) -> None:
         assert result.history[-1]["perplexity"] < NUM_WORDS
 
 
-@pytest.mark.slow
 @each_kind
 def test_pyro_trains_and_samples_user_models(make_part, corpus, kind) -> None:
     model = make_part(kind)
@@ -329,7 +323,6 @@ def test_pyro_trains_and_samples_user_models(make_part, corpus, kind) -> None:
     assert all(bool(value.isfinite().all()) for value in samples.values())
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::torch_lntm.errors.UnreliableEstimateWarning")
 @each_part
 def test_evaluations_agree_with_quadrature(make_part, corpus, kind) -> None:

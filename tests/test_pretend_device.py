@@ -76,37 +76,6 @@ def test_it_ends_with_its_context() -> None:
 # -- what it lets pass
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda: there() * torch.tensor(2.0),
-        lambda: torch.where(there() > 1, there(), torch.tensor(0.0)),
-        lambda: there()[torch.tensor([0])],
-        lambda: torch.ones(2, 3).copy_(there()).cuda(),
-        lambda: torch.tensor([1.0, 2.0], device="cuda"),
-        lambda: torch.randn(3, device="cuda", generator=torch.Generator("cuda")),
-    ],
-)
-def test_what_cuda_allows(cuda: PretendDevice, call: Callable[[], Tensor]) -> None:
-    result = call()
-    assert isinstance(result, PretendTensor)
-    assert result.device == DEVICE
-    assert torch.equal(result.cpu(), result.inner)
-
-
-def test_numbers_arrive_and_writing_in_place_is_seen_by_views(cuda: PretendDevice) -> None:
-    assert torch.tensor([there()[1, 2], 2.0], device="cuda").tolist() == [5.0, 2.0]
-    assert there()[[1, 0], [2, 1]].tolist() == [5.0, 1.0]
-    tensor = there()
-    row = tensor[1]
-    tensor.mul_(2.0)
-    tensor[[0]] = 7.0
-    assert row.tolist() == [6.0, 8.0, 10.0]
-    out = torch.empty(0, device="cuda")
-    assert torch.add(tensor, 1.0, out=out) is out
-    assert out.tolist() == [[8.0, 8.0, 8.0], [7.0, 9.0, 11.0]]
-
-
 def test_a_generator_has_its_device_and_another_stream(cuda: PretendDevice) -> None:
     def draw(seed: int) -> list[float]:
         generator = torch.Generator("cuda").manual_seed(seed)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -13,7 +12,7 @@ from torch_lntm.errors import ConfigError
 from torch_lntm.evaluation import AIS, document_completion, log_likelihood
 from torch_lntm.inference.em.monte_carlo import MonteCarloRun
 from torch_lntm.recipes import Recipe
-from torch_lntm.selection import CRITERIA, Criterion, Selection, SelectionRow
+from torch_lntm.selection import CRITERIA, Selection
 
 #: Few chains and temperatures, and so an estimate that is cheap and not near.
 BRIEF = AIS(num_chains=2, num_temperatures=8, num_steps=2)
@@ -35,17 +34,16 @@ def selection(corpus):
 
 @pytest.mark.slow
 def test_every_number_of_topics_has_every_criterion(selection) -> None:
-    assert [row.num_topics for row in selection.rows] == [2, 4, 6]
-    for row in selection.rows:
-        assert list(row.criteria) == list(CRITERIA)
-        numbers = [n for one in row.criteria.values() for n in (one.value, one.standard_error)]
-        assert all(math.isfinite(number) for number in numbers)
-    assert selection.recommended.num_topics == 4
-    two, four, _ = selection.rows
-    assert two.behind.value > 5 * two.behind.standard_error
-    assert four.criteria["dispersion"].value < two.criteria["dispersion"].value
-    assert four.criteria["stability"].value > 0.9
-    assert four.criteria["likelihood"].value > two.criteria["likelihood"].value
+    scores = selection.scores
+    assert scores.index.tolist() == [2, 4, 6]
+    assert {name + end for name in CRITERIA for end in ("", "_se")} <= {*scores}
+    assert np.isfinite(scores).all(axis=None)
+    assert selection.recommended == 4
+    two, four = scores.loc[2], scores.loc[4]
+    assert two["behind"] > 5 * two["behind_se"]
+    assert four["dispersion"] < two["dispersion"]
+    assert four["stability"] > 0.9
+    assert four["likelihood"] > two["likelihood"]
     assert selection.about.endswith("likelihood with 2 chains a document")
 
 
@@ -59,14 +57,12 @@ def test_completion_is_scored_on_the_fixed_split(corpus) -> None:
     expected = document_completion(
         model, test, theta="mode", guide=guide, observed_fraction=0.5, seed=2
     )
-    one = found.rows[0].criteria["completion"]
-    assert one.value == pytest.approx(expected.nats_per_token)
-    assert one.standard_error == pytest.approx(expected.nats_per_token_standard_error)
-    assert "stability" not in found.rows[0].criteria
+    assert "stability" not in found.scores
     whole = log_likelihood(model, test, BRIEF, seed=2)
-    one = found.rows[0].criteria["likelihood"]
-    assert one.value == pytest.approx(whole.nats_per_token)
-    assert one.standard_error == pytest.approx(whole.nats_per_token_standard_error)
+    for name, score in (("completion", expected), ("likelihood", whole)):
+        assert found.scores.loc[3, name] == pytest.approx(score.nats_per_token)
+        error = score.nats_per_token_standard_error
+        assert found.scores.loc[3, f"{name}_se"] == pytest.approx(error)
 
 
 @pytest.mark.slow
@@ -77,8 +73,6 @@ def test_selections_have_tables_and_pictures(selection) -> None:
     frame = selection.frame()
     assert frame["num_topics"].tolist() == [2, 4, 6]
     assert frame["recommended"].tolist() == [False, True, False]
-    for row, stability in zip(selection.rows, frame["stability"], strict=True):
-        assert stability == row.criteria["stability"].value
     figure = selection.plot()
     assert [ax.get_title() for ax in figure.axes if ax.get_visible()] == list(CRITERIA)
     plt.close("all")
@@ -86,23 +80,20 @@ def test_selections_have_tables_and_pictures(selection) -> None:
 
 def made(*rows: tuple[int, float, float, float]) -> Selection:
     """Numbers of topics with their completion and how far behind the best it is."""
-    return Selection(
-        tuple(
-            SelectionRow(size, {"completion": Criterion(value, 0.1)}, Criterion(behind, error), 1.0)
-            for size, value, behind, error in rows
-        )
-    )
+    columns = ["num_topics", "completion", "behind", "behind_se"]
+    scores = pd.DataFrame(rows, columns=columns).set_index("num_topics")
+    return Selection(scores.assign(perplexity=np.exp(-scores["completion"])))
 
 
 def test_the_fewest_topics_within_one_standard_error_are_recommended() -> None:
     found = made((5, -7.0, 0.5, 0.1), (10, -6.51, 0.01, 0.02), (20, -6.5, 0.0, 0.0))
-    assert found.recommended.num_topics == 10
+    assert found.recommended == 10
     assert found.because.startswith(
         "10 topics: the fewest that predict held-out words as well as 20"
     )
     assert "0.0100 ± 0.02 nats per token" in found.because
     found = made((5, -7.0, 0.5, 0.1), (10, -6.5, 0.0, 0.0), (20, -6.6, 0.1, 0.02))
-    assert found.recommended.num_topics == 10
+    assert found.recommended == 10
     assert "10 topics: they predict held-out words best" in found.because
     assert "try larger numbers" not in found.because
     found = made((5, -7.0, 0.5, 0.1), (10, -6.5, 0.0, 0.0))
@@ -127,12 +118,11 @@ def test_invalid_settings_are_refused(corpus, sizes, options, match) -> None:
 @pytest.mark.slow
 def test_models_with_too_many_parameters_have_no_dispersion(corpus) -> None:
     found = lntm.select(corpus[:12], [2, 10], num_seeds=1, top_n=3, test_fraction=0.2)
-    assert "dispersion" not in found.rows[1].criteria
     frame = found.frame()
     assert frame["dispersion"].isna().tolist() == [False, True]
     assert "nan" not in str(found).lower()
     assert found.plot() is not None
-    assert found.recommended.num_topics in (2, 10)
+    assert found.recommended in (2, 10)
 
 
 @pytest.mark.long
@@ -160,12 +150,12 @@ def test_ctrl_c_keeps_the_completed_fits(corpus, monkeypatch, at) -> None:
         found = lntm.select(corpus, [2, 3], **options)
     assert found.interrupted
     assert "Ctrl-C ended the comparison" in found.because
-    assert [row.num_topics for row in found.rows] == [2, 3][: at - 1]
+    assert found.scores.index.tolist() == [2, 3][: at - 1]
     whole = lntm.select(corpus, [2, 3], **options)
     assert not whole.interrupted
-    assert found.rows[0].criteria["completion"] == whole.rows[0].criteria["completion"]
+    assert found.scores.loc[2, "completion"] == whole.scores.loc[2, "completion"]
     if at == 3:
-        assert "stability" not in found.rows[1].criteria
+        assert np.isnan(found.scores.loc[3, "stability"])
 
 
 @pytest.mark.long
@@ -173,7 +163,7 @@ def test_fits_in_several_processes_are_the_fits_in_one(corpus) -> None:
     options = {"num_seeds": 1, "top_n": 3, "recipe": Recipe("ctm", "taylor")}
     options["options"] = {"max_iterations": 1, "stepwise_epochs": 1, "start_epochs": 1}
     found, expected = (lntm.select(corpus, [2, 3], n_jobs=n, **options) for n in (2, None))
-    for row, other in zip(found.rows, expected.rows, strict=True):
-        assert (row.num_topics, row.behind, row.criteria) == (
-            *(other.num_topics, other.behind, other.criteria),
-        )
+    times = ["seconds"]
+    pd.testing.assert_frame_equal(
+        found.scores.drop(columns=times), expected.scores.drop(columns=times)
+    )

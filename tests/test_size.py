@@ -64,6 +64,7 @@ def long_functions(source: str) -> list[str]:
     return [f"{name}: {length} lines" for name, length in lengths if length > MOST_LINES]
 
 
+@pytest.mark.slow
 def test_no_function_is_longer_than_a_page() -> None:
     found = [
         f"{path.relative_to(PACKAGE)}: {problem}"
@@ -81,6 +82,7 @@ def test_a_long_function_is_found() -> None:
     assert long_functions("def f():\n" + document + 60 * body) == ["f: 61 lines"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rooms", "most"), BUDGETS.items(), ids=lambda value: str(value))
 def test_rooms_keep_to_their_budgets(rooms: tuple[str, ...], most: int) -> None:
     files = [path for room in rooms for path in (REPOSITORY / room).rglob("*.py")]

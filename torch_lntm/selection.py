@@ -54,89 +54,58 @@ CRITERIA = {
 TOLERATED_ERRORS = 1.0
 
 
-class Criterion(NamedTuple):
-    """Value of a criterion with its standard error.
-
-    Attributes:
-        value: The value.
-        standard_error: Standard error over documents, or over topics for a mean over topics.
-    """
-
-    value: float
-    standard_error: float
-
-
-class SelectionRow(NamedTuple):
-    """Criteria of one number of topics, as means over the fits from several seeds.
-
-    Attributes:
-        num_topics: Number of topics K.
-        criteria: The criteria of :data:`CRITERIA` by name. ``likelihood`` is optional.
-            ``stability`` needs at least two seeds. ``dispersion`` is left out if the model has more
-            parameters than the residuals have degrees of freedom.
-        behind: Difference in ``completion`` between the best K and this K, in nats per token. The
-            standard error is computed from the differences of single documents.
-        seconds: Total time of the fits.
-    """
-
-    num_topics: int
-    criteria: dict[str, Criterion]
-    behind: Criterion
-    seconds: float
-
-    @property
-    def perplexity(self) -> float:
-        """Perplexity of held-out tokens."""
-        return math.exp(-self.criteria["completion"].value)
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class Selection:
     """Comparison of several numbers of topics on one fixed split, with a recommendation.
 
     Attributes:
-        rows: One row for each number of topics, in ascending order.
+        scores: A row for each number of topics, which is the index, in ascending order. Criteria
+            are means over the fits from several seeds, and a column ``..._se`` is the standard
+            error of the column before it: over documents, or over topics for a mean over topics.
+            ``behind`` is the difference in ``completion`` between the best number of topics and
+            this one, with a standard error from the differences of single documents. ``seconds`` is
+            the total time of the fits. A number is missing where a criterion has no value:
+            ``stability`` needs two seeds, and ``dispersion`` fewer parameters than the residuals
+            have degrees of freedom.
         about: Description of the model, the documents and the split, in words.
         interrupted: Whether Ctrl-C ended the fits early.
     """
 
-    rows: tuple[SelectionRow, ...]
+    scores: pd.DataFrame
     about: str = ""
     interrupted: bool = False
 
     @property
-    def best(self) -> SelectionRow:
-        """Row of the number of topics with the best completion."""
-        return max(self.rows, key=lambda row: row.criteria["completion"].value)
+    def best(self) -> int:
+        """The number of topics with the best completion."""
+        return int(self.scores["completion"].idxmax())
 
     @property
-    def recommended(self) -> SelectionRow:
-        """Row of the fewest topics with a completion within one standard error of the best."""
-        return next(
-            row
-            for row in self.rows
-            if row.behind.value <= TOLERATED_ERRORS * row.behind.standard_error
-            or row.num_topics == self.best.num_topics
-        )
+    def recommended(self) -> int:
+        """The fewest topics with a completion within one standard error of the best."""
+        scores = self.scores
+        is_close = scores["behind"] <= TOLERATED_ERRORS * scores["behind_se"]
+        return int(scores.index[is_close | (scores.index == self.best)][0])
 
     @property
     def because(self) -> str:
         """The recommendation, with its reason."""
         best, chosen = self.best, self.recommended
-        if chosen is best:
-            text = f"they predict held-out words best (perplexity {best.perplexity:.1f})"
+        perplexity, behind = self.scores["perplexity"], self.scores.loc[chosen, "behind"]
+        if chosen == best:
+            text = f"they predict held-out words best (perplexity {perplexity[best]:.1f})"
         else:
-            value, error = chosen.behind
             text = (
-                f"the fewest that predict held-out words as well as {best.num_topics}, the best "
-                f"(perplexity {chosen.perplexity:.1f} and {best.perplexity:.1f}), within a "
-                f"standard error of the difference, {value:.4f} ± {error:.2g} nats per token"
+                f"the fewest that predict held-out words as well as {best}, the best "
+                f"(perplexity {perplexity[chosen]:.1f} and {perplexity[best]:.1f}), within a "
+                f"standard error of the difference, {behind:.4f} ± "
+                f"{self.scores.loc[chosen, 'behind_se']:.2g} nats per token"
             )
         if self.interrupted:
             text += ". Ctrl-C ended the comparison before all fits were made"
-        elif chosen is self.rows[-1] and len(self.rows) > 1:
+        elif chosen == self.scores.index[-1] and len(self.scores) > 1:
             text += ". This is the largest number tried; try larger numbers"
-        return f"{chosen.num_topics} topics: {text}"
+        return f"{chosen} topics: {text}"
 
     def __repr__(self) -> str:
         return f"Selection({self.about})\n  {self.because}"
@@ -149,23 +118,9 @@ class Selection:
         return "\n".join([*lines, "", render(frame), "", self.because])
 
     def frame(self) -> pd.DataFrame:
-        """A row for each number of topics.
-
-        The columns are ``num_topics``, ``perplexity``, ``behind``, the criteria in at least one
-        row, ``seconds`` and ``recommended``. The columns ``behind_se``, ``completion_se`` and so
-        forth are standard errors.
-        """
-        records = []
-        for row in self.rows:
-            record: dict[str, Any] = {"num_topics": row.num_topics, "perplexity": row.perplexity}
-            for name, (value, error) in {"behind": row.behind, **row.criteria}.items():
-                record |= {name: value, f"{name}_se": error}
-            is_chosen = row.num_topics == self.recommended.num_topics
-            records.append(record | {"seconds": row.seconds, "recommended": is_chosen})
-        frame = pd.DataFrame.from_records(records)
-        scored = [name + end for name in ("behind", *CRITERIA) for end in ("", "_se")]
-        order = ["num_topics", "perplexity", *scored, "seconds", "recommended"]
-        return frame[[name for name in order if name in frame]]
+        """The scores with the columns ``num_topics`` and ``recommended``."""
+        scores = self.scores
+        return scores.assign(recommended=scores.index == self.recommended).reset_index()
 
     def plot(self) -> Figure:
         """Plot each criterion against the number of topics, with the recommendation marked."""
@@ -181,7 +136,7 @@ class Selection:
         for place, name in enumerate(names, 1):
             ax = figure.add_subplot(rows, columns, place)
             ax.errorbar(sizes, frame[name], frame[f"{name}_se"], fmt="o-", color=style.NEGATIVE)
-            ax.axvline(self.recommended.num_topics, color=style.POSITIVE, ls="--", linewidth=1)
+            ax.axvline(self.recommended, color=style.POSITIVE, ls="--", linewidth=1)
             ax.set_title(name, fontsize=10)
             ax.set(xlabel="topics", xticks=sizes)
             style.rule(ax, "y")
@@ -287,9 +242,9 @@ def select(
         ...     train[:60], [2, 3], recipe=lntm.recipes.Recipe("ctm", "taylor"), num_seeds=1,
         ...     options=options,
         ... )
-        >>> [row.num_topics for row in selection.rows]
+        >>> selection.scores.index.tolist()
         [2, 3]
-        >>> selection.recommended.num_topics in (2, 3)
+        >>> selection.recommended in (2, 3)
         True
     """
     corpus = as_corpus(corpus)
@@ -325,35 +280,34 @@ def select(
     if annealing:
         about += f"; likelihood with {annealing.num_chains} chains a document"
     interrupted = sum(map(len, fits.values())) < len(runs)
-    return Selection(_rows(fits, train, top_n), about, interrupted)
+    return Selection(_scores(fits, train, top_n), about, interrupted)
 
 
-def _rows(
-    fits: Mapping[int, Sequence[_Fit]], train: Corpus, top_n: int
-) -> tuple[SelectionRow, ...]:
+def _scores(fits: Mapping[int, Sequence[_Fit]], train: Corpus, top_n: int) -> pd.DataFrame:
     """Criteria of every number of topics, and its loss against the best."""
     predictive = {
         size: torch.stack([fit.completion.log_predictive for fit in of_size]).mean(0)
         for size, of_size in fits.items()
     }
     best = max(predictive.values(), key=lambda values: float(values.sum()))
-    rows = []
+    rows = {}
     for size, of_size in fits.items():
-        tokens = of_size[0].completion.held_out_tokens
-        criteria = {"completion": Criterion(*per_token(predictive[size], tokens))}
-        criteria |= _criteria(of_size, train, top_n)
-        behind = Criterion(*per_token(best - predictive[size], tokens))
-        rows.append(SelectionRow(size, criteria, behind, round(sum(f.seconds for f in of_size), 3)))
-    return tuple(rows)
+        tokens, seconds = of_size[0].completion.held_out_tokens, sum(fit.seconds for fit in of_size)
+        pairs = {
+            "behind": per_token(best - predictive[size], tokens),
+            "completion": per_token(predictive[size], tokens),
+            **_criteria(of_size, train, top_n),
+        }
+        rows[size] = {"perplexity": math.exp(-pairs["completion"][0]), "seconds": round(seconds, 3)}
+        for name, (value, error) in pairs.items():
+            rows[size] |= {name: value, f"{name}_se": error}
+    scores = pd.DataFrame.from_dict(rows, orient="index").rename_axis("num_topics")
+    scored = [name + end for name in ("behind", *CRITERIA) for end in ("", "_se")]
+    return scores[[name for name in ("perplexity", *scored, "seconds") if name in scores]]
 
 
-def _criteria(fits: Sequence[_Fit], train: Corpus, top_n: int) -> dict[str, Criterion]:
-    """All criteria except completion, as means over seeds."""
-    criteria: dict[str, Criterion] = {}
-    likelihoods = [fit.likelihood for fit in fits if fit.likelihood is not None]
-    if likelihoods:
-        mean = torch.stack([estimate.log_likelihood for estimate in likelihoods]).mean(0)
-        criteria["likelihood"] = Criterion(*per_token(mean, likelihoods[0].lengths))
+def _criteria(fits: Sequence[_Fit], train: Corpus, top_n: int) -> dict[str, tuple[float, float]]:
+    """All criteria except completion, as means over seeds with their standard errors."""
     values: dict[str, list[tuple[float, float]]] = {}
     for fit in fits:
         words = fit.model.topics.top_words(top_n)[0].tolist()
@@ -371,8 +325,12 @@ def _criteria(fits: Sequence[_Fit], train: Corpus, top_n: int) -> dict[str, Crit
         values.setdefault("stability", []).append(_over_topics(similarity))
     # The fits of all seeds share documents and words, so their mean is hardly more certain than a
     # single fit. The standard error is therefore averaged too.
-    means = {name: np.mean(of_seeds, axis=0) for name, of_seeds in values.items()}
-    return criteria | {name: Criterion(*map(float, mean)) for name, mean in means.items()}
+    means = {name: np.mean(of_seeds, axis=0).tolist() for name, of_seeds in values.items()}
+    likelihoods = [fit.likelihood for fit in fits if fit.likelihood is not None]
+    if likelihoods:
+        mean = torch.stack([estimate.log_likelihood for estimate in likelihoods]).mean(0)
+        means["likelihood"] = per_token(mean, likelihoods[0].lengths)
+    return means
 
 
 def _over_topics(values: Tensor) -> tuple[float, float]:

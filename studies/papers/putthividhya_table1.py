@@ -132,7 +132,7 @@ def em_iterations(
                 iterations += int(posterior.iterations.sum())
                 parts.append(expected_statistics(guide, batch, posterior))
         with Stopwatch() as m_step:
-            reduce(Statistics.__add__, parts).maximise(guide.model)
+            reduce(Statistics.add_, parts).maximise(guide.model)
         e_seconds.append(e_step.cpu_seconds)
         m_seconds.append(m_step.cpu_seconds)
         steps.append(iterations / corpus.num_docs)

@@ -23,6 +23,7 @@ from torch_lntm.corpus.examples import example_file
 from torch_lntm.io.models import write_model
 
 
+@pytest.mark.slow
 def test_topics(run_folder, capsys):
     capsys.readouterr()
     assert main(["topics", run_folder, "--format", "json", "--top-n", "2"]) == 0
@@ -236,6 +237,7 @@ def test_a_missing_corpus_of_the_fit_is_an_error(run_folder, counts, capsys):
     assert "the 4 documents held out from the fit" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["transform", "evaluate"])
 def test_files_are_replaced_only_with_overwrite(run_folder, counts, command, capsys):
     Path("out.csv").write_text("precious")
@@ -388,6 +390,7 @@ def test_tables_are_safe_for_spreadsheets(workplace, capsys):
                 float(cell)
 
 
+@pytest.mark.slow
 def test_the_example_corpus_is_fitted_evaluated_and_reported_by_its_name():
     assert main(["fit", "example", "--out", "run", *QUICK]) == 0
     assert main(["evaluate", "run", "--metrics", "completion"]) == 0

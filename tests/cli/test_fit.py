@@ -180,6 +180,7 @@ def plugin(workplace, monkeypatch):
     sys.modules.pop("plugged_models", None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["", ".py"])
 def test_a_model_of_a_plugin_is_fitted_saved_and_used(counts, plugin, suffix, capsys):
     name = plugin + suffix
@@ -241,6 +242,7 @@ def test_keywords_come_from_a_file_or_a_configuration(counts, capsys):
     assert lntm.load_model("other").topics.keywords.columns == ((3,),)
 
 
+@pytest.mark.slow
 def test_columns_of_another_file_are_metadata_of_counts(workplace, capsys):
     rng = np.random.default_rng(0)
     counts = sp.csr_matrix(rng.poisson(1.0, (40, 6)))

@@ -86,6 +86,7 @@ def test_shortages_and_errors_of_the_system_are_one_line(
         main(["fit", counts, "--out", "run", *QUICK])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
 def test_output_in_any_encoding_is_printed(run_folder, encoding):
     lntm.io.write_topic_names(run_folder, {0: "čáp – bee"})

@@ -55,6 +55,7 @@ def test_columns_of_documents_have_names(run_folder, counts):
     np.testing.assert_allclose(frame.iloc[:, 4:], theta, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_effects_show_and_accept_names(capsys):
     assert main(["fit", "example", "--out", "run", "--num-topics", "3", "--max-epochs", "2"]) == 0
     assert main(["names", "run", "--set", "2=war"]) == 0

@@ -21,6 +21,7 @@ from torch_lntm.options import kinds_of
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 
 
+@pytest.mark.slow
 def test_the_command_line_overrides_the_configuration_file(counts):
     options = {"corpus": counts, "num_topics": 5, "anchored": True, "max_iterations": 1}
     Path("config.yaml").write_text(yaml.safe_dump(options))

@@ -153,6 +153,7 @@ def test_batches_carry_covariates(known, device):
     assert batch.to(dtype=torch.float64).covariates["flag"].dtype == torch.bool
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clone", [copy.deepcopy, lambda b: pickle.loads(pickle.dumps(b))])
 def test_batches_can_be_copied(known, counts, clone):
     batch = clone(known.batch([5, 1]))

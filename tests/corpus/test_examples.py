@@ -47,6 +47,7 @@ def test_the_example_corpus_has_short_texts_and_columns():
     assert example_corpus(stop_words=None, max_df=1.0).num_words > corpus.num_words
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_topics_of_the_example_corpus_are_its_themes(seed):
     corpus = example_corpus()

@@ -28,6 +28,9 @@ import torch_lntm as lntm
 from torch_lntm import recipes
 from torch_lntm.errors import ConfigError, CorpusError
 
+#: Fits take a second or more each.
+pytestmark = pytest.mark.slow
+
 FAST = {"max_iter": 1, "start_epochs": 2, "stepwise_epochs": 1}
 SETTINGS = {
     "ctm": (lntm.CorrelatedTopicModel, {"posterior": "taylor", **FAST}),
@@ -100,7 +103,6 @@ def test_a_fit_equals_the_recipes_fit():
     np.testing.assert_array_equal(estimator.components_, model.topics.probs.detach().numpy())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "make", [lntm.CorrelatedTopicModel, lntm.IndependentFactorTopicModel, lntm.AspectModel]
 )
@@ -163,7 +165,6 @@ def test_ctrl_c_leaves_a_fitted_estimator_and_ends_a_search_of_scikit_learn(monk
     assert estimator.transform(counts(5)).shape == (5, 2)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("posterior", ["taylor", "hmc"])
 def test_partial_fit_continues_a_fit_made_in_inference_mode(posterior):
     X = counts(40)
@@ -179,7 +180,6 @@ def test_partial_fit_continues_a_fit_made_in_inference_mode(posterior):
     np.testing.assert_array_equal(estimators[0].components_, estimators[1].components_)
 
 
-@pytest.mark.slow
 def test_auto_uses_an_accelerator(accelerator):
     X = counts(12)
     estimator = ESTIMATORS["ctm"]().set_params(device="auto").fit(X)
@@ -465,7 +465,6 @@ def test_unions_and_column_transformers_take_the_proportions_and_the_index(fitte
 SHORT = {"start_epochs": 1, "stepwise_epochs": 1}
 
 
-@pytest.mark.slow
 @parametrize_with_checks([lntm.CorrelatedTopicModel(posterior="taylor", max_iter=1, **SHORT)])
 def test_the_correlated_model_follows_scikit_learns_conventions(estimator, check):
     check(estimator)

@@ -18,6 +18,9 @@ from sklearn.pipeline import make_pipeline
 import torch_lntm as lntm
 from torch_lntm.errors import ConfigError, CorpusError, CorpusWarning
 
+#: Fits take a second or more each.
+pytestmark = pytest.mark.slow
+
 NUM_DOCS = 60
 PARTY = np.array(["left", "right"])[np.arange(NUM_DOCS) % 2]
 META = pd.DataFrame({"party": PARTY, "year": 2000 + np.arange(NUM_DOCS) % 7})

@@ -74,6 +74,7 @@ def test_completion_at_the_mode_equals_the_formula(name) -> None:
     np.testing.assert_allclose(result.log_predictive.numpy(), expected(theta @ TOPICS, 5.0))
 
 
+@pytest.mark.slow
 def test_exact_completion_equals_the_formula() -> None:
     """Its score is that of the topics alone, at theta's exact mean, put into the formula."""
     # Each document once with each word held out: the scores are the log probabilities of words.

@@ -10,7 +10,6 @@ from support.known import make_corpus, make_model
 from torch_lntm.errors import ConfigError, IncompatibleGuideError
 from torch_lntm.evaluation import (
     AIS,
-    Importance,
     align_topics,
     coherence,
     document_completion,
@@ -19,7 +18,7 @@ from torch_lntm.evaluation import (
     unigram_perplexity,
 )
 from torch_lntm.guides import TaylorGuide
-from torch_lntm.inference import DocumentHMC, transform
+from torch_lntm.inference import transform
 
 EVALUATIONS = {
     "completion": lambda model, guide: document_completion(
@@ -38,27 +37,6 @@ def test_guides_of_other_models_are_refused(name) -> None:
             EVALUATIONS[name](model, guide)
     with pytest.raises(IncompatibleGuideError, match=r"another model; .*TaylorGuide\(model\)"):
         EVALUATIONS[name](model, TaylorGuide(make_model()))
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: AIS(num_chains=2.5), "num_chains is 2.5; expected a whole number"),
-        (lambda: Importance(num_draws=30.5), "num_draws is 30.5; expected a whole number"),
-        (lambda: DocumentHMC(make_model(), num_chains=1.5), "num_chains is 1.5"),
-    ],
-)
-def test_fractional_numbers_are_refused(make, message) -> None:
-    with pytest.raises(ConfigError, match=message):
-        make()
-
-
-@pytest.mark.parametrize("what", ["samples", "theta_samples", "theta_mean"])
-def test_a_posterior_needs_at_least_one_draw(what) -> None:
-    posterior = TaylorGuide(make_model()).posterior(make_corpus().batch())
-    for num_draws in (0, -1, 2.5):
-        with pytest.raises(ConfigError, match="num_draws is"):
-            getattr(posterior, what)(num_draws)
 
 
 @pytest.mark.parametrize("name", EVALUATIONS)

@@ -24,6 +24,7 @@ def result(request, corpus):
     return VariationalEM(model, guide, max_iterations=1, stepwise_epochs=0).fit(corpus)
 
 
+@pytest.mark.slow
 def test_the_methods_call_the_functions_of_the_rooms(result, corpus, tmp_path) -> None:
     """A method means what its function means, for the fit's source and documents."""
     theta = lntm.inference.transform(result.source, corpus).theta

@@ -65,6 +65,7 @@ def test_a_loaded_run_and_its_result_continue_chains_equally(fitted, run) -> Non
     assert not torch.allclose(other, expected, atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep_chains", [None, True, False])
 def test_large_states_of_chains_are_saved_only_on_request(
     fitted, tmp_path, monkeypatch, keep_chains

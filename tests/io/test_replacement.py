@@ -114,6 +114,7 @@ def test_a_link_changed_between_two_reads_gives_the_new_model(tmp_path, monkeypa
     assert which(load_model(link)) == 1
 
 
+@pytest.mark.slow
 def test_a_folder_replaced_at_every_attempt_is_refused(tmp_path):
     def read(path):
         with atomic_folder(path) as folder:

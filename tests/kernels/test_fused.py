@@ -50,6 +50,7 @@ def problem(
 
 # A single topic; numbers of topics besides powers of two; several tiles of words; so many topics
 # that a tile holds a single word.
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(4, 1, 5), (6, 3, 13), (4, 33, 150), (3, 2049, 7)])
 def test_fused_counts_equal_the_reference_and_the_sparse_products(

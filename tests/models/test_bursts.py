@@ -332,6 +332,7 @@ def test_fits_recover_the_concentration(generated, engine) -> None:
     assert 0.7 * 25.0 < model.words.cache_weight < 1.3 * 25.0
 
 
+@pytest.mark.slow
 def test_without_repetitions_words_are_independent_draws() -> None:
     plain = lntm.models.ctm(
         3, NUM_WORDS, topics=torch.from_numpy(TOPICS), covariance=2.0 * torch.eye(3)
@@ -342,6 +343,7 @@ def test_without_repetitions_words_are_independent_draws() -> None:
     assert model.words.cache_weight > 400.0
 
 
+@pytest.mark.slow
 def test_em_never_lowers_the_bound(generated) -> None:
     model = at(lntm.models.lda(3, NUM_WORDS, bursty=True, dtype="float64"), 5.0)
     guide = make_guide("vb", model, tolerance=1e-8)

@@ -44,21 +44,6 @@ def test_documents_of_zero_and_one_token_are_exact(device: torch.device) -> None
         torch.testing.assert_close(theta[:, d], expected)
 
 
-def test_a_document_does_not_depend_on_its_batch(device: torch.device) -> None:
-    batch = make_batch(COUNTS, device)
-    topics, alpha = (torch.from_numpy(x).to(device) for x in (TOPICS, ALPHA))
-    rows = torch.tensor([3, 0], device=device)
-    together, alone, other = (
-        CollapsedGibbs(documents, topics, alpha, num_chains=2, seed=seed)
-        for documents, seed in ((batch, 0), (batch.select(rows), 0), (batch, 1))
-    )
-    for _ in range(5):
-        theta = together.sweep()
-        torch.testing.assert_close(alone.sweep(), theta[:, rows])
-        assert not torch.allclose(other.sweep(), theta)
-        assert not torch.allclose(theta[0], theta[1])
-
-
 def test_topics_without_common_words_fix_the_topics_of_tokens(device: torch.device) -> None:
     eye = torch.eye(5, dtype=torch.float64, device=device)[:3]
     batch = make_batch(np.array([[7, 2, 0, 0, 0], [0, 0, 0, 3, 0]]), device)

@@ -320,20 +320,6 @@ def test_warm_start(device) -> None:
     assert torch.equal(same, afresh)
 
 
-@DTYPES
-def test_a_document_is_independent_of_its_batch(device, dtype) -> None:
-    counts, topics, alpha = random_documents(5, 10, seed=6)
-    alpha *= 0.2
-    whole = solve(counts, topics, alpha, device, dtype, tolerance=1e-4, max_iterations=50)
-    offsets = make_batch(counts).row_offsets
-    for rows in ([7], [3, 0, 9]):
-        part = solve(counts[rows], topics, alpha, device, dtype, tolerance=1e-4, max_iterations=50)
-        assert torch.equal(part.iterations, whole.iterations[rows])
-        torch.testing.assert_close(part.gamma, whole.gamma[rows], rtol=1e-9, atol=1e-9)
-        sites = torch.cat([whole.sites[offsets[d] : offsets[d + 1]] for d in rows])
-        torch.testing.assert_close(part.sites, sites, rtol=1e-5, atol=1e-7)
-
-
 def test_float32_is_close_to_float64(device) -> None:
     counts, topics, alpha = random_documents(6, 30, seed=7)
     topics = topics * 0.999 + 0.001 / topics.shape[1]

@@ -129,18 +129,6 @@ def test_every_round_raises_the_bound(device, source) -> None:
 
 
 @SOURCES
-def test_a_warm_start_with_little_gain_takes_one_round(device, source) -> None:
-    problem = random_factor_problem(30, 3, 60, lengths=(60, 200, 500, 40, 0), source=source)
-    best = solve(problem, device)
-    tolerance = 1e-2 if source == "gaussian" else 0.1  # |η| start anew
-    data, settings = arguments(problem, device, tolerance=tolerance)
-    again = factor(*data, make_space(problem, device), settings._replace(start=best.mean))
-    assert again.iterations.tolist() == [1] * 5
-    assert bool(again.converged.all())
-    torch.testing.assert_close(again.objective, best.objective, rtol=0, atol=tolerance)
-
-
-@SOURCES
 def test_every_update_raises_the_bound_and_is_its_maximiser(device, source) -> None:
     """The maximiser of the bound with all other quantities fixed, from any start."""
     problem = random_factor_problem(source=source, lengths=(30, 1, 4, 200))
@@ -332,42 +320,6 @@ def test_low_rank_taylor_is_accurate_in_single_precision(device) -> None:
         z = np.linalg.solve(root, low.mean[d].double().tolist() - problem.loc)
         kl = 0.5 * (z @ z + log_det + np.trace(np.linalg.inv(whitened)) - 200)
         assert low.kl()[d].item() == pytest.approx(kl, rel=1e-3, abs=1e-3)
-
-
-@pytest.mark.slow
-@SOURCES
-@DTYPES
-def test_a_posterior_does_not_depend_on_its_batch(device, source, dtype) -> None:
-    problem = random_factor_problem(source=source, lengths=(30, 1, 0, 60, 8, 200))
-    (batch, topics), settings = arguments(problem, device, dtype, tolerance=1e-6)
-    space = make_space(problem, device, dtype)
-    whole = factor(batch, topics, space, settings)
-    for rows in ([0], [5, 2, 1], [4, 3]):
-        start = settings.start[rows]
-        part = batch.select(torch.tensor(rows, device=device))
-        post = factor(part, topics, space, settings._replace(start=start))
-        if dtype == torch.float64:
-            for field in ("mean", "variance", "source_mean", "source_covariance", "objective"):
-                got, expected = getattr(post, field), getattr(whole, field)[rows]
-                torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-9)
-            assert post.iterations.tolist() == whole.iterations[rows].tolist()
-        else:
-            # Rounding may end a document a round earlier, with 1e-4 nats to gain: a mean is then
-            # some hundredths of a standard deviation away.
-            torch.testing.assert_close(post.objective, whole.objective[rows], rtol=0.0, atol=5e-4)
-            for field, std in (("mean", "std"), ("source_mean", "source_std")):
-                moved = (getattr(post, field) - getattr(whole, field)[rows]) / getattr(post, std)
-                assert moved.abs().max().item() < 0.05
-
-
-@SOURCES
-def test_unconverged_documents_are_reported(device, source) -> None:
-    problem = random_factor_problem(source=source, scale=20.0)
-    post = solve(problem, device, max_iterations=1)
-    # The posterior of a document without words may equal its start.
-    assert not bool(post.converged[problem.counts.sum(1) > 0].any())
-    assert post.iterations.tolist() == [1] * 5
-    assert bool(post.objective.isfinite().all())
 
 
 # Moments and draws.

@@ -190,7 +190,7 @@ def refusals(folder: Path, other: Path) -> list[str]:
 
 def warned(folder: Path) -> list[str]:
     """Warnings of a fit in which the chains of some documents never move."""
-    visit = monte_carlo.MonteCarloRun._run_e_step
+    visit = monte_carlo.MonteCarloRun._visit
 
     def stuck(self: Any, batch: Any, *arguments: Any) -> Any:
         found = visit(self, batch, *arguments)
@@ -202,7 +202,7 @@ def warned(folder: Path) -> list[str]:
         return found
 
     with (
-        patch.object(monte_carlo.MonteCarloRun, "_run_e_step", stuck),
+        patch.object(monte_carlo.MonteCarloRun, "_visit", stuck),
         warnings.catch_warnings(record=True) as caught,
     ):
         warnings.simplefilter("always")

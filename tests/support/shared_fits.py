@@ -121,29 +121,10 @@ def errors_of_one() -> list[tuple[Any, ...]]:
     return found
 
 
-def called_back() -> list[Any]:
-    """Calls of a callback that stops a fit, the stop reason, and the error of a second callback."""
-    corpus, told = make_corpus(NUM_DOCS), []
-
-    def stop(record: dict[str, Any]) -> bool:
-        told.append(record["iteration"])
-        return len(told) == 3
-
-    def fail(record: dict[str, Any]) -> None:
-        raise IndexError("no connection")
-
-    result = _engine(1000, IndexError).fit(corpus, callback=stop)
-    try:
-        _engine(1000, IndexError).fit(corpus, callback=fail)
-    except IndexError as error:
-        return [len(told), result.stop_reason, len(result.history), str(error)]
-    return []
-
-
-def called_back_in_all(stopper: int) -> list[Any]:
-    """Records that this process's callback gets, and the stop reason. One process stops the fit."""
+def called_back(stopper: int) -> list[Any]:
+    """Records that this process's callback gets, the stop reason, and an error of one callback."""
     told: list[int] = []
-    processes = Processes(callback_in_all=True)
+    processes, corpus = Processes(), make_corpus(NUM_DOCS)
 
     def stop(record: dict[str, Any]) -> bool:
         told.append(record["iteration"])
@@ -151,9 +132,15 @@ def called_back_in_all(stopper: int) -> list[Any]:
         processes.gather(None)
         return len(told) == 4 and processes.rank == stopper
 
-    engine = _engine(1000, IndexError)
-    result = engine.fit(make_corpus(NUM_DOCS), callback=stop, processes=processes)
-    return [told, result.stop_reason]
+    def fail(record: dict[str, Any]) -> None:
+        raise IndexError("no connection")
+
+    result = _engine(1000, IndexError).fit(corpus, callback=stop, processes=processes)
+    try:
+        _engine(1000, IndexError).fit(corpus, callback=None if processes.first else fail)
+    except IndexError as error:
+        return [told, result.stop_reason, str(error)]
+    return []
 
 
 def refusals() -> list[str]:

@@ -146,6 +146,7 @@ def test_few_temperatures_are_unbiased(kind: str, start: str) -> None:
         assert abs(z_score((estimate.log_likelihood - truth).expm1())) < 4.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", ["posterior", "prior"])
 def test_laplace_sources_agree_with_an_integral(start: str) -> None:
     """Two topics, one source: eta_0 − eta_1 given s is normal, s is Laplace."""

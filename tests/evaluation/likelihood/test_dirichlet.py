@@ -11,7 +11,7 @@ import pytest
 import torch
 from oracles.grids import Quadrature
 from oracles.scores import z_scores
-from scipy import integrate, special, stats
+from scipy import special
 
 from torch_lntm.corpus import Corpus, synthetic_topics
 from torch_lntm.errors import ConfigError
@@ -74,27 +74,6 @@ def test_quadrature_equals_the_expansion_over_topics(
     assert (error <= estimate.standard_error.numpy() + 1e-11).all()
     assert float(estimate.standard_error.max()) < 1e-3
     assert estimate.num_draws == 201 ** (num_topics - 1)
-
-
-def test_quadrature_agrees_with_scipy_on_a_long_document() -> None:
-    model = make_model(2, 0.3)
-    corpus, _ = model.generate([3000], seed=3)
-    alpha, beta = model.prior.concentration.detach().numpy()
-    counts, topics = corpus.to_scipy().toarray()[0], model.topics.probs.detach().numpy()
-    estimate = log_likelihood(model, corpus, Quadrature())
-    centre = float(DirichletGuide(model).posterior(corpus.batch(dtype=torch.float64)).mean[0, 0])
-
-    def log_integrand(p: float) -> float:
-        return float(counts @ np.log(p * topics[0] + (1 - p) * topics[1])) + stats.beta.logpdf(
-            p, alpha, beta
-        )
-
-    top = log_integrand(centre)
-    low, high = max(centre - 0.2, 1e-9), min(centre + 0.2, 1 - 1e-9)
-    value, _ = integrate.quad(
-        lambda p: math.exp(log_integrand(p) - top), low, high, points=[centre], epsabs=0
-    )
-    assert float(estimate.log_likelihood[0]) == pytest.approx(top + math.log(value), abs=1e-7)
 
 
 @pytest.mark.parametrize("num_topics", [2, 3])
@@ -164,6 +143,7 @@ def test_invalid_proposals_are_refused() -> None:
             log_likelihood(model, corpus, proposal=proposal)
 
 
+@pytest.mark.slow
 def test_completion_works_with_a_dirichlet_posterior() -> None:
     model = make_model(4, 0.5)
     corpus = make_corpus(model, 30, longest=30)

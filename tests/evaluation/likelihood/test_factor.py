@@ -78,6 +78,7 @@ def quiet(*args, **kwargs) -> LikelihoodEstimate:
         return log_likelihood(*args, **kwargs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("guide_type", [LaplaceGuide, TaylorGuide])
 def test_gaussian_sources_are_integrated_out(guide_type: type) -> None:
     model = make_model(6, 2, "gaussian")
@@ -95,6 +96,7 @@ def test_default_guides_suit_the_sources() -> None:
         assert name in repr(quiet(model, make_corpus(model, 3, 9), num_draws=100))
 
 
+@pytest.mark.slow
 def test_quadrature_with_gaussian_sources_equals_the_integral() -> None:
     model = make_model(3, 2, "gaussian")
     corpus = make_corpus(model, 12, 60)

@@ -50,16 +50,6 @@ def test_a_name_with_options_equals_the_method_object(family: str) -> None:
         assert by_name.seed == 3
 
 
-def test_a_matrix_of_counts_is_a_corpus() -> None:
-    model = ctm(3, 5, dtype="float64")
-    counts = np.random.default_rng(0).poisson(1.0, (4, 5))
-    values = [
-        log_likelihood(model, documents, Quadrature(101)).log_likelihood
-        for documents in (counts, Corpus.from_matrix(counts))
-    ]
-    assert torch.equal(*values)
-
-
 @pytest.mark.parametrize(
     ("arguments", "settings", "message"),
     [

@@ -54,18 +54,18 @@ def test_topics_separate_only_with_noise() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    "settings",
     [
-        (((0.5, 0.9), (1.0, 1.0)), "temperatures .* expected numbers in .* 1 as the last of each"),
-        (((0.0, 1.0), (1.0, 1.0)), "expected numbers in"),
-        (((1.0,), (0.5, 1.0)), "1 temperatures and 2 of topics"),
-        (((), ()), "at least 1"),
-        (((1.0,), (1.0,), 0), "iterations=0"),
-        (((1.0,), (1.0,), 3, float("nan")), "noise=nan"),
+        ((0.5, 0.9), (1.0, 1.0)),
+        ((0.0, 1.0), (1.0, 1.0)),
+        ((1.0,), (0.5, 1.0)),
+        ((), ()),
+        ((1.0,), (1.0,), 0),
+        ((1.0,), (1.0,), 3, float("nan")),
     ],
 )
-def test_invalid_schedules_are_refused(settings, message) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_invalid_schedules_are_refused(settings) -> None:
+    with pytest.raises(ConfigError, match=r"Annealing\(inverse_temperatures=.* expected as many"):
         Annealing(*settings)
 
 

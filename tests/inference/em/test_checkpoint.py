@@ -101,6 +101,7 @@ def rewritten(path: Path, **changes: Any) -> None:
     safetensors.torch.save_file(tensors, path, metadata)
 
 
+@pytest.mark.slow
 def test_every_damaged_bit_is_detected(tmp_path: Path) -> None:
     path = tmp_path / "fit.safetensors"
     state = FitState(

@@ -140,16 +140,9 @@ def test_an_error_of_one_process_is_raised_in_all() -> None:
 
 
 @pytest.mark.slow
-def test_the_callback_of_the_first_process_stops_the_fit_in_all() -> None:
-    found = in_processes(2, shared_fits.called_back)
-    assert found[0] == [3, "stopped_by_callback", 3, "no connection"]
-    assert found[1] == [0, "stopped_by_callback", 3, "no connection"]
-
-
-@pytest.mark.slow
-def test_every_process_calls_its_callback_if_all_are_asked_for() -> None:
-    found = in_processes(2, shared_fits.called_back_in_all, 1)
-    assert found == [[[1, 2, 3, 1], "stopped_by_callback"]] * 2
+def test_every_process_calls_its_callback_and_one_ends_the_fit_of_all() -> None:
+    found = in_processes(2, shared_fits.called_back, 1)
+    assert found == [[[1, 2, 3, 1], "stopped_by_callback", "no connection"]] * 2
 
 
 @pytest.mark.slow

@@ -35,13 +35,13 @@ from torch_lntm.models.priors.prior import INFLATED_VARIANCE
 @pytest.mark.filterwarnings("ignore::torch_lntm.errors.ConvergenceWarning")
 def test_every_epoch_has_new_mini_batches(monkeypatch) -> None:
     corpus = make_corpus(20)
-    visit, batches = MonteCarloRun._run_e_step, []
+    visit, batches = MonteCarloRun._visit, []
 
     def recorded(self: MonteCarloRun, batch: Any, *args: Any) -> Any:
         batches.append(tuple(batch.index.tolist()))
         return visit(self, batch, *args)
 
-    monkeypatch.setattr(MonteCarloRun, "_run_e_step", recorded)
+    monkeypatch.setattr(MonteCarloRun, "_visit", recorded)
     model = ctm(3, corpus.num_words, dtype="float64")
     engine = MonteCarloEM(
         model, start="model", max_epochs=3, batch_size=5, num_transitions=1, progress=False

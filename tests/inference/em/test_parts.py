@@ -127,7 +127,7 @@ def shards(folder: Path, size: int) -> list[PartShard]:
         assert corpus.part is not None
         part = replace(corpus.part, facts=whole)
         corpus = replace(corpus, part=part)
-        found.append(PartShard(ctm(3, 30), corpus, part, Processes(alone=True)))
+        found.append(PartShard(ctm(3, 30), corpus, Processes(alone=True)))
     return found
 
 

@@ -36,7 +36,7 @@ def test_a_decay_of_one_gives_all_tokens_equal_weights():
     statistics.maximise(twin)
     batch = new.batch(dtype=torch.float64)
     posterior = its_guide.solve(batch, its_guide.em_options)
-    expected = statistics + expected_statistics(its_guide, batch, posterior)
+    expected = statistics.scaled(1.0).add_(expected_statistics(its_guide, batch, posterior))
     engine.update(new)
     found = engine.statistics
     assert found.num_tokens == expected.num_tokens

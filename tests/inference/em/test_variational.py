@@ -27,7 +27,6 @@ from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import (
     ConfigError,
     CorpusError,
-    IncompatibleGuideError,
     NumericalError,
 )
 from torch_lntm.guides import GUIDES, TaylorGuide, make_guide
@@ -66,14 +65,6 @@ def test_batching_does_not_change_an_em_iteration(family, name, monkeypatch) -> 
     # The solver stops anywhere within its tolerance of the posterior.
     assert_same(whole, parts, rtol=1e-5, atol=1e-6)
     assert a.history[-1]["objective"] == pytest.approx(b.history[-1]["objective"], rel=1e-9)
-
-
-@pytest.mark.slow
-def test_a_fit_does_not_depend_on_the_documents_solved_at_once() -> None:
-    corpus = make_corpus(60)
-    options = {"start_epochs": 3, "stepwise_epochs": 3, "max_iterations": 2, "tolerance": 0.0}
-    one, other = (fit(corpus, max_docs=size, **options)[0] for size in (None, 3))
-    assert_same(one, other, rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.slow
@@ -429,17 +420,6 @@ def test_bad_settings_are_refused(options, message) -> None:
     model = ctm(3, 40)
     with pytest.raises(ConfigError, match=message):
         VariationalEM(model, TaylorGuide(model), **options)
-
-
-def test_guides_of_another_model_are_refused() -> None:
-    model, other = ctm(3, 40), ctm(3, 40)
-    with pytest.raises(IncompatibleGuideError, match=r"another model; .*TaylorGuide\(model\)"):
-        VariationalEM(other, TaylorGuide(model))
-    with pytest.raises(ConfigError, match=r"guide is a TopicModel; .*model and guide swapped\?"):
-        VariationalEM(TaylorGuide(model), model)
-    for guide in ("taylor", TaylorGuide, None):
-        with pytest.raises(ConfigError, match=r"guide is .*; expected a guide of this model"):
-            VariationalEM(model, guide)  # type: ignore[arg-type]
 
 
 def test_invalid_documents_are_refused() -> None:

@@ -41,8 +41,6 @@ class Processes:
         group: Process group of ``torch.distributed``. Defaults to the default group if it is
             initialised, and to this process alone otherwise.
         alone: Whether to fit in this process alone, and ignore all groups.
-        callback_in_all: Whether every process calls the callback of a fit. By default only the
-            first process does.
 
     Attributes:
         rank: Rank of this process, from 0.
@@ -60,10 +58,8 @@ class Processes:
         group: dist.ProcessGroup | None = None,
         *,
         alone: bool = False,
-        callback_in_all: bool = False,
     ) -> None:
         self.rank, self.size, self._group = 0, 1, group
-        self._callback_in_all = callback_in_all
         self._working = self._interrupted = False
         #: Exception of a signal that has arrived and has not taken effect yet.
         self._pending: type[KeyboardInterrupt] | None = None
@@ -94,11 +90,6 @@ class Processes:
     def first(self) -> bool:
         """Whether this process prints, warns and writes files."""
         return self.rank == 0
-
-    @property
-    def calls_back(self) -> bool:
-        """Whether this process calls the callback of a fit."""
-        return self.first or self._callback_in_all
 
     def __repr__(self) -> str:
         return f"Processes(rank {self.rank} of {self.size})"

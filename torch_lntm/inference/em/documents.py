@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -27,12 +27,13 @@ _FEW_TOPICS = 20
 #: Largest number of stored counts of a corpus whose batches are cached. To rebuild a small batch
 #: takes longer than its arithmetic, but the batches of larger corpora would take too much memory.
 MAX_CACHED_COUNTS = 4_000_000
+#: Largest size of a corpus of which a GPU holds a copy: the host holds one too while it is made.
+MAX_COPIED_BYTES = 2**33
 #: Largest number of documents in the stochastic steps of the start of a fit of parts, because every
 #: process holds them.
 SAMPLE_DOCS = 100_000
 
 T = TypeVar("T")
-B = TypeVar("B", DocumentBatch, DocumentBatch | None)
 Positions = NDArray[np.int64]
 
 
@@ -68,8 +69,8 @@ def corpus_to_fit(model: TopicModel, documents: Corpus) -> Corpus:
 class CorpusBatches:
     """Batches of a corpus on a model's device. Batches of a part know its place in the whole.
 
-    A GPU with enough memory holds a copy of the entire corpus, from which it makes the batches, so
-    that the host need not gather and copy the counts of every batch.
+    A GPU with enough memory holds a copy of a corpus of up to 8 GB, from which it makes the
+    batches, so that the host need not gather and copy the counts of every batch.
 
     Args:
         corpus: The corpus.
@@ -81,7 +82,7 @@ class CorpusBatches:
         self._corpus, self._device, self._dtype = corpus, device, dtype
         # Each entry has a word and a count. Covariates are small in comparison.
         size = corpus.nnz * (torch.int64.itemsize + dtype.itemsize)
-        self._copied = device.type == "cuda" and fits(size, device)
+        self._copied = device.type == "cuda" and size <= MAX_COPIED_BYTES and fits(size, device)
         self._copy: DocumentBatch | None = None
 
     def of(self, groups: Iterable[Positions]) -> Iterator[DocumentBatch]:
@@ -99,7 +100,7 @@ class CorpusBatches:
         """Batches from the copy of the corpus on the GPU."""
         corpus = self._corpus
         if self._copy is None:
-            self._copy = self._copied_corpus()
+            self._copy = corpus.batch(device=self._device, dtype=self._dtype)
         # All positions are copied at once, because the host waits for each copy.
         positions = torch.from_numpy(np.concatenate([*groups, np.zeros(0, np.int64)]))
         sizes = np.diff(corpus.row_offsets)
@@ -107,27 +108,6 @@ class CorpusBatches:
         for rows, part in zip(groups, on_device, strict=True):
             batch = self._copy.select(part, int(sizes[rows].sum()), torch.from_numpy(rows))
             yield batch.knowing(num_tokens=float(corpus.lengths[rows].sum()))
-
-    def _copied_corpus(self) -> DocumentBatch:
-        """Batch of all documents, copied in parts, because the host's memory may be too small."""
-        corpus, device = self._corpus, self._device
-        template = corpus.batch([0], device=device, dtype=self._dtype)
-        word_index = template.word_index.new_empty(corpus.nnz)
-        counts = template.counts.new_empty(corpus.nnz)
-        for entries, rows in corpus.parts():
-            word_index[entries].copy_(torch.tensor(rows.word_index, dtype=torch.int64))
-            counts[entries].copy_(torch.tensor(rows.counts, dtype=self._dtype))
-        return replace(
-            template,
-            row_offsets=torch.tensor(corpus.row_offsets, device=device),
-            word_index=word_index,
-            counts=counts,
-            index=torch.arange(corpus.num_docs, device=device),
-            covariates={
-                name: torch.tensor(array).to(template.covariates[name])
-                for name, array in corpus.batch_covariates.items()
-            },
-        )
 
 
 def _placed(batch: DocumentBatch, part: Part) -> DocumentBatch:
@@ -189,6 +169,7 @@ class DocumentShard:
     Attributes:
         corpus: The corpus.
         order: Positions of this process's documents in ``corpus``, in the order of their visits.
+        num_docs: Number of this process's documents.
         processes: The processes of the fit.
         table: Empty table with rows for these documents.
     """
@@ -216,13 +197,9 @@ class DocumentShard:
             offsets = np.concatenate([[0], np.cumsum(sizes[index])])
             self._is_local = np.zeros(corpus.num_docs, dtype=np.bool_)
             self._is_local[index] = True
+        self.num_docs = len(self.order)
         self.table = DocumentTable(index, offsets, model.device)
         self._cache: tuple[Any, list[Any]] = (None, [])
-
-    @property
-    def num_docs(self) -> int:
-        """Number of this process's documents."""
-        return len(self.order)
 
     def mini_batches(
         self, seed: int, epoch: int, number: int
@@ -255,11 +232,11 @@ class DocumentShard:
         """
         if self.processes.alone:  # EM may share the cached batches
             return self.local_batches(step_docs)
-        return self.cached("steps", self._local(_split(self._order_of_all, step_docs)))
+        return self.cached("steps", lambda: self._local(_split(self._order_of_all, step_docs)))
 
     def local_batches(self, max_docs: int) -> Iterator[DocumentBatch]:
         """This process's documents in their order, in batches of at most ``max_docs``."""
-        return self.cached(max_docs, self._batches.of(_split(self.order, max_docs)))
+        return self.cached(max_docs, lambda: self._batches.of(_split(self.order, max_docs)))
 
     def own_batches(self, order: Positions, max_docs: int) -> Iterator[DocumentBatch]:
         """This process's documents in the given order of all documents."""
@@ -283,16 +260,16 @@ class DocumentShard:
         """Documents for the stochastic steps of the start: all documents, in every process."""
         return self
 
-    def cached(self, key: Any, items: Iterator[T]) -> Iterator[T]:
-        """Items of this key from the cache, or else the new items.
+    def cached(self, key: Any, make: Callable[[], Iterator[T]]) -> Iterator[T]:
+        """Items of this key from the cache, or else new items.
 
         The cache holds a single list of items: the batches of EM replace the batches of the
         stochastic phases. Items of large corpora are not cached.
         """
         if self.corpus.nnz > MAX_CACHED_COUNTS:
-            return items
+            return make()
         if self._cache[0] != key:
-            self._cache = (key, list(items))
+            self._cache = (key, list(make()))
         return iter(self._cache[1])
 
     def clear_cache(self) -> None:
@@ -334,16 +311,15 @@ class PartShard(DocumentShard):
     sample for the start, and its file of a checkpoint. Fits in different numbers of processes
     therefore agree up to rounding.
 
-    Args:
-        model: The model. Batches have its device and dtype.
-        corpus: The part, with the numbers of the whole corpus.
-        part: Place of the part in the whole corpus.
-        processes: The processes of the fit.
+    The order of the visits and the groups of documents are a part's own, so that arguments for them
+    have no effect.
     """
 
-    def __init__(self, model: TopicModel, corpus: Corpus, part: Part, processes: Processes) -> None:
-        super().__init__(model, corpus, processes)
-        self.part = part
+    @property
+    def part(self) -> Part:
+        """Place of the part in the whole corpus."""
+        assert self.corpus.part is not None
+        return self.corpus.part
 
     def mini_batches(
         self, seed: int, epoch: int, number: int
@@ -371,7 +347,8 @@ class PartShard(DocumentShard):
     def step_batches(self, seed: int, step_docs: int) -> Iterator[DocumentBatch | None]:
         """See :meth:`DocumentShard.step_batches`. A step has a slice of every shard."""
         number = -(-self.part.whole.num_nonempty // step_docs)
-        return self.cached("steps", (batch for batch, _ in self.mini_batches(seed, 0, number)))
+        batches = self.mini_batches(seed, 0, number)
+        return self.cached("steps", lambda: (batch for batch, _ in batches))
 
     def own_batches(self, order: Positions, max_docs: int) -> Iterator[DocumentBatch]:
         """See :meth:`DocumentShard.own_batches`. The documents are visited in their own order."""
@@ -418,19 +395,11 @@ class PartShard(DocumentShard):
 
 
 def shard_of(
-    model: TopicModel,
-    corpus: Corpus,
-    processes: Processes,
-    order: Positions | None = None,
-    *groups: Positions,
+    model: TopicModel, corpus: Corpus, processes: Processes, *visits: Any
 ) -> DocumentShard:
-    """This process's documents of a fit: dealt out from a whole corpus, or those of its part.
-
-    The arguments are those of :class:`DocumentShard`. A part has an order of its own.
-    """
-    if corpus.part is None:
-        return DocumentShard(model, corpus, processes, order, *groups)
-    return PartShard(model, corpus, corpus.part, processes)
+    """This process's documents of a fit: dealt out from a whole corpus, or those of its part."""
+    kind = DocumentShard if corpus.part is None else PartShard
+    return kind(model, corpus, processes, *visits)
 
 
 def visiting_ranks(corpus: Corpus, seed: int) -> Positions:
@@ -493,11 +462,3 @@ def document_bar(
         disable=not shown or done == epochs,
         smoothing=0.1,
     )
-
-
-def with_progress(bar: tqdm, batches: Iterator[B]) -> Iterator[B]:
-    """The same batches, with a progress bar that advances after each batch."""
-    for batch in batches:
-        yield batch
-        if batch is not None:
-            bar.update(batch.num_docs)

@@ -69,6 +69,9 @@ class ResumableFit(ABC, Generic[R]):
 
     shard: DocumentShard
     state: FitState
+    #: Tensors of documents that a restored state may have as they are now: the next step does not
+    #: change them, or they do not affect the result.
+    not_copied: frozenset[str] = frozenset()
     #: Phases in which the statistics are a running average.
     averaging: ClassVar[tuple[str, ...]] = ()
     #: File of the state, and description of the fit for it.
@@ -154,14 +157,6 @@ class ResumableFit(ABC, Generic[R]):
 
     # -- state -------------------------------------------------------------------------------------
 
-    @property
-    def not_copied(self) -> frozenset[str]:
-        """Tensors of documents that a restored state may have as they are now.
-
-        The next step does not change them, or they do not affect the result.
-        """
-        return frozenset()
-
     def keep(self) -> None:
         """Keep the state at the end of a step, for :meth:`restore` and for the checkpoint.
 
@@ -226,20 +221,24 @@ class ResumableFit(ABC, Generic[R]):
         processes.share(self.model.state_dict())
         self._resume()
         self.keep()
-        start_time = saved = time.monotonic()
-        before = self.state.seconds
+        has_callback = any(processes.gather(callback is not None))
+        saved = time.monotonic()
+        start = saved - self.state.seconds
         steps = self.steps()
         try:
             for record in steps:
                 now = time.monotonic()
                 waited = now - saved >= checkpoint_seconds
-                messages = processes.gather(
-                    [before + now - start_time, waited, callback is not None]
-                )
-                self.state.seconds, due, _ = messages[0]
-                self._finish_step({**record, "seconds": round(self.state.seconds, 3)})
-                called = any(has_callback for *_, has_callback in messages)
-                stopped = called and self._stopped_by(callback)
+                self.state.seconds, due = processes.gather((now - start, waited))[0]
+                if not math.isfinite(record["objective"]):
+                    raise NumericalError(
+                        f"the objective became {record['objective']} in phase {record['phase']}, "
+                        f"iteration {record['iteration']}"
+                    )
+                record["seconds"] = round(self.state.seconds, 3)
+                self.state.history.append(record)
+                self.keep()
+                stopped = has_callback and self._stopped_by(callback)
                 if due or stopped:
                     self._save()
                     saved = time.monotonic()
@@ -259,37 +258,23 @@ class ResumableFit(ABC, Generic[R]):
             reason = "terminated" if isinstance(interrupt, Terminated) else "interrupted"
         finally:
             steps.close()
-            self.state.seconds = before + time.monotonic() - start_time
+            self.state.seconds = time.monotonic() - start
             del self._kept  # the result needs the memory
         self.state.seconds = processes.gather(self.state.seconds)[0]
         return reason
 
-    def _finish_step(self, record: dict[str, Any]) -> None:
-        """Add a step's record to the history and keep the state at its end.
-
-        Raises:
-            NumericalError: The objective is not finite.
-        """
-        if not math.isfinite(record["objective"]):
-            raise NumericalError(
-                f"the objective became {record['objective']} in phase {record['phase']}, "
-                f"iteration {record['iteration']}"
-            )
-        self.state.history.append(record)
-        self.keep()
-
     def _stopped_by(self, callback: Callback | None) -> bool:
-        """Call the callback with the last record, in the processes that call it.
+        """Call the callback with the last record, in the processes that have one.
 
         If the callback fails, the checkpoint is saved first, so that the fit can be continued.
 
         Returns:
             Whether the callback ends the fit.
         """
-        record, calls = dict(self.state.history[-1]), self.processes.calls_back
+        record = dict(self.state.history[-1])
         try:
             stops = self.processes.together(
-                lambda: callback is not None and calls and callback(record) is True
+                lambda: callback is not None and callback(record) is True
             )
         except Exception:
             self._save()
@@ -405,9 +390,8 @@ class Engine(ABC, Generic[R]):
                 exists, for logs and trackers (``docs/plugins.md``). The model then has the
                 parameters of this step. If the function returns True, the fit ends with
                 ``stop_reason`` ``"stopped_by_callback"``. If the function raises an error, the
-                checkpoint is saved, and the error ends the fit. In a fit by several processes, only
-                the first process calls the function, unless
-                ``Processes(callback_in_all=True)`` asks for all.
+                checkpoint is saved, and the error ends the fit. Of several processes, each calls
+                its own function, if it has one.
             processes: The processes of the fit. Defaults to the default group of
                 ``torch.distributed``, or to this process alone.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from functools import partial
 from typing import Any, get_args
 
@@ -32,8 +32,8 @@ from torch_lntm.inference.em.epochs import (
     CHAIN,
     STEP_SIZE,
     EpochStats,
-    LastDraws,
-    latent_spread,
+    last_draws,
+    mean_draws,
     to_floats,
 )
 from torch_lntm.inference.em.loop import MAX_FILLED_DOCS, Engine, ResumableFit
@@ -51,9 +51,6 @@ from torch_lntm.models.registry import record_settings
 from torch_lntm.models.topics.topics import TopicUpdate
 from torch_lntm.progress import tqdm
 from torch_lntm.sampling.step_sizes import DualAveraging
-
-#: E-step of this process's documents of a mini-batch. It returns None without documents.
-EStep = Callable[[EpochStats], Statistics | None]
 
 #: Exponent by which the memory of the running statistics grows. The memory is short at first,
 #: because early chains and topics still depend on their start.
@@ -232,8 +229,6 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         self.block_docs = documents_per_block(num_docs, length)
         # Chains stay with their process for all mini-batches.
         self.shard = shard_of(model, corpus, self.processes)
-        first = 0 if corpus.part is None else corpus.part.first
-        self._positions = torch.from_numpy(self.shard.order + first).to(model.device)
         self.phases = PhaseSchedule(
             settings.max_epochs,
             settings.warmup_epochs,
@@ -241,6 +236,9 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
             small_corpus=corpus.whole.num_tokens < WORD_TOKENS * corpus.num_words,
         )
         self.state = FitState(self.shard.table, phase="warm-up")
+        # Only solved mass matrices change the means.
+        if settings.chains.mass_matrix not in guides_suited(model).metrics:
+            self.not_copied = frozenset({"means"})
         self.ascent: TopicAscent | None = None
         if settings.topic_update == "gradient":
             self.ascent = TopicAscent(model.topics, settings.learning_rate)
@@ -262,16 +260,13 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
             while state.step < self._last_epoch:
                 if state.step == settings.warmup_epochs:
                     # From now on, the table counts moves with the frozen step sizes.
-                    moved = state.documents.tensors["moved"]
-                    state.documents.tensors["moved"] = torch.zeros_like(moved)
+                    state.documents.tensors["moved"].zero_()
                 state.phase = self.phases.next_phase(state.phase, state.history)
                 bar.total = self._last_epoch * num_docs
                 bar.set_description_str(f"{state.phase}, epoch {state.step + 1}/{self._last_epoch}")
                 record = self._epoch(bar)
                 bar.set_postfix_str(
-                    f"perplexity {record['perplexity']:.1f}, acc. {record['acceptance']:.2f}, "
-                    f"mean {self.model.prior.latent} {record['latent_mean']:.1f} ± "
-                    f"{record['latent_std']:.1f}"
+                    f"perplexity {record['perplexity']:.1f}, acc. {record['acceptance']:.2f}"
                 )
                 yield record
 
@@ -279,13 +274,6 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
     def _last_epoch(self) -> int:
         """Number of the last epoch, as expected now."""
         return self.phases.last_epoch(self.state.phase, self.state.history)
-
-    @property
-    def not_copied(self) -> frozenset[str]:
-        """See :attr:`ResumableFit.not_copied`. Only solved mass matrices change the means."""
-        metrics = guides_suited(self.model).metrics
-        solved = self.settings.chains.mass_matrix in metrics
-        return frozenset() if solved else frozenset({"means"})
 
     def end_reason(self) -> StopReason:
         """See :meth:`ResumableFit.end_reason`."""
@@ -308,40 +296,26 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         self.keep()
 
     def _epoch(self, bar: tqdm) -> dict[str, Any]:
-        """Visit every document once."""
-        state, processes = self.state, self.processes
-        stats, e_steps = EpochStats(self.num_batches), self._e_steps(bar)
+        """Visit every document once, with M-steps on the way."""
+        state, stats = self.state, EpochStats(self.num_batches)
         objective: float | Tensor = 0.0
         num_tokens, unconverged = 0.0, 0
         with self.model.topics.updated_often(), self.model.prior.following(self._length):
-            if state.step == 0:
-                # Chains move for an entire epoch before the first M-step.
-                new = processes.add_up(
-                    lambda: sum_statistics(e_step(stats) for _, e_step in e_steps), torch.float64
-                )
-                objective, num_tokens = new.objective, new.num_tokens
-                unconverged = int(new.num_unconverged)
-                self._begin_average(new)
-            else:
-                for batch, e_step in e_steps:
-                    new = processes.add_up(
-                        partial(e_step, stats), self.model.dtype, self.occurring(batch)
-                    )
-                    objective += new.objective
-                    num_tokens += new.num_tokens
-                    unconverged += int(new.num_unconverged)
-                    if new.num_docs:
-                        self._maximise(new)
-                    del new  # the next E-step needs the memory
+            for new in self._sums(stats, bar):
+                objective += new.objective
+                num_tokens += new.num_tokens
+                unconverged += int(new.num_unconverged)
+                self._maximise(new)
+                del new  # the next E-step needs the memory
         for name in self.not_copied:
             # The chains have left the means of the start, which nothing reads again.
             state.documents.tensors.pop(name, None)
         # The check makes the host wait for a GPU, so it runs only once per epoch.
         self.model.check_parameters()
         state.step += 1
-        numbers = to_floats(
-            {**stats.total(processes), **self._latent_spread(), "objective": objective}
-        )
+        moved = state.documents.tensors["moved"]
+        stuck = self.shard.num_docs * moved.shape[1] - moved.sum()
+        numbers = to_floats({**stats.total(self.processes, stuck), "objective": objective})
         # Without a chain in the statistics, the objective is the mean over all chains.
         log_likelihood, all_tokens = numbers.pop("log_likelihood"), self.corpus.whole.num_tokens
         mean = numbers["objective"] / num_tokens if num_tokens else log_likelihood / all_tokens
@@ -355,41 +329,53 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
             "unconverged": unconverged,
         }
 
-    def _e_steps(self, bar: tqdm) -> Iterator[tuple[DocumentBatch | None, EStep]]:
-        """This process's documents of each mini-batch of an epoch, and their E-step."""
+    def _sums(self, stats: EpochStats, bar: tqdm) -> Iterator[Statistics]:
+        """Statistics for each M-step of an epoch, summed over the processes.
+
+        They are those of a mini-batch. In the first epoch they are those of all documents, because
+        the chains move for an entire epoch before the first M-step.
+        """
+        processes, visits = self.processes, self._visits(bar)
+        if self.state.step == 0:
+            moves = (self._visit(*visit, stats) for visit in visits)
+            yield processes.add_up(lambda: sum_statistics(moves), torch.float64)
+            return
+        for batch, num_docs in visits:
+            make = partial(self._visit, batch, num_docs, stats)
+            yield processes.add_up(make, self.model.dtype, self.occurring(batch))
+
+    def _visits(self, bar: tqdm) -> Iterator[tuple[DocumentBatch | None, int]]:
+        """Mini-batches of an epoch; see :meth:`DocumentShard.mini_batches`."""
         seed, epoch = self.settings.seed, self.state.step
         for batch, num_docs in self.shard.mini_batches(seed, epoch, self.num_batches):
-            yield batch, partial(self._run_e_step, batch, num_docs)
+            yield batch, num_docs
             if batch is not None:
                 bar.update(batch.num_docs)
 
-    def _run_e_step(
+    def _visit(
         self, batch: DocumentBatch | None, num_docs: int, stats: EpochStats
     ) -> Statistics | None:
-        """E-step of this process's documents of a mini-batch. ``None`` without documents."""
+        """E-step of a mini-batch: move the chains of this process's documents.
+
+        Args:
+            batch: This process's documents, or ``None``.
+            num_docs: Number of documents of the mini-batch in all processes.
+            stats: Statistics of the epoch's transitions. New transitions are added.
+
+        Returns:
+            The statistics at the last draws. ``None`` without documents.
+        """
         self.processes.poll()
         self.release_memory()
         if batch is None:
             return None
-        new = self._visit(batch, batch.num_docs / num_docs, stats)
-        self.release_memory()
-        return new
-
-    def _visit(self, batch: DocumentBatch, share: float, stats: EpochStats) -> Statistics:
-        """Move the chains of a batch, and return the statistics at their last draws.
-
-        Args:
-            batch: This process's documents of a mini-batch.
-            share: Share of this process in the mini-batch's documents.
-            stats: Statistics of the epoch's transitions. New transitions are added.
-        """
         documents, chains = self.state.documents, self._chains(batch)
         moved = torch.zeros_like(chains.moved)
         if self.state.step:
             moved = self._read("moved", batch)[""]
         for remaining in range(self.settings.num_transitions, 0, -1):
             chains.move(remaining)
-            moved = moved | stats.add(chains, share)
+            moved = moved | stats.add(chains, batch.num_docs / num_docs)
         stats.add_draws(chains)
         if chains.means is not None:
             documents.write("means", batch, chains.means)
@@ -445,36 +431,22 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         reset = state.step in (0, self.settings.warmup_epochs)
         return not reset and state.history[-1]["stuck"] == 0
 
-    def _latent_spread(self) -> dict[str, Tensor]:
-        """Mean and spread of the latent variables over all documents."""
-        rows = self.shard.table.find(self._positions)
-        share = self.shard.num_docs / self.num_docs
-        return latent_spread(
-            self.state.documents.tensors, self.model.prior.latent, rows, share, self.processes
-        )
-
     # -- M-step ----------------------------------------------------------------------------------
 
-    def _begin_average(self, new: Statistics) -> None:
-        """Set the parameters by the statistics of the first epoch."""
-        state = self.state
-        if new.num_docs:
-            state.statistics = new.scaled(self.num_docs / new.num_docs)
-            # Updates in float64 would take four times as long.
-            state.statistics.word_counts = state.statistics.word_counts.to(self.model.dtype)
-            state.statistics.maximise(self.model)
-            state.updates = self.num_batches
-
     def _maximise(self, new: Statistics) -> None:
-        """Update the parameters by the statistics of a mini-batch."""
-        state = self.state
+        """Update the parameters by the statistics of a mini-batch, or of the first epoch."""
+        state, is_first = self.state, self.state.step == 0
+        if not new.num_docs:  # all chains are stuck
+            return
         scale = self.num_docs / new.num_docs
-        state.updates += 1
+        state.updates += self.num_batches if is_first else 1
         if state.statistics is None:
             state.statistics = new.scaled(scale)
+            # Updates in float64 would take four times as long.
+            state.statistics.word_counts = state.statistics.word_counts.to(self.model.dtype)
         else:
             state.statistics.blend_(new, self._weight(), scale)
-        if self.ascent is None:
+        if self.ascent is None or is_first:
             state.statistics.maximise(self.model)
             return
         state.statistics.maximise_prior(self.model)
@@ -509,59 +481,62 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
     def result(self, stop_reason: StopReason) -> MonteCarloResult:
         """Result at the current state."""
         state, prior = self.state, self.model.prior
-        needed = ("means", "moved", STEP_SIZE)
         tables = self.shard.collect(
-            {n: x for n, x in state.documents.tensors.items() if n in needed or n.startswith(CHAIN)}
+            {
+                name: table
+                for name, table in state.documents.tensors.items()
+                if name in ("means", "moved", STEP_SIZE) or name.startswith(CHAIN)
+            }
         )
         empty = torch.from_numpy(self.corpus.lengths[: self.shard.num_result_docs] == 0)
-        last = LastDraws.of(tables, empty, self.settings.chains.num_chains)
-        last.rotate(prior.canonicalise_())
-        counted = self._counted(last.moved, empty)
-        means = self.with_prior_means(last.means(tables.get("means"), prior.latent, counted))
-        if last.latents:
-            self._warn(counted)
+        zeros = torch.zeros(len(empty), self.settings.chains.num_chains)
+        moved = tables.get("moved", zeros.bool()).mT
+        latents = last_draws(tables, empty, prior.canonicalise_())
+        # In few transitions, a chain may fail to move by chance.
+        few = self._countable_transitions(state.step) < FEWEST_TRANSITIONS
+        counted = ~empty.expand_as(moved) if few else moved
+        means = tables.get("means")
+        if latents:
+            means = mean_draws(latents[prior.latent], means, counted)
+            self._warn(counted, ~empty)
         return MonteCarloResult(
             history=state.history,
             stop_reason=stop_reason,
-            num_unconverged=state.history[-1]["unconverged"] if last.latents else self.num_docs,
-            means=means,
+            num_unconverged=state.history[-1]["unconverged"] if latents else self.num_docs,
+            means=self.with_prior_means(means),
             objective_name=f"log likelihood at draws of {prior.latent}",
             seconds=state.seconds,
             statistics=state.statistics,
             corpus=self.corpus,
-            chains=self._kept_chains(last, counted.all(0)),
-            moved=last.moved,
+            chains=self._kept_chains(
+                latents, tables.get(STEP_SIZE, zeros).mT.exp(), counted.all(0)
+            ),
+            moved=moved,
         )
 
-    def _counted(self, moved: Tensor, empty: Tensor) -> Tensor:
-        """Chains ``(num_chains, num_docs)`` in the result's means, as in the statistics.
-
-        In few transitions, a chain may fail to move by chance.
-        """
-        few = self._countable_transitions(self.state.step) < FEWEST_TRANSITIONS
-        return ~empty.expand_as(moved) if few else moved
-
-    def _kept_chains(self, last: LastDraws, usable: Tensor) -> KeptChains:
+    def _kept_chains(
+        self, latents: dict[str, Tensor], step_size: Tensor, usable: Tensor
+    ) -> KeptChains:
         """Chains of the result. Only chains that have finished their warm-up can be continued."""
         settings, num_epochs = self.settings, self.state.step
-        if num_epochs <= settings.warmup_epochs:
-            usable = torch.zeros_like(usable)
-        rows = np.flatnonzero(usable.numpy())
+        rows = np.flatnonzero(usable.numpy() & (num_epochs > settings.warmup_epochs))
         documents, first = np.unique(signatures(self.corpus)[rows], return_index=True)
-        states = last.latents, last.step_size, documents, rows[first]
+        kept = latents, step_size, documents, rows[first]
         transitions = num_epochs * settings.num_transitions
-        return KeptChains(self.model, settings.chains, *states, transitions)
+        return KeptChains(self.model, settings.chains, *kept, transitions)
 
-    def _warn(self, counted: Tensor) -> None:
+    def _warn(self, counted: Tensor, filled: Tensor) -> None:
         """Warn of stuck chains, which do not count, and of chains with low acceptance.
+
+        Args:
+            counted: ``(num_chains, num_docs)`` bool: the chain counts.
+            filled: ``(num_docs,)`` bool: the document has words.
 
         Warns:
             ConvergenceWarning: Chains made no move in 10 or more transitions, or accept less than
                 half of the target.
         """
         state = self.state
-        num_transitions = self._countable_transitions(state.step)
-        filled = torch.from_numpy(self.corpus.lengths[: self.shard.num_result_docs] > 0)
         rows = (filled & (~counted).any(0)).nonzero().squeeze(1)
         first = 0 if self.corpus.part is None else self.corpus.part.first
         found = self.processes.gather((rows + first, counted[:, rows]))
@@ -572,7 +547,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
             "statistics and means exclude them, unless no chain of a document moved; use more "
             "epochs or num_transitions"
         )
-        warn_of_stuck(stuck, positions, num_transitions, advice)
+        warn_of_stuck(stuck, positions, self._countable_transitions(state.step), advice)
         acceptance, target = state.history[-1]["acceptance"], self.settings.chains.target_accept
         reason = "posteriors have become sharper since step sizes were frozen; use more"
         warn_of_low_acceptance(acceptance, target, f"{reason} warmup_epochs")

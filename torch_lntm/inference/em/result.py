@@ -223,10 +223,8 @@ class MonteCarloResult(FitResult):
       epoch all documents have the means of the start.
     * ``num_unconverged``: number of documents with a stuck chain.
     * ``history``: records also have the ``perplexity`` of the documents at their draws,
-      ``acceptance``, ``divergences``, ``stuck`` chains and ``step_size``. ``latent_mean`` and
-      ``latent_std`` are the mean of eta (theta under a Dirichlet prior) and its standard deviation
-      over documents, averaged over topics. The perplexity at draws is lower than the perplexity of
-      new documents, because the draws are fitted to the same words.
+      ``acceptance``, ``divergences``, ``stuck`` chains and ``step_size``. The perplexity at draws
+      is lower than the perplexity of new documents, because the draws are fitted to the same words.
 
     Attributes:
         chains: The chains in their last state, from which draws continue. ``chains.latents`` has

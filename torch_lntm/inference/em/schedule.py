@@ -223,20 +223,11 @@ class Annealing:
 
     def __post_init__(self) -> None:
         both = (self.inverse_temperatures, self.inverse_topic_temperatures)
-        if len(both[0]) != len(both[1]) or not both[0]:
+        rise = all(row and row[-1] == 1 and all(0 < t <= 1 for t in row) for row in both)
+        if not (rise and len(both[0]) == len(both[1]) and self.iterations > 0 and self.noise >= 0):
             raise ConfigError(
-                f"annealing has {len(both[0])} temperatures and {len(both[1])} of topics; "
-                "expected the same number of both, at least 1"
-            )
-        if self.iterations < 1 or not self.noise >= 0:
-            raise ConfigError(
-                f"annealing has iterations={self.iterations} and noise={self.noise}; expected at "
-                "least 1, and a number >= 0"
-            )
-        if any(not 0 < t <= 1 for row in both for t in row) or any(row[-1] != 1 for row in both):
-            raise ConfigError(
-                f"annealing temperatures {both[0]} and {both[1]}; expected numbers in (0, 1], and "
-                "1 as the last of each"
+                f"{self}; expected as many inverse temperatures of documents as of topics, in "
+                "(0, 1] and 1 at the end, at least 1 iteration, and noise of at least 0"
             )
 
     @property

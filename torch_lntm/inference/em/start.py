@@ -24,7 +24,7 @@ from torch_lntm.inference.em.documents import DocumentShard, document_bar
 from torch_lntm.inference.em.merging import halves, merged_labels
 from torch_lntm.inference.em.schedule import default_step_docs, num_epochs
 from torch_lntm.inference.em.statistics import as_float_if_ready
-from torch_lntm.inference.em.table import new_table
+from torch_lntm.inference.em.table import DocumentTable, new_table
 from torch_lntm.kernels.mixture import (
     ExpectedCounts,
     expected_counts,
@@ -360,8 +360,7 @@ class Start:
         sweeps = SWEEPS if state.step else FIRST_SWEEPS
         topics = self.model.topics
         running = RunningTopics(state.word_counts, topics.start_smoothing, topics.keywords)
-        theta, steps = state.theta, self._steps()
-        assert theta is not None
+        theta, steps = self._table(state), self._steps()
         concentration = self.concentration * (topics.num_topics / len(state.word_counts))
 
         def advance() -> bool:
@@ -385,6 +384,13 @@ class Start:
             pass
         running.apply_scale()
         return float(objective)
+
+    def _table(self, state: FitState) -> DocumentTable:
+        """Table ``theta`` of all documents of the sample."""
+        assert state.theta is not None
+        corpus = self.corpus
+        table = DocumentTable(np.arange(len(corpus)), corpus.row_offsets, self.model.device)
+        return table.of({"theta": state.theta})
 
     def _release_memory(self) -> None:
         """Return the memory of freed tables to the system."""
@@ -433,7 +439,7 @@ class Start:
     def _steps(self) -> Iterator[tuple[Tensor, DocumentBatch]]:
         """All documents in batches: the positions ``(n,)`` of a batch's words, and the batch."""
         batches = self.sample.global_batches(self.order, self.step_docs)
-        return self.sample.cached("start", ((b.words, b.over(b.words)) for b in batches))
+        return self.sample.cached("start", lambda: ((b.words, b.over(b.words)) for b in batches))
 
     def _finish(self, state: FitState) -> None:
         """Set the prior and the means of this process's documents from the proportions."""
@@ -464,8 +470,7 @@ class Start:
         are solved under the final topics.
         """
         if self.sample is self.shard:
-            assert state.theta is not None
-            return partial(_rows_of, state.theta)
+            return partial(self._table(state).read, "theta")
         assert state.word_counts is not None
         topics = self.model.topics
         running = RunningTopics(state.word_counts, topics.start_smoothing, topics.keywords)
@@ -501,12 +506,12 @@ def random_order(corpus: Corpus, seed: int) -> NDArray[np.int64]:
 def _lda_counts(
     topics: Tensor,
     batch: DocumentBatch,
-    theta: Tensor,
+    theta: DocumentTable,
     sweeps: int,
     concentration: float,
 ) -> ExpectedCounts:
     """Expected counts of a batch's words under LDA. The table of theta is read and updated."""
-    weights = _rows_of(theta, batch).to(topics)
+    weights = theta.read("theta", batch).to(topics)
     for _ in range(sweeps - 1):
         weights = expected_topic_counts(weights, topics, batch) + concentration
         weights /= weights.sum(-1, keepdim=True)
@@ -514,16 +519,5 @@ def _lda_counts(
     counts = expected_counts(weights, topics, batch, word_counts=True)
     weights = counts.topic_counts + concentration
     weights = weights / weights.sum(-1, keepdim=True)
-    theta.index_copy_(0, _positions_of(theta, batch), weights.to(theta))
+    theta.write("theta", batch, weights)
     return counts
-
-
-def _rows_of(theta: Tensor, batch: DocumentBatch) -> Tensor:
-    """Rows of a batch's documents in a table of all documents, on the batch's device."""
-    return theta.index_select(0, _positions_of(theta, batch)).to(batch.device)
-
-
-def _positions_of(theta: Tensor, batch: DocumentBatch) -> Tensor:
-    """Positions of a batch's documents, on the device of the table."""
-    # batch.positions is on the CPU, and reading it needs no wait for a GPU.
-    return batch.index if theta.device == batch.device else batch.positions

@@ -49,10 +49,6 @@ class Statistics:
     objective: float | Tensor
     num_unconverged: int | Tensor
 
-    def __add__(self, other: Statistics) -> Statistics:
-        """Statistics of the union of two disjoint sets of documents."""
-        return self.scaled(1.0).add_(other)
-
     def add_(self, other: Statistics) -> Statistics:
         """Add the statistics of further documents in place. The word counts become float64."""
         self.num_docs += other.num_docs

@@ -39,11 +39,8 @@ class DocumentTable:
     ) -> None:
         self.index, self.offsets, self.device = index, offsets, device
         self.tensors: dict[str, Tensor] = {}
-        first, last = (int(index[0]), int(index[-1])) if len(index) else (0, -1)
-        self._first, self._row_of = first, None
-        if last - first + 1 > len(index):
-            self._row_of = np.full(last - first + 1, -1, dtype=np.int64)
-            self._row_of[index - first] = np.arange(len(index))
+        self._first = int(index[0]) if len(index) else 0
+        self._has_gaps = len(index) > 0 and int(index[-1]) - self._first + 1 > len(index)
         self._copies: dict[tuple[str, torch.device], Tensor] = {}
 
     def of(self, tensors: dict[str, Tensor]) -> DocumentTable:
@@ -71,18 +68,15 @@ class DocumentTable:
     def _rows_of(self, name: str, batch: DocumentBatch, tensor: Tensor) -> Tensor:
         """Row numbers of a batch in a tensor, on the tensor's device."""
         # batch.positions is on the CPU, and reading it needs no wait for a GPU.
-        rows = self.find(batch.index if tensor.device == batch.device else batch.positions)
+        rows = batch.index if tensor.device == batch.device else batch.positions
+        if self._has_gaps:
+            rows = torch.searchsorted(self._on("index", self.index, rows.device), rows)
+        elif self._first:
+            rows = rows - self._first
         if name not in ENTRY_TABLES:
             return rows
         offsets = self._on("offsets", self.offsets, rows.device)
         return _ranges(offsets[rows], offsets[rows + 1], batch.nnz)
-
-    def find(self, positions: Tensor) -> Tensor:
-        """Rows of the documents at some positions in the whole corpus, on their device."""
-        positions = positions - self._first if self._first else positions
-        if self._row_of is None:
-            return positions
-        return self._on("row_of", self._row_of, positions.device)[positions]
 
     def _on(self, name: str, array: NDArray[np.int64], device: torch.device) -> Tensor:
         """Array on a device. The copy is made once."""

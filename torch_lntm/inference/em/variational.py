@@ -21,7 +21,6 @@ from torch_lntm.inference.em.documents import (
     document_bar,
     shard_of,
     visiting_ranks,
-    with_progress,
 )
 from torch_lntm.inference.em.loop import Engine, ResumableFit, clones_of
 from torch_lntm.inference.em.result import StopReason, VariationalResult
@@ -171,6 +170,7 @@ class VariationalRun(ResumableFit[VariationalResult]):
     """
 
     averaging = ("stepwise",)
+    not_copied = frozenset({"sites", BEST_MEANS})  # warm starts do not affect the result
 
     def __init__(
         self, engine: VariationalEM, corpus: Corpus, processes: Processes | None = None
@@ -254,9 +254,9 @@ class VariationalRun(ResumableFit[VariationalResult]):
             return
         for batch in self.shard.local_batches(self.step_docs):
             space = self.model.prior.space(batch)
-            means = guide.default_start(batch, space)
-            if means is None or guide.warm_start_rows == "entries":
-                means = space.centre.expand(batch.num_docs, -1)
+            means = space.centre.expand(batch.num_docs, -1)
+            if guide.warm_start_rows == "documents":
+                means = guide.default_start(batch, space)
             state.documents.write("means", batch, means)
         self._enter("stepwise")
 
@@ -276,8 +276,8 @@ class VariationalRun(ResumableFit[VariationalResult]):
                 unconverged: int | Tensor = 0
                 with model.topics.updated_often():
                     batches = self.shard.step_batches(settings.seed, self.step_docs)
-                    for batch in with_progress(bar, batches):
-                        new = self._step(batch)
+                    for batch in batches:
+                        new = self._step(batch, bar)
                         objective += new.objective
                         unconverged += new.num_unconverged
                 state.step += 1
@@ -285,11 +285,11 @@ class VariationalRun(ResumableFit[VariationalResult]):
                 bar.set_postfix_str(f"{per_token:.4f} nats/token")
                 yield self._record(per_token, unconverged=int(unconverged))
 
-    def _step(self, batch: DocumentBatch | None) -> Statistics:
+    def _step(self, batch: DocumentBatch | None, bar: tqdm) -> Statistics:
         """Update the parameters once, and return the statistics of the step's documents."""
         state = self.state
         parts = batch.split(self.max_docs) if batch is not None else []
-        make = partial(self._expected, parts, self.guide.step_options)
+        make = partial(self._expected, parts, self.guide.step_options, bar)
         new = self.processes.add_up(make, self.model.dtype, self.occurring(batch))
         # Each batch represents the corpus. The scale is a ratio of tokens, so that batches of long
         # and of short documents have equal weight in the topics.
@@ -401,11 +401,11 @@ class VariationalRun(ResumableFit[VariationalResult]):
 
     def _e_step(self, bar: tqdm, options: SolveOptions) -> Statistics:
         """E-step of all documents, with the statistics of all processes."""
-        batches = with_progress(bar, self.shard.local_batches(self.max_docs))
-        return self.processes.add_up(partial(self._expected, batches, options), torch.float64)
+        batches = self.shard.local_batches(self.max_docs)
+        return self.processes.add_up(partial(self._expected, batches, options, bar), torch.float64)
 
     def _expected(
-        self, batches: Iterable[DocumentBatch], options: SolveOptions
+        self, batches: Iterable[DocumentBatch], options: SolveOptions, bar: tqdm
     ) -> Statistics | None:
         """E-steps of batches, with the sum of their statistics; None without batches.
 
@@ -427,6 +427,7 @@ class VariationalRun(ResumableFit[VariationalResult]):
                 if self._keeps_entries:
                     documents.write("sites", batch, posterior.warm_start)
                 total = new if total is None else total.add_(new)
+                bar.update(batch.num_docs)
         return total
 
     def _objective(self, statistics: Statistics) -> float:
@@ -434,11 +435,6 @@ class VariationalRun(ResumableFit[VariationalResult]):
         return (float(statistics.objective) + float(self.model.log_prior())) / self.num_tokens
 
     # -- results ---------------------------------------------------------------------------------
-
-    @property
-    def not_copied(self) -> frozenset[str]:
-        """See :attr:`ResumableFit.not_copied`. Warm starts do not affect the result."""
-        return frozenset({"sites", BEST_MEANS})
 
     def end_early(self) -> None:
         """See :meth:`ResumableFit.end_early`. The result is the best scored restart, if any."""
