@@ -43,8 +43,9 @@ def expected(q: np.ndarray, a: float) -> np.ndarray:
 
 
 def model_of(name: str) -> TopicModel:
-    make = {"ctm": ctm, "lda": lda}[name]
-    return make(3, NUM_WORDS, topics=torch.from_numpy(TOPICS), dtype=torch.float64)
+    make, topics = {"ctm": ctm}.get(name, lda), torch.from_numpy(TOPICS)
+    topics = topics[:1] if name == "unigram" else topics
+    return make(*topics.shape, topics=topics, dtype=torch.float64)
 
 
 @pytest.mark.parametrize("a", [0.3, 8.0, 300.0])
@@ -190,7 +191,7 @@ def test_the_fitted_weight_is_close_to_the_true_weight(a) -> None:
     """The weight is optimal, and close to the concentration of the simulated documents."""
     corpus = bursty(a, 4000)
     split = corpus.hold_out_words(seed=0)
-    found = fit_cache_weight(model_of(np.array([1.0]), TOPICS[:1]), split, max_docs=1500)
+    found = fit_cache_weight(model_of("unigram"), split, max_docs=1500)
     observed, held_out = (part.to_scipy().toarray() for part in split)
 
     def loss(log_a: float) -> float:
@@ -203,9 +204,7 @@ def test_the_fitted_weight_is_close_to_the_true_weight(a) -> None:
         assert found > 500
         return
     parts = [corpus[start::8].hold_out_words(seed=0) for start in range(8)]
-    logs = [
-        math.log(fit_cache_weight(model_of(np.array([1.0]), TOPICS[:1]), part)) for part in parts
-    ]
+    logs = [math.log(fit_cache_weight(model_of("unigram"), part)) for part in parts]
     # Student's t of 7 degrees of freedom is above 8 once in 10,000 times.
     assert abs(np.mean(logs) - math.log(a)) < 8.0 * np.std(logs, ddof=1) / math.sqrt(8)
     assert np.std(logs) < 0.2
