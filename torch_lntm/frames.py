@@ -6,9 +6,8 @@ position.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
-from typing import Any, Literal, TypeVar, get_args
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -16,57 +15,8 @@ import pandas as pd
 from torch_lntm.errors import ConfigError, CorpusError
 
 TableFormat = Literal["text", "csv", "json"]
-Row = TypeVar("Row")
 #: Most characters of a cell of a printed table.
 _WIDEST = 100
-
-
-class Rows(list[Row]):
-    """A list of results, such as one for each topic, that is also a table.
-
-    Printing shows the table with the words of a topic in one line.
-
-    Args:
-        rows: The results.
-        columns: Names of the first columns of the table, which an empty table has too.
-    """
-
-    def __init__(self, rows: Iterable[Row] = (), columns: Sequence[str] = ()) -> None:
-        super().__init__(rows)
-        self.columns = list(columns)
-
-    def frame(self) -> pd.DataFrame:
-        """A row for each result, or the rows of its method ``records``, a column for each field.
-
-        Lists of words and numbers become texts, with the entries separated by blanks.
-        """
-        rows: list[Any] = []
-        for row in self:
-            rows += row.records() if hasattr(row, "records") else [asdict(row)]  # type: ignore
-        names = list(dict.fromkeys([*self.columns, *(name for row in rows for name in row)]))
-        cells = [{name: _joined(x) for name, x in row.items()} for row in rows]
-        frame = pd.DataFrame(cells, columns=names)
-        return frame.rename(columns={"standard_error": "std_error"})
-
-    def __str__(self) -> str:
-        frame = self.frame()
-        if "term" in frame:
-            keys = [name for name in _KEYS if name in frame]
-            words = frame.groupby(keys, sort=False, dropna=False)["term"]
-            frame = words.agg(" ".join).reset_index(name="words")
-        if {"name", "topic"} <= {*frame} and (frame["name"] == frame["topic"].map(str)).all():
-            frame = frame.drop(columns="name")
-        return render(frame)
-
-    __repr__ = __str__
-
-
-#: Columns that tell which list a word belongs to.
-_KEYS = ("topic", "name", "group", "measure", "change")
-
-
-def _joined(value: Any) -> Any:
-    return " ".join(map(str, value)) if isinstance(value, tuple) else value
 
 
 def is_default(index: pd.Index) -> bool:
@@ -185,10 +135,22 @@ def render(table: Any, form: TableFormat = "text") -> str:
         return str(table.to_json(orient="records", indent=2, force_ascii=False, date_format="iso"))
     if form != "text":
         raise ConfigError(f"format {form!r}; expected one of {', '.join(get_args(TableFormat))}")
+    table = _words_in_lines(table)
     columns = [_flush_left(table.iloc[:, i]) for i in range(table.shape[1])]
     shown = pd.concat(columns, axis=1) if columns else table
     text = str(shown.to_string(index=False, na_rep="", float_format="{:.4g}".format))
     return "\n".join(line.rstrip() for line in text.split("\n"))
+
+
+def _words_in_lines(table: pd.DataFrame) -> pd.DataFrame:
+    """A table with the words of a list in one line, and without names that are numbers."""
+    if "word" in table:
+        keys = table.columns[: table.columns.get_loc("word")].tolist()
+        lists = table.groupby(keys, sort=False, dropna=False)["word"]
+        table = lists.agg(" ".join).reset_index(name="words")
+    if {"name", "topic"} <= {*table} and (table["name"] == table["topic"].map(str)).all():
+        table = table.drop(columns="name")
+    return table
 
 
 def _flush_left(column: pd.Series) -> pd.Series:

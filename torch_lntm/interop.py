@@ -17,7 +17,7 @@ from torch_lntm.inference import DocumentTopics, DrawSource, transform
 from torch_lntm.inference.draws import require_source
 from torch_lntm.models import TopicModel
 from torch_lntm.models.names import is_named
-from torch_lntm.reports import representative_documents
+from torch_lntm.reports.representatives import best_documents
 
 __all__ = ["document_info", "from_anndata", "to_anndata", "topic_info"]
 
@@ -79,8 +79,8 @@ def _topic_info(source: DrawSource, corpus: Corpus, top_n: int, num_docs: int) -
         for k, name in enumerate(model.topic_names)
     ]
     examples: list[list[int]] = [[] for _ in names]
-    for row in representative_documents(documents, num_docs=num_docs):
-        examples[row.topic].append(row.document)
+    for row in best_documents(documents, num_docs).itertuples():
+        examples[row.topic].append(row.position)
     return pd.DataFrame(
         {
             "Topic": range(len(names)),

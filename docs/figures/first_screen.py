@@ -28,8 +28,8 @@ def main() -> None:
     lntm.inference.VariationalEM(model, guide, progress=False).fit(train)
 
     labels = [
-        f"{one.topic} {' '.join(distinct_words(one.frex, 2))}"
-        for one in lntm.reports.label_topics(model, train)
+        f"{k} {' '.join(distinct_words(words.split(), 2))}"
+        for k, words in enumerate(lntm.reports.label_topics(model, train)["frex"])
     ]
     figure, (left, right) = plt.subplots(
         1, 2, figsize=(11.5, 5.2), width_ratios=(2.1, 1), layout="constrained"

@@ -33,7 +33,7 @@ def main() -> None:
     figure, (left, middle, right) = plt.subplots(
         1, 3, figsize=(13, 3.3), width_ratios=(1, 1.2, 1), layout="constrained"
     )
-    blue, orange = lntm.plotting.PALETTE[:2]
+    blue, orange = lntm.plotting.use_style()[:2]
     for row, one in enumerate(told["difference"]):
         left.plot([one.lower, one.upper], [row, row], color=blue)
         left.plot(one.estimate, row, "o", color=blue)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.evaluation import coherence, topic_diversity
-from torch_lntm.reports import word_scores
+from torch_lntm.reports.labels import word_scores
 
 #: Printed words of a topic.
 PRINTED = 15

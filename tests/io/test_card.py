@@ -59,14 +59,14 @@ def test_a_model_s_folder_has_a_card_that_loading_ignores(fitted, tmp_path):
 
 
 def test_a_run_s_card_has_data_settings_scores_and_licence(fitted, tmp_path):
-    score = lntm.reports.Score("perplexity", 512.256, 3.5, "per token", "importance " + HOSTILE, 40)
+    score = ("perplexity", 512.256, 3.5, "per token", "importance " + HOSTILE, 40, None)
     config = {"corpus": f"{HOSTILE}.csv", "posterior": "taylor", "test_fraction": 0.1, "out": "x"}
     about = {
         "corpus": {"num_docs": 40, "num_words": 30, "name": HOSTILE},
         "topic_shares": [0.2, 0.5, 0.3],
         "licence": "CC-BY-4.0",
     }
-    scores = lntm.reports.scores.score_records([score])
+    scores = lntm.reports.scores.score_records(lntm.reports.scores.as_scores([score]))
     folder = lntm.io.save_run(tmp_path / "run", *fitted, config, metadata=about, evaluation=scores)
     card = (folder / "README.md").read_text(encoding="utf-8")
     for fact in ("`num_docs`: `40`", "`posterior`: `taylor`", "`test_fraction`: `0.1`"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -16,8 +15,7 @@ from torch_lntm.files import arrays, reading
 from torch_lntm.files.reading import read_consistent
 from torch_lntm.files.writing import atomic_folder
 from torch_lntm.io import load_model, load_run, save_model, save_run
-from torch_lntm.reports import Score
-from torch_lntm.reports.scores import read_scores
+from torch_lntm.reports.scores import as_scores, read_scores, score_records
 
 VOCABULARIES = (tuple("abcde"), tuple("vwxyz"))
 MODELS = tuple(make_model(vocabulary=words, seed=i) for i, words in enumerate(VOCABULARIES))
@@ -69,16 +67,17 @@ def test_a_run_replaced_between_two_reads_is_the_new_run(tmp_path, monkeypatch, 
 
 def test_a_run_refuses_split_and_scores_of_another_run(tmp_path):
     corpus = lntm.Corpus.from_matrix(np.ones((8, 5), int), VOCABULARIES[0])
-    score = [asdict(Score("perplexity", 2.0, None, "per token", "importance"))]
+    rows = [("perplexity", 2.0, None, "per token", "importance", None, None)]
+    scores = as_scores(rows)
     for seconds in (1.0, 2.0):
         split = corpus.split(0.25, seed=int(seconds))
         result = make_result(seconds=seconds)
-        given = {"split": split, "evaluation": score, "overwrite": True}
+        given = {"split": split, "evaluation": score_records(scores), "overwrite": True}
         save_run(tmp_path / "run", MODELS[0], result, {}, **given)
         if seconds == 1.0:
             run = load_run(tmp_path / "run")
             assert run.split(corpus).test_index.tolist() == split.test_index.tolist()
-            assert run.read("evaluation.json", read_scores) == [Score(**score[0])]
+            assert run.read("evaluation.json", read_scores).equals(scores)
     with pytest.raises(ConfigError, match="run: holds another run by now; load it again"):
         run.split(corpus)
     with pytest.raises(ConfigError, match="run: holds another run by now; load it again"):

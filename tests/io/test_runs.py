@@ -146,7 +146,7 @@ def test_runs_of_the_first_format_are_read(name):
     assert len(run.history) == expected["iterations"]
     assert run.history[-1]["objective"] == expected["objective"]
     assert run.split(corpus).test_index.tolist() == expected["test_index"]
-    scores = [[score.metric, score.value] for score in read_scores(FITS / name / "evaluation.json")]
+    scores = read_scores(FITS / name / "evaluation.json")[["metric", "value"]].to_numpy().tolist()
     assert scores == expected["scores"]
     theta = transform(run.guide(), corpus).theta[:6]
     torch.testing.assert_close(theta, torch.tensor(expected["theta"]), rtol=0, atol=1e-3)

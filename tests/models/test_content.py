@@ -396,7 +396,8 @@ def test_fits_recover_the_deviations_of_levels(device) -> None:
     found = np.stack([model.topics.at(g).probs.detach().cpu().numpy() for g in levels])
     found = found[:, np.argsort(-found[0, :, 3])]
     np.testing.assert_allclose(found, topics, atol=0.02)
-    own = {(one.topic, one.group): set(one.words) for one in lntm.reports.group_words(model)}
+    telling = lntm.reports.level_words(model).groupby(["topic", "level"])["word"]
+    own = {key: set(words) for key, words in telling}
     topic = int(model.topics.mean_probs[:, 3].argmax())
     assert own[topic, "Left"] >= {"w0", "w1"}
     assert own[topic, "Right"] >= {"w6", "w7"}
@@ -424,24 +425,20 @@ def test_levels_survive_saving_and_loading(corpus, tmp_path) -> None:
 # -------------------------------------------------------------------- reports
 
 
-def test_group_words_are_the_most_distinctive_words(corpus) -> None:
+def test_level_words_are_the_most_distinctive_words(corpus) -> None:
     model = make(corpus)
-    found = lntm.reports.group_words(model, top_n=2)
-    assert [(one.topic, one.group) for one in found[:4]] == [
-        *((0, level) for level in LEVELS.levels),
-        (1, "Left"),
-    ]
+    found = lntm.reports.level_words(model, top_n=2)
+    assert found["level"].unique().tolist() == list(LEVELS.levels)
     probs = by_hand(model.topics)
     telling = probs * np.log(probs / probs.mean(0))
     best = np.argsort(-telling[2, 1])[:2]
-    one = found[5]
-    assert one.words == tuple(f"w{v}" for v in best)
-    np.testing.assert_allclose(one.probabilities, probs[2, 1, best])
-    np.testing.assert_allclose(one.averages, probs.mean(0)[1, best])
-    assert found.frame().iloc[10].tolist()[:4] == [1, "1", "Right", one.words[0]]
+    rows = found[(found["topic"] == 1) & (found["level"] == LEVELS.levels[2])]
+    assert rows["word"].tolist() == [f"w{v}" for v in best]
+    np.testing.assert_allclose(rows["probability"], probs[2, 1, best])
+    np.testing.assert_allclose(rows["average"], probs.mean(0)[1, best])
     with torch.no_grad():
         model.topics.levels.zero_()
         model.topics.cells.zero_()
-    assert not any(one.words for one in lntm.reports.group_words(model))
+    assert lntm.reports.level_words(model).empty
     with pytest.raises(ConfigError, match="the same in all documents"):
-        lntm.reports.group_words(plain_of(model, "Left"))
+        lntm.reports.level_words(plain_of(model, "Left"))

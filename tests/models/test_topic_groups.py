@@ -78,21 +78,20 @@ def test_prevalence_of_a_group_is_the_prevalence_of_the_summed_draws(documents: 
     other, sums = merged_draws(theta)
     expected = lntm.reports.summarise_corpus(ThetaDraws.of(sums, other), corpus, ["party"])
     pairs = [
-        (summary.overall_groups, expected.overall),
-        (summary.group_prevalence[0], expected.prevalence[0]),
+        (summary.overall, expected.overall),
+        (summary.prevalence[0], expected.prevalence[0]),
     ]
-    for group, topic in pairs:
-        assert group is not None
+    size = model.num_topics
+    for all_columns, topic in pairs:
+        assert all_columns.columns[size:] == tuple(GROUPS)
         for name in ("mean", "lower", "upper", "standard_error"):
-            first, second = getattr(group, name)[:, 0], getattr(topic, name)[:, 0]
+            first, second = getattr(all_columns, name)[:, size], getattr(topic, name)[:, 0]
             np.testing.assert_allclose(first, second, rtol=1e-9)
     # The interval of a sum is not the sum of the ends.
-    overall, topics = summary.overall_groups, summary.overall
-    assert overall is not None
-    width = (overall.upper - overall.lower)[0, 0]
-    assert width < (topics.upper - topics.lower)[0, [0, 2]].sum() * 0.99
+    width = (summary.overall.upper - summary.overall.lower)[0]
+    assert width[size] < width[[0, 2]].sum() * 0.99
     plain = lntm.reports.summarise_corpus(draws, corpus, ["party"])
-    np.testing.assert_allclose(plain.overall.lower, topics.lower, rtol=1e-12)
+    np.testing.assert_allclose(plain.overall.lower, summary.overall.lower[:, :size], rtol=1e-12)
 
 
 def test_effects_of_a_group_are_the_effects_of_the_summed_draws(documents: Any) -> None:
@@ -146,11 +145,9 @@ def test_words_of_a_merged_topic_are_weighted_by_tokens(documents: Any) -> None:
     probs = model.topics.probs.detach().double()
     torch.testing.assert_close(words[0], 0.75 * probs[0] + 0.25 * probs[2])
     torch.testing.assert_close(words[1], probs[4])
-    summary = lntm.reports.summarise_groups(model, {"a": [0, 2]}, tokens / 7, top_n=3)[0]
+    summary = lntm.reports.summarise_groups(model, {"a": [0, 2]}, tokens / 7, top_n=3)
     best = words[0].argsort(descending=True)[:3]
-    assert summary.words == model.words_at(best.tolist())
-    assert summary.share == pytest.approx(4 / 7)
-    (record,) = summary.records()
-    assert record["words"].split() == list(summary.words)
+    assert summary["words"].tolist() == [" ".join(model.words_at(best.tolist()))]
+    assert summary["share"].tolist() == pytest.approx([4 / 7])
     with pytest.raises(ConfigError, match="expected 5 numbers from 0"):
         merged_topics(model, {"a": [0]}, [1.0, 2.0])

@@ -10,11 +10,12 @@ from support.pages import Page
 import torch_lntm as lntm
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError
+from torch_lntm.frames import is_missing
 from torch_lntm.models import TopicModel
 from torch_lntm.reports import keyword_topics
-from torch_lntm.reports.keywords import keyword_chart
 
 WORDS = ["tax", "<b>", "war", "oil", "sea", "sky"]
+SHARES = [0.5, 0.3, 0.2]
 PROBS = [[0.4, 0.1, 0.2, 0.1, 0.1, 0.1], [0.1, 0.1, 0.1, 0.1, 0.5, 0.1], [0.1] * 5 + [0.5]]
 
 
@@ -32,30 +33,30 @@ def make_model() -> TopicModel:
 
 
 def test_rows_name_words_probabilities_and_lost_topics() -> None:
-    money, water = keyword_topics(make_model(), [0.5, 0.3, 0.2], 1000, top_n=2)
-    assert (money.topic, money.name, money.rival) == (0, "money", None)
-    assert money.keywords == ("tax", "<b>")
-    assert money.probabilities == pytest.approx((0.4, 0.1))
-    assert money.mass == pytest.approx(0.5)
-    assert money.joined == ("war", "oil")
-    assert water.rival == "2"
-    assert set(water.keywords) == {"oil", "sky"}
+    money, water = keyword_topics(make_model(), SHARES, 1000, top_n=2).to_dict("records")
+    assert (money["topic"], money["name"]) == (0, "money")
+    assert is_missing(money["rival"])
+    assert money["keywords"] == "tax <b>"
+    assert money["mass"] == pytest.approx(0.5)
+    assert money["joined"] == "war oil"
+    assert water["rival"] == "2"
+    assert set(water["keywords"].split()) == {"oil", "sky"}
 
 
 def test_intervals_are_those_of_simulated_topics() -> None:
     """Words drawn from the Dirichlet posterior of a topic with known tokens."""
-    (money, _) = keyword_topics(make_model(), [0.5, 0.3, 0.2], 1000, level=0.9)
+    money = keyword_topics(make_model(), SHARES, 1000, level=0.9).iloc[0]
     tokens = 0.5 * 1000 + 10.0 + 0.5 * 6
     draws = np.random.default_rng(0).dirichlet(np.array(PROBS[0]) * tokens, 200_000)[:, :2].sum(1)
     expected = np.quantile(draws, [0.05, 0.95])
-    np.testing.assert_allclose([money.lower, money.upper], expected, atol=5e-4)
+    np.testing.assert_allclose([money["lower"], money["upper"]], expected, atol=5e-4)
 
 
 def test_models_without_keywords_and_wrong_levels_are_refused() -> None:
     with pytest.raises(ConfigError, match="no keywords"):
         keyword_topics(lntm.models.ctm(2, 6), [0.5, 0.5], 10)
     with pytest.raises(ConfigError, match="level is 2"):
-        keyword_topics(make_model(), [0.5, 0.3, 0.2], 10, level=2)
+        keyword_topics(make_model(), SHARES, 10, level=2)
 
 
 def test_the_page_has_a_section_for_models_with_keywords_alone(tmp_path) -> None:
@@ -69,7 +70,3 @@ def test_the_page_has_a_section_for_models_with_keywords_alone(tmp_path) -> None
         assert ("Keywords" in Page(page).said("h2")) == has_keywords
         assert ("the keywords of water are more probable in 2" in page) == has_keywords
         assert ("tax &lt;b&gt;" in page) == has_keywords
-    rows = keyword_topics(make_model(), [0.5, 0.3, 0.2], 1000)
-    (ax,) = keyword_chart(rows).axes
-    assert [bar.get_width() for bar in ax.patches] == [x for r in rows for x in r.probabilities]
-    assert {"tax", "<b>"} <= {text.get_text() for text in ax.texts}

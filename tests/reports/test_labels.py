@@ -10,7 +10,8 @@ import torch
 import torch_lntm as lntm
 from torch_lntm.errors import ConfigError
 from torch_lntm.inference import DocumentTopics
-from torch_lntm.reports import label_topics, representative_documents, topic_labels, word_scores
+from torch_lntm.reports import label_topics, representative_documents, topic_labels
+from torch_lntm.reports.labels import word_scores
 
 WORDS = ("the", "tax", "war", "rare")
 TOPICS = np.array([[0.5, 0.4, 0.05, 0.05], [0.5, 0.05, 0.449, 0.001]])
@@ -63,19 +64,12 @@ def test_labels_are_the_best_words_by_each_measure() -> None:
     model = lntm.models.ctm(
         2, 4, topics=torch.from_numpy(TOPICS), vocabulary=WORDS, dtype="float64"
     )
-    first, second = label_topics(model, corpus, top_n=2, frequency_weight=0.3)
-    assert first.probability == ("the", "tax")
-    assert first.frex[0] == "tax"
-    assert second.frex[0] == "war"
-    assert first.lift[0] == "rare"
-    assert second.score[0] == "war"
-    labels = label_topics(model, corpus, top_n=2)
-    frame = labels.frame()
-    assert list(frame) == ["topic", "name", "measure", "rank", "term"]
-    assert len(frame) == 2 * 4 * 2
-    frex = frame[(frame["topic"] == 1) & (frame["measure"] == "frex")]
-    assert (frex["rank"].tolist(), tuple(frex["term"])) == ([1, 2], labels[1].frex)
-    assert str(labels).splitlines()[2].split() == ["0", "frex", *labels[0].frex]
+    labels = label_topics(model, corpus, top_n=2, frequency_weight=0.3)
+    assert list(labels) == ["topic", "name", "probability", "frex", "lift", "score"]
+    assert labels["probability"][0] == "the tax"
+    assert [words.split()[0] for words in labels["frex"]] == ["tax", "war"]
+    assert labels["lift"][0].startswith("rare ")
+    assert labels["score"][1].startswith("war ")
 
 
 def test_invalid_settings_are_refused() -> None:
@@ -101,12 +95,13 @@ def make_found() -> DocumentTopics:
 
 def test_representative_documents_have_the_largest_shares() -> None:
     found = representative_documents(make_found(), num_docs=2)
-    assert [(one.topic, one.document) for one in found] == [(0, 1), (0, 2), (1, 0), (1, 2)]
-    assert found[0].share == pytest.approx(0.9)
-    assert found[0].metadata == {"title": "b"}
-    assert list(found.frame()) == ["topic", "name", "rank", "document", "gamma", "title"]
-    assert found.frame()["rank"].tolist() == [1, 2, 1, 2]
+    assert list(found) == ["topic", "name", "rank", "document", "gamma", "title"]
+    assert found["topic"].tolist() == [0, 0, 1, 1]
+    assert found["document"].tolist() == [1, 2, 0, 2]
+    assert found["rank"].tolist() == [1, 2, 1, 2]
+    assert found["gamma"][0] == pytest.approx(0.9)
+    assert found["title"].tolist() == ["b", "c", "a", "c"]
     few = representative_documents(make_found(), num_docs=3, least=0.5, topics=["fires"])
-    assert [(one.topic, one.document) for one in few] == [(1, 0)]
+    assert few[["topic", "document"]].to_numpy().tolist() == [[1, 0]]
     with pytest.raises(ConfigError, match="topic 2; expected numbers from 0 to 1"):
         representative_documents(make_found(), topics=[2])

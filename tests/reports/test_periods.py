@@ -12,6 +12,7 @@ from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError
 from torch_lntm.models import DynamicTopics, TopicModel
 from torch_lntm.reports import moving_topics
+from torch_lntm.reports.periods import words_by_period
 
 WORDS = ["up", "<b>down</b>", "still", "a", "b", "c"]
 YEARS = np.repeat(np.arange(2000, 2010), 10)
@@ -37,32 +38,29 @@ def make_model() -> TopicModel:
 
 def test_words_that_rose_and_fell_are_found_with_their_intervals() -> None:
     model = make_model()
-    moving, still = moving_topics(model, top_n=2, num_periods=3)
-    assert moving.periods == (2000, 2004, 2009)
-    assert moving.words[0][0] == "<b>down</b>"
-    assert moving.words[-1][0] == "up"
-    (rose,), (fell,) = moving.rose[:1], moving.fell[:1]
-    assert (rose.word, fell.word) == ("up", "<b>down</b>")
+    words = words_by_period(model, top_n=2, num_periods=3)
+    assert list(words) == ["topic", "drift", "2000", "2004", "2009"]
+    assert words["2000"][0].startswith("<b>down</b> ")
+    assert words["2009"][0].startswith("up ")
+    assert words["drift"].tolist() == pytest.approx([9 / 31, 0], abs=0.01)
+    found = moving_topics(model)
+    assert set(found["topic"]) == {0}
+    rose, fell = (found[found["change"] == kind].iloc[0] for kind in ("rose", "fell"))
+    assert (rose["word"], fell["word"]) == ("up", "<b>down</b>")
     topics = model.topics
     assert isinstance(topics, DynamicTopics)
     probs = topics.double_probs.view(2, 10, 6)[0]
-    assert rose.first == pytest.approx(float(probs[0, 0]))
-    assert rose.last == pytest.approx(float(probs[-1, 0]))
+    assert rose["first"] == pytest.approx(float(probs[0, 0]))
+    assert rose["last"] == pytest.approx(float(probs[-1, 0]))
     change, error = topics.log_changes(0)
     ends = np.exp(float(change[0]) + 1.959964 * float(error[0]) * np.array([-1, 1]))
-    assert (rose.lower, rose.upper) == pytest.approx(tuple(ends), rel=1e-5)
-    assert rose.lower < rose.ratio < rose.upper
-    assert not still.rose
-    assert not still.fell
-    assert moving.drift == pytest.approx(9 / 31, abs=0.01)
-    assert still.drift < 0.01
+    assert (rose["lower"], rose["upper"]) == pytest.approx(tuple(ends), rel=1e-5)
+    assert rose["lower"] < rose["ratio"] < rose["upper"]
 
 
 def test_models_with_still_words_and_wrong_numbers_are_refused() -> None:
     with pytest.raises(ConfigError, match="do not move with time"):
         moving_topics(lntm.models.ctm(2, 6))
-    with pytest.raises(ConfigError, match="num_periods"):
-        moving_topics(make_model(), num_periods=1)
     with pytest.raises(ConfigError, match="level is 2"):
         moving_topics(make_model(), level=2.0)
 

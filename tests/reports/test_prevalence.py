@@ -42,8 +42,8 @@ def test_means_and_intervals_follow_rubins_rules(known, theta, max_docs):
     found = summarise_corpus(draws, corpus, ["party"])
     members = {"a": [0, 2, 6, 8], "b": [1, 3, 5, 7, 9], "c": [11]}
     (prevalence,) = found.prevalence
-    assert prevalence.grouping.names == ("a", "b", "c") or prevalence.grouping.names[0] == "b"
-    for g, name in enumerate(prevalence.grouping.names):
+    assert prevalence.levels.names == ("a", "b", "c") or prevalence.levels.names[0] == "b"
+    for g, name in enumerate(prevalence.levels.names):
         rows = members[name]
         assert prevalence.num_docs[g] == len(rows)
         means = np.array([draw[rows].mean(0) for draw in theta])

@@ -20,7 +20,7 @@ def corpus():
 
 @pytest.mark.parametrize(("source", "variance"), [("gaussian", 1.0), ("laplace", 2.0)])
 def test_topics_of_a_source_come_from_its_centred_column(source, variance):
-    frame = summarise_sources(make_factor_model(source), top_n=2).frame()
+    frame = summarise_sources(make_factor_model(source), top_n=2)
     columns = ["source", "distribution", "share", "topic", "name", "loading", "words"]
     assert list(frame) == columns
     # A's columns less their means: (1, -1, 0) and (0.1, 0.2, -0.3). A loading of 0 is at no end.
@@ -36,7 +36,7 @@ def test_topics_of_a_source_come_from_its_centred_column(source, variance):
         [variance * 2.0 / total, variance * 0.14 / total]
     )
     few = summarise_sources(make_factor_model(source), num_topics=1)
-    assert [one.topic for one in few] == [0, 1, 1, 2]
+    assert few["topic"].tolist() == [0, 1, 1, 2]
 
 
 def test_the_share_equals_the_explained_variance_of_drawn_logits():
@@ -47,7 +47,7 @@ def test_the_share_equals_the_explained_variance_of_drawn_logits():
     of_first = latents["source"].numpy()[:, :1] * np.array([[1.0, -1.0, 0.0]])
     expected = of_first.var(0).sum() / centred.var(0).sum()
     # Both variances' relative errors are below 1 % (kurtosis 6, 100,000 draws); three of each.
-    assert summarise_sources(model)[0].share == pytest.approx(expected, rel=0.06)
+    assert summarise_sources(model)["share"][0] == pytest.approx(expected, rel=0.06)
 
 
 def test_models_without_sources_are_refused(corpus):

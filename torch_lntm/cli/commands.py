@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
-import os
+import shlex
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -34,7 +36,6 @@ from torch_lntm.errors import ConfigError, require_whole
 
 if TYPE_CHECKING:
     from torch_lntm.models import TopicModel
-    from torch_lntm.reports.chat import ChatServer
 
 _METRICS = ("completion", "likelihood", "coherence", "diversity")
 
@@ -48,7 +49,7 @@ def topics(
     words: Literal["probability", "frex", "lift", "score"] = "probability",
     num_docs: int = 0,
     num_correlated: int = 2,
-    by_group: bool = False,
+    by_level: bool = False,
     groups: dict[str, Any] | str | None = None,
     format: Literal["text", "json", "csv"] = "text",
 ) -> None:
@@ -65,14 +66,14 @@ def topics(
             documents with the largest share of the topic, with the beginnings of their texts.
         num_correlated: Number of correlated topics to print for each topic, on each side: with the
             most positive and with the most negative correlations.
-        by_group: Print the differences of words between groups. Needs a model fitted with
-            --content.
+        by_level: Print the words that each level of the column of --content uses more than other
+            levels do.
         groups: Print the shares and the words of groups of topics, such as "economy=3,7; war=1". A
             file of groups ends in .json or .yaml.
         format: Output format.
     """
     require_whole(0, num_docs=num_docs)
-    tables = {"words": words != "probability", "num_docs": num_docs, "by_group": by_group}
+    tables = {"words": words != "probability", "num_docs": num_docs, "by_level": by_level}
     names = [name for name, chosen in (*tables.items(), ("groups", groups)) if chosen]
     if len(names) > 1:
         raise ConfigError(f"{' and '.join(names)} print different tables; give one of them")
@@ -86,14 +87,15 @@ def topics(
         )
     elif words != "probability":
         run, _, read = documents.load()
-        labels = lntm.reports.label_topics(run.model, training_documents(run, read), top_n=top_n)
+        train = training_documents(run, read)
+        best = lntm.reports.labels.best_words(run.model, train, words, top_n=top_n)
         result = run.topic_table(top_n=top_n, num_correlated=num_correlated)
-        rows = [replace(topic, words=getattr(labels[topic.topic], words)) for topic in result]
+        rows = [replace(topic, words=best[topic.topic]) for topic in result]
         result = replace(result, topics=tuple(rows))
     else:
         run = lntm.load_run(run_folder)
-        if by_group:
-            result = lntm.reports.group_words(run.model, top_n=top_n)
+        if by_level:
+            result = lntm.reports.level_words(run.model, top_n=top_n)
         elif groups is not None:
             topics_of: Any = groups_option(groups)
             result = lntm.reports.summarise_groups(
@@ -217,20 +219,23 @@ def evaluate(
         else:
             test, train = split.test, split.train
             say(f"completion and likelihood of the {len(test)} documents held out from the fit")
-    scores: list[Any] = []
+    results: list[Any] = []
     if "completion" in chosen:
-        scores += completion(guide, test, train, **options, **documents.random)
+        results += completion(guide, test, train, **options, **documents.random)
     if "likelihood" in chosen and test.num_tokens == 0:
         say("the documents have no words, so the likelihood per token is undefined")
     elif "likelihood" in chosen:
-        estimate = lntm.evaluation.log_likelihood(run.model, test, method, **documents.random)
-        scores += lntm.reports.likelihood_scores(estimate)
-    if "coherence" in chosen:
-        scores += lntm.reports.coherence_scores(run.model, corpus, top_n)
-    if "diversity" in chosen:
-        scores.append(lntm.reports.diversity_score(run.model, top_n))
-    if scores:
-        show(lntm.frames.Rows(scores))
+        results.append(lntm.evaluation.log_likelihood(run.model, test, method, **documents.random))
+    scores = lntm.reports.score_table(*results)
+    if {"coherence", "diversity"} & {*chosen}:
+        import pandas as pd
+
+        seen = corpus if "coherence" in chosen else None
+        of_topics = lntm.reports.topic_scores(run.model, seen, top_n=top_n)
+        kinds = of_topics["metric"].str.contains("|".join(chosen))
+        scores = pd.concat([scores, of_topics[kinds]], ignore_index=True)
+    if len(scores):
+        show(lntm.frames.render(scores))
     if out is not None:
         lntm.reports.scores.write_scores(Path(out), scores)
 
@@ -242,10 +247,7 @@ def names(
     *,
     set: dict[str, Any] | str | None = None,
     clear: bool = False,
-    names_by: str | None = None,
-    names_model: str | None = None,
-    key_variable: str | None = None,
-    timeout: float = 60.0,
+    ask: str | None = None,
     top_n: int = 10,
     print_as: Literal["text", "json", "csv"] = "text",
     **options: Any,
@@ -253,19 +255,16 @@ def names(
     """Set and print the names of a run's topics.
 
     All commands show names in place of numbers, and accept names. Names never change a number.
-    CORPUS matters for --names-by only, and defaults to the corpus of the fit.
+    CORPUS matters for --ask only, and defaults to the corpus of the fit.
 
     Args:
         set: Names to set, by the topic's number or present name, such as "3=economy; 7=trade"; or a
             file that ends in .json or .yaml with names by topic. Other names stay. An empty name
             removes a name.
         clear: Remove all names first.
-        names_by: Address of a language model with the usual interface of chat completions, such as
-            http://localhost:11434/v1. It names the topics without a name. Words of the topics and
-            excerpts of documents are sent to this address, and to no other.
-        names_model: Name of the language model at this address.
-        key_variable: Environment variable with the key of the server.
-        timeout: Maximum number of seconds for an answer.
+        ask: Command of a language model, such as "ollama run llama3", to name the topics without a
+            name. It gets a prompt on standard input, with words of the topic and excerpts of
+            documents, and prints the name.
         num_docs: Number of documents of each topic to send. 0 sends words only.
         top_n: Number of top words of each topic to print and to send.
         print_as: Output format.
@@ -274,34 +273,26 @@ def names(
     if set is not None or clear:
         changed = _changed_names(lntm.load_run(run_folder).model, set or {}, clear)
         lntm.io.write_topic_names(run_folder, changed)
-    if names_by or names_model or key_variable:
-        server = _chat_server(names_by, names_model, key_variable, timeout)
+    if ask is not None:
         run, guide, corpus = documents.load()
         texts = documents.texts() if options["num_docs"] else None
-        of_documents = "words" if texts is None else "excerpts"
-        also = f" and {of_documents} of documents" if options["num_docs"] else ""
-        say(f"sending words of topics{also} to {names_by}")
         options |= {"texts": texts, "source": guide, "top_n": top_n}
         options["progress"] = documents.random["progress"]
-        lntm.name_topics(run.model, corpus, server, **options)
+        lntm.name_topics(run.model, corpus, functools.partial(_answer, ask), **options)
         lntm.io.write_topic_names(run_folder, run.model.topic_names, run.model.name_records)
     table = lntm.load_run(run_folder).topic_table(top_n=top_n)
     show(lntm.frames.render(table, print_as))
 
 
-def _chat_server(
-    url: str | None, model: str | None, key_variable: str | None, timeout: float
-) -> ChatServer:
-    """The language model that names topics."""
-    from torch_lntm.reports.chat import ChatServer
-
-    if not url or not model:
-        lacking = "names_by and names_model"
-        raise ConfigError(f"{lacking}: give both, the address and the name of the language model")
-    if key_variable is not None and key_variable not in os.environ:
-        raise ConfigError(f"key_variable: the environment has no {key_variable}")
-    key = None if key_variable is None else os.environ[key_variable]
-    return ChatServer(url, model, key, timeout)
+def _answer(command: str, prompt: str) -> str:
+    """What a command prints about a prompt on its standard input."""
+    try:
+        done = subprocess.run(
+            shlex.split(command), input=prompt, capture_output=True, text=True, check=True
+        )
+    except (OSError, ValueError, subprocess.CalledProcessError) as error:
+        raise ConfigError(f"ask: {command!r:.80} failed: {error}") from error
+    return done.stdout
 
 
 def _changed_names(model: TopicModel, changes: dict[str, Any] | str, clear: bool) -> dict[int, str]:

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
     from torch_lntm.corpus import Corpus
     from torch_lntm.corpus.readers.formats import Format
+    from torch_lntm.evaluation import CompletionResult
     from torch_lntm.guides import Guide
     from torch_lntm.inference import DrawSource
     from torch_lntm.io import Run
-    from torch_lntm.reports import Score
 
 READING = "format vocabulary text_field label_field delimiter encoding metadata"
 #: Options for splitting texts into words.
@@ -346,10 +346,10 @@ def completion(
     observed_fraction: float = 0.5,
     theta: Any = "mode",
     **random: Any,
-) -> list[Score]:
-    """Scores of document completion.
+) -> list[CompletionResult]:
+    """Results of document completion.
 
-    A bursty model has 2 scores: with repeated words, and by its topics alone.
+    A bursty model has 2 results: with repeated words, and by its topics alone.
 
     Args:
         guide: The guide of the model.
@@ -367,13 +367,13 @@ def completion(
     weights: list[Any] = ["model", None] if bursty else [None]
     score = functools.partial(lntm.evaluation.document_completion, guide.model, guide, test)
     options = {"observed_fraction": observed_fraction, "theta": theta, **random}
-    results = [score(cache_weight=weight, **options) for weight in weights]
+    results: list[CompletionResult] = [score(cache_weight=weight, **options) for weight in weights]
     if train is not None:
         results.append(lntm.evaluation.unigram_perplexity(train, hold_out.held_out))
         if results[-2].perplexity > results[-1].perplexity:
             better = "a unigram model predicts these documents better than the topic model"
             say(f"warning: {better}; the model may have too many topics, or too few documents")
-    return lntm.reports.completion_scores(*results)
+    return results
 
 
 def structural_options(

@@ -24,12 +24,14 @@ from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.options import CHOSEN, GUIDES, SAMPLED, VARIATIONAL, fit_options
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from torch_lntm.corpus import Corpus
     from torch_lntm.corpus.splits import Split
     from torch_lntm.inference import FitResult, Processes
     from torch_lntm.io import UnfinishedRun
     from torch_lntm.recipes import FitComponents, Recipe
-    from torch_lntm.reports import Score
+
 
 #: Options that may change when a killed fit is continued.
 CHANGEABLE = (
@@ -253,8 +255,8 @@ class _Task:
             say(f"warning: {result.num_unconverged} documents' posteriors did not converge")
         top_n, model = self.config["top_n"], self.parts.model
         show(model.topic_table(result.topic_shares, top_n=top_n, num_correlated=2))
-        if scores:
-            show(f"\n{lntm.frames.Rows(scores)}")
+        if scores is not None:
+            show(f"\n{lntm.frames.render(scores)}")
         show(f"\nThe run is in {self.path}")
 
     def announce(self, unfinished: UnfinishedRun, processes: Processes) -> None:
@@ -275,12 +277,13 @@ class _Task:
         about = f"{whole.num_docs} documents{wordless} of {corpus.num_words} words{held_out}"
         say(f"fitting {about}, {self.config['device']}{several}")
 
-    def scores(self) -> list[Score] | None:
+    def scores(self) -> pd.DataFrame | None:
         """Scores of the held-out documents; ``None`` if there are none."""
         if self.split is None:
             return None
         random = {name: self.config[name] for name in ("seed", "progress")}
-        return completion(self.parts.guide, self.split.test, self.split.train, **random)
+        results = completion(self.parts.guide, self.split.test, self.split.train, **random)
+        return lntm.reports.score_table(*results) if results else None
 
     def save(self, unfinished: UnfinishedRun, result: FitResult, scores: Any) -> None:
         """Save the run atomically."""
@@ -306,7 +309,7 @@ class _Task:
                 self.config,
                 metadata=metadata | {"topic_shares": result.topic_shares.tolist()},
                 split=self.split,
-                evaluation=scores and lntm.reports.scores.score_records(scores),
+                evaluation=None if scores is None else lntm.reports.scores.score_records(scores),
                 keep_chains=self.config["keep_chains"],
                 overwrite=self.config["overwrite"],
             )

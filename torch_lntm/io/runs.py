@@ -176,7 +176,7 @@ def save_run(
             ``"topic_shares"``.
         split: The training and the held-out documents.
         evaluation: Scores on the held-out documents, from
-            :func:`torch_lntm.reports.score_records`.
+            :func:`torch_lntm.reports.scores.score_records`.
         keep_chains: Save the last states of the chains, for reports and effects to continue. They
             take 4 bytes per document, topic and chain. Defaults to saving up to 100 MB.
         overwrite: Replace an existing model or run.

@@ -1,7 +1,8 @@
-"""Lines of values: expected topic proportions over a column, and words of topics over time."""
+"""Plots of values with intervals: proportions of topics, effects, and words over time."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,6 +16,7 @@ from torch_lntm.plotting import style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 #: Okabe and Ito's colours, distinguishable with all common types of colour blindness.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", style.NEUTRAL)
@@ -24,13 +26,17 @@ STYLES = (("o", "-"), ("s", "--"), ("^", ":"), ("D", "-."))
 WIDTH, HEIGHT, PER_LEVEL = 7.0, 3.6, 0.22
 #: Most periods with a label.
 MOST_LABELS = 12
+#: Small charts: columns, and in inches the width of a chart and of the names in it, the height of a
+#: row of points, and the height of a line; and the look of a band.
+_COLUMNS, _PANEL, _NAMES, _ROW, _DOWN = 3, 3.3, 1.2, 0.16, 0.8
+_BAND: dict[str, Any] = {"color": COLOURS[0], "alpha": 0.2, "linewidth": 0}
 
 
 class Series(NamedTuple):
     """Values and proportions that share a colour.
 
     Attributes:
-        label: Name in the legend.
+        label: Name in the legend, or of a panel.
         values: Values of the column.
         proportions: ``(num_values, 3)`` expected proportions, lower and upper ends of the
             intervals.
@@ -85,6 +91,64 @@ def plot_effects(
             ax.xaxis.set_major_formatter(lambda x, _: style.format_number(x))
     _name_series(ax, series, f"Topic {series[0].label}")
     return ax
+
+
+def plot_panels(
+    panels: Sequence[Series], names: Sequence[str], links: Sequence[str], positions: Any = None
+) -> Figure:
+    """A figure with a small chart of each series, in rows of three, with scales from 0.
+
+    All charts are in one pair of axes, because axes of their own would take ten times as long.
+
+    Args:
+        panels: The series.
+        names: Name of each value.
+        links: Address that the title of each chart links to. Chart 3 has the ``gid`` ``panel-3``.
+        positions: ``(num_values,)`` positions of the values on an axis, for lines with bands.
+            Defaults to rows of points.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
+
+    down = _ROW * len(names) if positions is None else _DOWN
+    width, height = _COLUMNS * _PANEL, (down + 0.55) * math.ceil(len(panels) / _COLUMNS)
+    figure = Figure(figsize=(width, height))
+    ax = figure.add_axes((0.0, 0.0, 1.0, 1.0))
+    small: dict[str, Any] = {"fontsize": 7.5, "parse_math": False, "color": style.NEUTRAL}
+    names_room = _NAMES if positions is None else 0.55
+    across = _PANEL - names_room - 0.35
+    for k, (panel, link) in enumerate(zip(panels, links, strict=True)):
+        line, column = divmod(k, _COLUMNS)
+        left, top = column * _PANEL + names_room, line * (down + 0.55) + 0.28
+        most = max(float(np.nanmax(panel.proportions)), 1e-9)
+        mean, lower, upper = panel.proportions.T / most
+        box: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "gid": f"panel-{k}"}
+        ax.add_patch(Rectangle((left - names_room, top - 0.28), _PANEL, down + 0.5, **box))
+        ax.text(left, top - 0.07, panel.label, fontsize=8.5, url=link, parse_math=False)
+        if positions is None:
+            ys = top + _ROW * (np.arange(len(names)) + 0.5)
+            ax.hlines(ys, left + across * lower, left + across * upper, color=COLOURS[0])
+            ax.plot(left + across * mean, ys, "o", color=COLOURS[0], markersize=4)
+            ax.vlines(left, top, top + down, color=style.NEUTRAL, linewidth=0.8)
+            for name, y in zip(names, ys, strict=True):
+                ax.text(left - 0.06, y, style.shorten(name, 18), ha="right", va="center", **small)
+            ends = [("0", left), (f"{most:.1%}", left + across)]
+            marks = [(text, x, top + down + 0.12, "center") for text, x in ends]
+        else:
+            along = (positions - positions.min()) / max(float(np.ptp(positions)), 1e-9)
+            xs, bottom = left + across * along, top + down
+            ax.fill_between(xs, bottom - down * lower, bottom - down * upper, **_BAND)
+            ax.plot(xs, bottom - down * mean, ".-", color=COLOURS[0], markersize=4, linewidth=1.2)
+            ax.hlines(bottom, left, left + across, color=style.NEUTRAL, linewidth=0.8)
+            marks = [(f"{most:.1%}", left - 0.06, top + 0.05, "right")]
+            marks += [("0", left - 0.06, bottom, "right")]
+            marks += [(names[0], left, bottom + 0.14, "left")]
+            marks += [(names[-1], left + across, bottom + 0.14, "right")]
+        for text, x, y, side in marks:
+            ax.text(x, y, text, ha=side, **small)
+    ax.set(xlim=(0, width), ylim=(height, 0))
+    ax.set_axis_off()
+    return figure
 
 
 def plot_differences(
@@ -218,4 +282,66 @@ def path_plot(
     lines = ax.lines[-len(names) :]
     for text in ax.legend(lines, names, frameon=False, fontsize=8).get_texts():
         text.set_parse_math(False)
+    return ax
+
+
+def document_proportions(
+    posterior: Any,
+    document: int = 0,
+    *,
+    level: float = 0.9,
+    num_draws: int = 1000,
+    seed: int = 0,
+    labels: Sequence[str] | None = None,
+    num_topics: int | None = 12,
+    ax: Axes | None = None,
+) -> Axes:
+    """Plot a document's topic proportions: posterior means with equal-tailed intervals.
+
+    Args:
+        posterior: The posterior of a batch, ``guide.posterior(batch)``; or draws for a corpus,
+            ``inference.theta_draws(source, corpus)``.
+        document: Position of the document in the batch, or in the corpus for draws.
+        level: Posterior probability of each interval.
+        num_draws: Number of draws for the means and intervals.
+        seed: Seed of the draws from a posterior.
+        labels: Names of the topics, such as :func:`topic_labels`. Defaults to numbers.
+        num_topics: Number of topics to show, the largest first; None for all.
+        ax: Axes to draw into. Defaults to a new figure.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ConfigError: The document does not exist, the level is outside
+            (0, 1), or the numbers of labels and topics differ.
+
+    Example:
+        >>> ax = lntm.plotting.document_proportions(guide.posterior(batch), num_topics=3)
+        >>> len(ax.get_yticklabels())
+        3
+    """
+    import matplotlib.pyplot as plt
+
+    if not 0 < level < 1:
+        raise ConfigError(f"level is {level}; expected a probability between 0 and 1")
+    position, draws = posterior.document_draws(document, num_draws, seed)
+    draws, tail = draws.numpy(), (1 - level) / 2
+    mean, (lower, upper) = draws.mean(0), np.quantile(draws, [tail, 1 - tail], axis=0)
+    names = range(len(mean)) if labels is None else labels
+    if len(names) != len(mean):
+        raise ConfigError(
+            f"{len(names)} labels for {len(mean)} topics; expected one for each topic"
+        )
+    shown = np.argsort(-mean, kind="stable")[:num_topics][::-1]
+    rows = np.arange(len(shown))
+    if ax is None:
+        _, ax = plt.subplots(figsize=(6.0, 0.3 * len(shown) + 1.1), layout="constrained")
+    ax.hlines(rows, lower[shown], upper[shown], color=style.NEGATIVE, linewidth=2.2, alpha=0.55)
+    ax.plot(mean[shown], rows, "o", color=style.NEGATIVE, markersize=6, clip_on=False)
+    ax.set_yticks(rows, [str(names[k]) for k in shown], fontsize=9, parse_math=False)
+    ax.set(xlim=(0, min(1.0, 1.05 * float(upper.max()))), ylim=(-0.6, len(shown) - 0.4))
+    ax.set_title(f"Document {position}", fontsize=10)
+    ax.set_xlabel(f"topic proportion: posterior mean and {level:.0%} interval")
+    style.rule(ax, "x")
     return ax

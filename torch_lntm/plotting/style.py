@@ -28,10 +28,18 @@ _CANDIDATES = 5
 PALETTE = (NEGATIVE, POSITIVE, "#35a08a", "#8d5aa6", NEUTRAL)
 
 
-def use_style() -> None:
-    """Set matplotlib's style to the style of this package: palette, grid, frame and sizes.
+def use_style() -> tuple[str, ...]:
+    """Set matplotlib's style to the style of this package: colours, grid, frame and sizes.
 
     The function changes ``matplotlib.rcParams``, which affects all later figures.
+
+    Returns:
+        The five colours of lines and groups: blue, orange, green, purple and grey.
+
+    Example:
+        >>> blue, orange, *others = lntm.plotting.use_style()
+        >>> blue
+        '#2166ac'
     """
     import matplotlib
     from matplotlib.rcsetup import cycler
@@ -54,6 +62,7 @@ def use_style() -> None:
             "ytick.labelsize": 8.5,
         }
     )
+    return PALETTE
 
 
 def topic_labels(model: TopicModel, top_n: int = 2) -> list[str]:

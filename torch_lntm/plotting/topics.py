@@ -1,18 +1,22 @@
-"""Plots of the topics of a model: their correlations, their tree, and the sources behind them."""
+"""Plots of the topics of a model: as a map and a graph, as a tree, and at the ends of sources."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+from scipy.sparse.csgraph import shortest_path
+from scipy.spatial.distance import cdist
 from torch import Tensor
 
 from torch_lntm.errors import ConfigError, require, require_whole
 from torch_lntm.inference.documents import source_prior
 from torch_lntm.models import TopicModel
-from torch_lntm.plotting.layout import correlation_diagram
 from torch_lntm.plotting.style import (
     NAME_LETTERS,
     NEGATIVE,
@@ -26,9 +30,155 @@ from torch_lntm.plotting.style import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Smallest correlation at the end of the scale of line widths, the largest width in points, and
-#: pixels of the graph in an inch.
-_LIMIT, _WIDEST, _DPI = 0.3, 4.0, 96.0
+Array = NDArray[np.float64]
+
+#: Inches of a map of topics: width of a name, height of one of its lines, and the radii of the
+#: smallest and the largest circle; and the most letters of a line.
+_NAME, _LINE, _RADII, _LETTERS = 1.15, 0.13, (0.09, 0.19), 16
+#: Smallest correlation at the end of the scale of line widths, and the largest width in points.
+_LIMIT, _WIDEST = 0.3, 4.0
+#: Colour of the band of a line, from its core to the upper end of the interval.
+_BAND = "#f3dcc2"
+
+
+def map_size(num_topics: int, width: float = 10.0) -> tuple[float, float]:
+    """Width and height in inches of a map with room for some topics."""
+    rows = np.ceil(1.4 * num_topics / _columns(width))
+    return width, float(rows * (2 * _RADII[1] + 3 * _LINE + 0.1))
+
+
+def _columns(width: float) -> int:
+    return max(1, int(width / _NAME - 0.5))
+
+
+def topic_map(
+    distance: Array,
+    names: Sequence[str],
+    shares: Array,
+    upper: Array,
+    *,
+    topics: Sequence[int] | None = None,
+    ax: Axes,
+) -> dict[int, tuple[float, float]]:
+    """Draw topics as circles with names, similar topics close together and none over another.
+
+    The coordinates whose distances approximate the given distances best are first mixed with their
+    ranks, which evens out crowds and gaps. Then each topic moves to a cell of a brick pattern, so
+    that the sum of the squared moves is smallest.
+
+    Args:
+        distance: ``(num_shown, num_shown)`` distances of the topics to show.
+        names: ``(num_shown,)`` their names.
+        shares: ``(num_shown,)`` their shares, shown as areas of circles.
+        upper: ``(num_shown,)`` upper ends of the shares' intervals, shown as dashed rings where
+            they differ.
+        topics: ``(num_shown,)`` their numbers. Defaults to 0, 1 and so on. The circle of topic 3
+            has the ``gid`` ``topic-3`` and the link ``#topic-3``.
+        ax: Axes to draw into; their size in inches becomes their unit.
+
+    Returns:
+        Places of the circles by topic.
+    """
+    numbers = range(len(names)) if topics is None else topics
+    # A layout engine sets the position of axes only when it draws the figure.
+    ax.figure.canvas.figure.draw_without_rendering()
+    window = ax.get_window_extent()
+    width, height = (float(x) / ax.figure.dpi for x in (window.width, window.height))
+    plain: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
+    plain |= {"max_lines": 3, "placeholder": " …"}
+    lines = [[shorten(x, _LETTERS) for x in textwrap.wrap(n, _LETTERS, **plain)] for n in names]
+    below = _LINE * max(map(len, lines))
+    places = _cells(_plane(distance), width, height, 2 * _RADII[1] + below + 0.06)
+    places[:, 1] -= below / 2
+    least, most = np.square(_RADII)
+    sizes = np.square(144) * (least + (most - least) * np.stack([shares, upper]) / upper.max())
+    for k, (x, y), name, (inner, outer) in zip(numbers, places, lines, sizes.T, strict=True):
+        look: dict[str, Any] = {"edgecolor": NEUTRAL, "linewidth": 0.8, "zorder": 2}
+        look["clip_on"] = False
+        gid, link = f"topic-{k}", f"#topic-{k}"
+        if outer > inner:
+            ax.scatter(x, y, outer, "none", linestyle=":", **look)
+        ax.scatter(x, y, inner, "#e9e9e9", gid=gid, urls=[link], **look)
+        middle: dict[str, Any] = {"ha": "center", "parse_math": False}
+        ax.text(x, y, str(k), va="center", fontsize=8, zorder=4, **middle)
+        # The white box hides lines behind the name.
+        middle["bbox"] = {"boxstyle": "round,pad=0.1", "facecolor": "white", "linewidth": 0}
+        offset = (0, -np.sqrt(outer) / 2 - 3)
+        look = {"textcoords": "offset points", "va": "top", "fontsize": 7.5, "linespacing": 1.0}
+        ax.annotate("\n".join(name), (x, y), offset, zorder=3, **look, **middle)
+    ax.set(xlim=(0, width), ylim=(height, 0))
+    ax.set_axis_off()
+    return dict(zip(numbers, map(tuple, places.tolist()), strict=True))
+
+
+def _plane(distance: Array) -> Array:
+    """Coordinates ``(num_topics, 2)`` with the distances, by least squares; the widest first."""
+    from sklearn.manifold import smacof
+
+    size = len(distance)
+    if size < 3:
+        return np.column_stack([np.arange(size), np.zeros(size)])
+    # Majorisation cannot separate topics at equal coordinates.
+    distance = np.maximum(distance, 1e-3 * max(float(distance.max()), 1.0)) * (1 - np.eye(size))
+    points = smacof(distance, n_components=2, n_init=4, eps=1e-6, random_state=0)[0]
+    points -= points.mean(0)
+    return np.asarray(points @ np.linalg.svd(points, full_matrices=False)[2].T)
+
+
+def _cells(points: Array, width: float, height: float, needed: float) -> Array:
+    """Places ``(num_topics, 2)`` of topics in cells of a picture, each of a height if possible."""
+    size, columns = len(points), _columns(width)
+    rows = max(int(height / needed), -(-size // columns))
+    row, column = np.divmod(np.arange(rows * columns), columns)
+    across, down = width / (columns + 0.5), height / rows
+    cells = np.column_stack([(column + 0.5 + row % 2 / 2) * across, (row + 0.5) * down])
+    relative = (points - points.min(0)) / np.maximum(np.ptp(points, axis=0), 1e-9)
+    rank = points.argsort(0, kind="stable").argsort(0, kind="stable") / max(size - 1, 1)
+    wanted = (relative + rank) / 2 * np.array([width, height])
+    return cells[linear_sum_assignment(cdist(wanted, cells, "sqeuclidean"))[1]]
+
+
+def topic_graph(
+    pairs: pd.DataFrame,
+    names: Sequence[str],
+    shares: Array,
+    upper: Array,
+    *,
+    topics: Sequence[int],
+    ax: Axes,
+) -> float:
+    """Draw topics as :func:`topic_map` does, with lines between correlated topics.
+
+    Args:
+        pairs: A row for each line: ``first`` and ``second`` topic, ``correlation``, and its
+            ``lower`` and ``upper`` end if they are known, shown by the dark core and the pale band
+            of the line. The line of topics 3 and 7 has the ``gid`` ``pair-3-7``.
+        names: As for :func:`topic_map`.
+        shares: As for :func:`topic_map`.
+        upper: As for :func:`topic_map`.
+        topics: Numbers of the topics.
+        ax: As for :func:`topic_map`.
+
+    Returns:
+        Width of a line in points at the correlation 1.
+    """
+    from matplotlib.collections import LineCollection
+
+    rows = {k: row for row, k in enumerate(topics)}
+    length = np.zeros((len(rows), len(rows)))
+    length[pairs["first"].map(rows), pairs["second"].map(rows)] = 1.2 - pairs["correlation"]
+    paths = shortest_path(length, directed=False)
+    distance = np.minimum(paths, paths[np.isfinite(paths)].max(initial=1.0))
+    places = topic_map(distance, names, shares, upper, topics=topics, ax=ax)
+    scale = _WIDEST / max(_LIMIT, pairs["correlation"].max()) if len(pairs) else _WIDEST
+    core, band = ("lower", "upper") if "lower" in pairs else ("correlation", "correlation")
+    for pair in pairs.to_dict("records"):
+        first, second = pair["first"], pair["second"]
+        widths = [0.5 + scale * max(pair[end], 0.0) for end in (band, core)]
+        segments = [[places[first], places[second]]] * 2
+        about: dict[str, Any] = {"colors": [_BAND, POSITIVE], "gid": f"pair-{first}-{second}"}
+        ax.add_collection(LineCollection(segments, linewidths=widths, zorder=1, **about))
+    return scale
 
 
 def correlation_graph(
@@ -71,58 +221,25 @@ def correlation_graph(
             f"{len(names)} labels and {len(areas)} shares for {size} topics; expected one for each"
         )
     require(0, min_correlation=min_correlation)
-    edges = _strongest(model.topic_correlation().cpu().numpy(), int(1.5 * size), min_correlation)
-    words = ["" if name == str(k) else name.removeprefix(f"{k} ") for k, name in enumerate(names)]
-    room = (_DPI * max(1.75 * float(np.sqrt(size)), 3.5), 0.0)
-    if ax is not None:
-        # A layout engine sets the position of axes only when it draws the figure.
-        ax.figure.canvas.figure.draw_without_rendering()
-        window = ax.get_window_extent()
-        room = (window.width * _DPI / ax.figure.dpi, window.height * _DPI / ax.figure.dpi)
-    picture = correlation_diagram(edges, range(size), words, areas, areas, room, 18.0)
-    width, height, nodes = room[0], picture["height"], picture["nodes"]
+    correlation = model.topic_correlation().cpu().numpy()
+    first, second = np.triu_indices(size, 1)
+    pairs = pd.DataFrame({"first": first, "second": second})
+    pairs["correlation"] = correlation[first, second]
+    pairs = pairs[pairs["correlation"] >= max(min_correlation, 1e-12)]
+    pairs = pairs.nlargest(int(1.5 * size), "correlation")
     if ax is None:
-        figsize = (width / _DPI + 0.2, height / _DPI + 0.8)
-        _, ax = plt.subplots(figsize=figsize, layout="constrained")
-    limit = max([_LIMIT, *(r for *_, r in edges)])
-    for a, b, r in edges:
-        ends = [nodes[a]["x"], nodes[b]["x"]], [nodes[a]["y"], nodes[b]["y"]]
-        ax.plot(*ends, color=POSITIVE, linewidth=_WIDEST * r / limit, alpha=0.8, zorder=1)
-    _draw_topics(ax, nodes)
-    widths = {f"correlation {r:.2f}": _WIDEST * r / limit for r in (0.4 * limit, limit)}
-    keys = [Line2D([], [], color=POSITIVE, linewidth=width) for width in widths.values()]
-    options: dict[str, Any] = {"frameon": False, "fontsize": 8, "ncols": 2}
-    ax.legend(keys, list(widths), loc="upper center", bbox_to_anchor=(0.5, 0.01), **options)
-    ax.set(xlim=(0, width), ylim=(height, 0))
-    ax.set_axis_off()
+        width, height = map_size(size, max(1.75 * float(np.sqrt(size)), 3.5))
+        _, ax = plt.subplots(figsize=(width + 0.2, height + 0.8), layout="constrained")
     title = "Correlated topics" + ("" if shares is None else " (area: share of the topic)")
     ax.set_title(title, fontsize=10)
+    words = ["" if name == str(k) else name.removeprefix(f"{k} ") for k, name in enumerate(names)]
+    scale = topic_graph(pairs, words, areas, areas, topics=range(size), ax=ax)
+    ends = (0.4 * _WIDEST / scale, _WIDEST / scale)
+    keys = [Line2D([], [], color=POSITIVE, linewidth=0.5 + scale * r) for r in ends]
+    options: dict[str, Any] = {"frameon": False, "fontsize": 8, "ncols": 2}
+    options |= {"loc": "upper center", "bbox_to_anchor": (0.5, 0.01)}
+    ax.legend(keys, [f"correlation {r:.2f}" for r in ends], **options)
     return ax
-
-
-def _strongest(
-    correlation: NDArray[np.float64], number: int, least: float
-) -> list[tuple[int, int, float]]:
-    """Pairs of topics with the strongest positive correlations, from a smallest one on."""
-    pairs = [(a, b, float(correlation[a, b])) for b in range(len(correlation)) for a in range(b)]
-    strong = [pair for pair in pairs if pair[2] >= max(least, 1e-12)]
-    return sorted(strong, key=lambda pair: -pair[2])[:number]
-
-
-def _draw_topics(ax: Axes, nodes: dict[int, dict[str, Any]]) -> None:
-    """Draw circles with the topics' numbers, and names below."""
-    diameters = [2 * node["radius"] * 72 / _DPI for node in nodes.values()]
-    xs, ys = ([node[axis] for node in nodes.values()] for axis in "xy")
-    look: dict[str, Any] = {"color": "#e9e9e9", "edgecolor": NEUTRAL, "linewidth": 0.8, "zorder": 2}
-    ax.scatter(xs, ys, s=np.square(diameters), **look)
-    middle: dict[str, Any] = {"ha": "center", "parse_math": False}
-    # The white box hides lines behind the name.
-    box = {"boxstyle": "round,pad=0.1", "facecolor": "white", "linewidth": 0}
-    for k, node in nodes.items():
-        at, below = (node["x"], node["y"]), (0, -node["radius"] * 72 / _DPI - 3)
-        ax.text(*at, str(k), va="center", fontsize=8, zorder=4, **middle)
-        look = {"textcoords": "offset points", "va": "top", "fontsize": 7.5, "linespacing": 1.0}
-        ax.annotate("\n".join(node["name"]), at, below, zorder=3, bbox=box, **look, **middle)
 
 
 def tree_plot(tree: Any, *, labels: Sequence[str] | None = None, ax: Axes | None = None) -> Axes:

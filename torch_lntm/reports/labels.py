@@ -1,12 +1,12 @@
-"""Words of topics: labels, words of groups of documents, and words of merged topics."""
+"""Words of topics: labels, and words of levels, of groups, of sources and of keyword topics."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
+import pandas as pd
 import scipy.stats
 import torch
 from numpy.typing import NDArray
@@ -14,41 +14,12 @@ from torch import Tensor
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, require_whole
-from torch_lntm.frames import Rows
+from torch_lntm.inference.documents import source_prior
 from torch_lntm.models import TopicGroups, TopicModel
 from torch_lntm.models.topic_groups import merged_topics
 
 #: Measures that rank a topic's words; see :func:`word_scores`.
 LabelMeasure = Literal["probability", "frex", "lift", "score"]
-
-
-@dataclass(frozen=True)
-class TopicLabels:
-    """Best words of a topic by each measure of :func:`word_scores`.
-
-    Attributes:
-        topic: The topic's number, from 0.
-        name: Name of the topic; its number as text if it has no name.
-        probability: Most probable words.
-        frex: Words that are both frequent and exclusive.
-        lift: Words that are far more probable in the topic than in the corpus.
-        score: Words that are far more probable in the topic than in other topics.
-    """
-
-    topic: int
-    name: str
-    probability: tuple[str, ...]
-    frex: tuple[str, ...]
-    lift: tuple[str, ...]
-    score: tuple[str, ...]
-
-    def records(self) -> list[dict[str, Any]]:
-        """Rows of a frame, a row for each measure and word."""
-        return [
-            {"topic": self.topic, "name": self.name, "measure": measure, "rank": rank, "term": word}
-            for measure in get_args(LabelMeasure)
-            for rank, word in enumerate(getattr(self, measure), 1)
-        ]
 
 
 def word_scores(
@@ -122,84 +93,70 @@ def _exclusivity(
     return shrinkage / num_topics + (1 - shrinkage) * share
 
 
+def best_words(
+    model: TopicModel,
+    corpus: Corpus,
+    measure: LabelMeasure,
+    *,
+    top_n: int = 7,
+    frequency_weight: float = 0.5,
+) -> list[tuple[str, ...]]:
+    """The best words of each topic by a measure; see :func:`label_topics`."""
+    require_whole(1, top_n=top_n)
+    totals = np.asarray(model.encode(corpus).word_totals)
+    probs = np.asarray(model.topics.mean_probs.detach().double().cpu())
+    scores = word_scores(probs, totals, measure, frequency_weight=frequency_weight)
+    # The more probable of two words with equal scores comes first.
+    best = np.lexsort((-probs, -scores))[:, :top_n]
+    return [model.words_at(row) for row in best.tolist()]
+
+
 def label_topics(
     model: TopicModel, corpus: Corpus, *, top_n: int = 7, frequency_weight: float = 0.5
-) -> Rows[TopicLabels]:
-    """Best words of each topic by four measures; see :func:`word_scores`.
+) -> pd.DataFrame:
+    """Best words of each topic by four measures, which :func:`word_scores` defines.
 
     Args:
         model: The model.
         corpus: The documents of the fit, for the word frequencies.
         top_n: Words by each measure.
-        frequency_weight: See :func:`word_scores`.
+        frequency_weight: Weight of frequency in FREX, between 0 and 1.
 
     Returns:
-        Labels of each topic, in the order of the topics. The columns of ``frame()`` are ``topic``,
-        ``name``, ``measure``, ``rank`` and ``term``.
+        A row for each topic, with the columns ``topic``, ``name``, and the words by the measures
+        ``probability``, ``frex``, ``lift`` and ``score``, each as a text.
 
     Raises:
         ConfigError: A number is out of range, or the corpus has other words.
+
+    Example:
+        >>> labels = lntm.reports.label_topics(model, corpus, top_n=3)
+        >>> len(labels), len(labels["frex"][0].split())
+        (10, 3)
     """
-    require_whole(1, top_n=top_n)
-    totals = np.asarray(model.encode(corpus).word_totals)
-    probs = np.asarray(model.topics.mean_probs.detach().double().cpu())
-    labels: dict[str, list[tuple[str, ...]]] = {}
+    names = model.topic_names
+    labels = pd.DataFrame({"topic": range(len(names)), "name": names})
     for measure in get_args(LabelMeasure):
-        scores = word_scores(probs, totals, measure, frequency_weight=frequency_weight)
-        # The more probable of two words with equal scores comes first.
-        best = np.lexsort((-probs, -scores))[:, :top_n]
-        labels[measure] = [model.words_at(row) for row in best.tolist()]
-    return Rows(
-        TopicLabels(topic=k, name=name, **{m: words[k] for m, words in labels.items()})
-        for k, name in enumerate(model.topic_names)
-    )
-
-
-@dataclass(frozen=True)
-class GroupWords:
-    """Words that a group of documents uses for a topic more often than the groups on average.
-
-    Attributes:
-        topic: The topic's number, from 0.
-        name: Name of the topic; its number as text if it has no name.
-        group: The group's value of the column.
-        words: Words of the group, the most typical first. Few or none if the groups write alike.
-        probabilities: Probabilities of the words in the group's topic.
-        averages: Probabilities of the words in the topic, averaged over the groups.
-    """
-
-    topic: int
-    name: str
-    group: Any
-    words: tuple[str, ...]
-    probabilities: tuple[float, ...]
-    averages: tuple[float, ...]
-
-    def records(self) -> list[dict[str, Any]]:
-        """Rows of a frame, a row for each word."""
-        words = zip(self.words, self.probabilities, self.averages, strict=True)
-        rows = [(self.topic, self.name, self.group, *word) for word in words]
-        return [dict(zip(_GROUP_COLUMNS, row, strict=True)) for row in rows]
-
-
-_GROUP_COLUMNS = ("topic", "name", "group", "term", "probability", "average")
+        words = best_words(model, corpus, measure, top_n=top_n, frequency_weight=frequency_weight)
+        labels[measure] = [" ".join(row) for row in words]
+    return labels
 
 
 @torch.no_grad()
-def group_words(model: TopicModel, *, top_n: int = 7) -> Rows[GroupWords]:
-    """The most typical words of each group of documents in each topic.
+def level_words(model: TopicModel, *, top_n: int = 7) -> pd.DataFrame:
+    """The words that each level of a content covariate uses for a topic more than the others do.
 
-    The score of word v in topic k and group g is φ_gkv log(φ_gkv / φ̄_kv), its part of the group's
-    relative entropy to the mean φ̄ over groups. Words with equal probabilities in all groups score
+    The score of word v in topic k and level g is φ_gkv log(φ_gkv / φ̄_kv), its part of the level's
+    relative entropy to the mean φ̄ over levels. Words with equal probabilities at all levels score
     0 and are left out.
 
     Args:
         model: A model with content covariates, ``models.stm(..., content="party")``.
-        top_n: Most words of each topic and group.
+        top_n: Most words of each topic and level.
 
     Returns:
-        The words, topic by topic and group by group. The columns of ``frame()`` are ``topic``,
-        ``name``, ``group``, ``term``, ``probability`` and ``average``.
+        A row for each word, the most typical first, with the columns ``topic``, ``name``,
+        ``level``, ``word``, ``probability``, and ``average``, the mean over levels.
 
     Raises:
         ConfigError: The number of words is below 1, or the model has no content covariates.
@@ -216,37 +173,77 @@ def group_words(model: TopicModel, *, top_n: int = 7) -> Rows[GroupWords]:
     scores = probs * (probs / average[:, None]).log()
     scores = torch.where(topics.differing_words.cpu()[:, None], scores, 0.0)
     best = scores.sort(dim=-1, descending=True, stable=True).indices[..., :top_n]
-    rows = Rows[GroupWords](columns=_GROUP_COLUMNS)
-    for k, name in enumerate(model.topic_names):
-        for g, level in enumerate(topics.content.levels):
-            chosen = best[k, g][scores[k, g, best[k, g]] > 0].tolist()
-            numbers = tuple(probs[k, g, chosen].tolist()), tuple(average[k, chosen].tolist())
-            rows.append(GroupWords(k, name, level, model.words_at(chosen), *numbers))
-    return rows
+    rows = [
+        (k, name, level, *model.words_at([v]), float(probs[k, g, v]), float(average[k, v]))
+        for k, name in enumerate(model.topic_names)
+        for g, level in enumerate(topics.content.levels)
+        for v in best[k, g].tolist()
+        if scores[k, g, v] > 0
+    ]
+    return pd.DataFrame(rows, columns=["topic", "name", "level", "word", "probability", "average"])
 
 
-@dataclass(frozen=True)
-class GroupSummary:
-    """A group of topics in words.
+@torch.no_grad()
+def keyword_topics(
+    model: TopicModel,
+    shares: Sequence[float] | Tensor,
+    num_tokens: float,
+    *,
+    level: float = 0.95,
+    top_n: int = 10,
+) -> pd.DataFrame:
+    """The keyword topics of a fitted model, and whether they kept their keywords.
 
-    Attributes:
-        group: Name of the group.
-        share: Sum of the shares of its topics. None if they are unknown.
-        topics: Numbers of its topics.
-        names: Names of its topics.
-        words: Most probable words of the merged topic.
+    The interval of ``mass`` is the posterior of the words of a topic with known tokens: a Beta
+    distribution around the fitted probability, with as many tokens as the topic has in the
+    documents and in its prior. It leaves out the uncertainty of the tokens' topics, which
+    ``inference.joint_draws`` draws as well.
+
+    Args:
+        model: A fitted model with keywords.
+        shares: ``(num_topics,)`` mean proportions of the topics.
+        num_tokens: Tokens of the documents.
+        level: Coverage probability of the intervals.
+        top_n: Words beside the keywords.
+
+    Returns:
+        A row for each topic with keywords: ``topic``, ``name``; ``keywords``, the most probable
+        first; ``mass``, the probability of all keywords in the topic, with its ``lower`` and
+        ``upper`` end; ``rival``, the name of a topic in which the keywords are more probable,
+        missing if the topic took hold; and ``joined``, the most probable words beside the keywords.
+
+    Raises:
+        ConfigError: The model has no keywords, or the level is outside of 0 to 1.
+
+    Example:
+        >>> keywords = {"cricket": ["cricket", "match"]}
+        >>> settings = {"vocabulary": corpus.vocabulary, "keywords": keywords}
+        >>> cricket = lntm.models.lda(2, corpus.num_words, **settings)
+        >>> topics = lntm.reports.keyword_topics(cricket, [0.5, 0.5], corpus.num_tokens)
+        >>> topics["name"].tolist(), topics["rival"].isna().tolist()
+        (['cricket'], [True])
     """
-
-    group: str
-    share: float | None
-    topics: tuple[int, ...]
-    names: tuple[str, ...]
-    words: tuple[str, ...]
-
-    def records(self) -> list[dict[str, Any]]:
-        """The row of a frame."""
-        topics, words = ", ".join(self.names), " ".join(self.words)
-        return [{"group": self.group, "share": self.share, "topics": topics, "words": words}]
+    lists = model.topics.keywords
+    if lists is None:
+        raise ConfigError("the model has no keywords; make it by models.ctm(..., keywords=...)")
+    if not 0 < level < 1:
+        raise ConfigError(f"level is {level}; expected a number between 0 and 1")
+    probs = model.topics.mean_probs.detach().double().cpu()
+    loads, names = lists.loads(probs), model.topic_names
+    pseudo = lists.tokens + getattr(model.topics, "smoothing", 0.0) * model.num_words
+    order = model.topics.top_words(model.num_words)[0].tolist()
+    rows = []
+    for k, columns in enumerate(lists.columns):
+        mass, tokens = float(loads[k, k]), float(shares[k]) * num_tokens + pseudo
+        posterior = scipy.stats.beta(mass * tokens + 1e-9, (1.0 - mass) * tokens + 1e-9)
+        ends = posterior.ppf([(1.0 - level) / 2.0, (1.0 + level) / 2.0]).tolist()
+        best, own = int(loads[k].argmax()), set(columns)
+        ranked = [model.words_at([v])[0] for v in sorted(own, key=lambda v: -float(probs[k, v]))]
+        joined = model.words_at([v for v in order[k] if v not in own][:top_n])
+        rival = None if best == k else names[best]
+        rows.append((k, names[k], " ".join(ranked), mass, *ends, rival, " ".join(joined)))
+    fields = ["topic", "name", "keywords", "mass", "lower", "upper", "rival", "joined"]
+    return pd.DataFrame(rows, columns=fields)
 
 
 def summarise_groups(
@@ -255,8 +252,8 @@ def summarise_groups(
     shares: Sequence[float] | Tensor | None = None,
     *,
     top_n: int = 8,
-) -> Rows[GroupSummary]:
-    """Levels of topics with their shares and the words of the merged topics.
+) -> pd.DataFrame:
+    """Groups of topics with their shares and the words of the merged topics.
 
     Args:
         model: The model.
@@ -266,23 +263,76 @@ def summarise_groups(
         top_n: Words of each group.
 
     Returns:
-        The groups, in their order. ``frame()`` has a row for each group.
+        A row for each group: ``group``, ``share`` (missing without shares), names of its
+        ``topics``, and its most probable ``words``.
 
     Raises:
         ConfigError: A group is refused, a number is below 1, or there is another number of shares.
 
     Example:
         >>> groups = lntm.reports.summarise_groups(model, {"news": [3, 7]}, top_n=2)
-        >>> groups[0].group, groups[0].topics, len(groups[0].words)
-        ('news', (3, 7), 2)
+        >>> groups["group"][0], len(groups["words"][0].split())
+        ('news', 2)
     """
     require_whole(1, top_n=top_n)
     found = TopicGroups.of(model.topic_names, groups)
-    merged = merged_topics(model, found, shares)
-    best = merged.sort(dim=-1, descending=True, stable=True).indices[:, :top_n].tolist()
-    rows: Rows[GroupSummary] = Rows()
-    for name, topics, words in zip(found.names, found.members, best, strict=True):
-        share = None if shares is None else float(sum(shares[k] for k in topics))
-        names = tuple(model.topic_names[k] for k in topics)
-        rows.append(GroupSummary(name, share, topics, names, model.words_at(words)))
-    return rows
+    best = merged_topics(model, found, shares).sort(dim=-1, descending=True, stable=True).indices
+    members = [[model.topic_names[k] for k in topics] for topics in found.members]
+    sums = [None if shares is None else float(sum(shares[k] for k in ks)) for ks in found.members]
+    return pd.DataFrame(
+        {
+            "group": found.names,
+            "share": pd.Series(sums, dtype=float),
+            "topics": [", ".join(names) for names in members],
+            "words": [" ".join(model.words_at(row)) for row in best[:, :top_n].tolist()],
+        }
+    )
+
+
+@torch.no_grad()
+def summarise_sources(model: TopicModel, *, num_topics: int = 4, top_n: int = 8) -> pd.DataFrame:
+    """Sources of an independent factor topic model, with the topics at both ends of each.
+
+    The topics with large positive loadings occur together if the source is positive, the topics
+    with large negative loadings if it is negative (*Putthividhya et al. 2009, §3.1*). Loadings are
+    columns of A, centred over topics because the softmax ignores a common shift. Rotation, order
+    and sign are conventions of :class:`~torch_lntm.models.IndependentFactorPrior`: Gaussian sources
+    are rotated to the principal axes of A, sources are sorted by share, and the largest loading of
+    each source is positive.
+
+    Args:
+        model: The model.
+        num_topics: Most topics at each end. Each end has loadings of one sign.
+        top_n: Words of each topic.
+
+    Returns:
+        A row for each topic at an end of a source, from the most positive loading to the most
+        negative: number of the ``source`` and its ``distribution``; its ``share`` of the variance
+        of the centred logits; ``topic`` and ``name``; ``loading``, the change of the topic's logit
+        per unit of the source; and the topic's most probable ``words``.
+
+    Raises:
+        ConfigError: The model has no sources, or a number is below 1.
+
+    Example:
+        >>> factors = lntm.models.iftm(10, corpus.num_words, num_sources=2)
+        >>> sources = lntm.reports.summarise_sources(factors)
+        >>> sources.groupby("source")["distribution"].first().tolist()
+        ['gaussian', 'gaussian']
+    """
+    prior = source_prior(model)
+    require_whole(1, num_topics=num_topics, top_n=top_n)
+    words = [" ".join(model.words_at(x)) for x in model.topics.top_words(top_n)[0].tolist()]
+    loadings = prior.centred_mixing().cpu()
+    variance = prior.source_variance * loadings.square().sum(0)
+    shares = (variance / prior.contrast_covariance().trace().cpu()).tolist()
+    rows = []
+    for source, loading in enumerate(loadings.T):
+        order = loading.argsort(stable=True, descending=True).tolist()
+        rising = [k for k in order if loading[k] > 0][:num_topics]
+        falling = [k for k in order if loading[k] < 0][-num_topics:]
+        for k in rising + falling:
+            about = (source, prior.source, shares[source], k, model.topic_names[k])
+            rows.append((*about, float(loading[k]), words[k]))
+    columns = ["source", "distribution", "share", "topic", "name", "loading", "words"]
+    return pd.DataFrame(rows, columns=columns)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import jinja2
 import numpy as np
+import pandas as pd
 import torch
 from markupsafe import Markup
 from numpy.typing import NDArray
@@ -25,41 +26,32 @@ from torch_lntm.inference.draws import require_source
 from torch_lntm.inference.fitted import Fitted
 from torch_lntm.io import Run
 from torch_lntm.io.runs import EVALUATION
-from torch_lntm.models import DynamicTopics, TopicGroups, TopicModel
+from torch_lntm.models import TopicGroups
 from torch_lntm.models.names import is_named
-from torch_lntm.plotting import tree_plot
-from torch_lntm.plotting.layout import LINE_HEIGHT, WIDTH, correlation_diagram, lay_out_topics
-from torch_lntm.plotting.style import distinct_words, topic_labels
-from torch_lntm.reports.charts import CHART, effect_charts, prevalence_charts
-from torch_lntm.reports.groups import grouping_columns
-from torch_lntm.reports.keywords import keyword_section
-from torch_lntm.reports.labels import label_topics, summarise_groups
-from torch_lntm.reports.periods import period_section
+from torch_lntm.plotting.style import distinct_words, format_number, shorten, topic_labels
+from torch_lntm.reports import pictures
+from torch_lntm.reports.labels import best_words, summarise_groups
+from torch_lntm.reports.levels import dividing_columns
 from torch_lntm.reports.prevalence import (
     SHORT_DOCUMENT,
-    CorpusSummary,
     correlation_intervals,
     correlation_lines,
     summarise_corpus,
 )
-from torch_lntm.reports.representatives import (
-    representative_documents,
-    with_excerpts,
-    with_intervals,
-)
-from torch_lntm.reports.scores import Score, read_scores
-from torch_lntm.reports.sections import PageData, Picture, Section, render_sections
+from torch_lntm.reports.representatives import best_documents, excerpts
+from torch_lntm.reports.scores import as_scores, read_scores
+from torch_lntm.reports.sections import PageData, render_sections, to_table
 from torch_lntm.reports.stability import TopicStability
-from torch_lntm.reports.tree import TopicTree, hellinger_distances
+from torch_lntm.reports.tree import TopicTree
 
 #: Coverage probability of every interval on the page.
 LEVEL = 0.95
 #: Default of the largest number of documents of the page. The standard error of a share over so
 #: many documents is below 0.16 percentage points. Draws of more documents take many minutes.
 MAX_DOCS = 100_000
-#: Limits of the page's size: default number of columns, charts of a column, rows of the table of
-#: correlations.
-_COLUMNS, _CHARTS, _PAIRS = 6, 48, 40
+#: Limits of the page: default number of columns, rows of the table of correlations, metadata of a
+#: document, letters of a value; and draws for the interval of a document's share.
+_COLUMNS, _PAIRS, _FIELDS, _VALUE, _DRAWS = 6, 40, 6, 80, 200
 _TEMPLATES = jinja2.Environment(
     loader=jinja2.PackageLoader("torch_lntm.reports"),
     autoescape=True,
@@ -92,7 +84,7 @@ def report(
             older page; otherwise to ``report.html`` in the working directory.
         overwrite: Replace an existing file.
         source: Source of the documents' proportions and intervals: a guide, or chains. Defaults to
-            the posterior of the fit.
+            that of the fit.
         **options: Contents of the page; see :func:`render_page`. ``scores`` default to the scores
             of a run, and ``settings`` to the settings of the fit.
 
@@ -100,8 +92,8 @@ def report(
         The file.
 
     Raises:
-        ConfigError: The file exists or cannot be written, the posterior belongs to another model,
-            an option is out of range, or the corpus has other words or none.
+        ConfigError: The file exists or cannot be written, the source belongs to another model, an
+            option is out of range, or the corpus has other words or none.
         MissingColumnError: A column of ``by`` is missing from the metadata.
 
     Example:
@@ -121,7 +113,7 @@ def report(
     if isinstance(fit, Fitted):
         fitted, contents = fit.source, {"settings": fit.settings()}
     if isinstance(fit, Run):
-        contents["scores"] = fit.read(EVALUATION, read_scores) or ()
+        contents["scores"] = fit.read(EVALUATION, read_scores)
     contents["instead_of_chains"] = isinstance(source, Guide) and not isinstance(fitted, Guide)
     page = render_page(fitted if source is None else source, corpus, **{**contents, **options})
     with atomic_write(path) as file:
@@ -139,10 +131,10 @@ def render_page(
     stability: TopicStability | None = None,
     texts: Iterable[str] | None = None,
     effects: Any = None,
-    scores: Sequence[Score] = (),
+    scores: pd.DataFrame | None = None,
     settings: Mapping[str, Any] | None = None,
     title: str | None = None,
-    sections: Iterable[Section] = (),
+    sections: Mapping[str, Callable[[PageData], Any]] | None = None,
     instead_of_chains: bool = False,
     top_n: int = 12,
     num_docs: int = 4,
@@ -159,7 +151,7 @@ def render_page(
     Args:
         source: Source of the documents' proportions; see :func:`torch_lntm.inference.theta_draws`.
         corpus: The documents of the report, over the model's vocabulary.
-        by: Metadata columns for the prevalence. Defaults to the first six columns that group the
+        by: Metadata columns for the prevalence. Defaults to the first six columns that divide the
             documents.
         groups: Groups of topics to show, such as ``{"economy": [3, 7]}``; see :class:`TopicGroups`.
         tree: Tree of topics to show; see :func:`topic_tree`.
@@ -168,11 +160,11 @@ def render_page(
             document's most frequent words.
         effects: The result of ``lntm.effects.estimate``, to show coefficients and expected
             proportions by column.
-        scores: Scores to show, such as held-out perplexity.
+        scores: Scores to show; see :func:`score_table`.
         settings: Settings to list, by name.
         title: The page's title. Defaults to a title with the name of the corpus.
-        sections: Further sections after the topics, each a title and a function; see
-            :class:`torch_lntm.reports.Section`.
+        sections: Further sections after the topics, functions by title; see
+            :func:`register_section`.
         instead_of_chains: Add a note that a guide drew the proportions of a model fitted by chains.
         top_n: Top words of each topic.
         num_docs: Representative documents of each topic.
@@ -197,62 +189,89 @@ def render_page(
     require_whole(0, num_docs=num_docs)
     model = require_source(source).model
     everything = model.encode(corpus)
-    corpus, sample, theta = _sampled(
+    corpus, sample, draws = _sampled(
         everything, source, max_docs, seed, num_draws=num_draws, progress=progress
     )
-    columns = grouping_columns(corpus)[:_COLUMNS] if by is None else list(by)
-    summary = summarise_corpus(theta, corpus, columns, level=LEVEL, groups=groups)
-    shares = summary.overall.mean[0].tolist()
+    columns = dividing_columns(corpus)[:_COLUMNS] if by is None else list(by)
+    summary = summarise_corpus(draws, corpus, columns, level=LEVEL, groups=groups)
+    shares = summary.overall.mean[0, : model.num_topics].tolist()
     topics = model.topic_table(shares, top_n=top_n, num_correlated=3)
     names = [
         s.name if is_named(topics.names, s.topic) else " ".join(distinct_words(s.words, 2))
         for s in sorted(topics, key=lambda s: s.topic)
     ]
-    found = representative_documents(summary.documents, num_docs=num_docs) if num_docs else []
-    documents = with_excerpts(with_intervals(found, theta, LEVEL), everything, texts, sample)
-    data = PageData(model, corpus, theta, summary, topics, names, scores, settings or {}, LEVEL)
-    rendered = render_sections([*_own_sections(model), *sections], data)
-    has_pictures = tree or any(isinstance(x, Picture) for _, blocks in rendered for x in blocks)
+    table, heads = as_scores([]) if scores is None else scores, topic_labels(model)
+    data = PageData(model, corpus, draws, summary, topics, names, table, settings or {}, LEVEL)
     return _TEMPLATES.get_template("report.html").render(
         **vars(data),
-        **_diagrams(model, names, summary),
-        **_prevalence(model, summary, top_n),
-        **_effects(effects),
-        **_tree(tree),
+        **_correlations(data, heads),
+        **_prevalence(data, heads, top_n),
+        **_effects(effects, heads),
         **_equal_parts(),
+        heads=heads,
+        map=pictures.draw_map(data, heads),
+        tree=tree,
+        tree_picture=None if tree is None else pictures.draw_tree(tree),
         title=title or f"Topics of {corpus.name or 'a corpus'}",
         num_all=len(everything),
         is_short=corpus.num_tokens < SHORT_DOCUMENT * len(corpus),
         instead_of_chains=instead_of_chains,
-        labels=label_topics(model, corpus, top_n=top_n),
+        frex=best_words(model, corpus, "frex", top_n=top_n),
         stability=stability,
-        documents={s.topic: [d for d in documents if d.topic == s.topic] for s in topics},
+        documents=_documents(data, everything, sample, texts, num_docs),
         has_texts=texts is not None,
-        sections=rendered,
-        has_pictures=has_pictures,
+        sections=render_sections(sections or {}, data),
+        score_table=to_table(table, "Table of scores") if len(table) else None,
     )
 
 
 def _sampled(
     corpus: Corpus, source: DrawSource, max_docs: int, seed: int, **options: Any
-) -> tuple[Corpus, NDArray[np.int64] | None, ThetaDraws]:
-    """The documents of the page, their ascending positions if not all, and draws of them.
+) -> tuple[Corpus, NDArray[np.int64], ThetaDraws]:
+    """The documents of the page, their ascending positions, and draws of them.
 
     A single pass over the documents makes all draws, so memory need not hold them.
     """
     if len(corpus) <= max_docs:
-        return corpus, None, theta_draws(source, corpus, seed=seed, keep=False, **options)
+        draws = theta_draws(source, corpus, seed=seed, keep=False, **options)
+        return corpus, np.arange(len(corpus)), draws
     rows = np.sort(np.random.default_rng(seed).choice(len(corpus), max_docs, replace=False))
     draws = theta_draws(source, corpus, rows=rows, seed=seed, keep=False, **options)
     return corpus[rows], rows, draws.of_selection(rows)
 
 
-def _own_sections(model: TopicModel) -> list[Section]:
-    """The package's own sections after the topics."""
-    found = [] if model.topics.keywords is None else [Section("Keywords", keyword_section)]
-    if isinstance(model.topics, DynamicTopics):
-        found.append(Section("Words over time", period_section))
+def _documents(
+    page: PageData,
+    everything: Corpus,
+    sample: NDArray[np.int64],
+    texts: Iterable[str] | None,
+    num_docs: int,
+) -> dict[int, list[dict[str, Any]]]:
+    """Representative documents by topic, with intervals of their shares, excerpts and metadata."""
+    found: dict[int, list[dict[str, Any]]] = {k: [] for k in range(page.model.num_topics)}
+    if not num_docs:
+        return found
+    best = best_documents(page.summary.documents, num_docs)
+    rows, tails = best["position"].to_numpy(np.int64), [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
+    ends: dict[int, NDArray[np.float64]] = {}
+    for part in page.draws.take(np.unique(rows), _DRAWS):
+        both = np.quantile(part.theta.cpu().numpy(), tails, axis=0)
+        ends |= {d: both[:, i] for i, d in enumerate(part.rows.tolist())}
+    quotes = excerpts(sample[rows], everything, texts)
+    metadata = everything.metadata
+    for row, quote in zip(best.to_dict("records"), quotes, strict=True):
+        topic, at = row["topic"], sample[row["position"]]
+        lower, upper = ends[row["position"]][:, topic]
+        present = metadata.iloc[at].dropna().items() if len(metadata.columns) else ()
+        about = {name: _cell(value) for name, value in list(present)[:_FIELDS]}
+        more = {"id": metadata.index[at], "excerpt": quote, "fields": about}
+        found[topic].append({**row, **more, "lower": lower, "upper": upper})
     return found
+
+
+def _cell(value: Any) -> str:
+    """A value of the metadata, shortened."""
+    return shorten(format_number(value) if isinstance(value, float) else str(value), _VALUE)
 
 
 def _equal_parts() -> dict[str, Any]:
@@ -263,71 +282,65 @@ def _equal_parts() -> dict[str, Any]:
         Markup((folder / name).read_text(encoding="utf-8")) for name in ("script.js", "style.css")
     )
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    sizes = {"width": WIDTH, "chart_width": CHART, "line_height": LINE_HEIGHT}
-    parts = {"script": script, "style": style, "script_hash": digest, "sizes": sizes}
+    parts = {"script": script, "style": style, "script_hash": digest}
     return parts | {"version": __version__, "today": date.today().isoformat()}
 
 
-def _tree(tree: TopicTree | None) -> dict[str, Any]:
-    """The tree of the topics, with its picture."""
-    from matplotlib.figure import Figure
-
-    if tree is None:
-        return {"tree": None}
-    figure = Figure(figsize=(9.0, 0.22 * tree.num_topics + 1.0), layout="constrained")
-    tree_plot(tree, ax=figure.add_subplot())
-    return {"tree": tree, "tree_picture": Picture(figure, "tree").address}
-
-
-def _diagrams(model: TopicModel, names: Sequence[str], summary: CorpusSummary) -> dict[str, Any]:
-    """Map of the topics, and their correlations as a graph and as numbers."""
-    shares, reach = summary.overall.mean[0], summary.overall.upper[0]
-    correlation = model.topic_correlation().detach().cpu().double().numpy()
-    lines = correlation_lines(correlation, summary.correlation_error, LEVEL)
-    drawn = lines[lines["correlation"] > 0].head(model.num_topics)
-    pairs = list(drawn[["first", "second", "correlation"]].itertuples(index=False, name=None))
-    paired = sorted({*drawn["first"], *drawn["second"]})
-    distance = hellinger_distances(model.topics.mean_probs.detach().double().cpu().numpy())
+def _correlations(page: PageData, heads: Sequence[str]) -> dict[str, Any]:
+    """Correlations of the topics as a graph and as numbers."""
+    correlation = page.model.topic_correlation().detach().cpu().double().numpy()
+    error = page.summary.correlation_error
+    lines = correlation_lines(correlation, error, LEVEL)
+    drawn = lines[lines["correlation"] > 0].head(page.model.num_topics)
     return {
-        "heads": topic_labels(model),
-        "map": lay_out_topics(distance, range(len(names)), names, shares, reach),
-        "graph": correlation_diagram(pairs, paired, names, shares, reach),
-        "drawn": list(drawn.itertuples()),
+        "graph": pictures.draw_graph(page, heads, drawn) if len(drawn) else None,
+        "num_drawn": len(drawn),
+        "num_joined": len({*drawn["first"], *drawn["second"]}),
+        "intervals": correlation_intervals(correlation, error, LEVEL),
         "lines": list(lines.head(_PAIRS).itertuples()),
         "num_lines": len(lines),
-        "intervals": correlation_intervals(correlation, summary.correlation_error, LEVEL),
     }
 
 
-def _prevalence(model: TopicModel, summary: CorpusSummary, top_n: int) -> dict[str, Any]:
-    """Charts of prevalence, and shares, words and charts of the groups of topics."""
-    charts = [(p, prevalence_charts(p, _CHARTS)) for p in summary.prevalence]
-    groups, overall = summary.groups, summary.overall_groups
-    if groups is None or overall is None:
-        return {"prevalence": charts, "group_rows": [], "group_charts": [()] * len(charts)}
-    members = [k for topics in groups.members for k in topics]
+def _prevalence(page: PageData, heads: Sequence[str], top_n: int) -> dict[str, Any]:
+    """Charts of prevalence by column; and groups of topics with words, the largest first."""
+    summary, size = page.summary, page.model.num_topics
+    overall, groups = summary.overall, summary.groups
+    by_column = [pictures.prevalence_by_column(found) for found in summary.prevalence]
+    charts = [
+        (shown.column, *pictures.draw_panels(shown, f"prevalence-{i}", "Prevalence", heads))
+        for i, shown in enumerate(by_column)
+    ]
+    parts: dict[str, Any] = {
+        "prevalence": charts,
+        "group_rows": [],
+        "widest": overall.upper[0, :size].max(),
+    }
+    if groups is None:
+        return parts
     lengths = torch.from_numpy(summary.documents.lengths.astype("float64"))
     tokens = lengths @ summary.documents.theta.double()
-    words = summarise_groups(model, groups, tokens, top_n=top_n)
-    rows = overall.frame().assign(topics=groups.members, words=[row.words for row in words])
+    rows = summarise_groups(page.model, groups, tokens, top_n=top_n).assign(
+        topics=groups.members,
+        share=overall.mean[0, size:],
+        lower=overall.lower[0, size:],
+        upper=overall.upper[0, size:],
+    )
     rows = rows.sort_values("share", ascending=False, kind="stable")
-    return {
-        "prevalence": charts,
-        "group_rows": list(rows.itertuples()),
-        "groups_overlap": len(set(members)) < len(members),
-        "group_charts": [prevalence_charts(p, _CHARTS) for p in summary.group_prevalence],
-    }
+    return parts | {"group_rows": list(rows.itertuples())}
 
 
-def _effects(effects: Any) -> dict[str, Any]:
+def _effects(effects: Any, heads: Sequence[str]) -> dict[str, Any]:
     """Charts of expected proportions by column, and the coefficients."""
     if effects is None:
         return {"effects": None}
+    by_column, what = pictures.effects_by_column, "Expected proportion"
     predictions = {name: effects.predict(name, level=LEVEL) for name in effects.columns}
     return {
         "effects": effects,
         "expected": [
-            (name, effect_charts(rows, name, _CHARTS)) for name, rows in predictions.items()
+            (name, *pictures.draw_panels(by_column(rows, name), f"effects-{i}", what, heads))
+            for i, (name, rows) in enumerate(predictions.items())
         ],
         "coefficients": effects.table(LEVEL),
         "below_zero": any(row.lower < 0 for rows in predictions.values() for row in rows),

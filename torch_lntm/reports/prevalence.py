@@ -1,9 +1,9 @@
-"""Prevalence of topics in groups of documents, and errors of correlations."""
+"""Prevalence of topics at the levels of columns, and errors of correlations."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -19,7 +19,7 @@ from torch_lntm.frames import render
 from torch_lntm.inference import DocumentTopics, DrawSource, theta_draws
 from torch_lntm.models import TopicGroups
 from torch_lntm.models.topic_groups import as_groups
-from torch_lntm.reports.groups import Grouping, group_documents
+from torch_lntm.reports.levels import Levels, levels_of
 
 Array = NDArray[np.float64]
 
@@ -34,20 +34,20 @@ DRIFT_ERRORS, LAST_DIGIT, FEWEST_DRAWS = 7.0, 0.001, 20
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Prevalence:
-    """Mean topic proportions of groups of documents.
+    """Mean proportions of topics, and of groups of topics, at the levels of a column.
 
     Attributes:
-        grouping: The groups.
-        num_docs: ``(num_groups,)`` documents with words in each group.
-        mean: ``(num_groups, num_topics)`` mean proportions.
-        lower: ``(num_groups, num_topics)`` lower ends of the intervals.
-        upper: ``(num_groups, num_topics)`` upper ends of the intervals.
-        standard_error: ``(num_groups, num_topics)`` standard errors; infinite for a group of one
+        levels: The levels, and the level of each document.
+        num_docs: ``(num_levels,)`` documents with words of each level.
+        mean: ``(num_levels, num_columns)`` mean proportions.
+        lower: ``(num_levels, num_columns)`` lower ends of the intervals.
+        upper: ``(num_levels, num_columns)`` upper ends of the intervals.
+        standard_error: ``(num_levels, num_columns)`` standard errors; infinite for a level of one
             document.
-        columns: Number of each topic, or name of each group of topics.
+        columns: Number of each topic, followed by the name of each group of topics.
     """
 
-    grouping: Grouping
+    levels: Levels
     num_docs: NDArray[np.int64]
     mean: Array
     lower: Array
@@ -55,19 +55,15 @@ class Prevalence:
     standard_error: Array
     columns: tuple[int | str, ...]
 
-    def __repr__(self) -> str:
-        groups, topics = self.mean.shape
-        return f"Prevalence({self.grouping.column!r}, {groups} groups, {topics} topics)"
-
     def frame(self) -> pd.DataFrame:
-        """A row for each group and topic.
+        """A row for each level and topic, or group of topics.
 
         Returns:
-            The columns ``group``, ``topic`` (its number, or the name of a group of topics),
+            The columns ``level``, ``topic`` (its number, or the name of a group of topics),
             ``share``, ``lower``, ``upper``, ``std_error`` and ``documents``.
         """
-        pairs = pd.MultiIndex.from_product([self.grouping.names, self.columns])
-        return pairs.to_frame(index=False, name=["group", "topic"]).assign(
+        pairs = pd.MultiIndex.from_product([self.levels.names, self.columns])
+        return pairs.to_frame(index=False, name=["level", "topic"]).assign(
             share=self.mean.ravel(),
             lower=self.lower.ravel(),
             upper=self.upper.ravel(),
@@ -75,16 +71,16 @@ class Prevalence:
             documents=np.repeat(self.num_docs, len(self.columns)),
         )
 
-    def __str__(self) -> str:
-        return f"{self!r}\n{render(self.frame())}"
+    def __repr__(self) -> str:
+        return render(self.frame())
 
 
 def differences(mean: Array, standard_error: Array) -> Array:
-    """Mean squared distance of group means from the common mean, in squared standard errors.
+    """Mean squared distance of the levels' means from the common mean, in squared standard errors.
 
     Args:
-        mean: ``(num_groups, num_topics)`` means.
-        standard_error: ``(num_groups, num_topics)`` standard errors.
+        mean: ``(num_levels, num_topics)`` means.
+        standard_error: ``(num_levels, num_topics)`` standard errors.
 
     Returns:
         ``(num_topics,)`` distances.
@@ -100,15 +96,12 @@ class CorpusSummary:
 
     Attributes:
         documents: Posterior means of the documents' proportions, by draws.
-        overall: Prevalence in all documents, as one group.
+        overall: Prevalence in all documents, as one level.
         prevalence: Prevalence by each requested column.
         correlation_error: ``(num_topics, num_topics)`` standard errors of the topics' correlations,
             on the scale of Fisher's z; infinite for correlations that the documents do not
             determine.
-        groups: Groups of topics, if asked for.
-        overall_groups: Prevalence of the groups of topics in all documents; groups of topics are in
-            the place of topics.
-        group_prevalence: Prevalence of the groups of topics by each requested column.
+        groups: Groups of topics, if asked for. Their prevalence follows that of the topics.
     """
 
     documents: DocumentTopics
@@ -116,25 +109,21 @@ class CorpusSummary:
     prevalence: tuple[Prevalence, ...]
     correlation_error: Array
     groups: TopicGroups | None = None
-    overall_groups: Prevalence | None = None
-    group_prevalence: tuple[Prevalence, ...] = ()
-
-    def __repr__(self) -> str:
-        return f"CorpusSummary({self.documents!r})"
 
     def frame(self) -> pd.DataFrame:
-        """The topics in all documents.
+        """The topics in all documents, and then the groups of topics.
 
         Returns:
             The columns ``topic``, ``name``, ``share``, ``lower``, ``upper``, ``std_error`` and
             ``documents``. ``prevalence`` has a frame for each column of the metadata.
         """
-        frame = self.overall.frame().drop(columns="group")
-        frame.insert(1, "name", [self.documents.topic_names[k] for k in frame["topic"]])
+        frame = self.overall.frame().drop(columns="level")
+        names = dict(enumerate(self.documents.topic_names))
+        frame.insert(1, "name", [names.get(k, k) for k in frame["topic"]])
         return frame
 
-    def __str__(self) -> str:
-        return f"{self!r}\n{render(self.frame())}"
+    def __repr__(self) -> str:
+        return render(self.frame())
 
 
 @torch.no_grad()
@@ -187,7 +176,7 @@ def summarise_corpus(
 
     Example:
         >>> summary = lntm.reports.summarise_corpus(guide, posts, by=["party"])
-        >>> summary.overall.mean.shape, summary.prevalence[0].grouping.names
+        >>> summary.overall.mean.shape, summary.prevalence[0].levels.names
         ((1, 10), ('left', 'right'))
     """
     if not 0 < level < 1:
@@ -199,19 +188,18 @@ def summarise_corpus(
         raise ConfigError("the documents have no words; give documents with words")
     model, nonempty = draws.model, torch.from_numpy(corpus.lengths > 0)
     size, table, merged = model.num_topics, corpus.metadata, as_groups(model, groups)
-    names = () if merged is None else merged.names
-    everything = Grouping("all documents", ("all documents",), np.zeros(len(corpus), np.int64))
-    groupings = [everything, *(group_documents(name, find_column(name, table)) for name in by)]
-    shape = (draws.num_draws, size + len(names))
-    sums = [_GroupSums(grouping, corpus, *shape) for grouping in groupings]
+    columns = (*range(size), *(() if merged is None else merged.names))
+    everything = Levels("all documents", ("all documents",), np.zeros(len(corpus), np.int64))
+    divisions = [everything, *(levels_of(name, find_column(name, table)) for name in by)]
+    sums = [_LevelSums(levels, corpus, draws.num_draws, columns) for levels in divisions]
     logits = _LogitMoments(draws.num_draws, size)
     theta = torch.full((len(corpus), size), 1.0 / size, dtype=model.dtype)
     converged = torch.ones(len(corpus), dtype=torch.bool)
     for part in draws:
         rows, drawn = torch.from_numpy(part.rows), part.theta.double()
-        columns = drawn if merged is None else torch.cat([drawn, merged.sums(drawn)], -1)
+        both = drawn if merged is None else torch.cat([drawn, merged.sums(drawn)], -1)
         for each in sums:
-            each.add(columns, rows)
+            each.add(both, rows)
         logits.add(drawn[:, nonempty[rows]])
         theta[rows] = drawn.mean(0).to(model.dtype)
         converged[rows] = part.converged
@@ -219,48 +207,46 @@ def summarise_corpus(
     documents = DocumentTopics(
         theta, converged, corpus.lengths, "mean", model.topic_names, metadata=table
     )
-    overall, *by_column = (each.result(level, slice(size), range(size)) for each in sums)
-    summary = CorpusSummary(documents, overall, tuple(by_column), logits.error())
-    if merged is None:
-        return summary
-    whole, *others = (each.result(level, slice(size, None), names) for each in sums)
-    return replace(summary, groups=merged, overall_groups=whole, group_prevalence=tuple(others))
+    overall, *by_column = (each.result(level) for each in sums)
+    return CorpusSummary(documents, overall, tuple(by_column), logits.error(), merged)
 
 
-class _GroupSums:
-    """Sums of drawn proportions over the documents of each group."""
+class _LevelSums:
+    """Sums of drawn proportions over the documents of each level."""
 
-    def __init__(self, grouping: Grouping, corpus: Corpus, num_draws: int, num_topics: int) -> None:
-        self.grouping = grouping
-        codes, num_groups = np.where(corpus.lengths > 0, grouping.codes, -1), len(grouping.names)
+    def __init__(
+        self, levels: Levels, corpus: Corpus, num_draws: int, columns: tuple[int | str, ...]
+    ) -> None:
+        self.levels, self.columns = levels, columns
+        codes, num_levels = np.where(corpus.lengths > 0, levels.codes, -1), len(levels.names)
         self.codes = torch.from_numpy(codes)
-        self.num_docs = np.bincount(codes[codes >= 0], minlength=num_groups)
-        self.first = torch.zeros(num_draws, num_groups, num_topics, dtype=torch.float64)
-        self.second = torch.zeros(num_groups, num_topics, dtype=torch.float64)
+        self.num_docs = np.bincount(codes[codes >= 0], minlength=num_levels)
+        self.first = torch.zeros(num_draws, num_levels, len(columns), dtype=torch.float64)
+        self.second = torch.zeros(num_levels, len(columns), dtype=torch.float64)
 
     def add(self, theta: Tensor, rows: Tensor) -> None:
-        """Add the draws ``(num_draws, num_docs, num_topics)`` of some documents."""
-        groups = torch.arange(len(self.grouping.names))
-        member = (self.codes[rows] == groups[:, None]).double()
+        """Add the draws ``(num_draws, num_docs, num_columns)`` of some documents."""
+        numbers = torch.arange(len(self.levels.names))
+        member = (self.codes[rows] == numbers[:, None]).double()
         self.first += member @ theta
         self.second += member @ theta.square().mean(0)
 
     def by_draw(self) -> Array:
-        """Mean proportions ``(num_draws, num_groups, num_topics)`` at each draw."""
+        """Mean proportions ``(num_draws, num_levels, num_columns)`` at each draw."""
         return np.asarray(self.first.numpy() / np.maximum(self.num_docs, 1)[:, None])
 
-    def result(self, level: float, chosen: slice, columns: Sequence[int | str]) -> Prevalence:
-        """Prevalence of some columns, with intervals."""
-        count, by_draw = self.num_docs[:, None].astype(np.float64), self.by_draw()[..., chosen]
+    def result(self, level: float) -> Prevalence:
+        """The prevalence, with intervals of a coverage probability."""
+        count, by_draw = self.num_docs[:, None].astype(np.float64), self.by_draw()
         mean = by_draw.mean(0)
-        scatter = self.second.numpy()[:, chosen] - count * np.square(by_draw).mean(0)
+        scatter = self.second.numpy() - count * np.square(by_draw).mean(0)
         with np.errstate(divide="ignore", invalid="ignore"):
             within = np.where(count > 1, scatter.clip(0) / (count - 1) / count, np.inf)
         between = (1 + 1 / len(by_draw)) * by_draw.var(0, ddof=1)
         error = np.sqrt(within + between)
         reach = stdtrit(np.maximum(count - 1, 1), (1 + level) / 2) * error
         ends = (mean - reach).clip(0), (mean + reach).clip(max=1)
-        return Prevalence(self.grouping, self.num_docs, mean, *ends, error, tuple(columns))
+        return Prevalence(self.levels, self.num_docs, mean, *ends, error, self.columns)
 
 
 def _check_drift(shares: Array, names: Sequence[str]) -> None:

@@ -1,117 +1,122 @@
-"""Scores of a model, each with method, unit and standard error."""
+"""Scores of a model as tables, each with method, unit and standard error."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+import pandas as pd
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError
 from torch_lntm.evaluation import CompletionResult, LikelihoodEstimate, coherence, topic_diversity
 from torch_lntm.evaluation.completion.result import ExactCompletion
 from torch_lntm.files.writing import as_json, atomic_write
-from torch_lntm.frames import Rows
+from torch_lntm.frames import is_missing
 from torch_lntm.io.models import read_json
 from torch_lntm.models import TopicModel
 
-if TYPE_CHECKING:
-    import pandas as pd
+#: Types of the cells of a table of scores in a file, by column.
+_NUMBER, _UNKNOWN = (int, float), (int, float, type(None))
+_TYPES: dict[str, tuple[type, ...]] = {
+    "metric": (str,),
+    "value": _NUMBER,
+    "std_error": _UNKNOWN,
+    "unit": (str,),
+    "method": (str,),
+    "documents": _UNKNOWN,
+    "tokens": _UNKNOWN,
+}
 
 
-@dataclass(frozen=True)
-class Score:
-    """A score of a model, with unit, method and standard error.
+def score_table(*results: CompletionResult | LikelihoodEstimate) -> pd.DataFrame:
+    """Scores of held-out documents, from results of completion and estimates of the likelihood.
 
-    Attributes:
-        metric: Name of the score.
-        value: Value of the score.
-        standard_error: Standard error over documents, or over topics for a mean over topics; None
-            if unknown.
-        unit: Unit of the value.
-        method: Method of the estimate.
-        documents: Number of documents scored.
-        tokens: Number of tokens scored.
+    Args:
+        *results: Results of ``evaluation.document_completion`` and ``evaluation.log_likelihood``.
+
+    Returns:
+        A row for each score: ``metric``, ``value``, ``std_error`` over documents, ``unit``,
+        ``method``, and numbers of ``documents`` and ``tokens``. A likelihood has two rows, as
+        perplexity and in nats per token.
+
+    Example:
+        >>> result = lntm.evaluation.document_completion(model, guide, test)
+        >>> lntm.reports.score_table(result)["metric"].tolist()
+        ['completion perplexity']
     """
-
-    metric: str
-    value: float
-    standard_error: float | None
-    unit: str
-    method: str
-    documents: int | None = None
-    tokens: int | None = None
-
-    def frame(self) -> pd.DataFrame:
-        """The score as a table of one row; ``frames.Rows(scores).frame()`` has several rows."""
-        return Rows([self]).frame()
-
-
-def completion_scores(*results: CompletionResult) -> Rows[Score]:
-    """Perplexities of results of document completion."""
-    scores: Rows[Score] = Rows()
+    rows: list[tuple[Any, ...]] = []
     for result in results:
+        perplexity = (result.perplexity, result.perplexity_standard_error)
+        if isinstance(result, LikelihoodEstimate):
+            about = (result.description, result.num_docs, int(result.lengths.sum()))
+            rows.append(("perplexity", *perplexity, "per token", *about))
+            nats = (result.nats_per_token, result.nats_per_token_standard_error)
+            rows.append(("log likelihood", *nats, "nats per token", *about))
+            continue
         method = result.method
         if result.observed_fraction is not None:
             method += f"; {result.observed_fraction:.0%} of tokens observed, seed {result.seed}"
         if isinstance(result, ExactCompletion):
             method += f"; simulation error {result.simulation_error:.2g} nats per token"
-        numbers = (
-            result.perplexity,
-            result.perplexity_standard_error,
-            "per held-out token",
-            method,
-        )
         counts = (result.num_docs, int(result.held_out_tokens.sum()))
-        scores.append(Score("completion perplexity", *numbers, *counts))
-    return scores
+        name = "completion perplexity"
+        rows.append((name, *perplexity, "per held-out token", method, *counts))
+    return as_scores(rows)
 
 
-def likelihood_scores(estimate: LikelihoodEstimate) -> Rows[Score]:
-    """Perplexity and log likelihood per token of whole documents."""
-    method_and_counts = (estimate.description, estimate.num_docs, int(estimate.lengths.sum()))
-    perplexity = (estimate.perplexity, estimate.perplexity_standard_error, "per token")
-    nats = (estimate.nats_per_token, estimate.nats_per_token_standard_error, "nats per token")
-    return Rows(
-        [
-            Score("perplexity", *perplexity, *method_and_counts),
-            Score("log likelihood", *nats, *method_and_counts),
-        ]
-    )
+def topic_scores(
+    model: TopicModel, corpus: Corpus | None = None, *, top_n: int = 10
+) -> pd.DataFrame:
+    """Diversity of the topics' top words, and their mean coherence in documents.
 
+    Args:
+        model: The model.
+        corpus: Documents for the coherence by NPMI and UMass, with standard errors over topics.
+            Defaults to the diversity alone, which is the share of distinct words among all top
+            words.
+        top_n: Top words of each topic.
 
-def coherence_scores(model: TopicModel, corpus: Corpus, top_n: int = 10) -> Rows[Score]:
-    """Mean coherence of the topics by NPMI and UMass, with standard errors over topics."""
-    scores: Rows[Score] = Rows()
-    measures: dict[Literal["npmi", "umass"], str] = {"npmi": "NPMI", "umass": "UMass"}
+    Returns:
+        A table as that of :func:`score_table`.
+
+    Example:
+        >>> lntm.reports.topic_scores(model)["metric"].tolist()
+        ['topic diversity']
+    """
     words = model.topics.top_words(top_n)[0].tolist()
-    for measure, name in measures.items():
+    rows: list[tuple[Any, ...]] = []
+    measures: dict[Literal["npmi", "umass"], str] = {"npmi": "NPMI", "umass": "UMass"}
+    for measure, name in measures.items() if corpus is not None else ():
+        assert corpus is not None
         values = coherence(words, corpus, measure, top_n)
         numbers = (float(values.mean()), float(values.std() / math.sqrt(len(values))))
         about = ("mean over topics", f"top {top_n} words, together in documents")
-        counts = (corpus.num_docs, corpus.num_tokens)
-        scores.append(Score(f"coherence {name}", *numbers, *about, *counts))
-    return scores
+        rows.append((f"coherence {name}", *numbers, *about, corpus.num_docs, corpus.num_tokens))
+    diversity = topic_diversity(words, top_n)
+    about = ("share of distinct words", f"top {top_n} words")
+    rows.append(("topic diversity", diversity, None, *about, None, None))
+    return as_scores(rows)
 
 
-def diversity_score(model: TopicModel, top_n: int = 10) -> Score:
-    """Share of distinct words among the topics' top words."""
-    value = topic_diversity(model.topics.top_words(top_n)[0].tolist(), top_n)
-    return Score("topic diversity", value, None, "share of distinct words", f"top {top_n} words")
+def as_scores(rows: Any) -> pd.DataFrame:
+    """A table of scores from its rows."""
+    whole = dict.fromkeys(("documents", "tokens"), "Int64")
+    numbers = {"value": float, "std_error": float, **whole}
+    return pd.DataFrame(rows, columns=list(_TYPES)).astype(numbers)
 
 
-def score_records(scores: Sequence[Score]) -> list[dict[str, Any]]:
-    """Scores as records for JSON; an infinite or NaN standard error becomes None."""
-    records = [asdict(score) for score in scores]
-    for record in records:
-        if not math.isfinite(record["standard_error"] or 0.0):
-            record["standard_error"] = None
-    return records
+def score_records(scores: pd.DataFrame) -> list[dict[str, Any]]:
+    """Scores as records for JSON, in which an unknown or infinite number is None."""
+    records = scores.rename(columns={"std_error": "standard_error"}).to_dict("records")
+    return [
+        {str(name): None if is_missing(x) or x == math.inf else x for name, x in record.items()}
+        for record in records
+    ]
 
 
-def write_scores(path: str | Path, scores: Sequence[Score]) -> None:
+def write_scores(path: str | Path, scores: pd.DataFrame) -> None:
     """Write scores as a JSON list of objects; see :func:`score_records`.
 
     Args:
@@ -125,7 +130,7 @@ def write_scores(path: str | Path, scores: Sequence[Score]) -> None:
         file.write(as_json(score_records(scores)))
 
 
-def read_scores(path: str | Path) -> list[Score]:
+def read_scores(path: str | Path) -> pd.DataFrame:
     """Read a file of :func:`write_scores`.
 
     Args:
@@ -134,24 +139,15 @@ def read_scores(path: str | Path) -> list[Score]:
     Raises:
         ConfigError: The file is missing or damaged, or has other contents.
     """
-    path = Path(path)
+    rows = []
+    for record in read_json(Path(path), list):
+        cells = dict(record) if isinstance(record, dict) else {}
+        cells["std_error"] = cells.pop("standard_error", None)
+        wrong = [name for name, types in _TYPES.items() if type(cells.get(name)) not in types]
+        if wrong or len(cells) != len(_TYPES):
+            raise ConfigError(f"{path}: not a list of scores ({record!r:.200})")
+        rows.append([cells[name] for name in _TYPES])
     try:
-        return [_checked(Score(**record)) for record in read_json(path, list)]
-    except (TypeError, OverflowError) as error:
+        return as_scores(rows)
+    except OverflowError as error:
         raise ConfigError(f"{path}: not a list of scores ({error})") from error
-
-
-def _checked(score: Score) -> Score:
-    """A score from a file, whose values are of the declared types.
-
-    Raises:
-        TypeError: A value is of another type.
-        OverflowError: A number is too large.
-    """
-    texts = (score.metric, score.unit, score.method)
-    others = [score.standard_error, score.documents, score.tokens]
-    numbers = [score.value, *(x for x in others if x is not None)]
-    if not all(isinstance(x, str) for x in texts) or not {int, float} >= {*map(type, numbers)}:
-        raise TypeError(f"{score!r:.200}")
-    float(score.value)
-    return score

@@ -1,24 +1,31 @@
-"""Further sections of a report page: a title, and a function that returns the contents."""
+"""Sections of a report page: a title, and a function that returns texts, tables and figures."""
 
 from __future__ import annotations
 
-import base64
-import io
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
-from typing import Any, NamedTuple
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from markupsafe import Markup, escape
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, refuse_other_owner
 from torch_lntm.inference import ThetaDraws
-from torch_lntm.models import TopicModel
+from torch_lntm.models import DynamicTopics, TopicModel
 from torch_lntm.models.topic_table import TopicSummary
+from torch_lntm.plotting.embed import to_svg
+from torch_lntm.plotting.lines import path_plot
+from torch_lntm.plotting.style import shorten
+from torch_lntm.reports.labels import keyword_topics
+from torch_lntm.reports.periods import moving_topics, words_by_period
 from torch_lntm.reports.prevalence import CorpusSummary
-from torch_lntm.reports.scores import Score
 
-_PNG = b"\x89PNG\r\n\x1a\n"
+#: Limits of the section on words over time: topics in the figure, words of a panel, panels in a
+#: row; and width and height of a panel in inches.
+_TOPICS, _LINES, _COLUMNS, _PANEL = 12, 4, 3, (3.6, 2.4)
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,97 +50,13 @@ class PageData:
     summary: CorpusSummary
     topics: Sequence[TopicSummary]
     names: Sequence[str]
-    scores: Sequence[Score]
+    scores: pd.DataFrame
     settings: Mapping[str, Any]
     level: float
 
 
-@dataclass(frozen=True)
-class Table:
-    """A table in a section of the report. All cells are text or numbers, and are escaped.
-
-    Attributes:
-        header: Title of each column.
-        rows: A cell for each column. Numbers are rounded to 4 digits; None is an empty cell.
-        caption: A sentence under the table.
-    """
-
-    header: Sequence[str]
-    rows: Sequence[Sequence[object]]
-    caption: str = ""
-
-    @property
-    def cells(self) -> list[list[tuple[str, bool]]]:
-        """Text of each cell, and whether it is a number."""
-        return [[_cell(value) for value in row] for row in self.rows]
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A picture in a section of the report. The page embeds the picture and runs no script in it.
-
-    Attributes:
-        image: A Matplotlib figure, or the bytes of a PNG or SVG file.
-        description: The picture in words, for screen readers.
-        caption: A sentence under the picture.
-    """
-
-    image: Any
-    description: str
-    caption: str = ""
-
-    @property
-    def address(self) -> str:
-        """The picture as a data address.
-
-        Raises:
-            ConfigError: The image is of another type or format.
-        """
-        image = self.image
-        if hasattr(image, "savefig"):
-            import matplotlib
-
-            file = io.BytesIO()
-            # Equal figures give equal pages, and words stay text.
-            with matplotlib.rc_context({"svg.hashsalt": "torch_lntm", "svg.fonttype": "none"}):
-                image.savefig(file, format="svg", bbox_inches="tight", metadata={"Date": None})
-            image = file.getvalue()
-        if not isinstance(image, bytes) or not (image.startswith(_PNG) or b"<svg" in image[:2000]):
-            raise ConfigError(
-                f"the picture {self.description!r:.60} is {image!r:.20}; expected a Matplotlib "
-                "figure, or the bytes of a PNG or SVG file"
-            )
-        kind = "png" if image.startswith(_PNG) else "svg+xml"
-        return f"data:image/{kind};base64,{base64.b64encode(image).decode()}"
-
-
-#: Contents of a section: a paragraph of plain text, a table, or a picture.
-Block = str | Table | Picture
-
-
-class Section(NamedTuple):
-    """A further section of the report page.
-
-    Attributes:
-        title: Title of the section.
-        contents: Function of the :class:`PageData`. It returns a paragraph, a :class:`Table`, a
-            :class:`Picture`, or a list of them. Every text is escaped: the page shows HTML tags as
-            text.
-
-    Example:
-        >>> def longest(page):
-        ...     return f"The longest document has {page.corpus.lengths.max()} words."
-        >>> section = lntm.reports.Section("Longest document", longest)
-        >>> lntm.report(result, train, "page.html", sections=[section]).name
-        'page.html'
-    """
-
-    title: str
-    contents: Callable[[PageData], Block | Iterable[Block]]
-
-
-#: The sections of every page, by title.
-_REGISTERED: dict[str, Section] = {}
+#: The sections of every page: functions by title.
+_REGISTERED: dict[str, Callable[[PageData], Any]] = {}
 
 
 def register_section(title: str, contents: Any = None) -> Any:
@@ -141,8 +64,10 @@ def register_section(title: str, contents: Any = None) -> Any:
 
     Args:
         title: Title of the section.
-        contents: Function of the page's data; see :class:`Section`. ``register_section`` is a
-            decorator if the function is left out.
+        contents: Function of the page's data, an object with the attributes ``model``, ``corpus``,
+            ``draws``, ``summary``, ``topics``, ``names``, ``scores``, ``settings`` and ``level``.
+            It returns a text, a data frame, a Matplotlib figure, or a list of them.
+            ``register_section`` is a decorator if the function is left out.
 
     Returns:
         The function.
@@ -150,66 +75,155 @@ def register_section(title: str, contents: Any = None) -> Any:
     Raises:
         ConfigError: The title is empty, of another type or belongs to another function, or the
             contents cannot be called.
+
+    Example:
+        >>> @lntm.reports.register_section("Longest document")
+        ... def longest(page):
+        ...     return f"The longest document has {page.corpus.lengths.max()} words."
     """
     if contents is None:
         return lambda function: register_section(title, function)
-    section = check_section((title, contents))
-    owner = _REGISTERED[title].contents if title in _REGISTERED else None
-    refuse_other_owner("section title", title, owner, contents)
-    _REGISTERED[title] = section
+    check_section((title, contents))
+    refuse_other_owner("section title", title, _REGISTERED.get(title), contents)
+    _REGISTERED[title] = contents
     return contents
 
 
-def check_section(section: Any) -> Section:
-    """The section of a pair of a title and a function.
-
-    Raises:
-        ConfigError: The section is of another type.
-    """
+def check_section(section: Any) -> None:
+    """Refuse what is no pair of a title and a function."""
     if isinstance(section, tuple) and len(section) == 2:
         title, contents = section
         if isinstance(title, str) and title.strip() and callable(contents):
-            return Section(title, contents)
-    raise ConfigError(
-        f"section {section!r:.80}; expected a title and a function, "
-        "lntm.reports.Section(title, function)"
-    )
+            return
+    raise ConfigError(f"section {section!r:.80}; expected a title and a function")
 
 
 def render_sections(
-    sections: Iterable[Section | tuple[str, Any]], page: PageData
-) -> list[tuple[str, list[Block]]]:
-    """Title and contents of the registered sections and of further ones.
+    sections: Mapping[str, Callable[[PageData], Any]], page: PageData
+) -> list[tuple[str, Markup]]:
+    """Titles and contents of the package's own sections, of registered ones and of further ones.
 
     Args:
-        sections: Sections of this page alone.
+        sections: Functions by title, for this page alone.
         page: The page's data.
 
     Raises:
         ConfigError: A section is of another type, or its function returns a value of another type.
     """
-    chosen = [*_REGISTERED.values(), *map(check_section, sections)]
-    return [(title, _blocks(title, contents(page))) for title, contents in chosen]
+    for section in sections.items():
+        check_section(section)
+    own: dict[str, Callable[[PageData], Any]] = {}
+    if page.model.topics.keywords is not None:
+        own["Keywords"] = _keywords
+    if isinstance(page.model.topics, DynamicTopics):
+        own["Words over time"] = _words_over_time
+    chosen = own | _REGISTERED | dict(sections)
+    return [
+        (title, _blocks(title, f"section-{i}", contents(page)))
+        for i, (title, contents) in enumerate(chosen.items(), 1)
+    ]
 
 
-def _blocks(title: str, contents: Any) -> list[Block]:
-    """The blocks of a section."""
-    single = isinstance(contents, Block) or not isinstance(contents, Iterable)
-    blocks = [contents] if single else [*contents]
-    wrong = next((block for block in blocks if not isinstance(block, Block)), None)
-    if wrong is not None:
-        raise ConfigError(
-            f"the section {title!r:.60} returned {type(wrong).__name__}; expected text, a "
-            "lntm.reports.Table or a lntm.reports.Picture, or a list of them"
-        )
-    return blocks
+def _blocks(title: str, name: str, contents: Any) -> Markup:
+    """What a section returned, as HTML. Every text is escaped."""
+    blocks = [*contents] if isinstance(contents, list | tuple) else [contents]
+    parts = []
+    for i, block in enumerate(blocks):
+        if isinstance(block, str):
+            parts.append(Markup("<p>") + escape(str(block)) + Markup("</p>"))
+        elif isinstance(block, pd.DataFrame):
+            parts.append(to_table(block, f"Table of {title}"))
+        elif hasattr(block, "savefig"):
+            told = block.get_label() or f"Figure of {title}"
+            figure = to_svg(block, f"{name}-{i}", told, "", {})
+            parts.append(Markup("<figure>") + Markup(figure) + Markup("</figure>"))
+        else:
+            raise ConfigError(
+                f"the section {title!r:.60} returned {type(block).__name__}; expected text, a data "
+                "frame, a Matplotlib figure, or a list of them"
+            )
+    return Markup("\n").join(parts)
 
 
-def _cell(value: Any) -> tuple[str, bool]:
-    """A value as a table shows it, and whether it is a number."""
-    value = value.item() if getattr(value, "ndim", None) == 0 else value  # of torch and numpy
-    if isinstance(value, bool) or not isinstance(value, Real):
-        return "" if value is None else str(value), False
-    if isinstance(value, Integral):
-        return f"{value:,}", True
-    return (f"{value:.4g}" if math.isfinite(value) else "–"), True
+def to_table(frame: pd.DataFrame, label: str) -> Markup:
+    """A frame as an HTML table without its index; numbers have 4 digits."""
+    with pd.option_context("display.max_colwidth", None):
+        options: dict[str, Any] = {"border": 0, "justify": "left", "na_rep": "–"}
+        table = frame.to_html(index=False, float_format=_number, **options)
+    # No text has such a tag, because the texts are escaped.
+    table = table.replace("<th>", '<th scope="col">')
+    around = '<div class="scroll" tabindex="0" role="region" aria-label="{}">{}</div>'
+    return Markup(around).format(label, Markup(table))
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}" if math.isfinite(value) else "–"
+
+
+def _keywords(page: PageData) -> list[Any]:
+    """Whether keyword topics kept their keywords."""
+    shares = page.summary.overall.mean[0].tolist()
+    topics = keyword_topics(page.model, shares, page.corpus.num_tokens, level=page.level)
+    lost = topics[topics["rival"].notna()].to_dict("records")
+    state = "Every keyword topic took hold: its keywords are more probable in it than elsewhere."
+    if lost:
+        told = (f"the keywords of {x['name']} are more probable in {x['rival']}" for x in lost)
+        state = f"Some topics lost their keywords: {'; '.join(told)}."
+    names = ["topic", "keywords", "on keywords", "from", "to", "words that joined"]
+    table = topics[["name", "keywords", "mass", "lower", "upper", "joined"]].set_axis(names, axis=1)
+    note = (
+        "On keywords: probability of all keywords in the topic, with its "
+        f"{page.level:.0%} interval. The interval takes the tokens of the topic as known."
+    )
+    return [state, table, note]
+
+
+def _words_over_time(page: PageData) -> list[Any]:
+    """Top words by period, and words that rose or fell, as a figure and as a table."""
+    periods: Any = page.model.topics.content
+    ranked, names = [topic.topic for topic in page.topics], dict(enumerate(page.names))
+    first, last = periods.levels[0], periods.levels[-1]
+    intro = (
+        f"The words of every topic follow a random walk over {len(periods.levels)} periods of "
+        f"{periods.column}, from {first} to {last}. The drift is the share of a topic's words in "
+        "the last period that would have to be other words to equal the first period. The table "
+        "has the most probable words of each topic in some periods."
+    )
+    strip = words_by_period(page.model).iloc[ranked].replace({"topic": names})
+    changes = moving_topics(page.model, level=page.level)
+    if not len(changes):
+        return [intro, strip, "Every interval of a change includes 1: the words stand still."]
+    note = (
+        f"The figure shows probabilities of words over {periods.column} on a logarithmic scale, "
+        f"with their {page.level:.0%} bands, for the topics with the largest drift. The ratio is "
+        f"the probability in {last} over that in {first}, and the words are those whose interval "
+        "leaves out 1. Each interval holds for its word alone, and takes the tokens of the topic "
+        "as known."
+    )
+    table = changes.drop(columns=["name", "drift"]).replace({"topic": names})
+    return [intro, strip, note, _paths(page, changes), table]
+
+
+def _paths(page: PageData, changes: pd.DataFrame) -> Any:
+    """Paths of the words that rose or fell, a panel for each topic."""
+    from matplotlib.figure import Figure
+
+    vocabulary = list(page.model.words_at(range(page.model.num_words)))
+    moving = changes.sort_values("drift", ascending=False, kind="stable")
+    moving = moving[moving["topic"].isin(moving["topic"].unique()[:_TOPICS])]
+    size = moving["topic"].nunique()
+    columns, lines = min(size, _COLUMNS), math.ceil(size / _COLUMNS)
+    figure = Figure(figsize=(_PANEL[0] * columns, _PANEL[1] * lines), layout="constrained")
+    figure.set_label("Paths of the words that rose or fell")
+    periods: Any = page.model.topics.content
+    for place, (topic, rows) in enumerate(moving.groupby("topic", sort=False), 1):
+        largest = rows.iloc[np.argsort(-(rows["last"] - rows["first"]).abs(), kind="stable")]
+        words = [vocabulary.index(term) for term in largest["word"][:_LINES]]
+        ax = figure.add_subplot(lines, columns, place)
+        path_plot(page.model, topic, words, level=page.level, ax=ax)
+        ax.set_title(shorten(page.names[topic], 40), fontsize=9, parse_math=False)
+        ends = [str(periods.levels[0]), str(periods.levels[-1])]
+        ax.set_xticks([periods.positions[0], periods.positions[-1]], ends, parse_math=False)
+        ax.set(xlabel="", ylabel="")
+        ax.tick_params(which="both", labelsize=8)
+    return figure

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterator
-from dataclasses import replace
 from functools import partial
 from typing import Any, get_args
 
@@ -173,13 +172,10 @@ class MonteCarloEM(Engine[MonteCarloResult]):
             model,
             num_chains=num_chains,
             mass_matrix=mass_matrix,
-            num_steps=num_steps,
+            num_steps=guides_suited(model).leapfrogs if num_steps is None else num_steps,
             target_accept=target_accept,
             seed=seed,
         )
-        chains = kernel.settings
-        if num_steps is None:
-            chains = replace(chains, num_steps=model.prior.space_type.leapfrogs)
         require_whole(1, num_transitions=num_transitions, max_epochs=max_epochs)
         require_whole(1, warmup_epochs=warmup_epochs, batch_size=batch_size)
         if min_gain is None:
@@ -197,7 +193,7 @@ class MonteCarloEM(Engine[MonteCarloResult]):
         if not 0 < learning_rate < math.inf:
             raise ConfigError(f"learning_rate is {learning_rate}; expected a positive number")
         self.model = model
-        self.chains, self.num_transitions = chains, num_transitions
+        self.chains, self.num_transitions = kernel.settings, num_transitions
         self.max_epochs, self.min_gain = max_epochs, min_gain
         self.warmup_epochs = warmup_epochs or min((max_epochs + 1) // 2, WARMUP_EPOCHS)
         self.batch_size, self.start = batch_size, start

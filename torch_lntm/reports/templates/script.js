@@ -1,22 +1,28 @@
 "use strict";
 // The page is complete without this script. The script highlights a topic in all places.
 
-const marked = [...document.querySelectorAll("[data-topic]")];
-const lines = [...document.querySelectorAll("g[data-ends]")];
+// An element is about a topic if it says so, or if it is a link to the topic, in text or picture.
+const marked = [...document.querySelectorAll("[data-topic], a[href^='#topic-']")];
+const lines = [...document.querySelectorAll("[id^='graph-pair-']")];
+
+function topicOf(element) {
+  return element.dataset.topic ?? element.getAttribute("href").slice("#topic-".length);
+}
 
 function light(topic) {
   for (const element of marked) {
-    element.classList.toggle("active", topic !== null && element.dataset.topic === topic);
+    element.classList.toggle("active", topic !== null && topicOf(element) === topic);
   }
-  const touching = lines.filter((line) => line.dataset.ends.split(" ").includes(topic));
+  const touching = lines.filter((line) => line.id.split("-").slice(2).includes(topic));
   for (const line of lines) {
     line.classList.toggle("faded", touching.length > 0 && !touching.includes(line));
   }
 }
 
 function topicAt(target) {
-  const element = target instanceof Element ? target.closest("[data-topic]") : null;
-  return element === null ? null : element.dataset.topic;
+  const around = "[data-topic], a[href^='#topic-']";
+  const element = target instanceof Element ? target.closest(around) : null;
+  return element === null ? null : topicOf(element);
 }
 
 document.addEventListener("pointerover", (event) => light(topicAt(event.target)));

@@ -1,4 +1,4 @@
-"""Groups of documents by a metadata column."""
+"""Levels of a metadata column."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import torch_lntm as lntm
-from torch_lntm.reports.groups import group_documents, grouping_columns
+from torch_lntm.reports.levels import dividing_columns, levels_of
 
 
 def grouped(values):
     corpus = lntm.Corpus.from_matrix(np.ones((len(values), 2), int), metadata={"x": values})
-    return group_documents("x", corpus.metadata["x"])
+    return levels_of("x", corpus.metadata["x"])
 
 
 NAMES = [f"n{i:02}" for i in range(20)]
@@ -28,7 +28,7 @@ MANY = ("n19", *NAMES[:10], "other (9)")
         ([0, 10, 100], ("0", "10", "100"), [0, 1, 2], [0, 10, 100]),
     ],
 )
-def test_few_names_and_numbers_form_groups(values, names, codes, axis):
+def test_few_names_and_numbers_are_levels(values, names, codes, axis):
     groups = grouped(values)
     assert groups.names == names
     assert groups.codes.tolist() == codes
@@ -58,7 +58,7 @@ def test_many_numbers_form_bins_with_equal_numbers_of_documents():
         (["1901-01-03", "2008-04-01", "1902-12-31"], ("1901 to 1903", "2006 to 2008"), [0, 1, 0]),
     ],
 )
-def test_dates_form_groups_by_a_suitable_period(dates, names, codes):
+def test_dates_are_levels_by_a_suitable_period(dates, names, codes):
     # The second: 2008-01 to 2008-04 is 92 days, more than 36, and 4 months.
     groups = grouped(dates)
     assert groups.names == names
@@ -78,7 +78,7 @@ def test_few_skewed_numbers_lie_on_a_logarithmic_axis():
     assert "logarithmic" in groups.axis[1]
 
 
-def test_ids_and_repeated_columns_do_not_group_documents():
+def test_ids_and_repeated_columns_do_not_divide_documents():
     columns = {
         "id": [f"d{i}" for i in range(60)],
         "label": ["L", "R"] * 30,
@@ -89,4 +89,4 @@ def test_ids_and_repeated_columns_do_not_group_documents():
         "constant": [1.0, float("nan")] * 30,
     }
     corpus = lntm.Corpus.from_matrix(np.ones((60, 2), int), metadata=columns)
-    assert grouping_columns(corpus) == ["party", "day", "year"]
+    assert dividing_columns(corpus) == ["party", "day", "year"]

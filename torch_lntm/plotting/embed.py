@@ -1,0 +1,73 @@
+"""Figures as SVG inside of a web page: texts stay texts, and equal figures give equal bytes."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: Matplotlib's settings, and the metadata that it leaves out.
+_SETTINGS: dict[str, Any] = {"svg.fonttype": "none", "font.sans-serif": ["DejaVu Sans"]}
+_NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+
+
+def to_svg(figure: Figure, name: str, title: str, description: str, tips: Mapping[str, str]) -> str:
+    """A figure as an SVG element.
+
+    An artist with a ``gid`` of ``tips`` becomes a group with the id ``NAME-GID``, which shows its
+    tip where the mouse points. Links that artists have by ``set_url`` stay links, and a link within
+    such a group is announced by the tip.
+
+    Args:
+        figure: The figure.
+        name: Name of the picture, which differs from those of the page's other pictures.
+        title: What the picture is, for screen readers.
+        description: What it shows, for screen readers.
+        tips: Texts by the ``gid`` of an artist.
+    """
+    import matplotlib
+
+    file = io.BytesIO()
+    settings: Any = _SETTINGS | {"svg.hashsalt": name}
+    with matplotlib.rc_context(settings):
+        figure.savefig(file, format="svg", metadata=_NO_METADATA)
+    root = ElementTree.fromstring(file.getvalue())
+    for element in root.iter():
+        element.tag = element.tag.rpartition("}")[2]  # in a page, names have no namespace
+        found = {key.rpartition("}")[2]: value for key, value in element.attrib.items()}
+        gid = found.pop("id", "") if element.tag == "g" else ""
+        if "rotate(-0" in found.get("transform", ""):
+            del found["transform"]
+        found.pop("target", None)  # a link opens here
+        element.attrib = {key: _shortened(value) for key, value in found.items()}
+        element.tail = None
+        if element.tag == "style" or not (element.text or "").strip():
+            element.text = None  # a style would apply to the whole page
+        if gid in tips:
+            element.set("id", f"{name}-{gid}")
+            _add(element, "title", tips[gid])
+            for link in element.iter("{http://www.w3.org/2000/svg}a"):
+                link.set("aria-label", tips[gid])
+    _add(root, "desc", description).set("id", f"{name}-description")
+    _add(root, "title", title).set("id", f"{name}-picture")
+    labels = f"{name}-picture {name}-description"
+    root.attrib |= {"class": "picture", "role": "group", "aria-labelledby": labels}
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def _add(parent: ElementTree.Element, tag: str, text: str) -> ElementTree.Element:
+    element = ElementTree.Element(tag)
+    element.text = text
+    parent.insert(0, element)
+    return element
+
+
+def _shortened(value: str) -> str:
+    """An attribute with coordinates of one decimal, and without the font, which the page has."""
+    value = re.sub(r"\d+\.\d\d+", lambda found: f"{float(found[0]):.1f}", value)
+    return re.sub(r"font-family: [^;]*;|\s*\n", " ", value).strip()
