@@ -51,17 +51,12 @@ def word_scores(
         ``(num_topics, num_words)`` scores.
 
     Raises:
-        ConfigError: The measure is unknown, the weight out of range, or a shape different.
+        ConfigError: The measure is unknown, or the weight out of range.
     """
     if measure not in get_args(LabelMeasure):
         raise ConfigError(f"measure {measure!r}; expected one of {get_args(LabelMeasure)}")
     if not 0 <= frequency_weight <= 1:
         raise ConfigError(f"frequency_weight is {frequency_weight}; expected from 0 to 1")
-    if topics.ndim != 2 or word_totals.shape != topics.shape[1:]:
-        raise ConfigError(
-            f"topics of shape {topics.shape} and totals of {word_totals.shape}; expected "
-            "(num_topics, num_words) and (num_words,)"
-        )
     if measure == "probability":
         return topics
     logs = np.log(np.maximum(topics, np.finfo(np.float64).tiny))
