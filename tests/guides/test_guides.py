@@ -128,18 +128,6 @@ def test_a_posterior_uses_the_models_current_parameters(device, family, name) ->
     assert bool((after[:, 0] > before[:, 0]).all())
 
 
-@pytest.mark.slow
-@each_pair
-def test_a_posterior_is_independent_of_its_batch(device, family, name) -> None:
-    model, counts = make_model(family).to(device), make_counts((30, 1, 0, 8, 60, 3))
-    guide = make_guide(name, model, tolerance=1e-8)
-    together = guide.posterior(make_batch(counts, device))
-    for d in range(len(counts)):
-        alone = guide.posterior(make_batch(counts[d : d + 1], device))
-        torch.testing.assert_close(alone.mean[0], together.mean[d], rtol=1e-9, atol=1e-10)
-        torch.testing.assert_close(alone.objective[0], together.objective[d])
-
-
 @each_pair
 def test_a_bound_is_below_the_evidence_and_word_counts_cover_all_tokens(
     device, family, name

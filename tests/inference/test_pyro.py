@@ -12,7 +12,7 @@ from pyro.infer import HMC, MCMC, NUTS, SVI, Predictive, Trace_ELBO, TraceMeanFi
 from pyro.infer.autoguide import AutoNormal
 from pyro.infer.mcmc import RandomWalkKernel
 from pyro.infer.mcmc.util import initialize_model
-from support.pairs import FAMILIES, PAIRS, each_pair
+from support.pairs import FAMILIES, PAIRS
 from support.pairs import make_model as make_any_model
 from torch import Tensor
 
@@ -66,7 +66,7 @@ def test_svi_recovers_the_prior_mean_with_mini_batches(name: str, elbo: type, de
 
 
 @pytest.mark.slow
-@each_pair
+@pytest.mark.parametrize(("family", "name"), dict(PAIRS).items())
 def test_svi_raises_the_elbo_of_every_model(family: str, name: str, device: str) -> None:
     truth = make_any_model(family, seed=3)
     corpus, _ = truth.generate([50] * 40, seed=1)
