@@ -30,11 +30,11 @@ from torch_lntm.models.names import is_named
 from torch_lntm.plotting.style import distinct_words, format_number, shorten, topic_labels
 from torch_lntm.reports import pictures
 from torch_lntm.reports.labels import best_words, summarise_groups
-from torch_lntm.reports.levels import dividing_columns
 from torch_lntm.reports.prevalence import (
     SHORT_DOCUMENT,
     correlation_intervals,
     correlation_lines,
+    dividing_columns,
     summarise_corpus,
 )
 from torch_lntm.reports.representatives import best_documents, excerpts

@@ -18,8 +18,7 @@ from torch_lntm.models.topic_table import TopicSummary
 from torch_lntm.plotting.embed import to_svg
 from torch_lntm.plotting.lines import path_plot
 from torch_lntm.plotting.style import shorten
-from torch_lntm.reports.labels import keyword_topics
-from torch_lntm.reports.periods import moving_topics, words_by_period
+from torch_lntm.reports.labels import keyword_topics, moving_topics, words_by_period
 from torch_lntm.reports.prevalence import CorpusSummary
 
 #: Limits of the section on words over time: topics in the figure, words of a panel, panels in a
