@@ -287,7 +287,7 @@ class _Problem(NamedTuple):
             energy = (precisions * x.diff(dim=0).square()).sum(0)
             return (weighted * x - rates * x.exp()).sum(0) - pseudo * level.exp() - 0.5 * energy
 
-        # Newton's system is (diag(D) + Q + c ωωᵀ) step = gradient, with the expected pseudo-counts c
+        # Newton's system is (diag(D) + Q + c ωωᵀ) step = gradient, for the expected pseudo-counts c
         # of the level. Two solutions with the tridiagonal part and Sherman and Morrison's formula
         # give the step.
         expected = rates * logits.exp()
