@@ -87,10 +87,6 @@ class TopicGroups:
         """
         return torch.stack([theta[..., list(topics)].sum(-1) for topics in self.members], -1)
 
-    def describe(self, topic_names: Sequence[str]) -> list[str]:
-        """The topics of each group in words, separated by commas."""
-        return [", ".join(topic_names[k] for k in topics) for topics in self.members]
-
 
 @torch.no_grad()
 def merged_topics(

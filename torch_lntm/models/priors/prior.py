@@ -347,8 +347,6 @@ class PseudoDocuments:
     pseudo_documents: float
     pseudo_variance: float
     _has_default_variance: bool
-    #: Whether a fit by chains chooses the variance.
-    _follows_fit: bool = False
 
     def _set_pseudo_documents(self, name: str, documents: float, variance: float | None) -> None:
         """Set the number of pseudo-documents and their variance.
@@ -371,15 +369,6 @@ class PseudoDocuments:
                 "pseudo_variance > 0"
             )
 
-    def _should_check(self, info: Tensor) -> bool:
-        """Whether to check the success of a factorisation in the M-step.
-
-        If the prior weighs enough, the factorisation only fails for sums that are infinite, NaN or
-        extremely large. The parameters then become infinite or NaN too, and fits report this. On a
-        GPU the check is therefore left out, because the host would wait for its result.
-        """
-        return self.pseudo_documents * self.pseudo_variance < 1.0 or not info.is_cuda
-
     def _improper(self, num_docs: float, parameters: str) -> NumericalError:
         """The error for too few documents, which leave the parameters without a posterior."""
         return NumericalError(
@@ -392,7 +381,6 @@ class PseudoDocuments:
         # A caller may also have set the attribute after construction. This value stays too.
         if not self._has_default_variance or self.pseudo_variance != DEFAULT_VARIANCE:
             return {}
-        self._follows_fit = True
         self.pseudo_variance = INFLATED_VARIANCE
         return {"pseudo_variance": INFLATED_VARIANCE}
 
@@ -406,7 +394,7 @@ class PseudoDocuments:
         """
         before = self.pseudo_variance
         # A value that the caller has set between two fits stays.
-        follows = self._follows_fit and before == INFLATED_VARIANCE
+        follows = self._has_default_variance and before == INFLATED_VARIANCE
         if follows and 2 <= self.num_topics <= length:
             # Centring K independent logits of variance v leaves v (K − 1)/K of their variance.
             total = float(self.contrast_covariance().diagonal().sum())
