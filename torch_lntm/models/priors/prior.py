@@ -24,18 +24,19 @@ INFLATED_VARIANCE = 10.0
 class DocumentPrior(nn.Module):
     """Prior of a document's topic proportions, with its parameters.
 
-    The proportions are a function of a single latent variable, eta or theta, at the site named by
-    :attr:`latent`. Further sites may come before it, such as sources. A prior defines
+    The proportions follow from a single latent variable, eta or theta, at the site that
+    :attr:`latent` names; other sites, such as sources, may come before it. A prior says what it is
+    once, as a program, and offers the algorithms what they need of it:
 
-    * :meth:`emit`, the Pyro program of these sites: the definition of the model;
-    * :meth:`space` and :meth:`identified`, coordinates of the sites at the current parameters, for
-      solvers, samplers and integrals;
-    * :meth:`statistics` and :meth:`m_step`, sums over the documents' posteriors and the M-step from
-      them;
-    * :meth:`start_latents` and :meth:`start`, initial parameters from rough proportions.
+    * :meth:`emit` is the Pyro program of these sites, and thereby the definition of the model;
+    * :meth:`space` and :meth:`identified` give coordinates of the sites at the current parameters,
+      in which solvers, samplers and integrals meet the prior;
+    * :meth:`statistics` are sums over the documents' posteriors, from which :meth:`m_step` sets the
+      parameters;
+    * :meth:`start_latents` and :meth:`start` make initial parameters of rough proportions.
 
-    :func:`torch_lntm.testing.check_prior` checks their agreement. A normal prior of eta derives
-    from :class:`~torch_lntm.models.NormalPrior`, and inherits most of these methods.
+    :func:`torch_lntm.testing.check_prior` checks that they agree. If eta is normal, derive from
+    :class:`~torch_lntm.models.NormalPrior`, which has most of these methods already.
 
     Attributes:
         num_topics: Number of topics K.
@@ -329,13 +330,12 @@ LOWEST_VARIANCE = 0.1
 class PseudoDocuments:
     """Prior of a document prior's parameters, as imaginary documents of independent logits.
 
-    There are ``pseudo_documents`` documents, and their logits have variance ``pseudo_variance``.
-    The variance defaults to 1, and to 10 in fits by chains. Posterior modes of logits have a
-    variance of about 1, and draws a variance of about 10. With draws, a prior variance of 1 would
-    blur the topics of short documents. A variance of 10 would inflate the covariances of few
-    topics. In fits by chains of documents with at least a token for every topic, the default is
-    therefore the average variance of the fitted logits, between 0.1 and 10
-    (``studies/pages/decisions.md``).
+    There are ``pseudo_documents`` documents, and their logits have variance ``pseudo_variance``,
+    whose default follows the table of :class:`~torch_lntm.models.LogisticNormalPrior`. Posterior
+    modes of logits have a variance of about 1 and draws one of about 10, so a prior variance of 1
+    would blur the topics of short documents in a fit by draws. Where documents are long enough to
+    tell the variance, 10 would in turn inflate the covariances of few topics, which is why the
+    prior then takes its scale from the fit (``studies/pages/decisions.md``).
 
     Attributes:
         pseudo_documents: Weight of the prior, in documents.
