@@ -37,8 +37,8 @@ LEAST_SCALE = 1e-10
 class DynamicTopics(LevelTopics):
     """Word probabilities of each topic in each period of a corpus.
 
-    Words of a topic move as random walks: φ_tkv ∝ exp(logits_kv + path_tkv), where the steps of a
-    path are path_tkv − path_(t−1)kv ~ Normal(0, s²_kv Δ_t) and Δ_t is the gap between the periods
+    Words of a topic move as random walks: φ_tkv ∝ exp(logits_kv + path_tkv). The steps of a path
+    are path_tkv − path_(t−1)kv ~ Normal(0, s²_kv Δ_t), where Δ_t is the gap between the periods
     (*Blei & Lafferty 2006; Wang, Blei & Heckerman 2008*). Paths have the mean 0 over the training
     tokens, so that the logits are the level of a word, with the prior of :class:`DirichletTopics`.
     An M-step learns the variance s²_kv of every word by its evidence, because most words of a topic

@@ -35,8 +35,8 @@ class Keywords:
     the words of topic k mix two distributions: φ_k = (1 − π_k) φ_k^free + π_k φ_k^key, with φ^free
     ~ Dirichlet(1 + β) over all words and φ^key ~ Dirichlet(1 + s) over the keywords S_k. The
     documents determine φ_k but not π_k, so the prior alone decides between the two distributions.
-    With π_k ~ Beta(1 + s · abs(S_k), 1 + β · V), the highest log density of all splits of φ_k is, up
-    to a constant,
+    With π_k ~ Beta(1 + s · abs(S_k), 1 + β · V), the highest log density of all splits of φ_k is,
+    up to a constant,
 
         (β + s) Σ_v∈S log φ_kv + β Σ_v∉S log φ_kv,
 
