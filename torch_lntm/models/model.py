@@ -74,8 +74,8 @@ class TopicModel(nn.Module):
     site ``"counts"``, and adds the log priors of the parameters as factors. Parameters are Pyro
     param sites, so that ``SVI`` optimises them, but their values live in this module and the global
     parameter store holds only their names, so two models never share values. Handlers such as
-    ``poutine.substitute`` and ``poutine.lift`` replace the values, and ``poutine.mask`` with a mask ``(num_docs,)`` leaves
-    documents out.
+    ``poutine.substitute`` and ``poutine.lift`` replace the values, and ``poutine.mask`` with
+    a mask ``(num_docs,)`` leaves documents out.
 
     Args:
         prior: The document prior.
