@@ -7,10 +7,11 @@ from torch_lntm.corpus.examples import (
     lee_corpus,
     synthetic_topics,
 )
-from torch_lntm.corpus.examples import lee_file as lee_file
+from torch_lntm.corpus.examples import (
+    lee_file as lee_file,
+)
 from torch_lntm.corpus.readers import read_corpus
 from torch_lntm.corpus.readers.formats import register_reader
-from torch_lntm.corpus.readers.texts import read_metadata as read_metadata
 from torch_lntm.corpus.splits import WordHoldOut
 from torch_lntm.corpus.splits import load_split as load_split
 
