@@ -197,7 +197,7 @@ def test_monte_carlo_em_continues_from_its_checkpoint(accelerator, family, tmp_p
 @pytest.mark.parametrize(
     ("family", "metric"),
     [
-        *((family, metric) for family in WITH_ETA for metric in ("identity", "prior", "taylor")),
+        *((family, metric) for family in WITH_ETA for metric in ("identity", "prior")),
         *((family, "laplace") for family in WITH_ETA if not family.endswith("iftm")),
     ],
 )

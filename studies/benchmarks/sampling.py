@@ -167,7 +167,7 @@ def stock(
 
 def laplace_metric(model: TopicModel, batch: DocumentBatch) -> DenseMetric:
     """The mass matrices of DocumentHMC's ``"laplace"``."""
-    metric = lntm.guides.LaplaceGuide(model).posterior(batch).metric(batch.lengths)
+    metric = lntm.guides.LaplaceGuide(model).posterior(batch).metric()
     assert isinstance(metric, DenseMetric)
     return metric
 

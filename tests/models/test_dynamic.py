@@ -18,7 +18,7 @@ import torch_lntm as lntm
 from tests.support.fits import break_at
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, CorpusError
-from torch_lntm.inference import MonteCarloEM, VariationalEM
+from torch_lntm.inference import VariationalEM
 from torch_lntm.models import DirichletTopics, DynamicTopics, Keywords, Periods
 from torch_lntm.solvers import walk_evidence
 from torch_lntm.solvers.walks import WalkHessian
@@ -477,22 +477,6 @@ def test_scales_beyond_the_bounds_are_refused(scale: float) -> None:
 
 
 # -------------------------------------------------------------------- fits and files
-
-
-@pytest.mark.slow
-def test_fits_save_load_and_chains(tmp_path) -> None:
-    corpus = posts(90)
-    model = lntm.models.stm(2, corpus, "~ party", "~ rw(year)", content_scale=0.5)
-    guide = lntm.guides.TaylorGuide(model)
-    VariationalEM(model, guide, progress=False, max_iterations=3).fit(corpus)
-    assert model.topics.differing_words.any()
-    lntm.save_model(model, tmp_path / "model")
-    again = lntm.load_model(tmp_path / "model")
-    assert again.topics.content == model.topics.content
-    for name in ("probs", "variances", "tokens", "dispersion"):
-        assert torch.equal(getattr(again.topics, name), getattr(model.topics, name))
-    MonteCarloEM(model, max_epochs=2, num_transitions=5, progress=False).fit(corpus)
-    assert torch.isfinite(model.topics.probs).all()
 
 
 @pytest.mark.slow

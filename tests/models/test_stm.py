@@ -14,7 +14,7 @@ import torch_lntm as lntm
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, CorpusError, CorpusWarning, NotFittedError
 from torch_lntm.guides import make_guide
-from torch_lntm.inference import StepwiseEM, VariationalEM
+from torch_lntm.inference import VariationalEM
 from torch_lntm.models import (
     DirichletTopics,
     Levels,
@@ -23,7 +23,6 @@ from torch_lntm.models import (
     TopicModel,
 )
 from torch_lntm.models.priors.covariates import Covariates
-from torch_lntm.models.registry import construct
 from torch_lntm.posteriors import Draws
 
 NUM_TOPICS, NUM_WORDS, NUM_DOCS = 3, 12, 40
@@ -259,34 +258,6 @@ def test_a_formula_needs_a_corpus(columns) -> None:
         lntm.models.stm(3, 100, **columns)
 
 
-def test_saved_settings_have_the_format_of_earlier_files(corpus) -> None:
-    model = lntm.models.stm(NUM_TOPICS, corpus, "~ party + center(age)", content="party", seed=3)
-    age = corpus.metadata["age"].to_numpy()
-    prevalence = {
-        "names": ["party[T.Right]", "center(age)"],
-        "means": pytest.approx([0.5, 0.0]),
-        "scales": pytest.approx([0.5, age.std()]),
-        "formula": {
-            "text": "~ party + center(age)",
-            "names": ["Intercept", "party[T.Right]", "center(age)"],
-            "kinds": {"party": "text", "age": "number"},
-            "levels": {"party": ["Left", "Right"]},
-            "transforms": {
-                "center(age)": {"ddof": 1, "center": pytest.approx(age.mean()), "scale": None}
-            },
-        },
-    }
-    content = {"column": "party", "levels": ["Left", "Right"]}
-    given = {"num_topics": NUM_TOPICS, "num_words": NUM_WORDS, "content_penalty": 3.0, "seed": 3}
-    expected = {**given, "prevalence": prevalence, "content": content}
-    assert model.config | expected == model.config
-    settings = json.loads(json.dumps(model.config))
-    again = construct("stm", **settings)
-    assert again.config == model.config
-    assert again.prior.covariates == model.prior.covariates
-    assert again.topics.content == model.topics.content
-
-
 def test_a_prevalence_array_works_with_a_content_column(corpus) -> None:
     x = corpus.metadata["age"].to_numpy()[:, None]
     given = corpus.with_covariates({"prevalence": x})
@@ -331,18 +302,6 @@ def test_engines_and_evaluators_encode_the_corpus(corpus, tmp_path) -> None:
     assert found.theta.shape == (NUM_DOCS, NUM_TOPICS)
     estimate = lntm.evaluation.log_likelihood(model, corpus[:4], num_draws=200)
     assert bool(torch.isfinite(estimate.log_likelihood).all())
-
-
-@pytest.mark.slow
-def test_a_fit_continues_with_new_documents(corpus) -> None:
-    model = make(corpus)
-    guide = make_guide("taylor", model)
-    result = VariationalEM(model, guide, max_iterations=1, progress=False).fit(corpus)
-    before = model.prior.coefficients
-    assert result.statistics is not None
-    StepwiseEM(model, guide, result.statistics).update(corpus[:10])
-    assert not torch.equal(model.prior.coefficients, before)
-    assert bool(torch.isfinite(model.prior.coefficients).all())
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from torch_lntm import noise
 from torch_lntm.errors import NumericalError
 from torch_lntm.latents import DocumentTarget, FactorSpace, LatentSpace, NormalSpace
 from torch_lntm.latents.factor import GaussianFactorSpace, LaplaceFactorSpace
-from torch_lntm.latents.metrics import DenseMetric, FactorMetric, Metric, UnitMetric
+from torch_lntm.latents.metrics import DenseMetric, Metric, UnitMetric
 from torch_lntm.sampling import hmc
 from torch_lntm.sampling.step_sizes import DualAveraging, find_step_size
 from torch_lntm.solvers.laplace import laplace
@@ -68,17 +68,13 @@ def make_metric(target: DocumentTarget) -> Metric:
     """A metric of its own for each document."""
     space, batch = target.space, target.batch
     if isinstance(space, FactorSpace):
-        generator = torch.Generator().manual_seed(0)
-        logits = torch.randn(batch.num_docs, space.num_topics, generator=generator)
-        theta = torch.softmax(logits, -1)
-        scale = 0.5 + torch.rand(batch.num_docs, space.num_sources, generator=generator)
-        scale = space.source_scale(scale.pow(4).to(batch.counts))
-        weights = batch.lengths[:, None] * theta.to(batch.counts)
-        return FactorMetric.of(space.mixing, space.noise_precision, weights, scale, batch.index)
+        metric = space.unit_metric()
+        assert metric is not None
+        return metric
     assert isinstance(space, NormalSpace)
     options = SolveOptions(space.loc.expand(batch.num_docs, -1), 1e-8, max_iterations=100)
     posterior = laplace(batch, target.topics, space, options)
-    return posterior.metric(batch.lengths)
+    return posterior.metric()
 
 
 # -- target and metrics --------------------------------------------------------------------------
@@ -168,7 +164,7 @@ def test_posterior_metrics_equal_the_posteriors_covariance(kind, solve, device) 
     posterior = solve(  # type: ignore[operator]
         batch, target.topics, space, SolveOptions(loc, 1e-8, max_iterations=100)
     )
-    factor = dense(posterior.metric(batch.lengths), batch.num_docs, target.dim, device)
+    factor = dense(posterior.metric(), batch.num_docs, target.dim, device)
     factor = space.tril @ factor
     torch.testing.assert_close(factor @ factor.mT, posterior.covariance)
 
@@ -184,34 +180,6 @@ def test_the_metric_of_eta_gives_eta_unit_mass(kind: str, device: torch.device) 
     latents["eta"] = latents["eta"] - space.centre
     eye = torch.eye(target.dim, dtype=torch.float64, device=device)
     torch.testing.assert_close(torch.cat(list(latents.values()), 1), eye)
-
-
-@pytest.mark.parametrize("source", ["gaussian", "laplace"])
-def test_the_factor_metric_inverts_the_precision_of_sources_and_eta(source, device) -> None:
-    target = make_target(f"{source} sources", device)
-    space, batch = target.space, target.batch
-    assert isinstance(space, FactorSpace)
-    rng = np.random.default_rng(0)
-    weights = rng.dirichlet(np.ones(space.num_topics), batch.num_docs)
-    weights *= batch.lengths.cpu().numpy()[:, None]
-    scale = rng.uniform(0.3, 2.0, (batch.num_docs, space.num_sources))
-    on_device = (torch.from_numpy(x).to(device) for x in (weights, scale))
-    metric = FactorMetric.of(space.mixing, space.noise_precision, *on_device, batch.index)
-    factors = dense(metric, batch.num_docs, target.dim, device).cpu().numpy()
-    mixing, precision = space.mixing.cpu().numpy(), space.noise_precision.cpu().numpy()
-    weighted = precision[:, None] * mixing
-    size = space.num_sources
-    for document, (w, factor) in enumerate(zip(weights, factors, strict=True)):
-        information = np.diag(w) - np.outer(w, w) / max(1.0, w.sum())
-        joint = np.block(
-            [
-                [mixing.T @ weighted + np.diag(scale[document] ** -2), -weighted.T],
-                [-weighted, np.diag(precision) + information],
-            ]
-        )
-        moved = factor[size:] / np.sqrt(precision)[:, None] + mixing @ factor[:size]
-        moved = np.concatenate([factor[:size], moved])
-        np.testing.assert_allclose(moved @ moved.T @ joint, np.eye(target.dim), atol=1e-10)
 
 
 # -- trajectories --------------------------------------------------------------------------------

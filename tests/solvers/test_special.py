@@ -57,25 +57,6 @@ def test_wright_omega_without_a_rate(device) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_wright_omega_gradient(device, dtype) -> None:
-    x = np.concatenate([np.linspace(-80, 80, 401), np.logspace(2, 6, 20)])
-    points = torch.from_numpy(x).to(device, dtype).requires_grad_()
-    (gradient,) = torch.autograd.grad(wright_omega(points).sum(), points)
-    omega = wrightomega(points.detach().double().cpu().numpy())
-    expected = omega / (1 + omega)
-    np.testing.assert_allclose(
-        gradient.double().cpu().numpy(), expected, rtol=30 * torch.finfo(dtype).eps
-    )
-
-
-def test_wright_omega_derivatives_by_differences(device) -> None:
-    points = torch.tensor([-30.0, -2.1, -1.9, 0.3, 0.99, 1.01, 7.0, 300.0], dtype=torch.float64)
-    points = points.to(device).requires_grad_()
-    assert torch.autograd.gradcheck(wright_omega, points)
-    assert torch.autograd.gradgradcheck(wright_omega, points)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("exponent", [0.5, 5.0])
 def test_inverse_mean_root(device, dtype, exponent) -> None:
     """Holds for rates that underflow too, which occur with variances in the thousands."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -18,23 +17,27 @@ class Suited(NamedTuple):
     Attributes:
         default: Default guide.
         centre: Guide whose posteriors are the centres of proposals and of normal approximations.
-        metrics: Guides of the mass matrices of Hamiltonian chains, by names of the mass matrices.
-            The posterior of the first guide is the mode of the document, as well as any.
-        metric: Default mass matrix: a name in ``metrics``, or ``"prior"`` for I.
+        mode: Guide whose posteriors are centred at the mode of theta on the softmax scale, or close
+            to it.
+        metrics: Guides whose posteriors can be the mass matrices of Hamiltonian chains, the default
+            first. If there is none, chains move in the coordinates of the prior.
+        leapfrogs: Leapfrog steps of a transition of Monte-Carlo EM, in the metric of the prior.
     """
 
     default: str
     centre: str
-    metrics: Mapping[str, str]
-    metric: str
+    mode: str
+    metrics: tuple[str, ...] = ()
+    leapfrogs: int = 8
 
 
 #: The guides of the priors' spaces. A subclass of a space has the guides of its base class.
 SUITED: dict[type[LatentSpace], Suited] = {
-    GaussianFactorSpace: Suited("factor", "laplace", {"taylor": "taylor"}, "prior"),
-    LaplaceFactorSpace: Suited("factor", "factor", {"taylor": "factor"}, "prior"),
-    NormalSpace: Suited("taylor", "laplace", {"laplace": "laplace", "taylor": "taylor"}, "laplace"),
-    GammaSpace: Suited("vb", "ep", {}, "prior"),
+    GaussianFactorSpace: Suited("factor", "laplace", "taylor"),
+    LaplaceFactorSpace: Suited("factor", "factor", "factor"),
+    NormalSpace: Suited("taylor", "laplace", "laplace", ("laplace", "taylor")),
+    # A topic without tokens has a long tail.
+    GammaSpace: Suited("vb", "ep", "vb", leapfrogs=16),
 }
 
 

@@ -1,7 +1,6 @@
 """Inference: variational and Monte-Carlo EM, chains of documents, and draws of proportions."""
 
 from torch_lntm.guides.theta_draws import ThetaDraws
-from torch_lntm.inference.chains.arviz import to_arviz
 from torch_lntm.inference.chains.document_hmc import DocumentHMC
 from torch_lntm.inference.chains.joint import JointChain, joint_draws
 from torch_lntm.inference.chains.kept import KeptChains
@@ -37,7 +36,6 @@ __all__ = [
     "join_parts",
     "joint_draws",
     "theta_draws",
-    "to_arviz",
     "topic_shares",
     "transform",
 ]

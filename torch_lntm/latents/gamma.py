@@ -89,7 +89,6 @@ class GammaSpace(DirichletSpace):
     dtype: torch.dtype = torch.float64
 
     conjugate = True
-    leapfrogs = 16  # a topic without tokens has a long tail
 
     @property
     def dim(self) -> int:

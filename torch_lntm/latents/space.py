@@ -49,9 +49,6 @@ class LatentSpace(ABC):
 
     #: Names of the program's sites in :meth:`latents`, the main site last.
     sites: ClassVar[tuple[str, ...]]
-    #: Leapfrog steps of a transition of Monte-Carlo EM, in the metric of the prior.
-    leapfrogs: ClassVar[int] = 8
-
     #: Whether theta has a Dirichlet prior, conjugate to the topics of the tokens. Gibbs sampling of
     #: both is then exact.
     conjugate: ClassVar[bool] = False

@@ -99,10 +99,6 @@ class DirichletPosterior(Posterior):
         inner = ((self.gamma - self.concentration) * expected_log_theta(self.gamma)).sum(-1)
         return inner + prior - log_multivariate_beta(self.gamma)
 
-    def log_prob(self, theta: Tensor) -> Tensor:
-        """Log density ``(..., num_docs)`` at theta ``(..., num_docs, num_topics)``, nats."""
-        return torch.xlogy(self.gamma - 1.0, theta).sum(-1) - log_multivariate_beta(self.gamma)
-
     def theta_mean(self, num_draws: int = 0, seed: int = 0) -> Tensor:
         """See :meth:`Posterior.theta_mean`. The mean is exact, and the arguments are ignored."""
         return self.mean

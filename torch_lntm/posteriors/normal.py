@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Self, cast
@@ -14,7 +13,7 @@ from torch_lntm import noise
 from torch_lntm.errors import ConfigError
 from torch_lntm.latents.factor import FactorSpace, GaussianFactorSpace
 from torch_lntm.latents.linalg import sum_of_squares, triangular_factor
-from torch_lntm.latents.metrics import DenseMetric, FactorMetric, Metric
+from torch_lntm.latents.metrics import DenseMetric, Metric
 from torch_lntm.latents.normal import EtaSpace
 from torch_lntm.latents.space import LatentSpace
 from torch_lntm.posteriors.posterior import Moments, Posterior, Rows, SourceSums
@@ -147,23 +146,8 @@ class NormalPosterior(EtaPosterior):
             log_det = 2.0 * (tril.diagonal().log().sum() - self.std.double().log().sum(-1))
         return 0.5 * (trace + z.square().sum(-1) - self.space.eta_dim + log_det)
 
-    def log_prob(self, eta: Tensor) -> Tensor:
-        """Log density ``(..., num_docs)`` of eta ``(..., num_docs, latent_dim)``, nats."""
-        constant = 0.5 * self.space.eta_dim * math.log(2 * math.pi)
-        if self.std is not None:
-            z = (eta - self.mean) / self.std
-            return -0.5 * z.square().sum(-1) - constant - self.std.log().sum(-1)
-        centred = (eta - self.mean)[..., None]
-        z = torch.linalg.solve_triangular(self.scale_tril, centred, upper=False).squeeze(-1)
-        log_det = self.scale_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        return -0.5 * z.square().sum(-1) - constant - log_det
-
-    def metric(self, lengths: Tensor) -> Metric:
-        """Mass matrix for chains in z: the posterior covariance of z.
-
-        Args:
-            lengths: ``(num_docs,)`` number of tokens of each document.
-        """
+    def metric(self) -> Metric:
+        """Mass matrix for chains in z: the posterior covariance of z, for a full posterior."""
         # For a standard normal r, z is Xᵀr with its coordinates in reverse order.
         assert self.whitened is not None
         return DenseMetric(self.whitened.mT.flip(1).contiguous())
@@ -262,8 +246,8 @@ class LowRankPosterior(NormalPosterior):
     """Normal posteriors of eta with covariance diag(d) + WWᵀ. Dense matrices are made on demand.
 
     The precision is Σ⁻¹ + diag w − wwᵀ/N, with the marginal covariance Σ of eta and w = N·theta at
-    the mean (*Ahmed & Xing 2007, eq. 9*). Densities and divergences use the precision, to avoid
-    cancellation. Draws and variances use d and W.
+    the mean (*Ahmed & Xing 2007, eq. 9*). Divergences use the precision, to avoid cancellation.
+    Draws and variances use d and W.
 
     Attributes:
         space: Coordinates of the prior.
@@ -311,22 +295,6 @@ class LowRankPosterior(NormalPosterior):
         trace = (w * self.diagonal * (1.0 - theta)).sum(-1)
         trace = trace + (w[..., None] * centred.square()).sum((-2, -1))
         return 0.5 * (z.square().sum(-1) + self.log_det - trace)
-
-    def log_prob(self, eta: Tensor) -> Tensor:
-        """Log density ``(..., num_docs)`` of eta ``(..., num_docs, num_topics)``, nats."""
-        centred = eta.double() - self.mean.double()
-        # `whiten` subtracts the prior mean; adding it first whitens the difference itself.
-        z = self.space.whiten(centred + self.space.loc)
-        w = self.weights.double()
-        theta = w / w.sum(-1, keepdim=True).clamp_min(1.0)
-        spread = w * (centred - (theta * centred).sum(-1, keepdim=True)).square()
-        constant = self.space.eta_dim * math.log(2 * math.pi) + self.space.log_det - self.log_det
-        return (-0.5 * (z.square().sum(-1) + spread.sum(-1) + constant)).to(self.mean.dtype)
-
-    def metric(self, lengths: Tensor) -> Metric:
-        """See :meth:`NormalPosterior.metric`. Covers sources and eta together."""
-        space = self.space
-        return FactorMetric.of(space.mixing, space.noise_precision, self.weights, None, self.index)
 
     @property
     def noise_dim(self) -> int:
@@ -408,17 +376,6 @@ class FactorPosterior(NormalPosterior):
         log_volume = root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         divergence = self.space.source_divergence(self.source_second_moment, log_volume)
         return eta + 0.5 * spread + divergence
-
-    def metric(self, lengths: Tensor) -> Metric:
-        """See :meth:`NormalPosterior.metric`. Normals approximate the sources' prior."""
-        space = self.space
-        return FactorMetric.of(
-            space.mixing,
-            space.noise_precision,
-            lengths[:, None] * self.theta_mode(),
-            space.source_scale(self.source_second_moment),
-            self.index,
-        )
 
     def source_sums(self) -> SourceSums:
         """See :meth:`Moments.source_sums`. *Putthividhya et al. 2009, eqs 15–17*."""

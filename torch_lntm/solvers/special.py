@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,25 +11,23 @@ from torch import Tensor
 OMEGA_LARGE = 1e6
 
 
-class _WrightOmega(torch.autograd.Function):
-    """ω with the derivative ω/(1 + ω), so that autograd skips the steps of the solution."""
+def wright_omega(x: Tensor) -> Tensor:
+    """The Wright omega function of real arguments: the ω > 0 with ω + log ω = x.
 
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        omega = _solve_omega(x)
-        ctx.save_for_backward(omega)
-        return omega
+    The relative error is at the level of rounding for every finite x. ω(x) = W(eˣ), but eˣ is never
+    formed. A piecewise start leads to Fritsch–Shafer–Crowley steps, which converge with order 4.
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        # The saved output is differentiable, so this expression is differentiable again.
-        (omega,) = ctx.saved_tensors
-        omega = omega.clamp_max(torch.finfo(omega.dtype).max)  # for infinite ω
-        return grad * (omega / (1.0 + omega))
+    Args:
+        x: Any shape, floating point. -inf gives 0 and inf gives inf.
 
+    Returns:
+        Tensor in the shape of ``x``. ω underflows to 0 only if eˣ does.
 
-def _solve_omega(x: Tensor) -> Tensor:
-    """Piecewise start, then Fritsch–Shafer–Crowley steps, which converge with order 4."""
+    Example:
+        >>> from torch_lntm.solvers.special import wright_omega
+        >>> wright_omega(torch.tensor([1.0, 1.0 + torch.e]))
+        tensor([1.0000, 2.7183])
+    """
     # eˣ underflows far above the lower limit. Clamping keeps the residual from being ∞ − ∞.
     y = x.clamp(0.25 * torch.finfo(x.dtype).min, OMEGA_LARGE)
     large = y.clamp_min(1.0)
@@ -55,27 +52,6 @@ def _solve_omega(x: Tensor) -> Tensor:
     # ω − x is negligible for infinite x.
     log_x = x.clamp(OMEGA_LARGE, torch.finfo(x.dtype).max).log()
     return torch.where(x > OMEGA_LARGE, x - log_x + log_x / x, log_omega.exp())
-
-
-def wright_omega(x: Tensor) -> Tensor:
-    """The Wright omega function of real arguments: the ω > 0 with ω + log ω = x.
-
-    The relative error is at the level of rounding for every finite x. ω(x) = W(eˣ), but eˣ is never
-    formed. Differentiable any number of times, with dω/dx = ω/(1 + ω).
-
-    Args:
-        x: Any shape, floating point. -inf gives 0 and inf gives inf.
-
-    Returns:
-        Tensor in the shape of ``x``. ω underflows to 0 only if eˣ does.
-
-    Example:
-        >>> from torch_lntm.solvers.special import wright_omega
-        >>> wright_omega(torch.tensor([1.0, 1.0 + torch.e]))
-        tensor([1.0000, 2.7183])
-    """
-    omega: Tensor = _WrightOmega.apply(x)
-    return omega
 
 
 def inverse_mean_root(precision: Tensor, log_rate: Tensor, exponent: float) -> Tensor:

@@ -12,10 +12,7 @@ from pyro.infer import MCMC
 from support.pairs import make_counts, make_model
 from support.problems import make_batch
 
-from torch_lntm import errors
-from torch_lntm.inference.chains.arviz import to_arviz
 from torch_lntm.inference.chains.document_hmc import DocumentHMC
-from torch_lntm.inference.chains.samples import DocumentSamples
 
 
 @pytest.fixture(scope="module")
@@ -26,19 +23,6 @@ def az() -> ModuleType:
         return pytest.importorskip("arviz", reason="needs ArviZ: pip install 'torch-lntm[arviz]'")
 
 
-def draw(family: str = "ctm", num_chains: int = 3, num_draws: int = 60) -> DocumentSamples:
-    """Autocorrelated chains, of short trajectories, with repeats."""
-    batch = make_batch(make_counts(), corpus_size=9)
-    batch = batch.select(torch.tensor([4, 1, 2]))
-    kernel = DocumentHMC(
-        make_model(family),
-        num_chains=num_chains,
-        mass_matrix="prior" if family == "lda" else "taylor",
-        num_steps=3,
-    )
-    return kernel.run(batch, num_draws, 20, progress=False)
-
-
 @pytest.mark.slow
 def test_diagnostics_agree_with_arviz(az: ModuleType) -> None:
     """R-hat is the same; sizes are where chains are long beside their autocorrelation.
@@ -46,8 +30,12 @@ def test_diagnostics_agree_with_arviz(az: ModuleType) -> None:
     ArviZ divides the autocovariance at lag t by n, Pyro by n − t, and ArviZ adds half a pair where
     it stops: of the order of the autocorrelation time, 15 at the most, in n = 750.
     """
-    samples = draw(num_draws=1500)
-    data = to_arviz(samples)
+    # Autocorrelated chains, of short trajectories, with repeats.
+    batch = make_batch(make_counts(), corpus_size=9).select(torch.tensor([4, 1, 2]))
+    kernel = DocumentHMC(make_model("ctm"), num_chains=3, mass_matrix="taylor", num_steps=3)
+    samples = kernel.run(batch, 1500, 20, progress=False)
+    sites = {"theta": samples.theta(), **samples.latents}
+    data = az.from_dict(posterior={name: draws.numpy() for name, draws in sites.items()})
     for quantity in ("theta", "eta"):
 
         def theirs(function: Any, method: str, name: str = quantity) -> torch.Tensor:
@@ -62,50 +50,6 @@ def test_diagnostics_agree_with_arviz(az: ModuleType) -> None:
             assert 300 < float(size.min()) < 0.5 * 4500
         error = samples.mcse(quantity)  # type: ignore[arg-type]
         torch.testing.assert_close(error, theirs(az.mcse, "mean"), **close)
-
-
-@pytest.mark.parametrize("family", ["ctm", "iftm(source='laplace')", "lda"])
-def test_exported_groups_have_named_dimensions_and_coordinates(az: ModuleType, family: str) -> None:
-    samples = draw(family, num_chains=2, num_draws=8)
-    data = to_arviz(samples)
-    posterior, stats = data["posterior"], data["sample_stats"]
-    sizes = {"chain": 2, "draw": 8, "document": 3, "topic": 4}
-    main = samples.model.prior.latent
-    for name in ("theta", main):
-        assert dict(posterior[name].sizes) == sizes
-    assert set(posterior.data_vars) == {"theta", *samples.latents}
-    torch.testing.assert_close(torch.from_numpy(posterior[main].values), samples.latents[main])
-    torch.testing.assert_close(torch.from_numpy(posterior["theta"].values), samples.theta())
-    if "source" in family:
-        assert posterior["source"].dims == ("chain", "draw", "document", "source_dim")
-        source = torch.from_numpy(posterior["source"].values)
-        torch.testing.assert_close(source, samples.latents["source"])
-    for group in (posterior, stats):
-        assert group["document"].values.tolist() == [4, 1, 2]
-    one = posterior[main].sel(document=1, chain=1, topic=2).values
-    torch.testing.assert_close(torch.from_numpy(one), samples.latents[main][1, :, 1, 2])
-    expected = {
-        "acceptance_rate": samples.acceptance,
-        "step_size": samples.step_size,
-        "moved": samples.moved,
-        "divergences": samples.divergences,
-    }
-    for name, values in expected.items():
-        dims = ("document",) if name == "divergences" else ("chain", "document")
-        assert stats[name].dims == dims
-        assert torch.equal(torch.from_numpy(stats[name].values), values)
-    assert len(az.summary(data, var_names=["theta"])) == 12
-
-
-def test_arviz_1_gets_a_data_tree(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As from ArviZ 1.0 on, which needs a later Python than the oldest supported."""
-    xarray = pytest.importorskip("xarray")
-    modules = {"arviz": ModuleType("arviz"), "xarray": xarray}
-    monkeypatch.setattr(errors, "import_module", modules.__getitem__)
-    data = to_arviz(draw(num_draws=4))
-    assert isinstance(data, xarray.DataTree)
-    assert data["posterior/theta"].dims == ("chain", "draw", "document", "topic")
-    assert data["sample_stats/divergences"].dims == ("document",)
 
 
 @pytest.mark.parametrize("family", ["ctm", "lda"])

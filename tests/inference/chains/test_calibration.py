@@ -96,7 +96,7 @@ def uniformity(ranks: np.ndarray) -> dict[str, float]:
     [
         ("ctm", {"mass_matrix": "laplace"}),
         ("lntm", {"mass_matrix": "taylor"}),
-        ("iftm-gaussian", {"mass_matrix": "taylor", "num_steps": 8}),
+        ("iftm-gaussian", {"mass_matrix": "prior", "num_steps": 10}),
         ("iftm-laplace", {"mass_matrix": "prior", "num_steps": 10}),
         ("lda", {"num_steps": 10}),
     ],

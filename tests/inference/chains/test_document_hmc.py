@@ -136,9 +136,7 @@ def test_moments_agree_with_pyros_nuts() -> None:
 @pytest.mark.slow
 @pytest.mark.stat
 @pytest.mark.parametrize("source", ["gaussian", "laplace"])
-@pytest.mark.parametrize(
-    ("mass_matrix", "num_steps"), [("identity", 15), ("prior", 8), ("taylor", 8)]
-)
+@pytest.mark.parametrize(("mass_matrix", "num_steps"), [("identity", 15), ("prior", 8)])
 def test_sources_agree_with_quadrature(
     source: str, mass_matrix: str, num_steps: int, device: torch.device
 ) -> None:
@@ -585,8 +583,8 @@ def test_invalid_models_batches_and_settings_are_refused() -> None:
     model = make_model("ctm")
     with pytest.raises(ConfigError, match=f"over {NUM_WORDS + 1} words"):
         quiet(DocumentHMC(model), make_batch(np.ones((2, NUM_WORDS + 1))))
-    for family, known in (("iftm(source='gaussian')", "taylor, prior, "), ("lda", "prior, ")):
-        with pytest.raises(ConfigError, match=f"'laplace'; expected one of {known}identity"):
+    for family in ("iftm(source='gaussian')", "lda"):
+        with pytest.raises(ConfigError, match="'laplace'; expected one of prior, identity"):
             DocumentHMC(make_model(family), mass_matrix="laplace")
     with pytest.raises(ConfigError, match=r"'identity' does not exist .* expected one of prior"):
         quiet(DocumentHMC(make_model("lda"), mass_matrix="identity"), make_batch(make_counts()))

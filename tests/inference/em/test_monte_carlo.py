@@ -547,7 +547,7 @@ def test_a_first_epoch_without_any_move_is_valid(monkeypatch) -> None:
 SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "exact": ("ctm", {"num_chains": 2}),
     "gradient": ("lntm", {"topic_update": "gradient"}),
-    "sources": ("iftm(source='laplace')", {"mass_matrix": "taylor"}),
+    "sources": ("iftm(source='laplace')", {}),
     "aspect": ("lda", {}),
 }
 

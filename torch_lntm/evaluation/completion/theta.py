@@ -44,8 +44,12 @@ def theta_modes(model: TopicModel, batch: DocumentBatch) -> Tensor:
         batch = model.topics.assign_levels(batch)
         return dirichlet_modes(batch, model.topics.double_probs, concentration, model.words)
     # Laplace's and Taylor's posteriors are centred at the mode. Laplace sources support neither.
-    name = next(iter(guides_suited(model).metrics.values()))
-    return make_guide(name, model, **SOLVER).posterior(batch).theta_mode().double()
+    return (
+        make_guide(guides_suited(model).mode, model, **SOLVER)
+        .posterior(batch)
+        .theta_mode()
+        .double()
+    )
 
 
 def dirichlet_modes(

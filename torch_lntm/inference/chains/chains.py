@@ -192,9 +192,9 @@ class Chains:
             return metric
         model.check_parameters()
         batch = self.target.batch
-        posterior = make_guide(metrics[name], model).posterior(batch, self.means)
+        posterior = make_guide(name, model).posterior(batch, self.means)
         self.means = posterior.mean
-        return posterior.metric(batch.lengths)
+        return posterior.metric()
 
     def _locate(self, latents: Mapping[str, Tensor], keys: Tensor) -> Tensor:
         """Coordinates z of latent variables, after a check of their names and shapes."""

@@ -51,9 +51,8 @@ class DocumentHMC(MCMCKernel):
         model: A model with a latent space, like all of :mod:`torch_lntm.models`.
         num_chains: Number of chains of each document.
         mass_matrix: Coordinates with unit mass. ``"prior"``: the coordinates of the latent space.
-            ``"identity"``: the sites themselves, if the space supports it. ``"laplace"`` (for ctm
-            and lntm) and ``"taylor"`` (also for iftm, jointly for eta and sources) whiten the
-            document's own posterior; see :mod:`torch_lntm.guides.table`. Defaults to ``"laplace"``
+            ``"identity"``: the sites themselves, if the space supports it. ``"laplace"`` and
+            ``"taylor"`` (for ctm and lntm): the document's own posterior. Defaults to ``"laplace"``
             for ctm and lntm, and to ``"prior"`` for iftm and lda.
         num_steps: Number of leapfrog steps of a transition. Defaults to 5 with the document's own
             mass matrix, and to 30 otherwise.
@@ -99,7 +98,7 @@ class DocumentHMC(MCMCKernel):
         suited = guides_suited(model)
         metrics = [*suited.metrics, "prior", "identity"]
         if mass_matrix is None:
-            mass_matrix = suited.metric
+            mass_matrix = metrics[0]
         if mass_matrix not in metrics:
             raise ConfigError(
                 f"mass_matrix {mass_matrix!r}; expected one of {', '.join(metrics)} for a "

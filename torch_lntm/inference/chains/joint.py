@@ -25,6 +25,9 @@ from torch_lntm.progress import tqdm
 NUM_STEPS = 5
 #: Largest number of values in memory at once, while the topics of tokens are drawn.
 MAX_NUMBERS = 2**22
+#: Parts with draws of their own posterior, for errors.
+_PRIORS = "the priors of ctm, iftm, lntm and stm"
+_TOPICS = "topics without groups or periods, and with a Dirichlet prior,"
 
 
 class JointChain:
@@ -84,10 +87,7 @@ class JointChain:
         require_whole(1, warmup_steps=warmup_steps)
         require_whole(0, seed=seed)
         corpus = model.encode(corpus)
-        if prior:
-            _require_prior_draws(model)
-        if topics:
-            _require_draws(model)
+        _require_draws(model, topics, prior)
         self.rows = corpus.nonempty
         if not len(self.rows):
             raise CorpusError("no document has words")
@@ -237,37 +237,23 @@ def joint_draws(
     )
 
 
-def _require_prior_draws(model: TopicModel) -> None:
-    """Check that the prior's draws belong to the prior.
+def _require_draws(model: TopicModel, topics: bool, prior: bool) -> None:
+    """Check that the drawn parts have draws of their own posteriors.
 
     Raises:
-        IncompatibleGuideError: The prior has no draws, or a subclass changes the prior and inherits
-            the draws of its base class.
-    """
-    if not is_up_to_date(model.prior, "draw_", "location", "statistics"):
-        raise IncompatibleGuideError(
-            f"{type(model.prior).__name__} has no method draw_ of its own, which a joint chain "
-            "needs to draw a prior's parameters; the priors of ctm, iftm, lntm and stm have it. "
-            "Use joint_draws(..., prior=False) in Python to keep the parameters fixed"
-        )
-
-
-def _require_draws(model: TopicModel) -> None:
-    """Check that the draws of topics and words belong to their model.
-
-    Raises:
-        IncompatibleGuideError: A subclass changes the topics or the likelihood, and inherits the
+        IncompatibleGuideError: A part has no draws, or a subclass changes the part and inherits the
             draws of its base class.
     """
-    topics = ("sites", "compute_probs", "forward", "log_prior", "m_step", "set_")
-    for part, method, others in (
-        (model.topics, "draw_", topics),
-        (model.words, "draw_tokens", ("log_terms", "tokens", "length_term")),
+    of_topics = ("sites", "compute_probs", "forward", "log_prior", "m_step", "set_")
+    of_words = ("log_terms", "tokens", "length_term")
+    for wanted, name, part, method, others, which in (
+        (prior, "prior", model.prior, "draw_", ("location", "statistics"), _PRIORS),
+        (topics, "topics", model.topics, "draw_", of_topics, _TOPICS),
+        (topics, "topics", model.words, "draw_tokens", of_words, _TOPICS),
     ):
-        if not is_up_to_date(part, method, *others):
+        if wanted and not is_up_to_date(part, method, *others):
             raise IncompatibleGuideError(
                 f"{type(part).__name__} has no method {method} of its own, which a joint chain "
-                "needs to draw topics; topics without groups or periods, and with a Dirichlet "
-                "prior, have it. Use joint_draws(..., topics=False) in Python to keep the topics "
-                "fixed"
+                f"needs; {which} have it. Use joint_draws(..., {name}=False) in Python to keep the "
+                f"{name} fixed"
             )

@@ -172,7 +172,7 @@ class MonteCarloEM(Engine[MonteCarloResult]):
             model,
             num_chains=num_chains,
             mass_matrix=mass_matrix,
-            num_steps=model.prior.space_type.leapfrogs if num_steps is None else num_steps,
+            num_steps=guides_suited(model).leapfrogs if num_steps is None else num_steps,
             target_accept=target_accept,
             seed=seed,
         )

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import numpy as np
 import pyro
 import torch
-from pyro.distributions import Laplace, Normal, TorchDistribution
+from pyro.distributions import Laplace, Normal
 from torch import Tensor, nn
 
 from torch_lntm.corpus import DocumentBatch
@@ -184,20 +184,15 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
         assert isinstance(space, LaplaceFactorSpace)
         return SourceContrastSpace.of(space)
 
-    def _sources(self) -> TorchDistribution:
-        loc, scale = self.loc.new_zeros(self.num_sources), self.loc.new_ones(self.num_sources)
-        family = Normal if self.source == "gaussian" else Laplace
-        return family(loc, scale).to_event(1)
-
-    def _eta_given(self, source: Tensor) -> TorchDistribution:
-        # Samplers pass float64 sources even for a float32 model: its log densities are float64.
-        mean = self.loc + source @ self.mixing.mT.to(source.dtype)
-        return Normal(mean, (-0.5 * self.log_noise_precision).exp()).to_event(1)
-
     def emit(self, batch: DocumentBatch) -> Tensor:
         """Emit the sites ``"source"`` and ``"eta"``; see :meth:`DocumentPrior.emit`."""
-        source = pyro.sample("source", self._sources())
-        return pyro.sample("eta", self._eta_given(source))
+        loc, scale = self.loc.new_zeros(self.num_sources), self.loc.new_ones(self.num_sources)
+        family = Normal if self.source == "gaussian" else Laplace
+        source = pyro.sample("source", family(loc, scale).to_event(1))
+        # Samplers pass float64 sources even for a float32 model: its log densities are float64.
+        mean = self.loc + source @ self.mixing.mT.to(source.dtype)
+        noise = Normal(mean, (-0.5 * self.log_noise_precision).exp())
+        return pyro.sample("eta", noise.to_event(1))
 
     def log_prior(self) -> Tensor:
         """Log density, up to a constant, of the prior of A and Λ (scalar).

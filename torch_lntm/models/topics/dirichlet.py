@@ -45,13 +45,33 @@ class LogitTopics(Topics):
 
     def forward(self) -> Tensor:
         """See :meth:`Topics.forward`."""
-        logits = self.logits if torch.is_grad_enabled() else self.logits.detach()
-        return softmax_of_words(logits)[0].mT
+        return self._softmax()[0].mT
 
     @property
     def double_probs(self) -> Tensor:
         """See :attr:`Topics.double_probs`."""
-        return torch.softmax(self.logits.detach().double(), 0).mT
+        return self._shared_probs().mT
+
+    def _softmax(self) -> tuple[Tensor, Tensor]:
+        """Word probabilities ``(num_words, num_topics)`` and log normalisers of the topics."""
+        logits = self.logits if torch.is_grad_enabled() else self.logits.detach()
+        probs, normalisers = softmax_of_words(self._allowed(logits))
+        return self._floored(probs), normalisers
+
+    def _shared_probs(self) -> Tensor:
+        """Probabilities ``(num_words, num_topics)`` of the logits, float64, detached."""
+        logits = self._allowed(self.logits.detach().double())
+        return self._floored(torch.softmax(logits, 0))
+
+    def _allowed(self, logits: Tensor, value: float = -math.inf) -> Tensor:
+        """Logits ``(..., num_words, num_topics)`` with a value for excluded keywords."""
+        if self.keywords is None or not self.keywords.exclusive:
+            return logits
+        return self.keywords.exclude_(logits.clone(), value)
+
+    def _floored(self, probs: Tensor) -> Tensor:
+        """Probabilities with the floor for excluded keywords, so that logarithms stay finite."""
+        return probs if self.keywords is None else probs.clamp_min(probability_floor(probs.dtype))
 
     @property
     def num_free_parameters(self) -> int:
@@ -109,14 +129,13 @@ class DirichletTopics(LogitTopics):
         if not smoothing >= 0:
             raise ConfigError(f"topic smoothing is {smoothing}; expected a number >= 0")
         self.smoothing = float(smoothing)
-        self._deferred = self._updated = False
+        self._deferred = False
         self._draw_concentration = CONCENTRATION
         self.keywords = keywords
         if keywords is not None:
             keywords.check_sizes(num_topics, num_words)
         if probs is None:
             probs = near_uniform(num_topics, num_words, generator)
-            probs = probs if keywords is None else keywords.blend(probs)
         self.set_(probs)
 
     @property
@@ -152,42 +171,12 @@ class DirichletTopics(LogitTopics):
         """See :meth:`Topics.latents`."""
         return {"topics": self._softmax()[0].mT}
 
-    def forward(self) -> Tensor:
-        """See :meth:`Topics.forward`."""
-        return self._softmax()[0].mT
-
-    @property
-    def double_probs(self) -> Tensor:
-        """See :attr:`Topics.double_probs`."""
-        return self._shared_probs().mT
-
     def probs_and_log_prior(self) -> tuple[Tensor, Tensor]:
         """See :meth:`Topics.probs_and_log_prior`."""
         if self._cached is not None:
             return self.probs, self.log_prior()
         probs, normalisers = self._softmax()
         return probs.mT, self.log_prior(normalisers)
-
-    def _softmax(self) -> tuple[Tensor, Tensor]:
-        """Word probabilities ``(num_words, num_topics)`` and log normalisers of the topics."""
-        logits = self.logits if torch.is_grad_enabled() else self.logits.detach()
-        probs, normalisers = softmax_of_words(self._allowed(logits))
-        return self._floored(probs), normalisers
-
-    def _shared_probs(self) -> Tensor:
-        """Probabilities ``(num_words, num_topics)`` of the logits, float64, detached."""
-        logits = self._allowed(self.logits.detach().double())
-        return self._floored(torch.softmax(logits, 0))
-
-    def _allowed(self, logits: Tensor, value: float = -math.inf) -> Tensor:
-        """Logits ``(..., num_words, num_topics)`` with a value for excluded keywords."""
-        if self.keywords is None or not self.keywords.exclusive:
-            return logits
-        return self.keywords.exclude_(logits.clone(), value)
-
-    def _floored(self, probs: Tensor) -> Tensor:
-        """Probabilities with the floor for excluded keywords, so that logarithms stay finite."""
-        return probs if self.keywords is None else probs.clamp_min(probability_floor(probs.dtype))
 
     def log_prior(self, normalisers: Tensor | None = None) -> Tensor:
         """See :meth:`Topics.log_prior`.
@@ -215,14 +204,13 @@ class DirichletTopics(LogitTopics):
         context. A logarithm and a softmax in every update would take longer than all other work
         for a small batch.
         """
-        self._cached = self.probs.detach()
-        self._deferred, self._updated = True, False
+        before = self._cached = self.probs.detach()
+        self._deferred = True
         try:
             yield
         finally:
             # The logits stay bit-equal if there was no M-step.
-            if self._updated:
-                assert self._cached is not None
+            if self._cached is not before:
                 with torch.no_grad():
                     self.logits.copy_(self._cached.mT.log())
             self._cached, self._deferred = None, False
@@ -249,7 +237,7 @@ class DirichletTopics(LogitTopics):
         if self.smoothing == 0:  # smoothing gives every topic mass, and `where` doubles the time
             new = torch.where(total > 0, new, old)
         if self._deferred:
-            self._cached, self._updated = new.mT, True
+            self._cached = new.mT
         else:
             self.logits.copy_(new)
 

@@ -24,8 +24,6 @@ TOKENS, TOKEN_SHARE = 200.0, 0.02
 #: Shares in the initial topics: of a topic's keywords, and of the words beside them. The
 #: frequencies of the corpus have the remaining share.
 KEYWORD_SHARE, NEIGHBOUR_SHARE = 0.5, 0.25
-#: Share of the keywords in topics of a new model.
-NEW_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -250,14 +248,6 @@ class Keywords:
         return density - smoothing * (free - normalisers[len(self) :, None]).sum()
 
     # -- starts and checks -------------------------------------------------------------------------
-
-    def blend(self, probs: Tensor) -> Tensor:
-        """Topics with half of the probability of each keyword topic on its keywords."""
-        mixed = probs.clone()
-        for topic, columns in enumerate(self.columns):
-            mixed[topic] *= 1.0 - NEW_SHARE
-            mixed[topic, list(columns)] += NEW_SHARE * probs[topic].sum() / len(columns)
-        return mixed
 
     def initial_topics(self, corpus: Corpus) -> NDArray[np.float64]:
         """Initial word probabilities of the keyword topics from their documents.
