@@ -35,7 +35,7 @@ def fit_to(corpus: Corpus):
     return model, guide
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_only_a_column_with_an_effect_has_large_statistics(corpus) -> None:
     options = {"num_permutations": 9, "num_draws": 5}
     found = permutation_test(fit_to, corpus, "~ party + sign", "party", **options)

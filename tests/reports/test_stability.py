@@ -102,7 +102,7 @@ def test_stability_is_printed_and_reported(fitted: Any, tmp_path: Any) -> None:
     assert f"{stability.by_resample[:, 1].mean():.2f}" in page
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_command_fits_a_run_again(tmp_path: Any, monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.chdir(tmp_path)
     options = ["--num-topics", "3", "--posterior", "taylor", "--max-iterations", "2"]
