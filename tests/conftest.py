@@ -64,6 +64,7 @@ def shared_state() -> Iterator[None]:
 def terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Standard error is a terminal, whose text ``capsys`` reads."""
     monkeypatch.setattr(type(sys.stderr), "isatty", lambda stream: True)
+    monkeypatch.setattr("torch_lntm.progress.DELAY", 0.0)
 
 
 @pytest.fixture

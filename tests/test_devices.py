@@ -136,7 +136,9 @@ def test_posteriors_and_what_is_computed_from_them(accelerator, family, guide) -
         sampled = log_likelihood(model, CORPUS[:3], method="importance", guide=solver, num_draws=25)
         host = {"importance": sampled.log_likelihood, "error": sampled.standard_error}
         for theta in ("mode", "mean", "integrated"):
-            completion = document_completion(model, solver, CORPUS[:4], theta=theta, num_draws=5)
+            completion = document_completion(
+                model, CORPUS[:4], guide=solver, theta=theta, num_draws=5
+            )
             host[theta] = completion.log_predictive
         return there, host
 

@@ -71,7 +71,7 @@ MAIN = re.findall(
     inference.JointChain inference.transform inference.theta_draws inference.joint_draws
     CorrelatedTopicModel IndependentFactorTopicModel LogisticNormalTopicModel AspectModel
     StructuralTopicModel
-    evaluation.document_completion evaluation.completion_of evaluation.log_likelihood
+    evaluation.document_completion evaluation.log_likelihood
     evaluation.ais_bracket evaluation.coherence
     evaluation.exclusivity evaluation.align_topics
     effects.estimate effects.permutation_test report select

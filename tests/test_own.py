@@ -108,7 +108,7 @@ def test_variational_em_fits_user_priors(own_code, corpus, kind, name) -> None:
     assert all(math.isfinite(record["objective"]) for record in result.history)
     moved = [not torch.equal(before[key], value) for key, value in model.prior.state_dict().items()]
     assert any(moved)
-    completion = document_completion(model, guide, corpus)
+    completion = document_completion(model, corpus, theta="mode", guide=guide)
     assert 1.0 < completion.perplexity < NUM_WORDS
 
 
@@ -354,7 +354,7 @@ def test_completion_predicts_single_tokens_as_the_model_says(make_part, corpus, 
     model = make_part(kind)
     hold_out = corpus.hold_out_words(0.5, seed=0)
     guide = lntm.guides.TaylorGuide(model)
-    found = lntm.evaluation.document_completion(model, guide, hold_out, theta="mode")
+    found = lntm.evaluation.document_completion(model, hold_out, guide=guide, theta="mode")
     seen = batch_of(model, hold_out.observed)
     theta = guide.posterior(seen).theta_mode()
     unseen = hold_out.held_out.to_scipy().toarray()

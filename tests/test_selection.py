@@ -54,7 +54,9 @@ def test_completion_is_scored_on_the_fixed_split(corpus) -> None:
     chosen = Recipe("ctm").for_corpus(train, 3)
     model, guide, engine = chosen.make(40, seed=2, options={"num_topics": 3, "progress": False})
     engine.fit(train)
-    expected = document_completion(model, guide, test, 0.5, 2)
+    expected = document_completion(
+        model, test, theta="mode", guide=guide, observed_fraction=0.5, seed=2
+    )
     assert "stability" not in found.scores
     whole = log_likelihood(model, test, BRIEF, seed=2)
     for name, score in (("completion", expected), ("likelihood", whole)):

@@ -175,7 +175,7 @@ def _fit_and_score(
     with propagate_interrupts():
         seconds = engine.fit(train).seconds
     completion = document_completion(
-        model, guide, test.hold_out_words(shares[1], seed), progress=False
+        model, test.hold_out_words(shares[1], seed), theta="mode", guide=guide, progress=False
     )
     estimate = (
         None if likelihood is None else likelihood.estimate(model, test, seed=seed, progress=False)

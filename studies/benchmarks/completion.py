@@ -28,14 +28,10 @@ import torch_lntm as lntm
 from studies.benchmarks.systems import ALL_SYSTEMS, SYSTEMS, ctm_sweeps
 from studies.machine import ROOT, thread_environment
 from studies.measure import Cells, Study, check_choices, check_numbers, corpus_file
+from studies.scores.completion import completion_of, completion_perplexity
 from studies.tables import table_of
 from torch_lntm.errors import ConfigError
-from torch_lntm.evaluation import (
-    CompletionResult,
-    completion_of,
-    completion_perplexity,
-    unigram_perplexity,
-)
+from torch_lntm.evaluation import CompletionResult, unigram_perplexity
 from torch_lntm.evaluation.completion.theta import dirichlet_modes
 
 OURS = "torch_lntm ctm"

@@ -106,7 +106,7 @@ def measure(
     guide = TaylorGuide(fitted)
     with Stopwatch() as watch:
         VariationalEM(fitted, guide, seed=seed, progress=False, **engine).fit(train)
-    perplexity = document_completion(fitted, guide, test, seed=seed).perplexity
+    perplexity = document_completion(fitted, test, theta="mode", guide=guide, seed=seed).perplexity
     return {"perplexity": perplexity, "cpu": watch.cpu_seconds}
 
 

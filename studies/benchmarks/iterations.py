@@ -23,7 +23,7 @@ from studies.benchmarks.frozen import MAX_DOCS, MAX_TEST_DOCS, Frozen, frozen
 from studies.measure import Cells, Study, check_choices, check_filled, check_numbers
 from studies.tables import mean_and_error, table_of
 from torch_lntm.errors import UnreliableEstimateWarning
-from torch_lntm.evaluation import CompletionResult, completion_of, paired_difference
+from torch_lntm.evaluation import CompletionResult, document_completion, paired_difference
 from torch_lntm.models import TopicModel
 from torch_lntm.recipes import Recipe
 
@@ -169,7 +169,7 @@ def score(
     model.load_state_dict(state)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnreliableEstimateWarning)
-        return completion_of(model, None, split.hold_out, tolerance=tolerance, seed=seed)
+        return document_completion(model, split.hold_out, tolerance=tolerance, seed=seed)
 
 
 # --------------------------------------------------------------------------------------- rules

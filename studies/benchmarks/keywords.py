@@ -33,9 +33,9 @@ from studies.benchmarks.neural import texts_of
 from studies.benchmarks.topic_scores import purity_and_nmi
 from studies.machine import Stopwatch
 from studies.measure import Cells, Study, check_choices, check_numbers, corpus_file
+from studies.scores.completion import completion_of
 from studies.tables import table_of, with_error
 from torch_lntm.errors import KeywordWarning
-from torch_lntm.evaluation import completion_of
 from torch_lntm.inference.em.start import document_topics, random_order
 from torch_lntm.models import Keywords
 from torch_lntm.recipes import Recipe

@@ -22,7 +22,7 @@ import torch_lntm as lntm
 from studies.measure import Cells, Study, check_numbers, corpus_file
 from studies.tables import entry, mean_and_error, table_of
 from torch_lntm.effects import Effects
-from torch_lntm.evaluation import document_completion, paired_difference
+from torch_lntm.evaluation import CompletionResult, document_completion, paired_difference
 
 #: The formula without columns, the reference of the scores.
 PLAIN = "~ 1"
@@ -92,12 +92,20 @@ def measured(settings: Settings, seed: int) -> dict[str, Any]:
     plain = fitted(settings, train, PLAIN, seed)
     gains = {}
     for share in settings.observed:
-        reference = document_completion(*plain, test, share, seed=seed)
+        reference = completion(plain, test, share, seed)
         gains[f"{PLAIN}, {share:g}"] = reference.perplexity
         for formula, fit in fits.items():
-            score = document_completion(*fit, test, share, seed=seed)
+            score = completion(fit, test, share, seed)
             gains[f"{formula}, {share:g}"] = paired_difference(score, reference)[0]
     return {"seed": seed, "gains": gains, "intervals": intervals(settings, corpus, seed)}
+
+
+def completion(fit: tuple[Any, Any], test: Any, share: float, seed: int) -> CompletionResult:
+    """Completion at the mode of a fit's model and guide."""
+    model, guide = fit
+    return document_completion(
+        model, test, theta="mode", guide=guide, observed_fraction=share, seed=seed
+    )
 
 
 def fitted(settings: Settings, corpus: Any, formula: str, seed: int) -> tuple[Any, Any]:

@@ -27,15 +27,10 @@ from studies.benchmarks.quality import UNIGRAM, packed, unpacked
 from studies.benchmarks.splits import Scores, pooled
 from studies.benchmarks.systems import SYSTEMS
 from studies.measure import Cells, Study, check_choices, check_numbers
+from studies.scores.completion import completion_of, model_of
 from studies.tables import table_of
 from torch_lntm.errors import UnreliableEstimateWarning
-from torch_lntm.evaluation import (
-    CompletionResult,
-    coherence,
-    completion_of,
-    fit_cache_weight,
-    paired_difference,
-)
+from torch_lntm.evaluation import CompletionResult, coherence, fit_cache_weight, paired_difference
 from torch_lntm.evaluation.completion.result import ExactCompletion
 
 #: Names of both predictions in rows and in tables.
@@ -113,7 +108,7 @@ def measured(split: Frozen, system: str, seed: int, settings: Settings) -> dict[
     if weight is None:
         chosen = np.random.default_rng(seed).permutation(split.train.num_docs)
         some = split.train[np.sort(chosen[: settings.weight_docs])].hold_out_words(0.5, seed)
-        weight = fit_cache_weight(prior, topics, some)
+        weight = fit_cache_weight(model_of(prior, topics), some)
     with warnings.catch_warnings():
         # The row holds the error of the simulation.
         warnings.simplefilter("ignore", UnreliableEstimateWarning)

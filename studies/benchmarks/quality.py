@@ -2,7 +2,7 @@
 
 Every system is fitted with one thread in a process of its own. From its topics and its prior the
 held-out half of each test document's tokens is scored twice: at the exact posterior mean of theta
-given the observed half (``torch_lntm.evaluation.completion_of``), and at the mode on the softmax
+given the observed half (``studies.scores.completion``), and at the mode on the softmax
 scale. Splits are frozen: ``studies/results/quality-splits.json`` has their hashes. A system without
 its library is skipped, and measured later by the same command.
 """
@@ -31,10 +31,11 @@ from studies.benchmarks.splits import Scores, difference, pooled
 from studies.benchmarks.systems import SYSTEMS
 from studies.machine import Stopwatch
 from studies.measure import Cells, Study, check_choices, check_filled, check_numbers
+from studies.scores.completion import completion_of
 from studies.tables import table_of
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import LNTMError, UnreliableEstimateWarning
-from torch_lntm.evaluation import CompletionResult, completion_of, unigram_perplexity
+from torch_lntm.evaluation import CompletionResult, unigram_perplexity
 from torch_lntm.evaluation.completion.result import ExactCompletion
 
 UNIGRAM, OWN_COUNTS = "unigram", "unigram and own counts"

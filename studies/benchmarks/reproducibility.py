@@ -90,7 +90,9 @@ def fit(
         options={"num_topics": num_topics, "dtype": dtype, "progress": False},
     )
     parts.engine.fit(train[order])
-    completion = lntm.evaluation.document_completion(parts.model, parts.guide, test)
+    completion = lntm.evaluation.document_completion(
+        parts.model, test, theta="mode", guide=parts.guide
+    )
     np.savez(
         out,
         topics=parts.model.topics.probs.detach().numpy(),

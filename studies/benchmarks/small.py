@@ -27,7 +27,7 @@ from studies.measure import Cells, Study, check_filled, check_numbers
 from studies.tables import table_of
 from torch_lntm.corpus import Corpus, synthetic_topics
 from torch_lntm.errors import UnreliableEstimateWarning
-from torch_lntm.evaluation import CompletionResult, completion_of, paired_difference
+from torch_lntm.evaluation import CompletionResult, document_completion, paired_difference
 from torch_lntm.inference.em import monte_carlo
 from torch_lntm.models import ctm
 from torch_lntm.recipes import Recipe
@@ -196,7 +196,7 @@ def fit_and_score(
     hold_out = test.hold_out_words(observed_fraction=0.5, seed=seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnreliableEstimateWarning)
-        score = completion_of(model, None, hold_out, tolerance=settings.tolerance, seed=seed)
+        score = document_completion(model, hold_out, tolerance=settings.tolerance, seed=seed)
     epochs = sum(record["phase"] in ("warm-up", "sampling", "averaging") for record in history)
     return score, epochs, watch.cpu_seconds
 

@@ -6,7 +6,7 @@ all systems, from their topics and prior:
 
 * *perplexity* of the held-out half of each test document's tokens, at the exact posterior mean of
   theta given the other half and the document's prior mean by its covariates
-  (``torch_lntm.evaluation.completion_of``);
+  (``torch_lntm.evaluation.document_completion``);
 * *likelihood*: the log probability of whole test documents, with theta integrated out by annealed
   importance sampling. The systems' own bounds leave out different constants, and are tight for
   small prior variances and loose for large ones.
@@ -40,7 +40,7 @@ from studies.benchmarks.systems import STRUCTURAL_SYSTEMS
 from studies.measure import Cells, Study, check_choices, check_filled, check_numbers, corpus_file
 from studies.tables import table_of
 from torch_lntm.errors import UnreliableEstimateWarning
-from torch_lntm.evaluation import completion_of, log_likelihood
+from torch_lntm.evaluation import document_completion, log_likelihood
 from torch_lntm.evaluation.completion.result import ExactCompletion
 from torch_lntm.evaluation.per_token import per_token
 from torch_lntm.models import StructuralPrior, TopicModel
@@ -197,13 +197,12 @@ def measured(
     with warnings.catch_warnings():
         # The row holds the error of the simulation.
         warnings.simplefilter("ignore", UnreliableEstimateWarning)
-        completion = completion_of(
+        split.hold_out.check_fingerprint(split.hashes["hold_out_fingerprint"])
+        completion = document_completion(
             model,
-            None,
             split.hold_out.of(test),
             tolerance=settings.tolerance,
             seed=seed,
-            fingerprint=split.hashes["hold_out_fingerprint"],
         )
     likelihood = log_likelihood(model, test[: settings.likelihood_docs], "ais", seed=seed)
     assert isinstance(completion, ExactCompletion)

@@ -42,10 +42,10 @@ from studies.benchmarks.topic_scores import (
 )
 from studies.machine import Stopwatch
 from studies.measure import Cells, Study, check_choices, check_filled, check_numbers, corpus_file
+from studies.scores.completion import completion_of
 from studies.tables import entry, mean_and_error, table_of, with_error
 from torch_lntm.corpus import Corpus, WordHoldOut
 from torch_lntm.errors import ConfigError, UnreliableEstimateWarning
-from torch_lntm.evaluation import completion_of
 from torch_lntm.evaluation.completion.result import ExactCompletion
 
 OURS = "torch_lntm ctm, auto"

@@ -26,9 +26,10 @@ import torch_lntm as lntm
 from studies.benchmarks.moving_words import PERIOD, recovered
 from studies.machine import Stopwatch
 from studies.measure import Cells, Study, check_choices, check_numbers, corpus_file
+from studies.scores.completion import completion_of
 from studies.tables import mean_and_error, table_of
 from torch_lntm.corpus import WordHoldOut
-from torch_lntm.evaluation import completion_of, document_completion
+from torch_lntm.evaluation import document_completion
 from torch_lntm.models import DynamicTopics, Periods
 
 #: Periods of the corpora, and the column behind a smooth prevalence.
@@ -101,7 +102,7 @@ def ours(prevalence: str = "~ 1", content: str | None = None) -> Callable[[Task]
             elif topics.num_levels > 1:
                 topics = topics.at(group_name(min(period, task.periods - 1)))
             of_period = model.with_parts(topics=topics)
-            return document_completion(of_period, None, hold_out, theta="mode")
+            return document_completion(of_period, hold_out, theta="mode")
 
         return Fit(score, stopwatch.cpu_seconds)
 

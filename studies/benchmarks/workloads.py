@@ -181,7 +181,9 @@ class Workloads:
         """Document completion."""
         model = self.model("ctm")
         guide = lntm.guides.TaylorGuide(model)
-        return lambda: float(document_completion(model, guide, self.corpus).nats_per_token)
+        return lambda: float(
+            document_completion(model, self.corpus, theta="mode", guide=guide).nats_per_token
+        )
 
     def program(self) -> Work:
         """Log density of the traced program and its gradient in eta, as in stock samplers."""

@@ -246,9 +246,9 @@ def _score(
     completions = {
         share: document_completion(
             model,
-            guide,
             test,
-            share,
+            guide=guide,
+            observed_fraction=share,
             seed=settings.seed,
             theta="mean",
             num_draws=THETA_SAMPLES,

@@ -36,7 +36,7 @@ from studies.papers.putthividhya_fig4_scores import (
 from studies.papers.texts import MODELS, fit
 from torch_lntm.corpus import Corpus, read_corpus
 from torch_lntm.errors import ConfigError, UnreliableEstimateWarning
-from torch_lntm.evaluation import AIS, completion_of, document_completion, log_likelihood
+from torch_lntm.evaluation import AIS, document_completion, log_likelihood
 from torch_lntm.evaluation.completion.result import ExactCompletion
 from torch_lntm.guides import Guide, guides_for, make_guide
 
@@ -118,9 +118,9 @@ def score(
     def predict(posterior: Guide[Any], share: float) -> list[float]:
         found = document_completion(
             model,
-            posterior,
             test,
-            share,
+            guide=posterior,
+            observed_fraction=share,
             seed=settings.seed,
             theta="mean",
             num_draws=settings.theta_samples,
@@ -131,9 +131,8 @@ def score(
     if num_topics == settings.completion_topics:
         completions = {str(share): predict(guide, share) for share in settings.observed_shares}
         share = settings.exact_share
-        exact = completion_of(
+        exact = document_completion(
             model,
-            None,
             test.hold_out_words(share, settings.seed),
             tolerance=settings.exact_tolerance,
             seed=settings.seed,

@@ -267,7 +267,7 @@ def measure(
         (bracket.mean_gap, bracket.mean_gap_standard_error),
         importance.perplexity,
         float((importance.pareto_k > PARETO_K_LIMIT).double().mean()),
-        document_completion(model, guide, test, seed=settings.seed).perplexity,
+        document_completion(model, test, theta="mode", guide=guide, seed=settings.seed).perplexity,
         fitted - began,
         evaluated - fitted,
     )

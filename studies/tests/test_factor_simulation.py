@@ -162,7 +162,7 @@ def test_a_fit_has_not_seen_its_test_documents(result: FactorResult) -> None:
     fitted, true = (
         [
             document_completion(
-                scored.model, scored, part, theta="mean", num_draws=200
+                scored.model, part, guide=scored, theta="mean", num_draws=200
             ).nats_per_token
             for part in (train, test)
         ]

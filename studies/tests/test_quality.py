@@ -15,9 +15,9 @@ from studies.benchmarks import frozen as freezing
 from studies.benchmarks import quality
 from studies.benchmarks.frozen import CORPORA, MAX_DOCS, MAX_TEST_DOCS, SEEDS, frozen, recorded
 from studies.measure import Cells, measure
+from studies.scores.completion import completion_of
 from torch_lntm.corpus import Corpus, WordHoldOut, synthetic_topics
 from torch_lntm.errors import ConfigError, CorpusError
-from torch_lntm.evaluation import completion_of
 from torch_lntm.models import ctm
 
 OURS, PEER = "torch_lntm ctm", "scikit-learn LDA"

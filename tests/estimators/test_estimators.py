@@ -265,7 +265,7 @@ def test_scores_equal_the_scores_of_evaluation(fitted):
     X = counts(20, seed=3)
     corpus = lntm.Corpus.from_matrix(X)
     guide = lntm.guides.TaylorGuide(fitted.model_)
-    expected = lntm.evaluation.document_completion(fitted.model_, guide, corpus)
+    expected = lntm.evaluation.document_completion(fitted.model_, corpus, theta="mode", guide=guide)
     assert fitted.score(X) == expected.nats_per_token
     assert math.isclose(fitted.perplexity(X), expected.perplexity)
     assert torch.equal(fitted.held_out(X).log_predictive, expected.log_predictive)

@@ -12,7 +12,7 @@ from scipy import optimize
 import torch_lntm as lntm
 from torch_lntm.corpus import Corpus, DocumentBatch, WordHoldOut
 from torch_lntm.errors import ConfigError, CorpusError
-from torch_lntm.evaluation import completion_of, document_completion, fit_cache_weight
+from torch_lntm.evaluation import document_completion, fit_cache_weight
 from torch_lntm.evaluation.completion.cache import best_cache_weight, counts_at, held_out_words
 from torch_lntm.evaluation.completion.theta import theta_modes
 from torch_lntm.models import TopicModel, ctm, lda
@@ -43,8 +43,9 @@ def expected(q: np.ndarray, a: float) -> np.ndarray:
 
 
 def model_of(name: str) -> TopicModel:
-    make = {"ctm": ctm, "lda": lda}[name]
-    return make(3, NUM_WORDS, topics=torch.from_numpy(TOPICS), dtype=torch.float64)
+    make, topics = {"ctm": ctm}.get(name, lda), torch.from_numpy(TOPICS)
+    topics = topics[:1] if name == "unigram" else topics
+    return make(*topics.shape, topics=topics, dtype=torch.float64)
 
 
 @pytest.mark.parametrize("a", [0.3, 8.0, 300.0])
@@ -53,7 +54,7 @@ def test_document_completion_equals_the_formula(device, predictive, a) -> None:
     model = model_of("lda").to(device)  # its means of theta are exact: no draws
     guide = lntm.guides.make_guide(None, model)
     result = document_completion(
-        model, guide, hold_out(), theta=predictive, cache_weight=a, max_docs=2
+        model, hold_out(), guide=guide, theta=predictive, cache_weight=a, max_docs=2
     )
     theta = guide.posterior(hold_out().observed.batch(device=device, dtype=torch.float64))
     q = theta.theta_mode().cpu().numpy() @ TOPICS
@@ -64,8 +65,8 @@ def test_document_completion_equals_the_formula(device, predictive, a) -> None:
 @pytest.mark.parametrize("name", ["ctm", "lda"])
 def test_completion_at_the_mode_equals_the_formula(name) -> None:
     model = model_of(name)
-    result = completion_of(model, None, hold_out(), "mode", cache_weight=5.0)
-    plain = completion_of(model, None, hold_out(), "mode")
+    result = document_completion(model, hold_out(), theta="mode", cache_weight=5.0)
+    plain = document_completion(model, hold_out(), theta="mode")
     assert "own words" in result.method
     assert "own words" not in plain.method
     # Of a document without observed words, the topics say all.
@@ -81,8 +82,8 @@ def test_exact_completion_equals_the_formula() -> None:
     observed = np.tile(OBSERVED[:2], (NUM_WORDS, 1))
     held_out = np.repeat(np.eye(NUM_WORDS, dtype=np.int64), 2, 0)
     plain, own = (
-        completion_of(
-            model_of("ctm"), None, hold_out(observed, held_out), cache_weight=a, tolerance=0.002
+        document_completion(
+            model_of("ctm"), hold_out(observed, held_out), cache_weight=a, tolerance=0.002
         )
         for a in (None, 4.0)
     )
@@ -98,8 +99,8 @@ def test_exact_completion_equals_the_formula() -> None:
 def test_a_large_weight_gives_the_topics_alone() -> None:
     model = model_of("ctm")
     guide = lntm.guides.make_guide(None, model)
-    plain = document_completion(model, guide, hold_out())
-    limit = document_completion(model, guide, hold_out(), cache_weight=1e12)
+    plain = document_completion(model, hold_out(), theta="mode", guide=guide)
+    limit = document_completion(model, hold_out(), theta="mode", guide=guide, cache_weight=1e12)
     torch.testing.assert_close(limit.log_predictive, plain.log_predictive, rtol=1e-9, atol=1e-9)
 
 
@@ -121,7 +122,7 @@ def test_each_group_uses_its_own_topics() -> None:
     for rows, topics in model.topics.by_level(batch, model.topics.double_probs):
         q[rows.numpy()] = theta[rows.numpy()] @ topics.detach().numpy()
     p = (observed + 3.0 * q) / (observed.sum(1, keepdims=True) + 3.0)
-    result = document_completion(model, guide, split, cache_weight=3.0)
+    result = document_completion(model, split, theta="mode", guide=guide, cache_weight=3.0)
     np.testing.assert_allclose(result.log_predictive, (held_out * np.log(p)).sum(1), rtol=1e-9)
 
 
@@ -190,7 +191,7 @@ def test_the_fitted_weight_is_close_to_the_true_weight(a) -> None:
     """The weight is optimal, and close to the concentration of the simulated documents."""
     corpus = bursty(a, 4000)
     split = corpus.hold_out_words(seed=0)
-    found = fit_cache_weight(np.array([1.0]), TOPICS[:1], split, max_docs=1500)
+    found = fit_cache_weight(model_of("unigram"), split, max_docs=1500)
     observed, held_out = (part.to_scipy().toarray() for part in split)
 
     def loss(log_a: float) -> float:
@@ -203,7 +204,7 @@ def test_the_fitted_weight_is_close_to_the_true_weight(a) -> None:
         assert found > 500
         return
     parts = [corpus[start::8].hold_out_words(seed=0) for start in range(8)]
-    logs = [math.log(fit_cache_weight(np.array([1.0]), TOPICS[:1], part)) for part in parts]
+    logs = [math.log(fit_cache_weight(model_of("unigram"), part)) for part in parts]
     # Student's t of 7 degrees of freedom is above 8 once in 10,000 times.
     assert abs(np.mean(logs) - math.log(a)) < 8.0 * np.std(logs, ddof=1) / math.sqrt(8)
     assert np.std(logs) < 0.2
@@ -214,18 +215,18 @@ def test_invalid_arguments_are_refused() -> None:
     guide = lntm.guides.make_guide(None, model)
     for bad in (0, -1.0, math.nan, math.inf, "2", True):
         with pytest.raises(ConfigError, match="cache_weight is"):
-            document_completion(model, guide, hold_out(), cache_weight=bad)
+            document_completion(model, hold_out(), theta="mode", guide=guide, cache_weight=bad)
         with pytest.raises(ConfigError, match="cache_weight is"):
-            completion_of(model, None, hold_out(), "mode", cache_weight=bad)
+            document_completion(model, hold_out(), theta="mode", cache_weight=bad)
     with pytest.raises(ConfigError, match="predicts held-out tokens together"):
-        document_completion(model, guide, hold_out(), theta="integrated", cache_weight=2.0)
+        document_completion(model, hold_out(), guide=guide, theta="integrated", cache_weight=2.0)
     with pytest.raises(CorpusError, match="held-out token"):
-        fit_cache_weight(model, None, hold_out(OBSERVED, 0 * HELD_OUT))
+        fit_cache_weight(model, hold_out(OBSERVED, 0 * HELD_OUT))
 
 
 def test_a_weight_can_be_fitted_for_laplace_sources() -> None:
     corpus = Corpus.from_matrix(np.random.default_rng(0).poisson(2.0, (12, 8)))
     hold_out = corpus.hold_out_words(0.5, 0)
     model = lntm.models.iftm(3, 8, 2, source="laplace")
-    assert fit_cache_weight(model, None, hold_out) > 0
-    assert completion_of(model, None, hold_out, "mode").perplexity > 1
+    assert fit_cache_weight(model, hold_out) > 0
+    assert document_completion(model, hold_out, theta="mode").perplexity > 1

@@ -7,12 +7,11 @@ import pytest
 import torch
 from support.known import make_corpus, make_model
 
-from torch_lntm.errors import ConfigError, CorpusError, IncompatibleGuideError
+from torch_lntm.errors import ConfigError, IncompatibleGuideError
 from torch_lntm.evaluation import (
     AIS,
     align_topics,
     coherence,
-    completion_perplexity,
     document_completion,
     exclusivity,
     log_likelihood,
@@ -22,7 +21,9 @@ from torch_lntm.guides import TaylorGuide
 from torch_lntm.inference import transform
 
 EVALUATIONS = {
-    "completion": lambda model, guide: document_completion(model, guide, make_corpus()),
+    "completion": lambda model, guide: document_completion(
+        model, make_corpus(), theta="mode", guide=guide
+    ),
     "importance": lambda model, guide: log_likelihood(model, make_corpus(), guide=guide),
     "transform": lambda model, guide: transform(guide, make_corpus()),
 }
@@ -49,9 +50,6 @@ def test_a_matrix_of_counts_is_accepted() -> None:
     corpus, model = make_corpus(), make_model()
     counts, topics = corpus.to_scipy(), model.topics.probs
     assert torch.equal(coherence(topics, counts, top_n=3), coherence(topics, corpus, top_n=3))
-    theta = transform(TaylorGuide(model), corpus).theta
-    ours, theirs = (completion_perplexity(theta, topics, each) for each in (counts, corpus))
-    assert ours.perplexity == theirs.perplexity
     ours, theirs = (unigram_perplexity(each, each) for each in (counts, corpus))
     assert ours.perplexity == theirs.perplexity
     with pytest.raises(ConfigError, match="expected a corpus or a matrix of counts"):
@@ -69,16 +67,8 @@ def test_scores_are_frames_with_the_documents_names() -> None:
     guide = TaylorGuide(model)
     likelihood = log_likelihood(model, corpus, num_draws=25).frame()
     annealed = log_likelihood(model, corpus, AIS(num_chains=2, num_temperatures=3)).frame()
-    completion = document_completion(model, guide, corpus)
-    theta = transform(guide, corpus).theta
-    given = completion_perplexity(theta, model.topics.probs, corpus).frame()
-    shuffled = pd.DataFrame(theta.numpy(), names).sample(frac=1, random_state=0)
-    pd.testing.assert_frame_equal(
-        completion_perplexity(shuffled, model.topics.probs, corpus).frame(), given
-    )
-    with pytest.raises(CorpusError, match="theta: the rows have other names"):
-        completion_perplexity(pd.DataFrame(theta.numpy()), model.topics.probs, corpus)
-    for frame in (likelihood, annealed, completion.frame(), given):
+    completion = document_completion(model, corpus, theta="mode", guide=guide)
+    for frame in (likelihood, annealed, completion.frame()):
         assert frame.index.tolist() == names
     assert likelihood["tokens"].tolist() == corpus.lengths.tolist()
     assert list(likelihood.columns[-2:]) == ["effective_sample_size", "pareto_k"]

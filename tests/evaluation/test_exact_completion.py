@@ -12,14 +12,10 @@ import torch
 from oracles import dirichlet
 from scipy import special
 
+from studies.scores.completion import completion_of, completion_perplexity
 from torch_lntm.corpus import Corpus, WordHoldOut
 from torch_lntm.errors import ConfigError, CorpusError, UnreliableEstimateWarning
-from torch_lntm.evaluation import (
-    CompletionResult,
-    completion_of,
-    completion_perplexity,
-    paired_difference,
-)
+from torch_lntm.evaluation import CompletionResult, document_completion, paired_difference
 from torch_lntm.evaluation.completion.exact import SHORT
 from torch_lntm.evaluation.completion.result import ExactCompletion
 from torch_lntm.inference.chains.diagnostics import split_rhat
@@ -182,9 +178,9 @@ def test_chains_are_doubled_until_they_are_within_the_tolerance() -> None:
     assert fine.simulation_error < rough.simulation_error
     assert set(rough.num_draws.tolist()) == {8}
     assert int(fine.num_draws[0]) in {2**n for n in range(4, 13)}
-    with pytest.warns(UnreliableEstimateWarning, match="raise max_samples"):
+    with pytest.warns(UnreliableEstimateWarning, match="raise max_draws"):
         short = completion_of(
-            ALPHA[3], TOPICS[3], hold_out(5), tolerance=1e-9, max_samples=20, **options
+            ALPHA[3], TOPICS[3], hold_out(5), tolerance=1e-9, max_draws=20, **options
         )
     assert set(short.num_draws.tolist()) == {16}
     assert not short.within_tolerance
@@ -210,10 +206,10 @@ def test_a_model_scores_like_its_prior_and_topics() -> None:
     for prior, model in pairs:
         for theta in ("exact", "mode"):
             given = completion_of(prior, TOPICS[3], hold_out(), theta, **options)
-            own = completion_of(model, None, hold_out(), theta, **options)
+            own = document_completion(model, hold_out(), theta=theta, **options)
             torch.testing.assert_close(given.log_predictive, own.log_predictive)
     sources = iftm(3, NUM_WORDS, 1, source="laplace", **_topics())
-    assert math.isfinite(completion_of(sources, None, hold_out(), **options).perplexity)
+    assert math.isfinite(document_completion(sources, hold_out(), **options).perplexity)
 
 
 def _topics() -> dict[str, object]:

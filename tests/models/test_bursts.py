@@ -18,10 +18,11 @@ from support.problems import make_batch
 from torch import Tensor
 
 import torch_lntm as lntm
+from studies.scores.completion import completion_of
 from torch_lntm import noise
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError
-from torch_lntm.evaluation import completion_of, document_completion, residual_dispersion
+from torch_lntm.evaluation import document_completion, residual_dispersion
 from torch_lntm.evaluation.completion.theta import theta_modes
 from torch_lntm.guides import guides_for, make_guide
 from torch_lntm.inference import DocumentHMC, MonteCarloEM, VariationalEM
@@ -413,23 +414,23 @@ def test_completion_adds_the_documents_own_words(generated) -> None:
     model = make("lda", a=25.0)
     guide = make_guide(None, model)
     hold_out = generated[:30].hold_out_words(0.5, 0)
-    own = document_completion(model, guide, hold_out)
-    given = document_completion(model, guide, hold_out, cache_weight=25.0)
-    alone = document_completion(model, guide, hold_out, cache_weight=None)
+    own = document_completion(model, hold_out, theta="mode", guide=guide)
+    given = document_completion(model, hold_out, theta="mode", guide=guide, cache_weight=25.0)
+    alone = document_completion(model, hold_out, theta="mode", guide=guide, cache_weight=None)
     torch.testing.assert_close(own.log_predictive, given.log_predictive)
     assert own.perplexity < alone.perplexity
     assert "own words (a = 25)" in own.method
     with pytest.raises(ConfigError, match="cache_weight=None for the topics alone"):
-        document_completion(model, guide, hold_out, theta="integrated")
+        document_completion(model, hold_out, guide=guide, theta="integrated")
 
-    exact = completion_of(model, None, hold_out, tolerance=0.01)
+    exact = document_completion(model, hold_out, tolerance=0.01)
     parts = completion_of(
         model.prior.concentration, TOPICS, hold_out, concentration=25.0, tolerance=0.01, seed=1
     )
     assert exact.nats_per_token == pytest.approx(parts.nats_per_token, abs=0.02)
     assert "Hamiltonian" in exact.method
     with pytest.raises(ConfigError, match="concentration given beside a model"):
-        completion_of(model, None, hold_out, concentration=3.0)
+        document_completion(model, hold_out, concentration=3.0)
     with pytest.raises(ConfigError, match="concentration is -1"):
         completion_of(model.prior.concentration, TOPICS, hold_out, concentration=-1.0)
 

@@ -38,7 +38,9 @@ def test_completion_scores_name_their_method():
     corpus = make_corpus()
     model = make_model()
     guide = lntm.guides.TaylorGuide(model)
-    result = lntm.evaluation.document_completion(model, guide, corpus, 0.5, 3)
+    result = lntm.evaluation.document_completion(
+        model, corpus, theta="mode", guide=guide, observed_fraction=0.5, seed=3
+    )
     (score,) = score_table(result).itertuples()
     assert score.value == result.perplexity
     assert score.std_error == result.perplexity_standard_error

@@ -365,9 +365,12 @@ def completion(
         return []
     bursty = guide.model.words.cache_weight is not None and theta != "integrated"
     weights: list[Any] = ["model", None] if bursty else [None]
-    score = functools.partial(lntm.evaluation.document_completion, guide.model, guide, test)
     options = {"observed_fraction": observed_fraction, "theta": theta, **random}
-    results: list[CompletionResult] = [score(cache_weight=weight, **options) for weight in weights]
+    options["guide"] = None if theta == "exact" else guide
+    results: list[CompletionResult] = [
+        lntm.evaluation.document_completion(guide.model, test, cache_weight=weight, **options)
+        for weight in weights
+    ]
     if train is not None:
         results.append(lntm.evaluation.unigram_perplexity(train, hold_out.held_out))
         if results[-2].perplexity > results[-1].perplexity:

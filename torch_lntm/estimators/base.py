@@ -397,7 +397,7 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         """
         corpus = self._corpus(X, "score", **metadata)
         if self.score_method == "completion":
-            return document_completion(self.model_, self._guide(), corpus)
+            return document_completion(self.model_, corpus, theta="mode", guide=self._guide())
         if self.score_method not in get_args(ScoreMethod):
             methods = ", ".join(get_args(ScoreMethod))
             raise ConfigError(f"score_method is {self.score_method!r}; expected one of {methods}")

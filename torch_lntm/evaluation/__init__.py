@@ -3,34 +3,26 @@
 from torch_lntm.evaluation.alignment import align_topics
 from torch_lntm.evaluation.coherence import coherence, exclusivity, topic_diversity
 from torch_lntm.evaluation.completion.completion import (
-    completion_of,
     document_completion,
     fit_cache_weight,
+    unigram_perplexity,
 )
-from torch_lntm.evaluation.completion.perplexity import completion_perplexity, unigram_perplexity
-from torch_lntm.evaluation.completion.result import (
-    CompletionResult,
-    ExactCompletion,
-    paired_difference,
-)
+from torch_lntm.evaluation.completion.result import CompletionResult as CompletionResult
+from torch_lntm.evaluation.completion.result import ExactCompletion as ExactCompletion
+from torch_lntm.evaluation.completion.result import paired_difference
 from torch_lntm.evaluation.dispersion import residual_dispersion
 from torch_lntm.evaluation.likelihood.annealed import AIS, ais_bracket
-from torch_lntm.evaluation.likelihood.estimate import LikelihoodEstimate, LikelihoodMethod
+from torch_lntm.evaluation.likelihood.estimate import LikelihoodEstimate as LikelihoodEstimate
+from torch_lntm.evaluation.likelihood.estimate import LikelihoodMethod as LikelihoodMethod
 from torch_lntm.evaluation.likelihood.importance import Importance
 from torch_lntm.evaluation.likelihood.methods import log_likelihood
 
 __all__ = [
     "AIS",
-    "CompletionResult",
-    "ExactCompletion",
     "Importance",
-    "LikelihoodEstimate",
-    "LikelihoodMethod",
     "ais_bracket",
     "align_topics",
     "coherence",
-    "completion_of",
-    "completion_perplexity",
     "document_completion",
     "exclusivity",
     "fit_cache_weight",

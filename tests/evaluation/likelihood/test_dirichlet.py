@@ -155,13 +155,13 @@ def test_completion_works_with_a_dirichlet_posterior() -> None:
     mean = gamma / gamma.sum(1, keepdims=True)
     expected = (counts * np.log(mean @ topics)).sum(1)
     for predictive in ("mode", "mean"):
-        result = document_completion(model, guide, corpus, theta=predictive)
+        result = document_completion(model, corpus, guide=guide, theta=predictive)
         np.testing.assert_allclose(result.log_predictive, expected, rtol=1e-9)
         assert "exact" in result.method
         assert "draws" not in result.method
     # Draws of NumPy's; tolerances are five times what 4,000 draws against 4,000 leave.
     result = document_completion(
-        model, guide, corpus, theta="integrated", num_draws=4000, max_docs=7
+        model, corpus, guide=guide, theta="integrated", num_draws=4000, max_docs=7
     )
     assert "4000 draws" in result.method
     rng = np.random.default_rng(0)

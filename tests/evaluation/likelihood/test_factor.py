@@ -260,12 +260,12 @@ def test_completion_works_with_a_factor_posterior(source: str) -> None:
     posterior = guide.posterior(observed.batch(dtype=torch.float64))
     counts, topics = held_out.to_scipy().toarray(), model.topics.probs.detach().numpy()
     theta = torch.softmax(posterior.mean, -1).numpy()
-    result = document_completion(model, guide, corpus)
+    result = document_completion(model, corpus, theta="mode", guide=guide)
     np.testing.assert_allclose(
         result.log_predictive, (counts * np.log(theta @ topics)).sum(1), rtol=1e-9
     )
     result = document_completion(
-        model, guide, corpus, theta="integrated", num_draws=4000, max_docs=7
+        model, corpus, guide=guide, theta="integrated", num_draws=4000, max_docs=7
     )
     rng = np.random.default_rng(0)
     for d in range(corpus.num_docs):

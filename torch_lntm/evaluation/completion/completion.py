@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus, DocumentBatch, WordHoldOut
+from torch_lntm.corpus.corpus import as_corpus
 from torch_lntm.errors import ConfigError, CorpusError, require_whole
-from torch_lntm.evaluation.checks import as_matrix, check_arguments
+from torch_lntm.evaluation.checks import check_arguments
 from torch_lntm.evaluation.completion.cache import (
     CacheWeight,
     best_cache_weight,
@@ -33,15 +34,11 @@ from torch_lntm.evaluation.completion.theta import theta_draws, theta_means, the
 from torch_lntm.guides import Guide
 from torch_lntm.guides.guide import require_guide
 from torch_lntm.kernels.chains import SparseWords
-from torch_lntm.models import DirichletMultinomial, TopicModel, Topics, ctm, lda
+from torch_lntm.models import TopicModel, Topics
 from torch_lntm.posteriors import Posterior
 from torch_lntm.progress import tqdm
 
 Theta = Literal["mode", "mean", "integrated", "exact"]
-#: Concentration ``(num_topics,)`` of a Dirichlet; mean and covariance of a logistic normal, for K
-#: logits or for the first K − 1 with the last logit at 0; or a model with its own topics.
-Prior: TypeAlias = "TopicModel | tuple[Any, Any] | Any"
-
 #: Descriptions for results: estimates of theta from a guide's posterior.
 _DESCRIPTIONS = {
     "mode": "theta at the mode of eta",
@@ -55,43 +52,43 @@ _GUIDE_DRAWS, _CHAIN_DRAWS = 500, 100
 @torch.no_grad()
 def document_completion(
     model: TopicModel,
-    guide: Guide[Any] | None,
     corpus: Corpus | WordHoldOut[Corpus],
-    observed_fraction: float = 0.5,
-    seed: int = 0,
     *,
-    theta: Theta = "mode",
+    theta: Theta = "exact",
+    guide: Guide[Any] | None = None,
+    observed_fraction: float = 0.5,
     num_draws: int | None = None,
     tolerance: float = 1e-3,
     num_chains: int = 4,
-    max_samples: int = 6400,
+    max_draws: int = 6400,
     max_docs: int = 256,
     cache_weight: CacheWeight = "model",
-    fingerprint: str | None = None,
+    seed: int = 0,
     progress: bool = True,
 ) -> CompletionResult:
     """Held-out scores of documents, given their observed tokens (*IFTM §3.2.1*).
 
-    ``theta`` selects the estimate of a document's topic proportions θ from the observed tokens:
+    A part of each document's tokens is observed, and the model predicts the other tokens from a
+    document's topic proportions θ, of which ``theta`` selects the estimate:
 
-    * ``"mode"``: Σ_v c_v log Σ_k θ_k φ_kv at θ = softmax of the guide's posterior mean of eta. For
-      a Dirichlet posterior, θ is its mean, which is the mode of log θ. Without a guide, θ is the
-      softmax of the true posterior's mode of the logits. This page calls it the mode on the softmax
-      scale.
-    * ``"mean"``: the same sum at the guide's posterior mean of θ. Σ_k θ_k φ_kv is linear in θ, so
-      the sum uses each token's probability averaged over the posterior. The mean is exact for a
-      Dirichlet posterior. For other posteriors it is estimated by draws.
+    * ``"exact"``: the posterior mean of θ by chains of each document, without a guide. Since
+      Σ_k θ_k φ_kv is linear in θ, each token gets its probability under the whole posterior. A
+      Dirichlet prior uses collapsed Gibbs sampling, other priors Hamiltonian Monte Carlo. Chains
+      double in length until the Monte-Carlo standard error over all documents is within
+      ``tolerance``, or until ``max_draws``. The bias of the logarithm of an average must be within
+      ``tolerance`` too; the jackknife over chains then removes it.
+    * ``"mode"``: θ is the softmax of the guide's posterior mean of eta, or the mean of a Dirichlet
+      posterior, which is the mode of log θ. Without a guide, it is the softmax of the true
+      posterior's mode of the logits: the mode on the softmax scale.
+    * ``"mean"``: the guide's posterior mean of θ, which is exact for a Dirichlet posterior, and
+      estimated by draws for others.
     * ``"integrated"``: log of the average of Π_v (Σ_k θ_k φ_kv)^c_v over the guide's posterior.
       Held-out tokens are predicted together, so early tokens inform later tokens. The estimate is
       biased low if draws are few.
-    * ``"exact"``: the posterior mean of θ by chains of each document, without a guide. A Dirichlet
-      prior uses collapsed Gibbs sampling of the tokens' topics, other priors Hamiltonian Monte
-      Carlo. Chains double in length until the Monte-Carlo standard error over all documents is
-      within ``tolerance``, or until ``max_samples``. The bias of the logarithm of an average must
-      be within ``tolerance`` too. The jackknife over chains then removes it.
 
-    Only ``"exact"`` compares models of any kind on equal terms. The other scores depend on the
-    family of the prior as well.
+    Only ``"exact"`` compares models of any kind on equal terms, because the other scores depend on
+    the family of the prior as well. They are faster. Topics and a prior of another library are a
+    model too, such as ``lntm.models.lda(*topics.shape, topics=topics, concentration=alpha)``.
 
     Words repeat within documents. A cache language model predicts repetitions: with
     ``cache_weight`` = a, a held-out word of topic probability q has probability
@@ -101,23 +98,21 @@ def document_completion(
 
     Args:
         model: The model.
-        guide: A guide of the model. None for ``"exact"``, or for ``"mode"`` of the true posterior.
         corpus: Documents over the model's vocabulary, or a frozen hold-out of their tokens.
+        theta: ``"exact"``, ``"mode"``, ``"mean"`` or ``"integrated"``.
+        guide: A guide of the model. ``"mean"`` and ``"integrated"`` need one, ``"exact"`` has none.
         observed_fraction: Share of each document's tokens to observe. A hold-out has its own.
-        seed: Seed of the hold-out and of all draws.
-        theta: ``"mode"``, ``"mean"``, ``"integrated"`` or ``"exact"``. Defaults to ``"mode"``.
         num_draws: Draws of each document for ``"mean"`` and ``"integrated"``. Defaults to 500.
             For ``"exact"``, the first number of kept draws of each chain, at least 4; warm-up has
             the same length. Defaults to 100.
-        tolerance: Largest error of ``"exact"``, nats per token. Defaults to 0.001.
+        tolerance: Largest error of ``"exact"``, nats per token.
         num_chains: Chains of each document for ``"exact"``, at least 2.
-        max_samples: Most draws of each chain to keep for ``"exact"``.
+        max_draws: Most draws of each chain to keep for ``"exact"``.
         max_docs: Documents computed at once. The chains of a batch stop together.
         cache_weight: Weight a of the topics beside the document's observed words, in tokens. None
             for the topics alone. Defaults to ``"model"``: the concentration of a bursty model, and
             None for other models. Not available for ``"integrated"``.
-        fingerprint: Expected ``fingerprint()`` of the hold-out, to be sure that two people score
-            the same tokens.
+        seed: Seed of the hold-out and of all draws.
         progress: Show a progress bar on standard error.
 
     Returns:
@@ -125,16 +120,16 @@ def document_completion(
         are left out. :func:`paired_difference` compares two results over the same hold-out.
 
     Raises:
-        ConfigError: A setting is out of range, the guide is missing, or the corpus has another
-            vocabulary.
-        CorpusError: There is no held-out token, or ``fingerprint`` belongs to other tokens.
+        ConfigError: A setting is out of range, a guide is missing or not wanted, or the corpus has
+            another vocabulary.
+        CorpusError: There is no held-out token.
         IncompatibleGuideError: The guide belongs to another model.
 
     Warns:
         UnreliableEstimateWarning: The error of ``"exact"`` is above ``tolerance``.
 
     Example:
-        >>> result = lntm.evaluation.document_completion(model, guide, test)
+        >>> result = lntm.evaluation.document_completion(model, test, theta="mode", guide=guide)
         >>> result.theta, result.num_docs
         ('mode', ...)
     """
@@ -142,12 +137,15 @@ def document_completion(
         raise ConfigError(f"theta is {theta!r}; expected one of {', '.join(get_args(Theta))}")
     if not tolerance > 0:
         raise ConfigError(f"tolerance is {tolerance}; expected a positive number of nats per token")
-    require_whole(2, num_chains=num_chains)
     exact = theta == "exact"
-    if num_draws is None:
-        num_draws = _CHAIN_DRAWS if exact else _GUIDE_DRAWS
-    require_whole(4 if exact else 1, num_draws=num_draws, max_samples=max_samples)
+    require_whole(2, num_chains=num_chains)
+    require_whole(4 if exact else 1, num_draws=num_draws, max_draws=max_draws)
+    num_draws = num_draws or (_CHAIN_DRAWS if exact else _GUIDE_DRAWS)
     hold_out = _hold_out(model, corpus, observed_fraction, seed, max_docs)
+    if exact and guide is not None:
+        raise ConfigError(
+            "theta='exact' runs chains and has no guide; leave it out, or take theta='mode'"
+        )
     if guide is not None or theta in ("mean", "integrated"):
         require_guide(guide, model)
     weight = resolve_cache_weight(model, cache_weight)
@@ -156,23 +154,21 @@ def document_completion(
             "theta='integrated' predicts held-out tokens together and has no cache_weight; take "
             "theta 'mode', 'mean' or 'exact', or cache_weight=None for the topics alone"
         )
-    split = (None, None) if isinstance(corpus, WordHoldOut) else (observed_fraction, seed)
+    frozen = isinstance(corpus, WordHoldOut)
     about: dict[str, Any] = {
         "held_out_tokens": torch.tensor(hold_out.held_out.lengths),
         "theta": theta,
-        **dict(zip(("observed_fraction", "seed"), split, strict=True)),
+        "observed_fraction": None if frozen else observed_fraction,
+        "seed": None if frozen else seed,
         "corpus_name": hold_out.corpus.name,
         "documents": hold_out.corpus.metadata.index,
-        "fingerprint": (
-            hold_out.check_fingerprint(fingerprint) if fingerprint else hold_out.fingerprint()
-        ),
+        "fingerprint": hold_out.fingerprint(),
     }
-    precision: dict[str, Any] = {"tolerance": tolerance, "num_chains": num_chains}
     score: Any = partial(_scores, model, guide, theta, weight, num_draws, seed)
+    precision: Any = {"tolerance": tolerance, "num_chains": num_chains}
     if exact:
-        draws: Any = {"num_draws": num_draws, "max_samples": max_samples, "seed": seed}
-        tokens = hold_out.held_out.num_tokens
-        score = partial(score_by_chains, model, weight, tokens, **precision, **draws)
+        draws: Any = {"num_draws": num_draws, "max_draws": max_draws, "seed": seed} | precision
+        score = partial(score_by_chains, model, weight, hold_out.held_out.num_tokens, **draws)
     orders = _orders(hold_out, by_length=exact or guide is None)
     scores = [score(*batch) for batch in _batches(model, hold_out, orders, max_docs, progress)]
     place = torch.from_numpy(np.concatenate(orders)).argsort()
@@ -183,52 +179,9 @@ def document_completion(
     return checked(ExactCompletion(**about, **precision)) if exact else CompletionResult(**about)
 
 
-def completion_of(
-    prior: Prior,
-    topics: Any,
-    hold_out: WordHoldOut[Corpus],
-    theta: Theta = "exact",
-    *,
-    concentration: float | None = None,
-    **settings: Any,
-) -> CompletionResult:
-    """Held-out scores of a prior and topics from any library; see :func:`document_completion`.
-
-    Args:
-        prior: Concentration ``(num_topics,)`` of a Dirichlet; or a tuple with the mean and the
-            covariance of a logistic normal, for all logits or for the first K − 1 with the last
-            logit at 0; or a model of this package.
-        topics: ``(num_topics, num_words)`` word probabilities, array or tensor, normalised here.
-            None if the prior is a model.
-        hold_out: The documents' observed and held-out tokens.
-        theta: ``"exact"``, or ``"mode"`` for a plug-in on the softmax scale.
-        concentration: Concentration of a Dirichlet-multinomial likelihood of words
-            (:class:`~torch_lntm.models.DirichletMultinomial`). Defaults to independent words. Leave
-            it out if the prior is a model.
-        **settings: Settings of :func:`document_completion`.
-
-    Returns:
-        The scores of every document.
-
-    Raises:
-        ConfigError: The prior, the topics or a number cannot be used, or the numbers of words
-            differ.
-        CorpusError: See :func:`document_completion`.
-
-    Example:
-        >>> split, phi = test.hold_out_words(), model.topics.probs
-        >>> result = lntm.evaluation.completion_of(torch.ones(10), phi, split, "mode")
-        >>> result.num_docs == len(test)
-        True
-    """
-    model = _model_of(prior, topics, concentration)
-    return document_completion(model, None, hold_out, theta=theta, **settings)
-
-
 @torch.no_grad()
 def fit_cache_weight(
-    prior: Prior,
-    topics: Any,
+    model: TopicModel,
     hold_out: WordHoldOut[Corpus],
     *,
     max_docs: int = 256,
@@ -241,8 +194,7 @@ def fit_cache_weight(
     largest, means that words repeat no more than the topics predict.
 
     Args:
-        prior: See :func:`completion_of`.
-        topics: See :func:`completion_of`.
+        model: The model.
         hold_out: Hold-out on which to estimate a. Use the observed fraction of the hold-out that
             you will score, and other documents. Documents of the fit are acceptable; a is then
             slightly too large.
@@ -253,11 +205,9 @@ def fit_cache_weight(
         a, between 0.01 and 1e7.
 
     Raises:
-        ConfigError: The prior, the topics or a number cannot be used, or the numbers of words
-            differ.
+        ConfigError: The model or a number cannot be used, or the numbers of words differ.
         CorpusError: There is no held-out token.
     """
-    model = _model_of(prior, topics)
     hold_out = _hold_out(model, hold_out, 0.5, 0, max_docs)
     orders = _orders(hold_out, by_length=True)
     entries = [
@@ -360,39 +310,57 @@ def _hold_out(
     else:
         ready = check_arguments(model, corpus, seed=seed, max_docs=max_docs)
         hold_out = ready.hold_out_words(observed_fraction, seed)
-    if hold_out.held_out.num_tokens == 0:
-        raise CorpusError(
-            "there is not one held-out token; a document needs at least two tokens to have one"
-        )
+    _require_tokens(hold_out.held_out)
     return hold_out
 
 
-def _model_of(prior: Prior, topics: Any, concentration: float | None = None) -> TopicModel:
-    """The prior if it is a model, otherwise a float64 model with these parameters."""
-    if isinstance(prior, TopicModel):
-        if topics is not None or concentration is not None:
-            raise ConfigError(
-                "topics or a concentration given beside a model, which has its own; pass None"
-            )
-        return prior
-    phi = as_matrix(topics, "topics")
-    settings: dict[str, Any] = {"topics": phi, "dtype": torch.float64}
-    try:
-        parts = [
-            torch.as_tensor(part).detach().cpu().double()
-            for part in (prior if isinstance(prior, tuple) else (prior,))
-        ]
-        if isinstance(prior, tuple):
-            loc, covariance = parts
-            anchored = loc.shape == (len(phi) - 1,)
-            model = ctm(*phi.shape, anchored=anchored, loc=loc, covariance=covariance, **settings)
-        else:
-            model = lda(*phi.shape, concentration=parts[0], **settings)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ConfigError(
-            f"prior is {prior!r:.60} ({error}); expected concentrations of a Dirichlet, a tuple "
-            "(mean, covariance) of a logistic normal, or a model, with None as its topics"
-        ) from error
-    if concentration is not None:
-        model.words = DirichletMultinomial(concentration, dtype=torch.float64)
-    return model
+def unigram_perplexity(
+    train: Corpus, held_out: Corpus, *, smoothing: float = 1.0
+) -> CompletionResult:
+    """Scores of tokens for the word frequencies of a training corpus: the baseline of any model.
+
+    Args:
+        train: Training documents, a corpus or a matrix of counts.
+        held_out: Tokens to score over the same vocabulary, a corpus or a matrix of counts.
+        smoothing: Pseudo-count of every word of the vocabulary, positive.
+
+    Returns:
+        The scores.
+
+    Raises:
+        ConfigError: Smoothing is not positive.
+        CorpusError: The vocabularies differ, or there is no token to score.
+    """
+    if not 0 < smoothing < math.inf:
+        raise ConfigError(f"smoothing is {smoothing}; expected a positive number")
+    train, held_out = (as_corpus(each, allow_empty=True) for each in (train, held_out))
+    words = train.vocabulary, held_out.vocabulary
+    if train.num_words != held_out.num_words or (None not in words and words[0] != words[1]):
+        raise CorpusError(
+            f"{train!r} and {held_out!r} have different vocabularies; "
+            "re-index one by corpus.with_vocabulary(other.vocabulary)"
+        )
+    _require_tokens(held_out)
+    counts = train.word_totals + smoothing
+    scores = held_out.to_scipy() @ np.log(counts / counts.sum())
+    return CompletionResult(
+        torch.from_numpy(scores),
+        torch.tensor(held_out.lengths),
+        "unigram",
+        f"unigram frequencies of {train.num_docs} training documents, plus {smoothing:g} for each "
+        "word",
+        corpus_name=held_out.name,
+        documents=held_out.metadata.index,
+    )
+
+
+def _require_tokens(held_out: Corpus) -> None:
+    """Refuse documents without a token to score.
+
+    Raises:
+        CorpusError: There is none.
+    """
+    if held_out.num_tokens == 0:
+        raise CorpusError(
+            "there is not one held-out token; a document needs at least two tokens to have one"
+        )

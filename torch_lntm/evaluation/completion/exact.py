@@ -31,7 +31,7 @@ def score_by_chains(
     tolerance: float,
     num_chains: int,
     num_draws: int,
-    max_samples: int,
+    max_draws: int,
     seed: int,
 ) -> tuple[dict[str, Tensor], str]:
     """Scores of held-out tokens at the posterior mean of theta, by chains of doubling length.
@@ -51,7 +51,7 @@ def score_by_chains(
             to their held-out tokens.
         num_chains: Chains of each document.
         num_draws: First number of kept draws of each chain, at least 4.
-        max_samples: Most draws of each chain to keep.
+        max_draws: Most draws of each chain to keep.
         seed: Seed of all noise.
 
     Returns:
@@ -80,7 +80,7 @@ def score_by_chains(
         scores = _score(words, total / num_draws, torch.stack(values, 1))
         precise = float(scores["variance"].sum()) <= tolerance**2 * all_tokens * tokens
         unbiased = float(scores["bias"].sum().abs()) <= tolerance * tokens
-        if (precise and unbiased) or 2 * num_draws > max_samples:
+        if (precise and unbiased) or 2 * num_draws > max_draws:
             return scores, f"{model.name}, exact posterior mean of theta by {sampler} chains"
         num_draws *= 2
 
@@ -117,7 +117,7 @@ def checked(result: ExactCompletion) -> ExactCompletion:
         warn(
             f"the simulation's error is {result.simulation_error:.2g} nats per token and its bias "
             f"{result.simulation_bias:.2g}, not within {result.tolerance:g}, after "
-            f"{int(result.num_draws.max())} draws of each chain; raise max_samples",
+            f"{int(result.num_draws.max())} draws of each chain; raise max_draws",
             UnreliableEstimateWarning,
         )
     return result

@@ -24,8 +24,7 @@ class CompletionResult(PerTokenScore):
             in nats; 0 without held-out tokens.
         held_out_tokens: ``(num_docs,)`` int64.
         theta: ``"mode"``, ``"mean"``, ``"integrated"`` or ``"exact"`` (see
-            :func:`document_completion`); ``"given"`` for :func:`completion_perplexity`, and
-            ``"unigram"`` for :func:`unigram_perplexity`.
+            :func:`document_completion`), or ``"unigram"`` for :func:`unigram_perplexity`.
         method: The model, the guide and the estimate of theta, in words.
         observed_fraction: Share of each document's tokens that was observed; None if unknown.
         seed: Seed of the hold-out; None if unknown.
