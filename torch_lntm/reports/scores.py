@@ -42,7 +42,7 @@ def score_table(*results: CompletionResult | LikelihoodEstimate) -> pd.DataFrame
         perplexity and in nats per token.
 
     Example:
-        >>> result = lntm.evaluation.document_completion(model, guide, test)
+        >>> result = lntm.evaluation.document_completion(model, test, guide=guide)
         >>> lntm.reports.score_table(result)["metric"].tolist()
         ['completion perplexity']
     """
