@@ -60,7 +60,7 @@ def test_examples_print_what_their_docstrings_show(
 MAIN = re.findall(
     r"\S+",
     """
-    Corpus Corpus.from_texts Corpus.from_matrix Corpus.from_frame Corpus.from_records Corpus.split
+    Corpus Corpus.from_texts Corpus.from_matrix Corpus.from_frame Corpus.split
     Corpus.hold_out_words read_corpus lee_corpus example_corpus
     models.ctm models.iftm models.lntm models.lda models.stm models.TopicModel models.register
     models.LogisticNormalPrior models.IndependentFactorPrior models.DirichletPrior
@@ -75,7 +75,7 @@ MAIN = re.findall(
     evaluation.document_completion evaluation.log_likelihood
     evaluation.ais_bracket evaluation.coherence
     evaluation.exclusivity evaluation.align_topics
-    effects.estimate effects.permutation_test report select
+    effects.estimate report select
     reports.topic_labels reports.representative_documents
     plotting.correlation_graph plotting.document_proportions
     save_model load_model load_run interop.topic_info

@@ -62,7 +62,7 @@ RUN: dict[str, dict[str, str]] = {
     "single_cells.md": {},
     "structural.md": {
         "stm(20,": "stm(3,",
-        "num_permutations=99": "num_permutations=1, num_draws=2",
+        "range(99)": "range(1)",
         "[10, 20, 50], num_seeds=3": "[2, 3], num_seeds=1",
         "DocumentHMC(model), corpus)": "DocumentHMC(model), corpus, 2, warmup_steps=5)",
         "joint_draws(model, corpus)": "joint_draws(model, corpus, num_draws=2, warmup_steps=5)",

@@ -10,7 +10,6 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from torch_lntm.corpus import Corpus
-from torch_lntm.corpus.readers.tables import corpus_of_cells
 from torch_lntm.errors import ConfigError, CorpusError, import_extra, require_whole
 from torch_lntm.frames import align, is_default
 from torch_lntm.inference import DocumentTopics, DrawSource, transform
@@ -151,13 +150,22 @@ def from_anndata(adata: Any, layer: str | None = None) -> Corpus:
         layer: Name of the layer with the integer counts. Defaults to ``adata.X``.
 
     Raises:
-        CorpusError: The layer is missing, or holds numbers that are not counts.
+        CorpusError: The layer or a matrix is missing, or holds numbers that are not counts.
     """
     if layer is not None and layer not in adata.layers:
         layers = ", ".join(map(str, adata.layers)) or "none"
         raise CorpusError(f"layer {layer!r}: the AnnData object has {layers}")
-    counts = adata.X if layer is None else adata.layers[layer]
-    return corpus_of_cells(counts, adata.obs, adata.var_names)
+    x = adata.X if layer is None else adata.layers[layer]
+    if len(getattr(x, "shape", ())) != 2:
+        raise CorpusError(
+            f"expected a matrix of counts, cells by genes, got {type(x).__name__}; if the counts "
+            "are in a layer, name it: layer='counts'"
+        )
+    x = x.to_memory() if hasattr(x, "to_memory") else x  # of an object that is backed by a file
+    x = x if hasattr(x, "tocsr") else x[:]
+    metadata = {"id": adata.obs_names, **{str(n): adata.obs[n].array for n in adata.obs}}
+    words = map(str, adata.var_names)
+    return Corpus.from_matrix(x, words, metadata=metadata, allow_empty=True)
 
 
 def to_anndata(source: DrawSource, corpus: Corpus, adata: Any = None) -> Any:

@@ -40,6 +40,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -47,7 +48,7 @@ from studies.measure import Cells, Study, check_numbers
 from studies.tables import table
 from torch_lntm import noise
 from torch_lntm.corpus import Corpus
-from torch_lntm.effects import Effects, Estimates, estimate
+from torch_lntm.effects import Effects, estimate
 from torch_lntm.evaluation import align_topics
 from torch_lntm.guides import Guide, make_guide
 from torch_lntm.inference import DocumentHMC, MonteCarloEM, VariationalEM, joint_draws
@@ -282,14 +283,12 @@ def rows_by_link(
     return found
 
 
-def as_rows(truth: Tensor, found: Estimates, partner: Any = None) -> list[list[float]]:
+def as_rows(truth: Tensor, found: pd.DataFrame, partner: Any = None) -> list[list[float]]:
     """Truth, estimate and interval of a number for each topic."""
-    order = range(len(truth)) if partner is None else partner
-    numbers = [
-        (float(truth[k]), found[j].estimate, found[j].lower, found[j].upper)
-        for k, j in enumerate(order)
-    ]
-    return [[round(number, 5) for number in row] for row in numbers]
+    numbers = found[["estimate", "lower", "upper"]].to_numpy()
+    numbers = numbers if partner is None else numbers[np.asarray(partner)]
+    rows: list[list[float]] = np.column_stack([truth.numpy(), numbers]).round(5).tolist()
+    return rows
 
 
 def tables(result: Result) -> str:

@@ -133,8 +133,9 @@ def intervals(settings: Settings, corpus: Any, seed: int) -> dict[str, list[floa
 
 def width_and_share(effects: Effects, column: str) -> list[float]:
     """Mean width of 95 % intervals of a column's coefficients, and share of p values below 5 %."""
-    rows = [row for row in effects.table() if row.term.startswith(column)]
-    return [fmean(row.upper - row.lower for row in rows), fmean(row.p_value < 0.05 for row in rows)]
+    table = effects.table()
+    rows = table[table["term"].str.startswith(column)]
+    return [(rows["upper"] - rows["lower"]).mean(), (rows["p_value"] < 0.05).mean()]
 
 
 def tables(result: Result) -> str:

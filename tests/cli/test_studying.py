@@ -58,7 +58,7 @@ def test_effects(run, capsys):
     assert main(["effects", run, "--predict", "party"]) == 0
     assert "by chains of each document" in err
     head, *printed = capsys.readouterr().out.splitlines()
-    assert head.split() == ["topic", "party", "estimate", "std_error", "lower", "upper"]
+    assert head.split() == ["topic", "name", "party", "estimate", "std_error", "lower", "upper"]
     assert [line.split()[-5] for line in printed] == ["Left", "Right"] * 2
     assert main(["effects", run, "--source", "chains", "--num-draws", "3", "--no-progress"]) == 0
     assert "(Hamiltonian Monte Carlo), which continue the chains of the fit (3 draws)" in (

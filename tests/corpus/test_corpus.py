@@ -116,15 +116,6 @@ def test_invalid_counts_are_found_before_duplicates_are_summed():
         Corpus.from_matrix(big)
 
 
-def test_documents_without_words_can_be_allowed():
-    corpus = Corpus.from_matrix(np.zeros((2, 5)), allow_empty=True)
-    assert (corpus.num_docs, corpus.num_words, corpus.num_tokens) == (2, 5, 0)
-    assert corpus.batch().lengths.tolist() == [0, 0]
-    for shape in ((0, 3), (3, 0)):
-        with pytest.raises(CorpusError, match="the corpus is empty"):
-            Corpus.from_matrix(np.zeros(shape), allow_empty=True)
-
-
 def test_data_frames_name_the_words():
     frame = pd.DataFrame(COUNTS, columns=WORDS, index=[7, 7, 3, 1])
     corpus = Corpus.from_matrix(frame)
@@ -329,23 +320,6 @@ def test_save_errors_leave_no_file(tmp_path):
     with pytest.raises(CorpusError, match=r"toy\.vocab\.txt: word 1 is 'be\\ne'"):
         Corpus.from_matrix(COUNTS, ["a", "be\ne", "c", "d"]).save(tmp_path / "toy.npz")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_an_interrupted_save_keeps_the_old_file(tmp_path, monkeypatch):
-    path = tmp_path / "toy.npz"
-    Corpus.from_matrix(COUNTS).save(path)
-    labels = write(tmp_path / "toy.labels.txt", "a\nb\nc\nd\n")
-    before = path.read_bytes()
-
-    def interrupted(file, **arrays):
-        file.write(b"half")
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(np, "savez_compressed", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        Corpus.from_matrix(COUNTS * 2).save(path)
-    assert path.read_bytes() == before
-    assert sorted(tmp_path.iterdir()) == [labels, path]
 
 
 # ------------------------------------------------------------------ documents of any kind

@@ -195,42 +195,28 @@ def test_wrong_columns_of_texts_are_refused_with_advice(library):
         Corpus.from_frame(MAKERS[library]({"text": ["wood", *[None] * 30]}))
 
 
-def test_other_tables_are_refused_with_advice():
-    with pytest.raises(CorpusError, match="2 columns are named 'text'"):
-        Corpus.from_frame(pd.DataFrame([["wood", "stone"]], columns=["text", "text"]))
-    lazy = polars_frame({"text": ["wood"]}).lazy()
-    with pytest.raises(CorpusError, match=r"got a polars LazyFrame; call collect\(\)"):
-        Corpus.from_frame(lazy)
-    with pytest.raises(CorpusError, match=r"single LazyFrame.*Corpus.from_frame\(frame, text=name"):
-        Corpus.from_texts(lazy)
-    for given in (["wood stone"], {"text": ["wood"]}, None):
-        with pytest.raises(CorpusError, match=r"expected a data frame.* Corpus\.from_texts, lists"):
-            Corpus.from_frame(given)
+@pytest.mark.parametrize(
+    ("table", "match"),
+    [
+        (pd.DataFrame([["wood", "stone"]], columns=["text", "text"]), "2 columns are named 'text'"),
+        (polars_frame({"text": ["wood"]}).lazy(), r"got a polars LazyFrame; call collect\(\)"),
+        *(
+            (given, r"expected a data frame.* Corpus\.from_texts")
+            for given in (["wood"], [{"text": "wood"}, "stone"], {"text": ["wood"]}, None)
+        ),
+    ],
+)
+def test_other_tables_are_refused_with_advice(table, match):
+    with pytest.raises(CorpusError, match=match):
+        Corpus.from_frame(table)
 
 
 def test_records_give_texts_and_metadata():
     records = [{"text": "wood stone", "year": 2001}, {"text": "stone", "party": "left"}]
-    corpus = Corpus.from_records(records, stop_words=None)
+    corpus = Corpus.from_frame(records, stop_words=None)
     assert corpus.num_tokens == 3
     np.testing.assert_array_equal(corpus.metadata["year"], [2001.0, np.nan])
     assert corpus.metadata["party"].tolist() == [None, "left"]
-    named = Corpus.from_records(({"body": text} for text in ("wood", "stone")), text="body")
-    assert named.num_docs == 2
-
-
-@pytest.mark.parametrize(
-    ("records", "match"),
-    [
-        ([{"text": "wood"}, {"year": 1}], "'text' has no text in 1 of 2 rows: 1 "),
-        ([{"body": "wood"}], "no columns are named 'text'; .* the columns are body"),
-        ([{"text": "wood"}, "stone"], "list of dicts, .* got 'stone'; texts go to"),
-        ({"text": ["wood"]}, "records must be a list of dicts, one for each document, got .'text'"),
-        (pd.DataFrame({"text": ["wood"]}), r"frames to Corpus\.from_frame"),
-    ],
-)
-def test_wrong_records_are_refused(records, match):
-    with pytest.raises(CorpusError, match=match):
-        Corpus.from_records(records)
 
 
 # -------------------------------------------------------------------- names of rows

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
-
 import numpy as np
 import pytest
 from scipy.stats import chi2, hypergeom, norm
@@ -131,16 +129,6 @@ def test_hold_out_draws_are_hypergeometric():
         assert statistic < chi2(len(expected) - 1).isf(1e-7)
 
 
-def test_memory_of_a_hold_out_does_not_grow_with_the_tokens():
-    corpus = Corpus.from_matrix([[3 * 10**8, 5], [499_999_999, 499_999_999]])
-    tracemalloc.start()
-    observed, _ = corpus.hold_out_words(0.3)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 1 << 20
-    np.testing.assert_array_equal(observed.lengths, np.rint(0.3 * corpus.lengths))
-
-
 def test_documents_of_a_billion_tokens_are_not_divided():
     with pytest.raises(CorpusError, match="a document of 1000000000 tokens cannot be divided"):
         Corpus.from_matrix([[5], [10**9]]).hold_out_words()
@@ -170,17 +158,6 @@ def test_a_split_of_another_corpus_is_refused(corpus, tmp_path):
     corpus.split().save(tmp_path / "split.npz")
     with pytest.raises(CorpusError, match=r"split\.npz: made from another corpus"):
         load_split(tmp_path / "split.npz", make_corpus(seed=1))
-
-
-def test_other_files_are_no_splits(corpus, tmp_path):
-    np.savez(tmp_path / "other.npz", fingerprint=corpus.fingerprint())
-    with pytest.raises(CorpusError, match=r"other\.npz: expected .* missing train_index"):
-        load_split(tmp_path / "other.npz", corpus)
-    with pytest.raises(CorpusError, match="no such file"):
-        load_split(tmp_path / "none.npz", corpus)
-    (tmp_path / "text.npz").write_text("not a zip")
-    with pytest.raises(CorpusError, match=r"text\.npz: not a complete \.npz"):
-        load_split(tmp_path / "text.npz", corpus)
 
 
 @pytest.mark.parametrize(

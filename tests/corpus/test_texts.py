@@ -125,7 +125,7 @@ def test_rare_words_are_left_out_of_many_texts():
         (pd.DataFrame({"id": [1, 2], "text": ["wood", "stone"]}), r"single DataFrame.*from_frame"),
         ({"text": ["wood", "stone"]}, r"single dict.*from_frame"),
         (Path("posts.csv"), r"single .*Path.*read_corpus\(path\)"),
-        ([{"text": "wood"}], r"text 0 .* got dict .*from_records"),
+        ([{"text": "wood"}], r"text 0 .* got dict .*from_frame"),
         (["wood", float("nan")], "text 1 .* got float nan; leave missing values out"),
         (pd.Series(["wood", None]), "text 1 .* leave missing values out, or fill in an empty"),
         (pa.array(["wood", None]), "text 1 must be a string, got NoneType"),

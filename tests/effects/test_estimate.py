@@ -65,7 +65,7 @@ def linear(model, guide, corpus) -> Effects:
 def coefficients_of(effects: Effects) -> np.ndarray:
     """Coefficients ``(num_topics, num_terms)`` of a linear regression."""
     assert effects.link == "identity"
-    return np.array([row.estimate for row in effects.table()]).reshape(len(effects.topics), -1)
+    return effects.table()["estimate"].to_numpy().reshape(len(effects.topics), -1)
 
 
 def theta_of(model, guide, corpus, num_draws: int) -> torch.Tensor:
@@ -172,7 +172,7 @@ def test_chains_can_replace_a_guide(model, corpus) -> None:
     found = estimate(model, sampler, few, "~ age", num_draws=5)
     assert "by chains of each document (Hamiltonian Monte Carlo) (5 draws)" in repr(found)
     given = estimate(model, theta_draws(sampler, few, 5).theta, few, "~ age")
-    np.testing.assert_allclose(found.frame()["estimate"], given.frame()["estimate"], rtol=1e-4)
+    np.testing.assert_allclose(found.table()["estimate"], given.table()["estimate"], rtol=1e-4)
     other = lntm.models.ctm(NUM_TOPICS, NUM_WORDS, dtype="float64")
     with pytest.raises(IncompatibleGuideError, match="another model"):
         estimate(other, sampler, few, "~ age")
@@ -208,7 +208,7 @@ def test_draws_in_an_array_are_regressed_one_by_one(model, guide, corpus) -> Non
         variance = residual * np.diag(inverse) + 1.2 * draws.var(0, ddof=1)
         np.testing.assert_allclose(coefficients_of(found)[row], draws.mean(0), rtol=1e-8)
         of_topic = found.table()[6 * row : 6 * row + 6]
-        np.testing.assert_allclose([e.standard_error**2 for e in of_topic], variance, rtol=1e-8)
+        np.testing.assert_allclose(of_topic["std_error"] ** 2, variance, rtol=1e-8)
 
 
 def test_a_guide_and_its_draws_give_equal_effects(model, guide, corpus) -> None:
@@ -216,13 +216,13 @@ def test_a_guide_and_its_draws_give_equal_effects(model, guide, corpus) -> None:
     by_draws = estimate(model, theta_of(model, guide, corpus, 6), corpus, "~ party")
     for name in ("estimate", "std_error"):
         np.testing.assert_allclose(
-            by_guide.frame()[name], by_draws.frame()[name], rtol=1e-3, atol=1e-6
+            by_guide.table()[name], by_draws.table()[name], rtol=1e-3, atol=1e-6
         )
 
 
 def test_effects_add_up_over_topics_as_proportions_do(effects, linear) -> None:
     np.testing.assert_allclose(coefficients_of(linear).sum(0), [1, 0, 0, 0, 0, 0], atol=1e-10)
-    sums = effects.frame().groupby("term", sort=False)["estimate"].sum()
+    sums = effects.table().groupby("term", sort=False)["estimate"].sum()
     np.testing.assert_allclose(sums, [1, 0, 0, 0, 0, 0], atol=1e-9)
 
 
@@ -231,26 +231,24 @@ def test_the_table_has_rubins_intervals(name, request) -> None:
     effects = request.getfixturevalue(name)
     rows = effects.table(level=0.9)
     assert len(rows) == NUM_TOPICS * 6
-    one = rows[9]
+    one = next(rows[9:].itertuples())
     assert (one.topic, one.term) == (1, "age")
     mean = effects._of_term("age")
     within, between = (float(v[1]) for v in effects.regression.covariance(mean.gradients[:, None]))
     between *= 21 / 20
     assert one.estimate == pytest.approx(float(mean.estimates[1]))
-    assert one.standard_error == pytest.approx((within + between) ** 0.5)
+    assert one.std_error == pytest.approx((within + between) ** 0.5)
     share = between / (within + between)
     of_documents = 53 * (1 - share)
-    assert one.freedom == pytest.approx(1 / (share**2 / 19 + 1 / of_documents))
-    half = scipy.stats.t(one.freedom).ppf(0.95) * one.standard_error
+    assert one.df == pytest.approx(1 / (share**2 / 19 + 1 / of_documents))
+    half = scipy.stats.t(one.df).ppf(0.95) * one.std_error
     assert (one.lower, one.upper) == pytest.approx((one.estimate - half, one.estimate + half))
-    tail = scipy.stats.t(one.freedom).sf(abs(one.estimate) / one.standard_error)
+    tail = scipy.stats.t(one.df).sf(abs(one.estimate) / one.std_error)
     assert one.p_value == pytest.approx(2 * tail)
-    frame = effects.frame(level=0.9)
-    numbers = ["estimate", "std_error", "statistic", "p_value", "lower", "upper"]
-    assert list(frame.columns) == ["topic", "term", *numbers]
-    assert list(frame["term"][:6]) == list(effects.formula.names)
-    assert frame["p_value"][9] == pytest.approx(one.p_value)
-    assert frame["statistic"][9] == pytest.approx(one.estimate / one.standard_error)
+    assert one.statistic == pytest.approx(one.estimate / one.std_error)
+    numbers = ["estimate", "std_error", "statistic", "df", "p_value", "lower", "upper"]
+    assert list(rows.columns) == ["topic", "name", "term", *numbers]
+    assert list(rows["term"][:6]) == list(effects.formula.names)
 
 
 @pytest.mark.slow
@@ -269,7 +267,7 @@ def test_imputed_outcomes_have_the_degrees_of_freedom_of_the_observed() -> None:
     effects = estimate(
         model, ThetaDraws.of(draws, model), corpus, "~ 1", standard_errors="classical"
     )
-    assert effects.table()[0].freedom == pytest.approx(8, rel=0.05)
+    assert effects.table()["df"][0] == pytest.approx(8, rel=0.05)
 
 
 def test_uncertain_proportions_leave_one_degree_of_freedom() -> None:
@@ -278,8 +276,8 @@ def test_uncertain_proportions_leave_one_degree_of_freedom() -> None:
     shares = torch.linspace(0.2, 0.8, 12).double()[:, None, None].expand(12, 5, 1)
     draws = ThetaDraws.of(torch.cat([shares, 1 - shares], -1), model)
     effects = estimate(model, draws, lntm.Corpus.from_matrix(np.ones((5, 4))), "~ 1")
-    for row in effects.table():
-        assert row.freedom == 1.0
+    for row in effects.table().itertuples():
+        assert row.df == 1.0
         assert 0 < row.p_value < 1
         assert np.isfinite([row.lower, row.upper]).all()
 
@@ -296,11 +294,11 @@ def test_clusters_and_weights_are_columns_or_values(model, guide, corpus) -> Non
         )
     )
     for other in (by_value, by_index):
-        pd.testing.assert_frame_equal(other.frame(), by_name.frame())
+        pd.testing.assert_frame_equal(other.table(), by_name.table())
     assert "8 clusters" in repr(by_name)
     assert by_name.regression.freedom == 7
     plain = estimate(model, theta, corpus, "~ party")
-    assert not np.allclose(plain.frame()["estimate"], by_name.frame()["estimate"], rtol=1e-3)
+    assert not np.allclose(plain.table()["estimate"], by_name.table()["estimate"], rtol=1e-3)
     with pytest.raises(CorpusError, match="weights: the rows stand in another order"):
         estimate(model, theta, corpus, "~ party", weights=pd.Series(age)[::-1])
 
@@ -322,40 +320,39 @@ def test_typical_values_are_the_median_and_the_most_frequent(effects, linear, co
     beta = coefficients_of(linear)
     found = linear.predict(party="Middle", others="typical")
     expected = beta @ np.array([1, 1, 0, age, age, 0])
-    np.testing.assert_allclose([point.estimate for point in found], expected)
+    np.testing.assert_allclose(found["estimate"], expected)
     party = corpus.metadata["party"][rows]
     most = max(sorted(set(party)), key=lambda level: (party == level).sum())
-    [same] = effects.predict(age=30.0, others="typical")[:1]
-    [named] = effects.predict(age=30.0, party=most)[:1]
-    assert same.estimate == pytest.approx(named.estimate)
+    same = effects.predict(age=30.0, others="typical")
+    named = effects.predict(age=30.0, party=most)
+    assert same["estimate"][0] == pytest.approx(named["estimate"][0])
 
 
 def test_differences_equal_differences_of_predictions(effects) -> None:
     left, right = (effects.predict(party=value, age=40.0) for value in ("Left", "Right"))
     found = effects.difference("party", "Right", "Left", age=40.0)
-    for one, two, both in zip(right, left, found, strict=True):
-        assert both.estimate == pytest.approx(one.estimate - two.estimate)
-    assert found[0].values == {"age": 40.0, "party": ("Right", "Left")}
+    np.testing.assert_allclose(found["estimate"], right["estimate"] - left["estimate"])
+    assert found.loc[0, ["age", "party"]].tolist() == [40.0, "Right − Left"]
     # An interaction: the difference itself depends on age.
     older = effects.difference("party", "Right", "Left", age=60.0)
-    assert older[0].estimate != pytest.approx(found[0].estimate, rel=1e-3)
+    assert older["estimate"][0] != pytest.approx(found["estimate"][0], rel=1e-3)
 
 
 @pytest.mark.slow
 def test_predictions_cover_all_levels_or_a_grid(effects, model, guide, corpus) -> None:
     found = estimate(model, guide, corpus, "~ bs(date, df=4) + C(blog)", num_draws=3)
-    dates = [point.values["date"] for point in found.predict("date")[:50]]
+    dates = found.predict("date")["date"].tolist()[:50]
     days = sorted(corpus.metadata["date"])
     assert dates == sorted(dates)
     assert (dates[0], dates[-1]) == (days[0], days[-1])
     assert len(found.predict("blog")) == 8 * NUM_TOPICS
-    ages = [point.values["age"] for point in effects.predict("age")[:50]]
+    ages = effects.predict("age")["age"][:50]
     np.testing.assert_allclose(np.diff(ages, 2), 0, atol=1e-9)
     both = effects.predict("party", age=[30.0, 40.0])
-    assert [point.values["party"] for point in both[:6:2]] == ["Left", "Middle", "Right"]
+    assert both["party"].tolist()[:6:2] == ["Left", "Middle", "Right"]
     assert len(both) == 3 * 2 * NUM_TOPICS
     numbers = ["estimate", "std_error", "lower", "upper"]
-    assert list(both.frame().columns) == ["topic", "party", "age", *numbers]
+    assert list(both.columns) == ["topic", "name", "party", "age", *numbers]
 
 
 @pytest.mark.slow
@@ -365,7 +362,7 @@ def test_plots_show_the_predictions(effects, model, guide, corpus) -> None:
     assert len(ax.get_legend().get_texts()) == NUM_TOPICS
     ax = effects.plot("age", by="party", topics=[1])
     assert len(ax.lines) == 3
-    expected = [p.estimate for p in effects.predict("age", party="Right") if p.topic == 1]
+    expected = effects.predict("age", party="Right").query("topic == 1")["estimate"]
     np.testing.assert_allclose(ax.lines[2].get_ydata(), expected)
     sizes = corpus.with_metadata({"size": np.exp(np.linspace(0, 12, len(corpus)))})
     ax = estimate(model, guide, sizes, "~ log(size)", num_draws=3).plot("size", topics=[0])
@@ -386,10 +383,10 @@ def test_a_plot_of_differences_shows_the_differences_of_all_topics(effects) -> N
     assert ax.get_title() == "party: Left − Right"
     rows = effects.difference("party", "Left", "Right", age=30.0)
     (points,) = ax.containers
-    expected = [rows[2].estimate, rows[0].estimate]
+    expected = rows["estimate"][[2, 0]]
     np.testing.assert_allclose(points.lines[0].get_xdata(), expected, atol=1e-12)
     ends = [bar[:, 0] for bar in points.lines[2][0].get_segments()]
-    np.testing.assert_allclose(ends, [[rows[k].lower, rows[k].upper] for k in (2, 0)])
+    np.testing.assert_allclose(ends, rows.loc[[2, 0], ["lower", "upper"]])
     both = effects.plot_difference("party", ["Left", "Middle"], "Right")
     names = [text.get_text() for text in both.get_legend().get_texts()]
     assert names == ["Left − Right", "Middle − Right"]
@@ -439,10 +436,9 @@ def test_invalid_arguments_are_refused(model, guide, corpus) -> None:
     refused("another model", other, guide, corpus, "~ party", error=IncompatibleGuideError)
 
 
-def test_predictions_and_differences_as_text(effects) -> None:
-    points = effects.predict("party", age=30.0)
-    head, *lines = (line.split() for line in effects.format(points).splitlines())
-    assert head == ["topic", "party", "age", "estimate", "std_error", "lower", "upper"]
-    assert lines[4][-6:-4] == ["Middle", "30"]
-    assert float(lines[4][-4]) == pytest.approx(points[4].estimate, rel=1e-3)
-    assert "Left − Right" in effects.format(effects.difference("party", "Left", "Right"))
+def test_columns_of_metadata_keep_apart_from_those_of_a_table(model, guide, corpus) -> None:
+    named = corpus.with_metadata({"name": corpus.metadata["party"], "df": corpus.metadata["age"]})
+    effects = estimate(model, guide, named, "~ name + df", num_draws=3)
+    gap = effects.difference("name", "Left", "Right", df=30.0)
+    assert gap.loc[0, ["name_", "df_"]].tolist() == ["Left − Right", 30.0]
+    assert effects.plot("df", by="name", topics=[1]).get_xlabel() == "df"

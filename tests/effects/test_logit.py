@@ -51,18 +51,17 @@ def make(model: TopicModel, theta: torch.Tensor, corpus: Corpus, formula: str, *
 def test_predictions_and_ends_stay_inside_and_sum_to_1(corpus, model, theta) -> None:
     both = make(model, theta, corpus, "~ age", topics=[0, 1, 2, 3], groups={"all but 3": [0, 1, 2]})
     points = both.predict(age=[0.0, 40.0, 300.0])
-    table = np.array([p.estimate for p in points]).reshape(5, 3)
+    table = points["estimate"].to_numpy().reshape(5, 3)
     np.testing.assert_allclose(table[:4].sum(0), 1.0, rtol=1e-10)
     np.testing.assert_allclose(table[4], table[:3].sum(0), rtol=1e-10)
-    assert all(0 <= p.lower < p.estimate < p.upper <= 1 for p in points)
+    assert points.eval("0 <= lower < estimate < upper <= 1").all()
     # The complement of a prediction has the mirrored interval.
-    for mirrored, group in zip(points[9:12], points[12:], strict=True):
-        assert group.lower == pytest.approx(1 - mirrored.upper, abs=1e-9)
+    np.testing.assert_allclose(points["lower"][12:], 1 - points["upper"][9:12], atol=1e-9)
     far = both.difference("age", 300.0, -300.0)
-    assert all(-1 <= p.lower <= p.estimate <= p.upper <= 1 for p in far)
+    assert far.eval("-1 <= lower <= estimate <= upper <= 1").all()
     # The line leaves the unit interval.
     line = make(model, theta, corpus, "~ age", link="identity").predict(age=[300.0])
-    assert any(not 0 <= p.lower <= p.upper <= 1 for p in line)
+    assert not line.eval("0 <= lower <= upper <= 1").all()
 
 
 def raw_of(effects: Effects) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -146,9 +145,9 @@ def test_standard_errors_are_the_delta_method_of_averaged_predictions(corpus, mo
     within = (slopes @ covariance @ slopes.mT).diagonal()
     between = (deviations @ slopes.mT).var(0)
     error = (within + (1 + 1 / NUM_DRAWS) * between).sqrt()
-    for k, point in enumerate(effects.predict(party=party)):
-        assert point.estimate == pytest.approx(float(average(mean)[k]), rel=1e-9)
-        assert point.standard_error == pytest.approx(float(error[k]), rel=1e-6)
+    points = effects.predict(party=party)
+    np.testing.assert_allclose(points["estimate"], average(mean), rtol=1e-9)
+    np.testing.assert_allclose(points["std_error"], error, rtol=1e-6)
 
 
 def test_draws_far_from_their_mean_solve_their_equations(corpus, model) -> None:
@@ -168,7 +167,7 @@ def test_separation_is_named(corpus, model, theta) -> None:
     theta = theta / theta.sum(-1, keepdim=True)
     with pytest.warns(CorpusWarning, match=r"separates documents without the topics 2"):
         points = make(model, theta, corpus, "~ party").predict("party")
-    assert all(0 <= p.lower <= p.upper <= 1 for p in points)
+    assert points.eval("0 <= lower <= upper <= 1").all()
 
 
 def test_too_many_coefficients_are_refused(corpus, model, theta, monkeypatch) -> None:
@@ -184,18 +183,16 @@ def test_the_table_has_average_marginal_effects(corpus, model, theta) -> None:
         {"odd": np.arange(NUM_DOCS) % 2, "flag": np.arange(NUM_DOCS) % 3 == 0}
     )
     effects = make(model, theta, odd, "~ party * age + I(age**2) + odd + flag")
-    table = {e.term: e for e in effects.table() if e.topic == 1}
-    assert list(table) == list(effects.formula.names)
+    table = effects.table().query("topic == 1").set_index("term")
+    assert list(table.index) == list(effects.formula.names)
     levels = (("Middle", "party[T.Middle]"), ("Right", "party[T.Right]"))
     pairs = [(term, ("party", level, "Left")) for level, term in levels]
     pairs += [("odd", ("odd", 1, 0)), ("flag", ("flag", True, False))]
     for term, arguments in pairs:
-        gap = effects.difference(*arguments)[1]
-        for name in ("estimate", "standard_error", "lower", "upper", "freedom"):
-            assert getattr(table[term], name) == pytest.approx(getattr(gap, name), rel=1e-9)
-    reference = effects.predict(party="Left", flag=False, odd=0)[1]
-    assert table["Intercept"].estimate == pytest.approx(reference.estimate, rel=1e-9)
-    assert table["Intercept"].lower == pytest.approx(reference.lower, rel=1e-9)
+        gap, names = effects.difference(*arguments), ["estimate", "std_error", "df", "lower"]
+        np.testing.assert_allclose(table.loc[term, names], gap.loc[1, names], rtol=1e-9)
+    reference, names = effects.predict(party="Left", flag=False, odd=0), ["estimate", "lower"]
+    np.testing.assert_allclose(table.loc["Intercept", names], reference.loc[1, names], rtol=1e-9)
     mean, deviations, within = map(torch.from_numpy, raw_of(effects))
     party = np.asarray(corpus.metadata["party"])
     names = list(effects.formula.names)
@@ -221,23 +218,23 @@ def test_the_table_has_average_marginal_effects(corpus, model, theta) -> None:
         slope = torch.autograd.functional.jacobian(lambda flat, m=moves: average(flat, m), mean)
         between = (deviations @ slope).var() * (1 + 1 / NUM_DRAWS)
         error = float((slope @ within @ slope + between).sqrt())
-        assert table[term].estimate == pytest.approx(float(average(mean, moves)), rel=1e-5)
-        assert table[term].standard_error == pytest.approx(error, rel=1e-5)
+        found = table.loc[term, ["estimate", "std_error"]]
+        np.testing.assert_allclose(found, [float(average(mean, moves)), error], rtol=1e-5)
 
 
 def test_levels_without_a_reference_are_expected_proportions(corpus, model, theta) -> None:
     effects = make(model, theta, corpus, "~ 0 + party + age")
-    found = [(e.estimate, e.standard_error) for e in effects.table() if e.term.startswith("party")]
-    expected = [(p.estimate, p.standard_error) for p in effects.predict("party")]
-    np.testing.assert_allclose(found, expected, rtol=1e-9)
+    table, names = effects.table(), ["estimate", "std_error"]
+    found, expected = table[table["term"].str.startswith("party")], effects.predict("party")
+    np.testing.assert_allclose(found[names], expected[names], rtol=1e-9)
 
 
 def test_effects_of_dates_and_offsets_are_those_of_small_numbers(corpus, model, theta) -> None:
     days = np.random.default_rng(5).integers(0, 7, NUM_DOCS)
     dates = (np.datetime64("2008-10-01") + days).astype(str)
     moved = corpus.with_metadata({"date": dates, "days": days, "t": 1e12 + days * 4096})
-    small = make(model, theta, moved, "~ days").table()[-1]
+    small = make(model, theta, moved, "~ days").table().iloc[-1]
     for formula, scale in (("~ date", 1.0), ("~ t", 4096)):
-        row = make(model, theta, moved, formula).table()[-1]
+        row = make(model, theta, moved, formula).table().iloc[-1]
         assert row.estimate * scale == pytest.approx(small.estimate, rel=1e-6)
-        assert row.standard_error * scale == pytest.approx(small.standard_error, rel=1e-6)
+        assert row.std_error * scale == pytest.approx(small.std_error, rel=1e-6)

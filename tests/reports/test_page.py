@@ -10,13 +10,13 @@ from html import unescape
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from support.pages import Page
 
 import torch_lntm as lntm
 from torch_lntm.corpus import Corpus, synthetic_topics
-from torch_lntm.effects.numbers import Estimate
 from torch_lntm.errors import ConfigError, CorpusError
 from torch_lntm.inference import theta_draws
 from torch_lntm.reports.page import render_page
@@ -251,11 +251,11 @@ def test_a_structural_model_has_a_page_with_its_effects():
     html = render_page(guide, corpus, effects=effects)
     page = Page(html)
     assert "Expected proportion by party" in page.said("h3")
-    for point in effects.predict("party"):
+    for point in effects.predict("party").itertuples():
         told = tips(html, "effects-0").values()
         label = next(tip for tip in told if tip.split()[0] == str(point.topic))
-        assert f"{point.values['party']}: {point.estimate:.2%}, {point.lower:.2%} to" in label
-    for effect in effects.table(0.95):
+        assert f"{point.party}: {point.estimate:.2%}, {point.lower:.2%} to" in label
+    for effect in effects.table(0.95).itertuples():
         assert effect.term in page.said("th")
         assert f"{effect.estimate:.4f}".replace("-", "−") in page.said("td")
     assert effects.description in page.said("p")
@@ -328,10 +328,8 @@ def test_the_example_of_the_documentation_runs(tmp_path, monkeypatch):
 
 
 def test_a_skewed_column_has_a_logarithmic_axis_with_a_note():
-    predictions = [
-        Estimate(0, "", "", {"size": size}, 0.95, 0.1, 0.1, 50.0, 0.05, 0.3)
-        for size in (1.0, 10.0, 100.0, 1000.0)
-    ]
+    numbers = {"estimate": 0.1, "std_error": 0.1, "lower": 0.05, "upper": 0.3}
+    predictions = pd.DataFrame({"topic": 0, "size": [1.0, 10.0, 100.0, 1000.0], **numbers})
     positions, note = effects_by_column(predictions, "size").axis
     assert "logarithmic" in note
     np.testing.assert_allclose(np.diff(positions, 2), 0, atol=1e-9)

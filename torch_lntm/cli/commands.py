@@ -426,7 +426,7 @@ def effects(
         raise ConfigError("figure and by need predictions; name their column by --predict")
     run, _, corpus = documents.load()
     text = formula or _own_formula(run.model)
-    fitted, _ = Formula.fit(text, corpus.metadata, corpus.num_docs)
+    fitted, _ = Formula.fit(text, corpus.metadata)
     for name in filter(None, (predict, by)):
         fitted.check_column(name)  # before the draws
     drawn: Any
@@ -453,8 +453,7 @@ def effects(
         rows = found.table(level)
     else:
         rows = found.predict(*filter(None, (predict, by)), level=level)
-    is_text = print_as == "text"
-    show(found.format(rows) if is_text else lntm.frames.render(found.frame(rows), print_as))
+    show(lntm.frames.render(rows, print_as))
 
 
 def _own_formula(model: Any) -> str:

@@ -99,11 +99,11 @@ class Documents:
 
     Args:
         corpus: File or folder of documents. Files may be gzipped: .npz, .ldac, .dat, docword.*.txt,
-            .mtx, .h5ad, .parquet, .txt, .jsonl, .csv. Folders hold texts or .parquet files, or were
+            .mtx, .parquet, .txt, .jsonl, .csv. Folders hold texts or .parquet files, or were
             written by convert. Use - for standard input, example for 75 short texts of this
             package, and lee for 300 news articles in gensim's package.
         format: Format of the corpus: one of txt, jsonl, json, csv, folder, npz, ldac, uci, mtx,
-            h5ad, parquet and store. txt has a document per line. Defaults to the format of the
+            parquet and store. txt has a document per line. Defaults to the format of the
             name. For standard input, it defaults to the format of the fit's corpus, and to txt if
             the fit read a folder of texts.
     """

@@ -10,7 +10,6 @@ from torch_lntm.corpus.examples import (
 )
 from torch_lntm.corpus.readers import read_corpus
 from torch_lntm.corpus.readers.formats import register_reader
-from torch_lntm.corpus.readers.texts import read_metadata
 from torch_lntm.corpus.splits import WordHoldOut, load_split
 
 __all__ = [
@@ -22,7 +21,6 @@ __all__ = [
     "lee_file",
     "load_split",
     "read_corpus",
-    "read_metadata",
     "register_reader",
     "synthetic_topics",
 ]

@@ -19,9 +19,8 @@ from torch_lntm.errors import CorpusError
 MAX_COUNT = np.iinfo(np.int32).max
 #: Advice for documents that are no counts.
 ADVICE = (
-    "texts go to Corpus.from_texts(texts), data frames with a column of texts to "
-    "Corpus.from_frame(frame, text=name), lists of dicts to Corpus.from_records(records), and "
-    "files to read_corpus(path)"
+    "texts go to Corpus.from_texts(texts), data frames and lists of dicts with a column of texts "
+    "to Corpus.from_frame(frame, text=name), and files to read_corpus(path)"
 )
 
 

@@ -33,7 +33,6 @@ from torch_lntm.corpus.metadata import (
     make_covariates,
     make_metadata,
     named,
-    record_frame,
     select_rows,
     take_texts,
 )
@@ -50,9 +49,10 @@ from torch_lntm.frames import align
 class Corpus:
     """Word counts of ``num_docs`` documents, with a vocabulary, metadata and covariates.
 
-    A corpus is immutable. The constructors are ``from_texts``, ``from_frame``,
-    ``from_records``, ``from_matrix`` and the function ``read_corpus``. They check their input.
-    The counts are in compressed sparse rows. Documents may be empty.
+    A corpus never changes: selections, splits and further columns make new ones, which share the
+    counts where they can. ``from_texts``, ``from_frame``, ``from_matrix`` and the function
+    ``read_corpus`` check what they are given, so that everything else can rely on it. The counts
+    are in compressed sparse rows, and documents may be empty.
 
     Attributes:
         row_offsets: ``(num_docs + 1,)`` int64; document d's entries are
@@ -62,12 +62,11 @@ class Corpus:
         num_words: Size of the vocabulary.
         vocabulary: The words in the order of the columns; ``None`` if unknown.
         table: The frame of :attr:`metadata`.
-        covariates: Read-only mapping of names to numeric arrays ``(num_docs, ...)``, made by
-            ``with_covariates``. Batches carry them as tensors.
-        encodings: Read-only mapping of names to arrays derived from the metadata by
-            ``model.encode``. Batches carry them as tensors. Selections and splits keep them, saved
-            files drop them.
-        encoders: Read-only mapping of these names to the sources of the arrays.
+        covariates: Numeric arrays ``(num_docs, ...)`` by name, made by ``with_covariates``. Batches
+            carry them as tensors.
+        encodings: Arrays that ``model.encode`` derived from the metadata, by name. Batches carry
+            them as tensors. Selections and splits keep them, but saved files do not.
+        encoders: What derived each of these arrays, by name.
         name: Name for messages and reports.
         preparation: Sentence about the words left out by default in ``from_texts``, if any.
         part: Place of the documents in a corpus in shards, of which they are a part; ``None`` for a
@@ -130,7 +129,7 @@ class Corpus:
         metadata: Any = None,
         allow_empty: bool = False,
     ) -> Corpus:
-        """Makes a corpus from a matrix of counts. Each row is a document.
+        """Makes a corpus from a matrix of counts, in which each row is a document.
 
         Args:
             matrix: ``(num_docs, num_words)`` whole counts: a scipy sparse matrix or array, a dense
@@ -141,8 +140,8 @@ class Corpus:
             labels: One label per document. They become the column ``label`` of the metadata.
             name: Name of the corpus for messages and reports.
             metadata: Further columns: a mapping of names to ``num_docs`` values each, or a data
-                frame of pandas, Polars or Arrow with a row for each document. An index of pandas
-                is matched with the index of the documents. Other values go by position.
+                frame of pandas, Polars or Arrow with a row for each document. Rows with an index of
+                pandas are joined with the documents by it, and others by position.
             allow_empty: Accept a matrix of zeros. New documents can consist of unknown words only.
 
         Returns:
@@ -203,22 +202,24 @@ class Corpus:
         min_df: int | float | str = "auto",
         **options: Any,
     ) -> Corpus:
-        """Makes a corpus from texts. scikit-learn's ``CountVectorizer`` counts the words.
+        """Makes a corpus from texts, whose words scikit-learn's ``CountVectorizer`` counts.
+
+        Common and rare words say little about topics, so by default English stop words and words
+        of very few documents are left out; ``preparation`` says how many.
 
         Args:
             texts: The documents.
-            vocabulary: Words to count, in this order. Further words are dropped with a warning.
+            vocabulary: Words to count, in this order; a warning says how many others were dropped.
                 By default the options below choose the words, in alphabetical order.
             labels: One label per document. They become the column ``label`` of the metadata.
             name: Name of the corpus for messages and reports.
             metadata: As for ``from_matrix``.
-            stop_words: Words to leave out. ``"english"`` is scikit-learn's list of 318 English
-                words. A list may be in any language. ``None`` and ``"none"`` keep all words.
-                Defaults to ``"auto"``: the English words if they make up at least a tenth of the
-                tokens, otherwise an empty list. ``"auto"`` keeps all n-grams.
-            min_df: Minimum number of documents with a word, as a number or a share.
-                Defaults to ``"auto"``: 1 for fewer than 50 documents, 2 from 50, 3 from 500, 4
-                from 5,000, and so forth.
+            stop_words: Words to leave out: ``"english"`` for scikit-learn's list of 318 words, a
+                list in any language, or ``"none"``. ``"auto"`` takes the English list where its
+                words make up at least a tenth of the tokens, and keeps all n-grams.
+            min_df: Minimum number of documents with a word, as a number or a share. ``"auto"`` is 1
+                for fewer than 50 documents, 2 from 50, 3 from 500, and one more for each further
+                factor of ten.
             **options: Further ``CountVectorizer`` options, such as ``max_df=0.5``,
                 ``token_pattern``, ``lowercase`` and ``max_features``. The counts of a fitted
                 ``CountVectorizer`` go to ``from_matrix``.
@@ -246,13 +247,12 @@ class Corpus:
 
     @classmethod
     def from_frame(cls, frame: Any, text: str = "text", **options: Any) -> Corpus:
-        """Makes a corpus of the texts in one column of a data frame.
-
-        Further columns become metadata.
+        """Makes a corpus of the texts in one column of a data frame; the others become metadata.
 
         Args:
-            frame: A data frame of pandas, Polars or Arrow with a document in each row. The index of
-                a pandas frame, if it is not 0, 1, …, or a column ``id`` names the documents.
+            frame: A data frame of pandas, Polars or Arrow with a document in each row, or a list of
+                dicts. The index of a pandas frame, if it is not 0, 1, …, or a column ``id`` names
+                the documents.
             text: Name of the column with the texts.
             **options: Options of :meth:`from_texts`, such as ``stop_words`` and ``max_df``.
 
@@ -272,38 +272,11 @@ class Corpus:
         texts, others = take_texts(as_frame(frame), text)
         return cls.from_texts(texts, metadata=others, **options)
 
-    @classmethod
-    def from_records(
-        cls, records: Iterable[Mapping[str, Any]], text: str = "text", **options: Any
-    ) -> Corpus:
-        """Makes a corpus of the texts in one field of a list of dicts.
-
-        Further fields become metadata. A field missing in a record is a missing value.
-
-        Args:
-            records: A dict for each document.
-            text: Name of the field with the texts.
-            **options: Options of :meth:`from_texts`, such as ``stop_words`` and ``max_df``.
-
-        Returns:
-            The corpus, in the order of the records.
-
-        Raises:
-            CorpusError: A record is of another type. A text is missing or of another type. See also
-                :meth:`from_texts`.
-
-        Example:
-            >>> records = [{"text": "a cat saw a dog", "year": 2001}, {"text": "a dog ran"}]
-            >>> lntm.Corpus.from_records(records).metadata["year"].tolist()
-            [2001.0, nan]
-        """
-        return cls.from_frame(record_frame(records), text, **options)
-
     def columns_of_whole(self) -> Corpus:
-        """Returns the whole corpus's documents with their columns.
+        """Returns all documents of the whole corpus, without their words.
 
-        Models learn covariates from them. The columns of a part's whole corpus are read from all
-        shards of the folder. These documents have no words.
+        Models learn covariates from them: a process that has only a part of the documents reads the
+        columns of the others from the folder.
 
         Returns:
             The corpus itself, unless it is a part.
@@ -330,9 +303,9 @@ class Corpus:
     def metadata(self) -> pd.DataFrame:
         """Columns of float64, int64, bool, or text, with a row for each document.
 
-        The index names the documents. Missing values are NaN in numbers and ``None`` in text.
-        Selections, splits and saved files keep the names and the columns. The frame is a copy;
-        columns are added by ``with_metadata``.
+        The index names the documents, and selections, splits and saved files keep it. Missing
+        values are NaN in numbers and ``None`` in text. The frame is a copy, so columns are added by
+        ``with_metadata``.
         """
         return self.table.copy(deep=False)
 
@@ -614,8 +587,8 @@ class Corpus:
         """Returns the corpus with an array derived from the metadata.
 
         The ``encode`` methods of priors and topics use it. Batches carry the array as
-        ``batch.covariates[name]``, in place of a covariate of this name. A later
-        ``with_metadata`` removes the array.
+        ``batch.covariates[name]``, in place of a covariate of this name, until ``with_metadata``
+        changes the columns that it was derived from.
 
         Args:
             name: Name of the array.
@@ -740,9 +713,8 @@ class Corpus:
         """Returns a batch of documents with their positions in this corpus as ``index``.
 
         ``corpus.batch(rows)`` and ``corpus[rows].batch()`` have equal counts and differ in
-        ``index``. The first is a part of this corpus: ``index`` is ``rows``, and ``corpus_size`` is
-        ``num_docs``. The second is a complete smaller corpus: ``index`` counts from 0. Use the
-        first to look up values by position in this corpus.
+        ``index``. The first is a part of this corpus, whose ``index`` is ``rows``, so that values
+        can be looked up by position; the second is a complete smaller corpus, which counts from 0.
 
         Args:
             rows: A position, a slice, an array of positions or a boolean mask. Defaults to all
@@ -886,13 +858,10 @@ class Corpus:
     def save(self, path: str | Path, *, shard_size: int | None = None) -> None:
         """Writes the corpus to a file or a folder for ``read_corpus``.
 
-        The file ``NAME.npz`` holds the counts, the metadata and the covariates, compressed. The
-        file ``NAME.vocab.txt`` beside it holds the words. An older corpus's ``NAME.labels.txt`` is
-        removed. Each file is written atomically.
-
-        The folder ``NAME`` holds these data in plain arrays. ``read_corpus`` maps its counts
-        into memory, so they take no memory of their own. The folder is written atomically and
-        replaces the folder of an older corpus.
+        A file ``NAME.npz`` holds the counts, the metadata and the covariates, compressed, with the
+        words in ``NAME.vocab.txt`` beside it. A folder ``NAME`` holds the same in plain arrays,
+        which ``read_corpus`` maps into memory, so that they take none of their own. Either appears
+        when it is complete, and replaces an older corpus of its name.
 
         Args:
             path: Path with the suffix ``.npz`` for a file, or without a suffix for a folder.

@@ -1,6 +1,8 @@
-"""Metadata and covariates of documents, and the data frames and records they come from.
+"""Metadata and covariates of documents.
 
-The metadata are a pandas data frame. Its index names the documents.
+The metadata are a pandas data frame whose index names the documents. Whatever a caller gives is
+joined with them by that index, and the type of each column is found once, so that everything else
+can take the frame as it is.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ T = TypeVar("T")
 SURROGATE = re.compile("[\ud800-\udfff]")
 #: float64 represents every integer up to this one.
 EXACT_IN_FLOAT = 2**53
+#: Types of the columns of metadata, by pandas. Objects are text, or None where it is missing.
+TYPES = {"bool", "float64", "int64", "object"}
 #: Maximum number of names and rows in a message.
 _LISTED = 20
 _INTEGER = re.compile(r"-?(?:0|[1-9]\d*)")
@@ -72,18 +76,20 @@ def is_table(value: object) -> bool:
 
 
 def as_frame(table: Any) -> pd.DataFrame:
-    """A data frame of pandas, Polars or Arrow as a frame of pandas, with exact integers.
+    """A data frame, or a list of dicts, as a frame of pandas, with exact integers.
 
     Raises:
         CorpusError: ``table`` is of another type, or lazy.
     """
     if isinstance(table, pd.DataFrame):
         return table
+    if isinstance(table, list) and table and all(isinstance(row, Mapping) for row in table):
+        return pd.DataFrame(table, dtype=object)
     if not hasattr(table, "__arrow_c_stream__"):
         kind = f"{type(table).__module__.partition('.')[0]} {type(table).__name__}"
         raise CorpusError(
-            f"expected a data frame of pandas, Polars or Arrow, got a {kind}; call collect() of a "
-            "lazy frame; texts go to Corpus.from_texts, lists of dicts to Corpus.from_records"
+            "expected a data frame of pandas, Polars or Arrow, or a list of dicts, got a "
+            f"{kind}; call collect() of a lazy frame; texts go to Corpus.from_texts"
         )
     import pyarrow as pa
 
@@ -98,23 +104,6 @@ def as_frame(table: Any) -> pd.DataFrame:
     frame = pd.concat(columns, axis=1) if columns else pd.DataFrame(index=range(arrow.num_rows))
     frame.columns = pd.Index(arrow.column_names)
     return frame
-
-
-def record_frame(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """Frame of records, with a column for each field. Missing fields are None.
-
-    Raises:
-        CorpusError: A record is not a mapping.
-    """
-    rows = [] if isinstance(records, (Mapping, str)) or is_table(records) else list(records)
-    wrong: list[Any] = [row for row in rows if not isinstance(row, Mapping)]
-    if wrong or not rows:
-        raise CorpusError(
-            "records must be a list of dicts, one for each document, got "
-            f"{(wrong or [records])[0]!r:.60}; texts go to Corpus.from_texts(texts), and frames to "
-            "Corpus.from_frame(frame)"
-        )
-    return pd.DataFrame(rows, dtype=object)
 
 
 def take_texts(frame: pd.DataFrame, text: str) -> tuple[pd.Series, pd.DataFrame]:
@@ -147,8 +136,8 @@ def describe(
     """Metadata of new documents, with an index that names them.
 
     The names are the pandas index of the documents. A list has none, so it takes the first index
-    of the metadata or the labels that does more than count 0, 1, 2. If names repeat or only count,
-    the values of the column ``id`` replace them if these differ, and the positions otherwise.
+    of the metadata or the labels that does more than count 0, 1, 2. Where names repeat or only
+    count, the column ``id`` replaces them if its values differ, and otherwise the positions do.
 
     Args:
         documents: The documents as the caller gave them.
@@ -184,11 +173,11 @@ def named(frame: pd.DataFrame) -> pd.DataFrame:
 def make_metadata(columns: Any, num_docs: int, documents: pd.Index | None = None) -> pd.DataFrame:
     """Converts values to columns of metadata, each with one value for every document.
 
-    A column has one of four types: float64, int64, bool, or object for text. Values of other
-    types become text. Lists are joined by ``|``, and dates are written out. Missing values are
-    ``None``, NaN, empty text, and pandas's ``NA`` and ``NaT``. A missing value becomes NaN in a
-    column of numbers and ``None`` in text. Half of a surrogate pair becomes U+FFFD. Integers and
-    truth values with missing values become float64, or text if float64 would round an integer.
+    A column has one of four types: float64, int64, bool, or object for text, which all other values
+    become: lists are joined by ``|``, and dates are written out. ``None``, NaN, empty text, and
+    pandas's ``NA`` and ``NaT`` are missing; they become NaN among numbers and ``None`` in text.
+    Integers and truth values with missing values become float64, unless it would round an integer:
+    then they become text.
 
     Args:
         columns: A mapping of names to values, or a data frame of pandas, Polars or Arrow. A pandas
@@ -217,6 +206,14 @@ def make_metadata(columns: Any, num_docs: int, documents: pd.Index | None = None
             f"{type(columns).__name__}"
         )
     return typed(pairs, documents)
+
+
+def as_metadata(columns: Any) -> pd.DataFrame:
+    """A frame whose columns have the types of metadata: the frame itself if they have them."""
+    if isinstance(columns, pd.DataFrame) and {*map(str, columns.dtypes)} <= TYPES:
+        return columns
+    length = len(columns) if is_table(columns) else len(next(iter(columns.values()), ()))
+    return make_metadata(columns, length)
 
 
 def typed(

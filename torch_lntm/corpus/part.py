@@ -1,4 +1,4 @@
-"""Parts of a corpus in shards: the place of a process's documents in the whole corpus."""
+"""Parts of a corpus in shards: where the documents of a process stand in the whole corpus."""
 
 from __future__ import annotations
 

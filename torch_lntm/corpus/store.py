@@ -1,10 +1,10 @@
-"""Corpora in folders, whose counts are memory-mapped.
+"""Corpora in folders, whose counts are mapped into memory.
 
-A folder holds the manifest ``corpus.json`` (sizes and checksums), perhaps ``vocabulary.txt`` (a
-word per line), and the shards ``shard-00000``, ``shard-00001`` and so on. A shard has some
-neighbouring documents: the arrays ``row_offsets.npy``, ``word_index.npy`` and ``counts.npy`` in
-compressed sparse rows, and perhaps ``metadata.parquet`` and ``covariates.npz``. Most folders have
-one shard.
+A folder has the manifest ``corpus.json`` with sizes and checksums, perhaps ``vocabulary.txt`` with
+a word per line, and the shards ``shard-00000``, ``shard-00001`` and so on. A shard has some
+neighbouring documents: their counts in compressed sparse rows, which are the arrays
+``row_offsets.npy``, ``word_index.npy`` and ``counts.npy``, and perhaps ``metadata.parquet`` and
+``covariates.npz``. Most folders have one shard; several let processes read only their own.
 """
 
 from __future__ import annotations
@@ -214,9 +214,9 @@ def read_manifest(path: Path) -> dict[str, Any]:
     with read_errors(file, "is damaged; make the folder again", Exception):
         about: dict[str, Any] = json.loads(read_bytes(file))
         version = about["format_version"]
-        if version not in range(1, FORMAT_VERSION + 1):
+        if version not in (1, 2, FORMAT_VERSION):
             raise FileError(
-                f"{file}: format_version is {version!r}; this version of torch_lntm reads 1 to "
+                f"{file}: format_version is {version!r}; this version of torch_lntm reads 1, 2 and "
                 f"{FORMAT_VERSION}"
             )
         if version < FORMAT_VERSION:
@@ -233,24 +233,22 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def _modern(path: Path, about: dict[str, Any]) -> dict[str, Any]:
-    """The manifest of a folder of versions 1 to 4.
+    """The manifest of a folder of versions 1 and 2.
 
-    A folder without shards (1 and 3) is its own only shard. Shards (2 and 4) have the checksums
-    of their files in a ``corpus.json`` of their own. Versions 1 and 2 know no checksums of the
-    vocabulary and of the columns, which are in ``documents.npz``.
+    A folder without shards (1) is its own only shard. Shards (2) have the checksums of their arrays
+    in a ``corpus.json`` of their own. The vocabulary, and the columns in ``documents.npz``, have no
+    checksums.
     """
     shards = []
     for number, shard in enumerate(about.get("shards", [about])):
         folder = _name(number) if "shards" in about else "."
         if folder != ".":
             shard = json.loads(_read_checked(path / folder / ABOUT, shard["crc32"]))
-        files = {f"{x}.npy" if f"{x}.npy" in ARRAYS else x: n for x, n in shard["crc32"].items()}
-        files.pop(VOCABULARY, None)
+        files = {f"{name}.npy": checksum for name, checksum in shard["crc32"].items()}
         files |= {DOCUMENTS: None} if shard.get("documents") else {}
         sizes = {name: shard[name] for name in ("num_docs", "num_entries")}
         shards.append(sizes | {"folder": folder, "files": files})
-    words = {VOCABULARY: about.get("crc32", {}).get(VOCABULARY)} if about["vocabulary"] else {}
-    return about | {"files": words, "shards": shards}
+    return about | {"files": {VOCABULARY: None} if about["vocabulary"] else {}, "shards": shards}
 
 
 def deal_shards(shards: Sequence[dict[str, Any]], part: tuple[int, int] | None) -> tuple[int, int]:

@@ -26,10 +26,10 @@ CONSTANT = 1e-9
 class Design:
     """Columns of all documents, and the same columns in an orthonormal basis.
 
-    Offsets are subtracted before any product is formed, so that a column of 1e12 + t keeps all
-    digits of t. An offset is a sum Σ_i b_ij d_i over the columns d of zeros and ones. Its
-    coefficients b have so few bits that the subtraction is exact. The rest is scaled and factored
-    by QR.
+    A time such as 1e12 + t would lose the digits of t in the first product, so offsets are
+    subtracted before any is formed. An offset is a sum Σ_i b_ij d_i over the columns d of zeros and
+    ones, whose coefficients b have so few bits that the subtraction is exact. The rest is scaled
+    and factored by QR.
 
     Args:
         names: ``(num_terms,)`` names of the columns.

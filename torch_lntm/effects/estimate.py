@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -19,7 +20,7 @@ from torch_lntm.effects.regression import StandardErrors
 from torch_lntm.effects.result import Effects, Link
 from torch_lntm.errors import ConfigError, CorpusWarning, require_whole, warn
 from torch_lntm.formulas import Formula
-from torch_lntm.formulas.columns import find_column, refuse_missing
+from torch_lntm.formulas.columns import complete_column
 from torch_lntm.inference import DrawSource, ThetaDraws, theta_draws
 from torch_lntm.models import TopicGroups, TopicModel
 from torch_lntm.models.model import require_model
@@ -58,16 +59,15 @@ def estimate(
 ) -> Effects:
     """Effects of the documents' metadata on their topic proportions, by regression.
 
-    The method of composition draws all documents' proportions from their posteriors (*Treier &
-    Jackman 2008*). One regression, by ``link``, regresses each draw on the formula's columns.
-    Coefficients and covariances are pooled over draws (*Rubin 1987*). The table, predictions,
-    differences and plots all come from this regression.
+    The proportions are not observed, so the method of composition draws all of them from their
+    posteriors, again and again (*Treier & Jackman 2008*). Each draw is regressed on the formula's
+    columns, and coefficients and covariances are pooled over the draws (*Rubin 1987*). The table,
+    predictions, differences and plots all come from this regression.
 
-    The intervals contain the uncertainty of the regression and of the documents' posteriors. (Every
-    document has its own posterior covariance.) With ``coefficients``, they also contain the
-    uncertainty of the prior mean's coefficients, which is common to all documents. They leave out
-    the uncertainty of the topics' words and of the prior's covariance; draws from
-    ``inference.joint_draws`` include both.
+    The intervals therefore contain the uncertainty of the regression and of the documents'
+    posteriors and, with ``coefficients``, that of the prior mean's coefficients, which all
+    documents share. They leave out the uncertainty of the topics' words and of the prior's
+    covariance, which draws from ``inference.joint_draws`` include.
 
     Args:
         model: The fitted model. It may have covariates (``models.stm``), but needs none.
@@ -78,29 +78,28 @@ def estimate(
         corpus: The documents, with the formula's columns among their metadata. Documents without
             words are left out.
         formula: The columns, such as ``"~ party * bs(date, df=6)"`` (``docs/structural.md``). Terms
-            that are absent from the model's own formula are shrunk towards no effect. Random terms
-            such as ``(1 | author)`` give each author an effect of its own, with a variance that is
+            that are absent from the model's own formula are shrunk towards no effect. A random term
+            such as ``(1 | author)`` gives each author an effect of its own, whose variance is
             estimated for each topic and draw.
         link: The regression. ``"logit"`` is a multinomial logit of all topics together, whose
-            expected proportions lie between 0 and 1 and sum to 1. ``"identity"`` is a linear
-            regression, as in R's stm. Defaults to ``"logit"``, because its intervals hold the truth
-            more often, above all for strong effects of numbers (``docs/structural.md``).
-        topics: Topics to regress, by number or name. Defaults to all topics, or to no topic if
-            there are groups.
+            expected proportions lie between 0 and 1 and sum to 1; its intervals hold the truth more
+            often, above all for strong effects of numbers. ``"identity"`` is a linear regression,
+            as in R's stm.
+        topics: Topics to regress, by number or name. Defaults to all topics, or to none if there
+            are groups.
         groups: Groups of topics to regress, such as ``{"economy": [3, 7]}``; see
-            :class:`TopicGroups`. The proportion of a group is the sum over its topics, draw by
-            draw. Groups follow the topics.
-        standard_errors: ``"classical"``, or ``"HC0"`` to ``"HC3"`` for robustness to unequal
-            variances. Defaults to ``"HC3"`` for the identity link, since proportions near 0 vary
-            less, and to ``"HC1"`` for the logit. With random terms the covariance is that of the
-            model, and only ``"classical"`` is accepted.
-        clusters: Groups of dependent documents: the name of a column, or ``(num_docs,)`` values.
-            Standard errors are then robust to any dependence within a group. Refused with random
-            terms. A series is aligned by its index.
+            :class:`TopicGroups`. A group's proportion is the sum over its topics, draw by draw.
+        standard_errors: ``"classical"``, or ``"HC0"`` to ``"HC3"``, which are robust to unequal
+            variances. Defaults to ``"HC1"`` for the logit and to ``"HC3"`` for the linear
+            regression, because proportions near 0 vary less. With random terms the covariance is
+            that of the model, and only ``"classical"`` is accepted.
+        clusters: Clusters of dependent documents: the name of a column, or ``(num_docs,)`` values,
+            a series by its index. Standard errors are then robust to any dependence within a
+            cluster. Refused with random terms.
         weights: Positive weights of the documents in the regression: the name of a column of
             numbers, or ``(num_docs,)`` numbers, a series by its index. Defaults to equal weights.
         num_draws: Draws of each document. Defaults to 50, and to fewer for large corpora, but at
-            least 25. ``ThetaDraws`` and arrays default to all of their draws.
+            least 25. Draws that exist already are all taken.
         coefficients: Draw the prior mean's coefficients too, if the prior has coefficients.
         seed: Seed of a guide's draws. Chains have a seed of their own.
         progress: Show progress bars on standard error.
@@ -116,15 +115,14 @@ def estimate(
         NumericalError: The logit did not converge.
 
     Warns:
-        CorpusWarning: A document or a cluster alone determines an effect, so that robust standard
-            errors do not exist: the document's part of the variance is classical, and the standard
-            error of a cluster's part infinite. Or a topic is almost absent for some values of the
-            columns.
+        CorpusWarning: A document or a cluster alone determines an effect, so that its robust
+            standard error does not exist: it is classical for a document, and infinite for a
+            cluster. Or a topic is almost absent for some values of the columns.
 
     Example:
         >>> effects = lntm.effects.estimate(model, guide, posts, "~ party")
-        >>> effects.table()[1].term
-        'party[T.right]'
+        >>> effects.table()["term"].tolist()[:2]
+        ['Intercept', 'party[T.right]']
     """
     require_model(model)
     require_whole(0, seed=seed)
@@ -136,7 +134,7 @@ def estimate(
     rows = corpus.nonempty
     fitted, design = _design(corpus, formula, rows, clusters, weights)
     kind: StandardErrors = standard_errors or ("HC1" if link == "logit" else "HC3")
-    columns = {name: find_column(name, corpus.metadata.iloc[rows]) for name in fitted.kinds}
+    columns = corpus.metadata.iloc[rows][list(fitted.kinds)]
     if fitted.random:
         method = f"random effects of {' and '.join(fitted.random)}"
         if clusters is not None or standard_errors not in (None, "classical"):
@@ -146,8 +144,9 @@ def estimate(
         if method != "classical":
             _warn_of_lone_documents(design, columns, rows)
     options: dict[str, Any] = {"seed": seed, "coefficients": coefficients, "progress": progress}
-    drawn = _source(source, model, corpus)
-    proportions = theta_draws(drawn, corpus, num_draws, model=model, rows=rows, **options)
+    if isinstance(source, Tensor | np.ndarray):
+        source = _given_draws(torch.as_tensor(source), model, corpus.num_docs)
+    proportions = theta_draws(source, corpus, num_draws, model=model, rows=rows, **options)
     if proportions.num_draws < 2:
         raise ConfigError(f"{proportions!r}; expected at least 2 draws")
 
@@ -222,17 +221,16 @@ def _design(
     Levels that other documents have alone are no levels, and values that these lack do no harm.
     """
     selected = corpus.metadata.iloc[rows]
-    fitted, matrix = Formula.fit(text, selected, len(rows))
-    positions = fitted.positions(selected, len(rows)) if fitted.random else None
+    fitted, matrix = Formula.fit(text, selected)
+    positions = fitted.positions(selected) if fitted.random else None
     of_weights = of_clusters = None
     if weights is not None:
-        column = _column(corpus, weights, "weights")[rows]
+        column = _column(corpus, weights, "weights", rows)
         if column.dtype.kind not in "bif" or not (np.isfinite(column) & (column > 0)).all():
             raise ConfigError("weights must be positive finite numbers, one for each document")
         of_weights = column / column.mean()
     if clusters is not None:
-        column = _column(corpus, clusters, "clusters")[rows]
-        refuse_missing("clusters", column)
+        column = _column(corpus, clusters, "clusters", rows)
         of_clusters = np.unique(column.astype(str), return_inverse=True)[1]
     sizes = tuple(map(len, fitted.random.values()))
     try:
@@ -242,9 +240,7 @@ def _design(
     return fitted, design
 
 
-def _warn_of_lone_documents(
-    design: Design, columns: Mapping[str, NDArray[Any]], rows: NDArray[np.int64]
-) -> None:
+def _warn_of_lone_documents(design: Design, columns: pd.DataFrame, rows: NDArray[np.int64]) -> None:
     """Warn of documents or clusters that alone determine coefficients."""
     if design.clusters is None:
         outcome = "standard errors take the classical variance there"
@@ -254,7 +250,7 @@ def _warn_of_lone_documents(
         lone = [("a cluster of documents", *found) for found in design.unknown]
     texts = []
     for place, documents, directions in lone[:3]:
-        values = {name: set(column[documents].tolist()) for name, column in columns.items()}
+        values = {name: set(column) for name, column in columns.iloc[documents].items()}
         shared = [f"{name} {of.pop()!r:.40}" for name, of in values.items() if len(of) == 1]
         found = f" ({', '.join(shared)})" if shared else ""
         texts.append(f"{place}{found} alone determines {design.determined(directions)}")
@@ -277,18 +273,9 @@ def _topics(
     return (*numbers, *found.names), torch.cat([every[numbers], found.sums(every).mT]), found
 
 
-def _source(
-    source: DrawSource | Tensor | NDArray[Any], model: TopicModel, corpus: Corpus
-) -> DrawSource:
-    """The source of draws; an array as ``ThetaDraws``.
-
-    Raises:
-        ConfigError: The shape is different, or the numbers are not proportions.
-    """
-    if not isinstance(source, Tensor | np.ndarray):
-        return source
-    theta = torch.as_tensor(source)
-    expected = (corpus.num_docs, model.num_topics)
+def _given_draws(theta: Tensor, model: TopicModel, num_docs: int) -> ThetaDraws:
+    """An array of draws, which must be of these documents."""
+    expected = (num_docs, model.num_topics)
     if tuple(theta.shape[1:]) != expected:
         raise ConfigError(
             f"draws of shape {tuple(theta.shape)}; expected (num_draws, {expected[0]}, "
@@ -297,8 +284,8 @@ def _source(
     return ThetaDraws.of(theta, model)
 
 
-def _column(corpus: Corpus, values: Any, what: str) -> NDArray[Any]:
-    """``(num_docs,)`` values: a column of the metadata by name, or values by index or position."""
+def _column(corpus: Corpus, values: Any, what: str, rows: NDArray[np.int64]) -> NDArray[Any]:
+    """Values of some documents: a column of the metadata, or values by index or position."""
     if isinstance(values, str):
-        return find_column(values, corpus.metadata)
-    return find_column(what, corpus.with_metadata({what: values}).metadata)
+        return complete_column(values, corpus.metadata.iloc[rows])
+    return complete_column(what, corpus.with_metadata({what: values}).metadata.iloc[rows])

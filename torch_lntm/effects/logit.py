@@ -1,21 +1,21 @@
 """Multinomial logit regression of topic proportions, with or without random terms.
 
 The expected proportions of a document are softmax(Bᵀx + Σ_j b_j) for all topics together, as in the
-fractional logit of *Papke & Wooldridge 1996*. The effect of the document's level in the random term
-j on each topic is b_j. Predictions lie between 0 and 1, and sum to 1 over the topics. A
-regression of each topic by itself would lose the sum. Each effect of a level has a ridge penalty,
-which depends on the term and the topic. The last topic has the coefficients B = 0.
+fractional logit of *Papke & Wooldridge 1996*. Here b_j is the effect on each topic of the
+document's level in the random term j. Predictions lie between 0 and 1 and sum to 1 over the topics,
+which regressions of each topic by itself would not. The effects of levels have ridge penalties that
+depend on the term and the topic, and the last topic has the coefficients B = 0.
 
 The estimate solves the penalised equations Σ_d w z (theta_d − softmax)ᵀ = P(B, b), for the columns
 and levels z (penalised quasi-likelihood, *Breslow & Clayton 1993*). They are linear in the
 proportions, so the sums over documents of each draw suffice.
 
 With the information H, the penalties P and G = (H + P)⁻¹, the error of the estimate is G(s − Pb) to
-first order. The score s has the covariance M, and the effects b have the variances T. The
+first order, where the score s has the covariance M and the effects b have the variances T. The
 covariance of the error is therefore G(M + PTP)G. Without random terms, M is that of documents or
-clusters. With them, H would be proportional to M under a multinomial variance. Proportions of
-logistic-normal documents vary otherwise, so M has a dispersion matrix Φ between topics: a document
-has the covariance D^½ΦD^½, for its expected proportions D.
+clusters. This differs from a multinomial model with random terms, in which M would be proportional
+to H: proportions of logistic-normal documents vary otherwise, so M has a dispersion matrix Φ
+between topics, and a document has the covariance D^½ΦD^½ for its expected proportions D.
 """
 
 from __future__ import annotations

@@ -10,18 +10,20 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
+import scipy.stats
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from torch_lntm import frames
-from torch_lntm.corpus.metadata import as_column
+from torch_lntm.corpus.metadata import as_metadata
 from torch_lntm.effects.design import Design
 from torch_lntm.effects.linear import LinearRegression
 from torch_lntm.effects.logit import AVERAGE, NEW, LogitRegression
-from torch_lntm.effects.numbers import Estimate, Estimates, Scale, format_value, intervals
+from torch_lntm.effects.numbers import Scale, format_value, intervals
 from torch_lntm.errors import ConfigError
 from torch_lntm.formulas import Formula
+from torch_lntm.formulas.columns import read_columns
 from torch_lntm.formulas.language import level_column
 from torch_lntm.models import TopicGroups, TopicModel
 from torch_lntm.models.names import find_topics
@@ -40,6 +42,10 @@ Link = Literal["logit", "identity"]
 GRID = 50
 #: Step of a derivative, in standard deviations of the column.
 STEP = 1e-3
+#: Columns of a table of estimates. A column of metadata of this name gets an underscore.
+OWN_COLUMNS = {
+    *("topic", "name", "estimate", "std_error", "statistic", "df", "p_value", "lower", "upper")
+}
 #: Most rows of a formula evaluated at once, to bound the memory of large grids.
 MAX_ROWS = 50_000
 
@@ -49,54 +55,48 @@ class Documents(NamedTuple):
 
     Attributes:
         first: ``(num_distinct,)`` the first of the equal documents.
-        read: ``(num_distinct,)`` values by column, as read by the formula.
+        read: A row for each of them, as read by the formula.
         weights: ``(num_distinct,)`` weights, with the sum 1.
         positions: ``(num_distinct, num_random_terms)`` levels of the random terms.
     """
 
     first: NDArray[np.int64]
-    read: Mapping[str, NDArray[Any]]
+    read: pd.DataFrame
     weights: NDArray[np.float64]
     positions: NDArray[np.int64]
 
     @classmethod
     def of(
-        cls,
-        read: Mapping[str, NDArray[Any]],
-        weights: NDArray[np.float64],
-        positions: NDArray[np.int64],
+        cls, read: pd.DataFrame, weights: NDArray[np.float64], positions: NDArray[np.int64]
     ) -> Documents:
         """The different documents among all documents."""
-        codes = [np.unique(x, return_inverse=True)[1] for x in (*read.values(), *positions.T)]
+        columns = [read[name].to_numpy() for name in read]
+        codes = [np.unique(x, return_inverse=True)[1] for x in (*columns, *positions.T)]
         _, first, inverse = np.unique(
             np.stack(codes, 1), axis=0, return_index=True, return_inverse=True
         )
         sums = np.bincount(inverse.ravel(), weights).astype(np.float64)
-        different = {name: column[first] for name, column in read.items()}
+        different = read.iloc[first].reset_index(drop=True)
         return cls(first.astype(np.int64), different, sums / sums.sum(), positions[first])
 
-    def rows(
-        self, formula: Formula, fixed: Mapping[str, NDArray[Any]], num_points: int
-    ) -> Iterator[NDArray[np.float64]]:
+    def rows(self, formula: Formula, fixed: pd.DataFrame) -> Iterator[NDArray[np.float64]]:
         """Design rows of the documents at each point. Large grids are evaluated in parts.
 
         Args:
             formula: The formula.
-            fixed: ``(num_points,)`` values of all other columns, as read by the formula.
-            num_points: Number of points.
+            fixed: A row of values of all other columns for each point, as read by the formula.
 
         Yields:
             ``(num_distinct, num_terms)`` for each point.
         """
         size = len(self.first)
         step = max(1, MAX_ROWS // size)
-        for start in range(0, num_points, step):
-            count = min(step, num_points - start)
-            values = {n: np.repeat(x[start : start + count], size) for n, x in fixed.items()}
-            values |= {name: np.tile(column, count) for name, column in self.read.items()}
-            yield from formula.evaluate(values, count * size, "value", size).reshape(
-                count, size, -1
-            )
+        for start in range(0, len(fixed), step):
+            points = fixed.iloc[start : start + step]
+            repeated = points.loc[points.index.repeat(size)].reset_index(drop=True)
+            own = self.read.iloc[np.tile(np.arange(size), len(points))].reset_index(drop=True)
+            values = pd.concat([repeated, own], axis=1)
+            yield from formula.evaluate(values, "value", size).reshape(len(points), size, -1)
 
 
 class Quantity(NamedTuple):
@@ -132,7 +132,7 @@ class Effects:
         link: Scale of the regression behind all numbers.
         regression: The regression, pooled over draws.
         design: Design of the regression.
-        columns: ``(num_docs,)`` values of the formula's columns.
+        columns: The formula's columns, with a row for each document with words.
         notes: The regression, and sources of uncertainty inside and outside the intervals, in
             sentences.
         model: The model.
@@ -145,7 +145,7 @@ class Effects:
     link: Link
     regression: LinearRegression | LogitRegression
     design: Design
-    columns: Mapping[str, NDArray[Any]]
+    columns: pd.DataFrame
     notes: tuple[str, ...]
     model: TopicModel
     num_draws: int
@@ -159,49 +159,44 @@ class Effects:
         """The regression, and sources of uncertainty inside and outside the intervals, in words."""
         return " ".join(self.notes)
 
-    def _labels(self, top_n: int = 2) -> list[str]:
-        """Labels of the responses: labels of topics, and names of groups of topics."""
-        labels = topic_labels(self.model, top_n)
-        return [labels[topic] if isinstance(topic, int) else topic for topic in self.topics]
+    def _names(self) -> list[str]:
+        """Names of the responses: those of topics, or their first words, and those of groups."""
+        labels = topic_labels(self.model, 3)
+        return [
+            labels[topic].removeprefix(f"{topic} ") if isinstance(topic, int) else topic
+            for topic in self.topics
+        ]
 
     # -- effects of terms ------------------------------------------------------------------------
 
-    def table(self, level: float = 0.95) -> Estimates:
+    def table(self, level: float = 0.95) -> pd.DataFrame:
         """The effect of every column of the design on every topic, topic by topic.
 
         With ``link="identity"``, effects are the coefficients. With ``link="logit"``, they are
-        average marginal effects on the expected proportion, which read as coefficients do: changes
-        of the proportion, averaged over all documents, whose other columns stay as observed.
-        Standard errors are by the delta method. The rows are:
+        average marginal effects, which read as coefficients do: they say by how much the expected
+        proportion changes, averaged over all documents, while their other columns stay as observed.
+        Standard errors are by the delta method. A row is one of these:
 
-        * A level, such as ``party[T.Right]``: the difference between this level and the reference,
-          in all terms of the column, as by :meth:`difference`. A level without a reference, as in
-          ``~ 0 + party``: the expected proportion. Truth values, and numbers that are 0 or 1: the
+        * A level, such as ``party[T.Right]``: its difference from the reference, in all terms of
+          the column, as by :meth:`difference`. Without a reference, as in ``~ 0 + party``, it is
+          the expected proportion. For truth values and numbers that are only 0 and 1 it is the
           difference between 1 and 0.
         * A column of numbers or dates: the derivative, in all terms of the column.
         * Any other column of the design, such as those of splines and interactions: the derivative
-          in this column alone. Read such terms by :meth:`predict` and :meth:`difference`.
+          in this column alone, which is why such terms are better read by :meth:`predict`.
         * ``Intercept``: the expected proportion at the references of all levels, and at 0 of all
-          truth values and numbers that are 0 or 1. (The coefficient has all numbers at 0.)
+          truth values and numbers that are only 0 and 1.
 
         Args:
             level: Probability of the intervals, between 0 and 1.
-        """
-        found = map(self._of_term, self.formula.names)
-        return self._estimates(found, [(name, {}) for name in self.formula.names], level)
-
-    def frame(self, rows: Iterable[Estimate] | None = None, *, level: float = 0.95) -> pd.DataFrame:
-        """A data frame with a row for each effect, level or prediction.
-
-        Args:
-            rows: The result of :meth:`table`, :meth:`levels`, :meth:`predict` or
-                :meth:`difference`. Defaults to :meth:`table`.
-            level: Probability of the intervals of the table.
 
         Returns:
-            See :meth:`Estimates.frame`.
+            A row for each topic and column: ``topic``, ``name`` (the topic's name or its first
+            words, if there are any), ``term``, ``estimate``, ``std_error``, ``statistic``, ``df``
+            (degrees of freedom), ``p_value``, and the interval from ``lower`` to ``upper``.
         """
-        return self.table(level).frame() if rows is None else Estimates(rows).frame()
+        found = map(self._of_term, self.formula.names)
+        return self._estimates(found, [{"term": name} for name in self.formula.names], level)
 
     def summary(self, level: float = 0.95) -> str:
         """The effects as text, topic by topic, and standard deviations of random terms.
@@ -209,24 +204,24 @@ class Effects:
         Args:
             level: See :meth:`table`.
         """
-        text = f"{self!r}\n{self.format(self.table(level))}"
+        text = f"{self!r}\n{frames.render(self.table(level))}"
         if not self.formula.random or self.regression.spread is None:
             return text
         columns = dict(zip(self.formula.random, self.regression.spread.mT.tolist(), strict=True))
         if isinstance(self.regression, LinearRegression) and self.regression.random is not None:
             columns["residual"] = self.regression.random.residual.tolist()
-        spread = pd.DataFrame({"topic": self._labels(5), **columns})
+        spread = pd.DataFrame({"topic": self.topics, "name": self._names(), **columns})
         scale = " on the scale of the logit" if self.link == "logit" else ""
         return f"{text}\n\nStandard deviations of effects{scale}\n{frames.render(spread)}"
 
-    def levels(self, column: str, level: float = 0.95) -> Estimates:
+    def levels(self, column: str, level: float = 0.95) -> pd.DataFrame:
         """Effects of the levels of a random term on every topic, topic by topic.
 
-        Effects of levels with few documents are shrunk towards 0. With ``link="logit"``, an effect
-        is the difference of the expected proportion, averaged over all documents, between the level
-        and a level with the effect 0. Intervals have the degrees of freedom of the levels'
-        variance: the number of levels, less the number of columns that are constant within levels,
-        the intercept among them.
+        A level with few documents says little, so its effect is shrunk towards 0. With
+        ``link="logit"``, an effect is the difference of the expected proportion, averaged over all
+        documents, between the level and a level with the effect 0. An interval knows the levels'
+        variance only as well as there are levels, so it has as many degrees of freedom, less those
+        of the columns that are constant within levels.
 
         Args:
             column: Column of the term.
@@ -237,7 +232,7 @@ class Effects:
 
         Example:
             >>> effects = lntm.effects.estimate(model, guide, posts, "~ party + (1 | year)")
-            >>> [effect.term for effect in effects.levels("year")[:2]]
+            >>> effects.levels("year")["term"].tolist()[:2]
             ['year[2001]', 'year[2002]']
         """
         if column not in self.formula.random:
@@ -246,7 +241,7 @@ class Effects:
                 f"formula with (1 | {column})"
             )
         at = list(self.formula.random).index(column)
-        terms = [f"{column}[{name}]" for name in self.formula.random[column]]
+        terms = [{"term": f"{column}[{name}]"} for name in self.formula.random[column]]
         # An interval knows the variance of the levels' effects no better than its levels do.
         freedom = self.design.containment(self.regression.freedom)[1][at]
         if isinstance(self.regression, LinearRegression):
@@ -254,7 +249,7 @@ class Effects:
             parts = (values.split(self.design.sizes, 1) for values in self.regression.random[:2])
             effects, variances = (of_terms[at].numpy() for of_terms in parts)
             ends = intervals(effects, variances, 0 * variances, self.num_draws, freedom, level)
-            return self._rows(np.stack([effects, *ends]), [(term, {}) for term in terms], level)
+            return self._frame(np.stack([effects, *ends]), terms)
         everyone = self._documents()
         means = []
         for position in (AVERAGE, *range(len(terms))):
@@ -262,13 +257,13 @@ class Effects:
             positions[:, at] = position
             means.append(self._mean(self.design.raw[everyone.first], everyone.weights, positions))
         found = [mean.less(means[0]) for mean in means[1:]]
-        return self._estimates(found, [(term, {}) for term in terms], level, freedom)
+        return self._estimates(found, terms, level, freedom)
 
     # -- predictions -----------------------------------------------------------------------------
 
     def predict(
         self, *names: str, level: float = 0.95, others: Others = "average", **values: Any
-    ) -> Estimates:
+    ) -> pd.DataFrame:
         """Expected proportions at values of some columns.
 
         For example::
@@ -284,18 +279,19 @@ class Effects:
             *names: Columns to vary over all levels, or over 50 values from the smallest to the
                 largest.
             level: Probability of the intervals.
-            others: Values of the other columns. ``"average"`` uses each document's own values, and
-                averages the predictions over all documents. ``"typical"`` uses the median of
-                numbers and dates and the most frequent level, as in R's stm. With random terms,
-                linear predictions are for a level with the effect 0. Those of the logit keep each
-                document's own level for ``"average"``, and take the effect 0 for ``"typical"``.
-            **values: A value or several values by column: a list, a range, an array, a series, and
-                so forth. All combinations are predicted. The logit also takes values of random
-                terms' columns. A value absent from the documents has the effect 0, and its
-                variance is in the interval.
+            others: Values of the other columns. ``"average"`` keeps each document's own values and
+                averages the predictions over all documents; ``"typical"`` takes the median of
+                numbers and dates and the most frequent level, as R's stm does. Of random terms,
+                ``"average"`` keeps each document's own level in the logit; elsewhere their effect
+                is 0.
+            **values: A value or several values by column, in a list, a range, an array or a series;
+                all combinations are predicted. The logit also takes values of random terms'
+                columns. One that the documents lack has the effect 0, and the variance of the
+                effects widens its interval.
 
         Returns:
-            Predictions for each topic and combination of values, topic by topic.
+            A row for each topic and combination of values, topic by topic: ``topic``, ``name``, the
+            values, ``estimate``, ``std_error``, ``lower`` and ``upper``.
 
         Raises:
             ConfigError: The formula does not read a column, a column has no value, or a setting is
@@ -304,7 +300,7 @@ class Effects:
 
         Example:
             >>> effects = lntm.effects.estimate(model, guide, posts, "~ party")
-            >>> [point.values["party"] for point in effects.predict("party")][:2]
+            >>> effects.predict("party")["party"].tolist()[:2]
             ['left', 'right']
         """
         grids = {name: self.grid(name) for name in names}
@@ -312,7 +308,7 @@ class Effects:
         points = [
             dict(zip(grids, point, strict=True)) for point in itertools.product(*grids.values())
         ]
-        return self._estimates(self._averages(points, others), [("", p) for p in points], level)
+        return self._estimates(self._averages(points, others), points, level, is_effect=False)
 
     def difference(
         self,
@@ -323,7 +319,7 @@ class Effects:
         level: float = 0.95,
         others: Others = "average",
         **values: Any,
-    ) -> Estimates:
+    ) -> pd.DataFrame:
         """Difference of expected proportions between two values of a column, first minus second.
 
         With ``link="logit"``, intervals are formed on the scale of the inverse hyperbolic tangent,
@@ -338,7 +334,8 @@ class Effects:
             **values: Values of other columns for both predictions.
 
         Returns:
-            A difference for each topic.
+            A row for each topic, with the columns of :meth:`predict` and of a test as in
+            :meth:`table`.
 
         Raises:
             ConfigError: See :meth:`predict`.
@@ -354,21 +351,8 @@ class Effects:
         pair = (fixed[name], self._several(name, second)[0])
         points = [{**fixed, name: value} for value in pair]
         one, other = self._averages(points, others)
-        return self._estimates([one.less(other)], [("", {**fixed, name: pair})], level)
-
-    def format(self, rows: Iterable[Estimate]) -> str:
-        """Predictions, differences, levels or effects as text, topic by topic.
-
-        Args:
-            rows: The result of :meth:`predict`, :meth:`difference`, :meth:`levels` or
-                :meth:`table`.
-        """
-        rows, labels = Estimates(rows), dict(zip(self.topics, self._labels(5), strict=True))
-        frame = rows.frame().drop(columns="name", errors="ignore")
-        frame["topic"] = [labels[row.topic] for row in rows]
-        if "p_value" in frame:
-            frame.insert(frame.columns.get_loc("p_value"), "df", [row.freedom for row in rows])
-        return frames.render(frame)
+        compared = " − ".join(map(format_value, pair))
+        return self._estimates([one.less(other)], [{**fixed, name: compared}], level)
 
     def plot(
         self,
@@ -402,12 +386,12 @@ class Effects:
         rows = self.predict(name, **options)
         series = []
         for value, (topic, label) in itertools.product(levels, self._drawn(topics).items()):
-            points = [row for row in rows if row.topic == topic]
-            points = [row for row in points if by is None or row.values[by] == value]
-            label = label if by is None else f"{label}, {value}"
-            series.append(_series(label, [point.values[name] for point in points], points))
+            points = rows[rows["topic"] == topic]
+            if by is not None:
+                points, label = points[points[_key(by)] == value], f"{label}, {value}"
+            series.append(_series(label, points[_key(name)].tolist(), points))
         kind = self.formula.kinds.get(name, "text")
-        return plot_effects(series, name, kind, rows[0].level, ax=ax)
+        return plot_effects(series, name, kind, options.get("level", 0.95), ax=ax)
 
     def plot_difference(
         self,
@@ -445,11 +429,10 @@ class Effects:
 
         drawn, series = self._drawn(topics), []
         for value in self._several(name, first):
-            rows = self.difference(name, value, second, **options)
-            points = [row for topic in drawn for row in rows if row.topic == topic]
-            compared = format_value(rows[0].values[name])
-            series.append(_series(compared, list(drawn.values()), points))
-        return plot_differences(series, name, rows[0].level, ax=ax)
+            rows = self.difference(name, value, second, **options).set_index("topic")
+            points = rows.loc[list(drawn)]
+            series.append(_series(points[_key(name)].iloc[0], list(drawn.values()), points))
+        return plot_differences(series, name, options.get("level", 0.95), ax=ax)
 
     def grid(self, name: str) -> list[Any]:
         """Levels of a column, or a grid from its smallest to its largest value.
@@ -465,7 +448,7 @@ class Effects:
         self._require(name)
         if name in self.formula.random:
             return list(self.formula.random[name])
-        column, kind = self.columns[name], self.formula.kinds[name]
+        column, kind = self.columns[name].to_numpy(), self.formula.kinds[name]
         distinct_values = sorted(set(column.tolist()))
         if self._has_levels(name) or len(distinct_values) <= 2:
             return distinct_values
@@ -481,7 +464,8 @@ class Effects:
 
     def _drawn(self, topics: Sequence[int | str] | None) -> dict[int | str, str]:
         """Labels of the topics of a plot: those of a user's list, or all regressed topics."""
-        labels = dict(zip(self.topics, self._labels(), strict=True))
+        every = topic_labels(self.model)
+        labels = {topic: every[topic] if isinstance(topic, int) else topic for topic in self.topics}
         if topics is None:
             return labels
         names = self.model.topic_names
@@ -515,37 +499,34 @@ class Effects:
         within = any(level_column(expression) == name for expression in self.formula.levels)
         return within or self.columns[name].dtype.kind == "b"
 
-    def _typical(self, name: str) -> NDArray[Any]:
+    def _typical(self, name: str) -> Any:
         """The most frequent level, or the median of numbers and dates."""
-        column = self.columns[name]
+        column = self.columns[name].to_numpy()
         if self._has_levels(name):
             levels, counts = np.unique(column, return_counts=True)
-            return levels[[counts.argmax()]]
-        if column.dtype == object:
-            return np.sort(column)[[len(column) // 2]]
-        return np.array([np.median(column)])
+            return levels[counts.argmax()]
+        return np.sort(column)[len(column) // 2] if column.dtype == object else np.median(column)
 
     def _documents(self, others: Others = "average", *replaced: str) -> Documents:
         """Documents that differ in columns other than the replaced, or the typical document."""
         if others == "typical":
-            columns = {name: self._typical(name) for name in self.columns}
+            columns = as_metadata({name: [self._typical(name)] for name in self.columns})
             weights, positions = np.ones(1), np.full((1, len(self.design.sizes)), AVERAGE)
         else:
-            columns, weights = dict(self.columns), self.design.weights.numpy()
+            columns, weights = self.columns, self.design.weights.numpy()
             positions = self.design.positions.numpy()
-        read = {n: self.formula.read(n, x) for n, x in columns.items() if n not in replaced}
-        return Documents.of(read, weights, positions)
+        kinds = {name: kind for name, kind in self.formula.kinds.items() if name not in replaced}
+        return Documents.of(read_columns(columns, kinds)[0], weights, positions)
 
     def _averages(self, points: Sequence[Mapping[str, Any]], others: Others) -> Iterator[Quantity]:
         """The average prediction at each point."""
         if others not in ("average", "typical"):
             raise ConfigError(f"others is {others!r}; expected 'average' or 'typical'")
         random = self.formula.random
-        names, size = [name for name in points[0] if name not in random], len(points)
-        columns = {name: as_column(name, [p[name] for p in points], size) for name in names}
-        fixed = {name: self.formula.read(name, x, "value") for name, x in columns.items()}
-        documents = self._documents(others, *fixed)
-        for rows, point in zip(documents.rows(self.formula, fixed, size), points, strict=True):
+        kinds = {name: self.formula.kinds[name] for name in points[0] if name not in random}
+        fixed, _ = read_columns(pd.DataFrame(points), kinds, "value")
+        documents = self._documents(others, *kinds)
+        for rows, point in zip(documents.rows(self.formula, fixed), points, strict=True):
             positions = documents.positions.copy()
             for j, (name, known) in enumerate(random.items()):
                 if name in point:
@@ -573,14 +554,14 @@ class Effects:
             row = self.design.back[j].expand(len(self.topics), -1)
             return Quantity((self.regression.coefficients * row).sum(1), row, unit, "identity")
         everyone = self._documents()
-        read = {c: v if v.dtype == object else v * 1.0 for c, v in everyone.read.items()}
-        size = len(everyone.first)
+        kinds = self.formula.kinds
+        numbers = {c: np.float64 for c in everyone.read if kinds[str(c)] != "text"}
+        read = everyone.read.astype(numbers)
 
         def at(changed: Mapping[str, Any], scale: Any = 1.0, moved: Any = 0.0) -> Quantity:
             rows = self.design.raw[everyone.first]
             if changed:
-                full = {c: np.full(size, value, read[c].dtype) for c, value in changed.items()}
-                rows = self.formula.evaluate(read | full, size)
+                rows = self.formula.evaluate(read.assign(**changed).astype(read.dtypes))
             return self._mean(rows, everyone.weights * scale, everyone.positions, moved)
 
         if name == "Intercept":
@@ -595,10 +576,10 @@ class Effects:
         if name in read and j in self.design.flags:
             return at({name: 1}).less(at({name: 0}))
         if name in read:
-            step = STEP * np.std(read[name] - read[name][0])
+            column = read[name].to_numpy()
+            step = STEP * np.std(column - column[0])
             high, low = (
-                (read[name] + sign * step).clip(read[name].min(), read[name].max())
-                for sign in (1, -1)
+                (column + sign * step).clip(column.min(), column.max()) for sign in (1, -1)
             )
             gap = at({name: high}, 1 / (high - low)).less(at({name: low}, 1 / (high - low)))
             return gap._replace(scale="identity")
@@ -624,18 +605,20 @@ class Effects:
     def _estimates(
         self,
         quantities: Iterable[Quantity],
-        what: Sequence[tuple[str, Mapping[str, Any]]],
+        what: Sequence[Mapping[str, Any]],
         level: float,
         freedom: float | None = None,
-    ) -> Estimates:
+        is_effect: bool = True,
+    ) -> pd.DataFrame:
         """Estimates of quantities, pooled by Rubin's rules.
 
         Args:
             quantities: The quantities.
-            what: Term and values of each.
+            what: Term or values of each.
             level: Probability of the intervals.
             freedom: Degrees of freedom. Defaults to the fewest of the columns in the quantities'
                 rows, with random terms.
+            is_effect: Whether 0 means no effect.
         """
         found, each = [], np.full(len(self.formula.names), self.regression.freedom)
         if self.formula.random:
@@ -648,51 +631,40 @@ class Effects:
             numbers = (quantity.estimates.numpy(), within, between, self.num_draws)
             ends = intervals(*numbers, freedom or least, level, quantity.scale)
             found.append(np.stack([numbers[0], *ends]))
-        return self._rows(np.stack(found, -1), what, level)
+        return self._frame(np.stack(found, -1), what, is_effect)
 
-    def _rows(
+    def _frame(
         self,
         numbers: NDArray[np.float64],
-        what: Sequence[tuple[str, Mapping[str, Any]]],
-        level: float,
-    ) -> Estimates:
+        what: Sequence[Mapping[str, Any]],
+        is_effect: bool = True,
+    ) -> pd.DataFrame:
         """Estimates and results of ``intervals``, ``(5, num_responses, num_points)``, as rows."""
-        names = self.model.topic_names
-        return Estimates(
-            Estimate(topic, names[topic] if isinstance(topic, int) else topic, *of, level, *row)
-            for topic, of_topic in zip(
-                self.topics, numbers.transpose(1, 2, 0).tolist(), strict=True
-            )
-            for of, row in zip(what, of_topic, strict=True)
-        )
-
-    def joint_statistics(self, column: str) -> NDArray[np.float64]:
-        """``(num_responses,)`` Wald statistics per effect, for the terms of a column.
-
-        Raises:
-            ConfigError: The formula has no such term.
-        """
-        found = [
-            self._of_term(name)
-            for name, term in zip(self.formula.names, self.formula.terms, strict=True)
-            if any(column in self.formula.columns_in(expression) for expression in term)
+        rows = [
+            {"topic": topic, "name": name, **{_key(column): x for column, x in of.items()}}
+            for topic, name in zip(self.topics, self._names(), strict=True)
+            for of in what
         ]
-        if not found:
-            raise ConfigError(f"formula {self.formula.text!r} has no fixed term of {column!r}")
-        gradients = torch.stack([quantity.gradients for quantity in found], 1)
-        within, between = self.regression.covariance(gradients)
-        total = (within + (1 + 1 / self.num_draws) * between).numpy()
-        beta = torch.stack([quantity.estimates for quantity in found], 1).numpy()
-        # An effect that the documents do not tell counts as 0.
-        known = np.isfinite(total.diagonal(axis1=1, axis2=2))
-        total = np.where(known[:, :, None] & known[:, None], total, np.eye(len(found)))
-        beta = np.where(known, beta, 0.0)
-        solved = np.linalg.solve(total, beta[..., None])[..., 0]
-        return np.asarray((beta * solved).sum(1) / len(found))
+        frame = pd.DataFrame(rows)
+        if (frame["name"] == frame["topic"].map(str)).all():
+            frame = frame.drop(columns="name")
+        estimate, error, freedom, lower, upper = numbers.reshape(5, -1)
+        frame = frame.assign(estimate=estimate, std_error=error)
+        if is_effect:
+            # An effect that the documents do not tell, or know exactly, has no test.
+            statistic = estimate / np.where((error > 0) & np.isfinite(error), error, np.nan)
+            p_value = 2 * scipy.stats.t.sf(np.abs(statistic), freedom)
+            frame = frame.assign(statistic=statistic, df=freedom, p_value=p_value)
+        return frame.assign(lower=lower, upper=upper)
 
 
-def _series(label: str, values: Sequence[Any], points: Sequence[Estimate]) -> Series:
+def _key(column: str) -> str:
+    """Name of a column of metadata in a table, whose own columns keep their names."""
+    return f"{column}_" if column in OWN_COLUMNS else column
+
+
+def _series(label: str, values: Sequence[Any], points: pd.DataFrame) -> Series:
     """A series of a plot."""
     from torch_lntm.plotting.lines import Series
 
-    return Series(label, values, np.array([[p.estimate, p.lower, p.upper] for p in points]))
+    return Series(label, values, points[["estimate", "lower", "upper"]].to_numpy())

@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from torch_lntm.corpus.metadata import as_column
 from torch_lntm.errors import CorpusError, MissingColumnError
 
 #: Kind of a column: numbers, dates (text converted to days), or text (levels).
@@ -20,67 +19,75 @@ Kind = Literal["number", "date", "text"]
 DATE = re.compile(r"\d{4}-\d{2}-\d{2}(?:[T ].*)?")
 
 
-def find_column(name: str, columns: Mapping[str, Any] | pd.DataFrame) -> NDArray[Any]:
+def find_column(name: str, metadata: pd.DataFrame) -> NDArray[Any]:
     """Values of a column: bool, int64, float64, or objects, which are text or None if missing.
 
     Raises:
         MissingColumnError: The column is missing.
     """
-    if name not in columns:
-        raise MissingColumnError(name, columns)
-    return as_column(name, columns[name], len(columns[name]))
+    if name not in metadata:
+        raise MissingColumnError(name, metadata)
+    return metadata[name].to_numpy()
 
 
-def kind_of(values: NDArray[Any]) -> Kind:
-    """Kind of a column. Text is of the kind date if all present values are dates."""
-    if values.dtype.kind in "bif":
-        return "number"
-    present = [value for value in values if value is not None]
-    return "date" if present and all(map(DATE.fullmatch, present)) else "text"
-
-
-def read_values(name: str, values: NDArray[Any], kind: Kind, each: str) -> NDArray[Any]:
-    """Values of a column for a formula: numbers, days since 1970-01-01, or text.
-
-    Args:
-        name: Name of the column.
-        values: ``(num_values,)`` result of :func:`find_column`.
-        kind: Kind of the column.
-        each: Name of the place of a value in messages, such as ``"document"``.
+def complete_column(name: str, metadata: pd.DataFrame, each: str = "document") -> NDArray[Any]:
+    """The result of :func:`find_column` for a column without missing values.
 
     Raises:
-        CorpusError: A value is missing or of another kind.
+        CorpusError: The column or a value is missing. The message names the first document.
     """
-    refuse_missing(name, values, each)
-    if (kind == "number") != (values.dtype.kind in "bif"):
-        raise CorpusError(
-            f"column {name!r} holds {values[0]!r:.40}; expected {kind}s, as in the documents that "
-            "the formula was fitted to"
-        )
-    if kind != "date":
-        return values.astype(np.float64) if values.dtype.kind == "b" else values
-    days = [_day(value) for value in values]
-    if None in days:
-        row = days.index(None)
-        raise CorpusError(
-            f"column {name!r} holds dates, and {values[row]!r:.40} in {each} {row}; expected each "
-            "as in 2004-09-30"
-        )
-    return np.array(days, np.float64)
-
-
-def refuse_missing(name: str, values: NDArray[Any], each: str = "document") -> None:
-    """Refuse a column with missing values.
-
-    Raises:
-        CorpusError: A value is missing. The message names the first document.
-    """
+    values = find_column(name, metadata)
     missing = pd.isna(values)
     if missing.any():
         raise CorpusError(
             f"column {name!r} lacks a value in {missing.sum()} {each}s, the first of them {each} "
             f"{missing.argmax()}; leave these out (in Python: corpus[rows]), or fill the values in"
         )
+    return values
+
+
+def read_columns(
+    metadata: pd.DataFrame, kinds: Mapping[str, Kind | None], each: str = "document"
+) -> tuple[pd.DataFrame, dict[str, Kind]]:
+    """Columns for a formula, as numbers, days since 1970-01-01, or text.
+
+    Args:
+        metadata: The metadata.
+        kinds: Kinds of the columns by name. Where it is ``None``, text is of the kind date if all
+            values are dates.
+        each: Name of the place of a value in messages, such as ``"document"``.
+
+    Returns:
+        The columns, and their kinds.
+
+    Raises:
+        CorpusError: A column or a value is missing, or a value is of another kind.
+    """
+    read: dict[str, Any] = {}
+    found: dict[str, Kind] = {}
+    for name, kind in kinds.items():
+        values = complete_column(name, metadata, each)
+        is_number = values.dtype.kind in "bif"
+        if kind is None:
+            is_date = not is_number and all(map(DATE.fullmatch, values))
+            kind = "number" if is_number else "date" if is_date else "text"
+        if (kind == "number") != is_number:
+            raise CorpusError(
+                f"column {name!r} holds {values[0]!r:.40}; expected {kind}s, as in the documents "
+                "that the formula was fitted to"
+            )
+        if kind == "date":
+            days = [_day(value) for value in values]
+            if None in days:
+                row = days.index(None)
+                raise CorpusError(
+                    f"column {name!r} holds dates, and {values[row]!r:.40} in {each} {row}; "
+                    "expected each as in 2004-09-30"
+                )
+            values = np.array(days, np.float64)
+        found[name] = kind
+        read[name] = values.astype(np.float64) if values.dtype.kind == "b" else values
+    return pd.DataFrame(read, index=pd.RangeIndex(len(metadata))), found
 
 
 def _day(text: str) -> float | None:

@@ -13,20 +13,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from torch_lntm.corpus.metadata import as_metadata
 from torch_lntm.errors import ConfigError, CorpusError, CorpusWarning, warn
-from torch_lntm.formulas.columns import (
-    DATE,
-    Kind,
-    find_column,
-    kind_of,
-    read_values,
-    refuse_missing,
-)
+from torch_lntm.formulas.columns import DATE, Kind, complete_column, read_columns
 from torch_lntm.formulas.language import (
     check_formula,
     columns_of,
     level_column,
-    names_in,
     plain_message,
     split_random,
 )
@@ -43,8 +36,9 @@ MAX_COLUMNS = 1000
 class Formula:
     """Model formula with the levels, knots and means of its fit to documents.
 
-    The object holds JSON-able data only and evaluates only formulas accepted by
-    :func:`check_formula`. It is therefore safe to read from a file of unknown origin.
+    New documents get their rows by the levels and knots of the fit, so that a column means the same
+    for them. The object holds JSON-able data only, and its text is checked before any evaluation:
+    it can therefore be read from a file of unknown origin.
 
     Attributes:
         text: The formula, such as ``"~ party * bs(date, df=6)"``.
@@ -55,15 +49,13 @@ class Formula:
         transforms: State of each stateful function, such as the knots of splines.
         random: Sorted levels of the column of each random term, such as ``(1 | author)``. Random
             terms have no columns in :meth:`matrix`; see :meth:`positions`.
-        terms: Expressions of each column's term, such as ``("party", "bs(date, df=6)")``. Empty
-            after :meth:`from_json`.
 
     Example:
         >>> columns = {"party": ["Left", "Right", "Left"], "year": [1990.0, 2000.0, 2010.0]}
-        >>> formula, matrix = lntm.formulas.Formula.fit("~ party + center(year)", columns, 3)
+        >>> formula, matrix = lntm.formulas.Formula.fit("~ party + center(year)", columns)
         >>> formula.names
         ('Intercept', 'party[T.Right]', 'center(year)')
-        >>> formula.matrix({"party": ["Right"], "year": [2001.0]}, num_docs=1)
+        >>> formula.matrix({"party": ["Right"], "year": [2001.0]})
         array([[1., 1., 1.]])
     """
 
@@ -73,20 +65,16 @@ class Formula:
     levels: Mapping[str, tuple[Any, ...]]
     transforms: Mapping[str, Any]
     random: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    terms: tuple[tuple[str, ...], ...] = field(default=(), compare=False)
 
     @classmethod
-    def fit(
-        cls, text: str, columns: Mapping[str, Any] | pd.DataFrame, num_docs: int
-    ) -> tuple[Formula, NDArray[np.float64]]:
+    def fit(cls, text: str, metadata: Any) -> tuple[Formula, NDArray[np.float64]]:
         """Fit levels, knots and means to documents.
 
         Args:
             text: The formula. Columns of text are categorical and coded by differences from the
                 first level in alphabetical order. Columns of dates, such as 2004-09-30, are
                 converted to days since 1970-01-01.
-            columns: ``(num_docs,)`` values by name: the metadata of a corpus.
-            num_docs: Number of documents.
+            metadata: The metadata of a corpus, or other columns with a row for each document.
 
         Returns:
             The formula, and the matrix ``(num_docs, num_columns)`` of the documents.
@@ -99,13 +87,11 @@ class Formula:
         Warns:
             CorpusWarning: A column of text differs in every document.
         """
-        parsed, all_columns = check_formula(text), columns
-        columns = {name: find_column(name, columns) for name in columns_of(parsed)}
-        kinds = {name: kind_of(values) for name, values in columns.items()}
+        parsed, metadata = check_formula(text), as_metadata(metadata)
+        values, kinds = read_columns(metadata, dict.fromkeys(columns_of(parsed)))
         blank = cls(text, (), kinds, {}, {})
-        values = {name: blank.read(name, column) for name, column in columns.items()}
         blank._refuse_many_levels(parsed, values)
-        matrix = blank._evaluate(parsed, values, num_docs)
+        matrix = blank._evaluate(parsed, values)
         spec = matrix.model_spec
         levels = {
             str(factor): tuple(map(_plain, state[1]["categories"]))
@@ -114,36 +100,24 @@ class Formula:
         }
         random = {}
         for name in split_random(text)[1]:
-            different = np.unique(_random_values(name, all_columns))
-            if not 1 < len(different) < num_docs:
+            different = np.unique(_random_values(name, metadata))
+            if not 1 < len(different) < len(values):
                 what = "the same" if len(different) == 1 else "different"
                 raise ConfigError(
                     f"formula {text!r}: {name} is {what} in all documents, so (1 | {name}) has no "
                     "effect to learn; leave the term out"
                 )
             random[name] = tuple(different.tolist())
-        fitted = cls(
-            text,
-            tuple(map(str, matrix.columns)),
-            kinds,
-            levels,
-            _encode(spec.transform_state),
-            random,
-            tuple(
-                tuple(str(factor.expr) for factor in part.term.factors)
-                for part in spec.structure
-                for _ in part.columns
-            ),
-        )
-        fitted._check_levels(num_docs)
+        names, transforms = tuple(map(str, matrix.columns)), _encode(spec.transform_state)
+        fitted = cls(text, names, kinds, levels, transforms, random)
+        fitted._check_levels(len(values))
         return fitted, fitted._numbers(matrix)
 
-    def matrix(self, columns: Mapping[str, Any], num_docs: int) -> NDArray[np.float64]:
+    def matrix(self, metadata: Any) -> NDArray[np.float64]:
         """Matrix ``(num_docs, num_columns)`` of new documents.
 
         Args:
-            columns: ``(num_docs,)`` values by name.
-            num_docs: Number of documents.
+            metadata: As for :meth:`fit`.
 
         Raises:
             CorpusError: A column or a value is missing, a level is unknown, or a number is outside
@@ -151,34 +125,15 @@ class Formula:
             ConfigError: The formula gives different columns than in the fit, for example with
                 another version of formulaic.
         """
-        values = {name: self.read(name, find_column(name, columns)) for name in self.kinds}
-        return self.evaluate(values, num_docs)
-
-    def read(self, name: str, values: NDArray[Any], each: str = "document") -> NDArray[Any]:
-        """Values of a column for :meth:`evaluate`: numbers, days or text.
-
-        Args:
-            name: Name of a column in the formula.
-            values: ``(num_values,)`` values of the metadata.
-            each: Name of the place of a value in messages.
-
-        Raises:
-            CorpusError: A value is missing, or of another kind than in the fit.
-        """
-        return read_values(name, values, self.kinds[name], each)
+        return self.evaluate(read_columns(as_metadata(metadata), self.kinds)[0])
 
     def evaluate(
-        self,
-        values: Mapping[str, NDArray[Any]],
-        num_rows: int,
-        each: str = "document",
-        size: int = 1,
+        self, values: pd.DataFrame, each: str = "document", size: int = 1
     ) -> NDArray[np.float64]:
-        """Matrix ``(num_rows, num_columns)`` of values from :meth:`read`.
+        """Matrix ``(num_rows, num_columns)`` of the result of :func:`read_columns`.
 
         Args:
-            values: ``(num_rows,)`` results of :meth:`read` for each column.
-            num_rows: Number of rows.
+            values: A row of values of all columns for each row of the matrix.
             each: Name of the place of rows in messages.
             size: Number of rows per place.
 
@@ -189,17 +144,17 @@ class Formula:
         """
         parsed = check_formula(self.text)
         try:
-            matrix = self._evaluate(parsed, values, num_rows)
+            matrix = self._evaluate(parsed, values)
         except ConfigError as error:
-            row, last = 0, num_rows  # the first rows fail together with the first bad one
+            row, last = 0, len(values)  # the first rows fail together with the first bad one
             while last - row > 1:
                 half = (row + last) // 2
                 try:
-                    self._evaluate(parsed, {n: x[:half] for n, x in values.items()}, half)
+                    self._evaluate(parsed, values[:half])
                     row = half
                 except ConfigError:
                     last = half
-            at = {name: self._shown(name, column[row]) for name, column in values.items()}
+            at = {str(name): self._shown(str(name), x.iloc[row]) for name, x in values.items()}
             known = [f"{name}: {', '.join(map(str, x[:20]))}" for name, x in self.levels.items()]
             levels = f"; the levels of the fit are {'; '.join(known) or 'none'}"
             raise CorpusError(
@@ -220,12 +175,11 @@ class Formula:
             return str(np.datetime64(round(value), "D"))
         return value.item() if isinstance(value, np.generic) else value
 
-    def positions(self, columns: Mapping[str, Any], num_docs: int) -> NDArray[np.int64]:
+    def positions(self, metadata: Any) -> NDArray[np.int64]:
         """Position of every document's level in each random term.
 
         Args:
-            columns: ``(num_docs,)`` values by name.
-            num_docs: Number of documents.
+            metadata: As for :meth:`fit`.
 
         Returns:
             ``(num_docs, num_random_terms)``. Levels absent from the fit are -1.
@@ -233,16 +187,16 @@ class Formula:
         Raises:
             CorpusError: A column or a value is missing.
         """
-        result = np.full((num_docs, len(self.random)), -1)
-        for j, (name, levels) in enumerate(self.random.items()):
-            values = _random_values(name, columns)
+        metadata, found = as_metadata(metadata), []
+        for name, levels in self.random.items():
+            values = _random_values(name, metadata)
             if isinstance(levels[0], str) != (values.dtype.kind not in "bif"):
                 raise CorpusError(
                     f"column {name!r} holds {values[0]!r:.40}; expected values such as "
                     f"{levels[0]!r}, as in the documents that the formula was fitted to"
                 )
-            result[:, j] = pd.Index(levels).get_indexer(values)
-        return result
+            found.append(pd.Index(levels).get_indexer(values))
+        return np.stack(found, 1)
 
     def check_column(self, name: str) -> None:
         """Check that the formula reads a column.
@@ -257,25 +211,20 @@ class Formula:
                 f"{', '.join(names) or 'none'}"
             )
 
-    def columns_in(self, expression: str) -> tuple[str, ...]:
-        """Columns in an expression of :attr:`terms`."""
-        return (expression,) if expression in self.kinds else names_in(expression)
-
     def without_random(self) -> Formula:
         """The formula with its fixed terms only."""
         return replace(self, text=split_random(self.text)[0], random={}) if self.random else self
 
-    def reads_any(self, columns: Mapping[str, Any]) -> bool:
-        """Whether ``columns`` has a column of the formula."""
-        return any(name in columns for name in (*self.kinds, *self.random))
+    def reads_any(self, metadata: pd.DataFrame) -> bool:
+        """Whether the metadata have a column of the formula."""
+        return any(name in metadata for name in (*self.kinds, *self.random))
 
     def to_json(self) -> dict[str, Any]:
         """The formula as JSON-able data."""
         data = asdict(self) | {"names": list(self.names)}
         for table in ("levels", "random"):
             data[table] = {name: list(levels) for name, levels in getattr(self, table).items()}
-        left_out = ("terms",) if self.random else ("terms", "random")
-        return {name: value for name, value in data.items() if name not in left_out}
+        return data if self.random else {n: value for n, value in data.items() if n != "random"}
 
     @classmethod
     def from_json(cls, data: Any) -> Formula:
@@ -325,9 +274,9 @@ class Formula:
                     CorpusWarning,
                 )
 
-    def _refuse_many_levels(self, parsed: Any, values: Mapping[str, NDArray[Any]]) -> None:
+    def _refuse_many_levels(self, parsed: Any, values: pd.DataFrame) -> None:
         """Refuse a matrix with very many columns of levels, before it is made."""
-        total, sizes = 0, {name: len(set(column.tolist())) for name, column in values.items()}
+        total, sizes = 0, values.nunique(dropna=False)
         for term in parsed:
             names = [(str(factor.expr), level_column(str(factor.expr))) for factor in term.factors]
             coded = [n for e, n in names if n in sizes and (e != n or self.kinds[n] == "text")]
@@ -340,12 +289,11 @@ class Formula:
                     "(1 | author), or make the levels coarser"
                 )
 
-    def _evaluate(self, parsed: Any, values: Mapping[str, NDArray[Any]], num_docs: int) -> Any:
+    def _evaluate(self, parsed: Any, values: pd.DataFrame) -> Any:
         """Matrix of a parsed formula as a data frame, with the fitted state as ``model_spec``."""
         import formulaic
         from formulaic.parser.types import Factor
 
-        frame = pd.DataFrame(dict(values), index=pd.RangeIndex(num_docs))
         state = {
             name: (Factor.Kind.CATEGORICAL, {"categories": list(levels)})
             for name, levels in self.levels.items()
@@ -360,9 +308,11 @@ class Formula:
             )
             with warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("error", formulaic.errors.DataMismatchWarning)
-                return spec.get_model_matrix(frame, context={})
+                return spec.get_model_matrix(values, context={})
         except Exception as error:
-            texts = {name: values[name][0] for name, kind in self.kinds.items() if kind == "text"}
+            texts = {
+                name: values[name].iloc[0] for name, kind in self.kinds.items() if kind == "text"
+            }
             advice = f"; columns of text are levels, not numbers: {texts}"
             message = plain_message(error).partition(". They are being cast to nan")[0]
             raise ConfigError(
@@ -386,10 +336,9 @@ class Formula:
         return numbers
 
 
-def _random_values(name: str, columns: Mapping[str, Any]) -> NDArray[Any]:
+def _random_values(name: str, metadata: pd.DataFrame) -> NDArray[Any]:
     """Values of the column of a random term: numbers or text."""
-    values = find_column(name, columns)
-    refuse_missing(name, values)
+    values = complete_column(name, metadata)
     return values if values.dtype.kind in "bif" else values.astype(str)
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, CorpusError
-from torch_lntm.formulas.columns import find_column, refuse_missing
+from torch_lntm.formulas.columns import complete_column
 
 #: The name of the array in a batch's covariates.
 CONTENT = "content"
@@ -69,7 +69,7 @@ class Levels:
                 "'party'"
             )
         corpus = corpus.columns_of_whole()
-        values = _column(corpus, column)
+        values = complete_column(column, corpus.metadata)
         if values.dtype.kind == "f":
             raise ConfigError(
                 f"content: column {column!r} holds numbers such as {values[0]}; expected levels "
@@ -102,7 +102,7 @@ class Levels:
         return corpus.with_encoding(CONTENT, self, lambda: self._derive(corpus))
 
     def _derive(self, corpus: Corpus) -> NDArray[np.int64]:
-        values = _column(corpus, self.column)
+        values = complete_column(self.column, corpus.metadata)
         positions = pd.Index(self.levels, dtype=object).get_indexer(values.astype(object))
         if (positions < 0).any():
             raise CorpusError(
@@ -195,7 +195,7 @@ class Periods(Levels):
         """
         corpus = corpus.columns_of_whole()
         name, bins, width = _parsed(column)
-        values, dates = _numbers(name, _column(corpus, name))
+        values, dates = _numbers(name, complete_column(name, corpus.metadata))
         if bins is not None and not dates:
             raise ConfigError(
                 f"content: column {name!r} holds numbers, and bins={bins!r} needs dates; take "
@@ -261,7 +261,7 @@ class Periods(Levels):
         return self.positions.index(place)
 
     def _derive(self, corpus: Corpus) -> NDArray[np.int64]:
-        values, dates = _numbers(self.column, _column(corpus, self.column))
+        values, dates = _numbers(self.column, complete_column(self.column, corpus.metadata))
         if dates != self.dates:
             kinds = ("dates", "numbers") if dates else ("numbers", "dates")
             raise CorpusError(f"column {self.column!r} holds {kinds[0]}; expected {kinds[1]}")
@@ -367,9 +367,3 @@ def _number(text: str, is_date: bool) -> float:
         return float(np.datetime64(text[:10], "D").astype(np.int64))
     except ValueError:
         return math.nan
-
-
-def _column(corpus: Corpus, name: str) -> NDArray[Any]:
-    values = find_column(name, corpus.metadata)
-    refuse_missing(name, values)
-    return values

@@ -342,6 +342,6 @@ def _effects(effects: Any, heads: Sequence[str]) -> dict[str, Any]:
             (name, *pictures.draw_panels(by_column(rows, name), f"effects-{i}", what, heads))
             for i, (name, rows) in enumerate(predictions.items())
         ],
-        "coefficients": effects.table(LEVEL),
-        "below_zero": any(row.lower < 0 for rows in predictions.values() for row in rows),
+        "coefficients": list(effects.table(LEVEL).itertuples()),
+        "below_zero": any((rows["lower"] < 0).any() for rows in predictions.values()),
     }

@@ -136,13 +136,15 @@ def prevalence_by_column(prevalence: Prevalence) -> ByColumn:
     return ByColumn(*about, values, prevalence.standard_error.T, counts.tolist())
 
 
-def effects_by_column(predictions: Sequence[Any], column: str) -> ByColumn:
+def effects_by_column(predictions: Any, column: str) -> ByColumn:
     """Expected proportions, :meth:`torch_lntm.effects.Effects.predict`, by a column's values."""
-    topics = list(dict.fromkeys(point.topic for point in predictions))
-    values = [point.values[column] for point in predictions if point.topic == topics[0]]
+    topics = predictions["topic"].unique().tolist()
+    # The column of the values comes before the estimates.
+    values = predictions.iloc[:, list(predictions).index("estimate") - 1].tolist()
+    values = values[: len(values) // len(topics)]
     names = [value if isinstance(value, str) else format_number(value) for value in values]
-    numbers = [(p.estimate, p.lower, p.upper, p.standard_error) for p in predictions]
-    table = np.array(numbers).reshape(len(topics), len(values), 4)
+    numbers = predictions[["estimate", "lower", "upper", "std_error"]].to_numpy()
+    table = numbers.reshape(len(topics), len(values), 4)
     axis = axis_of(values) if len(values) > 2 else (None, "")
     return ByColumn(column, names, axis, topics, table[..., :3].clip(0), table[..., 3])
 

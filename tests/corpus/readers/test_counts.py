@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
-
 import numpy as np
 import pytest
 import scipy.io
@@ -173,9 +171,6 @@ def test_damaged_vocabulary_files_are_refused(tmp_path, words, match):
 # ------------------------------------------------------------------ sizes
 
 
-HUGE_NPZ = {"data": [1], "indices": [0], "indptr": [0, 1], "shape": [1, 10**12]}
-
-
 @pytest.mark.parametrize(
     ("name", "text", "match"),
     [
@@ -190,7 +185,7 @@ HUGE_NPZ = {"data": [1], "indices": [0], "indptr": [0, 1], "shape": [1, 10**12]}
 def test_sizes_out_of_proportion_to_the_file_are_refused(tmp_path, name, text, match):
     path = tmp_path / name
     if text is None:
-        np.savez(path, **HUGE_NPZ)
+        np.savez(path, data=[1], indices=[0], indptr=[0, 1], shape=[1, 10**12])
     else:
         write(path, text)
     with pytest.raises(CorpusError, match=rf"{name}: .*{match}"):
@@ -207,16 +202,6 @@ def test_a_vocabulary_justifies_its_size(tmp_path, monkeypatch):
         read_corpus(path, vocabulary=words[:8])
     with pytest.raises(CorpusError, match="9 words are out of proportion"):
         read_corpus(path)
-
-
-def test_unused_arrays_are_not_read(tmp_path):
-    sp.save_npz(tmp_path / "toy.npz", sp.csr_matrix(COUNTS))
-    with zipfile.ZipFile(tmp_path / "toy.npz", "a", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("unused.npy", bytes(10**7))
-    corpus = read_corpus(tmp_path / "toy.npz", max_bytes=1000)
-    np.testing.assert_array_equal(dense(corpus), COUNTS)
-    with pytest.raises(CorpusError, match=r"toy\.npz: holds more than 100 bytes"):
-        read_corpus(tmp_path / "toy.npz", max_bytes=100)
 
 
 def test_ldac_lines_of_many_words_are_checked_to_their_end(tmp_path):

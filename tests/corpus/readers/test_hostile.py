@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 from io import BytesIO
 
-import h5py
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
-from anndata.io import write_elem
 from support.corpora import dense, random_counts, write
 
 from torch_lntm.corpus import read_corpus
@@ -58,18 +54,6 @@ def test_lines_and_documents_are_bounded(tmp_path, monkeypatch, name, text, matc
         read_corpus(path)
 
 
-def test_rows_and_chunks_of_tables_are_bounded(table, monkeypatch):
-    file, folder = table
-    monkeypatch.setattr(reading, "_UNPACKED", 10_000)
-    file.create_dataset("var/s", (5,), np.float64, chunks=(20_000,), maxshape=(None,))
-    file.close()
-    with pytest.raises(FileError, match=r"of shape .* in chunks of .*, takes more"):
-        read_corpus(folder / "a.h5ad")
-    (folder / "a.parquet").write_bytes(posts("ab", 30_000))
-    with pytest.raises(FileError, match="holds more than"):
-        read_corpus(folder / "a.parquet")
-
-
 def test_documents_of_a_zipped_file_are_at_most_its_bytes(tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "FREE", 100)
     text = "wood stone\n" * 500
@@ -86,82 +70,6 @@ def test_max_bytes_replaces_the_default_bound(tmp_path, monkeypatch):
         read_corpus(path)
 
 
-# ------------------------------------------------------------------ CSV
-
-
-def test_csv_files_of_long_fields_are_read_in_parallel(tmp_path):
-    path = write(tmp_path / "a.csv", "text\n" + f"{'wood ' * 40_000}\n" * 3)
-    found: list[int] = []
-    readers = [
-        threading.Thread(target=lambda: found.append(read_corpus(path).num_tokens))
-        for _ in range(6)
-    ]
-    for thread in readers:
-        thread.start()
-    for thread in readers:
-        thread.join()
-    assert found == [120_000] * 6
-
-
-# ------------------------------------------------------------------ AnnData
-
-
-@pytest.fixture
-def table(tmp_path):
-    """An AnnData file of 12 documents, open for writing, beside a file with a secret."""
-    (tmp_path / "secret.txt").write_bytes(b"top secret!!")
-    with h5py.File(tmp_path / "other.h5", "w") as other:
-        other["s"] = np.frombuffer(b"top secret!!", np.uint8)
-        write_elem(other, "X", sp.csr_array(random_counts(12, 5)))
-    obs = pd.DataFrame({"s": np.arange(12.0)}, pd.Index([f"d{d}" for d in range(12)], dtype=object))
-    with h5py.File(tmp_path / "a.h5ad", "w") as file:
-        write_elem(file, "X", sp.csr_array(random_counts(12, 5)))
-        write_elem(file, "obs", obs)
-        write_elem(file, "var", pd.DataFrame(index=pd.Index([*"abcde"], dtype=object)))
-        yield file, tmp_path
-
-
-def external(file, folder):
-    storage = [(str(folder / "secret.txt"), 0, 12)]
-    file["obs"].create_dataset("s", (12,), np.uint8, external=storage)
-
-
-def virtual(file, folder):
-    layout = h5py.VirtualLayout((12,), np.uint8)
-    layout[:] = h5py.VirtualSource(folder / "other.h5", "s", (12,))
-    file["obs"].create_virtual_dataset("s", layout)
-
-
-def soft(file, folder):
-    file["obs/s"] = h5py.SoftLink("/elsewhere")
-    file["elsewhere"] = h5py.ExternalLink(str(folder / "other.h5"), "s")
-
-
-def linked(name, target):
-    def edit(file, folder):
-        if name in file:
-            del file[name]
-        file[name] = h5py.ExternalLink(str(folder / "other.h5"), target)
-
-    return edit
-
-
-@pytest.mark.parametrize(
-    "edit",
-    [
-        *(external, virtual, soft),
-        *(linked("obs/s", "s"), linked("X", "X"), linked("X/data", "X/data"), linked("obs", "/")),
-    ],
-)
-def test_anndata_reads_no_other_files(table, edit):
-    file, folder = table
-    del file["obs/s"]
-    edit(file, folder)
-    file.close()
-    with pytest.raises(FileError, match=r"is a link, .* or in other files"):
-        read_corpus(folder / "a.h5ad")
-
-
 # ------------------------------------------------------------------ Parquet
 
 
@@ -172,6 +80,13 @@ def test_a_repeated_long_text_of_parquet_is_in_memory_once(tmp_path):
     corpus = read_corpus(tmp_path / "a.parquet")
     assert len({id(value) for value in corpus.metadata["long"]}) == 1
     np.testing.assert_array_equal(dense(corpus), np.ones((3000, 2)))
+
+
+def test_rows_of_tables_are_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "_UNPACKED", 10_000)
+    (tmp_path / "a.parquet").write_bytes(posts("ab", 30_000))
+    with pytest.raises(FileError, match="holds more than"):
+        read_corpus(tmp_path / "a.parquet")
 
 
 def test_every_repetition_of_a_parquet_text_counts_towards_the_bound(tmp_path, monkeypatch):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import re
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +12,7 @@ import pytest
 import scipy.sparse as sp
 from support.corpora import COUNTS, LDAC, MTX, UCI, dense, write
 
-from torch_lntm.cli import Documents
 from torch_lntm.corpus import read_corpus
-from torch_lntm.corpus.readers.formats import FORMATS
 from torch_lntm.errors import CorpusError
 
 
@@ -31,13 +28,6 @@ def test_unknown_formats_are_refused(tmp_path):
         read_corpus(path)
     with pytest.raises(CorpusError, match=r"unknown format 'lda'; give one of npz, ldac, uci"):
         read_corpus(path, format="lda")
-
-
-@pytest.mark.parametrize(
-    ("name", "text"), [("toy.LDAC", LDAC), ("DOCWORD.toy.TXT", UCI), ("toy.Mtx.GZ", MTX)]
-)
-def test_suffixes_in_capitals_are_recognised(tmp_path, name, text):
-    np.testing.assert_array_equal(dense(read_corpus(write(tmp_path / name, text))), COUNTS)
 
 
 @pytest.mark.parametrize(
@@ -149,12 +139,6 @@ def test_metadata_that_do_not_fit_are_refused(text: str, message: str, tmp_path:
     (tmp_path / "columns.csv").write_text(text)
     with pytest.raises(CorpusError, match=message):
         read_corpus(tmp_path / "counts.npz", metadata=tmp_path / "columns.csv")
-
-
-def test_the_docstring_and_the_help_list_every_format():
-    for text in (read_corpus.__doc__, Documents.__doc__):
-        words = set(re.findall(r"\w+", text.partition("format: Format")[2] or text))
-        assert set(FORMATS) - words == set()
 
 
 # ------------------------------------------------------------------ metadata by id

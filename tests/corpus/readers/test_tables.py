@@ -1,17 +1,13 @@
-"""Corpora in AnnData and Parquet files."""
+"""Corpora in Parquet files."""
 
 from __future__ import annotations
 
 import json
 
-import h5py
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import scipy.sparse as sp
-from anndata.io import write_elem
 from support.corpora import dense, random_counts, write
 
 from torch_lntm.corpus import read_corpus
@@ -27,95 +23,8 @@ def small_pieces(monkeypatch):
     monkeypatch.setattr(tables, "_ROWS", 7)
 
 
-# ------------------------------------------------------------------ AnnData
-
-
-def texts(values):
-    """An index of Python's strings, because anndata cannot write those of pandas 3."""
-    return pd.Index(values, dtype=object)
-
-
-def write_h5ad(path, x, dtype=np.float32):
-    obs = pd.DataFrame(index=texts([f"d{d}" for d in range(50)]))
-    obs["cell"] = pd.Categorical.from_codes(np.arange(50) % 3 - 1, texts(["B", "T"]))
-    obs["age"] = np.linspace(0, 1, 50)
-    obs["batch"] = texts([str(d % 4) for d in range(50)])
-    obs["count"] = pd.array([None if d == 7 else d for d in range(50)], dtype="Int64")
-    with h5py.File(path, "w") as file:
-        write_elem(file, "X", x.astype(dtype))
-        write_elem(file, "obs", obs)
-        write_elem(file, "var", pd.DataFrame(index=texts(WORDS)))
-    return path
-
-
-@pytest.mark.parametrize(
-    ("kind", "dtype"),
-    [(sp.csr_array, np.float32), (sp.csc_array, np.int64), (np.asarray, np.float32)],
-)
-def test_anndata(tmp_path, kind, dtype):
-    corpus = read_corpus(write_h5ad(tmp_path / "a.h5ad", kind(COUNTS), dtype))
-    np.testing.assert_array_equal(dense(corpus), COUNTS)
-    assert corpus.vocabulary == tuple(WORDS)
-    assert list(corpus.metadata) == ["id", "cell", "age", "batch", "count"]
-    assert corpus.metadata["id"].iloc[49] == corpus.metadata.index[49] == "d49"
-    assert corpus.metadata["cell"].tolist()[:4] == [None, "B", "T", None]
-    assert corpus.metadata["age"].dtype == np.float64
-    assert corpus.metadata["batch"].tolist()[:2] == ["0", "1"]
-    assert np.isnan(corpus.metadata["count"].iloc[7])
-    assert corpus.metadata["count"].iloc[8] == 8
-
-
-def put(file, name, value):
-    attributes = dict(file[name].attrs)
-    del file[name]
-    file[name] = value
-    file[name].attrs.update(attributes)
-
-
-@pytest.mark.parametrize(
-    ("edit", "match"),
-    [
-        (lambda f: f.__delitem__("X"), "is it complete?"),
-        (lambda f: f.__delitem__("X/indptr"), "is it complete?"),
-        (lambda f: put(f, "obs", np.arange(3)), "is it complete?"),
-        (lambda f: put(f, "obs/age", np.float64(3)), "obs/age is a link, a single number"),
-        (lambda f: f["X"].attrs.__setitem__("shape", (50, 19)), "malformed"),
-        (lambda f: f["X"].attrs.__setitem__("shape", (10**15, 20)), ""),
-        (lambda f: put(f, "X/indptr", np.array(3)), "X/indptr is a link, a single number"),
-        (lambda f: put(f, "X/indices", np.arange(5)), "malformed"),
-        (lambda f: put(f, "X/data", f["obs/cell"]), ""),
-        (lambda f: f["X/indptr"].__setitem__(3, 400), "malformed"),
-        (lambda f: f["X/indices"].__setitem__(3, 20), "malformed"),
-        (lambda f: f["X/data"].__setitem__(3, 0.5), r"whole numbers .* got 0\.5 in document"),
-        (lambda f: put(f, "var/_index", ["a", "b"]), "each of the 20 columns, got 2"),
-        (lambda f: put(f, "obs/age", np.arange(3)), "is it complete?"),
-        (lambda f: put(f, "obs/cell/codes", np.full(50, 2)), "is it complete?"),
-    ],
-)
-def test_unusable_anndata_are_refused(tmp_path, edit, match):
-    path = write_h5ad(tmp_path / "a.h5ad", sp.csr_array(COUNTS))
-    with h5py.File(path, "r+") as file:
-        edit(file)
-    with pytest.raises(CorpusError, match=rf"a\.h5ad.*{match}"):
-        read_corpus(path)
-
-
-def test_announced_sizes_beyond_the_memory_are_refused_before_reading(tmp_path):
-    path = write_h5ad(tmp_path / "a.h5ad", sp.csr_array(COUNTS))
-    with h5py.File(path, "r+") as file:  # announced, and not stored
-        del file["obs/age"]
-        file["obs"].create_dataset("age", (10**13,), np.float64, chunks=(1000,))
-    with pytest.raises(FileError, match=r"obs/age, of shape .* takes more bytes than the file"):
-        read_corpus(path)
-
-
-@pytest.mark.parametrize("name", ["a.h5ad", "a.parquet"])
-def test_truncated_and_foreign_files_are_refused(tmp_path, name):
-    path = tmp_path / name
-    if name == "a.h5ad":
-        write_h5ad(path, sp.csr_array(COUNTS))
-    else:
-        write_parquet(path)
+def test_truncated_and_foreign_files_are_refused(tmp_path):
+    path = write_parquet(tmp_path / "a.parquet")
     data = path.read_bytes()
     for content in (b"", b"no such thing", data[: len(data) // 2]):
         path.write_bytes(content)

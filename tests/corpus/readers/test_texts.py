@@ -128,13 +128,6 @@ def test_labels_stay_text_and_columns_without_a_name_get_one(tmp_path):
     assert metadata["column_4"].tolist() == ["x", "y", "z"]
 
 
-def test_a_label_field_stays_a_column_under_its_name(tmp_path):
-    path = write(tmp_path / "toy.csv", "text,party,label\ncat,x,1\ndog,,2\n")
-    corpus = read_corpus(path, label_field="party")
-    assert corpus.labels == ("x", "")
-    assert corpus.metadata["party"].tolist() == ["x", None]
-
-
 # ------------------------------------------------------------------ delimiters
 
 
@@ -155,17 +148,6 @@ def test_the_delimiter_is_an_option(tmp_path):
         read_corpus(path)
     with pytest.raises(CorpusError, match=r"a.*delimiter.* must be a 1-character string"):
         read_corpus(path, delimiter="::")
-
-
-@pytest.mark.parametrize("name", ["toy.txt", "toy.csv", "toy.jsonl"])
-def test_lines_of_old_macs(tmp_path, name):
-    lines = {
-        "toy.txt": ["cat cat", "dog"],
-        "toy.csv": ["text", "cat cat", "dog"],
-        "toy.jsonl": ['{"text": "cat cat"}', '{"text": "dog"}'],
-    }
-    corpus = read_corpus(write(tmp_path / name, "\r".join(lines[name]) + "\r"))
-    np.testing.assert_array_equal(dense(corpus), [[2, 0], [0, 1]])
 
 
 # ------------------------------------------------------------------ folders
@@ -210,14 +192,6 @@ def test_linked_folders_are_entered_once(tmp_path):
     (root / "self").symlink_to(root)
     corpus = read_corpus(root)
     assert corpus.metadata["id"].tolist() == ["a.txt", "again/b.txt"]
-
-
-def test_the_files_of_a_folder_are_bounded_together(tmp_path):
-    for name in "abc":
-        write(tmp_path / f"{name}.txt", "ball " * 100)
-    assert read_corpus(tmp_path, max_bytes=1500).num_docs == 3
-    with pytest.raises(CorpusError, match=r"c\.txt: holds more than .* max_bytes"):
-        read_corpus(tmp_path, max_bytes=1499)
 
 
 # ------------------------------------------------------------------ public reports

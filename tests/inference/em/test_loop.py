@@ -79,25 +79,21 @@ def test_every_step_adds_a_record_with_its_time() -> None:
 
 
 @pytest.mark.parametrize("step", [1, 4])
-def test_ctrl_c_restores_the_end_of_the_last_step(step: int) -> None:
-    counting = Counting(error_at=step, error=KeyboardInterrupt())
-    assert counting.run(None, 60.0) == "interrupted"
+@pytest.mark.parametrize(
+    ("error", "reason"), [(KeyboardInterrupt(), "interrupted"), (Terminated(), "terminated")]
+)
+def test_signals_restore_and_save_the_last_finished_step(
+    error: BaseException, reason: str, step: int, tmp_path: Path
+) -> None:
+    path, counting = tmp_path / "fit.safetensors", Counting(error_at=step, error=error)
+    assert counting.run(path, 1000.0) == reason
     assert counting.numbers == (step - 1, step - 1, step - 1)
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), Terminated()])
-def test_signals_save_the_last_finished_step(error: BaseException, tmp_path: Path) -> None:
-    path, reason = tmp_path / "fit.safetensors", "interrupted"
-    if isinstance(error, Terminated):
-        reason = "terminated"
-    assert Counting(error_at=4, error=error).run(path, 1000.0) == reason
     again = Counting()
     assert again.run(path, 1000.0) == "max_iterations"
     assert again.numbers == (5, 5, 5)
     assert [r["iteration"] for r in again.state.history] == [1, 2, 3, 4, 5]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "call"),
     [("ctm", 20), ("lntm", 14)],  # in the third epoch of the start; in the fourth of chains

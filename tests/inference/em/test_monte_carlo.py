@@ -505,18 +505,6 @@ def test_chains_without_a_move_since_warm_up_count_as_stuck(monkeypatch) -> None
 
 
 @pytest.mark.slow
-def test_means_leave_out_stuck_chains(monkeypatch) -> None:
-    corpus = make_corpus(12)
-    hold(monkeypatch, lambda chain, position: (chain < 2) & (position == 3))
-    engine = {"num_chains": 4, "num_transitions": 30, "max_epochs": 1, "start": "model"}
-    with pytest.warns(ConvergenceWarning, match=r"2 chain\(s\) of 1 document\(s\)"):
-        result = fit_monte_carlo(ctm(3, 30), corpus, **engine)
-    eta = result.chains.latents["eta"]
-    torch.testing.assert_close(result.means[3], eta[2:, 3].mean(0))
-    torch.testing.assert_close(result.means[4], eta[:, 4].mean(0))
-
-
-@pytest.mark.slow
 def test_a_first_epoch_without_any_move_is_valid(monkeypatch) -> None:
     """There is nothing to learn from it: the model stays, and the fit goes on."""
     begun = count_epochs(monkeypatch)
@@ -625,16 +613,6 @@ def test_more_epochs_continue_a_finished_fit(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.slow
-def test_a_fit_killed_during_averaging_continues_to_the_same_bits(tmp_path: Path) -> None:
-    kept = {"checkpoint": tmp_path / "c.safetensors", "checkpoint_seconds": 0.0, "max_epochs": 12}
-    with pytest.raises(RuntimeError, match="killed"):
-        small_fit("exact", 21, error=RuntimeError("killed"), **kept)
-    resumed = small_fit("exact", **kept)
-    assert resumed[1].history[-2]["phase"] == "averaging"
-    assert_identical(small_fit("exact", max_epochs=12), resumed)
-
-
 # -- what cannot be ------------------------------------------------------------------------------
 
 
@@ -642,9 +620,6 @@ def test_a_fit_killed_during_averaging_continues_to_the_same_bits(tmp_path: Path
     ("options", "named"),
     [
         ({"num_chains": 0}, "num_chains is 0"),
-        ({"num_transitions": 0}, "num_transitions is 0"),
-        ({"max_epochs": 0}, "max_epochs is 0"),
-        ({"warmup_epochs": 0}, "warmup_epochs is 0"),
         ({"batch_size": 0}, "batch_size is 0"),
         ({"start": "vem"}, "start 'vem'"),
         ({"topic_update": "sgd"}, "topic_update 'sgd'"),

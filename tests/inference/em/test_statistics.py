@@ -34,7 +34,7 @@ def test_statistics_add_up(family: str, name: str) -> None:
         expected_statistics(guide, part, guide.posterior(part))
         for part in (batch, *(batch.select(torch.arange(i, 6, 2)) for i in range(2)))
     )
-    total, doubled = numbers(first + second), numbers(whole.scaled(2.0))
+    total, doubled = numbers(first.add_(second)), numbers(whole.scaled(2.0))
     assert total.keys() == numbers(whole).keys()
     for item, value in numbers(whole).items():
         torch.testing.assert_close(total[item], value, rtol=1e-9, atol=1e-9)

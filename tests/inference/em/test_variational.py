@@ -406,8 +406,6 @@ def test_tiny_corpora_fit_without_nan(family, name) -> None:
     [
         ({"max_iterations": -1}, "max_iterations is -1; expected at least 0"),
         ({"start_epochs": 0}, "start_epochs is 0; expected at least 1"),
-        ({"stepwise_epochs": -1}, "stepwise_epochs is -1; expected at least 0"),
-        ({"max_docs": 0}, "max_docs is 0; expected at least 1"),
         ({"tolerance": float("nan")}, "tolerance is nan"),
         ({"start": "spectral"}, "start 'spectral'; expected one of lda, documents, model"),
         ({"start": "model", "start_epochs": 3}, "start_epochs is an option of start='lda'"),
@@ -429,25 +427,15 @@ def test_invalid_documents_are_refused() -> None:
         engine.fit(Corpus.from_matrix(np.eye(5, dtype=int)))
     with pytest.raises(CorpusError, match="no tokens"):
         engine.fit(Corpus.from_matrix(np.zeros((2, 4), dtype=int), allow_empty=True))
-    for documents, message in (
-        ("a file.txt", "got 'a file.txt'; if it is a file, read it by read_corpus"),
-        (["one text", "another"], "texts go to Corpus.from_texts"),
-        ({"a": 1}, "expected a corpus or a matrix of counts, got a dict"),
-    ):
-        with pytest.raises((ConfigError, CorpusError), match=message):
-            engine.fit(documents)  # type: ignore[arg-type]
+    with pytest.raises((ConfigError, CorpusError), match="texts go to"):
+        engine.fit(["one text", "another"])  # type: ignore[arg-type]
 
 
 @pytest.mark.slow
 def test_a_matrix_gives_the_same_fit_as_its_corpus() -> None:
     counts = make_corpus(10).to_scipy()
     fits = []
-    for documents in (
-        Corpus.from_matrix(counts),
-        counts,
-        counts.toarray(),
-        counts.toarray().tolist(),
-    ):
+    for documents in (Corpus.from_matrix(counts), counts, counts.toarray().tolist()):
         model = new_model("ctm", 3, 30)
         options: dict[str, Any] = {"start_epochs": 2, "max_iterations": 1, "progress": False}
         result = VariationalEM(model, TaylorGuide(model), **options).fit(documents)

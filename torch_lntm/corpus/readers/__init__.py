@@ -50,43 +50,33 @@ def read_corpus(
 ) -> Corpus:
     r"""Reads a corpus from a file or a folder. Files may be gzipped (``.gz``).
 
-    Formats of word counts:
+    The ending of the name tells the format, so ``format`` is needed only where it does not. Files
+    hold texts, which are counted while they are read, or counts:
 
-    * ``npz``: the CSR arrays data, indices, indptr and shape, and the metadata of ``Corpus.save``.
+    * ``txt``: a document per line.
+    * ``csv`` (``.csv``, ``.tsv``): records under a header.
+    * ``jsonl``, ``json``: an object per line, or an array of objects.
+    * ``folder``: a document per ``.txt`` file. The subfolder is the label, and the path within the
+      folder is the column ``id``.
+    * ``parquet``: a row per document, in a file or a folder of files, which are read in the order
+      of their names. A column ``text`` has texts. A column ``words`` has lists of words, or of
+      their columns from 0, with ``counts`` beside it unless words are repeated.
+    * ``npz``: a file of ``Corpus.save``, or the arrays data, indices, indptr and shape of scipy.
     * ``ldac`` (``.ldac``, ``.dat``): ``M word:count ...`` per line, words from 0.
     * ``uci``: ``docword*.txt``.
     * ``mtx`` (``.mtx``, ``.mm``): Matrix Market coordinates, documents in rows.
-    * ``h5ad``: AnnData, with whole numbers in ``X``. The columns of ``obs`` become metadata, its
-      index becomes ``id``, and the names of ``var`` are the words.
-    * ``parquet``: a row per document, with a list ``words`` of strings or of columns (numbers of
-      words, from 0). A list ``counts`` is optional if words are repeated. Further columns become
-      metadata. A folder of ``.parquet`` files is read in the order of their names.
-    * ``store``: a folder of ``Corpus.save``. The counts are memory-mapped,
-      so several processes share them. The folder may be in shards.
+    * ``store``: a folder of ``Corpus.save``, perhaps in shards. Its counts are mapped into memory,
+      so that several processes share them.
 
-    The words of ``npz``, ``ldac``, ``uci`` and ``mtx`` are read from a file beside the counts, a
-    word per line: ``NAME.vocab.txt``, ``vocab.NAME.txt`` or ``vocab.txt``. The format ``h5ad``
-    needs ``pip install 'torch-lntm[files]'``.
-
-    Formats of texts:
-
-    * ``txt``: a document per line.
-    * ``jsonl``: a JSON object per line.
-    * ``json``: an array of JSON objects.
-    * ``csv`` (``.csv``, ``.tsv``): records under a header.
-    * ``parquet``: a row per document, in a file or a folder of files. Chosen if ``text_field`` is
-      given or lists ``words`` are missing.
-    * ``folder``: a document per ``.txt`` file. The subfolder is the label, and the path relative to
-      the folder is the column ``id``.
-
-    Labels are read from ``NAME.labels.txt`` beside the file, a line per document, or from the
-    records. Further fields of records become columns of the metadata. Columns of numbers in ``csv``
-    become numbers.
+    The words of ``npz``, ``ldac``, ``uci`` and ``mtx`` stand in a file beside the counts, one per
+    line: ``NAME.vocab.txt``, ``vocab.NAME.txt`` or ``vocab.txt``. Labels stand in
+    ``NAME.labels.txt``, or in the field ``label`` of the records, whose further fields become
+    columns of the metadata. A column of ``csv`` that has only numbers becomes one of numbers.
 
     Args:
         path: The file or folder.
-        vocabulary: Words, or a file with a word per line. They name the columns of counts. For
-            texts they are the words to count, and further words are dropped with a warning.
+        vocabulary: Words, or a file with a word per line. They name the columns of counts. Of
+            texts they are the words to count, and a warning says how many others were dropped.
         format: A name from the lists above. Defaults to the format of the file's name.
         labels: Labels, or a file with a label per line. Defaults to the labels beside the file or
             in the records.
@@ -95,15 +85,14 @@ def read_corpus(
         encoding: Encoding of all text in files.
         delimiter: Character between the fields of ``csv``. Defaults to the one of comma,
             semicolon, tab and bar that is most frequent in the header.
-        metadata: Further columns: a CSV file, or columns as for ``Corpus.with_metadata``. If they
-            and the documents have a column ``id``, such as the names of a folder's files, the rows
-            are joined by id. Otherwise they are in the order of the documents.
+        metadata: Further columns: a CSV file, or columns as for ``Corpus.with_metadata``. Where
+            they and the documents have a column ``id``, such as the names of a folder's files, the
+            rows are joined by it; otherwise they stand in the order of the documents.
         max_bytes: Maximum number of bytes to read, after decompression. Defaults to a third of the
-            available memory. The default also bounds compressed files by their size: 10 MiB on disk
-            may unpack to 128 MiB, and each further byte to 100 bytes.
-        rank: Rank of this process, from 0. With ``world_size``, only this process's shards of a
-            folder in shards are opened: neighbouring documents, about the same number of entries
-            for each process. Positions of documents count from the first of these documents.
+            available memory; a compressed file may not unpack to far more than its size either.
+        rank: Rank of this process, from 0. It then opens only its own shards of a folder, which
+            hold about as many entries as those of each other process. Positions of documents count
+            from its first.
         world_size: Number of processes.
         **options: Options of ``Corpus.from_texts`` for texts: ``stop_words``, ``min_df``,
             and options of ``CountVectorizer``.
@@ -129,7 +118,9 @@ def read_corpus(
             f"expected the path of a file or folder, got a {type(path).__name__}; " + ADVICE
         )
     part = None if rank is None or world_size is None else (rank, world_size)
-    path, name = Path(path), _name(Path(path))
+    path = Path(path)
+    whole = Path(os.path.abspath(path))  # . and .. get the names of folders
+    name = Path(unzipped(whole.name)).stem.removeprefix("docword.")
     reading = Options(text_field, label_field, encoding, delimiter, max_bytes, part=part)
     about = find_format(path, format, text_field)
     _check_options(path, about, reading, options)
@@ -141,8 +132,11 @@ def read_corpus(
     if vocabulary is None and about.name in WITH_WORDS_BESIDE:
         # Corpus.save writes NAME.vocab.txt beside NAME.npz.
         others = () if about.name == "npz" else (f"vocab.{name}.txt", "vocab.txt")
-        vocabulary = _find_beside(path, "vocab", others)
-    labels = _find_beside(path, "labels") if labels is None else labels
+        vocabulary = _first_file(
+            whole.parent, f"{whole.stem}.vocab.txt", f"{name}.vocab.txt", *others
+        )
+    if labels is None:
+        labels = _first_file(whole.parent, f"{whole.stem}.labels.txt", f"{name}.labels.txt")
     with _naming_files(path, vocabulary, labels, metadata):
         if isinstance(metadata, (str, Path)):
             metadata = read_metadata(metadata, encoding)
@@ -248,14 +242,6 @@ def _check_options(path: Path, about: Format, options: Options, further: Iterabl
         )
 
 
-def _name(path: Path) -> str:
-    """Name of a corpus: the file's name without ``docword.`` and the format's suffixes."""
-    name = Path(os.path.abspath(path)).name  # abspath gives . and .. the names of folders
-    return Path(unzipped(name)).stem.removeprefix("docword.")
-
-
-def _find_beside(path: Path, what: str, others: Iterable[str] = ()) -> Path | None:
-    """First existing file of words or labels in the folder of a corpus; ``None`` if missing."""
-    names = [*(f"{name}.{what}.txt" for name in (path.stem, _name(path))), *others]
-    beside = Path(os.path.abspath(path)).parent if path.name in ("", "..") else path.parent
-    return next(filter(Path.is_file, (beside / name for name in names)), None)
+def _first_file(folder: Path, *names: str) -> Path | None:
+    """The first of some files that exists, if any."""
+    return next(filter(Path.is_file, (folder / name for name in names)), None)

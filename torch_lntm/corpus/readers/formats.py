@@ -14,7 +14,6 @@ from torch_lntm.corpus.metadata import describe
 from torch_lntm.corpus.readers.counts import read_ldac, read_matrix_market, read_uci
 from torch_lntm.corpus.readers.tables import (
     holds_counts,
-    read_h5ad,
     read_parquet_counts,
     read_parquet_texts,
 )
@@ -69,7 +68,6 @@ FORMATS: dict[str, Format] = {
         Format("ldac", read_ldac, "counts", (".ldac", ".dat")),
         Format("uci", read_uci, "counts"),
         Format("mtx", read_matrix_market, "counts", (".mtx", ".mm")),
-        Format("h5ad", read_h5ad, "counts", (".h5ad",)),
         Format("parquet", read_parquet_texts, "texts", (".parquet",)),
         Format("store", read_mapped, "counts"),
         Format("txt", read_txt, "texts", (".txt",)),
@@ -139,13 +137,13 @@ def register_reader(
 ) -> Any:
     r"""Register a reader of a file format.
 
-    ``read_corpus`` and every command then read files of the format. A reader
-    of texts yields a mapping for each document, with the text in the field ``"text"``. All further
-    fields become columns of the metadata. A reader of counts returns a :class:`Corpus`.
+    ``read_corpus`` and every command then read files of the format. The function gets the path and
+    the options of reading (:class:`Options`). A reader of texts yields a mapping for each document:
+    the field ``"text"`` is its text, and all others become columns of the metadata. A reader of
+    counts returns a :class:`Corpus`.
 
-    The function is called with the file's path and the options of reading (:class:`Options`).
-    ``torch_lntm.files.iterate_lines(path, options.encoding, options.max_bytes)`` reads lines
-    safely. It unpacks ``.gz`` files, bounds the size, and names the file in errors.
+    ``torch_lntm.files.iterate_lines(path, options.encoding, options.max_bytes)`` reads lines: it
+    unpacks ``.gz`` files, bounds their size, and names the file in errors.
 
     Args:
         name: Name of the format, for ``read_corpus(format=...)`` and ``--format``.

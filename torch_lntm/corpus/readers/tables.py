@@ -1,10 +1,9 @@
-"""Readers of binary tables: AnnData of word counts, Parquet of word counts or texts."""
+"""Readers of Parquet files, of word counts or texts."""
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,78 +16,13 @@ from torch_lntm.corpus.corpus import Corpus
 from torch_lntm.corpus.metadata import listed, typed
 from torch_lntm.corpus.readers.counts import corpus_of
 from torch_lntm.corpus.readers.texts import Options, Record
-from torch_lntm.errors import CorpusError, FileError, import_extra
+from torch_lntm.errors import FileError
 from torch_lntm.files.reading import byte_limit, open_to_read, read_errors, too_large
 
 #: Rows of a Parquet file per reading step.
 _ROWS = 1 << 12
 #: Bytes of memory of a row of a table beside its contents.
 _ROW_BYTES = 100
-
-
-# -------------------------------------------------------------------- AnnData
-
-
-def read_h5ad(path: Path, options: Options) -> Corpus:
-    """AnnData: counts ``X``, metadata ``obs`` and words ``var``, which memory holds as a whole."""
-    h5py = import_extra("h5py", "files", "the format h5ad")
-    anndata = import_extra("anndata.io", "files", "the format h5ad")
-    open_to_read(path).close()  # raises clear errors for a wrong path
-    with h5py.File(path, "r") as file:
-        _check_links(path, file, h5py, byte_limit(path.stat().st_size, options.max_bytes, True))
-        x, obs, var = (anndata.read_elem(file[name]) for name in ("X", "obs", "var"))
-    return corpus_of_cells(x, obs, var.index)
-
-
-def corpus_of_cells(x: Any, obs: pd.DataFrame, words: Iterable[Any]) -> Corpus:
-    """Corpus of the parts of an AnnData object.
-
-    Args:
-        x: ``(num_docs, num_words)`` counts.
-        obs: The documents. The index becomes the column ``id``, and the columns become metadata.
-        words: Names of the words.
-
-    Raises:
-        CorpusError: ``x`` is missing or no matrix.
-    """
-    if len(getattr(x, "shape", ())) != 2:
-        raise CorpusError(
-            f"expected a matrix of counts, cells by genes, got {type(x).__name__}; if the counts "
-            "are in a layer, name it: layer='counts'"
-        )
-    x = x.to_memory() if hasattr(x, "to_memory") else x  # of an object that is backed by a file
-    x = x if hasattr(x, "tocsr") else x[:]
-    metadata = {"id": obs.index, **{str(name): obs[name].array for name in obs}}
-    return Corpus.from_matrix(x, map(str, words), metadata=metadata, allow_empty=True)
-
-
-def _check_links(path: Path, file: Any, h5py: Any, limit: float) -> None:
-    """Refuses data in other files, which HDF5 would read, and announced sizes beyond a limit.
-
-    Raises:
-        FileError: See above.
-    """
-    links: list[tuple[str, Any]] = []
-    file.visititems_links(lambda *link: links.append(link))
-    for name, link in links:
-        node = file[name] if isinstance(link, h5py.HardLink) else None
-        if name.partition("/")[0] not in ("X", "obs", "var") or isinstance(node, h5py.Group):
-            continue
-        if node is None or node.is_virtual or node.external or not node.shape:
-            raise FileError(
-                f"{path}: {name} is a link, a single number, or in other files; write the file "
-                "without them"
-            )
-        # HDF5 unpacks complete chunks.
-        limit -= max(node.size, math.prod(node.chunks or ())) * node.dtype.itemsize
-        if limit < 0:
-            raise FileError(
-                f"{path}: {name}, of shape {node.shape} in chunks of {node.chunks}, takes more "
-                "bytes than the file and the memory allow; check the file"
-            )
-
-
-# -------------------------------------------------------------------- Parquet
 
 
 def holds_counts(path: Path) -> bool:

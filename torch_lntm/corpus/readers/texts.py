@@ -241,12 +241,6 @@ def read_metadata(path: str | Path, encoding: str = "utf-8") -> pd.DataFrame:
 
     Raises:
         CorpusError: The file is missing, malformed, too large or empty.
-
-    Example:
-        >>> from pathlib import Path
-        >>> size = Path("columns.csv").write_text("party,year\nleft,1990\nright,2000\n")
-        >>> lntm.corpus.read_metadata("columns.csv")["party"].tolist()
-        ['left', 'right']
     """
     rows = [record for _, record in read_csv(Path(path), Options(encoding=encoding))]
     if not rows:

@@ -72,7 +72,7 @@ class Covariates:
             fitted, matrix = None, _array(corpus)
             names = tuple(f"x{j}" for j in range(matrix.shape[1]))
         elif isinstance(formula, str):
-            fitted, matrix = Formula.fit(formula, corpus.metadata, corpus.num_docs)
+            fitted, matrix = Formula.fit(formula, corpus.metadata)
             if fitted.names[:1] != ("Intercept",):
                 raise ConfigError(f"prevalence {formula!r} has no intercept; leave out the 0 or -1")
             names, matrix = fitted.names[1:], matrix[:, 1:]
@@ -154,7 +154,7 @@ class Covariates:
         assert self.formula is not None
         if not self.formula.reads_any(corpus.metadata):
             return np.full((corpus.num_docs, len(self.random)), -1)
-        positions = self.formula.positions(corpus.metadata, corpus.num_docs)
+        positions = self.formula.positions(corpus.metadata)
         for name, column in zip(self.random, positions.T, strict=True):
             if (column < 0).any():
                 warn(
@@ -168,7 +168,7 @@ class Covariates:
 
     def _derive(self, corpus: Corpus) -> NDArray[np.float64]:
         if self.formula is not None and self.formula.reads_any(corpus.metadata):
-            return self.formula.matrix(corpus.metadata, corpus.num_docs)[:, 1:]
+            return self.formula.matrix(corpus.metadata)[:, 1:]
         warn(
             f"{corpus!r} has no column of the model's prevalence ({', '.join(self.names)}); its "
             "documents get the columns' means in the training documents",
