@@ -318,17 +318,18 @@ def found_again(settings: Settings, name: str, seed: int) -> dict[str, Any]:
     with stopwatch:
         model, result = fitted(settings.num_topics, first, seed)
         stability = lntm.topic_stability(result, first, settings.num_fits, seed=100 + seed)
+        nearest = stability["nearest"].to_numpy()
         pairs = [
             align_topics(model, fitted(settings.num_topics, second, 200 + seed + i)[0])
             for i in range(settings.num_fits)
         ]
     fresh = np.mean([pair.similarity for pair in pairs], 0)
-    found = np.mean([pair.similarity > stability.nearest for pair in pairs], 0)
+    found = np.mean([pair.similarity > nearest for pair in pairs], 0)
     shares = np.asarray(result.topic_shares, float)
     predictors = {
-        "similarity, other seeds": stability.by_seed.mean(0),
-        "similarity, resamples": stability.by_resample.mean(0),
-        "share of resamples with the topic": (stability.by_resample > stability.nearest).mean(0),
+        "similarity, other seeds": stability["by_seed"].to_numpy(),
+        "similarity, resamples": stability["by_resample"].to_numpy(),
+        "share of resamples with the topic": stability["found_by_resample"].to_numpy(),
         "share of the topic": shares,
     }
     return {

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import torch_lntm as lntm
-from torch_lntm.reports.levels import dividing_columns, levels_of
+from torch_lntm.reports.prevalence import dividing_columns, levels_of
 
 
 def grouped(values):

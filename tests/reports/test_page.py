@@ -311,7 +311,6 @@ def test_the_page_of_a_result_uses_the_posterior_of_the_fit(known, tmp_path, eng
     lntm.report(result, corpus, path, overwrite=True, source=guide, **few)
     html = path.read_text(encoding="utf-8")
     assert "by the model ctm and the posterior taylor" in html
-    assert ("differ from the shares that the fit printed" in html) == (engine == "monte-carlo")
 
 
 @pytest.mark.slow

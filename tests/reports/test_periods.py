@@ -12,7 +12,7 @@ from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError
 from torch_lntm.models import DynamicTopics, TopicModel
 from torch_lntm.reports import moving_topics
-from torch_lntm.reports.periods import words_by_period
+from torch_lntm.reports.labels import words_by_period
 
 WORDS = ["up", "<b>down</b>", "still", "a", "b", "c"]
 YEARS = np.repeat(np.arange(2000, 2010), 10)

@@ -335,12 +335,13 @@ def document_proportions(
         )
     shown = np.argsort(-mean, kind="stable")[:num_topics][::-1]
     rows = np.arange(len(shown))
+    look: dict[str, Any] = {"color": style.NEGATIVE, "clip_on": False}
     if ax is None:
         _, ax = plt.subplots(figsize=(6.0, 0.3 * len(shown) + 1.1), layout="constrained")
-    ax.hlines(rows, lower[shown], upper[shown], color=style.NEGATIVE, linewidth=2.2, alpha=0.55)
-    ax.plot(mean[shown], rows, "o", color=style.NEGATIVE, markersize=6, clip_on=False)
+    ax.hlines(rows, lower[shown], upper[shown], linewidth=2.2, alpha=0.55, **look)
+    ax.plot(mean[shown], rows, "o", **look)
     ax.set_yticks(rows, [str(names[k]) for k in shown], fontsize=9, parse_math=False)
-    ax.set(xlim=(0, min(1.0, 1.05 * float(upper.max()))), ylim=(-0.6, len(shown) - 0.4))
+    ax.set_xlim(0, min(1.0, 1.05 * float(upper.max())))
     ax.set_title(f"Document {position}", fontsize=10)
     ax.set_xlabel(f"topic proportion: posterior mean and {level:.0%} interval")
     style.rule(ax, "x")

@@ -151,8 +151,8 @@ def topic_graph(
 
     Args:
         pairs: A row for each line: ``first`` and ``second`` topic, ``correlation``, and its
-            ``lower`` and ``upper`` end if they are known, shown by the dark core and the pale band
-            of the line. The line of topics 3 and 7 has the ``gid`` ``pair-3-7``.
+            ``lower`` and ``upper`` end, shown by the dark core and the pale band of the line. The
+            line of topics 3 and 7 has the ``gid`` ``pair-3-7``.
         names: As for :func:`topic_map`.
         shares: As for :func:`topic_map`.
         upper: As for :func:`topic_map`.
@@ -171,10 +171,9 @@ def topic_graph(
     distance = np.minimum(paths, paths[np.isfinite(paths)].max(initial=1.0))
     places = topic_map(distance, names, shares, upper, topics=topics, ax=ax)
     scale = _WIDEST / max(_LIMIT, pairs["correlation"].max()) if len(pairs) else _WIDEST
-    core, band = ("lower", "upper") if "lower" in pairs else ("correlation", "correlation")
-    for pair in pairs.to_dict("records"):
-        first, second = pair["first"], pair["second"]
-        widths = [0.5 + scale * max(pair[end], 0.0) for end in (band, core)]
+    for pair in pairs.itertuples():
+        first, second = pair.first, pair.second
+        widths = [0.5 + scale * max(end, 0.0) for end in (pair.upper, pair.lower)]
         segments = [[places[first], places[second]]] * 2
         about: dict[str, Any] = {"colors": [_BAND, POSITIVE], "gid": f"pair-{first}-{second}"}
         ax.add_collection(LineCollection(segments, linewidths=widths, zorder=1, **about))
@@ -223,8 +222,8 @@ def correlation_graph(
     require(0, min_correlation=min_correlation)
     correlation = model.topic_correlation().cpu().numpy()
     first, second = np.triu_indices(size, 1)
-    pairs = pd.DataFrame({"first": first, "second": second})
-    pairs["correlation"] = correlation[first, second]
+    pairs = pd.DataFrame({"first": first, "second": second, "lower": correlation[first, second]})
+    pairs["upper"] = pairs["correlation"] = pairs["lower"]
     pairs = pairs[pairs["correlation"] >= max(min_correlation, 1e-12)]
     pairs = pairs.nlargest(int(1.5 * size), "correlation")
     if ax is None:
@@ -348,7 +347,7 @@ def plot_loadings(
     """Plot loadings ``(num_topics, num_sources)`` of named topics as :func:`source_plot` does."""
     import matplotlib.pyplot as plt
 
-    rows: list[tuple[str, float]] = []  # (source, NaN), followed by (topic, loading) pairs
+    rows: list[tuple[str, float]] = []
     for number in sources:
         order = np.argsort(-loadings[:, number], kind="stable")
         ranked = [(shorten(names[k], NAME_LETTERS), float(loadings[k, number])) for k in order]
@@ -359,17 +358,12 @@ def plot_loadings(
     if ax is None:  # the bars have room beside the longest name
         figsize = (4.0 + 0.08 * max(map(len, shown)), 0.21 * len(rows) + 0.9)
         _, ax = plt.subplots(figsize=figsize, layout="constrained")
-    positions = np.arange(len(rows))
-    ax.barh(positions, values, 0.7, color=np.where(values < 0, NEGATIVE, POSITIVE))
+    ax.barh(range(len(rows)), values, 0.7, color=np.where(values < 0, NEGATIVE, POSITIVE))
     ax.axvline(0, color=NEUTRAL, linewidth=0.8)
-    # parse_math would read words between dollar signs as formulas.
-    ticks = ax.set_yticks(positions, shown, fontsize=8.5, parse_math=False)
-    for tick, value in zip(ticks, values, strict=True):
+    for tick, value in zip(
+        ax.set_yticks(range(len(rows)), shown, fontsize=8.5, parse_math=False), values, strict=True
+    ):
         tick.label1.set_fontweight("bold" if np.isnan(value) else "normal")
-    limit = 1.06 * np.nanmax(np.abs(values), initial=1e-12)
-    ax.set(xlim=(-limit, limit), ylim=(len(rows) - 0.4, -0.6))
-    ax.set_xlabel("change of a topic's logit per unit of the source", fontsize=9)
+    ax.set(ylim=(len(rows) - 0.4, -0.6), xlabel="change of a topic's logit per unit of the source")
     rule(ax, "x")
-    ax.tick_params(axis="x", labelsize=8.5)
-    ax.locator_params(axis="x", nbins=7)
     return ax

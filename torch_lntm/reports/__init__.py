@@ -8,12 +8,12 @@ from torch_lntm.reports.labels import (
     keyword_topics,
     label_topics,
     level_words,
+    moving_topics,
     summarise_groups,
     summarise_sources,
 )
 from torch_lntm.reports.naming import name_topics
 from torch_lntm.reports.page import report
-from torch_lntm.reports.periods import moving_topics
 from torch_lntm.reports.prevalence import summarise_corpus
 from torch_lntm.reports.representatives import representative_documents
 from torch_lntm.reports.scores import score_table, topic_scores

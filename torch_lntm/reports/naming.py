@@ -109,13 +109,12 @@ def name_topics(
     for k in tqdm(numbers, desc="names", unit="topic", disable=not progress):
         taken = [name for j, name in enumerate(names) if j != k and is_named(names, j)]
         prompt = _prompt(frex[k], probable[k], quoted[k], taken, language)
-        try:
-            found = _ask(ask, k, prompt, taken, str(asked))
-        except _RefusedError as error:
-            refused.append(f"topic {names[k]} ({error})")
-        else:
+        found = _ask(ask, k, prompt, taken, str(asked))
+        if isinstance(found, NameRecord):
             names[k] = found.name
             records.append(found)
+        else:
+            refused.append(f"topic {names[k]} ({found})")
     if refused:
         text = f"no suitable name for {'; '.join(refused)}"
         if not records:
@@ -148,14 +147,10 @@ def _prompt(
     return "\n".join(lines)
 
 
-class _RefusedError(Exception):
-    """The reason why the last answer about a topic was refused."""
-
-
 def _ask(
     ask: Callable[[str], str], topic: int, prompt: str, taken: Sequence[str], source: str
-) -> NameRecord:
-    """The record of a topic's new name."""
+) -> NameRecord | str:
+    """The record of a topic's new name, or the reason why the last answer was refused."""
     question, reason = prompt, ""
     for _ in range(_ATTEMPTS):
         answer = ask(question)
@@ -164,7 +159,7 @@ def _ask(
         except ConfigError as error:
             reason = str(error)
             question = f"{prompt}\nYour last answer was refused: {reason}."
-    raise _RefusedError(reason)
+    return reason
 
 
 def _name_in(answer: Any, taken: Sequence[str]) -> str:

@@ -20,7 +20,6 @@ from torch_lntm import __version__
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.files.writing import atomic_write
-from torch_lntm.guides import Guide
 from torch_lntm.inference import DrawSource, ThetaDraws, theta_draws
 from torch_lntm.inference.draws import require_source
 from torch_lntm.inference.fitted import Fitted
@@ -31,17 +30,16 @@ from torch_lntm.models.names import is_named
 from torch_lntm.plotting.style import distinct_words, format_number, shorten, topic_labels
 from torch_lntm.reports import pictures
 from torch_lntm.reports.labels import best_words, summarise_groups
-from torch_lntm.reports.levels import dividing_columns
 from torch_lntm.reports.prevalence import (
     SHORT_DOCUMENT,
     correlation_intervals,
     correlation_lines,
+    dividing_columns,
     summarise_corpus,
 )
 from torch_lntm.reports.representatives import best_documents, excerpts
 from torch_lntm.reports.scores import as_scores, read_scores
 from torch_lntm.reports.sections import PageData, render_sections, to_table
-from torch_lntm.reports.stability import TopicStability
 from torch_lntm.reports.tree import TopicTree
 
 #: Coverage probability of every interval on the page.
@@ -114,7 +112,6 @@ def report(
         fitted, contents = fit.source, {"settings": fit.settings()}
     if isinstance(fit, Run):
         contents["scores"] = fit.read(EVALUATION, read_scores)
-    contents["instead_of_chains"] = isinstance(source, Guide) and not isinstance(fitted, Guide)
     page = render_page(fitted if source is None else source, corpus, **{**contents, **options})
     with atomic_write(path) as file:
         file.write(page.encode("utf-8", "replace"))
@@ -128,14 +125,13 @@ def render_page(
     by: Sequence[str] | None = None,
     groups: Mapping[str, Sequence[int | str]] | TopicGroups | None = None,
     tree: TopicTree | None = None,
-    stability: TopicStability | None = None,
+    stability: pd.DataFrame | None = None,
     texts: Iterable[str] | None = None,
     effects: Any = None,
     scores: pd.DataFrame | None = None,
     settings: Mapping[str, Any] | None = None,
     title: str | None = None,
     sections: Mapping[str, Callable[[PageData], Any]] | None = None,
-    instead_of_chains: bool = False,
     top_n: int = 12,
     num_docs: int = 4,
     max_docs: int = MAX_DOCS,
@@ -165,7 +161,6 @@ def render_page(
         title: The page's title. Defaults to a title with the name of the corpus.
         sections: Further sections after the topics, functions by title; see
             :func:`register_section`.
-        instead_of_chains: Add a note that a guide drew the proportions of a model fitted by chains.
         top_n: Top words of each topic.
         num_docs: Representative documents of each topic.
         max_docs: Largest number of documents of the page. A larger corpus is sampled at random, and
@@ -215,7 +210,6 @@ def render_page(
         title=title or f"Topics of {corpus.name or 'a corpus'}",
         num_all=len(everything),
         is_short=corpus.num_tokens < SHORT_DOCUMENT * len(corpus),
-        instead_of_chains=instead_of_chains,
         frex=best_words(model, corpus, "frex", top_n=top_n),
         stability=stability,
         documents=_documents(data, everything, sample, texts, num_docs),

@@ -14,8 +14,7 @@ from torch_lntm.plotting.embed import to_svg
 from torch_lntm.plotting.lines import Series, plot_panels
 from torch_lntm.plotting.style import format_number
 from torch_lntm.plotting.topics import map_size, topic_graph, topic_map
-from torch_lntm.reports.levels import Axis, axis_of
-from torch_lntm.reports.prevalence import Array, Prevalence, differences
+from torch_lntm.reports.prevalence import Array, Axis, Prevalence, axis_of, differences
 from torch_lntm.reports.sections import PageData
 from torch_lntm.reports.tree import TopicTree, hellinger_distances
 

@@ -17,16 +17,15 @@ from torch_lntm.frames import is_missing
 from torch_lntm.io.models import read_json
 from torch_lntm.models import TopicModel
 
-#: Types of the cells of a table of scores in a file, by column.
-_NUMBER, _UNKNOWN = (int, float), (int, float, type(None))
-_TYPES: dict[str, tuple[type, ...]] = {
-    "metric": (str,),
-    "value": _NUMBER,
-    "std_error": _UNKNOWN,
-    "unit": (str,),
-    "method": (str,),
-    "documents": _UNKNOWN,
-    "tokens": _UNKNOWN,
+#: Types of the columns of a table of scores.
+_TYPES = {
+    "metric": "str",
+    "value": "float",
+    "std_error": "float",
+    "unit": "str",
+    "method": "str",
+    "documents": "Int64",
+    "tokens": "Int64",
 }
 
 
@@ -102,9 +101,7 @@ def topic_scores(
 
 def as_scores(rows: Any) -> pd.DataFrame:
     """A table of scores from its rows."""
-    whole = dict.fromkeys(("documents", "tokens"), "Int64")
-    numbers = {"value": float, "std_error": float, **whole}
-    return pd.DataFrame(rows, columns=list(_TYPES)).astype(numbers)
+    return pd.DataFrame(rows, columns=list(_TYPES)).astype(_TYPES)
 
 
 def score_records(scores: pd.DataFrame) -> list[dict[str, Any]]:
@@ -139,15 +136,12 @@ def read_scores(path: str | Path) -> pd.DataFrame:
     Raises:
         ConfigError: The file is missing or damaged, or has other contents.
     """
-    rows = []
-    for record in read_json(Path(path), list):
-        cells = dict(record) if isinstance(record, dict) else {}
-        cells["std_error"] = cells.pop("standard_error", None)
-        wrong = [name for name, types in _TYPES.items() if type(cells.get(name)) not in types]
-        if wrong or len(cells) != len(_TYPES):
-            raise ConfigError(f"{path}: not a list of scores ({record!r:.200})")
-        rows.append([cells[name] for name in _TYPES])
+    fields = [name.replace("std_error", "standard_error") for name in _TYPES]
     try:
-        return as_scores(rows)
-    except OverflowError as error:
+        rows = [[record[name] for name in fields] for record in read_json(Path(path), list)]
+        scores = as_scores(rows)
+        if scores[["metric", "value"]].isna().any(axis=None):
+            raise ValueError("a score lacks its metric or its value")
+    except (LookupError, TypeError, ValueError, OverflowError) as error:
         raise ConfigError(f"{path}: not a list of scores ({error})") from error
+    return scores

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from markupsafe import Markup, escape
 
@@ -19,8 +18,7 @@ from torch_lntm.models.topic_table import TopicSummary
 from torch_lntm.plotting.embed import to_svg
 from torch_lntm.plotting.lines import path_plot
 from torch_lntm.plotting.style import shorten
-from torch_lntm.reports.labels import keyword_topics
-from torch_lntm.reports.periods import moving_topics, words_by_period
+from torch_lntm.reports.labels import keyword_topics, moving_topics, words_by_period
 from torch_lntm.reports.prevalence import CorpusSummary
 
 #: Limits of the section on words over time: topics in the figure, words of a panel, panels in a
@@ -205,25 +203,17 @@ def _words_over_time(page: PageData) -> list[Any]:
 
 
 def _paths(page: PageData, changes: pd.DataFrame) -> Any:
-    """Paths of the words that rose or fell, a panel for each topic."""
+    """Paths of the words of the topics with the largest drift, a panel for each topic."""
     from matplotlib.figure import Figure
 
-    vocabulary = list(page.model.words_at(range(page.model.num_words)))
-    moving = changes.sort_values("drift", ascending=False, kind="stable")
-    moving = moving[moving["topic"].isin(moving["topic"].unique()[:_TOPICS])]
-    size = moving["topic"].nunique()
-    columns, lines = min(size, _COLUMNS), math.ceil(size / _COLUMNS)
-    figure = Figure(figsize=(_PANEL[0] * columns, _PANEL[1] * lines), layout="constrained")
-    figure.set_label("Paths of the words that rose or fell")
-    periods: Any = page.model.topics.content
-    for place, (topic, rows) in enumerate(moving.groupby("topic", sort=False), 1):
-        largest = rows.iloc[np.argsort(-(rows["last"] - rows["first"]).abs(), kind="stable")]
-        words = [vocabulary.index(term) for term in largest["word"][:_LINES]]
-        ax = figure.add_subplot(lines, columns, place)
-        path_plot(page.model, topic, words, level=page.level, ax=ax)
+    topics = changes.drop_duplicates("topic").nlargest(_TOPICS, "drift")["topic"]
+    lines = math.ceil(len(topics) / _COLUMNS)
+    figure = Figure(figsize=(_PANEL[0] * _COLUMNS, _PANEL[1] * lines), layout="constrained")
+    figure.set_label("Paths of words of the topics with the largest drift")
+    for place, topic in enumerate(topics, 1):
+        ax = figure.add_subplot(lines, _COLUMNS, place)
+        path_plot(page.model, topic, top_n=_LINES, level=page.level, ax=ax)
         ax.set_title(shorten(page.names[topic], 40), fontsize=9, parse_math=False)
-        ends = [str(periods.levels[0]), str(periods.levels[-1])]
-        ax.set_xticks([periods.positions[0], periods.positions[-1]], ends, parse_math=False)
         ax.set(xlabel="", ylabel="")
         ax.tick_params(which="both", labelsize=8)
     return figure

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from numpy.typing import NDArray
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.evaluation import align_topics
-from torch_lntm.frames import render
 from torch_lntm.guides import Guide
 from torch_lntm.inference import FitResult, VariationalEM
 from torch_lntm.inference.interruption import propagate_interrupts
@@ -36,60 +34,6 @@ _OPTIONS = (
 )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class TopicStability:
-    """Similarity of a model's topics to their partners in new fits, from :func:`topic_stability`.
-
-    The similarity of two topics is the Bhattacharyya coefficient of their word distributions, from
-    0 (no common word) to 1 (equal). A fit has a topic if its partner is more similar to the topic
-    than the most similar other topic of the model.
-
-    Attributes:
-        names: Names of the topics.
-        labels: Labels of the topics; see :func:`topic_labels`.
-        by_seed: ``(num_fits, num_topics)`` similarities in fits from other seeds.
-        by_resample: ``(num_fits, num_topics)`` similarities in fits to resampled documents.
-        nearest: ``(num_topics,)`` similarity to the most similar other topic of the model.
-        words: ``(num_topics,)`` mean number of common top words of partners.
-        top_n: Number of top words of a topic.
-    """
-
-    names: tuple[str, ...]
-    labels: tuple[str, ...]
-    by_seed: Array
-    by_resample: Array
-    nearest: Array
-    words: Array
-    top_n: int
-
-    def frame(self) -> pd.DataFrame:
-        """A row for each topic, in their order.
-
-        Returns:
-            The columns ``topic`` and ``name``, and these: ``by_seed`` and ``by_resample`` are the
-            mean similarities over fits from other seeds and to resampled documents.
-            ``found_by_seed`` and ``found_by_resample`` are the shares of these fits with the topic.
-            ``nearest`` is the similarity of the most similar other topic of the model, and
-            ``words`` the mean number of the topic's top words among those of its partners.
-        """
-        frame = pd.DataFrame({"topic": range(len(self.names)), "name": self.names})
-        for kind, values in (("seed", self.by_seed), ("resample", self.by_resample)):
-            frame[f"by_{kind}"] = values.mean(0)
-            frame[f"found_by_{kind}"] = (values > self.nearest).mean(0)
-        return frame.assign(nearest=self.nearest, words=self.words)
-
-    def __repr__(self) -> str:
-        return (
-            f"TopicStability({len(self.names)} topics, {len(self.by_seed)} seeds, "
-            f"{len(self.by_resample)} resamples, similarity {self.by_seed.mean():.3f} and "
-            f"{self.by_resample.mean():.3f})"
-        )
-
-    def __str__(self) -> str:
-        table = self.frame().assign(name=self.labels).sort_values("by_resample", ascending=False)
-        return f"{self!r}\n{render(table.drop(columns='topic'))}"
-
-
 def topic_stability(
     fit: TopicModel | FitResult | Run,
     corpus: Corpus,
@@ -100,7 +44,7 @@ def topic_stability(
     top_n: int = 10,
     seed: int = 0,
     progress: bool = True,
-) -> TopicStability:
+) -> pd.DataFrame:
     """How well new fits give the topics of a model again.
 
     The function fits ``num_fits`` models from other seeds to the same documents, and ``num_fits``
@@ -124,7 +68,14 @@ def topic_stability(
         progress: Show a progress bar on standard error.
 
     Returns:
-        The similarities, with a table to print.
+        A row for each topic with the columns ``topic`` and ``name``, and these: ``by_seed`` and
+        ``by_resample`` are mean similarities of the topic and its partners in fits from other seeds
+        and to resampled documents, ``found_by_seed`` and ``found_by_resample`` the shares of these
+        fits that have the topic. ``nearest`` is the similarity to the most similar other topic of
+        the model, and ``words`` the mean number of the topic's top words among those of its
+        partners. The similarity of two topics is the Bhattacharyya coefficient of their word
+        distributions, from 0 (no common word) to 1 (equal), and a fit has a topic if its partner is
+        more similar to it than ``nearest``.
 
     Raises:
         ConfigError: No registered constructor made the model, an option is refused, or the corpus
@@ -135,8 +86,8 @@ def topic_stability(
         >>> stability = lntm.reports.topic_stability(
         ...     model, train, 1, posterior="taylor", options=options
         ... )
-        >>> stability.by_seed.shape, stability.by_resample.shape
-        ((1, 10), (1, 10))
+        >>> len(stability), stability["by_seed"].between(0, 1.001).all()
+        (10, True)
     """
     require_whole(1, num_fits=num_fits, top_n=top_n)
     require_whole(0, seed=seed)
@@ -178,11 +129,12 @@ def topic_stability(
     probs = np.sqrt(model.topics.mean_probs.detach().double().cpu().numpy())
     between = probs @ probs.T
     np.fill_diagonal(between, 0.0)
-    kinds = np.array(similarity[:num_fits]), np.array(similarity[num_fits:])
-    nearest, common = between.max(1), np.mean(words, axis=0)
-    return TopicStability(
-        model.topic_names, tuple(topic_labels(model)), *kinds, nearest, common, top_n
-    )
+    nearest = between.max(1)
+    found = pd.DataFrame({"topic": range(model.num_topics), "name": topic_labels(model)})
+    for kind, chosen in (("seed", similarity[:num_fits]), ("resample", similarity[num_fits:])):
+        found[f"by_{kind}"] = np.mean(chosen, axis=0)
+        found[f"found_by_{kind}"] = np.mean(np.array(chosen) > nearest, axis=0)
+    return found.assign(nearest=nearest, words=np.mean(words, axis=0))
 
 
 def _contents_of(

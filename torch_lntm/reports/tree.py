@@ -99,11 +99,7 @@ class TopicTree:
         return (distances[done] + distances[done + 1]) / 2
 
     def __repr__(self) -> str:
-        levels = ", ".join(map(str, self.levels)) or "none"
-        return f"TopicTree({self.num_topics} topics, by {self.by}, levels: {levels})"
-
-    def __str__(self) -> str:
-        return f"{self!r}\n{render(self.frame())}"
+        return f"TopicTree of {self.num_topics} topics, by {self.by}\n{render(self.frame())}"
 
 
 def _check_level(level: Any, num_topics: int) -> int:
