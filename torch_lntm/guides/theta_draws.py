@@ -253,7 +253,7 @@ class ThetaDraws:
         return replace(self, draw=draw, rows=np.arange(len(positions)))
 
     def document_draws(
-        self, document: int, num_draws: int = 1000, seed: int = 0
+        self, document: int, num_draws: int = 1000, *, seed: int = 0
     ) -> tuple[int, Tensor]:
         """Draws of one document's topic proportions.
 

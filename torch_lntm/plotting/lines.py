@@ -325,7 +325,7 @@ def document_proportions(
 
     if not 0 < level < 1:
         raise ConfigError(f"level is {level}; expected a probability between 0 and 1")
-    position, draws = posterior.document_draws(document, num_draws, seed)
+    position, draws = posterior.document_draws(document, num_draws, seed=seed)
     draws, tail = draws.numpy(), (1 - level) / 2
     mean, (lower, upper) = draws.mean(0), np.quantile(draws, [tail, 1 - tail], axis=0)
     names = range(len(mean)) if labels is None else labels
