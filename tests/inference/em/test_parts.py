@@ -307,14 +307,14 @@ def test_parts_that_make_up_no_corpus_are_refused(folder: Path, tmp_path: Path) 
     found = in_processes(2, part_fits.refusals, folder, tmp_path / "other")
     assert found[0] == found[1]
     mixed, twice, others = found[0]
-    assert "process 0 of 2 has a whole corpus, and others have parts" in mixed
-    assert "the shards 0 to 7, and the processes 0 to 3, 0 to 3; read the corpus in each" in twice
-    assert "parts of different corpora" in others
+    assert "they have a whole corpus, shards 4 to 7 of 8; read the same corpus" in mixed
+    assert "they have shards 0 to 3 of 8, shards 0 to 3 of 8; read the same corpus" in twice
+    assert "of different corpora; read the same corpus" in others
 
 
 def test_a_part_alone_is_refused(folder: Path) -> None:
     part = read_corpus(folder, rank=0, world_size=2)
-    with pytest.raises(ConfigError, match="the shards 0 to 7, and the processes 0 to 3"):
+    with pytest.raises(ConfigError, match="make up no corpus: they have shards 0 to 3 of 8; read"):
         MonteCarloEM(ctm(3, 30), progress=False).fit(part)
 
 
