@@ -73,7 +73,14 @@ def assert_close(found: dict[str, Any], expected: dict[str, Any], rtol: float) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("size", "cases"), [(2, CASES), (4, CASES[::2])])
+@pytest.mark.parametrize(
+    ("size", "cases"),
+    [
+        (2, CASES[:1] + CASES[7:8]),
+        pytest.param(2, CASES, marks=pytest.mark.long),
+        pytest.param(4, CASES[::2], marks=pytest.mark.long),
+    ],
+)
 def test_parts_of_any_number_give_the_same_fit(size: int, cases: Any, folder: Path) -> None:
     results = in_processes(size, fits, folder, cases)
     for number, case in enumerate(cases):
@@ -89,7 +96,7 @@ def test_equal_numbers_of_processes_give_equal_bits(folder: Path) -> None:
     assert_close(found, again, 0.0)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_float32_agrees_to_a_thousandth_of_a_nat(folder: Path) -> None:
     expected = fitted(folder, dtype="float32")["history"][-1]["objective"]
     for size in (2, 4):
@@ -218,7 +225,7 @@ def test_the_sample_has_a_share_of_every_shard(
 # -- checkpoints -----------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("before", "after", "saves", "case"),
     [
@@ -244,7 +251,7 @@ def test_a_fit_continues_in_another_number_of_processes(
     assert_close(found, fitted(folder, **case), 1e-7)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_after_sigkill_three_processes_continue(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "fit"
     found = in_processes(2, part_fits.killed, folder, path, 3)

@@ -256,12 +256,8 @@ class MixedPrior(StructuralPrior):
             main: ``(num_levels, latent_dim)`` rows of the largest term.
             spread: ``(latent_dim, latent_dim)`` average posterior covariance of a document.
         """
-        tril = self.scale_tril.detach().double()
-        dense, main = (
-            torch.linalg.solve_triangular(tril.mT, rows, upper=True, left=False)
-            for rows in (dense, main)
-        )
-        trace = (torch.cholesky_inverse(tril) * spread).sum()
+        dense, main = self._whitened(dense), self._whitened(main)
+        trace = (torch.cholesky_inverse(self.scale_tril.double()) * spread).sum()
         size = 1 + self.num_covariates
         for _ in range(EVIDENCE_STEPS):
             system = self._penalised(gram)
@@ -358,13 +354,10 @@ class MixedPrior(StructuralPrior):
         ½ dim (log|R| − log|XᵀX + R|) − ½ tr(Σ⁻¹ΓᵀRΓ). The intercept's flat prior is left out of
         R. Before the first M-step the determinants are absent.
         """
-        tril = self.scale_tril.double()
         prior = LogisticNormalPrior.log_prior(self)
-        sizes = torch.tensor([self.num_covariates, *self._levels.sizes], device=tril.device)
+        sizes = torch.tensor([self.num_covariates, *self._levels.sizes], device=self.loc.device)
         penalties = torch.cat([self.penalty[None], self.level_penalties])
-        rows = torch.cat([self.slopes, self.level_effects]).double()
-        whitened = torch.linalg.solve_triangular(tril.mT, rows, upper=True, left=False)
-        lengths = whitened.square().sum(1)
+        lengths = self._whitened(torch.cat([self.slopes, self.level_effects])).square().sum(1)
         prior = prior - 0.5 * (penalties.repeat_interleave(sizes) * lengths).sum()
         if float(self.gram[0, 0]) == 0:
             return prior
