@@ -30,8 +30,8 @@ BUDGETS = {
     ("torch_lntm/estimators", "torch_lntm/io"): 910,
     ("tests",): 32_100,
 }
-#: Most names in the lists ``__all__`` of all rooms.
-MOST_NAMES = 175
+#: Most names in the lists ``__all__`` of all rooms and modules.
+MOST_NAMES = 150
 #: Tokens that are no code.
 SILENT = {
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
@@ -91,12 +91,12 @@ def test_rooms_keep_to_their_budgets(rooms: tuple[str, ...], most: int) -> None:
 
 
 def test_public_names_keep_to_their_budget() -> None:
-    names = 0
-    for path in PACKAGE.rglob("__init__.py"):
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-                # The list of the package itself is put together from its rooms.
-                names += sum(isinstance(item, ast.Constant) for item in node.value.elts) * (
-                    path.parent != PACKAGE
-                )
-    assert 100 < names <= MOST_NAMES
+    names = [
+        ast.literal_eval(item)
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+        for item in node.value.elts
+    ]
+    assert "VariationalEM" in names
+    assert len(names) <= MOST_NAMES

@@ -23,7 +23,7 @@ from torch_lntm.inference.em.monte_carlo import MAX_EPOCHS
 from torch_lntm.models import TopicModel
 from torch_lntm.models.registry import CONSTRUCTORS, find_constructor
 
-__all__ = ["Recipe", "find_device", "guide_of"]
+__all__ = ["Recipe"]
 
 Engine = VariationalEM | MonteCarloEM
 

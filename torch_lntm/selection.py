@@ -39,7 +39,7 @@ from torch_lntm.recipes import Recipe
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Selection", "select"]
+__all__ = ["select"]
 
 #: Unit or meaning of each criterion, in the order of the tables' columns.
 CRITERIA = {

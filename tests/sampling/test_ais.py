@@ -50,25 +50,11 @@ def test_schedules_equal_their_formulas() -> None:
     expected = {"linear": unit, "power": unit**3, "sigmoid": sigmoid}
     for name, values in expected.items():
         np.testing.assert_allclose(ais.make_schedule(name, 9).numpy(), values, atol=1e-15)
-    given = torch.tensor([0.0, 0.25, 1.0])
-    assert ais.make_schedule(given, 100).tolist() == given.tolist()
 
 
-@pytest.mark.parametrize(
-    ("schedule", "message"),
-    [
-        ("cosine", "'cosine'; expected power, sigmoid, linear or a tensor"),
-        (torch.tensor([0.0, 1.0]), "at least 3"),
-        (torch.zeros(3, 2), r"shape \(3, 2\)"),
-        (torch.tensor([0.1, 0.5, 1.0]), "from 0.1"),
-        (torch.tensor([0.0, 0.5, 0.9]), "rise from 0 to 1"),
-        (torch.tensor([0.0, 0.5, 0.5, 1.0]), "each above the one before"),
-        (torch.tensor([0.0, torch.nan, 1.0]), "each above the one before"),
-    ],
-)
-def test_bad_schedules_are_refused(schedule: str | Tensor, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        ais.make_schedule(schedule, 10)
+def test_bad_schedules_are_refused() -> None:
+    with pytest.raises(ConfigError, match="'cosine'; expected power, sigmoid or linear"):
+        ais.make_schedule("cosine", 10)
     with pytest.raises(ConfigError, match="num_temperatures is 2; expected at least 3"):
         ais.make_schedule("power", 2)
 

@@ -7,13 +7,12 @@ a class, such as :class:`Documents`, brings the options of this class.
 
 from torch_lntm.cli.command import register_command, say, show
 from torch_lntm.cli.documents import Computation, Documents, RunDocuments
-from torch_lntm.cli.main import main
+from torch_lntm.cli.main import main as main
 
 __all__ = [
     "Computation",
     "Documents",
     "RunDocuments",
-    "main",
     "register_command",
     "say",
     "show",

@@ -5,12 +5,15 @@ from torch_lntm.corpus.corpus import Corpus
 from torch_lntm.corpus.examples import (
     example_corpus,
     lee_corpus,
-    lee_file,
     synthetic_topics,
+)
+from torch_lntm.corpus.examples import (
+    lee_file as lee_file,
 )
 from torch_lntm.corpus.readers import read_corpus
 from torch_lntm.corpus.readers.formats import register_reader
-from torch_lntm.corpus.splits import WordHoldOut, load_split
+from torch_lntm.corpus.splits import WordHoldOut
+from torch_lntm.corpus.splits import load_split as load_split
 
 __all__ = [
     "Corpus",
@@ -18,8 +21,6 @@ __all__ = [
     "WordHoldOut",
     "example_corpus",
     "lee_corpus",
-    "lee_file",
-    "load_split",
     "read_corpus",
     "register_reader",
     "synthetic_topics",

@@ -14,12 +14,11 @@ from torch_lntm.evaluation.dispersion import residual_dispersion
 from torch_lntm.evaluation.likelihood.annealed import AIS, ais_bracket
 from torch_lntm.evaluation.likelihood.estimate import LikelihoodEstimate as LikelihoodEstimate
 from torch_lntm.evaluation.likelihood.estimate import LikelihoodMethod as LikelihoodMethod
-from torch_lntm.evaluation.likelihood.importance import Importance
+from torch_lntm.evaluation.likelihood.importance import Importance as Importance
 from torch_lntm.evaluation.likelihood.methods import log_likelihood
 
 __all__ = [
     "AIS",
-    "Importance",
     "ais_bracket",
     "align_topics",
     "coherence",

@@ -1,7 +1,9 @@
 """Guides: posteriors of documents by solvers, as Pyro guides."""
 
 from torch_lntm.guides.dirichlet import DirichletGuide, EPGuide
-from torch_lntm.guides.guide import GUIDES, Guide, guides_for, make_guide
+from torch_lntm.guides.guide import GUIDES as GUIDES
+from torch_lntm.guides.guide import Guide, make_guide
+from torch_lntm.guides.guide import guides_for as guides_for
 from torch_lntm.guides.normal import (
     BleiLaffertyGuide,
     FactorGuide,
@@ -11,7 +13,6 @@ from torch_lntm.guides.normal import (
 )
 
 __all__ = [
-    "GUIDES",
     "BleiLaffertyGuide",
     "DirichletGuide",
     "EPGuide",
@@ -20,6 +21,5 @@ __all__ = [
     "KhanBouchardGuide",
     "LaplaceGuide",
     "TaylorGuide",
-    "guides_for",
     "make_guide",
 ]

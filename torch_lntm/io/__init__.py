@@ -8,14 +8,14 @@ hold ``chains.safetensors``, for reports and effects to continue the chains. Bot
 card for people, ``README.md``. The library ignores the card.
 """
 
-from torch_lntm.io.models import check_saveable, load_model, save_model
+from torch_lntm.io.models import check_saveable as check_saveable
 from torch_lntm.io.models import check_target as check_target
+from torch_lntm.io.models import load_model, save_model
 from torch_lntm.io.runs import Run, load_run, save_run, write_topic_names
 from torch_lntm.io.runs import UnfinishedRun as UnfinishedRun
 
 __all__ = [
     "Run",
-    "check_saveable",
     "load_model",
     "load_run",
     "save_model",

@@ -113,7 +113,7 @@ def load_model(path: str | Path) -> TopicModel:
             constructor is unknown. The message names the file.
 
     Example:
-        >>> folder = lntm.save_model(model, "model")
+        >>> folder = lntm.save_model(model, "saved")
         >>> lntm.load_model(folder).num_topics
         10
     """

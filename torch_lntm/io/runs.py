@@ -300,7 +300,7 @@ def load_run(path: str | Path, corpus: Corpus | None = None) -> Run:
             file.
 
     Example:
-        >>> folder = lntm.io.save_run("run", model, result, {"model": "ctm"})
+        >>> folder = lntm.io.save_run("saved", model, result, {"model": "ctm"})
         >>> run = lntm.load_run(folder)
         >>> run.model.num_topics, len(run.history) == len(result.history)
         (10, True)

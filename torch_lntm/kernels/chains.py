@@ -38,15 +38,18 @@ class SparseWords:
             self._repeated = (num_chains, self.batch.repeat(num_chains))
         return self._repeated[1]
 
+    def _arguments(self, theta: Tensor) -> tuple[Tensor, Tensor, DocumentBatch, CountLikelihood]:
+        """Arguments of a kernel, with a row for each document of each chain."""
+        rows = self.rows(theta.shape[:-2].numel())
+        return theta.reshape(-1, theta.shape[-1]), self.topics, rows, self.likelihood
+
     def log_likelihood(self, theta: Tensor) -> Tensor:
         """Log probabilities of the documents' words ``(..., num_docs)``, float64 nats.
 
         Args:
             theta: ``(..., num_docs, num_topics)`` topic weights.
         """
-        flat = theta.reshape(-1, theta.shape[-1])
-        rows = self.rows(theta.shape[:-2].numel())
-        values = mixture_log_likelihood(flat, self.topics, rows, self.likelihood)
+        values = mixture_log_likelihood(*self._arguments(theta))
         return values.view(theta.shape[:-1])
 
     def expected_counts(self, theta: Tensor) -> tuple[Tensor, Tensor]:
@@ -58,16 +61,12 @@ class SparseWords:
         Returns:
             ``(..., num_docs)`` float64 nats and ``(..., num_docs, num_topics)``.
         """
-        flat = theta.reshape(-1, theta.shape[-1])
-        rows = self.rows(theta.shape[:-2].numel())
-        counts = expected_counts(flat, self.topics, rows, self.likelihood)
+        counts = expected_counts(*self._arguments(theta))
         return counts.log_likelihood.view(theta.shape[:-1]), counts.topic_counts.view_as(theta)
 
     def expected_topic_counts(self, theta: Tensor) -> Tensor:
         """Expected tokens of each topic ``(..., num_docs, num_topics)`` alone."""
-        flat = theta.reshape(-1, theta.shape[-1])
-        rows = self.rows(theta.shape[:-2].numel())
-        return expected_topic_counts(flat, self.topics, rows, self.likelihood).view_as(theta)
+        return expected_topic_counts(*self._arguments(theta)).view_as(theta)
 
 
 class PaddedWords:

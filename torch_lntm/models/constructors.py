@@ -103,8 +103,10 @@ def ctm(
 ) -> TopicModel:
     """The correlated topic model (logistic-normal topic admixture) with full covariance.
 
-    eta_d ~ Normal(loc, covariance), theta_d = softmax(eta_d), each word from a topic drawn from
-    theta_d (*Ahmed & Xing 2007, eqs 1–3; Khan & Bouchard 2009, eqs 1–3*).
+    Every document has logits eta_d ~ Normal(loc, covariance), whose softmax theta_d is its topic
+    proportions, and each of its words comes from a topic drawn from theta_d (*Ahmed & Xing 2007,
+    eqs 1–3; Khan & Bouchard 2009, eqs 1–3*). The covariance says which topics occur together and
+    which avoid each other, whereas the Dirichlet prior of :func:`lda` has no room for either.
 
     Args:
         num_topics: Number of topics K. K = 1 is a unigram model.
@@ -114,10 +116,8 @@ def ctm(
         covariance: ``(latent_dim, latent_dim)`` prior covariance.
         pseudo_documents: Weight of the covariance's inverse-Wishart prior, in documents. Defaults
             to 2K + 2.
-        pseudo_variance: Variance of the logits in the pseudo-documents. Defaults to 1, and to 10 in
-            fits by :class:`~torch_lntm.inference.MonteCarloEM`. If their documents have at least a
-            token for every topic, it defaults to the average variance of the fitted logits, between
-            0.1 and 10.
+        pseudo_variance: Variance of the logits in the pseudo-documents. By default it suits the
+            engine; see :class:`LogisticNormalPrior`.
 
     Returns:
         The model, on the CPU. ``.to(device)`` moves it.
@@ -156,8 +156,10 @@ def lntm(
 ) -> TopicModel:
     """The logistic-normal topic model: independent logits of theta, and normal logits of topics.
 
-    eta_d ~ Normal(loc, diag std²), theta_d = softmax(eta_d), each word from a topic drawn from
-    theta_d; topics softmax(b_k) with b_k ~ Normal(0, topic_scale² I) (*ZhuSuan LNTM tutorial*).
+    The model of the *ZhuSuan LNTM tutorial*: eta_d ~ Normal(loc, diag std²), theta_d =
+    softmax(eta_d), and each word comes from a topic drawn from theta_d. Topics are softmax(b_k)
+    with b_k ~ Normal(0, topic_scale² I), so that a fit follows gradients where :func:`ctm` has a
+    closed form.
 
     Args:
         num_topics: Number of topics K. K = 1 is a unigram model.
@@ -214,8 +216,11 @@ def iftm(
 ) -> TopicModel:
     """The independent factor topic model: a few independent sources correlate the topics.
 
-    s_d has independent components, eta_d ~ Normal(A s_d + loc, Λ⁻¹), theta_d = softmax(eta_d), each
-    word from a topic drawn from theta_d (*Putthividhya et al. 2009, §2.1*).
+    Every document has a few independent sources s_d, from which its logits follow, eta_d ~ Normal(A
+    s_d + loc, Λ⁻¹); theta_d = softmax(eta_d), and each word comes from a topic drawn from theta_d
+    (*Putthividhya et al. 2009, §2.1*). A source is a theme above the topics: the column of A says
+    which topics it raises and which it lowers, and because there are far fewer sources than pairs
+    of topics, large models stay fast and readable.
 
     Args:
         num_topics: Number of topics K. K = 1 is a unigram model.
@@ -269,8 +274,8 @@ def lda(
 ) -> TopicModel:
     """The generative aspect model: latent Dirichlet allocation with point-estimated topics.
 
-    theta_d ~ Dirichlet(concentration), each word from a topic drawn from theta_d (*Minka & Lafferty
-    2002, §2*).
+    theta_d ~ Dirichlet(concentration), and each word comes from a topic drawn from theta_d (*Minka
+    & Lafferty 2002, §2*).
 
     Args:
         num_topics: Number of topics (aspects) K. K = 1 is a unigram model.
@@ -342,27 +347,26 @@ def stm(
 ) -> TopicModel:
     """The structural topic model: topic proportions and words depend on metadata.
 
-    eta_d ~ Normal(Γᵀ(1, x_d), covariance), theta_d = softmax(eta_d), each word from a topic drawn
-    from theta_d (*Roberts, Stewart & Airoldi 2016*). x_d holds the covariates of document d. With
-    ``content``, the words of the topics differ between the levels of a column; see
-    :class:`ContentTopics`.
+    A :func:`ctm` whose prior mean is linear in the covariates x_d of a document: eta_d ~
+    Normal(Γᵀ(1, x_d), covariance), theta_d = softmax(eta_d), and each word comes from a topic drawn
+    from theta_d (*Roberts, Stewart & Airoldi 2016*). With ``content``, the words of the topics too
+    differ between the levels of a column, or move with time; see :class:`ContentTopics` and
+    :class:`DynamicTopics`.
 
     Args:
         num_topics: Number of topics K. K = 1 is a unigram model.
         num_words: The training documents. The model learns formula and levels from their
             metadata. If ``prevalence`` and ``content`` are learned already, the size of the
             vocabulary V suffices.
-        prevalence: A formula over the metadata, such as ``"~ party + bs(date, df=6)"``. Random
-            terms such as ``(1 | author)`` give a :class:`MixedPrior` (``docs/structural.md``).
-            Defaults to the array ``x`` ``(num_docs, num_columns)`` of
-            ``corpus.with_covariates({"prevalence": x})``, without an intercept. With ``content``
-            and without formula and array, the mean of eta is constant, as in :func:`ctm`. Learned
-            :class:`Covariates` and the result of their ``to_json`` are accepted too.
-        content: Name of the metadata column with levels. Or a formula such as ``"~ rw(year)"``,
-            ``"~ rw(date, bins='month')"`` or ``"~ rw(day, width=7)"``: words then move with time,
-            see :class:`DynamicTopics`. By default all documents share the same topics. Learned
-            :class:`Levels` and :class:`Periods` and the result of their ``to_json`` are accepted
-            too.
+        prevalence: A formula over the metadata, such as ``"~ party + bs(date, df=6)"``, which may
+            have random terms such as ``(1 | author)`` (``docs/structural.md``). Defaults to the
+            array ``x`` ``(num_docs, num_columns)`` of ``corpus.with_covariates({"prevalence":
+            x})``, without an intercept; with ``content`` and without such an array, the mean of eta
+            is constant. Learned :class:`Covariates` are accepted too.
+        content: Name of a metadata column, or a formula such as ``"~ rw(year)"``, ``"~ rw(date,
+            bins='month')"`` or ``"~ rw(day, width=7)"``, with which words move with time. By
+            default all documents share the same topics. Learned :class:`Levels` and
+            :class:`Periods` are accepted too.
         anchored: As for :func:`ctm`.
         penalty: Precision of the slopes' prior. By default, fits estimate it by maximising the
             evidence (marginal likelihood).

@@ -69,13 +69,13 @@ class _Program(nn.Module):
 class TopicModel(nn.Module):
     """Topic model: a prior of the documents' theta, topics, and a likelihood of words.
 
-    A call with a batch runs the model as a Pyro program. The plate ``"documents"`` holds the sites
-    of the prior (``"eta"``; ``"source"`` and ``"eta"``; or ``"theta"``) and the observed site
-    ``"counts"``. The log priors of the parameters are factors. Parameters are Pyro param sites, so
-    ``SVI`` optimises them. Their values live in this module, and the global parameter store holds
-    only their names, so two models never share values. Handlers such as ``poutine.substitute`` and
-    ``poutine.lift`` replace the values, and ``poutine.mask`` with a mask ``(num_docs,)`` leaves
-    documents out.
+    A model is a Pyro program: called with a batch, it runs the plate ``"documents"``, which holds
+    the sites of the prior (``"eta"``; ``"source"`` and ``"eta"``; or ``"theta"``) and the observed
+    site ``"counts"``, and adds the log priors of the parameters as factors. Parameters are Pyro
+    param sites, so that ``SVI`` optimises them, but their values live in this module and the global
+    parameter store holds only their names, so two models never share values. Handlers such as
+    ``poutine.substitute`` and ``poutine.lift`` replace the values, and ``poutine.mask`` with
+    a mask ``(num_docs,)`` leaves documents out.
 
     Args:
         prior: The document prior.

@@ -18,10 +18,10 @@ from torch_lntm.models.names import check_name, find_topics
 class TopicGroups:
     """Groups of topics by name.
 
-    The proportion of a group is the sum of its topics' proportions, draw by draw. Groups may
-    overlap, and need not hold all topics, so the proportions of groups need not sum to 1.
-
-    Functions with an argument ``groups`` accept a mapping such as ``{"economy": [3, 7, "trade"]}``.
+    The proportion of a group is the sum of its topics' proportions, draw by draw, so it keeps their
+    uncertainty. Groups may overlap and need not hold all topics, which is why their proportions
+    need not sum to 1. Functions with an argument ``groups`` accept a mapping such as ``{"economy":
+    [3, 7, "trade"]}``.
 
     Attributes:
         names: Name of each group.
@@ -86,10 +86,6 @@ class TopicGroups:
             ``(..., num_groups)``.
         """
         return torch.stack([theta[..., list(topics)].sum(-1) for topics in self.members], -1)
-
-    def describe(self, topic_names: Sequence[str]) -> list[str]:
-        """The topics of each group in words, separated by commas."""
-        return [", ".join(topic_names[k] for k in topics) for topics in self.members]
 
 
 @torch.no_grad()

@@ -7,15 +7,15 @@ from torch_lntm.posteriors.normal import (
     ModePosterior,
     NormalPosterior,
 )
-from torch_lntm.posteriors.posterior import Draws, Moments, Posterior
+from torch_lntm.posteriors.posterior import Draws as Draws
+from torch_lntm.posteriors.posterior import Moments as Moments
+from torch_lntm.posteriors.posterior import Posterior
 
 __all__ = [
     "DirichletPosterior",
-    "Draws",
     "FactorPosterior",
     "LowRankPosterior",
     "ModePosterior",
-    "Moments",
     "NormalPosterior",
     "Posterior",
 ]

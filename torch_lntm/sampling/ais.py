@@ -43,37 +43,25 @@ RESOLUTION = 1.0 / 16.0
 _TUNING, _FORWARD, _REVERSE, POSTERIOR = 0, 1, 2, 3
 
 
-def make_schedule(schedule: str | Tensor, num_temperatures: int) -> Tensor:
+def make_schedule(schedule: str, num_temperatures: int) -> Tensor:
     """Inverse temperatures from 0 to 1.
 
     Args:
         schedule: ``"power"`` for (i/(T−1))³; ``"sigmoid"`` for equal steps of σ⁻¹(t) from −4 to 4,
-            stretched to reach 0 and 1; ``"linear"``; or a tensor of temperatures.
-        num_temperatures: T, with both ends. Ignored if ``schedule`` is a tensor.
+            stretched to reach 0 and 1 (*Wu et al. 2017*); or ``"linear"``.
+        num_temperatures: T, with both ends.
 
     Returns:
         ``(num_temperatures,)`` float64 on the CPU.
 
     Raises:
-        ConfigError: The schedule is unknown, or the temperatures do not rise from 0 to 1.
+        ConfigError: The schedule is unknown, or the number is below 3.
 
     Example:
         >>> from torch_lntm.sampling import ais
         >>> ais.make_schedule("linear", 5).tolist()
         [0.0, 0.25, 0.5, 0.75, 1.0]
     """
-    if isinstance(schedule, Tensor):
-        values = schedule.detach().double().cpu()
-        if values.dim() != 1 or len(values) < 3:
-            raise ConfigError(
-                f"schedule of shape {tuple(values.shape)}; expected at least 3 temperatures"
-            )
-        if values[0] != 0 or values[-1] != 1 or not bool((values.diff() > 0).all()):
-            raise ConfigError(
-                f"schedule from {float(values[0])} to {float(values[-1])}; expected temperatures "
-                "that rise from 0 to 1, each above the one before"
-            )
-        return values
     if num_temperatures < 3:
         raise ConfigError(
             f"num_temperatures is {num_temperatures}; expected at least 3: 0, 1 and one between"
@@ -82,16 +70,13 @@ def make_schedule(schedule: str | Tensor, num_temperatures: int) -> Tensor:
     if schedule == "linear":
         return fractions
     if schedule == "power":
-        # Power of the power schedule. In a document of N tokens, Var log p(w | z) ∝ 1/t² for t
-        # above about 1/N. Distances between temperatures are therefore best in proportion to t.
+        # In a document of N tokens, Var log p(w | z) ∝ 1/t² for t above about 1/N. Distances
+        # between temperatures are therefore best in proportion to t, as of a high power.
         return fractions.pow(3.0)
     if schedule == "sigmoid":
-        # Steepness of the sigmoid schedule (*Wu et al. 2017*).
         values = torch.sigmoid(4.0 * (2.0 * fractions - 1.0))
         return (values - values[0]) / (values[-1] - values[0])
-    raise ConfigError(
-        f"schedule {schedule!r}; expected power, sigmoid, linear or a tensor of temperatures"
-    )
+    raise ConfigError(f"schedule {schedule!r}; expected power, sigmoid or linear")
 
 
 # -- transitions ---------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ documents, and drops the rows of stopped documents, which then cost nothing.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -85,7 +86,7 @@ class ActiveSet:
             return held
         keep = working.nonzero().squeeze(-1)
         self.rows, self._held_size = self.rows[keep], size
-        return tuple(select_rows(part, keep) for part in held)
+        return tuple(map(partial(select_rows, rows=keep), held))
 
 
 def select_rows(part: Any, rows: Tensor) -> Any:
@@ -101,7 +102,7 @@ def select_rows(part: Any, rows: Tensor) -> Any:
     if isinstance(part, Tensor):
         return part[rows]
     if isinstance(part, tuple):
-        return type(part)(*(select_rows(member, rows) for member in part))
+        return type(part)(*map(partial(select_rows, rows=rows), part))
     return part.select(rows)
 
 

@@ -208,5 +208,4 @@ def _check_gradient(topics: Topics) -> None:
     expected = torch.autograd.grad(value, parameters)
     for (name, gradient), slope in zip(written.items(), expected, strict=True):
         assert gradient is not None, f"gradient_() leaves {name} without a gradient"
-        assert gradient is not None
         equal(gradient, slope, f"gradient_() of {name} is not the gradient of the log joint", 1e-5)

@@ -72,21 +72,19 @@ class AIS(LikelihoodMethod):
         num_steps: Leapfrog steps of the transition at each temperature. Defaults to 6 from the
             posterior and to 5 from the prior.
         schedule: Spacing of the temperatures: ``"power"``, (i/(T−1))³, dense at the prior;
-            ``"sigmoid"``, dense at both ends (*Wu et al. 2017*); ``"linear"``; or a tensor of
-            temperatures that rise from 0 to 1. Defaults to ``"power"`` from the prior and to
-            ``"sigmoid"`` from the posterior.
+            ``"sigmoid"``, dense at both ends (*Wu et al. 2017*); or ``"linear"``. Defaults to
+            ``"power"`` from the prior and to ``"sigmoid"`` from the posterior.
         start: ``"posterior"`` or ``"prior"``. Defaults to ``"posterior"`` if the model's prior
             supports it.
 
     Raises:
-        ConfigError: A number is too small, the temperatures do not rise from 0 to 1, or the start
-            is unknown.
+        ConfigError: A number is too small, or the schedule or the start is unknown.
     """
 
     num_chains: int = 16
     num_temperatures: int | None = None
     num_steps: int | None = None
-    schedule: str | Tensor | None = None
+    schedule: str | None = None
     start: str | None = None
 
     name: ClassVar[str] = "ais"
@@ -144,7 +142,6 @@ class AIS(LikelihoodMethod):
         """
         path = self.path(model, corpus)
         found = _anneal(model, corpus, path, None, seed, max_docs, progress)
-        name = path.schedule if isinstance(path.schedule, str) else "custom"
         start = "the prior" if path.start == "prior" else "a normal near the posterior"
         return LikelihoodEstimate(
             log_likelihood=found["log_mean"],
@@ -153,8 +150,8 @@ class AIS(LikelihoodMethod):
             method=self.name,
             description=(
                 f"annealed importance sampling, {path.num_chains} chains from {start}, "
-                f"{len(path.temperatures)} temperatures ({name} schedule), each with a transition "
-                f"of {path.num_steps} leapfrog steps"
+                f"{len(path.temperatures)} temperatures ({path.schedule} schedule), each with a "
+                f"transition of {path.num_steps} leapfrog steps"
             ),
             num_draws=self.num_chains,
             seed=seed,

@@ -23,7 +23,8 @@ MAX_SIZE = 1e30
 class Covariates:
     """Columns of metadata that a structural topic model's prior mean is linear in.
 
-    The intercept is implied, and has no column.
+    They remember the levels, knots and moments of the training documents, so that other documents
+    are encoded as these were. The intercept is implied, and has no column.
 
     Attributes:
         names: Names of the columns.

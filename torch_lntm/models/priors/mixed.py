@@ -133,14 +133,15 @@ class MixedPrior(StructuralPrior):
 
     def location(self, batch: DocumentBatch) -> Tensor:
         """See :meth:`NormalPrior.location`. The mean is ``(num_docs, latent_dim)``."""
-        location = super().location(batch)
-        positions = self.positions(batch)
-        for effects, at in zip(
-            self.level_effects.split(self._levels.sizes), positions.mT, strict=True
-        ):
+        return self._add_effects(super().location(batch), self.level_effects, batch)
+
+    def _add_effects(self, values: Tensor, effects: Tensor, batch: DocumentBatch) -> Tensor:
+        """Add the effects ``(num_levels, ...)`` of each document's levels to its values."""
+        positions = self.positions(batch).mT
+        for part, at in zip(effects.split(self._levels.sizes), positions, strict=True):
             # Position -1, of new levels, is the row of zeros at the end.
-            location = location + torch.cat([effects, effects.new_zeros(1, self.latent_dim)])[at]
-        return location
+            values = values + torch.cat([part, part.new_zeros(1, *part.shape[1:])])[at]
+        return values
 
     def regressors(self, batch: DocumentBatch) -> tuple[Tensor, Tensor] | None:
         """See :meth:`DocumentPrior.regressors`. None: a dense design would be too large."""
@@ -158,11 +159,7 @@ class MixedPrior(StructuralPrior):
         shift = changes[:, :1] + u @ changes[:, 1:size]
         by_row = changes.transpose(0, 1)
         levels = self._levels.join(by_row[size:num_dense], by_row[num_dense:])
-        parts = levels.split(self._levels.sizes)
-        for effects, at in zip(parts, self.positions(batch).mT, strict=True):
-            known = torch.cat([effects, effects.new_zeros(1, *effects.shape[1:])])[at]
-            shift = shift + known.transpose(0, 1)
-        return shift
+        return self._add_effects(shift.transpose(0, 1), levels, batch).transpose(0, 1)
 
     def draw_changes(self, observed: Tensor, white: Tensor) -> Tensor:
         """See :meth:`DocumentPrior.draw_changes`.

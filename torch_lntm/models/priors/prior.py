@@ -24,18 +24,19 @@ INFLATED_VARIANCE = 10.0
 class DocumentPrior(nn.Module):
     """Prior of a document's topic proportions, with its parameters.
 
-    The proportions are a function of a single latent variable, eta or theta, at the site named by
-    :attr:`latent`. Further sites may come before it, such as sources. A prior defines
+    The proportions follow from a single latent variable, eta or theta, at the site that
+    :attr:`latent` names; other sites, such as sources, may come before it. A prior says what it is
+    once, as a program, and offers the algorithms what they need of it:
 
-    * :meth:`emit`, the Pyro program of these sites: the definition of the model;
-    * :meth:`space` and :meth:`identified`, coordinates of the sites at the current parameters, for
-      solvers, samplers and integrals;
-    * :meth:`statistics` and :meth:`m_step`, sums over the documents' posteriors and the M-step from
-      them;
-    * :meth:`start_latents` and :meth:`start`, initial parameters from rough proportions.
+    * :meth:`emit` is the Pyro program of these sites, and thereby the definition of the model;
+    * :meth:`space` and :meth:`identified` give coordinates of the sites at the current parameters,
+      in which solvers, samplers and integrals meet the prior;
+    * :meth:`statistics` are sums over the documents' posteriors, from which :meth:`m_step` sets the
+      parameters;
+    * :meth:`start_latents` and :meth:`start` make initial parameters of rough proportions.
 
-    :func:`torch_lntm.testing.check_prior` checks their agreement. A normal prior of eta derives
-    from :class:`~torch_lntm.models.NormalPrior`, and inherits most of these methods.
+    :func:`torch_lntm.testing.check_prior` checks that they agree. If eta is normal, derive from
+    :class:`~torch_lntm.models.NormalPrior`, which has most of these methods already.
 
     Attributes:
         num_topics: Number of topics K.
@@ -329,13 +330,12 @@ LOWEST_VARIANCE = 0.1
 class PseudoDocuments:
     """Prior of a document prior's parameters, as imaginary documents of independent logits.
 
-    There are ``pseudo_documents`` documents, and their logits have variance ``pseudo_variance``.
-    The variance defaults to 1, and to 10 in fits by chains. Posterior modes of logits have a
-    variance of about 1, and draws a variance of about 10. With draws, a prior variance of 1 would
-    blur the topics of short documents. A variance of 10 would inflate the covariances of few
-    topics. In fits by chains of documents with at least a token for every topic, the default is
-    therefore the average variance of the fitted logits, between 0.1 and 10
-    (``studies/pages/decisions.md``).
+    There are ``pseudo_documents`` documents, and their logits have variance ``pseudo_variance``,
+    whose default follows the table of :class:`~torch_lntm.models.LogisticNormalPrior`. Posterior
+    modes of logits have a variance of about 1 and draws one of about 10, so a prior variance of 1
+    would blur the topics of short documents in a fit by draws. Where documents are long enough to
+    tell the variance, 10 would in turn inflate the covariances of few topics, which is why the
+    prior then takes its scale from the fit (``studies/pages/decisions.md``).
 
     Attributes:
         pseudo_documents: Weight of the prior, in documents.
@@ -347,8 +347,6 @@ class PseudoDocuments:
     pseudo_documents: float
     pseudo_variance: float
     _has_default_variance: bool
-    #: Whether a fit by chains chooses the variance.
-    _follows_fit: bool = False
 
     def _set_pseudo_documents(self, name: str, documents: float, variance: float | None) -> None:
         """Set the number of pseudo-documents and their variance.
@@ -371,15 +369,6 @@ class PseudoDocuments:
                 "pseudo_variance > 0"
             )
 
-    def _should_check(self, info: Tensor) -> bool:
-        """Whether to check the success of a factorisation in the M-step.
-
-        If the prior weighs enough, the factorisation only fails for sums that are infinite, NaN or
-        extremely large. The parameters then become infinite or NaN too, and fits report this. On a
-        GPU the check is therefore left out, because the host would wait for its result.
-        """
-        return self.pseudo_documents * self.pseudo_variance < 1.0 or not info.is_cuda
-
     def _improper(self, num_docs: float, parameters: str) -> NumericalError:
         """The error for too few documents, which leave the parameters without a posterior."""
         return NumericalError(
@@ -392,7 +381,6 @@ class PseudoDocuments:
         # A caller may also have set the attribute after construction. This value stays too.
         if not self._has_default_variance or self.pseudo_variance != DEFAULT_VARIANCE:
             return {}
-        self._follows_fit = True
         self.pseudo_variance = INFLATED_VARIANCE
         return {"pseudo_variance": INFLATED_VARIANCE}
 
@@ -406,7 +394,7 @@ class PseudoDocuments:
         """
         before = self.pseudo_variance
         # A value that the caller has set between two fits stays.
-        follows = self._follows_fit and before == INFLATED_VARIANCE
+        follows = self._has_default_variance and before == INFLATED_VARIANCE
         if follows and 2 <= self.num_topics <= length:
             # Centring K independent logits of variance v leaves v (K − 1)/K of their variance.
             total = float(self.contrast_covariance().diagonal().sum())

@@ -18,13 +18,14 @@ from torch_lntm.solvers.deviations import LevelWords, sparse_deviations
 
 
 class ContentTopics(LevelTopics):
-    """Word probabilities of each topic at each level of documents.
+    """Word probabilities of each topic at each level of a column.
 
-    φ_gkv ∝ exp(logits_kv + groups_gv + cells_gkv): topics shared by all levels, and sparse
-    deviations from them (*Roberts, Stewart & Airoldi 2016; Eisenstein, Ahmed & Xing 2011*). The
+    All levels share topics, from which each level deviates in a few words: φ_gkv ∝ exp(logits_kv +
+    levels_gv + cells_gkv) (*Roberts, Stewart & Airoldi 2016; Eisenstein, Ahmed & Xing 2011*). The
     shared topics have the prior of :class:`DirichletTopics`, and every deviation has the prior
-    Laplace(0, 1/penalty). The documents determine the probabilities in each level. They may leave
-    open how the probabilities split into shared topics and deviations.
+    Laplace(0, 1/penalty), so that most deviations are exactly 0. The documents determine the
+    probabilities at each level, but may leave open how these split into shared topics and
+    deviations.
 
     Args:
         num_topics: Number of topics K.

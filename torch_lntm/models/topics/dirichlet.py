@@ -55,6 +55,8 @@ class LogitTopics(Topics):
     def _softmax(self) -> tuple[Tensor, Tensor]:
         """Word probabilities ``(num_words, num_topics)`` and log normalisers of the topics."""
         logits = self.logits if torch.is_grad_enabled() else self.logits.detach()
+        if self.keywords is None:
+            return softmax_of_words(logits)
         probs, normalisers = softmax_of_words(self._allowed(logits))
         return self._floored(probs), normalisers
 

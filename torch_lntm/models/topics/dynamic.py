@@ -37,12 +37,12 @@ LEAST_SCALE = 1e-10
 class DynamicTopics(LevelTopics):
     """Word probabilities of each topic in each period of a corpus.
 
-    The probabilities are φ_tkv ∝ exp(logits_kv + path_tkv). The steps of a path are path_tkv −
-    path_(t−1)kv ~ Normal(0, s²_kv Δ_t). Δ_t is the gap between the periods (*Blei & Lafferty 2006;
-    Wang, Blei & Heckerman 2008*). Paths have the mean 0 over the training tokens, so the logits are
-    the level of a word. The levels have the prior of :class:`DirichletTopics`. An M-step learns the
-    variance s²_kv of every word by its evidence. All words share a prior, which the M-step learns,
-    too.
+    Words of a topic move as random walks: φ_tkv ∝ exp(logits_kv + path_tkv). The steps of a path
+    are path_tkv − path_(t−1)kv ~ Normal(0, s²_kv Δ_t), where Δ_t is the gap between the periods
+    (*Blei & Lafferty 2006; Wang, Blei & Heckerman 2008*). Paths have the mean 0 over the training
+    tokens, so that the logits are the level of a word, with the prior of :class:`DirichletTopics`.
+    An M-step learns the variance s²_kv of every word by its evidence, because most words of a topic
+    stand still and few move; the prior that all words share is learned with it.
 
     Args:
         num_topics: Number of topics K.
@@ -129,17 +129,19 @@ class DynamicTopics(LevelTopics):
         for name in ("shares", "gaps"):
             tensor = torch.tensor(getattr(periods, name), dtype=torch.float64)
             self.register_buffer(name, tensor, persistent=False)
-        zero = self.logits.detach().new_zeros(())
-        for name, value in {
-            "variances": zero.new_zeros(num_words, num_topics),
-            "tokens": zero.new_zeros(count, num_topics),
-            "dispersion": zero.new_zeros(num_words, num_topics),
-            "repeats": zero.new_ones(num_words),
-            "length": zero.clone(),
-            **self._first_weights(),
-            "determined": zero.clone(),
+        of_words = (num_words, num_topics)
+        for name, shape in {
+            "variances": of_words,
+            "tokens": (count, num_topics),
+            "dispersion": of_words,
+            "repeats": (num_words,),
+            "length": (),
+            "scale_weights": (len(self._scales),),
+            "dispersion_weights": (len(DISPERSIONS),),
+            "determined": (),
         }.items():
-            self.register_buffer(name, value.to(zero.dtype))
+            self.register_buffer(name, self.logits.detach().new_zeros(shape))
+        self.repeats.fill_(1.0)
         self._forget()
 
     @property
@@ -391,19 +393,17 @@ class DynamicTopics(LevelTopics):
         self.variances.fill_(start**2)
         self.dispersion.fill_(1.0)
         self.determined.zero_()
-        for name, weights in self._first_weights().items():
-            getattr(self, name).copy_(weights)
+        scales, dispersions = (
+            torch.tensor(x, dtype=torch.float64) for x in (self._scales, DISPERSIONS)
+        )
+        of_scales, of_dispersions = pseudo_weights(scales, dispersions)
+        self.scale_weights.copy_(of_scales)
+        self.dispersion_weights.copy_(of_dispersions)
 
     @property
     def _scales(self) -> tuple[float, ...]:
         """Scales of words, of which the evidence chooses."""
         return SCALES if self.scale is None else (self.scale,)
-
-    def _first_weights(self) -> dict[str, Tensor]:
-        """Weights of scales and dispersions before the first M-step."""
-        doubles = (torch.tensor(x, dtype=torch.float64) for x in (self._scales, DISPERSIONS))
-        names = ("scale_weights", "dispersion_weights")
-        return dict(zip(names, pseudo_weights(*doubles), strict=True))
 
     # -- periods and values between them -----------------------------------------------------------
 

@@ -30,20 +30,22 @@ KEYWORD_SHARE, NEIGHBOUR_SHARE = 0.5, 0.25
 class Keywords:
     """Keywords of the first topics of a model, with their columns in the vocabulary.
 
-    keyATM (*Eshima, Imai & Sasaki 2024*) mixes the words of topic k from two distributions: φ_k =
-    (1 − π_k) φ_k^free + π_k φ_k^key, φ^free ~ Dirichlet(1 + β) over all words, φ^key ~ Dirichlet(1
-    + s) over the keywords S_k. The documents determine φ_k. They do not determine π_k, so the prior
-    alone decides between the two distributions. With π_k ~ Beta(1 + s · abs(S_k), 1 + β · V), the
-    highest log density of all splits of φ_k is, up to a constant,
+    Keywords are s pseudo-tokens on each keyword of a topic, which draw the topic to its keywords
+    and leave its other words free. They follow from keyATM (*Eshima, Imai & Sasaki 2024*), where
+    the words of topic k mix two distributions: φ_k = (1 − π_k) φ_k^free + π_k φ_k^key, with φ^free
+    ~ Dirichlet(1 + β) over all words and φ^key ~ Dirichlet(1 + s) over the keywords S_k. The
+    documents determine φ_k but not π_k, so the prior alone decides between the two distributions.
+    With π_k ~ Beta(1 + s · abs(S_k), 1 + β · V), the highest log density of all splits of φ_k is,
+    up to a constant,
 
-        (β + s) Σ_v∈S log φ_kv + β Σ_v∉S log φ_kv.
+        (β + s) Σ_v∈S log φ_kv + β Σ_v∉S log φ_kv,
 
-    Keywords are then s pseudo-tokens on each keyword of the topic. M-steps and draws keep their
-    closed forms. keyATM's prior has π_k ~ Beta(1, 1) and s = 0.1. It is worth a few nats for a
-    topic, and does not keep the topic on its keywords.
+    so that M-steps and draws keep their closed forms. This differs from keyATM in one point: its
+    π_k ~ Beta(1, 1) and s = 0.1 are worth only a few nats for a topic, and do not keep the topic on
+    its keywords.
 
-    Exclusive keywords are absent from topics without keywords. There φ_kv is 0, and the prior is a
-    Dirichlet distribution over the remaining words. All tokens of a keyword then count for topics
+    Exclusive keywords are absent from topics without keywords. There φ_kv is 0 and the prior is a
+    Dirichlet distribution over the remaining words, so all tokens of a keyword count for topics
     with keywords.
 
     Attributes:

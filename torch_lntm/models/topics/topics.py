@@ -29,9 +29,9 @@ MAX_ITERATIONS, OFTEN_ITERATIONS, GRADIENT_TOLERANCE = 200, 5, 1e-6
 class Topics(nn.Module):
     """Word probabilities of each topic, as a function of parameters with a prior.
 
-    A subclass defines the priors of its parameters by :meth:`sites`, and the word probabilities by
-    :meth:`compute_probs`. These two methods suffice for ``SVI``, NUTS, every engine, guide and
-    evaluation, saving and loading::
+    A subclass says which priors its parameters have, by :meth:`sites`, and which word probabilities
+    follow from them, by :meth:`compute_probs`. These two methods are enough for ``SVI``, NUTS,
+    every engine, guide and evaluation, and for saving and loading::
 
         class EmbeddedTopics(Topics):
             def __init__(self, num_topics, embeddings):
@@ -46,9 +46,9 @@ class Topics(nn.Module):
                 return torch.softmax(self.embeddings @ weights, 0).mT
 
     ``docs/own_parts.md`` continues the example, and :func:`torch_lntm.testing.check_topics` checks
-    a subclass. A subclass may override :meth:`m_step`, :meth:`start_`, :meth:`gradient_`,
-    :meth:`log_prior` and :meth:`updated_often` with faster or more exact methods. It may define
-    :meth:`draw_` for joint chains.
+    a subclass. Where the subclass knows a faster or more exact way, it overrides :meth:`m_step`,
+    :meth:`start_`, :meth:`gradient_`, :meth:`log_prior` or :meth:`updated_often`, and with
+    :meth:`draw_` it enters joint chains too.
 
     Pass ``content`` for topics that differ between the levels of a metadata column. Column g ·
     num_words + v of :attr:`probs` then holds word v at level g, and :meth:`assign_levels` moves
