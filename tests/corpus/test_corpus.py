@@ -314,14 +314,6 @@ def test_saving_removes_the_files_of_an_older_corpus(tmp_path):
     assert back.labels is None
 
 
-def test_save_errors_leave_no_file(tmp_path):
-    with pytest.raises(CorpusError, match=r"end the path in \.npz"):
-        Corpus.from_matrix(COUNTS).save(tmp_path / "toy.csv")
-    with pytest.raises(CorpusError, match=r"toy\.vocab\.txt: word 1 is 'be\\ne'"):
-        Corpus.from_matrix(COUNTS, ["a", "be\ne", "c", "d"]).save(tmp_path / "toy.npz")
-    assert list(tmp_path.iterdir()) == []
-
-
 # ------------------------------------------------------------------ documents of any kind
 
 

@@ -303,14 +303,6 @@ def test_clusters_and_weights_are_columns_or_values(model, guide, corpus) -> Non
         estimate(model, theta, corpus, "~ party", weights=pd.Series(age)[::-1])
 
 
-def test_repr_names_the_sources_of_uncertainty_in_the_intervals(effects, linear) -> None:
-    said = repr(effects)
-    assert "the regression (HC3)" in repr(linear)
-    assert "the regression (HC1)" in said
-    assert "by LaplaceGuide; the coefficients of their prior mean (20 draws)" in said
-    assert "large for documents of 25 tokens" in said
-
-
 # -------------------------------------------------------------------- predictions
 
 
@@ -364,10 +356,6 @@ def test_plots_show_the_predictions(effects, model, guide, corpus) -> None:
     assert len(ax.lines) == 3
     expected = effects.predict("age", party="Right").query("topic == 1")["estimate"]
     np.testing.assert_allclose(ax.lines[2].get_ydata(), expected)
-    sizes = corpus.with_metadata({"size": np.exp(np.linspace(0, 12, len(corpus)))})
-    ax = estimate(model, guide, sizes, "~ log(size)", num_draws=3).plot("size", topics=[0])
-    assert ax.get_xscale() == "log"
-    np.testing.assert_allclose(np.diff(np.log(ax.lines[0].get_xdata()), 2), 0, atol=1e-9)
     over_time = estimate(model, guide, corpus, "~ date", topics=[0], num_draws=3)
     assert over_time.plot("date").get_title().startswith("Topic 0 ")
     with pytest.raises(ConfigError, match="topic 7; expected numbers from 0 to 2"):

@@ -124,25 +124,7 @@ def test_without_an_exchange_a_crash_leaves_the_old_folder_under_another_name(ro
     assert {content(tree) for tree in disk.finally_left} == {NEW}
 
 
-@pytest.mark.parametrize("step", ["_sync_tree", "_sync_folder"])
-def test_the_simulated_disk_forgets_unsynced_content(root, monkeypatch, step):
-    make((("a", b"old"),), root / "x")
-    monkeypatch.setattr(writing, step, lambda folder: None)
-    disk = ForgetfulDisk(root, monkeypatch)
-    write_folder(root / "x")
-    assert {content(tree) for tree in disk.finally_left} != {NEW}
-
-
 # ------------------------------------------------------------------ places and names
-
-
-@pytest.mark.parametrize("name", [*(n * "n" for n in (200, 201, 255)), 127 * "ü"])
-def test_names_of_maximum_length_are_written(tmp_path, name):
-    write(tmp_path / name, b"new")
-    (tmp_path / name).unlink()
-    write_folder(tmp_path / name)
-    write_folder(tmp_path / name)
-    assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
 # ------------------------------------------------------------------ leftovers

@@ -154,15 +154,6 @@ def test_functions_of_r_have_their_counterpart_in_the_message(text, advice) -> N
         check_formula(text)
 
 
-def test_long_formulas_of_few_terms_are_read() -> None:
-    columns = [f"x{j}" for j in range(60)]
-    text = " + ".join(columns) + " + x0:x1 + x2 * x3 + (x4 + x5 + x6) ** 2 + I(x7 ** 5 / 3)"
-    assert len(check_formula(text)) == 1 + 60 + 1 + 1 + 3 + 1
-    assert len(check_formula("~ I(a ** 0.5) + (a + b) ** 1")) == 4
-    three = check_formula("~ party * bs(date, df=6) * region * C(year)")
-    assert len(three) == 16
-
-
 def test_a_missing_column_is_named(columns) -> None:
     with pytest.raises(MissingColumnError, match=r"'income'; there are: party"):
         fitted("~ income", columns)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -26,27 +26,19 @@ _PARQUET_TYPES = {"bool", "float64", "int64", "str"}
 _KINDS: dict[str, Any] = {"bool": bool, "int": np.int64, "float": np.float64, "text": object}
 
 
-class Archive(NamedTuple):
-    """Contents of a corpus's ``.npz`` file.
-
-    Attributes:
-        matrix: ``(num_docs, num_words)`` counts.
-        metadata: A row for each document; ``None`` if the file has none.
-        covariates: Numeric arrays by name, with one row for each document.
-    """
-
-    matrix: Any
-    metadata: Any = None
-    covariates: Arrays = Arrays()
-
-
-def write_archive(path: Path, archive: Archive) -> None:
+def write_archive(path: Path, matrix: Any, table: pd.DataFrame, covariates: Arrays) -> None:
     """Writes an ``.npz`` file atomically. Plain NumPy reads the file, with ``allow_pickle=False``.
 
     The counts are the arrays ``data``, ``indices``, ``indptr`` and ``shape``. The metadata are the
     bytes of a Parquet file in ``metadata``. The covariates are as in :func:`pack_covariates`.
+
+    Args:
+        path: The file.
+        matrix: ``(num_docs, num_words)`` counts.
+        table: A row of metadata for each document.
+        covariates: Numeric arrays by name, with a row for each document.
     """
-    matrix, metadata = archive.matrix, to_parquet(archive.metadata)
+    metadata = to_parquet(table)
     arrays = {
         "data": matrix.data.astype(np.min_scalar_type(matrix.data.max(initial=0))),
         "indices": matrix.indices,
@@ -55,11 +47,16 @@ def write_archive(path: Path, archive: Archive) -> None:
     }
     if metadata is not None:
         arrays["metadata"] = np.frombuffer(metadata, np.uint8)
-    write_arrays(path, **arrays, **pack_covariates(archive.covariates))
+    write_arrays(path, **arrays, **pack_covariates(covariates))
 
 
-def read_archive(path: Path, max_bytes: float | None = None) -> Archive:
+def read_archive(
+    path: Path, max_bytes: float | None = None
+) -> tuple[sp.csr_matrix, pd.DataFrame | None, Arrays]:
     """Reads the ``.npz`` file of a corpus or of scipy's ``save_npz``.
+
+    Returns:
+        The counts, the metadata if there are any, and the covariates.
 
     Raises:
         FileError: The file is damaged or too large.
@@ -68,7 +65,7 @@ def read_archive(path: Path, max_bytes: float | None = None) -> Archive:
     names = ("data", "indices", "indptr", "shape")
     arrays = read_arrays(path, *names, optional=further, max_bytes=max_bytes)
     matrix = _matrix(path, arrays)
-    return Archive(matrix, *unpack_columns(path, arrays, matrix.shape[0]))
+    return matrix, *unpack_columns(path, arrays, matrix.shape[0])
 
 
 def to_parquet(frame: pd.DataFrame | None) -> bytes | None:

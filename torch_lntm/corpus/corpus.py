@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torch_lntm.corpus.archive import Archive, write_archive
+from torch_lntm.corpus.archive import write_archive
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.corpus.checks import ADVICE, check_counts, check_vocabulary
 from torch_lntm.corpus.mapped import Rows, parts, pieces, release, take
@@ -892,7 +892,7 @@ class Corpus:
         if self.vocabulary is not None:
             with atomic_write(words) as file:
                 file.write(as_lines(self.vocabulary, "word", words))
-        write_archive(path, Archive(self.to_scipy(), self.table, self.covariates))
+        write_archive(path, self.to_scipy(), self.table, self.covariates)
         # The reader would combine the words and labels of an older corpus with the new counts.
         path.with_name(f"{path.stem}.labels.txt").unlink(missing_ok=True)
         if self.vocabulary is None:

@@ -106,12 +106,6 @@ def test_documents_passed_as_a_path_are_refused_with_advice(given):
         read_corpus(given)
 
 
-@pytest.mark.parametrize("name", ["a.xlsx", "a.docx"])
-def test_office_documents_are_refused_with_advice(tmp_path, name):
-    with pytest.raises(CorpusError, match=rf"{name}: .*save a sheet as CSV.*as plain text"):
-        read_corpus(write(tmp_path / name, "PK"))
-
-
 def test_metadata_of_a_file_are_columns_of_the_corpus(tmp_path: Path) -> None:
     counts = sp.csr_matrix([[1, 0], [0, 2], [3, 0]])
     sp.save_npz(tmp_path / "counts.npz", counts)

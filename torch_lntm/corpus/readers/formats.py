@@ -48,11 +48,10 @@ class Format(NamedTuple):
 
 def read_npz(path: Path, options: Options) -> Corpus:
     """The corpus of a file of ``Corpus.save``, or of scipy's ``save_npz``."""
-    archive = read_archive(path, options.max_bytes)
-    corpus = Corpus.from_matrix(archive.matrix)
+    matrix, table, covariates = read_archive(path, options.max_bytes)
+    corpus = Corpus.from_matrix(matrix)
     # A saved corpus may have its names in any order.
-    corpus = replace(corpus, table=describe(archive.metadata, len(corpus), archive.metadata))
-    return corpus.with_covariates(archive.covariates) if archive.covariates else corpus
+    return replace(corpus, table=describe(table, len(corpus), table), covariates=covariates)
 
 
 def read_mapped(path: Path, options: Options) -> Corpus:
