@@ -85,7 +85,7 @@ def topic_stability(
         >>> stability = lntm.reports.topic_stability(
         ...     model, train, 1, posterior="taylor", options=options
         ... )
-        >>> len(stability), stability["by_seed"].between(0, 1.001).all()
+        >>> len(stability), bool(stability["by_seed"].between(0, 1.001).all())
         (10, True)
     """
     require_whole(1, num_fits=num_fits, top_n=top_n)
