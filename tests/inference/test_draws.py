@@ -57,7 +57,7 @@ def test_draws_of_a_guide_are_draws_of_its_posteriors(known) -> None:
     model, corpus = known
     guide = lntm.guides.TaylorGuide(model)
     draws = theta_draws(guide, corpus, 4, model=model, seed=3, max_docs=3)
-    expected = guide.posterior(corpus.batch(dtype=torch.float64)).theta_samples(4, 3)
+    expected = guide.posterior(corpus.batch(dtype=torch.float64)).theta_samples(4, seed=3)
     torch.testing.assert_close(draws.theta, expected)
     assert draws.description == "the posterior taylor"
     assert draws.fixed == ("the topics' words", "the prior's covariance")
