@@ -126,7 +126,9 @@ def test_selection(corpus, folder, rows):
     ],
 )
 def test_derived_corpora(corpus, folder, derive):
-    assert_same(derive(read_corpus(folder)), derive(corpus))
+    found = derive(read_corpus(folder))
+    assert_same(found, derive(corpus))
+    assert (found.word_index.dtype, found.counts.dtype) == (np.int32, np.int32)
 
 
 @pytest.mark.parametrize("options", [{"max_docs": 7}, {"max_tokens": 40}, {"shuffle": True}])

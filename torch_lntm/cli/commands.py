@@ -403,7 +403,7 @@ def effects(
             and to no topic with --groups.
         groups: Groups of topics to regress, such as "economy=3,7; war=1", or a file that ends in
             .json or .yaml with topics by group.
-        clusters: Column of groups of dependent documents.
+        clusters: Column of clusters of dependent documents.
         weights: Column of the documents' weights.
         source: Source of the draws. guide: The approximation of the run's posterior, or the model's
             default guide after posterior hmc. chains: Chains of each document, which are exact and

@@ -448,9 +448,12 @@ class Corpus:
 
     def _of_rows(self, parts: Iterable[Rows], **changes: Any) -> Corpus:
         """A corpus of other counts, in parts, and with other changes."""
+        dtypes = (np.int64, np.int32, np.int32)
         sizes, words, counts = (
-            joined[0] if len(joined) == 1 else np.concatenate(joined)
-            for joined in zip(*parts, strict=True)
+            np.concatenate(joined, dtype=dtype, casting="unsafe")
+            if len(joined) > 1 or joined[0].dtype != dtype
+            else joined[0]
+            for joined, dtype in zip(zip(*parts, strict=True), dtypes, strict=True)
         )
         return replace(
             self,
