@@ -42,12 +42,13 @@ def test_examples_print_what_their_docstrings_show(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     examples = doctest.DocTestFinder(exclude_empty=True).find(importlib.import_module(module))
     report: list[str] = []
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     runner = doctest.DocTestRunner(verbose=False, optionflags=flags)
     for example in examples:
+        (tmp_path / example.name).mkdir()
+        monkeypatch.chdir(tmp_path / example.name)
         with restored():
             example.globs = dict(first_lines)
             runner.run(example, out=report.append)

@@ -75,7 +75,7 @@ def undeclared(source: str, metadata: configparser.ConfigParser) -> list[str]:
     return problems
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_third_party_import_is_declared(metadata: configparser.ConfigParser) -> None:
     problems = [
         f"{path.relative_to(REPOSITORY)}: {problem}"

@@ -202,8 +202,9 @@ def select(
 ) -> Selection:
     """Fit models of several numbers of topics and compare their scores.
 
-    All fits share one split of documents and held-out tokens. Differences between two numbers of
-    topics therefore concern the same tokens. On Ctrl-C the completed fits are compared.
+    All fits share one split of documents and held-out tokens, so differences between two numbers of
+    topics concern the same tokens and are far more certain than the scores themselves. On Ctrl-C
+    the completed fits are compared.
 
     Args:
         corpus: The documents.

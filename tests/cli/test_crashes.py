@@ -34,7 +34,7 @@ def reader(folder, name, read):
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("replaced", [False, True])
 def test_a_fit_is_never_lost(counts, root, workplace, monkeypatch, replaced):
     """A checkpoint or the run is there since the first checkpoint; an old run, till the new is."""

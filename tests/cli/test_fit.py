@@ -66,7 +66,7 @@ def test_the_command_fit_equals_a_fit_in_python(counts):
     assert not Path("run.partial").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_model_is_fitted_with_each_of_its_posteriors(counts):
     for model, guides in {
         "ctm": ["taylor", "laplace", "blei-lafferty", "khan-bouchard"],

@@ -41,7 +41,7 @@ def wait_for(path, process):
         time.sleep(0.005)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ctrl_c_saves_the_best_iteration_so_far(counts, capsys):
     process = start("fit", counts, "--out", "run", *ENDLESS, "--max-iterations", "1000000")
     wait_for(Path("run.partial/checkpoint.safetensors"), process)
@@ -187,7 +187,7 @@ def test_a_fit_is_saved_even_if_scoring_fails(counts, error, monkeypatch, capsys
     assert "completion perplexity" in capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_closed_output_pipe_leaves_a_complete_run(counts):
     pytest.importorskip("fcntl")
     with start("fit", counts, "--out", "run", *QUICK) as process:

@@ -231,7 +231,7 @@ def test_evidence_tells_moving_words_from_still_words() -> None:
     assert np.mean(ranks) > 0.95
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_bands_cover_the_true_probabilities() -> None:
     """95 % bands of 60 words in 10 periods, in 8 simulated corpora."""
     moving, still = [], []

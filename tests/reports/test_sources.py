@@ -66,7 +66,6 @@ def test_source_activity_equals_the_factor_posterior(corpus, source):
     found = transform(guide, corpus, max_docs=2).sources
     torch.testing.assert_close(found.mean, posterior.source_mean)
     torch.testing.assert_close(found.std, posterior.source_std)
-    assert torch.equal(found.converged, posterior.converged)
     assert found.mean[4].abs().max() == 0  # the empty document
 
 

@@ -90,6 +90,7 @@ def test_a_model_of_no_constructor_and_wrong_numbers_are_refused(fitted: Any) ->
         lntm.topic_stability(model, corpus, 0)
 
 
+@pytest.mark.long
 def test_the_command_fits_a_run_again(tmp_path: Any, monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.chdir(tmp_path)
     options = ["--num-topics", "3", "--posterior", "taylor", "--max-iterations", "2"]

@@ -78,7 +78,7 @@ def test_a_fused_transition_equals_separate_steps(kind, dtype, fused, monkeypatc
 
 
 # Triton's interpreter computes with NumPy, which warns of infinite trajectories.
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_a_fused_transition_accepts_rejects_and_diverges_like_separate_steps(
     fused: torch.device, monkeypatch: pytest.MonkeyPatch
@@ -156,7 +156,7 @@ def test_unsupported_transitions_take_separate_steps(reason, fused, monkeypatch)
     torch.testing.assert_close(hmc.step(**start)[0].position, expected)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:.*never moved:torch_lntm.errors.ConvergenceWarning")
 def test_monte_carlo_em_with_fused_transitions_gives_equal_fits(fused, monkeypatch) -> None:
     problem = random_problem(3, 12, (20, 9, 15, 12))

@@ -12,11 +12,9 @@ from support.problems import make_batch, random_problem
 
 from torch_lntm.latents import NormalSpace
 from torch_lntm.solvers.ascent import (
-    MAX_GAIN_FOR_SECANT,
     MeanAscent,
     Objective,
     Point,
-    Secant,
     Words,
     _conjugate_gradients,
     _dense_solution,
@@ -101,28 +99,6 @@ def test_conjugate_gradients_solve_every_document(device, solve) -> None:
         np.testing.assert_allclose(product, rhs[d].cpu().numpy(), atol=1e-6)
 
 
-def test_secants_save_most_steps_if_topics_overlap(device, monkeypatch) -> None:
-    problem = random_problem(lengths=(60, 200, 500, 40), scale=3.0)
-    batch = problem.batch(device)
-    topics = torch.from_numpy(0.1 * problem.topics + 0.9 * problem.topics.mean(0)).to(device)
-    space = problem.model(device).prior.space(batch)
-    objective = Objective(batch, topics, space)
-    options = {"tolerance": 1e-10, "max_iterations": 2000, "cg_tolerance": 1e-6}
-    start = torch.zeros(4, space.dim, dtype=torch.float64, device=device)
-    found = maximise_mean(objective, start, **options)
-
-    def none(before: Point, after: Point) -> Secant:
-        nothing = torch.zeros_like(after.z)
-        return Secant(nothing, nothing, nothing[:, :1])
-
-    monkeypatch.setattr(Secant, "between", none)
-    plain = maximise_mean(objective, start, **options)
-    assert bool((found.converged & plain.converged).all())
-    torch.testing.assert_close(found.point.value, plain.point.value, rtol=0, atol=1e-6)
-    assert int(found.iterations.sum()) < 0.5 * int(plain.iterations.sum())
-    assert float(found.point.gradient.norm()) < float(plain.point.gradient.norm())
-
-
 def test_an_ascent_continued_from_its_secant_equals_an_unbroken_ascent(device) -> None:
     problem = random_problem(lengths=(60, 200, 500, 40), scale=3.0)
     batch = problem.batch(device)
@@ -140,14 +116,6 @@ def test_an_ascent_continued_from_its_secant_equals_an_unbroken_ascent(device) -
     torch.testing.assert_close(rest.secant.step, whole.secant.step, rtol=1e-8, atol=1e-12)
     without = ascend(3, half.point.z, words=half.point.words)
     assert float(without.point.value.sum()) < float(whole.point.value.sum())
-
-
-def test_secants_after_large_gains_are_dropped() -> None:
-    secant = Secant(torch.ones(4, 2), torch.ones(4, 2), torch.full((4, 1), 0.5))
-    gain = torch.tensor(
-        [MAX_GAIN_FOR_SECANT, MAX_GAIN_FOR_SECANT + 1e-9, torch.inf, -1.0], dtype=torch.float64
-    )
-    assert secant.after_small_gains(gain).rho.tolist() == [[0.5], [0.0], [0.0], [0.5]]
 
 
 def test_a_secant_without_a_possible_step_is_dropped() -> None:

@@ -16,7 +16,7 @@ from support.fits import break_at, fit_monte_carlo, make_corpus, new_model
 from torch_lntm.errors import ConvergenceWarning, LNTMError, NumericalError
 from torch_lntm.guides import make_guide
 from torch_lntm.inference import FitResult, MonteCarloResult, Processes, Statistics, VariationalEM
-from torch_lntm.models import TopicModel, stm
+from torch_lntm.models import TopicModel
 
 #: A corpus so small that some steps leave a process without documents. One document is empty.
 NUM_DOCS, EMPTY = 40, (3,)
@@ -56,16 +56,6 @@ def fitted(family: str, posterior: str, options: dict[str, Any]) -> dict[str, An
     guide = make_guide(posterior, model, tolerance=1e-8, max_iterations=200)
     engine = VariationalEM(model, guide, progress=False, **(BRIEF | options))
     return arrays(model, engine.fit(corpus, **of_fit))
-
-
-def fitted_with_authors() -> dict[str, Any]:
-    """A fit of a model with random terms by all processes of the group."""
-    corpus = make_corpus(NUM_DOCS, empty=EMPTY)
-    numbers = np.arange(NUM_DOCS)
-    corpus = corpus.with_metadata({"author": numbers % 7, "day": numbers % 3, "x": numbers / 10})
-    model = stm(3, corpus, "~ x + (1 | author) + (1 | day)", dtype="float64")
-    guide = make_guide("taylor", model, tolerance=1e-8, max_iterations=200)
-    return arrays(model, VariationalEM(model, guide, progress=False, **BRIEF).fit(corpus))
 
 
 def fits(cases: list[tuple[str, str, dict[str, Any]]]) -> list[dict[str, Any]]:

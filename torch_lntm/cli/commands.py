@@ -489,7 +489,7 @@ def select(
         model: Model to fit: ctm, lntm, iftm, lda, stm or a model of a plug-in.
         posterior: Method for the documents' posteriors, as for fit. Defaults to auto.
         prevalence: Formula of the columns for the prevalence of topics, for stm.
-        content: Column of groups of documents with different words of topics, for stm.
+        content: Column between whose levels the words of topics differ, for stm.
         keywords: YAML or JSON file of keywords by topic, as for fit.
         likelihood: Also estimate the log likelihood of complete held-out documents, by annealed
             importance sampling. This takes about as long as the fits.

@@ -24,7 +24,7 @@ class StructuralTopicModel(TopicModelEstimator):
     """The structural topic model (:func:`~torch_lntm.models.stm`) as an estimator.
 
     The proportions of topics depend on the documents' metadata by a formula, ``prevalence``. The
-    words of topics may differ between groups of documents, ``content``. The methods take the
+    words of topics may differ between the levels of a column, ``content``. The methods take the
     metadata beside ``X``: a data frame or a mapping of column names to values, with a row for each
     document. A :class:`~torch_lntm.Corpus` as ``X`` brings its own metadata.
 
@@ -38,7 +38,7 @@ class StructuralTopicModel(TopicModelEstimator):
             ``"~ party + bs(date, df=6)"``. Defaults to None: the array ``"prevalence"`` among the
             covariates of the corpus, if there is one, and otherwise a constant mean, as in
             :class:`CorrelatedTopicModel`.
-        content: Column of the groups of documents between which the words of topics differ. Or a
+        content: Column between whose levels the words of topics differ. Or a
             formula such as ``"~ rw(year)"``, for words that move with time. Defaults to None:
             equal words in all documents.
         posterior: See :class:`CorrelatedTopicModel`.
@@ -71,7 +71,7 @@ class StructuralTopicModel(TopicModelEstimator):
     def fit(self, X: Any, y: Any = None, metadata: Any = None) -> Self:
         """Fit the model to documents; see :meth:`TopicModelEstimator.fit`.
 
-        The levels and knots of the formula and the groups are learned from these documents.
+        The levels and knots of the formula and of content are learned from these documents.
 
         Args:
             X: The documents.
@@ -180,7 +180,7 @@ class StructuralTopicModel(TopicModelEstimator):
         return replace(corpus, table=describe(X, corpus.num_docs, metadata))
 
     def _model_options(self, corpus: Corpus) -> dict[str, Any]:
-        """The formula and the groups, as learned from the documents."""
+        """The formula and the levels, as learned from the documents."""
         for name in ("prevalence", "content"):
             if getattr(self, name) is not None and not list(corpus.metadata):
                 raise ConfigError(

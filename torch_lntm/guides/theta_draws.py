@@ -252,26 +252,6 @@ class ThetaDraws:
 
         return replace(self, draw=draw, rows=np.arange(len(positions)))
 
-    def document_draws(
-        self, document: int, num_draws: int = 1000, seed: int = 0
-    ) -> tuple[int, Tensor]:
-        """Draws of one document's topic proportions.
-
-        Args:
-            document: Position of the document in the corpus.
-            num_draws: Number of draws. Existing draws may be fewer; see :meth:`take`.
-            seed: Ignored, because the source of the draws has its own seed.
-
-        Returns:
-            The document's position, and the draws ``(num_draws, num_topics)``, float64.
-
-        Raises:
-            ConfigError: The document is not among :attr:`rows`.
-        """
-        if document not in self.rows:
-            raise ConfigError(f"document {document} is not in {self!r}")
-        return document, self.take(np.array([document]), num_draws).theta[:, 0].double()
-
     @property
     def theta(self) -> Tensor:
         """All draws ``(num_draws, num_docs, num_topics)``, in the order of :attr:`rows`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import numpy as np
 import pandas as pd
@@ -29,23 +29,16 @@ Estimate = Literal["mode", "mean"]
 GUIDE_DRAWS, CHAIN_DRAWS = 200, 50
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class SourceActivity:
+class SourceActivity(NamedTuple):
     """Sources of a corpus's documents, on the scale of their prior.
 
     Attributes:
         mean: ``(num_docs, num_sources)`` posterior means. 0 for empty documents.
         std: ``(num_docs, num_sources)`` posterior standard deviations.
-        converged: ``(num_docs,)`` bool: the document's posterior met the guide's tolerance.
     """
 
     mean: Tensor
     std: Tensor
-    converged: Tensor
-
-    def __repr__(self) -> str:
-        num_docs, num_sources = self.mean.shape
-        return f"SourceActivity({num_docs} documents, {num_sources} sources)"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -246,7 +239,7 @@ def _by_guide(
             parts.append([tensor.cpu() for tensor in tensors])
             bar.update(batch.num_docs)
     theta, converged, *moments = (torch.cat(column) for column in zip(*parts, strict=True))
-    sources = SourceActivity(moments[0], moments[1], converged) if moments else None
+    sources = SourceActivity(*moments) if moments else None
     return theta, converged, sources
 
 

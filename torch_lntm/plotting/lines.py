@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torch_lntm.errors import ConfigError, require_whole
+from torch_lntm.guides.theta_draws import ThetaDraws
 from torch_lntm.models import DynamicTopics, TopicModel
 from torch_lntm.models.names import find_topics
 from torch_lntm.plotting import style
@@ -325,8 +326,15 @@ def document_proportions(
 
     if not 0 < level < 1:
         raise ConfigError(f"level is {level}; expected a probability between 0 and 1")
-    position, draws = posterior.document_draws(document, num_draws, seed)
-    draws, tail = draws.numpy(), (1 - level) / 2
+    of_corpus, num_docs = isinstance(posterior, ThetaDraws), getattr(posterior, "num_docs", 0)
+    if document not in (posterior.rows if of_corpus else range(-num_docs, num_docs)):
+        raise ConfigError(f"document {document} is not in {posterior!r}")
+    if of_corpus:
+        position, theta = document, posterior.take(np.array([document]), num_draws).theta[:, 0]
+    else:
+        theta = posterior.theta_samples(num_draws, seed)[:, document]
+        position = int(posterior.index[document])
+    draws, tail = theta.double().cpu().numpy(), (1 - level) / 2
     mean, (lower, upper) = draws.mean(0), np.quantile(draws, [tail, 1 - tail], axis=0)
     names = range(len(mean)) if labels is None else labels
     if len(names) != len(mean):

@@ -180,33 +180,6 @@ class Posterior(Moments):
         key = noise.document_keys(seed, self.index, num_draws)
         return self.theta(self.draw(key)).to(self.mean.dtype)
 
-    def document_draws(
-        self, document: int, num_draws: int = 1000, seed: int = 0
-    ) -> tuple[int, Tensor]:
-        """Draws of one document's topic proportions, without draws of the batch's other documents.
-
-        Args:
-            document: Row of the document in the batch; negative rows count from the end.
-            num_draws: Number of draws.
-            seed: Seed of the draws, which equal those of :meth:`theta_samples`.
-
-        Returns:
-            The document's position in the corpus, and the draws ``(num_draws, num_topics)``,
-            float64 on the CPU.
-
-        Raises:
-            ConfigError: The batch has no such row.
-        """
-        num_docs = self.num_docs
-        if not -num_docs <= document < num_docs:
-            raise ConfigError(
-                f"document is {document}; expected a row of the posterior, {-num_docs} to "
-                f"{num_docs - 1}"
-            )
-        row = slice(document % num_docs, document % num_docs + 1)
-        key = noise.document_keys(seed, self.index[row], num_draws)
-        return int(self.index[row]), self.theta(self.draw(key, row))[:, 0].cpu().double()
-
     def theta_mean(self, num_draws: int = 200, seed: int = 0) -> Tensor:
         """Posterior mean of the topic proportions ``(num_docs, num_topics)``, by draws.
 

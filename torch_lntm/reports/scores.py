@@ -41,8 +41,8 @@ def score_table(*results: CompletionResult | LikelihoodEstimate) -> pd.DataFrame
         perplexity and in nats per token.
 
     Example:
-        >>> result = lntm.evaluation.document_completion(model, guide, test)
-        >>> lntm.reports.score_table(result)["metric"].tolist()
+        >>> completion = lntm.evaluation.document_completion(model, test, theta="mode", guide=guide)
+        >>> lntm.reports.score_table(completion)["metric"].tolist()
         ['completion perplexity']
     """
     rows: list[tuple[Any, ...]] = []

@@ -3,6 +3,13 @@
 The Gram matrix of a design with a column for each level of a factor has this form. A document has
 one level, so the columns of different levels never meet. Schur complements keep all work linear in
 the number of levels.
+
+With S = dense − crossed · diagonal⁻¹ · crossedᵀ, the Schur complement, and R = crossed / diagonal,
+the inverse is
+
+    [[S⁻¹, −S⁻¹R], [−RᵀS⁻¹, diagonal⁻¹ + RᵀS⁻¹R]] = diag(0, diagonal⁻¹) + Z S⁻¹ Zᵀ,   Z = [I; −Rᵀ].
+
+Products, diagonals and draws follow from the second form, so only S is ever factored.
 """
 
 from __future__ import annotations
@@ -55,6 +62,7 @@ class Arrow:
     def tril(self) -> Tensor:
         """Cholesky factor of the Schur complement ``(..., num_dense, num_dense)``."""
         complement = self.dense - self.ratio @ self.crossed.mT
+        # Rounding makes the product slightly asymmetric, and the Cholesky factor reads one half.
         tril: Tensor = torch.linalg.cholesky((complement + complement.mT) / 2)
         return tril
 
@@ -103,6 +111,8 @@ class Arrow:
             dense: ``(num_dense, num_columns)`` standard normal numbers.
             levels: ``(num_levels, num_columns)`` standard normal numbers.
         """
+        # The first part has the covariance S⁻¹. Given it, the levels are independent, with the mean
+        # −Rᵀ · first and the variances 1 / diagonal.
         first = torch.linalg.solve_triangular(self.tril.mT, dense, upper=True)
         return first, levels / self.diagonal.sqrt()[..., None] - self.ratio.mT @ first
 
@@ -197,6 +207,9 @@ class Levels:
             counts: ``(num_levels,)`` weights of the documents of each level.
             pairs: Result of :meth:`pairs`.
         """
+        # The dense block holds the columns first, then the levels of every term but the largest.
+        # Levels of one term share no documents, so their block is diagonal; levels of two terms
+        # share the documents of their pair.
         size = len(columns)
         other, main = self.divide(crossed)
         dense = columns.new_zeros(size + self.num_other, size + self.num_other)

@@ -30,6 +30,17 @@ batch.
 F may have more columns than rows (the sources and noise of a factor model). Each m has a shortest
 z. These z form a subspace, which contains all gradients. An ascent that starts in the subspace
 therefore stays in it.
+
+This differs from *Ahmed & Xing 2007* in four points:
+
+1. Their eqs 10 and 12 are iterated without damping, and some documents then never converge. A line
+   search makes the same direction safe.
+2. Their direction is Newton's with the complete-data information. From the second step on, a secant
+   corrects the information, which is too large where topics overlap.
+3. Their system is solved exactly. An inexact solution is enough, because any solution of conjugate
+   gradients goes uphill, and the line search does not need the length of the step to be right.
+4. They work in eta. In z the information is at least I for every prior covariance, so that float32
+   is enough for most documents (:mod:`torch_lntm.solvers.precision` finds the others).
 """
 
 from __future__ import annotations
@@ -203,6 +214,7 @@ class Objective:
         shifted = words.logits
         if self.half_variance is not None:
             shifted = shifted + self.half_variance
+        # f, and its gradient Fᵀ(n − Np) − z: n are the expected counts, the gradient of loglik.
         p = torch.softmax(shifted, -1)
         value = words.log_likelihood - lengths * torch.logsumexp(shifted, -1).double()
         value = value - 0.5 * z.double().square().sum(-1)
@@ -267,6 +279,8 @@ def _direction(
     terms. The product of the corrected gradient and the solution of conjugate gradients is
     positive, and ρ(s·∇f)² is at least 0.
     """
+    # BFGS with one pair (s, y): H = (I − ρsyᵀ) B⁻¹ (I − ρysᵀ) + ρssᵀ, applied from the right. First
+    # comes I − ρysᵀ, then B⁻¹, then I − ρsyᵀ and the last term together.
     rhs = point.gradient
     if secant is not None:
         along = secant.rho * (secant.step * rhs).sum(-1, keepdim=True)
@@ -291,6 +305,8 @@ def _dense_solution(space: Coordinates, p: Tensor, lengths: Tensor, rhs: Tensor)
     information = (rows * (lengths[:, None] * p)[:, None]) @ rows.mT
     information.baddbmm_(mean * -lengths[:, None, None], mean.mT)
     information.diagonal(dim1=-2, dim2=-1).add_(1.0)
+    # The information is at least I, so its factor exists and its status need not be read, which
+    # would make the host wait for a GPU.
     chol = torch.linalg.cholesky_ex(information).L
     return torch.cholesky_solve(rhs[..., None], chol).squeeze(-1)
 
@@ -352,6 +368,8 @@ def _line_search(
     objective: Objective, start: Point, delta: Tensor, decrement: Tensor, rounding: Tensor
 ) -> tuple[Point, Tensor]:
     """Halve the steps of documents with too little gain; documents without a good step stay put."""
+    # Most documents take the full step. The others are tried again as a smaller batch, at half the
+    # step, so that the cost of the search is that of the documents that need it.
     point = objective.evaluate(start.z + delta)
     moved = point.value >= start.value + SUFFICIENT_INCREASE * decrement - rounding
     step = 1.0

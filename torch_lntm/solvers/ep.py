@@ -22,6 +22,17 @@ The move
     γ' − γ = r − β_w − h·u
 
 is computed to working precision too, so float32 is enough.
+
+This differs from *Minka & Lafferty 2002* in five points:
+
+1. They pass through the words in a fixed order. Frequent words come first here, so that the many
+   documents of a batch run out of words one after the other.
+2. Their step is 1/n_w, which takes about n_w passes for a frequent word. They remark that longer
+   steps are often acceptable, and :func:`ep` says how they are kept safe.
+3. They only skip a word whose γ − β_w is not positive. A document that skips one also shrinks its β
+   and its steps, because it may otherwise skip the same words in every pass.
+4. Eq. 25 as printed cancels. The sums above do not.
+5. Eq. 20 prints γ' in place of γ. The two are equal only at convergence.
 """
 
 from __future__ import annotations
@@ -366,6 +377,9 @@ class Schedule:
 
 def _visit(visit: WordVisit, words: Tensor, long: bool) -> None:
     """Visit a word of each document, in few operations, because most visits have few documents."""
+    # Names are the module's: u holds g = γ − β_w and then u = g + r, and r holds φ g, then the
+    # weights of the mixture, and in the end the move of γ. Every result overwrites one that is no
+    # longer needed, so a visit allocates next to nothing.
     site, work = visit.site, visit.work
     u, r, positive = work.u, work.r, work.positive
     tiny = torch.finfo(words.dtype).tiny
@@ -396,6 +410,7 @@ def _visit(visit: WordVisit, words: Tensor, long: bool) -> None:
 
 def _shrink(work: Workspace, tiny: float) -> Tensor:
     """Factors h ``(n, 1)``, with a single operation for u and r wherever possible."""
+    # X is the sum without topic t, and x_t is put back after the norm of the others is known.
     both, sums, pairs = work.both, work.sums, work.pairs
     largest = both.gather(-1, work.top)
     both.scatter_(-1, work.top, work.zero)

@@ -25,6 +25,17 @@ Rounds over levels, paths, shifts and normalisers never lower the objective.
 
 The *still* words of a topic share one path, the shift. Only words with tokens enough to move have
 paths of their own. Their number bounds the time.
+
+This differs from *Blei & Lafferty 2006* in four points:
+
+1. They approximate the posterior of the paths by variational Kalman filtering. The M-step finds the
+   mode of the paths, as it does for all other parameters.
+2. One variance s² serves all their words. Each word has a variance of its own here, learned from
+   its tokens (:mod:`torch_lntm.solvers.walk_evidence`), because most words hardly move.
+3. Their first period is the only anchor of a path. The level, a mean over the periods, is the
+   anchor here, so that the order of time plays no role and the limit s → 0 is the usual M-step.
+4. Their paths end with softmax, whose normaliser ties all words together. Held normalisers separate
+   the words, at the price of several rounds.
 """
 
 from __future__ import annotations
@@ -276,6 +287,9 @@ class _Problem(NamedTuple):
             energy = (precisions * x.diff(dim=0).square()).sum(0)
             return (weighted * x - rates * x.exp()).sum(0) - pseudo * level.exp() - 0.5 * energy
 
+        # Newton's system is (diag(D) + Q + c ωωᵀ) step = gradient, for the expected pseudo-counts c
+        # of the level. Two solutions with the tridiagonal part and Sherman and Morrison's formula
+        # give the step.
         expected = rates * logits.exp()
         level = pseudo * (self.prior.shares @ logits).exp()
         gradient = weighted - expected - shares * level + pull_of(logits, precisions)
@@ -302,6 +316,8 @@ class _Problem(NamedTuple):
         still = self._still_precisions(walks)
         sums = still * walks.shift.diff(dim=0)
         sums = sums.index_add(1, topic, self.precisions * walks.paths.diff(dim=0))
+        # A shift x_t of all words adds (Δλ + Δx)² to the energy of every walk. Each Δx has its own
+        # minimum, the mean of −Δλ weighted by the precisions of the walks.
         step = -sums / still.index_add(1, topic, self.precisions)
         path = torch.cat([torch.zeros_like(step[:1]), step.cumsum(0)])
         path = path - self.prior.shares @ path

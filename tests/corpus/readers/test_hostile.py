@@ -120,7 +120,7 @@ for i in range(number):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["texts.parquet", "counts.parquet", "counts.npz"])
 def test_damaged_tables_are_read_or_refused_in_words(tmp_path, name):
     """pyarrow aborted the process at damaged metadata of a column; others were tracebacks."""

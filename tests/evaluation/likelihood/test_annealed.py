@@ -92,8 +92,7 @@ def bracketed(kind: str, num_topics: int, start: str) -> tuple[AISBracket, torch
     return bracket, exact(model, bracket.corpus)
 
 
-@pytest.mark.slow
-@pytest.mark.stat
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "start"), PATHS)
 def test_estimates_are_within_their_error_of_quadrature(kind: str, start: str) -> None:
     # 160 documents. |z| < 4.5 of the mean: 7e-6; the mean of squared z-scores of skewed weights
@@ -129,8 +128,7 @@ def test_both_bounds_are_unbiased_and_bracket_the_truth(kind: str, start: str) -
     assert bracket.upper[::9].tolist() == [0.0] * 20
 
 
-@pytest.mark.slow
-@pytest.mark.stat
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "start"), [("ctm", "posterior"), ("ctm", "prior"), ("lda", "prior")]
 )
@@ -217,7 +215,7 @@ def reversed_weights(
     return values
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_estimates_depend_on_the_seed_but_not_on_batches_and_devices(
     device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:

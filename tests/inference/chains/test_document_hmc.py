@@ -313,8 +313,7 @@ def test_step_sizes_reach_the_target_acceptance(device: torch.device) -> None:
     assert bool((rates[1] > rates[0]).all())
 
 
-@pytest.mark.slow
-@pytest.mark.stat
+@pytest.mark.long
 @pytest.mark.parametrize("mass_matrix", ["prior", "laplace"])
 def test_trajectories_are_at_most_a_third_of_a_period(
     mass_matrix: str, device: torch.device

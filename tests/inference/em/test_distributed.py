@@ -90,7 +90,7 @@ def test_a_shared_fit_equals_the_fit_of_one_process(size: int, cases: Any) -> No
         assert_equal(results[0][i], fitted(*case), rtol=1e-8)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_shared_fits_in_float32_agree_within_rounding() -> None:
     case = ("ctm", "taylor", {"dtype": "float32"})
     found = in_processes(2, fitted, *case)

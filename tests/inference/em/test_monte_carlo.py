@@ -645,7 +645,7 @@ def test_invalid_models_and_corpora_are_refused() -> None:
         fit_monte_carlo(ctm(3, 30), nothing)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_step_sizes_adapt_to_sharper_posteriors() -> None:
     """From topics that say nothing, under which any step is accepted, to topics that say much."""
     truth = lntm(5, 100, topics=synthetic_topics(5, 100, 0.1, seed=0), dtype="float64")

@@ -73,7 +73,14 @@ def assert_close(found: dict[str, Any], expected: dict[str, Any], rtol: float) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("size", "cases"), [(2, CASES), (4, CASES[::2])])
+@pytest.mark.parametrize(
+    ("size", "cases"),
+    [
+        (2, CASES[:1] + CASES[7:8]),
+        pytest.param(2, CASES, marks=pytest.mark.long),
+        pytest.param(4, CASES[::2], marks=pytest.mark.long),
+    ],
+)
 def test_parts_of_any_number_give_the_same_fit(size: int, cases: Any, folder: Path) -> None:
     results = in_processes(size, fits, folder, cases)
     for number, case in enumerate(cases):
@@ -89,7 +96,7 @@ def test_equal_numbers_of_processes_give_equal_bits(folder: Path) -> None:
     assert_close(found, again, 0.0)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_float32_agrees_to_a_thousandth_of_a_nat(folder: Path) -> None:
     expected = fitted(folder, dtype="float32")["history"][-1]["objective"]
     for size in (2, 4):
@@ -218,7 +225,7 @@ def test_the_sample_has_a_share_of_every_shard(
 # -- checkpoints -----------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("before", "after", "saves", "case"),
     [
@@ -244,7 +251,7 @@ def test_a_fit_continues_in_another_number_of_processes(
     assert_close(found, fitted(folder, **case), 1e-7)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_after_sigkill_three_processes_continue(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "fit"
     found = in_processes(2, part_fits.killed, folder, path, 3)
@@ -307,14 +314,14 @@ def test_parts_that_make_up_no_corpus_are_refused(folder: Path, tmp_path: Path) 
     found = in_processes(2, part_fits.refusals, folder, tmp_path / "other")
     assert found[0] == found[1]
     mixed, twice, others = found[0]
-    assert "process 0 of 2 has a whole corpus, and others have parts" in mixed
-    assert "the shards 0 to 7, and the processes 0 to 3, 0 to 3; read the corpus in each" in twice
-    assert "parts of different corpora" in others
+    assert "they have a whole corpus, shards 4 to 7 of 8; read the same corpus" in mixed
+    assert "they have shards 0 to 3 of 8, shards 0 to 3 of 8; read the same corpus" in twice
+    assert "of different corpora; read the same corpus" in others
 
 
 def test_a_part_alone_is_refused(folder: Path) -> None:
     part = read_corpus(folder, rank=0, world_size=2)
-    with pytest.raises(ConfigError, match="the shards 0 to 7, and the processes 0 to 3"):
+    with pytest.raises(ConfigError, match="make up no corpus: they have shards 0 to 3 of 8; read"):
         MonteCarloEM(ctm(3, 30), progress=False).fit(part)
 
 

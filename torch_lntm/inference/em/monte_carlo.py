@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Iterator
 from functools import partial
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import torch
@@ -44,7 +44,7 @@ from torch_lntm.inference.em.schedule import (
     default_batch_docs,
     documents_per_block,
 )
-from torch_lntm.inference.em.start import Start, StartName
+from torch_lntm.inference.em.start import Start, StartName, check_start
 from torch_lntm.inference.em.statistics import Statistics, chain_statistics, sum_statistics
 from torch_lntm.models import TopicModel, Topics
 from torch_lntm.models.registry import record_settings
@@ -181,8 +181,7 @@ class MonteCarloEM(Engine[MonteCarloResult]):
         if min_gain is None:
             min_gain = MIN_GAIN if model.topics.keywords is None else KEYWORD_MIN_GAIN
         require(0, min_gain=min_gain)
-        if start not in get_args(StartName):
-            raise ConfigError(f"start {start!r}; expected one of {', '.join(get_args(StartName))}")
+        check_start(start)
         updates = model.topics.updates
         topic_update = topic_update or updates[0]
         if topic_update not in updates:
@@ -583,15 +582,14 @@ class TopicAscent:
         self._optimizer.zero_grad()
         return {
             f"{number}.{name}": value
-            for number, parameter in enumerate(self._topics.parameters())
-            for name, value in self._optimizer.state[parameter].items()
+            for number, values in self._optimizer.state_dict()["state"].items()
+            for name, value in values.items()
         }
 
     def resume(self, state: dict[str, Tensor]) -> None:
         """Continue from a state of :meth:`step`. An empty state changes nothing."""
+        found: dict[int, dict[str, Tensor]] = {}
         for key, value in state.items():
             number, _, name = key.partition(".")
-            parameter = list(self._topics.parameters())[int(number)]
-            # Adam counts its steps on the CPU.
-            home = parameter.device if value.dim() else value.device
-            self._optimizer.state[parameter][name] = value.to(home)
+            found.setdefault(int(number), {})[name] = value
+        self._optimizer.load_state_dict({**self._optimizer.state_dict(), "state": found})

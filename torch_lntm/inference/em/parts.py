@@ -75,22 +75,17 @@ def _check_places(places: list[Any]) -> None:
     Raises:
         ConfigError: They do not.
     """
-    size, problem = len(places), ""
-    if not all(places):
-        problem = (
-            f"process {places.index(None)} of {size} has a whole corpus, and others have parts"
-        )
-    elif len({fingerprint for _, _, _, fingerprint, _ in places}) > 1:
-        problem = "the processes have parts of different corpora"
-    else:
-        ends = [0, *(place[1] for place in places)]
-        if [place[0] for place in places] != ends[:-1] or ends[-1] != places[0][2]:
-            listed = ", ".join(f"{first} to {after - 1}" for first, after, *_ in places)
-            problem = (
-                f"the corpus has the shards 0 to {places[0][2] - 1}, and the processes {listed}"
-            )
-    if problem:
-        raise ConfigError(
-            f"{problem}; read the corpus in each of the {size} processes of the fit by "
-            f"read_corpus(folder, rank=rank, world_size={size})"
-        )
+    parts = [place for place in places if place]
+    same = len({(number, fingerprint) for _, _, number, fingerprint, _ in parts}) == 1
+    firsts, ends = [part[0] for part in parts], [part[1] for part in parts]
+    if len(parts) == len(places) and same and [*firsts, parts[0][2]] == [0, *ends]:
+        return
+    found = ", ".join(
+        f"shards {place[0]} to {place[1] - 1} of {place[2]}" if place else "a whole corpus"
+        for place in places
+    )
+    raise ConfigError(
+        f"the parts of the processes make up no corpus: they have {found}"
+        f"{'' if same else ', of different corpora'}; read the same corpus in each of the "
+        f"{len(places)} processes by read_corpus(folder, rank=rank, world_size={len(places)})"
+    )

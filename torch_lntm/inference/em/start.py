@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from torch_lntm.budget import release_memory
 from torch_lntm.corpus import Corpus, DocumentBatch
+from torch_lntm.errors import ConfigError
 from torch_lntm.inference.em.anchors import anchor_topics
 from torch_lntm.inference.em.checkpoint import FitState
 from torch_lntm.inference.em.documents import DocumentShard, document_bar
@@ -61,6 +62,12 @@ MERGERS, MERGE_DOCS = (0.35, 0.6), 4000
 MERGER_TOKENS = 40
 #: Number of steps after which the processes tell each other of errors and Ctrl-C.
 STEPS_TOGETHER = 64
+
+
+def check_start(name: str) -> None:
+    """Raise a ConfigError unless a start has this name."""
+    if name not in get_args(StartName):
+        raise ConfigError(f"start {name!r}; expected one of {', '.join(get_args(StartName))}")
 
 
 def document_topics(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
 from functools import partial
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ from torch_lntm.inference.em.schedule import (
     default_step_docs,
     num_epochs,
 )
-from torch_lntm.inference.em.start import Start, StartName, random_order
+from torch_lntm.inference.em.start import Start, StartName, check_start, random_order
 from torch_lntm.inference.em.statistics import Statistics
 from torch_lntm.models import TopicModel
 from torch_lntm.progress import tqdm
@@ -126,8 +126,7 @@ class VariationalEM(Engine[VariationalResult]):
         progress: bool = True,
     ) -> None:
         require_guide(guide, model)
-        if start not in get_args(StartName):
-            raise ConfigError(f"start {start!r}; expected one of {', '.join(get_args(StartName))}")
+        check_start(start)
         if isinstance(annealing, str):
             if annealing != "ahmed-xing":
                 raise ConfigError(f"annealing {annealing!r}; expected 'ahmed-xing' or a schedule")

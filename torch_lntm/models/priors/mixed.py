@@ -44,19 +44,19 @@ class LevelEffects(NamedTuple):
 class MixedPrior(StructuralPrior):
     """Structural prior whose mean also has an effect for each level of some columns.
 
-    eta_d ~ Normal(Γᵀ(1, x_d) + Σ_j b_j[level of d], covariance). The effects of the levels of
+    eta_d ~ Normal(Γᵀ(1, x_d) + Σ_j b_j[level of d], covariance), where the effects of the levels of
     random term j are Normal(0, covariance / ``level_penalties[j]``). M-steps learn the penalty of
-    each term, and of the slopes, from the evidence. Small levels shrink to 0 more than large levels
-    do, and levels that are absent from the training documents have the effect 0.
+    each term, and of the slopes, from the evidence, so that levels with few documents shrink to 0
+    more than levels with many. Levels that no training document has get the effect 0.
 
-    Documents carry positions of their levels, so no array has the size documents × levels. The
-    term with the most levels takes memory and time in proportion to its levels. Further terms may
+    Documents carry positions of their levels, so no array has the size documents × levels. The term
+    with the most levels takes memory and time in proportion to its levels, and further terms may
     have at most 2²² pairs of levels with the terms beside them.
 
-    All coefficients are integrated out of the covariance: D documents with scatter S give
-    (pseudo_documents × P + S) / (pseudo_documents + D), without the number of coefficients that
-    :class:`StructuralPrior` adds to the denominator. With 2,000 levels of 5,000 documents that
-    number would make the covariance 29 % too small.
+    This differs from :class:`StructuralPrior` in one point: all coefficients are integrated out of
+    the covariance. D documents with scatter S give (pseudo_documents × P + S) / (pseudo_documents +
+    D), without the number of coefficients in the denominator, which would make the covariance 29 %
+    too small for 2,000 levels of 5,000 documents.
 
     Args:
         num_topics: Number of topics K.
@@ -256,12 +256,8 @@ class MixedPrior(StructuralPrior):
             main: ``(num_levels, latent_dim)`` rows of the largest term.
             spread: ``(latent_dim, latent_dim)`` average posterior covariance of a document.
         """
-        tril = self.scale_tril.detach().double()
-        dense, main = (
-            torch.linalg.solve_triangular(tril.mT, rows, upper=True, left=False)
-            for rows in (dense, main)
-        )
-        trace = (torch.cholesky_inverse(tril) * spread).sum()
+        dense, main = self._whitened(dense), self._whitened(main)
+        trace = (torch.cholesky_inverse(self.scale_tril.double()) * spread).sum()
         size = 1 + self.num_covariates
         for _ in range(EVIDENCE_STEPS):
             system = self._penalised(gram)
@@ -358,13 +354,10 @@ class MixedPrior(StructuralPrior):
         ½ dim (log|R| − log|XᵀX + R|) − ½ tr(Σ⁻¹ΓᵀRΓ). The intercept's flat prior is left out of
         R. Before the first M-step the determinants are absent.
         """
-        tril = self.scale_tril.double()
         prior = LogisticNormalPrior.log_prior(self)
-        sizes = torch.tensor([self.num_covariates, *self._levels.sizes], device=tril.device)
+        sizes = torch.tensor([self.num_covariates, *self._levels.sizes], device=self.loc.device)
         penalties = torch.cat([self.penalty[None], self.level_penalties])
-        rows = torch.cat([self.slopes, self.level_effects]).double()
-        whitened = torch.linalg.solve_triangular(tril.mT, rows, upper=True, left=False)
-        lengths = whitened.square().sum(1)
+        lengths = self._whitened(torch.cat([self.slopes, self.level_effects])).square().sum(1)
         prior = prior - 0.5 * (penalties.repeat_interleave(sizes) * lengths).sum()
         if float(self.gram[0, 0]) == 0:
             return prior

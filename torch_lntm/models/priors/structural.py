@@ -25,15 +25,15 @@ EVIDENCE_STEPS = 20
 class StructuralPrior(LogisticNormalPrior):
     """eta_d ~ Normal(Γᵀ(1, x_d), covariance), theta = softmax(eta).
 
-    The prior of structural topic models (*Roberts, Stewart & Airoldi 2016*). x_d are the covariates
-    of a document, ``batch.covariates["prevalence"]``. Here they are standardised by the training
-    documents' means and standard deviations, u = (x − means) / scales. The mean of eta is ``loc`` +
-    ``slopes``ᵀu, so ``loc`` is the mean of a document with average covariates.
+    The prior of structural topic models (*Roberts, Stewart & Airoldi 2016*), whose mean depends on
+    the covariates x_d of a document, ``batch.covariates["prevalence"]``. They are standardised by
+    the training documents' means and standard deviations, u = (x − means) / scales, and the mean of
+    eta is ``loc`` + ``slopes``ᵀu, so that ``loc`` belongs to a document with average covariates.
 
-    Each row of slopes has the prior Normal(0, covariance / ``penalty``). The prior of the intercept
-    is flat. Given the documents' eta, the coefficients are matrix-normal, with mean
-    :attr:`coefficients`, covariance :meth:`coefficient_covariance` between rows, and ``covariance``
-    between topics.
+    Each row of slopes has the prior Normal(0, covariance / ``penalty``), whereas the prior of the
+    intercept is flat. Given the documents' eta, the coefficients are therefore matrix-normal, with
+    mean :attr:`coefficients`, covariance :meth:`coefficient_covariance` between rows, and
+    ``covariance`` between topics.
 
     Args:
         num_topics: Number of topics K.
@@ -259,9 +259,7 @@ class StructuralPrior(LogisticNormalPrior):
             values: ``(num_covariates,)`` eigenvalues λ of UᵀU.
             rotated: ``(num_covariates, latent_dim)`` UᵀM in the basis of the eigenvectors.
         """
-        tril = self.scale_tril.detach().double()
-        whitened = torch.linalg.solve_triangular(tril.mT, rotated, upper=True, left=False)
-        squares = whitened.square().sum(1)
+        squares = self._whitened(rotated).square().sum(1)
         penalty = self.penalty
         for _ in range(EVIDENCE_STEPS):
             determined = (values / (values + penalty)).sum()
@@ -272,15 +270,17 @@ class StructuralPrior(LogisticNormalPrior):
 
     def log_prior(self) -> Tensor:
         """See :meth:`LogisticNormalPrior.log_prior`. The slopes' prior is added."""
-        tril = self.scale_tril.double()
-        whitened = torch.linalg.solve_triangular(
-            tril.mT, self.slopes.double(), upper=True, left=False
-        )
-        log_det = 2 * tril.diagonal().log().sum()
+        log_det = 2 * self.scale_tril.double().diagonal().log().sum()
         precision = self.latent_dim * self.penalty.log() - log_det
         return super().log_prior() + 0.5 * (
-            self.num_covariates * precision - self.penalty * whitened.square().sum()
+            self.num_covariates * precision
+            - self.penalty * self._whitened(self.slopes).square().sum()
         )
+
+    def _whitened(self, rows: Tensor) -> Tensor:
+        """Rows ``(..., latent_dim)`` in coordinates whose covariance is I, float64."""
+        tril = self.scale_tril.double()
+        return torch.linalg.solve_triangular(tril.mT, rows.double(), upper=True, left=False)
 
     def averaged(self) -> LogisticNormalPrior:
         """Prior of documents with unknown covariates, averaged over the training documents.
