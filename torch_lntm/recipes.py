@@ -1,8 +1,8 @@
 """Recipes: a model, its guide and the engine that fits it, chosen by names and options.
 
-A recipe consists of two names: the name of a registered model, and the name of a posterior. A
-posterior is a guide, such as ``"taylor"``, for variational EM, or a sampler, such as ``"hmc"``, for
-Monte-Carlo EM. The command line, the estimators and the studies use these names.
+A recipe names a registered model and a posterior, which is a guide such as ``"taylor"`` for
+variational EM, or a sampler such as ``"hmc"`` for Monte-Carlo EM. The command line, the estimators
+and the studies use the same names, and what ``"auto"`` stands for is decided here alone.
 """
 
 from __future__ import annotations

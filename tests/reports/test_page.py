@@ -10,7 +10,6 @@ from html import unescape
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from support.pages import Page
@@ -20,7 +19,6 @@ from torch_lntm.corpus import Corpus, synthetic_topics
 from torch_lntm.errors import ConfigError, CorpusError
 from torch_lntm.inference import theta_draws
 from torch_lntm.reports.page import render_page
-from torch_lntm.reports.pictures import effects_by_column
 from torch_lntm.reports.scores import as_scores
 
 NUM_DOCS = 40
@@ -324,18 +322,6 @@ def test_the_example_of_the_documentation_runs(tmp_path, monkeypatch):
     )
     exec(compile(code, "report.md", "exec"), {"FEW": {"max_iterations": 1, "progress": False}})
     assert Page((tmp_path / "report.html").read_text(encoding="utf-8")).said("h1")
-
-
-def test_a_skewed_column_has_a_logarithmic_axis_with_a_note():
-    numbers = {"estimate": 0.1, "std_error": 0.1, "lower": 0.05, "upper": 0.3}
-    predictions = pd.DataFrame({"topic": 0, "size": [1.0, 10.0, 100.0, 1000.0], **numbers})
-    positions, note = effects_by_column(predictions, "size").axis
-    assert "logarithmic" in note
-    np.testing.assert_allclose(np.diff(positions, 2), 0, atol=1e-9)
-    counts = np.random.default_rng(0).poisson(2.0, (40, 8))
-    corpus = Corpus.from_matrix(counts, metadata={"size": np.geomspace(1, 1e6, 40)})
-    html = render_page(lntm.guides.TaylorGuide(lntm.models.ctm(2, 8)), corpus)
-    assert "The bins are equally spaced and have about equal numbers of documents." in html
 
 
 def test_equal_documents_give_an_equal_page(known, html):

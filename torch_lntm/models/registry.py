@@ -29,13 +29,13 @@ def register(
 ) -> Callable[[Callable[Arguments, TopicModel]], Callable[Arguments, TopicModel]]:
     """Register a constructor of models under a name, so that its models can be saved and loaded.
 
-    ``save_model``, ``load_model``, recipes and the command line then know the name, and the
+    From then on ``save_model``, ``load_model``, recipes and the command line know the name, and the
     constructor accepts a corpus in place of the number of words. A saved model holds the name and
-    the arguments of the call as JSON. An argument with methods ``to_json`` and ``from_json`` is
-    written by ``to_json``, and the constructor must accept the written form (read it by
-    ``from_json``). Tensors and arrays are left out, because parameters and buffers are saved
-    anyway. Such arguments must be optional, and their defaults must make parameters of the same
-    shapes. ``save_model`` checks this by a second call of the constructor.
+    the arguments of the call as JSON, so that loading calls the constructor again. An argument with
+    methods ``to_json`` and ``from_json`` is written by ``to_json``, and the constructor must accept
+    the written form too. Tensors and arrays are left out, because parameters and buffers are saved
+    anyway; such arguments must be optional, with defaults that make parameters of the same shapes,
+    which ``save_model`` checks by a second call.
 
     Args:
         name: The name, without spaces. A second registration replaces the first. The names of this

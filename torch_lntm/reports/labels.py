@@ -205,10 +205,10 @@ def keyword_topics(
         top_n: Words beside the keywords.
 
     Returns:
-        A row for each topic with keywords: ``topic``, ``name``; ``keywords``, the most probable
-        first; ``mass``, the probability of all keywords in the topic, with its ``lower`` and
-        ``upper`` end; ``rival``, the name of a topic in which the keywords are more probable,
-        missing if the topic took hold; and ``joined``, the most probable words beside the keywords.
+        A row for each topic with keywords. ``keywords`` has the most probable first, and ``mass``
+        is their probability in the topic, with its ``lower`` and ``upper`` end. ``rival`` names a
+        topic in which the keywords are more probable, and is missing if the topic took hold.
+        ``joined`` has the most probable words beside the keywords.
 
     Raises:
         ConfigError: The model has no keywords, or the level is outside of 0 to 1.
@@ -304,10 +304,10 @@ def summarise_sources(model: TopicModel, *, num_topics: int = 4, top_n: int = 8)
         top_n: Words of each topic.
 
     Returns:
-        A row for each topic at an end of a source, from the most positive loading to the most
-        negative: number of the ``source`` and its ``distribution``; its ``share`` of the variance
-        of the centred logits; ``topic`` and ``name``; ``loading``, the change of the topic's logit
-        per unit of the source; and the topic's most probable ``words``.
+        A row for each topic at an end of a source, from the most positive ``loading`` to the most
+        negative. A loading is the change of the topic's logit per unit of the source, and ``words``
+        are the topic's most probable words. Each row has the ``source``, its ``distribution``, and
+        its ``share`` of the variance of the centred logits.
 
     Raises:
         ConfigError: The model has no sources, or a number is below 1.
@@ -349,10 +349,10 @@ def moving_topics(model: TopicModel, *, level: float = 0.95, top_n: int = 5) -> 
         top_n: Most words that rose, and most words that fell, of each topic.
 
     Returns:
-        A row for each word, the largest changes of probability first: ``topic`` and ``name``; the
-        topic's ``drift`` (:meth:`DynamicTopics.drift`); the ``change``, ``"rose"`` or ``"fell"``;
-        the ``word``; its probability in the ``first`` and the ``last`` period; their ``ratio``,
-        with the ``lower`` and the ``upper`` end of an interval that leaves out 1.
+        A row for each word, the largest changes of probability first. ``change`` is ``"rose"`` or
+        ``"fell"``. ``first`` and ``last`` are the word's probabilities in the first and the last
+        period, and ``ratio`` is their ratio, with the ``lower`` and the ``upper`` end of an
+        interval that leaves out 1. ``drift`` belongs to the topic; see :meth:`DynamicTopics.drift`.
 
     Raises:
         ConfigError: The words of the model stand still, or a number is out of range.

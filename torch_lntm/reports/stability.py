@@ -68,14 +68,13 @@ def topic_stability(
         progress: Show a progress bar on standard error.
 
     Returns:
-        A row for each topic with the columns ``topic`` and ``name``, and these: ``by_seed`` and
-        ``by_resample`` are mean similarities of the topic and its partners in fits from other seeds
-        and to resampled documents, ``found_by_seed`` and ``found_by_resample`` the shares of these
-        fits that have the topic. ``nearest`` is the similarity to the most similar other topic of
-        the model, and ``words`` the mean number of the topic's top words among those of its
-        partners. The similarity of two topics is the Bhattacharyya coefficient of their word
-        distributions, from 0 (no common word) to 1 (equal), and a fit has a topic if its partner is
-        more similar to it than ``nearest``.
+        A row for each topic. ``by_seed`` and ``by_resample`` are its mean similarities to its
+        partners in fits from other seeds and to resampled documents, where a similarity is the
+        Bhattacharyya coefficient of word distributions: 0 without a common word, and 1 for equal
+        topics. ``nearest`` is the similarity to the most similar other topic of the model. A fit
+        has found the topic if the partner is more similar than that, and ``found_by_seed`` and
+        ``found_by_resample`` are the shares of fits that did. ``words`` is the mean number of the
+        topic's top words among those of its partners.
 
     Raises:
         ConfigError: No registered constructor made the model, an option is refused, or the corpus

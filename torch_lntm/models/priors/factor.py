@@ -34,20 +34,19 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
     """eta = A s + loc + noise, independent sources s, theta = softmax(eta).
 
     *Putthividhya et al. 2009, §2.* The sources are standard normal, or Laplace with density ½
-    exp(−abs(s)) and variance 2. The noise is normal with a precision per topic. With Gaussian
+    exp(−abs(s)) and variance 2, and the noise is normal with a precision per topic. With Gaussian
     sources, eta is Normal(loc, AAᵀ + Λ⁻¹).
 
     The parameters have a prior, expressed as pseudo-data as in
     :class:`~torch_lntm.models.LogisticNormalPrior`: ``pseudo_documents`` documents of independent
-    logits with variance ``pseudo_variance``. The sources of these documents have the variance of
-    their prior, and are uncorrelated with the logits. The prior shrinks the columns of A and keeps
-    the noise away from 0.
+    logits with variance ``pseudo_variance``, whose sources have the variance of their prior and are
+    uncorrelated with the logits. It shrinks the columns of A and keeps the noise away from 0.
 
-    Different parameters can describe the same distribution of theta. Fits end with
+    Different parameters can describe the same distribution of theta, so fits end with
     :meth:`canonicalise_`, which chooses among them. It rotates Gaussian sources to the principal
-    axes of A with centred columns; Laplace sources cannot be rotated. It sorts the sources by the
-    norms of their centred columns, and makes the entry of largest absolute value in each column
-    positive. The sources keep the scale of their prior.
+    axes of A with centred columns, whereas Laplace sources cannot be rotated. It then sorts the
+    sources by the norms of their centred columns, and makes the entry of largest absolute value in
+    each column positive.
 
     Args:
         num_topics: Number of topics K.

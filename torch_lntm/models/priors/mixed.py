@@ -44,19 +44,19 @@ class LevelEffects(NamedTuple):
 class MixedPrior(StructuralPrior):
     """Structural prior whose mean also has an effect for each level of some columns.
 
-    eta_d ~ Normal(Γᵀ(1, x_d) + Σ_j b_j[level of d], covariance). The effects of the levels of
+    eta_d ~ Normal(Γᵀ(1, x_d) + Σ_j b_j[level of d], covariance), where the effects of the levels of
     random term j are Normal(0, covariance / ``level_penalties[j]``). M-steps learn the penalty of
-    each term, and of the slopes, from the evidence. Small levels shrink to 0 more than large levels
-    do, and levels that are absent from the training documents have the effect 0.
+    each term, and of the slopes, from the evidence, so that levels with few documents shrink to 0
+    more than levels with many. Levels that no training document has get the effect 0.
 
-    Documents carry positions of their levels, so no array has the size documents × levels. The
-    term with the most levels takes memory and time in proportion to its levels. Further terms may
+    Documents carry positions of their levels, so no array has the size documents × levels. The term
+    with the most levels takes memory and time in proportion to its levels, and further terms may
     have at most 2²² pairs of levels with the terms beside them.
 
-    All coefficients are integrated out of the covariance: D documents with scatter S give
-    (pseudo_documents × P + S) / (pseudo_documents + D), without the number of coefficients that
-    :class:`StructuralPrior` adds to the denominator. With 2,000 levels of 5,000 documents that
-    number would make the covariance 29 % too small.
+    This differs from :class:`StructuralPrior` in one point: all coefficients are integrated out of
+    the covariance. D documents with scatter S give (pseudo_documents × P + S) / (pseudo_documents +
+    D), without the number of coefficients in the denominator, which would make the covariance 29 %
+    too small for 2,000 levels of 5,000 documents.
 
     Args:
         num_topics: Number of topics K.

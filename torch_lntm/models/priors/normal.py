@@ -18,9 +18,9 @@ from torch_lntm.posteriors import Moments
 class NormalPrior(DocumentPrior):
     """Base class of priors eta ~ Normal(location, LLᵀ), theta = softmax(eta).
 
-    A subclass defines its parameters, :meth:`location`, :attr:`scale_tril` and :meth:`m_step`. It
-    then works with every guide for normal priors, every sampler and every evaluator. A subclass
-    also extends :meth:`statistics` if its M-step needs more than the sums of eta and eta etaᵀ.
+    A subclass defines its parameters, :meth:`location`, :attr:`scale_tril` and :meth:`m_step`, and
+    then works with every guide for normal priors, every sampler and every evaluator. If its M-step
+    needs more than the sums of eta and eta etaᵀ, it extends :meth:`statistics` as well.
     ``docs/own_parts.md`` has complete examples.
 
     Two parameterisations describe the same family of distributions of theta (*Ahmed & Xing 2007,

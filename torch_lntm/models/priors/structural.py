@@ -25,15 +25,15 @@ EVIDENCE_STEPS = 20
 class StructuralPrior(LogisticNormalPrior):
     """eta_d ~ Normal(Γᵀ(1, x_d), covariance), theta = softmax(eta).
 
-    The prior of structural topic models (*Roberts, Stewart & Airoldi 2016*). x_d are the covariates
-    of a document, ``batch.covariates["prevalence"]``. Here they are standardised by the training
-    documents' means and standard deviations, u = (x − means) / scales. The mean of eta is ``loc`` +
-    ``slopes``ᵀu, so ``loc`` is the mean of a document with average covariates.
+    The prior of structural topic models (*Roberts, Stewart & Airoldi 2016*), whose mean depends on
+    the covariates x_d of a document, ``batch.covariates["prevalence"]``. They are standardised by
+    the training documents' means and standard deviations, u = (x − means) / scales, and the mean of
+    eta is ``loc`` + ``slopes``ᵀu, so that ``loc`` belongs to a document with average covariates.
 
-    Each row of slopes has the prior Normal(0, covariance / ``penalty``). The prior of the intercept
-    is flat. Given the documents' eta, the coefficients are matrix-normal, with mean
-    :attr:`coefficients`, covariance :meth:`coefficient_covariance` between rows, and ``covariance``
-    between topics.
+    Each row of slopes has the prior Normal(0, covariance / ``penalty``), whereas the prior of the
+    intercept is flat. Given the documents' eta, the coefficients are therefore matrix-normal, with
+    mean :attr:`coefficients`, covariance :meth:`coefficient_covariance` between rows, and
+    ``covariance`` between topics.
 
     Args:
         num_topics: Number of topics K.
