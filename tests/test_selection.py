@@ -50,7 +50,7 @@ def test_every_number_of_topics_has_every_criterion(selection) -> None:
 @pytest.mark.slow
 def test_completion_is_scored_on_the_fixed_split(corpus) -> None:
     found = lntm.select(corpus, [3], num_seeds=1, top_n=5, seed=2, likelihood=BRIEF)
-    train, test = corpus.split(0.1, 2)
+    train, test = corpus.split(0.1, seed=2)
     chosen = Recipe("ctm").for_corpus(train, 3)
     model, guide, engine = chosen.make(40, seed=2, options={"num_topics": 3, "progress": False})
     engine.fit(train)

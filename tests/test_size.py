@@ -28,7 +28,7 @@ BUDGETS = {
     ("torch_lntm/cli",): 1_370,
     ("torch_lntm/evaluation",): 1_520,
     ("torch_lntm/estimators", "torch_lntm/io"): 910,
-    ("tests",): 32_100,
+    ("tests",): 28_600,
 }
 #: Most names in the lists ``__all__`` of all rooms and modules.
 MOST_NAMES = 150

@@ -168,14 +168,14 @@ def _fit_and_score(
     Every process splits the corpus by itself, because processes share the file of a mapped corpus,
     and a split has counts of its own.
     """
-    train, test = corpus.split(shares[0], seed)
+    train, test = corpus.split(shares[0], seed=seed)
     options = {"progress": False, **settings["options"], "num_topics": size}
     settings = {**settings, "options": options, "seed": fit_seed}
     model, guide, engine = recipe.for_corpus(train, size).make(train, **settings)
     with propagate_interrupts():
         seconds = engine.fit(train).seconds
     completion = document_completion(
-        model, test.hold_out_words(shares[1], seed), theta="mode", guide=guide, progress=False
+        model, test.hold_out_words(shares[1], seed=seed), theta="mode", guide=guide, progress=False
     )
     estimate = (
         None if likelihood is None else likelihood.estimate(model, test, seed=seed, progress=False)
@@ -255,7 +255,7 @@ def select(
     require_whole(2, top_n=top_n, **{f"num_topics[{j}]": size for j, size in enumerate(sizes)})
     require_whole(1, num_seeds=num_seeds)
     recipe = Recipe(recipe) if isinstance(recipe, str) else recipe
-    train, test = corpus.split(test_fraction, seed)
+    train, test = corpus.split(test_fraction, seed=seed)
     annealing = (AIS() if likelihood is True else likelihood) or None
     shares = (test_fraction, observed_fraction)
     settings = {"options": options or {}, "model_options": model_options, "device": device}

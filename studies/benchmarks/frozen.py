@@ -88,7 +88,7 @@ def frozen(
     if tuning and is_test is not None:
         taken, is_test = taken[~is_test[taken]], None
     if is_test is None:
-        test = taken[corpus[taken].split(TEST_FRACTION, seed).test_index]
+        test = taken[corpus[taken].split(TEST_FRACTION, seed=seed).test_index]
     else:
         test = taken[is_test[taken]]
     training, test_index = np.setdiff1d(taken, test), _some(rng, test, max_test_docs)

@@ -275,7 +275,7 @@ def scores_of(fit: Fit, task: Task, has_keywords: bool) -> dict[str, float]:
         scores["accuracy"] = float((predicted == labels).mean())
         scores["macro_f1"] = float(f1_score(labels, predicted, average="macro"))
     if fit.topics is not None:
-        hold_out = task.test.hold_out_words(0.5, task.seed)
+        hold_out = task.test.hold_out_words(0.5, seed=task.seed)
         completion = completion_of(
             fit.prior,
             fit.topics,

@@ -100,7 +100,7 @@ def main(settings: Settings, step: str, path: Path) -> None:
             if step == "batches":
                 about["entries_of_batches"] = one_pass(settings, corpus)
             if step == "split":
-                train, test = corpus.split(0.1, settings.seed)
+                train, test = corpus.split(0.1, seed=settings.seed)
                 about["entries_of_batches"] = one_pass(settings, train) + test.nnz
             if step == "fit":
                 about |= fit(settings, corpus)

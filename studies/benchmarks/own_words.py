@@ -107,7 +107,7 @@ def measured(split: Frozen, system: str, seed: int, settings: Settings) -> dict[
     weight = concentration
     if weight is None:
         chosen = np.random.default_rng(seed).permutation(split.train.num_docs)
-        some = split.train[np.sort(chosen[: settings.weight_docs])].hold_out_words(0.5, seed)
+        some = split.train[np.sort(chosen[: settings.weight_docs])].hold_out_words(0.5, seed=seed)
         weight = fit_cache_weight(model_of(prior, topics), some)
     with warnings.catch_warnings():
         # The row holds the error of the simulation.

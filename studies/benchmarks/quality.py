@@ -250,7 +250,9 @@ def unpacked(text: str) -> torch.Tensor:
 def own_weight(train: Corpus, seed: int) -> float:
     """The weight of a document's own observed frequencies that predicts training documents best."""
     some = np.random.default_rng(seed).permutation(train.num_docs)[:WEIGHT_DOCS]
-    unigram, own, counts, _ = _own_shares(train, train[np.sort(some)].hold_out_words(0.5, seed))
+    unigram, own, counts, _ = _own_shares(
+        train, train[np.sort(some)].hold_out_words(0.5, seed=seed)
+    )
     weight = 0.5
     for _ in range(WEIGHT_ITERATIONS):
         share = weight * own / (weight * own + (1.0 - weight) * unigram)

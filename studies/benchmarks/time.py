@@ -324,7 +324,7 @@ def measured(
     nats, tokens = [], []
     for period in np.unique(times[test]).tolist():
         scored = corpus[test[times[test] == period]]
-        result = fit.score(scored.hold_out_words(0.5, seed), period)
+        result = fit.score(scored.hold_out_words(0.5, seed=seed), period)
         nats += [round(x, 4) for x in result.log_predictive.tolist()]
         tokens += result.held_out_tokens.tolist()
     return {"cpu_seconds": fit.cpu_seconds, "log_predictive": nats, "held_out_tokens": tokens}

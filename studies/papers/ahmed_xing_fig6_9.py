@@ -121,7 +121,7 @@ def measure(settings: ProportionSettings, train: Corpus, test: Corpus) -> Propor
     modes = {}
     for name in SHOWN:
         posterior = make_guide(name, model).posterior(batch)
-        theta[name] = _rounded(posterior.theta_mean(settings.theta_samples, settings.seed))
+        theta[name] = _rounded(posterior.theta_mean(settings.theta_samples, seed=settings.seed))
         modes[name] = _rounded(posterior.theta_mode())
     return Proportions(names, _rounded(model.prior.contrast_covariance()), theta, modes)
 

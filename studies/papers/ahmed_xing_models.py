@@ -155,7 +155,7 @@ def draw_model(settings: SimulationSettings, cell: Cell, repetition: int) -> Top
     rng = np.random.default_rng([settings.seed, repetition, k, cell.num_words])
     loc = math.sqrt(settings.loc_variance) * rng.standard_normal(k)
     root = rng.standard_normal((k, 2 * k)) * math.sqrt(cell.prior_variance / (2 * k))
-    topics = synthetic_topics(k, cell.num_words, settings.topic_concentration, rng)
+    topics = synthetic_topics(k, cell.num_words, settings.topic_concentration, seed=rng)
     if settings.anchored:
         loc, root = loc[:-1] - loc[-1], root[:-1] - root[-1]
     return ctm(

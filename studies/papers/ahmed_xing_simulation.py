@@ -200,7 +200,7 @@ def _simulate(settings: SimulationSettings, cell: Cell, repetition: int) -> list
     rows = []
     for name, (posterior, milliseconds) in solved.items():
         mode = posterior.theta_mode()
-        mean = posterior.theta_mean(settings.theta_samples, seed)
+        mean = posterior.theta_mean(settings.theta_samples, seed=seed)
         error, done = _distance(mode, theta), posterior.converged
         difference = error - baseline
         known = reference is not None

@@ -131,7 +131,7 @@ def draw_model(settings: FactorSettings) -> TopicModel:
         settings.num_words,
         loc=torch.from_numpy(loc),
         covariance=torch.from_numpy(root @ root.T),
-        topics=synthetic_topics(k, settings.num_words, settings.topic_concentration, rng),
+        topics=synthetic_topics(k, settings.num_words, settings.topic_concentration, seed=rng),
         dtype=torch.float64,
     )
 

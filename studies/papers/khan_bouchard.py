@@ -194,7 +194,7 @@ def compare(settings: FullSettings, name: str, num_topics: int) -> Compared:
         solved = guide.posterior(batch)
         milliseconds.append(1e3 * (time.process_time() - began) / test.num_docs)
         bounds.append(solved.objective.tolist())
-        mean = solved.theta_mean(settings.theta_samples, settings.seed)
+        mean = solved.theta_mean(settings.theta_samples, seed=settings.seed)
         apart = (mean[: settings.reference_docs] - reference).abs().sum(1) / 2
         distances.append(apart.tolist())
     return Compared(

@@ -62,7 +62,7 @@ def run(settings: RealSettings, cells: Cells) -> RealResult:
     tokens = {name: test.lengths.tolist() for name, (_, test) in parts.items()}
     held_out = {
         name: {
-            str(share): test.hold_out_words(share, settings.seed).held_out.lengths.tolist()
+            str(share): test.hold_out_words(share, seed=settings.seed).held_out.lengths.tolist()
             for share in settings.observed_shares
         }
         for name, (_, test) in parts.items()
@@ -133,7 +133,7 @@ def score(
         share = settings.exact_share
         exact = document_completion(
             model,
-            test.hold_out_words(share, settings.seed),
+            test.hold_out_words(share, seed=settings.seed),
             tolerance=settings.exact_tolerance,
             seed=settings.seed,
         )

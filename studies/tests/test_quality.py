@@ -169,7 +169,7 @@ def test_own_counts_by_hand() -> None:
 def test_the_weight_of_own_counts_is_the_best_one(path: Path) -> None:
     train = frozen(str(path), 0, 60, 5).train
     weight = quality.own_weight(train, 0)
-    hold_out = train.hold_out_words(0.5, 0)
+    hold_out = train.hold_out_words(0.5, seed=0)
     scores = [
         quality.own_counts_completion(train, hold_out, near).nats_per_token
         for near in (weight, 0.8 * weight, 1.2 * weight)

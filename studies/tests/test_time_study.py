@@ -58,7 +58,7 @@ def test_another_program_fits_and_scores_documents_of_all_periods() -> None:
     corpus = time.dated("nips12")
     fit = time.tomotopy_dtm(time.Task(corpus, 6, 2, 0, 5))
     for period in (0, 5, 6):  # the last period stands for the period after it
-        result = fit.score(corpus[:10].hold_out_words(0.5, 0), period)
+        result = fit.score(corpus[:10].hold_out_words(0.5, seed=0), period)
         assert 1 < result.perplexity < 2 * NUM_WORDS
 
 
@@ -70,7 +70,7 @@ def test_documents_have_the_numbers_and_names_of_their_periods() -> None:
 
 def test_unknown_words_of_a_program_get_its_least_probability() -> None:
     corpus = time.dated("nips12")
-    hold_out = corpus[:10].hold_out_words(0.5, 0)
+    hold_out = corpus[:10].hold_out_words(0.5, seed=0)
     known = np.full((2, NUM_WORDS - 1), 1.0)
     columns = time._columns(corpus, [f"w{v}" for v in range(NUM_WORDS - 1)])
     result = time._completion(np.ones(2), known, columns, hold_out)

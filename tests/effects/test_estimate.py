@@ -71,7 +71,7 @@ def coefficients_of(effects: Effects) -> np.ndarray:
 def theta_of(model, guide, corpus, num_draws: int) -> torch.Tensor:
     """Draws of the documents' own posteriors, at the coefficients as fitted."""
     batch = model.encode(corpus).batch(dtype=torch.float64)
-    return guide.posterior(batch).theta_samples(num_draws, 0)
+    return guide.posterior(batch).theta_samples(num_draws, seed=0)
 
 
 def hand_made(corpus: Corpus) -> tuple[np.ndarray, np.ndarray]:

@@ -226,7 +226,7 @@ def test_invalid_arguments_are_refused() -> None:
 
 def test_a_weight_can_be_fitted_for_laplace_sources() -> None:
     corpus = Corpus.from_matrix(np.random.default_rng(0).poisson(2.0, (12, 8)))
-    hold_out = corpus.hold_out_words(0.5, 0)
+    hold_out = corpus.hold_out_words(0.5, seed=0)
     model = lntm.models.iftm(3, 8, 2, source="laplace")
     assert fit_cache_weight(model, hold_out) > 0
     assert document_completion(model, hold_out, theta="mode").perplexity > 1

@@ -58,16 +58,6 @@ def test_coherence_equals_a_count_of_all_pairs(corpus: Corpus, measure: str) -> 
         assert float(value) == pytest.approx(brute_force(words, corpus, measure))
 
 
-@pytest.mark.parametrize("measure", ["npmi", "umass"])
-def test_matrices_positions_and_words_give_equal_results(corpus: Corpus, measure: str) -> None:
-    weights = np.random.default_rng(1).random((3, 25))
-    positions = np.argsort(-weights)[:, :6]
-    expected = coherence(weights, corpus, measure, top_n=6)
-    words = [[f"w{v}" for v in row] for row in positions]
-    for topics in (torch.tensor(weights), positions, positions.tolist(), words):
-        torch.testing.assert_close(coherence(topics, corpus, measure, top_n=6), expected)
-
-
 def test_npmi_is_one_for_pairs_always_together_and_minus_one_for_pairs_never_together() -> None:
     corpus = Corpus.from_matrix([[1, 1, 0, 1, 0], [2, 1, 0, 1, 0], [0, 0, 1, 1, 0]])
     pairs = [[0, 1], [0, 2], [0, 3], [0, 4], [4, 3]]

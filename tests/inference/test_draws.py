@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
@@ -59,7 +57,7 @@ def test_draws_of_a_guide_are_draws_of_its_posteriors(known) -> None:
     model, corpus = known
     guide = lntm.guides.TaylorGuide(model)
     draws = theta_draws(guide, corpus, 4, model=model, seed=3, max_docs=3)
-    expected = guide.posterior(corpus.batch(dtype=torch.float64)).theta_samples(4, 3)
+    expected = guide.posterior(corpus.batch(dtype=torch.float64)).theta_samples(4, seed=3)
     torch.testing.assert_close(draws.theta, expected)
     assert draws.description == "the posterior taylor"
     assert draws.fixed == ("the topics' words", "the prior's covariance")
@@ -193,16 +191,6 @@ def test_new_documents_get_new_chains(fitted, monkeypatch) -> None:
     assert sorted(parts[1].rows.tolist()) == [3, 5, 8]
 
 
-@pytest.mark.slow
-def test_chains_in_warm_up_are_not_continued(fitted) -> None:
-    _, corpus, _ = fitted
-    model = lntm.models.ctm(3, 12, seed=0)
-    early = MonteCarloEM(model, max_epochs=2, warmup_epochs=2, progress=False).fit(corpus)
-    assert early.source.num_docs == 0
-    assert (early.source.find(corpus) == -1).all()
-    assert theta_draws(early.source, corpus, 2).theta.isfinite().all()
-
-
 def test_low_acceptance_is_warned_of(fitted) -> None:
     from dataclasses import replace
 
@@ -240,13 +228,6 @@ def test_existing_draws_are_used_unchanged(known) -> None:
     for bad in (-0.1, float("nan")):
         with pytest.raises(ConfigError, match="must be finite and not negative"):
             ThetaDraws.of(torch.full((2, 3, 3), bad), model)
-
-
-def test_any_object_with_a_model_and_draws_is_a_source(known) -> None:
-    model, corpus = known
-    theta = torch.rand(2, len(corpus), 3, generator=torch.Generator().manual_seed(0))
-    source = SimpleNamespace(model=model, theta_draws=ThetaDraws.of(theta, model).theta_draws)
-    assert torch.equal(theta_draws(source, corpus).theta, theta)
 
 
 def test_invalid_sources_are_refused(known) -> None:

@@ -36,7 +36,7 @@ def test_the_methods_call_the_functions_of_the_rooms(result, corpus, tmp_path) -
     settings = {"num_draws": 4, "link": "identity"}
     effects = result.effects("~ theme", **settings)
     expected = lntm.effects.estimate(result.model, result.source, corpus, "~ theme", **settings)
-    pd.testing.assert_frame_equal(effects.frame(), expected.frame())
+    pd.testing.assert_frame_equal(effects.table(), expected.table())
     page = result.report(tmp_path / "page.html", num_draws=4)
     assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
 

@@ -26,7 +26,7 @@ def test_shares_are_posterior_means_over_the_documents_with_words():
     guide = lntm.guides.TaylorGuide(model)
     nonempty = torch.tensor([d for d in range(9) if d != 4])
     posterior = guide.posterior(corpus.batch(dtype=torch.float64))
-    means = posterior.theta_samples(50, 0)[:, nonempty].mean((0, 1))
+    means = posterior.theta_samples(50, seed=0)[:, nonempty].mean((0, 1))
     shares = topic_shares(guide, corpus)
     torch.testing.assert_close(shares, means)
     assert float(shares.sum()) == pytest.approx(1.0)

@@ -170,13 +170,6 @@ def test_without_triton_the_error_says_what_to_install(monkeypatch: pytest.Monke
         fused_kernels.is_enabled(torch.ones(2))
 
 
-def test_tensors_on_the_cpu_are_refused(fused, monkeypatch) -> None:
-    monkeypatch.setattr("torch_lntm.kernels.triton_ops.INTERPRETED", False)
-    weights, topics, batch = problem(torch.device("cpu"), torch.float32, 3, 2, 5)
-    with pytest.raises(ConfigError, match="tensors on cpu; Triton's kernels take tensors on CUDA"):
-        expected_counts(weights, topics, batch)
-
-
 _COMPILE = """
 import sys
 import triton

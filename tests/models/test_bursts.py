@@ -413,7 +413,7 @@ def test_token_draws_of_a_joint_chain_match_their_expectation(generated) -> None
 def test_completion_adds_the_documents_own_words(generated) -> None:
     model = make("lda", a=25.0)
     guide = make_guide(None, model)
-    hold_out = generated[:30].hold_out_words(0.5, 0)
+    hold_out = generated[:30].hold_out_words(0.5, seed=0)
     own = document_completion(model, hold_out, theta="mode", guide=guide)
     given = document_completion(model, hold_out, theta="mode", guide=guide, cache_weight=25.0)
     alone = document_completion(model, hold_out, theta="mode", guide=guide, cache_weight=None)

@@ -315,12 +315,6 @@ def test_unusable_keywords_are_refused(lists: Any, words: Any, message: str) -> 
         lntm.models.ctm(2, NUM_WORDS, keywords=lists, vocabulary=words)
 
 
-@pytest.mark.parametrize("strength", [-1.0, float("nan"), float("inf")])
-def test_an_unusable_strength_is_refused(strength: float) -> None:
-    with pytest.raises(ConfigError, match="keyword strength"):
-        lntm.models.lda(2, NUM_WORDS, keywords={"a": [1]}, keyword_strength=strength)
-
-
 def test_columns_are_accepted_in_place_of_words() -> None:
     by_column = lntm.models.lda(2, NUM_WORDS, keywords={"a": [3, 4]}, vocabulary=VOCABULARY)
     by_word = lntm.models.lda(2, NUM_WORDS, keywords={"a": ["w3", "w4"]}, vocabulary=VOCABULARY)

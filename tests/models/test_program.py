@@ -30,7 +30,7 @@ from torch import Tensor
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.errors import ConfigError
 from torch_lntm.guides import GUIDES
-from torch_lntm.models import TopicModel, ctm
+from torch_lntm.models import TopicModel
 
 LENGTHS = [20, 5, 9]
 
@@ -161,13 +161,6 @@ def test_a_pyro_sample_replaces_the_models_prior(part: str) -> None:
     nodes = program.get_trace(batch).nodes
     assert ("topics_prior" in nodes) == (part != "topics.logits")
     assert "document_prior" in nodes
-
-
-def test_a_value_of_another_shape_is_refused() -> None:
-    model = make_model("ctm")
-    program = poutine.lift(model, {"prior.loc": dist.Normal(0.0, 1.0)})
-    with pytest.raises(ConfigError, match=r"'prior.loc' was given a value of shape \(\); expected"):
-        program(make_batch(model))
 
 
 @each_family
@@ -379,16 +372,6 @@ def test_a_mask_excludes_documents_and_counts_priors_once() -> None:
     masked = poutine.mask(model, mask), poutine.mask(guide, mask)
     SVI(*masked, pyro.optim.Adam({"lr": 0.1}), Trace_ELBO()).step(batch)
     assert bool(torch.isfinite(model.topics.logits).all())
-
-
-def test_arguments_of_other_types_than_a_batch_are_refused() -> None:
-    model = make_model("ctm")
-    with pytest.raises(ConfigError, match="given as NoneType; expected a DocumentBatch"):
-        model(None)
-    with pytest.raises(ConfigError, match="given as Corpus; expected a DocumentBatch"):
-        model(model.generate(LENGTHS)[0])
-    with pytest.raises(ConfigError, match="over 30 words given to a model of 15"):
-        model(ctm(4, 30).generate(LENGTHS)[0].batch())
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.*` is deprecated:DeprecationWarning")

@@ -296,7 +296,7 @@ def test_engines_and_evaluators_encode_the_corpus(corpus, tmp_path) -> None:
     assert again.history == result.history
     whole = lntm.evaluation.document_completion(model, corpus, theta="mode", guide=guide)
     frozen = lntm.evaluation.document_completion(
-        model, corpus.hold_out_words(0.5, 0), theta="mode", guide=guide
+        model, corpus.hold_out_words(0.5, seed=0), theta="mode", guide=guide
     )
     assert 1.0 < whole.perplexity < NUM_WORDS
     torch.testing.assert_close(frozen.log_predictive, whole.log_predictive, rtol=0, atol=0)

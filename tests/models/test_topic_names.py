@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import torch_lntm as lntm
 from torch_lntm.errors import ConfigError
@@ -106,20 +105,6 @@ def test_removed_names_of_keyword_topics_stay_removed(tmp_path) -> None:
     model.topic_names = None
     loaded = lntm.load_model(lntm.save_model(model, tmp_path / "model"))
     assert loaded.topic_names == ("0", "1", "2")
-
-
-def test_names_of_a_folder_are_written_to_the_model_and_its_card(tmp_path) -> None:
-    folder = lntm.save_model(make_model(), tmp_path / "model")
-    before = lntm.load_model(folder).state_dict()
-    assert lntm.io.write_topic_names(folder, {2: "`war`"})[2] == "`war`"
-    assert lntm.load_model(folder).topic_names[2] == "`war`"
-    assert "war" in (folder / "README.md").read_text()
-    (folder / "README.md").write_text("Licence: mine\n")
-    lntm.io.write_topic_names(folder, None)
-    assert (folder / "README.md").read_text() == "Licence: mine\n"
-    loaded = lntm.load_model(folder)
-    assert not loaded.has_topic_names
-    assert all(torch.equal(before[name], x) for name, x in loaded.state_dict().items())
 
 
 def test_tables_show_names_in_place_of_numbers() -> None:

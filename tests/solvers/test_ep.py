@@ -168,16 +168,6 @@ def test_topics_without_common_words_are_exact(device) -> None:
     assert bool(post.converged.all())
 
 
-def test_a_repeated_word_is_not_exact(device) -> None:
-    counts, alpha = np.array([2.0, 0.0]), np.array([1.0, 1.0])
-    topics = np.array([[0.9, 0.1], [0.2, 0.8]])
-    found = float(solve(counts, topics, alpha, device).objective)
-    truth, _ = exact(counts, topics, alpha)
-    # E(0.2 + 0.7 θ)² for uniform θ.
-    assert truth == pytest.approx(np.log((0.9**3 - 0.2**3) / 2.1), abs=1e-10)
-    assert 1e-5 < abs(found - truth) < 1e-2
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("num_topics", "typical", "worst", "mean"), [(2, 0.005, 0.1, 0.03), (3, 0.05, 0.4, 0.06)]

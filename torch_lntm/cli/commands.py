@@ -156,7 +156,7 @@ def transform(
             raise ConfigError(f"{out}: expected a file name that ends in .csv, or -")
         refuse_existing(out, overwrite)
     run, guide, corpus = documents.load()
-    drawn = guide if source == "guide" else run.chains(documents.random["seed"])
+    drawn = guide if source == "guide" else run.chains(seed=documents.random["seed"])
     options |= {"groups": groups_option(groups), **documents.random}
     theta = lntm.inference.transform(drawn, corpus, **options)
     table = lntm.frames.to_csv(theta.frame())

@@ -328,7 +328,7 @@ def source_of(
     if source == "guide" or (source == "auto" and not run.sampled):
         return run.guide()
     seed, progress = documents.random.values()
-    return lntm.inference.theta_draws(run.chains(seed), corpus, num_draws, progress=progress)
+    return lntm.inference.theta_draws(run.chains(seed=seed), corpus, num_draws, progress=progress)
 
 
 def training_documents(run: Run, corpus: Corpus) -> Corpus:
@@ -359,7 +359,7 @@ def completion(
         theta: As for :func:`~torch_lntm.evaluation.document_completion`.
         **random: The arguments ``seed`` and ``progress``.
     """
-    hold_out = test.hold_out_words(observed_fraction, random["seed"])
+    hold_out = test.hold_out_words(observed_fraction, seed=random["seed"])
     if hold_out.held_out.num_tokens == 0:
         say("completion needs a document with at least 2 words")
         return []

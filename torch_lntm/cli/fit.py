@@ -109,7 +109,7 @@ class FitOptions:
             raise ConfigError(f"test_fraction is {share}; expected 0, or below 1")
         if share and len(corpus) == 1:
             raise ConfigError("test_fraction: one document cannot be divided; set it to 0")
-        return corpus.split(share, seed) if share else None
+        return corpus.split(share, seed=seed) if share else None
 
 
 @register_command("fit")

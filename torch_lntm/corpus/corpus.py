@@ -813,7 +813,7 @@ class Corpus:
 
     # ---------------------------------------------------------------- splits and files
 
-    def split(self, test_fraction: float = 0.1, seed: int = 0) -> Split[Corpus]:
+    def split(self, test_fraction: float = 0.1, *, seed: int = 0) -> Split[Corpus]:
         """Splits the documents at random into a training set and a test set.
 
         Args:
@@ -833,7 +833,9 @@ class Corpus:
         """
         return split_documents(self, test_fraction, seed)
 
-    def hold_out_words(self, observed_fraction: float = 0.5, seed: int = 0) -> WordHoldOut[Corpus]:
+    def hold_out_words(
+        self, observed_fraction: float = 0.5, *, seed: int = 0
+    ) -> WordHoldOut[Corpus]:
         """Splits every document's tokens at random into an observed and a held-out part.
 
         Completion scores predict the held-out tokens from the observed tokens.

@@ -102,6 +102,7 @@ def synthetic_topics(
     num_topics: int,
     num_words: int,
     concentration: float = 0.1,
+    *,
     seed: int | np.random.Generator = 0,
 ) -> Tensor:
     """Topics drawn from a symmetric Dirichlet distribution.

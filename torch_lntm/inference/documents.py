@@ -232,7 +232,9 @@ def _by_guide(
     with tqdm(total=len(corpus), desc="documents", unit="doc", disable=not progress) as bar:
         for batch in corpus.batches(max_docs, device=model.device, dtype=model.dtype):
             posterior = guide.posterior(batch, covariances=not only_means)
-            tensors = [posterior.theta_mode() if mode else posterior.theta_mean(num_draws, seed)]
+            tensors = [
+                posterior.theta_mode() if mode else posterior.theta_mean(num_draws, seed=seed)
+            ]
             tensors.append(posterior.converged)
             if model.prior.num_sources:
                 tensors += posterior.source_moments(model.prior.space(batch))

@@ -80,7 +80,7 @@ class Run(Fitted):
         """
         return guide_of(self.config.get("posterior"), self.model, **settings)
 
-    def chains(self, seed: int = 0) -> DocumentHMC | KeptChains:
+    def chains(self, *, seed: int = 0) -> DocumentHMC | KeptChains:
         """Chains of the documents: those that the fit kept, to continue, or else new chains.
 
         Args:

@@ -99,7 +99,7 @@ class DirichletPosterior(Posterior):
         inner = ((self.gamma - self.concentration) * expected_log_theta(self.gamma)).sum(-1)
         return inner + prior - log_multivariate_beta(self.gamma)
 
-    def theta_mean(self, num_draws: int = 0, seed: int = 0) -> Tensor:
+    def theta_mean(self, num_draws: int = 0, *, seed: int = 0) -> Tensor:
         """See :meth:`Posterior.theta_mean`. The mean is exact, and the arguments are ignored."""
         return self.mean
 

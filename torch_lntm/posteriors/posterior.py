@@ -171,7 +171,7 @@ class Posterior(Moments):
         """Topic proportions ``(num_docs, num_topics)`` at the mean of eta, or the mean of theta."""
         return self.theta(self.mean)
 
-    def theta_samples(self, num_draws: int, seed: int = 0) -> Tensor:
+    def theta_samples(self, num_draws: int, *, seed: int = 0) -> Tensor:
         """Draws of the topic proportions ``(num_draws, num_docs, num_topics)``.
 
         See :meth:`samples`.
@@ -180,12 +180,12 @@ class Posterior(Moments):
         key = noise.document_keys(seed, self.index, num_draws)
         return self.theta(self.draw(key)).to(self.mean.dtype)
 
-    def theta_mean(self, num_draws: int = 200, seed: int = 0) -> Tensor:
+    def theta_mean(self, num_draws: int = 200, *, seed: int = 0) -> Tensor:
         """Posterior mean of the topic proportions ``(num_docs, num_topics)``, by draws.
 
         Posteriors with an exact mean ignore the arguments; see :attr:`has_exact_theta_mean`.
         """
-        return self.theta_samples(num_draws, seed).mean(0)
+        return self.theta_samples(num_draws, seed=seed).mean(0)
 
     @property
     def has_exact_theta_mean(self) -> bool:
@@ -193,7 +193,7 @@ class Posterior(Moments):
         return False
 
     def theta_interval(
-        self, level: float = 0.9, num_draws: int = 1000, seed: int = 0
+        self, level: float = 0.9, num_draws: int = 1000, *, seed: int = 0
     ) -> tuple[Tensor, Tensor]:
         """Equal-tailed intervals of the topic proportions, by draws.
 
@@ -211,7 +211,7 @@ class Posterior(Moments):
         if not 0 < level < 1:
             raise ConfigError(f"level is {level}; expected a probability between 0 and 1")
         tail = (1.0 - level) / 2.0
-        draws = self.theta_samples(num_draws, seed)
+        draws = self.theta_samples(num_draws, seed=seed)
         lower, upper = torch.quantile(draws, torch.tensor([tail, 1 - tail]).to(draws), dim=0)
         return lower, upper
 

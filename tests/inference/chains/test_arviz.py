@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from pyro.infer import MCMC
 from support.pairs import make_counts, make_model
 from support.problems import make_batch
 
@@ -50,16 +49,3 @@ def test_diagnostics_agree_with_arviz(az: ModuleType) -> None:
             assert 300 < float(size.min()) < 0.5 * 4500
         error = samples.mcse(quantity)  # type: ignore[arg-type]
         torch.testing.assert_close(error, theirs(az.mcse, "mean"), **close)
-
-
-@pytest.mark.parametrize("family", ["ctm", "lda"])
-def test_arviz_reads_chains_of_pyro(az: ModuleType, family: str) -> None:
-    batch = make_batch(make_counts())
-    kernel = DocumentHMC(make_model(family), num_steps=3)
-    mcmc = MCMC(kernel, num_samples=6, warmup_steps=4, num_chains=1, disable_progbar=True)
-    mcmc.run(batch)
-    draws = mcmc.get_samples(group_by_chain=True)
-    data = az.from_dict(posterior={site: value.numpy() for site, value in draws.items()})
-    main = data["posterior"][kernel.model.prior.latent]
-    assert main.dims[:2] == ("chain", "draw")
-    assert main.shape == (1, 6, 5, 4)

@@ -309,7 +309,7 @@ def _hold_out(
         hold_out = corpus.of(check_arguments(model, corpus.corpus, seed=seed, max_docs=max_docs))
     else:
         ready = check_arguments(model, corpus, seed=seed, max_docs=max_docs)
-        hold_out = ready.hold_out_words(observed_fraction, seed)
+        hold_out = ready.hold_out_words(observed_fraction, seed=seed)
     _require_tokens(hold_out.held_out)
     return hold_out
 

@@ -89,27 +89,26 @@ class LikelihoodEstimate(PerTokenScore):
             f"  perplexity  {self.perplexity:.1f} ± {self.perplexity_standard_error:.2g} "
             "(s.e. over documents)"
         )
+        if not self.num_docs:
+            return text
         used, digits = self.lengths > 0, 0 if self.num_draws >= 100 else 1
-        lines = []
-        if self.effective_sample_size is not None and self.num_docs:
-            size = self.effective_sample_size[used]
-            lines.append(
-                f"effective sample size {float(size.median()):.{digits}f} in the median, "
-                f"{float(size.min()):.{digits}f} at least"
-            )
-        if self.pareto_k is not None and self.num_docs:
+        spread = {
+            "effective sample size": (self.effective_sample_size, digits),
+            "acceptance": (self.acceptance, 2),
+        }
+        lines = [
+            f"{name} {float(values[used].median()):.{digits}f} in the median, "
+            f"{float(values[used].min()):.{digits}f} at least"
+            for name, (values, digits) in spread.items()
+            if values is not None
+        ]
+        if self.pareto_k is not None:
             k = self.pareto_k[used]
             lines.append(
                 f"Pareto k {float(k.median()):.2f} in the median, above {PARETO_K_LIMIT} in "
                 f"{int((k > PARETO_K_LIMIT).sum())} documents"
             )
-        if self.acceptance is not None and self.num_docs:
-            accepted = self.acceptance[used]
-            lines.append(
-                f"acceptance {float(accepted.median()):.2f} in the median, "
-                f"{float(accepted.min()):.2f} at least"
-            )
-        return f"{text}\n  weights     {'; '.join(lines)}" if lines else text
+        return "\n  weights     ".join([text, "; ".join(lines)] if lines else [text])
 
 
 class LikelihoodMethod(ABC):

@@ -10,7 +10,6 @@ from torch_lntm.errors import ConfigError
 from torch_lntm.evaluation.likelihood.annealed import AIS
 from torch_lntm.evaluation.likelihood.estimate import LikelihoodEstimate, LikelihoodMethod
 from torch_lntm.evaluation.likelihood.importance import Importance
-from torch_lntm.guides import Guide
 from torch_lntm.models import TopicModel
 
 #: Methods by name. Their fields are options of :func:`log_likelihood`.
@@ -21,7 +20,6 @@ def log_likelihood(
     model: TopicModel,
     corpus: Corpus,
     method: str | LikelihoodMethod = "importance",
-    guide: Guide[Any] | None = None,
     *,
     seed: int = 0,
     max_docs: int = 256,
@@ -43,12 +41,12 @@ def log_likelihood(
         corpus: Documents over the model's vocabulary, or a matrix of counts.
         method: ``"importance"`` or ``"ais"``, or a method object with settings. Defaults to
             ``"importance"``.
-        guide: Guide whose posterior to draw around. Defaults to the method's own choice.
         seed: Seed of the draws.
         max_docs: Documents solved or annealed at once. Annealing takes fewer documents if memory
             requires.
         progress: Show a progress bar.
-        **options: Settings of a method that is given by name.
+        **options: Settings of a method that is given by name, such as ``guide`` and ``num_draws``
+            of :class:`Importance` or ``num_temperatures`` of :class:`AIS`.
 
     Returns:
         The estimates, with errors and diagnostics.
@@ -69,39 +67,21 @@ def log_likelihood(
         >>> estimate.num_docs, estimate.perplexity > 100
         (3, True)
     """
-    if guide is not None:
-        options["guide"] = guide
-    return make_method(method, options).estimate(
-        model, corpus, seed=seed, max_docs=max_docs, progress=progress
-    )
-
-
-def make_method(method: str | LikelihoodMethod, options: dict[str, Any]) -> LikelihoodMethod:
-    """The method object for a name and options.
-
-    Args:
-        method: Name of a method, or a method object.
-        options: Settings of a method that is given by name.
-
-    Raises:
-        ConfigError: The method is unknown, an option belongs to another method, or a value is out
-            of range.
-    """
     if isinstance(method, LikelihoodMethod):
         if options:
             raise ConfigError(
                 f"{', '.join(options)} given beside a method that is an object; give them to "
                 f"{type(method).__name__}(...) instead"
             )
-        return method
-    if not isinstance(method, str) or method not in METHODS:
-        raise ConfigError(f"method is {method!r}; expected one of {', '.join(METHODS)}")
-    kind: Any = METHODS[method]
-    known = [field.name for field in fields(kind)]
-    for name in options:
-        if name not in known:
+        made = method
+    elif method in METHODS:
+        kind: Any = METHODS[method]
+        known = [field.name for field in fields(kind)]
+        for name in options.keys() - set(known):
             raise ConfigError(
                 f"{name} is no option of method {method}; expected some of {', '.join(known)}"
             )
-    made: LikelihoodMethod = kind(**options)
-    return made
+        made = kind(**options)
+    else:
+        raise ConfigError(f"method is {method!r}; expected one of {', '.join(METHODS)}")
+    return made.estimate(model, corpus, seed=seed, max_docs=max_docs, progress=progress)

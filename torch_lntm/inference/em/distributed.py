@@ -26,16 +26,15 @@ COLLECTED_NUMBERS = 2**20
 
 
 class Processes:
-    """Processes of a shared fit. Each process solves its part of every batch.
+    """Processes of a shared fit, each of which solves its part of every batch.
 
-    Every process makes this object and calls the same engine with the same settings. The processes
-    read the entire corpus, or each its own part (:mod:`~torch_lntm.inference.em.parts`). For an
-    update of the parameters, the processes sum their additive statistics, and each makes the same
-    M-step. The result equals the fit of one process up to rounding. The parameters are equal in all
-    processes, to the last bit.
+    Every process makes this object and calls the same engine with the same settings. It reads the
+    entire corpus, or its own part (:mod:`~torch_lntm.inference.em.parts`). Because statistics add
+    up, the processes sum theirs and each makes the same M-step, so that the parameters are equal
+    in all processes to the last bit, and equal to those of a single process up to rounding.
 
-    Errors are shared. If a process fails in its part of a batch, all processes raise its error.
-    Ctrl-C or SIGTERM in one process ends the fit in all processes at the same update.
+    Errors are shared: if a process fails in its part of a batch, all processes raise its error.
+    Likewise, Ctrl-C or SIGTERM in one process ends the fit in all of them at the same update.
 
     Args:
         group: Process group of ``torch.distributed``. Defaults to the default group if it is

@@ -369,29 +369,28 @@ class Engine(ABC, Generic[R]):
 
         Several processes of ``torch.distributed`` share a fit if all of them call this method with
         the same model and settings (``docs/several_processes.md``). They have the same corpus, or
-        each its own part of a corpus in shards. The fit starts from the first process's parameters.
-        All processes end with the same parameters and result.
+        each its own part of a corpus in shards. The fit starts from the parameters of the first
+        process, and all processes end with the same parameters and the same result.
 
-        Ctrl-C ends the fit with ``stop_reason`` ``"interrupted"``, at the parameters and draws of
-        the last finished epoch or iteration. SIGTERM, by which schedulers stop a process, ends it
-        in the same way with ``"terminated"``. Both save the checkpoint first.
+        Ctrl-C ends the fit at the last finished epoch or iteration, with ``stop_reason``
+        ``"interrupted"``. SIGTERM, by which schedulers stop a process, ends it in the same way with
+        ``"terminated"``. The checkpoint is saved first.
 
         Args:
             corpus: The documents, or a matrix of counts. Empty documents are skipped.
-            checkpoint: File for the state of the fit. If the file exists, the fit continues from
-                the file, and has the same result as an uninterrupted fit. The number of processes
-                may be another.
-                The file remains after the fit. A finished fit can be continued with more iterations
+            checkpoint: File for the state of the fit; the rows of its documents go to a folder
+                beside it. If the file exists, the fit continues from it, with the result of an
+                uninterrupted fit, even if the number of processes is another. The file remains
+                after the fit, so that a finished fit can be continued with more iterations
                 (variational EM) or more epochs (Monte-Carlo EM). Monte-Carlo EM refuses more epochs
-                once averaging has begun. It also refuses them after a ``max_epochs`` below 20,
-                because the default warm-up would become longer.
+                once averaging has begun, and after a ``max_epochs`` below 20, because the default
+                warm-up would become longer.
             checkpoint_seconds: Minimum time between two saves.
             callback: Function to call with each record of ``result.history`` as soon as the record
                 exists, for logs and trackers (``docs/plugins.md``). The model then has the
                 parameters of this step. If the function returns True, the fit ends with
-                ``stop_reason`` ``"stopped_by_callback"``. If the function raises an error, the
-                checkpoint is saved, and the error ends the fit. Of several processes, each calls
-                its own function, if it has one.
+                ``stop_reason`` ``"stopped_by_callback"``; if it raises an error, the checkpoint is
+                saved and the error ends the fit. Of several processes, each calls its own function.
             processes: The processes of the fit. Defaults to the default group of
                 ``torch.distributed``, or to this process alone.
 

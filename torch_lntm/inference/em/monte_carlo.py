@@ -74,64 +74,67 @@ KEPT_SETTINGS = (
 class MonteCarloEM(Engine[MonteCarloResult]):
     """Fit a topic model by Monte-Carlo EM, the algorithm of the *ZhuSuan LNTM tutorial*.
 
-    Every document has Markov chains, which continue between epochs. The E-step of a mini-batch
-    makes a few Hamiltonian transitions of its chains (:class:`~torch_lntm.inference.DocumentHMC`).
-    The M-step uses statistics at the chains' draws. The first epoch moves the chains, and makes one
-    M-step at its end. In later epochs the statistics are a running average over mini-batches
-    (*Cappé & Moulines 2009*), each scaled to the corpus by num_docs/batch.
+    Every document has Markov chains, which continue from epoch to epoch. At each visit of a
+    document they make a few Hamiltonian transitions (:class:`~torch_lntm.inference.DocumentHMC`),
+    and the M-step uses statistics at their last draws. In the first epoch the chains only move, so
+    that a single M-step follows at its end. From then on there is an M-step after each mini-batch,
+    from a running average of the statistics (*Cappé & Moulines 2009*) in which every mini-batch
+    stands for the whole corpus.
 
-    A fit has three phases. Step sizes adapt during *warm-up*, and are frozen during *sampling*.
-    These two phases form the search, in which the running average has a short memory. The memory is
-    counted in documents, so the size of a mini-batch hardly affects the fit. *Averaging* follows
-    once the objective stops rising (``min_gain``), or after 3/4 of ``max_epochs``. The memory then
-    grows with every visit. Averaging takes 1/3 as many epochs as the search.
+    A fit has three phases. During *warm-up* the step sizes of the chains adapt, and during
+    *sampling* they stay as they are. These two phases are the search for the topics, so the running
+    average has a short memory, which is counted in documents and thus hardly depends on the size of
+    the mini-batches. Once the objective stops rising (``min_gain``), or after 3/4 of
+    ``max_epochs``, *averaging* begins. The memory then grows with every visit, for 1/3 as many
+    epochs as the search had.
 
-    M-steps set the prior's parameters to their closed-form maximisers. They also maximise over the
-    topics, at expected counts that sum out the topic of each word. Normal topics instead take the
-    tutorial's step: one step of Adam for each mini-batch, along the gradient of the scaled word
-    counts and the topics' prior. The default ``pseudo_variance`` of the model's prior becomes 10,
-    because draws vary more than modes. With at least as many tokens per document as topics, it is
-    the average variance of the fitted logits, between 0.1 and 10.
+    M-steps set the parameters of the prior, and most topics, to their maximisers in closed form,
+    with expected counts that sum out the topic of each word. Normal topics take the step of the
+    tutorial instead: one step of Adam for each mini-batch, along the gradient of the scaled counts
+    and of the topics' prior. Draws vary more than modes, which is why the default
+    ``pseudo_variance`` of the prior becomes 10; if documents have at least as many tokens as there
+    are topics, it is the average variance of the fitted logits, between 0.1 and 10.
 
-    Each chain has its own acceptance and step size. Mini-batches affect chains through the M-steps
-    only. A chain without a move in 10 or more transitions since its step size was frozen is
-    excluded from the statistics. ``fit`` warns of chains that are stuck at the end, and names their
+    Each chain has its own step size, and mini-batches affect chains through the M-steps only. A
+    chain that has not moved in 10 or more transitions since its step size was frozen is left out of
+    the statistics. ``fit`` warns of the chains that are stuck at the end, and names their
     documents.
 
     Args:
         model: The model to fit, in place.
         num_chains: Number of chains of each document.
         num_transitions: Number of transitions of each chain at a visit of its document.
-        num_steps: Number of leapfrog steps of a transition. Defaults to the latent space's
-            ``leapfrogs``: 8, or 16 for Dirichlet priors, whose chains mix more slowly.
+        num_steps: Number of leapfrog steps of a transition. The default is 8, or 16 for Dirichlet
+            priors, whose chains mix more slowly.
         mass_matrix: As for :class:`~torch_lntm.inference.DocumentHMC`. Mass matrices from
-            posteriors are solved at every visit, and take several times more time than they save.
+            posteriors are solved at every visit, which takes several times more time than it saves.
         target_accept: Mean acceptance probability that the adaptation aims at.
-        max_epochs: Maximum number of epochs. An epoch visits every document once. Four epochs take
-            less time than variational EM. They predict about as well, and far better for short
-            documents.
-        min_gain: Stopping rule of the search, in nats per token and epoch. The search ends when the
-            log likelihood at the draws has risen by less than this, on average, over the last five
-            epochs after warm-up. Averaging follows, and ``stop_reason`` is ``"converged"``. Corpora
-            with fewer than 20 tokens per vocabulary word end the search as soon as five epochs have
-            followed the warm-up, to avoid overfitting (``stop_reason="stopped_early"``). 0 runs all
-            ``max_epochs``. Defaults to 0.0002, and to 0.003 for a model with keywords.
-        warmup_epochs: Number of epochs with adapting step sizes. Defaults to 10, or to half of
+        max_epochs: Maximum number of epochs, each of which visits every document once. Four epochs
+            take less time than variational EM, predict about as well as it, and far better for
+            short documents.
+        min_gain: The search ends when the log likelihood at the draws has risen by less than this,
+            in nats per token and epoch, on average over the last five epochs after warm-up. The
+            ``stop_reason`` is then ``"converged"``. Corpora with fewer than 20 tokens per word of
+            the vocabulary end the search as soon as these five epochs are there, because they would
+            overfit (``"stopped_early"``). 0 runs all ``max_epochs``. The default is 0.0002, and
+            0.003 for a model with keywords.
+        warmup_epochs: Number of epochs with adapting step sizes. The default is 10, or half of
             ``max_epochs`` if this is less.
         batch_size: Number of documents of a mini-batch. Small mini-batches give more M-steps, and
-            large mini-batches take less time per document. Defaults to 8 % of the corpus, at least
-            320 and at most 3,200 documents; for short documents to as many as have 9,600 tokens. It
-            is at most 1/4 of the corpus.
-        topic_update: ``"exact"`` for M-steps, ``"gradient"`` for steps of Adam. Defaults to the
-            first of ``model.topics.updates``: ``"gradient"`` for normal topics, because exact
-            M-steps double the time of an epoch and predict about as well, and ``"exact"`` for all
+            large mini-batches take less time per document. The default is 8 % of the corpus,
+            between 320 and 3,200 documents. Short documents have larger mini-batches, of 9,600
+            tokens, but no mini-batch exceeds 1/4 of the corpus.
+        topic_update: ``"exact"`` for M-steps, ``"gradient"`` for steps of Adam. The default is the
+            first of ``model.topics.updates``: ``"gradient"`` for normal topics, whose exact M-steps
+            would double the time of an epoch and predict about as well, and ``"exact"`` for all
             other topics of this library.
         learning_rate: Adam's learning rate for ``"gradient"``. In epoch e, counted from 0, the rate
             is learning_rate / (1 + e/10).
         start: ``"lda"`` for topics, prior and chains from the start of
             :class:`~torch_lntm.inference.VariationalEM`, with the covariance inflated by
-            ``prior.inflate_covariance``. ``"documents"`` for only one epoch, from random documents.
-            ``"model"`` for the parameters of the model, and chains from prior draws.
+            ``prior.inflate_covariance``. ``"documents"`` makes only one epoch of it, from random
+            documents, and ``"model"`` keeps the parameters of the model and draws the chains from
+            the prior.
         seed: Seed of the start, of the order of documents and of the chains.
         progress: Whether to show a progress bar on standard error.
 

@@ -60,25 +60,25 @@ class FitResult(Fitted):
     Attributes:
         history: One JSON-able record for each epoch or iteration, with ``phase``, ``iteration``,
             ``objective`` (nats per token), ``seconds`` since the start, and the number of
-            ``unconverged`` documents. The objective is that of the guide (``objective_name``). In
-            the phases ``"score"``, ``"annealing"`` and ``"em"`` it includes the parameters' log
-            prior. Compare objectives within the phase ``"em"`` only: in the stochastic phases the
-            parameters change between batches.
-        stop_reason: ``"converged"``: the last iteration changed the objective by at most the
-            tolerance. ``"max_iterations"``: the fit made all allowed iterations.
-            ``"stopped_by_callback"``: the callback returned True. ``"interrupted"``: Ctrl-C ended
-            the fit. ``"terminated"``: SIGTERM ended the fit.
+            ``unconverged`` documents. The objective is that of the guide (``objective_name``), and
+            in the phases ``"score"``, ``"annealing"`` and ``"em"`` it includes the log prior of the
+            parameters. Compare objectives within ``"em"`` only, because the parameters of the
+            stochastic phases change between batches.
+        stop_reason: Why the fit ended. ``"converged"``: the last iteration changed the objective by
+            at most the tolerance. ``"max_iterations"``: it made all allowed iterations.
+            ``"stopped_by_callback"``: the callback returned True. ``"interrupted"`` and
+            ``"terminated"``: Ctrl-C or SIGTERM came.
         num_unconverged: Number of documents whose posterior missed the guide's tolerance in the
             last E-step.
-        means: ``(num_docs, latent_dim)`` posterior means of the documents in the last E-step. Empty
-            documents have the prior mean. They are good starting points ``init`` for
-            ``guide.posterior(batch, init)``. After a fit by several processes, the first process
-            has the means of all documents, and all other processes have an empty tensor. After a
-            fit of a corpus in parts, each process has the means of its own part's documents.
+        means: ``(num_docs, latent_dim)`` posterior means of the documents in the last E-step, which
+            are good starting points ``init`` for ``guide.posterior(batch, init)``. Empty documents
+            have the prior mean. In a fit by several processes, the first process has the means of
+            all documents and the others have an empty tensor; in a fit of a corpus in parts, each
+            has the means of its own documents.
         objective_name: Description of the objective.
         seconds: Time of the fit, including earlier runs continued from a checkpoint.
-        statistics: Statistics of the last E-step, or the running average of Monte-Carlo EM.
-            :class:`~torch_lntm.inference.StepwiseEM` continues from them. ``None`` if the fit ended
+        statistics: Statistics of the last E-step, or the running average of Monte-Carlo EM, from
+            which :class:`~torch_lntm.inference.StepwiseEM` continues. ``None`` if the fit ended
             before its first E-step.
         corpus: The documents of the fit, or ``None``.
 

@@ -192,17 +192,16 @@ def default_step_docs(num_docs: int, mean_length: float, num_topics: int) -> int
 class Annealing:
     """Schedule of inverse temperatures, rising to 1 (*Ahmed & Xing 2007, §3.2*).
 
-    The objective is E_q log p + H(q)/T, where T is the inverse temperature. (The paper prints
-    E_q[p^T] by mistake.) The paper leaves four points open. This implementation decides them as
-    follows:
+    The objective is E_q log p + H(q)/T, where T is the inverse temperature; the paper prints
+    E_q[p^T] by mistake. It leaves four points open, which are decided as follows:
 
-    * The topics' inverse temperature T′ enters the responsibilities as φ^T′.
-    * The M-step uses the untempered covariance V. With V/T, every step would multiply the prior's
-      variance by 1/T.
-    * EM makes ``iterations`` full steps at every temperature.
-    * A change of temperature multiplies the topics by noise. At low inverse temperatures all topics
-      become equal, and EM alone stays at this saddle point. On the corpus *ap*, the paper's
-      schedule without noise ends at the unigram model.
+    1. The topics' inverse temperature T′ enters the responsibilities as φ^T′.
+    2. The M-step uses the untempered covariance V, because with V/T every step would multiply the
+       prior's variance by 1/T.
+    3. EM makes ``iterations`` full steps at every temperature.
+    4. A change of temperature multiplies the topics by noise. At low inverse temperatures all
+       topics become equal, and EM alone would stay at this saddle point: on the corpus *ap*, the
+       schedule of the paper without noise ends at the unigram model.
 
     Args:
         inverse_temperatures: Inverse temperatures of the documents' posteriors.

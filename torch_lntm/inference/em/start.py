@@ -205,28 +205,27 @@ class RunningTopics:
 class Start:
     """Start of a fit: topics, then the prior, then the documents' means.
 
-    Stepwise EM finds the topics with a fast stand-in model. The stand-in's prior of theta is a
-    symmetric Dirichlet distribution. The mode of theta on the softmax scale is the fixed point
-    theta ∝ topic_counts + concentration. The topics' word counts are a running average over batches
-    with step size updates^−exponent (*Cappé & Moulines 2009*). The noise of the steps acts as
-    annealing, and finds better topics than many more full sweeps.
+    The topics come from stepwise EM with a fast stand-in model, whose prior of theta is a symmetric
+    Dirichlet distribution. The mode of theta on the softmax scale is then the fixed point
+    theta ∝ topic_counts + concentration. The word counts of the topics are a running average over
+    batches with step size updates^−exponent (*Cappé & Moulines 2009*). The noise of the steps acts
+    as annealing, and finds better topics than many more full sweeps would.
 
     The initial topics are the neighbours of anchor words
     (:mod:`~torch_lntm.inference.em.anchors`), each mixed with the word frequencies of the corpus.
     With ``name="documents"``, and in restarts, they are the words of a few random documents.
 
-    With as many topics as the model, a start misses topics: two true topics share a topic, and two
-    others are near copies. The start therefore begins with twice as many topics. After a third of
-    the epochs similar topics merge (:mod:`~torch_lntm.inference.em.merging`), and each topic splits
-    in two. After 60 % of the epochs similar topics
-    merge again. Before that, the model holds the topics with the most tokens. Documents
-    with less than 40 tokens on average, and models with keywords, have a start without mergers.
-    Keywords decide which topics there are.
+    A start with as many topics as the model misses some, because two true topics share a topic
+    while two others are near copies. The start therefore begins with twice as many topics. After a
+    third of the epochs similar topics merge (:mod:`~torch_lntm.inference.em.merging`) and each
+    splits in two, and after 60 % of the epochs similar topics merge again; until then, the model
+    holds the topics with the most tokens. There are no mergers for documents with fewer than 40
+    tokens on average, nor for models with keywords, which decide which topics there are.
 
-    Every process makes every step. Steps are so small that sharing a step between processes would
-    take longer than making it. The prior and the means come from the final proportions. Each
-    process computes them for its own documents. For a corpus in parts, the steps visit a sample of
-    its documents.
+    Every process makes every step, because steps are so small that sharing one would take longer
+    than making it. The prior and the means come from the final proportions, which each process
+    computes for its own documents. For a corpus in parts, the steps visit a sample of its
+    documents.
 
     Args:
         model: The model. Its topics are set at the end of every epoch, and its prior after the last

@@ -26,9 +26,17 @@ _WORDS = "words."
 class Statistics:
     """Expected sufficient statistics of a topic model, summed over documents.
 
-    Statistics of disjoint sets of documents add up. Batches, processes and stochastic approximation
-    (:meth:`blend_`) therefore share one mechanism. Sums within a batch have the model's dtype, and
-    sums of batches have float64. Running averages keep their dtype.
+    Statistics of disjoint sets of documents add up, which is what batches, processes and stochastic
+    approximation (:meth:`blend_`) rely on. Sums within a batch have the model's dtype, and sums of
+    batches have float64. Running averages keep their dtype.
+
+    Variational EM, Monte-Carlo EM and :class:`~torch_lntm.inference.StepwiseEM` each blend new
+    statistics and make an M-step, in two lines of their own. They share no loop, because what is
+    around these lines differs. Their step sizes go by the number of updates, by the age of
+    documents, or by tokens; Monte-Carlo EM makes no M-step within its first epoch; and the average
+    of a stream grows. The start of a fit has topics of its own
+    (:class:`~torch_lntm.inference.em.start.RunningTopics`), whose updates touch only the words of a
+    batch.
 
     Attributes:
         num_docs: Number of documents in the sums.

@@ -26,9 +26,9 @@ class StepwiseEM:
     """Update a fitted topic model by a stream of new documents, each seen once.
 
     Every mini-batch makes an update (*Cappé & Moulines 2009*): an E-step, a running average of the
-    statistics, and an M-step. The weight of the new statistics is (new tokens / all tokens)^decay.
-    The average is scaled to all tokens so far, so the influence of the parameters' priors shrinks.
-    The weight of old documents decays slowly, so the model can follow a drifting stream.
+    statistics, and an M-step. New statistics have the weight (new tokens / all tokens)^decay, so
+    that old documents lose theirs slowly and the model can follow a drifting stream. The average is
+    scaled to all tokens so far, which is why the influence of the parameters' priors shrinks.
 
     Args:
         model: The fitted model. It is changed in place.

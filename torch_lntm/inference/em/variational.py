@@ -53,43 +53,41 @@ KEPT_SETTINGS = ("start", "start_epochs", "stepwise_epochs", "restarts", "seed")
 class VariationalEM(Engine[VariationalResult]):
     """Fit a topic model by variational EM.
 
-    A fit has three phases. The *start* finds topics by stepwise EM with a stand-in model (LDA with
-    a Dirichlet prior), whose updates need a few sparse passes only. The *stepwise* phase solves the
-    model's own posterior on mini-batches. Its M-step uses a running average of the statistics
-    (*Cappé & Moulines 2009*). The noise of these two phases keeps the fit out of poor local optima,
-    a known weakness of EM. *EM* then alternates full E-steps and M-steps (*Khan & Bouchard 2009,
-    eqs 39–42*) until an iteration changes the objective by at most ``tolerance``. The division into
-    batches does not affect an EM iteration.
+    EM needs good topics to begin with, because it ends in the nearest local optimum. A fit
+    therefore has three phases. The *start* finds topics with a stand-in model, LDA with a Dirichlet
+    prior, whose updates take only a few sparse passes. The *stepwise* phase then solves the
+    posterior of the model itself on mini-batches, and makes an M-step after each of them from a
+    running average of the statistics (*Cappé & Moulines 2009*). The noise of these small steps is
+    what keeps the fit out of poor local optima. Finally, *EM* alternates full E-steps and M-steps
+    (*Khan & Bouchard 2009, eqs 39–42*) until an iteration changes the objective by no more than
+    ``tolerance``. How the documents are divided into batches does not affect an EM iteration.
 
     Args:
         model: The model to fit, in place.
         guide: Guide of the E-step, over the same model.
-        max_iterations: Maximum number of M-steps of EM. An E-step follows the last M-step. With 0,
-            the fit ends after the stochastic phases and an E-step.
-        tolerance: Change of the objective by an iteration for convergence, in nats per token. The
-            gains of iterations fall slowly, so the objective can still rise by many times the
-            tolerance. Defaults to 0.001: the next iteration improves the perplexity of the training
-            documents by at most about 0.1 %. Use 1e-5 for the optimum of the objective itself.
-        start: ``"lda"`` for the start described above. Its topics begin with the neighbours of
-            anchor words, and in restarts with the words of random documents. ``"documents"`` for
-            only one epoch of it, from random documents. ``"model"`` continues from the parameters
-            of the model.
-        start_epochs: Number of epochs of ``"lda"``. Defaults to enough for 1,200 updates,
-            at least 3 and at most 40.
-        stepwise_epochs: Number of epochs of the stepwise phase. 0 skips the phase. Defaults to
-            enough for 80 updates, at least 2 and at most 10, and to 0 with annealing or
-            ``start="model"``.
+        max_iterations: Maximum number of M-steps of EM. An E-step follows the last of them, so with
+            0 the fit ends after the stochastic phases and an E-step.
+        tolerance: EM has converged when an iteration changes the objective by at most this much, in
+            nats per token. The default means that the next iteration would improve the perplexity
+            of the training documents by about 0.1 %. Since the gains fall slowly, the objective
+            could still rise by many times the tolerance; use 1e-5 for its optimum.
+        start: ``"lda"`` for the start described above, whose topics begin with the neighbours of
+            anchor words, and in restarts with the words of random documents. ``"documents"`` makes
+            only one epoch of it, from random documents, and ``"model"`` continues from the
+            parameters of the model.
+        start_epochs: Number of epochs of ``"lda"``. The default makes about 1,200 updates, in 3 to
+            40 epochs.
+        stepwise_epochs: Number of epochs of the stepwise phase, which 0 skips. The default makes
+            about 80 updates, in 2 to 10 epochs; with annealing or ``start="model"`` it is 0.
         restarts: Number of runs of the first two phases, each with its own seed. EM continues the
             run with the best objective.
         annealing: An :class:`~torch_lntm.inference.Annealing` schedule between the stepwise phase
             and EM, or ``"ahmed-xing"`` for the schedule of the paper.
-        covariance_stride: Number of documents represented by each covariance in M-steps. 1 uses the
-            covariances of all documents. Larger strides save time for the posteriors of Taylor and
-            Laplace, whose covariances cost more than their means. They change a fit by less than a
-            new seed. Defaults to 1 below 32 topics, 8 below 200 topics, and 8 more for each
-            further 100 topics; small mini-batches have smaller strides. The covariances' part of
-            the objective is estimated from the same documents.
-        max_docs: Number of documents solved at once, to bound memory. It changes results by
+        covariance_stride: The M-step uses the covariance of every so many documents only, because
+            for Taylor's and Laplace's posteriors a covariance costs more than a mean. This changes
+            a fit by less than a new seed would. The default is 1 below 32 topics, 8 below 200
+            topics, and 8 more for each further 100 topics; it is smaller for small mini-batches.
+        max_docs: Number of documents solved at once, which bounds memory and changes results by
             rounding only. Defaults to the number that fits in memory.
         seed: Seed of the start's documents and of the order of the documents.
         progress: Whether to show progress bars on standard error.
