@@ -21,8 +21,8 @@ class DocumentBatch:
     """Word counts of ``num_docs`` documents in compressed sparse rows.
 
     A batch knows the positions of its documents in the corpus. A Pyro plate of ``corpus_size``
-    documents that is subsampled by ``index`` multiplies by ``corpus_size / num_docs``, so a
-    mini-batch has the right weight.
+    documents that is subsampled by ``index`` multiplies by ``corpus_size / num_docs``, which gives
+    a mini-batch the weight of the whole corpus.
 
     Attributes:
         row_offsets: ``(num_docs + 1,)`` int64; document d's entries are

@@ -21,9 +21,9 @@ from torch_lntm.kernels.uncompiled import uncompiled
 class BagOfWords(TorchDistribution):
     """Words drawn from a mixture of topics, with the topic of each word summed out.
 
-    ``log_prob`` is the log probability of a document's tokens in a given order. For independent
-    draws it is Σ_v c_v log Σ_k θ_k φ_kv. The multinomial coefficient is left out, so perplexities
-    follow directly.
+    ``log_prob`` is the log probability of a document's tokens in a given order, which for
+    independent draws is Σ_v c_v log Σ_k θ_k φ_kv. It leaves out the multinomial coefficient, so
+    that perplexities follow directly.
 
     Args:
         theta: ``(..., num_docs, num_topics)`` topic proportions.

@@ -116,8 +116,9 @@ class _AspectGuide(Guide[DirichletPosterior]):
 class DirichletGuide(_AspectGuide):
     """Dirichlet posterior by variational Bayes (*Minka & Lafferty 2002, eqs 10–11*).
 
-    The method of *Blei et al. 2003*. The posterior maximises a lower bound on log p(w). It is too
-    narrow, and topics fitted by EM with it differ too much from each other; see :class:`EPGuide`.
+    This is the method of *Blei et al. 2003*. The posterior maximises a lower bound on log p(w). It
+    is too narrow, so that topics fitted with it differ too much from each other, which
+    :class:`EPGuide` avoids.
 
     Args:
         model: The model. Its parameters are read at every call.
@@ -161,13 +162,14 @@ class EPGuide(_AspectGuide):
     """Dirichlet posterior by expectation propagation (*Minka & Lafferty 2002, §4.2, eqs 12–25*).
 
     Each word's factor of the exact posterior is approximated so that mean and variance of theta
-    match. The objective is an estimate of log p(w), and may lie above or below it. The estimate and
-    the posterior mean are closer to the exact values than in variational Bayes. EM with this guide
-    does not exaggerate the differences between topics.
+    match. The objective is an estimate of log p(w), which may lie above or below it. The estimate
+    and the posterior mean are closer to the exact values than those of variational Bayes, and EM
+    with this guide does not exaggerate the differences between topics.
 
-    Use it for models of few topics. With hundreds of topics and short documents, many documents
-    need more than the default number of passes, and some never converge; see ``converged``. The
-    second-order word counts can then sum to noticeably fewer tokens than the documents have.
+    The guide suits models of few topics. With hundreds of topics and short documents, many
+    documents need more than the default number of passes, and some never converge, as
+    ``converged`` tells. Their second-order word counts can then sum to noticeably fewer tokens than
+    the documents have.
 
     Args:
         model: The model. Its parameters are read at every call.

@@ -34,13 +34,14 @@ GUIDES: dict[str, type[Guide[Any]]] = {}
 class Guide(ABC, Generic[P]):
     """Approximate posterior of every document, found by a solver, as a Pyro guide.
 
-    A call with a batch solves the documents' posteriors and emits them at the sites of the model's
-    prior, in the plate ``"documents"``. The posterior carries no gradient, so ``SVI``
-    differentiates only the model's parameters. The guide remembers the solution of each document by
-    its position in the corpus. The next call starts from this solution.
+    A guide learns nothing: it solves each document's posterior anew at the model's current
+    parameters. A call with a batch emits these posteriors at the sites of the model's prior, in the
+    plate ``"documents"``. They carry no gradient, so that ``SVI`` differentiates the model's
+    parameters alone. Because a document changes little between two visits, the guide remembers its
+    solution by its position in the corpus and starts from it the next time.
 
-    A subclass defines :meth:`_solve`, :meth:`forward` and :meth:`bound`. ``docs/own_parts.md``
-    shows how to write a guide.
+    A subclass defines :meth:`_solve`, :meth:`forward` and :meth:`bound`, as ``docs/own_parts.md``
+    shows by an example.
 
     Args:
         model: The model. Its parameters are read at every call.
@@ -163,7 +164,7 @@ class Guide(ABC, Generic[P]):
 
     @torch.no_grad()
     def solve(self, batch: DocumentBatch, options: SolveOptions, *, covariances: bool = True) -> P:
-        """:meth:`posterior` without checks, for engines.
+        """:meth:`posterior` without its checks, for engines that have checked their batches.
 
         Args:
             batch: The documents, as ``model.check_batch`` returns them.

@@ -144,8 +144,9 @@ class ModeGuide(NormalGuide):
 class TaylorGuide(ModeGuide):
     """Normal posterior by a second-order Taylor expansion (*Ahmed & Xing 2007, eqs 8–12*).
 
-    It is the fastest guide for normal priors, and their default. The covariance is full, and too
-    narrow: it omits the uncertainty of the topic assignments; see :class:`LaplaceGuide`.
+    It is the fastest guide for normal priors, and therefore their default. Its covariance is full
+    but too narrow, because it omits the uncertainty of the topic assignments, which
+    :class:`LaplaceGuide` includes.
 
     Example:
         >>> posterior = lntm.guides.TaylorGuide(model).posterior(batch)
@@ -161,7 +162,7 @@ class TaylorGuide(ModeGuide):
 class LaplaceGuide(ModeGuide):
     """Normal posterior by the Laplace approximation (*Roberts et al. 2016*).
 
-    It has the mode of :class:`TaylorGuide`. The covariance is the inverse of the observed
+    It has the mode of :class:`TaylorGuide`, but its covariance is the inverse of the observed
     information, which includes the uncertainty of the topic assignments.
 
     Example:

@@ -64,11 +64,13 @@ DrawsDocuments = Callable[[Positions, int], Iterator[DrawnDocuments]]
 class ThetaDraws:
     """Draws of the topic proportions of a corpus's documents.
 
-    Functions such as :func:`theta_draws` and :func:`joint_draws` make them. Reports, effects and
-    other libraries read them. Iteration yields the documents in parts (:class:`DrawnDocuments`), so
-    that large corpora need little memory; :attr:`theta` is the array of all draws. The first pass
-    makes the draws. If they have at most 67 million numbers and ``keep`` is true, later passes read
-    them from memory. Otherwise later passes make the same draws again.
+    Functions such as :func:`theta_draws` and :func:`joint_draws` make them, and reports, effects
+    and other libraries read them. Iteration yields the documents in parts
+    (:class:`DrawnDocuments`), so that large corpora need little memory, whereas :attr:`theta` is
+    the array of all draws.
+
+    Nothing is drawn before the first pass. Later passes read the same draws from memory if they
+    were few enough to keep (:data:`MAX_KEPT`), and otherwise make them again.
 
     Attributes:
         draw: Function that draws the documents at some positions.

@@ -130,7 +130,7 @@ def transform(
 ) -> DocumentTopics:
     """Topic proportions of all documents, including empty documents.
 
-    A guide is fast. Chains give exact posterior means, and classify short documents better.
+    A guide is fast, whereas chains give exact posterior means and classify short documents better.
 
     Args:
         source: What draws theta: a guide, or chains, which are ``DocumentHMC(model)`` or the chains

@@ -57,8 +57,8 @@ def theta_draws(
 ) -> ThetaDraws:
     """Draws of the documents' topic proportions from their posteriors.
 
-    The draws are made at the first access to the result. The draws of a document depend on the
-    model, the document, its position in the corpus and the seed.
+    Nothing is drawn before the first access to the result. The draws of a document depend on the
+    model, the document, its position in the corpus and the seed, but not on the other documents.
 
     Args:
         source: Source of the draws. A guide draws from approximate posteriors.

@@ -35,8 +35,8 @@ class LatentSpace(ABC):
     """Coordinates z of the latent variables of a batch of documents, at fixed parameters.
 
     A space is frozen and carries no gradients. Its parameters may differ between documents, as the
-    mean of a prior with covariates does. The shape of ``z`` is therefore always ``(..., num_docs,
-    dim)``. Leading axes are chains or draws.
+    mean of a prior with covariates does, so the shape of ``z`` is always ``(..., num_docs, dim)``.
+    Leading axes are chains or draws.
 
     Example:
         >>> space = model.prior.space(batch)

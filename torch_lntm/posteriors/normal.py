@@ -52,10 +52,10 @@ class EtaPosterior(Posterior):
 class NormalPosterior(EtaPosterior):
     """Normal posteriors of the eta of a batch of documents.
 
-    The covariance V is held as a factor. A diagonal posterior has ``std``. A full posterior has
-    ``whitened``, the inverse Cholesky factor X of the whitened precision, with coordinates in
-    reverse order: V = L̃ XᵀX L̃ᵀ, where L̃ is L with reversed columns. The reversal makes L̃Xᵀ
-    triangular, so V's Cholesky factor follows without a factorisation.
+    The covariance V is held as a factor. A diagonal posterior has ``std``, and a full posterior has
+    ``whitened``, the inverse Cholesky factor X of the whitened precision with its coordinates in
+    reverse order. Then V = L̃ XᵀX L̃ᵀ, where L̃ is L with reversed columns. The reversal makes L̃Xᵀ
+    triangular, so that V's Cholesky factor follows without a factorisation.
 
     Attributes:
         whitened: ``(num_docs, latent_dim, latent_dim)``, or ``None``.

@@ -30,22 +30,22 @@ _ADVICE = "use more warmup_steps or a smaller step_size"
 class DocumentHMC(MCMCKernel):
     """Hamiltonian Monte Carlo for the latent variables of documents, with separate chains for each.
 
-    Use :meth:`run`, or the object as a kernel of Pyro:
-    ``pyro.infer.MCMC(DocumentHMC(model), num_samples=500).run(batch)``. Each document has its own
-    mass matrix, and each chain its own acceptance and step size. All documents and chains move in
-    one tensor, with gradients in closed form. The draws of a document depend on the model, the
-    document, its position in the corpus and the seed. Other documents of the batch change the draws
-    by rounding only.
+    All documents and chains move together in one tensor, with gradients in closed form, but each
+    document has its own mass matrix, and each chain its own acceptance and step size. The draws of
+    a document are therefore the same in every batch up to rounding: they depend on the model, the
+    document, its position in the corpus and the seed.
 
-    A sample inside ``pyro.infer.MCMC`` has the shape ``(num_docs, dim)`` for one chain, as with
-    Pyro's kernels, and ``(num_chains, num_docs, dim)`` for several chains. Inside Pyro, the chains
-    also depend on ``pyro.set_rng_seed``, so that the chains of ``MCMC(..., num_chains=4)`` differ.
+    :meth:`run` is the simplest use. The object is also a kernel of Pyro, as in
+    ``pyro.infer.MCMC(DocumentHMC(model), num_samples=500).run(batch)``. A sample then has the shape
+    ``(num_docs, dim)`` for one chain, as with Pyro's kernels, and ``(num_chains, num_docs, dim)``
+    for several. It depends on ``pyro.set_rng_seed`` too, so that the chains of
+    ``MCMC(..., num_chains=4)`` differ.
 
-    Chains start from prior draws, and the prior is wider than the posterior. An R-hat of 1
-    therefore indicates that the chains have explored all modes of a document. Step sizes adapt to
-    each chain's acceptance by dual averaging during warm-up, and are frozen afterwards.
-    Trajectories with the mass matrices ``"prior"`` and ``"laplace"`` have at most 1/3 of the period
-    of a unit normal, so acceptance may exceed its target. Mass matrices stay the same throughout.
+    Chains start from prior draws. Because the prior is wider than the posterior, an R-hat of 1
+    indicates that the chains have explored all modes of a document. Step sizes adapt by dual
+    averaging during warm-up and are frozen afterwards, whereas mass matrices stay the same
+    throughout. With ``"prior"`` and ``"laplace"`` a trajectory has at most a third of the period of
+    a unit normal, so acceptance may exceed its target.
 
     Args:
         model: A model with a latent space, like all of :mod:`torch_lntm.models`.

@@ -33,9 +33,9 @@ _TOPICS = "topics without groups or periods, and with a Dirichlet prior,"
 class JointChain:
     """One Markov chain over all unknown quantities: eta of the documents, topics, and the prior.
 
-    Draws at a fitted model treat its topics and prior as known. This chain draws topics and prior
-    too, so that its draws contain their uncertainty. One sweep draws each quantity given all
-    others:
+    Draws at a fitted model treat its topics and prior as known, although they were estimated from
+    the same documents. This chain draws them too, so that its draws contain their uncertainty. One
+    sweep draws each quantity given all others:
 
     * Each document makes a Hamiltonian transition.
     * Every token draws its topic. The topics are then drawn given the words of their tokens, by
@@ -46,8 +46,8 @@ class JointChain:
 
     Parameters of the words, such as the concentration of bursty words, stay fixed.
 
-    The chain starts at the fitted model and leaves it unchanged. Topics keep their order along the
-    chain, and poor topics of a fit may improve.
+    The chain starts at the fitted model, which it leaves unchanged. Topics keep their order along
+    the chain, but the poor topics of a fit may improve.
 
     Args:
         model: A fitted model.
@@ -174,10 +174,10 @@ def joint_draws(
 ) -> ThetaDraws:
     """Draws of the training documents' proportions together with topics and prior.
 
-    Intervals from these draws include the uncertainty of proportions, topics and prior. The
-    uncertainty of topics and prior matters if documents are short or few (``docs/structural.md``).
-    One :class:`~torch_lntm.inference.JointChain` makes the draws. All documents move at once, which
-    needs memory for a few times ``num_docs × num_topics`` numbers.
+    Intervals from these draws include the uncertainty of topics and prior besides that of the
+    proportions, which matters if documents are short or few (``docs/structural.md``). One
+    :class:`~torch_lntm.inference.JointChain` makes the draws, and all documents move at once, so
+    that memory must hold a few times ``num_docs × num_topics`` numbers.
 
     Args:
         model: The fitted model. It stays unchanged.

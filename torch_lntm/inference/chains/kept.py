@@ -56,8 +56,8 @@ _STUCK = "all their draws are equal; use more warmup_steps, or draw by a guide"
 class KeptChains:
     """Last states and step sizes of the chains of a fit's documents.
 
-    New draws continue the chains of the fit's documents, in any corpus and at any position.
-    Documents are recognised by the counts of their words. Chains of unknown documents start anew.
+    New draws continue the chains of the fit's documents, in any corpus and at any position, because
+    documents are recognised by the counts of their words. Chains of unknown documents start anew.
 
     Attributes:
         model: The fitted model.
