@@ -346,7 +346,7 @@ def document_proportions(
     if of_corpus:
         position, theta = document, posterior.take(np.array([document]), num_draws).theta[:, 0]
     else:
-        theta = posterior.theta_samples(num_draws, seed)[:, document]
+        theta = posterior.theta_samples(num_draws, seed=seed)[:, document]
         position = int(posterior.index[document])
     draws, tail = theta.double().cpu().numpy(), (1 - level) / 2
     mean, (lower, upper) = draws.mean(0), np.quantile(draws, [tail, 1 - tail], axis=0)
