@@ -13,9 +13,9 @@ proportions, so the sums over documents of each draw suffice.
 With the information H, the penalties P and G = (H + P)⁻¹, the error of the estimate is G(s − Pb) to
 first order, where the score s has the covariance M and the effects b have the variances T. The
 covariance of the error is therefore G(M + PTP)G. Without random terms, M is that of documents or
-clusters. This differs from a multinomial model with random terms, in which M would be proportional
-to H: proportions of logistic-normal documents vary otherwise, so M has a dispersion matrix Φ
-between topics, and a document has the covariance D^½ΦD^½ for its expected proportions D.
+clusters. With them, this differs from a multinomial model, in which M would be proportional to H.
+Proportions of logistic-normal documents vary otherwise, so M has a dispersion matrix Φ between
+topics, and a document has the covariance D^½ΦD^½ for its expected proportions D.
 """
 
 from __future__ import annotations
