@@ -190,10 +190,10 @@ def evaluate(
 
     Args:
         metrics: Metrics, separated by commas: completion, likelihood, coherence and diversity.
-        theta: Topic proportions for the prediction of the held-out tokens. mode, mean: The mode
-            or mean of the guide's posterior. integrated: The probability of a document's held-out
-            tokens, averaged over the guide's posterior. exact: The posterior mean by chains for
-            each document. Chains are slower and need no approximation.
+        theta: Topic proportions for the prediction of the held-out tokens. exact: The posterior
+            mean by chains for each document, which needs no approximation. The others are faster.
+            mode, mean: The mode or mean of the guide's posterior. integrated: The probability of a
+            document's held-out tokens, averaged over the guide's posterior.
         method: Estimator of the likelihood. importance: Importance sampling. ais: Annealed
             importance sampling. It is slower, and reliable for short documents and for models
             fitted by chains. auto: The method ais for runs with posterior hmc, and importance

@@ -97,11 +97,11 @@ def _refuse_texts(X: Any, name: str) -> None:
 class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """A topic model as a scikit-learn transformer from word counts to topic proportions.
 
-    A subclass names the model and lists its parameters. ``X`` has ``(n_samples, n_features)`` whole
-    counts, with a row for each document and a column for each word. It is a scipy sparse matrix, an
-    array, a data frame whose columns are words, or a :class:`~torch_lntm.Corpus`. Sparse counts
-    stay sparse. Fits ignore documents without words; the topic proportions of these documents come
-    from the prior.
+    ``X`` has ``(n_samples, n_features)`` whole counts, with a row for each document and a column
+    for each word, as a ``CountVectorizer`` makes them. It is a scipy sparse matrix, which stays
+    sparse, an array, a data frame whose columns are words, or a :class:`~torch_lntm.Corpus`.
+    Documents without words do not change a fit, and get the topic proportions of the prior. A
+    subclass names the model and lists its parameters.
 
     Attributes:
         model_: The fitted :class:`~torch_lntm.models.TopicModel`. ``lntm.save_model`` writes it.

@@ -37,8 +37,10 @@ def coherence(
 ) -> Tensor:
     """Coherence of each topic: how often its top words occur in the same documents.
 
-    A topic's coherence is the mean of a measure over pairs of its top words. D(u, v) is the number
-    of documents with both words, D the number of non-empty documents, and p = D(·)/D.
+    A topic whose top words occur together reads as a subject, so coherence tells how readable
+    topics are, which often disagrees with how well they predict. It is the mean of a measure over
+    pairs of the top words, where D(u, v) is the number of documents with both words, D the number
+    of non-empty documents, and p = D(·)/D.
 
     * ``"npmi"`` (*Bouma 2009*): log[p(u, v) / (p(u) p(v))] / −log p(u, v), from −1 to 1. A pair
       without a common document has −1, the limit. A pair in every document has 1.
@@ -47,7 +49,8 @@ def coherence(
       Mimno et al. sum over pairs; the mean used here is independent of ``top_n``.
 
     Words count as together if they occur in the same document. Many tools slide a window over the
-    text, which needs word order, so their NPMI differs. A topic of one word scores 0.
+    text instead, which needs the order of words, so their NPMI differs. A topic of one word scores
+    0.
 
     Args:
         topics: A model; or ``(num_topics, num_words)`` floating-point weights, whose ``top_n``

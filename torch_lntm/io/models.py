@@ -37,7 +37,12 @@ _RENAMED = {
 
 
 def save_model(model: TopicModel, path: str | Path, *, overwrite: bool = False) -> Path:
-    """Write a model to a folder atomically.
+    """Write a model to a folder, completely or not at all.
+
+    The folder holds the name and the arguments of the model's constructor, its parameters and its
+    vocabulary, from which :func:`load_model` makes the model again. A constructor of your own must
+    be registered for that. For a fit with its history and scores, see
+    :func:`~torch_lntm.io.save_run`.
 
     Args:
         model: The model, on any device.

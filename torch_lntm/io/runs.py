@@ -46,7 +46,11 @@ SPLIT, EVALUATION, CHAINS = "split.npz", "evaluation.json", "chains.safetensors"
 
 @dataclass(frozen=True, eq=False)
 class Run(Fitted):
-    """Finished fit, read from a run folder.
+    """A finished fit that was read from its folder, with all that it had but its documents.
+
+    The methods of a result are here too, so that a fit of last month is studied as one of today:
+    :meth:`topic_table`, :meth:`document_table`, :meth:`transform`, :meth:`effects` and
+    :meth:`report`. They need the documents, which you give to them or to :func:`load_run`.
 
     Attributes:
         path: The folder.
@@ -69,7 +73,7 @@ class Run(Fitted):
         return f"Run({str(self.path)!r}, {self.model.name}, {self.model.num_topics} topics)"
 
     def guide(self, **settings: Any) -> Guide[Any]:
-        """Guide of the fit. Fits by chains get the default guide of the model.
+        """The guide of the fit, or the default guide of the model after a fit by chains.
 
         Args:
             **settings: Settings of the guide, such as ``tolerance``.
@@ -165,7 +169,10 @@ def save_run(
     keep_chains: bool | None = None,
     overwrite: bool = False,
 ) -> Path:
-    """Write a run to a folder atomically.
+    """Write a fit to a folder, completely or not at all.
+
+    The folder holds what :func:`load_run` needs to study the fit later, and a page ``README.md``
+    that tells people what the model is. ``torch-lntm fit`` writes such folders too.
 
     Args:
         path: The folder to write.
@@ -285,7 +292,10 @@ def _identity(metadata: Mapping[str, Any]) -> str:
 
 
 def load_run(path: str | Path, corpus: Corpus | None = None) -> Run:
-    """Read a run from its folder.
+    """Read a fit from its folder, written by :func:`save_run` or by ``torch-lntm fit``.
+
+    Loading reads tensors, JSON and text, and executes no code, so that a stranger's run is safe to
+    open.
 
     Args:
         path: The folder.

@@ -189,9 +189,10 @@ def fit_cache_weight(
 ) -> float:
     """Weight of the topics in a cache language model of the documents, in tokens.
 
-    The weight a maximises the probability of the held-out tokens under :func:`document_completion`
-    with ``cache_weight`` = a. Theta is at its mode on the softmax scale. A value of 1e7, the
-    largest, means that words repeat no more than the topics predict.
+    Words repeat within documents more often than topics alone predict, and the weight a says how
+    much: it maximises the probability of the held-out tokens under :func:`document_completion` with
+    ``cache_weight`` = a, at the mode of theta on the softmax scale. The largest value, 1e7, means
+    that words repeat no more than the topics predict.
 
     Args:
         model: The model.

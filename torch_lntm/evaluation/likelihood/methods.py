@@ -28,13 +28,15 @@ def log_likelihood(
 ) -> LikelihoodEstimate:
     """Log likelihood log p(w_d) of every document, topic proportions integrated out.
 
-    * ``"importance"`` (:class:`Importance`) draws around a guide's posterior.
-    * ``"ais"`` (:class:`AIS`) is annealed importance sampling: slower, and reliable even if the
-      guide's posterior is poor.
+    The probability of a document is an integral over its topic proportions, which both methods
+    estimate by weighted draws, in float64 on the model's device. ``"importance"``
+    (:class:`Importance`) draws around a guide's posterior, so it is fast and only as good as the
+    guide, which the Pareto k̂ of a document shows. ``"ais"`` (:class:`AIS`) moves draws from there
+    to the posterior by annealed importance sampling: it is slower, and reliable even where the
+    guide is poor, as it is for short documents and for fits by chains.
 
-    Both methods compute in float64 on the model's device.
-    ``log_likelihood(model, corpus, "importance", num_draws=4000)`` equals
-    ``Importance(num_draws=4000).estimate(model, corpus)``.
+    Settings of a method go by name, as in ``log_likelihood(model, test, num_draws=4000)``, or in an
+    object, ``log_likelihood(model, test, Importance(num_draws=4000))``.
 
     Args:
         model: The model, at its present parameters.
