@@ -429,8 +429,6 @@ def test_completion_adds_the_documents_own_words(generated) -> None:
     )
     assert exact.nats_per_token == pytest.approx(parts.nats_per_token, abs=0.02)
     assert "Hamiltonian" in exact.method
-    with pytest.raises(ConfigError, match="concentration given beside a model"):
-        document_completion(model, hold_out, concentration=3.0)
     with pytest.raises(ConfigError, match="concentration is -1"):
         completion_of(model.prior.concentration, TOPICS, hold_out, concentration=-1.0)
 
