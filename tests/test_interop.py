@@ -148,6 +148,7 @@ def test_objects_backed_by_a_file_are_read_and_objects_without_counts_refused(tm
         interop.from_anndata(adata)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of anndata and what it imports
 def test_cells_are_matched_by_name(known, theta):
     guide, corpus, _ = known

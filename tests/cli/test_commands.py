@@ -40,6 +40,7 @@ def proportions(*arguments):
     return rows, np.array([[float(row[name]) for name in heads] for row in rows])
 
 
+@pytest.mark.slow
 def test_transform_writes_every_document(run_folder, counts, capsys):
     rows, theta = proportions(run_folder, counts)
     assert "40 documents to x.csv: 1 empty" in capsys.readouterr().err
@@ -97,6 +98,7 @@ def test_counts_without_words_need_the_models_columns(workplace, capsys):
     assert not Path("y.csv").exists()
 
 
+@pytest.mark.slow
 def test_evaluate_scores_held_out_documents(run_folder, counts, capsys):
     fitted = json.loads(Path("run/evaluation.json").read_text())
     capsys.readouterr()
@@ -114,6 +116,7 @@ def test_evaluate_scores_held_out_documents(run_folder, counts, capsys):
     assert scores["perplexity"]["documents"] == 4
 
 
+@pytest.mark.slow
 def test_evaluate_warns_of_scoring_training_documents(counts, capsys):
     assert main(["fit", counts, "--out", "run", *QUICK, "--test-fraction", "0"]) == 0
     assert main(["evaluate", "run", counts, "--metrics", "completion"]) == 0
@@ -141,6 +144,7 @@ def write_posts(path, delimiter=",", field="body"):
             writer.writerow(["left" if d % 2 else "right", text])
 
 
+@pytest.mark.slow
 def test_transform_uses_the_reading_options_of_the_fit(workplace, capsys):
     write_posts("docs.csv")
     options = ["--text-field", "body", "--label-field", "party", "--encoding", "latin-1"]
@@ -163,6 +167,7 @@ def test_transform_uses_the_reading_options_of_the_fit(workplace, capsys):
     assert "'body'" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_from_standard_input_to_standard_output(texts, monkeypatch, capsys):
     feed(monkeypatch, Path(texts).read_text())
     assert main(["fit", "-", "--format", "txt", "--out", "run", *QUICK]) == 0
@@ -181,6 +186,7 @@ def test_from_standard_input_to_standard_output(texts, monkeypatch, capsys):
     assert "stdin, line 1: expected a text" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_standard_input_has_a_document_per_line_if_the_fit_read_a_folder(
     texts, monkeypatch, capsys
 ):
@@ -194,6 +200,7 @@ def test_standard_input_has_a_document_per_line_if_the_fit_read_a_folder(
     assert [row["tokens"] for row in rows_of(capsys.readouterr().out)] == ["3", "2"]
 
 
+@pytest.mark.slow
 def test_transform_carries_the_documents_columns(run_folder, counts):
     corpus = lntm.read_corpus(counts)
     names = [f"d{d}" for d in range(40)]
@@ -227,6 +234,7 @@ def test_a_corpus_changed_since_the_fit_is_detected(run_folder, counts, command,
         assert "including training documents" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_missing_corpus_of_the_fit_is_an_error(run_folder, counts, capsys):
     Path("elsewhere").mkdir()
     for path in Path().glob("counts.*"):
@@ -318,6 +326,7 @@ def test_new_documents_under_the_name_of_the_fits_keep_their_words(
     assert Path("a.json").read_text() == Path("b.json").read_text()
 
 
+@pytest.mark.slow
 def test_the_documents_of_a_fit_are_known_by_their_contents(workplace, monkeypatch, capsys):
     posts = "\n".join(example_posts())
     Path("copy.txt").write_text(posts)

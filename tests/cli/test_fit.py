@@ -19,6 +19,7 @@ from torch_lntm.cli import main
 from torch_lntm.models.registry import CONSTRUCTORS
 
 
+@pytest.mark.slow
 def test_fit_prints_topics_scores_and_the_folder(counts, capsys):
     assert main(["fit", counts, "--out", "run", *QUICK, "--top-n", "4"]) == 0
     out, err = capsys.readouterr()
@@ -150,6 +151,7 @@ def test_the_default_posterior_follows_options_and_documents(counts, options, po
     assert lntm.load_run("run").config["posterior"] == posterior
 
 
+@pytest.mark.slow
 def test_fit_counts_words_by_the_word_options(texts, capsys):
     Path("stop.txt").write_text("the\nand\n")
     options = ["--min-df", "2", "--stop-words", "stop.txt", "--token-pattern", r"\w{3,}"]
@@ -227,6 +229,7 @@ def test_a_model_worse_than_the_unigram_model_gives_a_warning(counts, structured
     assert (warning in err) == (model > unigram)
 
 
+@pytest.mark.slow
 def test_keywords_come_from_a_file_or_a_configuration(counts, capsys):
     Path("keys.yaml").write_text("first: [w3, w4]\nsecond:\n- w7\n")
     command = ["fit", counts, "--out", "run", *QUICK, "--keywords", "keys.yaml"]

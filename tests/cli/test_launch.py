@@ -98,6 +98,7 @@ def test_the_rank_is_read_from_the_launchers_variables(monkeypatch, second):
     assert launch.launched_rank() is None
 
 
+@pytest.mark.slow
 def test_other_commands_refuse_several_processes(run_folder, second, capsys):
     capsys.readouterr()
     assert main(["topics", run_folder]) == 1

@@ -114,6 +114,7 @@ def test_messages_name_the_option(name, content, options, message, capsys):
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_control_characters_of_words_and_names_are_escaped(capsys):
     Path("v.ldac").write_text("2 0:3 1:2\n1 1:4\n2 0:1 1:1\n")
     Path("v.vocab.txt").write_text("wo\x1b[31mod\nst\x9bone\n")

@@ -44,6 +44,7 @@ def test_unsuitable_names_change_nothing(run_folder, value, message, capsys):
     assert not lntm.load_run(run_folder).model.has_topic_names
 
 
+@pytest.mark.slow
 def test_columns_of_documents_have_names(run_folder, counts):
     guide = lntm.load_run(run_folder).guide()
     theta = lntm.inference.transform(guide, lntm.read_corpus(counts)).theta.numpy()

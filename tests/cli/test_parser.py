@@ -37,6 +37,7 @@ def test_the_command_line_overrides_the_configuration_file(counts):
     assert run.metadata["corpus"]["num_docs"] == 20
 
 
+@pytest.mark.slow
 def test_the_configuration_of_a_run_reproduces_the_run(run_folder):
     assert main(["fit", "--config", f"{run_folder}/config.json", "--out", "again"]) == 0
     for name, tensor in tensors("again").items():

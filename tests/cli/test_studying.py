@@ -112,6 +112,7 @@ def test_select(posts, capsys):
     assert "takes no prevalence" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_select_takes_keywords(counts, capsys):
     Path("keys.json").write_text('{"a": ["w1", "w2"]}')
     options = ["--num-topics", "2,3", "--num-seeds", "1", "--posterior", "taylor"]

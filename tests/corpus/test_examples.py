@@ -60,6 +60,7 @@ def test_topics_of_the_example_corpus_are_its_themes(seed):
     assert right >= 0.95 * len(corpus)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("concentration", [1e-3, 0.1, 5.0])
 def test_synthetic_topics(concentration):
     topics = synthetic_topics(7, 50, concentration)

@@ -112,6 +112,7 @@ def test_an_empty_document_keeps_its_row_of_covariates() -> None:
     assert ranks.tolist() == [0, 1, 2, 3] * 3
 
 
+@pytest.mark.slow
 def test_cells_with_repeated_names_are_matched_in_their_order_only() -> None:
     anndata = pytest.importorskip(
         "anndata", reason="needs anndata: pip install 'torch-lntm[files]'"

@@ -166,6 +166,7 @@ def test_chains_draw_from_the_exact_posteriors(model, corpus) -> None:
     assert float(off[usable].max()) < 5.5
 
 
+@pytest.mark.slow
 def test_chains_can_replace_a_guide(model, corpus) -> None:
     few = corpus[:20]
     sampler = lntm.inference.DocumentHMC(model, seed=1)
@@ -424,6 +425,7 @@ def test_invalid_arguments_are_refused(model, guide, corpus) -> None:
     refused("another model", other, guide, corpus, "~ party", error=IncompatibleGuideError)
 
 
+@pytest.mark.slow
 def test_columns_of_metadata_keep_apart_from_those_of_a_table(model, guide, corpus) -> None:
     named = corpus.with_metadata({"name": corpus.metadata["party"], "df": corpus.metadata["age"]})
     effects = estimate(model, guide, named, "~ name + df", num_draws=3)

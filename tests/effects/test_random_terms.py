@@ -69,6 +69,7 @@ def one_hot(column: Any) -> np.ndarray:
 # -------------------------------------------------------------------- the linear regression
 
 
+@pytest.mark.slow
 def test_one_draw_is_restricted_maximum_likelihood(corpus, theta) -> None:
     weights = np.random.default_rng(2).uniform(0.5, 2, NUM_DOCS)
     formula = "~ party + age + (1 | year) + (1 | author)"
@@ -425,6 +426,7 @@ def test_predictions_stay_inside_and_sum_to_1_for_known_and_new_levels(corpus, t
     assert gap.eval("-1 <= lower <= upper <= 1").all()
 
 
+@pytest.mark.slow
 def test_documents_with_their_own_levels_average_to_the_mean_of_the_draws(corpus, theta) -> None:
     effects = make(corpus, theta, "~ age + (1 | author)")
     authors, ages = corpus.metadata["author"], corpus.metadata["age"]

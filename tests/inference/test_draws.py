@@ -167,6 +167,7 @@ def test_chains_of_a_fit_continue_from_their_last_state(fitted, monkeypatch) -> 
     assert "which continue the chains of the fit" in draws.description
 
 
+@pytest.mark.slow
 def test_chains_of_a_fit_find_their_documents_in_any_corpus(fitted) -> None:
     _, corpus, result = fitted
     order = np.random.default_rng(0).permutation(len(corpus))[:25]

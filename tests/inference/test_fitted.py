@@ -41,6 +41,7 @@ def test_the_methods_call_the_functions_of_the_rooms(result, corpus, tmp_path) -
     assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
 
 
+@pytest.mark.slow
 def test_the_table_of_documents_has_their_names_columns_and_shares(result, corpus) -> None:
     table = result.document_table()
     assert table.index.equals(corpus.metadata.index)

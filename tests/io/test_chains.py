@@ -80,6 +80,7 @@ def test_large_states_of_chains_are_saved_only_on_request(
         assert isinstance(load_run(path).source, DocumentHMC) != kept
 
 
+@pytest.mark.slow
 def test_a_fit_by_a_guide_has_no_chains_to_keep(fitted, tmp_path) -> None:
     model, corpus, _ = fitted
     guide = lntm.guides.TaylorGuide(model)

@@ -139,6 +139,7 @@ def test_a_removed_and_recreated_folder_counts_as_replaced(tmp_path):
     assert read_consistent(tmp_path / "x", read) == 2
 
 
+@pytest.mark.slow
 def test_loads_beside_a_writer_give_one_model_or_the_other(tmp_path):
     path = save_model(MODELS[0], tmp_path / "model")
     done = threading.Event()

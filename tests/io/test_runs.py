@@ -136,6 +136,7 @@ FITS = Path(__file__).parent / "format_1_fits"
 EXPECTED = json.loads((FITS / "expected.json").read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXPECTED)
 def test_runs_of_the_first_format_are_read(name):
     """Run folders that version 0.1.0 wrote, with what it found by them."""

@@ -133,6 +133,7 @@ def test_word_counts_equal_the_sparse_products(shape, dtype, fused, monkeypatch)
     assert found.word_counts.mT.is_contiguous()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2, 5, 600])
 def test_fused_noise_equals_separate_operations(size, fused, accelerator, monkeypatch) -> None:
     index = torch.tensor([0, 1, 7, 2**40], device=accelerator)

@@ -124,6 +124,7 @@ def test_derivatives_of_both_orders_in_both_inputs(hardware) -> None:
     assert torch.autograd.gradgradcheck(lambda b: function(t.detach(), b), phi)
 
 
+@pytest.mark.slow
 def test_gradients_by_torch_func_and_second_derivatives(hardware) -> None:
     weights, topics, counts = random_arrays(4, 3, 6)
     t, phi = tensors(hardware, torch.float64, weights, topics)

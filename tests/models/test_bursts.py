@@ -442,6 +442,7 @@ def test_residual_dispersion_is_about_1(generated) -> None:
     assert other.value > 2.0
 
 
+@pytest.mark.slow
 def test_stepwise_em_updates_the_concentration(generated) -> None:
     model = lntm.models.ctm(3, NUM_WORDS, bursty=True)
     guide = make_guide("taylor", model)

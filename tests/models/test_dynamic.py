@@ -137,6 +137,7 @@ def test_a_large_scale_gives_independent_periods() -> None:
     np.testing.assert_allclose(by_period(topics), counts / counts.sum(2, keepdims=True), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_reversed_time_gives_the_same_topics() -> None:
     counts, forward = counts_of(), topics_of()
     places = tuple(-x for x in PERIODS.positions[::-1])
@@ -245,6 +246,7 @@ def test_bands_cover_the_true_probabilities() -> None:
     assert 0.9 < np.mean(still) < 0.99
 
 
+@pytest.mark.slow
 def test_repeated_tokens_widen_bands_instead_of_moving_words() -> None:
     rng = np.random.default_rng(0)
     probs = rng.dirichlet(np.full(60, 1.0))
@@ -307,6 +309,7 @@ def test_a_variance_has_the_mean_share_of_all_scales() -> None:
         assert tokens * found / (1 + tokens * found) == pytest.approx(share)
 
 
+@pytest.mark.slow
 def test_words_with_few_tokens_stay_still() -> None:
     counts, _ = simulated(tokens=400)
     moves = one_topic(counts).differing_words[0].numpy()
@@ -316,6 +319,7 @@ def test_words_with_few_tokens_stay_still() -> None:
     assert moves[~few].any()
 
 
+@pytest.mark.slow
 def test_fits_count_the_repetitions_of_words() -> None:
     corpus = posts()
     model = lntm.models.stm(2, corpus, content="~ rw(year)")

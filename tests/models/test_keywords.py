@@ -250,12 +250,14 @@ def test_keyword_topics_come_first_in_the_order_of_their_names(family: str) -> N
     assert theta.shape == (5, NUM_TOPICS)
 
 
+@pytest.mark.slow
 def test_monte_carlo_em_keeps_keyword_topics() -> None:
     model = lntm.models.ctm(NUM_TOPICS, NUM_WORDS, keywords=KEYWORDS, vocabulary=VOCABULARY)
     MonteCarloEM(model, max_epochs=4, progress=False).fit(make_corpus())
     assert [block_of(model, topic) for topic in (0, 1)] == [3, 1]
 
 
+@pytest.mark.slow
 def test_the_default_strength_follows_the_documents() -> None:
     corpus = make_corpus(50)
     model = lntm.models.ctm(NUM_TOPICS, NUM_WORDS, keywords=KEYWORDS, vocabulary=VOCABULARY)
@@ -278,6 +280,7 @@ def test_unknown_keywords_get_a_line_and_shared_ones_count_for_all() -> None:
     assert found.columns == ((1, 2), (2,))
 
 
+@pytest.mark.slow
 def test_rare_keywords_and_lost_topics_get_a_line() -> None:
     counts = make_corpus().to_scipy().toarray()
     counts[:, 0] = 0

@@ -139,6 +139,7 @@ def test_damaged_records_are_refused(documents: Any, tmp_path: Any) -> None:
         lntm.load_model(folder)
 
 
+@pytest.mark.slow
 def test_a_command_names_topics(tmp_path: Any, monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.chdir(tmp_path)
     program = "import sys; print('Name', len(sys.stdin.read().split('1. ')[0]) % 97)"

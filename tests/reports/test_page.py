@@ -203,6 +203,7 @@ def test_every_model_has_a_page(name):
     assert f"These documents are short, {round(counts.sum() / 9)} words" in " ".join(page.said("p"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [

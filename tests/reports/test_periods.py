@@ -65,6 +65,7 @@ def test_models_with_still_words_and_wrong_numbers_are_refused() -> None:
         moving_topics(make_model(), level=2.0)
 
 
+@pytest.mark.slow
 def test_the_page_has_a_section_for_models_with_moving_words_alone(tmp_path) -> None:
     pages = []
     for model in (make_model(), lntm.models.ctm(2, 6, vocabulary=WORDS)):

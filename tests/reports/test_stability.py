@@ -35,6 +35,7 @@ def fitted() -> tuple[TopicModel, Any, Any]:
     return model, corpus, result
 
 
+@pytest.mark.slow
 def test_clear_topics_are_found_by_all_fits(fitted: Any, tmp_path: Any) -> None:
     model, corpus, result = fitted
     found = lntm.topic_stability(result, corpus, 2, options=QUICK)
@@ -51,6 +52,7 @@ def test_clear_topics_are_found_by_all_fits(fitted: Any, tmp_path: Any) -> None:
     assert f"{found['by_resample'][1]:.2f}" in page
 
 
+@pytest.mark.slow
 def test_similarities_are_those_of_an_aligned_fit(fitted: Any) -> None:
     model, corpus, _ = fitted
     found = lntm.topic_stability(model, corpus, 1, posterior="taylor", options=QUICK, seed=5)
@@ -64,6 +66,7 @@ def test_similarities_are_those_of_an_aligned_fit(fitted: Any) -> None:
     assert (found["by_seed"] < 1 - 1e-9).any()
 
 
+@pytest.mark.slow
 def test_topics_without_a_counterpart_in_the_words_are_not_found(fitted: Any) -> None:
     _, corpus, _ = fitted
     # Five topics where the words have three: some are copies of others.

@@ -39,6 +39,7 @@ def test_pareto_k_agrees_with_maximum_likelihood() -> None:
         assert (size * fitted + 5) / (size + 10) == pytest.approx(float(k), abs=0.03)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [-0.2, 0.2, 0.6, 1.1])
 @pytest.mark.parametrize("num_draws", [100, 1000, 4000])
 def test_pareto_k_equals_arviz(shape: float, num_draws: int) -> None:

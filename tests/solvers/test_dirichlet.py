@@ -108,6 +108,7 @@ def test_bound_is_below_the_evidence(device, num_topics) -> None:
             assert (gap > 1e-3) == (document.sum() > 0)
 
 
+@pytest.mark.slow
 def test_bound_does_not_fall(device) -> None:
     counts, topics = problem(lengths=(40, 1, 0, 90, 7, 300, 20, 3))
     last = torch.full((8,), -torch.inf, dtype=torch.float64, device=device)

@@ -310,6 +310,7 @@ def test_warm_start(device) -> None:
     assert torch.equal(same, afresh)
 
 
+@pytest.mark.slow
 def test_float32_is_close_to_float64(device) -> None:
     counts, topics, alpha = random_documents(6, 30, seed=7)
     topics = topics * 0.999 + 0.001 / topics.shape[1]

@@ -28,9 +28,11 @@ WIDTH, HEIGHT, PER_LEVEL = 7.0, 3.6, 0.22
 #: Most periods with a label.
 MOST_LABELS = 12
 #: Small charts: columns, and in inches the width of a chart and of the names in it, the height of a
-#: row of points, and the height of a line; and the look of a band.
+#: row of points, and the height of a line; and the look of their texts.
 _COLUMNS, _PANEL, _NAMES, _ROW, _DOWN = 3, 3.3, 1.2, 0.16, 0.8
-_BAND: dict[str, Any] = {"color": COLOURS[0], "alpha": 0.2, "linewidth": 0}
+_SMALL: dict[str, Any] = {"fontsize": 7.5, "parse_math": False, "color": style.NEUTRAL}
+#: Left and upper end of a small chart, its width and its height.
+Box = tuple[float, float, float, float]
 
 
 class Series(NamedTuple):
@@ -115,41 +117,53 @@ def plot_panels(
     width, height = _COLUMNS * _PANEL, (down + 0.55) * math.ceil(len(panels) / _COLUMNS)
     figure = Figure(figsize=(width, height))
     ax = figure.add_axes((0.0, 0.0, 1.0, 1.0))
-    small: dict[str, Any] = {"fontsize": 7.5, "parse_math": False, "color": style.NEUTRAL}
-    names_room = _NAMES if positions is None else 0.55
-    across = _PANEL - names_room - 0.35
+    beside = _NAMES if positions is None else 0.55
     for k, (panel, link) in enumerate(zip(panels, links, strict=True)):
         line, column = divmod(k, _COLUMNS)
-        left, top = column * _PANEL + names_room, line * (down + 0.55) + 0.28
-        most = max(float(np.nanmax(panel.proportions)), 1e-9)
-        mean, lower, upper = panel.proportions.T / most
-        box: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "gid": f"panel-{k}"}
-        ax.add_patch(Rectangle((left - names_room, top - 0.28), _PANEL, down + 0.5, **box))
+        left, top = column * _PANEL + beside, line * (down + 0.55) + 0.28
+        look: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "gid": f"panel-{k}"}
+        ax.add_patch(Rectangle((left - beside, top - 0.28), _PANEL, down + 0.5, **look))
         ax.text(left, top - 0.07, panel.label, fontsize=8.5, url=link, parse_math=False)
+        box = (left, top, _PANEL - beside - 0.35, down)
         if positions is None:
-            ys = top + _ROW * (np.arange(len(names)) + 0.5)
-            ax.hlines(ys, left + across * lower, left + across * upper, color=COLOURS[0])
-            ax.plot(left + across * mean, ys, "o", color=COLOURS[0], markersize=4)
-            ax.vlines(left, top, top + down, color=style.NEUTRAL, linewidth=0.8)
-            for name, y in zip(names, ys, strict=True):
-                ax.text(left - 0.06, y, style.shorten(name, 18), ha="right", va="center", **small)
-            ends = [("0", left), (f"{most:.1%}", left + across)]
-            marks = [(text, x, top + down + 0.12, "center") for text, x in ends]
+            _draw_small_rows(ax, panel, names, box)
         else:
-            along = (positions - positions.min()) / max(float(np.ptp(positions)), 1e-9)
-            xs, bottom = left + across * along, top + down
-            ax.fill_between(xs, bottom - down * lower, bottom - down * upper, **_BAND)
-            ax.plot(xs, bottom - down * mean, ".-", color=COLOURS[0], markersize=4, linewidth=1.2)
-            ax.hlines(bottom, left, left + across, color=style.NEUTRAL, linewidth=0.8)
-            marks = [(f"{most:.1%}", left - 0.06, top + 0.05, "right")]
-            marks += [("0", left - 0.06, bottom, "right")]
-            marks += [(names[0], left, bottom + 0.14, "left")]
-            marks += [(names[-1], left + across, bottom + 0.14, "right")]
-        for text, x, y, side in marks:
-            ax.text(x, y, text, ha=side, **small)
+            _draw_small_line(ax, panel, names, positions, box)
     ax.set(xlim=(0, width), ylim=(height, 0))
     ax.set_axis_off()
     return figure
+
+
+def _draw_small_rows(ax: Axes, panel: Series, names: Sequence[str], box: Box) -> None:
+    """A row with a point and its interval for each name, in a box of the axes."""
+    left, top, across, down = box
+    most = max(float(np.nanmax(panel.proportions)), 1e-9)
+    mean, lower, upper = left + across * panel.proportions.T / most
+    ys = top + _ROW * (np.arange(len(names)) + 0.5)
+    ax.hlines(ys, lower, upper, color=COLOURS[0])
+    ax.plot(mean, ys, "o", color=COLOURS[0], markersize=4)
+    ax.vlines(left, top, top + down, color=style.NEUTRAL, linewidth=0.8)
+    for name, y in zip(names, ys, strict=True):
+        ax.text(left - 0.06, y, style.shorten(name, 18), ha="right", va="center", **_SMALL)
+    for text, x in (("0", left), (f"{most:.1%}", left + across)):
+        ax.text(x, top + down + 0.12, text, ha="center", **_SMALL)
+
+
+def _draw_small_line(
+    ax: Axes, panel: Series, names: Sequence[str], positions: NDArray[np.float64], box: Box
+) -> None:
+    """A line with a band over positions, the first and the last of them named, in a box."""
+    left, top, across, down = box
+    bottom, most = top + down, max(float(np.nanmax(panel.proportions)), 1e-9)
+    mean, lower, upper = bottom - down * panel.proportions.T / most
+    xs = left + across * (positions - positions.min()) / max(float(np.ptp(positions)), 1e-9)
+    ax.fill_between(xs, lower, upper, color=COLOURS[0], alpha=0.2, linewidth=0)
+    ax.plot(xs, mean, ".-", color=COLOURS[0], markersize=4, linewidth=1.2)
+    ax.hlines(bottom, left, left + across, color=style.NEUTRAL, linewidth=0.8)
+    for text, y in ((f"{most:.1%}", top + 0.05), ("0", bottom)):
+        ax.text(left - 0.06, y, text, ha="right", **_SMALL)
+    for text, x, side in ((names[0], left, "left"), (names[-1], left + across, "right")):
+        ax.text(x, bottom + 0.14, text, ha=side, **_SMALL)
 
 
 def plot_differences(
@@ -332,7 +346,7 @@ def document_proportions(
     if of_corpus:
         position, theta = document, posterior.take(np.array([document]), num_draws).theta[:, 0]
     else:
-        theta = posterior.theta_samples(num_draws, seed)[:, document]
+        theta = posterior.theta_samples(num_draws, seed=seed)[:, document]
         position = int(posterior.index[document])
     draws, tail = theta.double().cpu().numpy(), (1 - level) / 2
     mean, (lower, upper) = draws.mean(0), np.quantile(draws, [tail, 1 - tail], axis=0)

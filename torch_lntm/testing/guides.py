@@ -95,7 +95,7 @@ def _check_independence(guide: Guide[Any], batch: DocumentBatch, posterior: Post
     alone = guide.posterior(single)
     equal(alone.mean, posterior.mean[1:2], "a posterior depends on its batch's documents", 1e-4)
     equal(
-        type(alone).theta_samples(alone, 3)[:, 0],
+        alone.theta_samples(3)[:, 0],
         posterior.theta_samples(3)[:, 1],
         "draws depend on the other documents of the batch",
         1e-2,

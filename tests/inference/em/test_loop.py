@@ -94,6 +94,7 @@ def test_signals_restore_and_save_the_last_finished_step(
     assert [r["iteration"] for r in again.state.history] == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "call"),
     [("ctm", 20), ("lntm", 14)],  # in the third epoch of the start; in the fourth of chains

@@ -19,9 +19,10 @@ ENTRY_TABLES = frozenset({"sites"})
 class DocumentTable:
     """Tensors by name, with rows for some documents, or for their stored counts.
 
-    Tensors are on the model's device, so that the host need not wait for their values. Tensors that
-    are too large for the device are on the CPU. Documents are found by their positions in the whole
-    corpus, for any batches.
+    It is the one home of what a fit knows of its documents: means, warm starts and chains. Rows are
+    found by the position of a document in the whole corpus, so that any batch can read what another
+    has written, in whichever process. Tensors are on the model's device, because the host then need
+    not wait for their values, or on the CPU if they are too large for the device.
 
     Args:
         index: ``(num_docs,)`` ascending positions of the documents in the whole corpus.
@@ -39,8 +40,12 @@ class DocumentTable:
     ) -> None:
         self.index, self.offsets, self.device = index, offsets, device
         self.tensors: dict[str, Tensor] = {}
-        self._first = int(index[0]) if len(index) else 0
-        self._has_gaps = len(index) > 0 and int(index[-1]) - self._first + 1 > len(index)
+        first, last = (int(index[0]), int(index[-1])) if len(index) else (0, -1)
+        self._first, self._row_of = first, None
+        if last - first + 1 > len(index):
+            # Of other documents the row is -1, which no tensor has.
+            self._row_of = np.full(last - first + 1, -1, dtype=np.int64)
+            self._row_of[index - first] = np.arange(len(index))
         self._copies: dict[tuple[str, torch.device], Tensor] = {}
 
     def of(self, tensors: dict[str, Tensor]) -> DocumentTable:
@@ -69,10 +74,9 @@ class DocumentTable:
         """Row numbers of a batch in a tensor, on the tensor's device."""
         # batch.positions is on the CPU, and reading it needs no wait for a GPU.
         rows = batch.index if tensor.device == batch.device else batch.positions
-        if self._has_gaps:
-            rows = torch.searchsorted(self._on("index", self.index, rows.device), rows)
-        elif self._first:
-            rows = rows - self._first
+        rows = rows - self._first if self._first else rows
+        if self._row_of is not None:
+            rows = self._on("row_of", self._row_of, rows.device)[rows]
         if name not in ENTRY_TABLES:
             return rows
         offsets = self._on("offsets", self.offsets, rows.device)
