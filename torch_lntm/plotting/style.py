@@ -31,7 +31,7 @@ PALETTE = (NEGATIVE, POSITIVE, "#35a08a", "#8d5aa6", NEUTRAL)
 def use_style() -> tuple[str, ...]:
     """Set matplotlib's style to the style of this package: colours, grid, frame and sizes.
 
-    The function changes ``matplotlib.rcParams``, which affects all later figures.
+    It changes ``matplotlib.rcParams`` and so affects all later figures.
 
     Returns:
         The five colours of lines and groups: blue, orange, green, purple and grey.
@@ -68,7 +68,8 @@ def use_style() -> tuple[str, ...]:
 def topic_labels(model: TopicModel, top_n: int = 2) -> list[str]:
     """Short labels of the topics: the name, or the number and the most probable words.
 
-    A label leaves out inflections of its earlier words: "file data" instead of "file files".
+    A label leaves out inflections of its earlier words, so that it says "file data" where the two
+    most probable words are "file" and "files".
 
     Args:
         model: The model.

@@ -70,7 +70,7 @@ def topic_map(
         distance: ``(num_shown, num_shown)`` distances of the topics to show.
         names: ``(num_shown,)`` their names.
         shares: ``(num_shown,)`` their shares, shown as areas of circles.
-        upper: ``(num_shown,)`` upper ends of the shares' intervals, shown as dashed rings where
+        upper: ``(num_shown,)`` upper ends of the shares' intervals, shown as dotted rings where
             they differ.
         topics: ``(num_shown,)`` their numbers. Defaults to 0, 1 and so on. The circle of topic 3
             has the ``gid`` ``topic-3`` and the link ``#topic-3``.
@@ -190,7 +190,8 @@ def correlation_graph(
 ) -> Axes:
     """Plot the strongest positive correlations between topics as a graph.
 
-    Correlated topics lie close together. The graph has at most 1.5 lines for each topic.
+    Topics that come together in documents lie close together, and lines join them. The graph has at
+    most 1.5 lines for each topic, because more of them would hide one another.
 
     Args:
         model: The model.
@@ -244,8 +245,8 @@ def correlation_graph(
 def tree_plot(tree: Any, *, labels: Sequence[str] | None = None, ax: Axes | None = None) -> Axes:
     """Plot a tree of topics: topics at the left, merges to the right at their distances.
 
-    A dashed line crosses one branch for each group of a level. The names of the groups of the
-    smallest level stand at the right.
+    A dashed line crosses one branch for each group of a level, and the groups of the smallest level
+    are named at the right.
 
     Args:
         tree: The tree; see :func:`torch_lntm.topic_tree`.
@@ -304,8 +305,8 @@ def source_plot(
     """Plot the topics at both ends of each source, after *Putthividhya et al. 2009, Fig. 2*.
 
     The length of a bar is the change of the topic's logit per unit of the source, minus the mean
-    over topics. Orange topics occur with a positive source, blue topics with a negative source.
-    Order, sign and rotation of the sources are conventions; see
+    over topics, so that orange topics occur when the source is positive and blue ones when it is
+    negative. Order, sign and rotation of the sources are conventions; see
     :class:`~torch_lntm.models.IndependentFactorPrior`.
 
     Args:

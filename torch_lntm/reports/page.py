@@ -70,9 +70,10 @@ def report(
 ) -> Path:
     """Write a report page on a fit: a single HTML file that opens without a network.
 
-    The page shows the topics with shares and words, a map, correlations, representative documents,
-    prevalence by metadata columns, effects, scores, settings and citations. ``docs/report.md``
-    explains how to read it. The file is complete, or it is not written.
+    The page shows the topics with their shares and words, how they lie on a map and correlate, the
+    documents that represent them, and how they depend on columns of the metadata. Scores, settings
+    and citations come last. ``docs/report.md`` explains how to read it. The file is written as a
+    whole or not at all, so that a page is never half of one.
 
     Args:
         fit: The result of a fit; a run, ``lntm.load_run(folder)``; a guide of a fitted model; or
@@ -141,8 +142,8 @@ def render_page(
 ) -> str:
     """The HTML text of :func:`report`.
 
-    Intervals are from :func:`summarise_corpus`, at 95 %. Texts and metadata of the documents are
-    escaped. The page's security policy allows the page's own script only.
+    All intervals are those of :func:`summarise_corpus` at 95 %. Texts and metadata are escaped, and
+    the page's security policy allows its own script only, because documents may come from anyone.
 
     Args:
         source: Source of the documents' proportions; see :func:`torch_lntm.inference.theta_draws`.

@@ -176,15 +176,16 @@ def summarise_corpus(
 ) -> CorpusSummary:
     """Prevalence of topics, overall and by metadata columns, and errors of their correlations.
 
-    The documents are a sample of a population, and the topics are known. A mean proportion then has
-    two sources of error: the sampling of documents, and the uncertainty of each document's
-    proportions. Rubin's rule adds them: W + (1 + 1/S)B. W is the squared standard error over
-    documents, averaged over S draws. B is the variance of the mean over draws. The intervals use
-    Student's t.
+    The documents are taken as a sample of a population, and the topics as known. A mean proportion
+    then has two sources of error, the sampling of documents and the uncertainty of each document's
+    proportions, which Rubin's rule adds as W + (1 + 1/S)B: W is the squared standard error over
+    documents, averaged over S draws, and B is the variance of the mean over draws. The intervals
+    use Student's t.
 
-    Observed logits would give a correlation the information I = D - 3 on the scale of Fisher's z.
-    The missing information reduces it to I - I²B (*Louis 1982*), for the variance B over draws of
-    the z of the drawn logits. Correlations are treated one by one.
+    If the logits were observed, a correlation would have the information I = D - 3 on the scale of
+    Fisher's z. Since they are not, the missing information reduces it to I - I²B (*Louis 1982*),
+    where B is the variance over draws of the z of the drawn logits. Each correlation is treated by
+    itself.
 
     Args:
         source: Source of the documents' proportions; see :func:`torch_lntm.inference.theta_draws`.

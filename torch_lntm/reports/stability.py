@@ -47,13 +47,13 @@ def topic_stability(
 ) -> pd.DataFrame:
     """How well new fits give the topics of a model again.
 
-    The function fits ``num_fits`` models from other seeds to the same documents, and ``num_fits``
-    models to documents drawn with replacement. The topics of each fit are paired with the topics of
-    the model (:func:`~torch_lntm.evaluation.align_topics`).
+    The function fits ``num_fits`` models from other seeds to the same documents, and as many to
+    documents drawn with replacement, and pairs the topics of each fit with those of the model
+    (:func:`~torch_lntm.evaluation.align_topics`).
 
-    The first kind shows the effect of random orders and draws. It hardly shows the effect of the
-    initial topics, because anchor words are the same for every seed. The second kind also shows the
-    effects of the initial topics and of the sample of documents.
+    Fits from other seeds show what random orders and draws do, but hardly what the initial topics
+    do, because anchor words are the same for every seed. Fits to resampled documents show both, and
+    the effect of the sample of documents as well.
 
     Args:
         fit: The fitted model, the result of its fit, or its run.

@@ -120,16 +120,16 @@ def topic_tree(
 ) -> TopicTree:
     """Merge similar topics step by step, by agglomerative clustering.
 
-    Each merge is the pair with the least increase of the squared distances within groups (*Ward
-    1963*), so groups of a level have similar sizes.
+    Each step merges the pair that adds least to the squared distances within groups (*Ward 1963*),
+    which makes the groups of a level similar in size.
 
     Args:
         model: The model.
         levels: Numbers of groups, such as ``[40, 10]``, for :meth:`TopicTree.groups` and pictures.
-        by: Distance of topics. ``"correlation"``: √(2 - 2r), where r is the correlation of two
-            topics' logits. Topics of the same documents are close. ``"words"``: Hellinger distance
-            of word distributions. Defaults to ``"correlation"``. Priors without correlations, as in
-            ``lda`` and ``lntm``, default to ``"words"``.
+        by: Distance of topics. By ``"correlation"`` it is √(2 - 2r) for the correlation r of two
+            topics' logits, so that topics of the same documents are close. By ``"words"`` it is the
+            Hellinger distance of their word distributions, which is also the default for priors
+            without correlations, as in ``lda`` and ``lntm``.
         shares: ``(num_topics,)`` shares of the topics, such as ``result.topic_shares``, for the
             words in the names of groups. Defaults to equal shares.
 
