@@ -91,3 +91,10 @@ def test_a_table_is_text_and_json() -> None:
     assert rows[1] == {"topic": 1, "share": None, "words": "b"}
     with pytest.raises(ConfigError, match="format 'xml'; expected one of text, csv, json"):
         render(frame, "xml")  # type: ignore[arg-type]
+
+
+def test_words_of_a_list_share_a_line_and_a_column_named_word_keeps_its_rows() -> None:
+    words = pd.DataFrame({"topic": [0, 0], "word": ["a", "b"], "probability": [0.6, 0.4]})
+    assert render(words).split() == ["topic", "words", "0", "a", "b"]
+    effects = pd.DataFrame({"topic": [0, 0], "word": ["a", "b"], "estimate": [0.1, 0.2]})
+    assert render(effects).splitlines()[2].split() == ["0", "b", "0.2"]

@@ -144,7 +144,7 @@ def render(table: Any, form: TableFormat = "text") -> str:
 
 def _words_in_lines(table: pd.DataFrame) -> pd.DataFrame:
     """A table with the words of a list in one line, and without names that are numbers."""
-    if "word" in table:
+    if "word" in table and {"probability", "ratio"} & {*table}:  # of topics, and no metadata
         keys = table.columns[: table.columns.get_loc("word")].tolist()
         lists = table.groupby(keys, sort=False, dropna=False)["word"]
         table = lists.agg(" ".join).reset_index(name="words")

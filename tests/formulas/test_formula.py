@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from torch_lntm.errors import ConfigError, CorpusError, CorpusWarning, LNTMError, MissingColumnError
@@ -231,6 +232,21 @@ def test_values_of_another_kind_than_in_the_fit_are_refused(columns) -> None:
     ):
         with pytest.raises(CorpusError, match=f"column '{name}' holds"):
             formula.matrix({**columns, name: values})
+
+
+def test_a_frame_of_any_types_and_index_is_read_as_metadata(columns) -> None:
+    text = "~ party + date + age + rural"
+    formula, matrix = fitted(text, columns)
+    rows = np.arange(NUM_DOCS)[::-1]
+    frame = pd.DataFrame(columns, rows)[["party", "date", "age", "rural"]]
+    other = frame.assign(
+        party=frame["party"].astype("category"),
+        date=[np.datetime64(day).item() for day in columns["date"]],
+        rural=frame["rural"].astype("boolean"),
+    )
+    for given in (frame, other, frame.assign(date=other["date"]), dict(other.items())):
+        np.testing.assert_array_equal(formula.matrix(given), matrix)
+    assert formula.positions(frame).shape == (NUM_DOCS, 0)
 
 
 def test_constant_columns_are_refused(columns) -> None:

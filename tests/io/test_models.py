@@ -110,6 +110,13 @@ def test_settings_that_contradict_the_parameters_are_refused(tmp_path, make, cha
         load_model(folder)
 
 
+@pytest.mark.parametrize("name", ["num_topics", "num_words"])
+def test_impossible_sizes_are_refused_before_memory_is_reserved(folder, name):
+    edit_settings(folder / "model.json", **{name: 10**8})
+    with pytest.raises(ConfigError, match=r"model\.json: .* topics and words are impossible"):
+        load_model(folder)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -132,9 +133,12 @@ def test_a_failure_changes_no_name(documents: Any) -> None:
         lntm.name_topics(model, corpus, ask)
 
 
-def test_damaged_records_are_refused(documents: Any, tmp_path: Any) -> None:
+@pytest.mark.parametrize("change", [{"topic": 3}, {"topic": -1}, {"prompt": 5}, None])
+def test_damaged_records_are_refused(change: Any, documents: Any, tmp_path: Any) -> None:
     folder = lntm.save_model(documents[0], tmp_path / "model")
-    (folder / "names.json").write_text('{"a": 1}')
+    record = {"topic": 0, "name": "A", "source": "ask", "prompt": "?", "answer": "A"}
+    damaged = [{**record, **change}] if change else {"a": 1}
+    (folder / "names.json").write_text(json.dumps(damaged))
     with pytest.raises(ConfigError, match=r"names\.json: "):
         lntm.load_model(folder)
 

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from pandas.api.types import infer_dtype
 from torch import Tensor
 
 from torch_lntm.errors import CorpusError, MissingColumnError
@@ -210,10 +211,15 @@ def make_metadata(columns: Any, num_docs: int, documents: pd.Index | None = None
 
 def as_metadata(columns: Any) -> pd.DataFrame:
     """A frame whose columns have the types of metadata: the frame itself if they have them."""
-    if isinstance(columns, pd.DataFrame) and {*map(str, columns.dtypes)} <= TYPES:
-        return columns
-    length = len(columns) if is_table(columns) else len(next(iter(columns.values()), ()))
-    return make_metadata(columns, length)
+    if not is_table(columns):
+        first = next(iter(columns.values()), ())
+        return make_metadata(columns, len(first), _index_of(first))
+    frame = as_frame(columns)
+    objects = {infer_dtype(column) for _, column in frame.items() if column.dtype == object}
+    is_typed = {*map(str, frame.dtypes)} <= TYPES and objects <= {"string", "empty"}
+    if is_typed and frame.columns.is_unique:
+        return frame
+    return typed(frame.items(), frame.index)
 
 
 def typed(

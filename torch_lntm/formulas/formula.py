@@ -187,16 +187,17 @@ class Formula:
         Raises:
             CorpusError: A column or a value is missing.
         """
-        metadata, found = as_metadata(metadata), []
-        for name, levels in self.random.items():
+        metadata = as_metadata(metadata)
+        found = np.full((len(metadata), len(self.random)), -1)
+        for j, (name, levels) in enumerate(self.random.items()):
             values = _random_values(name, metadata)
             if isinstance(levels[0], str) != (values.dtype.kind not in "bif"):
                 raise CorpusError(
                     f"column {name!r} holds {values[0]!r:.40}; expected values such as "
                     f"{levels[0]!r}, as in the documents that the formula was fitted to"
                 )
-            found.append(pd.Index(levels).get_indexer(values))
-        return np.stack(found, 1)
+            found[:, j] = pd.Index(levels).get_indexer(values)
+        return found
 
     def check_column(self, name: str) -> None:
         """Check that the formula reads a column.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,9 @@ from torch_lntm.models.registry import CONSTRUCTORS, construct
 MODEL, TENSORS, VOCABULARY = "model.json", "model.safetensors", "vocabulary.txt"
 CARD, NAMES = "README.md", "names.json"
 FORMAT_VERSION = 1
+#: Word probabilities of a model that any folder may hold. Larger models have up to 64 for each
+#: stored parameter, since embedded topics are products of small tables.
+LEAST_PROBABILITIES = 2**24
 #: What invalid values from a file raise.
 _INVALID = (TypeError, ValueError, RuntimeError, KeyError)
 #: Parameters that had other names in versions before 0.3.0.
@@ -138,7 +141,11 @@ def read_model(folder: Path) -> TopicModel:
     settings = about.get("config")
     checksums = about.get("checksums") or {}  # versions before 0.3.0 wrote none
     tensors = _tensors(folder / TENSORS, checksums.get(TENSORS))
+    # Sizes out of proportion to the parameters are refused before memory is reserved.
+    most = max(LEAST_PROBABILITIES, 64 * sum(tensor.numel() for tensor in tensors.values()))
     with read_errors(file, "is damaged", _INVALID):
+        if not 0 < settings["num_topics"] * settings["num_words"] <= most:
+            raise ValueError("the numbers of topics and words are impossible")
         model = construct(about.get("kind"), **settings)
         model.topic_names = about.get("topic_names")  # files before 0.3.0 lack it
         if about.get("vocabulary"):
@@ -147,7 +154,14 @@ def read_model(folder: Path) -> TopicModel:
     if (folder / NAMES).is_file():
         records = read_json(folder / NAMES, list)[: model.num_topics]
         with read_errors(folder / NAMES, "is damaged", _INVALID):
-            model.add_name_records([NameRecord(**record) for record in records])
+            found = [NameRecord(**record) for record in records]
+            for topic, *texts in map(astuple, found):
+                is_topic = type(topic) is int and topic in range(model.num_topics)
+                if not is_topic or {*map(type, texts)} != {str}:
+                    raise ValueError(
+                        f"a record is of topic {topic!r:.20}, with texts {texts!r:.60}"
+                    )
+            model.add_name_records(found)
     with read_errors(folder / TENSORS, f"contradicts {MODEL}", _INVALID):
         dtypes = {name: x.dtype for name, x in model.state_dict().items()}
         for name, x in tensors.items():
