@@ -267,7 +267,7 @@ def test_bars_leave_out_what_the_folds_have_in_common(result: FactorResult) -> N
         ({"topic_concentration": math.inf}, "topic_concentration is inf"),
         ({"tolerance": -1e-5}, "tolerance is -1e-05"),
         ({"max_iterations": 0}, "max_iterations is 0"),
-        ({"num_samples": 24}, "num_draws is 24"),
+        ({"num_samples": 24}, "num_samples is 24"),
         ({"seed": True}, "seed is True"),
     ],
 )
