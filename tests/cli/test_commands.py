@@ -30,6 +30,11 @@ def test_topics(run_folder, capsys):
     records = json.loads(capsys.readouterr().out)
     assert {record["topic"] for record in records} == {0, 1, 2}
     assert all(len(record["words"].split()) == 2 for record in records)
+    for words in ("frex", "lift", "score"):
+        assert main(["topics", run_folder, "--format", "json", "--words", words]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert [row["topic"] for row in found] == [record["topic"] for record in records]
+        assert all(len(row["words"].split()) == 10 for row in found)
 
 
 def proportions(*arguments):

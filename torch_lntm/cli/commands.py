@@ -90,8 +90,7 @@ def topics(
         train = training_documents(run, read)
         best = lntm.reports.labels.best_words(run.model, train, words, top_n=top_n)
         result = run.topic_table(top_n=top_n, num_correlated=num_correlated)
-        rows = [replace(topic, words=best[topic.topic]) for topic in result]
-        result = replace(result, topics=tuple(rows))
+        result[:] = [replace(topic, words=best[topic.topic]) for topic in result]
     else:
         run = lntm.load_run(run_folder)
         if by_level:
