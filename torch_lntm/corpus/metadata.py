@@ -212,15 +212,12 @@ def make_metadata(columns: Any, num_docs: int, documents: pd.Index | None = None
 
 def as_metadata(columns: Any) -> pd.DataFrame:
     """A frame whose columns have the types of metadata: the frame itself if they have them."""
-    if not is_table(columns):
-        first = next(iter(columns.values()), ())
-        return make_metadata(columns, len(first), _index_of(first))
-    frame = as_frame(columns)
-    objects = {infer_dtype(column) for _, column in frame.items() if column.dtype == object}
-    is_typed = {*map(str, frame.dtypes)} <= TYPES and objects <= {"string", "empty"}
-    if is_typed and frame.columns.is_unique:
-        return frame
-    return typed(frame.items(), frame.index)
+    if isinstance(columns, pd.DataFrame) and {*map(str, columns.dtypes)} <= TYPES:
+        objects = {infer_dtype(column) for _, column in columns.items() if column.dtype == object}
+        if objects <= {"string", "empty"}:
+            return columns
+    first = columns if is_table(columns) else next(iter(columns.values()), ())
+    return make_metadata(columns, len(first), _index_of(first))
 
 
 def typed(
