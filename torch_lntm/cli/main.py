@@ -202,7 +202,7 @@ def add_option(group: Any, option: Option, **settings: Any) -> None:
 
 
 def _values(parser: Parser, command: Callable[..., Any], arguments: list[str]) -> dict[str, Any]:
-    """Values of all options: arguments go before the configuration file, and it before the defaults."""
+    """Values of all options: from the arguments, else the configuration file, else the defaults."""
     # Messages spell options as Python and configuration files do, so both spellings are accepted.
     flags = [a.partition("=") if a.startswith("--") else (a, "", "") for a in arguments]
     arguments = [
