@@ -217,7 +217,7 @@ def _replace_folder(new: Path, target: Path) -> None:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Exchanges two folders' names in one step, which only Linux can, and returns whether it did."""
+    """Exchanges two folders' names in one step, which only Linux can. Returns whether it did."""
     try:
         rename = ctypes.CDLL(None).renameat2
     except (AttributeError, OSError, TypeError):
