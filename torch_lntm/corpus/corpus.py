@@ -224,8 +224,8 @@ class Corpus:
                 for fewer than 50 documents, 2 from 50, 3 from 500, and one more for each further
                 factor of ten.
             **options: Further ``CountVectorizer`` options, such as ``max_df=0.5``,
-            ``token_pattern``, ``lowercase`` and ``max_features``. If you have already fitted a
-            ``CountVectorizer``, pass its counts to ``from_matrix`` instead.
+                ``token_pattern``, ``lowercase`` and ``max_features``. If you have already fitted a
+                ``CountVectorizer``, pass its counts to ``from_matrix`` instead.
 
         Returns:
             The corpus, in which a text without any counted word stays as an empty document. The
