@@ -2,7 +2,8 @@
 
 A recipe names a registered model and a posterior, which is a guide such as ``"taylor"`` for
 variational EM, or a sampler such as ``"hmc"`` for Monte-Carlo EM. The command line, the estimators
-and the studies use the same names, and what the posterior ``"auto"`` stands for is decided here alone.
+and the studies use the same names, and what the posterior ``"auto"`` stands for is decided here
+alone.
 """
 
 from __future__ import annotations
