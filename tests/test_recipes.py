@@ -75,12 +75,6 @@ def test_unknown_options_are_refused(names, options, message):
         Recipe(*names).make(7, options={"num_topics": 3} | options)
 
 
-@pytest.mark.parametrize("posterior", ["taylor", "hmc"])
-def test_an_invalid_seed_is_refused(posterior):
-    with pytest.raises(ConfigError, match="seed is -1"):
-        Recipe("ctm", posterior).make(7, seed=-1, options={"num_topics": 3})
-
-
 def test_a_posterior_of_another_model_is_refused():
     with pytest.raises(IncompatibleGuideError):
         Recipe("lda", "taylor").make(7, options={"num_topics": 3})

@@ -213,16 +213,6 @@ def test_pseudo_tokens_are_tokens_of_the_keywords() -> None:
     torch.testing.assert_close(with_keywords.probs, free.probs)
 
 
-def test_a_large_content_penalty_gives_equal_groups() -> None:
-    counts, plain = expected_counts(2), topics_of()
-    two = content_topics(Levels("party", ("left", "right")), penalty=1e6)
-    for _ in range(20):
-        two.m_step(counts)
-    plain.m_step(counts.unflatten(1, (2, NUM_WORDS)).sum(1))
-    for probs in two.probs.split(NUM_WORDS, 1):
-        torch.testing.assert_close(probs, plain.probs, rtol=1e-4, atol=1e-7)
-
-
 def test_content_m_steps_raise_the_log_joint() -> None:
     topics, counts = content_topics(Levels("party", ("left", "right"))), expected_counts(2)
     before = -np.inf
