@@ -335,5 +335,4 @@ def _criteria(fits: Sequence[_Fit], train: Corpus, top_n: int) -> dict[str, tupl
 
 
 def _over_topics(values: Tensor) -> tuple[float, float]:
-    """Mean over topics, with its standard error."""
     return float(values.mean()), float(values.std() / math.sqrt(len(values)))

@@ -115,7 +115,6 @@ class Corpus:
         return super().__new__(cls)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles the parts."""
         return partial(type(self), **{x.name: getattr(self, x.name) for x in fields(self)}), ()
 
     # ---------------------------------------------------------------- constructors

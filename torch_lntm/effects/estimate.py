@@ -218,7 +218,7 @@ def _design(
 ) -> tuple[Formula, Design]:
     """The formula and the design of the documents with words.
 
-    Levels that occur only in documents without words are ignored, and so are their missing values.
+    Documents without words are ignored, with any level that only they have or value that they lack.
     """
     selected = corpus.metadata.iloc[rows]
     fitted, matrix = Formula.fit(text, selected)
