@@ -432,3 +432,17 @@ def test_columns_of_metadata_keep_apart_from_those_of_a_table(model, guide, corp
     gap = effects.difference("name", "Left", "Right", df=30.0)
     assert gap.loc[0, ["name_", "df_"]].tolist() == ["Left − Right", 30.0]
     assert effects.plot("df", by="name", topics=[1]).get_xlabel() == "df"
+
+
+def test_rows_belong_to_the_topics_in_the_order_asked_for(corpus, model) -> None:
+    theta = np.random.default_rng(1).dirichlet(np.ones(NUM_TOPICS), (1, NUM_DOCS)).repeat(2, 0)
+    options = {"topics": [2, 0], "groups": {"both": [0, 2]}, "link": "identity", "progress": False}
+    found = (
+        estimate(model, theta, corpus, "~ party", **options).table().set_index(["topic", "term"])
+    )
+    party, rows = corpus.metadata["party"].to_numpy(), corpus.lengths > 0
+    for topic, members in {2: [2], 0: [0], "both": [0, 2]}.items():
+        share = theta[0][:, members].sum(1)
+        means = [share[rows & (party == level)].mean() for level in ("Left", "Right")]
+        assert found["estimate"][topic, "Intercept"] == pytest.approx(means[0])
+        assert found["estimate"][topic, "party[T.Right]"] == pytest.approx(means[1] - means[0])

@@ -131,7 +131,6 @@ def _name(number: int) -> str:
 
 
 def _sizes(shard: dict[str, Any]) -> dict[str, int]:
-    """Sizes of the arrays of a shard."""
     return dict.fromkeys(ARRAYS, shard["num_entries"]) | {"row_offsets.npy": shard["num_docs"] + 1}
 
 

@@ -15,8 +15,8 @@ To find the covariance, write H for the information, P for the penalties and G =
 order, the error of the estimate is G(s − Pb), where the score s has the covariance M and the
 effects b have the variances T. The covariance of the error is therefore G(M + PTP)G.
 
-Without random terms, M is the robust covariance over documents or clusters. With them, M comes from
-a model, but not the multinomial one, under which M would be proportional to H. The proportions of
+Without random terms, M is the covariance over documents or clusters. With them, M comes from a
+model, but not the multinomial one, under which M would be proportional to H. The proportions of
 logistic-normal documents vary differently. M therefore has a dispersion matrix Φ between topics: a
 document with the expected proportions D has the covariance D^½ΦD^½.
 """

@@ -663,7 +663,6 @@ def _key(column: str) -> str:
 
 
 def _series(label: str, values: Sequence[Any], points: pd.DataFrame) -> Series:
-    """A series of a plot."""
     from torch_lntm.plotting.lines import Series
 
     return Series(label, values, points[["estimate", "lower", "upper"]].to_numpy())

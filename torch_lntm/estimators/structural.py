@@ -24,7 +24,7 @@ class StructuralTopicModel(TopicModelEstimator):
     """The structural topic model (:func:`~torch_lntm.models.stm`) as an estimator.
 
     The topic proportions depend on the documents' metadata through a formula, ``prevalence``, and
-    the topics' words may differ between the levels of a column, ``content``. All methods therefore
+    the topics' words may differ between the levels of a column, ``content``. The methods therefore
     take metadata beside ``X``: a data frame, or a mapping of column names to values, with a row for
     each document. If ``X`` is a :class:`~torch_lntm.Corpus`, it brings its own.
 

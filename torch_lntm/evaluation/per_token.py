@@ -48,8 +48,8 @@ class PerTokenScore:
 def per_token(log_likelihood: Tensor, lengths: Tensor) -> tuple[float, float]:
     """The ratio Σ_d L_d / Σ_d N_d and its standard error over documents by the delta method.
 
-    Documents without tokens are left out. The standard error is √(D/(D−1) Σ_d (L_d − R·N_d)²) / Σ_d
-    N_d, where R is the ratio. It treats the documents as a random sample from a population, and
+    Documents without tokens are left out. If R is the ratio, its standard error is √(D/(D−1) Σ_d
+    (L_d − R·N_d)²) / Σ_d N_d, which treats the documents as a random sample from a population. It
     includes any numerical or Monte Carlo noise in L.
 
     Args:
