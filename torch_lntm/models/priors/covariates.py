@@ -196,6 +196,9 @@ class Covariates:
         try:
             names, means, scales = (tuple(data[key]) for key in ("names", "means", "scales"))
             formula = None if data["formula"] is None else Formula.from_json(data["formula"])
+            finite = np.isfinite([*means, *scales]).all() and all(scale > 0 for scale in scales)
+            if not (finite and len(names) == len(means) == len(scales)):
+                raise TypeError("expected a finite mean and a positive scale for each name")
         except (KeyError, TypeError) as error:
             raise ConfigError(
                 f"prevalence is {data!r:.80}; expected the result of Covariates.to_json(). Make "
