@@ -9,7 +9,7 @@ import safetensors.torch
 import torch
 from safetensors import SafetensorError, safe_open
 
-from torch_lntm.errors import ConfigError
+from torch_lntm.files.reading import read_errors
 from torch_lntm.inference import DocumentHMC, KeptChains
 from torch_lntm.models import TopicModel
 
@@ -55,7 +55,8 @@ def read_chains(path: Path, model: TopicModel, seed: int, run: str) -> KeptChain
     Raises:
         ConfigError: The file is damaged, or belongs to another model or run.
     """
-    try:
+    what = "not a complete file of the model's chains; delete the file to use new chains"
+    with read_errors(path, what, _DAMAGE):
         with safe_open(path, "pt") as file:
             about = json.loads((file.metadata() or {})["chains"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -85,8 +86,3 @@ def read_chains(path: Path, model: TopicModel, seed: int, run: str) -> KeptChain
             torch.arange(num_docs).numpy(),
             int(about["num_transitions"]),
         )
-    except _DAMAGE as error:
-        raise ConfigError(
-            f"{path}: not a complete file of the model's chains ({error}); delete the file "
-            "to use new chains"
-        ) from error
