@@ -9,8 +9,8 @@ form in a factor is a sparse product of the remaining two factors:
     in φ   a sum over documents       Σ_d r_dv t_d
 
 Memory never holds a table of size documents × words or stored counts × topics. Sums over words run
-in CSR order, and sums over documents in the transposed order. They use no atomic operations, so a
-result is reproducible on its device.
+in CSR order and sums over documents in the transposed order. They need no atomic operations, so
+that a result is reproducible on its device.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.kernels.likelihood import CountLikelihood
 
 with warnings.catch_warnings():
-    # Torch warns once per process that its sparse CSR support is in beta. The tests here cover the
-    # operations in use, and users of topic models can ignore the warning.
+    # Torch warns once per process that its sparse CSR support is in beta. Our tests cover the
+    # operations in use, so users of topic models can ignore the warning.
     warnings.simplefilter("ignore", UserWarning)
     torch.sparse_csr_tensor([0, 0], [], [], size=(1, 1), check_invariants=False)
 
@@ -84,8 +84,8 @@ def document_sums(values: Tensor, batch: DocumentBatch) -> Tensor:
 class _Function(torch.autograd.Function):
     """Autograd function whose signature is read once.
 
-    ``apply`` inspects the signature of ``forward`` at every call. The inspection takes longer than
-    the rest of the call.
+    ``apply`` inspects the signature of ``forward`` at every call, which takes longer than the rest
+    of the call.
     """
 
     def __init_subclass__(cls) -> None:
@@ -138,7 +138,7 @@ def _contract(*factors_and_batch: Any) -> Tensor:
 
 
 class _WordsHandle(_Function):
-    """Placeholder ``(nnz,)`` with the derivative of the sampled product in the words.
+    """Placeholder ``(nnz,)`` that carries the derivative of the sampled product in the words.
 
     The values are uninitialised. No operation reads them.
     """

@@ -11,7 +11,7 @@ of word v from the topics. Convexity gives a lower bound by independent draws:
 
     ℓ(s')  ≥  ℓ(s) + t (log s' − log s)
 
-Posteriors, statistics and M-steps need counts of independent draws. They use t in place of c.
+Posteriors, statistics and M-steps, which need counts of independent draws, use t in place of c.
 """
 
 from __future__ import annotations
