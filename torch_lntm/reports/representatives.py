@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -116,9 +116,10 @@ def excerpts(
     return [found[d] for d in positions.tolist()]
 
 
-def require_texts(number: int, corpus: Corpus) -> None:
-    """Refuse another number of texts than of documents."""
-    if number != len(corpus):
+def require_texts(texts: Iterable[str] | int | None, corpus: Corpus) -> None:
+    """Refuse another number of texts than of documents. Texts without a length pass."""
+    number = len(texts) if isinstance(texts, Collection) else texts
+    if isinstance(number, int) and number != len(corpus):
         raise ConfigError(
             f"{number} texts for {len(corpus)} documents; expected one for each, in order"
         )
