@@ -7,8 +7,8 @@
     guide = lntm.guides.TaylorGuide(model)
     result = lntm.inference.VariationalEM(model, guide).fit(corpus)
 
-Public names load at their first use, so that ``import torch_lntm`` is fast. ``__init__.pyi`` lists
-them.
+Public names, which ``__init__.pyi`` lists, load when they are first used, so that ``import
+torch_lntm`` stays fast.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The library's errors and warnings, and checks of settings.
 
-All errors derive from LNTMError, and all warnings from LNTMWarning. Each error is also a built-in
-error, for example a ValueError.
+All errors derive from LNTMError and all warnings from LNTMWarning. Each error is also one of
+Python's built-in errors, for example a ValueError.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class LNTMError(Exception):
     """Base class of the library's errors.
 
     Attributes:
-        shared: Whether all processes of a fit raise the error. The first process then reports it.
+        shared: Whether all processes of a fit raise the error, in which case only the first reports
+            it.
     """
 
     shared: bool = False
@@ -80,9 +81,9 @@ class TooFewDocumentsError(ConfigError):
 class FileError(CorpusError, ConfigError, OSError):
     """Unreadable, unwritable or damaged file. The message names the file, and the line if any.
 
-    The error is a ``CorpusError`` and a ``ConfigError`` as well, because a file holds a corpus or a
-    configuration. Code that reads a corpus catches ``CorpusError`` only, and code that reads a
-    configuration ``ConfigError`` only.
+    Since a file may hold a corpus or a configuration, the error is both a ``CorpusError`` and a
+    ``ConfigError``. Code that reads a corpus therefore needs to catch only the former, and code
+    that reads a configuration only the latter.
     """
 
 
@@ -157,7 +158,7 @@ class SavingWarning(LNTMWarning):
 
 
 def warn(message: str, category: type[LNTMWarning]) -> None:
-    """Issue a warning at the first caller outside of this package, torch and pyro.
+    """Issue a warning that points at the first caller outside of this package, torch and pyro.
 
     Args:
         message: Text of the warning.
@@ -173,8 +174,8 @@ def warn(message: str, category: type[LNTMWarning]) -> None:
 def refuse_other_owner(what: str, name: str, owner: Any, value: Any) -> None:
     """Refuse to register a name that belongs to another function or class.
 
-    A function may be registered again under its own name, so that notebooks can run a cell twice.
-    Two functions count as the same if they have the same module and the same qualified name.
+    Registering the same function again is allowed, so that a notebook cell can be run twice. Two
+    functions count as the same if their modules and qualified names are equal.
 
     Args:
         what: Kind of the name, such as ``"reader"``; the message begins with it.

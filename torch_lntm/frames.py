@@ -1,7 +1,7 @@
 """Data frames: rows matched to documents by name, and tables as text, CSV and JSON.
 
-The index of a frame names its rows. Values without an index, such as arrays and lists, go by
-position.
+The index of a frame names its rows, so that they can be matched; values without an index, such as
+arrays and lists, go by position.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def align(values: Any, documents: pd.Index, what: str) -> Any:
 
 
 def _protected(cell: Any) -> Any:
-    """A text that neither a spreadsheet computes nor a reader takes for the end of a row."""
+    """A text made safe: no spreadsheet computes it, and no reader takes it for the end of a row."""
     if not isinstance(cell, str):
         return cell
     text = cell.replace("\r\n", "\n").replace("\r", "\n")
@@ -87,8 +87,8 @@ def _protected(cell: Any) -> Any:
 def to_csv(frame: pd.DataFrame, *, index: bool = False) -> str:
     """A frame as comma-separated values, safe to open in a spreadsheet.
 
-    A text that a spreadsheet would compute, such as ``=1+1``, gets an apostrophe in front, and
-    carriage returns become line feeds, which every reader knows to be inside of a quoted cell.
+    A text that a spreadsheet would compute, such as ``=1+1``, is preceded by an apostrophe.
+    Carriage returns become line feeds, because every reader accepts those inside a quoted cell.
 
     Args:
         frame: The table.

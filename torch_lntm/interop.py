@@ -1,4 +1,4 @@
-"""Fits for users of BERTopic and AnnData."""
+"""Shows fits in the forms that users of BERTopic and AnnData know."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def topic_info(
 ) -> pd.DataFrame:
     """Data frame of the topics, with the columns of BERTopic's ``get_topic_info``.
 
-    ``Count`` is the number of documents whose largest proportion belongs to the topic. The
-    additional column ``Share`` is the topic's mean proportion. Both skip documents without words.
-    There is no outlier topic -1.
+    ``Count`` is the number of documents in which the topic has the largest proportion, and an
+    additional column, ``Share``, has the topic's mean proportion. Both skip documents without
+    words, and there is no outlier topic -1.
 
     Args:
         source: What draws the proportions: a guide over the model, or chains.
@@ -72,7 +72,7 @@ def _topic_info(source: DrawSource, corpus: Corpus, top_n: int, num_docs: int) -
     model, theta = source.model, theta[documents.lengths > 0]
     words = [list(model.words_at(row)) for row in model.topics.top_words(top_n)[0].tolist()]
     first = model.topics.top_words(4)[0].tolist()
-    # A topic without a name has BERTopic's: 0_game_team_games_season.
+    # A topic without a name gets one in BERTopic's style: 0_game_team_games_season.
     names = [
         name if is_named(model.topic_names, k) else "_".join([name, *model.words_at(first[k])])
         for k, name in enumerate(model.topic_names)
@@ -102,9 +102,9 @@ def document_info(
 ) -> pd.DataFrame:
     """Data frame of the documents, with the columns of BERTopic's ``get_document_info``.
 
-    ``Topic`` is the topic with the largest proportion, and ``Probability`` is this proportion. A
-    document without words has topic -1 and probability 0. The metadata's columns come last; a
-    column with the name of another gets the ending ``_metadata``.
+    ``Topic`` is the topic with the largest proportion, and ``Probability`` is that proportion. A
+    document without words gets topic -1 and probability 0. The metadata come last, and a column
+    whose name is already taken gets the ending ``_metadata``.
 
     Args:
         source: What draws the proportions: a guide over the model, or chains.
@@ -142,7 +142,7 @@ def document_info(
 
 
 def from_anndata(adata: Any, layer: str | None = None) -> Corpus:
-    """Corpus of an AnnData object. Observations are documents, and variables are words.
+    """Makes a corpus from an AnnData object, with observations as documents and variables as words.
 
     Args:
         adata: The object. The columns of its ``obs`` become the metadata, and the names of its
@@ -250,7 +250,7 @@ def _shares(source: DrawSource, corpus: Corpus) -> tuple[DocumentTopics, NDArray
 
 
 def _shown(texts: Iterable[str] | None, corpus: Corpus) -> list[Any]:
-    """What a document shows: its text, or its position without texts."""
+    """What stands for a document: its text, or its position if there are no texts."""
     aligned = range(len(corpus)) if texts is None else align(texts, corpus.metadata.index, "texts")
     shown = list(aligned)
     if len(shown) != len(corpus):

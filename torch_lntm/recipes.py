@@ -1,8 +1,8 @@
-"""Recipes: a model, its guide and the engine that fits it, chosen by names and options.
+"""Recipes, which choose a model, its guide and the engine that fits it by names and options.
 
-A recipe names a registered model and a posterior, which is a guide such as ``"taylor"`` for
-variational EM, or a sampler such as ``"hmc"`` for Monte-Carlo EM. The command line, the estimators
-and the studies use the same names, and what ``"auto"`` stands for is decided here alone.
+A recipe names a registered model and a posterior. The posterior is a guide such as ``"taylor"``,
+for variational EM, or a sampler such as ``"hmc"``, for Monte-Carlo EM. The command line, the
+estimators and the studies all use these names, and the meaning of ``"auto"`` is decided only here.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SAMPLERS: dict[str, Callable[..., Any]] = {"hmc": MonteCarloEM}
 #: Options that guides and engines both have. A recipe gives them to the engine.
 _ENGINE_OPTIONS = ("tolerance", "max_iterations")
 
-#: The name that leaves the posterior to :meth:`Recipe.for_corpus`, and the posterior it chooses.
+#: The name that leaves the choice to :meth:`Recipe.for_corpus`, and the posterior it chooses.
 AUTO, CHOSEN = "auto", "hmc"
 #: Limit on tokens times epochs of a fit by chains under ``"auto"``: about 10 minutes on a core with
 #: 50 topics. Larger corpora get fewer epochs, at least ``MIN_EPOCHS``.
@@ -45,7 +45,7 @@ MAX_SMOOTHING = 0.05
 class FitComponents(NamedTuple):
     """The parts of a fit: a new model, its guide and its engine.
 
-    If the engine samples, it needs no guide, and this is the model's default.
+    An engine that samples needs no guide, in which case this is the model's default one.
     """
 
     model: TopicModel
@@ -105,10 +105,10 @@ class Recipe:
                                 tokens for each word
         ======================= ======================================== ===========================
 
-        Chains predicted better than variational EM on every tested corpus of 1,000 documents or
-        more, and far better on short documents, where approximate posteriors understate the
-        uncertainty, so that the prior's variance shrinks and the topics become alike. Four epochs
-        over a large corpus take less time than variational EM and predict about as well.
+        Chains predicted better than variational EM on every corpus of 1,000 documents or more that
+        we tested, and far better on short documents. There, approximate posteriors understate the
+        uncertainty, so that the prior's variance shrinks and the topics become alike. On a large
+        corpus, four epochs take less time than variational EM and predict about as well.
 
         Args:
             corpus: The training documents. A part knows the numbers of its whole corpus
@@ -118,8 +118,8 @@ class Recipe:
         Returns:
             The recipe with the choices.
         """
-        # A topic may have fewer tokens than the vocabulary has words. Pseudo-counts must not
-        # outweigh these tokens.
+        # A topic may have fewer tokens than there are words, and pseudo-counts must not outweigh
+        # them.
         num_tokens = corpus.whole.num_tokens
         share = num_tokens / (max(1, num_topics) * corpus.num_words)
         parameters = inspect.signature(find_constructor(self.model)).parameters

@@ -1,4 +1,4 @@
-"""Choice of the number of topics: fits of several sizes, compared on one fixed split."""
+"""Chooses the number of topics by comparing fits of several sizes on one fixed split."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ class Selection:
     """Comparison of several numbers of topics on one fixed split, with a recommendation.
 
     Attributes:
-        scores: A row for each number of topics, which is the index, in ascending order. Criteria
-            are means over the fits from several seeds, and a column ``..._se`` is the standard
-            error of the column before it: over documents, or over topics for a mean over topics.
-            ``behind`` is the difference in ``completion`` between the best number of topics and
-            this one, with a standard error from the differences of single documents. ``seconds`` is
-            the total time of the fits. A number is missing where a criterion has no value:
+        scores: A row for each number of topics, which is the index, in ascending order. Each
+            criterion is a mean over the fits from several seeds, and the column ``..._se`` after it
+            is its standard error: over documents, or over topics if it is a mean over topics.
+            ``behind`` is how far ``completion`` falls short of that of the best number of topics;
+            its standard error comes from the differences of single documents. ``seconds`` is the
+            total time of the fits. A number is missing where a criterion has no value:
             ``stability`` needs two seeds, and ``dispersion`` fewer parameters than the residuals
             have degrees of freedom.
         about: Description of the model, the documents and the split, in words.
@@ -82,7 +82,7 @@ class Selection:
 
     @property
     def recommended(self) -> int:
-        """The fewest topics with a completion within one standard error of the best."""
+        """The fewest topics whose completion is within one standard error of the best."""
         scores = self.scores
         is_close = scores["behind"] <= TOLERATED_ERRORS * scores["behind_se"]
         return int(scores.index[is_close | (scores.index == self.best)][0])
@@ -165,8 +165,8 @@ def _fit_and_score(
 ) -> _Fit:
     """Fit a number of topics from a seed, and score the fit on the held-out documents.
 
-    Every process splits the corpus by itself, because processes share the file of a mapped corpus,
-    and a split has counts of its own.
+    Each process makes the split itself. The processes can share the file of a mapped corpus,
+    whereas a split has counts of its own, which would have to be copied.
     """
     train, test = corpus.split(shares[0], seed=seed)
     options = {"progress": False, **settings["options"], "num_topics": size}
@@ -202,9 +202,9 @@ def select(
 ) -> Selection:
     """Fit models of several numbers of topics and compare their scores.
 
-    All fits share one split of documents and held-out tokens, so differences between two numbers of
-    topics concern the same tokens and are far more certain than the scores themselves. On Ctrl-C
-    the completed fits are compared.
+    All fits share one split of documents and held-out tokens. The difference between two numbers of
+    topics therefore concerns the same tokens, and is far more certain than either score. On Ctrl-C,
+    the fits completed so far are compared.
 
     Args:
         corpus: The documents.
@@ -324,8 +324,8 @@ def _criteria(fits: Sequence[_Fit], train: Corpus, top_n: int) -> dict[str, tupl
     for first, second in itertools.combinations(fits, 2):
         similarity = torch.from_numpy(align_topics(first.model, second.model).similarity)
         values.setdefault("stability", []).append(_over_topics(similarity))
-    # The fits of all seeds share documents and words, so their mean is hardly more certain than a
-    # single fit. The standard error is therefore averaged too.
+    # Fits from different seeds share documents and words, so their mean is hardly more certain than
+    # a single fit. That is why the standard errors are averaged as well.
     means = {name: np.mean(of_seeds, axis=0).tolist() for name, of_seeds in values.items()}
     likelihoods = [fit.likelihood for fit in fits if fit.likelihood is not None]
     if likelihoods:
@@ -335,5 +335,4 @@ def _criteria(fits: Sequence[_Fit], train: Corpus, top_n: int) -> dict[str, tupl
 
 
 def _over_topics(values: Tensor) -> tuple[float, float]:
-    """Mean over topics, with its standard error."""
     return float(values.mean()), float(values.std() / math.sqrt(len(values)))

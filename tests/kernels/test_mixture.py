@@ -10,6 +10,7 @@ from oracles.mixture import mixture_log_likelihood_reference
 from support.memory import LargestStorage
 from support.problems import make_batch
 
+from torch_lntm.kernels import contraction
 from torch_lntm.kernels.likelihood import log_likelihood_at
 from torch_lntm.kernels.mixture import (
     expected_counts,
@@ -144,6 +145,25 @@ def test_gradients_by_torch_func_and_second_derivatives(hardware) -> None:
     for argument in (0, 1):
         found = torch.func.grad(total, argument)(t, phi)
         close(found, torch.func.grad(plain, argument)(t, phi))
+
+
+def test_the_gradient_of_topics_is_computed_only_on_request(device, monkeypatch) -> None:
+    """As in a sampler of documents' latent variables on a model with topics as parameters."""
+    weights, topics, counts = random_arrays()
+    t, phi = tensors(device, torch.float64, weights, topics)
+    t.requires_grad_()
+    phi.requires_grad_()
+    batch = make_batch(counts, device)
+    calls = []
+    original = contraction.sum_over_docs
+    monkeypatch.setattr(
+        contraction, "sum_over_docs", lambda *args: calls.append(1) or original(*args)
+    )
+    (alone,) = torch.autograd.grad(mixture_log_likelihood(t, phi, batch).sum(), t)
+    assert not calls
+    both = torch.autograd.grad(mixture_log_likelihood(t, phi, batch).sum(), (t, phi))
+    assert len(calls) == 1
+    torch.testing.assert_close(alone, both[0])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -1,8 +1,8 @@
 """The program ``torch-lntm`` and its commands.
 
-A command is a function. Its parameters are the options of the command line and of configuration
+A command is a function. Its parameters become the options of the command line and of configuration
 files, their annotations check the values, and its docstring is the help. A parameter whose type is
-a class, such as :class:`Documents`, brings the options of this class.
+a class, such as :class:`Documents`, brings in the options of that class.
 """
 
 from torch_lntm.cli.command import register_command, say, show

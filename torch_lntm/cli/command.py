@@ -1,4 +1,4 @@
-"""Commands: functions whose parameters are options. And what every command prints and refuses."""
+"""Commands, which are functions whose parameters are options, and what all of them share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch_lntm.options import Option, help_texts, kinds_of, options_of
 #: The commands by name, in the order of the help.
 COMMANDS: dict[str, Callable[..., int | None]] = {}
 
-#: Control characters. They can move the cursor of a terminal, colour it, or worse.
+#: Control characters, which can move a terminal's cursor, colour its text, or worse.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 #: ASCII replacements of characters of the tables, for encodings that lack them.
 _PLAIN = {"−": "-", "–": "-", "…": "...", "±": "+/-", "’": "'"}
@@ -28,11 +28,11 @@ Headed = Mapping[str, Mapping[str, Option]]
 def register_command(name: str, function: Callable[..., Any] | None = None) -> Callable[..., Any]:
     """Add a command to ``torch-lntm``.
 
-    A command is a function. Parameters before ``*`` are arguments without a flag, and parameters
-    after it are flags. A parameter without a default is required. A parameter whose type is a class
-    brings the parameters of the class, under a heading of its name. The docstring is the help: a
-    summary, and under ``Args`` a line for each option. The function returns its exit code, or
-    ``None`` for success. ``docs/plugins.md`` has an example.
+    A command is a function. Parameters before ``*`` become arguments without a flag and those after
+    it become flags; they are required unless they have a default. A parameter whose type is a class
+    brings in the parameters of that class, under a heading with its name. The docstring is the
+    help: a summary and, under ``Args``, a line for each option. The function returns its exit code,
+    or ``None`` for success. ``docs/plugins.md`` has an example.
 
     Args:
         name: Name of the command, in lower case.
@@ -160,7 +160,7 @@ def say(message: str) -> None:
 
 
 def show(text: object, end: str = "\n") -> None:
-    """Print a result. Words and names come from files, and must not control the terminal."""
+    """Print a result, without letting words and names from files control the terminal."""
     if sys.stdout is None:  # if closed
         return
     shown, encoding = visible(str(text)), getattr(sys.stdout, "encoding", None) or "utf-8"

@@ -62,14 +62,14 @@ def topics(
         words: Measure of a topic's top words. probability: Most probable words. frex: Words that
             are frequent and exclusive to the topic. lift: Words that are rare elsewhere. score: A
             measure between frex and lift.
-        num_docs: Number of documents to print for each topic, in place of its words. They are the
-            documents with the largest share of the topic, with the beginnings of their texts.
-        num_correlated: Number of correlated topics to print for each topic, on each side: with the
-            most positive and with the most negative correlations.
-        by_level: Print the words that each level of the column of --content uses more than other
-            levels do.
-        groups: Print the shares and the words of groups of topics, such as "economy=3,7; war=1". A
-            file of groups ends in .json or .yaml.
+        num_docs: Number of documents to print for each topic, in place of its words. The command
+            chooses those with the largest share of the topic, and prints the beginnings of their
+            texts.
+        num_correlated: Number of correlated topics to print for each topic, once for the most
+            positive and once for the most negative correlations.
+        by_level: Print the words that each level of the --content column uses more than the others.
+        groups: Print the shares and the words of groups of topics, such as "economy=3,7; war=1", or
+            of the groups in a .json or .yaml file.
         format: Output format.
     """
     require_whole(0, num_docs=num_docs)
@@ -134,19 +134,19 @@ def transform(
 ) -> None:
     """Write the topic proportions of documents, and their sources for the model iftm.
 
-    The rows include the columns of the documents, such as labels. Options for reading and counting
-    words default to the options of the fit.
+    Each row also has the columns of its document, such as labels. Options for reading and counting
+    words default to those of the fit.
 
     Args:
-        out: File to write, .csv, or - for standard output. An apostrophe stands before texts that a
-            spreadsheet would compute, such as =A1. A topic's column has its name, or topic_3 for
-            topic 3 without a name.
+        out: File to write, .csv, or - for standard output. A text that a spreadsheet would compute,
+            such as =A1, is preceded by an apostrophe. Each topic's column bears its name, or
+            topic_3 if topic 3 has none.
         groups: Groups of topics, such as "economy=3,7; war=1", or a file that ends in .json or
             .yaml with topics by group. A group's column is the sum over its topics.
-        source: Source of the proportions. guide: The approximation of the run's posterior, or the
-            model's default guide after posterior hmc. chains: Chains of each document, which give
-            exact means and classify short documents better, in 50 to 100 times the time. After a
-            fit by hmc, they continue its chains.
+        source: Source of the proportions. guide: The approximation that the run used, or the
+            model's default guide after posterior hmc. chains: Chains of each document, which
+            continue those of a fit by hmc. They give exact means and classify short documents
+            better, but take 50 to 100 times as long.
         overwrite: Replace an existing file.
     """
     from torch_lntm.files.writing import atomic_write
@@ -185,13 +185,13 @@ def evaluate(
 ) -> None:
     """Score a run's model on documents.
 
-    CORPUS defaults to the corpus of the fit. If documents of CORPUS were held out, completion and
-    likelihood use only these documents.
+    CORPUS defaults to the corpus of the fit. If some of its documents were held out, completion and
+    likelihood use only those.
 
     Args:
         metrics: Metrics, separated by commas: completion, likelihood, coherence and diversity.
-        theta: Topic proportions for the prediction of the held-out tokens. exact: The posterior
-            mean by chains for each document, which needs no approximation. The others are faster.
+        theta: Topic proportions from which held-out tokens are predicted. exact: The posterior mean
+            from chains for each document, which needs no approximation; the others are faster.
             mode, mean: The mode or mean of the guide's posterior. integrated: The probability of a
             document's held-out tokens, averaged over the guide's posterior.
         method: Estimator of the likelihood. importance: Importance sampling. ais: Annealed
@@ -208,8 +208,8 @@ def evaluate(
     refuse_existing(out, overwrite)
     run, guide, corpus = documents.load()
     if method == "auto":
-        # Fits by chains have wide priors, and approximate posteriors are then too narrow as
-        # proposals.
+        # Fits by chains have wide priors, for which approximate posteriors are too narrow to
+        # propose from.
         method = "ais" if run.sampled else "importance"
     test, train = corpus, None
     if run.metadata.get("corpus", {}).get("fingerprint") == corpus.fingerprint():
@@ -254,17 +254,18 @@ def names(
 ) -> None:
     """Set and print the names of a run's topics.
 
-    All commands show names in place of numbers, and accept names. Names never change a number.
-    CORPUS matters for --ask only, and defaults to the corpus of the fit.
+    Once topics have names, all commands show them in place of the numbers, and accept them too.
+    Names never change a result. CORPUS matters only for --ask, and defaults to the corpus of the
+    fit.
 
     Args:
-        set: Names to set, by the topic's number or present name, such as "3=economy; 7=trade"; or a
-            file that ends in .json or .yaml with names by topic. Other names stay. An empty name
-            removes a name.
+        set: Names to set, by the topic's number or present name, such as "3=economy; 7=trade", or a
+            .json or .yaml file with names by topic. Other names stay, and an empty name removes
+            one.
         clear: Remove all names first.
-        ask: Command of a language model, such as "ollama run llama3", to name the topics without a
-            name. It gets a prompt on standard input, with words of the topic and excerpts of
-            documents, and prints the name.
+        ask: Command of a language model, such as "ollama run llama3", which names the topics that
+            have no name yet. For each, it reads a prompt with words and excerpts of documents from
+            standard input, and prints the name.
         num_docs: Number of documents of each topic to send. 0 sends words only.
         top_n: Number of top words of each topic to print and to send.
         print_as: Output format.
@@ -319,7 +320,7 @@ def tree(
     overwrite: bool = False,
     **options: Any,
 ) -> None:
-    """Merge similar topics of a run, and print the groups at some levels.
+    """Merge similar topics of a run step by step, and print the groups at some levels.
 
     Args:
         run_folder: The run's folder.
@@ -355,13 +356,13 @@ def convert(
 ) -> None:
     """Convert a corpus to a folder that every command memory-maps.
 
-    The corpus may be larger than the memory. The words of texts are counted once, by this command.
+    The corpus may be larger than memory. Texts are counted here once, and never again later.
 
     Args:
         folder: Folder to write.
         overwrite: Replace an existing corpus.
-        shard_size: Number of documents of each shard of the folder, for processes that read only
-            their own shards. Defaults to one shard.
+        shard_size: Number of documents in each shard of the folder, so that several processes can
+            each read only their own shards. Defaults to one shard.
     """
     if Path(folder).is_dir() and any(Path(folder).iterdir()) and not overwrite:
         raise ConfigError(f"{folder}: exists already; choose another path, or pass --overwrite")
@@ -390,11 +391,11 @@ def effects(
     num_draws: int | None = None,
     **options: Any,
 ) -> None:
-    """Print the effects of the documents' metadata columns on the topic proportions.
+    """Print how the topic proportions depend on the documents' metadata.
 
     CORPUS defaults to the corpus of the fit, including the held-out documents. Differences of
-    predictions, and effects of the levels of a random term, are in Python: effects.difference and
-    effects.levels.
+    predictions and the effects of a random term's levels are available only in Python, as
+    effects.difference and effects.levels.
 
     Args:
         formula: Formula of the columns, such as "~ party * bs(date, df=6)". Defaults to the
@@ -405,20 +406,20 @@ def effects(
             .json or .yaml with topics by group.
         clusters: Column of clusters of dependent documents.
         weights: Column of the documents' weights.
-        source: Source of the draws. guide: The approximation of the run's posterior, or the model's
-            default guide after posterior hmc. chains: Chains of each document, which are exact and
-            slower. After a fit by hmc, they continue its chains. joint: A joint chain of documents,
-            topics and prior. Its intervals include the uncertainty of the fit. Short documents need
-            it. auto: chains after posterior hmc, and guide otherwise.
+        source: Source of the draws. guide: The approximation that the run used, or the model's
+            default guide after posterior hmc. chains: Chains of each document, which continue those
+            of a fit by hmc. They are exact but slower. joint: A joint chain of documents, topics
+            and prior, whose intervals include the uncertainty of the fit. Short documents need it.
+            auto: chains after posterior hmc, and guide otherwise.
         num_draws: Number of draws from each document's posterior. Defaults to 50, and to fewer for
             large corpora, but at least 25.
         level: Probability of the intervals.
-        predict: Column for predictions. Prints the expected proportions at the values of this
-            column instead of coefficients.
-        by: Second column for predictions. Prints them for each of its levels.
+        predict: Column for predictions: print the expected proportions at its values instead of
+            coefficients.
+        by: Second column for predictions, which are printed for each of its levels.
         print_as: Output format.
-        figure: File for a figure of the predictions, such as effects.png. Needs --predict. Choose a
-            few --topics for a clear figure.
+        figure: File for a figure of the predictions, such as effects.png. Needs --predict, and is
+            clearest with only a few --topics.
     """
     from torch_lntm.formulas import Formula
 
@@ -482,7 +483,7 @@ def select(
 ) -> int:
     """Compare several numbers of topics on a split of the documents, and recommend a number.
 
-    Ctrl-C ends the fits. The completed fits are compared.
+    Ctrl-C ends the fits early, and those already completed are compared.
 
     Args:
         num_topics: Numbers of topics to try, separated by commas.
@@ -491,8 +492,8 @@ def select(
         prevalence: Formula of the columns for the prevalence of topics, for stm.
         content: Column between whose levels the words of topics differ, for stm.
         keywords: YAML or JSON file of keywords by topic, as for fit.
-        likelihood: Also estimate the log likelihood of complete held-out documents, by annealed
-            importance sampling. This takes about as long as the fits.
+        likelihood: Also estimate the log likelihood of whole held-out documents by annealed
+            importance sampling, which takes about as long as the fits.
         print_as: Output format of the criteria.
         figure: File for a figure of the criteria, such as topics.png.
     """
@@ -525,7 +526,7 @@ def stability(
 ) -> None:
     """Fit again from other seeds and to resampled documents, and compare the topics.
 
-    CORPUS defaults to the corpus of the fit. The time is that of twice --num-fits fits.
+    CORPUS defaults to the corpus of the fit. The command takes as long as twice --num-fits fits.
 
     Args:
         print_as: Output format.
@@ -554,8 +555,8 @@ def report(
 ) -> None:
     """Write a page about a run: topics, map, correlations, documents, prevalence and scores.
 
-    The page is a single HTML file and opens in any browser, without a network. It quotes the texts
-    of the documents. CORPUS defaults to the corpus of the fit.
+    The page is a single HTML file that opens in any browser without a network, and it quotes the
+    texts of the documents. CORPUS defaults to the corpus of the fit.
 
     Args:
         out: File to write. Defaults to report.html in the run's folder, which is replaced.
@@ -564,16 +565,17 @@ def report(
             column.
         groups: Groups of topics to show, such as "economy=3,7; war=1", or a file that ends in .json
             or .yaml with topics by group. With --effects, the effects are those of the groups.
-        levels: Numbers of groups, separated by commas, such as 40,10. Shows a tree of the topics,
-            and the groups of the smallest level unless you name --groups.
-        stability: Number of new fits from other seeds, and of new fits to resampled documents, to
-            show how stable the topics are. Takes the time of all these fits. 0 makes no fit.
+        levels: Numbers of groups, separated by commas, such as 40,10. The page then shows a tree of
+            the topics, and the groups of the smallest level unless you give --groups.
+        stability: Number of new fits from other seeds, and as many to resampled documents, to show
+            how stable the topics are. This takes as long as all these fits together. 0 makes no
+            fit.
         effects: Formula of effects to show, such as "~ party". By default the page shows no
             effects.
-        source: Source of the draws. guide: The approximation of the run's posterior, or the model's
-            default guide after posterior hmc. chains: Chains of each document, which are exact and
-            slower. After a fit by hmc, they continue its chains. auto: chains after posterior hmc,
-            and guide otherwise.
+        source: Source of the draws. guide: The approximation that the run used, or the model's
+            default guide after posterior hmc. chains: Chains of each document, which continue those
+            of a fit by hmc. They are exact but slower. auto: chains after posterior hmc, and guide
+            otherwise.
         num_draws: Number of draws from each document's posterior. Defaults to 50, and to fewer for
             large corpora, but at least 25.
         overwrite: Replace an existing file.

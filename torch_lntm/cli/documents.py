@@ -42,9 +42,9 @@ class Computation:
 
     Attributes:
         device: Device of the computation. auto uses a CUDA device if available.
-        threads: Number of CPU threads. On an idle machine a second thread saves nearly half of the
-            time for 20,000 documents and more, and a tenth for 2,000. On a busy machine a second
-            thread can cost far more than it saves.
+        threads: Number of CPU threads. On an idle machine, a second thread saves nearly half of the
+            time for 20,000 documents or more, but only a tenth for 2,000. On a busy machine it can
+            cost far more than it saves.
         seed: Seed of all random numbers.
         progress: Show progress bars if standard error is a terminal.
     """
@@ -63,7 +63,7 @@ class Computation:
         return {"seed": self.seed, "progress": self.progress}
 
     def start(self) -> torch.device:
-        """Set the number of threads. Returns the device."""
+        """Set the number of threads, and return the device."""
         import torch
 
         require_whole(0, seed=self.seed)
@@ -83,7 +83,7 @@ class Words:
             than 50 documents, 2 from 50, 3 from 500, and so forth.
         max_df: Maximum number of documents with a word, or share such as 0.5.
         token_pattern: Regular expression of a word.
-        lowercase: Convert words to lower case. Defaults to true.
+        lowercase: Whether to convert words to lower case. Defaults to true.
     """
 
     stop_words: str = "auto"
@@ -257,7 +257,8 @@ class RunDocuments(Documents):
         if self.corpus != config.get("corpus") or self.corpus == "-":
             if _example(self.corpus) is not None:
                 return {}
-            # Another file may have another format, or no labels. The words are those of the model.
+            # Another file may differ in format or lack labels, and the words are those of the
+            # model.
             of_fit = config.get("format") or _format_of(config.get("corpus"))
             form = self.reading.get("format") or _format_of(self.corpus)
             if form is None:
@@ -384,8 +385,8 @@ def structural_options(
 ) -> dict[str, Any]:
     """Arguments of the constructor for a formula of prevalence and a column of content.
 
-    The arguments are derived from all documents, because held-out documents may have levels and
-    dates that the training documents lack.
+    They are derived from all documents, because held-out ones may have levels and dates that are
+    missing from the training documents.
 
     Raises:
         ConfigError: The model is stm, and both options are missing.
@@ -403,7 +404,7 @@ def structural_options(
 
 
 def is_built_in(model: str) -> bool:
-    """Whether a model's name is the package's own. Chains may not suit a model of a plug-in.
+    """Whether a model is the package's own; chains may not suit one from a plug-in.
 
     Raises:
         ConfigError: No model has this name.

@@ -58,20 +58,21 @@ class FitOptions:
             sources. Defaults to auto. If you set options that only one of the two engines has,
             defaults to that engine.
         num_topics: Number of topics, K.
-        keywords: YAML or JSON file of keywords by topic, such as "economy: [tax, budget]", or in a
-            configuration file the keywords themselves. These topics come first. num_topics counts
-            them and the free topics. For ctm, iftm, lda and stm.
+        keywords: YAML or JSON file of keywords by topic, such as "economy: [tax, budget]"; a
+            configuration file may contain the keywords themselves. These topics come first, and
+            num_topics counts them as well as the free ones. For ctm, iftm, lda and stm.
         model_options: Further arguments of the model's constructor, as JSON.
-        test_fraction: Share of the documents to hold out for evaluation. 0 holds out none. Defaults
-            to 0.1. Several processes that fit a folder in shards by hmc hold out none by default,
-            and open only their own shards. With a share, each of them opens the whole corpus.
+        test_fraction: Share of the documents to hold out for evaluation; 0 holds out none. Defaults
+            to 0.1, except for several processes that fit a folder in shards by hmc. They hold out
+            none by default, so that each opens only its own shards, whereas with a share each opens
+            the whole corpus.
         out: Folder of the run. Defaults to runs/NAME, with the name of the corpus.
         overwrite: Replace an existing run.
         top_n: Number of top words to print for each topic.
         checkpoint_seconds: Seconds between checkpoints.
-        keep_chains: Save the last states of the chains of posterior hmc. The commands report and
-            effects continue these chains. They take 4 bytes per document, topic and chain. By
-            default they are saved if they take at most 100 MB.
+        keep_chains: Save the last states of the chains of posterior hmc, so that the commands
+            report and effects can continue them. They take 4 bytes per document, topic and chain,
+            and by default are saved if that is at most 100 MB.
     """
 
     model: str = "ctm"
@@ -123,10 +124,10 @@ def fit_model(
 ) -> int:
     """Fit a topic model to a corpus, save the run, and print topics and held-out perplexity.
 
-    Run the command again to continue a killed fit from its last checkpoint. Ctrl-C ends a fit early
-    and saves the best iteration so far, or the last finished epoch of Monte-Carlo EM. SIGTERM saves
-    a checkpoint of the last finished iteration or epoch, to continue from. torchrun
-    distributes a fit over several processes:
+    If a fit is killed, run the same command again to continue from its last checkpoint. Ctrl-C ends
+    a fit early and saves the best iteration so far, or the last finished epoch of Monte-Carlo EM.
+    SIGTERM saves a checkpoint of the last finished iteration or epoch, from which the fit can
+    continue. To distribute a fit over several processes, start it by torchrun:
     torchrun --nproc-per-node 2 -m torch_lntm fit CORPUS.
     """
     device = computation.start()
@@ -196,7 +197,7 @@ def _task(
 
 @dataclass(frozen=True)
 class _Task:
-    """A fit to do: corpus, its parts and its configuration."""
+    """A fit that is ready to run: its corpus with the split, its parts and its configuration."""
 
     path: Path
     corpus: Corpus
@@ -212,7 +213,7 @@ class _Task:
         return self.corpus if self.split is None else self.split.train
 
     def run(self, processes: Processes) -> int:
-        """Fit, save and print. Only the first process saves and prints."""
+        """Fit the model; the first process then saves and prints the results."""
         from torch_lntm.io.runs import CHECKPOINT, UnfinishedRun, partial_folder
 
         fixed = {name: value for name, value in self.config.items() if name not in CHANGEABLE}
@@ -290,7 +291,7 @@ class _Task:
         corpus, whole = self.corpus, self.corpus.whole
         about: dict[str, Any] = {"name": corpus.name, "num_docs": whole.num_docs}
         about |= {"num_words": corpus.num_words, "num_tokens": whole.num_tokens}
-        # A part has the fingerprint of the manifest, because no process reads all counts.
+        # A part goes by the fingerprint of the manifest, because no process reads all counts.
         if corpus.part is None:
             about["fingerprint"] = corpus.fingerprint()
         else:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from torch_lntm.inference import Processes
 
-#: Maximum time that a process waits for another process. The first process is slower, because it
-#: reads corpora and writes checkpoints. All processes end at this time after one has died.
+#: How long a process waits for the others. The first one is slower, because it reads corpora and
+#: writes checkpoints. If one dies, the others end after this time.
 TIMEOUT = timedelta(minutes=30)
 #: Exit codes after Ctrl-C and after SIGTERM, by the reason for the end.
 STOPPED = {"interrupted": 130, "terminated": 143}

@@ -202,8 +202,8 @@ def add_option(group: Any, option: Option, **settings: Any) -> None:
 
 
 def _values(parser: Parser, command: Callable[..., Any], arguments: list[str]) -> dict[str, Any]:
-    """Values of all options. Arguments override the configuration file, and this the defaults."""
-    # Messages name options as Python and configuration files do, so both spellings are known.
+    """Values of all options: from the arguments, else the configuration file, else the defaults."""
+    # Messages spell options as Python and configuration files do, so both spellings are accepted.
     flags = [a.partition("=") if a.startswith("--") else (a, "", "") for a in arguments]
     arguments = [
         flag.replace("_", "-") + sign + value if flag.startswith("--") else flag
@@ -227,7 +227,7 @@ def _values(parser: Parser, command: Callable[..., Any], arguments: list[str]) -
 
 
 def _read_config(parser: Parser, known: dict[str, Option], path: Path) -> dict[str, Any]:
-    """Read and check the options in a configuration file. Null stands for the default."""
+    """Read and check the options in a configuration file, in which null stands for the default."""
     try:
         values = read_mapping(path)
         for key, value in values.items():
@@ -245,7 +245,7 @@ def _read_config(parser: Parser, known: dict[str, Option], path: Path) -> dict[s
 
 
 def _import_plugins(arguments: Sequence[str]) -> list[str]:
-    """Import the module of every ``--plugin``. A module may register the command.
+    """Import the module of every ``--plugin``, since one of them may register the command.
 
     Returns:
         The other arguments.
@@ -266,12 +266,12 @@ def _import_plugins(arguments: Sequence[str]) -> list[str]:
 
 
 def _import_plugin(plugin: str) -> None:
-    """Import a module by its name or its .py file. The working directory is searched too."""
+    """Import a module by its name, also from the working directory, or by its .py file."""
     if not plugin.endswith(".py"):
         sys.path.insert(0, os.getcwd())
         importlib.import_module(plugin)
         return
-    # A unique name, because a file such as json.py must not replace another module.
+    # The name is made unique, because a file such as json.py must not replace another module.
     name = f"torch_lntm_plugin_{Path(plugin).stem}"
     spec = importlib.util.spec_from_file_location(name, plugin)
     assert spec is not None

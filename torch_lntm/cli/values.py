@@ -146,7 +146,7 @@ def read_mapping(path: Path, key: str = "option", value: str = "value") -> dict[
             text = file.read(_MOST_CHARACTERS + 1)
         if len(text) > _MOST_CHARACTERS:
             raise ConfigError(f"{path}: holds more than {_MOST_CHARACTERS} characters")
-        # Aliases of aliases let a short file expand to billions of values.
+        # Through aliases of aliases, a short file could expand to billions of values.
         if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
             raise ConfigError(f"{path}: holds an alias, as in *name; write out the value")
         _refuse_repeated_keys(yaml.compose(text, Loader=yaml.SafeLoader), f"{path}: ", key)

@@ -27,10 +27,11 @@ _KINDS: dict[str, Any] = {"bool": bool, "int": np.int64, "float": np.float64, "t
 
 
 def write_archive(path: Path, matrix: Any, table: pd.DataFrame, covariates: Arrays) -> None:
-    """Writes an ``.npz`` file atomically. Plain NumPy reads the file, with ``allow_pickle=False``.
+    """Writes an ``.npz`` file atomically, which plain NumPy reads with ``allow_pickle=False``.
 
-    The counts are the arrays ``data``, ``indices``, ``indptr`` and ``shape``. The metadata are the
-    bytes of a Parquet file in ``metadata``. The covariates are as in :func:`pack_covariates`.
+    The counts are stored as scipy does, in ``data``, ``indices``, ``indptr`` and ``shape``. The
+    array ``metadata`` holds the bytes of a Parquet file, and the covariates are laid out as in
+    :func:`pack_covariates`.
 
     Args:
         path: The file.
@@ -87,8 +88,8 @@ def to_parquet(frame: pd.DataFrame | None) -> bytes | None:
 def pack_covariates(covariates: Arrays) -> dict[str, Any]:
     """Covariates as plain arrays.
 
-    Covariate i is the array ``covariate_i``. The names are a JSON list in ``covariates``, an array
-    of bytes.
+    Covariate i becomes the array ``covariate_i``, and ``covariates`` holds the bytes of a JSON list
+    of their names.
     """
     if not covariates:
         return {}

@@ -20,9 +20,9 @@ from torch_lntm.errors import ConfigError
 class DocumentBatch:
     """Word counts of ``num_docs`` documents in compressed sparse rows.
 
-    A batch knows the positions of its documents in the corpus. A Pyro plate of ``corpus_size``
-    documents that is subsampled by ``index`` multiplies by ``corpus_size / num_docs``, which gives
-    a mini-batch the weight of the whole corpus.
+    A batch also knows where its documents stand in the corpus and how many the corpus has. A Pyro
+    plate of size ``corpus_size``, subsampled by ``index``, can therefore multiply log probabilities
+    by ``corpus_size / num_docs``, which gives a mini-batch the weight of the whole corpus.
 
     Attributes:
         row_offsets: ``(num_docs + 1,)`` int64; document d's entries are
@@ -96,9 +96,9 @@ class DocumentBatch:
     def positions(self) -> Tensor:
         """``index`` on the CPU, ``(num_docs,)``.
 
-        A copy of ``index`` from a GPU makes the host wait. A corpus therefore tells its batches
-        the positions (:meth:`knowing`). Copies on other devices and selections on the CPU keep
-        them.
+        Copying ``index`` from a GPU makes the host wait, so a corpus passes the positions to its
+        batches in advance (:meth:`knowing`). They survive moves to other devices, and selections on
+        the CPU.
         """
         return self.index.cpu()
 
@@ -117,17 +117,18 @@ class DocumentBatch:
 
     @cached_property
     def num_tokens(self) -> float:
-        """Number of tokens of all documents. The first access makes the host wait for a GPU."""
+        """Total number of tokens. On a GPU, the first access makes the host wait."""
         return float(self.counts.double().sum())
 
     @cached_property
     def by_word(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Transposed structure ``(order, doc_index, word_offsets)``.
+        """The entries sorted by word: ``(order, doc_index, word_offsets)``.
 
-        ``order`` ``(nnz,)`` lists the entries word by word, with ascending documents within a word.
-        ``doc_index`` is ``row_index[order]``. Word v's entries are
-        ``word_offsets[v]:word_offsets[v + 1]``. Topic statistics are summed in this order, which
-        makes the sums independent of threads and of the order of atomic operations.
+        ``order`` ``(nnz,)`` lists the entries word by word, with ascending documents within a word,
+        and ``doc_index`` is ``row_index[order]``. The entries of word v are
+        ``word_offsets[v]:word_offsets[v + 1]``. Topic statistics are summed in this order, so that
+        they depend neither on the number of threads nor on the order in which atomic operations
+        happen to run.
         """
         if self.device.type == "cpu":
             # The conversion to columns is a counting sort, which is faster than argsort.
@@ -147,7 +148,7 @@ class DocumentBatch:
     def repeated(self) -> tuple[Tensor, Tensor]:
         """Entries with a count other than 1: positions ``(n,)`` int64 and counts in float64.
 
-        The first access makes the host wait for a GPU.
+        On a GPU, the first access makes the host wait.
         """
         with torch.inference_mode(False):  # gradients may use the cached tensors later
             entries = (self.counts != 1).nonzero().squeeze(1)
@@ -157,7 +158,7 @@ class DocumentBatch:
     def words(self) -> Tensor:
         """Words that occur in the batch: ``(num_occurring,)`` int64, ascending.
 
-        The first access makes the host wait for a GPU.
+        On a GPU, the first access makes the host wait.
         """
         occurs = torch.zeros(self.num_words, dtype=torch.bool, device=self.device)
         occurs[self.word_index] = True
@@ -165,7 +166,7 @@ class DocumentBatch:
 
     def with_counts(self, counts: Tensor) -> DocumentBatch:
         """Copy of the batch with new counts ``(nnz,)``."""
-        # The places of the counts are the same, and so is all that was computed from them.
+        # The sparsity pattern stays the same, so everything computed from it still holds.
         kept = ("positions", "row_index", "by_word", "words")
         return replace(self, counts=counts).knowing(**{k: vars(self).get(k) for k in kept})
 
@@ -210,7 +211,7 @@ class DocumentBatch:
         return converted
 
     def knowing(self, **values: Any) -> DocumentBatch:
-        """This batch, which takes over computed values from a caller who knows them already.
+        """This batch, with cached values filled in by a caller who knows them already.
 
         Args:
             **values: Values by name, such as :attr:`positions`. None stands for an unknown value.
@@ -220,7 +221,7 @@ class DocumentBatch:
 
     @property
     def _known(self) -> dict[str, Any]:
-        """Values on the CPU that every batch of the same tokens may take over."""
+        """Cached values on the CPU that any batch of the same tokens can reuse."""
         has_positions = self.index.device.type == "cpu" or "positions" in vars(self)
         positions = self.positions if has_positions else None
         return {"positions": positions, "num_tokens": vars(self).get("num_tokens")}
@@ -292,7 +293,7 @@ class DocumentBatch:
         return [self.select(x, positions=own) for x, own in zip(rows, known, strict=True)]
 
     def repeat(self, copies: int) -> DocumentBatch:
-        """Batch with ``copies`` rows per document, copy by copy, for example a row per chain."""
+        """The documents ``copies`` times over, one whole copy after another, as for chains."""
         if copies == 1:
             return self
         shifts = self.nnz * torch.arange(copies, device=self.device)[:, None]
@@ -312,8 +313,8 @@ class DocumentBatch:
     def in_blocks(self, name: str, num_blocks: int) -> DocumentBatch:
         """The same documents over ``num_blocks`` vocabularies side by side.
 
-        Each document uses the vocabulary of its block. Word v of block g has the column
-        ``g * num_words + v``.
+        Each document uses only the vocabulary of its own block, in which word v of block g has the
+        column ``g * num_words + v``.
 
         Args:
             name: Name of the covariate ``(num_docs,)`` with the block of each document.

@@ -52,7 +52,7 @@ def _is_canonical(matrix: Any) -> bool:
     if not sp.issparse(matrix) or getattr(matrix, "format", "") != "csr":
         return False
     csr: Any = matrix
-    # A new object checks its arrays. The flags of ``matrix`` itself may be wrong.
+    # A new object checks its arrays, whereas the flags of ``matrix`` itself may be wrong.
     arrays = (csr.data, csr.indices, csr.indptr)
     is_sorted = sp.csr_matrix(arrays, csr.shape).has_canonical_format
     return bool(is_sorted and (csr.data != 0).all() and not _invalid_counts(csr.data).any())
@@ -123,7 +123,7 @@ def _from_torch(matrix: Tensor) -> Any:
     if matrix.layout == torch.strided:
         return matrix.numpy()
     if matrix.layout == torch.sparse_csr:
-        # scipy checks the indices. torch's conversions trust them.
+        # scipy checks the indices, whereas torch's own conversions trust them.
         values, columns = matrix.values().numpy(), matrix.col_indices().numpy()
         offsets = matrix.crow_indices().numpy()
         return sp.csr_matrix((values, columns, offsets), shape=(matrix.shape[0], matrix.shape[1]))

@@ -49,10 +49,11 @@ from torch_lntm.frames import align
 class Corpus:
     """Word counts of ``num_docs`` documents, with a vocabulary, metadata and covariates.
 
-    A corpus never changes: selections, splits and further columns make new ones, which share the
-    counts where they can. ``from_texts``, ``from_frame``, ``from_matrix`` and the function
-    ``read_corpus`` check what they are given, so that everything else can rely on it. The counts
-    are in compressed sparse rows, and documents may be empty.
+    A corpus is immutable: selecting, splitting or adding columns returns a new corpus, which shares
+    the counts with the old one where it can. Build one with ``from_texts``, ``from_frame``,
+    ``from_matrix`` or the function ``read_corpus``. They check what they are given, so that the
+    rest of the library can rely on it. The counts are stored as compressed sparse rows, and a
+    document may be empty.
 
     Attributes:
         row_offsets: ``(num_docs + 1,)`` int64; document d's entries are
@@ -65,12 +66,13 @@ class Corpus:
         covariates: Numeric arrays ``(num_docs, ...)`` by name, made by ``with_covariates``. Batches
             carry them as tensors.
         encodings: Arrays that ``model.encode`` derived from the metadata, by name. Batches carry
-            them as tensors. Selections and splits keep them, but saved files do not.
+            them as tensors. They survive selections and splits, but are not saved to files.
         encoders: What derived each of these arrays, by name.
         name: Name for messages and reports.
-        preparation: Sentence about the words left out by default in ``from_texts``, if any.
-        part: Place of the documents in a corpus in shards, of which they are a part; ``None`` for a
-            whole corpus. Selections and other counts are corpora of their own.
+        preparation: A sentence that says which words ``from_texts`` left out by default, if any.
+        part: If these documents are one process's part of a sharded corpus, where that part lies;
+            ``None`` for a whole corpus. Selecting from a part, or changing its counts, makes a
+            corpus that is whole again.
 
     Example:
         >>> corpus
@@ -113,7 +115,6 @@ class Corpus:
         return super().__new__(cls)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles the parts."""
         return partial(type(self), **{x.name: getattr(self, x.name) for x in fields(self)}), ()
 
     # ---------------------------------------------------------------- constructors
@@ -129,7 +130,7 @@ class Corpus:
         metadata: Any = None,
         allow_empty: bool = False,
     ) -> Corpus:
-        """Makes a corpus from a matrix of counts, in which each row is a document.
+        """Makes a corpus from a matrix of counts with one row per document.
 
         Args:
             matrix: ``(num_docs, num_words)`` whole counts: a scipy sparse matrix or array, a dense
@@ -142,7 +143,8 @@ class Corpus:
             metadata: Further columns: a mapping of names to ``num_docs`` values each, or a data
                 frame of pandas, Polars or Arrow with a row for each document. Rows with an index of
                 pandas are joined with the documents by it, and others by position.
-            allow_empty: Accept a matrix of zeros. New documents can consist of unknown words only.
+            allow_empty: Accept a matrix of zeros, since new documents may contain only unknown
+                words.
 
         Returns:
             The corpus. Rows of zeros are kept as empty documents.
@@ -176,7 +178,7 @@ class Corpus:
         preparation: str | None = None,
         name: str | None = None,
     ) -> Corpus:
-        """Makes a corpus of checked counts, words and metadata, as ``from_matrix`` has them."""
+        """Makes a corpus from counts, words and metadata that have already been checked."""
         csr.sort_indices()
         return cls(
             row_offsets=csr.indptr.astype(np.int64),
@@ -202,15 +204,16 @@ class Corpus:
         min_df: int | float | str = "auto",
         **options: Any,
     ) -> Corpus:
-        """Makes a corpus from texts, whose words scikit-learn's ``CountVectorizer`` counts.
+        """Makes a corpus by counting the words of texts with scikit-learn's ``CountVectorizer``.
 
-        Common and rare words say little about topics, so by default English stop words and words
-        of very few documents are left out; ``preparation`` says how many.
+        Very common and very rare words say little about topics. By default, English stop words and
+        words that occur in only a handful of documents are therefore left out, and ``preparation``
+        says how many.
 
         Args:
             texts: The documents.
             vocabulary: Words to count, in this order; a warning says how many others were dropped.
-                By default the options below choose the words, in alphabetical order.
+                By default, the options below choose the words and sort them alphabetically.
             labels: One label per document. They become the column ``label`` of the metadata.
             name: Name of the corpus for messages and reports.
             metadata: As for ``from_matrix``.
@@ -247,7 +250,7 @@ class Corpus:
 
     @classmethod
     def from_frame(cls, frame: Any, text: str = "text", **options: Any) -> Corpus:
-        """Makes a corpus of the texts in one column of a data frame; the others become metadata.
+        """Makes a corpus from a data frame: one column holds the texts, the others become metadata.
 
         Args:
             frame: A data frame of pandas, Polars or Arrow with a document in each row, or a list of
@@ -275,8 +278,8 @@ class Corpus:
     def columns_of_whole(self) -> Corpus:
         """Returns all documents of the whole corpus, without their words.
 
-        Models learn covariates from them: a process that has only a part of the documents reads the
-        columns of the others from the folder.
+        A model has to learn its covariates from every document. A process that holds only a part of
+        them therefore reads the columns of the others from the folder.
 
         Returns:
             The corpus itself, unless it is a part.
@@ -301,11 +304,11 @@ class Corpus:
 
     @property
     def metadata(self) -> pd.DataFrame:
-        """Columns of float64, int64, bool, or text, with a row for each document.
+        """Data frame with a row for each document and columns of float64, int64, bool or text.
 
-        The index names the documents, and selections, splits and saved files keep it. Missing
-        values are NaN in numbers and ``None`` in text. The frame is a copy, so columns are added by
-        ``with_metadata``.
+        Its index names the documents, and is kept by selections, splits and saved files. Missing
+        values are NaN in numbers and ``None`` in text. What you get is a copy, so use
+        ``with_metadata`` to add columns.
         """
         return self.table.copy(deep=False)
 
@@ -349,12 +352,12 @@ class Corpus:
 
     @property
     def word_squares(self) -> NDArray[np.float64]:
-        """``(num_words,)`` squared tokens of each word in a document, added up over documents."""
+        """``(num_words,)`` sum over documents of each word's squared count."""
         return self._word_sums[2]
 
     @cached_property
     def _word_sums(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-        """Documents, tokens and squared tokens of each word, by a single pass."""
+        """Documents, tokens and squared counts of each word, from a single pass."""
         documents, tokens = (np.zeros(self.num_words, np.int64) for _ in range(2))
         squares = np.zeros(self.num_words)
         for _, rows in self.parts():
@@ -369,7 +372,7 @@ class Corpus:
 
     @property
     def square_lengths(self) -> float:
-        """Squared tokens of a document, added up over documents."""
+        """Sum over documents of the squared number of tokens."""
         return float(np.square(self.lengths, dtype=np.float64).sum())
 
     @property
@@ -384,7 +387,7 @@ class Corpus:
 
     @property
     def whole(self) -> Corpus | Facts:
-        """Numbers of the whole corpus: the corpus itself, or the numbers that a part knows.
+        """What holds the totals of the whole corpus: the corpus itself, or the facts a part knows.
 
         Raises:
             CorpusError: The part does not know the whole corpus.
@@ -416,13 +419,13 @@ class Corpus:
 
     @property
     def batch_covariates(self) -> Arrays:
-        """Arrays for batches. Encodings replace covariates of equal names."""
+        """The arrays that batches carry; an encoding hides a covariate of the same name."""
         return Columns({**self.covariates, **self.encodings})
 
     # ---------------------------------------------------------------- selections
 
     def __getitem__(self, rows: Any) -> Corpus:
-        """Returns a new corpus of the selected documents, with positions from 0.
+        """Returns the selected documents as a new corpus, numbered from 0.
 
         Args:
             rows: A position, a slice, an array of positions or a boolean mask. A mask with an index
@@ -479,7 +482,7 @@ class Corpus:
         return positions
 
     def _neighbours(self, rows: NDArray[np.int64]) -> slice | None:
-        """Slice of the entries of ``rows`` if the documents are neighbours; ``None`` otherwise."""
+        """The slice of entries that ``rows`` occupy if they are consecutive; otherwise ``None``."""
         starts, stops = self.row_offsets[rows], self.row_offsets[rows + 1]
         return slice(int(starts[0]), int(stops[-1])) if (starts[1:] == stops[:-1]).all() else None
 
@@ -496,7 +499,7 @@ class Corpus:
         return Rows(sizes, words, counts)
 
     def parts(self, max_entries: int | None = None) -> Iterator[tuple[slice, Rows]]:
-        """Yields all documents in parts of bounded size, each with the slice of its entries.
+        """Yields all documents in parts of bounded size, each with the slice its entries occupy.
 
         Args:
             max_entries: Maximum number of entries in a part. A document with more entries is a part
@@ -568,8 +571,7 @@ class Corpus:
     def with_covariates(self, covariates: Mapping[str, Any]) -> Corpus:
         """Returns the corpus with further numeric arrays.
 
-        Batches of the corpus carry each array as the tensor ``batch.covariates[name]``, for use in
-        a prior.
+        Batches carry each array as the tensor ``batch.covariates[name]``, where a prior can use it.
 
         Args:
             covariates: Arrays ``(num_docs, ...)`` by name, such as a design matrix
@@ -589,9 +591,9 @@ class Corpus:
     def with_encoding(self, name: str, encoder: object, derive: Callable[[], Any]) -> Corpus:
         """Returns the corpus with an array derived from the metadata.
 
-        The ``encode`` methods of priors and topics use it. Batches carry the array as
-        ``batch.covariates[name]``, in place of a covariate of this name, until ``with_metadata``
-        changes the columns that it was derived from.
+        The ``encode`` methods of priors and topics call this. Batches carry the array as
+        ``batch.covariates[name]``, where it hides any covariate of the same name. It lasts until
+        ``with_metadata`` changes the columns from which it was derived.
 
         Args:
             name: Name of the array.
@@ -632,7 +634,7 @@ class Corpus:
     def with_vocabulary(self, vocabulary: Iterable[str]) -> Corpus:
         """Returns the documents over another vocabulary, for example that of a fitted model.
 
-        Warns if words of this corpus are dropped.
+        Words that it lacks are dropped, with a warning.
 
         Args:
             vocabulary: The words, in the order of the new columns. Words absent from this corpus
@@ -715,9 +717,10 @@ class Corpus:
     ) -> DocumentBatch:
         """Returns a batch of documents with their positions in this corpus as ``index``.
 
-        ``corpus.batch(rows)`` and ``corpus[rows].batch()`` have equal counts and differ in
-        ``index``. The first is a part of this corpus, whose ``index`` is ``rows``, so that values
-        can be looked up by position; the second is a complete smaller corpus, which counts from 0.
+        ``corpus.batch(rows)`` and ``corpus[rows].batch()`` have the same counts but differ in
+        ``index``. The first belongs to this corpus and its ``index`` is ``rows``, so that you can
+        look up values by position. The second is the whole of a smaller corpus, and so counts from
+        0.
 
         Args:
             rows: A position, a slice, an array of positions or a boolean mask. Defaults to all
@@ -745,7 +748,7 @@ class Corpus:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> Iterator[DocumentBatch]:
-        """Yields the documents in batches of bounded size. Defaults to a single batch in order.
+        """Yields the documents in batches of bounded size; by default, all of them in one batch.
 
         Args:
             max_docs: Maximum number of documents in a batch.
@@ -794,7 +797,7 @@ class Corpus:
         self, rows: NDArray[np.int64], device: torch.device | str, dtype: torch.dtype
     ) -> DocumentBatch:
         entries, positions = self._rows(rows), torch.tensor(rows)
-        # torch.tensor copies: the memory of the corpus is read-only.
+        # torch.tensor copies, because the corpus's own memory is read-only.
         batch = DocumentBatch(
             row_offsets=torch.tensor(
                 np.concatenate([[0], np.cumsum(entries.sizes)]), device=device
@@ -863,10 +866,10 @@ class Corpus:
     def save(self, path: str | Path, *, shard_size: int | None = None) -> None:
         """Writes the corpus to a file or a folder for ``read_corpus``.
 
-        A file ``NAME.npz`` holds the counts, the metadata and the covariates, compressed, with the
-        words in ``NAME.vocab.txt`` beside it. A folder ``NAME`` holds the same in plain arrays,
-        which ``read_corpus`` maps into memory, so that they take none of their own. Either appears
-        when it is complete, and replaces an older corpus of its name.
+        A file ``NAME.npz`` is compressed: it holds the counts, the metadata and the covariates,
+        while the words go to ``NAME.vocab.txt`` beside it. A folder ``NAME`` holds the same as
+        plain arrays, which ``read_corpus`` maps into memory instead of loading them. Either one
+        appears only once it is complete, and replaces an older corpus of the same name.
 
         Args:
             path: Path with the suffix ``.npz`` for a file, or without a suffix for a folder.
@@ -898,7 +901,7 @@ class Corpus:
             with atomic_write(words) as file:
                 file.write(as_lines(self.vocabulary, "word", words))
         write_archive(path, self.to_scipy(), self.table, self.covariates)
-        # The reader would combine the words and labels of an older corpus with the new counts.
+        # Left in place, an older corpus's words and labels would be read with the new counts.
         path.with_name(f"{path.stem}.labels.txt").unlink(missing_ok=True)
         if self.vocabulary is None:
             words.unlink(missing_ok=True)

@@ -20,11 +20,11 @@ _WORDS = {"token_pattern": r"(?u)\b[^\W\d_]{3,}\b", "stop_words": "english", "ma
 
 
 def example_corpus(**options: Any) -> Corpus:
-    """75 short texts about 6 themes, in this package. The corpus needs no other library or file.
+    """75 short texts about 6 themes, which come with this package.
 
-    The texts were written for this library, and are free to use under its licence. Each has about
-    50 words on a garden, a kitchen, the stars, the sea, football or music. The metadata hold the
-    columns ``theme`` and ``season``.
+    Each has about 50 words on a garden, a kitchen, the stars, the sea, football or music, and the
+    metadata have the columns ``theme`` and ``season``. The texts were written for this library and
+    may be used under its licence.
 
     Args:
         **options: Options of ``Corpus.from_texts`` in place of the defaults. The defaults keep
@@ -48,7 +48,7 @@ def example_file() -> Path:
 
 
 def lee_corpus(**options: Any) -> Corpus:
-    """The Lee background corpus: 300 news articles in gensim's package. Works offline.
+    """The Lee background corpus: 300 news articles, read offline from gensim's package.
 
     Args:
         **options: Options of ``Corpus.from_texts`` in place of the defaults. The defaults keep
@@ -105,7 +105,7 @@ def synthetic_topics(
     *,
     seed: int | np.random.Generator = 0,
 ) -> Tensor:
-    """Topics drawn from a symmetric Dirichlet distribution.
+    """Draws topics from a symmetric Dirichlet distribution.
 
     Args:
         num_topics: Number of topics, K.
@@ -124,6 +124,6 @@ def synthetic_topics(
         raise ConfigError(f"num_topics, num_words and concentration must be positive, got {given}")
     alpha = np.full(num_words, float(concentration))
     topics = np.random.default_rng(seed).dirichlet(alpha, size=num_topics)
-    # Small parameters underflow to zero, and a word of probability 0 has log-likelihood -inf.
+    # With small parameters some draws underflow to 0, which would make log-likelihoods -inf.
     topics = np.maximum(topics, np.finfo(np.float32).tiny)
     return torch.from_numpy(topics / topics.sum(1, keepdims=True))

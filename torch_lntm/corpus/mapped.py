@@ -1,4 +1,4 @@
-"""Memory-mapped arrays, which are read from files on use."""
+"""Memory-mapped arrays, which are read from disk only as they are used."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def parts(
 
 
 class Chain(np.lib.mixins.NDArrayOperatorsMixin):
-    """Mapped arrays one after the other, read like a single one-dimensional array.
+    """Several mapped arrays end to end, which read like a single one-dimensional array.
 
-    Slices stay mapped. Other selections and arithmetic give arrays in memory.
+    Slices stay mapped, whereas other selections and arithmetic give arrays in memory.
 
     Args:
         links: The arrays, of one type.
@@ -93,7 +93,7 @@ class Chain(np.lib.mixins.NDArrayOperatorsMixin):
 
 
 def chained(links: Sequence[NDArray[Any]]) -> Any:
-    """Several arrays as a chain, without empty ones, and a single array as it is."""
+    """A chain of the arrays that are not empty, or the array itself if only one is left."""
     filled = [link for link in links if link.size]
     return Chain(filled) if len(filled) > 1 else [*filled, *links][0]
 
@@ -122,9 +122,10 @@ def take(array: Any, starts: NDArray[np.integer], sizes: NDArray[np.integer]) ->
 
 
 def release(*arrays: Any) -> None:
-    """Removes the pages of mapped arrays from this process's memory.
+    """Drops the pages of mapped arrays from this process's memory.
 
-    The system caches the pages as long as it has free memory, and returns them on the next use.
+    The operating system still caches them while it has memory to spare, so using them again is
+    cheap.
     """
     for array in arrays:
         _advise(array, "MADV_DONTNEED")
@@ -138,7 +139,7 @@ def _advise(array: Any, advice: str) -> None:
 
 
 def pieces(array: Any) -> Iterator[NDArray[Any]]:
-    """Yields a one-dimensional array in pieces. Mapped pieces leave memory after use."""
+    """Yields a one-dimensional array in pieces, and drops mapped ones from memory after use."""
     for start in range(0, array.size, PART):
         yield np.asarray(array[start : start + PART])
         release(array)

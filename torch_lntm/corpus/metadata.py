@@ -1,8 +1,8 @@
 """Metadata and covariates of documents.
 
-The metadata are a pandas data frame whose index names the documents. Whatever a caller gives is
-joined with them by that index, and the type of each column is found once, so that everything else
-can take the frame as it is.
+The metadata are a pandas data frame whose index names the documents. Anything a caller adds is
+joined on that index, and each column's type is determined once, so that the rest of the library can
+take the frame as it is.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MISSING_NUMBERS = ("", "NA", "NaN", "nan")
 
 
 class Columns(dict[str, T]):
-    """Values by name, whose error for an unknown name lists the known ones."""
+    """A mapping of names to values, whose error for an unknown name lists the known ones."""
 
     def __missing__(self, name: str) -> T:
         raise MissingColumnError(name, self)
@@ -70,13 +70,13 @@ def listed(items: Iterable[Any]) -> str:
 
 def is_table(value: object) -> bool:
     """Whether a value is a data frame of pandas, Polars, Arrow or a similar library."""
-    # By the class, because a lazy frame warns when it is asked for its columns.
+    # Goes by the class, because merely asking a lazy frame for its columns makes it warn.
     has_rows = any(hasattr(type(value), name) for name in ("__arrow_c_stream__", "collect_schema"))
     return isinstance(value, pd.DataFrame) or (has_rows and hasattr(type(value), "columns"))
 
 
 def as_frame(table: Any) -> pd.DataFrame:
-    """A data frame, or a list of dicts, as a frame of pandas, with exact integers.
+    """A data frame or a list of dicts as a pandas frame, without rounding any integer.
 
     Raises:
         CorpusError: ``table`` is of another type, or lazy.
@@ -135,9 +135,10 @@ def describe(
 ) -> pd.DataFrame:
     """Metadata of new documents, with an index that names them.
 
-    The names are the pandas index of the documents. A list has none, so it takes the first index
-    of the metadata or the labels that does more than count 0, 1, 2. Where names repeat or only
-    count, the column ``id`` replaces them if its values differ, and otherwise the positions do.
+    If the documents have a pandas index, it gives the names. A list has no index, so it borrows
+    that of the metadata, or else of the labels, provided that it does more than count 0, 1, 2.
+    Names that repeat or merely count are replaced by the column ``id`` if its values are distinct,
+    and otherwise by the positions.
 
     Args:
         documents: The documents as the caller gave them.
@@ -173,11 +174,11 @@ def named(frame: pd.DataFrame) -> pd.DataFrame:
 def make_metadata(columns: Any, num_docs: int, documents: pd.Index | None = None) -> pd.DataFrame:
     """Converts values to columns of metadata, each with one value for every document.
 
-    A column has one of four types: float64, int64, bool, or object for text, which all other values
-    become: lists are joined by ``|``, and dates are written out. ``None``, NaN, empty text, and
-    pandas's ``NA`` and ``NaT`` are missing; they become NaN among numbers and ``None`` in text.
-    Integers and truth values with missing values become float64, unless it would round an integer:
-    then they become text.
+    A column has one of four types: float64, int64, bool, or object for text. Anything else becomes
+    text: lists are joined by ``|``, and dates are written out. ``None``, NaN, empty text, and
+    pandas's ``NA`` and ``NaT`` all count as missing, and become NaN among numbers and ``None`` in
+    text. Integers and truth values with gaps become float64, unless that would round an integer, in
+    which case they become text.
 
     Args:
         columns: A mapping of names to values, or a data frame of pandas, Polars or Arrow. A pandas
@@ -221,7 +222,7 @@ def typed(
     documents: pd.Index,
     convert: Callable[[str, Any, int], NDArray[Any]] | None = None,
 ) -> pd.DataFrame:
-    """Columns of metadata with their types, each of which is found once.
+    """Columns of metadata with their types, each determined once.
 
     Args:
         columns: Pairs of a name and values in the order of the documents.
@@ -261,7 +262,7 @@ def _index_of(values: Any) -> pd.Index | None:
 
 
 def _is_shuffled(index: pd.Index) -> bool:
-    """Whether an index has the positions 0, 1, … in another order."""
+    """Whether an index holds the positions 0, 1, … in some other order."""
     if index.dtype.kind not in "iu" or index.hasnans:
         return False
     numbers, positions = np.asarray(index), np.arange(len(index))
@@ -293,7 +294,7 @@ def as_column(name: str, values: Any, num_docs: int) -> NDArray[Any]:
     if isinstance(dtype, np.dtype):
         array = np.asarray(values)
     elif isinstance(dtype, pd.CategoricalDtype):
-        # The levels of a category are names, also where they are written as numbers.
+        # The levels of a category are names even if they look like numbers.
         array = np.asarray(pd.Series(values).astype(object).map(str, na_action="ignore"))
     elif isinstance(values, Iterable) and not isinstance(values, (str, bytes)):
         items = list(values)
@@ -341,10 +342,10 @@ def _from_objects(values: Any) -> NDArray[Any]:
 
 
 def parse_column(name: str, values: pd.Series, num_docs: int) -> NDArray[Any]:
-    """Texts of CSV as numbers, if every present value is a number, and otherwise as text.
+    """A CSV column as numbers if every value present is a number, and otherwise as text.
 
-    Numbers with leading zeros or a plus sign are codes and stay text. Integers of 64 bits stay
-    integers; with missing values they become floats, unless that would round them.
+    Numbers with leading zeros or a plus sign are likely to be codes, so they stay text. Integers of
+    64 bits stay integers; if some are missing, they become floats, unless that would round them.
     """
     texts = values.to_numpy()
     missing = values.isin(_MISSING_NUMBERS).to_numpy()
@@ -368,7 +369,7 @@ def _text(value: Any) -> str:
         text = "|".join(map(str, value))
     else:
         text = json.dumps(value) if isinstance(value, dict) else str(value)
-    # Files, tables and terminals refuse half of a surrogate pair.
+    # Half of a surrogate pair cannot be written to files, tables or terminals.
     return text if text.isascii() else SURROGATE.sub("\ufffd", text)
 
 

@@ -1,4 +1,4 @@
-"""Parts of a corpus in shards: where the documents of a process stand in the whole corpus."""
+"""Parts of a sharded corpus: where one process's documents stand in the whole."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from torch_lntm.errors import CorpusError
 
 @dataclass(frozen=True, eq=False)
 class Facts:
-    """Numbers of a whole corpus, equal in all processes with a part of it.
+    """Totals of a whole corpus, which every process with a part of it shares.
 
     Attributes:
         num_docs: Number of documents, including empty documents.
         document_frequency: ``(num_words,)`` int64 number of documents with each word.
         word_totals: ``(num_words,)`` int64 tokens of each word.
-        word_squares: ``(num_words,)`` float64 squared tokens of each word in a document, added up.
-        square_lengths: Squared tokens of a document, added up.
+        word_squares: ``(num_words,)`` float64 sum over documents of each word's squared count.
+        square_lengths: Sum over documents of the squared number of tokens.
         shard_docs: ``(num_shards,)`` int64 number of documents with tokens of each shard.
     """
 
@@ -50,7 +50,7 @@ class Facts:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Place of a part in its whole corpus. A part has the documents of some neighbouring shards.
+    """Where a part stands in the whole corpus. A part is made of consecutive shards.
 
     Attributes:
         shards: First shard of the part, and the shard after its last shard.

@@ -1,4 +1,4 @@
-"""Fixed splits: documents into training and test sets, tokens into observed and held-out."""
+"""Fixed splits: documents into training and test sets, tokens into observed and held-out ones."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class WordHoldOut(Generic[D]):
         return digest.hexdigest()
 
     def check_fingerprint(self, expected: str) -> str:
-        """Returns the fingerprint after a comparison with the expected fingerprint.
+        """Returns the fingerprint, once it has been found equal to the expected one.
 
         Args:
             expected: Fingerprint of the intended hold-out.
@@ -126,7 +126,7 @@ def _check_seed(seed: int) -> None:
 
 
 def split_documents(corpus: D, test_fraction: float, seed: int) -> Split[D]:
-    """Draws ``round(test_fraction * num_docs)`` test documents. Both sets have at least 1."""
+    """Draws ``round(test_fraction * num_docs)`` test documents, but leaves neither set empty."""
     if not 0 < test_fraction < 1:
         raise CorpusError(f"test_fraction must lie between 0 and 1, got {test_fraction}")
     _check_seed(seed)
@@ -167,10 +167,11 @@ def _draw_tokens(
 ) -> NDArray[np.int64]:
     """Draws tokens of every document without replacement: ``(nnz,)`` drawn tokens per entry.
 
-    The numbers of a document have a multivariate hypergeometric distribution. They are drawn by
-    halving. The number of drawn tokens in the first half of the document's entries is
-    hypergeometric. Given this number, the two halves are independent. All documents are halved at
-    once. Time and memory are proportional to the number of entries, for any number of tokens.
+    The numbers drawn from a document's entries follow a multivariate hypergeometric distribution,
+    which is sampled by repeated halving. The number of tokens that fall in the first half of the
+    entries is hypergeometric, and given that number the two halves are independent, so each can be
+    halved again. All documents are halved at once. Time and memory grow with the number of entries,
+    however many tokens they stand for.
     """
     tokens_before = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
     drawn = np.zeros(counts.size, np.int64)

@@ -1,10 +1,11 @@
 """Corpora in folders, whose counts are mapped into memory.
 
-A folder has the manifest ``corpus.json`` with sizes and checksums, perhaps ``vocabulary.txt`` with
-a word per line, and the shards ``shard-00000``, ``shard-00001`` and so on. A shard has some
-neighbouring documents: their counts in compressed sparse rows, which are the arrays
-``row_offsets.npy``, ``word_index.npy`` and ``counts.npy``, and perhaps ``metadata.parquet`` and
-``covariates.npz``. Most folders have one shard; several let processes read only their own.
+Each folder has a manifest, ``corpus.json``, with sizes and checksums. Beside it may lie
+``vocabulary.txt``, with a word per line, and there are one or more shards: ``shard-00000``,
+``shard-00001`` and so on. A shard holds a run of consecutive documents. Their counts are in
+compressed sparse rows, namely the arrays ``row_offsets.npy``, ``word_index.npy`` and
+``counts.npy``, with ``metadata.parquet`` and ``covariates.npz`` where the corpus has them. Most
+folders need only one shard; with several, each process can read just its own.
 """
 
 from __future__ import annotations
@@ -125,12 +126,11 @@ def _write_shard(folder: Path, corpus: Any, first: int, size: int) -> dict[str, 
 
 
 def _name(number: int) -> str:
-    """Name of a shard's folder. No manifest can choose another."""
+    """Name of a shard's folder, which is fixed so that a manifest cannot point elsewhere."""
     return f"shard-{number:05}"
 
 
 def _sizes(shard: dict[str, Any]) -> dict[str, int]:
-    """Sizes of the arrays of a shard."""
     return dict.fromkeys(ARRAYS, shard["num_entries"]) | {"row_offsets.npy": shard["num_docs"] + 1}
 
 
@@ -233,11 +233,11 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def _modern(path: Path, about: dict[str, Any]) -> dict[str, Any]:
-    """The manifest of a folder of versions 1 and 2.
+    """The manifest of a folder of versions 1 and 2, in today's form.
 
-    A folder without shards (1) is its own only shard. Shards (2) have the checksums of their arrays
-    in a ``corpus.json`` of their own. The vocabulary, and the columns in ``documents.npz``, have no
-    checksums.
+    Version 1 had no shards, so the folder counts as its own single shard. In version 2, each shard
+    keeps the checksums of its arrays in a ``corpus.json`` of its own. In both, the vocabulary and
+    the columns in ``documents.npz`` have no checksums.
     """
     shards = []
     for number, shard in enumerate(about.get("shards", [about])):
@@ -252,7 +252,7 @@ def _modern(path: Path, about: dict[str, Any]) -> dict[str, Any]:
 
 
 def deal_shards(shards: Sequence[dict[str, Any]], part: tuple[int, int] | None) -> tuple[int, int]:
-    """Neighbouring shards of a process. All processes have about the same number of entries.
+    """Deals consecutive shards to a process, so that all get about the same number of entries.
 
     Args:
         shards: Records of the shards.

@@ -1,4 +1,4 @@
-"""Counting words of texts by scikit-learn's CountVectorizer, and the default choice of words."""
+"""Counts words with scikit-learn's CountVectorizer, and chooses by default which ones to keep."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def check_texts(texts: Any) -> list[str]:
     Raises:
         CorpusError: The texts are a single string, a table, or contain another type.
     """
-    # Iterating over a table or a mapping would yield the names of its columns.
+    # Iterating over a table or a mapping would give its column names instead of texts.
     if isinstance(texts, (str, bytes, Path, Mapping)) or is_table(texts):
         raise CorpusError(
             f"texts must be an iterable of strings, got a single {type(texts).__name__}; wrap one "
@@ -59,8 +59,8 @@ def count_words(
 ) -> tuple[sp.csr_matrix, Sequence[str], str | None]:
     """Counts the words of texts and leaves out uninformative words.
 
-    The texts are read once. They may be larger than the memory, which holds their counts and a part
-    of the texts.
+    The texts are read only once, and may be larger than memory, because only the counts and a small
+    part of the texts are held at a time.
 
     Args:
         texts: The documents.
@@ -75,7 +75,7 @@ def count_words(
     Raises:
         CorpusError: An option is invalid, or no word remains.
     """
-    # Imported on use, because the import takes longer than counting most corpora.
+    # Imported only when used, because the import takes longer than counting most corpora.
     from sklearn.feature_extraction.text import CountVectorizer
 
     # The remaining options define words. Pruning needs the words of all texts.
@@ -121,7 +121,7 @@ def _count(vectorizer: Any, texts: Iterable[str]) -> tuple[sp.csr_matrix, pd.Dat
 
 
 def _over(words: Sequence[str], counts: sp.csr_matrix, found: pd.DataFrame) -> sp.csr_matrix:
-    """Counts over a vocabulary. Warns of words that it lacks."""
+    """Counts over a given vocabulary, with a warning about the words it lacks."""
     at = pd.Index(words, dtype=object).get_indexer(found.index)
     known, lost = np.flatnonzero(at >= 0), found["tokens"][at < 0]
     if len(lost):
@@ -224,7 +224,7 @@ def _choose(
 
 
 def english_stop_words(words: Iterable[str], num_tokens: NDArray[np.integer]) -> NDArray[np.bool_]:
-    """Mask of the English stop words. It is empty if their share is too low for English texts.
+    """Mask of the English stop words; all False if they are too rare for the texts to be English.
 
     Args:
         words: ``num_words`` words.

@@ -1,4 +1,4 @@
-"""BagOfWords: the distribution of a document's word counts given its topic proportions."""
+"""BagOfWords, the distribution of a document's word counts given its topic proportions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class BagOfWords(TorchDistribution):
         theta: ``(..., num_docs, num_topics)`` topic proportions.
         topics: ``(num_topics, num_words)`` word probabilities of each topic, or ``(..., 1,
             num_topics, num_words)`` for different topics at each index of the leading dimensions.
-        lengths: ``(num_docs,)`` number of tokens of each document. Only draws need it.
+        lengths: ``(num_docs,)`` number of tokens of each document, which only draws need.
         words: Likelihood of the words given the mixture, such as
             :class:`~torch_lntm.models.DirichletMultinomial`. Defaults to independent draws.
 

@@ -1,4 +1,4 @@
-"""WordCounts: counts of documents as a tensor with sparse storage."""
+"""WordCounts, the counts of documents as a tensor with sparse storage."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class WordCounts(Tensor):
     """Counts ``(..., num_docs, num_words)`` as a tensor, stored as batches of documents.
 
     It is the value of a Pyro site of words, observed or drawn. Pyro's handlers read its shape,
-    expand, stack and reshape it. These operations keep the sparse storage. All other functions of
-    PyTorch first convert it to a dense tensor of at most :data:`MAX_DENSE` entries.
+    expand, stack and reshape it, all of which keep the sparse storage. Any other function of
+    PyTorch first converts it to a dense tensor of at most :data:`MAX_DENSE` entries.
 
     Args:
         batches: A batch of documents for all indices of the leading dimensions, or a batch for each

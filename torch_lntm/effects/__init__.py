@@ -1,4 +1,4 @@
-"""Effects of documents' metadata on topic proportions, with intervals."""
+"""How topic proportions depend on the documents' metadata, with intervals."""
 
 from torch_lntm.effects.estimate import estimate
 from torch_lntm.effects.result import Effects

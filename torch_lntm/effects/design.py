@@ -1,4 +1,4 @@
-"""Designs of regressions on documents' columns, in a basis that keeps the columns' digits."""
+"""Design matrices of the documents' columns, in a basis that loses none of their digits."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from torch import Tensor
 
 from torch_lntm.errors import ConfigError
 
-#: Relative size of a column's own part, below which the terms before it determine it.
+#: A column whose own part is relatively smaller than this is determined by the terms before it.
 DEPENDENT = 1e-9
 #: Units in the last place that a column's own part must exceed.
 RESOLVED = 200
 #: Bits of an offset that is subtracted at once.
 BITS = 22
-#: Share of a document or cluster in its own fitted value that counts as the whole.
+#: A document or cluster with this share in its own fitted value counts as determining it alone.
 WHOLE = 1 - 1e-10
-#: Share of a column's squares within levels, up to which the column is constant within levels.
+#: A column with at most this share of its squares within levels counts as constant within them.
 CONSTANT = 1e-9
 
 
 class Design:
-    """Columns of all documents, and the same columns in an orthonormal basis.
+    """The design matrix of all documents, and the same columns in an orthonormal basis.
 
     A time such as 1e12 + t would lose the digits of t in the first product, so offsets are
-    subtracted before any is formed. An offset is a sum Σ_i b_ij d_i over the columns d of zeros and
-    ones, whose coefficients b have so few bits that the subtraction is exact. The rest is scaled
-    and factored by QR.
+    subtracted before any product is formed. The offset of column j is a sum Σ_i b_ij d_i over the
+    columns d of zeros and ones. Its coefficients b have so few bits that the subtraction is exact.
+    What remains is scaled and factored by QR.
 
     Args:
         names: ``(num_terms,)`` names of the columns.
@@ -108,7 +108,7 @@ class Design:
 
     @cached_property
     def back(self) -> Tensor:
-        """Matrix from coefficients in the basis to coefficients of the columns."""
+        """Matrix that turns coefficients in the basis into coefficients of the columns."""
         coefficients = self.basis.copy()
         coefficients[self.flags] -= self.offsets @ self.basis
         return torch.from_numpy(coefficients)
@@ -120,7 +120,7 @@ class Design:
 
     @cached_property
     def alone(self) -> Tensor:
-        """Positions of the documents that alone determine a coefficient."""
+        """Positions of the documents that determine some coefficient all by themselves."""
         return (self.leverage > WHOLE).nonzero().squeeze(1)
 
     @cached_property
@@ -135,7 +135,7 @@ class Design:
         if self.clusters is None:
             return found
         shares = torch.bincount(self.clusters, self.leverage)
-        # The shares sum to the number of terms, so few clusters can determine a direction.
+        # The shares sum to the number of terms, so only a few clusters can determine a direction.
         for g in (shares > WHOLE).nonzero().squeeze(1).tolist():
             rows = (self.clusters == g).nonzero().squeeze(1)
             x = self.x[rows]
@@ -154,7 +154,7 @@ class Design:
 
     @property
     def freedom(self) -> float:
-        """Degrees of freedom of a regression of independent documents, or of clusters."""
+        """Degrees of freedom of the regression, for independent documents or for clusters."""
         if self.num_clusters is not None:
             return float(self.num_clusters - 1)
         return float(len(self.x) - len(self.names))
@@ -162,8 +162,8 @@ class Design:
     def containment(self, freedom: float) -> tuple[Tensor, tuple[float, ...]]:
         """Degrees of freedom by the containment rule.
 
-        A column that is constant within the levels of a term has as many as the term has levels,
-        less the number of such columns.
+        A column that is constant within the levels of a random term gets as many degrees as the
+        term has levels, less the number of such columns.
 
         Args:
             freedom: Degrees of freedom of other columns.

@@ -1,4 +1,4 @@
-"""``effects.estimate``: regression of topic proportions by the method of composition."""
+"""``effects.estimate``, which regresses topic proportions by the method of composition."""
 
 from __future__ import annotations
 
@@ -57,17 +57,17 @@ def estimate(
     seed: int = 0,
     progress: bool = True,
 ) -> Effects:
-    """Effects of the documents' metadata on their topic proportions, by regression.
+    """Estimates how the topic proportions depend on the documents' metadata, by regression.
 
-    The proportions are not observed, so the method of composition draws all of them from their
-    posteriors, again and again (*Treier & Jackman 2008*). Each draw is regressed on the formula's
-    columns, and coefficients and covariances are pooled over the draws (*Rubin 1987*). The table,
-    predictions, differences and plots all come from this regression.
+    Since the proportions are not observed, the method of composition draws them repeatedly from
+    their posteriors (*Treier & Jackman 2008*). Each draw is regressed on the columns of the
+    formula, and the coefficients and covariances are pooled over the draws (*Rubin 1987*). The
+    result's table, predictions, differences and plots all come from this regression.
 
-    The intervals therefore contain the uncertainty of the regression and of the documents'
-    posteriors and, with ``coefficients``, that of the prior mean's coefficients, which all
-    documents share. They leave out the uncertainty of the topics' words and of the prior's
-    covariance, which draws from ``inference.joint_draws`` include.
+    The intervals therefore cover the uncertainty of the regression and of the documents'
+    posteriors. With ``coefficients``, they also cover that of the prior mean's coefficients, which
+    all documents share. The topics' words and the prior's covariance are taken as known, unless the
+    draws come from ``inference.joint_draws``.
 
     Args:
         model: The fitted model. It may have covariates (``models.stm``), but needs none.
@@ -180,7 +180,7 @@ def _require_one(name: str, value: Any, known: Collection[Any]) -> None:
 def _notes(
     text: str, link: Link, method: str, draws: ThetaDraws, mean_length: float
 ) -> tuple[str, ...]:
-    """The regression, and sources of uncertainty inside and outside the intervals, in words."""
+    """Describes the regression, and which uncertainty the intervals include or leave out."""
     kind = "multinomial logit" if link == "logit" else "linear"
     sources = "; ".join(draws.sources_of_uncertainty)
     notes = (
@@ -202,7 +202,7 @@ def _notes(
 
 
 def _warn_of_separation(text: str, model: TopicModel, topics: Sequence[int]) -> None:
-    """Warn of topics that are almost absent for some values of the columns."""
+    """Warn of topics that almost vanish at some values of the columns."""
     labels = topic_labels(model)
     warn(
         f"formula {text!r} separates documents without the topics "
@@ -218,7 +218,7 @@ def _design(
 ) -> tuple[Formula, Design]:
     """The formula and the design of the documents with words.
 
-    Levels that other documents have alone are no levels, and values that these lack do no harm.
+    Documents without words are ignored, with any level that only they have or value that they lack.
     """
     selected = corpus.metadata.iloc[rows]
     fitted, matrix = Formula.fit(text, selected)
@@ -274,7 +274,7 @@ def _topics(
 
 
 def _given_draws(theta: Tensor, model: TopicModel, num_docs: int) -> ThetaDraws:
-    """An array of draws, which must be of these documents."""
+    """An array of draws, once checked to be of these documents."""
     expected = (num_docs, model.num_topics)
     if tuple(theta.shape[1:]) != expected:
         raise ConfigError(

@@ -60,7 +60,7 @@ class LinearRegression:
     unknown: Tensor | None = None
     spread: Tensor | None = None
     random: RandomTerms | None = None
-    #: Topics whose proportion is almost 0 for some values; only a logit can tell.
+    #: Topics whose proportion is almost 0 at some values, which only the logit can tell.
     separated = ()
 
     def predict(self, x: Tensor, weights: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -127,7 +127,7 @@ def regress_linear(
 
 
 class _Sums:
-    """Sums over all documents: a Gram matrix, products with the outcomes, and squared outcomes.
+    """Sums over documents that suffice for a regression: Gram matrix, products, squared outcomes.
 
     Args:
         design: The design.
@@ -192,7 +192,7 @@ class _Sums:
 
 
 def _with_levels(sums: _Sums) -> LinearRegression:
-    """The regression with normal effects of the levels; covariances are those of the model."""
+    """The regression with normally distributed level effects, and covariances under that model."""
     (num_draws, num_responses), fixed = sums.squares.shape, slice(sums.num_fixed)
     ratio = torch.ones(num_responses, len(sums.levels.sizes), dtype=torch.float64)
     by_draw, determined = [], 0.0
@@ -226,9 +226,9 @@ def _with_levels(sums: _Sums) -> LinearRegression:
 def _variances(sums: _Sums, draw: int, ratio: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Variances of a draw's terms and residuals, by restricted maximum likelihood.
 
-    They are found by MacKay's fixed point r = γ σ²/|b|², for the ratio r of the residual variance
-    to a term's, its effects b and their number of determined coefficients γ, with Steffensen's
-    acceleration.
+    MacKay's fixed point r = γ σ²/|b|², accelerated by Steffensen's method, finds the ratio r of the
+    residual variance σ² to the variance of a term. Here b are the effects of the term's levels, and
+    γ is the number of them that the data determine.
 
     Returns:
         The ratios ``(num_outcomes, num_terms)``, the residual variance ``(num_outcomes,)``, and
@@ -244,7 +244,7 @@ def _variances(sums: _Sums, draw: int, ratio: Tensor) -> tuple[Tensor, Tensor, T
         gamma = (torch.tensor(sums.levels.sizes) - ratio * trace).clamp_min(0.0)
         squares = sums.totals(dense.square(), main.square()).clamp_min(1e-300)
         path.append((gamma * residual[:, None] / squares).clamp(MIN_PENALTY, MAX_PENALTY).log())
-        # Terms without effect drift towards an infinite ratio, where nothing changes any more.
+        # Without any effect, a term's ratio drifts to infinity, where nothing changes any more.
         if float((path[-1] - path[-2]).abs().max()) < TOLERANCE:
             break
         if len(path) == 3:  # the limit of a geometric series through the last three ratios

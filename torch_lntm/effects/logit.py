@@ -1,21 +1,24 @@
 """Multinomial logit regression of topic proportions, with or without random terms.
 
-The expected proportions of a document are softmax(Bᵀx + Σ_j b_j) for all topics together, as in the
-fractional logit of *Papke & Wooldridge 1996*. Here b_j is the effect on each topic of the
-document's level in the random term j. Predictions lie between 0 and 1 and sum to 1 over the topics,
-which regressions of each topic by itself would not. The effects of levels have ridge penalties that
-depend on the term and the topic, and the last topic has the coefficients B = 0.
+As in the fractional logit of *Papke & Wooldridge 1996*, a document's expected proportions are
+softmax(Bᵀx + Σ_j b_j), for all topics at once. Here b_j holds the effect on each topic of the
+document's level in the random term j. Predictions therefore lie between 0 and 1 and sum to 1 over
+the topics, whereas separate regressions of each topic would guarantee neither. The coefficients B
+of the last topic are fixed at 0, and the effects of levels have ridge penalties that depend on the
+term and the topic.
 
-The estimate solves the penalised equations Σ_d w z (theta_d − softmax)ᵀ = P(B, b), for the columns
-and levels z (penalised quasi-likelihood, *Breslow & Clayton 1993*). They are linear in the
-proportions, so the sums over documents of each draw suffice.
+The estimate solves the penalised equations Σ_d w z (theta_d − softmax)ᵀ = P(B, b), where z runs
+over the columns and levels (penalised quasi-likelihood, *Breslow & Clayton 1993*). They are linear
+in the proportions, so that each draw enters only through its sums over documents.
 
-With the information H, the penalties P and G = (H + P)⁻¹, the error of the estimate is G(s − Pb) to
-first order, where the score s has the covariance M and the effects b have the variances T. The
-covariance of the error is therefore G(M + PTP)G. Without random terms, M is that of documents or
-clusters. With them, this differs from a multinomial model, in which M would be proportional to H.
-Proportions of logistic-normal documents vary otherwise, so M has a dispersion matrix Φ between
-topics, and a document has the covariance D^½ΦD^½ for its expected proportions D.
+To find the covariance, write H for the information, P for the penalties and G = (H + P)⁻¹. To first
+order, the error of the estimate is G(s − Pb), where the score s has the covariance M and the
+effects b have the variances T. The covariance of the error is therefore G(M + PTP)G.
+
+Without random terms, M is the covariance over documents or clusters. With them, M comes from a
+model, but not the multinomial one, under which M would be proportional to H. The proportions of
+logistic-normal documents vary differently. M therefore has a dispersion matrix Φ between topics: a
+document with the expected proportions D has the covariance D^½ΦD^½.
 """
 
 from __future__ import annotations
@@ -49,7 +52,7 @@ MAX_COEFFICIENTS, MAX_STORED = 5000, 2**26
 NEWTON_STEPS, DRAW_STEPS = 100, 20
 #: Maximum number of draws in the average of the covariance.
 SANDWICH_DRAWS = 10
-#: Expected proportion of a document, below which the columns separate the topic from documents.
+#: Below this expected proportion in some document, a topic counts as separated by the columns.
 MIN_PROPORTION = 1e-7
 #: Bounds of the variances of effects, number of updates, and relative change of the last update.
 MIN_VARIANCE, MAX_VARIANCE, UPDATES, CHANGE = 1e-6, 1e4, 200, 1e-3
@@ -62,10 +65,10 @@ Coefficients = tuple[Tensor, Tensor]
 
 
 class _Equations:
-    """The equations of all documents.
+    """The penalised equations over all documents.
 
-    The columns are the fixed terms in an orthonormal basis, then all levels but those of the
-    largest term.
+    Their columns are the fixed terms in an orthonormal basis, followed by the levels of every
+    random term except the largest.
 
     Args:
         design: The design.
@@ -159,7 +162,7 @@ class _Equations:
         found = self.assemble(
             self.theta(at), lambda rows: torch.diag_embed(rows) - rows[:, :, None] * rows[:, None]
         )
-        # Penalties keep the information regular; without levels, its own rounding error does.
+        # Penalties keep the information regular; without levels, a ridge of rounding size does so.
         least = 0.0 if self.levels.num_levels else 1e-12 * found.dense.diagonal().max()
         return found.plus(ridge[0] + least, ridge[1])
 
@@ -178,7 +181,7 @@ class _Equations:
 
     @property
     def tolerance(self) -> float:
-        """Product of score and step that ends the Newton steps."""
+        """The product of score and step below which the Newton steps end."""
         return 1e-8 if self.levels.num_levels else 1e-14 * len(self.x)
 
     def maximise(
@@ -218,8 +221,8 @@ class _Equations:
     ) -> Coefficients:
         """Coefficients of a draw, by steps with the mean's information, or by Newton steps.
 
-        The information of the mean is wrong for a draw far from the mean. Example: a topic is rare
-        in this draw and frequent in all other draws. Newton steps then take over.
+        The mean's information is a poor guide to a draw far from the mean, such as one in which a
+        topic is rare although all other draws have much of it. Newton steps then take over.
         """
         start = at
         for _ in range(DRAW_STEPS):
@@ -321,7 +324,7 @@ class LogitRegression:
             for pair in (solved, self.inner.times(*solved))
         )
         within = by_function @ through.mT
-        # No variance is known to be below its rounding error, as of a topic that is almost absent.
+        # A variance below its own rounding error, as of an almost absent topic, is not credible.
         rounding = 1e-15 * by_function.square().sum(-1) * self.inner.dense.abs().max()
         within.diagonal(dim1=-2, dim2=-1).copy_(within.diagonal(dim1=-2, dim2=-1).max(rounding))
         new = (new * self.random.spread.flatten()).unflatten(0, gradients.shape[:2])
@@ -410,8 +413,9 @@ def _robust(
     def corrected(rows: Tensor, residuals: Tensor) -> Tensor:
         """Residuals corrected for the leverages.
 
-        A document's residuals have the covariance V = W − w W X J⁻¹Xᵀ W under the model, for its
-        covariance W of proportions. HC2 gives them the covariance W, and HC3 multiplies by W V⁻¹.
+        If a document's proportions have the covariance W under the model, its residuals have the
+        covariance V = W − w W X J⁻¹Xᵀ W, which is smaller. HC2 scales the residuals so that their
+        covariance is W again, and HC3 multiplies them by W V⁻¹.
         """
         if kind not in ("HC2", "HC3"):
             return residuals
@@ -446,14 +450,14 @@ def _robust(
 def _settle(
     equations: _Equations, sums: Coefficients, chosen: Tensor, outcomes: Tensor
 ) -> tuple[RandomTerms, float, Coefficients, BlockArrow, BlockArrow]:
-    """Variances of the levels' effects, the coefficients, and the parts of their covariance.
+    """Settles the variances of the levels' effects, and the coefficients with their covariance.
 
-    The penalty of term j and topic k is φ_k / τ²_jk, for the topic's dispersion φ_k and the
-    variance τ²_jk of the effects. The variance solves E Σ b² = Σ b², for the estimated effects b
-    of its levels. With a multinomial variance of the proportions, the equation is that of MacKay's
-    evidence, or of the restricted likelihood of the linearised regression:
-    τ² = Σ b² / γ, for γ determined effects. Variances and dispersion are those of a single draw,
-    as averages over some of the draws.
+    The penalty of term j and topic k is φ_k / τ²_jk, where φ_k is the topic's dispersion and τ²_jk
+    the variance of the effects. This variance solves E Σ b² = Σ b², for the estimated effects b of
+    the term's levels. If the proportions had a multinomial variance, the equation would be that of
+    MacKay's evidence, or of the restricted likelihood of the linearised regression: τ² = Σ b² / γ,
+    for γ determined effects. Variances and dispersion are those of a single draw, averaged over
+    some of the draws.
     """
     sizes = torch.tensor(equations.levels.sizes)[:, None]
     variances = equations.x.new_full((len(sizes), equations.num_topics), 0.5)

@@ -51,13 +51,13 @@ def intervals(
     between = (1 + 1 / num_draws) * between
     total = within + between
     share = np.divide(between, total, out=np.zeros_like(total), where=total > 0)
-    # A smooth minimum of the draws' and the documents' degrees of freedom. Barnard and Rubin
-    # (1999) have the further factor (n + 1) / (n + 3), which makes 4 degrees 2.9 even for known
-    # proportions, where a t distribution with n degrees is exact.
+    # A smooth minimum of the draws' and the documents' degrees of freedom. Barnard and Rubin (1999)
+    # multiply by (n + 1) / (n + 3) as well, which we leave out: it would turn 4 degrees into 2.9
+    # even for known proportions, for which a t distribution with n degrees is exact.
     draw_freedom = (num_draws - 1) / np.maximum(share, 1e-12) ** 2
     document_freedom = freedom * np.maximum(1 - share, 1e-12)
-    # Each variance has at least 1 degree, and a sum of two variances has no fewer degrees than
-    # the lesser of them (Welch 1947). The smooth minimum would fall to 0 for uncertain draws.
+    # For uncertain draws, the smooth minimum would fall to 0. But each variance has at least 1
+    # degree, and a sum of two has no fewer degrees than the lesser of them (Welch 1947).
     freedom = np.maximum(1 / (1 / draw_freedom + 1 / document_freedom), 1.0)
     errors = np.sqrt(total)
     half = scipy.stats.t.ppf(0.5 + level / 2, freedom) * errors

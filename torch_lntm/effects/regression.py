@@ -1,4 +1,4 @@
-"""What the regressions of both links share: draws by parts, pooling, and robust covariances."""
+"""Shared by the regressions of both links: draws in parts, pooling and robust covariances."""
 
 from __future__ import annotations
 

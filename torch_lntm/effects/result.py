@@ -42,7 +42,7 @@ Link = Literal["logit", "identity"]
 GRID = 50
 #: Step of a derivative, in standard deviations of the column.
 STEP = 1e-3
-#: Columns of a table of estimates. A column of metadata of this name gets an underscore.
+#: Columns of a table of estimates. A metadata column with one of these names gets an underscore.
 OWN_COLUMNS = {
     *("topic", "name", "estimate", "std_error", "statistic", "df", "p_value", "lower", "upper")
 }
@@ -51,7 +51,7 @@ MAX_ROWS = 50_000
 
 
 class Documents(NamedTuple):
-    """Documents that differ in some columns or levels, each with the weight of all its equals.
+    """The distinct documents, each with the weight of all that equal it in the relevant columns.
 
     Attributes:
         first: ``(num_distinct,)`` the first of the equal documents.
@@ -123,7 +123,7 @@ class Quantity(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Effects:
-    """Effects of metadata on topic proportions, the result of :func:`estimate`.
+    """How topic proportions depend on metadata: the result of :func:`estimate`.
 
     Attributes:
         formula: The fitted formula, with levels and knots.
@@ -133,8 +133,7 @@ class Effects:
         regression: The regression, pooled over draws.
         design: Design of the regression.
         columns: The formula's columns, with a row for each document with words.
-        notes: The regression, and sources of uncertainty inside and outside the intervals, in
-            sentences.
+        notes: Sentences that describe the regression, and which uncertainty its intervals include.
         model: The model.
         num_draws: Number of draws.
         groups: Groups of topics, if some were regressed.
@@ -156,7 +155,7 @@ class Effects:
 
     @property
     def description(self) -> str:
-        """The regression, and sources of uncertainty inside and outside the intervals, in words."""
+        """Describes the regression, and which uncertainty the intervals include or leave out."""
         return " ".join(self.notes)
 
     def _names(self) -> list[str]:
@@ -172,18 +171,18 @@ class Effects:
     def table(self, level: float = 0.95) -> pd.DataFrame:
         """The effect of every column of the design on every topic, topic by topic.
 
-        With ``link="identity"``, effects are the coefficients. With ``link="logit"``, they are
-        average marginal effects, which read as coefficients do: they say by how much the expected
-        proportion changes, averaged over all documents, while their other columns stay as observed.
-        Standard errors are by the delta method. A row is one of these:
+        With ``link="identity"``, the effects are simply the coefficients. With ``link="logit"``,
+        they are average marginal effects, which can be read in the same way: each says by how much
+        the expected proportion changes, averaged over all documents while their other columns stay
+        as observed. Their standard errors come from the delta method. There are four kinds of rows:
 
-        * A level, such as ``party[T.Right]``: its difference from the reference, in all terms of
-          the column, as by :meth:`difference`. Without a reference, as in ``~ 0 + party``, it is
-          the expected proportion. For truth values and numbers that are only 0 and 1 it is the
-          difference between 1 and 0.
-        * A column of numbers or dates: the derivative, in all terms of the column.
-        * Any other column of the design, such as those of splines and interactions: the derivative
-          in this column alone, which is why such terms are better read by :meth:`predict`.
+        * A level, such as ``party[T.Right]``: its difference from the reference, counting every
+          term in which the column occurs, as :meth:`difference` does. Without a reference, as in
+          ``~ 0 + party``, it is the expected proportion. Truth values, and numbers that are only 0
+          and 1, get the difference between 1 and 0.
+        * A column of numbers or dates: the derivative, again counting every term with the column.
+        * Any other column of the design, such as one of a spline or an interaction: the derivative
+          in this column alone. It means little by itself, so read such terms by :meth:`predict`.
         * ``Intercept``: the expected proportion at the references of all levels, and at 0 of all
           truth values and numbers that are only 0 and 1.
 
@@ -199,7 +198,7 @@ class Effects:
         return self._estimates(found, [{"term": name} for name in self.formula.names], level)
 
     def summary(self, level: float = 0.95) -> str:
-        """The effects as text, topic by topic, and standard deviations of random terms.
+        """The effects as text, topic by topic, with the standard deviations of random terms.
 
         Args:
             level: See :meth:`table`.
@@ -218,10 +217,10 @@ class Effects:
         """Effects of the levels of a random term on every topic, topic by topic.
 
         A level with few documents says little, so its effect is shrunk towards 0. With
-        ``link="logit"``, an effect is the difference of the expected proportion, averaged over all
-        documents, between the level and a level with the effect 0. An interval knows the levels'
-        variance only as well as there are levels, so it has as many degrees of freedom, less those
-        of the columns that are constant within levels.
+        ``link="logit"``, the effect compares the level with one whose effect is 0: it is the
+        difference of the expected proportions, averaged over all documents. The variance of the
+        levels is known only as well as there are levels. An interval therefore has as many degrees
+        of freedom as there are levels, less the columns that are constant within levels.
 
         Args:
             column: Column of the term.
@@ -242,7 +241,7 @@ class Effects:
             )
         at = list(self.formula.random).index(column)
         terms = [{"term": f"{column}[{name}]"} for name in self.formula.random[column]]
-        # An interval knows the variance of the levels' effects no better than its levels do.
+        # The variance of the levels' effects is known only as well as there are levels.
         freedom = self.design.containment(self.regression.freedom)[1][at]
         if isinstance(self.regression, LinearRegression):
             assert self.regression.random is not None
@@ -264,7 +263,7 @@ class Effects:
     def predict(
         self, *names: str, level: float = 0.95, others: Others = "average", **values: Any
     ) -> pd.DataFrame:
-        """Expected proportions at values of some columns.
+        """Predicts the expected proportions at given values of some columns.
 
         For example::
 
@@ -272,8 +271,8 @@ class Effects:
             effects.predict("date", party="Left")  # over time, for one party
             effects.predict(date=["2004-01-15", "2004-06-15"], party=["Left", "Right"])
 
-        With ``link="logit"``, predictions lie between 0 and 1 and sum to 1 over the topics.
-        Intervals are formed on the logit scale, so they lie between 0 and 1 too.
+        With ``link="logit"``, predictions lie between 0 and 1 and sum to 1 over the topics. Their
+        intervals stay between 0 and 1 too, because they are formed on the logit scale.
 
         Args:
             *names: Columns to vary over all levels, or over 50 values from the smallest to the
@@ -322,8 +321,8 @@ class Effects:
     ) -> pd.DataFrame:
         """Difference of expected proportions between two values of a column, first minus second.
 
-        With ``link="logit"``, intervals are formed on the scale of the inverse hyperbolic tangent,
-        so they lie between -1 and 1.
+        With ``link="logit"``, intervals stay between -1 and 1, because they are formed on the scale
+        of the inverse hyperbolic tangent.
 
         Args:
             name: The column.
@@ -508,7 +507,7 @@ class Effects:
         return np.sort(column)[len(column) // 2] if column.dtype == object else np.median(column)
 
     def _documents(self, others: Others = "average", *replaced: str) -> Documents:
-        """Documents that differ in columns other than the replaced, or the typical document."""
+        """The documents, distinct in all columns but the replaced ones, or the typical document."""
         if others == "typical":
             columns = as_metadata({name: [self._typical(name)] for name in self.columns})
             weights, positions = np.ones(1), np.full((1, len(self.design.sizes)), AVERAGE)
@@ -541,7 +540,7 @@ class Effects:
         positions: NDArray[np.int64],
         moved: Tensor | float = 0.0,
     ) -> Quantity:
-        """The sum of weighted predictions at rows of the design, moved in its basis."""
+        """The weighted sum of predictions at rows of the design, perhaps shifted in its basis."""
         parts = (torch.from_numpy(weights), torch.from_numpy(positions))
         found = self.regression.predict(self.design.rows(rows) + moved, *parts)
         return Quantity(*found, weights @ rows, "logit" if self.link == "logit" else "identity")
@@ -651,7 +650,7 @@ class Effects:
         estimate, error, freedom, lower, upper = numbers.reshape(5, -1)
         frame = frame.assign(estimate=estimate, std_error=error)
         if is_effect:
-            # An effect that the documents do not tell, or know exactly, has no test.
+            # There is nothing to test where an effect is undetermined or known exactly.
             statistic = estimate / np.where((error > 0) & np.isfinite(error), error, np.nan)
             p_value = 2 * scipy.stats.t.sf(np.abs(statistic), freedom)
             frame = frame.assign(statistic=statistic, df=freedom, p_value=p_value)
@@ -664,7 +663,6 @@ def _key(column: str) -> str:
 
 
 def _series(label: str, values: Sequence[Any], points: pd.DataFrame) -> Series:
-    """A series of a plot."""
     from torch_lntm.plotting.lines import Series
 
     return Series(label, values, points[["estimate", "lower", "upper"]].to_numpy())

@@ -1,4 +1,4 @@
-"""Base class of the estimators: scikit-learn's conventions around a recipe."""
+"""Base class of the estimators, which wraps a recipe in scikit-learn's conventions."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ _COMMON: dict[str, Any] = {
     "random_state": None,
     "verbose": 0,
 }
-#: Options of models and engines that an estimator has under another name, or not at all.
+#: Options of models and engines that an estimator renames or does not offer.
 _RENAMED = (
     *("num_topics", "num_words", "num_sources", "max_iterations", "max_epochs"),
     *("seed", "progress"),
 )
-#: Estimators that scikit-learn cloned, as its searches do for every fit.
+#: Estimators that scikit-learn has cloned, as its searches do before every fit.
 _CLONES: WeakSet[BaseEstimator] = WeakSet()
 
 
@@ -97,11 +97,11 @@ def _refuse_texts(X: Any, name: str) -> None:
 class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """A topic model as a scikit-learn transformer from word counts to topic proportions.
 
-    ``X`` has ``(n_samples, n_features)`` whole counts, with a row for each document and a column
-    for each word, as a ``CountVectorizer`` makes them. It is a scipy sparse matrix, which stays
-    sparse, an array, a data frame whose columns are words, or a :class:`~torch_lntm.Corpus`.
-    Documents without words do not change a fit, and get the topic proportions of the prior. A
-    subclass names the model and lists its parameters.
+    ``X`` holds whole counts ``(n_samples, n_features)`` with a row for each document and a column
+    for each word, such as a ``CountVectorizer`` returns. It may be a scipy sparse matrix, which
+    stays sparse, an array, a data frame whose columns are words, or a :class:`~torch_lntm.Corpus`.
+    Documents without words do not affect the fit, and get the topic proportions of the prior. Each
+    subclass names its model and lists its parameters.
 
     Attributes:
         model_: The fitted :class:`~torch_lntm.models.TopicModel`. ``lntm.save_model`` writes it.
@@ -170,9 +170,9 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
     def fit(self, X: Any, y: Any = None) -> Self:
         """Fit the model to documents.
 
-        Ctrl-C ends the fit at the last finished iteration. The estimator is then fitted, and
-        ``stop_reason_`` is ``"interrupted"``. A clone passes Ctrl-C on, because searches and
-        cross-validations of scikit-learn fit clones, and a shortened fit would distort the
+        Ctrl-C ends the fit at the last finished iteration; the estimator then counts as fitted, and
+        ``stop_reason_`` is ``"interrupted"``. A clone, however, lets Ctrl-C through. scikit-learn's
+        searches and cross-validations fit clones, and a shortened fit would distort their
         comparison.
 
         Args:
@@ -211,11 +211,11 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         return self
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:
-        """Update the model with more documents. You may drop the earlier documents.
+        """Update the model with more documents; the earlier ones are no longer needed.
 
-        The first call is a :meth:`fit`, and needs enough documents to separate the topics:
-        preferably thousands. Later calls, and calls after :meth:`fit`, are updates by stepwise EM
-        (:class:`~torch_lntm.inference.StepwiseEM`), which forgets earlier documents slowly.
+        The first call is a :meth:`fit`, so it needs enough documents to tell the topics apart,
+        preferably thousands. Later calls, and calls after :meth:`fit`, update the model by stepwise
+        EM (:class:`~torch_lntm.inference.StepwiseEM`), which slowly forgets earlier documents.
 
         Args:
             X: The documents, over the words of the earlier documents.
@@ -316,9 +316,9 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
     def transform(self, X: Any) -> NDArray[np.floating[Any]]:
         """Topic proportions of documents, at their posterior modes.
 
-        The mode is the softmax of the posterior mode of the logits. For ``AspectModel``, the result
-        is the posterior mean. The solver has the tolerance of an E-step; :meth:`posteriors` is more
-        precise.
+        The mode is the softmax of the posterior mode of the logits, except for ``AspectModel``,
+        which returns the posterior mean. The solver stops at the tolerance of an E-step, so use
+        :meth:`posteriors` if you need more precision.
 
         Args:
             X: The documents.
@@ -361,11 +361,11 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         error.
 
         * ``"completion"``: document completion. A random half of each document's tokens is
-          observed. The other half is scored at the mode of theta
-          (:func:`~torch_lntm.evaluation.document_completion`). Documents need two tokens. Bursty
-          models also predict by the document's observed words, so compare them with each other
-          only.
-        * ``"importance"``: importance sampling of log p(document), theta integrated out
+          observed, and the other half is scored at the mode of theta
+          (:func:`~torch_lntm.evaluation.document_completion`), so documents need two tokens. Bursty
+          models also predict from the document's observed words, so compare them only with each
+          other.
+        * ``"importance"``: importance sampling of log p(document), with theta integrated out
           (:func:`~torch_lntm.evaluation.log_likelihood`). It warns of unreliable estimates.
         * ``"ais"``: annealed importance sampling of log p(document), reliable and slow.
 
@@ -456,7 +456,7 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
         """Names of the columns of :meth:`transform`: the names of the topics.
 
-        A topic without a name has the name of the class and its number, as in scikit-learn.
+        As in scikit-learn, a topic without a name goes by the name of the class and its number.
 
         Args:
             input_features: Ignored.

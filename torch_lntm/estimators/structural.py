@@ -1,4 +1,4 @@
-"""StructuralTopicModel: the estimator whose topics depend on the documents' metadata."""
+"""StructuralTopicModel, the estimator whose topics depend on the documents' metadata."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _REQUEST = {"metadata": True}
 class StructuralTopicModel(TopicModelEstimator):
     """The structural topic model (:func:`~torch_lntm.models.stm`) as an estimator.
 
-    The proportions of topics depend on the documents' metadata by a formula, ``prevalence``. The
-    words of topics may differ between the levels of a column, ``content``. The methods take the
-    metadata beside ``X``: a data frame or a mapping of column names to values, with a row for each
-    document. A :class:`~torch_lntm.Corpus` as ``X`` brings its own metadata.
+    The topic proportions depend on the documents' metadata through a formula, ``prevalence``, and
+    the topics' words may differ between the levels of a column, ``content``. The methods therefore
+    take metadata beside ``X``: a data frame, or a mapping of column names to values, with a row for
+    each document. If ``X`` is a :class:`~torch_lntm.Corpus`, it brings its own.
 
-    scikit-learn routes ``metadata`` through pipelines and searches after
-    ``sklearn.set_config(enable_metadata_routing=True)``. ``fit``, ``partial_fit``, ``transform``
-    and ``score`` request it by default.
+    To route ``metadata`` through scikit-learn's pipelines and searches, call
+    ``sklearn.set_config(enable_metadata_routing=True)`` first. ``fit``, ``partial_fit``,
+    ``transform`` and ``score`` request it by default.
 
     Args:
         n_components: Number of topics.
@@ -143,7 +143,7 @@ class StructuralTopicModel(TopicModelEstimator):
             CorpusError: A column of ``prevalence`` or ``content`` is missing or has missing values,
                 or a level is new.
         """
-        # scikit-learn wraps transform; a wrapped call within a wrapped one would lose the index.
+        # scikit-learn wraps transform, and a wrapped call inside another would lose the index.
         return self._proportions(X, self._corpus(X, "transform", metadata))
 
     def score(self, X: Any, y: Any = None, metadata: Any = None) -> float:

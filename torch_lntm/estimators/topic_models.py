@@ -48,7 +48,7 @@ class CorrelatedTopicModel(TopicModelEstimator):
 class LogisticNormalTopicModel(TopicModelEstimator):
     """The logistic-normal topic model as an estimator (:func:`~torch_lntm.models.lntm`).
 
-    Its topics have independent proportions, and words with normal logits.
+    Its topics are uncorrelated, and the logits of their words are normal.
 
     Args:
         n_components: Number of topics.

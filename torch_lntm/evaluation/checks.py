@@ -1,4 +1,4 @@
-"""Checks of arguments and warnings about documents, for every evaluation."""
+"""Checks of arguments and warnings about documents, which all evaluations share."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def check_arguments(model: Any, corpus: Any, *, seed: int, max_docs: int) -> Cor
 
 
 def identified_space(model: TopicModel, batch: DocumentBatch) -> IdentifiedSpace:
-    """Coordinates of a batch to integrate over.
+    """The coordinates of a batch over which to integrate.
 
     Raises:
         IncompatibleGuideError: The prior does not define identified coordinates.
@@ -73,7 +73,7 @@ def format_positions(documents: Tensor) -> str:
 
 
 def warn_of_documents(bad: Tensor, problem: str, cure: str, what: str = "log likelihoods") -> None:
-    """Warn of unreliable documents in a single warning: their number and the first positions.
+    """Warn of all unreliable documents at once, by their number and the first few positions.
 
     Args:
         bad: ``(num_docs,)`` bool, the unreliable documents. There is a warning if any is True.

@@ -1,4 +1,4 @@
-"""Measures of topics by their top words: coherence, diversity and exclusivity."""
+"""Coherence, diversity and exclusivity, which judge topics by their top words."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ def coherence(
 ) -> Tensor:
     """Coherence of each topic: how often its top words occur in the same documents.
 
-    A topic whose top words occur together reads as a subject, so coherence tells how readable
-    topics are, which often disagrees with how well they predict. It is the mean of a measure over
-    pairs of the top words, where D(u, v) is the number of documents with both words, D the number
-    of non-empty documents, and p = D(·)/D.
+    A topic whose top words occur together reads like a subject. Coherence therefore tells how
+    readable topics are, which often disagrees with how well they predict. It averages one of these
+    measures over pairs of the top words. D(u, v) is the number of documents with both words, D the
+    number of non-empty documents, and p = D(·)/D.
 
     * ``"npmi"`` (*Bouma 2009*): log[p(u, v) / (p(u) p(v))] / −log p(u, v), from −1 to 1. A pair
-      without a common document has −1, the limit. A pair in every document has 1.
+      that never shares a document gets the limit, −1, and a pair in every document gets 1.
     * ``"umass"`` (*Mimno et al. 2011*): log[(D(u, v) + smoothing) / D(u)] for the higher-ranking
       word u. If u never occurs, the value is log(smoothing / D), the smallest possible value.
       Mimno et al. sum over pairs; the mean used here is independent of ``top_n``.
 
-    Words count as together if they occur in the same document. Many tools slide a window over the
-    text instead, which needs the order of words, so their NPMI differs. A topic of one word scores
-    0.
+    Two words occur together if they are in the same document. Many tools slide a window over the
+    text instead, for which they need the order of the words, so their NPMI differs. A topic of one
+    word scores 0.
 
     Args:
         topics: A model; or ``(num_topics, num_words)`` floating-point weights, whose ``top_n``
@@ -104,7 +104,7 @@ def coherence(
             both, u, v = both[some], u[some], v[some]
             pairs[some] = np.log(both * num_docs / (u * v)) / np.log(num_docs / both)
         else:
-            # D replaces D(u) = 0, which gives log(smoothing / D), the smallest value.
+            # Where D(u) is 0, D takes its place and gives log(smoothing / D), the smallest value.
             pairs = np.log((both + smoothing) / np.where(u > 0, u, num_docs))
         scores.append(pairs.mean() if len(pairs) else 0.0)
     return torch.tensor(scores, dtype=torch.float64)
@@ -137,10 +137,10 @@ def topic_diversity(topics: Any, top_n: int = 25) -> float:
 def exclusivity(topics: Any, top_n: int = 10, weight: float = 0.7) -> Tensor:
     """Mean exclusivity (FREX) of each topic's most probable words.
 
-    The score of a word is 1/(w/E + (1 − w)/F). E is the rank of its exclusivity φ_kv/Σ_j φ_jv
-    within the topic, divided by the number of words; F is the rank of its probability φ_kv, divided
-    likewise (*Bischof & Airoldi 2012*). R's stm sums the scores of the ``top_n`` words instead of
-    averaging them.
+    A word scores 1/(w/E + (1 − w)/F), a weighted harmonic mean of two ranks within the topic
+    (*Bischof & Airoldi 2012*). E is the rank of its exclusivity φ_kv/Σ_j φ_jv and F that of its
+    probability φ_kv, both divided by the number of words. R's stm sums the scores of the ``top_n``
+    words, whereas we average them.
 
     Args:
         topics: A model; or ``(num_topics, num_words)`` probabilities.
@@ -172,7 +172,7 @@ def exclusivity(topics: Any, top_n: int = 10, weight: float = 0.7) -> Tensor:
 
 
 def _top_words(topics: Any, top_n: int, corpus: Corpus | None) -> list[NDArray[Any]]:
-    """Top words of each topic; their positions if there is a corpus."""
+    """Top words of each topic, as positions if there is a corpus."""
     if isinstance(topics, TopicModel):
         topics = topics.topics.mean_probs
     topics = topics.detach().cpu().numpy() if isinstance(topics, Tensor) else topics

@@ -1,4 +1,4 @@
-"""Dispersion of the residuals: a check for structure that the topics miss."""
+"""The dispersion of a model's residuals, which reveals structure that the topics miss."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Dispersion:
     """Dispersion of the residuals of a model's counts.
 
     Attributes:
-        value: The dispersion. It is 1 if the counts vary as much as the model predicts, and larger
-            if the model has too few topics.
+        value: The dispersion, which is 1 if the counts vary as much as the model predicts, and
+            larger if the model has too few topics.
         standard_error: Standard error over documents.
         num_docs: Number of documents used.
     """
@@ -45,16 +45,16 @@ def residual_dispersion(
 ) -> Dispersion:
     """Dispersion of a model's residuals, to choose the number of topics (*Taddy 2012, §4.2*).
 
-    The dispersion is Σ_dv (c − Nq)²/(Nq(1 − q)) divided by its degrees of freedom, with
-    q = θ_dᵀφ_v at the mode of θ_d. The degrees of freedom are the number of cells with Nq above
-    0.01, minus the number of words, minus the number of free parameters of theta and of the topics.
-    A cell is a document and a word. A bursty model with concentration a has a variance (N + a)/(1 +
-    a) times as large.
+    The dispersion is Σ_dv (c − Nq)²/(Nq(1 − q)) divided by its degrees of freedom, where q =
+    θ_dᵀφ_v at the mode of θ_d. A pair of a document and a word is a cell. The degrees of freedom
+    are the number of cells with Nq above 0.01, less the number of words and the free parameters of
+    theta and of the topics. In a bursty model with concentration a, the variance is (N + a)/(1 + a)
+    times as large.
 
-    Compare models with similar numbers of parameters. Most expected counts in a document are far
-    below 1. Each fitted word probability then lowers the sum by two or three, but the degrees of
-    freedom by one. A correct model with more parameters therefore has a lower dispersion. Content
-    covariates add many parameters (``studies/pages/decisions.md``).
+    Compare only models with similar numbers of parameters. Most expected counts in a document are
+    far below 1, so that each fitted word probability lowers the sum by two or three, but the
+    degrees of freedom by only one. The more parameters a correct model has, the lower is therefore
+    its dispersion. Content covariates add many (``studies/pages/decisions.md``).
 
     Args:
         model: The model.
@@ -100,8 +100,7 @@ def residual_dispersion(
             cells = (expected > LEAST_COUNT).sum(1).double()
             sums.append(torch.stack([squares, cells]).cpu())
     squares, cells = torch.cat(sums, 1)
-    # A document uses K − 1 degrees of freedom for theta, and its equal share of those of the
-    # topics.
+    # A document uses up K − 1 degrees of freedom for theta, and an equal share of the topics'.
     shared = model.num_words + model.topics.num_free_parameters
     freedom = cells - (model.num_topics - 1) - shared / len(nonempty)
     total = float(freedom.sum())

@@ -1,4 +1,4 @@
-"""Nats per token of a corpus, with a standard error over its documents."""
+"""Scores of a corpus in nats per token, with a standard error over its documents."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from torch import Tensor
 
 
 class PerTokenScore:
-    """Base class of results with a log probability for each document.
+    """Base class of results that have a log probability for each document.
 
-    A subclass defines ``_values``, the names of its log probabilities and of its numbers of tokens.
+    A subclass defines ``_values``: the names of its log probabilities and of its token numbers.
     """
 
     _values: ClassVar[tuple[str, str]]
@@ -21,7 +21,7 @@ class PerTokenScore:
 
     @property
     def num_docs(self) -> int:
-        """Number of documents with tokens to score. Per-token figures use these documents."""
+        """Number of documents with tokens to score, on which all per-token figures rest."""
         return int((getattr(self, self._values[1]) > 0).sum())
 
     @property
@@ -48,9 +48,9 @@ class PerTokenScore:
 def per_token(log_likelihood: Tensor, lengths: Tensor) -> tuple[float, float]:
     """The ratio Σ_d L_d / Σ_d N_d and its standard error over documents by the delta method.
 
-    Documents without tokens are left out. The standard error,
-    √(D/(D−1) Σ_d (L_d − R·N_d)²) / Σ_d N_d, treats the documents as a random sample of a
-    population. It includes numerical or Monte Carlo noise in L.
+    Documents without tokens are left out. If R is the ratio, its standard error is √(D/(D−1) Σ_d
+    (L_d − R·N_d)²) / Σ_d N_d, which treats the documents as a random sample from a population. It
+    includes any numerical or Monte Carlo noise in L.
 
     Args:
         log_likelihood: ``(num_docs,)`` nats.

@@ -1,4 +1,4 @@
-"""Plain arrays in ``.npz`` files. Pickles are refused."""
+"""Reads and writes plain arrays in ``.npz`` files, and refuses pickles."""
 
 from __future__ import annotations
 

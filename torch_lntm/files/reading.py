@@ -1,4 +1,4 @@
-"""Bounded reading of files, with the place in errors."""
+"""Bounded reading of files, with errors that name the place."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ATTEMPTS = 100
 _UNPACKED, _SMALL, _RATIO = 128 << 20, 10 << 20, 100
 #: Maximum number of characters of a line or document. A long book has two million.
 LONGEST = 16 << 20
-#: Any compressed file may hold FREE lines, larger files as many as they have bytes.
+#: Any compressed file may hold FREE lines, and a larger one as many as it has bytes.
 FREE = 1 << 20
 _MEMORY_FILES = ("/proc/meminfo", "/sys/fs/cgroup/memory.max")
 
@@ -82,8 +82,8 @@ def read_errors(
 def readable_bytes() -> int:
     """Default maximum number of bytes to read from a file: a third of the available memory.
 
-    Linux reports the available memory. The limit of a container is a further bound. Elsewhere the
-    available memory is assumed to be 8 GiB.
+    Linux reports the available memory, and a container's limit may lower it further. On other
+    systems, 8 GiB are assumed.
     """
     available = 8 << 30
     for name in _MEMORY_FILES:
@@ -99,7 +99,7 @@ def readable_bytes() -> int:
 def unpacked_bytes(packed: int) -> int:
     """Default maximum size of a compressed file of ``packed`` bytes after unpacking.
 
-    A small file of gigabytes after unpacking is damaged or hostile.
+    A small file that unpacks to gigabytes is damaged or hostile.
     """
     return _UNPACKED + _RATIO * max(0, packed - _SMALL)
 
@@ -122,7 +122,7 @@ def byte_limit(on_disk: int, max_bytes: float | None, packed: bool) -> float:
 
 
 def open_to_read(path: Path) -> IO[bytes]:
-    """Opens a regular file for reading. Pipes and devices could block or be endless.
+    """Opens a regular file for reading; pipes and devices are refused, as they may never end.
 
     Raises:
         FileError: The file is missing, unreadable, a folder, a pipe or a device.
@@ -243,8 +243,8 @@ def _undecoded(path: Path, encoding: str, error: Exception, lines: int) -> FileE
 def read_consistent(folder: Path, read: Callable[[Path], T]) -> T:
     """Read a folder while another process may replace it.
 
-    ``read`` is called again if the folder was replaced during the call. Its result therefore comes
-    from a single folder.
+    If the folder was replaced during a call, ``read`` is called again, so that its result always
+    comes from a single folder.
 
     Args:
         folder: The folder.

@@ -1,10 +1,10 @@
-"""Atomic writing of files and folders, safe against crashes of the process and the machine.
+"""Atomic writing of files and folders, which survives crashes of the process and the machine.
 
-The content is written to a hidden name beside the target and synced to the disk. A rename then
-gives it the target's name, and the parent folder is synced. The old content is removed last. A
-crash at any moment leaves the complete old content or the complete new content. Where the system
-cannot exchange two folders in one step, the old folder may then have a hidden name that ends in
-``.old``.
+The content is first written under a hidden name beside the target and synced to disk. It is then
+renamed to the target, and the parent folder is synced; only then is the old content removed. A
+crash at any moment therefore leaves either the old or the new content, complete. On systems that
+cannot exchange two folders in one step, it may leave the old folder under a hidden name that ends
+in ``.old``.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def path_errors(path: Path) -> Iterator[None]:
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
-    """Context with a new binary file. The complete file replaces ``path`` at the end.
+    """Context with a new binary file, which replaces ``path`` once it is complete.
 
     If ``path`` is a symbolic link, the link stays and its target is replaced.
 
@@ -78,10 +78,10 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """Context with a new folder. The complete folder replaces ``path`` at the end.
+    """Context with a new folder, which replaces ``path`` once it is complete.
 
     If ``path`` is a symbolic link, the link stays and its target is replaced. All files in the
-    folder are synced to the disk.
+    folder are synced to disk.
 
     Raises:
         FileError: As for :func:`atomic_write`.
@@ -160,7 +160,7 @@ def resolve_link(path: Path) -> Path:
 
 
 def shortened(name: str) -> str:
-    """The name, with room for additions. Long names become their beginning and a digest."""
+    """The name, cut to leave room for additions; a digest replaces the end of a long one."""
     if len(os.fsencode(name)) <= _LONGEST:
         return name
     return f"{name[:40]}-{hashlib.sha256(os.fsencode(name)).hexdigest()[:16]}"
@@ -171,7 +171,7 @@ def shortened(name: str) -> str:
 
 @contextmanager
 def _hidden(target: Path, as_folder: bool) -> Iterator[Path]:
-    """Context with a new hidden file or folder beside the target. It is removed at the end."""
+    """Context with a new hidden file or folder beside the target, which is removed at the end."""
     remove_leftovers(target)
     temporary = target.with_name(f".{shortened(target.name)}.{uuid.uuid4().hex}.new")
     try:
@@ -191,7 +191,7 @@ def remove_leftovers(target: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Removes a file or a folder as far as possible. Ignores errors."""
+    """Removes a file or a folder as far as possible, and ignores errors."""
     shutil.rmtree(path, ignore_errors=True)  # of a folder
     with suppress(OSError):  # the caller reports an earlier error
         path.unlink(missing_ok=True)
@@ -217,7 +217,7 @@ def _replace_folder(new: Path, target: Path) -> None:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Exchanges the names of two folders in one step, which only Linux can. Returns success."""
+    """Exchanges two folders' names in one step, which only Linux can. Returns whether it did."""
     try:
         rename = ctypes.CDLL(None).renameat2
     except (AttributeError, OSError, TypeError):

@@ -1,4 +1,4 @@
-"""Model formulas such as ``~ party + bs(date, df=6)``: design matrices from metadata."""
+"""Model formulas such as ``~ party + bs(date, df=6)``, which turn metadata into design matrices."""
 
 from torch_lntm.formulas.formula import Formula
 

@@ -1,4 +1,4 @@
-"""Formula: a model formula with fitted levels, knots and means."""
+"""Formula, a model formula together with its fitted levels, knots and means."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ MAX_COLUMNS = 1000
 
 @dataclass(frozen=True)
 class Formula:
-    """Model formula with the levels, knots and means of its fit to documents.
+    """A model formula with the levels, knots and means that it learned from documents.
 
-    New documents get their rows by the levels and knots of the fit, so that a column means the same
-    for them. The object holds JSON-able data only, and its text is checked before any evaluation:
-    it can therefore be read from a file of unknown origin.
+    New documents get their rows from the same levels and knots, so that each column keeps its
+    meaning. The object holds only JSON-able data and its text is checked before anything is
+    evaluated, so that it can be read from a file of unknown origin.
 
     Attributes:
         text: The formula, such as ``"~ party * bs(date, df=6)"``.
@@ -160,7 +160,7 @@ class Formula:
             raise CorpusError(
                 f"{error}; {each} {row // size} is the first: {at}{levels}"
             ) from error
-        # A function whose saved state is lost would now be fitted to the new documents.
+        # If its saved state were lost, a function would now be fitted to the new documents.
         state = _encode(matrix.model_spec.transform_state)
         if tuple(map(str, matrix.columns)) != self.names or state != self.transforms:
             raise ConfigError(
@@ -238,7 +238,7 @@ class Formula:
             levels = {name: tuple(values) for name, values in data["levels"].items()}
             transforms = dict(data["transforms"])
             random = {name: tuple(values) for name, values in data.get("random", {}).items()}
-            # NaN is in no order, and lists cannot be members of a set.
+            # NaN cannot be sorted, and lists cannot be members of a set.
             ordered = all(
                 len(set(x)) > 1 and all(a < b for a, b in pairwise(x)) for x in random.values()
             )

@@ -1,7 +1,8 @@
-"""The language of formulas: a safe subset, for formulas in files of unknown origin.
+"""The language of formulas, restricted so that formulas of unknown origin are safe.
 
-formulaic reads R's operators and runs the expressions between them as Python code. This module
-parses every expression first. It accepts columns, numbers, arithmetic and a few named functions.
+formulaic reads R's operators, but runs the expressions between them as Python code. This module
+therefore parses every expression first, and accepts only columns, numbers, arithmetic and a few
+named functions.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def split_random(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def check_formula(text: str) -> Any:
-    """Parse a formula. Evaluates nothing.
+    """Parse a formula without evaluating any of it.
 
     Args:
         text: Right-hand side in R's notation, with an optional ``~``, such as
@@ -110,9 +111,9 @@ def check_formula(text: str) -> Any:
 def _most_terms(right: str) -> float:
     """Upper bound on the number of terms of an expanded summand.
 
-    Crossed sums multiply. With p signs of plus and minus and c crossings there are c + 1 sums of at
-    most (p + c + 1)/(c + 1) terms each. ``*`` and ``/`` also keep the terms of their operands. A
-    power is a repeated crossing.
+    When sums are crossed, their numbers of terms multiply. With p signs of plus and minus and c
+    crossings, there are c + 1 sums of at most (p + c + 1)/(c + 1) terms each. ``*`` and ``/`` keep
+    the terms of their operands as well, and a power is a repeated crossing.
     """
     bound, depth, summand = 1.0, 0, ""
     for sign in [*right.replace("%in%", ":").replace("**", "^"), "+"]:

@@ -1,4 +1,4 @@
-"""Guides: posteriors of documents by solvers, as Pyro guides."""
+"""Guides, which solve documents' posteriors and present them as Pyro guides."""
 
 from torch_lntm.guides.dirichlet import DirichletGuide, EPGuide
 from torch_lntm.guides.guide import GUIDES as GUIDES

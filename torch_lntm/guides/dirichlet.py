@@ -76,7 +76,7 @@ class _AspectGuide(Guide[DirichletPosterior]):
     def bound(self, batch: DocumentBatch, posterior: DirichletPosterior | None = None) -> Tensor:
         """Lower bound on each document's log probability (*Minka & Lafferty 2002, eqs 6–9*).
 
-        This is the bound of variational Bayes. It is valid for any Dirichlet posterior; see
+        This is the bound of variational Bayes, which holds for any Dirichlet posterior; see
         :func:`torch_lntm.solvers.vb.dirichlet_bound`.
 
         Args:
@@ -117,9 +117,9 @@ class _AspectGuide(Guide[DirichletPosterior]):
 class DirichletGuide(_AspectGuide):
     """Dirichlet posterior by variational Bayes (*Minka & Lafferty 2002, eqs 10–11*).
 
-    This is the method of *Blei et al. 2003*. The posterior maximises a lower bound on log p(w). It
-    is too narrow, so that topics fitted with it differ too much from each other, which
-    :class:`EPGuide` avoids.
+    This is the method of *Blei et al. 2003*, whose posterior maximises a lower bound on log p(w).
+    It is too narrow, so that topics fitted with it differ too much from each other;
+    :class:`EPGuide` avoids that.
 
     Args:
         model: The model. Its parameters are read at every call.
@@ -144,7 +144,7 @@ class DirichletGuide(_AspectGuide):
     objective = "variational bound on log p(w)"
 
     def default_start(self, batch: DocumentBatch, space: LatentSpace) -> Tensor:
-        """Equal proportions. A topic that starts near 0 would stay near 0."""
+        """Equal proportions, because a topic that starts near 0 would stay there."""
         size, model = (batch.num_docs, space.num_topics), self.model
         return torch.full(size, 1.0 / space.num_topics, dtype=model.dtype, device=model.device)
 
@@ -163,14 +163,13 @@ class EPGuide(_AspectGuide):
     """Dirichlet posterior by expectation propagation (*Minka & Lafferty 2002, §4.2, eqs 12–25*).
 
     Each word's factor of the exact posterior is approximated so that mean and variance of theta
-    match. The objective is an estimate of log p(w), which may lie above or below it. The estimate
-    and the posterior mean are closer to the exact values than those of variational Bayes, and EM
-    with this guide does not exaggerate the differences between topics.
+    match. The objective estimates log p(w) and may lie above or below it. Both it and the posterior
+    mean are closer to the exact values than under variational Bayes, and EM with this guide does
+    not exaggerate the differences between topics.
 
-    The guide suits models of few topics. With hundreds of topics and short documents, many
-    documents need more than the default number of passes, and some never converge, as
-    ``converged`` tells. Their second-order word counts can then sum to noticeably fewer tokens than
-    the documents have.
+    It suits models of few topics. With hundreds of topics and short documents, many documents need
+    more than the default number of passes and some never converge, as ``converged`` tells. Their
+    second-order word counts can then fall noticeably short of the documents' tokens.
 
     Args:
         model: The model. Its parameters are read at every call.

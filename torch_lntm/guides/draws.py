@@ -17,15 +17,14 @@ from torch_lntm.models.priors.prior import is_up_to_date
 from torch_lntm.posteriors import Posterior
 from torch_lntm.progress import tqdm
 
-#: Bound on the eigenvalues of the coefficients' information that count as 0, relative to the
-#: largest eigenvalue. The documents have no information about a shift of all topics of eta, because
-#: theta stays the same.
+#: Eigenvalues of the coefficients' information up to this share of the largest count as 0. Some do,
+#: because a shift of all topics of eta leaves theta the same, so documents say nothing about it.
 NO_INFORMATION = 1e-10
 
 
 @dataclass(eq=False)
 class GuideDraws:
-    """Draws from the posteriors that a guide solves. Every pass solves them again.
+    """Draws from the posteriors that a guide solves, anew at every pass.
 
     Args:
         guide: The guide.
@@ -147,7 +146,7 @@ class GuideDraws:
     def _draw_changes(self, rows: Positions, num_draws: int) -> None:
         """Draw :attr:`shifts` for a prior with many coefficients, such as effects of authors.
 
-        The documents' average information stands for the information of each document.
+        The documents' average information stands in for that of each document.
         """
         prior = self._model.prior
         precision = _precision(prior)

@@ -1,4 +1,4 @@
-"""Guide: the base class of guides, and the table of guides by name."""
+"""Guide, the base class of guides, and the table of guides by name."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Guide(ABC, Generic[P]):
     needs: ClassVar[str]
     #: Rows of a warm start: documents, or stored counts ("entries").
     warm_start_rows: ClassVar[WarmStartRows] = "documents"
-    #: Whether the guide supports temperatures other than 1.
+    #: Whether the guide supports inverse temperatures other than 1.
     anneals: ClassVar[bool] = False
     #: Solver options of an EM iteration, and of a stochastic step. A stochastic fit visits a
     #: document many times, so few iterations per visit suffice.
@@ -309,8 +309,8 @@ class Guide(ABC, Generic[P]):
     def _cached_posterior(self, batch: DocumentBatch) -> P:
         """The posterior, started from the last solution of these documents.
 
-        Repeated calls for the same batch at unchanged parameters return the same object:
-        ``Predictive`` makes such calls for each sample.
+        At unchanged parameters, repeated calls for a batch return the same object, because
+        ``Predictive`` calls once for each sample.
         """
         batch = self.model.check_batch(batch)
         # Optimisers that write to ``.data``, such as Pyro's, leave version counters unchanged, so
@@ -373,7 +373,7 @@ class Guide(ABC, Generic[P]):
     def memory_per_document(self, entries: float) -> float:
         """Approximate number of floats needed to solve a document.
 
-        Engines choose the number of documents in a step by this number. Defaults to
+        Engines use it to choose how many documents a step solves. Defaults to
         :meth:`memory_of_means`.
 
         Args:
@@ -481,7 +481,7 @@ def make_guide(posterior: str | None, model: TopicModel, **settings: Any) -> Gui
 
 
 class WarmStarts:
-    """Solutions of documents' posteriors, by the documents' positions in their corpus.
+    """Remembers the solution of each document's posterior by its position in the corpus.
 
     Args:
         kind: Rows of a warm start: ``"documents"``, or ``"entries"`` for stored counts.
@@ -495,8 +495,8 @@ class WarmStarts:
     def read(self, batch: DocumentBatch) -> Tensor | None:
         """Warm start of a batch. ``None`` unless all its documents have been visited.
 
-        A document counts as visited if the last document at its position had the same number of
-        tokens. Solutions of a corpus of another size are ignored.
+        A document counts as visited if the last one at its position had as many tokens. Solutions
+        of a corpus of another size are ignored.
         """
         if batch.corpus_size != self._corpus_size:
             return None

@@ -127,7 +127,7 @@ def _distribution(posterior: NormalPosterior) -> TorchDistribution:
 
 
 class ModeGuide(NormalGuide):
-    """Normal posterior around the mode. The mode does not depend on the covariance."""
+    """Normal posterior around the mode, which does not depend on the covariance."""
 
     @property
     def separates_means(self) -> bool:
@@ -179,7 +179,7 @@ class LaplaceGuide(ModeGuide):
 class BleiLaffertyGuide(NormalGuide):
     """Normal posterior with a diagonal covariance, which maximises the tangent bound.
 
-    The method of Blei and Lafferty (*Ahmed & Xing 2007, §3.3, eqs 13–15*).
+    This is the method of Blei and Lafferty (*Ahmed & Xing 2007, §3.3, eqs 13–15*).
 
     Example:
         >>> lntm.guides.BleiLaffertyGuide(model).posterior(batch).std.shape
@@ -200,8 +200,9 @@ class BleiLaffertyGuide(NormalGuide):
 class KhanBouchardGuide(NormalGuide):
     """Normal posterior with a full covariance, which maximises the tangent bound.
 
-    The method of *Khan & Bouchard 2009, eqs 33–38*. It is the slowest guide for normal priors: a
-    round updates one topic after another, and costs num_topics³ operations per document.
+    This is the method of *Khan & Bouchard 2009, eqs 33–38*. It is the slowest guide for normal
+    priors, because a round updates one topic after another and costs num_topics³ operations per
+    document.
 
     Example:
         >>> khan_bouchard = lntm.guides.KhanBouchardGuide(model)
@@ -219,9 +220,9 @@ class KhanBouchardGuide(NormalGuide):
 class FactorGuide(NormalGuide):
     """Independent normal posteriors of sources and of each eta_k (*Putthividhya et al. 2009, §2*).
 
-    q(source) is normal with a full covariance, and q(eta) is normal with a diagonal covariance.
-    Both maximise the tangent bound, the default of :meth:`bound`. The density of Laplace sources is
-    bounded by its convex dual. The cost is linear in the number of topics.
+    q(source) has a full covariance and q(eta) a diagonal one, and both maximise the tangent bound,
+    the default of :meth:`bound`. The density of Laplace sources is bounded by its convex dual. The
+    cost is linear in the number of topics.
 
     Args:
         model: The model. Its parameters are read at every call.

@@ -17,7 +17,7 @@ from torch_lntm.latents import LatentSpace
 from torch_lntm.solvers.options import SolveOptions
 
 #: Tolerance of a document's surrogate counts between rounds, in tokens. The objective changes by
-#: about the square of this number.
+#: about its square.
 MAX_ERROR = 1e-2
 
 
@@ -32,9 +32,9 @@ def solve_by_surrogates(
     """Solve documents that repeat words, by posteriors of independent draws.
 
     A round updates the surrogate counts at the posterior, and then the posterior at these counts.
-    Both updates raise the same bound on the log likelihood; see
-    :mod:`torch_lntm.kernels.likelihood`. Rounds continue for documents whose counts still change.
-    The last round solves all documents, so that no document depends on the others.
+    Both raise the same bound on the log likelihood (:mod:`torch_lntm.kernels.likelihood`). Rounds
+    go on for documents whose counts still change, and a last one solves all documents so that none
+    depends on the others.
 
     Args:
         guide: The guide.

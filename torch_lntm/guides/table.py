@@ -1,4 +1,4 @@
-"""Which guides suit a latent space: the default guide, and the guides of chains and proposals."""
+"""Table of the guides that suit a latent space, by default, for chains and for proposals."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Suited(NamedTuple):
     leapfrogs: int = 8
 
 
-#: The guides of the priors' spaces. A subclass of a space has the guides of its base class.
+#: The guides of the priors' spaces. A subclass of a space shares the guides of its base class.
 SUITED: dict[type[LatentSpace], Suited] = {
     GaussianFactorSpace: Suited("factor", "laplace", "taylor"),
     LaplaceFactorSpace: Suited("factor", "factor", "factor"),

@@ -1,4 +1,4 @@
-"""ThetaDraws: draws of the topic proportions of a corpus's documents, and their options."""
+"""ThetaDraws, the draws of documents' topic proportions, and their options."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ DrawsDocuments = Callable[[Positions, int], Iterator[DrawnDocuments]]
 class ThetaDraws:
     """Draws of the topic proportions of a corpus's documents.
 
-    Functions such as :func:`theta_draws` and :func:`joint_draws` make them, and reports, effects
-    and other libraries read them. Iteration yields the documents in parts
+    They are made by functions such as :func:`theta_draws` and :func:`joint_draws`, and read by
+    reports, effects and other libraries. Iteration yields the documents in parts
     (:class:`DrawnDocuments`), so that large corpora need little memory, whereas :attr:`theta` is
     the array of all draws.
 
-    Nothing is drawn before the first pass. Later passes read the same draws from memory if they
-    were few enough to keep (:data:`MAX_KEPT`), and otherwise make them again.
+    Nothing is drawn before the first pass. Later passes see the same draws, from memory if they
+    were few enough to keep (:data:`MAX_KEPT`) and otherwise made again.
 
     Attributes:
         draw: Function that draws the documents at some positions.
@@ -223,7 +223,7 @@ class ThetaDraws:
     ) -> ThetaDraws:
         """Draws of different documents of the same corpus, or a different number of draws.
 
-        Draws from an array or a joint chain exist already. The result has at most their number.
+        Draws from an array or a joint chain exist already, so the result has at most as many.
 
         Args:
             rows: ``(num_docs,)`` positions of the documents. Defaults to the same documents.
@@ -236,7 +236,8 @@ class ThetaDraws:
         rows = self.rows if rows is None else rows
         num_draws = self.num_draws if num_draws is None else num_draws
         draw = self.draw
-        # For most of the documents, a pass over all draws, which then stay in memory, is cheaper.
+        # If most of the documents are wanted, it is cheaper to pass over all draws, which then stay
+        # in memory.
         if num_draws == self.num_draws and self._stays_in_memory and 2 * len(rows) > len(self.rows):
             draw, keep = self._select, False
         return replace(self, draw=draw, rows=rows, num_draws=num_draws, keep=keep)
@@ -285,10 +286,10 @@ def wanted_draws(
 def enough_draws(num_docs: int) -> int:
     """Number of draws of each document for accurate shares of topics.
 
-    The Monte-Carlo standard error of a share is at most 0.05 percentage points, half a unit of its
-    last printed digit. The bound holds for proportions with posterior standard deviations of up to
-    0.25. In corpora of fewer than 5,000 documents, the standard error is at most 1/14 of half the
-    width of the share's 95 % interval.
+    The Monte-Carlo standard error of a share is then at most 0.05 percentage points, half a unit of
+    its last printed digit, for proportions with posterior standard deviations of up to 0.25. In
+    corpora of fewer than 5,000 documents, the standard error is at most 1/14 of half the width of
+    the share's 95 % interval.
 
     Args:
         num_docs: Number of documents in the mean of a share.

@@ -1,4 +1,4 @@
-"""transform: posteriors of an entire corpus, with the topics and sources of every document."""
+"""transform, which finds the topics and sources of every document of a corpus."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ class DocumentTopics:
     def frame(self) -> pd.DataFrame:
         """A row for each document, by name: metadata, tokens, and proportions of the topics.
 
-        The head of a topic is its name, or ``topic_3`` for topic 3 without a name. Groups and
-        sources follow the topics. A head that another column has gets a prefix, as in
+        A topic's column is headed by its name, or by ``topic_3`` if topic 3 has none. Groups and
+        sources follow the topics. If two columns would have the same head, one gets a prefix, as in
         ``topic_tokens`` and ``metadata.tokens``.
         """
         names, metadata = self.topic_names, self.metadata
@@ -98,8 +98,8 @@ class DocumentTopics:
     def group_theta(self) -> Tensor:
         """Proportions ``(num_docs, num_groups)`` of the groups: sums of their topics' proportions.
 
-        The sum of posterior means is the posterior mean of the group's proportion. The sum of modes
-        is a plug-in estimate.
+        A sum of posterior means is the posterior mean of the group's proportion, whereas a sum of
+        modes is only a plug-in estimate.
 
         Raises:
             ConfigError: There are no groups.
@@ -130,7 +130,7 @@ def transform(
 ) -> DocumentTopics:
     """Topic proportions of all documents, including empty documents.
 
-    A guide is fast, whereas chains give exact posterior means and classify short documents better.
+    Guides are fast, whereas chains give exact posterior means and classify short documents better.
 
     Args:
         source: What draws theta: a guide, or chains, which are ``DocumentHMC(model)`` or the chains

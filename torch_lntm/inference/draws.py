@@ -1,4 +1,4 @@
-"""theta_draws and topic_shares: draws of documents' topic proportions from any source."""
+"""theta_draws and topic_shares, which draw documents' topic proportions from any source."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ SHARE_DRAWS, MOST_DRAWS = 10_000, 50
 
 @runtime_checkable
 class DrawSource(Protocol):
-    """Source of draws of documents' topic proportions.
+    """Anything that can draw documents' topic proportions.
 
-    Guides, :class:`~torch_lntm.inference.DocumentHMC`, the chains of a fit
-    (:class:`~torch_lntm.inference.KeptChains`) and :class:`ThetaDraws` are sources.
+    Guides can, and so can :class:`~torch_lntm.inference.DocumentHMC`, the chains of a fit
+    (:class:`~torch_lntm.inference.KeptChains`) and existing :class:`ThetaDraws`.
     """
 
     @property
@@ -55,15 +55,15 @@ def theta_draws(
     keep: bool = True,
     progress: bool = True,
 ) -> ThetaDraws:
-    """Draws of the documents' topic proportions from their posteriors.
+    """Draw the documents' topic proportions from their posteriors.
 
-    Nothing is drawn before the first access to the result. The draws of a document depend on the
-    model, the document, its position in the corpus and the seed, but not on the other documents.
+    Nothing is drawn until the result is first used. A document's draws depend on the model, the
+    document, its position in the corpus and the seed, but not on the other documents.
 
     Args:
-        source: Source of the draws. A guide draws from approximate posteriors.
-            ``DocumentHMC(model)`` runs new chains, which are exact but slower. ``result.source``
-            of a Monte-Carlo EM fit continues its chains. Existing :class:`ThetaDraws` are reused.
+        source: Source of the draws. A guide draws from approximate posteriors, whereas
+            ``DocumentHMC(model)`` runs new chains, which are exact but slower. ``result.source`` of
+            a Monte-Carlo EM fit continues its chains, and existing :class:`ThetaDraws` are reused.
         corpus: The documents, over the model's vocabulary.
         num_draws: Number of draws of each document. Defaults to 25 to 50, fewer for larger corpora
             (:func:`enough_draws`). Existing :class:`ThetaDraws` default to all their draws.
@@ -145,7 +145,7 @@ def topic_shares(
 ) -> Tensor:
     """Shares of the topics: posterior means of their proportions, averaged over documents.
 
-    Every document has the same weight. The Monte-Carlo standard error of a share is at most about
+    Every document counts the same, and the Monte-Carlo standard error of a share is at most about
     0.1 percentage points. Reports estimate the same shares from more draws, and add intervals.
 
     Args:

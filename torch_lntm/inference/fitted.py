@@ -1,4 +1,4 @@
-"""What one does after a fit: tables, draws of theta, effects and a report, as methods."""
+"""The next steps after a fit, as methods: tables, draws of theta, effects and a report."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class Fitted(ABC):
-    """Base class of results of fits, and of runs in folders.
+    """Base class of the results of fits, and of runs that are saved in folders.
 
-    Its methods use the documents of the fit unless you give them others. A run that is loaded from
-    a folder has no documents of its own, so that you give them to the methods or to ``load_run``.
+    Its methods use the documents of the fit unless you give them others. A run loaded from a folder
+    has no documents of its own, so give them to the methods or to ``load_run``.
 
     Attributes:
         model: The fitted model.

@@ -1,11 +1,11 @@
-"""Models and runs in folders of safetensors, JSON and text. Loading executes no code.
+"""Saves models and runs in folders of safetensors, JSON and text, so that loading runs no code.
 
 A model's folder holds ``model.json`` (name and settings of the constructor), ``model.safetensors``
-(the parameters) and ``vocabulary.txt``. A run's folder also holds ``config.json`` (the
-configuration), ``metadata.json`` (results and versions) and ``history.jsonl`` (a record per
-iteration). Runs with held-out documents hold ``split.npz`` and ``evaluation.json``. Runs by chains
-hold ``chains.safetensors``, for reports and effects to continue the chains. Both folders hold a
-card for people, ``README.md``. The library ignores the card.
+(the parameters) and ``vocabulary.txt``. A run's folder adds ``config.json`` (the configuration),
+``metadata.json`` (results and versions) and ``history.jsonl`` (a record per iteration). If
+documents were held out, it also has ``split.npz`` and ``evaluation.json``; after a fit by chains it
+has ``chains.safetensors``, from which reports and effects continue the chains. Both kinds of folder
+contain a card for people, ``README.md``, which the library itself ignores.
 """
 
 from torch_lntm.io.models import check_saveable as check_saveable

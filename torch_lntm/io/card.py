@@ -29,7 +29,7 @@ Put the path of this folder in the place of `FOLDER`. Install torch_lntm first, 
 import the plug-in of the model, if it has one. Loading reads tensors, JSON and text, and \
 executes no code. The library ignores this page, so you may edit it.
 """
-#: Options of a fit that say nothing of the model, or are shown elsewhere.
+#: Options of a fit that say nothing about the model, or that the card shows elsewhere.
 _OMITTED = (
     *("out", "overwrite", "progress", "threads", "top_n", "num_words", "checkpoint_seconds"),
     *("keep_chains", "model", "num_topics"),
@@ -46,8 +46,8 @@ def model_card(
 ) -> str:
     """The card of a model or a run, in Markdown.
 
-    All names, words and settings stand in code spans. File names, labels and vocabularies may come
-    from strangers, and Markdown shows the content of a code span literally.
+    All names, words and settings are put in code spans, whose content Markdown shows literally.
+    This matters because file names, labels and vocabularies may come from strangers.
 
     Args:
         model: The model.
@@ -80,7 +80,7 @@ def model_card(
 
 
 def signed(card: str) -> bytes:
-    """A card as a file, with a mark that tells an unedited card from an edited one."""
+    """A card as file content, signed so that later edits can be detected."""
     return (card + _MARK.format(hashlib.sha256(card.encode()).hexdigest())).encode()
 
 
@@ -91,7 +91,7 @@ def is_unedited(data: bytes) -> bool:
 
 
 def settings_of(config: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of a fit by name, its end, and the versions of libraries."""
+    """Settings of a fit by name, how it ended, and the versions of libraries."""
     settings = {name: x for name, x in config.items() if name not in _OMITTED and x is not None}
     settings |= {name: metadata[name] for name in ("seed", "date", "seconds") if name in metadata}
     if "stop_reason" in metadata:

@@ -1,4 +1,4 @@
-"""Last states of a fit's chains in run folders, for reports and effects to continue."""
+"""Saves the last states of a fit's chains, so that reports and effects can continue them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models in folders: name and arguments of the constructor, and the parameters."""
+"""Saves a model as the name and arguments of its constructor, together with its parameters."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ _RENAMED = {
 def save_model(model: TopicModel, path: str | Path, *, overwrite: bool = False) -> Path:
     """Write a model to a folder, completely or not at all.
 
-    The folder holds the name and the arguments of the model's constructor, its parameters and its
-    vocabulary, from which :func:`load_model` makes the model again. A constructor of your own must
-    be registered for that. For a fit with its history and scores, see
+    The folder holds the name and arguments of the model's constructor, its parameters and its
+    vocabulary. :func:`load_model` rebuilds the model from these, so a constructor of your own must
+    be registered. To save a whole fit, with its history and scores, use
     :func:`~torch_lntm.io.save_run`.
 
     Args:

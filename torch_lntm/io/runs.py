@@ -1,4 +1,4 @@
-"""Runs in folders: a fitted model with its configuration, history and scores."""
+"""Saves runs: fitted models with their configuration, history and scores."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ SPLIT, EVALUATION, CHAINS = "split.npz", "evaluation.json", "chains.safetensors"
 
 @dataclass(frozen=True, eq=False)
 class Run(Fitted):
-    """A finished fit that was read from its folder, with all that it had but its documents.
+    """A finished fit, read back from its folder with everything except its documents.
 
-    The methods of a result are here too, so that a fit of last month is studied as one of today:
+    It has the methods of a fresh result, so that you can study last month's fit like today's:
     :meth:`topic_table`, :meth:`document_table`, :meth:`transform`, :meth:`effects` and
-    :meth:`report`. They need the documents, which you give to them or to :func:`load_run`.
+    :meth:`report`. Where they need the documents, give these to the method or to :func:`load_run`.
 
     Attributes:
         path: The folder.
@@ -85,7 +85,7 @@ class Run(Fitted):
         return guide_of(self.config.get("posterior"), self.model, **settings)
 
     def chains(self, *, seed: int = 0) -> DocumentHMC | KeptChains:
-        """Chains of the documents: those that the fit kept, to continue, or else new chains.
+        """Chains of the documents, which continue those that the fit kept, if any.
 
         Args:
             seed: Seed of the chains.
@@ -171,8 +171,9 @@ def save_run(
 ) -> Path:
     """Write a fit to a folder, completely or not at all.
 
-    The folder holds what :func:`load_run` needs to study the fit later, and a page ``README.md``
-    that tells people what the model is. ``torch-lntm fit`` writes such folders too.
+    The folder holds everything that :func:`load_run` needs to study the fit later, and a
+    ``README.md`` that tells people what the model is. ``torch-lntm fit`` writes the same kind of
+    folder.
 
     Args:
         path: The folder to write.
@@ -263,7 +264,7 @@ def write_topic_names(
     files = {MODEL: writing.as_json(about)}
     if records:
         files = {NAMES: writing.as_json([asdict(record) for record in model.name_records])} | files
-    # People edit cards, for instance to add a licence. An edited card stays.
+    # People edit cards, for instance to add a licence, so an edited card is left alone.
     if not card.is_file() or is_unedited(card.read_bytes()):
         files[CARD] = signed(_card(path, model, run))
     for name, data in files.items():
@@ -294,8 +295,8 @@ def _identity(metadata: Mapping[str, Any]) -> str:
 def load_run(path: str | Path, corpus: Corpus | None = None) -> Run:
     """Read a fit from its folder, written by :func:`save_run` or by ``torch-lntm fit``.
 
-    Loading reads tensors, JSON and text, and executes no code, so that a stranger's run is safe to
-    open.
+    Loading only reads tensors, JSON and text and never executes code, so a stranger's run is safe
+    to open.
 
     Args:
         path: The folder.
@@ -338,10 +339,10 @@ def partial_folder(path: Path) -> Path:
 
 
 class UnfinishedRun:
-    """Folder ``PATH.partial`` of a running fit, to continue from after a kill.
+    """Folder ``PATH.partial`` of a running fit, from which a killed fit can continue.
 
-    The folder holds the configuration and the latest checkpoint. This object locks the folder
-    against further processes.
+    It holds the configuration and the latest checkpoint. While this object is in use, it locks the
+    folder against other processes.
 
     Args:
         path: Final path of the run.

@@ -72,9 +72,9 @@ class SparseWords:
 class PaddedWords:
     """Padded layout: every document is filled up to the longest, for dense products.
 
-    All chains of a document share its words. With 16 chains in float64, dense products are many
-    times faster than sparse products. Memory is proportional to ``num_docs × longest × (num_topics
-    + num_chains)``, so batches should be small and their documents of similar size.
+    All chains of a document share its words, and with 16 chains in float64 dense products are many
+    times faster than sparse ones. Memory is proportional to ``num_docs × longest × (num_topics +
+    num_chains)``, so batches should be small and their documents of similar size.
 
     Args:
         topics: ``(num_topics, num_words)`` word probabilities.

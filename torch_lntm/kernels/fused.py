@@ -1,10 +1,10 @@
 """Fused CUDA kernels, each in place of many small kernels.
 
-The kernels are written in Triton, a part of the CUDA builds of PyTorch. They are used for tensors
-on CUDA if Triton works on the machine, which a small kernel shows at the first use. The environment
-variable ``LNTM_TRITON`` decides instead if it is set: 0 for PyTorch's kernels, 1 for fused kernels
-or an error. PyTorch 2.7 or later is needed to compile them. Tests check their arithmetic on CUDA
-(``pytest --device cuda``), and in Triton's interpreter without a GPU.
+They are written in Triton, which is part of the CUDA builds of PyTorch, and need PyTorch 2.7 or
+later to compile. Tensors on CUDA use them if Triton works on the machine, which a small kernel
+finds out at the first use. The environment variable ``LNTM_TRITON`` overrides this: 0 for PyTorch's
+kernels, 1 for fused kernels or an error. Tests check their arithmetic on CUDA (``pytest --device
+cuda``), and in Triton's interpreter without a GPU.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def is_enabled(tensor: Tensor) -> bool:
 
 @functools.cache
 def _triton_works() -> bool:
-    """Whether Triton compiles and runs a kernel on this machine. It is tried once per process.
+    """Whether Triton compiles and runs a kernel on this machine, tried once per process.
 
     Warns:
         LNTMWarning: Triton is missing, too old or fails. The message has its error.

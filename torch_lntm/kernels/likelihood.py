@@ -11,7 +11,7 @@ of word v from the topics. Convexity gives a lower bound by independent draws:
 
     ℓ(s')  ≥  ℓ(s) + t (log s' − log s)
 
-Posteriors, statistics and M-steps need counts of independent draws. They use t in place of c.
+Posteriors, statistics and M-steps, which need counts of independent draws, use t in place of c.
 """
 
 from __future__ import annotations
@@ -241,7 +241,7 @@ def log_likelihood_at(
     """Log likelihood of a single document at many topic proportions.
 
     :func:`~torch_lntm.kernels.mixture.mixture_log_likelihood` takes a vector of weights for each
-    document. For many vectors and a single document, a dense product is 5 times faster.
+    document. For many vectors and a single document, a dense product is 5 times as fast.
 
     Args:
         logits: ``(num_points, num_topics)`` logits of θ.

@@ -7,10 +7,10 @@ and the stored counts c of a batch. Sums over v run over the words of a document
     topic_counts_dk = t_dk Σ_v (c_dv / s_dv) φ_kv
     word_counts_kv  = φ_kv Σ_d t_dk (c_dv / s_dv)
 
-The two tables of counts are the gradients of the log likelihood in log t and log φ. They are also
-expected numbers of tokens per topic, under the responsibilities t_dk φ_kv / s_dv (*Ahmed & Xing
-2007, eq. 12; Khan & Bouchard 2009, eqs 30–31*). They are computed as sparse products
-(:mod:`torch_lntm.kernels.contraction`) or by a single CUDA kernel
+The two tables of counts are the gradients of the log likelihood in log t and log φ. Seen as
+statistics, they are expected numbers of tokens per topic, under the responsibilities t_dk φ_kv /
+s_dv (*Ahmed & Xing 2007, eq. 12; Khan & Bouchard 2009, eqs 30–31*). They are computed as sparse
+products (:mod:`torch_lntm.kernels.contraction`) or by a single CUDA kernel
 (:mod:`torch_lntm.kernels.fused`). Log likelihoods are summed in double precision.
 
 The formulas hold for independent draws, the default. For another likelihood the terms differ, and
@@ -42,7 +42,7 @@ from torch_lntm.kernels.likelihood import INDEPENDENT, CountLikelihood
 def probability_floor(dtype: torch.dtype) -> float:
     """Smallest probability of a word: 5e-29 in float32, 1e-298 in float64.
 
-    The floor is far above the smallest normal number, so a count divided by the floor is finite.
+    It is far above the smallest normal number, so that a count divided by it is finite.
     """
     return torch.finfo(dtype).tiny * 2.0**32
 

@@ -1,11 +1,11 @@
 """Triton kernels of the sparse operation, Hamiltonian transitions and noise; for `fused` alone.
 
-Each program of a kernel works on a single document. It walks through the document's words in tiles:
-it gathers the rows of the topics by word, forms s and adds to its sums, all in registers. It writes
-no table of the size of the stored counts. Programs write to distinct addresses, so results are
-reproducible.
+Each program of a kernel works on a single document, whose words it walks through in tiles: it
+gathers the rows of the topics by word, forms s and adds to its sums, all in registers. It therefore
+writes no table of the size of the stored counts. Programs write to distinct addresses, so that
+results are reproducible.
 
-The operations are registered with PyTorch, so its profiler shows them by name. They have no
+The operations are registered with PyTorch, so that its profiler shows them by name, and have no
 derivatives.
 """
 

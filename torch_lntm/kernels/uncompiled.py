@@ -15,8 +15,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 def uncompiled(function: F) -> F:
     """Make ``torch.compile`` leave a function, and its calls, to Python.
 
-    The compiler's tracer fails at sparse counts and at Pyro's handlers. PyTorch's own decorator
-    loads the compiler at import, which costs every program a second.
+    It is needed because the compiler's tracer fails at sparse counts and at Pyro's handlers, and
+    PyTorch's own decorator loads the compiler at import, which costs every program a second.
     """
     eager: F | None = None
 

@@ -1,8 +1,8 @@
 """The K − 1 contrasts of eta with an effect on the softmax, whitened by the prior.
 
-Softmax ignores a common shift of all K logits. Integrals over eta are therefore integrals over the
-K − 1 contrasts Q·logits, with the rows of Q an orthonormal basis orthogonal to 1. In these
-coordinates the free and the anchored parameterisation are the same problem, and a proposal spends
+Softmax ignores a common shift of all K logits, so that integrals over eta are integrals over the K
+− 1 contrasts Q·logits, where the rows of Q are an orthonormal basis orthogonal to 1. In these
+coordinates the free and the anchored parameterisation are the same problem, and a proposal wastes
 no draws on a direction without likelihood. With QF = LU, F the prior's factor lifted to logits and
 L triangular, the coordinates w = L⁻¹Q(logits − μ) have a standard normal prior.
 
@@ -158,8 +158,8 @@ class ContrastSpace(CentredSpace, StandardNormalSpace):
     ) -> Proposal:
         """See :meth:`IdentifiedSpace.proposal`.
 
-        Weights of a normal proposal have infinite variance if the proposal is narrower than the
-        posterior. Weights of the Student-t with equal centre and scale have finite variance.
+        If a normal proposal is narrower than the posterior, its weights have infinite variance,
+        whereas those of the Student-t with equal centre and scale have finite variance.
         """
         space, loc, tril = self._around(posterior, row)
         nu = nu if name == "student_t" else math.inf
@@ -253,10 +253,10 @@ class SourceContrastSpace(CentredSpace, LaplaceSourcesSpace):
     ) -> Proposal:
         """See :meth:`IdentifiedSpace.proposal`; sources and eta together.
 
-        Draws lie around the posterior's means, but with another covariance. A mean field makes the
-        sources and the components of eta independent. The covariance of :meth:`approximate`
-        includes their dependence. Under a joint normal or Student-t, it is the same to draw the
-        sources and then eta given the sources (*Putthividhya et al. 2009, §3.2.1*), or eta first.
+        Draws lie around the posterior's means, but with the covariance of :meth:`approximate`,
+        because a mean field makes the sources and the components of eta independent and so misses
+        their dependence. Under a joint normal or Student-t, it is the same to draw the sources and
+        then eta given the sources (*Putthividhya et al. 2009, §3.2.1*), or eta first.
         """
         space, loc, tril = self._around(posterior, row, document)
         return Proposal(space, partial(elliptical_draws, loc, tril, nu))
@@ -288,9 +288,9 @@ class SourceContrastSpace(CentredSpace, LaplaceSourcesSpace):
         """Normal approximation of a single document's posterior of u around a given point.
 
         The prior of a source is replaced by the normal N(0, |η|) of its dual (*Putthividhya et al.
-        2009, eqs 2–3*). The log likelihood is replaced by its second-order expansion at the point,
-        without the directions of positive curvature. In contrast to the mean field, the
-        approximation includes the dependence between eta's components and the sources.
+        2009, eqs 2–3*), and the log likelihood by its second-order expansion at the point, without
+        the directions of positive curvature. Unlike the mean field, the result includes the
+        dependence between eta's components and the sources.
 
         Args:
             eta: ``(1, num_topics)`` eta of the point.

@@ -2,8 +2,8 @@
 
 The prior is eta = μ + A s + ε, with ε ~ N(0, Λ⁻¹), Λ diagonal, and sources s that are standard
 normal or Laplace, ½e^{−|s|} each (*Putthividhya, Attias & Nagarajan 2009, §2*). The coordinates are
-z = (s, e) with eta = μ + A s + Λ^{-½}e. They have L more components than eta, so every map costs at
-most num_topics × num_sources per document.
+z = (s, e) with eta = μ + A s + Λ^{-½}e. They have L more components than eta, but no map costs more
+than num_topics × num_sources per document.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch_lntm.latents.metrics import DenseMetric, Metric
 from torch_lntm.latents.normal import EtaSpace, NormalSpace, standard_normal_log_density
 from torch_lntm.latents.space import LatentSpace, LocatedSpace
 
-#: Number of matrix entries to factor together. A CPU's cache holds this many. Larger blocks double
+#: Number of matrix entries to factor together, as many as a CPU's cache holds. Larger blocks double
 #: the time of each pass over the matrices.
 BLOCK_ENTRIES = {"cpu": 2**17, "cuda": 2**26}
 
@@ -293,7 +293,7 @@ class FactorSpace(LocatedSpace):
 
 
 class GaussianFactorSpace(FactorSpace, EtaSpace):
-    """Factor space with standard normal sources. eta is then normal: N(loc, AAᵀ + Λ⁻¹)."""
+    """Factor space with standard normal sources, so that eta is N(loc, AAᵀ + Λ⁻¹)."""
 
     has_low_rank = True
     source_variance = 1.0

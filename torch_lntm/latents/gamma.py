@@ -72,15 +72,15 @@ class DirichletSpace(LatentSpace):
 class GammaSpace(DirichletSpace):
     """theta ~ Dirichlet(α) as softmax(x(z)), with x_k(z_k) the log of a Gamma(α_k) variate.
 
-    For small α the logs of the variates have a tail of length 1/α to the left of a steep wall. The
-    function
+    For small α the logs of the variates have a tail of length 1/α to the left of a steep wall,
+    which the function
 
         x(z) = log σ(cz)/α + z/√(1 + α) + log(1 + α),    c = π/√3
 
-    evens this tail out. As α → 0 the tail tends to the law of log U/α with U uniform. Through the
-    first term z is then logistic with unit variance. As α → ∞ the law of x tends to a normal around
-    log α with variance 1/α, which the other terms give for standard normal z. The density of z is
-    exact for any function x(z).
+    evens out. As α → 0 the tail tends to the law of log U/α with U uniform, and the first term then
+    makes z logistic with unit variance. As α → ∞ the law of x tends to a normal around log α with
+    variance 1/α, which the other terms give for standard normal z. The density of z is exact for
+    any function x(z).
 
     Attributes:
         dtype: Floating-point type of draws. Constants of α are computed in float64.
@@ -122,8 +122,8 @@ class GammaSpace(DirichletSpace):
         """The z ``(..., num_topics)`` of logs of gamma variates, by Halley's method, float64.
 
         The start is the larger of two lower bounds: the solutions with cz, and with 0, in place of
-        log σ(cz). A step is at most 4 times Newton's step. From below Newton's steps never
-        overshoot, since x(z) is concave.
+        log σ(cz). A step is at most 4 times Newton's, which never overshoots from below because
+        x(z) is concave.
         """
         inverse, slope, constant = self._coefficients
         excess = x.double() - constant
@@ -165,8 +165,8 @@ class GammaSpace(DirichletSpace):
     def locate(self, latents: Mapping[str, Tensor], key: Tensor | None = None) -> Tensor:
         """See :meth:`LatentSpace.locate`.
 
-        The sum of the variates is Gamma(Σα), independent of theta, and is drawn. A proportion below
-        the smallest number of its dtype is drawn from its distribution there, a power law.
+        The sum of the variates, which is Gamma(Σα) and independent of theta, is drawn. So is a
+        proportion below the smallest number of its dtype, from its distribution there, a power law.
         """
         assert key is not None, "theta does not determine z: locate needs keys"
         theta = latents["theta"]

@@ -1,7 +1,7 @@
 """Coordinates of the latent variables with an effect on the likelihood, for integrals.
 
-The random numbers of proposals come from NumPy on the CPU. They are a function of the seed and the
-document's position only, and are therefore equal in every batch and on every device.
+The random numbers of proposals come from NumPy on the CPU. Because they depend only on the seed and
+the document's position, they are equal in every batch and on every device.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class IdentifiedSpace(LatentSpace):
     """Coordinates of the latent variables with an effect on the likelihood.
 
     A prior's ``identified(batch)`` returns such a space. A document's probability is an integral
-    over z. Given an approximate posterior from a guide, the space offers draws around the
-    posterior. All numbers are float64.
+    over z, for which the space offers draws around an approximate posterior from a guide. All
+    numbers are float64.
     """
 
     #: Descriptions of the proposals by name, with the placeholder ``{degrees_of_freedom:g}`` for a

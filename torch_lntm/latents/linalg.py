@@ -9,8 +9,8 @@ from torch import Tensor
 
 from torch_lntm.errors import NumericalError
 
-#: Smallest sizes of triangles to invert, and to square, by halves on a CPU. On a CPU the number of
-#: operations counts, on a GPU the number of launches.
+#: Smallest sizes of triangles to invert, and to square, by halves on a CPU, where the number of
+#: operations counts. On a GPU it is the number of launches.
 INVERTED_BY_HALVES, SQUARED_BY_HALVES = 48, 64
 
 
@@ -88,8 +88,8 @@ def inverse_cholesky(
     """R⁻¹ for the lower Cholesky factors R of precisions B = RRᵀ ≥ I.
 
     If the largest eigenvalue of a precision exceeds the reciprocal of the rounding unit, its small
-    eigenvalues were lost when it was formed. Its rounded entries are then useless, and the
-    precision must be formed again in higher precision.
+    eigenvalues were lost when it was formed. Its entries are then useless, and it must be formed
+    again in higher precision.
 
     Args:
         precision: ``(num_docs, dim, dim)``.

@@ -1,9 +1,9 @@
 """Normal priors of eta in whitened coordinates.
 
-The prior covariance is factored once in float64, Σ = LLᵀ, and z = L⁻¹(eta − μ) is standard normal.
-A document's posterior precision in z is B = I + (a positive semi-definite matrix from the data).
-Because B ≥ I for every Σ, its Cholesky factor exists in float32. The factor of Σ⁻¹ + N·H may fail
-to exist.
+The prior covariance is factored once in float64, Σ = LLᵀ, so that z = L⁻¹(eta − μ) is standard
+normal. A document's posterior precision in z is B = I + (a positive semi-definite matrix from the
+data). Because B ≥ I for every Σ, its Cholesky factor exists in float32, whereas that of Σ⁻¹ + N·H
+may not.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class StandardNormalSpace(LatentSpace):
 class EtaSpace(StandardNormalSpace):
     """Standard normal coordinates z, with eta affine in z.
 
-    Solvers of normal posteriors work in such a space. z may have more components than eta.
+    Solvers of normal posteriors work in such a space, whose z may have more components than eta.
     """
 
     #: Whether the prior covariance of eta is AAᵀ + Λ⁻¹ with a diagonal Λ. The space is then a

@@ -1,9 +1,9 @@
 """Latent spaces: the coordinates in which every algorithm meets a document prior.
 
-A prior defines latent variables of a document, the sites of its Pyro program. A latent space is a
-choice of coordinates z for them. It defines the distribution of z, the logits of theta at z, and
-the maps between z and the sites. Solvers, samplers, annealed importance sampling and integrals use
-a prior through its latent space only.
+A prior defines a document's latent variables as the sites of its Pyro program, and a latent space
+is a choice of coordinates z for them. It defines the distribution of z, the logits of theta at z,
+and the maps between z and the sites. Solvers, samplers, annealed importance sampling and integrals
+see a prior only through its latent space.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class LatentSpace(ABC):
     """Coordinates z of the latent variables of a batch of documents, at fixed parameters.
 
     A space is frozen and carries no gradients. Its parameters may differ between documents, as the
-    mean of a prior with covariates does, so the shape of ``z`` is always ``(..., num_docs, dim)``.
-    Leading axes are chains or draws.
+    mean of a prior with covariates does, so ``z`` always has the shape ``(..., num_docs, dim)``,
+    with chains or draws as leading axes.
 
     Example:
         >>> space = model.prior.space(batch)
@@ -49,8 +49,8 @@ class LatentSpace(ABC):
 
     #: Names of the program's sites in :meth:`latents`, the main site last.
     sites: ClassVar[tuple[str, ...]]
-    #: Whether theta has a Dirichlet prior, conjugate to the topics of the tokens. Gibbs sampling of
-    #: both is then exact.
+    #: Whether theta has a Dirichlet prior, conjugate to the topics of the tokens, so that Gibbs
+    #: sampling of both is exact.
     conjugate: ClassVar[bool] = False
 
     def unit_metric(self) -> Metric | None:
@@ -124,8 +124,8 @@ class LatentSpace(ABC):
 
         Args:
             latents: ``(..., num_docs, site_dim)`` values by site name.
-            key: ``(..., num_docs)`` keys. Needed if several z have equal latents: z is then drawn
-                from its distribution given the latents.
+            key: ``(..., num_docs)`` keys. They are needed if several z have equal latents, because
+                z is then drawn from its distribution given the latents.
 
         Returns:
             ``(..., num_docs, dim)``.

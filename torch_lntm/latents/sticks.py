@@ -1,4 +1,4 @@
-"""Dirichlet priors of theta in the logits of broken sticks, whose densities form a product."""
+"""Dirichlet priors of theta in the logits of broken sticks, which are independent."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from torch_lntm.latents.identified import IdentifiedSpace, Proposal, log_gamma_v
 class StickSpace(DirichletSpace, IdentifiedSpace):
     """theta ~ Dirichlet(α) in x = logit v, theta_k = v_k ∏_{j<k} (1 − v_j).
 
-    Under Dirichlet(α) the v_k ~ Beta(α_k, Σ_{j>k} α_j) are independent. The density of x is
-    therefore a product of densities v^a (1 − v)^b / B(a, b), smooth for every α > 0. Topics are
-    broken off in the order of ``order``.
+    Under Dirichlet(α) the v_k ~ Beta(α_k, Σ_{j>k} α_j) are independent, so that the density of x is
+    a product of densities v^a (1 − v)^b / B(a, b), smooth for every α > 0. Topics are broken off in
+    the order of ``order``.
 
     Attributes:
         order: ``(num_topics,)`` int64 topics in the order of the sticks.
@@ -116,9 +116,9 @@ class StickSpace(DirichletSpace, IdentifiedSpace):
         """See :meth:`IdentifiedSpace.proposal`.
 
         ``"dirichlet"`` is the posterior Dirichlet(γ) itself. The ratio of the prior to it grows as
-        theta_k^(α_k − γ_k) and is unbounded. If the document could do without topic k, its weights
-        have the Pareto shape 1 − α_k/γ_k. ``"sticks"`` is a mixture around the posterior in which
-        every topic may be absent. Its weights are bounded.
+        theta_k^(α_k − γ_k) and is unbounded, so that if the document could do without topic k, its
+        weights have the Pareto shape 1 − α_k/γ_k. ``"sticks"`` is a mixture around the posterior in
+        which every topic may be absent, and its weights are bounded.
         """
         gamma = posterior.gamma[row].double()
         if name == "dirichlet":
@@ -167,11 +167,11 @@ def mixture_draws(
     """Draws of a mixture around Dirichlet(γ) in which every topic may be absent.
 
     The posterior of theta_k is a mixture over the number of the document's tokens of topic k. Given
-    no token, it is as wide as the prior. A single Dirichlet also covers the case of some tokens and
-    is narrower. Let μ = γ − α be the expected number of tokens. The mixture gives a topic no token
-    with probability about e^−μ, and μ/(1 − e^−μ) tokens otherwise. Both parameters of every stick's
-    beta distribution take the two values of the mixture. With at least a small probability both are
-    the parameters of the prior, so the ratio of the prior to the mixture is bounded.
+    no token it is as wide as the prior, but a single Dirichlet also has to cover the case of some
+    tokens and is narrower. Let μ = γ − α be the expected number of tokens. The mixture gives a
+    topic no token with probability about e^−μ, and μ/(1 − e^−μ) tokens otherwise, and both
+    parameters of every stick's beta distribution take these two values. With at least a small
+    probability both are those of the prior, which bounds the ratio of the prior to the mixture.
 
     Args:
         concentration: ``(num_topics,)`` float64 α, in the order of the sticks.
@@ -188,12 +188,12 @@ def mixture_draws(
     prior = stick_parameters(concentration)
     tokens = stick_parameters((gamma - concentration).clamp_min(1e-6))
     # Least probability of drawing from the prior rather than the posterior, summed over sticks and
-    # their two ends. It bounds the importance weights.
+    # their two ends, which bounds the importance weights.
     share = 0.05 / max(1, prior.numel())
     # P(some token) = 1 − e^−μ. The log odds of absence are −log(e^μ − 1) = −(μ + log(1 − e^−μ)).
     prob_some = -torch.expm1(-tokens)
     # Power of the odds of a topic's absence. A power below 1 draws rare cases more often than they
-    # occur, with small weights rather than large weights.
+    # occur, so that their weights are small rather than large.
     absent = torch.sigmoid(-0.7 * (tokens + prob_some.log())).clamp(share, 1.0 - share)
     present = prior + tokens / prob_some
     use_prior = torch.from_numpy(rng.random((num_draws, *prior.shape))).to(gamma) < absent

@@ -1,4 +1,4 @@
-"""Density of the documents of a batch under a model, in the coordinates of a latent space."""
+"""Density of a batch's documents under a model, in the coordinates of a latent space."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from torch_lntm.latents.space import AffineLogits, LatentSpace
 class DocumentTarget:
     """Log prior and log likelihood of each document's z, for any number of chains.
 
-    :meth:`torch_lntm.models.TopicModel.bind` returns a target. Samplers, annealed importance
-    sampling and integrals use a model through its target only.
+    :meth:`torch_lntm.models.TopicModel.bind` returns a target, through which alone samplers,
+    annealed importance sampling and integrals see a model.
 
     Attributes:
         space: Coordinates, with the prior.
@@ -28,9 +28,9 @@ class DocumentTarget:
         batch: The documents.
         words: Distribution of their counts. Defaults to independent draws.
         padded: Whether to pad the words of each document to the longest document. With many chains,
-            the dense products are several times faster than sparse products. They need memory for
-            ``num_docs × longest × (num_topics + num_chains)`` numbers, so padding suits small
-            batches of documents of similar size. Defaults to False.
+            dense products are several times faster than sparse ones. They need memory for
+            ``num_docs × longest × (num_topics + num_chains)`` numbers, however, so padding suits
+            small batches of documents of similar size. Defaults to False.
 
     Example:
         >>> target = model.bind(batch)

@@ -1,4 +1,4 @@
-"""Constructors of the models. Each combines a document prior, topics and a likelihood of words."""
+"""Constructors of the models, each of which combines a prior, topics and a word likelihood."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class ModelOptions(TypedDict, total=False):
     Args:
         topics: ``(num_topics, num_words)`` word probabilities.
         bursty: Let documents repeat their words (*Doyle & Elkan 2009*). Every document then has its
-            own word distribution, which varies around its mixture of topics. The fit estimates the
-            amount of variation. Single documents influence the topics less; see
+            own word distribution, which varies around its mixture of topics by an amount that the
+            fit estimates, so that single documents influence the topics less; see
             ``docs/choosing.md``.
         vocabulary: Words of the vocabulary, in the order of the columns. Defaults to the words of
             the training documents, if the model is given these.
@@ -101,17 +101,18 @@ def ctm(
     pseudo_variance: float | None = None,
     **options: Unpack[KeywordOptions],
 ) -> TopicModel:
-    """The correlated topic model (logistic-normal topic admixture) with full covariance.
+    """The correlated topic model, or logistic-normal topic admixture, with full covariance.
 
-    Every document has logits eta_d ~ Normal(loc, covariance), whose softmax theta_d is its topic
+    Every document has logits eta_d ~ Normal(loc, covariance), whose softmax theta_d gives its topic
     proportions, and each of its words comes from a topic drawn from theta_d (*Ahmed & Xing 2007,
     eqs 1–3; Khan & Bouchard 2009, eqs 1–3*). The covariance says which topics occur together and
-    which avoid each other, whereas the Dirichlet prior of :func:`lda` has no room for either.
+    which avoid each other, neither of which the Dirichlet prior of :func:`lda` can express.
 
     Args:
         num_topics: Number of topics K. K = 1 is a unigram model.
         num_words: The training documents, or the size of the vocabulary V.
-        anchored: Fix the last component of eta at 0. K - 1 components are free instead of K.
+        anchored: Fix the last component of eta at 0, so that K - 1 components are free instead of
+            K.
         loc: ``(latent_dim,)`` prior mean. The latent_dim is K, or K - 1 if anchored.
         covariance: ``(latent_dim, latent_dim)`` prior covariance.
         pseudo_documents: Weight of the covariance's inverse-Wishart prior, in documents. Defaults
@@ -154,10 +155,10 @@ def lntm(
     pseudo_variance: float | None = None,
     **options: Unpack[ModelOptions],
 ) -> TopicModel:
-    """The logistic-normal topic model: independent logits of theta, and normal logits of topics.
+    """The logistic-normal topic model, with independent logits of theta and normal topic logits.
 
-    The model of the *ZhuSuan LNTM tutorial*: eta_d ~ Normal(loc, diag std²), theta_d =
-    softmax(eta_d), and each word comes from a topic drawn from theta_d. Topics are softmax(b_k)
+    This is the model of the *ZhuSuan LNTM tutorial*: eta_d ~ Normal(loc, diag std²), theta_d =
+    softmax(eta_d), and each word comes from a topic drawn from theta_d. Its topics are softmax(b_k)
     with b_k ~ Normal(0, topic_scale² I), so that a fit follows gradients where :func:`ctm` has a
     closed form.
 
@@ -216,11 +217,11 @@ def iftm(
 ) -> TopicModel:
     """The independent factor topic model: a few independent sources correlate the topics.
 
-    Every document has a few independent sources s_d, from which its logits follow, eta_d ~ Normal(A
-    s_d + loc, Λ⁻¹); theta_d = softmax(eta_d), and each word comes from a topic drawn from theta_d
-    (*Putthividhya et al. 2009, §2.1*). A source is a theme above the topics: the column of A says
-    which topics it raises and which it lowers, and because there are far fewer sources than pairs
-    of topics, large models stay fast and readable.
+    A document's logits follow from its few independent sources s_d, eta_d ~ Normal(A s_d + loc,
+    Λ⁻¹); theta_d = softmax(eta_d), and each word comes from a topic drawn from theta_d
+    (*Putthividhya et al. 2009, §2.1*). A source is a theme above the topics, whose column of A says
+    which of them it raises and which it lowers. Because there are far fewer sources than pairs of
+    topics, large models stay fast and readable.
 
     Args:
         num_topics: Number of topics K. K = 1 is a unigram model.
@@ -281,8 +282,8 @@ def lda(
         num_topics: Number of topics (aspects) K. K = 1 is a unigram model.
         num_words: The training documents, or the size of the vocabulary V.
         concentration: ``(num_topics,)`` positive numbers, or a single number for all topics.
-            Defaults to 1/K. Fits that learn the concentration use it as a start only with
-            ``start="model"``. All other starts estimate a new one.
+            Defaults to 1/K. Fits that learn the concentration begin with it only if
+            ``start="model"``, because all other starts estimate a new one.
         symmetric: Learn a single number for all topics.
         learn_concentration: Whether fits change the concentration.
 
@@ -345,19 +346,19 @@ def stm(
     pseudo_variance: float | None = None,
     **options: Unpack[KeywordOptions],
 ) -> TopicModel:
-    """The structural topic model: topic proportions and words depend on metadata.
+    """The structural topic model, whose topic proportions and words depend on metadata.
 
-    A :func:`ctm` whose prior mean is linear in the covariates x_d of a document: eta_d ~
+    It is a :func:`ctm` whose prior mean is linear in a document's covariates x_d: eta_d ~
     Normal(Γᵀ(1, x_d), covariance), theta_d = softmax(eta_d), and each word comes from a topic drawn
-    from theta_d (*Roberts, Stewart & Airoldi 2016*). With ``content``, the words of the topics too
-    differ between the levels of a column, or move with time; see :class:`ContentTopics` and
+    from theta_d (*Roberts, Stewart & Airoldi 2016*). With ``content`` the words of a topic vary
+    too, between the levels of a column or over time; see :class:`ContentTopics` and
     :class:`DynamicTopics`.
 
     Args:
         num_topics: Number of topics K. K = 1 is a unigram model.
-        num_words: The training documents. The model learns formula and levels from their
-            metadata. If ``prevalence`` and ``content`` are learned already, the size of the
-            vocabulary V suffices.
+        num_words: The training documents, from whose metadata the model learns formula and levels.
+            If ``prevalence`` and ``content`` are learned already, the size of the vocabulary V
+            suffices.
         prevalence: A formula over the metadata, such as ``"~ party + bs(date, df=6)"``, which may
             have random terms such as ``(1 | author)`` (``docs/structural.md``). Defaults to the
             array ``x`` ``(num_docs, num_columns)`` of ``corpus.with_covariates({"prevalence":
@@ -378,8 +379,8 @@ def stm(
         pseudo_variance: As for :func:`ctm`.
 
     Returns:
-        The model, on the CPU. It keeps all levels and knots, and
-        encodes further corpora exactly as it encoded the training documents.
+        The model, on the CPU. It keeps all levels and knots, so that it encodes further corpora
+        exactly as it encoded the training documents.
 
     Raises:
         ConfigError: The formula is invalid, a size or value is out of range, or the data of
@@ -439,7 +440,7 @@ def _generator(options: ModelOptions) -> torch.Generator:
 
 
 def _kind_of_topics(content: Any, penalty: float, scale: float | None) -> Callable[..., Topics]:
-    """Topics of :func:`stm`: the same in all documents, by level, or moving with periods."""
+    """Kind of topics of :func:`stm`: shared by all documents, by level, or moving over periods."""
     if content is None:
         return DirichletTopics
     levels = content if isinstance(content, Levels) else Levels.from_json(content)

@@ -1,4 +1,4 @@
-"""Levels of a column, whose documents have words of their own, and periods: levels in order."""
+"""Levels of a column, each with words of its own, and periods, which are levels in order."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _EXAMPLES = "'~ rw(year)', '~ rw(date, bins=\"month\")' or '~ rw(day, width=7)'"
 
 @dataclass(frozen=True)
 class Levels:
-    """Levels of a metadata column. The documents of a level share the words of their topics.
+    """Levels of a metadata column, at each of which topics have words of their own.
 
     Attributes:
         column: Name of the column.
@@ -91,8 +91,8 @@ class Levels:
     def encode(self, corpus: Corpus) -> Corpus:
         """The corpus with the array ``"content"``: each document's level, as its position.
 
-        The array has shape ``(num_docs,)``. An encoded corpus is returned unchanged. If the
-        documents lack the column, an existing array ``"content"`` is kept.
+        The array has shape ``(num_docs,)``. A corpus that is encoded already comes back unchanged,
+        and if the documents lack the column, an existing array ``"content"`` is kept.
 
         Raises:
             CorpusError: The column and the array are missing, the column lacks values, or a value
@@ -151,7 +151,7 @@ class Levels:
 
 @dataclass(frozen=True)
 class Periods(Levels):
-    """Periods of documents by a metadata column of numbers or dates, in order.
+    """Periods of a metadata column of numbers or dates, in order.
 
     Attributes:
         column: Name of the column.
@@ -290,7 +290,7 @@ class Periods(Levels):
         """Positions of numbers, or of days since 1970-01-01."""
         if self.width is not None:
             bins = (values - self.first) / self.width
-            # A value at the start of a bin may be a few units of its last place below the start.
+            # A value at the start of a bin may lie a few units in the last place below it.
             rounding = (np.abs(values) + abs(self.first)) / self.width + np.abs(bins)
             return np.floor(bins + 16 * np.finfo(np.float64).eps * rounding)
         if self.bins is None:

@@ -1,4 +1,4 @@
-"""TopicModel: a Pyro program composed of a document prior, topics and words."""
+"""TopicModel, a Pyro program composed of a document prior, topics and words."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from torch_lntm.models.words.words import Multinomial, Words
 
 
 class Construction(NamedTuple):
-    """Name and settings of the constructor call that made a model.
+    """The constructor call that made a model, by name and settings.
 
-    Saved models hold this record, and loading calls the constructor again.
+    Saved models hold this record, so that loading can call the constructor again.
 
     Attributes:
         name: Registered name of the constructor.
@@ -67,15 +67,15 @@ class _Program(nn.Module):
 
 
 class TopicModel(nn.Module):
-    """Topic model: a prior of the documents' theta, topics, and a likelihood of words.
+    """A topic model: a prior of each document's theta, the topics, and a likelihood of words.
 
-    A model is a Pyro program: called with a batch, it runs the plate ``"documents"``, which holds
+    A model is a Pyro program. Called with a batch, it runs the plate ``"documents"``, which holds
     the sites of the prior (``"eta"``; ``"source"`` and ``"eta"``; or ``"theta"``) and the observed
-    site ``"counts"``, and adds the log priors of the parameters as factors. Parameters are Pyro
-    param sites, so that ``SVI`` optimises them, but their values live in this module and the global
-    parameter store holds only their names, so two models never share values. Handlers such as
-    ``poutine.substitute`` and ``poutine.lift`` replace the values, and ``poutine.mask`` with
-    a mask ``(num_docs,)`` leaves documents out.
+    site ``"counts"``, and it adds the log priors of the parameters as factors. The parameters are
+    param sites, so that ``SVI`` optimises them, but their values live in this module: the global
+    parameter store holds only their names, and two models never share values. Handlers such as
+    ``poutine.substitute`` and ``poutine.lift`` replace the values, and ``poutine.mask`` with a mask
+    ``(num_docs,)`` leaves documents out.
 
     Args:
         prior: The document prior.
@@ -144,12 +144,12 @@ class TopicModel(nn.Module):
 
     @property
     def topic_names(self) -> tuple[str, ...]:
-        """Name of each topic; a topic without a name has its number as text.
+        """Names of the topics, where a topic without one has its number as text.
 
-        Tables, plots, reports and exports show the names. Saved models keep them. No number depends
-        on a name. Set a name (or None) for each topic, in order; or the names of some topics by
-        number, which removes all other names; or None to remove all names. A name has at most 80
-        printable characters, and at least one of them is no digit. White space at its ends is
+        Tables, plots, reports and exports show the names, and saved models keep them, but no number
+        depends on them. Set a name (or None) for each topic, in order; or the names of some topics
+        by number, which removes all others; or None to remove every name. A name has at most 80
+        printable characters, of which at least one is not a digit. White space at its ends is
         removed.
 
         Raises:
@@ -208,7 +208,7 @@ class TopicModel(nn.Module):
 
     @property
     def config(self) -> dict[str, Any]:
-        """JSON-able settings of the registered constructor. Otherwise the ``repr`` of each part."""
+        """JSON-able settings of the registered constructor, or else the ``repr`` of each part."""
         if self.construction is None:
             return {name: repr(part) for name, part in self.named_children()}
         return self.construction.to_json()
@@ -219,7 +219,7 @@ class TopicModel(nn.Module):
         topics: Topics | None = None,
         vocabulary: Sequence[str] | None = None,
     ) -> TopicModel:
-        """A model with some parts replaced. It shares the remaining parts with this model.
+        """A model with some parts replaced, which shares the others with this one.
 
         The names of the topics stay, unless the number of topics changes.
 
@@ -258,8 +258,8 @@ class TopicModel(nn.Module):
     def plate(self, batch: DocumentBatch, *args: Any, **kwargs: Any) -> pyro.plate:
         """The plate ``"documents"`` for a batch, indexed by the documents' positions in the corpus.
 
-        Autoguides need this plate for mini-batches: ``AutoNormal(model,
-        create_plates=model.plate)``. Otherwise autoguides draw their own subsample of documents.
+        Autoguides need this plate for mini-batches, ``AutoNormal(model,
+        create_plates=model.plate)``; without it they would draw their own subsample of documents.
 
         Args:
             batch: The documents.
@@ -351,7 +351,7 @@ class TopicModel(nn.Module):
     def bind(
         self, batch: DocumentBatch, *, dtype: torch.dtype | None = None, padded: bool = False
     ) -> DocumentTarget:
-        """Density of a batch of documents, in the coordinates of the prior's latent space.
+        """The density of a batch's documents, in the coordinates of the prior's latent space.
 
         Args:
             batch: The documents.
@@ -384,7 +384,7 @@ class TopicModel(nn.Module):
     ) -> tuple[Corpus, dict[str, Tensor]]:
         """Draw a corpus from the model.
 
-        The latent variables of a document depend on the seed and on its position only. They are the
+        A document's latent variables depend only on the seed and on its position, so they are the
         same on all devices, up to rounding, and for any number of documents.
 
         Args:
@@ -436,15 +436,15 @@ class TopicModel(nn.Module):
     def topic_correlation(self) -> Tensor:
         """Correlations ``(num_topics, num_topics)`` of the centred logits of theta, float64.
 
-        They are computed from the covariance of the contrasts, the only part of the prior
-        covariance that the data identify.
+        They come from the covariance of the contrasts, because that is the only part of the prior
+        covariance that data identify.
         """
         covariance = self.prior.contrast_covariance()
         scale = covariance.diagonal().clamp_min(torch.finfo(torch.float64).tiny).sqrt()
         return (covariance / scale[:, None] / scale).fill_diagonal_(1.0)
 
     def words_at(self, positions: Sequence[int]) -> tuple[str, ...]:
-        """The words at some positions of the vocabulary. Without a vocabulary, word 17 is ``#17``.
+        """The words at some positions. Without a vocabulary, word 17 reads as ``#17``.
 
         Args:
             positions: Positions in the vocabulary.
@@ -462,8 +462,8 @@ class TopicModel(nn.Module):
     ) -> TopicTable:
         """The topics in words, as a table to print.
 
-        The tables of fits and runs, ``result.topic_table()`` and
-        ``lntm.load_run(folder).topic_table()``, also hold the topics' shares of the documents.
+        Prefer ``result.topic_table()`` or ``lntm.load_run(folder).topic_table()`` after a fit,
+        because they also know the topics' shares of the documents.
 
         Args:
             shares: ``(num_topics,)`` mean proportions. The table lists the largest first. By
@@ -529,11 +529,11 @@ class TopicModel(nn.Module):
     def encode(self, corpus: Corpus) -> Corpus:
         """Check a corpus and add the arrays for this model's batches.
 
-        The prior and the topics derive these arrays from the metadata of the documents: the design
-        matrix of a formula, and the documents' levels. Selections and splits of the corpus keep the
-        arrays. Encode a corpus before you make batches by hand, and once before several calls that
-        need the arrays. Engines, evaluators and reports encode their corpus themselves, and a
-        second encoding costs nothing.
+        The arrays are the design matrix of a formula and the documents' levels, which the prior and
+        the topics derive from the metadata. Engines, evaluators and reports encode their corpus
+        themselves. Do so yourself before you make batches by hand, or once before several calls
+        that need the arrays, since encoding twice costs nothing. Selections and splits of the
+        corpus keep the arrays.
 
         Args:
             corpus: The documents. Arrays derived by another model are replaced.
@@ -543,7 +543,7 @@ class TopicModel(nn.Module):
 
         Raises:
             ConfigError: The corpus has another number of words, other words, or another order of
-                words. Or the model's dtype is neither float32 nor float64.
+                words, or the model's dtype is neither float32 nor float64.
             CorpusError: The documents lack a column of the covariates.
 
         Example:

@@ -1,4 +1,4 @@
-"""Names of topics: checks of names, and topics by number or name."""
+"""Names of topics, and how topics are found by number or by name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_NAME = 80
 
 @dataclass(frozen=True)
 class NameRecord:
-    """How a topic got its name from a language model.
+    """Record of how a language model named a topic.
 
     Attributes:
         topic: Number of the topic.
@@ -35,7 +35,7 @@ class NameRecord:
 
 
 def check_name(name: Any, what: str = "name") -> str:
-    """A name for a topic or a group of topics, without white space at its ends.
+    """Check the name of a topic or of a group of topics, and strip its white space.
 
     Args:
         name: The name.
@@ -59,7 +59,7 @@ def check_name(name: Any, what: str = "name") -> str:
 
 
 def check_topic_names(names: Any, num_topics: int) -> tuple[str, ...]:
-    """A name for each topic. A topic without a name has its number as text.
+    """Check the topics' names. A topic without one gets its number as text.
 
     Args:
         names: A name or None for each topic, in order; or names by the number of the topic; or None

@@ -48,10 +48,10 @@ def _forget(key: Any) -> None:
 def param_site(parameter: nn.Parameter, name: str) -> tuple[Tensor | None, bool]:
     """Emit a Pyro param site for a parameter of a module, bypassing the parameter store.
 
-    ``SVI`` collects the parameters to optimise from these sites, by ``value.unconstrained()``. The
-    parameter store is global and keyed by name, so a second model would get the values of the
-    first. Only the names are stored here, for as long as the parameters exist, because optimisers
-    look up the settings and the state of each parameter by its name.
+    ``SVI`` collects the parameters to optimise from these sites, by ``value.unconstrained()``.
+    Because the parameter store is global and keyed by name, a second model would get the values of
+    the first. Only the names are stored, then, for as long as the parameters exist, because
+    optimisers look up each parameter's settings and state by its name.
 
     Args:
         parameter: The parameter.
@@ -103,8 +103,8 @@ def param_site(parameter: nn.Parameter, name: str) -> tuple[Tensor | None, bool]
 def draw_pyro_samples(module: nn.Module) -> set[str]:
     """Draw the parameters declared as ``PyroSample``, and return their names.
 
-    Pyro draws such a parameter at its first read. A first read within the documents' plate would
-    draw a value for each document.
+    Pyro draws such a parameter at its first read, which within the documents' plate would draw a
+    value for each document.
     """
     drawn = set()
     for prefix, part in module.named_modules():
@@ -119,9 +119,9 @@ def capture(
 ) -> Part:
     """A copy of a part that keeps the parameter values of the running program.
 
-    The values include values from handlers and draws. Pyro computes the densities of a site after
-    the program has run, and the handlers' values are gone from the module by then. Gradients reach
-    the original parameters through the copy.
+    They include values from handlers and draws, which would otherwise be gone from the module when
+    Pyro computes the densities of a site after the program has run. Gradients reach the original
+    parameters through the copy.
 
     Args:
         part: The document prior, topics or words.
@@ -143,8 +143,8 @@ def capture(
 def log_prior_counts(part: nn.Module, name: str, drawn: set[str]) -> bool:
     """Whether the program adds a part's own log prior, if the caller gave some parameters priors.
 
-    A prior of the caller replaces the prior of the part. The log prior of the part is left out if
-    it depends on the drawn parameters, and is added if it depends on none of them.
+    A prior of the caller replaces that of the part, whose log prior is left out if it depends on
+    the drawn parameters and added if it depends on none of them.
 
     Args:
         part: The document prior, topics or words.
@@ -183,8 +183,8 @@ def log_prior_counts(part: nn.Module, name: str, drawn: set[str]) -> bool:
 def prior_factor(name: str, log_prior: Tensor, documents: pyro.plate) -> None:
     """Emit the log prior of parameters as a factor that counts once for all documents.
 
-    Under a mask of documents, a single factor would be added once per unmasked document. Every
-    unmasked document therefore gets an equal share of it, within the plate.
+    Under a mask of documents, a single factor would be added once per unmasked document, so every
+    such document gets an equal share of it instead, within the plate.
     """
     mask = pyro.poutine.get_mask()
     if not isinstance(mask, Tensor) or mask.dim() == 0:
@@ -223,8 +223,8 @@ def check_documents(documents: pyro.plate, index: Tensor) -> None:
 def check_sampler(batch: DocumentBatch) -> None:
     """Raise if a kernel of ``pyro.infer.mcmc`` scores the program of a mini-batch.
 
-    The plate scales the documents of a mini-batch up to the corpus. This makes the ELBO of ``SVI``
-    unbiased, but a sampler would draw from posteriors that are far too narrow.
+    The plate scales the documents of a mini-batch up to the corpus, which makes the ELBO of ``SVI``
+    unbiased but would make a sampler draw from posteriors that are far too narrow.
 
     Args:
         batch: The documents.

@@ -1,4 +1,4 @@
-"""TopicGroups: groups of topics, with proportions that are sums, and words of merged topics."""
+"""TopicGroups, whose proportions are sums over topics, and the words of merged topics."""
 
 from __future__ import annotations
 

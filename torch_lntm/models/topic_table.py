@@ -1,4 +1,4 @@
-"""TopicTable: the topics of a model in words, as a table to print."""
+"""TopicTable, which prints the topics of a model in words."""
 
 from __future__ import annotations
 

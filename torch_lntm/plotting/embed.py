@@ -1,4 +1,4 @@
-"""Figures as SVG inside of a web page: texts stay texts, and equal figures give equal bytes."""
+"""Figures as SVG for a web page: text stays text, and equal figures give equal bytes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 def to_svg(figure: Figure, name: str, title: str, description: str, tips: Mapping[str, str]) -> str:
     """A figure as an SVG element.
 
-    An artist with a ``gid`` of ``tips`` becomes a group with the id ``NAME-GID``, which shows its
-    tip where the mouse points. Links that artists have by ``set_url`` stay links, and a link within
-    such a group is announced by the tip.
+    An artist whose ``gid`` is in ``tips`` becomes a group with the id ``NAME-GID``, which shows its
+    tip under the mouse. Links set by ``set_url`` stay links, and inside such a group the tip also
+    announces the link.
 
     Args:
         figure: The figure.

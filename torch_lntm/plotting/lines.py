@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 #: Okabe and Ito's colours, distinguishable with all common types of colour blindness.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", style.NEUTRAL)
-#: Markers and dashes of lines. Lines of equal colour differ in them.
+#: Markers and dashes, which distinguish lines of the same colour.
 STYLES = (("o", "-"), ("s", "--"), ("^", ":"), ("D", "-."))
 #: Width and height of a figure in inches, and additional height for each level or legend line.
 WIDTH, HEIGHT, PER_LEVEL = 7.0, 3.6, 0.22
@@ -101,7 +101,7 @@ def plot_panels(
 ) -> Figure:
     """A figure with a small chart of each series, in rows of three, with scales from 0.
 
-    All charts are in one pair of axes, because axes of their own would take ten times as long.
+    All charts share one pair of axes, because drawing separate axes would take ten times as long.
 
     Args:
         panels: The series.
@@ -203,7 +203,7 @@ def _draw_rows(ax: Axes, series: Sequence[Series]) -> None:
     """Points with intervals. Each value has a row, in which the series lie side by side."""
     for j, line in enumerate(series):
         colour, (marker, _) = look(j)
-        # Intervals of unknown width are left out.
+        # An interval of unknown width is not drawn.
         mean, lower, upper = np.where(np.isfinite(line.proportions), line.proportions, np.nan).T
         y = np.arange(len(line.values)) + 0.6 * ((j + 0.5) / len(series) - 0.5)
         label, ends = style.shorten(line.label, style.NAME_LETTERS), [mean - lower, upper - mean]
@@ -248,7 +248,7 @@ def path_plot(
 ) -> Axes:
     """Plot the probabilities of words of a topic over time, with their bands.
 
-    The bands take the topics of the tokens as known; see :meth:`DynamicTopics.log_paths`.
+    The bands treat the topics of the tokens as known; see :meth:`DynamicTopics.log_paths`.
 
     Args:
         model: A model with moving words, ``models.stm(..., content="~ rw(year)")``.

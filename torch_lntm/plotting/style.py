@@ -31,7 +31,7 @@ PALETTE = (NEGATIVE, POSITIVE, "#35a08a", "#8d5aa6", NEUTRAL)
 def use_style() -> tuple[str, ...]:
     """Set matplotlib's style to the style of this package: colours, grid, frame and sizes.
 
-    It changes ``matplotlib.rcParams`` and so affects all later figures.
+    This changes ``matplotlib.rcParams``, so it affects all later figures.
 
     Returns:
         The five colours of lines and groups: blue, orange, green, purple and grey.
@@ -68,8 +68,8 @@ def use_style() -> tuple[str, ...]:
 def topic_labels(model: TopicModel, top_n: int = 2) -> list[str]:
     """Short labels of the topics: the name, or the number and the most probable words.
 
-    A label leaves out inflections of its earlier words, so that it says "file data" where the two
-    most probable words are "file" and "files".
+    A label skips inflections of its earlier words. If "file", "files" and "data" are the most
+    probable words, it says "file data".
 
     Args:
         model: The model.
@@ -97,9 +97,9 @@ def topic_labels(model: TopicModel, top_n: int = 2) -> list[str]:
 def distinct_words(words: Sequence[str], number: int) -> list[str]:
     """The first words of a ranking, inflections of earlier words left out.
 
-    A word counts as an inflection of another word if both begin alike: they share at least three
-    letters, and all letters of the shorter word except the last. Examples are *file* and *files*,
-    *party* and *parties*.
+    Two words count as inflections of each other if they begin alike: they must share at least three
+    letters, and all letters of the shorter word except perhaps its last. Examples are *file* and
+    *files*, or *party* and *parties*.
 
     Args:
         words: Words, the best first.
@@ -133,8 +133,8 @@ def shorten(text: str, letters: int) -> str:
 def is_skewed(values: NDArray[np.float64]) -> bool:
     """Whether numbers need a logarithmic axis.
 
-    Skewed numbers are positive, and half of them lie in the first tenth of their range. A linear
-    axis would crowd them.
+    Numbers count as skewed if they are positive and half of them lie in the first tenth of their
+    range, where a linear axis would crowd them.
     """
     smallest, largest = values.min(), values.max()
     return bool(smallest > 0 and np.median(values) - smallest < 0.1 * (largest - smallest))

@@ -1,4 +1,4 @@
-"""Plots of the topics of a model: as a map and a graph, as a tree, and at the ends of sources."""
+"""Plots of a model's topics: a map, a graph, a tree, and the topics at the ends of sources."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ def topic_map(
     topics: Sequence[int] | None = None,
     ax: Axes,
 ) -> dict[int, tuple[float, float]]:
-    """Draw topics as circles with names, similar topics close together and none over another.
+    """Draw topics as named circles that do not overlap, with similar topics close together.
 
-    The coordinates whose distances approximate the given distances best are first mixed with their
-    ranks, which evens out crowds and gaps. Then each topic moves to a cell of a brick pattern, so
-    that the sum of the squared moves is smallest.
+    The starting point is the coordinates whose distances best approximate the given ones. They are
+    mixed with their ranks, which evens out crowds and gaps. Each topic then moves to a cell of a
+    brick pattern, such that the sum of the squared moves is smallest.
 
     Args:
         distance: ``(num_shown, num_shown)`` distances of the topics to show.
@@ -190,8 +190,8 @@ def correlation_graph(
 ) -> Axes:
     """Plot the strongest positive correlations between topics as a graph.
 
-    Topics that come together in documents lie close together, and lines join them. The graph has at
-    most 1.5 lines for each topic, because more of them would hide one another.
+    Topics that tend to occur in the same documents lie close together and are joined by lines.
+    There are at most 1.5 lines per topic, because more would hide one another.
 
     Args:
         model: The model.

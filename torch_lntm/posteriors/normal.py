@@ -52,7 +52,7 @@ class EtaPosterior(Posterior):
 class NormalPosterior(EtaPosterior):
     """Normal posteriors of the eta of a batch of documents.
 
-    The covariance V is held as a factor. A diagonal posterior has ``std``, and a full posterior has
+    The covariance V is held as a factor. For a diagonal posterior it is ``std``, and for a full one
     ``whitened``, the inverse Cholesky factor X of the whitened precision with its coordinates in
     reverse order. Then V = L̃ XᵀX L̃ᵀ, where L̃ is L with reversed columns. The reversal makes L̃Xᵀ
     triangular, so that V's Cholesky factor follows without a factorisation.
@@ -172,8 +172,8 @@ class NormalPosterior(EtaPosterior):
 class ModePosterior(EtaPosterior):
     """Posterior of each document as a point at its mode.
 
-    It is the Taylor or Laplace posterior without covariances, which would cost num_topics³
-    operations per document. The mean and all draws are the mode, and the covariance is 0.
+    It is the Taylor or Laplace posterior without its covariances, which would cost num_topics³
+    operations per document. Its mean and all its draws are the mode, and its covariance is 0.
     """
 
     @property
@@ -204,7 +204,7 @@ class ModePosterior(EtaPosterior):
 class SampledMoments(Moments):
     """Moments of documents, with the sum of covariances estimated from a sample of documents.
 
-    Only sums of the sample are kept, so a large sample can be added part by part.
+    It keeps only sums of the sample, so that a large one can be added part by part.
 
     Args:
         modes: Posteriors of all documents.
@@ -243,11 +243,11 @@ class SampledMoments(Moments):
 
 @dataclass(eq=False, kw_only=True, repr=False)
 class LowRankPosterior(NormalPosterior):
-    """Normal posteriors of eta with covariance diag(d) + WWᵀ. Dense matrices are made on demand.
+    """Normal posteriors of eta with covariance diag(d) + WWᵀ, made dense only on demand.
 
     The precision is Σ⁻¹ + diag w − wwᵀ/N, with the marginal covariance Σ of eta and w = N·theta at
-    the mean (*Ahmed & Xing 2007, eq. 9*). Divergences use the precision, to avoid cancellation.
-    Draws and variances use d and W.
+    the mean (*Ahmed & Xing 2007, eq. 9*). Divergences use it to avoid cancellation, whereas draws
+    and variances use d and W.
 
     Attributes:
         space: Coordinates of the prior.

@@ -1,4 +1,4 @@
-"""Posterior and Moments: the common interface of solvers' and samplers' results."""
+"""Posterior and Moments, the interface that results of solvers and samplers share."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class SourceSums(NamedTuple):
 class Moments(ABC):
     """Expectations of documents' latent variables, from a posterior or from draws.
 
-    A prior computes its ``statistics`` from them. The main latent variable, called x below, is eta,
-    or theta under a Dirichlet prior.
+    They are what a prior computes its ``statistics`` from. The main latent variable, called x
+    below, is eta, or theta under a Dirichlet prior.
     """
 
     #: ``(num_docs, latent_dim)`` E x.
@@ -124,7 +124,7 @@ class Posterior(Moments):
 
     @abstractmethod
     def draw(self, key: Tensor, rows: Rows = slice(None)) -> Tensor:
-        """Draws of the latent variable. Each draw is a function of its key.
+        """Draws of the latent variable, each of them a function of its key.
 
         Args:
             key: ``(..., num_rows)`` int64 keys of :mod:`torch_lntm.noise`.
@@ -155,9 +155,8 @@ class Posterior(Moments):
     def samples(self, num_draws: int, seed: int = 0) -> Tensor:
         """Draws of the latent variable ``(num_draws, num_docs, latent_dim)``.
 
-        A draw is a function of the seed and of the document's position in its corpus. Draws of
-        different documents are independent. A document's draws are the same in every batch and, up
-        to rounding, on every device.
+        Documents draw independently. Because a draw is a function of the seed and of the document's
+        position in its corpus, it is the same in every batch and, up to rounding, on every device.
 
         Args:
             num_draws: Number of draws.

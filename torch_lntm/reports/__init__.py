@@ -1,6 +1,6 @@
-"""Results of a fitted model to read: words of topics, prevalence, scores, and a report page.
+"""Readable results of a fitted model: topics' words, prevalence, scores and a report page.
 
-Tables are pandas data frames, and every summary has a method ``frame`` that gives one.
+Tables are pandas data frames, and every summary has a method ``frame`` that returns one.
 """
 
 from torch_lntm.plotting.style import topic_labels

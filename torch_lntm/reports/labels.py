@@ -1,4 +1,4 @@
-"""Words of topics: labels, and words of levels, of groups, of sources and of keyword topics."""
+"""The words that describe topics, levels, groups, sources and keyword topics."""
 
 from __future__ import annotations
 
@@ -38,9 +38,10 @@ def word_scores(
 
     * ``"probability"``: φ_kv.
     * ``"frex"`` (*Airoldi & Bischof 2016*): weighted harmonic mean of two ranks within the topic,
-      divided by the number of words. The rank of φ_kv has weight ``frequency_weight``. The rank of
-      the exclusivity φ_kv/Σ_j φ_jv has the rest. Exclusivities of rare words are shrunk towards
-      1/K (James–Stein; *Hausser & Strimmer 2009*).
+      divided by the number of words. One is the rank of φ_kv, which has the weight
+      ``frequency_weight``. The other, which has the rest, is the rank of the exclusivity φ_kv/Σ_j
+      φ_jv. For rare words, exclusivities are shrunk towards 1/K (James–Stein; *Hausser & Strimmer
+      2009*).
     * ``"lift"``: log φ_kv − log(n_v/Σn); minus infinity for words without a token.
     * ``"score"``: φ_kv (log φ_kv − mean_j log φ_jv).
 
@@ -144,9 +145,9 @@ def label_topics(
 def level_words(model: TopicModel, *, top_n: int = 7) -> pd.DataFrame:
     """The words that each level of a content covariate uses for a topic more than the others do.
 
-    The score of word v in topic k and level g is φ_gkv log(φ_gkv / φ̄_kv), its part of the level's
-    relative entropy to the mean φ̄ over levels. Words with equal probabilities at all levels score
-    0 and are left out.
+    Word v of topic k and level g scores φ_gkv log(φ_gkv / φ̄_kv), which is its part of the level's
+    relative entropy to the mean φ̄ over levels. A word that is equally probable at all levels
+    scores 0 and is left out.
 
     Args:
         model: A model with content covariates, ``models.stm(..., content="party")``.
@@ -192,10 +193,10 @@ def keyword_topics(
 ) -> pd.DataFrame:
     """The keyword topics of a fitted model, and whether they kept their keywords.
 
-    The interval of ``mass`` is the posterior of the words of a topic with known tokens: a Beta
-    distribution around the fitted probability, with as many tokens as the topic has in the
-    documents and in its prior. It leaves out the uncertainty of the tokens' topics, which
-    ``inference.joint_draws`` draws as well.
+    The interval of ``mass`` treats the topic of every token as known. It comes from a Beta
+    distribution around the fitted probability, which counts as many tokens as the topic has in the
+    documents and in its prior. Draws from ``inference.joint_draws`` also include the uncertainty of
+    the tokens' topics.
 
     Args:
         model: A fitted model with keywords.
@@ -251,7 +252,7 @@ def summarise_groups(
     *,
     top_n: int = 8,
 ) -> pd.DataFrame:
-    """Groups of topics with their shares and the words of the merged topics.
+    """Summarises groups of topics by their shares and by the words of the merged topics.
 
     Args:
         model: The model.
@@ -291,12 +292,12 @@ def summarise_groups(
 def summarise_sources(model: TopicModel, *, num_topics: int = 4, top_n: int = 8) -> pd.DataFrame:
     """Sources of an independent factor topic model, with the topics at both ends of each.
 
-    The topics with large positive loadings occur together if the source is positive, the topics
-    with large negative loadings if it is negative (*Putthividhya et al. 2009, §3.1*). Loadings are
-    columns of A, centred over topics because the softmax ignores a common shift. Rotation, order
-    and sign are conventions of :class:`~torch_lntm.models.IndependentFactorPrior`: Gaussian sources
-    are rotated to the principal axes of A, sources are sorted by share, and the largest loading of
-    each source is positive.
+    When a source is positive, the topics with large positive loadings occur together; when it is
+    negative, those with large negative loadings do (*Putthividhya et al. 2009, §3.1*). The loadings
+    are the columns of A, centred over topics because the softmax ignores a common shift. Their
+    rotation, order and sign are conventions of :class:`~torch_lntm.models.IndependentFactorPrior`:
+    Gaussian sources are rotated to the principal axes of A, sources are sorted by share, and the
+    largest loading of each source is positive.
 
     Args:
         model: The model.
@@ -338,9 +339,9 @@ def summarise_sources(model: TopicModel, *, num_topics: int = 4, top_n: int = 8)
 
 @torch.no_grad()
 def moving_topics(model: TopicModel, *, level: float = 0.95, top_n: int = 5) -> pd.DataFrame:
-    """Words of a model with moving words that rose or fell from the first period to the last.
+    """The words that rose or fell from the first period to the last, if the model's words move.
 
-    The intervals are those of :meth:`DynamicTopics.log_changes`. They hold for each word by itself,
+    The intervals are those of :meth:`DynamicTopics.log_changes`, which hold for each word by itself
     and take the topics of the tokens as known.
 
     Args:

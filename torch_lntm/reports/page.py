@@ -70,10 +70,10 @@ def report(
 ) -> Path:
     """Write a report page on a fit: a single HTML file that opens without a network.
 
-    The page shows the topics with their shares and words, how they lie on a map and correlate, the
-    documents that represent them, and how they depend on columns of the metadata. Scores, settings
-    and citations come last. ``docs/report.md`` explains how to read it. The file is written as a
-    whole or not at all, so that a page is never half of one.
+    The page shows the topics with their shares and words, how similar and how correlated they are,
+    which documents represent them, and how they depend on the metadata. Scores, settings and
+    citations come last; ``docs/report.md`` explains how to read it all. The file is written
+    completely or not at all.
 
     Args:
         fit: The result of a fit; a run, ``lntm.load_run(folder)``; a guide of a fitted model; or
@@ -142,8 +142,9 @@ def render_page(
 ) -> str:
     """The HTML text of :func:`report`.
 
-    All intervals are those of :func:`summarise_corpus` at 95 %. Texts and metadata are escaped, and
-    the page's security policy allows its own script only, because documents may come from anyone.
+    All intervals are those of :func:`summarise_corpus` at 95 %. Because documents may come from
+    anyone, their texts and metadata are escaped, and the page's security policy allows no script
+    but its own.
 
     Args:
         source: Source of the documents' proportions; see :func:`torch_lntm.inference.theta_draws`.
@@ -223,9 +224,9 @@ def render_page(
 def _sampled(
     corpus: Corpus, source: DrawSource, max_docs: int, seed: int, **options: Any
 ) -> tuple[Corpus, NDArray[np.int64], ThetaDraws]:
-    """The documents of the page, their ascending positions, and draws of them.
+    """The documents of the page, their ascending positions, and draws of their proportions.
 
-    A single pass over the documents makes all draws, so memory need not hold them.
+    All draws are made in a single pass over the documents, so that these need not fit in memory.
     """
     if len(corpus) <= max_docs:
         draws = theta_draws(source, corpus, seed=seed, keep=False, **options)

@@ -1,4 +1,4 @@
-"""Pictures of the report page, as SVG with links to the topics and tips where the mouse points."""
+"""Pictures for the report page: SVG that links to the topics and shows tips under the mouse."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class ByColumn(NamedTuple):
 
 
 def draw_map(page: PageData, heads: Sequence[str]) -> Markup:
-    """Map of the topics: those with many words in common lie close together.
+    """Draws a map of the topics, in which those with many words in common lie close together.
 
     Args:
         page: The page's data.
@@ -127,7 +127,7 @@ def draw_tree(tree: TopicTree) -> Markup:
 def prevalence_by_column(prevalence: Prevalence) -> ByColumn:
     """Prevalence by the levels of a column."""
     levels, counts = prevalence.levels, prevalence.num_docs
-    # The infinite interval of a single document would flatten all others.
+    # A single document has an infinite interval, which would flatten all the others.
     finite = np.isfinite(prevalence.standard_error)
     ends = [np.where(finite, x, np.nan) for x in (prevalence.lower, prevalence.upper)]
     values = np.where(counts[:, None] > 0, [prevalence.mean, *ends], np.nan).transpose(2, 1, 0)
@@ -151,7 +151,7 @@ def effects_by_column(predictions: Any, column: str) -> ByColumn:
 def draw_panels(
     shown: ByColumn, name: str, what: str, heads: Sequence[str]
 ) -> tuple[Markup, list[str]]:
-    """Charts of groups of topics, then of topics, those with the clearest differences first.
+    """Charts groups of topics and then topics, those with the clearest differences first.
 
     Args:
         shown: The proportions.

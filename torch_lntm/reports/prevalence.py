@@ -1,6 +1,6 @@
-"""Prevalence of topics at the levels of metadata columns, and errors of correlations.
+"""How prevalent topics are at the levels of metadata columns, and errors of their correlations.
 
-The levels of a column are its names, periods of its dates, or bins of its numbers.
+The levels of a column are its distinct names, periods of its dates, or bins of its numbers.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Array = NDArray[np.float64]
 #: Positions of levels on an axis, None for names; and a note on the axis for readers.
 Axis = tuple[Array | None, str]
 
-#: Documents with fewer tokens on average are short. For short documents the uncertainty of the
-#: topics' words matters, and the intervals of this module leave it out.
+#: Documents with fewer tokens on average count as short. For them, the uncertainty of the topics'
+#: words matters, although the intervals of this module leave it out.
 SHORT_DOCUMENT = 50.0
 #: Limits of a drift warning, for the change of a share from the first half of its draws to the
 #: second: Monte-Carlo standard errors (less than 1 false warning in 1,000 reports for independent
@@ -39,7 +39,7 @@ SHORT_DOCUMENT = 50.0
 DRIFT_ERRORS, LAST_DIGIT, FEWEST_DRAWS = 7.0, 0.001, 20
 #: Most levels of a column of names, of a column of numbers, and of a column of dates.
 MOST_NAMES, MOST_BINS, MOST_PERIODS = 12, 10, 36
-#: Most different names in a column that divides documents. Ids have more.
+#: A column with more distinct names than this is taken for ids, which do not divide the documents.
 _MOST_DIFFERENT = 50
 #: Notes on axes with bins or a logarithmic scale.
 BINS = "The bins are equally spaced and have about equal numbers of documents."
@@ -176,16 +176,15 @@ def summarise_corpus(
 ) -> CorpusSummary:
     """Prevalence of topics, overall and by metadata columns, and errors of their correlations.
 
-    The documents are taken as a sample of a population, and the topics as known. A mean proportion
-    then has two sources of error, the sampling of documents and the uncertainty of each document's
-    proportions, which Rubin's rule adds as W + (1 + 1/S)B: W is the squared standard error over
-    documents, averaged over S draws, and B is the variance of the mean over draws. The intervals
-    use Student's t.
+    The documents are taken as a sample from a population, and the topics as known. A mean
+    proportion is then uncertain for two reasons: documents are sampled, and each document's
+    proportions are themselves uncertain. Rubin's rule adds the two as W + (1 + 1/S)B, where W is
+    the squared standard error over documents, averaged over S draws, and B is the variance of the
+    mean over draws. The intervals use Student's t.
 
     If the logits were observed, a correlation would have the information I = D - 3 on the scale of
-    Fisher's z. Since they are not, the missing information reduces it to I - I²B (*Louis 1982*),
-    where B is the variance over draws of the z of the drawn logits. Each correlation is treated by
-    itself.
+    Fisher's z. Since they are not, the information drops to I - I²B (*Louis 1982*), where B is the
+    variance over draws of the z of the drawn logits. Each correlation is treated by itself.
 
     Args:
         source: Source of the documents' proportions; see :func:`torch_lntm.inference.theta_draws`.
@@ -287,7 +286,7 @@ class _LevelSums:
 
 
 def _check_drift(shares: Array, names: Sequence[str]) -> None:
-    """Warn of shares that drift over the draws, a sign of chains that have not converged.
+    """Warn of shares that drift over the draws, which suggests that the chains have not converged.
 
     Args:
         shares: ``(num_draws, num_topics)`` mean proportions of the documents at each draw.
@@ -359,7 +358,7 @@ def correlation_intervals(correlation: Array, error: Array, level: float) -> tup
 def correlation_lines(correlation: Array, error: Array, level: float) -> pd.DataFrame:
     """Correlations that differ from 0 when all pairs are tested together, the strongest first.
 
-    The level of each test is (1 − level) divided by the number of pairs (*Bonferroni*). The
+    Each test has the level (1 − level) divided by the number of pairs (*Bonferroni*), whereas the
     intervals are for single correlations. See :func:`correlation_intervals` for the arguments.
 
     Returns:
@@ -379,12 +378,12 @@ def correlation_lines(correlation: Array, error: Array, level: float) -> pd.Data
 def levels_of(column: str, values: Any) -> Levels:
     """Levels of a column by name, by period of dates, or by bins of numbers.
 
-    * Names: each name is a level. Columns of many names keep the most frequent names, and ``other``
-      has the rest.
-    * Dates: texts such as 2008-03 or 2008-03-01 are dates. Periods are days, months, years or
-      several years: the shortest period with at most 36 levels.
-    * Numbers: few different values are levels themselves. Many values are cut into 10 bins with
-      about equal numbers of documents, named by their smallest and largest value.
+    * Names: each name is a level. If there are many, the most frequent ones are kept, and the rest
+      become ``other``.
+    * Dates: texts such as 2008-03 or 2008-03-01 are dates. The levels are days, months, years or
+      several years, whichever is shortest and gives at most 36 of them.
+    * Numbers: if there are few distinct values, each is a level. Otherwise they are cut into 10
+      bins with about as many documents in each, named by their smallest and largest value.
 
     Args:
         column: The column's name.
@@ -400,8 +399,8 @@ def levels_of(column: str, values: Any) -> Levels:
 def dividing_columns(corpus: Corpus) -> list[str]:
     """Metadata columns that divide the documents into levels, in the order of the metadata.
 
-    Columns with a single value, and columns with many different names such as ids, are left out.
-    Of columns of names that divide the documents alike, the last is kept.
+    Columns with a single value are left out, and so are columns with many distinct names, such as
+    ids. If several columns of names divide the documents in the same way, the last is kept.
     """
     columns: dict[object, str] = {}
     for column, values in corpus.metadata.items():

@@ -29,7 +29,7 @@ def representative_documents(
     corpus: Corpus | None = None,
     texts: Iterable[str] | None = None,
 ) -> pd.DataFrame:
-    """Documents with the largest share of each topic.
+    """The documents that represent each topic best, because they have the largest share of it.
 
     Args:
         proportions: The result of :func:`torch_lntm.inference.transform`.
@@ -109,7 +109,7 @@ def excerpts(
     wanted, found, number = set(positions.tolist()), dict[int, str](), 0
     for number, text in enumerate(align(texts, corpus.metadata.index, "texts"), 1):
         if number - 1 in wanted:
-            # A text can be a whole book: cut it before cleaning its white space.
+            # A text can be a whole book, so it is cut before its white space is cleaned.
             beginning = "" if is_missing(text) else str(text)[: 4 * _TEXT]
             found[number - 1] = shorten(" ".join(beginning.split()), _TEXT)
     if number != len(corpus):

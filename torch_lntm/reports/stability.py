@@ -1,4 +1,4 @@
-"""Stability of topics: how well other seeds and resampled documents give the same topics."""
+"""Stability: how well the same topics come back from other seeds and resampled documents."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ def topic_stability(
     seed: int = 0,
     progress: bool = True,
 ) -> pd.DataFrame:
-    """How well new fits give the topics of a model again.
+    """Measures how well new fits recover the topics of a model.
 
-    The function fits ``num_fits`` models from other seeds to the same documents, and as many to
-    documents drawn with replacement, and pairs the topics of each fit with those of the model
+    It fits ``num_fits`` models to the same documents from other seeds, and as many to documents
+    drawn with replacement. The topics of each fit are then paired with those of the model
     (:func:`~torch_lntm.evaluation.align_topics`).
 
-    Fits from other seeds show what random orders and draws do, but hardly what the initial topics
-    do, because anchor words are the same for every seed. Fits to resampled documents show both, and
-    the effect of the sample of documents as well.
+    Other seeds show the effect of random orders and draws, but hardly that of the initial topics,
+    because the anchor words are the same for every seed. Resampled documents show both, and in
+    addition how much depends on the sample of documents.
 
     Args:
         fit: The fitted model, the result of its fit, or its run.

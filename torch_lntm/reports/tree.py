@@ -32,7 +32,7 @@ _CANDIDATES, _WORDS = 12, 2
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TopicTree:
-    """Tree of topics, the result of :func:`topic_tree`.
+    """A tree of topics: the result of :func:`topic_tree`.
 
     Nodes 0 to K - 1 are the topics. Node K + i is the result of merge i.
 
@@ -121,7 +121,7 @@ def topic_tree(
     """Merge similar topics step by step, by agglomerative clustering.
 
     Each step merges the pair that adds least to the squared distances within groups (*Ward 1963*),
-    which makes the groups of a level similar in size.
+    so that the groups of a level come out similar in size.
 
     Args:
         model: The model.
@@ -198,8 +198,8 @@ def _typical_words(
 ) -> list[tuple[str, ...]]:
     """Words that tell each merged topic from all topics, the best first.
 
-    Words are ranked by p log(p / q), for the probabilities p of the merged topic and q of all
-    topics together. Words of all topics, such as *will*, come last.
+    Words are ranked by p log(p / q), where p is their probability in the merged topic and q that in
+    all topics together. Words that every topic uses, such as *will*, therefore come last.
     """
     labels = tuple(f"node {node}" for node in range(len(members)))
     probs = merged_topics(model, TopicGroups(labels, tuple(members)), shares)

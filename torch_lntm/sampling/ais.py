@@ -5,17 +5,16 @@ Chains go from the prior to the posterior along p(z)·p(w | z)^t, with t rising 
 
     log weight = Σ_i (t_{i+1} − t_i) log p(w | x_i)
 
-and E weight = p(w). The equation holds if every transition leaves its target invariant and was
-chosen independently of the chain. Step sizes are therefore tuned in a separate run, and are fixed
-for the weighted chains. Chains may also go back from a posterior draw to the prior. They have E
-1/weight = 1/p(w) (*Grosse, Ghahramani & Adams 2015*), because transitions of Hamiltonian Monte
-Carlo are their own reversals.
+and E weight = p(w). This holds if every transition leaves its target invariant and was chosen
+independently of the chain, which is why step sizes are tuned in a separate run and fixed for the
+weighted chains. Chains may also go back from a posterior draw to the prior. Then E 1/weight =
+1/p(w) (*Grosse, Ghahramani & Adams 2015*), because transitions of Hamiltonian Monte Carlo are their
+own reversals.
 
-The coordinates z are those of a :class:`~torch_lntm.latents.LatentSpace`. In them the prior is
-standard normal or close to standard normal, and the mass matrix is I. A Dirichlet prior takes the
-same path. Gibbs sampling, although free of tuning, would move along p(theta) ∏_w (Σ_k theta_k
-φ_kw^t)^{n_w}. For small t this density is largest at documents of a single topic, so the path of
-Gibbs sampling is not taken.
+The coordinates z are those of a :class:`~torch_lntm.latents.LatentSpace`, in which the prior is
+standard normal or nearly so and the mass matrix is I. A Dirichlet prior takes the same path. Gibbs
+sampling would need no tuning, but it would move along p(theta) ∏_w (Σ_k theta_k φ_kw^t)^{n_w}, a
+density that for small t is largest at documents of a single topic.
 """
 
 from __future__ import annotations
@@ -70,8 +69,8 @@ def make_schedule(schedule: str, num_temperatures: int) -> Tensor:
     if schedule == "linear":
         return fractions
     if schedule == "power":
-        # In a document of N tokens, Var log p(w | z) ∝ 1/t² for t above about 1/N. Distances
-        # between temperatures are therefore best in proportion to t, as of a high power.
+        # In a document of N tokens, Var log p(w | z) ∝ 1/t² for t above about 1/N, so distances
+        # between temperatures are best in proportion to t, as a high power gives them.
         return fractions.pow(3.0)
     if schedule == "sigmoid":
         values = torch.sigmoid(4.0 * (2.0 * fractions - 1.0))
@@ -103,9 +102,9 @@ class Tuning(NamedTuple):
 
 #: Tuning on the path from the prior, along which step sizes vary widely.
 FROM_PRIOR = Tuning(num_knots=10, num_rounds=3, num_transitions=5, num_chains=8)
-#: Tuning on the path from a normal approximation, along which step sizes hardly change. The density
-#: of u is near standard normal. A trajectory forgets its start after a quarter of the period, and
-#: returns to the starting density after half a period.
+#: Tuning on the path from a normal approximation, along which step sizes hardly change because the
+#: density of u is near standard normal. A trajectory forgets its start after a quarter of the
+#: period, and returns to the starting density after half a period.
 FROM_NORMAL = Tuning(
     num_knots=4, num_rounds=2, num_transitions=1, num_chains=16, longest=math.pi / 2.0
 )
@@ -171,9 +170,9 @@ def tune(
     """Find step sizes of each document, in a separate run.
 
     A few chains start from the prior and go through the knots. At each knot, log step sizes grow
-    with the excess of their mean acceptance over 0.8. They change rarely, and by multiples of 1/16.
-    If step sizes changed at every transition, as in dual averaging, a rounding error would grow
-    into a different step size, and a document's result would depend on its batch.
+    with the excess of their mean acceptance over 0.8. They change rarely, and by multiples of 1/16,
+    because if they changed at every transition, as in dual averaging, a rounding error would grow
+    into a different step size and a document's result would depend on its batch.
 
     Args:
         target: The target.
@@ -195,13 +194,13 @@ def fit(
 
     Chains go through the knots, as in :func:`tune`, and then take some draws at the last knot. The
     new normal has the means and variances of these draws, along the axes of the old normal. To
-    reduce noise, a document's means and variances are shrunk towards the old values. The amount
-    follows from the spread between chains. Most normals come from a mode and its curvature. They
-    are inaccurate for skewed posteriors, as along topics without tokens in the document. They are
-    accurate if the document has few words.
+    reduce noise, a document's means and variances are shrunk towards the old values, by an amount
+    that follows from the spread between chains. Most normals come from a mode and its curvature.
+    These are accurate if the document has few words, but not for skewed posteriors, as along topics
+    without tokens in the document.
 
-    The weighted chains are separate chains. Given the tuning chains, their weights are unbiased for
-    any normal.
+    The weighted chains are separate from these, so that given the tuning chains their weights are
+    unbiased for any normal.
 
     Args:
         bridge: The bridge from a first normal.

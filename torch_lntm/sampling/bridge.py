@@ -1,13 +1,13 @@
-"""Density of documents in coordinates of a normal approximation of their posteriors.
+"""Density of documents in the coordinates of a normal approximation of their posteriors.
 
 With q(z) = N(m, FFᵀ) and z = m + F u, the approximation is standard normal in u, and
 
     log p(w, z(u)) + log|F| = log N(u; 0, I) + U(u)
 
-for a function U. The better q, the flatter U. A :class:`Bridge` presents N(0, I) as the prior of u
-and U as its log likelihood. A path with tempered U therefore goes from q to the posterior, q^(1−t)
-p^t. A path with tempered likelihood has to go the whole way from the prior. The integral over u is
-p(w) for every q.
+for a function U that is the flatter, the better q is. A :class:`Bridge` presents N(0, I) as the
+prior of u and U as its log likelihood. A path with tempered U therefore goes from q to the
+posterior, q^(1−t) p^t, whereas one with tempered likelihood has to go the whole way from the prior.
+The integral over u is p(w) for every q.
 """
 
 from __future__ import annotations

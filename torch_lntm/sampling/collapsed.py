@@ -4,12 +4,12 @@ Given the topics of the document's other tokens, the topic of token i has
 
     p(z_i = k | others) ∝ (α_k + n_k) φ_kw,        n_k the other tokens of topic k
 
-(*Griffiths & Steyvers 2004, eq. 5*, with fixed topics). Tokens of a document are drawn in turn.
-Documents and chains move together, token by token. The time
-is proportional to the number of tokens, so the sampler is slow for huge counts.
+(*Griffiths & Steyvers 2004, eq. 5*, with fixed topics). Tokens of a document are drawn in turn,
+while documents and chains move together. The time is proportional to the number of tokens, so the
+sampler is slow for huge counts.
 
-Noise is a function of the keys of :mod:`torch_lntm.noise`, so a document's draws do not depend on
-its batch.
+Because noise is a function of the keys of :mod:`torch_lntm.noise`, a document's draws do not depend
+on its batch.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _START, _SWEEPS = 0, 1
 class CollapsedGibbs:
     """Chains of the tokens' topics, for the documents of a batch.
 
-    The first topics of a chain are drawn given proportions from a uniform distribution,
-    which is wider than the posterior.
+    A chain draws its first topics given proportions from a uniform distribution, which is wider
+    than the posterior.
 
     Memory is a few times ``num_docs × num_chains × num_topics`` numbers, plus ``num_tokens ×
     num_chains`` numbers.

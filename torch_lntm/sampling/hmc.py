@@ -1,19 +1,19 @@
 """Hamiltonian Monte Carlo for the latent variables of many documents at once.
 
-Every document has chains of its own, each with its own acceptance, step size and metric. All chains
-of a batch move together, as tensors ``(num_chains, num_docs, dim)``. (The probability of accepting
-a whole corpus at once falls to zero as the corpus grows.)
+Every document has chains of its own, each with its own acceptance, step size and metric, because
+the probability of accepting a whole corpus at once falls to zero as the corpus grows. All chains of
+a batch nevertheless move together, as tensors ``(num_chains, num_docs, dim)``.
 
 The position is z, the coordinates of a :class:`~torch_lntm.latents.LatentSpace`. The target density
 is p(z)·p(w | z)^T, where T is the inverse temperature of the likelihood. A metric is a factor W of
-the inverse mass matrix WWᵀ. The momentum r is kept in the coordinates of W, in which it is standard
+the inverse mass matrix WWᵀ, and the momentum r is kept in its coordinates, in which it is standard
 normal. A leapfrog step is
 
     r ← r + ½ε Wᵀ∇        z ← z + ε W r        r ← r + ½ε Wᵀ∇
 
 with ∇ in closed form (*Neal 2011, MCMC using Hamiltonian dynamics, §5.2.3 and §5.4.1*). The density
-of z may have a kink, as for Laplace sources at 0. The step is reversible and keeps volumes at a
-kink too, so the chains are exact.
+of z may have a kink, as for Laplace sources at 0, but chains remain exact because the step is
+reversible and keeps volumes there too.
 """
 
 from __future__ import annotations
@@ -103,7 +103,8 @@ def evaluate(target: DocumentTarget, position: Tensor) -> HMCState:
 
 def are_finite(tensors: Iterable[Tensor]) -> Tensor:
     """Whether all values of all tensors are finite: a boolean tensor on their device."""
-    # Flags of all values would take much memory. An extreme of values with NaN is NaN.
+    # Flags of all values would take much memory, whereas an extreme of values with NaN is itself
+    # NaN.
     extremes = [extreme for values in tensors if values.numel() for extreme in values.aminmax()]
     return torch.stack([extreme.isfinite() for extreme in extremes]).all()
 
@@ -210,8 +211,8 @@ def step(
         num_steps: Leapfrog steps.
         inverse_temperature: Inverse temperature T, a number or ``(num_chains, num_docs)``.
         jitter: Largest relative change of the step sizes, in [0, 1). Step sizes are drawn uniformly
-            around ``step_size``. With varying lengths, trajectories do not return to their starts
-            periodically.
+            around ``step_size``, so that trajectories of varying length do not return to their
+            starts periodically.
 
     Returns:
         The new state, and diagnostics. The host does not wait for the device.

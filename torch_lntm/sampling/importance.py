@@ -61,7 +61,7 @@ def log_weights(
 def summarise_weights(log_weights: Tensor, axis: int) -> WeightSummary:
     """Mean weight of each document, with its error and effective sample size.
 
-    The mean weight is unbiased. Its log is biased low, by about half its squared standard error.
+    The mean weight is unbiased, but its log is biased low by about half its squared standard error.
 
     Args:
         log_weights: Float64 log importance ratios of documents, and of their draws or chains.
@@ -90,10 +90,10 @@ def summarise_weights(log_weights: Tensor, axis: int) -> WeightSummary:
 def pareto_k(log_weights: Tensor) -> Tensor:
     """Shape k̂ of the generalised Pareto distribution fitted to each row's largest weights.
 
-    The weights have finite moments of order below 1/k. Below k = 0.5 their variance is finite.
-    Above k = 0.7 the mean weight and its standard error are unreliable (*Vehtari et al. 2024*). The
-    fit uses the largest min(S/5, 3√S) of S weights, by the method of *Zhang & Stephens 2009*. The
-    weak prior of Vehtari et al. around 0.5 counts as 10 weights.
+    The weights have finite moments of order below 1/k, so that their variance is finite below k =
+    0.5. Above k = 0.7 the mean weight and its standard error are unreliable (*Vehtari et al.
+    2024*). The fit uses the largest min(S/5, 3√S) of S weights, by the method of *Zhang & Stephens
+    2009*. The weak prior of Vehtari et al. around 0.5 counts as 10 weights.
 
     Args:
         log_weights: ``(num_docs, num_draws)`` logs of the weights, up to a constant per row.

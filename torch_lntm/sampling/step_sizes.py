@@ -47,7 +47,7 @@ def find_step_size(
     for attempt in range(1, 31):
         step_size = torch.where(searching, step_size * torch.where(grow, 2.0, 0.5), step_size)
         searching &= acceptable(attempt) == grow
-        # The check makes the host wait for a GPU, and rarely succeeds at the first attempts.
+        # Checking makes the host wait for a GPU, and rarely succeeds at the first attempts.
         # Attempts before the first check whether all chains have crossed the threshold.
         if attempt >= 3 and not bool(searching.any()):
             break
@@ -75,7 +75,7 @@ class DualAveraging(NamedTuple):
     def start(cls, step_size: Tensor) -> DualAveraging:
         """First state, at given step sizes.
 
-        Log step sizes are shrunk towards 10 times the first size, since larger steps are cheaper.
+        Adaptation shrinks them towards 10 times the first size, since larger steps are cheaper.
         """
         log_step_size, zero = step_size.log(), torch.zeros_like(step_size)
         return cls(log_step_size, zero, zero, log_step_size + math.log(10.0))
@@ -87,7 +87,7 @@ class DualAveraging(NamedTuple):
             acceptance: ``(num_chains, num_docs)`` acceptance probabilities of the transition.
             target: Mean acceptance probability to reach.
             longest: Upper bound on the step size. At the bound, acceptance above the target is not
-                accumulated. A drop in acceptance can then shorten the step at once.
+                accumulated, so that a drop in acceptance can shorten the step at once.
         """
         count = self.num_updates + 1
         # Shortfall at which the step size reaches ``longest``.

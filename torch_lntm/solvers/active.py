@@ -1,7 +1,8 @@
-"""Bookkeeping of a solver's documents: active, converged and failed.
+"""Bookkeeping of which of a solver's documents are active, converged or failed.
 
-The documents of a batch converge at different speeds. A solver holds tensors of its active
-documents, and drops the rows of stopped documents, which then cost nothing.
+The documents of a batch converge at different speeds. A solver therefore holds tensors of its
+active documents only, and drops the rows of those that have stopped, so that they cost nothing
+more.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from torch import Tensor
 class ActiveSet:
     """Active documents of a batch, and the outcome of each document.
 
-    Dropping rows copies the tensors of all remaining documents. A solver may therefore hold stopped
+    Because dropping rows copies the tensors of all remaining documents, a solver may hold stopped
     documents for a while and drop several together.
 
     Args:
@@ -74,7 +75,7 @@ class ActiveSet:
             The values of the documents held now.
         """
         working = self.working[self.rows]
-        # The host waits for these numbers once, in a single transfer.
+        # A single transfer, so that the host waits for these numbers only once.
         if self._sizes is None:
             left = size = int(working.sum())
         else:
@@ -133,7 +134,7 @@ def converged_or_failed(gain: Tensor, tolerance: float, rounding: Tensor) -> tup
     """Converged and failed documents of an ascent on a bound.
 
     A document has converged once an iteration gains too little. In exact arithmetic no iteration
-    lowers the bound. A document has failed if its bound fell by more than rounding explains.
+    lowers the bound, so a document whose bound fell by more than rounding explains has failed.
 
     Args:
         gain: ``(num_docs,)`` float64 gain of the bound in the last iteration, nats.

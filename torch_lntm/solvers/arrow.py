@@ -1,8 +1,8 @@
 """Symmetric matrices with an arrow: a dense block, and a diagonal block beside it.
 
-The Gram matrix of a design with a column for each level of a factor has this form. A document has
-one level, so the columns of different levels never meet. Schur complements keep all work linear in
-the number of levels.
+The Gram matrix of a design with a column for each level of a factor has this form, because a
+document has one level and the columns of different levels never meet. Schur complements then keep
+all work linear in the number of levels.
 
 With S = dense − crossed · diagonal⁻¹ · crossedᵀ, the Schur complement, and R = crossed / diagonal,
 the inverse is
@@ -62,7 +62,8 @@ class Arrow:
     def tril(self) -> Tensor:
         """Cholesky factor of the Schur complement ``(..., num_dense, num_dense)``."""
         complement = self.dense - self.ratio @ self.crossed.mT
-        # Rounding makes the product slightly asymmetric, and the Cholesky factor reads one half.
+        # Rounding makes the product slightly asymmetric, but the Cholesky factor reads only one
+        # half.
         tril: Tensor = torch.linalg.cholesky((complement + complement.mT) / 2)
         return tril
 

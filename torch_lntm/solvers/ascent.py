@@ -1,4 +1,4 @@
-"""Batched ascent in the mean of eta, the common step of all 4 logistic-normal posteriors.
+"""Batched ascent in the mean of eta, the step that all 4 logistic-normal posteriors share.
 
 For every document the ascent maximises, in whitened coordinates z with m = μ + Lz,
 
@@ -13,34 +13,34 @@ At inverse temperature T (*Ahmed & Xing 2007, §3.2*, for the objective E_q log 
 likelihood term becomes (1/T)·Σ_v c_v log Σ_k e^{T m_k} φ_kv. The caller passes tempered topics.
 
 Each step solves (I + N·Fᵀ(diag p − ppᵀ)F) δ = ∇f, with F the lifted L and p = softmax(m + h). This
-is Newton's step with the complete-data information (*Ahmed & Xing 2007, eqs 9–10*). The matrix is
-positive definite everywhere, so the step always goes uphill. A backtracking line search makes every
-accepted step raise f.
+is Newton's step with the complete-data information (*Ahmed & Xing 2007, eqs 9–10*). Because the
+matrix is positive definite everywhere, the step always goes uphill, and a backtracking line search
+makes sure that every accepted step raises f.
 
-The complete-data information is larger than the true curvature, because it treats the topic
-assignments as known. Steps are therefore too short if topics overlap. From the second step on, a
-BFGS update corrects the information by the change of the gradient along the last step, and keeps it
-positive definite. With a tight tolerance the correction reduces the number of steps to two thirds,
-and to a quarter for the slowest documents.
+The complete-data information treats the topic assignments as known, so it exceeds the true
+curvature and steps are too short where topics overlap. From the second step on, a BFGS update
+corrects it by the change of the gradient along the last step, which keeps it positive definite.
+With a tight tolerance this cuts the number of steps to two thirds, and for the slowest documents to
+a quarter.
 
-Conjugate gradients solve for a step by a few products with the shared factor. A Cholesky
+Conjugate gradients solve for a step by a few products with the shared factor, whereas a Cholesky
 factorisation of each document's information would cost num_topics³. Converged documents leave the
 batch.
 
-F may have more columns than rows (the sources and noise of a factor model). Each m has a shortest
-z. These z form a subspace, which contains all gradients. An ascent that starts in the subspace
-therefore stays in it.
+F may have more columns than rows, as with the sources and noise of a factor model. Each m then has
+a shortest z, and these z form a subspace that contains all gradients, so an ascent that starts
+there stays there.
 
 This differs from *Ahmed & Xing 2007* in four points:
 
-1. Their eqs 10 and 12 are iterated without damping, and some documents then never converge. A line
-   search makes the same direction safe.
-2. Their direction is Newton's with the complete-data information. From the second step on, a secant
-   corrects the information, which is too large where topics overlap.
-3. Their system is solved exactly. An inexact solution is enough, because any solution of conjugate
-   gradients goes uphill, and the line search does not need the length of the step to be right.
-4. They work in eta. In z the information is at least I for every prior covariance, so that float32
-   is enough for most documents (:mod:`torch_lntm.solvers.precision` finds the others).
+1. Their eqs 10 and 12 are iterated without damping, so that some documents never converge. Here a
+   line search makes the same direction safe.
+2. Their direction is Newton's with the complete-data information. Since it is too large where
+   topics overlap, a secant corrects it here from the second step on.
+3. They solve their system exactly. An inexact solution is enough, because any solution of conjugate
+   gradients goes uphill and the line search does not need the length of the step to be right.
+4. They work in eta, whereas in z the information is at least I for every prior covariance. Float32
+   is therefore enough for most documents (:mod:`torch_lntm.solvers.precision` finds the others).
 """
 
 from __future__ import annotations
@@ -228,8 +228,8 @@ def _conjugate_gradients(
 ) -> Tensor:
     """Solve (I + N·Fᵀ(diag p − ppᵀ)F) x = rhs for each document, to a relative residual.
 
-    Some documents take many more steps than others. Removing solved documents copies all remaining
-    documents, so solved documents are removed only from time to time.
+    Some documents take many more steps than others, but removing the solved ones copies all that
+    remain, so they are removed only from time to time.
     """
     solution = x = torch.zeros_like(rhs)
     rows: Tensor | None = None
@@ -368,8 +368,8 @@ def _line_search(
     objective: Objective, start: Point, delta: Tensor, decrement: Tensor, rounding: Tensor
 ) -> tuple[Point, Tensor]:
     """Halve the steps of documents with too little gain; documents without a good step stay put."""
-    # Most documents take the full step. The others are tried again as a smaller batch, at half the
-    # step, so that the cost of the search is that of the documents that need it.
+    # Most documents take the full step. The others are tried again at half the step as a smaller
+    # batch, so that the search costs no more than the documents that need it.
     point = objective.evaluate(start.z + delta)
     moved = point.value >= start.value + SUFFICIENT_INCREASE * decrement - rounding
     step = 1.0

@@ -24,7 +24,7 @@ def blei_lafferty(
 
     *Ahmed & Xing 2007, eqs 13–15; Khan & Bouchard 2009, eqs 33–38 with V diagonal.* A round takes a
     few ascent steps in λ, then updates each ν_k² exactly for the present ζ = Σ_k exp(λ_k + ν_k²/2).
-    Responsibilities and ζ are always at their optimum. Every update raises the bound or keeps it.
+    Responsibilities and ζ are always at their optimum, and no update lowers the bound.
 
     Args:
         batch: Documents.

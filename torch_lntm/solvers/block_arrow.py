@@ -1,7 +1,7 @@
 """Symmetric matrices with an arrow of blocks: a dense block, and small blocks on the diagonal.
 
 The information of a multinomial logit with an effect of each level on each of K topics has this
-form. A document has one level, so the effects of different levels meet in no document.
+form, because a document has one level and the effects of different levels never meet.
 """
 
 from __future__ import annotations

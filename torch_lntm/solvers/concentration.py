@@ -18,13 +18,13 @@ def fit_concentration(mean_log_theta: Tensor, start: Tensor, *, symmetric: bool)
 
     Maximises log Γ(Σα) − Σ_k log Γ(α_k) + Σ_k (α_k − 1) m_k over α, with m the mean over documents
     of E log theta. This is *Minka & Lafferty 2002, eq. 30* (with n the number of documents), the
-    maximum of the bound at fixed q(theta). Their eq. 28 fixes the responsibilities instead, and
-    q(theta) follows α. Under variational Bayes its maximum over α is a larger step to the same
-    fixed point. It does not apply to expectation propagation.
+    maximum of the bound at fixed q(theta). Their eq. 28 fixes the responsibilities instead and lets
+    q(theta) follow α. Under variational Bayes its maximum over α is a larger step to the same fixed
+    point, but it does not apply to expectation propagation.
 
-    The objective is concave. Its Hessian is a diagonal plus a constant, so a Newton step costs O(K)
-    (Minka 2001a, *Estimating a Dirichlet distribution*). The step is taken in log α, which keeps α
-    positive, and is shortened until the objective rises.
+    The objective is concave, and its Hessian is a diagonal plus a constant, so that a Newton step
+    costs O(K) (Minka 2001a, *Estimating a Dirichlet distribution*). The step is taken in log α,
+    which keeps α positive, and is shortened until the objective rises.
 
     Args:
         mean_log_theta: ``(num_topics,)`` m.

@@ -12,11 +12,11 @@ deviation of level g for topic k. Given expected counts n the M-step maximises
 with t_k on the simplex. (*Roberts, Stewart & Airoldi 2016* and *Taddy 2013* approximate the maximum
 by a Poisson lasso for each word; R's stm solves them in turn.)
 
-The normalisers are the only connection between words. For them −log Z ≥ 1 − log ξ − Z/ξ, with
-equality at ξ = Z. Given ξ the problem is Poisson regression, separate for every word. In it, t_kv,
-a_gv and b_gkv each have a maximum in closed form, given the others. Rounds over t, a, b and ξ, each
-for all words at once, never lower the objective. The objective is concave in the logarithms and its
-penalty is separate for each of them, so the rounds end in its maximum.
+Only the normalisers connect the words. For them −log Z ≥ 1 − log ξ − Z/ξ, with equality at ξ = Z,
+and given ξ the problem is a separate Poisson regression for every word. There t_kv, a_gv and b_gkv
+each have a maximum in closed form, given the others. Rounds over t, a, b and ξ, each for all words
+at once, never lower the objective. They end in its maximum, because it is concave in the logarithms
+and its penalty is separate for each of them.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def sparse_deviations(
     scale = by_cell / weights.sum(1, keepdim=True)  # N/ξ
     for _ in range(rounds):
         before = scale * weights
-        # t, a and b each take their maximum at fixed ξ, in turn. N/ξ is then updated.
+        # t, a and b take their maxima at fixed ξ in turn, and then N/ξ is updated.
         expected = (scale * a * b).sum(0) + pseudo
         t = torch.where(by_word.sum(0) > 0, by_word / expected, t).clamp_min(floor)
         scaled = scale * t

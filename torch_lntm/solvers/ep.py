@@ -4,7 +4,7 @@ The likelihood of a document is a product over its words w of terms t_w(θ) = Σ
 the power of the count n_w. EP approximates a term by s_w Π_k θ_k^β_wk. The posterior is then
 Dirichlet(γ), γ = α + Σ_w n_w β_w.
 
-A visit to a word takes a copy of its approximation out, g = γ − β_w (eq. 17). It then finds the
+A visit to a word takes a copy of its approximation out, g = γ − β_w (eq. 17), and then finds the
 Dirichlet γ' with the mean and the summed variance of t_w(θ) Dirichlet(g) (eqs 23–25). The product
 t_w(θ) Dirichlet(g) is a mixture of Dirichlet(g + e_k) with weights r_k = φ_kw g_k / Σ_j φ_jw g_j.
 With u = g + r, eqs 23–25 reduce to
@@ -69,7 +69,7 @@ def ep(
     Words of equal counts keep their stored order. The documents are visited together, with one word
     of each at a time. A word is skipped in a pass if its γ − β_w is not positive.
 
-    The step μ of a visit is the fraction of its full move that β_w takes. It does not change the
+    The step μ of a visit is the fraction of its full move that β_w takes, which does not change the
     fixed points.
 
     * For counts n_w from 1 to 2 the step is 1/n_w, the paper's safest. γ then becomes γ'.
@@ -79,11 +79,11 @@ def ep(
 
     γ stays positive, so the paper's second reason to skip a word does not arise.
 
-    Each document has a damping factor for its steps. It is halved if γ travelled further than in
-    the pass before, or a word was skipped. Otherwise it recovers. After a skipped word, the
-    document's β are halved as well. Without this, some documents with small α skip the same words
-    forever. With many topics and short documents the skips may go on forever, and such documents do
-    not converge.
+    Each document damps its steps by a factor that is halved if γ travelled further than in the pass
+    before or a word was skipped, and that recovers otherwise. After a skipped word the document's β
+    are halved as well, because some documents with small α would skip the same words forever. With
+    many topics and short documents the skips may go on nevertheless, and such documents do not
+    converge.
 
     Args:
         batch: Documents.
@@ -123,8 +123,8 @@ def ep(
     damping = words.new_ones(batch.num_docs)
     travelled = torch.full_like(damping, torch.inf)
 
-    # A visit needs only ratios of probabilities. The probability of the likeliest topic is scaled
-    # to 1.
+    # Because a visit needs only ratios of probabilities, that of the likeliest topic is scaled to
+    # 1.
     relative = words / words.amax(-1, keepdim=True)
     schedule = Schedule(batch, sites)
     for _ in range(options.max_iterations if batch.num_docs else 0):
@@ -244,8 +244,8 @@ class WordVisit(NamedTuple):
 class Sweep:
     """Part of the words of every document: the words with steps of at most γ' − γ, or the others.
 
-    Documents come in descending order of their number of these words. Documents with a j-th word
-    are then the first n. β is stored visit by visit, so a visit reads and writes slices.
+    Documents come in descending order of their number of these words, so that those with a j-th
+    word are the first n. β is stored visit by visit, so a visit reads and writes slices.
 
     Args:
         batch: Documents.

@@ -31,9 +31,9 @@ from torch_lntm.solvers.special import inverse_mean_root, log_mean_rate, wright_
 class _Sources:
     """q(s) of all documents, and its whitened coordinates (s/|η|^½, e).
 
-    In these coordinates the dual's quadratic is ½|z|². For fixed |η| and B, the bound as a function
-    of means and sources is therefore :class:`~torch_lntm.solvers.ascent.Objective`. Gaussian
-    sources have |η| = 1, and a common B for all documents.
+    The dual's quadratic is ½|z|² there, so that for fixed |η| and B the bound as a function of
+    means and sources is :class:`~torch_lntm.solvers.ascent.Objective`. Gaussian sources have |η| =
+    1, and a common B for all documents.
 
     Attributes:
         space: The prior of eta and its sources.
@@ -193,9 +193,9 @@ def factor(
     of x̄ between the updates of ξ, the responsibilities and s̄. Far from the optimum it leads to
     better optima than Newton's steps. Later rounds take a Newton step in x̄ and s̄ together, then
     update |η|, B and s̄ of Laplace sources, then each ν_k² at fixed ξ (*eq. 6*; the printed
-    equation is twice the derivative). Every update raises the bound or keeps it. The Newton steps
-    make the method fast. ξ ties all x̄_k together and s̄ to them, and the paper's rounds alone take
-    10 times as many.
+    equation is twice the derivative). No update lowers the bound. The Newton steps are what makes
+    it fast, because ξ ties all x̄_k together and s̄ to them, and the paper's rounds alone take 10
+    times as many.
 
     With A = 0 the result is Blei–Lafferty's posterior of eta under N(μ, Λ⁻¹). The bound then equals
     theirs if the sources are Gaussian. With Laplace sources the dual costs log 2 + ½ − ½ log 2π =
@@ -218,8 +218,8 @@ def factor(
     """
     sources, z, variance, bound = _first_round(batch, topics, space, options.start)
     active, current = ActiveSet(batch.num_docs, z.device), batch
-    # The pass over the words at the end of a round also serves the start of the next round. The
-    # secant stays nearly valid, even if the sources' coordinates change.
+    # The pass over the words at the end of a round also serves the start of the next, and the
+    # secant stays nearly valid even if the sources' coordinates change.
     words: Words | None = None
     secant: Secant | None = None
     for iteration in range(options.max_iterations):

@@ -31,8 +31,8 @@ def khan_bouchard(
         −½ log|Σ⁻¹ + N diag p| + N Σ_k p_k (log p_k − m_k)   over Σ_k p_k = 1.
 
     Newton's method finds the minimum, including ξ, in a few steps from anywhere. The plain fixed
-    point in p diverges for wide priors. The paper's updates of single coordinates cost num_topics
-    updates of V.
+    point in p would diverge for wide priors, and the paper's updates of single coordinates cost
+    num_topics updates of V.
 
     Arguments as for :func:`~torch_lntm.solvers.blei_lafferty.blei_lafferty`. The returned
     covariance is T·V, the untempered covariance, for V at its tempered optimum.

@@ -51,12 +51,12 @@ def laplace(
 ) -> NormalPosterior:
     """Solve the Laplace posterior of each document (*Roberts et al. 2016*, R's stm).
 
-    Arguments as for :func:`torch_lntm.solvers.taylor.taylor`. If the ascent stops before a maximum,
-    the observed information may not be positive definite. The document then keeps Taylor's
-    precision and is marked in ``fallback``.
+    Arguments are as for :func:`torch_lntm.solvers.taylor.taylor`. If the ascent stops before a
+    maximum, the observed information may not be positive definite, in which case the document keeps
+    Taylor's precision and is marked in ``fallback``.
 
-    Under a factor prior the mode costs less, but the observed information has no low-rank form. The
-    covariance is dense, and the posterior's space is the marginal prior of eta.
+    Under a factor prior the mode costs less, but the observed information has no low-rank form, so
+    the covariance is dense and the posterior's space is the marginal prior of eta.
 
     Returns:
         The posterior. Its objective is Laplace's approximation of log p(w).

@@ -1,4 +1,4 @@
-"""SolveOptions: what a guide asks of a solver."""
+"""SolveOptions, by which a guide tells a solver where to start and how far to go."""
 
 from __future__ import annotations
 

@@ -1,18 +1,18 @@
-"""Documents of a float32 model that need float64.
+"""Finds the documents of a float32 model that need float64.
 
 Float32 is too coarse for a document for one of three reasons:
 
-* The rounding error of its log likelihood grows with its length. If the error reaches the
-  tolerance, a solver cannot see further gains.
+* The rounding error of its log likelihood grows with its length, and once it reaches the tolerance
+  a solver cannot see further gains.
 * Its whitened precision has eigenvalues between 1 and about its length times the prior variance of
-  a logit. If their ratio is near the reciprocal of the machine epsilon, the small eigenvalues are
-  lost. They are the large posterior variances.
+  a logit. If their ratio nears the reciprocal of the machine epsilon, the small ones are lost,
+  which are the large posterior variances.
 * Mixture probabilities have a floor near the smallest number (see
   :mod:`torch_lntm.kernels.mixture`). A topic below the floor has no gradient, even if it alone has
   some word of the document.
 
-The first two are known before the solve. The third shows in the posterior, and the document is then
-solved again.
+The first two are known before the solve, whereas the third shows only in the posterior, after which
+the document is solved again.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def in_sufficient_precision(solver: Solver) -> Solver:
             space.select(rows).to(exact),
             options._replace(start=options.start[rows].to(exact)),
         )
-        # The float64 posteriors come last. They replace float32 posteriors of the same documents.
+        # The float64 posteriors come last, to replace the float32 posteriors of the same documents.
         order = torch.empty_like(batch.index)
         order[fine] = torch.arange(len(fine), device=order.device)
         order[rows] = torch.arange(len(fine), len(fine) + len(rows), device=order.device)
@@ -137,8 +137,8 @@ def _is_zero(topics: Tensor) -> Tensor:
 def _exact(topics: Tensor) -> Tensor:
     """The topics in float64, with zeros at the floor of float64.
 
-    At the float32 floor, zeros would explain a word better than an improbable topic that has the
-    word. A word without any topic keeps its probabilities, and with them the document's objective.
+    At the float32 floor, zeros would explain a word better than an improbable topic that does have
+    it. A word without any topic keeps its probabilities, and with them the document's objective.
     """
     zero = _is_zero(topics)
     zero = zero & ~zero.all(0)

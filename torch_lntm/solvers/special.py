@@ -14,8 +14,8 @@ OMEGA_LARGE = 1e6
 def wright_omega(x: Tensor) -> Tensor:
     """The Wright omega function of real arguments: the ω > 0 with ω + log ω = x.
 
-    The relative error is at the level of rounding for every finite x. ω(x) = W(eˣ), but eˣ is never
-    formed. A piecewise start leads to Fritsch–Shafer–Crowley steps, which converge with order 4.
+    It equals W(eˣ), but eˣ is never formed, so that the relative error is at the level of rounding
+    for every finite x. From a piecewise start, Fritsch–Shafer–Crowley steps converge with order 4.
 
     Args:
         x: Any shape, floating point. -inf gives 0 and inf gives inf.

@@ -6,12 +6,12 @@ is
     loglik(e^m) − N·lse(m + diag V / 2) − KL(q ‖ prior)
 
 (*Ahmed & Xing 2007, eqs 14–15; Khan & Bouchard 2009, eqs 20 and 33–34*). A round takes a few ascent
-steps in m and then updates the variances. Neither lowers the bound. The next round starts with the
-secant of the last round, since the curvature in m hardly changes with the variances. The caller
+steps in m and then updates the variances, neither of which lowers the bound. The next round starts
+with the last one's secant, since the curvature in m hardly changes with the variances. The caller
 chooses diagonal or full variances, and their update.
 
 At inverse temperature T the entropy counts 1/T. Variances are held as T·V, the untempered variances
-of annealing's M-step. V itself enters the bound.
+of annealing's M-step, whereas V itself enters the bound.
 """
 
 from __future__ import annotations

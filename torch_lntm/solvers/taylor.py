@@ -22,8 +22,8 @@ def find_mode(
 ) -> ModePosterior:
     """A local mode of log p(w, eta) of each document, with the topic assignments summed out.
 
-    The modes are the fixed points of *Ahmed & Xing 2007, eqs 10 and 12*. They are reached by
-    ascent, because the paper's undamped iteration fails to converge on some documents.
+    The modes are the fixed points of *Ahmed & Xing 2007, eqs 10 and 12*, but they are reached by
+    ascent because the paper's undamped iteration fails to converge on some documents.
 
     Arguments as for :func:`torch_lntm.solvers.taylor.taylor`.
 
@@ -76,8 +76,7 @@ def complete_information(space: NormalSpace, p: Tensor, lengths: Tensor) -> Tens
 def exact_information(space: NormalSpace, p: Tensor, lengths: Tensor) -> Tensor:
     """:func:`complete_information`, formed in float64 from arguments of any dtype."""
     p = p.double()
-    # Weights of lower precision sum to 1 up to their rounding, and the centring would feel the
-    # error.
+    # Weights of lower precision sum to 1 only up to their rounding, which the centring would feel.
     p = p / p.sum(-1, keepdim=True)
     return complete_information(space.to(torch.float64), p, lengths.double())
 
@@ -133,8 +132,8 @@ def taylor(
 
     The mean is a local mode of log p(w, eta) with the topic assignments summed out, a fixed point
     of eqs 10 and 12. It is reached by ascent, because the paper's undamped iteration fails to
-    converge on some documents. The precision is eq. 9, Σ⁻¹ + N(diag θ − θθᵀ). It leaves out the
-    uncertainty of the assignments, so the posterior is narrower than Laplace's.
+    converge on some documents. The precision, Σ⁻¹ + N(diag θ − θθᵀ) of eq. 9, leaves out the
+    uncertainty of the assignments, so that the posterior is narrower than Laplace's.
 
     Under a factor prior everything costs num_topics × num_sources² per document rather than
     num_topics³, with an equal result.

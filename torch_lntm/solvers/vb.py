@@ -29,14 +29,14 @@ def vb(
     """Solve q(theta) = Dirichlet(γ) by the fixed point of *Minka & Lafferty 2002, eqs 10–11*.
 
     The update is γ ← α + (expected tokens of each topic under responsibilities ∝ exp(Ψ(γ_k)) φ_kv).
-    The responsibilities are never formed. The iteration is EM. It never lowers the bound, but is
-    slow on some documents.
+    The responsibilities themselves are never formed. Since the iteration is EM, it never lowers the
+    bound, but it is slow on some documents.
 
     Near the fixed point the eigenvalues λ of its Jacobian lie in [0, 1). Once a document is near
-    and slow, every second step goes 3 times as far. A pair of steps then scales an error by λ(3λ −
-    2) rather than λ². The size of this factor is below 1 for every λ, and for λ close to 1 the pair
-    gains as much as 4 plain steps. Long steps from the start, and Anderson's, led to worse local
-    optima.
+    and slow, every second step goes 3 times as far, so that a pair of steps scales an error by λ(3λ
+    − 2) rather than λ². The size of this factor is below 1 for every λ, and for λ close to 1 the
+    pair gains as much as 4 plain steps. Long steps from the start led to worse local optima, and so
+    did Anderson's.
 
     Args:
         batch: Documents.
@@ -85,7 +85,7 @@ def vb(
         active.step(change <= tolerance)
         position = update
         if iteration % 2 == 1:
-            # A step goes at most half way to the prior. A topic at the prior hardly ever returns.
+            # A step goes at most half way to the prior, because a topic there hardly ever returns.
             extrapolated = torch.maximum(update + (LONG_STEP - 1.0) * step, 0.5 * (update + alpha))
             slow = (change < LONG_BELOW) & (change > 0.5 * last_change)
             position = torch.where(slow[:, None], extrapolated, update)
@@ -145,8 +145,7 @@ def dirichlet_bound(
 def _log_weights(expectation: Tensor) -> Tensor:
     """Log weights of the topics, 0 for the document's largest and bounded below.
 
-    A weight that underflows to 0 would leave a word without any topic if only this topic explains
-    it.
+    If a weight underflowed to 0, a word that only this topic explains would be left without any.
     """
     # Smallest log weight of a topic minus the largest log weight of its document, far above
     # underflow in float32.
@@ -187,7 +186,8 @@ def second_order_word_counts(
     word_index, counts = batch.word_index[order], batch.counts[order].double()
     gamma, words = gamma.double(), topics.mT.double()
     tiny = torch.finfo(torch.float64).tiny
-    # Only ratios of a word's probabilities count. After scaling, their squares do not underflow.
+    # Only ratios of a word's probabilities count, so they are scaled to keep their squares from
+    # underflowing.
     words = words / words.amax(-1, keepdim=True).clamp_min(tiny)
     # A chunk needs 4 tables of counts × topics at a time.
     size = max(1, max_elements // (4 * num_topics))

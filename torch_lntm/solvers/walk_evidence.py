@@ -1,10 +1,10 @@
 """Evidence of words' tokens for the scales of their walks, and for the repetition of the words.
 
 The walks are those of :mod:`~torch_lntm.solvers.walks`, and so are the symbols.
-Documents repeat their words, so the tokens of a word vary more than Poisson's, by a factor d_kv,
-the *dispersion*. A token then counts 1/d. With d s² as the variance of a step, the path stays the
-same for every d. Laplace's method gives the evidence of a word's tokens for s and d, with the
-variances of extended quasi-likelihood (*Nelder & Pregibon 1987*):
+Documents repeat their words, so that the tokens of a word vary more than Poisson's by a factor
+d_kv, the *dispersion*, and a token counts only 1/d. With d s² as the variance of a step, the path
+stays the same for every d. Laplace's method gives the evidence of a word's tokens for s and d, with
+the variances of extended quasi-likelihood (*Nelder & Pregibon 1987*):
 
     − (D + E) / 2d − ½ (T − 1) log d − ½ log det(diag(μ exp(λ)) + Q) − ½ Σ_t log(s² Δ_t)
 
@@ -35,8 +35,8 @@ def least_dispersions(repeats: Tensor, length: float, tokens: Tensor) -> Tensor:
     """Dispersions that the documents show.
 
     A document of N tokens, of a single topic and without repetitions, has Poisson numbers of a
-    word. The average token of the word then is among 1 + N φ tokens of the word, for the mean of φ
-    over the topics of the word's tokens. Further tokens are repetitions.
+    word. Its average token is then among 1 + N φ tokens of the word, for the mean of φ over the
+    topics of the word's tokens, and any further ones are repetitions.
 
     Args:
         repeats: ``(num_words,)`` Σ_d c² / Σ_d c for the tokens c of the word in each document.

@@ -12,10 +12,10 @@ expected counts n the M-step maximises
     Σ_tkv n_tkv log φ_tkv + Σ_kv β_kv log softmax(l_k)_v
     − ½ Σ_tkv (λ_tkv − λ_(t−1)kv)² / (s²_kv Δ_t)
 
-A single period, and the limit s → 0, give φ ∝ n + β. The gaps enter symmetrically, so the reversed
-time gives the same paths. The normalisers are the only connection between words. For them −log Z ≥
-1 − log ξ − Z/ξ, with equality at ξ = Z. With μ_tk = Σ_v n_tkv / Z_tk and μ0_k = Σ_v β_kv /
-Σ_v exp(l_kv) held, each word has a concave Poisson problem in its path:
+A single period, and the limit s → 0, give φ ∝ n + β. The gaps enter symmetrically, so reversing
+time gives the same paths. Only the normalisers connect the words. For them −log Z ≥ 1 − log ξ −
+Z/ξ, with equality at ξ = Z. With μ_tk = Σ_v n_tkv / Z_tk and μ0_k = Σ_v β_kv / Σ_v exp(l_kv) held,
+each word has a concave Poisson problem in its path:
 
     Σ_t (n_t λ_t − μ_t exp(λ_t)) + β l − μ0 exp(l) − ½ Σ_t (λ_t − λ_(t−1))² / (s² Δ_t)
 
@@ -23,19 +23,19 @@ Its Hessian is tridiagonal, plus a rank of 1 for the level, so a Newton step tak
 shifts of all words in a period change the walks' density alone, and have a maximum in closed form.
 Rounds over levels, paths, shifts and normalisers never lower the objective.
 
-The *still* words of a topic share one path, the shift. Only words with tokens enough to move have
-paths of their own. Their number bounds the time.
+The *still* words of a topic share one path, the shift. Only words with enough tokens to move have
+paths of their own, and their number bounds the time.
 
 This differs from *Blei & Lafferty 2006* in four points:
 
-1. They approximate the posterior of the paths by variational Kalman filtering. The M-step finds the
-   mode of the paths, as it does for all other parameters.
-2. One variance s² serves all their words. Each word has a variance of its own here, learned from
-   its tokens (:mod:`torch_lntm.solvers.walk_evidence`), because most words hardly move.
+1. They approximate the posterior of the paths by variational Kalman filtering, whereas this M-step
+   finds their mode, as it does for all other parameters.
+2. One variance s² serves all their words. Because most words hardly move, each has a variance of
+   its own here, learned from its tokens (:mod:`torch_lntm.solvers.walk_evidence`).
 3. Their first period is the only anchor of a path. The level, a mean over the periods, is the
    anchor here, so that the order of time plays no role and the limit s → 0 is the usual M-step.
-4. Their paths end with softmax, whose normaliser ties all words together. Held normalisers separate
-   the words, at the price of several rounds.
+4. Their paths end with softmax, whose normaliser ties all words together. Holding the normalisers
+   separates the words here, at the price of several rounds.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class WalkPrior(NamedTuple):
 class WalkHessian(NamedTuple):
     """Factors of diag(D) + Q, with Q the precision of random walks, many walks at once.
 
-    The recursion adds positive numbers alone, so precisions of any size keep all digits.
+    Because the recursion only adds positive numbers, precisions of any size keep all digits.
 
     Attributes:
         pivots: ``(num_periods, num_walks)`` pivots d of the elimination.

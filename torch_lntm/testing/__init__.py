@@ -1,9 +1,9 @@
-"""Checks for tests: whether a part of a model, or a guide, keeps its contract.
+"""Checks for your tests: whether a part of a model, or a guide, keeps its contract.
 
-:func:`check_prior`, :func:`check_topics` and :func:`check_words` compare the methods of a part with
-its Pyro program, the definition of the part. :func:`check_guide` checks a guide's posteriors for
-engines, evaluators and ``SVI``. A failed check raises ``AssertionError`` with the name of the
-method. Use small batches in float64, for instance five documents over ten words and three topics.
+A part is defined by its Pyro program, with which :func:`check_prior`, :func:`check_topics` and
+:func:`check_words` compare its methods. :func:`check_guide` checks that a guide's posteriors suit
+engines, evaluators and ``SVI``. A failed check raises ``AssertionError`` and names the method. Use
+small batches in float64, for instance five documents over ten words and three topics.
 """
 
 from torch_lntm.testing.guides import check_guide

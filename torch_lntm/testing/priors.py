@@ -71,7 +71,7 @@ def _site_log_prob(model: TopicModel, batch: DocumentBatch, latents: dict[str, T
     conditioned = poutine.condition(model, data=latents)
     trace: Any = poutine.trace(conditioned).get_trace(batch)
     trace.compute_log_prob()
-    # The trace scales log probabilities from the batch to the corpus. Here they are unscaled.
+    # The trace scales log probabilities from the batch to the corpus, which is undone here.
     return sum(
         (trace.nodes[name]["fn"].log_prob(trace.nodes[name]["value"]) for name in latents),
         torch.zeros(()),
@@ -177,8 +177,8 @@ def _affine_densities(
 ) -> tuple[Tensor, Tensor]:
     """Log densities of the logits' contrasts and of further sites: the space's and the program's.
 
-    The program's density is integrated over the remaining directions. The integral is exact if the
-    log density is quadratic in these directions, as for a normal eta.
+    The program's density is integrated over the remaining directions, which is exact if the log
+    density is quadratic in them, as it is for a normal eta.
     """
     basis = contrast_basis(model.num_topics).to(z)
     further_sites = space.sites[:-1]
@@ -265,8 +265,8 @@ def _check_statistics(model: TopicModel, batch: DocumentBatch, exact_m_step: boo
     rows = torch.arange(batch.num_docs)
     sums = statistics(rows, z)
     check_sums(sums, [statistics(part, z) for part in rows.split(max(1, batch.num_docs // 2))])
-    # Statistics are linear in the draws' weights. Statistics of the means alone would omit the
-    # posterior covariances.
+    # Statistics are linear in the draws' weights. They cannot be taken at the means alone, because
+    # that would leave out the posterior covariances.
     of_other, average = statistics(rows, other), statistics(rows, z, other)
     for name in average.keys() - set(prior.posterior_statistics):
         mean = (sums[name] + of_other[name]) / 2

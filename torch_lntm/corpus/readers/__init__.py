@@ -1,4 +1,4 @@
-"""Corpora from files and folders, by format."""
+"""Reads corpora from files and folders of several formats."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def read_corpus(
     world_size: int | None = None,
     **options: Any,
 ) -> Corpus:
-    r"""Reads a corpus from a file or a folder. Files may be gzipped (``.gz``).
+    r"""Reads a corpus from a file, which may be gzipped (``.gz``), or from a folder.
 
-    The ending of the name tells the format, so ``format`` is needed only where it does not. Files
-    hold texts, which are counted while they are read, or counts:
+    The format is usually clear from the ending of the name; where it is not, give ``format``. Some
+    formats hold texts, whose words are counted as they are read, and the others hold counts:
 
     * ``txt``: a document per line.
     * ``csv`` (``.csv``, ``.tsv``): records under a header.
@@ -68,15 +68,15 @@ def read_corpus(
     * ``store``: a folder of ``Corpus.save``, perhaps in shards. Its counts are mapped into memory,
       so that several processes share them.
 
-    The words of ``npz``, ``ldac``, ``uci`` and ``mtx`` stand in a file beside the counts, one per
-    line: ``NAME.vocab.txt``, ``vocab.NAME.txt`` or ``vocab.txt``. Labels stand in
-    ``NAME.labels.txt``, or in the field ``label`` of the records, whose further fields become
-    columns of the metadata. A column of ``csv`` that has only numbers becomes one of numbers.
+    The words of ``npz``, ``ldac``, ``uci`` and ``mtx`` are in a file beside the counts, one per
+    line: ``NAME.vocab.txt``, ``vocab.NAME.txt`` or ``vocab.txt``. Labels come from
+    ``NAME.labels.txt``, or from the field ``label`` of the records, whose other fields become
+    columns of the metadata. A ``csv`` column that contains only numbers is read as numbers.
 
     Args:
         path: The file or folder.
-        vocabulary: Words, or a file with a word per line. They name the columns of counts. Of
-            texts they are the words to count, and a warning says how many others were dropped.
+        vocabulary: Words, or a file with a word per line. For counts, they name the columns. For
+            texts, they are the words to count, and a warning says how many others were dropped.
         format: A name from the lists above. Defaults to the format of the file's name.
         labels: Labels, or a file with a label per line. Defaults to the labels beside the file or
             in the records.
@@ -85,14 +85,15 @@ def read_corpus(
         encoding: Encoding of all text in files.
         delimiter: Character between the fields of ``csv``. Defaults to the one of comma,
             semicolon, tab and bar that is most frequent in the header.
-        metadata: Further columns: a CSV file, or columns as for ``Corpus.with_metadata``. Where
+        metadata: Further columns: a CSV file, or columns as for ``Corpus.with_metadata``. If both
             they and the documents have a column ``id``, such as the names of a folder's files, the
-            rows are joined by it; otherwise they stand in the order of the documents.
+            rows are joined on it; otherwise they must be in the order of the documents.
         max_bytes: Maximum number of bytes to read, after decompression. Defaults to a third of the
-            available memory; a compressed file may not unpack to far more than its size either.
-        rank: Rank of this process, from 0. It then opens only its own shards of a folder, which
-            hold about as many entries as those of each other process. Positions of documents count
-            from its first.
+            available memory, and to less for a compressed file that unpacks to far more than its
+            size.
+        rank: Rank of this process, from 0. It then opens only its own shards of a folder, which are
+            dealt so that all processes get about the same number of entries. Positions count from
+            this process's first document.
         world_size: Number of processes.
         **options: Options of ``Corpus.from_texts`` for texts: ``stop_words``, ``min_df``,
             and options of ``CountVectorizer``.
@@ -187,9 +188,9 @@ def _of_counts(path: Path, corpus: Any, words: list[str] | None) -> Corpus:
 
 
 def by_id(columns: Any, documents: pd.DataFrame) -> Any:
-    """Columns of further metadata in the order of the documents, by the ids of both.
+    """Puts further metadata in the order of the documents, by joining on the ids of both.
 
-    Columns without ids, or for documents without ids, are unchanged.
+    If either side has no ids, the columns are returned unchanged.
 
     Args:
         columns: A mapping or a data frame, whose ids are its index, if this has a name, or its

@@ -18,7 +18,7 @@ from torch_lntm.errors import FileError
 from torch_lntm.files.reading import at_line, excerpt, iterate_lines
 
 _NATURAL = r"\d{1,18}"  # fits an int64
-# A possessive repetition (*+) takes no memory for each pair.
+# A possessive repetition (*+) needs no memory per pair.
 _LDAC = re.compile(rf"\s*{_NATURAL}(?:\s+{_NATURAL}:{_NATURAL})*+\s*")
 _COUNTS = {
     "pattern": "",
@@ -30,7 +30,7 @@ _BANNER = re.compile(
 )
 #: Lines per reading step.
 _LINES = 1 << 15
-# Any file may have _FREE_SIZE documents or words, larger files _SIZE_PER_ENTRY for each entry.
+# Any file may announce _FREE_SIZE documents or words, and larger ones _SIZE_PER_ENTRY per entry.
 _FREE_SIZE, _SIZE_PER_ENTRY = 1 << 20, 100
 
 
@@ -73,7 +73,7 @@ def corpus_of(
 
 
 def check_size(path: Path, num_entries: int, num_docs: int, num_words: int = 0) -> None:
-    """Refuses announced sizes far larger than the file, which would take all memory.
+    """Refuses a header whose sizes are far larger than the file, since they could exhaust memory.
 
     Args:
         path: The file.
@@ -93,7 +93,7 @@ def check_size(path: Path, num_entries: int, num_docs: int, num_words: int = 0) 
 
 
 def read_ldac(path: Path, options: Options) -> Corpus:
-    """LDA-C. A line has the number of distinct words and ``word:count`` pairs."""
+    """Reads LDA-C, whose lines hold the number of distinct words and then ``word:count`` pairs."""
     expected = "expected 'M word:count word:count ...' with whole numbers from 0 up"
     pieces, num_docs = [], 0
     for first, lines in _blocks(path, _lines(path, options), _LDAC, expected):
@@ -111,7 +111,7 @@ def read_ldac(path: Path, options: Options) -> Corpus:
 
 
 def read_uci(path: Path, options: Options) -> Corpus:
-    """UCI: lines with D, W and NNZ, then ``document word count`` from 1."""
+    """Reads UCI bags of words: lines with D, W and NNZ, then ``document word count`` from 1."""
     lines = _lines(path, options)
     sizes = []
     for line, what in enumerate(("D", "W", "NNZ"), 1):
@@ -123,10 +123,10 @@ def read_uci(path: Path, options: Options) -> Corpus:
 
 
 def read_matrix_market(path: Path, options: Options) -> Corpus:
-    """Matrix Market coordinates.
+    """Reads Matrix Market coordinates.
 
-    scipy's reader is too lenient: it reads ``2.5`` as 2 in a file of integers, and ignores text
-    after the count.
+    scipy has a reader too, but it is too lenient: it reads ``2.5`` as 2 in a file of integers, and
+    ignores any text after the count.
     """
     lines = _lines(path, options)
     line, text = next(lines, (1, ""))
@@ -146,7 +146,7 @@ def read_matrix_market(path: Path, options: Options) -> Corpus:
 def _coordinates(
     path: Path, options: Options, lines: Iterator[tuple[int, str]], kind: str, sizes: list[int]
 ) -> Corpus:
-    """Lines ``row column count`` from 1. Lines of a pattern are ``row column``."""
+    """Reads lines ``row column count``, from 1, or ``row column`` in a file of patterns."""
     num_docs, num_words, num_entries = sizes
     pattern = re.compile(rf"\s*{_NATURAL}\s+{_NATURAL}{_COUNTS[kind]}\s*")
     expected = "expected 'document word count' with whole numbers from 0 up"

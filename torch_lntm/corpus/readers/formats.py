@@ -1,4 +1,4 @@
-"""The formats of files, with their readers, and the registration of further ones."""
+"""The file formats and their readers, and how to register further ones."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Format(NamedTuple):
     Attributes:
         name: Its name.
         read: The reader: a function of a path and of :class:`Options`.
-        holds: What the reader gives: it yields texts with their fields, or returns a corpus of
-            counts.
+        holds: ``"texts"`` if the reader yields texts with their fields, ``"counts"`` if it returns
+            a corpus.
         suffixes: Endings of the format's files.
     """
 
@@ -50,12 +50,12 @@ def read_npz(path: Path, options: Options) -> Corpus:
     """The corpus of a file of ``Corpus.save``, or of scipy's ``save_npz``."""
     matrix, table, covariates = read_archive(path, options.max_bytes)
     corpus = Corpus.from_matrix(matrix)
-    # A saved corpus may have its names in any order.
+    # The names in a saved corpus may come in any order.
     return replace(corpus, table=describe(table, len(corpus), table), covariates=covariates)
 
 
 def read_mapped(path: Path, options: Options) -> Corpus:
-    """The corpus of a folder, or the part of a process."""
+    """The corpus of a folder, or one process's part of it."""
     return Corpus(**read_store(path, options.max_bytes, options.part))
 
 
@@ -136,10 +136,10 @@ def register_reader(
 ) -> Any:
     r"""Register a reader of a file format.
 
-    ``read_corpus`` and every command then read files of the format. The function gets the path and
-    the options of reading (:class:`Options`). A reader of texts yields a mapping for each document:
-    the field ``"text"`` is its text, and all others become columns of the metadata. A reader of
-    counts returns a :class:`Corpus`.
+    Afterwards, ``read_corpus`` and every command can read that format. Your function receives the
+    path and the reading options (:class:`Options`). A reader of texts yields one mapping per
+    document, in which the field ``"text"`` is the text and all other fields become columns of the
+    metadata. A reader of counts returns a :class:`Corpus`.
 
     ``torch_lntm.files.iterate_lines(path, options.encoding, options.max_bytes)`` reads lines: it
     unpacks ``.gz`` files, bounds their size, and names the file in errors.

@@ -1,4 +1,4 @@
-"""Readers of Parquet files, of word counts or texts."""
+"""Readers of Parquet files that hold word counts or texts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ROW_BYTES = 100
 
 
 def holds_counts(path: Path) -> bool:
-    """Whether Parquet files hold lists ``words``; any type will do without a column ``text``."""
+    """Whether Parquet files have lists in ``words``, or any ``words`` but no column ``text``."""
     schema = _schema(path)
     has_words = "words" in schema.names
     return has_words and ("text" not in schema.names or "list<" in str(schema.field("words").type))
@@ -125,9 +125,10 @@ def _schema(path: Path) -> Any:
 
 
 def _batches(path: Path, options: Options) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yields the columns of some rows, with their file. Memory holds a part of a row group.
+    """Yields the columns a few rows at a time, with their file, so that memory stays bounded.
 
-    pyarrow aborts the process at damaged metadata of a column; those of groups are safe.
+    Only the metadata of row groups are consulted, because pyarrow aborts the process when the
+    metadata of a column are damaged.
     """
     left, names = _limit(path, options), _schema(path).names
     for file in _files(path):
@@ -148,7 +149,7 @@ def _batches(path: Path, options: Options) -> Iterator[tuple[Path, dict[str, Any
 
 
 def _values(column: Any) -> list[Any]:
-    """Values of a column. Repeated texts are a single object."""
+    """Values of a column, in which repeated texts share one object."""
     if not hasattr(column, "dictionary"):
         return list(column.to_pylist())
     texts = column.dictionary.to_pylist()

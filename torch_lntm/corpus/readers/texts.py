@@ -1,7 +1,7 @@
 """Readers of texts: lines, JSON, delimited fields and folders.
 
-A reader of texts yields a mapping for each document, or a pair: the document's place in the file,
-for messages, and the mapping.
+A reader of texts yields a mapping for each document. It may instead yield a pair, whose first item
+says where in the file the document is, for use in messages.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def unreadable(place: object, error: Exception) -> FileError:
 
 
 class TextStream:
-    """Texts of a file, one after another, so that memory never holds all of them.
+    """The texts of a file, read one at a time so that memory never holds them all.
 
     Args:
         path: The file or folder.
@@ -142,7 +142,7 @@ class TextStream:
         return text
 
     def _typed(self, frame: pd.DataFrame, field: str) -> pd.DataFrame:
-        """The columns of the records with their types; the labels last, which stay text."""
+        """The records as typed columns; the labels come last, and stay text."""
         label = self.options.label_field or "label"
         if self.options.label_field is not None and label not in frame:
             raise FileError(
@@ -167,7 +167,7 @@ def read_txt(path: Path, options: Options) -> Iterator[Record]:
 def read_folder(path: Path, options: Options) -> Iterator[Record]:
     """Yields a document per ``.txt`` file, with the file's name as id and its subfolder as label.
 
-    Folders behind symbolic links are included. Each folder is read once.
+    Symbolic links to folders are followed, but no folder is read twice.
     """
     found: list[Path] = []
     seen: set[str] = set()
@@ -204,7 +204,7 @@ def read_jsonl(path: Path, options: Options) -> Iterator[Record]:
 
 
 def read_json(path: Path, options: Options) -> Iterator[Record]:
-    """Yields the objects of a JSON array, which is in memory as a whole."""
+    """Yields the objects of a JSON array, which has to be loaded as a whole."""
     array = _parsed(path, read_text(path, options.encoding, options.max_bytes))
     if not isinstance(array, list):
         raise FileError(
@@ -252,7 +252,7 @@ def read_metadata(path: str | Path, encoding: str = "utf-8") -> pd.DataFrame:
 def read_csv(path: Path, options: Options) -> Iterator[Record]:
     """Yields delimited records under a header. Quoted fields may contain line breaks.
 
-    pandas fills short rows up without a word, so it would cut documents at unquoted line breaks.
+    pandas silently pads short rows, so it would cut a document at an unquoted line break.
     """
     lines = iterate_lines(path, options.encoding, options.max_bytes)
     start = list(itertools.islice(lines, 10))

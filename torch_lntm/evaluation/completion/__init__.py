@@ -1,1 +1,1 @@
-"""Document completion: scores of held-out tokens, given the other tokens of each document."""
+"""Document completion, which scores held-out tokens given the rest of each document."""

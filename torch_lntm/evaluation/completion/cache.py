@@ -1,13 +1,13 @@
 """A cache language model for held-out tokens: topics mixed with the document's observed words.
 
-Words repeat within documents more often than independent draws from topics. Suppose that each
-document draws its own distribution of words from Dirichlet(a q), around the topics'
-q = Σ_k theta_k φ_k. The probability that its next token is w is then
+Words repeat within a document more often than they would if drawn independently from topics.
+Suppose, then, that each document draws its own distribution over words from Dirichlet(a q), around
+the topics' q = Σ_k theta_k φ_k. The probability that its next token is w is now
 
     (c_w + a q_w) / (N + a)
 
-for counts c of its N observed tokens (*Doyle & Elkan 2009, Accounting for burstiness in topic
-models*). An infinite a means the topics alone.
+where c counts its N observed tokens (*Doyle & Elkan 2009, Accounting for burstiness in topic
+models*). With an infinite a, only the topics are left.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Document completion: the observed tokens of each document predict its held-out tokens.
 
-The estimate of theta matters as much as the model. A plug-in estimate favours some families of
-priors, by up to 18 % of the perplexity of short documents. ``theta="exact"`` integrates theta out,
-p(w | observed) = Σ_k E[theta_k | observed] φ_kw, by chains that run until their error is small.
+How theta is estimated matters as much as the model. A plug-in estimate favours some families of
+priors, by up to 18 % of the perplexity of short documents. ``theta="exact"`` avoids this: it
+integrates theta out, p(w | observed) = Σ_k E[theta_k | observed] φ_kw, with chains that run until
+their error is small.
 """
 
 from __future__ import annotations
@@ -68,32 +69,34 @@ def document_completion(
 ) -> CompletionResult:
     """Held-out scores of documents, given their observed tokens (*IFTM §3.2.1*).
 
-    A part of each document's tokens is observed, and the model predicts the other tokens from a
-    document's topic proportions θ, of which ``theta`` selects the estimate:
+    Part of each document's tokens is observed. From these, the model infers the document's topic
+    proportions θ, and from them it predicts the remaining tokens. ``theta`` selects how θ is
+    estimated:
 
-    * ``"exact"``: the posterior mean of θ by chains of each document, without a guide. Since
-      Σ_k θ_k φ_kv is linear in θ, each token gets its probability under the whole posterior. A
-      Dirichlet prior uses collapsed Gibbs sampling, other priors Hamiltonian Monte Carlo. Chains
-      double in length until the Monte-Carlo standard error over all documents is within
-      ``tolerance``, or until ``max_draws``. The bias of the logarithm of an average must be within
-      ``tolerance`` too; the jackknife over chains then removes it.
+    * ``"exact"``: the posterior mean of θ, from chains for each document and without a guide. Since
+      Σ_k θ_k φ_kv is linear in θ, each token gets its probability under the whole posterior. The
+      chains use collapsed Gibbs sampling for a Dirichlet prior and Hamiltonian Monte Carlo for
+      other priors. They double in length until the Monte-Carlo standard error over all documents is
+      within ``tolerance``, or until ``max_draws``. The logarithm of an average is also biased; this
+      bias must be within ``tolerance`` too, and the jackknife over chains then removes it.
     * ``"mode"``: θ is the softmax of the guide's posterior mean of eta, or the mean of a Dirichlet
       posterior, which is the mode of log θ. Without a guide, it is the softmax of the true
       posterior's mode of the logits: the mode on the softmax scale.
     * ``"mean"``: the guide's posterior mean of θ, which is exact for a Dirichlet posterior, and
       estimated by draws for others.
-    * ``"integrated"``: log of the average of Π_v (Σ_k θ_k φ_kv)^c_v over the guide's posterior.
-      Held-out tokens are predicted together, so early tokens inform later tokens. The estimate is
-      biased low if draws are few.
+    * ``"integrated"``: log of the average of Π_v (Σ_k θ_k φ_kv)^c_v over the guide's posterior. All
+      held-out tokens of a document are predicted together, so that earlier ones inform later ones.
+      With few draws the estimate is biased low.
 
-    Only ``"exact"`` compares models of any kind on equal terms, because the other scores depend on
-    the family of the prior as well. They are faster. Topics and a prior of another library are a
-    model too, such as ``lntm.models.lda(*topics.shape, topics=topics, concentration=alpha)``.
+    Only ``"exact"`` compares models of any kind on equal terms. The other scores are faster, but
+    they also depend on the family of the prior. To score a fit of another library, make a model of
+    its topics and prior, such as ``lntm.models.lda(*topics.shape, topics=topics,
+    concentration=alpha)``.
 
-    Words repeat within documents. A cache language model predicts repetitions: with
-    ``cache_weight`` = a, a held-out word of topic probability q has probability
-    (c + a q) / (N + a), for c occurrences among the document's N observed tokens. A document with
-    Dirichlet-multinomial counts has this prediction (*Doyle & Elkan 2009*).
+    Words tend to repeat within a document, and a cache language model predicts these repetitions.
+    With ``cache_weight`` = a, a held-out word whose probability under the topics is q gets the
+    probability (c + a q) / (N + a), if it occurs c times among the document's N observed tokens.
+    This is the prediction for Dirichlet-multinomial counts (*Doyle & Elkan 2009*).
     :func:`~torch_lntm.evaluation.fit_cache_weight` estimates a.
 
     Args:
@@ -187,10 +190,10 @@ def fit_cache_weight(
     max_docs: int = 256,
     progress: bool = True,
 ) -> float:
-    """Weight of the topics in a cache language model of the documents, in tokens.
+    """Fits the weight of the topics in a cache language model of the documents, in tokens.
 
-    Words repeat within documents more often than topics alone predict, and the weight a says how
-    much: it maximises the probability of the held-out tokens under :func:`document_completion` with
+    Words repeat within documents more often than topics alone predict, and the weight a says by how
+    much. It maximises the probability of the held-out tokens under :func:`document_completion` with
     ``cache_weight`` = a, at the mode of theta on the softmax scale. The largest value, 1e7, means
     that words repeat no more than the topics predict.
 
@@ -318,7 +321,7 @@ def _hold_out(
 def unigram_perplexity(
     train: Corpus, held_out: Corpus, *, smoothing: float = 1.0
 ) -> CompletionResult:
-    """Scores of tokens for the word frequencies of a training corpus: the baseline of any model.
+    """Scores tokens by the word frequencies of a training corpus, a baseline for any model.
 
     Args:
         train: Training documents, a corpus or a matrix of counts.

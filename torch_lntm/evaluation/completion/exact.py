@@ -15,9 +15,9 @@ from torch_lntm.kernels.chains import SparseWords
 from torch_lntm.models import TopicModel
 
 #: Most observed tokens of a short document, and number of leapfrog steps of a Hamiltonian
-#: transition for short and for longer documents. The mass matrix is the prior's. A mass matrix of
-#: each document takes longer to the same error, and leaves some chains stuck at the start, in the
-#: prior's tails.
+#: transition for short and for longer documents. The mass matrix is the prior's, because a separate
+#: one for each document takes longer to reach the same error, and leaves some chains stuck where
+#: they start, in the prior's tails.
 SHORT, SHORT_STEPS, LONG_STEPS = 150, 10, 20
 
 
@@ -36,9 +36,9 @@ def score_by_chains(
 ) -> tuple[dict[str, Tensor], str]:
     """Scores of held-out tokens at the posterior mean of theta, by chains of doubling length.
 
-    The first ``num_draws`` draws are warm-up, and the next ``num_draws`` are kept. If the error
-    is too large, all draws become warm-up, and the chains draw the same number again. Warm-up is
-    always half of the draws.
+    The first ``num_draws`` draws are warm-up, and the next ``num_draws`` are kept. If the error is
+    still too large, all draws so far become warm-up and the chains draw as many again, so that
+    warm-up is always half of the draws.
 
     Args:
         model: The model.
@@ -96,10 +96,10 @@ def _score(words: SparseWords, means: Tensor, log_likelihood: Tensor) -> dict[st
     num_chains, num_docs = means.shape[:2]
     mean = means.mean(0)
     score = words.log_likelihood(mean[None])[0]
-    # First-order influence of each chain's mean on the score: mean times the gradient in theta.
+    # To first order, each chain influences the score by its mean times the gradient in theta.
     gradient = words.expected_topic_counts(mean[None])[0] / mean.clamp_min(1e-300)
     influence = (means * gradient).sum(-1)
-    # The jackknife: mean of theta without each chain in turn.
+    # The jackknife leaves out each chain in turn.
     without = (mean * num_chains - means) / (num_chains - 1)
     bias = (num_chains - 1) * (words.log_likelihood(without).mean(0) - score)
     return {

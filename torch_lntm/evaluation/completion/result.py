@@ -1,4 +1,4 @@
-"""Results of document completion, and the difference of two results."""
+"""Results of document completion, and the paired difference of two of them."""
 
 from __future__ import annotations
 

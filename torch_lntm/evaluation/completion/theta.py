@@ -60,8 +60,9 @@ def dirichlet_modes(
 ) -> Tensor:
     """Mode of theta under a Dirichlet prior, for the density on the softmax scale.
 
-    The mode is a fixed point: theta ∝ expected topic counts + α. Updates stop if every proportion
-    changes by at most ``UPDATE_TOLERANCE``. On the softmax scale the mode exists for every α > 0.
+    The mode is a fixed point, theta ∝ expected topic counts + α, which is updated until no
+    proportion changes by more than ``UPDATE_TOLERANCE``. On the softmax scale, it exists for every
+    α > 0.
 
     Args:
         batch: The tokens to condition on, float64.
@@ -87,7 +88,7 @@ def dirichlet_modes(
 def theta_draws(
     posterior: Posterior, num_draws: int, seed: int, numbers_per_draw: int = 1
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Draws of topic proportions, each a function of the seed and the document's position.
+    """Draws topic proportions, which depend only on the seed and the document's position.
 
     Args:
         posterior: The posteriors of a batch.

@@ -1,1 +1,1 @@
-"""Held-out log likelihood of documents, topic proportions integrated out."""
+"""Held-out log likelihood of documents, with their topic proportions integrated out."""

@@ -28,14 +28,14 @@ from torch_lntm.sampling.importance import summarise_weights
 #: Most numbers of a batch's words and chains. The limit of CPUs fits their caches; the limit of
 #: other devices keeps them busy.
 _MAX_NUMBERS_CPU, _MAX_NUMBERS_ELSEWHERE = 2**19, 2**25
-#: Documents of similar length are annealed in one part. A shorter document starts a new part if the
-#: old part has at least this many numbers, and the document has less than this share of the words
-#: of the longest document in the old part.
+#: Documents of similar length are annealed together, in one part. A shorter document starts a new
+#: part if the old one has at least this many numbers, and the document has less than this share of
+#: the words of the longest document in it.
 _FEWEST_NUMBERS, _LEAST_SHARE = 2**16, 0.8
 #: Transitions after which a chain without a move counts as stuck.
 _FEWEST_TRANSITIONS = 10
-#: Smallest reliable effective sample size, in chains. Below 2, a single chain has more than half
-#: of the weight, and the mean weight and its standard error are unreliable.
+#: Smallest reliable effective sample size, in chains. Below 2, a single chain has more than half of
+#: the weight, so that neither the mean weight nor its standard error can be trusted.
 LEAST_CHAINS = 2.0
 #: Defaults by start of the path.
 _DEFAULTS: dict[str, dict[str, Any]] = {
@@ -46,24 +46,25 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True, eq=False)
 class AIS(LikelihoodMethod):
-    """Annealed importance sampling (*Neal 2001*): chains that end at the posterior.
+    """Annealed importance sampling (*Neal 2001*), by chains that end at the posterior.
 
-    The estimate of p(w_d) is unbiased. The estimate of log p(w_d) is a stochastic lower bound;
-    :func:`ais_bracket` gives an upper bound.
+    The estimate of p(w_d) is unbiased, so that its logarithm is a stochastic lower bound of log
+    p(w_d). :func:`ais_bracket` adds an upper bound.
 
-    * ``start="posterior"``: chains start from a normal q near the posterior, along q^(1−t) p^t. A
-      short run of other chains first moves Laplace's normal to the posterior's mass, so a poor
-      approximation suffices. Available for normal priors of eta and for factor priors.
-    * ``start="prior"``: chains start from the prior, along p(z) p(w | z)^t. It needs the prior's
-      density alone, and takes many times the work. Available for every prior.
+    * ``start="posterior"``: chains start from a normal q near the posterior and follow q^(1−t) p^t.
+      A poor approximation suffices, because a short run of other chains first moves Laplace's
+      normal to where the posterior's mass is. Available for normal priors of eta and for factor
+      priors.
+    * ``start="prior"``: chains start from the prior and follow p(z) p(w | z)^t. This takes many
+      times the work, but it needs only the prior's density and is available for every prior.
 
-    Chains from q must travel to parts of the posterior that q misses. If the prior is wide and few
-    chains arrive, the estimates are lower than their spread suggests. The defaults are safe for
-    wide priors. For other priors 32 temperatures of 4 leapfrog steps take a third of the work, and
-    are still more accurate than the default from the prior.
+    Chains from q have to travel to the parts of the posterior that q misses. If the prior is wide
+    and few of them arrive, the estimates are too low by more than their spread suggests. The
+    defaults are safe for wide priors. For other priors, 32 temperatures of 4 leapfrog steps take a
+    third of the work, and are still more accurate than the default from the prior.
 
-    More temperatures improve the accuracy most: twice the number about halves the variance of the
-    log weights. More chains help little if the variance is above 1.
+    To gain accuracy, use more temperatures, because twice as many about halve the variance of the
+    log weights. More chains help little while this variance is above 1.
 
     Args:
         num_chains: Chains, and thus weights, of each document; at least 2.
@@ -107,7 +108,7 @@ class AIS(LikelihoodMethod):
         return _DEFAULTS[start] | {name: x for name, x in given.items() if x is not None}
 
     def path(self, model: TopicModel, corpus: Corpus) -> AIS:
-        """These settings with every default filled in for a model's documents.
+        """These settings, with the defaults that suit a model's documents filled in.
 
         Raises:
             IncompatibleGuideError: The start is ``"posterior"``, and the model's prior has no
@@ -163,7 +164,7 @@ class AIS(LikelihoodMethod):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AISBracket:
-    """Stochastic bounds of log p(w_d) for documents that were drawn from the model.
+    """Stochastic bounds of log p(w_d), for documents that were simulated from the model.
 
     Attributes:
         corpus: The documents.
@@ -217,13 +218,13 @@ def ais_bracket(
     progress: bool = True,
     covariates: Mapping[str, Any] | None = None,
 ) -> AISBracket:
-    """Largest error of annealed importance sampling, measured on simulated documents.
+    """Bounds the error of annealed importance sampling, as measured on simulated documents.
 
-    The latent variables that generated a document are a draw from its posterior. Reverse chains
-    start from this draw and have E 1/weight = 1/p(w), so −log of their mean 1/weight is a
-    stochastic upper bound of log p(w) (*Grosse, Ghahramani & Adams 2015*). Forward chains give a
-    lower bound. If both bounds meet, both are right. The lower bound is then as accurate for real
-    documents of similar lengths, under a model that fits the documents.
+    The latent variables that generated a simulated document are an exact draw from its posterior.
+    Reverse chains that start from this draw have E 1/weight = 1/p(w), so −log of their mean
+    1/weight is a stochastic upper bound of log p(w) (*Grosse, Ghahramani & Adams 2015*). Forward
+    chains give a lower bound, and if the two meet, both are right. The lower bound is then as
+    accurate for real documents of similar lengths, provided that the model fits them.
 
     Args:
         model: The model. Documents are drawn from its present parameters.
@@ -267,9 +268,9 @@ def _anneal(
     max_docs: int,
     progress: bool,
 ) -> dict[str, Tensor]:
-    """Mean weights and diagnostics of all documents, with warnings of unreliable ones.
+    """Mean weights and diagnostics of all documents, with warnings about unreliable ones.
 
-    With ``latents``, the chains run in reverse, and the weights are those of 1/p(w).
+    With ``latents``, the chains run in reverse, so that the weights are those of 1/p(w).
     """
     values = torch.zeros(corpus.num_docs, dtype=torch.float64)
     found = {
@@ -323,7 +324,7 @@ def anneal_corpus(
     progress: bool,
     latents: Mapping[str, Tensor] | None = None,
 ) -> Iterator[AnnealedDocuments]:
-    """Annealed chains of all documents with tokens, batch by batch.
+    """Runs annealed chains for all documents with tokens, batch by batch.
 
     Args:
         model: The model.
@@ -366,7 +367,7 @@ def anneal_corpus(
                 }
                 posterior = target.locate(batch_latents, noise.fold_in(keys, ais.POSTERIOR))
             chains = ais.anneal(target, schedule, transitions, keys, posterior, bar.update)
-            # Few transitions can leave a chain in place by chance, at a good step size.
+            # Even at a good step size, a few transitions may leave a chain in place by chance.
             stuck = ~chains.moved.all(0) & (len(schedule) > _FEWEST_TRANSITIONS + 2)
             yield AnnealedDocuments(
                 batch.index.cpu(),
@@ -412,7 +413,7 @@ def _from_posterior(
 ) -> Iterator[Bridge]:
     """Densities of each part's documents, with normals from the prior's reference guide.
 
-    Posteriors are solved for several parts at once.
+    The posteriors are solved for several parts at once.
     """
     ends = np.cumsum([len(part) for part in parts])
     start = 0

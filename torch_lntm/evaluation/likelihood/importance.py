@@ -34,21 +34,21 @@ from torch_lntm.sampling.importance import MIN_SAMPLES, log_weights, pareto_k, s
 class Importance(LikelihoodMethod):
     """Importance sampling (*Ahmed & Xing 2007, §4.2*).
 
-    The estimate of p(w_d) is unbiased. The estimate of log p(w_d) is low by about half the squared
-    standard error. Compare methods of inference by this number, since their bounds are not
-    comparable.
+    The estimate of p(w_d) is unbiased, whereas that of log p(w_d) is low by about half the squared
+    standard error. Use it to compare methods of inference, because their bounds are not comparable.
 
-    The proposal depends on the prior:
+    Which proposal is used depends on the prior:
 
     * Normal priors of eta, and factor priors with Gaussian sources: draws of the K − 1 contrasts of
-      eta, sources integrated out. A normal proposal narrower than the posterior has weights of
-      infinite variance. The Student-t of the same centre and scale has finite variance.
+      eta, with the sources integrated out. A normal proposal narrower than the posterior would give
+      weights of infinite variance, whereas a Student-t with the same centre and scale does not.
     * Factor priors with Laplace sources: joint draws of the sources and the contrasts of eta from a
-      Student-t. Its centre is the guide's mean, its covariance is Laplace's at the centre. Every
-      normal proposal has weights of infinite variance.
+      Student-t, centred at the guide's mean with Laplace's covariance there. Here every normal
+      proposal would give weights of infinite variance.
     * Dirichlet priors: draws of theta from the guide's Dirichlet (``"dirichlet"``), or from a
-      mixture around it in which each topic can be absent (``"sticks"``). A Dirichlet has too little
-      mass where a plausible topic is absent, above all if the prior's concentration is small.
+      mixture around it in which each topic can be absent (``"sticks"``). The mixture helps because
+      a Dirichlet has too little mass where a plausible topic is absent, above all if the prior's
+      concentration is small.
 
     Args:
         num_draws: Draws per document, at least 25.
@@ -89,8 +89,8 @@ class Importance(LikelihoodMethod):
     ) -> LikelihoodEstimate:
         """See :meth:`LikelihoodMethod.compute`.
 
-        A document's draws depend on the seed and its position in the corpus alone. Memory holds the
-        batch's posterior covariances and the draws of one document.
+        A document's draws depend only on the seed and on its position in the corpus. At any time,
+        memory holds the posterior covariances of one batch and the draws of one document.
 
         Raises:
             ConfigError: The model's prior does not support the proposal.

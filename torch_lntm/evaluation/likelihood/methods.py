@@ -1,4 +1,4 @@
-"""``log_likelihood``: estimates of log p(w_d) by a method's name or object."""
+"""``log_likelihood``, which estimates log p(w_d) by a method given by name or as an object."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ def log_likelihood(
     progress: bool = True,
     **options: Any,
 ) -> LikelihoodEstimate:
-    """Log likelihood log p(w_d) of every document, topic proportions integrated out.
+    """Log likelihood log p(w_d) of every document, with topic proportions integrated out.
 
-    The probability of a document is an integral over its topic proportions, which both methods
-    estimate by weighted draws, in float64 on the model's device. ``"importance"``
-    (:class:`Importance`) draws around a guide's posterior, so it is fast and only as good as the
-    guide, which the Pareto k̂ of a document shows. ``"ais"`` (:class:`AIS`) moves draws from there
-    to the posterior by annealed importance sampling: it is slower, and reliable even where the
-    guide is poor, as it is for short documents and for fits by chains.
+    The probability of a document is an integral over its topic proportions. Both methods estimate
+    it by weighted draws, in float64 on the model's device. ``"importance"`` (:class:`Importance`)
+    draws around a guide's posterior. It is fast but only as good as the guide, which the Pareto k̂
+    of each document reveals. ``"ais"`` (:class:`AIS`) starts there and moves its draws to the
+    posterior by annealed importance sampling. It is slower, but remains reliable where guides are
+    poor, as they are for short documents and for fits by chains.
 
-    Settings of a method go by name, as in ``log_likelihood(model, test, num_draws=4000)``, or in an
-    object, ``log_likelihood(model, test, Importance(num_draws=4000))``.
+    Give a method's settings by name, as in ``log_likelihood(model, test, num_draws=4000)``, or in
+    an object, as in ``log_likelihood(model, test, Importance(num_draws=4000))``.
 
     Args:
         model: The model, at its present parameters.

@@ -1,4 +1,4 @@
-"""Chains: running Hamiltonian chains of the documents of one batch."""
+"""Chains, the running Hamiltonian chains of one batch's documents."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from torch_lntm.sampling.step_sizes import DualAveraging, find_step_size
 
 #: Numbers folded into a chain's key, for its start, its search for a step size and its transitions.
 _START, _SEARCH, _TRANSITIONS = 0, 1, 2
-#: Upper bound on step size × number of steps, before jitter. The dynamics of a unit normal have
-#: period 2π. Trajectories longer than 1/3 of the period begin to return to their start.
+#: Upper bound on step size × number of steps, before jitter. It is a third of the period 2π that
+#: the dynamics of a unit normal have, because longer trajectories begin to return to their start.
 MAX_TRAJECTORY_LENGTH = 2.0 * math.pi / 3.0
-#: Mass matrices with the bound. In their coordinates, a posterior is hardly wider than a unit
-#: normal. In the metric of Taylor's posterior, which is too narrow, it may be much wider.
+#: Mass matrices with this bound, in whose coordinates a posterior is hardly wider than a unit
+#: normal. Taylor's posterior is too narrow, so in its metric the true one may be much wider.
 _BOUNDED = ("prior", "laplace")
-#: Number of transitions without a move after which a chain counts as stuck. Shorter pauses happen
-#: by chance.
+#: Number of transitions without a move after which a chain counts as stuck, because shorter pauses
+#: happen by chance.
 FEWEST_TRANSITIONS = 10
 #: Maximum number of momenta drawn at once, for several transitions, on a CPU and on a GPU. On a CPU
-#: they should fit into the cache. On a GPU a draw takes the same time for a few as for many.
+#: they should fit into the cache, whereas a GPU draws many as fast as a few.
 DRAWN_AHEAD, DRAWN_AHEAD_ON_GPU = 2**16, 2**22
-#: Largest acceptable rounding error of a document's log likelihood, in nats. The error is estimated
-#: as the number of tokens times the dtype's machine epsilon. Larger errors spoil the acceptance.
+#: Largest acceptable rounding error of a document's log likelihood in nats, estimated as its tokens
+#: times the dtype's machine epsilon. Larger errors spoil the acceptance.
 MAX_ENERGY_ROUNDING = 0.05
 
 
@@ -72,7 +72,7 @@ class HMCSettings:
 
 
 class Progress(NamedTuple):
-    """State of chains, besides their positions, with which a later visit continues.
+    """The state that chains need, besides their positions, to continue at a later visit.
 
     Attributes:
         num_transitions: Number of past transitions.
@@ -84,7 +84,7 @@ class Progress(NamedTuple):
 
 
 class Chains:
-    """Running chains of one batch.
+    """The running chains of one batch's documents.
 
     Args:
         model: The model. Its parameters are read once.
@@ -94,8 +94,9 @@ class Chains:
         warmup_steps: Transitions with adapting step sizes.
         initial: ``(num_chains, num_docs, dim)`` initial latent variables by the names of the sites.
             The first axis may be missing for one chain. Defaults to prior draws.
-        progress: Progress of an earlier visit of the same chains, to continue its adaptation from
-            the latent variables ``initial``. Checks are then skipped. Defaults to new chains.
+        progress: Progress of an earlier visit of the same chains, which then continue its
+            adaptation from the latent variables ``initial`` and skip the checks. Defaults to new
+            chains.
         means: ``(num_docs, latent_dim)`` starting points for the solver of the mass matrices. By
             default the solver chooses.
 
@@ -143,14 +144,14 @@ class Chains:
         keys = noise.document_keys(seed, self.target.batch.index, settings.num_chains)
         self._keys = noise.fold_in(keys, _TRANSITIONS)
         start_keys = noise.fold_in(keys, _START)
-        # Coordinates that the latents do not determine are drawn, with new keys at every visit.
+        # Coordinates that the latents leave open are drawn, with new keys at every visit.
         visit = 0 if progress is None else progress.num_transitions
         if initial is None:
             position = self.target.draw_prior(start_keys)
         else:
             position = self._locate(initial, noise.fold_in(start_keys, visit))
         self.state = hmc.evaluate(self.target, position)
-        # The check makes the host wait for a GPU, so only new chains are checked.
+        # Checking makes the host wait for a GPU, so only new chains are checked.
         if progress is None:
             self._require_finite(initial or {})
             if not bool(hmc.are_finite([*model.parameters(), *self.state])):
@@ -219,7 +220,7 @@ class Chains:
         return space.locate(values, keys).to(self.target.topics.dtype)
 
     def _require_finite(self, latents: Mapping[str, Tensor]) -> None:
-        """Check initial latent variables, because some maps to z hide a NaN."""
+        """Check the initial latent variables themselves, because some maps to z hide a NaN."""
         positions = self.target.batch.positions
         for site, value in latents.items():
             bad = ~torch.as_tensor(value).cpu().isfinite().all(-1).view(-1, len(positions)).all(0)
@@ -244,8 +245,8 @@ class Chains:
         """Make one transition, and adapt the step sizes during warm-up.
 
         Args:
-            remaining: Number of transitions still to come, including this transition. Their random
-                numbers are drawn together, because a larger draw takes hardly longer.
+            remaining: Number of transitions still to come, including this one. Their random numbers
+                are drawn together, because a larger draw takes hardly longer.
         """
         if not self._drawn:
             most = DRAWN_AHEAD_ON_GPU if self._keys.is_cuda else DRAWN_AHEAD
@@ -333,7 +334,7 @@ def theta_chains(
     seed: int,
     num_steps: int,
 ) -> tuple[Callable[[], Tensor], str]:
-    """Chains of documents whose averages converge to the posterior mean of theta.
+    """Start chains of documents whose averages converge to the posterior mean of theta.
 
     Args:
         model: The model.
@@ -371,7 +372,7 @@ def theta_chains(
 def initial_latents(
     model: TopicModel, batch: DocumentBatch, means: Tensor, num_chains: int, seed: int
 ) -> dict[str, Tensor]:
-    """Initial latent variables of chains, with the main latent variable at given means.
+    """Initial latent variables of chains: the main one at given means, the rest drawn.
 
     Further coordinates are drawn.
 
@@ -397,7 +398,7 @@ def _warn_of_rounding(batch: DocumentBatch) -> None:
         UnreliableEstimateWarning: A document is too long. The message names its position.
     """
     longest = MAX_ENERGY_ROUNDING / torch.finfo(batch.dtype).eps
-    # The total length bounds every length. The host usually knows it without waiting for a GPU.
+    # The total length bounds every length, and the host usually knows it without waiting for a GPU.
     if batch.num_tokens <= longest:
         return
     long = batch.lengths > longest

@@ -31,8 +31,8 @@ def effective_sample_size(draws: Tensor) -> Tensor:
     """Effective sample size of split chains, by Geyer's initial monotone sequence.
 
     The estimate is that of Pyro and Stan (*Vehtari et al. 2021, §3.2*) for chains split in halves.
-    Memory is linear in the number of draws, but quadratic in Pyro's function. For alternating
-    chains the estimate stays positive; Pyro's function may return a negative number.
+    Memory is linear in the number of draws, whereas Pyro's function needs its square. The estimate
+    also stays positive for alternating chains, for which Pyro's may be negative.
 
     Args:
         draws: ``(num_chains, num_draws, ...)``, at least 4 samples.

@@ -1,4 +1,4 @@
-"""DocumentHMC: Hamiltonian Monte Carlo with separate chains for every document."""
+"""DocumentHMC, Hamiltonian Monte Carlo with separate chains for every document."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from torch_lntm.inference.interruption import stops_on_interrupt
 from torch_lntm.models import TopicModel
 from torch_lntm.progress import tqdm
 
-#: Default numbers of leapfrog steps, with a metric per document and with a common metric.
+#: Default numbers of leapfrog steps, with a metric for each document and with a common one.
 _FEW_STEPS, _MANY_STEPS = 5, 30
 #: Advice about stuck chains.
 _ADVICE = "use more warmup_steps or a smaller step_size"
@@ -30,22 +30,22 @@ _ADVICE = "use more warmup_steps or a smaller step_size"
 class DocumentHMC(MCMCKernel):
     """Hamiltonian Monte Carlo for the latent variables of documents, with separate chains for each.
 
-    All documents and chains move together in one tensor, with gradients in closed form, but each
-    document has its own mass matrix, and each chain its own acceptance and step size. The draws of
-    a document are therefore the same in every batch up to rounding: they depend on the model, the
+    Documents and chains all move together in one tensor, with gradients in closed form, yet each
+    document keeps its own mass matrix and each chain its own acceptance and step size. A document's
+    draws are therefore the same in every batch, up to rounding: they depend only on the model, the
     document, its position in the corpus and the seed.
 
-    :meth:`run` is the simplest use. The object is also a kernel of Pyro, as in
+    The simplest way to use it is :meth:`run`. It is also a Pyro kernel, as in
     ``pyro.infer.MCMC(DocumentHMC(model), num_samples=500).run(batch)``. A sample then has the shape
-    ``(num_docs, dim)`` for one chain, as with Pyro's kernels, and ``(num_chains, num_docs, dim)``
-    for several. It depends on ``pyro.set_rng_seed`` too, so that the chains of
+    ``(num_docs, dim)`` for one chain, as with Pyro's own kernels, and ``(num_chains, num_docs,
+    dim)`` for several. There it also depends on ``pyro.set_rng_seed``, so that the chains of
     ``MCMC(..., num_chains=4)`` differ.
 
-    Chains start from prior draws. Because the prior is wider than the posterior, an R-hat of 1
-    indicates that the chains have explored all modes of a document. Step sizes adapt by dual
-    averaging during warm-up and are frozen afterwards, whereas mass matrices stay the same
-    throughout. With ``"prior"`` and ``"laplace"`` a trajectory has at most a third of the period of
-    a unit normal, so acceptance may exceed its target.
+    Chains start from prior draws. The prior is wider than the posterior, so an R-hat of 1 suggests
+    that the chains have explored all modes of a document. During warm-up the step sizes adapt by
+    dual averaging and are frozen afterwards, whereas mass matrices stay the same throughout. With
+    ``"prior"`` and ``"laplace"`` a trajectory has at most a third of the period of a unit normal,
+    so acceptance may exceed its target.
 
     Args:
         model: A model with a latent space, like all of :mod:`torch_lntm.models`.
@@ -59,8 +59,8 @@ class DocumentHMC(MCMCKernel):
         step_size: Constant step size, as a number or ``(num_chains, num_docs)``. By default, step
             sizes are searched for and adapted.
         target_accept: Mean acceptance probability that the adaptation aims at.
-        jitter: Largest relative change of a step size between transitions. Trajectories of varying
-            length do not keep returning to their start.
+        jitter: Largest relative change of a step size between transitions. It varies the length of
+            trajectories, so that they do not keep returning to their start.
         seed: Seed of all random numbers.
 
     Attributes:
@@ -227,7 +227,7 @@ class DocumentHMC(MCMCKernel):
                 f"DocumentHMC takes a batch and nothing else; got {len(args)} arguments"
                 + (f" and {', '.join(kwargs)}" if kwargs else "")
             )
-        # Pyro's chains only differ in the state of its global generator.
+        # Pyro's chains differ only in the state of its global generator.
         seed = self.settings.seed + int(torch.randint(2**62, ()))
         self._chains = Chains(self.model, self.settings, args[0], seed, warmup_steps, self._initial)
         self._initial, self._divergent = None, []
@@ -243,7 +243,7 @@ class DocumentHMC(MCMCKernel):
 
     @torch.no_grad()
     def sample(self, params: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Make one transition of every chain. Chains continue from their last state."""
+        """Make one transition of every chain, from its last state."""
         chains = self._running()
         chains.move()
         assert chains.last is not None

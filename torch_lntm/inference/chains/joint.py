@@ -1,4 +1,4 @@
-"""JointChain and joint_draws: one Markov chain over documents, topics and prior."""
+"""JointChain and joint_draws, which run one Markov chain over documents, topics and prior."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class JointChain:
     """One Markov chain over all unknown quantities: eta of the documents, topics, and the prior.
 
     Draws at a fitted model treat its topics and prior as known, although they were estimated from
-    the same documents. This chain draws them too, so that its draws contain their uncertainty. One
-    sweep draws each quantity given all others:
+    the same documents. This chain samples them as well, so its draws carry their uncertainty too.
+    One sweep draws each quantity given all the others:
 
     * Each document makes a Hamiltonian transition.
-    * Every token draws its topic. The topics are then drawn given the words of their tokens, by
+    * Every token draws its topic, and each topic is then drawn given the words of its tokens, by
       ``draw_`` of the topics, which also documents their prior. For bursty words, ``draw_tokens``
       of the words first draws which tokens came from the topics.
     * The prior's parameters are drawn given the documents' latent variables, by ``draw_`` of the
@@ -46,8 +46,8 @@ class JointChain:
 
     Parameters of the words, such as the concentration of bursty words, stay fixed.
 
-    The chain starts at the fitted model, which it leaves unchanged. Topics keep their order along
-    the chain, but the poor topics of a fit may improve.
+    The chain starts at the fitted model and leaves it unchanged. Topics keep their order along the
+    chain, although poor topics of the fit may improve.
 
     Args:
         model: A fitted model.
@@ -83,7 +83,7 @@ class JointChain:
         prior: bool = True,
         seed: int = 0,
     ) -> None:
-        # Sweeps after warm-up need the adapted step sizes, hence at least one sweep of warm-up.
+        # Sweeps after warm-up need adapted step sizes, and hence at least one sweep of warm-up.
         require_whole(1, warmup_steps=warmup_steps)
         require_whole(0, seed=seed)
         corpus = model.encode(corpus)
@@ -172,11 +172,11 @@ def joint_draws(
     seed: int = 0,
     progress: bool = True,
 ) -> ThetaDraws:
-    """Draws of the training documents' proportions together with topics and prior.
+    """Draw the training documents' proportions together with topics and prior.
 
-    Intervals from these draws include the uncertainty of topics and prior besides that of the
-    proportions, which matters if documents are short or few (``docs/structural.md``). One
-    :class:`~torch_lntm.inference.JointChain` makes the draws, and all documents move at once, so
+    Intervals from these draws cover the uncertainty of topics and prior as well as that of the
+    proportions, which matters if documents are short or few (``docs/structural.md``). The draws
+    come from one :class:`~torch_lntm.inference.JointChain`, which moves all documents at once, so
     that memory must hold a few times ``num_docs × num_topics`` numbers.
 
     Args:
@@ -195,7 +195,8 @@ def joint_draws(
 
     Returns:
         The draws of the documents with words, float32. Their ``model`` has the mean of the drawn
-        topics. Label the topics of this model: the chain may move the topics away from a poor fit.
+        topics. Label the topics of this model, because the chain may move them away from a poor
+        fit.
 
     Raises:
         ConfigError: A number is out of range, or the corpus has other words.

@@ -1,4 +1,4 @@
-"""KeptChains: last states of a fit's chains, from which the chains can continue, and draws."""
+"""KeptChains, the last states of a fit's chains, from which new draws can continue."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ from torch_lntm.sampling.step_sizes import DualAveraging
 
 #: Number of stored counts hashed at once.
 HASHED_AT_ONCE = 2**16
-#: Transitions before the first draw of a chain of a fit. It needs few: the fit was its warm-up, and
-#: the last epochs changed the parameters little.
+#: Transitions before the first draw of a chain of a fit. A few suffice, because the fit was its
+#: warm-up and the last epochs changed the parameters little.
 RESUMED_STEPS = 6
 #: Transitions from one draw to the next, for chains of ``DocumentHMC`` and of Monte-Carlo EM.
-#: Transitions of Monte-Carlo EM move further: draws at a distance of 2 transitions have a
-#: correlation of 0.1 to 0.2.
+#: Those of Monte-Carlo EM move further, so that draws 2 transitions apart have a correlation of
+#: only 0.1 to 0.2.
 THINNING, RESUMED_THINNING = 4, 2
-#: Maximum number of documents whose chains run at once. Larger batches are no faster.
+#: Maximum number of documents whose chains run at once, beyond which batches are no faster.
 _CHAINS_AT_ONCE = 1000
 #: Advice about stuck chains.
 _STUCK = "all their draws are equal; use more warmup_steps, or draw by a guide"
@@ -54,10 +54,10 @@ _STUCK = "all their draws are equal; use more warmup_steps, or draw by a guide"
 
 @dataclass(frozen=True, eq=False, repr=False)
 class KeptChains:
-    """Last states and step sizes of the chains of a fit's documents.
+    """Last states and step sizes of a fit's chains, from which new draws continue.
 
-    New draws continue the chains of the fit's documents, in any corpus and at any position, because
-    documents are recognised by the counts of their words. Chains of unknown documents start anew.
+    A document of the fit is recognised by the counts of its words, so its chains continue whatever
+    corpus it is in and wherever it stands there. Chains of unknown documents start anew.
 
     Attributes:
         model: The fitted model.
@@ -80,7 +80,7 @@ class KeptChains:
 
     @classmethod
     def empty(cls, model: TopicModel, settings: HMCSettings) -> Self:
-        """Kept chains of no document: the chains of every document start anew."""
+        """Kept chains of no document, so that every document's chains start anew."""
         empty = np.zeros(0, np.int64)
         return cls(model, settings, {}, torch.zeros(settings.num_chains, 0), empty, empty, 0)
 
@@ -148,8 +148,8 @@ class KeptChains:
 class ChainDraws:
     """Draws by chains of each document.
 
-    The chains of the fit's documents continue. The chains of new documents start at the posterior
-    means of the model's default guide, because prior draws may be too far away for a warm-up of 100
+    Documents of the fit continue their chains. New documents start theirs at the posterior means of
+    the model's default guide, because prior draws may be too far away for a warm-up of 100
     transitions.
 
     Args:

@@ -1,4 +1,4 @@
-"""DocumentSamples: draws from the posteriors of documents, with summaries and diagnostics."""
+"""DocumentSamples, the draws from documents' posteriors, with summaries and diagnostics."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _MAX_NUMBERS = 2**22
 class DocumentSamples:
     """Draws from the posteriors of the documents of a batch, on the CPU.
 
-    Means and diagnostics leave out stuck chains. They are NaN for a document if all of its chains
-    are stuck.
+    Means and diagnostics leave out stuck chains, and are NaN for a document whose chains are all
+    stuck.
 
     Attributes:
         model: The sampled model.
@@ -138,8 +138,8 @@ class DocumentSamples:
         Args:
             quantity: As for :meth:`mean`.
             kind: ``"bulk"`` uses the normal scores of the ranks (*Vehtari et al. 2021, §4.1*), and
-                also exists for distributions without moments. ``"mean"`` uses the draws themselves,
-                for the error of the mean. Both split the chains in halves.
+                so exists even for distributions without moments. ``"mean"`` uses the draws
+                themselves and gives the error of the mean. Both split the chains in halves.
 
         Raises:
             ConfigError: A chain has fewer than 4 draws, or the quantity or kind is unknown.

@@ -1,10 +1,10 @@
 """Initial topics from anchor words.
 
 An anchor word occurs in a single topic. Let the neighbours of a word be the other tokens of its
-documents, and consider the word frequencies of these neighbours. For an ordinary word they are a
-mixture of the frequencies for anchor words. Anchor words are the corners of this set of mixtures
-(*Arora et al. 2013, A practical algorithm for topic modeling with provable guarantees*). The
-neighbours of its anchor word give a first guess of a topic.
+documents. The word frequencies among an ordinary word's neighbours are a mixture of those for
+anchor words, so that anchor words are the corners of this set of mixtures (*Arora et al. 2013, A
+practical algorithm for topic modeling with provable guarantees*). The neighbours of its anchor word
+then give a first guess of a topic.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from torch_lntm.corpus import DocumentBatch
 
-#: Number of candidates for each topic, and largest number of candidates. Candidates are the words
-#: with the most documents. Rarer words have few neighbours, and look like corners by chance.
+#: Number of candidates for each topic, and largest number of candidates. They are the words with
+#: the most documents, because rarer words have few neighbours and look like corners by chance.
 CANDIDATES, MAX_CANDIDATES = 5, 4000
 #: Smallest squared distance of a corner from the span of earlier corners, as a share of the first.
 MIN_DISTANCE = 1e-6

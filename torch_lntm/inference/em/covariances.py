@@ -1,8 +1,8 @@
 """E-steps with the covariances of a random sample of the documents.
 
-The covariance of a document costs num_topics³ operations, far more than its mean. Some guides can
-solve means without covariances. The M-step only needs the sum of the covariances, and a sample of
-documents estimates this sum well.
+A document's covariance costs num_topics³ operations, far more than its mean, and some guides can
+solve the mean alone. The M-step needs only the sum of the covariances, which a sample of the
+documents estimates well.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def ranks_of(order: NDArray[np.int64], num_docs: int) -> NDArray[np.int64]:
 
 
 class CovarianceSample:
-    """E-steps with covariances of every ``stride``-th document.
+    """E-steps that solve the covariance of every ``stride``-th document only.
 
     Args:
         guide: A guide.

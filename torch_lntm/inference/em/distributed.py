@@ -1,4 +1,4 @@
-"""Processes: communication between the processes that share a fit."""
+"""Processes, through which the processes of a shared fit communicate."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ COLLECTED_NUMBERS = 2**20
 
 
 class Processes:
-    """Processes of a shared fit, each of which solves its part of every batch.
+    """The processes of a shared fit, each of which solves its part of every batch.
 
-    Every process makes this object and calls the same engine with the same settings. It reads the
-    entire corpus, or its own part (:mod:`~torch_lntm.inference.em.parts`). Because statistics add
-    up, the processes sum theirs and each makes the same M-step, so that the parameters are equal
-    in all processes to the last bit, and equal to those of a single process up to rounding.
+    Every process makes this object, reads the entire corpus or its own part of it
+    (:mod:`~torch_lntm.inference.em.parts`), and calls the same engine with the same settings.
+    Because statistics add up, the processes sum theirs and then each make the same M-step. Their
+    parameters are thus equal to the last bit, and up to rounding equal to those of a single
+    process.
 
-    Errors are shared: if a process fails in its part of a batch, all processes raise its error.
-    Likewise, Ctrl-C or SIGTERM in one process ends the fit in all of them at the same update.
+    They share their errors too: if one fails in its part of a batch, all raise its error. Likewise,
+    Ctrl-C or SIGTERM in one process ends the fit in all of them at the same update.
 
     Args:
         group: Process group of ``torch.distributed``. Defaults to the default group if it is
@@ -330,8 +331,8 @@ class Processes:
     def working(self, device: torch.device) -> Iterator[None]:
         """Context in which Ctrl-C and SIGTERM end the fit.
 
-        They take effect in all processes together, at their next exchange. If one process stopped
-        at once, all other processes would wait for it. A second signal ends this process at once. A
+        They take effect in all processes together, at their next exchange, because the others would
+        wait for a process that stopped at once. A second signal does end this process at once. A
         single process stops at once.
 
         Args:

@@ -24,7 +24,7 @@ from torch_lntm.progress import tqdm
 #: Largest number of topics for which fewer than 2 documents per topic give no warning. Toy corpora
 #: have few topics.
 _FEW_TOPICS = 20
-#: Largest number of stored counts of a corpus whose batches are cached. To rebuild a small batch
+#: Largest number of stored counts of a corpus whose batches are cached. Rebuilding a small batch
 #: takes longer than its arithmetic, but the batches of larger corpora would take too much memory.
 MAX_CACHED_COUNTS = 4_000_000
 #: Largest size of a corpus of which a GPU holds a copy: the host holds one too while it is made.
@@ -123,8 +123,8 @@ def assign_owners(sizes: Positions, processes: Processes, *groups: Positions) ->
     Each process gets about the same number of documents and stored counts of every group. Documents
     are dealt out from the largest to the smallest, in rounds that alternate between forth and back.
     The order of processes within a round is random, because a fixed order would give one process
-    the largest documents of all groups. Rounds continue from group to group. Otherwise one process
-    would get the left-over documents of all groups.
+    the largest documents of all groups. Rounds continue from group to group, so that no process
+    gets the left-over documents of all of them.
 
     Args:
         sizes: ``(num_docs,)`` number of stored counts of each document.
@@ -263,8 +263,8 @@ class DocumentShard:
     def cached(self, key: Any, make: Callable[[], Iterator[T]]) -> Iterator[T]:
         """Items of this key from the cache, or else new items.
 
-        The cache holds a single list of items: the batches of EM replace the batches of the
-        stochastic phases. Items of large corpora are not cached.
+        It holds a single list of items, so that the batches of EM replace those of the stochastic
+        phases. Items of large corpora are not cached.
         """
         if self.corpus.nnz > MAX_CACHED_COUNTS:
             return make()

@@ -51,7 +51,7 @@ def mean_draws(draws: Tensor, before: Tensor | None, counted: Tensor) -> Tensor:
 
 
 class EpochStats:
-    """Average diagnostics of an epoch's transitions, computed without waiting for the device.
+    """Averages an epoch's diagnostics of transitions, without waiting for the device.
 
     Args:
         num_batches: Number of mini-batches of the epoch.
@@ -107,7 +107,7 @@ class EpochStats:
 
 
 def to_floats(values: Mapping[str, float | Tensor]) -> dict[str, float]:
-    """Scalars as Python numbers. The host waits for a GPU only once, for all scalars together."""
+    """Scalars as Python numbers, so that the host waits for a GPU only once for all of them."""
     device = next((x.device for x in values.values() if isinstance(x, Tensor)), None)
     scalars = [torch.as_tensor(x, dtype=torch.float64, device=device) for x in values.values()]
     return dict(zip(values, torch.stack(scalars).tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""Common loop of the engines: steps with interruption, checkpoints and continuation."""
+"""The loop that all engines share: steps that can be interrupted, saved and continued."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ from torch_lntm.models.registry import record_settings
 #: Largest number of documents in a batch whose prior means are computed.
 MAX_FILLED_DOCS = 1024
 R = TypeVar("R", bound=FitResult)
-#: Function that is called with each record of a fit. The fit ends if it returns True.
+#: Function that is called with each record of a fit, and ends the fit by returning True.
 Callback = Callable[[dict[str, Any]], Any]
 
 
 class ResumableFit(ABC, Generic[R]):
-    """A fit in steps. Each step ends with a record, and a state that can be restored.
+    """A fit in steps, each of which leaves a record and a state that can be restored.
 
     Args:
         engine: The engine.
@@ -69,8 +69,8 @@ class ResumableFit(ABC, Generic[R]):
 
     shard: DocumentShard
     state: FitState
-    #: Tensors of documents that a restored state may have as they are now: the next step does not
-    #: change them, or they do not affect the result.
+    #: Tensors of documents that need no copy in a kept state, because the next step does not change
+    #: them or they do not affect the result.
     not_copied: frozenset[str] = frozenset()
     #: Phases in which the statistics are a running average.
     averaging: ClassVar[tuple[str, ...]] = ()
@@ -97,7 +97,7 @@ class ResumableFit(ABC, Generic[R]):
 
     @abstractmethod
     def identity(self) -> dict[str, Any]:
-        """JSON-able description of the fit. A checkpoint only continues a fit of equal identity."""
+        """JSON-able description of the fit, which a checkpoint must match to continue it."""
 
     def end_reason(self) -> StopReason:
         """Reason for the end of the fit after its last step."""
@@ -114,7 +114,7 @@ class ResumableFit(ABC, Generic[R]):
     # -- sums and means ----------------------------------------------------------------------------
 
     def occurring(self, batch: DocumentBatch | None) -> Tensor | None:
-        """Words of this process's documents of a mini-batch, because only their counts are sent.
+        """Words of this process's documents in a mini-batch: only their counts are sent.
 
         Args:
             batch: The documents, or ``None``.
@@ -132,7 +132,7 @@ class ResumableFit(ABC, Generic[R]):
         return occurs
 
     def with_prior_means(self, means: Tensor | None) -> Tensor:
-        """Means of the documents for a result. Documents without a posterior have prior means.
+        """Means of the documents for a result, from the prior where there is no posterior.
 
         Args:
             means: ``(num_result_docs, latent_dim)`` means of all non-empty documents. The other
@@ -158,13 +158,13 @@ class ResumableFit(ABC, Generic[R]):
     # -- state -------------------------------------------------------------------------------------
 
     def keep(self) -> None:
-        """Keep the state at the end of a step, for :meth:`restore` and for the checkpoint.
+        """Keep the state at the end of a step, for :meth:`restore` and the checkpoint.
 
-        The fit goes on with copies of the tensors that the next step changes in place.
+        Where the next step changes tensors in place, the fit goes on with copies of them.
         """
         state = self.state
-        # Ctrl-C can interrupt the copies at any moment. The assignment also drops the tensors kept
-        # before, so that no tensor is there three times.
+        # Ctrl-C can interrupt the copying at any moment. Assigning at once also drops the tensors
+        # kept before, so that no tensor exists three times.
         self._kept = kept = replace(
             state,
             model=clones_of(self.model.state_dict()),
@@ -201,8 +201,8 @@ class ResumableFit(ABC, Generic[R]):
     ) -> StopReason:
         """Run all steps. Ctrl-C restores the state at the end of the last step.
 
-        All processes of a shared fit run this method. They start from the parameters of the first
-        process. The first process measures the time and writes the checkpoint.
+        All processes of a shared fit run this method and start from the parameters of the first,
+        which also measures the time and writes the checkpoint.
 
         Args:
             checkpoint: File for the state. If it exists, the fit continues from it.
@@ -266,7 +266,7 @@ class ResumableFit(ABC, Generic[R]):
     def _stopped_by(self, callback: Callback | None) -> bool:
         """Call the callback with the last record, in the processes that have one.
 
-        If the callback fails, the checkpoint is saved first, so that the fit can be continued.
+        If it fails, the checkpoint is saved first, so that the fit can be continued.
 
         Returns:
             Whether the callback ends the fit.
@@ -284,7 +284,7 @@ class ResumableFit(ABC, Generic[R]):
     # -- checkpoints -------------------------------------------------------------------------------
 
     def _resume(self) -> None:
-        """Continue from the checkpoint if it exists. Any number of processes may have written it.
+        """Continue from the checkpoint, if there is one, however many processes wrote it.
 
         Raises:
             ConfigError: Some processes lack the file, it is damaged, or it belongs to another fit.
@@ -316,8 +316,8 @@ class ResumableFit(ABC, Generic[R]):
         path, state = self._checkpoint, self._kept
         if path is None:
             return
-        # The files of rows have a new name, so that the old checkpoint stays complete until the new
-        # checkpoint replaces it.
+        # The files of rows get a new name, so that the old checkpoint stays complete until the new
+        # one replaces it.
         folder, name = folder_of(path), self.processes.gather(secrets.token_hex(8))[0]
         file = folder / f"{name}-{self.processes.rank}.safetensors"
         try:
@@ -343,7 +343,7 @@ def clones_of(tensors: Tensors) -> Tensors:
 
 
 class Engine(ABC, Generic[R]):
-    """Algorithm to fit a model to a corpus, with its settings.
+    """An algorithm that fits a model to a corpus, together with its settings.
 
     Attributes:
         model: The model. Fits change it in place.
@@ -353,7 +353,7 @@ class Engine(ABC, Generic[R]):
 
     @abstractmethod
     def prepare(self, corpus: Corpus, processes: Processes) -> ResumableFit[R]:
-        """A fit before its first step, of documents that are encoded for the model."""
+        """A fit, before its first step, of documents already encoded for the model."""
 
     @torch.no_grad()
     def fit(
@@ -367,24 +367,24 @@ class Engine(ABC, Generic[R]):
     ) -> R:
         """Fit the model to a corpus.
 
-        Several processes of ``torch.distributed`` share a fit if all of them call this method with
-        the same model and settings (``docs/several_processes.md``). They have the same corpus, or
-        each its own part of a corpus in shards. The fit starts from the parameters of the first
-        process, and all processes end with the same parameters and the same result.
+        Processes of ``torch.distributed`` share a fit if they all call this method with the same
+        model and settings, and with the same corpus or each its own part of one in shards
+        (``docs/several_processes.md``). The fit starts from the first process's parameters, and all
+        of them end with the same parameters and the same result.
 
-        Ctrl-C ends the fit at the last finished epoch or iteration, with ``stop_reason``
-        ``"interrupted"``. SIGTERM, by which schedulers stop a process, ends it in the same way with
-        ``"terminated"``. The checkpoint is saved first.
+        Ctrl-C saves the checkpoint and ends the fit at the last finished epoch or iteration, with
+        ``stop_reason`` ``"interrupted"``. SIGTERM, by which schedulers stop a process, does the
+        same with ``"terminated"``.
 
         Args:
             corpus: The documents, or a matrix of counts. Empty documents are skipped.
             checkpoint: File for the state of the fit; the rows of its documents go to a folder
-                beside it. If the file exists, the fit continues from it, with the result of an
-                uninterrupted fit, even if the number of processes is another. The file remains
-                after the fit, so that a finished fit can be continued with more iterations
-                (variational EM) or more epochs (Monte-Carlo EM). Monte-Carlo EM refuses more epochs
-                once averaging has begun, and after a ``max_epochs`` below 20, because the default
-                warm-up would become longer.
+                beside it. If the file exists, the fit continues from it, even with another number
+                of processes, and ends as if it had never been interrupted. The file stays after the
+                fit, so that a finished fit can be continued with more iterations (variational EM)
+                or more epochs (Monte-Carlo EM). Monte-Carlo EM refuses more epochs once averaging
+                has begun, and after a ``max_epochs`` below 20, because the default warm-up would
+                become longer.
             checkpoint_seconds: Minimum time between two saves.
             callback: Function to call with each record of ``result.history`` as soon as the record
                 exists, for logs and trackers (``docs/plugins.md``). The model then has the

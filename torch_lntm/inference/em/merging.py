@@ -1,10 +1,10 @@
 """Merging of topics until a wanted number is left, and splits of topics by their documents.
 
-A start with as many topics as the model has misses topics: two true topics share one topic, and
+A start with as many topics as the model has misses some, because two true topics share one while
 two others are near copies. A start with more topics finds more of them, and near copies merge.
 
-A topic of a start may hold two true topics. Their documents differ in words, so the documents of
-such a topic fall into two groups. A split by these groups separates the two true topics.
+If a topic of a start holds two true topics, its documents fall into two groups that differ in
+words, and splitting it by these groups separates the two.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from torch_lntm.corpus import DocumentBatch
 from torch_lntm.kernels.contraction import sum_over_docs, sum_over_words
 from torch_lntm.kernels.mixture import word_probabilities
 
-#: Number of the most similar topics with which a topic may merge. The loss is computed for these.
+#: Number of the most similar topics with which a topic may merge, for which alone the loss is
+#: computed.
 NEIGHBOURS = 10
-#: Rounds of averages, and tokens with the score 0 that every average has in addition. Without them
-#: a few unusual documents would be a group of their own.
+#: Rounds of averages, and tokens with the score 0 that every average has in addition, so that a few
+#: unusual documents do not form a group of their own.
 ROUNDS, NEUTRAL_TOKENS = 8, 2.0
 #: Smallest share of a half in the tokens of a word, so that both halves keep all words.
 LEAST_SHARE = 0.02

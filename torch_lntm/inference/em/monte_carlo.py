@@ -1,4 +1,4 @@
-"""Monte-Carlo EM: E-steps by Markov chains of the documents, which continue between epochs."""
+"""Monte-Carlo EM, whose E-steps advance Markov chains that each document keeps between epochs."""
 
 from __future__ import annotations
 
@@ -52,15 +52,16 @@ from torch_lntm.models.topics.topics import TopicUpdate
 from torch_lntm.progress import tqdm
 from torch_lntm.sampling.step_sizes import DualAveraging
 
-#: Exponent by which the memory of the running statistics grows. The memory is short at first,
-#: because early chains and topics still depend on their start.
+#: Exponent with which the memory of the running statistics grows. It is short at first, because
+#: early chains and topics still depend on where they started.
 MEMORY_EXPONENT = 0.3
-#: Smallest number of tokens per vocabulary word for a long search. On a smaller corpus, a long
-#: search overfits: predictions of new documents get worse.
+#: Smallest number of tokens per vocabulary word for a long search. On a smaller corpus it would
+#: overfit, so that predictions of new documents get worse.
 WORD_TOKENS = 20
 #: Default maximum number of epochs, and default number of warm-up epochs.
 MAX_EPOCHS, WARMUP_EPOCHS = 60, 10
-#: Default of ``min_gain``, and default with keywords: a long search places documents no better.
+#: Default of ``min_gain``, without and with keywords. With them, a longer search places documents
+#: no better.
 MIN_GAIN, KEYWORD_MIN_GAIN = 0.0002, 0.003
 #: Number of epochs after which the learning rate has fallen by half.
 LEARNING_DELAY = 10.0
@@ -74,64 +75,63 @@ KEPT_SETTINGS = (
 class MonteCarloEM(Engine[MonteCarloResult]):
     """Fit a topic model by Monte-Carlo EM, the algorithm of the *ZhuSuan LNTM tutorial*.
 
-    Every document has Markov chains, which continue from epoch to epoch. At each visit of a
-    document they make a few Hamiltonian transitions (:class:`~torch_lntm.inference.DocumentHMC`),
-    and the M-step uses statistics at their last draws. In the first epoch the chains only move, so
-    that a single M-step follows at its end. From then on there is an M-step after each mini-batch,
-    from a running average of the statistics (*Cappé & Moulines 2009*) in which every mini-batch
-    stands for the whole corpus.
+    Each document owns one or more Markov chains that persist across epochs. For a mini-batch, the
+    E-step advances the chains of its documents by a few Hamiltonian transitions
+    (:class:`~torch_lntm.inference.DocumentHMC`), and the M-step plugs the resulting draws into the
+    usual sufficient statistics. The chains spend the first epoch moving, with a single M-step at
+    its end. From then on every mini-batch is followed by an M-step, which uses a running average of
+    the statistics (*Cappé & Moulines 2009*) with each mini-batch scaled up to the whole corpus.
 
-    A fit has three phases. During *warm-up* the step sizes of the chains adapt, and during
-    *sampling* they stay as they are. These two phases are the search for the topics, so the running
-    average has a short memory, which is counted in documents and thus hardly depends on the size of
-    the mini-batches. Once the objective stops rising (``min_gain``), or after 3/4 of
-    ``max_epochs``, *averaging* begins. The memory then grows with every visit, for 1/3 as many
-    epochs as the search had.
+    A fit has three phases. During *warm-up* the chains adapt their step sizes, which are then
+    frozen for *sampling*. These two phases search for the topics, so the running average forgets
+    quickly; its memory is counted in documents and therefore hardly depends on the mini-batch size.
+    Once the objective stops rising (``min_gain``), or after 3/4 of ``max_epochs``, *averaging*
+    begins: the memory now grows with every visit, for a third as many epochs as the search took.
 
-    M-steps set the parameters of the prior, and most topics, to their maximisers in closed form,
-    with expected counts that sum out the topic of each word. Normal topics take the step of the
-    tutorial instead: one step of Adam for each mini-batch, along the gradient of the scaled counts
-    and of the topics' prior. Draws vary more than modes, which is why the default
-    ``pseudo_variance`` of the prior becomes 10; if documents have at least as many tokens as there
-    are topics, it is the average variance of the fitted logits, between 0.1 and 10.
+    An M-step sets the prior's parameters, and most kinds of topics, to their maximisers in closed
+    form, using expected counts that sum out the topic of each word. Normal topics follow the
+    tutorial instead: one Adam step per mini-batch, along the gradient of the scaled counts and of
+    the topics' prior. Because draws vary more than modes do, the default ``pseudo_variance`` of the
+    prior rises to 10; if documents have at least as many tokens as there are topics, it is the
+    average variance of the fitted logits, kept between 0.1 and 10.
 
-    Each chain has its own step size, and mini-batches affect chains through the M-steps only. A
-    chain that has not moved in 10 or more transitions since its step size was frozen is left out of
-    the statistics. ``fit`` warns of the chains that are stuck at the end, and names their
-    documents.
+    Every chain has its own step size, so that the other documents of its mini-batch reach it only
+    through the M-steps. A chain that has not moved in 10 or more transitions since its step size
+    was frozen is left out of the statistics, and ``fit`` warns of those still stuck at the end,
+    naming their documents.
 
     Args:
         model: The model to fit, in place.
         num_chains: Number of chains of each document.
-        num_transitions: Number of transitions of each chain at a visit of its document.
+        num_transitions: Number of transitions each chain makes when its document is visited.
         num_steps: Number of leapfrog steps of a transition. The default is 8, or 16 for Dirichlet
             priors, whose chains mix more slowly.
-        mass_matrix: As for :class:`~torch_lntm.inference.DocumentHMC`. Mass matrices from
-            posteriors are solved at every visit, which takes several times more time than it saves.
+        mass_matrix: As for :class:`~torch_lntm.inference.DocumentHMC`. A mass matrix from a
+            posterior has to be solved at every visit, which costs several times the time it saves.
         target_accept: Mean acceptance probability that the adaptation aims at.
-        max_epochs: Maximum number of epochs, each of which visits every document once. Four epochs
-            take less time than variational EM, predict about as well as it, and far better for
-            short documents.
+        max_epochs: Maximum number of epochs, each of which visits every document once. As few as
+            four take less time than variational EM and predict about as well, or far better if the
+            documents are short.
         min_gain: The search ends when the log likelihood at the draws has risen by less than this,
             in nats per token and epoch, on average over the last five epochs after warm-up. The
-            ``stop_reason`` is then ``"converged"``. Corpora with fewer than 20 tokens per word of
-            the vocabulary end the search as soon as these five epochs are there, because they would
-            overfit (``"stopped_early"``). 0 runs all ``max_epochs``. The default is 0.0002, and
-            0.003 for a model with keywords.
-        warmup_epochs: Number of epochs with adapting step sizes. The default is 10, or half of
+            ``stop_reason`` is then ``"converged"``. A corpus with fewer than 20 tokens per word of
+            the vocabulary would overfit in a long search, so its search ends as soon as there are
+            five such epochs (``"stopped_early"``). 0 runs all ``max_epochs``. The default is
+            0.0002, and 0.003 for a model with keywords.
+        warmup_epochs: Number of epochs during which step sizes adapt. The default is 10, or half of
             ``max_epochs`` if this is less.
-        batch_size: Number of documents of a mini-batch. Small mini-batches give more M-steps, and
-            large mini-batches take less time per document. The default is 8 % of the corpus,
-            between 320 and 3,200 documents. Short documents have larger mini-batches, of 9,600
-            tokens, but no mini-batch exceeds 1/4 of the corpus.
+        batch_size: Number of documents in a mini-batch. Small ones give more M-steps, whereas large
+            ones take less time per document. The default is 8 % of the corpus, between 320 and
+            3,200 documents. If documents are short it grows until a mini-batch has 9,600 tokens,
+            but never beyond 1/4 of the corpus.
         topic_update: ``"exact"`` for M-steps, ``"gradient"`` for steps of Adam. The default is the
             first of ``model.topics.updates``: ``"gradient"`` for normal topics, whose exact M-steps
             would double the time of an epoch and predict about as well, and ``"exact"`` for all
             other topics of this library.
         learning_rate: Adam's learning rate for ``"gradient"``. In epoch e, counted from 0, the rate
             is learning_rate / (1 + e/10).
-        start: ``"lda"`` for topics, prior and chains from the start of
-            :class:`~torch_lntm.inference.VariationalEM`, with the covariance inflated by
+        start: ``"lda"`` takes topics, prior and chains from the start of
+            :class:`~torch_lntm.inference.VariationalEM`, and inflates the covariance by
             ``prior.inflate_covariance``. ``"documents"`` makes only one epoch of it, from random
             documents, and ``"model"`` keeps the parameters of the model and draws the chains from
             the prior.
@@ -208,7 +208,7 @@ class MonteCarloEM(Engine[MonteCarloResult]):
 
 
 class MonteCarloRun(ResumableFit[MonteCarloResult]):
-    """A fit of the documents of a corpus.
+    """One fit of a corpus by :class:`MonteCarloEM`.
 
     Args:
         engine: The engine.
@@ -282,7 +282,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         return self.phases.stop_reason(self.state.phase, self.state.history)
 
     def _start(self) -> None:
-        """Set topics, prior and means by the start. With start="model", set only the means."""
+        """Set topics, prior and means by the start, or only the means if it is "model"."""
         settings, model, state = self.settings, self.model, self.state
         if settings.start == "model":
             for batch in self.shard.own_batches(self.corpus.nonempty, MAX_FILLED_DOCS):
@@ -334,7 +334,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
     def _sums(self, stats: EpochStats, bar: tqdm) -> Iterator[Statistics]:
         """Statistics for each M-step of an epoch, summed over the processes.
 
-        They are those of a mini-batch. In the first epoch they are those of all documents, because
+        Usually they cover a mini-batch, but in the first epoch they cover all documents, because
         the chains move for an entire epoch before the first M-step.
         """
         processes, visits = self.processes, self._visits(bar)
@@ -426,8 +426,8 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
     def _include_unmoved(self) -> bool:
         """Whether chains without a move enter the statistics. Known without waiting for a GPU."""
         state = self.state
-        # In its first transitions a chain may fail to move by chance. Without these chains, the
-        # statistics would be biased towards states that are easy to leave.
+        # A chain may fail to move in its first transitions by mere chance, and leaving it out would
+        # bias the statistics towards states that are easy to leave.
         if self._countable_transitions(state.step + 1) < FEWEST_TRANSITIONS:
             return True
         reset = state.step in (0, self.settings.warmup_epochs)
@@ -556,7 +556,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
 
 
 class TopicAscent:
-    """Steps of Adam in the topics' parameters, along gradients of mini-batches.
+    """Adam for the topics' parameters, along the gradients of mini-batches.
 
     Args:
         topics: The topics.

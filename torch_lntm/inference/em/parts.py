@@ -1,4 +1,4 @@
-"""A corpus in parts: each process has the documents of its own shards, and knows the whole."""
+"""A corpus in parts: each process holds its own shards, and knows the totals of the whole."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from torch_lntm.inference.em.distributed import Processes
 
 
 def join_parts(corpus: Corpus, processes: Processes | None = None) -> Corpus:
-    """A part of a corpus with the numbers of the whole corpus.
+    """Give a process's part of a corpus the totals of the whole corpus.
 
-    All processes call this function, each with its own part. Engines call it for their corpus.
+    Every process calls this function with its own part. Engines do so for the corpus they fit.
 
     Args:
         corpus: This process's part, by ``read_corpus(folder, rank=..., world_size=...)``. A whole
@@ -26,7 +26,7 @@ def join_parts(corpus: Corpus, processes: Processes | None = None) -> Corpus:
             process alone.
 
     Returns:
-        The part. ``corpus.whole`` has the numbers of documents and tokens of the whole corpus.
+        The part, whose ``corpus.whole`` counts the documents and tokens of the whole corpus.
 
     Raises:
         ConfigError: A shard is missing or out of order, the parts belong to different corpora, or a
@@ -70,7 +70,7 @@ def join_parts(corpus: Corpus, processes: Processes | None = None) -> Corpus:
 
 
 def _check_places(places: list[Any]) -> None:
-    """Check that parts by rank, ``[first shard, shard after the last, number, fingerprint]``, join.
+    """Check that the parts, each ``[first shard, end, number, fingerprint]``, join up by rank.
 
     Raises:
         ConfigError: They do not.

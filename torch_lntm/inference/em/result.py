@@ -1,4 +1,4 @@
-"""Results of fits, besides the fitted model."""
+"""Results of fits: what a fit returns besides the fitted model."""
 
 from __future__ import annotations
 
@@ -53,17 +53,17 @@ _PRINTED_TOPICS = 20
 class FitResult(Fitted):
     """Result of a fit: :class:`VariationalResult` or :class:`MonteCarloResult`.
 
-    ``print(result)`` shows how the fit ended, and the topics with their words and shares. What
-    follows a fit is a method: :meth:`topic_table`, :meth:`document_table`, :meth:`transform`,
-    :meth:`effects` and :meth:`report`.
+    ``print(result)`` shows how the fit ended, and the topics with their words and shares. The next
+    steps of an analysis are methods: :meth:`topic_table`, :meth:`document_table`,
+    :meth:`transform`, :meth:`effects` and :meth:`report`.
 
     Attributes:
         history: One JSON-able record for each epoch or iteration, with ``phase``, ``iteration``,
             ``objective`` (nats per token), ``seconds`` since the start, and the number of
             ``unconverged`` documents. The objective is that of the guide (``objective_name``), and
             in the phases ``"score"``, ``"annealing"`` and ``"em"`` it includes the log prior of the
-            parameters. Compare objectives within ``"em"`` only, because the parameters of the
-            stochastic phases change between batches.
+            parameters. Compare objectives within ``"em"`` only, because in the stochastic phases
+            the parameters change from batch to batch.
         stop_reason: Why the fit ended. ``"converged"``: the last iteration changed the objective by
             at most the tolerance. ``"max_iterations"``: it made all allowed iterations.
             ``"stopped_by_callback"``: the callback returned True. ``"interrupted"`` and
@@ -99,7 +99,7 @@ class FitResult(Fitted):
     seconds: float
     statistics: Statistics | None = field(default=None, kw_only=True)
     corpus: Corpus | None = field(default=None, kw_only=True)
-    #: Topic shares of all parts, of a fit of a corpus in parts.
+    #: Topic shares over all parts, if the corpus was fitted in parts.
     whole_shares: Tensor | None = field(default=None, kw_only=True)
 
     @property
@@ -116,9 +116,9 @@ class FitResult(Fitted):
     def topic_shares(self) -> Tensor | None:
         """Shares of the topics: posterior means of their proportions, averaged over documents.
 
-        ``(num_topics,)`` float64, summing to 1, over the documents with words. The Monte-Carlo
-        standard error of a share is at most about 0.1 percentage points. The shares are computed at
-        the first use. ``None`` if this process lacks the documents or their means.
+        ``(num_topics,)`` float64, summing to 1, over the documents with words. They are computed at
+        their first use, with a Monte-Carlo standard error of at most about 0.1 percentage points.
+        ``None`` if this process lacks the documents or their means.
         """
         if self.whole_shares is not None:
             return self.whole_shares
@@ -198,7 +198,7 @@ class VariationalResult(FitResult):
     def shares_of(self, rows: NDArray[np.int64]) -> Tensor:
         """See :meth:`FitResult.shares_of`."""
         assert self.corpus is not None
-        # Proportions at the modes are known for all documents. A sample of documents gives the
+        # All documents have their proportions at the mode already, so a sample suffices for the
         # average difference between posterior means and modes.
         sample = rows
         if len(rows) > _SHARE_DOCS:
@@ -227,8 +227,8 @@ class MonteCarloResult(FitResult):
       is lower than the perplexity of new documents, because the draws are fitted to the same words.
 
     Attributes:
-        chains: The chains in their last state, from which draws continue. ``chains.latents`` has
-            the last draws ``(num_chains, num_docs, dim)`` by the names of the sites: ``eta``, with
+        chains: The chains in their last state, ready to be continued. ``chains.latents`` has the
+            last draws ``(num_chains, num_docs, dim)`` by the names of the sites: ``eta``, with
             ``source`` under a factor prior, or ``theta``. They are NaN for empty documents, and
             there are none before the first epoch. Processes have the rows of the same documents as
             in ``means``.

@@ -1,8 +1,8 @@
-"""Schedules: sizes of mini-batches, weights of running statistics, phases, annealing.
+"""Schedules of a fit: mini-batch sizes, weights of running statistics, phases and annealing.
 
-The running statistics of Monte-Carlo EM count their age in documents: old documents lose weight at
-the same rate for mini-batches of any size. The size of mini-batches can therefore be chosen for
-speed, as long as the average remembers more documents than a mini-batch has.
+The running statistics of Monte-Carlo EM measure age in documents, so that old ones lose weight at
+the same rate whatever the mini-batch size. That size can therefore be chosen for speed, as long as
+the average remembers more documents than a mini-batch has.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from torch import Tensor
 from torch_lntm.errors import ConfigError
 
 #: Blocks of :class:`StepSizes`: their number in a corpus, bounds on the documents of a block, and
-#: the smallest number of tokens of a block. For short documents a block exceeds the bounds, to
-#: reach this number of tokens.
+#: its smallest number of tokens, for which a block of short documents may exceed the bounds.
 NUM_BLOCKS, BLOCK_DOCS, BLOCK_TOKENS = 100, (40, 400), 1200
 #: Number of blocks in a mini-batch of Monte-Carlo EM, and smallest number of mini-batches of an
 #: epoch.
@@ -39,9 +38,9 @@ GAIN_WINDOW, AVERAGED_SHARE = 5, 0.25
 class StepSizes:
     """Weights of mini-batches in a running average (*Cappé & Moulines 2009*).
 
-    After n blocks of documents, the average has a memory of m = n^exponent blocks: dn new blocks
-    replace the share dn/m of the average. After ``averaging_start`` documents it becomes a plain
-    average, and m grows by one with each block.
+    After n blocks of documents, the average remembers m = n^exponent blocks, which means that dn
+    new blocks replace the share dn/m of it. After ``averaging_start`` documents it becomes a plain
+    average, whose m grows by one with each block.
 
     Attributes:
         block_docs: Number of documents in a block.
@@ -75,15 +74,15 @@ class StepSizes:
 class PhaseSchedule:
     """Phases of Monte-Carlo EM: ``"warm-up"``, ``"sampling"``, ``"averaging"``.
 
-    The first two phases form the search. All methods take the current phase and the records of all
+    The first two make up the search. Every method takes the current phase and the records of all
     epochs so far.
 
     Attributes:
         max_epochs: Maximum number of epochs.
         warmup_epochs: Number of warm-up epochs.
         min_gain: Gain of the objective, in nats per token and epoch, below which the search ends.
-        small_corpus: Whether the corpus is too small for a long search. The search then ends at its
-            first check, for any gain.
+        small_corpus: Whether the corpus is too small for a long search, which then ends at its
+            first check whatever the gain.
     """
 
     max_epochs: int
@@ -164,7 +163,7 @@ def documents_per_block(num_docs: int, mean_length: float) -> float:
 def default_batch_docs(num_docs: int, mean_length: float) -> int:
     """Default number of documents in a mini-batch of Monte-Carlo EM.
 
-    Large mini-batches take less time per document. Small mini-batches give more M-steps.
+    Large mini-batches take less time per document, whereas small ones give more M-steps.
 
     Args:
         num_docs: Number of documents of the corpus.
@@ -177,7 +176,8 @@ def default_batch_docs(num_docs: int, mean_length: float) -> int:
 def default_step_docs(num_docs: int, mean_length: float, num_topics: int) -> int:
     """Default number of documents in a stochastic step of variational EM.
 
-    Small steps find good topics through their noise. Steps with too few tokens lose rare topics.
+    The noise of small steps helps to find good topics, but with too few tokens they lose the rare
+    ones.
 
     Args:
         num_docs: Number of documents of the corpus.
@@ -193,7 +193,7 @@ class Annealing:
     """Schedule of inverse temperatures, rising to 1 (*Ahmed & Xing 2007, §3.2*).
 
     The objective is E_q log p + H(q)/T, where T is the inverse temperature; the paper prints
-    E_q[p^T] by mistake. It leaves four points open, which are decided as follows:
+    E_q[p^T] by mistake. Four points that it leaves open are settled here as follows:
 
     1. The topics' inverse temperature T′ enters the responsibilities as φ^T′.
     2. The M-step uses the untempered covariance V, because with V/T every step would multiply the

@@ -1,6 +1,6 @@
-"""Start of a fit: topics, prior and means from a fast stand-in model.
+"""Start of a fit, which finds topics, prior and means by a fast stand-in model.
 
-The start decides which local optimum EM reaches.
+It matters because it decides which local optimum EM reaches.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ START_UPDATES, START_EPOCHS = 1200, (3, 40)
 #: Shares of the epochs before the first and the second merger, and number of documents whose
 #: proportions decide which topics merge and how topics split.
 MERGERS, MERGE_DOCS = (0.35, 0.6), 4000
-#: Smallest mean number of tokens of a document for mergers. Shorter documents do not tell twice as
-#: many topics apart.
+#: Smallest mean number of tokens of a document for mergers, because shorter documents cannot tell
+#: twice as many topics apart.
 MERGER_TOKENS = 40
 #: Number of steps after which the processes tell each other of errors and Ctrl-C.
 STEPS_TOGETHER = 64
@@ -77,7 +77,7 @@ def document_topics(
 
     Args:
         corpus: The corpus.
-        documents: Positions of the non-empty documents. Their order affects the choice.
+        documents: Positions of the non-empty documents, whose order affects the choice.
         num_topics: Number of topics.
         seed: Seed of the choice of documents.
 
@@ -115,8 +115,8 @@ def word_frequencies(corpus: Corpus) -> NDArray[np.float64]:
 def start_concentration(num_topics: int, mean_length: float) -> float:
     """Pseudo-tokens of each topic in a document during the start.
 
-    Short documents get fewer pseudo-tokens than long documents. Otherwise the pseudo-tokens would
-    outweigh their tokens, and all proportions and topics would become alike.
+    Short documents get fewer of them, because pseudo-tokens that outweigh a document's own tokens
+    would make all proportions, and hence all topics, alike.
 
     Args:
         num_topics: Number of topics.
@@ -127,17 +127,17 @@ def start_concentration(num_topics: int, mean_length: float) -> float:
 
 
 class RunningTopics:
-    """Topics from a running average of word counts. Updates touch only the words of their batch.
+    """Topics from a running average of word counts, updated only at the words of each batch.
 
-    An update multiplies the counts of all words by the same number. This number is kept in a
-    separate scale, so that the time of an update is independent of the size of the vocabulary.
+    An update shrinks the counts of all words by the same factor, which is kept in a separate scale
+    so that its time does not depend on the size of the vocabulary.
 
     Args:
         word_counts: ``(num_topics, num_words)`` average, stored word by word. Updates overwrite the
-            tensor. It holds the average again after :meth:`apply_scale`.
+            tensor, which holds the average again after :meth:`apply_scale`.
         smoothing: Pseudo-counts of every word in every topic.
-        keywords: Keywords of the first topics, with further pseudo-counts. ``None`` without. Words
-            that they exclude from topics have the count 0 there.
+        keywords: Keywords of the first topics, if any. They add pseudo-counts, and a word that they
+            exclude from a topic has the count 0 there.
     """
 
     def __init__(
@@ -205,35 +205,34 @@ class RunningTopics:
 class Start:
     """Start of a fit: topics, then the prior, then the documents' means.
 
-    The topics come from stepwise EM with a fast stand-in model, whose prior of theta is a symmetric
-    Dirichlet distribution. The mode of theta on the softmax scale is then the fixed point
-    theta ∝ topic_counts + concentration. The word counts of the topics are a running average over
-    batches with step size updates^−exponent (*Cappé & Moulines 2009*). The noise of the steps acts
-    as annealing, and finds better topics than many more full sweeps would.
+    The topics come from stepwise EM with a fast stand-in model, which gives theta a symmetric
+    Dirichlet prior so that its mode on the softmax scale is the fixed point theta ∝ topic_counts +
+    concentration. Word counts are averaged over batches with step size updates^−exponent (*Cappé &
+    Moulines 2009*). The noise of these steps acts as annealing, and finds better topics than many
+    more full sweeps would.
 
-    The initial topics are the neighbours of anchor words
-    (:mod:`~torch_lntm.inference.em.anchors`), each mixed with the word frequencies of the corpus.
-    With ``name="documents"``, and in restarts, they are the words of a few random documents.
+    Each initial topic is made of an anchor word's neighbours
+    (:mod:`~torch_lntm.inference.em.anchors`), mixed with the word frequencies of the corpus. With
+    ``name="documents"``, and in restarts, a few random documents take the place of the neighbours.
 
-    A start with as many topics as the model misses some, because two true topics share a topic
-    while two others are near copies. The start therefore begins with twice as many topics. After a
-    third of the epochs similar topics merge (:mod:`~torch_lntm.inference.em.merging`) and each
-    splits in two, and after 60 % of the epochs similar topics merge again; until then, the model
-    holds the topics with the most tokens. There are no mergers for documents with fewer than 40
-    tokens on average, nor for models with keywords, which decide which topics there are.
+    If it began with as many topics as the model has, the start would miss some: two true topics
+    would share one while two others became near copies. It therefore begins with twice as many.
+    After a third of the epochs similar topics merge (:mod:`~torch_lntm.inference.em.merging`) and
+    each then splits in two, and after 60 % they merge for good; until then, the model holds the
+    topics with the most tokens. Nothing merges if documents have fewer than 40 tokens on average,
+    or if keywords decide which topics there are.
 
-    Every process makes every step, because steps are so small that sharing one would take longer
-    than making it. The prior and the means come from the final proportions, which each process
-    computes for its own documents. For a corpus in parts, the steps visit a sample of its
-    documents.
+    Every process makes every step, because a step is so small that sharing it would take longer
+    than making it. If the corpus is in parts, the steps visit a sample of its documents. Prior and
+    means come from the final proportions, which each process computes for its own documents.
 
     Args:
         model: The model. Its topics are set at the end of every epoch, and its prior after the last
             epoch.
         shard: The documents of this process. All processes continue from the counts of the first.
         name: ``"lda"``, or ``"documents"`` for one epoch.
-        epochs: Number of epochs of ``"lda"``. Defaults to enough for 1,200 updates, at least 3 and
-            at most 40.
+        epochs: Number of epochs of ``"lda"``. By default there are enough for 1,200 updates,
+            between 3 and 40.
         seed: Seed of the order of documents, and of the documents in the initial topics.
 
     Attributes:
@@ -241,8 +240,8 @@ class Start:
         order: Positions of their non-empty documents, in the order of their visits.
         step_docs: Number of documents of a step.
         epochs: Number of epochs.
-        mergers: Numbers of epochs before similar topics merge, ascending. After each but the last,
-            topics split. Empty for a start without mergers.
+        mergers: Numbers of epochs after which similar topics merge, ascending. After each merger
+            but the last, topics split. Empty if nothing merges.
     """
 
     def __init__(
@@ -282,7 +281,7 @@ class Start:
             progress: Whether to show a progress bar.
 
         Yields:
-            Log likelihood of each epoch, nats per token, accumulated during the updates.
+            Log likelihood of each epoch in nats per token, accumulated during its updates.
         """
         if state.step == 0:
             self._begin(state)
@@ -317,9 +316,9 @@ class Start:
     def _initial_topics(self, num_topics: int, restart: int) -> Tensor:
         """Initial topics ``(num_topics, num_words)``, float64, all positive.
 
-        They come from keywords, then from anchor words, then from random documents. In a model with
-        keywords, the first free topic has the word frequencies of the corpus. Otherwise no topic
-        would begin with the words that all documents share: anchor words are far from them.
+        Keywords come first, then anchor words, then random documents. In a model with keywords, the
+        first free topic gets the word frequencies of the corpus, because anchor words are far from
+        the words that all documents share and no topic would begin with them.
         """
         corpus, keywords = self.corpus, self.model.topics.keywords
         parts: list[Tensor] = []
@@ -345,7 +344,8 @@ class Start:
         model, processes = self.model, self.processes
         objective = self._visit(state, bar)
         assert state.word_counts is not None
-        # Machines may round differently, so all continue with the counts of the first process.
+        # Machines may round differently, so everyone continues with the counts of the first
+        # process.
         processes.share({"word_counts": state.word_counts})
         self._release_memory()
         if state.step + 1 in self.mergers:
@@ -415,7 +415,7 @@ class Start:
         # Machines may round the proportions differently.
         self.processes.share({"labels": labels})
         state.word_counts = _added_up(state.word_counts.mT, labels, num_topics).mT
-        # A copy of the entire table in another order would take as much memory again.
+        # Reordering the entire table would take as much memory again.
         merged = state.theta.new_empty(len(state.theta), num_topics)
         for old, new in zip(state.theta.split(MERGE_DOCS), merged.split(MERGE_DOCS), strict=True):
             new.copy_(_added_up(old, labels, num_topics))

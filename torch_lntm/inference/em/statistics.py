@@ -1,4 +1,4 @@
-"""Additive sufficient statistics: the output of every E-step, and the input of every M-step."""
+"""Additive sufficient statistics, which every E-step produces and every M-step consumes."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class Statistics:
     """Expected sufficient statistics of a topic model, summed over documents.
 
     Statistics of disjoint sets of documents add up, which is what batches, processes and stochastic
-    approximation (:meth:`blend_`) rely on. Sums within a batch have the model's dtype, and sums of
-    batches have float64. Running averages keep their dtype.
+    approximation (:meth:`blend_`) rely on. Within a batch the sums have the model's dtype, across
+    batches they are float64, and a running average keeps the dtype it has.
 
-    Variational EM, Monte-Carlo EM and :class:`~torch_lntm.inference.StepwiseEM` each blend new
-    statistics and make an M-step, in two lines of their own. They share no loop, because what is
-    around these lines differs. Their step sizes go by the number of updates, by the age of
-    documents, or by tokens; Monte-Carlo EM makes no M-step within its first epoch; and the average
-    of a stream grows. The start of a fit has topics of its own
-    (:class:`~torch_lntm.inference.em.start.RunningTopics`), whose updates touch only the words of a
+    Variational EM, Monte-Carlo EM and :class:`~torch_lntm.inference.StepwiseEM` all blend in new
+    statistics and then make an M-step, but each has these two lines to itself because the rest of
+    the loop differs. Their step sizes go by the number of updates, by the age of documents, or by
+    tokens; Monte-Carlo EM makes no M-step within its first epoch; and the average of a stream
+    grows. The start of a fit averages its topics in
+    :class:`~torch_lntm.inference.em.start.RunningTopics`, whose updates touch only the words of a
     batch.
 
     Attributes:
@@ -46,8 +46,8 @@ class Statistics:
         word_counts: ``(num_topics, num_words)`` expected tokens, stored word by word.
         objective: Sum of the guide's objective, nats. On a GPU it is a tensor, so that the host
             need not wait.
-        num_unconverged: Number of documents whose posterior missed the solver's tolerance. On a GPU
-            it is a tensor too.
+        num_unconverged: Number of documents whose posterior missed the solver's tolerance; likewise
+            a tensor on a GPU.
     """
 
     num_docs: float
@@ -81,8 +81,8 @@ class Statistics:
     def blend_(self, new: Statistics, weight: float, scale: float = 1.0) -> None:
         """Move this running average towards new statistics, in place (*Cappé & Moulines 2009*).
 
-        The average becomes (1 − weight) × average + weight × scale × new. ``num_unconverged`` is
-        taken from ``new``.
+        It becomes (1 − weight) × average + weight × scale × new, and takes ``num_unconverged`` from
+        ``new``.
         """
         old_weight, new_weight = 1.0 - weight, weight * scale
         self.num_docs = old_weight * self.num_docs + new_weight * new.num_docs
@@ -124,7 +124,7 @@ def sum_statistics(parts: Iterable[Statistics | None]) -> Statistics | None:
 
 
 def as_float_if_ready(number: Tensor) -> Any:
-    """Python number of a scalar on the CPU. A scalar on a GPU is returned as it is."""
+    """A CPU scalar as a Python number. One on a GPU stays a tensor, so the host need not wait."""
     return number if number.is_cuda else number.item()
 
 
@@ -164,9 +164,9 @@ def expected_statistics(
 
 @torch.no_grad()
 def chain_statistics(model: TopicModel, chains: Chains, used: Tensor | None = None) -> Statistics:
-    """Statistics at the last draws of chains, averaged over the chains of a document.
+    """Statistics at the chains' last draws, averaged over the chains of each document.
 
-    Documents whose chains are all unused are left out.
+    A document none of whose chains is used is left out.
 
     Args:
         model: The model.

@@ -1,4 +1,4 @@
-"""StepwiseEM: updates of a fitted model by a stream of new documents."""
+"""StepwiseEM, which keeps a fitted model up to date with a stream of new documents."""
 
 from __future__ import annotations
 
@@ -25,21 +25,22 @@ WARMUP_TRANSITIONS, TRANSITIONS = 20, 10
 class StepwiseEM:
     """Update a fitted topic model by a stream of new documents, each seen once.
 
-    Every mini-batch makes an update (*Cappé & Moulines 2009*): an E-step, a running average of the
-    statistics, and an M-step. New statistics have the weight (new tokens / all tokens)^decay, so
-    that old documents lose theirs slowly and the model can follow a drifting stream. The average is
-    scaled to all tokens so far, which is why the influence of the parameters' priors shrinks.
+    Each mini-batch updates the model once (*Cappé & Moulines 2009*): an E-step, whose statistics
+    are blended into a running average, and an M-step from that average. New statistics get the
+    weight (new tokens / all tokens)^decay, so that old documents fade slowly and the model can
+    follow a drifting stream. Because the average is scaled to all tokens seen so far, the
+    parameters' priors matter less and less.
 
     Args:
         model: The fitted model. It is changed in place.
         guide: Guide of the E-step, over the same model.
-        statistics: Initial average: ``statistics`` of the model's
+        statistics: The average to begin with, which is ``statistics`` of the model's
             :class:`~torch_lntm.inference.FitResult`.
-        chains: Settings of chains, for E-steps by sampling. Use the settings of the fit:
-            ``MonteCarloEM(...).chains`` or ``DocumentHMC(...).settings``. Defaults to
-            E-steps by the guide.
-        decay: Exponent of the weights, above 0 and up to 1. With 1, all tokens have equal weights.
-            Smaller values give new tokens more weight.
+        chains: Settings of chains, for E-steps that sample; take those of the fit,
+            ``MonteCarloEM(...).chains`` or ``DocumentHMC(...).settings``. By default the guide
+            makes the E-steps.
+        decay: Exponent of the weights, above 0 and up to 1. With 1 all tokens weigh the same, and
+            smaller values favour new tokens.
         seed: Seed of the order of new documents, and of the chains.
 
     Attributes:
@@ -85,7 +86,7 @@ class StepwiseEM:
 
     @torch.no_grad()
     def update(self, documents: Corpus) -> None:
-        """Update the model by new documents. Ctrl-C keeps the model at its last update.
+        """Update the model by new documents. Ctrl-C leaves it at its last update.
 
         Args:
             documents: A corpus, or a matrix of counts. Empty documents are skipped.
@@ -105,8 +106,8 @@ class StepwiseEM:
         covariances = CovarianceSample(self.guide, corpus, ranks, stride)
         device, dtype = self.model.device, self.model.dtype
         with self.model.topics.updated_often():
-            # The end of the fit has rotated the parameters to their canonical form, but not the
-            # average. An M-step makes parameters and average agree again.
+            # At its end the fit rotated the parameters to their canonical form, but not the
+            # average, so an M-step makes the two agree again.
             self.statistics.maximise(self.model)
             for rows in np.array_split(order, -(-len(order) // MAX_STEP_DOCS)):
                 batch = corpus.batch(np.sort(rows), device=device, dtype=dtype)

@@ -19,10 +19,10 @@ ENTRY_TABLES = frozenset({"sites"})
 class DocumentTable:
     """Tensors by name, with rows for some documents, or for their stored counts.
 
-    It is the one home of what a fit knows of its documents: means, warm starts and chains. Rows are
-    found by the position of a document in the whole corpus, so that any batch can read what another
-    has written, in whichever process. Tensors are on the model's device, because the host then need
-    not wait for their values, or on the CPU if they are too large for the device.
+    It holds all that a fit knows of its documents: means, warm starts and chains. Rows are found by
+    the position of a document in the whole corpus, so that any batch can read what another has
+    written, in whichever process. Tensors are on the model's device, because the host then need not
+    wait for their values, or on the CPU if they are too large for the device.
 
     Args:
         index: ``(num_docs,)`` ascending positions of the documents in the whole corpus.

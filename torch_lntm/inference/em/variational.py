@@ -53,14 +53,14 @@ KEPT_SETTINGS = ("start", "start_epochs", "stepwise_epochs", "restarts", "seed")
 class VariationalEM(Engine[VariationalResult]):
     """Fit a topic model by variational EM.
 
-    EM needs good topics to begin with, because it ends in the nearest local optimum. A fit
-    therefore has three phases. The *start* finds topics with a stand-in model, LDA with a Dirichlet
-    prior, whose updates take only a few sparse passes. The *stepwise* phase then solves the
-    posterior of the model itself on mini-batches, and makes an M-step after each of them from a
-    running average of the statistics (*Cappé & Moulines 2009*). The noise of these small steps is
-    what keeps the fit out of poor local optima. Finally, *EM* alternates full E-steps and M-steps
-    (*Khan & Bouchard 2009, eqs 39–42*) until an iteration changes the objective by no more than
-    ``tolerance``. How the documents are divided into batches does not affect an EM iteration.
+    EM ends in the nearest local optimum, so it needs good topics to begin with, and a fit has three
+    phases. The *start* finds topics with a stand-in model, LDA with a Dirichlet prior, whose
+    updates take only a few sparse passes. The *stepwise* phase then solves the posterior of the
+    model itself on mini-batches, and makes an M-step after each of them from a running average of
+    the statistics (*Cappé & Moulines 2009*). The noise of these small steps is what keeps the fit
+    out of poor local optima. Finally, *EM* alternates full E-steps and M-steps (*Khan & Bouchard
+    2009, eqs 39–42*) until an iteration changes the objective by no more than ``tolerance``. An EM
+    iteration does not depend on how the documents are divided into batches.
 
     Args:
         model: The model to fit, in place.
@@ -79,13 +79,13 @@ class VariationalEM(Engine[VariationalResult]):
             40 epochs.
         stepwise_epochs: Number of epochs of the stepwise phase, which 0 skips. The default makes
             about 80 updates, in 2 to 10 epochs; with annealing or ``start="model"`` it is 0.
-        restarts: Number of runs of the first two phases, each with its own seed. EM continues the
-            run with the best objective.
+        restarts: Number of runs of the first two phases, each with its own seed. EM carries on from
+            the run with the best objective.
         annealing: An :class:`~torch_lntm.inference.Annealing` schedule between the stepwise phase
             and EM, or ``"ahmed-xing"`` for the schedule of the paper.
-        covariance_stride: The M-step uses the covariance of every so many documents only, because
-            for Taylor's and Laplace's posteriors a covariance costs more than a mean. This changes
-            a fit by less than a new seed would. The default is 1 below 32 topics, 8 below 200
+        covariance_stride: The M-step uses the covariance of one in so many documents, because under
+            Taylor's and Laplace's posteriors a covariance costs more than a mean. The effect on a
+            fit is smaller than that of a new seed. The default is 1 below 32 topics, 8 below 200
             topics, and 8 more for each further 100 topics; it is smaller for small mini-batches.
         max_docs: Number of documents solved at once, which bounds memory and changes results by
             rounding only. Defaults to the number that fits in memory.
@@ -158,7 +158,7 @@ class VariationalEM(Engine[VariationalResult]):
 
 
 class VariationalRun(ResumableFit[VariationalResult]):
-    """A fit of the non-empty documents of a corpus, in a random order.
+    """One fit by :class:`VariationalEM`, of the non-empty documents in a random order.
 
     Args:
         engine: The engine.
@@ -176,8 +176,8 @@ class VariationalRun(ResumableFit[VariationalResult]):
         self.guide = guide = engine.guide
         model, settings, whole = engine.model, engine, corpus.whole
         self.num_docs, self.num_tokens = whole.num_nonempty, float(whole.num_tokens)
-        # max_docs bounds memory only. step_docs is part of the algorithm, so it must not depend on
-        # the memory.
+        # max_docs merely bounds memory, whereas step_docs is part of the algorithm and must not
+        # depend on how much memory there is.
         length = self.num_tokens / self.num_docs
         self.step_docs = default_step_docs(self.num_docs, length, model.num_topics)
         stride = settings.covariance_stride or default_stride(guide, self.step_docs)
@@ -185,8 +185,8 @@ class VariationalRun(ResumableFit[VariationalResult]):
         ranks = visiting_ranks(corpus, seed) if order is None else ranks_of(order, corpus.num_docs)
         self.covariances = CovarianceSample(guide, corpus, ranks, stride, settings.max_docs)
         self.max_docs = self.covariances.max_docs
-        # A step in two parts needs a sum of word counts in float64, which takes more memory than a
-        # few more documents.
+        # A step solved in two parts would need a float64 sum of word counts, which takes more
+        # memory than a few more documents.
         if settings.max_docs is None and self.step_docs <= SLACK * self.max_docs:
             self.max_docs = max(self.max_docs, self.step_docs)
         rank = np.arange(self.num_docs)
@@ -238,7 +238,7 @@ class VariationalRun(ResumableFit[VariationalResult]):
     # -- phases ----------------------------------------------------------------------------------
 
     def _start(self) -> Iterator[dict[str, Any]]:
-        """Set topics, prior and means by the start. With start="model", set only the means."""
+        """Set topics, prior and means by the start, or only the means if it is "model"."""
         settings, state, guide = self.settings, self.state, self.guide
         if settings.start != "model":
             options: dict[str, Any] = {"epochs": settings.start_epochs, "seed": settings.seed}
@@ -288,8 +288,8 @@ class VariationalRun(ResumableFit[VariationalResult]):
         parts = batch.split(self.max_docs) if batch is not None else []
         make = partial(self._expected, parts, self.guide.step_options, bar)
         new = self.processes.add_up(make, self.model.dtype, self.occurring(batch))
-        # Each batch represents the corpus. The scale is a ratio of tokens, so that batches of long
-        # and of short documents have equal weight in the topics.
+        # Each batch stands for the whole corpus. It is scaled by tokens, so that long and short
+        # documents weigh the topics equally.
         scale = self.num_tokens / new.num_tokens
         if state.statistics is None:
             state.statistics = new.scaled(scale)
@@ -310,7 +310,7 @@ class VariationalRun(ResumableFit[VariationalResult]):
         record = self._record(score)
         scores = [*self._objectives("score"), score]
         means = state.documents.tensors["means"]
-        # Rows of the documents belong to the topics of this restart.
+        # The rows of the documents fit the topics of this restart only.
         for name in state.documents.tensors.keys() - {BEST_MEANS}:
             del state.documents.tensors[name]
         if scores.index(max(scores)) == state.restart:
@@ -353,14 +353,14 @@ class VariationalRun(ResumableFit[VariationalResult]):
         state.statistics = None
 
     def _perturb_topics(self) -> None:
-        """Multiply the topics by noise. Every step of the annealing has its own random numbers."""
+        """Multiply the topics by noise, drawn anew at every step of the annealing."""
         state, topics = self.state, self.model.topics
         assert self.settings.annealing is not None
         key = (self.settings.seed, state.restart, state.step)
         topics.set_(self.settings.annealing.perturbed(topics.mean_probs, key))
 
     def _em(self) -> Iterator[dict[str, Any]]:
-        """Full EM. It ends after an E-step, so that posteriors match the parameters."""
+        """Full EM, which ends after an E-step so that posteriors match the parameters."""
         state = self.state
         with self._bar("EM", None) as bar:
             while state.step <= self.settings.max_iterations:
@@ -382,8 +382,8 @@ class VariationalRun(ResumableFit[VariationalResult]):
     def converged(self) -> bool:
         """Whether the last EM iteration changed the objective by at most the tolerance.
 
-        A small decrease counts too. The objectives of Taylor, Laplace and expectation propagation
-        are no bounds, and an M-step near convergence can lower them a little.
+        A small decrease counts too, because the objectives of Taylor, Laplace and expectation
+        propagation are not bounds and an M-step near convergence can lower them a little.
         """
         match self._objectives("em"):
             case [*_, before, last]:
@@ -397,7 +397,7 @@ class VariationalRun(ResumableFit[VariationalResult]):
     # -- E-steps ---------------------------------------------------------------------------------
 
     def _e_step(self, bar: tqdm, options: SolveOptions) -> Statistics:
-        """E-step of all documents, with the statistics of all processes."""
+        """E-step of all documents, whose statistics are summed over the processes."""
         batches = self.shard.local_batches(self.max_docs)
         return self.processes.add_up(partial(self._expected, batches, options, bar), torch.float64)
 
@@ -410,8 +410,8 @@ class VariationalRun(ResumableFit[VariationalResult]):
         """
         documents, topics, total = self.state.documents, self.model.topics, None
         warm_starts = "means" if self.guide.warm_start_rows == "documents" else "sites"
-        # EM takes the same sample in all iterations, so that its objective can converge. The
-        # stochastic phases change the sample at each epoch.
+        # EM keeps one sample for all iterations, so that its objective can converge, whereas the
+        # stochastic phases take another at each epoch.
         offset = self.state.step if self.state.phase == "stepwise" else 0
         with topics.cached():
             for batch in batches:

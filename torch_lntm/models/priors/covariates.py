@@ -1,4 +1,4 @@
-"""Covariates: the columns that determine the prior mean of a structural prior."""
+"""Covariates, the columns from which a structural prior computes its mean."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ MAX_SIZE = 1e30
 
 @dataclass(frozen=True)
 class Covariates:
-    """Columns of metadata that a structural topic model's prior mean is linear in.
+    """Columns of metadata in which the prior mean of a structural topic model is linear.
 
     They remember the levels, knots and moments of the training documents, so that other documents
-    are encoded as these were. The intercept is implied, and has no column.
+    are encoded in the same way. The intercept is implied and has no column.
 
     Attributes:
         names: Names of the columns.
@@ -64,7 +64,7 @@ class Covariates:
                 ``(num_docs, num_columns)``, which has no intercept column.
 
         Raises:
-            ConfigError: The formula is invalid or lacks an intercept. Or a column is constant, too
+            ConfigError: The formula is invalid or lacks an intercept, or a column is constant, too
                 large or too small, or varies too little for single precision.
             CorpusError: Documents lack a value, or the corpus lacks the array.
         """
@@ -112,9 +112,9 @@ class Covariates:
     def encode(self, corpus: Corpus) -> Corpus:
         """The corpus with the array ``"prevalence"`` ``(num_docs, num_columns)``.
 
-        An encoded corpus is returned unchanged. If the documents lack all the columns, an existing
-        array is kept; generated documents have such an array. Documents without columns and array
-        get the columns' means in the training documents, with a warning.
+        A corpus that is encoded already comes back unchanged. If the documents lack all the columns
+        they keep an existing array, such as generated documents have. Without columns and array,
+        they get the columns' means in the training documents, with a warning.
 
         Raises:
             CorpusError: Some of the columns or a value are missing, or a level is unknown.

@@ -1,4 +1,4 @@
-"""DirichletPrior: the Dirichlet prior of the generative aspect model."""
+"""DirichletPrior, the prior of the generative aspect model."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class DirichletPrior(DocumentPrior):
     Args:
         num_topics: Number of topics K.
         concentration: ``(num_topics,)`` positive numbers, or a single number for all topics.
-            Defaults to 1/K. Fits that learn the concentration use it as a start only with
-            ``start="model"``. All other starts estimate a new one.
+            Defaults to 1/K. Fits that learn the concentration begin with it only if
+            ``start="model"``, because all other starts estimate a new one.
         symmetric: Learn a single number for all topics.
         learn_concentration: Whether M-steps and ``SVI`` change the concentration.
         dtype: Floating-point type.
@@ -134,7 +134,7 @@ class DirichletPrior(DocumentPrior):
             **sums: ``log_theta_sum`` ``(num_topics,)`` Σ_d E log theta.
         """
         if self.learn_concentration and num_docs > 0:
-            # For many small steps the CPU is faster, and it waits for the GPU only once.
+            # The CPU is faster at many small steps, and then waits for the GPU only once.
             mean, start = sums["log_theta_sum"].double() / num_docs, self.concentration.double()
             self.set_(fit_concentration(mean.cpu(), start.cpu(), symmetric=self.symmetric))
 
@@ -145,7 +145,7 @@ class DirichletPrior(DocumentPrior):
     def inflate_covariance(self) -> None:
         """See :meth:`DocumentPrior.inflate_covariance`.
 
-        The total concentration becomes at most 1. The mean of theta stays the same.
+        The total concentration becomes at most 1, while the mean of theta stays the same.
         """
         concentration = self.concentration.detach().double()
         total = float(concentration.sum())
@@ -155,7 +155,7 @@ class DirichletPrior(DocumentPrior):
     def contrast_covariance(self) -> Tensor:
         """Covariance ``(num_topics, num_topics)`` of the centred log proportions, float64.
 
-        log theta has the covariance diag Ψ′(α) − Ψ′(Σα), and centring removes the second term.
+        The covariance of log theta is diag Ψ′(α) − Ψ′(Σα), and centring removes the second term.
         """
         spread = torch.polygamma(1, self.concentration.detach().double()).diag_embed()
         spread = spread - spread.mean(0)

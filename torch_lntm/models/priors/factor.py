@@ -1,4 +1,4 @@
-"""IndependentFactorPrior: eta as a linear mixture of a few sources."""
+"""IndependentFactorPrior, under which eta is a linear mixture of a few sources."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ Source = Literal["gaussian", "laplace"]
 class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
     """eta = A s + loc + noise, independent sources s, theta = softmax(eta).
 
-    *Putthividhya et al. 2009, §2.* The sources are standard normal, or Laplace with density ½
-    exp(−abs(s)) and variance 2, and the noise is normal with a precision per topic. With Gaussian
-    sources, eta is Normal(loc, AAᵀ + Λ⁻¹).
+    The model is that of *Putthividhya et al. 2009, §2*. Its sources are standard normal, or Laplace
+    with density ½ exp(−abs(s)) and variance 2, and the noise is normal with a precision per topic.
+    With Gaussian sources, eta is Normal(loc, AAᵀ + Λ⁻¹).
 
     The parameters have a prior, expressed as pseudo-data as in
     :class:`~torch_lntm.models.LogisticNormalPrior`: ``pseudo_documents`` documents of independent
@@ -225,9 +225,9 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
     def m_step(self, num_docs: float, **sums: Tensor) -> None:
         """Set A, loc and Λ to their joint maximisers (*Putthividhya et al. 2009, eqs 15–17*).
 
-        In the paper, the updates of A and loc each depend on the other. Solved together, they are a
-        regression of eta on the sources and 1. The paper's eq. 17 omits a_kᵀB⁻¹a_k; the residual
-        sum of squares below contains the term.
+        In the paper, the updates of A and loc each depend on the other. Here they are solved
+        together, as a regression of eta on the sources and 1. The paper's eq. 17 omits a_kᵀB⁻¹a_k,
+        which the residual sum of squares below contains.
 
         Args:
             num_docs: Number of documents in the sums, without empty documents.
@@ -356,7 +356,8 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
         covariance = sums["latent_outer"] / num_docs - torch.outer(loc, loc)
         values, vectors = torch.linalg.eigh((covariance + covariance.mT) / 2)
         values, vectors = values.flip(0), vectors.flip(1)
-        # Each device's library chooses signs of its own, on which the chains of sources depend.
+        # The chains of sources depend on these signs, which each device's library chooses its own
+        # way.
         vectors = vectors * _signs(vectors)
         # The lower bound 0.01 keeps columns nonzero; variance 0.1 is added to the noise.
         minor = values[self.num_sources :]
@@ -377,7 +378,7 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
             )
 
     def centred_mixing(self) -> Tensor:
-        """A with centred columns, float64: the part of A that the softmax identifies."""
+        """A with centred columns, which is the part that the softmax identifies; float64."""
         mixing = self.mixing.detach().double()
         return mixing - mixing.mean(0)
 

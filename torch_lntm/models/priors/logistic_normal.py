@@ -23,9 +23,9 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
     documents of K independent logits with variance ``pseudo_variance``. For D documents with
     scatter S, the mode of the covariance is (pseudo_documents × P + S) / (pseudo_documents + D),
     with P = pseudo_variance × I (times I + 11ᵀ if anchored, for the same distribution of theta). In
-    the usual symbols, Ψ = pseudo_documents × P and ν + latent_dim + 1 = pseudo_documents. Without
-    the prior, the maximum-likelihood estimate of the covariance may diverge. The variance defaults
-    to a value that suits the fit:
+    the usual symbols, Ψ = pseudo_documents × P and ν + latent_dim + 1 = pseudo_documents. The prior
+    is there because the maximum-likelihood estimate of the covariance may diverge. The variance
+    defaults to a value that suits the fit:
 
     ============================================ ==============================================
     fit                                          ``pseudo_variance``
@@ -159,8 +159,9 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
             self.pseudo_documents + num_vectors
         )
         tril, info = torch.linalg.cholesky_ex(self._constrain_covariance(covariance))
-        # A prior of some weight makes the factorisation fail only for sums that are not finite or
-        # extreme. The parameters then become NaN, which fits report, and a GPU does not wait.
+        # Under a prior of some weight, the factorisation fails only for sums that are extreme or
+        # not finite. The parameters then become NaN, which fits report, so that a GPU need not
+        # wait.
         is_weak = self.pseudo_documents * self.pseudo_variance < 1.0
         if (is_weak or not info.is_cuda) and int(info) != 0:
             raise NumericalError(
@@ -285,11 +286,11 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
 class DiagonalNormalPrior(LogisticNormalPrior):
     """eta ~ Normal(loc, diag std²), theta = softmax(eta), with a prior on the variances.
 
-    The prior of the *ZhuSuan LNTM tutorial*, and the diagonal case of :class:`LogisticNormalPrior`.
-    Each variance has an inverse-gamma prior, expressed as pseudo-data. For D documents with sum of
-    squares S, the mode of a variance is (pseudo_documents × pseudo_variance + S) /
-    (pseudo_documents + D). In the usual symbols, the shape is pseudo_documents/2 − 1 and the scale
-    pseudo_documents × pseudo_variance / 2.
+    It is the prior of the *ZhuSuan LNTM tutorial*, and the diagonal case of
+    :class:`LogisticNormalPrior`. Each variance has an inverse-gamma prior, expressed as
+    pseudo-data. For D documents with sum of squares S, the mode of a variance is (pseudo_documents
+    × pseudo_variance + S) / (pseudo_documents + D). In the usual symbols, the shape is
+    pseudo_documents/2 − 1 and the scale pseudo_documents × pseudo_variance / 2.
 
     Args:
         num_topics: Number of topics K.

@@ -1,4 +1,4 @@
-"""MixedPrior: a structural prior with random terms, such as ``(1 | author)``."""
+"""MixedPrior, a structural prior with random terms such as ``(1 | author)``."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class MixedPrior(StructuralPrior):
     each term, and of the slopes, from the evidence, so that levels with few documents shrink to 0
     more than levels with many. Levels that no training document has get the effect 0.
 
-    Documents carry positions of their levels, so no array has the size documents × levels. The term
-    with the most levels takes memory and time in proportion to its levels, and further terms may
-    have at most 2²² pairs of levels with the terms beside them.
+    Documents carry only the positions of their levels, so that no array has the size documents ×
+    levels. The term with the most levels takes memory and time in proportion to them, whereas the
+    other terms may have at most 2²² pairs of levels with the terms beside them.
 
-    This differs from :class:`StructuralPrior` in one point: all coefficients are integrated out of
-    the covariance. D documents with scatter S give (pseudo_documents × P + S) / (pseudo_documents +
-    D), without the number of coefficients in the denominator, which would make the covariance 29 %
-    too small for 2,000 levels of 5,000 documents.
+    Unlike :class:`StructuralPrior`, it integrates all coefficients out of the covariance. D
+    documents with scatter S give (pseudo_documents × P + S) / (pseudo_documents + D). With the
+    number of coefficients in the denominator too, the covariance would be 29 % too small for 2,000
+    levels of 5,000 documents.
 
     Args:
         num_topics: Number of topics K.
@@ -169,7 +169,7 @@ class MixedPrior(StructuralPrior):
         """
         tril = self.scale_tril.detach().double()
         values, vectors = torch.linalg.eigh(tril.mT @ observed @ tril)
-        # Eigenvectors have no unique signs; those of the numbers and of the result cancel.
+        # Eigenvectors have no unique signs, but those of the numbers and of the result cancel.
         white = white @ vectors
         gram = Arrow(self.gram, self.level_gram, self.level_counts)
         draws = torch.zeros_like(white)
@@ -379,8 +379,8 @@ class MixedPrior(StructuralPrior):
     def at_new_levels(self) -> StructuralPrior:
         """Prior of documents whose levels are all new.
 
-        The effects of new levels have mean 0 and the covariance of their prior, so the covariance
-        is multiplied by 1 + Σ_j 1/r_j for the penalties r_j of the random terms.
+        Effects of new levels have mean 0 and the covariance of their prior, which multiplies the
+        covariance of eta by 1 + Σ_j 1/r_j, where r_j are the penalties of the random terms.
 
         Returns:
             A structural prior of the fixed terms. ``model.with_parts(model.prior.at_new_levels())``

@@ -1,4 +1,4 @@
-"""NormalPrior: the base class of normal priors of eta, with any mean and covariance."""
+"""NormalPrior, the base class of normal priors of eta with any mean and covariance."""
 
 from __future__ import annotations
 

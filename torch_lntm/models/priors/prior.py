@@ -1,4 +1,4 @@
-"""DocumentPrior: the contract of a prior of documents' topic proportions, and pseudo-documents."""
+"""DocumentPrior, the contract of a prior of topic proportions, and pseudo-documents."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class DocumentPrior(nn.Module):
 
     @property
     def space_type(self) -> type[LatentSpace]:
-        """Class of the result of :meth:`space`. Guides check by it whether they fit the prior."""
+        """Class of the result of :meth:`space`, by which guides tell whether they fit the prior."""
         raise self._undefined("space_type")
 
     def encode(self, corpus: Corpus) -> Corpus:
@@ -165,15 +165,15 @@ class DocumentPrior(nn.Module):
     def inflate_covariance(self) -> None:
         """Increase the variance of theta after a start, for chains.
 
-        The rough proportions of a start vary too little. From their variance, Monte-Carlo EM would
-        need hundreds of transitions to reach the variance of short documents, and would blur the
-        topics in the meantime. The default implementation does nothing.
+        The rough proportions of a start vary too little. If Monte-Carlo EM began with their
+        variance, it would need hundreds of transitions to reach that of short documents, and would
+        blur the topics in the meantime. By default nothing happens.
         """
 
     def expect_draws(self) -> dict[str, float]:
-        """Replace default settings by the defaults for fits from draws instead of modes.
+        """Switch default settings to those for fits from draws, as opposed to modes.
 
-        Settings that the caller has chosen stay.
+        Settings that the caller has chosen stay as they are.
 
         Returns:
             The new settings, by their names in the constructor. Empty by default.
@@ -182,9 +182,9 @@ class DocumentPrior(nn.Module):
 
     @contextmanager
     def following(self, length: float) -> Iterator[None]:
-        """Context of an epoch of a fit by chains. Default settings may follow the parameters.
+        """Context of an epoch of chains, in which default settings may follow the parameters.
 
-        The settings are as before after the context.
+        Afterwards the settings are as before.
 
         Args:
             length: Mean number of tokens of a document.
@@ -194,8 +194,8 @@ class DocumentPrior(nn.Module):
     def contrast_covariance(self) -> Tensor:
         """Covariance ``(num_topics, num_topics)`` of the centred logits of theta, float64.
 
-        Centring removes the shift that softmax ignores, so the covariance is identified. Its rows
-        sum to 0. A prior mean that depends on the document is subtracted.
+        Centring removes the shift that softmax ignores, so that the covariance is identified and
+        its rows sum to 0. A prior mean that depends on the document is subtracted first.
         """
         raise self._undefined("contrast_covariance")
 
@@ -247,9 +247,9 @@ class DocumentPrior(nn.Module):
         )
 
     def canonicalise_(self) -> dict[str, Tensor]:
-        """Replace the parameters by equivalent parameters that follow a convention.
+        """Replace the parameters by equivalent ones that follow a convention.
 
-        The model stays the same distribution.
+        The distribution that the model describes stays the same.
 
         Returns:
             Matrices ``(dim, dim)``, by the names of the sites with new coordinates. A row vector
@@ -261,7 +261,7 @@ class DocumentPrior(nn.Module):
 def is_up_to_date(part: object, method: str, *related: str) -> bool:
     """Whether a part of a model defines a method at least as recently as related methods.
 
-    A class that overrides the mean of its base must not inherit the base's draw of parameters.
+    A class that overrides its base's mean, say, must not inherit the base's draw of parameters.
     "Recent" means late in the line of subclasses.
 
     Args:
@@ -288,8 +288,8 @@ def centred_logits(theta: Tensor) -> Tensor:
 def inflation_factor(covariance: Tensor) -> float:
     """Factor of at least 1 by which a start inflates a covariance of centred logits.
 
-    The average variance becomes at least 10. The factor is 1 for a larger variance, and for a
-    single topic, which has variance 0.
+    It raises the average variance to 10. The factor is 1 if the variance is larger already, and for
+    a single topic, which has variance 0.
 
     Args:
         covariance: ``(num_topics, num_topics)``.
@@ -378,7 +378,7 @@ class PseudoDocuments:
 
     def expect_draws(self) -> dict[str, float]:
         """See :meth:`DocumentPrior.expect_draws`. Chooses a ``pseudo_variance`` of 10."""
-        # A caller may also have set the attribute after construction. This value stays too.
+        # A value that the caller has set after construction stays too.
         if not self._has_default_variance or self.pseudo_variance != DEFAULT_VARIANCE:
             return {}
         self.pseudo_variance = INFLATED_VARIANCE
@@ -388,9 +388,9 @@ class PseudoDocuments:
     def following(self, length: float) -> Iterator[None]:
         """See :meth:`DocumentPrior.following`. Replaces a default ``pseudo_variance``.
 
-        The imaginary documents get the average variance of the fitted logits, as the target of
-        *Ledoit & Wolf 2004* has. The prior then shrinks correlations, and leaves the scale alone.
-        Documents with fewer tokens than topics hardly determine this variance, and keep 10.
+        The imaginary documents get the average variance of the fitted logits, like the target of
+        *Ledoit & Wolf 2004*, so that the prior shrinks correlations and leaves the scale alone.
+        Documents with fewer tokens than topics hardly determine this variance, so they keep 10.
         """
         before = self.pseudo_variance
         # A value that the caller has set between two fits stays.

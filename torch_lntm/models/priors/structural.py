@@ -1,4 +1,4 @@
-"""StructuralPrior: a normal prior of eta with a mean linear in the documents' covariates."""
+"""StructuralPrior, a normal prior of eta whose mean is linear in documents' covariates."""
 
 from __future__ import annotations
 
@@ -16,19 +16,22 @@ from torch_lntm.models.priors.logistic_normal import LogisticNormalPrior
 from torch_lntm.models.priors.prior import check_tensor
 from torch_lntm.posteriors import Moments
 
-#: Bounds of an estimated penalty: coefficients are free at the lower bound, and 0 at the upper.
+#: Bounds of an estimated penalty, at whose lower end coefficients are free and at whose upper end
+#: they are 0.
 MIN_PENALTY, MAX_PENALTY = 1e-6, 1e8
-#: Updates of the penalty in an M-step. They converge linearly, and the next M-step continues.
+#: Updates of the penalty in an M-step. They converge only linearly, but the next M-step continues
+#: them.
 EVIDENCE_STEPS = 20
 
 
 class StructuralPrior(LogisticNormalPrior):
     """eta_d ~ Normal(Γᵀ(1, x_d), covariance), theta = softmax(eta).
 
-    The prior of structural topic models (*Roberts, Stewart & Airoldi 2016*), whose mean depends on
-    the covariates x_d of a document, ``batch.covariates["prevalence"]``. They are standardised by
-    the training documents' means and standard deviations, u = (x − means) / scales, and the mean of
-    eta is ``loc`` + ``slopes``ᵀu, so that ``loc`` belongs to a document with average covariates.
+    It is the prior of structural topic models (*Roberts, Stewart & Airoldi 2016*), whose mean
+    depends on a document's covariates x_d, ``batch.covariates["prevalence"]``. They are
+    standardised by the training documents' means and standard deviations, u = (x − means) / scales.
+    The mean of eta is ``loc`` + ``slopes``ᵀu, so that ``loc`` belongs to a document with average
+    covariates.
 
     Each row of slopes has the prior Normal(0, covariance / ``penalty``), whereas the prior of the
     intercept is flat. Given the documents' eta, the coefficients are therefore matrix-normal, with
@@ -88,7 +91,7 @@ class StructuralPrior(LogisticNormalPrior):
         self.slopes = nn.Parameter(slopes.detach().clone().to(self.loc.dtype))
         start = 1.0 if penalty is None else penalty
         self.register_buffer("penalty", torch.tensor(start, dtype=torch.float64))
-        # Buffers follow the model to its device. Files hold the covariates instead.
+        # Buffers, so that they follow the model to its device. Files hold the covariates instead.
         for name in ("means", "scales"):
             values = torch.tensor(getattr(covariates, name), dtype=torch.float64)
             self.register_buffer(name, values, persistent=False)
@@ -116,7 +119,7 @@ class StructuralPrior(LogisticNormalPrior):
 
         ``(1 + num_covariates, 1 + num_covariates)``. Entries (p, k) and (q, j) of Γ have the
         covariance ``coefficient_covariance()[p, q] * covariance[k, j]``. In standard symbols the
-        matrix is (XᵀX + R)⁻¹. It excludes the uncertainty of the documents' eta.
+        matrix is (XᵀX + R)⁻¹, which excludes the uncertainty of the documents' eta.
 
         Raises:
             NotFittedError: The prior has had no M-step yet.
@@ -156,8 +159,8 @@ class StructuralPrior(LogisticNormalPrior):
     def encode(self, corpus: Corpus) -> Corpus:
         """See :meth:`DocumentPrior.encode`. Derives the array ``"prevalence"``.
 
-        If the documents lack the columns, an existing array is kept. Documents without columns and
-        array get the covariates' means in the training documents, with a warning.
+        Documents that lack the columns keep an existing array. If they have neither, they get the
+        covariates' means in the training documents, with a warning.
         """
         return self.covariates.encode(corpus) if self.num_covariates else corpus
 
@@ -207,7 +210,7 @@ class StructuralPrior(LogisticNormalPrior):
     ) -> tuple[Tensor, Tensor, float]:
         """See :meth:`LogisticNormalPrior._fit_mean`. Sets the slopes, and learns the penalty.
 
-        The intercept's flat prior is integrated out, so covariates are centred at their mean:
+        Because the intercept's flat prior is integrated out, covariates are centred at their mean:
         slopes = (UᵀU + penalty I)⁻¹ UᵀM. Each penalised row of slopes adds a vector to the
         covariance's scatter.
         """
@@ -240,8 +243,8 @@ class StructuralPrior(LogisticNormalPrior):
     def draw_(self, num_docs: float, rng: np.random.Generator, **sums: Tensor) -> None:
         """See :meth:`LogisticNormalPrior.draw_`. The coefficients are matrix-normal.
 
-        A learned penalty is drawn too, from the prior Gamma(½, ½). A slope in units of eta's
-        standard deviation is then standard Cauchy.
+        A learned penalty is drawn too, from the prior Gamma(½, ½), under which a slope in units of
+        eta's standard deviation is standard Cauchy.
         """
         super().draw_(num_docs, rng, **sums)
         if self.learn_penalty and self.num_covariates:
@@ -285,8 +288,8 @@ class StructuralPrior(LogisticNormalPrior):
     def averaged(self) -> LogisticNormalPrior:
         """Prior of documents with unknown covariates, averaged over the training documents.
 
-        The prior is normal. Its mean is the average of the training documents' prior means, and the
-        covariance of these means is added to the prior covariance.
+        It is normal around the average of the training documents' prior means, and the covariance
+        of these means is added to its own.
 
         Returns:
             A plain prior that reads no covariates. ``model.with_parts(model.prior.averaged())``

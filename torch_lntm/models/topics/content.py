@@ -1,4 +1,4 @@
-"""Topics with different words by level of documents: the content model of structural models."""
+"""Topics whose words differ by level of documents, the content model of structural models."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from torch_lntm.solvers.deviations import LevelWords, sparse_deviations
 
 
 class ContentTopics(LevelTopics):
-    """Word probabilities of each topic at each level of a column.
+    """Topics with word probabilities of their own at each level of a column.
 
-    All levels share topics, from which each level deviates in a few words: φ_gkv ∝ exp(logits_kv +
+    The levels share their topics, from which each deviates in a few words: φ_gkv ∝ exp(logits_kv +
     levels_gv + cells_gkv) (*Roberts, Stewart & Airoldi 2016; Eisenstein, Ahmed & Xing 2011*). The
     shared topics have the prior of :class:`DirichletTopics`, and every deviation has the prior
-    Laplace(0, 1/penalty), so that most deviations are exactly 0. The documents determine the
+    Laplace(0, 1/penalty), which makes most of them exactly 0. The documents determine the
     probabilities at each level, but may leave open how these split into shared topics and
     deviations.
 

@@ -25,7 +25,7 @@ CONCENTRATION, LOWEST, HIGHEST = 0.1, 1e-3, 10.0
 class LogitTopics(Topics):
     """Topics parameterised by unnormalised log probabilities of their words.
 
-    The parameters are stored word by word, because documents read them by words.
+    They are stored word by word, because that is how documents read them.
 
     Args:
         num_topics: Number of topics K.
@@ -92,13 +92,13 @@ class DirichletTopics(LogitTopics):
     Args:
         num_topics: Number of topics K.
         num_words: Size of the vocabulary V.
-        smoothing: Pseudo-counts of every word in every topic. The prior is Dirichlet(1 +
+        smoothing: Pseudo-counts of every word in every topic, whose prior is Dirichlet(1 +
             smoothing). 0 gives maximum likelihood.
         probs: ``(num_topics, num_words)`` initial word probabilities. Defaults to random
             probabilities near uniform, drawn with ``generator``.
-        keywords: Keywords of the first topics. Each of them has pseudo-counts in its topic beside
-            the smoothing, and exclusive keywords are absent from free topics, see
-            :class:`Keywords`. Defaults to free topics.
+        keywords: Keywords of the first topics, each with pseudo-counts in its topic beside the
+            smoothing; exclusive ones are absent from free topics (:class:`Keywords`). By default
+            all topics are free.
         content: As for :class:`Topics`, for subclasses.
         dtype: Floating-point type.
         generator: Random number generator of the default initial values.
@@ -190,7 +190,8 @@ class DirichletTopics(LogitTopics):
             return self.logits.new_zeros((), dtype=torch.float64)
         if normalisers is None:
             normalisers = self._softmax()[1]
-        # Sum of all log probabilities. Rounding errors of float32 would add up over the words.
+        # Sum of all log probabilities, in float64 because rounding errors would add up over the
+        # words.
         total = self.logits.sum(dtype=torch.float64)
         density = self.smoothing * (total - self.num_words * normalisers.sum())
         if self.keywords is not None:
@@ -202,9 +203,9 @@ class DirichletTopics(LogitTopics):
     def updated_often(self) -> Iterator[None]:
         """See :meth:`Topics.updated_often`. M-steps set the probabilities only.
 
-        The parameters are the logarithms of the probabilities, and are set at the end of the
-        context. A logarithm and a softmax in every update would take longer than all other work
-        for a small batch.
+        The parameters, which are the logarithms of the probabilities, follow at the end of the
+        context. With a small batch, a logarithm and a softmax in every update would take longer
+        than all its other work.
         """
         before = self._cached = self.probs.detach()
         self._deferred = True
@@ -252,9 +253,9 @@ class DirichletTopics(LogitTopics):
         """See :meth:`Topics.draw_`.
 
         The prior of the draw is Dirichlet(β), with the pseudo-tokens of keywords added to β. Every
-        draw first moves β a step towards its maximum likelihood given the tokens (*Minka 2000*).
-        The prior of a fit, Dirichlet(1 + smoothing), suits modes. In draws it would pull topics
-        towards uniform.
+        draw first moves β a step towards its maximum likelihood given the tokens (*Minka 2000*). A
+        fit's own prior, Dirichlet(1 + smoothing), suits modes but would pull draws towards uniform
+        topics.
         """
         concentration = self._draw_concentration
         if self.keywords is None:
@@ -277,7 +278,7 @@ class DirichletTopics(LogitTopics):
 def near_uniform(num_topics: int, num_words: int, generator: torch.Generator | None) -> Tensor:
     """Random word probabilities ``(num_topics, num_words)`` near uniform.
 
-    Probabilities vary by about 10 %, enough to tell the topics apart.
+    They vary by about 10 %, which is enough to tell the topics apart.
     """
     noise = torch.randn(num_words, num_topics, generator=generator, dtype=torch.float64)
     return torch.softmax(0.1 * noise, 0).mT
@@ -294,8 +295,8 @@ def to_logits(probs: Tensor, dtype: torch.dtype) -> Tensor:
 def softmax_of_words(logits: Tensor) -> tuple[Tensor, Tensor]:
     """Word probabilities that sum to 1 within rounding, and float64 log normalisers of the topics.
 
-    PyTorch's softmax in float32 adds the words one after another. Over 500,000 words its sums are
-    off by up to 1 %. ``sum`` adds in pairs, and is exact to the precision of the dtype.
+    PyTorch's float32 softmax adds the words one after another, so that over 500,000 words its sums
+    are off by up to 1 %. ``sum`` adds in pairs and is exact to the precision of the dtype.
 
     Args:
         logits: ``(num_words, num_topics)``.
@@ -358,9 +359,9 @@ ROUNDS = 25
 class LevelTopics(DirichletTopics):
     """Base class of topics with a shared part, and deviations from it by level of documents.
 
-    An M-step runs rounds over factors of the word probabilities. Within :meth:`updated_often` the
-    factors stay, with one round for each M-step, and the parameters follow at its end. A subclass
-    defines :meth:`_factorised`, :meth:`_improved`, :meth:`_keep` and :meth:`_columns`.
+    An M-step improves factors of the word probabilities in rounds. Within :meth:`updated_often` it
+    keeps the factors and makes a single round, and the parameters follow at the end of the context.
+    A subclass defines :meth:`_factorised`, :meth:`_improved`, :meth:`_keep` and :meth:`_columns`.
     """
 
     _factors: Any = None

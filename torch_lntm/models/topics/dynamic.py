@@ -1,4 +1,4 @@
-"""DynamicTopics: topics whose words follow random walks over ordered periods."""
+"""DynamicTopics, whose words follow random walks over ordered periods."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ LEAST_SCALE = 1e-10
 
 
 class DynamicTopics(LevelTopics):
-    """Word probabilities of each topic in each period of a corpus.
+    """Topics whose word probabilities move from period to period.
 
-    Words of a topic move as random walks: φ_tkv ∝ exp(logits_kv + path_tkv). The steps of a path
-    are path_tkv − path_(t−1)kv ~ Normal(0, s²_kv Δ_t), where Δ_t is the gap between the periods
-    (*Blei & Lafferty 2006; Wang, Blei & Heckerman 2008*). Paths have the mean 0 over the training
-    tokens, so that the logits are the level of a word, with the prior of :class:`DirichletTopics`.
-    An M-step learns the variance s²_kv of every word by its evidence, because most words of a topic
-    stand still and few move; the prior that all words share is learned with it.
+    Each word of a topic follows a random walk: φ_tkv ∝ exp(logits_kv + path_tkv), whose steps are
+    path_tkv − path_(t−1)kv ~ Normal(0, s²_kv Δ_t) for the gap Δ_t between the periods (*Blei &
+    Lafferty 2006; Wang, Blei & Heckerman 2008*). Paths have mean 0 over the training tokens, so
+    that the logits are a word's level, with the prior of :class:`DirichletTopics`. Because most
+    words of a topic stand still and only a few move, an M-step learns the variance s²_kv of every
+    word by its evidence, together with the prior that all words share.
 
     Args:
         num_topics: Number of topics K.
@@ -58,16 +58,16 @@ class DynamicTopics(LevelTopics):
         steps: ``(num_periods - 1, num_words, num_topics)`` steps of the paths.
         variances: ``(num_words, num_topics)`` variances s² of a step over the mean gap.
         dispersion: ``(num_words, num_topics)`` variance of the tokens of a word over Poisson's.
-            Documents repeat words, so a token says less about a path. The product ``dispersion`` ·
+            Because documents repeat words, a token says less about a path, and ``dispersion`` ·
             ``variances`` is the variance of a step.
         repeats: ``(num_words,)`` tokens of a word in the document of its average token. Fits count
-            them. Dispersions are at least those that the documents show.
+            them, because dispersions are at least those that the documents show.
         length: Tokens of all words in the document of an average token, also counted.
         scale_weights: Weights of the scales in the prior of the words
             (:data:`~torch_lntm.solvers.walk_evidence.SCALES`).
         dispersion_weights: The same for the dispersions.
-        tokens: ``(num_periods, num_topics)`` expected tokens of the last M-step. They determine the
-            width of bands.
+        tokens: ``(num_periods, num_topics)`` expected tokens of the last M-step, which determine
+            the width of bands.
 
     Raises:
         ConfigError: A size, ``scale``, ``smoothing`` or ``probs`` is out of range, or the table of
@@ -207,8 +207,8 @@ class DynamicTopics(LevelTopics):
 
         Args:
             level: A value of the column, or the name of a period. Between two periods the logits
-                are interpolated. Before the first and after the last they stay constant: a random
-                walk has no trend. Defaults to the mean over periods.
+                are interpolated; outside of all periods they stay constant, because a random walk
+                has no trend. Defaults to the mean over periods.
 
         Raises:
             ConfigError: The value is no number or date.
@@ -226,8 +226,8 @@ class DynamicTopics(LevelTopics):
     def drift(self) -> Tensor:
         """``(num_topics, num_periods)`` float64: distance of every topic from its first period.
 
-        The distance is the total variation: the share of the topic's tokens that would have to be
-        other words.
+        It is the total variation, the share of the topic's tokens that would have to be other
+        words.
         """
         probs = self.double_probs.unflatten(1, (self.num_levels, self.num_words))
         return 0.5 * (probs - probs[:, :1]).abs().sum(-1)
@@ -238,8 +238,8 @@ class DynamicTopics(LevelTopics):
     ) -> LogPaths:
         """Log probabilities of words over time, with their standard errors.
 
-        The errors hold the uncertainty of the paths given the tokens' topics. Between periods and
-        beyond the last, the random walk adds its variance.
+        The errors cover the uncertainty of the paths given the tokens' topics, to which the random
+        walk adds its variance between periods and beyond the last.
 
         Args:
             topic: The topic's number.
@@ -345,7 +345,7 @@ class DynamicTopics(LevelTopics):
 
     @torch.no_grad()
     def _factorised(self, dtype: torch.dtype) -> Walks:
-        """The parameters as factors. They are float64: most words have factors of few numbers."""
+        """The parameters as factors, in float64 because most words need only a few numbers."""
         self._visits = 0
         level = self._shared_probs()
         steps = self.steps.detach()

@@ -1,4 +1,4 @@
-"""Keywords: words that a topic is about, given before a fit."""
+"""Keywords, by which a user says before a fit what a topic is about."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ KEYWORD_SHARE, NEIGHBOUR_SHARE = 0.5, 0.25
 class Keywords:
     """Keywords of the first topics of a model, with their columns in the vocabulary.
 
-    Keywords are s pseudo-tokens on each keyword of a topic, which draw the topic to its keywords
-    and leave its other words free. They follow from keyATM (*Eshima, Imai & Sasaki 2024*), where
-    the words of topic k mix two distributions: φ_k = (1 − π_k) φ_k^free + π_k φ_k^key, with φ^free
-    ~ Dirichlet(1 + β) over all words and φ^key ~ Dirichlet(1 + s) over the keywords S_k. The
+    Every keyword of a topic gets s pseudo-tokens, which draw the topic to its keywords and leave
+    its other words free. This follows from keyATM (*Eshima, Imai & Sasaki 2024*), where the words
+    of topic k mix two distributions: φ_k = (1 − π_k) φ_k^free + π_k φ_k^key, with φ^free ~
+    Dirichlet(1 + β) over all words and φ^key ~ Dirichlet(1 + s) over the keywords S_k. The
     documents determine φ_k but not π_k, so the prior alone decides between the two distributions.
     With π_k ~ Beta(1 + s · abs(S_k), 1 + β · V), the highest log density of all splits of φ_k is,
     up to a constant,
 
         (β + s) Σ_v∈S log φ_kv + β Σ_v∉S log φ_kv,
 
-    so that M-steps and draws keep their closed forms. This differs from keyATM in one point: its
-    π_k ~ Beta(1, 1) and s = 0.1 are worth only a few nats for a topic, and do not keep the topic on
-    its keywords.
+    so that M-steps and draws keep their closed forms. It departs from keyATM's own π_k ~ Beta(1, 1)
+    and s = 0.1, because these are worth only a few nats for a topic and do not keep it on its
+    keywords.
 
-    Exclusive keywords are absent from topics without keywords. There φ_kv is 0 and the prior is a
-    Dirichlet distribution over the remaining words, so all tokens of a keyword count for topics
+    Exclusive keywords are absent from topics without keywords, where φ_kv is 0 and the prior is a
+    Dirichlet distribution over the remaining words. All tokens of a keyword then count for topics
     with keywords.
 
     Attributes:
@@ -86,8 +86,8 @@ class Keywords:
     ) -> Keywords:
         """Look up keywords in a vocabulary.
 
-        Unknown and shared keywords get a :class:`~torch_lntm.errors.KeywordWarning`. Unknown
-        keywords are left out.
+        Unknown keywords are left out, and both they and shared ones cause a
+        :class:`~torch_lntm.errors.KeywordWarning`.
 
         Args:
             keywords: Words by the name of their topic, such as ``{"economy": ["tax", "budget"]}``.
@@ -98,8 +98,8 @@ class Keywords:
             exclusive: As for the class.
 
         Raises:
-            ConfigError: The keywords are of another type. A topic has no known keywords. Words are
-                given without a vocabulary.
+            ConfigError: The keywords are of another type, a topic has no known keywords, or words
+                are given without a vocabulary.
         """
         if isinstance(keywords, Keywords):
             return cls(keywords.names, keywords.words, keywords.columns, strength, exclusive)
@@ -254,8 +254,8 @@ class Keywords:
     def initial_topics(self, corpus: Corpus) -> NDArray[np.float64]:
         """Initial word probabilities of the keyword topics from their documents.
 
-        A topic mixes its keywords by their frequency, the words of documents with its keywords, and
-        the frequencies of the corpus. A document with keywords of several topics is divided between
+        A topic mixes its keywords by their frequency, the words of documents that contain them, and
+        the frequencies of the corpus. A document with keywords of several topics is shared between
         them.
 
         Args:

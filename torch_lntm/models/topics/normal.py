@@ -19,9 +19,9 @@ from torch_lntm.solvers.special import wright_omega
 class NormalTopics(LogitTopics):
     """Word probabilities softmax(b_k) of each topic, with b_k ~ Normal(0, scale² I).
 
-    The prior of the *ZhuSuan LNTM tutorial*, which calls the scale δ. A larger scale gives sparser
-    topics. The prior is a density of the logits. The softmax ignores a common shift of the logits,
-    but the prior determines the shift: at any maximum the logits of a topic sum to 0.
+    It is the prior of the *ZhuSuan LNTM tutorial*, which calls the scale δ; a larger scale gives
+    sparser topics. Although the softmax ignores a common shift of the logits, the prior is a
+    density of the logits and so determines it: at any maximum the logits of a topic sum to 0.
 
     Args:
         num_topics: Number of topics K.
@@ -89,7 +89,7 @@ class NormalTopics(LogitTopics):
     def start_(self, word_counts: Tensor) -> None:
         """See :meth:`Topics.start_`. The probabilities are the counts plus pseudo-counts.
 
-        The exact maximiser takes many times longer, and does not improve starts.
+        The exact maximiser would take many times longer without improving starts.
         """
         self.set_(word_counts + self.start_smoothing)
 
@@ -121,7 +121,7 @@ class NormalTopics(LogitTopics):
         level = self.logits.double()[:, has_tokens].logsumexp(0)
         for count in range(100):
             x = wright_omega(centre - level)
-            # The two expressions are equal. Each loses precision where the other is exact.
+            # The two expressions are equal, but each loses precision where the other is exact.
             logits = torch.where(x > 1.0, x.log() - total.log() + level, pull - x)
             step = -logits.sum(0) / (x / (1.0 + x)).sum(0)
             # After the first step, only rounding errors decrease s.

@@ -1,4 +1,4 @@
-"""Topics: the contract of a model's K distributions over the words of the vocabulary."""
+"""Topics, the contract of a model's K distributions over the words of its vocabulary."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_ITERATIONS, OFTEN_ITERATIONS, GRADIENT_TOLERANCE = 200, 5, 1e-6
 
 
 class Topics(nn.Module):
-    """Word probabilities of each topic, as a function of parameters with a prior.
+    """The topics of a model: word probabilities as a function of parameters with a prior.
 
     A subclass says which priors its parameters have, by :meth:`sites`, and which word probabilities
     follow from them, by :meth:`compute_probs`. These two methods are enough for ``SVI``, NUTS,
@@ -162,8 +162,8 @@ class Topics(nn.Module):
     def double_probs(self) -> Tensor:
         """:attr:`probs` computed in float64, detached.
 
-        Held-out likelihoods use these probabilities: models differ by less than the rounding errors
-        of float32.
+        Held-out likelihoods use these, because models differ by less than the rounding errors of
+        float32.
         """
         tensors = chain(self.named_parameters(), self.named_buffers())
         doubles = {n: t.detach().double() for n, t in tensors if t.is_floating_point()}
@@ -179,7 +179,7 @@ class Topics(nn.Module):
 
     @contextmanager
     def cached(self) -> Iterator[None]:
-        """A context that computes ``probs`` only once. Its code must not change the parameters."""
+        """A context that computes ``probs`` only once, and must not change the parameters."""
         if self._cached is not None:
             yield
             return
@@ -279,7 +279,7 @@ class Topics(nn.Module):
     def differing_words(self) -> Tensor:
         """``(num_topics, num_words)`` bool: whether a word's probability differs between levels.
 
-        Defaults to True for all words. Subclasses exclude words that differ only by normalisation.
+        True for all words by default; subclasses exclude words that differ only by normalisation.
         """
         return torch.full((self.num_topics, self.num_words), self.num_levels > 1)
 
@@ -341,8 +341,8 @@ class Topics(nn.Module):
     def gradient_(self, word_counts: Tensor) -> None:
         """Write the gradient of Σ n_kv log φ_kv + :meth:`log_prior` into the parameters' ``grad``.
 
-        Counts of a mini-batch times num_docs / batch size give an unbiased estimate of the gradient
-        of the corpus, because the log prior is added once.
+        Because the log prior is added once, counts of a mini-batch times num_docs / batch size give
+        an unbiased estimate of the corpus's gradient.
 
         Args:
             word_counts: ``(num_topics, num_levels * num_words)`` expected tokens n.
@@ -427,8 +427,7 @@ class Topics(nn.Module):
     def updated_often(self) -> Iterator[None]:
         """A context for many M-steps in a row, where each may do only part of the work.
 
-        In this context the default M-step runs at most 5 iterations. Each iteration raises the
-        objective.
+        The default M-step then runs at most 5 iterations, each of which raises the objective.
         """
         self._max_iterations = OFTEN_ITERATIONS
         try:
@@ -475,7 +474,7 @@ class _LogJoint(nn.Module):
 
 
 class FixedTopics(Topics):
-    """Topics with fixed word probabilities. They have no parameters, and fits leave them unchanged.
+    """Topics with fixed word probabilities, which have no parameters and which fits leave alone.
 
     Args:
         probs: ``(num_topics, num_words)`` word probabilities. Rows are normalised.

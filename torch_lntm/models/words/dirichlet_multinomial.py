@@ -1,4 +1,4 @@
-"""DirichletMultinomial: documents that repeat their words.
+"""DirichletMultinomial, the likelihood of documents that repeat their words.
 
 The words of document d are drawn from p_d ~ Dirichlet(a s_d), where s_d is the mixture of topics
 (*Doyle & Elkan 2009, Accounting for burstiness in topic models*). Integrating out p_d gives the
@@ -9,8 +9,8 @@ probability of its N tokens in a given order,
 where the product only runs over words with a stored count c_v. As a grows, the words become
 independent draws from s_d.
 
-The first token of a word always comes from the topics. A later token of the word often repeats an
-earlier token. The number of tokens from the topics has the expectation
+The first token of a word always comes from the topics, whereas a later one often repeats an earlier
+token. The number of tokens from the topics has the expectation
 
     t_v = x_v (ψ(c_v + x_v) − ψ(x_v))    between 1 and c_v, and 1 for c_v = 1.
 
@@ -148,8 +148,8 @@ class DirichletMultinomial(Words):
     def m_step(self, *, log_concentration: Tensor) -> None:  # type: ignore[override]
         """Step in log a towards the maximum of the log likelihood, by sums over all batches.
 
-        Near the maximum the log likelihood is concave, and the step is a Newton step of at most 1.
-        Where it is convex, the step has size 1, and the log likelihood may decrease slightly.
+        Near the maximum the log likelihood is concave, and this is a Newton step of at most 1.
+        Where it is convex the step has size 1, which may lower the log likelihood slightly.
         """
         bend, line = log_concentration
         current = self.log_concentration.double()

@@ -1,4 +1,4 @@
-"""Words: the contract of a likelihood of documents' words, and independent draws."""
+"""Words, the contract of a likelihood of documents' words, and independent draws."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Multinomial(Independent, Words):
     """Tokens are independent draws from the mixture of topics.
 
     The log likelihood is the log probability of a document's tokens in a given order, Σ_v c_v log
-    s_v. The multinomial coefficient is left out, so perplexities follow directly.
+    s_v. The multinomial coefficient is left out, so that perplexities follow directly.
 
     Example:
         >>> lntm.models.ctm(10, 500).words
