@@ -61,7 +61,7 @@ class Recipe:
         model: Name of a registered constructor, such as ``"ctm"``.
         posterior: Name of a guide, such as ``"taylor"``, or of a sampler (``"hmc"``). With
             ``"auto"``, :meth:`for_corpus` chooses. Defaults to the model's default guide.
-        options: Options of :meth:`make`, as :meth:`for_corpus` chooses them.
+        options: Options of :meth:`make`, which :meth:`for_corpus` completes.
         reason: Why ``"auto"`` became this posterior, in a line for the user.
 
     Raises:
@@ -128,13 +128,13 @@ class Recipe:
         if takes is not None and takes.default == MAX_SMOOTHING:
             options["topic_smoothing"] = MAX_SMOOTHING * min(1.0, share)
         if self.posterior != AUTO:
-            return replace(self, options=options)
+            return replace(self, options={**options, **self.options})
         reason = "Monte-Carlo EM"
         epochs = MAX_VISITS // max(1, num_tokens)
         if epochs < MAX_EPOCHS:
             options["max_epochs"] = epochs = max(MIN_EPOCHS, epochs)
             reason += f", by default {epochs} epochs at most, for {num_tokens:,} tokens"
-        return Recipe(self.model, CHOSEN, options, reason)
+        return Recipe(self.model, CHOSEN, {**options, **self.options}, reason)
 
     def make(
         self,
@@ -154,7 +154,7 @@ class Recipe:
             seed: Seed of the model's initial values and of the engine.
             device: Device of the model.
             options: Arguments of the model's constructor, the guide and the engine, by name. Each
-                option goes to the part with an argument of its name.
+                goes to whichever part has an argument of that name.
             model_options: Further arguments of the model's constructor.
 
         Returns:
@@ -195,8 +195,8 @@ def find_device(name: str) -> torch.device:
     """Device of a name.
 
     Args:
-        name: ``"auto"``, or a name of torch, such as ``"cpu"`` or ``"cuda:1"``. ``"auto"`` is the
-            CUDA device of a machine with a GPU, and the CPU otherwise.
+        name: ``"auto"``, or torch's name of a device, such as ``"cpu"`` or ``"cuda:1"``. ``"auto"``
+            is the CUDA device if the machine has one, and the CPU otherwise.
 
     Raises:
         ConfigError: The device is unknown or missing.
@@ -217,8 +217,8 @@ def guide_of(posterior: str | None, model: TopicModel, **settings: Any) -> Guide
     """Guide of a recipe's posterior.
 
     Args:
-        posterior: Name of the posterior in a recipe. The name of a sampler, and ``None``, give the
-            model's default guide.
+        posterior: Name of the posterior in a recipe. A sampler has no guide, so for its name, as
+            for ``None``, you get the model's default guide.
         model: The model.
         **settings: Settings of the guide, such as ``tolerance``.
 
