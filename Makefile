@@ -10,7 +10,7 @@ PYTEST_ARGS ?=
 setup: .venv/.installed
 
 demo: .venv/.installed
-	.venv/bin/torch-lntm fit --config configs/quickstart.yaml
+	.venv/bin/torch-lntm fit --config configs/quickstart.yaml --out runs/demo --overwrite
 
 # One thread per process: two processes on two cores are faster than two threads in one process.
 PYTEST = OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n $(JOBS) --dist worksteal

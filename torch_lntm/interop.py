@@ -171,9 +171,10 @@ def from_anndata(adata: Any, layer: str | None = None) -> Corpus:
 def to_anndata(source: DrawSource, corpus: Corpus, adata: Any = None) -> Any:
     """Write the topics to an AnnData object, in the layout of the scverse.
 
-    ``obsm["X_topics"]`` holds the proportions ``(num_docs, num_topics)``, ``varm["topics"]`` the
-    topics ``(num_words, num_topics)``, and ``uns["topics"]`` the names of the model and of the
-    posterior, the kind of the estimate (``"mean"``), and the correlations and names of the topics.
+    ``obsm["X_topics"]`` holds the proportions ``(num_docs, num_topics)`` and ``varm["topics"]`` the
+    topics ``(num_words, num_topics)``. ``uns["topics"]`` describes them: it has the names of the
+    model and of the posterior, the kind of the estimate (``"mean"``), and the topics' correlations
+    and names.
 
     Args:
         source: What draws the proportions: a guide over the model, or chains.

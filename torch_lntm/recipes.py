@@ -154,7 +154,7 @@ class Recipe:
             seed: Seed of the model's initial values and of the engine.
             device: Device of the model.
             options: Arguments of the model's constructor, the guide and the engine, by name. Each
-                option goes to the part with an argument of its name.
+                goes to whichever part has an argument of that name.
             model_options: Further arguments of the model's constructor.
 
         Returns:
@@ -195,8 +195,8 @@ def find_device(name: str) -> torch.device:
     """Device of a name.
 
     Args:
-        name: ``"auto"``, or a name of torch, such as ``"cpu"`` or ``"cuda:1"``. ``"auto"`` is the
-            CUDA device of a machine with a GPU, and the CPU otherwise.
+        name: ``"auto"``, or torch's name of a device, such as ``"cpu"`` or ``"cuda:1"``. ``"auto"``
+            is the CUDA device if the machine has one, and the CPU otherwise.
 
     Raises:
         ConfigError: The device is unknown or missing.
@@ -217,8 +217,8 @@ def guide_of(posterior: str | None, model: TopicModel, **settings: Any) -> Guide
     """Guide of a recipe's posterior.
 
     Args:
-        posterior: Name of the posterior in a recipe. The name of a sampler, and ``None``, give the
-            model's default guide.
+        posterior: Name of the posterior in a recipe. A sampler has no guide, so for its name, as
+            for ``None``, you get the model's default guide.
         model: The model.
         **settings: Settings of the guide, such as ``tolerance``.
 

@@ -218,20 +218,20 @@ def select(
         seed: Seed of the split of the documents, of the split of their tokens, and of the first
             fit.
         top_n: Number of top words per topic for coherence and exclusivity.
-        likelihood: Whether to estimate also the log likelihood of entire held-out documents. It
-            takes about as long as the fits. Give an ``AIS`` to choose its settings.
+        likelihood: Whether to estimate the log likelihood of whole held-out documents as well,
+            which takes about as long as the fits. Give an ``AIS`` to choose its settings.
         options: Options of model, guide and engine, as for :meth:`~torch_lntm.recipes.Recipe.make`.
         model_options: Further arguments of the model's constructor.
         device: Device of the computation.
-        n_jobs: Number of fits at the same time, by joblib. -1 takes all cores. Defaults to 1, or to
-            the number of ``joblib.parallel_config``, which also chooses other backends, such as
-            Dask and Ray.
+        n_jobs: Number of fits that joblib runs at the same time; -1 uses all cores. Defaults to 1,
+            or to the number set by ``joblib.parallel_config``, with which you can also choose
+            another backend, such as Dask or Ray.
         progress: Whether to show a progress bar on standard error.
 
     Returns:
-        The criteria with standard errors, and a recommendation. Models of bursty words also use the
-        observed words of a document to predict its held-out words. Compare their completion with
-        other models of bursty words only.
+        The criteria with standard errors, and a recommendation. Models of bursty words also predict
+        from a document's observed words, so compare their completion only with that of other such
+        models.
 
     Raises:
         ConfigError: A number or option is invalid.

@@ -94,6 +94,13 @@ def test_sampling_is_determined_by_its_generator(device) -> None:
     assert torch.equal(first, q.sample().to_dense())
 
 
+def test_the_last_documents_may_be_empty(device, generator) -> None:
+    csr = bags(device, [0, 3, 0, 0]).sample_counts(generator)
+    assert csr.crow_indices().tolist()[:2] == [0, 0]
+    assert len(csr.crow_indices()) == 5
+    assert csr.to_dense().sum(1).tolist() == [0, 3, 0, 0]
+
+
 def test_topics_of_probability_zero_are_never_drawn(device, generator) -> None:
     theta = torch.tensor([[0.0, 1.0, 0.0]], device=device)
     q = BagOfWords(theta, torch.eye(3, device=device), torch.tensor([5000], device=device))

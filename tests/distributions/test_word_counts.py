@@ -12,6 +12,8 @@ from support.problems import make_batch
 
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.distributions import WordCounts
+from torch_lntm.distributions.word_counts import MAX_DENSE
+from torch_lntm.errors import ConfigError
 
 DENSE = torch.from_numpy(np.random.default_rng(0).poisson(0.7, (6, 3, 5)).astype(float))
 
@@ -90,3 +92,10 @@ def test_pyro_handlers_keep_counts_sparse(device) -> None:
     assert several.expand(2, 7, *counts.shape).shape == (2, 7, 10**6, 10**6)
     assert several[1][0].to_sparse_csr().values().numel() == 10**6
     assert "nnz=1000000" in repr(several)
+
+
+def test_very_large_counts_are_not_made_dense(device) -> None:
+    counts = WordCounts(huge(device))
+    for function in (lambda c: c.sum(), lambda c: c.numpy(), lambda c: c + 1):
+        with pytest.raises(ConfigError, match=f"the limit is {MAX_DENSE:,}"):
+            function(counts)

@@ -180,6 +180,13 @@ def test_chains_of_a_fit_find_their_documents_in_any_corpus(fitted) -> None:
     assert kept.find(new).tolist() == [-1, -1]
 
 
+def test_signatures_differ_by_words_and_counts() -> None:
+    counts = np.array([[1, 2, 0], [2, 1, 0], [1, 2, 1], [0, 0, 0], [1, 2, 0], [3, 0, 0]])
+    found = signatures(Corpus.from_matrix(counts, allow_empty=True)).tolist()
+    assert found[0] == found[4]
+    assert len(set(found)) == 5
+
+
 def test_new_documents_get_new_chains(fitted, monkeypatch) -> None:
     _, corpus, result = fitted
     counts = corpus.to_scipy().toarray()
@@ -190,6 +197,16 @@ def test_new_documents_get_new_chains(fitted, monkeypatch) -> None:
     assert sizes == [37, 3]
     assert sorted(np.concatenate([part.rows for part in parts]).tolist()) == list(range(40))
     assert sorted(parts[1].rows.tolist()) == [3, 5, 8]
+
+
+@pytest.mark.slow
+def test_chains_in_warm_up_are_not_continued(fitted) -> None:
+    _, corpus, _ = fitted
+    model = lntm.models.ctm(3, 12, seed=0)
+    early = MonteCarloEM(model, max_epochs=2, warmup_epochs=2, progress=False).fit(corpus)
+    assert early.source.num_docs == 0
+    assert (early.source.find(corpus) == -1).all()
+    assert theta_draws(early.source, corpus, 2).theta.isfinite().all()
 
 
 def test_low_acceptance_is_warned_of(fitted) -> None:

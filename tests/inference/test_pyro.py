@@ -249,6 +249,22 @@ def test_two_models_share_nothing_and_leave_the_parameter_store_alone() -> None:
     assert len(pyro.get_param_store()) == 0
 
 
+@pytest.mark.parametrize("optimiser", [pyro.optim.ClippedAdam, pyro.optim.AdagradRMSProp])
+def test_posteriors_follow_every_optimiser(optimiser: type) -> None:
+    """The same batch object at every step, whose posterior must not stay that of the first."""
+    corpus = make_corpus(10)
+    losses = []
+    for same in (True, False):
+        batch, model = corpus.batch(dtype=torch.float64), make_model()
+        pyro.clear_param_store()
+        pyro.set_rng_seed(0)
+        svi = SVI(model, TaylorGuide(model), optimiser({}), Trace_ELBO())
+        steps = range(4)
+        given = [batch if same else corpus.batch(dtype=torch.float64) for _ in steps]
+        losses.append([svi.step(one) for one in given])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+
+
 @pytest.mark.parametrize("bursty", [False, True])
 def test_batches_and_models_of_inference_mode_work(bursty: bool) -> None:
     """What was met there is trained on later, and what was made there can be used there."""

@@ -18,7 +18,7 @@ import torch_lntm as lntm
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, CorpusError, MissingColumnError
 from torch_lntm.guides import guides_for, make_guide
-from torch_lntm.inference import VariationalEM
+from torch_lntm.inference import MonteCarloEM, StepwiseEM, VariationalEM
 from torch_lntm.models import ContentTopics, DirichletTopics, Levels, TopicModel
 
 NUM_TOPICS, NUM_WORDS, NUM_DOCS = 3, 12, 40
@@ -362,6 +362,21 @@ def test_invalid_settings_are_refused(corpus) -> None:
         lntm.models.stm(2, corpus, content="nothing")
     with pytest.raises(ConfigError, match=r"level 'Green'.*'Left', 'Middle', 'Right'"):
         make(corpus).topics.at("Green")
+
+
+@pytest.mark.long
+def test_every_engine_fits_content_models(corpus) -> None:
+    model = make(corpus, "~ age", dtype="float32")
+    guide = lntm.guides.TaylorGuide(model)
+    fit = VariationalEM(model, guide, progress=False, max_iterations=3, restarts=2)
+    whole = fit.fit(corpus)
+    assert model.topics.deviations.any()
+    before = model.topics.probs.detach()
+    assert whole.statistics is not None
+    StepwiseEM(model, guide, whole.statistics).update(corpus[:10])
+    assert not torch.equal(model.topics.probs, before)
+    MonteCarloEM(model, max_epochs=2, num_transitions=10, progress=False).fit(corpus)
+    assert torch.isfinite(model.topics.probs).all()
 
 
 def test_whole_numbers_and_truth_values_make_levels(corpus) -> None:

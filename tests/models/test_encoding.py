@@ -87,6 +87,15 @@ def test_splines_with_equal_names_and_different_knots_are_encoded_separately(cor
     assert encoded.encodings["prevalence"].tolist() == expected.tolist()
 
 
+def test_groups_with_different_levels_are_encoded_separately(corpus) -> None:
+    three = np.array(["Green", "Left", "Right"])[np.arange(NUM_DOCS) % 3]
+    parties = corpus.with_metadata({"party": three})
+    some = parties[np.arange(NUM_DOCS) % 3 > 0]
+    all_three, two = (lntm.models.stm(3, c, content="party") for c in (parties, some))
+    encoded = all_three.encode(two.encode(some))
+    assert encoded.encodings["content"].tolist() == [1 + d % 2 for d in range(some.num_docs)]
+
+
 def test_a_model_with_array_covariates_ignores_encoded_arrays(corpus, model) -> None:
     given = corpus.with_covariates({"prevalence": np.arange(2.0 * NUM_DOCS).reshape(NUM_DOCS, 2)})
     plain = lntm.models.stm(3, given, dtype="float64")

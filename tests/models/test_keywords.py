@@ -213,6 +213,16 @@ def test_pseudo_tokens_are_tokens_of_the_keywords() -> None:
     torch.testing.assert_close(with_keywords.probs, free.probs)
 
 
+def test_content_m_steps_raise_the_log_joint() -> None:
+    topics, counts = content_topics(Levels("party", ("left", "right"))), expected_counts(2)
+    before = -np.inf
+    for _ in range(5):
+        topics.m_step(counts)
+        value = float((counts * topics.double_probs.log()).sum() + topics.log_prior().detach())
+        assert value >= before - 1e-6
+        before = value
+
+
 # -- with content ----------------------------------------------------------------------------------
 
 

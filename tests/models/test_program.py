@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 from collections.abc import Iterator
 from typing import Any
@@ -24,13 +25,14 @@ from pyro.infer import (
 from pyro.infer.autoguide import AutoDelta, AutoDiagonalNormal, AutoLaplaceApproximation, AutoNormal
 from pyro.nn import PyroSample
 from pyro.nn.module import to_pyro_module_
+from support.memory import LargestStorage
 from support.pairs import FAMILIES, PAIRS, make_model, prior_draws, prior_log_prob
 from torch import Tensor
 
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.errors import ConfigError
 from torch_lntm.guides import GUIDES
-from torch_lntm.models import TopicModel
+from torch_lntm.models import TopicModel, ctm
 
 LENGTHS = [20, 5, 9]
 
@@ -163,6 +165,18 @@ def test_a_pyro_sample_replaces_the_models_prior(part: str) -> None:
     assert "document_prior" in nodes
 
 
+def test_a_replaced_parameter_gets_the_gradient() -> None:
+    model = make_model("ctm")
+    batch = make_batch(model)
+    eta = {"eta": torch.zeros(3, 4, dtype=torch.float64)}
+    loc = torch.ones(4, dtype=torch.float64, requires_grad=True)
+    program = poutine.substitute(poutine.condition(model, eta), {"prior.loc": loc})
+    (got,) = torch.autograd.grad(log_joint(program, batch), loc)
+    covariance = model.prior.covariance.detach()
+    # Gradient of three times log Normal(0 | loc, Σ): −3 Σ⁻¹ loc.
+    torch.testing.assert_close(got, -3 * torch.linalg.solve(covariance, loc.detach()))
+
+
 @each_family
 def test_copies_run_and_share_nothing(family: str) -> None:
     model = make_model(family)
@@ -192,6 +206,16 @@ def test_an_autoguide_over_different_documents_is_refused(autoguide: Any) -> Non
     batches = list(mini_batches(model, 12, 4))
     with pytest.raises(ConfigError, match=r"AutoNormal\(model, create_plates=model.plate\)"):
         [svi.step(batch) for batch in batches]
+
+
+@pytest.mark.slow
+def test_an_autoguide_of_all_documents_needs_no_plates() -> None:
+    model = make_model("ctm")
+    svi = SVI(model, AutoNormal(model), pyro.optim.Adam({"lr": 0.1}), Trace_ELBO())
+    assert math.isfinite(svi.step(make_batch(model)))
+    shuffled = model.generate(LENGTHS, seed=2)[0].batch([2, 0, 1], dtype=model.dtype)
+    with pytest.raises(ConfigError, match=r"holds documents \[0, 1, 2\].*\[2, 0, 1\]"):
+        svi.step(shuffled)
 
 
 @pytest.mark.slow
@@ -290,6 +314,19 @@ def test_log_likelihoods_of_documents_at_posterior_draws(family: str) -> None:
     torch.testing.assert_close(got, (batch.to_csr().to_dense() * words).sum(-1))
 
 
+def test_parallel_predictive_works_with_sampled_topics() -> None:
+    model = make_model("ctm")
+    batch = make_batch(model)
+    samples = Predictive(model, num_samples=4)(batch, sample_topics=True)
+    posterior = {name: samples[name] for name in ("eta", "topics")}
+    trace = Predictive(model, posterior).get_vectorized_trace(batch, sample_topics=True)
+    site = trace.nodes["counts"]
+    words = (model.theta(samples["eta"]) @ samples["topics"].squeeze(1)).log()
+    torch.testing.assert_close(
+        site["fn"].log_prob(site["value"]), (batch.to_csr().to_dense() * words).sum(-1)
+    )
+
+
 # Inspection
 
 
@@ -345,6 +382,28 @@ def test_the_log_joint_is_a_differentiable_function_of_parameters() -> None:
     torch.testing.assert_close(torch.autograd.functional.hessian(function, loc), -3 * precision)
 
 
+@pytest.mark.parametrize(
+    ("num_docs", "num_words", "num_topics", "forbidden"),
+    [
+        pytest.param(200, 20_000, 3, 200 * 20_000, id="documents x words"),
+        pytest.param(100, 300, 40, 100 * 90 * 40, id="counts x topics"),
+    ],
+)
+def test_an_svi_step_allocates_no_large_tensor(num_docs, num_words, num_topics, forbidden) -> None:
+    """In single precision, with draws in double, and in second derivatives."""
+    model = ctm(num_topics, num_words)
+    batch = model.generate([100] * num_docs)[0].batch()
+    eta = torch.zeros(num_docs, num_topics, dtype=torch.float64, requires_grad=True)
+    program = poutine.condition(model, {"eta": eta})
+    with LargestStorage() as largest:
+        value = log_joint(program, batch)
+        (gradient,) = torch.autograd.grad(value, eta, create_graph=True)
+        torch.autograd.grad(gradient.square().sum(), [eta, model.topics.logits])
+        Trace_ELBO().loss_and_grads(model, make_guide(model, "ctm"), batch)
+    assert largest.size > 8 * batch.nnz
+    assert largest.size < 0.7 * 8 * forbidden
+
+
 # Masks, precision, and refused arguments
 
 
@@ -372,6 +431,19 @@ def test_a_mask_excludes_documents_and_counts_priors_once() -> None:
     masked = poutine.mask(model, mask), poutine.mask(guide, mask)
     SVI(*masked, pyro.optim.Adam({"lr": 0.1}), Trace_ELBO()).step(batch)
     assert bool(torch.isfinite(model.topics.logits).all())
+
+
+@each_family
+def test_autocast_does_not_affect_the_program(family: str) -> None:
+    model = make_model(family).float()
+    batch = make_batch(model)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        trace = poutine.trace(model).get_trace(batch)
+        got = trace.log_prob_sum()
+    latents = {name: trace.nodes[name]["value"] for name in trace.stochastic_nodes}
+    assert {latents[name].dtype for name in latents if name != "documents"} == {torch.float32}
+    expected = log_joint(poutine.condition(model, latents), batch)
+    torch.testing.assert_close(got, expected)
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.*` is deprecated:DeprecationWarning")

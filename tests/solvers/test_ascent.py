@@ -15,6 +15,7 @@ from torch_lntm.solvers.ascent import (
     MeanAscent,
     Objective,
     Point,
+    Secant,
     Words,
     _conjugate_gradients,
     _dense_solution,
@@ -97,6 +98,29 @@ def test_conjugate_gradients_solve_every_document(device, solve) -> None:
         information += float(lengths[d]) * factor.T @ (np.diag(q) - np.outer(q, q)) @ factor
         product = information @ found[d].cpu().numpy()
         np.testing.assert_allclose(product, rhs[d].cpu().numpy(), atol=1e-6)
+
+
+@pytest.mark.slow
+def test_secants_save_most_steps_if_topics_overlap(device, monkeypatch) -> None:
+    problem = random_problem(lengths=(60, 200, 500, 40), scale=3.0)
+    batch = problem.batch(device)
+    topics = torch.from_numpy(0.1 * problem.topics + 0.9 * problem.topics.mean(0)).to(device)
+    space = problem.model(device).prior.space(batch)
+    objective = Objective(batch, topics, space)
+    options = {"tolerance": 1e-10, "max_iterations": 2000, "cg_tolerance": 1e-6}
+    start = torch.zeros(4, space.dim, dtype=torch.float64, device=device)
+    found = maximise_mean(objective, start, **options)
+
+    def none(before: Point, after: Point) -> Secant:
+        nothing = torch.zeros_like(after.z)
+        return Secant(nothing, nothing, nothing[:, :1])
+
+    monkeypatch.setattr(Secant, "between", none)
+    plain = maximise_mean(objective, start, **options)
+    assert bool((found.converged & plain.converged).all())
+    torch.testing.assert_close(found.point.value, plain.point.value, rtol=0, atol=1e-6)
+    assert int(found.iterations.sum()) < 0.5 * int(plain.iterations.sum())
+    assert float(found.point.gradient.norm()) < float(plain.point.gradient.norm())
 
 
 def test_an_ascent_continued_from_its_secant_equals_an_unbroken_ascent(device) -> None:

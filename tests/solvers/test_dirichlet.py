@@ -119,6 +119,16 @@ def test_bound_does_not_fall(device) -> None:
         last = post.objective
 
 
+def test_long_steps_halve_the_updates_to_the_same_optimum(device, monkeypatch) -> None:
+    counts, topics = problem(lengths=(60,) * 8)
+    fast = solve(counts, topics, ALPHA, device)
+    monkeypatch.setattr("torch_lntm.solvers.vb.LONG_STEP", 1.0)
+    plain = solve(counts, topics, ALPHA, device)
+    assert bool((fast.converged & plain.converged).all())
+    torch.testing.assert_close(fast.gamma, plain.gamma, rtol=0, atol=1e-7)
+    assert int(fast.iterations.sum()) < 0.7 * int(plain.iterations.sum())
+
+
 def test_the_bound_holds_for_any_gamma(device) -> None:
     counts, topics = problem(2, (30, 1, 0, 8))
     alpha = np.array([0.7, 1.5])

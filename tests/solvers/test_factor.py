@@ -126,6 +126,18 @@ def test_every_round_raises_the_bound(device, source) -> None:
 
 
 @SOURCES
+def test_a_warm_start_with_little_gain_takes_one_round(device, source) -> None:
+    problem = random_factor_problem(30, 3, 60, lengths=(60, 200, 500, 40, 0), source=source)
+    best = solve(problem, device)
+    tolerance = 1e-2 if source == "gaussian" else 0.1  # |η| start anew
+    data, settings = arguments(problem, device, tolerance=tolerance)
+    again = factor(*data, make_space(problem, device), settings._replace(start=best.mean))
+    assert again.iterations.tolist() == [1] * 5
+    assert bool(again.converged.all())
+    torch.testing.assert_close(again.objective, best.objective, rtol=0, atol=tolerance)
+
+
+@SOURCES
 def test_every_update_raises_the_bound_and_is_its_maximiser(device, source) -> None:
     """The maximiser of the bound with all other quantities fixed, from any start."""
     problem = random_factor_problem(source=source, lengths=(30, 1, 4, 200))

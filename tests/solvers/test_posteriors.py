@@ -344,6 +344,16 @@ def test_short_documents_converge_although_the_undamped_iteration_fails(device, 
         assert np.abs(gradient - precision @ (m - problem.loc)).max() < 1e-4
 
 
+@VARIATIONAL
+def test_a_warm_start_without_gain_takes_one_round(device, name) -> None:
+    problem = random_problem(30, 60, lengths=(60, 200, 500, 40, 0), scale=10.0)
+    best = solve(name, problem, device)
+    again = solve(name, problem, device, init=best.mean, tolerance=1e-2)
+    assert again.iterations.tolist() == [1] * 5
+    assert bool(again.converged.all())
+    torch.testing.assert_close(again.objective, best.objective, rtol=0, atol=1e-2)
+
+
 # Blei–Lafferty and Khan–Bouchard.
 
 

@@ -12,12 +12,13 @@ from torch_lntm.errors import NumericalError
 from torch_lntm.guides import make_guide
 from torch_lntm.kernels.mixture import probability_floor
 from torch_lntm.latents import EtaSpace, NormalSpace
+from torch_lntm.latents.factor import LaplaceFactorSpace
 from torch_lntm.latents.linalg import inverse_cholesky
 from torch_lntm.models import TopicModel, ctm, iftm, lntm
 from torch_lntm.posteriors import NormalPosterior
 from torch_lntm.solvers.khan_bouchard import khan_bouchard
 from torch_lntm.solvers.options import SolveOptions
-from torch_lntm.solvers.precision import _exact, has_lost_words
+from torch_lntm.solvers.precision import _exact, has_lost_words, needs_float64
 from torch_lntm.solvers.taylor import taylor
 
 NORMAL = ("taylor", "laplace", "blei-lafferty", "khan-bouchard")
@@ -148,6 +149,27 @@ def test_custom_spaces_solve_long_documents_in_float64(device) -> None:
     got = taylor(batch, topics, OtherSpace(space), SolveOptions(start, **SETTINGS))
     torch.testing.assert_close(got.mean, expected.mean, rtol=0, atol=0)
     torch.testing.assert_close(got.kl(), expected.kl(), rtol=0, atol=0)
+
+
+def test_length_tolerance_and_prior_variance_decide_about_float64(device) -> None:
+    counts = np.diag([100.0, 8000.0, 9000.0, 0.0, 100_000.0])
+    eye = torch.eye(5, dtype=torch.float64, device=device)
+    batch = make_batch(counts, device, torch.float32)
+
+    def found(std: float, tolerance: float, dtype: torch.dtype = torch.float32) -> list[bool]:
+        space = NormalSpace(torch.zeros(5, dtype=dtype, device=device), std * eye)
+        return needs_float64(batch.to(dtype=dtype), space, tolerance).tolist()
+
+    assert found(1.0, 1e-4) == [False, False, True, False, True]
+    # Rounding below the tolerance does no harm.
+    assert found(1.0, 1e-2) == [False, False, False, False, True]
+    assert found(1.0, 1.0) == [False] * 5
+    # Under a prior variance of 1e4 the matrices decide, at any tolerance.
+    assert found(1e2, 1.0) == [True, True, True, False, True]
+    assert found(1e2, 1e-4, torch.float64) == [False] * 5
+    mixing = torch.full((5, 1), 7e1, device=device)
+    space = LaplaceFactorSpace(torch.zeros(5, device=device), mixing, torch.ones(5, device=device))
+    assert needs_float64(batch, space, 1.0).tolist() == [True, True, True, False, True]
 
 
 def test_a_word_repeated_a_million_times_under_a_wide_prior(device) -> None:

@@ -102,10 +102,10 @@ class Documents:
             .mtx, .parquet, .txt, .jsonl, .csv. Folders hold texts or .parquet files, or were
             written by convert. Use - for standard input, example for 75 short texts of this
             package, and lee for 300 news articles in gensim's package.
-        format: Format of the corpus: one of txt, jsonl, json, csv, folder, npz, ldac, uci, mtx,
-            parquet and store. txt has a document per line. Defaults to the format of the
-            name. For standard input, it defaults to the format of the fit's corpus, and to txt if
-            the fit read a folder of texts.
+        format: Format of the corpus: one of txt (a document per line), jsonl, json, csv, folder,
+            npz, ldac, uci, mtx, parquet and store. Defaults to the format that the name suggests.
+            For standard input, it defaults to the format of the fit's corpus, or to txt if the fit
+            read a folder of texts.
     """
 
     def __init__(self, corpus: str, *, words: Words, **reading: Any) -> None:
@@ -191,7 +191,7 @@ class RunDocuments(Documents):
         run_folder: The run's folder.
         corpus: Documents, as for fit. Defaults to the corpus of the fit.
         format: Format of the corpus, as for fit. For standard input, it defaults to the format of
-            the fit's corpus, and to txt if the fit read a folder of texts.
+            the fit's corpus, or to txt if the fit read a folder of texts.
     """
 
     def __init__(

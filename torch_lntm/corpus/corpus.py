@@ -136,13 +136,13 @@ class Corpus:
             matrix: ``(num_docs, num_words)`` whole counts: a scipy sparse matrix or array, a dense
                 array, a torch tensor (dense or sparse), or a pandas data frame. Repeated entries
                 of a sparse matrix are added up.
-            vocabulary: The ``num_words`` distinct words, in the order of the columns. Defaults to
-                the column names of a data frame if they are strings.
+            vocabulary: The ``num_words`` distinct words, in the order of the columns. For a data
+                frame whose column names are strings, these are the default.
             labels: One label per document. They become the column ``label`` of the metadata.
             name: Name of the corpus for messages and reports.
             metadata: Further columns: a mapping of names to ``num_docs`` values each, or a data
-                frame of pandas, Polars or Arrow with a row for each document. Rows with an index of
-                pandas are joined with the documents by it, and others by position.
+                frame of pandas, Polars or Arrow with a row for each document. A pandas index is
+                used to join the rows with the documents; otherwise they go by position.
             allow_empty: Accept a matrix of zeros, since new documents may contain only unknown
                 words.
 
@@ -218,18 +218,18 @@ class Corpus:
             name: Name of the corpus for messages and reports.
             metadata: As for ``from_matrix``.
             stop_words: Words to leave out: ``"english"`` for scikit-learn's list of 318 words, a
-                list in any language, or ``"none"``. ``"auto"`` takes the English list where its
-                words make up at least a tenth of the tokens, and keeps all n-grams.
+                list in any language, or ``"none"``. ``"auto"`` uses the English list if its words
+                make up at least a tenth of the tokens, unless n-grams are counted.
             min_df: Minimum number of documents with a word, as a number or a share. ``"auto"`` is 1
                 for fewer than 50 documents, 2 from 50, 3 from 500, and one more for each further
                 factor of ten.
             **options: Further ``CountVectorizer`` options, such as ``max_df=0.5``,
-                ``token_pattern``, ``lowercase`` and ``max_features``. The counts of a fitted
-                ``CountVectorizer`` go to ``from_matrix``.
+                ``token_pattern``, ``lowercase`` and ``max_features``. If you have already fitted a
+                ``CountVectorizer``, pass its counts to ``from_matrix`` instead.
 
         Returns:
-            The corpus. Texts of uncounted words are kept as empty documents. The attribute
-            ``preparation`` names the words left out by ``"auto"``.
+            The corpus, in which a text without any counted word stays as an empty document. The
+            attribute ``preparation`` says what ``"auto"`` left out.
 
         Raises:
             CorpusError: A text is of another type, all words are left out, options contradict, or
@@ -254,8 +254,8 @@ class Corpus:
 
         Args:
             frame: A data frame of pandas, Polars or Arrow with a document in each row, or a list of
-                dicts. The index of a pandas frame, if it is not 0, 1, …, or a column ``id`` names
-                the documents.
+                dicts. The documents are named by the index of a pandas frame, unless that is just
+                0, 1, …, or else by a column ``id``.
             text: Name of the column with the texts.
             **options: Options of :meth:`from_texts`, such as ``stop_words`` and ``max_df``.
 
@@ -502,8 +502,8 @@ class Corpus:
         """Yields all documents in parts of bounded size, each with the slice its entries occupy.
 
         Args:
-            max_entries: Maximum number of entries in a part. A document with more entries is a part
-                alone. Defaults to about a million.
+            max_entries: Maximum number of entries in a part, by default about a million. A document
+                with more is a part by itself.
         """
         for first, last in parts(self.row_offsets, max_entries):
             entries = slice(int(self.row_offsets[first]), int(self.row_offsets[last]))
@@ -538,11 +538,11 @@ class Corpus:
         """Returns the corpus with further columns of metadata.
 
         Args:
-            columns: Mapping of column names to ``num_docs`` values each, or a data frame of
-                pandas, Polars or Arrow with a row for each document. An index of pandas is matched
-                with the index of :attr:`metadata`. Other values go by position. Lists and dates
-                become text. A new column replaces an old column of this name. A column ``id`` names
-                documents without names.
+            columns: Mapping of column names to ``num_docs`` values each, or a data frame of pandas,
+                Polars or Arrow with a row for each document. A pandas index is matched with the
+                index of :attr:`metadata`, whereas other values go by position. Lists and dates
+                become text. A new column replaces an old one of the same name, and a column ``id``
+                names documents that have no names yet.
 
         Returns:
             The corpus.
@@ -599,8 +599,8 @@ class Corpus:
             name: Name of the array.
             encoder: Source of the array, such as a fitted formula. Equal encoders must derive equal
                 arrays from equal metadata.
-            derive: Computes the array ``(num_docs, ...)``. It is called only if the corpus lacks an
-                array of an equal encoder.
+            derive: Computes the array ``(num_docs, ...)``, and is called only if the corpus has
+                none from an equal encoder.
 
         Returns:
             The corpus; ``self`` if it already has the array.
@@ -752,8 +752,8 @@ class Corpus:
 
         Args:
             max_docs: Maximum number of documents in a batch.
-            max_tokens: Maximum number of tokens in a batch, to bound the memory for documents of
-                any length. A document with more tokens is a batch alone.
+            max_tokens: Maximum number of tokens in a batch, which bounds the memory however long
+                the documents are. A document with more is a batch by itself.
             order: Positions of the documents to yield, in this order. Defaults to all documents.
                 The corpus is not copied.
             shuffle: Yield all documents in random order.
@@ -824,7 +824,7 @@ class Corpus:
             seed: Seed of the random numbers. Equal seeds give equal splits.
 
         Returns:
-            The split. It unpacks into two corpora and has ``train``, ``test`` and ``save``.
+            The split, which unpacks into two corpora and has ``train``, ``test`` and ``save``.
 
         Raises:
             CorpusError: The fraction is outside of (0, 1), or the corpus has a single document.
@@ -845,12 +845,12 @@ class Corpus:
 
         Args:
             observed_fraction: Share of each document's tokens to observe, rounded to whole tokens.
-                Documents of two or more tokens have a token in each part. The only token of
-                a document is observed.
+                A document of two or more tokens gets at least one in each part, and the only token
+                of a document is observed.
             seed: Seed of the random numbers. Equal seeds give equal parts.
 
         Returns:
-            The hold-out. It unpacks into two corpora and has ``observed``, ``held_out`` and
+            The hold-out, which unpacks into two corpora and has ``observed``, ``held_out`` and
             ``save``.
 
         Raises:
@@ -873,8 +873,8 @@ class Corpus:
 
         Args:
             path: Path with the suffix ``.npz`` for a file, or without a suffix for a folder.
-            shard_size: Number of documents of each shard of a folder. Processes then read only
-                their own shards. Defaults to one shard.
+            shard_size: Number of documents in each shard of a folder, so that several processes can
+                each read only their own shards. Defaults to one shard.
 
         Raises:
             CorpusError: ``shard_size`` is below 1 or is given for a file. The path has another

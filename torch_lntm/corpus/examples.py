@@ -24,7 +24,7 @@ def example_corpus(**options: Any) -> Corpus:
 
     Each has about 50 words on a garden, a kitchen, the stars, the sea, football or music, and the
     metadata have the columns ``theme`` and ``season``. The texts were written for this library and
-    may be used under its licence.
+    are free to use under its licence.
 
     Args:
         **options: Options of ``Corpus.from_texts`` in place of the defaults. The defaults keep

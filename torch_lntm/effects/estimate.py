@@ -77,10 +77,10 @@ def estimate(
             ``(num_draws, num_docs, num_topics)``.
         corpus: The documents, with the formula's columns among their metadata. Documents without
             words are left out.
-        formula: The columns, such as ``"~ party * bs(date, df=6)"`` (``docs/structural.md``). Terms
-            that are absent from the model's own formula are shrunk towards no effect. A random term
-            such as ``(1 | author)`` gives each author an effect of its own, whose variance is
-            estimated for each topic and draw.
+        formula: The columns, such as ``"~ party * bs(date, df=6)"`` (``docs/structural.md``). The
+            estimates for terms that are absent from the model's own formula are shrunk towards no
+            effect. A random term such as ``(1 | author)`` gives each author an effect, whose
+            variance over authors is estimated for each topic and draw.
         link: The regression. ``"logit"`` is a multinomial logit of all topics together, whose
             expected proportions lie between 0 and 1 and sum to 1; its intervals hold the truth more
             often, above all for strong effects of numbers. ``"identity"`` is a linear regression,
@@ -94,14 +94,14 @@ def estimate(
             regression, because proportions near 0 vary less. With random terms the covariance is
             that of the model, and only ``"classical"`` is accepted.
         clusters: Clusters of dependent documents: the name of a column, or ``(num_docs,)`` values,
-            a series by its index. Standard errors are then robust to any dependence within a
-            cluster. Refused with random terms.
-        weights: Positive weights of the documents in the regression: the name of a column of
-            numbers, or ``(num_docs,)`` numbers, a series by its index. Defaults to equal weights.
-        num_draws: Draws of each document. Defaults to 50, and to fewer for large corpora, but at
-            least 25. Draws that exist already are all taken.
-        coefficients: Draw the prior mean's coefficients too, if the prior has coefficients.
-        seed: Seed of a guide's draws. Chains have a seed of their own.
+            which go by the index if they are a series. Standard errors are then robust to any
+            dependence within a cluster. Refused with random terms.
+        weights: Positive weights of the documents in the regression, given like ``clusters``: the
+            name of a column of numbers, or ``(num_docs,)`` numbers. Defaults to equal weights.
+        num_draws: Draws of each document. Defaults to 50, or to fewer for large corpora, but at
+            least 25. If ``source`` consists of draws, all of them are used.
+        coefficients: Draw the prior mean's coefficients too, if the prior has any.
+        seed: Seed of a guide's draws; chains have a seed of their own.
         progress: Show progress bars on standard error.
 
     Returns:

@@ -108,9 +108,9 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         recipe_: The :class:`~torch_lntm.recipes.Recipe` of the fit, ``"auto"`` resolved.
         history_: Records of the iterations of :meth:`fit`, as in
             :class:`~torch_lntm.inference.FitResult`.
-        stop_reason_: ``"converged"``, ``"max_iterations"``, ``"interrupted"`` by Ctrl-C,
-            ``"terminated"`` by SIGTERM, or ``"stopped_early"`` for chains on
-            a small corpus, to avoid overfitting.
+        stop_reason_: Why the fit ended: ``"converged"``, ``"max_iterations"``, ``"interrupted"`` by
+            Ctrl-C, ``"terminated"`` by SIGTERM, or ``"stopped_early"``, which keeps chains on a
+            small corpus from overfitting.
         n_iter_: Iterations of EM, or epochs of Monte-Carlo EM.
         n_features_in_: Number of words.
         feature_names_in_: Names of the columns, if ``X`` was a data frame.

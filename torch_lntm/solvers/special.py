@@ -12,7 +12,7 @@ OMEGA_LARGE = 1e6
 
 
 def wright_omega(x: Tensor) -> Tensor:
-    """The Wright omega function of real arguments: the ω > 0 with ω + log ω = x.
+    """The Wright omega function of real arguments: the ω > 0 with ω + log ω = x; without gradient.
 
     It equals W(eˣ), but eˣ is never formed, so that the relative error is at the level of rounding
     for every finite x. From a piecewise start, Fritsch–Shafer–Crowley steps converge with order 4.

@@ -485,6 +485,18 @@ def test_chains_are_the_same_inside_and_outside_of_pyro() -> None:
     torch.testing.assert_close(mcmc.get_samples()["eta"], samples.latents["eta"][0])
 
 
+def test_chains_of_pyro_differ_from_each_other() -> None:
+    """Pyro sets up one kernel again for each of its chains."""
+    kernel, batch = DocumentHMC(make_model("ctm")), make_batch(make_counts())
+    pyro.set_rng_seed(0)
+    starts = []
+    for _ in range(2):
+        kernel.setup(3, batch)
+        starts.append(kernel.initial_params["eta"])
+        kernel.cleanup()
+    assert not torch.allclose(*starts)
+
+
 def test_chains_start_at_the_initial_params() -> None:
     model, batch = make_model("iftm(source='laplace')"), make_batch(make_counts())
     space = model.prior.space(batch)
@@ -500,6 +512,15 @@ def test_chains_start_at_the_initial_params() -> None:
         quiet(kernel, batch, 1, 0, initial_params={"eta": params["eta"]})
     with pytest.raises(ConfigError, match=r"initial eta of shape \(4, 4\)"):
         quiet(kernel, batch, 1, 0, initial_params={**params, "eta": params["eta"][1:]})
+
+
+def test_initial_proportions_are_restored_from_their_coordinates() -> None:
+    """Of lda, where many coordinates have the same proportions."""
+    model, batch = make_model("lda"), make_batch(make_counts())
+    theta = torch.from_numpy(np.random.default_rng(0).dirichlet(np.ones(4), (2, 5)))
+    kernel = DocumentHMC(model, num_chains=2, step_size=1e-9)
+    samples = quiet(kernel, batch, 1, 0, initial_params={"theta": theta})
+    torch.testing.assert_close(samples.latents["theta"][:, 0], theta)
 
 
 @pytest.mark.parametrize("family", ["ctm", "iftm(source='laplace')", "lda"])

@@ -21,6 +21,23 @@ def table_of(corpus, device=CPU) -> DocumentTable:
     return DocumentTable(np.arange(len(corpus)), corpus.row_offsets, device)
 
 
+def test_rows_of_entries_follow_their_documents() -> None:
+    """An entry's row says which document and word it is of; read back in other batches."""
+    corpus = make_corpus(12, empty=(0, 5))
+    documents = table_of(corpus)
+    tables = documents.tensors
+    for rows in ([11, 2, 5, 7, 0, 4], [1, 3, 10, 9, 8, 6]):
+        batch = corpus.batch(rows)
+        labels = torch.stack([batch.positions[batch.row_index], batch.word_index], 1)
+        documents.write("sites", batch, labels.double())
+    assert tables["sites"].shape == (corpus.nnz, 2)
+    assert tables["sites"][:, 1].tolist() == corpus.word_index.tolist()
+    batch = corpus.batch([3, 5, 11, 0, 1])
+    found = documents.read("sites", batch)
+    assert found[:, 0].tolist() == batch.positions[batch.row_index].tolist()
+    assert found[:, 1].tolist() == batch.word_index.tolist()
+
+
 def test_tables_of_a_process_have_rows_for_its_documents_only() -> None:
     corpus = make_corpus(12, empty=(0, 5))
     owned = np.array([1, 2, 7, 11])

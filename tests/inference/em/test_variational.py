@@ -68,6 +68,14 @@ def test_batching_does_not_change_an_em_iteration(family, name, monkeypatch) -> 
 
 
 @pytest.mark.slow
+def test_a_fit_does_not_depend_on_the_documents_solved_at_once() -> None:
+    corpus = make_corpus(60)
+    options = {"start_epochs": 3, "stepwise_epochs": 3, "max_iterations": 2, "tolerance": 0.0}
+    one, other = (fit(corpus, max_docs=size, **options)[0] for size in (None, 3))
+    assert_same(one, other, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "name"),
     [
@@ -365,6 +373,22 @@ def test_tables_are_read_by_the_documents_positions() -> None:
         assert Counter(prior.seen) == dict.fromkeys(occupied, passes)
         for empty in (0, 7, 8):
             assert torch.equal(result.means[empty], prior.table[empty])
+
+
+@pytest.mark.long
+def test_no_engine_copies_the_corpus(monkeypatch) -> None:
+    corpus = make_corpus(40, empty=(3,))
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise AssertionError("the corpus is copied")
+
+    for name in ("__getitem__", "to_scipy", "with_vocabulary", "split", "from_matrix"):
+        monkeypatch.setattr(Corpus, name, refused)
+    for family, name in (("ctm", "taylor"), ("lda", "ep")):
+        _, result = fit(corpus, name, family, start_epochs=2, max_iterations=1)
+        assert result.means.shape == (40, 3)
+    engine = MonteCarloEM(ctm(3, 30), max_epochs=2, progress=False)
+    assert engine.fit(corpus).means.shape == (40, 3)
 
 
 def test_an_error_names_the_documents_position_in_the_corpus() -> None:

@@ -99,3 +99,15 @@ def test_a_sample_of_covariances_gives_nearly_the_same_fit() -> None:
     assert sampled[1] == pytest.approx(exact[1], rel=0.01)
     torch.testing.assert_close(split[0], sampled[0])
     assert split[1] == pytest.approx(sampled[1])
+
+
+@pytest.mark.parametrize(
+    ("num_topics", "num_docs", "stride"),
+    [(3, 2000, 1), (40, 2000, 8), (40, 300, 2), (40, 30, 1), (400, 4000, 31)],
+)
+def test_the_covariance_stride_follows_topics_and_batches(num_topics, num_docs, stride) -> None:
+    corpus = make_corpus(num_docs=num_docs, length=5)
+    model = ctm(num_topics, corpus.num_words)
+    engine = VariationalEM(model, TaylorGuide(model), progress=False)
+    run = VariationalRun(engine, corpus)
+    assert run.covariances.stride == stride

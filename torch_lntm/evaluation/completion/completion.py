@@ -103,18 +103,20 @@ def document_completion(
         model: The model.
         corpus: Documents over the model's vocabulary, or a frozen hold-out of their tokens.
         theta: ``"exact"``, ``"mode"``, ``"mean"`` or ``"integrated"``.
-        guide: A guide of the model. ``"mean"`` and ``"integrated"`` need one, ``"exact"`` has none.
-        observed_fraction: Share of each document's tokens to observe. A hold-out has its own.
+        guide: A guide of the model, which ``"mean"`` and ``"integrated"`` need and ``"exact"`` does
+            not take.
+        observed_fraction: Share of each document's tokens to observe, unless a hold-out has settled
+            it.
         num_draws: Draws of each document for ``"mean"`` and ``"integrated"``. Defaults to 500.
             For ``"exact"``, the first number of kept draws of each chain, at least 4; warm-up has
             the same length. Defaults to 100.
         tolerance: Largest error of ``"exact"``, nats per token.
         num_chains: Chains of each document for ``"exact"``, at least 2.
         max_draws: Most draws of each chain to keep for ``"exact"``.
-        max_docs: Documents computed at once. The chains of a batch stop together.
-        cache_weight: Weight a of the topics beside the document's observed words, in tokens. None
-            for the topics alone. Defaults to ``"model"``: the concentration of a bursty model, and
-            None for other models. Not available for ``"integrated"``.
+        max_docs: Number of documents computed at once, whose chains stop together.
+        cache_weight: Weight a of the topics relative to the document's observed words, in tokens,
+            or None for the topics alone. The default, ``"model"``, is the concentration of a bursty
+            model and None for other models. Not available for ``"integrated"``.
         seed: Seed of the hold-out and of all draws.
         progress: Show a progress bar on standard error.
 

@@ -248,7 +248,7 @@ class MonteCarloResult(FitResult):
         last = self.history[-1] if self.history else {"iteration": 0, "perplexity": math.nan}
         return (
             f"MonteCarloResult({self.ended}; epoch {last['iteration']}, {self.seconds:.1f} s, "
-            f"perplexity {last['perplexity']:.2f} at the draws, "
+            f"training perplexity {last['perplexity']:.2f}, "
             f"{self.num_unconverged} documents with a stuck chain)"
         )
 

@@ -71,7 +71,7 @@ class VariationalEM(Engine[VariationalResult]):
             nats per token. The default means that the next iteration would improve the perplexity
             of the training documents by about 0.1 %. Since the gains fall slowly, the objective
             could still rise by many times the tolerance; use 1e-5 for its optimum.
-        start: ``"lda"`` for the start described above, whose topics begin with the neighbours of
+        start: ``"lda"`` for a stochastic fit of LDA, whose topics begin with the neighbours of
             anchor words, and in restarts with the words of random documents. ``"documents"`` makes
             only one epoch of it, from random documents, and ``"model"`` continues from the
             parameters of the model.
