@@ -283,6 +283,14 @@ def test_pyro_trains_predicts_and_samples(accelerator, family) -> None:
     assert any(bool((value != before[name]).any()) for name, value in model.named_parameters())
 
 
+@each_pair
+def test_svi_takes_documents_on_the_cpu(accelerator, family, guide) -> None:
+    pyro.clear_param_store()
+    model, batch = make_model(family, accelerator), batch_of(2, CPU)
+    svi = SVI(model, make_guide(model, guide), pyro.optim.Adam({"lr": 0.01}), Trace_ELBO())
+    check({"loss": svi.step(batch)}, CPU)
+
+
 def test_structural_topic_models_and_their_effects(accelerator) -> None:
     topics = torch.from_numpy(np.random.default_rng(1).dirichlet(np.ones(NUM_WORDS), NUM_TOPICS))
 

@@ -148,10 +148,12 @@ def test_generate_draws_from_user_priors(own_code) -> None:
     torch.testing.assert_close(same["eta"], latents["eta"], rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("lengths", [[3, -1], [2.5, 3], [math.nan, 1], 4])
+@pytest.mark.parametrize("lengths", [[3, -1], [2.5], [math.nan, 1], 4, [math.inf], [1e19], [True]])
 def test_invalid_lengths_are_refused(own_code, lengths) -> None:
     with pytest.raises(ConfigError, match="expected a whole number of tokens for each document"):
         make_model(own_code, "toeplitz").generate(lengths)
+    with pytest.raises(ConfigError, match=r"seed is 1\.5"):
+        make_model(own_code, "toeplitz").generate([3], seed=1.5)
 
 
 def test_generate_refuses_covariates_with_a_wrong_number_of_rows(own_code) -> None:

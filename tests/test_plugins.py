@@ -240,3 +240,5 @@ def test_a_section_of_another_kind_is_refused_before_the_page_is_written(
     with pytest.raises(ConfigError, match=message):
         lntm.report(*fitted, "new.html", sections={"Mine": contents})
     assert not Path("new.html").exists()
+    with pytest.raises(ConfigError, match="'Keywords' is registered already, by torch_lntm"):
+        lntm.reports.register_section("Keywords", len)

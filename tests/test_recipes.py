@@ -135,6 +135,9 @@ def test_auto_chooses_fewer_epochs_for_large_corpora(monkeypatch, visits, epochs
 def test_only_auto_is_replaced_and_must_be() -> None:
     chosen = Recipe("ctm", "laplace").for_corpus(documents(10, 100, 5), 3)
     assert (chosen, chosen.reason) == (Recipe("ctm", "laplace"), None)
+    given = {"tolerance": 1e-6, "topic_smoothing": 0.01}
+    chosen = Recipe("ctm", "laplace", given).for_corpus(documents(10, 100, 5), 3)
+    assert chosen.options == given
     with pytest.raises(ConfigError, match="for_corpus"):
         Recipe("ctm", "auto").make(10, options={"num_topics": 3})
 

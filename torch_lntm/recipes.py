@@ -61,7 +61,7 @@ class Recipe:
         model: Name of a registered constructor, such as ``"ctm"``.
         posterior: Name of a guide, such as ``"taylor"``, or of a sampler (``"hmc"``). With
             ``"auto"``, :meth:`for_corpus` chooses. Defaults to the model's default guide.
-        options: Options of :meth:`make`, as :meth:`for_corpus` chooses them.
+        options: Options of :meth:`make`, which :meth:`for_corpus` completes.
         reason: Why ``"auto"`` became this posterior, in a line for the user.
 
     Raises:
@@ -128,13 +128,13 @@ class Recipe:
         if takes is not None and takes.default == MAX_SMOOTHING:
             options["topic_smoothing"] = MAX_SMOOTHING * min(1.0, share)
         if self.posterior != AUTO:
-            return replace(self, options=options)
+            return replace(self, options={**options, **self.options})
         reason = "Monte-Carlo EM"
         epochs = MAX_VISITS // max(1, num_tokens)
         if epochs < MAX_EPOCHS:
             options["max_epochs"] = epochs = max(MIN_EPOCHS, epochs)
             reason += f", by default {epochs} epochs at most, for {num_tokens:,} tokens"
-        return Recipe(self.model, CHOSEN, options, reason)
+        return Recipe(self.model, CHOSEN, {**options, **self.options}, reason)
 
     def make(
         self,

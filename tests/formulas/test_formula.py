@@ -231,6 +231,8 @@ def test_values_of_another_kind_than_in_the_fit_are_refused(columns) -> None:
     ):
         with pytest.raises(CorpusError, match=f"column '{name}' holds"):
             formula.matrix({**columns, name: values})
+    with pytest.raises(CorpusError, match="column 'party' has no values; give at least one"):
+        formula.matrix({name: values[:0] for name, values in columns.items()})
 
 
 def test_constant_columns_are_refused(columns) -> None:

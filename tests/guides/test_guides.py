@@ -269,6 +269,10 @@ def test_documents_over_another_vocabulary_are_refused(family, name) -> None:
     for use in (guide.posterior, guide, guide.bound):
         with pytest.raises(ConfigError, match="over 9 words given to a model of 15"):
             use(batch)
+    # Counts of the wrong words would pass for an M-step.
+    posterior = guide.posterior(make_batch(np.ones((2, 15))))
+    with pytest.raises((ConfigError, RuntimeError), match=r"over 9 words|shape"):
+        guide.word_counts(batch, posterior)
 
 
 @each_pair

@@ -70,6 +70,23 @@ def test_chains_give_exact_means(corpus):
     torch.testing.assert_close(transform(existing, corpus).theta, draws.theta.mean(0))
 
 
+def test_the_size_of_batches_follows_the_guides_memory(corpus, monkeypatch):
+    guide, sizes = lntm.guides.TaylorGuide(make_model()), []
+    kind, posterior = type(guide), type(guide).posterior
+
+    def solved(self, batch, **options):
+        sizes.append(batch.num_docs)
+        return posterior(self, batch, **options)
+
+    monkeypatch.setattr(kind, "posterior", solved)
+    monkeypatch.setattr(kind, "memory_per_document", lambda self, entries: 2.0**23 / 20)
+    # Modes take no covariances.
+    monkeypatch.setattr(kind, "memory_of_means", lambda self, entries: 2.0**23 / 18.5)
+    for estimate in ("mean", "mode"):
+        transform(guide, corpus[[0, 1, 2] * 10], estimate, num_draws=2)
+    assert sizes == [20, 10, 18, 12]
+
+
 def test_document_topics_equal_the_guides_posteriors(corpus):
     guide = lntm.guides.LaplaceGuide(make_model(dtype="float64"))
     posterior = guide.posterior(corpus.batch())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -97,13 +98,17 @@ def test_a_fit_by_a_guide_has_no_chains_to_keep(fitted, tmp_path) -> None:
         {"step_size": torch.full((2, 29), torch.nan)},
         {"step_size": torch.ones(2, 28)},
         {"documents": torch.arange(28)},
+        {"documents": torch.arange(29.0)},
         {"latent.eta": torch.zeros(2, 29, 4)},
         {"latent.eta": torch.full((2, 29, 3), torch.inf)},
         {"mass_matrix": "nope"},
         {"num_steps": 10**9},
         {"num_steps": "8"},
         {"target_accept": 2.0},
+        {"latent.source": torch.zeros(2, 29, 3)},
         {"num_transitions": None},
+        {"num_transitions": -1},
+        {"num_transitions": math.inf},
         {"run": "another"},
         *(b"", b"{}", b"\xff" * 100),
     ],

@@ -84,7 +84,7 @@ def test_a_failure_leaves_no_half_written_folder(tmp_path, existing):
         *("config.json", "metadata.json", "history.jsonl"),
     ],
 )
-@pytest.mark.parametrize("damage", ["missing", "cut", "garbage", "folder"])
+@pytest.mark.parametrize("damage", ["missing", "cut", "garbage", "folder", "numbers"])
 def test_a_damaged_file_is_named(folder, corpus, name, damage):
     assert load_run(folder).split(corpus) is None
     path = folder / name
@@ -96,6 +96,8 @@ def test_a_damaged_file_is_named(folder, corpus, name, damage):
         path.write_bytes(b"\xff\xfe\x00garbage")
     elif damage == "folder":
         path.mkdir()
+    elif damage == "numbers":
+        path.write_text("[1]\n2\n")
     with pytest.raises(ConfigError, match=name):
         load_run(folder)
 
@@ -165,6 +167,8 @@ def test_the_command_line_reads_runs_of_the_first_format(tmp_path, capsys):
 def leave_checkpoint(path, config):
     with UnfinishedRun(path, config) as unfinished:
         unfinished.checkpoint.write_bytes(b"state")
+        for name in ("checkpoint.safetensors.rows", f".config.json.{32 * 'a'}.new"):  # of a kill
+            (unfinished.folder / name).mkdir(exist_ok=True)
     return unfinished
 
 
@@ -191,12 +195,13 @@ def test_an_unfinished_run_of_another_configuration_is_refused(tmp_path):
     assert leave_checkpoint(tmp_path / "run", {"num_topics": 3, "seed": 0}).started
 
 
-def test_a_folder_with_foreign_files_is_refused(tmp_path):
+@pytest.mark.parametrize("name", ["mine.txt", "config.json.bak", ".lock.swp"])
+def test_a_folder_with_foreign_files_is_refused(tmp_path, name):
     (tmp_path / "run.partial").mkdir()
-    (tmp_path / "run.partial" / "mine.txt").write_text("mine")
-    with pytest.raises(ConfigError, match=r"holds mine.txt, which is no part"):
+    (tmp_path / "run.partial" / name).write_text("mine")
+    with pytest.raises(ConfigError, match=f"holds {name}, which is no part"):
         UnfinishedRun(tmp_path / "run", {})
-    assert (tmp_path / "run.partial" / "mine.txt").read_text() == "mine"
+    assert (tmp_path / "run.partial" / name).read_text() == "mine"
 
 
 def test_two_fits_do_not_share_a_folder(tmp_path):

@@ -474,6 +474,26 @@ def test_documents_of_unknown_periods_are_refused() -> None:
         Periods.of(posts(4).with_metadata({"year": ["x", "y", "x", "y"]}), "~ rw(year)")
 
 
+@pytest.mark.parametrize("text", ["NaT", "today", "2004", "20041001", "2004-10-01x", "2004-13-01"])
+def test_text_among_dates_is_refused(text) -> None:
+    dates = ["2004-09-30", "2004-10-01"] * 4
+    with pytest.raises(CorpusError, match=f"'{text}' in document 7; expected a date"):
+        Periods.of(posts(8).with_metadata({"date": [*dates[:7], text]}), "~ rw(date)")
+
+
+def test_values_without_a_place_in_time_are_refused() -> None:
+    dates, numbers = ["2004-09-30", "2004-10-01"] * 4, [1, 2] * 4
+    corpus = posts(8).with_metadata({"date": dates, "year": numbers})
+    of_dates, of_numbers = (Periods.of(corpus, f"~ rw({x})") for x in ("date", "year"))
+    assert of_dates.place("2004Q4") == of_dates.place("2004-10") == of_dates.place("2004-10-01")
+    for value in ("NaT", "12/10/2004", "October 2004", 5, None):
+        with pytest.raises(ConfigError, match="expected a date"):
+            of_dates.place(value)
+    for value in (math.nan, math.inf, None, "x"):
+        with pytest.raises(ConfigError, match="expected a number"):
+            of_numbers.place(value)
+
+
 @pytest.mark.parametrize("scale", [0.0, -1.0, 1e-30, 1e30, math.inf, math.nan])
 def test_scales_beyond_the_bounds_are_refused(scale: float) -> None:
     with pytest.raises(ConfigError, match=r"content scale is .*; expected a number from 1e-10"):

@@ -279,6 +279,12 @@ def test_new_levels_have_effect_0_and_a_prior_of_their_own(corpus) -> None:
     without = Corpus.from_matrix(corpus.to_scipy(), corpus.vocabulary, metadata=columns)
     with pytest.raises(CorpusError, match="no column 'author'"):
         model.encode(without)
+    plain = Corpus.from_matrix(corpus.to_scipy(), corpus.vocabulary)
+    known = {"prevalence": corpus.metadata["age"].to_numpy()[:, None]}
+    for wrong in (-2, 9, 99):  # -2 would have the effect of the last level but one
+        arrays = {**known, "prevalence_levels": np.full((NUM_DOCS, 1), wrong)}
+        with pytest.raises(CorpusError, match="whole numbers from -1"):
+            model.encode(plain.with_covariates(arrays))
 
 
 @pytest.mark.slow

@@ -434,12 +434,14 @@ def test_a_mask_excludes_documents_and_counts_priors_once() -> None:
 
 
 @each_family
-def test_autocast_does_not_affect_the_program(family: str) -> None:
+def test_autocast_affects_neither_program_nor_guide(family: str) -> None:
     model = make_model(family).float()
     batch = make_batch(model)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         trace = poutine.trace(model).get_trace(batch)
         got = trace.log_prob_sum()
+        posterior = make_guide(model, family).posterior(batch)
+    assert torch.equal(posterior.mean, make_guide(model, family).posterior(batch).mean)
     latents = {name: trace.nodes[name]["value"] for name in trace.stochastic_nodes}
     assert {latents[name].dtype for name in latents if name != "documents"} == {torch.float32}
     expected = log_joint(poutine.condition(model, latents), batch)

@@ -371,7 +371,10 @@ def test_a_formula_in_a_file_executes_no_code(corpus, tmp_path, monkeypatch, tex
 
 
 def test_covariates_of_other_data_are_refused() -> None:
-    for data in (None, 3, {"names": ["x"]}):
+    good = Covariates(("x",), (0.0,), (1.0,)).to_json()
+    assert Covariates.from_json(good).names == ("x",)
+    bad = ({"means": []}, {"means": [math.nan]}, {"means": ["a"]}, {"scales": [0.0]}, {"names": 3})
+    for data in (None, 3, {"names": ["x"]}, *(good | damage for damage in bad)):
         with pytest.raises(ConfigError, match=r"models\.stm"):
             Covariates.from_json(data)
 

@@ -209,11 +209,15 @@ def test_every_model_has_a_page(name):
     [
         ({"texts": ["a"] * 39}, ConfigError, "39 texts for 40 documents"),
         ({"by": ["county"]}, CorpusError, "county"),
+        ({"groups": {"a": [9]}}, ConfigError, "9"),
+        ({"sections": [("a", len)]}, ConfigError, "sections is a list; expected functions by"),
+        ({"sections": {" ": len}}, ConfigError, "expected a title and a function"),
         ({"top_n": 0}, ConfigError, "top_n"),
         ({"max_docs": 0}, ConfigError, "max_docs is 0"),
     ],
 )
-def test_invalid_arguments_are_refused(known, options, error, message):
+def test_invalid_arguments_are_refused_before_draws(known, options, error, message, monkeypatch):
+    monkeypatch.setattr(lntm.inference.ThetaDraws, "__iter__", None)
     with pytest.raises(error, match=message):
         render_page(*known, **options)
 

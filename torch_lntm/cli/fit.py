@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Collection
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -218,9 +217,9 @@ class _Task:
 
         fixed = {name: value for name, value in self.config.items() if name not in CHANGEABLE}
         with ExitStack() as stack:
-            claim = functools.partial(UnfinishedRun, self.path, fixed)
+            enter = stack.enter_context
             unfinished = processes.together(
-                lambda: stack.enter_context(claim()) if processes.first else None
+                lambda: enter(UnfinishedRun(self.path, fixed)) if processes.first else None
             )
             if unfinished is not None:
                 self.announce(unfinished, processes)
@@ -261,7 +260,7 @@ class _Task:
         show(f"\nThe run is in {self.path}")
 
     def announce(self, unfinished: UnfinishedRun, processes: Processes) -> None:
-        """Print the documents, the words, the device and large tables of the fit."""
+        """Print the documents, the words and the device of the fit."""
         corpus, whole = self.corpus, self.train.whole
         if unfinished.started:
             say(f"continuing the unfinished fit of {unfinished.checkpoint}")

@@ -7,6 +7,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from torch_lntm.errors import CorpusError
+
 
 class PerTokenScore:
     """Base class of results that have a log probability for each document.
@@ -58,10 +60,14 @@ def per_token(log_likelihood: Tensor, lengths: Tensor) -> tuple[float, float]:
 
     Returns:
         Nats per token and the standard error, which is infinite for a single document.
+
+    Raises:
+        CorpusError: No document has tokens.
     """
-    used = lengths > 0
-    values, tokens = log_likelihood[used].double(), lengths[used].double()
+    values, tokens = (x[lengths > 0].double() for x in (log_likelihood, lengths))
     num_docs, total = len(values), tokens.sum()
+    if not num_docs:
+        raise CorpusError("no document has a token to score; give documents with words")
     ratio = values.sum() / total
     if num_docs < 2:
         return float(ratio), math.inf

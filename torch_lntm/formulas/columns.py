@@ -37,6 +37,8 @@ def complete_column(name: str, metadata: pd.DataFrame, each: str = "document") -
         CorpusError: The column or a value is missing. The message names the first document.
     """
     values = find_column(name, metadata)
+    if not len(values):
+        raise CorpusError(f"column {name!r} has no values; give at least one {each}")
     missing = pd.isna(values)
     if missing.any():
         raise CorpusError(

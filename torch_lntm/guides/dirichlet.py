@@ -103,7 +103,8 @@ class _AspectGuide(Guide[DirichletPosterior]):
         """Expected tokens of each word under each topic; see :meth:`Guide.word_counts`."""
         if self.topics_update == "bound":
             return super().word_counts(batch, posterior, options)
-        batch, _ = self.as_independent(batch, posterior)
+        # The sums below read any column, so they would not notice another vocabulary.
+        batch, _ = self.as_independent(self.model.check_batch(batch), posterior)
         return second_order_word_counts(posterior.gamma, self.model.topics.probs, batch)
 
     def __repr__(self) -> str:

@@ -296,15 +296,18 @@ class Guide(ABC, Generic[P]):
     def forward(self, batch: DocumentBatch) -> Tensor:
         """Emit the posterior as a Pyro guide.
 
+        Args:
+            batch: The documents, as ``model.check_batch`` returns them.
+
         Returns:
             The draw of eta or theta ``(num_docs, latent_dim)``.
         """
 
     @uncompiled
     def __call__(self, batch: DocumentBatch) -> Tensor:
-        """Call :meth:`forward` at full precision, even within ``torch.autocast``."""
+        """Check the batch, and call :meth:`forward` at full precision, even in autocast."""
         with torch.autocast(self.model.device.type, enabled=False):
-            return self.forward(batch)
+            return self.forward(self.model.check_batch(batch))
 
     def _cached_posterior(self, batch: DocumentBatch) -> P:
         """The posterior, started from the last solution of these documents.
@@ -312,7 +315,6 @@ class Guide(ABC, Generic[P]):
         At unchanged parameters, repeated calls for a batch return the same object, because
         ``Predictive`` calls once for each sample.
         """
-        batch = self.model.check_batch(batch)
         # Optimisers that write to ``.data``, such as Pyro's, leave version counters unchanged, so
         # values are compared.
         values = [x.detach() for x in (*self.model.parameters(), *self.model.buffers())]

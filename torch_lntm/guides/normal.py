@@ -30,7 +30,8 @@ from torch_lntm.solvers.bounds import gaussian_bound, tangent_weights
 from torch_lntm.solvers.factor import factor
 from torch_lntm.solvers.khan_bouchard import khan_bouchard
 from torch_lntm.solvers.laplace import laplace
-from torch_lntm.solvers.taylor import mode, taylor
+from torch_lntm.solvers.taylor import mode as solve_mode
+from torch_lntm.solvers.taylor import taylor
 
 
 class NormalGuide(Guide[NormalPosterior]):
@@ -70,7 +71,6 @@ class NormalGuide(Guide[NormalPosterior]):
         Returns:
             The draw of eta ``(num_docs, latent_dim)``.
         """
-        batch = self.model.check_batch(batch)
         posterior = self._cached_posterior(batch)
         space = self.model.prior.space(batch)
         with self.model.plate(batch):
@@ -138,7 +138,7 @@ class ModeGuide(NormalGuide):
         # The objective is the density at the mode, without an expectation over theta.
         return posterior.topic_weights()
 
-    _solve_means = staticmethod(mode)
+    _solve_means = staticmethod(solve_mode)
 
 
 class TaylorGuide(ModeGuide):

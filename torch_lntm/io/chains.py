@@ -9,7 +9,7 @@ import safetensors.torch
 import torch
 from safetensors import SafetensorError, safe_open
 
-from torch_lntm.errors import ConfigError
+from torch_lntm.files.reading import read_errors
 from torch_lntm.inference import DocumentHMC, KeptChains
 from torch_lntm.models import TopicModel
 
@@ -19,6 +19,8 @@ MAX_KEPT_BYTES = 100e6
 MAX_STEPS = 1000
 #: Prefix of the tensors of the latent variables.
 _LATENT = "latent."
+#: Errors of reading a damaged file.
+_DAMAGE = (OSError, SafetensorError, KeyError, OverflowError, ValueError, TypeError, RecursionError)
 #: Settings of the chains in the file's metadata.
 _SETTINGS = ("mass_matrix", "num_steps", "target_accept", "jitter")
 
@@ -53,18 +55,23 @@ def read_chains(path: Path, model: TopicModel, seed: int, run: str) -> KeptChain
     Raises:
         ConfigError: The file is damaged, or belongs to another model or run.
     """
-    try:
+    what = "not a complete file of the model's chains; delete the file to use new chains"
+    with read_errors(path, what, _DAMAGE):
         with safe_open(path, "pt") as file:
             about = json.loads((file.metadata() or {})["chains"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         documents, step_size = tensors.pop("documents"), tensors.pop("step_size")
         latents = {name.removeprefix(_LATENT): value for name, value in tensors.items()}
-        shape = (*step_size.shape, model.latent_dim)
+        num_chains, num_docs = step_size.shape
+        widths = {"source": getattr(model.prior, "num_sources", 0)}
+        widths[model.prior.latent] = model.latent_dim
         sound = (
             about["run"] == run
             and about["num_steps"] <= MAX_STEPS
-            and documents.shape == shape[1:2]
-            and latents[model.prior.latent].shape == shape
+            and about["num_transitions"] >= 0
+            and (documents.dtype, len(documents)) == (torch.int64, num_docs)
+            and latents.keys() == {*model.prior.space_type.sites}
+            and all(x.shape == (num_chains, num_docs, widths[s]) for s, x in latents.items())
             and all(bool(x.isfinite().all()) for x in (*latents.values(), step_size))
         )
         if not sound:
@@ -72,15 +79,10 @@ def read_chains(path: Path, model: TopicModel, seed: int, run: str) -> KeptChain
         settings = {name: about[name] for name in _SETTINGS}
         return KeptChains(
             model,
-            DocumentHMC(model, num_chains=shape[0], seed=seed, **settings).settings,
+            DocumentHMC(model, num_chains=num_chains, seed=seed, **settings).settings,
             latents,
             step_size.clamp_min(1e-30),
             documents.numpy(),
-            torch.arange(shape[1]).numpy(),
+            torch.arange(num_docs).numpy(),
             int(about["num_transitions"]),
         )
-    except (OSError, SafetensorError, LookupError, ValueError, TypeError, AttributeError) as error:
-        raise ConfigError(
-            f"{path}: not a complete file of the model's chains ({error}); delete the file "
-            "to use new chains"
-        ) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -325,6 +326,8 @@ def _read_run(folder: Path) -> Run:
     metadata = read_json(folder / METADATA)
     with read_errors(folder / HISTORY, "not complete JSON", (ValueError, RecursionError)):
         history = [json.loads(line) for line in read_text(folder / HISTORY).splitlines()]
+        if not all(isinstance(record, dict) for record in history):
+            raise ValueError("a line is no JSON object")
     return Run(folder, model, read_json(folder / CONFIG), metadata, history)
 
 
@@ -359,9 +362,10 @@ class UnfinishedRun:
         with writing.path_errors(self.folder):
             writing.make_folder(self.folder)
             # The folder is removed at the end, so it may hold nothing else.
-            own = (CONFIG, CHECKPOINT, _LOCK)
+            own = (CONFIG, CHECKPOINT, f"{CHECKPOINT}.rows", _LOCK)
             for file in self.folder.iterdir():
-                if not file.name.removeprefix(".").startswith(own):
+                # Killed writers leave hidden names.
+                if re.sub(r"^\.(.+)\.[0-9a-f]{32}\.new$", r"\1", file.name) not in own:
                     raise ConfigError(
                         f"{self.folder}: holds {file.name}, which is no part of an unfinished fit; "
                         "choose another path"

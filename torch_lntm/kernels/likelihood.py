@@ -192,7 +192,6 @@ class _SingleTokens(CountLikelihood):
     def __init__(self, likelihood: CountLikelihood) -> None:
         self._likelihood = likelihood
 
-    @torch.no_grad()
     def log_terms(self, probability: Tensor, cells: Cells) -> Tensor:
         one = torch.ones((), dtype=torch.float64, device=probability.device)
         alone = self._likelihood.log_terms(probability, self._single(cells))
@@ -224,10 +223,10 @@ def surrogate(
         nats to add to their log likelihood.
     """
     tokens = likelihood.tokens(probability, batch).to(batch.dtype)
-    gaps = likelihood.log_terms(probability, batch).double()
-    gaps = gaps - tokens.double() * probability.double().log()
-    raised = torch.segment_reduce(gaps, "sum", offsets=batch.row_offsets, axis=0, initial=0.0)
-    return batch.with_counts(tokens), raised + likelihood.length_term(batch.lengths)
+    terms = likelihood.log_terms(probability, batch).double()
+    terms = terms - tokens.double() * probability.double().log()
+    offset = torch.segment_reduce(terms, "sum", offsets=batch.row_offsets, axis=0, initial=0.0)
+    return batch.with_counts(tokens), offset + likelihood.length_term(batch.lengths)
 
 
 def log_likelihood_at(
@@ -241,7 +240,7 @@ def log_likelihood_at(
     """Log likelihood of a single document at many topic proportions.
 
     :func:`~torch_lntm.kernels.mixture.mixture_log_likelihood` takes a vector of weights for each
-    document. For many vectors and a single document, a dense product is 5 times as fast.
+    document. For many vectors and a single document, a dense product is faster.
 
     Args:
         logits: ``(num_points, num_topics)`` logits of θ.

@@ -71,7 +71,9 @@ class IdentifiedSpace(LatentSpace):
             Means ``(num_docs, dim)`` and Cholesky factors of the covariances ``(num_docs, dim,
             dim)``, float64.
         """
-        raise NotImplementedError
+        raise NotImplementedError(
+            f"{type(self).__name__} has no normal approximation; see has_normal"
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,6 +28,7 @@ _FREQUENCIES = {"day": "D", "week": "W", "month": "M", "quarter": "Q", "year": "
 _FIRST_WEEK = 1
 
 _DATE = re.compile(r"\d{4}-\d\d(-\d\d([T ].*)?)?")
+_YEAR_OR_QUARTER = re.compile(r"\d{4}(Q[1-4])?")
 _FORMULA = re.compile(
     r"""~\s*rw\(\s*(?:(\w+)|"([^"]+)"|'([^']+)')\s*(?:,\s*(\w+)\s*=\s*["']?([^"',]+)["']?\s*)?\)"""
 )
@@ -237,9 +238,16 @@ class Periods(Levels):
         if value in self.levels:
             return self.positions[self.levels.index(value)]
         try:
-            # pandas reads the names of months, quarters and years too.
-            number = pd.Period(str(value)).asfreq("D", "start").ordinal if self.dates else value
-            return float(self._positions_of(np.array([number], np.float64))[0])
+            number: Any = value
+            if self.dates:
+                text = str(value)
+                if not (_DATE.fullmatch(text) or _YEAR_OR_QUARTER.fullmatch(text)):
+                    raise ValueError(text)  # pandas would guess what 5 or 1/2/2004 means
+                number = pd.Period(text).asfreq("D", "start").ordinal
+            found = float(self._positions_of(np.array([number], np.float64))[0])
+            if not math.isfinite(found):
+                raise ValueError(found)
+            return found
         except (TypeError, ValueError) as error:
             kind = "a date such as 2004-09-30" if self.dates else "a number"
             message = f"period {value!r} of column {self.column!r}; expected {kind}"
@@ -364,6 +372,8 @@ def _number(text: str, is_date: bool) -> float:
     try:
         if not is_date:
             return float(text)
-        return float(np.datetime64(text[:10], "D").astype(np.int64))
+        # NumPy reads "today" and "NaT" too.
+        is_date = _DATE.fullmatch(text) is not None
+        return float(np.datetime64(text[:10], "D").astype(np.int64)) if is_date else math.nan
     except ValueError:
         return math.nan

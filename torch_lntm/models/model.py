@@ -397,8 +397,8 @@ class TopicModel(nn.Module):
             The corpus, and the latent variables ``(num_docs, dim)`` by the names of their sites.
 
         Raises:
-            ConfigError: A length is negative or fractional, or the model's dtype is neither float32
-                nor float64.
+            ConfigError: A length or the seed is no whole number from 0, or the model's dtype is
+                neither float32 nor float64.
             CorpusError: There are no documents, or the covariates have another number of rows.
 
         Example:
@@ -407,9 +407,12 @@ class TopicModel(nn.Module):
             (3, 150, (3, 10))
         """
         self._check_dtype()
+        require_whole(0, seed=seed)
         # `tensor` copies: the lengths of a corpus are a read-only array.
         values = lengths if isinstance(lengths, Tensor) else torch.tensor(lengths)
-        bad = ~(values >= 0) | (values != values.round())
+        numbers = values.double()
+        bad = ~((numbers >= 0) & (numbers < 2**63)) | (numbers != numbers.round())
+        bad |= values.dtype == torch.bool
         if values.dim() != 1 or bool(bad.any()):
             raise ConfigError(
                 f"lengths of shape {tuple(values.shape)}, first invalid length "

@@ -71,8 +71,8 @@ def register_section(title: str, contents: Any = None) -> Any:
         The function.
 
     Raises:
-        ConfigError: The title is empty, of another type or belongs to another function, or the
-            contents cannot be called.
+        ConfigError: The title is empty, of another type, or belongs to another function or to the
+            package, or the contents cannot be called.
 
     Example:
         >>> @lntm.reports.register_section("Longest document")
@@ -81,19 +81,19 @@ def register_section(title: str, contents: Any = None) -> Any:
     """
     if contents is None:
         return lambda function: register_section(title, function)
-    check_section((title, contents))
-    refuse_other_owner("section title", title, _REGISTERED.get(title), contents)
+    check_sections({title: contents})
+    refuse_other_owner("section title", title, (_REGISTERED | _OWN).get(title), contents)
     _REGISTERED[title] = contents
     return contents
 
 
-def check_section(section: Any) -> None:
-    """Refuse what is no pair of a title and a function."""
-    if isinstance(section, tuple) and len(section) == 2:
-        title, contents = section
-        if isinstance(title, str) and title.strip() and callable(contents):
-            return
-    raise ConfigError(f"section {section!r:.80}; expected a title and a function")
+def check_sections(sections: Any) -> None:
+    """Refuse what is no mapping of titles to functions."""
+    if not isinstance(sections, Mapping):
+        raise ConfigError(f"sections is a {type(sections).__name__}; expected functions by title")
+    for title, contents in sections.items():
+        if not (isinstance(title, str) and title.strip() and callable(contents)):
+            raise ConfigError(f"section {(title, contents)!r:.80}; expected a title and a function")
 
 
 def render_sections(
@@ -102,20 +102,18 @@ def render_sections(
     """Titles and contents of the package's own sections, of registered ones and of further ones.
 
     Args:
-        sections: Functions by title, for this page alone.
+        sections: Functions by title, for this page alone; see :func:`check_sections`.
         page: The page's data.
 
     Raises:
-        ConfigError: A section is of another type, or its function returns a value of another type.
+        ConfigError: A section's function returns a value of another type.
     """
-    for section in sections.items():
-        check_section(section)
-    own: dict[str, Callable[[PageData], Any]] = {}
-    if page.model.topics.keywords is not None:
-        own["Keywords"] = _keywords
-    if isinstance(page.model.topics, DynamicTopics):
-        own["Words over time"] = _words_over_time
-    chosen = own | _REGISTERED | dict(sections)
+    chosen = dict(_OWN)
+    if page.model.topics.keywords is None:
+        del chosen["Keywords"]
+    if not isinstance(page.model.topics, DynamicTopics):
+        del chosen["Words over time"]
+    chosen |= _REGISTERED | dict(sections)
     return [
         (title, _blocks(title, f"section-{i}", contents(page)))
         for i, (title, contents) in enumerate(chosen.items(), 1)
@@ -217,3 +215,10 @@ def _paths(page: PageData, changes: pd.DataFrame) -> Any:
         ax.set(xlabel="", ylabel="")
         ax.tick_params(which="both", labelsize=8)
     return figure
+
+
+#: The package's own sections: functions by title.
+_OWN: dict[str, Callable[[PageData], Any]] = {
+    "Keywords": _keywords,
+    "Words over time": _words_over_time,
+}

@@ -63,7 +63,7 @@ def vb(
         >>> post.gamma.shape
         torch.Size([5, 10])
     """
-    topics = topics.mT.contiguous().mT
+    topics = topics.mT.contiguous().mT  # word by word, as every iteration reads them
     alpha = concentration.double()
     total = alpha.sum() + batch.lengths.double()
     # Smallest mean of theta at the start, for every dtype.

@@ -15,7 +15,7 @@ from scipy import integrate, special, stats
 
 from torch_lntm import models
 from torch_lntm.corpus import Corpus, synthetic_topics
-from torch_lntm.errors import ConfigError, IncompatibleGuideError
+from torch_lntm.errors import ConfigError, CorpusError, IncompatibleGuideError
 from torch_lntm.evaluation import AIS, LikelihoodEstimate, ais_bracket, log_likelihood
 from torch_lntm.evaluation.likelihood import annealed
 from torch_lntm.evaluation.likelihood.annealed import AISBracket
@@ -293,6 +293,9 @@ def test_a_corpus_without_tokens_has_zero_log_likelihood() -> None:
     estimate = log_likelihood(model, empty, "ais")
     assert estimate.log_likelihood.tolist() == [0.0, 0.0]
     assert estimate.effective_sample_size.tolist() == [16.0, 16.0]
+    assert repr(estimate).endswith("0 documents, 0 tokens")
+    with pytest.raises(CorpusError, match="no document has a token to score"):
+        estimate.perplexity  # noqa: B018
 
 
 def test_documents_with_unreliable_chains_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

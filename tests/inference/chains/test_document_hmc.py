@@ -614,6 +614,7 @@ def test_invalid_models_batches_and_settings_are_refused() -> None:
         ({"num_steps": 0}, "num_steps is 0"),
         ({"target_accept": 1.0}, "target_accept is 1.0"),
         ({"jitter": 1.0}, "jitter 1.0"),
+        ({"seed": 1.5}, "seed is 1.5"),
         ({"step_size": 0.0}, "step_size is 0.0"),
     ):
         with pytest.raises(ConfigError, match=named):

@@ -27,6 +27,7 @@ from torch_lntm.inference.em.checkpoint import (
     write_checkpoint,
     write_rows,
 )
+from torch_lntm.inference.em.loop import clones_of
 from torch_lntm.inference.em.statistics import Statistics
 from torch_lntm.inference.em.table import DocumentTable
 from torch_lntm.models import DirichletTopics, LogisticNormalPrior, TopicModel, ctm, lda
@@ -152,6 +153,14 @@ def test_invalid_checkpoints_are_refused_and_left_unchanged(tmp_path: Path) -> N
     refused("the checkpoint of another fit")
     safetensors.torch.save_file({"x": torch.ones(1)}, path)
     refused("not a complete checkpoint")
+    for file in folder_of(path).iterdir():
+        file.write_bytes(b"")
+    model = ctm(3, corpus.num_words, dtype="float64")
+    before = clones_of(model.state_dict())
+    guide = make_guide("taylor", model, tolerance=1e-8, max_iterations=200)
+    with pytest.raises(ConfigError, match="not a complete checkpoint"):
+        VariationalEM(model, guide, progress=False, max_iterations=1).fit(corpus, checkpoint=path)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
 def test_the_error_for_a_checkpoint_of_another_fit_names_the_differences(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -483,3 +484,20 @@ def test_too_many_topics_for_the_documents_are_warned_of(num_topics, num_docs, w
         engine.fit(corpus)
     expected = f"{num_topics} topics for {num_docs} documents with words; use fewer"
     assert any(expected in str(w.message) for w in found) is warned
+
+
+def test_posteriors_of_a_batch_are_freed_before_the_next(monkeypatch) -> None:
+    guide, solved = TaylorGuide(ctm(3, 20)), []
+    solve = guide.solve
+
+    def solve_with_room(*args: Any, **options: Any) -> Any:
+        assert all(posterior() is None for posterior in solved)
+        posterior = solve(*args, **options)
+        solved.append(weakref.ref(posterior))
+        return posterior
+
+    monkeypatch.setattr(guide, "solve", solve_with_room)
+    corpus = Corpus.from_matrix(np.random.default_rng(0).poisson(1.0, (30, 20)) + 1)
+    options: dict[str, Any] = {"max_docs": 10, "max_iterations": 1, "start": "model"}
+    VariationalEM(guide.model, guide, progress=False, **options).fit(corpus)
+    assert len(solved) >= 6

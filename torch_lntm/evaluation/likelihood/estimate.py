@@ -83,19 +83,19 @@ class LikelihoodEstimate(PerTokenScore):
         text = (
             f"LikelihoodEstimate: log p(w){where} by {self.description}{seed}\n"
             f"  total       {self.total:.1f} nats ± {self.total_error:.2g} (Monte Carlo s.e.), "
-            f"{self.num_docs} documents, {int(self.lengths.sum())} tokens\n"
-            f"  per token   {self.nats_per_token:.4f} nats ± "
+            f"{self.num_docs} documents, {int(self.lengths.sum())} tokens"
+        )
+        if not self.num_docs:
+            return text
+        text += (
+            f"\n  per token   {self.nats_per_token:.4f} nats ± "
             f"{self.nats_per_token_standard_error:.2g} (s.e. over documents)\n"
             f"  perplexity  {self.perplexity:.1f} ± {self.perplexity_standard_error:.2g} "
             "(s.e. over documents)"
         )
-        if not self.num_docs:
-            return text
-        used, digits = self.lengths > 0, 0 if self.num_draws >= 100 else 1
-        spread = {
-            "effective sample size": (self.effective_sample_size, digits),
-            "acceptance": (self.acceptance, 2),
-        }
+        used, size = self.lengths > 0, self.effective_sample_size
+        digits = 0 if self.num_draws >= 100 else 1
+        spread = {"effective sample size": (size, digits), "acceptance": (self.acceptance, 2)}
         lines = [
             f"{name} {float(values[used].median()):.{digits}f} in the median, "
             f"{float(values[used].min()):.{digits}f} at least"

@@ -116,8 +116,7 @@ class DocumentHMC(MCMCKernel):
             sizes = torch.as_tensor(step_size)
             if not bool((sizes.isfinite() & (sizes > 0)).all()):
                 raise ConfigError(f"step_size is {step_size}; expected positive numbers")
-        if not 0 <= seed < 2**63:
-            raise ConfigError(f"seed is {seed}; expected a number from 0 to 2**63 - 1")
+        require_whole(0, seed=seed)
         self.settings = HMCSettings(
             num_chains, mass_matrix, num_steps, step_size, target_accept, jitter, seed
         )

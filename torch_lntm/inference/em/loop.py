@@ -298,8 +298,9 @@ class ResumableFit(ABC, Generic[R]):
                 f"process {exists.index(False)} of {len(exists)} cannot find {path}; put it on a "
                 "file system that all processes share"
             )
-        contents = self.processes.together(lambda: read_checkpoint(path, self._identity))
-        tensors, record = contents
+        together, documents = self.processes.together, self.state.documents
+        tensors, record = together(lambda: read_checkpoint(path, self._identity))
+        together(lambda: read_rows(path, record["rows"], documents))  # before the model changes
         try:
             self.state.load(tensors, record["state"], self.model.device)
             self.model.load_state_dict(self.state.model)
@@ -309,7 +310,6 @@ class ResumableFit(ABC, Generic[R]):
                 f"{path}: the contents of this checkpoint do not belong together ({error}); "
                 "delete it to start the fit anew"
             ) from error
-        self.processes.together(lambda: read_rows(path, record["rows"], self.state.documents))
 
     def _save(self) -> None:
         """Write the kept state to the checkpoint, if there is one."""

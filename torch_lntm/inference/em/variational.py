@@ -424,6 +424,7 @@ class VariationalRun(ResumableFit[VariationalResult]):
                 if self._keeps_entries:
                     documents.write("sites", batch, posterior.warm_start)
                 total = new if total is None else total.add_(new)
+                del posterior, new  # the next E-step needs the memory
                 bar.update(batch.num_docs)
         return total
 

@@ -148,6 +148,14 @@ class Covariates:
         if formula is None or not formula.random:
             return corpus
         if LEVELS in corpus.covariates and not formula.reads_any(corpus.metadata):
+            array = corpus.covariates[LEVELS]
+            sizes = [len(levels) for levels in formula.random.values()]
+            fits = array.shape == (corpus.num_docs, len(sizes)) and array.dtype.kind == "i"
+            if not fits or (array < -1).any() or (array >= sizes).any():
+                raise CorpusError(
+                    f"the covariate {LEVELS!r} must hold whole numbers from -1 to below {sizes}, "
+                    "with a row for each document: positions of levels, and -1 for new levels"
+                )
             return corpus.without_encodings(LEVELS)
         return corpus.with_encoding(LEVELS, self, lambda: self._derive_levels(corpus))
 
@@ -196,6 +204,9 @@ class Covariates:
         try:
             names, means, scales = (tuple(data[key]) for key in ("names", "means", "scales"))
             formula = None if data["formula"] is None else Formula.from_json(data["formula"])
+            finite = np.isfinite([*means, *scales]).all() and all(scale > 0 for scale in scales)
+            if not (finite and len(names) == len(means) == len(scales)):
+                raise TypeError("expected a finite mean and a positive scale for each name")
         except (KeyError, TypeError) as error:
             raise ConfigError(
                 f"prevalence is {data!r:.80}; expected the result of Covariates.to_json(). Make "
