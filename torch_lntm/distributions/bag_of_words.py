@@ -34,7 +34,7 @@ class BagOfWords(TorchDistribution):
             :class:`~torch_lntm.models.DirichletMultinomial`. Defaults to independent draws.
 
     Raises:
-        ValueError: Shapes disagree. Or theta is off the simplex, if ``validate_args`` is set.
+        ValueError: Shapes disagree, or theta is off the simplex and ``validate_args`` is set.
 
     Example:
         >>> theta = guide.posterior(batch).theta_mean()

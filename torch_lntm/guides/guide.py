@@ -123,8 +123,8 @@ class Guide(ABC, Generic[P]):
 
         Args:
             batch: The documents, over the model's vocabulary.
-            init: Initial values. The ``warm_start`` of an earlier posterior of these documents is
-                the best start. All guides except :class:`~torch_lntm.guides.EPGuide` also accept
+            init: Initial values, for which the ``warm_start`` of an earlier posterior of these
+                documents is best. All guides except :class:`~torch_lntm.guides.EPGuide` also accept
                 any means ``(num_docs, latent_dim)``. Defaults to :meth:`default_start`.
             covariances: Whether the covariances are needed. Without them, a guide whose means do
                 not depend on them returns a :class:`~torch_lntm.posteriors.ModePosterior`, which

@@ -42,9 +42,9 @@ class NormalGuide(Guide[NormalPosterior]):
 
     Args:
         model: The model. Its parameters are read at every call.
-        tolerance: Convergence tolerance of a document, in nats. For Taylor and Laplace: twice the
-            gain of another Newton step. For Blei–Lafferty and Khan–Bouchard: the gain of the last
-            round.
+        tolerance: Convergence tolerance of a document, in nats. Under Taylor and Laplace it bounds
+            twice the gain of another Newton step, and under Blei–Lafferty and Khan–Bouchard the
+            gain of the last round.
         max_iterations: Bound on the iterations of each document.
 
     Raises:

@@ -201,7 +201,6 @@ class ThetaDraws:
 
     @property
     def _stays_in_memory(self) -> bool:
-        """Whether the draws stay in memory after the first pass."""
         numbers = self.num_draws * len(self.rows) * self.model.num_topics
         return self.keep and numbers <= MAX_KEPT
 

@@ -136,8 +136,8 @@ def transform(
         source: What draws theta: a guide, or chains, which are ``DocumentHMC(model)`` or the chains
             that a fit by Monte-Carlo EM keeps.
         corpus: Documents over the model's vocabulary, or a matrix of their counts.
-        estimate: ``"mode"`` or ``"mean"``; see :class:`DocumentTopics`. Defaults to the mode for a
-            guide. Chains have the mean only.
+        estimate: ``"mode"`` or ``"mean"``; see :class:`DocumentTopics`. Guides default to the mode,
+            whereas chains have the mean only.
         num_draws: Number of draws for ``"mean"``. Defaults to 200 for a guide, to 50 for chains,
             and to all draws of existing :class:`ThetaDraws`.
         seed: Seed of a guide's draws.
@@ -150,8 +150,8 @@ def transform(
         The proportions, on the CPU, and the sources if the model has sources.
 
     Raises:
-        ConfigError: The source or the estimate is invalid. Chains are asked for the mode. A number
-            is out of range. A group is refused. Or the corpus has a different vocabulary.
+        ConfigError: The source or the estimate is invalid, chains are asked for the mode, a number
+            is out of range, a group is refused, or the corpus has a different vocabulary.
 
     Example:
         >>> topics = lntm.inference.transform(guide, test)

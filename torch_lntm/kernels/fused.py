@@ -28,8 +28,8 @@ def is_enabled(tensor: Tensor) -> bool:
     """Whether fused kernels compute with a tensor.
 
     Raises:
-        ConfigError: The variable ``LNTM_TRITON`` has another value than 0 or 1. Or its value is 1,
-            and Triton is missing or the tensor is on another device than CUDA.
+        ConfigError: The variable ``LNTM_TRITON`` has another value than 0 or 1, or it is 1 and
+            Triton is missing or the tensor is on another device than CUDA.
     """
     setting = os.environ.get("LNTM_TRITON", "")
     if setting == "":

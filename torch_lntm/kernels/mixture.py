@@ -53,7 +53,7 @@ class ExpectedCounts(NamedTuple):
     Attributes:
         log_likelihood: ``(num_docs,)`` float64, nats.
         topic_counts: ``(num_docs, num_topics)`` expected tokens of each topic. Rows sum to the
-            document's tokens from the topics. For independent draws these are all tokens.
+            document's tokens from the topics, which for independent draws are all tokens.
         word_counts: ``(num_topics, num_words)`` expected tokens of each word under each topic, with
             the total of ``topic_counts``. None by default.
     """

@@ -63,7 +63,7 @@ class KeywordOptions(ModelOptions, total=False):
             at its mode). 0 gives maximum likelihood.
         keywords: Keywords of the first topics by the names of the topics, such as ``{"economy":
             ["tax", "budget"]}``, looked up in ``vocabulary`` (``docs/keywords.md``). ``num_topics``
-            counts keyword topics and free topics. Defaults to free topics only.
+            counts keyword topics and free topics, and by default all are free.
         keyword_strength: Pseudo-tokens on the keywords of each keyword topic. Defaults to 2 % of
             the training documents' tokens per topic.
         exclusive_keywords: Whether the keywords are absent from free topics. If False, and the

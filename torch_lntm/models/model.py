@@ -469,8 +469,8 @@ class TopicModel(nn.Module):
         because they also know the topics' shares of the documents.
 
         Args:
-            shares: ``(num_topics,)`` mean proportions. The table lists the largest first. By
-                default the table has no shares, and lists the topics by number.
+            shares: ``(num_topics,)`` mean proportions, by which the table lists the largest topic
+                first. Without them it lists the topics by number.
             top_n: Number of words for each topic.
             num_correlated: Largest number of positively correlated topics to list for each topic,
                 and of negatively correlated topics.

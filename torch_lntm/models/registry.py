@@ -38,8 +38,8 @@ def register(
     which ``save_model`` checks by a second call.
 
     Args:
-        name: The name, without spaces. A second registration replaces the first. The names of this
-            library are reserved.
+        name: The name, without spaces. A second registration replaces the first, but the names of
+            this library are reserved.
         learn: Function that is called before the constructor, with the same arguments by name. It
             returns new values of some arguments, such as a fitted formula instead of its text. The
             record of the call holds the new values.
@@ -52,8 +52,8 @@ def register(
         the call.
 
     Raises:
-        ConfigError: The name is empty, contains spaces or is reserved. Or the constructor lacks an
-            argument, or has arguments that cannot be passed by name.
+        ConfigError: The name is empty, contains spaces or is reserved, or the constructor lacks an
+            argument or has arguments that cannot be passed by name.
 
     Example:
         >>> @lntm.models.register("small")

@@ -125,7 +125,7 @@ def capture(
 
     Args:
         part: The document prior, topics or words.
-        take: Function of the name and value of a parameter. It returns the tensor that the copy
+        take: Function of the name and value of a parameter, which returns the tensor that the copy
             holds instead. Defaults to the value.
         path: Prefix of the names.
     """

@@ -326,9 +326,8 @@ def anneal(
         schedule: Temperatures from 0 to 1.
         transitions: Tuned transitions.
         keys: ``(num_chains, num_docs)`` keys of the chains.
-        posterior: ``(num_chains, num_docs, dim)`` exact posterior draws of z. If given, the chains
-            start there and go back to the prior. By default they start from prior draws and go
-            forward.
+        posterior: ``(num_chains, num_docs, dim)`` exact posterior draws of z, from which the chains
+            go back to the prior. By default they start from prior draws and go forward.
         advance: Function to call at every temperature.
 
     Raises:

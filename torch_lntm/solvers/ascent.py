@@ -331,8 +331,8 @@ def maximise_mean(
             remaining gain, is below the tolerance or below rounding in the line search.
         max_iterations: Bound on the steps of each document, at least 1.
         words: Results of a pass over the words at ``start``. Computed if None.
-        secant: Secants of the last steps to ``start``, on a similar function. The ascent works with
-            any secants, and is fast with good secants. Defaults to none.
+        secant: Secants of the last steps to ``start``, on a similar function. Any will work, but
+            good ones make the ascent fast. Defaults to none.
         cg_tolerance: Relative residual of a direction. Defaults to 0.05.
         cg_steps: Bound on the conjugate-gradient steps of a direction. Defaults to 30.
     """

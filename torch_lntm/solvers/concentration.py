@@ -32,9 +32,9 @@ def fit_concentration(mean_log_theta: Tensor, start: Tensor, *, symmetric: bool)
         symmetric: Whether all α_k are equal. The mean of m then replaces m.
 
     Returns:
-        ``(num_topics,)`` float64 α. If all documents have equal theta, the maximum is at infinity.
-        The sum is therefore limited to 1e6, with standard deviations of theta below 5e-4. Every
-        component is at least 1e-8.
+        ``(num_topics,)`` float64 α. If all documents have equal theta, the maximum is at infinity,
+        so the sum is limited to 1e6, with standard deviations of theta below 5e-4. Every component
+        is at least 1e-8.
 
     Example:
         >>> from torch_lntm.solvers.concentration import fit_concentration

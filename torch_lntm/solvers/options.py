@@ -16,8 +16,8 @@ class SolveOptions(NamedTuple):
         max_iterations: Bound on the iterations of each document.
         inverse_temperature: Inverse temperature T of deterministic annealing, for normal
             posteriors (*Ahmed & Xing 2007, §3.2*).
-        inverse_topic_temperature: Inverse temperature T of the topics, φ^T. The topics that a
-            solver sees are tempered already.
+        inverse_topic_temperature: Inverse temperature T of the topics, φ^T; those that a solver
+            sees are tempered already.
     """
 
     start: Any = None

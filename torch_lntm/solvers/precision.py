@@ -94,9 +94,9 @@ def needs_float64(batch: DocumentBatch, space: Any, tolerance: float) -> Tensor:
     rounding = torch.finfo(batch.dtype).eps
     # Largest acceptable condition number of a whitened precision times the machine epsilon.
     longest = (0.1 / space.eta_variance.amax()).clamp_max(
-        # Largest acceptable rounding error of a document's log likelihood, in nats. The estimate is
-        # its number of tokens times the machine epsilon. A larger solver tolerance takes the place
-        # of the limit.
+        # Largest acceptable rounding error of a document's log likelihood, in nats. It is estimated
+        # as the number of tokens times the machine epsilon. A larger solver tolerance takes its
+        # place.
         max(1e-3, tolerance)
     )
     return batch.lengths > longest / rounding

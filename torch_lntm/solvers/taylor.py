@@ -143,7 +143,7 @@ def taylor(
         topics: ``(num_topics, num_words)``, tempered if ``inverse_temperature`` is not 1.
         space: Whitened prior of eta.
         options: Starting means ``(num_docs, eta_dim)``. The tolerance is the Newton decrement of a
-            converged document, in nats. The returned covariance is not divided by T.
+            converged document in nats, and the returned covariance is not divided by T.
 
     Returns:
         The posterior, a :class:`~torch_lntm.posteriors.LowRankPosterior` under a factor prior. Its

@@ -92,8 +92,8 @@ class Chains:
         batch: The documents.
         seed: Seed of all random numbers.
         warmup_steps: Transitions with adapting step sizes.
-        initial: ``(num_chains, num_docs, dim)`` initial latent variables by the names of the sites.
-            The first axis may be missing for one chain. Defaults to prior draws.
+        initial: ``(num_chains, num_docs, dim)`` initial latent variables by the names of the sites,
+            whose first axis may be missing for one chain. Defaults to prior draws.
         progress: Progress of an earlier visit of the same chains, which then continue its
             adaptation from the latent variables ``initial`` and skip the checks. Defaults to new
             chains.
@@ -116,7 +116,7 @@ class Chains:
         ConfigError: The vocabulary sizes of batch and model differ, the mass matrix is unknown, or
             a shape is wrong.
         NumericalError: A parameter of the model, or a density at the start of the chains, is not
-            finite. The message names the parameter or the documents. Continued chains skip this
+            finite. The message names the parameter or the documents, but continued chains skip this
             check.
 
     Warns:

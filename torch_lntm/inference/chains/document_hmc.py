@@ -152,7 +152,7 @@ class DocumentHMC(MCMCKernel):
             num_draws: Number of draws of each chain.
             warmup_steps: Number of transitions before the first draw, with adapting step sizes.
             initial_params: ``(num_chains, num_docs, dim)`` initial values by the names of the
-                sites. The first axis may be missing for one chain. Defaults to prior draws.
+                sites, whose first axis may be missing for one chain. Defaults to prior draws.
             progress: Whether to show a progress bar on standard error.
 
         Returns:

@@ -53,8 +53,8 @@ class JointChain:
         model: A fitted model.
         corpus: The documents of the fit, with the model's columns of covariates.
         warmup_steps: Number of sweeps with adapting step sizes.
-        topics: Whether to draw the topics. If False, they stay fixed.
-        prior: Whether to draw the prior's parameters. If False, they stay fixed.
+        topics: Whether to draw the topics, rather than keep them fixed.
+        prior: Whether to draw the prior's parameters, rather than keep them fixed.
         seed: Seed of the chain.
 
     Attributes:
@@ -103,7 +103,6 @@ class JointChain:
         self._progress: Progress | None = None
 
     def _observe(self, batch: DocumentBatch) -> None:
-        """Set the documents of the chain."""
         self._batch = self.model.check_batch(batch)
 
     @torch.no_grad()
@@ -185,10 +184,11 @@ def joint_draws(
         num_draws: Number of draws of each document.
         thinning: Sweeps of the chain from one draw to the next.
         warmup_steps: Sweeps before the first draw.
-        topics: Whether to draw the topics too. If False, they stay fixed. Topics by ``content`` and
-            the topics of ``lntm`` have no posterior of a known form, and have to stay fixed.
-        prior: Whether to draw the prior's parameters too. If False, they stay fixed. The
-            concentration of ``lda`` has to stay fixed: it has no prior distribution, and therefore
+        topics: Whether to draw the topics too, rather than keep them fixed. Topics by ``content``
+            and the topics of ``lntm`` have to stay fixed, because their posterior has no known
+            form.
+        prior: Whether to draw the prior's parameters too, rather than keep them fixed. The
+            concentration of ``lda`` has to stay fixed, because without a prior distribution it has
             no proper posterior.
         seed: Seed of the chain.
         progress: Whether to show a progress bar on standard error.

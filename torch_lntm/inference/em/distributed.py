@@ -108,8 +108,8 @@ class Processes:
             make: Function that computes the statistics of this process's documents. It returns
                 ``None`` without documents.
             dtype: Floating-point type for the sum of the word counts.
-            occurs: ``(num_words,)`` bool: the word occurs in this process's documents. Counts of
-                words that occur in no process are 0 and need not be sent. Defaults to all words.
+            occurs: ``(num_words,)`` bool: the word occurs in this process's documents. Words that
+                occur in no process are not sent, because their counts are 0. Defaults to all words.
 
         Returns:
             The statistics of the documents of all processes.

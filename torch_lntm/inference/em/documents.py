@@ -49,8 +49,8 @@ def corpus_to_fit(model: TopicModel, documents: Corpus) -> Corpus:
         CorpusError: The documents have no tokens.
 
     Warns:
-        LNTMWarning: There are more topics than non-empty documents. Or there are more than 20
-            topics, and fewer than 2 non-empty documents per topic.
+        LNTMWarning: There are more topics than non-empty documents, or more than 20 topics and
+            fewer than 2 non-empty documents per topic.
     """
     corpus = model.encode(documents)
     if corpus.whole.num_tokens == 0:

@@ -135,7 +135,7 @@ class ResumableFit(ABC, Generic[R]):
         """Means of the documents for a result, from the prior where there is no posterior.
 
         Args:
-            means: ``(num_result_docs, latent_dim)`` means of all non-empty documents. The other
+            means: ``(num_result_docs, latent_dim)`` means of all non-empty documents, whose other
                 rows are overwritten. ``None`` before the first E-step.
 
         Returns:
@@ -399,9 +399,9 @@ class Engine(ABC, Generic[R]):
 
         Raises:
             CorpusError: The corpus has no tokens.
-            ConfigError: The corpus has a different vocabulary. Or the checkpoint belongs to another
-                fit. Or there are more processes than documents. Or a part of the corpus is missing
-                or is there twice.
+            ConfigError: The corpus has a different vocabulary, the checkpoint belongs to another
+                fit, there are more processes than documents, or a part of the corpus is missing or
+                is there twice.
             NumericalError: The objective, a parameter, or a density at the start of chains is not
                 finite. The message names the parameter or the documents.
             ProcessError: A process of the fit is lost, or did not answer within its group's

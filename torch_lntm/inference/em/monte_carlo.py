@@ -274,7 +274,6 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
 
     @property
     def _last_epoch(self) -> int:
-        """Number of the last epoch, as expected now."""
         return self.phases.last_epoch(self.state.phase, self.state.history)
 
     def end_reason(self) -> StopReason:
@@ -424,7 +423,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
 
     @property
     def _include_unmoved(self) -> bool:
-        """Whether chains without a move enter the statistics. Known without waiting for a GPU."""
+        """Whether chains without a move enter the statistics, known without waiting for a GPU."""
         state = self.state
         # A chain may fail to move in its first transitions by mere chance, and leaving it out would
         # bias the statistics towards states that are easy to leave.

@@ -128,7 +128,6 @@ class PhaseSchedule:
 
     @property
     def _max_search_epochs(self) -> float:
-        """Maximum number of epochs of the search."""
         return max((1.0 - AVERAGED_SHARE) * self.max_epochs, self.warmup_epochs)
 
     def _gain(self, epochs: int, history: Sequence[dict[str, Any]]) -> float:

@@ -276,7 +276,7 @@ class Start:
         """Make the remaining epochs.
 
         Args:
-            state: State of the fit. Its ``step`` is the number of past epochs. After the last epoch
+            state: State of the fit, whose ``step`` is the number of past epochs. After the last one
                 it has the table ``means`` of this process's documents.
             progress: Whether to show a progress bar.
 

@@ -302,7 +302,6 @@ class MixedPrior(StructuralPrior):
         return torch.cat(self._system().draw(*noise))
 
     def _move_mean(self, change: Tensor) -> None:
-        """See :meth:`LogisticNormalPrior._move_mean`."""
         size, num_dense = 1 + self.num_covariates, len(self.gram)
         super()._move_mean(change[:size])
         self.level_effects.add_(self._levels.join(change[size:num_dense], change[num_dense:]))

@@ -206,8 +206,8 @@ class DocumentPrior(nn.Module):
             batch: As for :meth:`space`.
 
         Returns:
-            Regressors ``(num_docs, num_rows)``, float64, and penalties ``(num_rows,)``. A penalty
-            is the prior precision of a row of coefficients, relative to the covariance. ``None``
+            Regressors ``(num_docs, num_rows)``, float64, and penalties ``(num_rows,)``, which are
+            the prior precisions of the rows of coefficients, relative to the covariance. ``None``
             for priors without regressors.
         """
         return None

@@ -235,7 +235,6 @@ class StructuralPrior(LogisticNormalPrior):
         return self._row_covariance()
 
     def _move_mean(self, change: Tensor) -> None:
-        """See :meth:`LogisticNormalPrior._move_mean`."""
         super()._move_mean(change)
         self.slopes.add_(change[1:])
 

@@ -91,8 +91,8 @@ class Keywords:
 
         Args:
             keywords: Words by the name of their topic, such as ``{"economy": ["tax", "budget"]}``.
-                Columns of the vocabulary (whole numbers) are accepted in place of words. The data
-                of :meth:`to_json` are accepted too, without warnings.
+                Columns of the vocabulary (whole numbers) may stand in for words, and the data of
+                :meth:`to_json` are accepted too, without warnings.
             vocabulary: Words of the vocabulary, in the order of the columns.
             strength: As for the class.
             exclusive: As for the class.
@@ -154,8 +154,8 @@ class Keywords:
         """Raise unless a model of these sizes has the topics and the columns.
 
         Raises:
-            ConfigError: More topics have keywords than there are topics. A column is outside of the
-                vocabulary. No words are left for topics without keywords.
+            ConfigError: More topics have keywords than there are topics, a column is outside of the
+                vocabulary, or no words are left for topics without keywords.
         """
         if len(self) > num_topics:
             raise ConfigError(
