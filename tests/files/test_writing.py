@@ -180,3 +180,20 @@ def test_files_other_than_leftovers_are_kept(root, name, monkeypatch):
     (root / name).write_bytes(b"precious")
     write(root / "x", b"new")
     assert (root / name).read_bytes() == b"precious"
+
+
+def test_the_old_folder_returns_if_the_new_one_cannot_take_its_name(root, monkeypatch):
+    make((("a", b"old"),), root / "x")
+    rename = os.rename
+
+    def fail(source, target):
+        if str(source).endswith(".new"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        rename(source, target)
+
+    monkeypatch.setattr(writing, "_exchange", lambda *_: False)
+    monkeypatch.setattr(os, "rename", fail)
+    with pytest.raises(FileError, match=r"x: cannot be written .Input/output error"):
+        write_folder(root / "x")
+    assert (root / "x" / "a").read_bytes() == b"old"
+    assert [path.name for path in root.iterdir()] == ["x"]

@@ -289,3 +289,10 @@ def test_csv_of_many_programs(tmp_path, data, options, expected):
     values = corpus.metadata["n"].tolist()
     assert [None if x is None or x != x else x for x in values] == expected
     assert "wood" in corpus.vocabulary
+
+
+def test_a_label_field_stays_a_column_under_its_name(tmp_path):
+    path = write(tmp_path / "toy.csv", "text,party,label\ncat,x,1\ndog,,2\n")
+    corpus = read_corpus(path, label_field="party")
+    assert corpus.labels == ("x", "")
+    assert corpus.metadata["party"].tolist() == ["x", None]
