@@ -226,8 +226,8 @@ def test_densities_evidence_files_and_reports(accelerator, family, tmp_path) -> 
         target = model.bind(batch)
         z = target.draw_prior(noise.document_keys(0, batch.index, 2))
         there = {
-            "joint": target.log_joint(z),
-            "gradient": torch.stack(list(target.likelihood(z)[1])),
+            "joint": torch.stack(target.log_joint(z)),
+            "gradient": target.likelihood(z)[1],
             "correlation": model.topic_correlation(),
         }
         settings = AIS(2, num_temperatures=4, num_steps=1)
@@ -239,7 +239,7 @@ def test_densities_evidence_files_and_reports(accelerator, family, tmp_path) -> 
             "theta": lntm.inference.transform(guide, CORPUS[:4]).theta,
             "mean": lntm.inference.transform(guide, CORPUS[:4], estimate="mean", num_draws=5).theta,
             "shares": lntm.inference.topic_shares(guide, CORPUS[:4]),
-            "coherence": [x.value for x in lntm.reports.coherence_scores(model, CORPUS, 3)],
+            "coherence": lntm.reports.topic_scores(model, CORPUS, top_n=3)["value"].tolist(),
         }
         if family.endswith("iftm"):
             sources = lntm.inference.transform(make_guide(model, "FactorGuide"), CORPUS[:4]).sources
@@ -308,7 +308,7 @@ def test_structural_topic_models_and_their_effects(accelerator) -> None:
             "penalty": model.prior.penalty,
             "averaged": model.prior.averaged().to(device).covariance,
         }
-        return there, {"effects": found.frame()[["estimate", "std_error"]].to_numpy()}
+        return there, {"effects": found.table()[["estimate", "std_error"]].to_numpy()}
 
     compare(accelerator, work)
 

@@ -65,4 +65,4 @@ def test_effects_show_and_accept_names(capsys):
     options = ["--formula", f"~ {column}", "--topics", "war,0", "--num-draws", "3"]
     assert main(["effects", "run", *options, "--source", "guide"]) == 0
     out = capsys.readouterr().out
-    assert out.index("\nwar ") < out.index("\n0 ")
+    assert out.index(" 2 war ") < out.index(" 0 ")

@@ -37,7 +37,7 @@ def test_report_of_a_run_quotes_its_texts(posts, capsys):
     assert page.said("h1") == ["Posts & parties"]
     assert {ROWS[0][1], ROWS[1][1]} <= set(page.said("blockquote"))
     assert {"By party", "By date"} <= set(page.said("h3"))
-    assert "completion perplexity" in page.said("th")
+    assert "completion perplexity" in page.said("td")
     settings = dict(zip(page.said("dt"), page.said("dd"), strict=True))
     assert settings["corpus"] == "posts.csv"
     assert settings["test_fraction"] == "0.25"
