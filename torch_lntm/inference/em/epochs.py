@@ -60,7 +60,6 @@ class EpochStats:
     def __init__(self, num_batches: int) -> None:
         self._num_batches = num_batches
         self._values: dict[str, list[Tensor]] = defaultdict(list)
-        self._shares: list[float] = []
 
     def add(self, chains: Chains, share: float) -> Tensor:
         """Add the last transition of a batch.
@@ -74,9 +73,10 @@ class EpochStats:
         """
         last = chains.last
         assert last is not None
-        self._shares.append(share)
-        self._values["acceptance"].append(last.acceptance.mean())
-        self._values["step_size"].append(chains.step_size.mean())
+        means = {"acceptance": last.acceptance.mean(), "step_size": chains.step_size.mean()}
+        for name, mean in means.items():
+            # A share of 1 skips the multiplication, which is a launch on a GPU.
+            self._values[name].append(mean if share == 1.0 else share * mean)
         self._values["divergences"].append(last.divergent.sum())
         return last.accepted
 
@@ -100,8 +100,7 @@ class EpochStats:
         values = {name: torch.stack(x) for name, x in self._values.items()}
         visited_share = len(values["log_likelihood"]) / self._num_batches
         for name in ("acceptance", "step_size"):
-            shares = torch.tensor(self._shares, dtype=torch.float64).to(values[name])
-            values[name] = visited_share * (shares * values[name]).mean()
+            values[name] = visited_share * values[name].mean()
         sums = {name: x.sum() for name, x in values.items()}
         return processes.total({**sums, "stuck": stuck})
 
