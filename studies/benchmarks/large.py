@@ -10,12 +10,13 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_matrix
 
 from studies.machine import ROOT, Stopwatch, memory_mb, thread_environment
 from studies.measure import Cells, Study, check_numbers
@@ -115,15 +116,14 @@ def main(settings: Settings, step: str, path: Path) -> None:
 
 def write(settings: Settings, path: Path) -> None:
     """Write documents of independent words to a folder."""
-    sizes, words, counts = map(np.concatenate, zip(*draw(settings), strict=True))
+    corpus_of(draw(settings), settings.num_words).save(path)
+
+
+def corpus_of(parts: Iterable[Rows], num_words: int) -> Corpus:
+    """The corpus of drawn documents, which come in parts."""
+    sizes, words, counts = map(np.concatenate, zip(*parts, strict=True))
     offsets = np.concatenate([[0], np.cumsum(sizes)])
-    corpus = Corpus(
-        row_offsets=offsets,
-        word_index=words.astype(np.int32),
-        counts=counts.astype(np.int32),
-        num_words=settings.num_words,
-    )
-    corpus.save(path)
+    return Corpus.from_matrix(csr_matrix((counts, words, offsets), (len(sizes), num_words)))
 
 
 def draw(settings: Settings) -> Iterator[Rows]:

@@ -21,10 +21,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from studies.benchmarks.large import corpus_of
 from studies.machine import ROOT, Stopwatch, memory_mb, thread_environment
 from studies.measure import Cells, Study, check_numbers
 from studies.tables import table
-from torch_lntm.corpus import Corpus, read_corpus
+from torch_lntm.corpus import read_corpus
 from torch_lntm.corpus.mapped import Rows
 from torch_lntm.errors import ConfigError
 from torch_lntm.inference import MonteCarloEM, Processes
@@ -199,14 +200,7 @@ def opened(path: Path) -> float:
 
 def write(settings: Settings, path: Path) -> None:
     """Write the documents to a folder in shards."""
-    sizes, words, counts = map(np.concatenate, zip(*draw(settings), strict=True))
-    offsets = np.concatenate([[0], np.cumsum(sizes)])
-    corpus = Corpus(
-        row_offsets=offsets,
-        word_index=words.astype(np.int32),
-        counts=counts.astype(np.int32),
-        num_words=settings.num_words,
-    )
+    corpus = corpus_of(draw(settings), settings.num_words)
     corpus.save(path, shard_size=-(-settings.num_docs // settings.num_shards))
 
 
