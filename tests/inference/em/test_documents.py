@@ -47,8 +47,9 @@ def test_tables_of_a_process_have_rows_for_its_documents_only() -> None:
     assert "means" not in documents
     documents.write("means", batch, torch.tensor([[11.0], [2.0]]))
     assert documents.read("means", corpus.batch([7, 11])).tolist() == [[0.0], [11.0]]
-    with pytest.raises(IndexError):
-        documents.read("means", corpus.batch([3]))
+    for foreign in (0, 3):  # before and between its own
+        with pytest.raises(IndexError):
+            documents.read("means", corpus.batch([foreign]))
     labels = torch.stack([batch.positions[batch.row_index], batch.word_index], 1)
     documents.write("sites", batch, labels.double())
     assert documents.tensors["means"].tolist() == [[0.0], [2.0], [0.0], [11.0]]

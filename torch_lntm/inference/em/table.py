@@ -44,8 +44,8 @@ class DocumentTable:
         self._first, self._row_of = first, None
         if last - first + 1 > len(index):
             # Of other documents the row is -1, which no tensor has.
-            self._row_of = np.full(last - first + 1, -1, dtype=np.int64)
-            self._row_of[index - first] = np.arange(len(index))
+            self._first, self._row_of = 0, np.full(last + 1, -1, dtype=np.int64)
+            self._row_of[index] = np.arange(len(index))
         self._copies: dict[tuple[str, torch.device], Tensor] = {}
 
     def of(self, tensors: dict[str, Tensor]) -> DocumentTable:
