@@ -24,10 +24,6 @@ BRIEF = {"start_epochs": 3, "stepwise_epochs": 2, "max_iterations": 2, "toleranc
 _OF_FIT = ("checkpoint", "checkpoint_seconds")
 
 
-class Unknown(Exception):
-    """An error that the package does not know."""
-
-
 def arrays(model: TopicModel, result: FitResult) -> dict[str, Any]:
     """The model and the result of a fit as NumPy arrays and numbers."""
     found = {f"model.{name}": x.detach().numpy() for name, x in model.state_dict().items()}
@@ -96,7 +92,6 @@ def errors_of_one() -> list[tuple[Any, ...]]:
     corpus, found = make_corpus(NUM_DOCS), []
     makers: list[Any] = [
         lambda: NumericalError("documents 1, 7 left the numbers", [1, 7]),
-        lambda: Unknown("what is this"),
         lambda: IndexError("out of range"),
     ]
     for make in makers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +28,6 @@ from torch_lntm.inference.em.checkpoint import (
     write_checkpoint,
     write_rows,
 )
-from torch_lntm.inference.em.loop import clones_of
 from torch_lntm.inference.em.statistics import Statistics
 from torch_lntm.inference.em.table import DocumentTable
 from torch_lntm.models import DirichletTopics, LogisticNormalPrior, TopicModel, ctm, lda
@@ -156,7 +156,7 @@ def test_invalid_checkpoints_are_refused_and_left_unchanged(tmp_path: Path) -> N
     for file in folder_of(path).iterdir():
         file.write_bytes(b"")
     model = ctm(3, corpus.num_words, dtype="float64")
-    before = clones_of(model.state_dict())
+    before = copy.deepcopy(model.state_dict())
     guide = make_guide("taylor", model, tolerance=1e-8, max_iterations=200)
     with pytest.raises(ConfigError, match="not a complete checkpoint"):
         VariationalEM(model, guide, progress=False, max_iterations=1).fit(corpus, checkpoint=path)

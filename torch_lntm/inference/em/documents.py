@@ -238,10 +238,6 @@ class DocumentShard:
         """This process's documents in their order, in batches of at most ``max_docs``."""
         return self.cached(max_docs, lambda: self._batches.of(_split(self.order, max_docs)))
 
-    def own_batches(self, order: Positions, max_docs: int) -> Iterator[DocumentBatch]:
-        """This process's documents in the given order of all documents."""
-        return self._batches.of(_split(self._own(order), max_docs))
-
     def global_batches(self, order: Positions, max_docs: int) -> Iterator[DocumentBatch]:
         """The documents at some positions, in every process."""
         return self._batches.of(_split(order, max_docs))
@@ -349,10 +345,6 @@ class PartShard(DocumentShard):
         number = -(-self.part.whole.num_nonempty // step_docs)
         batches = self.mini_batches(seed, 0, number)
         return self.cached("steps", lambda: (batch for batch, _ in batches))
-
-    def own_batches(self, order: Positions, max_docs: int) -> Iterator[DocumentBatch]:
-        """See :meth:`DocumentShard.own_batches`. The documents are visited in their own order."""
-        return super().own_batches(self.order, max_docs)
 
     def sample(self, model: TopicModel, seed: int) -> DocumentShard:
         """See :meth:`DocumentShard.sample`. A share of every shard, gathered in all processes."""

@@ -7,6 +7,7 @@ import secrets
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor
 
 from torch_lntm.budget import release_memory
-from torch_lntm.corpus import Corpus, DocumentBatch
+from torch_lntm.corpus import Corpus
 from torch_lntm.corpus.corpus import as_corpus
 from torch_lntm.errors import (
     ConfigError,
@@ -28,7 +29,6 @@ from torch_lntm.errors import (
 )
 from torch_lntm.inference.em.checkpoint import (
     FitState,
-    Tensors,
     folder_of,
     read_checkpoint,
     read_rows,
@@ -111,26 +111,6 @@ class ResumableFit(ABC, Generic[R]):
         """Whether this process shows progress bars."""
         return self.settings.progress and self.processes.first
 
-    # -- sums and means ----------------------------------------------------------------------------
-
-    def occurring(self, batch: DocumentBatch | None) -> Tensor | None:
-        """Words of this process's documents in a mini-batch: only their counts are sent.
-
-        Args:
-            batch: The documents, or ``None``.
-
-        Returns:
-            ``(num_columns,)`` bool. ``None`` in a fit by one process.
-        """
-        if self.processes.alone:
-            return None
-        topics = self.model.topics
-        num_columns = topics.num_levels * self.model.num_words
-        occurs = torch.zeros(num_columns, dtype=torch.bool, device=self.model.device)
-        if batch is not None:
-            occurs[topics.assign_levels(batch).word_index] = True
-        return occurs
-
     def with_prior_means(self, means: Tensor | None) -> Tensor:
         """Means of the documents for a result, from the prior where there is no posterior.
 
@@ -167,11 +147,11 @@ class ResumableFit(ABC, Generic[R]):
         # kept before, so that no tensor exists three times.
         self._kept = kept = replace(
             state,
-            model=clones_of(self.model.state_dict()),
+            model=deepcopy(self.model.state_dict()),
             documents=state.documents.of(dict(state.documents.tensors)),
             history=list(state.history),
             # The topics' optimiser has references to its tensors.
-            optimizer=clones_of(state.optimizer),
+            optimizer=deepcopy(state.optimizer),
         )
         tables = state.documents.tensors
         for name in tables.keys() - self.not_copied:
@@ -192,9 +172,6 @@ class ResumableFit(ABC, Generic[R]):
         """Restore the state of the last :meth:`keep`."""
         self.state = self._kept
         self.model.load_state_dict(self.state.model)
-
-    def end_early(self) -> None:
-        """Called before the result of a fit that Ctrl-C or its callback has ended."""
 
     def run(
         self, checkpoint: Path | None, checkpoint_seconds: float, callback: Callback | None = None
@@ -244,7 +221,6 @@ class ResumableFit(ABC, Generic[R]):
                     saved = time.monotonic()
                 if stopped:
                     self.restore()
-                    self.end_early()
                     reason: StopReason = "stopped_by_callback"
                     break
             else:
@@ -252,7 +228,6 @@ class ResumableFit(ABC, Generic[R]):
         except KeyboardInterrupt as interrupt:
             self.restore()
             self._save()
-            self.end_early()
             if not stops_on_interrupt():
                 raise
             reason = "terminated" if isinstance(interrupt, Terminated) else "interrupted"
@@ -335,11 +310,6 @@ class ResumableFit(ABC, Generic[R]):
                     "fit goes on. Free space there, so that a killed fit can be continued",
                     SavingWarning,
                 )
-
-
-def clones_of(tensors: Tensors) -> Tensors:
-    """Copies of tensors by name."""
-    return {name: value.clone() for name, value in tensors.items()}
 
 
 class Engine(ABC, Generic[R]):

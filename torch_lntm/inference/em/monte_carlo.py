@@ -44,7 +44,7 @@ from torch_lntm.inference.em.schedule import (
     default_batch_docs,
     documents_per_block,
 )
-from torch_lntm.inference.em.start import Start, StartName, check_start
+from torch_lntm.inference.em.start import Start, StartName, check_start, random_order
 from torch_lntm.inference.em.statistics import Statistics, chain_statistics, sum_statistics
 from torch_lntm.models import TopicModel, Topics
 from torch_lntm.models.registry import record_settings
@@ -230,7 +230,8 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         self.num_batches = math.ceil(num_docs / batch_size)
         self.block_docs = documents_per_block(num_docs, length)
         # Chains stay with their process for all mini-batches.
-        self.shard = shard_of(model, corpus, self.processes)
+        order = None if corpus.part else random_order(corpus, settings.seed)
+        self.shard = shard_of(model, corpus, self.processes, order)
         self.phases = PhaseSchedule(
             settings.max_epochs,
             settings.warmup_epochs,
@@ -284,7 +285,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         """Set topics, prior and means by the start, or only the means if it is "model"."""
         settings, model, state = self.settings, self.model, self.state
         if settings.start == "model":
-            for batch in self.shard.own_batches(self.corpus.nonempty, MAX_FILLED_DOCS):
+            for batch in self.shard.local_batches(MAX_FILLED_DOCS):
                 centre = model.prior.space(batch).centre
                 self.state.documents.write("means", batch, centre.expand(batch.num_docs, -1))
             return
@@ -343,7 +344,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
             return
         for batch, num_docs in visits:
             make = partial(self._visit, batch, num_docs, stats)
-            yield processes.add_up(make, self.model.dtype, self.occurring(batch))
+            yield processes.add_up(make, self.model.dtype)
 
     def _visits(self, bar: tqdm) -> Iterator[tuple[DocumentBatch | None, int]]:
         """Mini-batches of an epoch; see :meth:`DocumentShard.mini_batches`."""

@@ -79,7 +79,7 @@ class FitResult(Fitted):
         seconds: Time of the fit, including earlier runs continued from a checkpoint.
         statistics: Statistics of the last E-step, or the running average of Monte-Carlo EM, from
             which :class:`~torch_lntm.inference.StepwiseEM` continues. ``None`` if the fit ended
-            before its first E-step.
+            before its first E-step, or between restarts.
         corpus: The documents of the fit, or ``None``.
 
     Example:
