@@ -44,7 +44,7 @@ def test_tables_of_a_process_have_rows_for_its_documents_only() -> None:
     sizes = np.diff(corpus.row_offsets)
     documents = DocumentTable(owned, np.append(0, np.cumsum(sizes[owned])), CPU)
     batch = corpus.batch([11, 2])
-    assert "means" not in documents
+    assert "means" not in documents.tensors
     documents.write("means", batch, torch.tensor([[11.0], [2.0]]))
     assert documents.read("means", corpus.batch([7, 11])).tolist() == [[0.0], [11.0]]
     for foreign in (0, 3):  # before and between its own

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from pyro.ops.stats import split_gelman_rubin
 from torch import Tensor
 
 from torch_lntm.corpus import DocumentBatch
@@ -10,7 +11,6 @@ from torch_lntm.errors import UnreliableEstimateWarning, warn
 from torch_lntm.evaluation.completion.cache import held_out_words
 from torch_lntm.evaluation.completion.result import ExactCompletion
 from torch_lntm.inference.chains.chains import theta_chains
-from torch_lntm.inference.chains.diagnostics import split_rhat
 from torch_lntm.kernels.chains import SparseWords
 from torch_lntm.models import TopicModel
 
@@ -106,7 +106,8 @@ def _score(words: SparseWords, means: Tensor, log_likelihood: Tensor) -> dict[st
         "log_predictive": score - bias,
         "variance": influence.var(0) / num_chains,
         "bias": bias,
-        "rhat": split_rhat(log_likelihood),
+        # Documents without held-out tokens have equal draws.
+        "rhat": split_gelman_rubin(log_likelihood).nan_to_num(1.0),
         "num_draws": torch.full((num_docs,), log_likelihood.shape[1]),
     }
 

@@ -28,7 +28,6 @@ from torch_lntm.inference.chains.chains import (
     FEWEST_TRANSITIONS,
     Chains,
     HMCSettings,
-    Progress,
     initial_latents,
     warn_of_low_acceptance,
     warn_of_stuck,
@@ -117,7 +116,7 @@ class KeptChains:
             self.settings.seed,
             num_past,
             latents,
-            Progress(num_past, adaptation),
+            adaptation,
         )
 
     def theta_draws(

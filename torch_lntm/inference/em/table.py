@@ -54,9 +54,6 @@ class DocumentTable:
         table.tensors = tensors
         return table
 
-    def __contains__(self, name: str) -> bool:
-        return name in self.tensors
-
     def read(self, name: str, batch: DocumentBatch) -> Tensor:
         """Rows of a batch's documents ``(num_docs, ...)`` or stored counts ``(nnz, ...)``."""
         tensor = self.tensors[name]

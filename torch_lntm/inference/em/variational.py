@@ -307,7 +307,7 @@ class VariationalRun(ResumableFit[VariationalResult]):
             state.statistics = statistics = self._e_step(bar, self.guide.em_options)
         score = self._objective(statistics)
         record = self._record(score)
-        scores = [*self._objectives("score"), score]
+        scores = [*(r["objective"] for r in state.history if r["phase"] == "score"), score]
         means = state.documents.tensors["means"]
         # The rows of the documents fit the topics of this restart only.
         for name in state.documents.tensors.keys() - {BEST_MEANS}:
@@ -361,15 +361,12 @@ class VariationalRun(ResumableFit[VariationalResult]):
                 if state.statistics is not None:
                     state.statistics.maximise(self.model)
                 state.statistics = self._e_step(bar, self.guide.em_options)
-                objective, previous = self._objective(state.statistics), self._objectives("em")
+                objective, change = self._objective(state.statistics), ""
+                if state.step:
+                    change = f", change {objective - state.history[-1]['objective']:.1e}"
                 state.step += 1
-                change = f", change {objective - previous[-1]:.1e}" if previous else ""
                 bar.set_postfix_str(f"iteration {state.step}, {objective:.4f} nats/token{change}")
                 yield self._record(objective)
-
-    def _objectives(self, phase: str) -> list[float]:
-        """Past objectives of a phase, nats per token."""
-        return [r["objective"] for r in self.state.history if r["phase"] == phase]
 
     def converged(self) -> bool:
         """Whether the last EM iteration changed the objective by at most the tolerance.
@@ -377,8 +374,8 @@ class VariationalRun(ResumableFit[VariationalResult]):
         A small decrease counts too, because the objectives of Taylor, Laplace and expectation
         propagation are not bounds and an M-step near convergence can lower them a little.
         """
-        match self._objectives("em"):
-            case [*_, before, last]:
+        match self.state.history[-2:]:
+            case [{"phase": "em", "objective": before}, {"phase": "em", "objective": last}]:
                 return abs(last - before) <= self.settings.tolerance
         return False
 
@@ -408,7 +405,7 @@ class VariationalRun(ResumableFit[VariationalResult]):
         with topics.cached():
             for batch in batches:
                 self.processes.poll()
-                if warm_starts in documents:
+                if warm_starts in documents.tensors:
                     options = options._replace(start=documents.read(warm_starts, batch))
                 batch = topics.assign_levels(batch)
                 posterior, new = self.covariances.expect(batch, options, offset)
