@@ -226,7 +226,7 @@ def sums(values: np.ndarray) -> dict[str, Any]:
     """Sums over processes, by rank. All processes except the first have statistics of a mini-batch.
 
     Args:
-        values: ``(num_processes, num_words)`` counts. Words with value 0 do not occur.
+        values: ``(num_processes, num_words)`` counts.
     """
     processes = Processes()
     own = torch.from_numpy(values[processes.rank])
@@ -239,7 +239,7 @@ def sums(values: np.ndarray) -> dict[str, Any]:
 
     with processes.working(torch.device("cpu")):
         total = processes.total({"wide": own, "narrow": own.float()})
-        added = processes.add_up(statistics, torch.float32, own != 0)
+        added = processes.add_up(statistics, torch.float32)
         again = processes.add_up(statistics, torch.float64)
     found = vars(added) | {"again": again.word_counts, "told": processes.gather(processes.rank)}
     found |= total | found.pop("sums")

@@ -235,10 +235,9 @@ def test_a_lost_process_is_reported_by_the_remaining_ones() -> None:
 
 @pytest.mark.slow
 def test_sums_are_float64_and_word_counts_have_the_requested_dtype() -> None:
-    """The first process has no documents of the mini-batch, and one word in three never occurs."""
+    """The first process has no documents of the mini-batch."""
     values = np.random.default_rng(0).standard_normal((3, 200))
     values *= 10.0 ** np.arange(-6, 14).repeat(10)
-    values[:, ::3] = 0.0
     found = in_processes(3, shared_fits.sums, values)
     exact, single = values.sum(0), values.astype(np.float32)
     for rank in range(3):

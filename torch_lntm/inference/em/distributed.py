@@ -293,9 +293,6 @@ class Processes:
         Args:
             device: Device of the sums.
         """
-        if self._working:
-            yield
-            return
         self._sizes, self._device = None, device
         self._working, self._pending, self._interrupted = True, None, False
         try:

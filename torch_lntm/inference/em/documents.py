@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
+import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -357,18 +358,10 @@ class PartShard(DocumentShard):
             )
             for shard, rows in _nonempty(self.corpus)
         ]
-        own, arrays = np.concatenate(chosen), None
-        if len(own):
-            some = self.corpus[own]
-            sizes = np.diff(some.row_offsets)
-            arrays = [np.array(x) for x in (sizes, some.word_index, some.counts)]
-        found = filter(None, self.processes.gather(arrays))
-        sizes, words, counts = (np.concatenate(x) for x in zip(*found, strict=True))
-        offsets = np.concatenate([[0], np.cumsum(sizes)])
-        corpus = Corpus(
-            row_offsets=offsets, word_index=words, counts=counts, num_words=self.corpus.num_words
-        )
-        return DocumentShard(model, corpus, Processes(alone=True))
+        own = np.concatenate(chosen)
+        found = self.processes.gather(self.corpus[own].to_scipy() if len(own) else None)
+        counts = sp.vstack([matrix for matrix in found if matrix is not None])
+        return DocumentShard(model, Corpus.from_matrix(counts), Processes(alone=True))
 
     @property
     def num_result_docs(self) -> int:

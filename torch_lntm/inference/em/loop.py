@@ -22,7 +22,6 @@ from torch_lntm.corpus import Corpus
 from torch_lntm.corpus.corpus import as_corpus
 from torch_lntm.errors import (
     ConfigError,
-    FileError,
     NumericalError,
     SavingWarning,
     warn,
@@ -276,15 +275,9 @@ class ResumableFit(ABC, Generic[R]):
         together, documents = self.processes.together, self.state.documents
         tensors, record = together(lambda: read_checkpoint(path, self._identity))
         together(lambda: read_rows(path, record["rows"], documents))  # before the model changes
-        try:
-            self.state.load(tensors, record["state"], self.model.device)
-            self.model.load_state_dict(self.state.model)
-            self.after_resume()
-        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-            raise FileError(
-                f"{path}: the contents of this checkpoint do not belong together ({error}); "
-                "delete it to start the fit anew"
-            ) from error
+        self.state.load(tensors, record["state"], self.model.device)
+        self.model.load_state_dict(self.state.model)
+        self.after_resume()
 
     def _save(self) -> None:
         """Write the kept state to the checkpoint, if there is one."""

@@ -328,25 +328,18 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         Usually they cover a mini-batch, but in the first epoch they cover all documents, because
         the chains move for an entire epoch before the first M-step.
         """
-        processes, visits = self.processes, self._visits(bar)
-        if self.state.step == 0:
-            moves = (self._visit(*visit, stats) for visit in visits)
+        processes, seed, epoch = self.processes, self.settings.seed, self.state.step
+        visits = self.shard.mini_batches(seed, epoch, self.num_batches)
+        if epoch == 0:
+            moves = (self._visit(*visit, stats, bar) for visit in visits)
             yield processes.add_up(lambda: sum_statistics(moves), torch.float64)
             return
         for batch, num_docs in visits:
-            make = partial(self._visit, batch, num_docs, stats)
+            make = partial(self._visit, batch, num_docs, stats, bar)
             yield processes.add_up(make, self.model.dtype)
 
-    def _visits(self, bar: tqdm) -> Iterator[tuple[DocumentBatch | None, int]]:
-        """Mini-batches of an epoch; see :meth:`DocumentShard.mini_batches`."""
-        seed, epoch = self.settings.seed, self.state.step
-        for batch, num_docs in self.shard.mini_batches(seed, epoch, self.num_batches):
-            yield batch, num_docs
-            if batch is not None:
-                bar.update(batch.num_docs)
-
     def _visit(
-        self, batch: DocumentBatch | None, num_docs: int, stats: EpochStats
+        self, batch: DocumentBatch | None, num_docs: int, stats: EpochStats, bar: tqdm
     ) -> Statistics | None:
         """E-step of a mini-batch: move the chains of this process's documents.
 
@@ -354,6 +347,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
             batch: This process's documents, or ``None``.
             num_docs: Number of documents of the mini-batch in all processes.
             stats: Statistics of the epoch's transitions. New transitions are added.
+            bar: Progress bar over documents.
 
         Returns:
             The statistics at the last draws. ``None`` without documents.
@@ -376,6 +370,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         for prefix, values in tables.items():
             for name, value in values.items():
                 documents.write(prefix + name, batch, value.transpose(0, 1))
+        bar.update(batch.num_docs)
         return chain_statistics(self.model, chains, None if self._include_unmoved else moved)
 
     def _chains(self, batch: DocumentBatch) -> Chains:

@@ -340,7 +340,6 @@ class Start:
         """Visit all documents, and return the log likelihood accumulated on the way, in nats."""
         model, processes = self.model, self.processes
         objective = processes.together(lambda: self._visit(state, bar))
-        assert state.word_counts is not None
         # Machines may round differently, so everyone continues with the counts of the first
         # process.
         processes.share({"word_counts": state.word_counts})
@@ -357,7 +356,6 @@ class Start:
 
     def _visit(self, state: FitState, bar: Any) -> float:
         """Visit all documents, and update proportions and word counts. See :meth:`_epoch`."""
-        assert state.word_counts is not None
         objective: float | Tensor = 0.0
         sweeps = SWEEPS if state.step else FIRST_SWEEPS
         topics = self.model.topics
@@ -380,7 +378,6 @@ class Start:
 
     def _table(self, state: FitState) -> DocumentTable:
         """Table ``theta`` of all documents of the sample."""
-        assert state.theta is not None
         corpus = self.corpus
         table = DocumentTable(np.arange(len(corpus)), corpus.row_offsets, self.model.device)
         return table.of({"theta": state.theta})
@@ -391,8 +388,6 @@ class Start:
 
     def _merge(self, state: FitState) -> None:
         """Merge similar topics, until the model's number is left."""
-        assert state.word_counts is not None
-        assert state.theta is not None
         some = np.sort(self.order[:MERGE_DOCS])
         tokens = state.theta[some].cpu().numpy() * self.corpus.lengths[some, None]
         num_topics = self.model.num_topics
@@ -410,8 +405,6 @@ class Start:
 
     def _split(self, state: FitState) -> None:
         """Split the words of every topic in two. Every document has both halves alike."""
-        assert state.word_counts is not None
-        assert state.theta is not None
         self._release_memory()
         state.word_counts = self._split_counts(state.word_counts, state.theta)
         self._release_memory()
@@ -464,7 +457,6 @@ class Start:
         """
         if self.sample is self.shard:
             return partial(self._table(state).read, "theta")
-        assert state.word_counts is not None
         topics = self.model.topics
         running = RunningTopics(state.word_counts, topics.start_smoothing, topics.keywords)
 
