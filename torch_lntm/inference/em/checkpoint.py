@@ -49,9 +49,10 @@ class FitState:
         updates: Number of stochastic updates.
         seconds: Time of the fit so far.
         history: One record for each epoch or iteration.
-        word_counts: ``(num_topics, num_words)`` running average of the start.
-        theta: ``(num_docs, num_topics)`` proportions of all documents during the start, in every
-            process.
+        word_counts: ``(num_topics, num_words)`` running average of the start, or ``None`` before
+            it.
+        theta: ``(num_docs, num_topics)`` proportions of all documents in every process, or ``None``
+            outside of the start.
         statistics: Statistics for the next M-step.
         best: Parameters of the best restart so far.
         optimizer: State of the topics' optimiser, if there is one.
@@ -65,8 +66,8 @@ class FitState:
     updates: int = 0
     seconds: float = 0.0
     history: list[dict[str, Any]] = field(default_factory=list)
-    word_counts: Tensor | None = None
-    theta: Tensor | None = None
+    word_counts: Any = None
+    theta: Any = None
     statistics: Statistics | None = None
     best: Tensors = field(default_factory=dict)
     optimizer: Tensors = field(default_factory=dict)
