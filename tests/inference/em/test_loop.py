@@ -37,8 +37,8 @@ class Counting(ResumableFit):
         self.processes = Processes(alone=True)
         self.corpus = Corpus.from_matrix(np.ones((2, 15)))
         self.shard = DocumentShard(self.model, self.corpus, self.processes)
-        tables = {name: torch.zeros(2) for name in ("means", "scratch")}
-        self.state = FitState(self.shard.table.of(tables))
+        self.state = FitState(self.shard.table)
+        self.state.documents.tensors = {name: torch.zeros(2) for name in ("means", "scratch")}
         self.breaks = breaks
         self.num_identities = 0
 

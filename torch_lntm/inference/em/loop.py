@@ -7,7 +7,7 @@ import secrets
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -102,9 +102,6 @@ class ResumableFit(ABC, Generic[R]):
         """Reason for the end of the fit after its last step."""
         return "max_iterations"
 
-    def after_resume(self) -> None:
-        """Called after the state and the parameters have been read from a checkpoint."""
-
     @property
     def shows_progress(self) -> bool:
         """Whether this process shows progress bars."""
@@ -147,24 +144,21 @@ class ResumableFit(ABC, Generic[R]):
         self._kept = kept = replace(
             state,
             model=deepcopy(self.model.state_dict()),
-            documents=state.documents.of(dict(state.documents.tensors)),
+            documents=copy(state.documents),
             history=list(state.history),
             # The topics' optimiser has references to its tensors.
             optimizer=deepcopy(state.optimizer),
         )
-        tables = state.documents.tensors
-        for name in tables.keys() - self.not_copied:
-            tables[name] = tables[name].clone()
+        state.documents.tensors = {
+            name: table if name in self.not_copied else table.clone()
+            for name, table in kept.documents.tensors.items()
+        }
         state.word_counts, state.theta = (
             None if x is None else x.clone() for x in (kept.word_counts, kept.theta)
         )
         if kept.statistics is not None and kept.phase in self.averaging:
             counts = kept.statistics.word_counts.clone()
             state.statistics = replace(kept.statistics, word_counts=counts)
-        self.release_memory()
-
-    def release_memory(self) -> None:
-        """Return the memory of freed tensors to the system."""
         release_memory(self.shard.num_docs + self.model.num_words, self.model.num_topics)
 
     def restore(self) -> None:
@@ -277,7 +271,6 @@ class ResumableFit(ABC, Generic[R]):
         together(lambda: read_rows(path, record["rows"], documents))  # before the model changes
         self.state.load(tensors, record["state"], self.model.device)
         self.model.load_state_dict(self.state.model)
-        self.after_resume()
 
     def _save(self) -> None:
         """Write the kept state to the checkpoint, if there is one."""

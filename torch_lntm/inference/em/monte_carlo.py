@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torch_lntm.budget import release_memory
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError, require, require_whole
 from torch_lntm.guides.table import guides_suited
@@ -250,6 +251,8 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         settings, state, num_docs = self.settings, self.state, self.shard.num_docs
         if not state.step and settings.start != "model":
             self._start()
+        if self.ascent is not None:
+            self.ascent.resume(state.optimizer)
         with tqdm(
             total=self._last_epoch * num_docs,
             initial=state.step * num_docs,
@@ -353,7 +356,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
             The statistics at the last draws. ``None`` without documents.
         """
         self.processes.poll()
-        self.release_memory()
+        release_memory(self.shard.num_docs + self.model.num_words, self.model.num_topics)
         if batch is None:
             return None
         documents, chains = self.state.documents, self._chains(batch)
@@ -443,12 +446,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         seen = (self.state.updates - 1) * size
         return running_weight(seen, size, self.block_docs, averaging_start)
 
-    # -- keeping state ---------------------------------------------------------------------------
-
-    def after_resume(self) -> None:
-        """Load the state of the topics' optimiser."""
-        if self.ascent is not None:
-            self.ascent.resume(self.state.optimizer)
+    # -- results ---------------------------------------------------------------------------------
 
     def identity(self) -> dict[str, Any]:
         """See :meth:`ResumableFit.identity`."""

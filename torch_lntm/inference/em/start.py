@@ -380,7 +380,8 @@ class Start:
         """Table ``theta`` of all documents of the sample."""
         corpus = self.corpus
         table = DocumentTable(np.arange(len(corpus)), corpus.row_offsets, self.model.device)
-        return table.of({"theta": state.theta})
+        table.tensors["theta"] = state.theta
+        return table
 
     def _release_memory(self) -> None:
         """Return the memory of freed tables to the system."""
