@@ -171,8 +171,10 @@ def assert_equal(found: dict[str, Any], expected: dict[str, Any], rtol: float = 
             for record, other in zip(found[name], value, strict=True):
                 assert record.keys() == other.keys()
                 for key in record.keys() - {"seconds"}:
-                    near = pytest.approx(other[key], rel=rtol, abs=0.0)
-                    assert record[key] == (near if isinstance(other[key], float) else other[key])
+                    number = other[key]
+                    if isinstance(number, float):
+                        number = pytest.approx(number, rel=rtol, abs=0.0)
+                    assert record[key] == number
         elif isinstance(value, np.ndarray):
             # Means of centred topics are near 0, and no rounding is relative to that.
             np.testing.assert_allclose(found[name], value, rtol, rtol, strict=True, err_msg=name)
