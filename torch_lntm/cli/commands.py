@@ -28,7 +28,6 @@ from torch_lntm.cli.documents import (
     is_built_in,
     source_of,
     structural_options,
-    training_documents,
 )
 from torch_lntm.cli.launch import STOPPED
 from torch_lntm.cli.values import groups_option, mapping_option, read_keywords, whole_numbers
@@ -80,14 +79,15 @@ def topics(
     documents = RunDocuments(run_folder, corpus, computation=Computation())
     result: Any
     if num_docs:
-        _, guide, read = documents.load()
-        theta = lntm.inference.transform(guide, read, progress=documents.random["progress"])
+        run, read = documents.load()
+        progress = documents.random["progress"]
+        theta = lntm.inference.transform(run.guide(), read, progress=progress)
         result = lntm.reports.representative_documents(
             theta, num_docs=num_docs, corpus=read, texts=documents.texts()
         )
     elif words != "probability":
-        run, _, read = documents.load()
-        train = training_documents(run, read)
+        run, read = documents.load()
+        train = documents.training(run, read)
         best = lntm.reports.labels.best_words(run.model, train, words, top_n=top_n)
         result = run.topic_table(top_n=top_n, num_correlated=num_correlated)
         result[:] = [replace(topic, words=best[topic.topic]) for topic in result]
@@ -154,8 +154,8 @@ def transform(
         if Path(out).suffix != ".csv":
             raise ConfigError(f"{out}: expected a file name that ends in .csv, or -")
         refuse_existing(out, overwrite)
-    run, guide, corpus = documents.load()
-    drawn = guide if source == "guide" else run.chains(seed=documents.random["seed"])
+    run, corpus = documents.load()
+    drawn = source_of(run, source, documents.random["seed"])
     options |= {"groups": groups_option(groups), **documents.random}
     theta = lntm.inference.transform(drawn, corpus, **options)
     table = lntm.frames.to_csv(theta.frame())
@@ -205,13 +205,13 @@ def evaluate(
     if unknown := [name for name in chosen if name not in _METRICS]:
         raise ConfigError(f"metrics: {unknown[0]!r}; expected some of {', '.join(_METRICS)}")
     refuse_existing(out, overwrite)
-    run, guide, corpus = documents.load()
+    run, corpus = documents.load()
     if method == "auto":
         # Fits by chains have wide priors, for which approximate posteriors are too narrow to
         # propose from.
         method = "ais" if run.sampled else "importance"
     test, train = corpus, None
-    if run.metadata.get("corpus", {}).get("fingerprint") == corpus.fingerprint():
+    if documents.are_of_fit:
         split = run.split(corpus)
         if split is None:
             say("warning: the model was fitted to these documents")
@@ -220,7 +220,7 @@ def evaluate(
             say(f"completion and likelihood of the {len(test)} documents held out from the fit")
     results: list[Any] = []
     if "completion" in chosen:
-        results += completion(guide, test, train, **options, **documents.random)
+        results += completion(run.guide(), test, train, **options, **documents.random)
     if "likelihood" in chosen and test.num_tokens == 0:
         say("the documents have no words, so the likelihood per token is undefined")
     elif "likelihood" in chosen:
@@ -274,9 +274,9 @@ def names(
         changed = _changed_names(lntm.load_run(run_folder).model, set or {}, clear)
         lntm.io.write_topic_names(run_folder, changed)
     if ask is not None:
-        run, guide, corpus = documents.load()
+        run, corpus = documents.load()
         texts = documents.texts() if options["num_docs"] else None
-        options |= {"texts": texts, "source": guide, "top_n": top_n}
+        options |= {"texts": texts, "source": run.guide(), "top_n": top_n}
         options["progress"] = documents.random["progress"]
         lntm.name_topics(run.model, corpus, functools.partial(_answer, ask), **options)
         lntm.io.write_topic_names(run_folder, run.model.topic_names, run.model.name_records)
@@ -424,7 +424,7 @@ def effects(
 
     if predict is None and (figure or by):
         raise ConfigError("figure and by need predictions; name their column by --predict")
-    run, _, corpus = documents.load()
+    run, corpus = documents.load()
     text = formula or _own_formula(run.model)
     fitted, _ = Formula.fit(text, corpus.metadata)
     for name in filter(None, (predict, by)):
@@ -435,12 +435,8 @@ def effects(
             run.model, corpus, num_draws=num_draws or 50, **documents.random
         )
     else:
-        drawn = source_of(documents, run, corpus, source, num_draws)
-    options |= {
-        "num_draws": num_draws,
-        "groups": groups_option(groups),
-        **documents.random,
-    }
+        drawn = source_of(run, source, documents.random["seed"])
+    options |= {"num_draws": num_draws, "groups": groups_option(groups), **documents.random}
     options["topics"] = None if topics is None else topics.split(",")
     found = lntm.effects.estimate(run.model, drawn, corpus, text, **options)
     if figure is not None:
@@ -530,8 +526,8 @@ def stability(
     Args:
         print_as: Output format.
     """
-    run, _, corpus = documents.load()
-    train = training_documents(run, corpus)
+    run, corpus = documents.load()
+    train = documents.training(run, corpus)
     found = lntm.topic_stability(run, train, **options, **documents.random)
     show(lntm.frames.render(found, print_as))
 
@@ -580,19 +576,22 @@ def report(
         overwrite: Replace an existing file.
     """
     refuse_existing(out, overwrite)
-    run, _, corpus = documents.load()
+    run, corpus = documents.load()
     corpus = run.model.encode(corpus)
     shown: dict[str, Any] = {"groups": groups_option(groups), "num_draws": num_draws}
     if levels is not None:
         sizes = whole_numbers("levels", levels)
         shown["tree"] = tree = lntm.topic_tree(run.model, sizes, shares=run.topic_shares)
         shown["groups"] = shown["groups"] or tree.groups(tree.levels[-1])
-    shown["source"] = drawn = source_of(documents, run, corpus, source, num_draws)
+    drawn = source_of(run, source, documents.random["seed"])
     if effects is not None:
+        if not isinstance(drawn, lntm.guides.Guide):  # the chains run once
+            drawn = lntm.inference.theta_draws(drawn, corpus, num_draws, **documents.random)
         about = {name: shown[name] for name in ("groups", "num_draws")} | documents.random
         shown["effects"] = lntm.effects.estimate(run.model, drawn, corpus, effects, **about)
+    shown["source"] = drawn
     if stability:
-        train = training_documents(run, corpus)
+        train = documents.training(run, corpus)
         shown["stability"] = lntm.topic_stability(run, train, stability, **documents.random)
     if by is not None:
         shown["by"] = [column.strip() for column in by.split(",") if column.strip()]

@@ -110,8 +110,8 @@ class Documents:
 
     def __init__(self, corpus: str, *, words: Words, **reading: Any) -> None:
         self.corpus = corpus
-        #: The user's options of reading, and of words.
-        self.reading, self.words = given(Documents, reading), given(Words, vars(words))
+        #: The options of reading, and of words, that the user gives.
+        self.given = given(Documents, reading) | given(Words, vars(words))
 
     @functools.cached_property
     def path(self) -> str:
@@ -121,7 +121,7 @@ class Documents:
             return str(example.file())
         if self.corpus != "-":
             return self.corpus
-        if "format" not in self.reading:
+        if "format" not in self.given:
             raise ConfigError("the corpus - is standard input; name its format, as in --format txt")
         if sys.stdin is None:
             raise ConfigError("the corpus - is standard input, which is closed")
@@ -133,36 +133,35 @@ class Documents:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Options of :func:`~torch_lntm.read_corpus`: of an example, of reading and of words."""
+        """Options of :func:`~torch_lntm.read_corpus`: the given ones, and those of an example."""
         example = _example(self.corpus)
-        options = ({} if example is None else example.options) | self.reading | self.words
-        if "vocabulary" in self.words:
+        options = {} if example is None else dict(example.options)
+        if "vocabulary" in self.given:  # which chooses the words
             options = {n: v for n, v in options.items() if n not in ("min_df", "max_df")}
+        options |= self.given
         return options | _stop_words(options.get("stop_words"))
 
-    def read(self) -> Corpus:
-        """Read the corpus."""
-        return lntm.read_corpus(self.path, **self.options)
-
-    def holds_texts(self) -> bool:
-        """Whether the corpus holds texts rather than counts."""
-        return self._format().holds == "texts"
+    def read(self, **more: Any) -> Corpus:
+        """Read the corpus, with further options of :func:`~torch_lntm.read_corpus`."""
+        return lntm.read_corpus(self.path, **self.options, **more)
 
     def texts(self) -> Iterable[str] | None:
         """Texts of the documents; ``None`` for counts."""
         from torch_lntm.corpus.readers.texts import Options, TextStream
 
-        if not self.holds_texts():
+        about = self._format()
+        if about.holds == "counts":
             return None
         names = ("text_field", "label_field", "encoding", "delimiter")
-        options = {name: self.reading[name] for name in names if name in self.reading}
-        return TextStream(Path(self.path), self._format().read, Options(**options))
+        options = {name: self.given[name] for name in names if name in self.given}
+        return TextStream(Path(self.path), about.read, Options(**options))
 
     def _format(self) -> Format:
         from torch_lntm.corpus.readers.formats import find_format
 
-        name, text_field = self.options.get("format"), self.reading.get("text_field")
-        return find_format(Path(self.path), name, text_field)
+        return find_format(
+            Path(self.path), self.options.get("format"), self.given.get("text_field")
+        )
 
 
 def _example(corpus: str | None) -> Any:
@@ -207,41 +206,46 @@ class RunDocuments(Documents):
         #: The arguments ``seed`` and ``progress`` of a function.
         self.random = computation.random
 
-    def load(self) -> tuple[Run, Guide[Any], Corpus]:
-        """The run, its guide on the device, and the documents over its vocabulary."""
+    def load(self) -> tuple[Run, Corpus]:
+        """The run, with its model on the device, and the documents over its vocabulary."""
         device = self.computation.start()
         run = lntm.load_run(self.run_folder)
+        run.model.to(device)
         by_default, corpus_of_fit = not self.corpus, run.config.get("corpus")
         if by_default:
             self.corpus = _local_corpus(self.run_folder, corpus_of_fit)
-        run.model.to(device)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             corpus = self._read_for(run)
         known = run.metadata.get("corpus", {}).get("fingerprint")
-        if known == corpus.fingerprint():
-            return run, run.guide(), corpus  # the fit has given the warnings
-        for warning in caught:
+        self.are_of_fit = known == corpus.fingerprint()
+        for warning in () if self.are_of_fit else caught:  # the fit has given the warnings
             warnings.warn(warning.message, warning.category, stacklevel=2)
-        if self.corpus == corpus_of_fit != "-" and known is not None:
+        if not self.are_of_fit and self.corpus == corpus_of_fit != "-" and known is not None:
             changed = f"{corpus_of_fit}: the documents or the options of reading have changed"
             used = "all documents, including training documents,"
             if by_default:
                 raise ConfigError(f"{changed} since the fit; to use {used} name it as CORPUS")
             say(f"warning: {changed} since the fit; {used} are used")
-        return run, run.guide(), corpus
+        return run, corpus
+
+    def training(self, run: Run, corpus: Corpus) -> Corpus:
+        """The loaded documents, without those that were held out if they are the documents of the fit."""
+        split = run.split(corpus) if self.are_of_fit else None
+        return corpus if split is None else split.train
 
     def _read_for(self, run: Run) -> Corpus:
         """Read the corpus over the vocabulary of the fitted model.
 
         Options for reading and splitting default to the options of the fit.
         """
-        vocabulary, config = run.model.vocabulary, _reading_of(run)
-        self.reading = self._of_fit(config) | self.reading
-        if self.holds_texts() and vocabulary is not None:
+        vocabulary, config, chosen = run.model.vocabulary, _reading_of(run), self.given
+        self.given = self._of_fit(config) | chosen
+        if vocabulary is not None and self._format().holds == "texts":
             # The vocabulary of the model chooses the words, also of the documents of the fit.
-            self.words = {"vocabulary": self.reading.get("vocabulary") or vocabulary}
-            self.words |= {"stop_words": "none"} | {n: config[n] for n in TOKENS if n in config}
+            tokens = {n: config[n] for n in TOKENS if n in config}
+            words = {"vocabulary": vocabulary, "stop_words": "none"} | tokens
+            self.given |= words | chosen
         corpus = self.read()
         if vocabulary is not None:
             return corpus.with_vocabulary(vocabulary)
@@ -260,7 +264,7 @@ class RunDocuments(Documents):
             # Another file may differ in format or lack labels, and the words are those of the
             # model.
             of_fit = config.get("format") or _format_of(config.get("corpus"))
-            form = self.reading.get("format") or _format_of(self.corpus)
+            form = self.given.get("format") or _format_of(self.corpus)
             if form is None:
                 is_text_stream = self.corpus == "-" and of_fit == "folder"
                 form = chosen["format"] = "txt" if is_text_stream else of_fit
@@ -314,29 +318,13 @@ def _format_of(corpus: object) -> str | None:
     return None
 
 
-def source_of(
-    documents: RunDocuments, run: Run, corpus: Corpus, source: str, num_draws: int | None
-) -> DrawSource:
-    """What draws the proportions of the documents.
+def source_of(run: Run, source: str, seed: int) -> DrawSource:
+    """What draws the proportions of documents: ``"guide"``, ``"chains"``, or ``"auto"``, the run's.
 
-    Args:
-        documents: The documents of the command.
-        run: The run.
-        corpus: The documents.
-        source: ``"guide"``, ``"chains"``, or ``"auto"`` for that of the run.
-        num_draws: Number of draws by chains.
+    The seed is that of chains.
     """
-    if source == "guide" or (source == "auto" and not run.sampled):
-        return run.guide()
-    seed, progress = documents.random.values()
-    return lntm.inference.theta_draws(run.chains(seed=seed), corpus, num_draws, progress=progress)
-
-
-def training_documents(run: Run, corpus: Corpus) -> Corpus:
-    """The documents of a fit: the corpus without the held-out documents, or another corpus."""
-    is_corpus_of_fit = run.metadata.get("corpus", {}).get("fingerprint") == corpus.fingerprint()
-    split = run.split(corpus) if is_corpus_of_fit else None
-    return corpus if split is None else split.train
+    by_chains = run.sampled if source == "auto" else source == "chains"
+    return run.chains(seed=seed) if by_chains else run.guide()
 
 
 def completion(

@@ -134,7 +134,7 @@ def fit_model(
         together = processes.together
         recipe, corpus = together(lambda: _read(documents, fit, options, processes))
         joined = lntm.inference.join_parts(corpus, processes)
-        config = {"corpus": documents.corpus} | documents.reading | documents.words
+        config = {"corpus": documents.corpus} | documents.given
         config |= vars(computation) | vars(fit) | options | {"device": device.type}
         return together(lambda: _task(fit, options, config, recipe, joined)).run(processes)
 
@@ -150,7 +150,7 @@ def _read(
     if fit.out is not None:
         lntm.io.check_target(Path(fit.out), fit.overwrite)
     recipe = fit.recipe(given(fit_model, options))
-    whole = processes.alone or fit.test_fraction or documents.reading
+    whole = processes.alone or fit.test_fraction or documents.given
     if whole or count_shards(documents.path) < processes.size:
         fit.test_fraction = 0.1 if fit.test_fraction is None else fit.test_fraction
         return recipe, documents.read()
