@@ -399,7 +399,11 @@ def test_parts_of_folders_are_checked(corpus, tmp_path):
         (toy, {"rank": 2, "world_size": 2}, "rank 2 of a world_size of 2"),
         (toy, {"rank": -1, "world_size": 2}, "rank -1 of a world_size of 2"),
         (toy, {"rank": 0, "world_size": 3}, "for 2 shards; .* smaller shards by corpus.save"),
-        (toy, {"rank": 0, "world_size": 2, "metadata": {"a": [1]}}, "rank is for a folder in shards"),
+        (
+            toy,
+            {"rank": 0, "world_size": 2, "metadata": {"a": [1]}},
+            "rank is for a folder in shards",
+        ),
     ):
         with pytest.raises(CorpusError, match=match):
             read_corpus(path, **options)
