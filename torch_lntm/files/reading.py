@@ -151,8 +151,11 @@ def open_bytes(
             limit = byte_limit(on_disk, max_bytes, packed)
             if on_disk > limit:
                 raise too_large(path, limit)
-            unpacked: Any = gzip.GzipFile(fileobj=file) if packed else None
-            yield io.BufferedReader(unpacked, _PIECE) if packed else file, limit
+            contents: Any = file
+            if packed:
+                unpacked: Any = gzip.GzipFile(fileobj=file)
+                contents = io.BufferedReader(unpacked, _PIECE)
+            yield contents, limit
 
 
 def read_bytes(path: Path, max_bytes: float | None = None) -> bytes:
