@@ -141,7 +141,7 @@ class Documents:
     def _format(self) -> Format:
         from torch_lntm.corpus.readers.formats import find_format
 
-        return find_format(self.path, self.options.get("format"), self.given.get("text_field"))
+        return find_format(self.path, self.options.get("format"))
 
 
 def _example(corpus: str | None) -> Any:
