@@ -493,7 +493,7 @@ def select(
     corpus = documents.read()
     if corpus.preparation:
         say(corpus.preparation)
-    of_model = {"prevalence": prevalence, "content": content}
+    of_model: dict[str, Any] = {"prevalence": prevalence, "content": content}
     of_model["keywords"] = lists_option("keywords", keywords)
     options |= {"model_options": {n: x for n, x in of_model.items() if x is not None}}
     options |= {"device": device, **computation.random}

@@ -156,7 +156,7 @@ def _task(
     seed, share = config["seed"], fit.test_fraction
     split = corpus.split(share, seed=seed) if share else None
     recipe = recipe.for_corpus(corpus if split is None else split.train, fit.num_topics)
-    settings = recipe.options | {"num_topics": fit.num_topics} | given(fit_model, options)
+    settings = {**recipe.options, "num_topics": fit.num_topics, **given(fit_model, options)}
     settings |= {} if fit.keywords is None else {"keywords": fit.keywords}
     parts = recipe.make(
         corpus,  # held-out documents may have levels and dates that the others lack
