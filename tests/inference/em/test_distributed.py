@@ -17,7 +17,7 @@ from support.shared_fits import assert_equal, fitted, joined
 from torch_lntm import errors
 from torch_lntm.errors import ConfigError, UnsharedFitWarning
 from torch_lntm.inference import Annealing, Processes
-from torch_lntm.inference.em.distributed import _sendable
+from torch_lntm.inference.em.distributed import _error_record, _rebuilt_error
 from torch_lntm.inference.em.documents import assign_owners
 
 WARM = Annealing((0.5, 1.0), (0.5, 1.0), iterations=1)
@@ -105,16 +105,12 @@ def test_every_error_of_the_package_arrives_with_its_class_and_message() -> None
         if kind is errors.MissingColumnError:  # made of other arguments than its message
             continue
         made = kind("bad: x.npz")
-        again = _sendable(made)
+        again = _rebuilt_error(*_error_record(made))
         assert type(again) is kind
         assert str(again) == str(made)
-
-    class Local(Exception):
-        """An error that cannot be pickled."""
-
-    told = _sendable(Local("what is this"))
+    told = _rebuilt_error(*_error_record(type("Unknown", (Exception,), {})("what is this")))
     assert type(told) is errors.ProcessError
-    assert str(told) == "Local in another process: what is this"
+    assert str(told) == "Unknown in another process: what is this"
 
 
 @pytest.mark.slow

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
 import os
-import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -14,6 +14,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
+from torch_lntm import errors
 from torch_lntm.errors import ConfigError, LNTMError, ProcessError, UnsharedFitWarning, warn
 from torch_lntm.inference.em.statistics import Statistics
 from torch_lntm.inference.interruption import Terminated, handled_signals
@@ -214,9 +215,9 @@ class Processes:
         failed, interrupted, terminated = flags
         if failed:
             own = None if isinstance(error, KeyboardInterrupt) else error
-            sent = self.gather(None if own is None else _sendable(own))
-            rank = next(i for i, one in enumerate(sent) if one is not None)
-            shared = own if rank == self.rank and own else sent[rank]
+            records = self.gather(None if own is None else _error_record(own))
+            rank = next(i for i, record in enumerate(records) if record is not None)
+            shared = own if rank == self.rank and own else _rebuilt_error(*records[rank])
             if isinstance(shared, LNTMError):
                 shared.shared = True
             raise shared from (None if shared is own else own)
@@ -348,10 +349,17 @@ def _warn_without_group() -> None:
         )
 
 
-def _sendable(error: BaseException) -> BaseException:
-    """An error for the other processes: a ProcessError with its text if it cannot be pickled."""
+def _error_record(error: BaseException) -> tuple[str, str, tuple[int, ...]]:
+    """Class, message and documents of an error. Not every error can be sent itself."""
+    return type(error).__name__, str(error), getattr(error, "documents", ())
+
+
+def _rebuilt_error(name: str, message: str, documents: tuple[int, ...]) -> Exception:
+    """Copy of another process's error, or a ProcessError if it is not made of its message."""
+    kind: Any = getattr(errors, name, None) or getattr(builtins, name, None)
     try:
-        again: BaseException = pickle.loads(pickle.dumps(error))
-        return again
-    except Exception:
-        return ProcessError(f"{type(error).__name__} in another process: {error}")
+        error: Exception = kind(message)
+    except TypeError:
+        return ProcessError(f"{name} in another process: {message}")
+    vars(error).update({"documents": documents} if documents else {})
+    return error
