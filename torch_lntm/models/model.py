@@ -21,9 +21,8 @@ from torch_lntm.models.names import NameRecord, check_topic_names, is_named
 from torch_lntm.models.priors.prior import DocumentPrior
 from torch_lntm.models.sites import (
     capture,
+    check_callers,
     check_documents,
-    check_sampler,
-    check_tools,
     draw_pyro_samples,
     log_prior_counts,
     param_site,
@@ -295,9 +294,8 @@ class TopicModel(nn.Module):
                 ``pyro.infer.mcmc`` scores a mini-batch. The caller's priors cover
                 only some of the parameters of a log prior. ``torch.jit`` runs the program.
         """
-        check_tools()
         batch = self.check_batch(batch)
-        check_sampler(batch)
+        check_callers(batch)
         replaced, drawn = {}, set()
         for name, parameter in self.named_parameters():
             if sample_topics and name.startswith("topics."):

@@ -137,23 +137,6 @@ def _check(arguments: dict[str, Any]) -> None:
         arguments["dtype"] = _DTYPES[name]
 
 
-def construct(name: str, **settings: Any) -> TopicModel:
-    """A model from the registered name of its constructor.
-
-    Args:
-        name: A key of :data:`CONSTRUCTORS`.
-        **settings: Arguments of the constructor.
-
-    Raises:
-        ConfigError: The name is unknown, or an argument is invalid.
-
-    Example:
-        >>> lntm.models.registry.construct("ctm", num_topics=3, num_words=50).name
-        'ctm'
-    """
-    return find_constructor(name)(**settings)
-
-
 def record_settings(model: TopicModel, settings: Mapping[str, Any]) -> None:
     """Add settings of a fit to the record of a model's construction.
 
@@ -173,6 +156,10 @@ def find_constructor(name: str) -> Callable[..., TopicModel]:
 
     Raises:
         ConfigError: The name is unknown.
+
+    Example:
+        >>> lntm.models.registry.find_constructor("ctm")(num_topics=3, num_words=50).name
+        'ctm'
     """
     if not isinstance(name, str) or name not in CONSTRUCTORS:
         raise ConfigError(

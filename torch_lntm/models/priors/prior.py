@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
@@ -327,7 +327,7 @@ DEFAULT_VARIANCE = 1.0
 LOWEST_VARIANCE = 0.1
 
 
-class PseudoDocuments:
+class PseudoDocuments(DocumentPrior):
     """Prior of a document prior's parameters, as imaginary documents of independent logits.
 
     There are ``pseudo_documents`` documents, and their logits have variance ``pseudo_variance``,
@@ -341,12 +341,6 @@ class PseudoDocuments:
         pseudo_documents: Weight of the prior, in documents.
         pseudo_variance: Variance of the imaginary logits.
     """
-
-    num_topics: int
-    contrast_covariance: Callable[[], Tensor]
-    pseudo_documents: float
-    pseudo_variance: float
-    _has_default_variance: bool
 
     def _set_pseudo_documents(self, name: str, documents: float, variance: float | None) -> None:
         """Set the number of pseudo-documents and their variance.
@@ -374,6 +368,23 @@ class PseudoDocuments:
         return NumericalError(
             f"{num_docs:g} documents and pseudo_documents={self.pseudo_documents:g} leave "
             f"{parameters} without a proper posterior; raise pseudo_documents"
+        )
+
+    def _check_solved(self, info: Tensor, num_docs: float, parameters: str) -> None:
+        """Raise if too few documents made a system singular, as the code ``info`` tells.
+
+        Under a prior of some weight, only sums that are extreme or not finite do so. The parameters
+        then become NaN, which fits report, so that a GPU need not wait.
+        """
+        is_weak = self.pseudo_documents * self.pseudo_variance < 1.0
+        if (is_weak or not info.is_cuda) and int(info) != 0:
+            raise self._improper(num_docs, parameters)
+
+    def extra_repr(self) -> str:
+        """Sizes and prior, for ``repr``."""
+        return (
+            f"{self.num_topics} topics, pseudo_documents={self.pseudo_documents}, "
+            f"pseudo_variance={self.pseudo_variance}"
         )
 
     def expect_draws(self) -> dict[str, float]:
