@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import json
 from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, get_args, get_type_hints
@@ -118,10 +119,16 @@ def _with_options(constructor: Callable[..., TopicModel]) -> tuple[inspect.Signa
                 name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind
             )
         )
-    shared = [inspect.cleandoc(base.__doc__ or "") for base in (*kinds.__orig_bases__, kinds)]
-    lines = "".join(part.partition("Args:")[2] for part in shared)
+    lines = "".join(_arguments(kinds))
     text = inspect.cleandoc(text or "").replace("\n\nReturns:", lines + "\n\nReturns:", 1)
     return signature.replace(parameters=parameters), text
+
+
+def _arguments(kinds: Any) -> dict[str, None]:
+    """Lines on the options in the docstrings of a typed dictionary and its bases, each once."""
+    bases = [_arguments(base) for base in getattr(kinds, "__orig_bases__", ())]
+    own = inspect.cleandoc(kinds.__doc__ or "").partition("Args:")[2]
+    return dict.fromkeys([*itertools.chain(*bases), own])
 
 
 def _check(arguments: dict[str, Any]) -> None:

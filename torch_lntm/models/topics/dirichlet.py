@@ -83,7 +83,9 @@ class LogitTopics(Topics):
     @torch.no_grad()
     def set_(self, probs: Tensor) -> None:
         """See :meth:`Topics.set_`. The topics equal the probabilities."""
-        self.logits.copy_(to_logits(self.check_probs(probs), self.logits.dtype))
+        # The logarithm of 0 is replaced by a finite number, to keep gradients finite.
+        least = math.log(probability_floor(self.logits.dtype))
+        self.logits.copy_(self.check_probs(probs).log().mT.clamp_min(least))
 
 
 class DirichletTopics(LogitTopics):
@@ -284,14 +286,6 @@ def near_uniform(num_topics: int, num_words: int, generator: torch.Generator | N
     return torch.softmax(0.1 * noise, 0).mT
 
 
-def to_logits(probs: Tensor, dtype: torch.dtype) -> Tensor:
-    """Log probabilities ``(num_words, num_topics)`` of topics ``(num_topics, num_words)``.
-
-    The logarithm of 0 is replaced by a finite number, to keep gradients finite.
-    """
-    return probs.log().mT.clamp_min(math.log(probability_floor(dtype)))
-
-
 def softmax_of_words(logits: Tensor) -> tuple[Tensor, Tensor]:
     """Word probabilities that sum to 1 within rounding, and float64 log normalisers of the topics.
 
@@ -361,15 +355,12 @@ class LevelTopics(DirichletTopics):
 
     An M-step improves factors of the word probabilities in rounds. Within :meth:`updated_often` it
     keeps the factors and makes a single round, and the parameters follow at the end of the context.
-    A subclass defines :meth:`_factorised`, :meth:`_improved`, :meth:`_keep` and :meth:`_columns`.
+    A subclass defines :meth:`_factorised`, :meth:`_improved`, :meth:`_keep` and :meth:`forward`.
     """
 
     _factors: Any = None
 
-    @property
-    def double_probs(self) -> Tensor:
-        """See :attr:`Topics.double_probs`; ``(num_topics, num_levels * num_words)``."""
-        return self._columns(torch.float64).detach().mT
+    double_probs = Topics.double_probs
 
     @contextmanager
     def updated_often(self) -> Iterator[None]:
@@ -405,10 +396,6 @@ class LevelTopics(DirichletTopics):
         counts = word_counts + max(self.smoothing, probability_floor(self.logits.dtype))
         self.set_(counts if self.keywords is None else self.keywords.add_to_(counts))
 
-    def forward(self) -> Tensor:
-        """See :meth:`Topics.forward`."""
-        return self._columns().mT
-
     def probs_and_log_prior(self) -> tuple[Tensor, Tensor]:
         """See :meth:`Topics.probs_and_log_prior`."""
         return self.probs, self.log_prior()
@@ -437,10 +424,6 @@ class LevelTopics(DirichletTopics):
     def _keep(self, factors: Any) -> None:
         """Set the parameters from factors of probabilities."""
         raise self._undefined("_keep")
-
-    def _columns(self, dtype: torch.dtype | None = None) -> Tensor:
-        """Probabilities ``(num_levels * num_words, num_topics)`` at the parameters."""
-        raise self._undefined("_columns")
 
 
 def softmax_by_level(logits: Tensor) -> Tensor:
