@@ -214,16 +214,19 @@ def require_whole(least: int, **settings: Any) -> None:
 
     Args:
         least: Smallest valid value.
-        **settings: Numbers by the settings' names. ``None`` stands for a default and is valid.
+        **settings: Numbers by the settings' names. ``None`` stands for a default and is valid,
+            except as a ``seed``.
 
     Raises:
         ConfigError: A value is below ``least``, is 2**63 or more, or is not a whole number. The
             message names the setting.
     """
     for name, value in settings.items():
-        if value is not None and not isinstance(value, Integral):
+        if value is None and name != "seed":
+            continue
+        if not isinstance(value, Integral):
             raise ConfigError(f"{name} is {value!r}; expected a whole number, at least {least}")
-        if value is not None and int(value) >= 2**63:
+        if int(value) >= 2**63:
             raise ConfigError(f"{name} is {value}; expected a whole number below 2**63")
     require(least, **settings)
 

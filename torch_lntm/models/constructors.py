@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from numbers import Integral
 from typing import Annotated, Any, cast
 
 import torch
@@ -397,7 +398,9 @@ def _of_prior(options: Any) -> dict[str, Any]:
 
 
 def _generator(options: Any) -> torch.Generator:
-    return torch.Generator().manual_seed(options["seed"])
+    if not isinstance(options["seed"], Integral):
+        raise ConfigError(f"seed is {options['seed']!r}; expected a whole number")
+    return torch.Generator().manual_seed(int(options["seed"]))
 
 
 def _with_topics(

@@ -353,11 +353,9 @@ def _numbers(column: str, values: NDArray[Any]) -> tuple[NDArray[np.float64], bo
         CorpusError: A value is infinite, or neither a number nor a date.
     """
     texts = [str(value).strip() for value in values.tolist()]
-    dates = values.dtype.kind not in "bif" and _DATE.fullmatch(texts[0]) is not None
-    if values.dtype.kind in "bif":
-        numbers = values.astype(np.float64)
-    else:
-        numbers = np.array([_number(text, dates) for text in texts])
+    is_number = values.dtype.kind in "bif"
+    dates = not is_number and _DATE.fullmatch(texts[0]) is not None
+    numbers = values.astype(float) if is_number else np.array([_number(t, dates) for t in texts])
     if not np.isfinite(numbers).all():
         row = int(np.isfinite(numbers).argmin())
         expected = "a date as in 2004-09-30" if dates else "a number, or dates throughout"
@@ -372,8 +370,7 @@ def _number(text: str, is_date: bool) -> float:
     try:
         if not is_date:
             return float(text)
-        # NumPy reads "today" and "NaT" too.
-        is_date = _DATE.fullmatch(text) is not None
+        is_date = _DATE.fullmatch(text) is not None  # NumPy reads "today" and "NaT" too
         return float(np.datetime64(text[:10], "D").astype(np.int64)) if is_date else math.nan
     except ValueError:
         return math.nan

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyro
 import scipy.sparse as sp
 import torch
@@ -406,17 +407,16 @@ class TopicModel(nn.Module):
         """
         self._check_dtype()
         require_whole(0, seed=seed)
-        # `tensor` copies: the lengths of a corpus are a read-only array.
-        values = lengths if isinstance(lengths, Tensor) else torch.tensor(lengths)
-        numbers = values.double()
+        values = np.asarray(lengths.cpu() if isinstance(lengths, Tensor) else lengths)
+        numbers = values.astype(float)  # as whole numbers, 10**19 would overflow
         bad = ~((numbers >= 0) & (numbers < 2**63)) | (numbers != numbers.round())
-        bad |= values.dtype == torch.bool
-        if values.dim() != 1 or bool(bad.any()):
+        bad |= values.dtype == bool
+        if values.ndim != 1 or bad.any():
             raise ConfigError(
                 f"lengths of shape {tuple(values.shape)}, first invalid length "
                 f"{values[bad].tolist()[:1]}; expected a whole number of tokens for each document"
             )
-        sizes = values.to(self.device, torch.int64)
+        sizes = torch.tensor(values.astype(np.int64), device=self.device)
         no_words = Corpus.from_matrix(
             sp.csr_matrix((len(sizes), self.num_words)), allow_empty=True
         ).with_covariates(covariates or {})
@@ -519,11 +519,10 @@ class TopicModel(nn.Module):
             NumericalError: A parameter contains NaN or infinity. The message names the parameter.
         """
         parameters = dict(self.named_parameters())
-        if not parameters:
-            return
-        finite = torch.stack([parameter.isfinite().all() for parameter in parameters.values()])
+        finite = [parameter.isfinite().all() for parameter in parameters.values()]
         # One transfer of all flags: the host waits for a GPU at each transfer.
-        for name, is_finite in zip(parameters, finite.tolist(), strict=True):
+        flags = torch.stack(finite).tolist() if finite else []
+        for name, is_finite in zip(parameters, flags, strict=True):
             if not is_finite:
                 raise NumericalError(f"the model's parameter {name} is not finite")
 

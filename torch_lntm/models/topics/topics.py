@@ -112,17 +112,14 @@ class Topics(nn.Module):
         Raises:
             ConfigError: A site has no parameter of its name.
         """
-        values: dict[str, Tensor] = {}
-        for name in self.sites():
-            value = getattr(self, name, None)
+        values: dict[str, Any] = {name: getattr(self, name, None) for name in self.sites()}
+        for name, value in values.items():
             if not isinstance(value, Tensor):
-                names = ", ".join(name for name, _ in self.named_parameters())
                 raise ConfigError(
                     f"{type(self).__name__} has a site {name!r} without a parameter of this name; "
-                    f"name the site after one of the parameters ({names}), or define latents(), "
-                    "the values of the sites"
+                    "name the site after one of the parameters, or define latents(), the values of "
+                    "the sites"
                 )
-            values[name] = value
         return values
 
     def forward(self) -> Tensor:
