@@ -231,6 +231,30 @@ def require_whole(least: int, **settings: Any) -> None:
     require(least, **settings)
 
 
+def undefined(part: object, method: str) -> NotImplementedError:
+    """The error for a method of a contract that a subclass lacks.
+
+    Args:
+        part: A prior, topics, words or a guide.
+        method: Name of the method.
+    """
+    return NotImplementedError(
+        f"{type(part).__name__} does not define {method}; the docstring of its base class says "
+        "what it is, and docs/own_parts.md has examples"
+    )
+
+
+def lacks(part: object, method: str, purpose: str) -> ConfigError:
+    """The error for an optional method that a subclass lacks.
+
+    Args:
+        part: Topics or words.
+        method: Name of the method.
+        purpose: What needs the method, with its verb.
+    """
+    return ConfigError(f"{type(part).__name__} has no method {method}, {purpose}; define it")
+
+
 def import_extra(module: str, extra: str, purpose: str) -> Any:
     """Import a module of an optional dependency.
 

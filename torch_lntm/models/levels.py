@@ -77,15 +77,7 @@ class Levels:
                 "shared by several documents, as text or whole numbers"
             )
         levels = tuple(np.unique(values).tolist())
-        if len(levels) < 2:
-            raise ConfigError(
-                f"content: column {column!r} is {levels[0]!r} in all documents; leave it out"
-            )
-        if 2 * len(levels) > corpus.num_docs:
-            raise ConfigError(
-                f"content: column {column!r} has {len(levels)} different values in "
-                f"{corpus.num_docs} documents; expected levels of several documents each"
-            )
+        _check_levels(column, levels, corpus.num_docs)
         return cls(column, levels)
 
     def encode(self, corpus: Corpus) -> Corpus:
@@ -204,21 +196,13 @@ class Periods(Levels):
             )
         rule = cls(name, (), dates=dates, bins=bins, width=width, first=float(values.min()))
         positions, inverse = np.unique(rule._positions_of(values), return_inverse=True)
-        if len(positions) < 2:
-            raise ConfigError(
-                f"content: all documents are of the same period of column {name!r}; leave it out"
-            )
-        if 2 * len(positions) > corpus.num_docs:
-            raise ConfigError(
-                f"content: column {name!r} has {len(positions)} periods in {corpus.num_docs} "
-                "documents; expected periods of several documents each, such as those of "
-                f"{_EXAMPLES}"
-            )
+        levels = tuple(map(rule._name_of, positions.tolist()))
+        _check_levels(name, levels, corpus.num_docs)
         tokens = np.bincount(inverse, np.asarray(corpus.lengths, np.float64))
         shares = tokens / max(tokens.sum(), 1.0) if tokens.any() else np.bincount(inverse)
         return replace(
             rule,
-            levels=tuple(map(rule._name_of, positions.tolist())),
+            levels=levels,
             positions=tuple(positions.tolist()),
             shares=tuple((shares / shares.sum()).tolist()),
         )
@@ -325,6 +309,21 @@ def learn_levels(corpus: Corpus, content: str) -> Levels:
     """
     is_formula = isinstance(content, str) and content.lstrip().startswith("~")
     return (Periods if is_formula else Levels).of(corpus, content)
+
+
+def _check_levels(column: str, levels: tuple[Level, ...], num_docs: int) -> None:
+    """Raise if a column has a single level, or few documents of each."""
+    if len(levels) < 2:
+        raise ConfigError(
+            f"content: column {column!r} has the one level {levels[0]!r} in all documents; leave "
+            "it out"
+        )
+    if 2 * len(levels) > num_docs:
+        raise ConfigError(
+            f"content: column {column!r} has {len(levels)} different values in {num_docs} "
+            "documents; expected levels of several documents each, or longer periods, as in "
+            f"{_EXAMPLES}"
+        )
 
 
 def _parsed(formula: str) -> tuple[str, Bins | None, float | None]:

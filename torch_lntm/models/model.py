@@ -19,6 +19,7 @@ from torch_lntm.errors import ConfigError, NumericalError, require_whole
 from torch_lntm.kernels.uncompiled import uncompiled
 from torch_lntm.latents import DocumentTarget
 from torch_lntm.models.names import NameRecord, check_topic_names, is_named
+from torch_lntm.models.parts import Method
 from torch_lntm.models.priors.prior import DocumentPrior
 from torch_lntm.models.sites import (
     capture,
@@ -53,17 +54,6 @@ class Construction(NamedTuple):
             name: value.to_json() if hasattr(type(value), "from_json") else value
             for name, value in self.settings.items()
         }
-
-
-class _Program(nn.Module):
-    """The part of a model's program after its param sites, as a module for ``functional_call``."""
-
-    def __init__(self, model: TopicModel) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, *args: Any) -> Tensor:
-        return self.model._documents(*args)
 
 
 class TopicModel(nn.Module):
@@ -303,14 +293,14 @@ class TopicModel(nn.Module):
                 continue
             value, is_drawn = param_site(parameter, name)
             if value is not None:
-                replaced[f"model.{name}"] = value
+                replaced[f"part.{name}"] = value
             if is_drawn:
                 drawn.add(name)
         arguments = (batch, sample_topics, log_prior, drawn)
         with torch.autocast(self.device.type, enabled=False):
             if not replaced:
                 return self._documents(*arguments)
-            return torch.func.functional_call(_Program(self), replaced, arguments)
+            return torch.func.functional_call(Method(self, "_documents"), replaced, arguments)
 
     def _documents(
         self, batch: DocumentBatch, sample_topics: bool, log_prior: bool, drawn: set[str]

@@ -175,8 +175,9 @@ class StructuralPrior(LogisticNormalPrior):
         x, shape = batch.covariates.get(PREVALENCE), (batch.num_docs, self.num_covariates)
         if x is None or tuple(x.shape) != shape:
             raise ConfigError(
-                f"the batch lacks the covariates of this model's prior mean, of shape {shape} "
-                f"({', '.join(self.covariates.names)}); make it by model.encode(corpus).batch()"
+                f"the batch has covariates of shape {None if x is None else tuple(x.shape)} for "
+                f"this model's prior mean; expected {shape}: {', '.join(self.covariates.names)}. "
+                "Make the batch by model.encode(corpus).batch()"
             )
         return (x.double() - self.means) / self.scales
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -80,18 +80,6 @@ class DynamicTopics(LevelTopics):
         (True, True)
     """
 
-    fitted_buffers: ClassVar[frozenset[str]] = frozenset(
-        {
-            "variances",
-            "dispersion",
-            "tokens",
-            "repeats",
-            "length",
-            "scale_weights",
-            "dispersion_weights",
-            "determined",
-        }
-    )
     content: Periods
     variances: Tensor
     dispersion: Tensor
@@ -135,17 +123,18 @@ class DynamicTopics(LevelTopics):
         for name in ("shares", "gaps"):
             tensor = torch.tensor(getattr(periods, name), dtype=torch.float64)
             self.register_buffer(name, tensor, persistent=False)
-        of_words = (num_words, num_topics)
-        for name, shape in {
-            "variances": of_words,
+        shapes: dict[str, tuple[int, ...]] = {
+            "variances": (num_words, num_topics),
             "tokens": (count, num_topics),
-            "dispersion": of_words,
+            "dispersion": (num_words, num_topics),
             "repeats": (num_words,),
             "length": (),
             "scale_weights": (len(self._scales),),
             "dispersion_weights": (len(DISPERSIONS),),
             "determined": (),
-        }.items():
+        }
+        self.fitted_buffers = frozenset(shapes)
+        for name, shape in shapes.items():
             self.register_buffer(name, self.logits.detach().new_zeros(shape))
         self.repeats.fill_(1.0)
         self._forget()
