@@ -279,7 +279,7 @@ def names(
         options |= {"texts": texts, "source": guide, "top_n": top_n}
         options["progress"] = documents.random["progress"]
         lntm.name_topics(run.model, corpus, functools.partial(_answer, ask), **options)
-        lntm.io.write_topic_names(run_folder, run.model.topic_names, run.model.name_records)
+        lntm.io.write_topic_names(run_folder, run.model.topic_names)
     table = lntm.load_run(run_folder).topic_table(top_n=top_n)
     show(lntm.frames.render(table, print_as))
 
