@@ -155,6 +155,8 @@ def _words_in_lines(table: pd.DataFrame) -> pd.DataFrame:
 
 def _flush_left(column: pd.Series) -> pd.Series:
     """A column of texts padded to one width, its name too; another column as it is."""
+    if column.dtype == "Int64":  # pandas would print <NA>
+        return column.astype(object).where(column.notna(), "")
     if column.dtype.kind in "biufM":
         return column
     texts = ["" if is_missing(x) else "".join(map(_visible, str(x))) for x in column]

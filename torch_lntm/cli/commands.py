@@ -55,6 +55,9 @@ def topics(
 ) -> None:
     """Print the topics of a run, largest first.
 
+    Shares are means over the documents of the fit, without those that the fit held out. The command
+    report shows the means over all documents of its CORPUS.
+
     Args:
         run_folder: The run's folder.
         corpus: Documents for --words and --num-docs. Defaults to the corpus of the fit.

@@ -79,7 +79,7 @@ def score_by_chains(
         precise = float(scores["variance"].sum()) <= tolerance**2 * all_tokens * tokens
         unbiased = float(scores["bias"].sum().abs()) <= tolerance * tokens
         if (precise and unbiased) or 2 * num_draws > max_draws:
-            return scores, f"{model.name}, exact posterior mean of theta by {sampler} chains"
+            return scores, f"{model.name}, exact mean of theta by {sampler} chains"
         num_draws *= 2
 
 

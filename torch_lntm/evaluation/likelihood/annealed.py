@@ -128,15 +128,14 @@ class AIS(LikelihoodMethod):
         Ctrl-C ends the computation without a result.
         """
         path = self.path(model, corpus)
-        start = "the prior" if path.start == "prior" else "a normal near the posterior"
+        start = "the prior" if path.start == "prior" else "near the posterior"
         return LikelihoodEstimate(
             **anneal(model, corpus, path, None, seed, max_docs, progress),
             lengths=torch.tensor(corpus.lengths),
             method=self.name,
             description=(
                 f"annealed importance sampling, {path.num_chains} chains from {start}, "
-                f"{path.num_temperatures} temperatures, each with a transition of {path.num_steps} "
-                "leapfrog steps"
+                f"{path.num_temperatures} temperatures of {path.num_steps} leapfrog steps"
             ),
             num_draws=self.num_chains,
             seed=seed,
