@@ -58,7 +58,7 @@ def test_a_model_s_folder_has_a_card_that_loading_ignores(fitted, tmp_path):
 
 
 def test_a_run_s_card_has_data_settings_scores_and_licence(fitted, tmp_path):
-    score = ("perplexity", 512.256, 3.5, "per token", "importance " + HOSTILE, 40, None)
+    score = ("perplexity", 512.256, 3.5, "per token", 40, None, "importance " + HOSTILE)
     config = {"corpus": f"{HOSTILE}.csv", "posterior": "taylor", "test_fraction": 0.1, "out": "x"}
     about = {
         "corpus": {"num_docs": 40, "num_words": 30, "name": HOSTILE},
