@@ -161,8 +161,7 @@ class Documents:
     def _format(self) -> Format:
         from torch_lntm.corpus.readers.formats import find_format
 
-        name, text_field = self.options.get("format"), self.reading.get("text_field")
-        return find_format(Path(self.path), name, text_field)
+        return find_format(Path(self.path), self.options.get("format"))
 
 
 def _example(corpus: str | None) -> Any:
