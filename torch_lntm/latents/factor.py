@@ -20,7 +20,7 @@ from torch import Tensor
 
 from torch_lntm import noise
 from torch_lntm.latents.linalg import inverse_cholesky, triangular_factor
-from torch_lntm.latents.metrics import DenseMetric, Metric
+from torch_lntm.latents.metrics import Metric
 from torch_lntm.latents.normal import EtaSpace, NormalSpace, standard_normal_log_density
 from torch_lntm.latents.space import LatentSpace, LocatedSpace
 
@@ -151,7 +151,7 @@ class FactorSpace(LocatedSpace):
         factor = torch.eye(self.dim, dtype=torch.float64, device=self.loc.device)
         factor[size:, :size] = -self.mixing.double() / self.noise_std[:, None]
         factor[size:, size:] = self.noise_std.reciprocal().diag_embed()
-        return DenseMetric(factor.to(self.dtype))
+        return Metric(factor.to(self.dtype))
 
     @cached_property
     def noise_std(self) -> Tensor:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from torch_lntm import noise
 from torch_lntm.latents.linalg import inverse_of_lower
-from torch_lntm.latents.metrics import DenseMetric, Metric
+from torch_lntm.latents.metrics import Metric
 from torch_lntm.latents.space import AffineLogits, LatentSpace, LocatedSpace
 
 
@@ -94,10 +94,6 @@ class EtaSpace(StandardNormalSpace):
         eye = torch.eye(self.dim, dtype=self.dtype, device=self.centre.device)
         return AffineLogits(self.lift(self.centre), self.push(eye))
 
-    def place(self, latent: Tensor, key: Tensor) -> Tensor:
-        """See :meth:`LatentSpace.place`; the shortest z."""
-        return self.whiten(latent)
-
 
 @dataclass(frozen=True, eq=False)
 class NormalSpace(LocatedSpace, EtaSpace):
@@ -153,7 +149,7 @@ class NormalSpace(LocatedSpace, EtaSpace):
 
     def unit_metric(self) -> Metric:
         """See :meth:`LatentSpace.unit_metric`; W = L⁻¹."""
-        return DenseMetric(inverse_of_lower(self.tril).to(self.dtype))
+        return Metric(inverse_of_lower(self.tril).to(self.dtype))
 
     def lift(self, eta: Tensor) -> Tensor:
         """See :meth:`EtaSpace.lift`."""
