@@ -51,9 +51,9 @@ class EtaSpace(StandardNormalSpace):
     has_low_rank: ClassVar[bool] = False
 
     @property
-    @abstractmethod
     def eta_dim(self) -> int:
-        """Dimension of eta: K, or K − 1 if anchored."""
+        """Dimension of eta: K, or K − 1 if anchored. Defaults to the dimension of z."""
+        return self.dim
 
     @abstractmethod
     def lift(self, eta: Tensor) -> Tensor:
@@ -116,19 +116,9 @@ class NormalSpace(LocatedSpace, EtaSpace):
         return self.tril.shape[0]
 
     @property
-    def eta_dim(self) -> int:
-        """See :attr:`EtaSpace.eta_dim`."""
-        return self.tril.shape[0]
-
-    @property
     def num_topics(self) -> int:
         """See :attr:`LatentSpace.num_topics`."""
         return self.eta_dim + self.anchored
-
-    @property
-    def centre(self) -> Tensor:
-        """See :attr:`LatentSpace.centre`."""
-        return self.loc
 
     @cached_property
     def scale(self) -> Tensor:

@@ -170,6 +170,11 @@ class LocatedSpace(LatentSpace):
         """See :attr:`LatentSpace.dtype`."""
         return self.loc.dtype
 
+    @property
+    def centre(self) -> Tensor:
+        """See :attr:`LatentSpace.centre`; the location."""
+        return self.loc
+
     def select(self, rows: Tensor) -> Self:
         """See :meth:`LatentSpace.select`."""
         if self.loc.dim() == 1:
