@@ -101,7 +101,7 @@ def test_registered_readers_read_texts_counts_and_zipped_files(plugin, monkeypat
     corpus.save("store")
     assert lntm.read_corpus("store").num_tokens == corpus.num_tokens
     Path("counts.pairs").write_text("a=2 b=1\nc=3\n")
-    counts = lntm.read_corpus("counts.pairs", labels=["x", "y"])
+    counts = lntm.read_corpus("counts.pairs", metadata={"label": ["x", "y"]})
     assert counts.to_scipy().toarray().tolist() == [[2, 1, 0], [0, 0, 3]]
     assert (counts.labels, counts.name) == (("x", "y"), "counts")
     renamed = lntm.read_corpus("counts.pairs", vocabulary=["x", "y", "z"])

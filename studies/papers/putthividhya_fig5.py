@@ -250,8 +250,8 @@ def read_messages(settings: RetrievalSettings) -> tuple[Corpus, Corpus]:
         Corpus.from_matrix(
             part.to_scipy()[:, kept],
             [train.vocabulary[v] for v in kept],
-            part.labels,
-            part.name,
+            name=part.name,
+            metadata={"label": part.labels},
             allow_empty=True,
         )
         for part in (train, test)

@@ -41,7 +41,9 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     counts = np.stack([rng.multinomial(30, row) for row in theta @ topics])
     labels = [f"L{k}" for k in theta.argmax(1)]
     file = tmp_path_factory.mktemp("texts") / "tiny.npz"
-    Corpus.from_matrix(counts, [f"word{v}" for v in range(40)], labels).save(file)
+    Corpus.from_matrix(counts, [f"word{v}" for v in range(40)], metadata={"label": labels}).save(
+        file
+    )
     parts = ["test" if d % 4 == 0 else "train" for d in range(240)]
     file.with_suffix(".split.txt").write_text("\n".join(parts) + "\n")
     return file

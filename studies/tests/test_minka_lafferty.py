@@ -86,7 +86,7 @@ def text_settings(tmp_path_factory: pytest.TempPathFactory) -> TextSettings:
         counts.append(rng.multinomial(40, favoured / favoured.sum(), 20))
         labels += [label] * 20
     folder = tmp_path_factory.mktemp("data")
-    Corpus.from_matrix(np.vstack(counts), labels=labels).save(folder / "colours.npz")
+    Corpus.from_matrix(np.vstack(counts), metadata={"label": labels}).save(folder / "colours.npz")
     return TextSettings(
         corpus=str(folder / "colours.npz"),
         categories=("red", "green", "blue"),
@@ -306,7 +306,7 @@ def test_errors_are_counted_on_both_sides() -> None:
 def test_mixtures_use_documents_of_one_label_once() -> None:
     # Each document is a word of its own, so counts say who is in a mixture.
     labels = ["a", "b", "a|b", "c", "a", "b", "b", "a", "d", "a"]
-    corpus = Corpus.from_matrix(np.eye(10, dtype=int), labels=labels)
+    corpus = Corpus.from_matrix(np.eye(10, dtype=int), metadata={"label": labels})
     counts = mixtures(corpus, ["a", "b"], 3, 2, np.random.default_rng(1)).toarray()
     assert counts.shape == (3, 10)
     assert set(counts.sum(1)) == {2}

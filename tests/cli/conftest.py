@@ -40,7 +40,7 @@ def counts(workplace):
     matrix = np.random.default_rng(0).poisson(0.5, (40, 30))
     matrix[7] = 0
     words = [f"w{v}" for v in range(30)]
-    lntm.Corpus.from_matrix(matrix, words, labels=range(40)).save("counts.npz")
+    lntm.Corpus.from_matrix(matrix, words, metadata={"label": range(40)}).save("counts.npz")
     return "counts.npz"
 
 

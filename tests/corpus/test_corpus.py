@@ -19,6 +19,7 @@ from torch_lntm.errors import ConfigError, CorpusError
 
 COUNTS = np.array([[2, 0, 1, 0], [0, 0, 0, 0], [0, 5, 0, 0], [1, 1, 1, 0]])
 WORDS = ("apple", "bee", "cat", "dog")
+LABELS = {"label": list("abcd")}
 TABLE = pd.DataFrame({"text": ["wood", "stone"]})
 
 
@@ -49,7 +50,9 @@ TABLE = pd.DataFrame({"text": ["wood", "stone"]})
     ],
 )
 def test_from_matrix_takes_every_kind_of_matrix(convert):
-    corpus = Corpus.from_matrix(convert(COUNTS), WORDS, [0, 1, 1, 0], "toy")
+    corpus = Corpus.from_matrix(
+        convert(COUNTS), WORDS, name="toy", metadata={"label": [0, 1, 1, 0]}
+    )
     np.testing.assert_array_equal(dense(corpus), COUNTS)
     assert (corpus.num_docs, corpus.num_words, corpus.nnz, corpus.num_tokens) == (4, 4, 6, 11)
     np.testing.assert_array_equal(corpus.lengths, [3, 0, 5, 3])
@@ -207,7 +210,7 @@ def test_invalid_vocabularies_are_refused(vocabulary, match):
     ],
 )
 def test_selections_follow_the_rules_of_numpy(rows):
-    corpus = Corpus.from_matrix(COUNTS, WORDS, "abcd", "toy")
+    corpus = Corpus.from_matrix(COUNTS, WORDS, name="toy", metadata=LABELS)
     chosen = corpus[rows]
     positions = np.arange(4)[np.asarray(rows) if isinstance(rows, torch.Tensor) else rows]
     np.testing.assert_array_equal(dense(chosen), COUNTS[positions])
@@ -240,7 +243,7 @@ def test_with_counts_drops_entries_of_zero():
 
 
 def test_with_vocabulary_moves_columns():
-    corpus = Corpus.from_matrix(COUNTS, WORDS, "abcd", "toy")
+    corpus = Corpus.from_matrix(COUNTS, WORDS, name="toy", metadata=LABELS)
     moved = corpus.with_vocabulary(["cat", "emu", "dog", "bee", "apple"])  # all known: no warning
     np.testing.assert_array_equal(dense(moved), np.insert(COUNTS[:, [2, 3, 1, 0]], 1, 0, axis=1))
     assert moved.vocabulary == ("cat", "emu", "dog", "bee", "apple")
@@ -250,7 +253,7 @@ def test_with_vocabulary_moves_columns():
 
 
 def test_with_vocabulary_keeps_emptied_documents():
-    corpus = Corpus.from_matrix(COUNTS, WORDS, "abcd")
+    corpus = Corpus.from_matrix(COUNTS, WORDS, metadata=LABELS)
     with pytest.warns(UserWarning, match="dropped 5 of 11 tokens: 2 words .* in 2 of 4 documents"):
         small = corpus.with_vocabulary(["bee"])
     np.testing.assert_array_equal(dense(small), COUNTS[:, [1]])
@@ -274,7 +277,7 @@ def test_with_vocabulary_errors():
 
 def test_different_contents_have_different_fingerprints():
     corpus = Corpus.from_matrix(COUNTS, WORDS)
-    same = Corpus.from_matrix(sp.csc_matrix(COUNTS.astype(np.uint8)), WORDS, "abcd", "other name")
+    same = Corpus.from_matrix(sp.csc_matrix(COUNTS.astype(np.uint8)), WORDS, name="other name")
     assert corpus.fingerprint() == same.fingerprint()
     changed = COUNTS.copy()
     changed[2, 1] -= 1
@@ -295,7 +298,9 @@ def test_save_and_read_round_trip(tmp_path, largest):
     counts = random_counts(30, 12)
     counts[0, 0] = largest
     words = [f"wörd {i}" for i in range(12)]
-    corpus = Corpus.from_matrix(counts, words, ["", *map(str, range(28)), ""], "toy")
+    corpus = Corpus.from_matrix(
+        counts, words, name="toy", metadata={"label": ["", *map(str, range(28)), ""]}
+    )
     corpus.save(tmp_path / "new" / "toy.npz")
     back = read_corpus(str(tmp_path / "new" / "toy.npz"))
     np.testing.assert_array_equal(dense(back), counts)
@@ -305,7 +310,7 @@ def test_save_and_read_round_trip(tmp_path, largest):
 
 def test_saving_removes_the_files_of_an_older_corpus(tmp_path):
     path = tmp_path / "toy.npz"
-    Corpus.from_matrix(COUNTS, WORDS, "abcd").save(path)
+    Corpus.from_matrix(COUNTS, WORDS, metadata=LABELS).save(path)
     write(tmp_path / "toy.labels.txt", "a\nb\nc\nd\n")
     Corpus.from_matrix(COUNTS).save(path)
     assert [p.name for p in tmp_path.iterdir()] == ["toy.npz"]

@@ -103,22 +103,18 @@ def test_the_frame_of_a_corpus_is_a_copy():
 @pytest.mark.parametrize(
     ("labels", "expected"),
     [
-        ("ab", ["a", "b"]),
-        ([1, 2], ["1", "2"]),
-        ([1, NAN], ["1", None]),
-        (["a", ""], ["a", None]),
-        ([None, "b"], [None, "b"]),
-        ([["a", "b"], True], ["a|b", "True"]),
-        (pd.Series([ID, None], dtype="Int64"), [str(ID), None]),
+        ([1, 2], ("1", "2")),
+        ([1, NAN], ("1", "")),
+        (["a", ""], ("a", "")),
+        ([None, "b"], ("", "b")),
+        ([["a", "b"], True], ("a|b", "True")),
+        (pd.Series([ID, None], dtype="Int64"), (str(ID), "")),
     ],
 )
-def test_labels_are_a_column_of_text_and_missing_labels_are_missing(labels, expected):
-    for given in (
-        Corpus.from_matrix(np.ones((2, 2)), labels=labels, metadata={"label": [3, 4]}),
-        Corpus.from_texts(["wood", "iron"], labels=labels),
-    ):
-        assert given.metadata["label"].tolist() == expected
-        assert given.labels == tuple(label or "" for label in expected)
+def test_labels_are_text_and_missing_labels_are_missing(labels, expected):
+    corpus = Corpus.from_matrix(np.ones((2, 2)), metadata={"label": labels})
+    assert corpus.labels == expected
+    assert corpus.metadata["label"].isna().tolist() == [label == "" for label in expected]
     assert Corpus.from_matrix(np.ones((2, 2))).labels is None
 
 
@@ -127,7 +123,7 @@ def test_missing_labels_are_no_group():
 
     frame = pd.DataFrame({"text": ["tax vote", "goal team"] * 10})
     frame["party"] = pd.Series(["left", "right"] * 10).where(frame.index % 5 > 0)
-    corpus = Corpus.from_texts(frame["text"], labels=frame["party"])
+    corpus = Corpus.from_texts(frame["text"], metadata={"label": frame["party"]})
     with pytest.raises(CorpusError, match="column 'label' lacks a value in 4 documents"):
         stm(2, corpus, prevalence="~ label")
 
@@ -231,13 +227,11 @@ YEARS = pd.DataFrame({"year": [3, 1, 2]}, index=ORDER)
 @pytest.mark.parametrize("wrap", [lambda x: x, lambda x: {"year": x["year"]}])
 def test_whatever_has_an_index_is_joined_by_it(documents, wrap):
     make = Corpus.from_texts if documents is TEXTS else Corpus.from_matrix
-    labels = pd.Series(["3", "1", "2"], index=ORDER)
-    corpus = make(documents, metadata=wrap(YEARS), labels=labels)
+    corpus = make(documents, metadata=wrap(YEARS))
     later = make(documents).with_metadata(wrap(YEARS))
     for found in (corpus, later):
         assert found.metadata["year"].tolist() == [1, 2, 3]
         assert found.metadata.index.tolist() == ["a", "b", "c"]
-    assert corpus.labels == ("1", "2", "3")
     x = pd.DataFrame({"u": [3.0, 1.0, 2.0], "v": [6.0, 4.0, 5.0]}, index=ORDER)
     covariates = corpus.with_covariates({"x": x, "u": x["u"]}).covariates
     np.testing.assert_array_equal(covariates["x"], [[1, 4], [2, 5], [3, 6]])
@@ -260,8 +254,6 @@ def test_rows_of_other_names_are_refused(index):
     ):
         with pytest.raises(CorpusError, match=r"have other names than the documents.*row \d is"):
             use()
-    with pytest.raises(CorpusError, match=r"label: .* have other names"):
-        Corpus.from_texts(TEXTS, labels=column)
     by_position = column.to_frame("year").to_dict("list")  # the advice of the message
     assert corpus.with_metadata(by_position).metadata["year"].tolist() == [True, False, True]
 
@@ -269,16 +261,17 @@ def test_rows_of_other_names_are_refused(index):
 def test_rows_in_another_order_without_names_to_join_by_are_refused():
     shuffled = pd.DataFrame({"year": [1, 2, 3]}, index=[2, 0, 1])
     for texts in (list(TEXTS), TEXTS.reset_index(drop=True)):
-        for options in ({"metadata": shuffled}, {"labels": shuffled["year"]}):
+        for columns in (shuffled, {"label": shuffled["year"]}):
             with pytest.raises(CorpusError, match="stand in another order than the documents"):
-                Corpus.from_texts(texts, **options)
+                Corpus.from_texts(texts, metadata=columns)
     for columns in (shuffled, {"year": shuffled["year"]}):
         with pytest.raises(CorpusError, match=r"row 0 is 2, and document 0 is 0"):
             Corpus.from_texts(list(TEXTS)).with_metadata(columns)
     # The documents have the same names.
     texts = pd.Series(list(TEXTS), index=shuffled.index)
-    found = Corpus.from_texts(texts, metadata=shuffled.sort_index(), labels=shuffled["year"])
-    assert found.metadata.to_dict("list") == {"year": [1, 2, 3], "label": ["1", "2", "3"]}
+    columns = {"year": shuffled["year"].sort_index(), "label": shuffled["year"]}
+    found = Corpus.from_texts(texts, metadata=columns)
+    assert found.metadata.to_dict("list") == {"year": [1, 2, 3], "label": [1, 2, 3]}
     assert found.metadata.index.tolist() == [2, 0, 1]
     whole = Corpus.from_frame(shuffled.assign(text=list(TEXTS)))
     assert whole.metadata["year"].to_dict() == {2: 1, 0: 2, 1: 3}

@@ -71,12 +71,12 @@ def test_labels_of_all_rows_do_not_slip_onto_those_without_missing_texts() -> No
     whole.loc[[0, 5], "text"] = None
     part = whole.dropna()
     with pytest.raises(CorpusError, match="expected one row for each of 10 documents, got 12"):
-        lntm.Corpus.from_texts(part["text"], labels=whole["party"])
+        lntm.Corpus.from_texts(part["text"], metadata={"label": whole["party"]})
     labels = whole["party"].loc[part.index[::-1]]
-    corpus = lntm.Corpus.from_texts(part["text"], labels=labels)
+    corpus = lntm.Corpus.from_texts(part["text"], metadata={"label": labels})
     assert corpus.metadata["label"].tolist() == part["party"].tolist()
     with pytest.raises(CorpusError, match="other names than the documents"):
-        lntm.Corpus.from_texts(part["text"], labels=whole["party"][:10])
+        lntm.Corpus.from_texts(part["text"], metadata={"label": whole["party"][:10]})
 
 
 def test_numbered_documents_refuse_columns_of_other_numbers() -> None:

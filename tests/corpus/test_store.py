@@ -83,9 +83,8 @@ def test_a_corpus_without_vocabulary_or_metadata_is_read_back(tmp_path):
     assert_same(read_corpus(tmp_path / "bare"), bare)
     names = {path.name for path in (tmp_path / "bare").rglob("*")}
     assert names == {"corpus.json", "shard-00000", *(f"{name}.npy" for name in NAMES)}
-    named = read_corpus(tmp_path / "bare", vocabulary=["cat", "dog"], labels=["x", "y"])
+    named = read_corpus(tmp_path / "bare", vocabulary=["cat", "dog"])
     assert named.vocabulary == ("cat", "dog")
-    assert named.labels == ("x", "y")
     with pytest.raises(CorpusError, match="one word for each of the 2 columns, got 1"):
         read_corpus(tmp_path / "bare", vocabulary=["cat"])
 
@@ -400,7 +399,11 @@ def test_parts_of_folders_are_checked(corpus, tmp_path):
         (toy, {"rank": 2, "world_size": 2}, "rank 2 of a world_size of 2"),
         (toy, {"rank": -1, "world_size": 2}, "rank -1 of a world_size of 2"),
         (toy, {"rank": 0, "world_size": 3}, "for 2 shards; .* smaller shards by corpus.save"),
-        (toy, {"rank": 0, "world_size": 2, "labels": ["a"]}, "rank is for a folder in shards"),
+        (
+            toy,
+            {"rank": 0, "world_size": 2, "metadata": {"a": [1]}},
+            "rank is for a folder in shards",
+        ),
     ):
         with pytest.raises(CorpusError, match=match):
             read_corpus(path, **options)

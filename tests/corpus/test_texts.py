@@ -19,7 +19,8 @@ from torch_lntm.errors import CorpusError
 @pytest.mark.parametrize("make", [iter, pa.array, lambda x: pa.chunked_array([x[:1], x[1:]])])
 def test_from_texts_counts_words(make):
     texts = make(["The cat saw the cat.", "", "A dog!", "the THE the"])
-    corpus = Corpus.from_texts(texts, labels=["x", "y", "x", "y"], stop_words=["saw"])
+    label = {"label": ["x", "y", "x", "y"]}
+    corpus = Corpus.from_texts(texts, metadata=label, stop_words=["saw"])
     assert corpus.vocabulary == ("cat", "dog", "the")
     np.testing.assert_array_equal(dense(corpus), [[2, 0, 2], [0, 0, 0], [0, 1, 0], [0, 0, 3]])
     assert corpus.labels == ("x", "y", "x", "y")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -30,17 +31,18 @@ def which(model):
 
 def between_reads(monkeypatch, number, act):
     """Lets something happen once, after so many files were opened."""
-    real, opened = reading.open_to_read, []
+    real, opened = reading.open_bytes, []
 
-    def open_to_read(path):
-        file = real(path)
-        opened.append(path)
-        if len(opened) == number:
-            act()
-        return file
+    @contextmanager
+    def open_bytes(path, *options):
+        with real(path, *options) as contents:
+            opened.append(path)
+            if len(opened) == number:
+                act()
+            yield contents
 
     for module in (arrays, reading):
-        monkeypatch.setattr(module, "open_to_read", open_to_read)
+        monkeypatch.setattr(module, "open_bytes", open_bytes)
     return opened
 
 

@@ -40,8 +40,9 @@ def make_corpus(
     if words is True:
         words = [f"w{i}" for i in range(counts.shape[1])]
     if labels is True:
-        labels = range(counts.shape[0])
-    return Corpus.from_matrix(counts, words, labels)
+        labels = map(str, range(counts.shape[0]))
+    metadata = None if labels is None else {"label": labels}
+    return Corpus.from_matrix(counts, words, metadata=metadata)
 
 
 def dense(documents: Corpus | DocumentBatch) -> np.ndarray:

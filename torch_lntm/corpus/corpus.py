@@ -35,6 +35,7 @@ from torch_lntm.corpus.metadata import (
     named,
     select_rows,
     take_texts,
+    with_labels,
 )
 from torch_lntm.corpus.part import Facts, Part
 from torch_lntm.corpus.splits import Split, WordHoldOut, hold_out_words, split_documents
@@ -124,9 +125,8 @@ class Corpus:
         cls,
         matrix: Any,
         vocabulary: Iterable[str] | None = None,
-        labels: Iterable[object] | None = None,
-        name: str | None = None,
         *,
+        name: str | None = None,
         metadata: Any = None,
         allow_empty: bool = False,
     ) -> Corpus:
@@ -138,7 +138,6 @@ class Corpus:
                 of a sparse matrix are added up.
             vocabulary: The ``num_words`` distinct words, in the order of the columns. For a data
                 frame whose column names are strings, these are the default.
-            labels: One label per document. They become the column ``label`` of the metadata.
             name: Name of the corpus for messages and reports.
             metadata: Further columns: a mapping of names to ``num_docs`` values each, or a data
                 frame of pandas, Polars or Arrow with a row for each document. A pandas index is
@@ -150,10 +149,10 @@ class Corpus:
             The corpus. Rows of zeros are kept as empty documents.
 
         Raises:
-            CorpusError: A count is negative, fractional, NaN or too large. The vocabulary, the
-                labels or the metadata have another length. The rows of the labels or the metadata
-                have other names than the documents, or another order without names to join by. A
-                word is repeated. The matrix is empty.
+            CorpusError: A count is negative, fractional, NaN or too large. The vocabulary or the
+                metadata have another length. The rows of the metadata have other names than the
+                documents, or another order without names to join by. A word is repeated. The matrix
+                is empty.
 
         Example:
             >>> counts = [[2, 0, 1], [0, 3, 0]]
@@ -166,7 +165,7 @@ class Corpus:
             vocabulary = names if all(isinstance(n, str) for n in names) else None
         csr = check_counts(matrix, allow_empty)
         words = check_vocabulary(vocabulary, csr.shape[1])
-        table = describe(matrix, csr.shape[0], metadata, labels)
+        table = describe(matrix, csr.shape[0], metadata)
         return cls.of_counts(csr, words, table, name=name)
 
     @classmethod
@@ -196,9 +195,8 @@ class Corpus:
         cls,
         texts: Iterable[str],
         vocabulary: Iterable[str] | None = None,
-        labels: Iterable[object] | None = None,
-        name: str | None = None,
         *,
+        name: str | None = None,
         metadata: Any = None,
         stop_words: str | Iterable[str] | None = "auto",
         min_df: int | float | str = "auto",
@@ -214,7 +212,6 @@ class Corpus:
             texts: The documents.
             vocabulary: Words to count, in this order; a warning says how many others were dropped.
                 By default, the options below choose the words and sort them alphabetically.
-            labels: One label per document. They become the column ``label`` of the metadata.
             name: Name of the corpus for messages and reports.
             metadata: As for ``from_matrix``.
             stop_words: Words to leave out: ``"english"`` for scikit-learn's list of 318 words, a
@@ -233,7 +230,7 @@ class Corpus:
 
         Raises:
             CorpusError: A text is of another type, all words are left out, options contradict, or
-                the rows of the labels or the metadata have other names than the texts.
+                the rows of the metadata have other names than the texts.
 
         Example:
             >>> texts = ["the wood of the old house", "a house of stone", "the stone of the bridge"]
@@ -244,7 +241,7 @@ class Corpus:
             'left out 2 English stop words (stop_words none keeps them)'
         """
         documents, texts = texts, check_texts(texts)
-        table = describe(documents, len(texts), metadata, labels)
+        table = describe(documents, len(texts), metadata)
         counts, words, preparation = count_words(texts, vocabulary, stop_words, min_df, **options)
         return cls.of_counts(counts, words, table, preparation, name)
 
@@ -414,8 +411,7 @@ class Corpus:
         """
         if "label" not in self.table:
             return None
-        values = self.table["label"].tolist()
-        return tuple("" if v is None or v != v else str(v) for v in values)
+        return tuple(text or "" for text in with_labels(self.table, self.table["label"])["label"])
 
     @property
     def batch_covariates(self) -> Arrays:

@@ -131,13 +131,11 @@ def take_texts(frame: pd.DataFrame, text: str) -> tuple[pd.Series, pd.DataFrame]
 # -------------------------------------------------------------------- metadata
 
 
-def describe(
-    documents: Any, num_docs: int, metadata: Any = None, labels: Any = None
-) -> pd.DataFrame:
+def describe(documents: Any, num_docs: int, metadata: Any = None) -> pd.DataFrame:
     """Metadata of new documents, with an index that names them.
 
     If the documents have a pandas index, it gives the names. A list has no index, so it borrows
-    that of the metadata, or else of the labels, provided that it does more than count 0, 1, 2.
+    that of the metadata, provided that it does more than count 0, 1, 2.
     Names that repeat or merely count are replaced by the column ``id`` if its values are distinct,
     and otherwise by the positions.
 
@@ -145,7 +143,6 @@ def describe(
         documents: The documents as the caller gave them.
         num_docs: Number of documents.
         metadata: As for :func:`make_metadata`.
-        labels: One label per document, for the column ``label``.
 
     Raises:
         CorpusError: As for :func:`make_metadata`. The rows stand in another order than the
@@ -155,14 +152,11 @@ def describe(
     tables = [*metadata.values()] if isinstance(metadata, Mapping) else [metadata]
     positions = pd.RangeIndex(num_docs)
     own = _index_of(documents)
-    given = [i for i in map(_index_of, (*tables, labels)) if i is not None and not is_default(i)]
+    given = [i for i in map(_index_of, tables) if i is not None and not is_default(i)]
     names = own if own is not None else given[0] if given else positions
     if len(names) != num_docs or (own is None and _is_shuffled(names)):
         names = positions  # align explains what is wrong
     frame = make_metadata({} if metadata is None else metadata, num_docs, names)
-    if labels is not None:
-        labels = list(labels) if isinstance(labels, str) else labels
-        frame = with_labels(frame, align(labels, names, "label"))
     is_whole = isinstance(names, pd.MultiIndex) or not names.hasnans
     return named(frame if names.is_unique and is_whole else frame.set_axis(positions))
 

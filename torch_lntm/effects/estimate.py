@@ -89,7 +89,7 @@ def estimate(
             are groups.
         groups: Groups of topics to regress, such as ``{"economy": [3, 7]}``; see
             :class:`TopicGroups`. A group's proportion is the sum over its topics, draw by draw.
-        standard_errors: ``"classical"``, or ``"HC0"`` to ``"HC3"``, which are robust to unequal
+        standard_errors: ``"classical"``, or ``"HC1"`` or ``"HC3"``, which are robust to unequal
             variances. Defaults to ``"HC1"`` for the logit and to ``"HC3"`` for the linear
             regression, because proportions near 0 vary less. With random terms the covariance is
             that of the model, and only ``"classical"`` is accepted.

@@ -115,8 +115,9 @@ def regress_linear(
         return (theta @ responses.mT - x[rows] @ draws).permute(2, 0, 1)[..., None]
 
     def corrected(rows: Tensor, residuals: Tensor) -> Tensor:
-        power = {"HC2": -0.5, "HC3": -1.0}.get(kind, 0.0)
-        return residuals * (1 - design.leverage[rows, None]).clamp_min(1 - WHOLE) ** power
+        if kind != "HC3":
+            return residuals
+        return residuals / (1 - design.leverage[rows, None]).clamp_min(1 - WHOLE)
 
     shape = (len(responses), len(draws), 1)
     within, variance = sandwich(design, parts, shape, residuals_of, corrected, kind)

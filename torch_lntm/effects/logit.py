@@ -343,8 +343,8 @@ def regress_logit(
         parts: As for :func:`regress_linear`.
         responses: As for :func:`regress_linear`.
         kind: Kind of standard errors. Ignored with clusters and with random terms. ``"classical"``
-            is the information with the dispersion of Pearson's residuals. ``"HC2"`` and ``"HC3"``
-            take the leverages of the weighted regression.
+            is the information with the dispersion of Pearson's residuals. ``"HC3"`` takes the
+            leverages of the weighted regression.
 
     Raises:
         ConfigError: There are too many coefficients or levels.
@@ -414,10 +414,9 @@ def _robust(
         """Residuals corrected for the leverages.
 
         If a document's proportions have the covariance W under the model, its residuals have the
-        covariance V = W − w W X J⁻¹Xᵀ W, which is smaller. HC2 scales the residuals so that their
-        covariance is W again, and HC3 multiplies them by W V⁻¹.
+        covariance V = W − w W X J⁻¹Xᵀ W, which is smaller, and HC3 multiplies them by W V⁻¹.
         """
-        if kind not in ("HC2", "HC3"):
+        if kind != "HC3":
             return residuals
         p = torch.softmax(x[rows] @ pooled, -1)[:, :-1]
         outer = torch.diag_embed(p) - p[:, :, None] * p[:, None]
@@ -426,12 +425,7 @@ def _robust(
         used = design.weights[rows].where(design.leverage[rows] < WHOLE, 0.0)
         left = outer - used[:, None, None] * (outer @ middle @ outer)
         errors = residuals[0].permute(1, 2, 0)
-        if kind == "HC3":
-            errors = outer @ torch.linalg.solve(left, errors)
-        else:
-            root = torch.linalg.solve_triangular(torch.linalg.cholesky(left), errors, upper=False)
-            errors = torch.linalg.cholesky(outer) @ root
-        return errors.permute(2, 0, 1)[None]
+        return (outer @ torch.linalg.solve(left, errors)).permute(2, 0, 1)[None]
 
     if kind == "classical" and design.clusters is None:
         pearson = 0.0

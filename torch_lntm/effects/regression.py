@@ -12,7 +12,7 @@ from torch_lntm.effects.design import Design
 
 #: Standard errors for equal variances of the outcomes, or robust to unequal variances (*MacKinnon &
 #: White 1985*).
-StandardErrors = Literal["classical", "HC0", "HC1", "HC2", "HC3"]
+StandardErrors = Literal["classical", "HC1", "HC3"]
 #: Most values of a chunk of documents in memory.
 MAX_NUMBERS = 2**23
 

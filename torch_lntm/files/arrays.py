@@ -11,13 +11,7 @@ from typing import Any
 import numpy as np
 
 from torch_lntm.errors import FileError
-from torch_lntm.files.reading import (
-    open_to_read,
-    read_errors,
-    readable_bytes,
-    too_large,
-    unpacked_bytes,
-)
+from torch_lntm.files.reading import byte_limit, open_bytes, read_errors, too_large
 from torch_lntm.files.writing import atomic_write
 
 
@@ -31,8 +25,7 @@ def read_arrays(
         *names: Required arrays.
         optional: Beginnings of the names of optional arrays. Further arrays of the file are
             ignored.
-        max_bytes: Maximum number of bytes of these arrays in total. Defaults to the lesser of
-            ``readable_bytes()`` and half of ``unpacked_bytes``.
+        max_bytes: Maximum number of bytes of these arrays in total; see ``byte_limit``.
 
     Raises:
         FileError: The file is missing, damaged or too large, holds Python objects, or lacks an
@@ -40,12 +33,10 @@ def read_arrays(
     """
     with (
         read_errors(path, "not a complete .npz file of plain arrays", Exception),
-        open_to_read(path) as file,
+        open_bytes(path, math.inf) as (file, _),
         zipfile.ZipFile(file) as archive,
     ):
-        limit = readable_bytes() if max_bytes is None else max_bytes
-        if max_bytes in (None, math.inf):  # arrays take more memory in use than texts
-            limit = min(limit, unpacked_bytes(os.fstat(file.fileno()).st_size) // 2)
+        limit = byte_limit(os.fstat(file.fileno()).st_size, max_bytes, packed=True)
         sizes = {x.filename.removesuffix(".npy"): x.file_size for x in archive.infolist()}
         if missing := [name for name in names if name not in sizes]:
             expected, found = ", ".join(names), ", ".join(sizes) or "none"

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 from torch_lntm.errors import FileError
 
@@ -121,12 +121,24 @@ def byte_limit(on_disk: int, max_bytes: float | None, packed: bool) -> float:
 # -------------------------------------------------------------------- bytes and text
 
 
-def open_to_read(path: Path) -> IO[bytes]:
-    """Opens a regular file for reading; pipes and devices are refused, as they may never end.
+@contextmanager
+def open_bytes(
+    path: Path, max_bytes: float | None = None
+) -> Iterator[tuple[io.BufferedReader, float]]:
+    """A context with the contents of a file, and the number of bytes that may be read of them.
+
+    Files with the suffix ``.gz`` are unpacked. Pipes and devices are refused, as they may never
+    end.
+
+    Args:
+        path: A regular file, or a pipe below ``/dev`` such as ``/dev/stdin``.
+        max_bytes: Maximum number of bytes, after unpacking; see :func:`byte_limit`.
 
     Raises:
-        FileError: The file is missing, unreadable, a folder, a pipe or a device.
+        FileError: The file is missing, unreadable, truncated, too large, a folder, a pipe or a
+            device.
     """
+    packed = path.suffix.lower() == ".gz"
     with read_errors(path):
         mode = os.stat(path).st_mode
         piped = stat.S_ISFIFO(mode) and path.is_absolute() and path.parts[1] == "dev"
@@ -134,52 +146,27 @@ def open_to_read(path: Path) -> IO[bytes]:
             raise FileError(
                 f"{path}: is a folder, a named pipe or a device; expected a regular file"
             )
-        return open(path, "rb")
-
-
-class _Bounded(io.RawIOBase):
-    """The contents of an open file, up to a number of bytes."""
-
-    def __init__(self, path: Path, file: IO[bytes], limit: float) -> None:
-        self.path, self.file, self.limit, self.size = path, file, limit, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        piece = self.file.read(len(buffer))
-        self.size += len(piece)
-        if self.size > self.limit:
-            raise too_large(self.path, self.limit)
-        buffer[: len(piece)] = piece
-        return len(piece)
-
-
-@contextmanager
-def open_bytes(path: Path, max_bytes: float | None = None) -> Iterator[io.BufferedReader]:
-    """A context with the contents of a file. Files with the suffix ``.gz`` are unpacked.
-
-    Args:
-        path: A regular file, or a pipe below ``/dev`` such as ``/dev/stdin``.
-        max_bytes: Maximum number of bytes, after unpacking; see :func:`byte_limit`.
-
-    Raises:
-        FileError: The file is missing, unreadable, truncated, too large, a pipe or a device.
-    """
-    packed = path.suffix.lower() == ".gz"
-    with read_errors(path), open_to_read(path) as file:
-        on_disk = os.fstat(file.fileno()).st_size
-        limit = byte_limit(on_disk, max_bytes, packed)
-        if on_disk > limit:
-            raise too_large(path, limit)
-        contents: Any = gzip.GzipFile(fileobj=file) if packed else file
-        yield io.BufferedReader(_Bounded(path, contents, limit), _PIECE)
+        with open(path, "rb", buffering=_PIECE) as file:
+            on_disk = os.fstat(file.fileno()).st_size
+            limit = byte_limit(on_disk, max_bytes, packed)
+            if on_disk > limit:
+                raise too_large(path, limit)
+            contents: Any = file
+            if packed:
+                unpacked: Any = gzip.GzipFile(fileobj=file)
+                contents = io.BufferedReader(unpacked, _PIECE)
+            yield contents, limit
 
 
 def read_bytes(path: Path, max_bytes: float | None = None) -> bytes:
     """Contents of a file; see ``open_bytes``."""
-    with open_bytes(path, max_bytes) as file:
-        return file.read()
+    with open_bytes(path, max_bytes) as (file, limit):
+        contents = bytearray()
+        while piece := file.read(_PIECE):
+            contents += piece
+            if len(contents) > limit:
+                raise too_large(path, limit)
+        return bytes(contents)
 
 
 def read_text(path: Path, encoding: str = "utf-8", max_bytes: float | None = None) -> str:
@@ -215,14 +202,17 @@ def iterate_lines(
         FileError: See ``open_bytes``. The bytes are invalid in ``encoding``, a line is too long, or
             a compressed file has more lines than bytes.
     """
-    lines = 0
-    with open_bytes(path, max_bytes) as file:
+    lines = size = 0
+    with open_bytes(path, max_bytes) as (file, limit):
         most = FREE + path.stat().st_size if path.suffix.lower() == ".gz" else math.inf
         try:
             start = file.peek(_PIECE).decode(encoding, "ignore")
             end = "\r" if "\r" in start[:-1] and "\n" not in start else "\n"
-            for line in io.TextIOWrapper(file, encoding, newline=end):
-                lines += 1
+            text = io.TextIOWrapper(file, encoding, newline=end)
+            while line := text.readline(LONGEST + 1):
+                lines, size = lines + 1, size + len(line)
+                if size > limit:
+                    raise too_large(path, limit)
                 if len(line) > LONGEST or lines > most:
                     problem = "more lines than bytes" if lines > most else f"{LONGEST} characters"
                     raise at_line(path, lines, f"has {problem} or more; divide the file")

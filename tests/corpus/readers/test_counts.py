@@ -49,15 +49,12 @@ def test_words_and_labels_are_found_beside_counts(tmp_path, name, text, vocabula
     assert corpus.labels == ("a|b", "", "c")
 
 
-def test_words_and_labels_of_the_caller_override_files_beside_counts(tmp_path):
+def test_words_of_the_caller_override_files_beside_counts(tmp_path):
     path = write(tmp_path / "toy.ldac", LDAC)
     write(tmp_path / "vocab.txt", "one\ntwo\n")  # would not fit
-    write(tmp_path / "toy.labels.txt", "x\n")
     words = write(tmp_path / "words" / "w.txt", "apple\nbee\ncat")
-    labels = write(tmp_path / "words" / "l.txt", "p\nq\nr\n")
-    for given in ((str(words), str(labels)), (iter(WORDS), ["p", "q", "r"])):
-        corpus = read_corpus(str(path), given[0], labels=given[1])
-        assert (corpus.vocabulary, corpus.labels) == (WORDS, ("p", "q", "r"))
+    for given in (str(words), iter(WORDS)):
+        assert read_corpus(str(path), given).vocabulary == WORDS
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pandas as pd
 
 from torch_lntm.corpus.checks import ADVICE, check_vocabulary
 from torch_lntm.corpus.corpus import Corpus
-from torch_lntm.corpus.metadata import as_frame, describe, is_table, listed, named
+from torch_lntm.corpus.metadata import as_frame, is_table, listed, with_labels
 from torch_lntm.corpus.readers.counts import check_size
 from torch_lntm.corpus.readers.formats import Format, find_format, unzipped
 from torch_lntm.corpus.readers.texts import (
@@ -36,7 +36,6 @@ def read_corpus(
     path: str | Path,
     vocabulary: str | Path | Iterable[str] | None = None,
     format: str | None = None,
-    labels: str | Path | Iterable[object] | None = None,
     *,
     text_field: str | None = None,
     label_field: str | None = None,
@@ -59,8 +58,7 @@ def read_corpus(
     * ``folder``: a document per ``.txt`` file. The subfolder is the label, and the path within the
       folder is the column ``id``.
     * ``parquet``: a row per document, in a file or a folder of files, which are read in the order
-      of their names. A column ``text`` has texts. A column ``words`` has lists of words, or of
-      their columns from 0, with ``counts`` beside it unless words are repeated.
+      of their names.
     * ``npz``: a file of ``Corpus.save``, or the arrays data, indices, indptr and shape of scipy.
     * ``ldac`` (``.ldac``, ``.dat``): ``M word:count ...`` per line, words from 0.
     * ``uci``: ``docword*.txt``.
@@ -78,8 +76,6 @@ def read_corpus(
         vocabulary: Words, or a file with a word per line. For counts, they name the columns. For
             texts, they are the words to count, and a warning says how many others were dropped.
         format: A name from the lists above. Defaults to the format of the file's name.
-        labels: Labels, or a file with a label per line. Defaults to the labels beside the file or
-            in the records.
         text_field: Field or column with the text. Defaults to ``text``.
         label_field: Field or column with the label. Defaults to ``label``, if present.
         encoding: Encoding of all text in files.
@@ -123,12 +119,11 @@ def read_corpus(
     whole = Path(os.path.abspath(path))  # . and .. get the names of folders
     name = Path(unzipped(whole.name)).stem.removeprefix("docword.")
     reading = Options(text_field, label_field, encoding, delimiter, max_bytes, part=part)
-    about = find_format(path, format, text_field)
-    _check_options(path, about, reading, options)
-    if part is not None and not (about.name == "store" and labels is None and metadata is None):
+    about = find_format(path, format)
+    if part is not None and not (about.name == "store" and metadata is None):
         raise CorpusError(
-            f"{path}: rank is for a folder in shards, without further labels and metadata; write "
-            "one by corpus.save(folder, shard_size=...)"
+            f"{path}: rank is for a folder in shards, without further metadata; write one by "
+            "corpus.save(folder, shard_size=...)"
         )
     if vocabulary is None and about.name in WITH_WORDS_BESIDE:
         # Corpus.save writes NAME.vocab.txt beside NAME.npz.
@@ -136,26 +131,27 @@ def read_corpus(
         vocabulary = _first_file(
             whole.parent, f"{whole.stem}.vocab.txt", f"{name}.vocab.txt", *others
         )
-    if labels is None:
-        labels = _first_file(whole.parent, f"{whole.stem}.labels.txt", f"{name}.labels.txt")
+    labels = _first_file(whole.parent, f"{whole.stem}.labels.txt", f"{name}.labels.txt")
     with _naming_files(path, vocabulary, labels, metadata):
+        _check_options(about, reading, options)
         if isinstance(metadata, (str, Path)):
             metadata = read_metadata(metadata, encoding)
-        if isinstance(labels, (str, Path)):
-            labels = read_lines(Path(labels), encoding)
         if isinstance(vocabulary, (str, Path)):
             vocabulary = read_lines(Path(vocabulary), encoding)
         words = None if vocabulary is None else list(vocabulary)
         if about.holds == "texts":
-            corpus = _of_texts(TextStream(path, about.read, reading), words, options)
+            stream = TextStream(path, about.read, reading)
+            counts, found, preparation = count_words(stream, words, **options)
+            corpus = Corpus.of_counts(counts, found, stream.table, preparation, name)
         else:
             reading = replace(reading, num_words=None if words is None else len(words))
-            corpus = _of_counts(path, about.read(path, reading), words)
-        table = named(corpus.table)
+            corpus = _of_counts(path, about.read(path, reading), words, name)
         if labels is not None:
-            table = describe(table, len(table), table, labels)
-        corpus = replace(corpus, table=table, name=corpus.name or name)
-        return corpus if metadata is None else corpus.with_metadata(by_id(metadata, table))
+            texts = read_lines(labels, encoding)
+            corpus = replace(corpus, table=with_labels(corpus.table, texts))
+        if metadata is not None:
+            corpus = corpus.with_metadata(by_id(metadata, corpus.table))
+        return corpus
 
 
 @contextmanager
@@ -172,19 +168,13 @@ def _naming_files(path: Path, *further: Any) -> Iterator[None]:
         raise unreadable(path, error) from error
 
 
-def _of_texts(stream: TextStream, words: list[str] | None, options: dict[str, Any]) -> Corpus:
-    """Corpus of the texts of a file, with options of ``Corpus.from_texts``."""
-    counts, vocabulary, preparation = count_words(stream, words, **options)
-    return Corpus.of_counts(counts, vocabulary, stream.table, preparation)
-
-
-def _of_counts(path: Path, corpus: Any, words: list[str] | None) -> Corpus:
+def _of_counts(path: Path, corpus: Any, words: list[str] | None, name: str) -> Corpus:
     """The corpus that a reader returned, over the user's words."""
     if not isinstance(corpus, Corpus):
         raise ConfigError(f"the reader returned {type(corpus).__name__}; expected a Corpus")
     vocabulary = check_vocabulary(words, corpus.num_words) or corpus.vocabulary
     check_size(path, corpus.nnz, corpus.num_docs, 0 if vocabulary else corpus.num_words)
-    return replace(corpus, vocabulary=vocabulary)
+    return replace(corpus, vocabulary=vocabulary, name=corpus.name or name)
 
 
 def by_id(columns: Any, documents: pd.DataFrame) -> Any:
@@ -230,7 +220,7 @@ def by_id(columns: Any, documents: pd.DataFrame) -> Any:
     return frame.loc[own].set_axis(documents.index)
 
 
-def _check_options(path: Path, about: Format, options: Options, further: Iterable[str]) -> None:
+def _check_options(about: Format, options: Options, further: Iterable[str]) -> None:
     """Refuses options of other formats."""
     is_text = about.holds == "texts"
     has_fields = is_text and about.name not in WITHOUT_FIELDS
@@ -238,8 +228,7 @@ def _check_options(path: Path, about: Format, options: Options, further: Iterabl
     wrong = [name for name, fit in fits.items() if getattr(options, name) is not None and not fit]
     if refused := ", ".join([*wrong, *(() if is_text else further)]):
         raise CorpusError(
-            f"{path}: {refused} cannot be used with {about.holds} of the format {about.name}; "
-            "leave it out"
+            f"{refused} cannot be used with {about.holds} of the format {about.name}; leave it out"
         )
 
 

@@ -12,11 +12,7 @@ from torch_lntm.corpus.archive import read_archive
 from torch_lntm.corpus.corpus import Corpus
 from torch_lntm.corpus.metadata import describe
 from torch_lntm.corpus.readers.counts import read_ldac, read_matrix_market, read_uci
-from torch_lntm.corpus.readers.tables import (
-    holds_counts,
-    read_parquet_counts,
-    read_parquet_texts,
-)
+from torch_lntm.corpus.readers.tables import read_parquet
 from torch_lntm.corpus.readers.texts import (
     Options,
     read_csv,
@@ -67,7 +63,7 @@ FORMATS: dict[str, Format] = {
         Format("ldac", read_ldac, "counts", (".ldac", ".dat")),
         Format("uci", read_uci, "counts"),
         Format("mtx", read_matrix_market, "counts", (".mtx", ".mm")),
-        Format("parquet", read_parquet_texts, "texts", (".parquet",)),
+        Format("parquet", read_parquet, "texts", (".parquet",)),
         Format("store", read_mapped, "counts"),
         Format("txt", read_txt, "texts", (".txt",)),
         Format("jsonl", read_jsonl, "texts", (".jsonl",)),
@@ -80,22 +76,17 @@ FORMATS: dict[str, Format] = {
 _OWN = tuple(FORMATS)
 
 
-def find_format(path: Path, name: str | None = None, text_field: str | None = None) -> Format:
+def find_format(path: Path, name: str | None = None) -> Format:
     """The format of a name, or else that of a path; see :func:`read_corpus`.
 
-    Files of ``parquet`` hold counts or texts.
-
     Raises:
-        CorpusError: The path is missing, its name fits none of the formats, or a Parquet file is
-            damaged.
+        CorpusError: The path is missing, or its name fits none of the formats.
     """
     if not path.exists():
         raise CorpusError(f"{path}: no such file or folder; check the path")
     name = format_name(path) if name is None else name
     if name not in FORMATS:
         raise CorpusError(f"{path}: unknown format {name!r}; give one of {', '.join(FORMATS)}")
-    if name == "parquet" and text_field is None and holds_counts(path):
-        return Format("parquet", read_parquet_counts, "counts")
     return FORMATS[name]
 
 

@@ -11,7 +11,6 @@ import itertools
 import json
 import os
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 
 import pandas as pd
 
-from torch_lntm.corpus.metadata import listed, parse_column, typed, with_labels
+from torch_lntm.corpus.metadata import listed, named, parse_column, typed, with_labels
 from torch_lntm.errors import CorpusWarning, FileError, LNTMError, warn
 from torch_lntm.files.reading import (
     LONGEST,
@@ -107,7 +106,20 @@ class TextStream:
                 if not isinstance(record, dict):
                     message = f"expected a mapping of fields, got {excerpt(str(record))}"
                     raise FileError(f"{self.path}, {place}: {message}")
-                text = self._text(place, record, field)
+                missing: object = ()
+                text = record.pop(field, missing)
+                if text is None:
+                    text = ""  # like an empty field of csv
+                if not isinstance(text, str):
+                    got = "none" if text is missing else f"{text!r:.60}"
+                    raise FileError(
+                        f"{self.path}, {place}: expected a text in the field {field!r}, got {got}; "
+                        f"the other fields are {listed(record)}; choose by text_field; the first "
+                        "line of csv must name the columns"
+                    )
+                if len(text) > LONGEST:
+                    problem = f"has more than {LONGEST} characters; divide it"
+                    raise FileError(f"{self.path}, {place}: {problem}")
                 rows.append(record)
                 if len(rows) == _ROWS:
                     parts.append(pd.DataFrame(rows, dtype=object))
@@ -124,23 +136,6 @@ class TextStream:
             raise FileError(f"{self.path}: holds no document; expected a record for each document")
         self.table = self._typed(pd.concat(parts, ignore_index=True), field)
 
-    def _text(self, place: str, record: dict[str, Any], field: str) -> str:
-        """Takes the text out of a record."""
-        missing: object = ()
-        text = record.pop(field, missing)
-        if text is None:
-            text = ""  # like an empty field of csv
-        if not isinstance(text, str):
-            got = "none" if text is missing else f"{text!r:.60}"
-            raise FileError(
-                f"{self.path}, {place}: expected a text in the field {field!r}, got {got}; the "
-                f"other fields are {listed(record)}; choose by text_field; the first line of csv "
-                "must name the columns"
-            )
-        if len(text) > LONGEST:
-            raise FileError(f"{self.path}, {place}: has more than {LONGEST} characters; divide it")
-        return text
-
     def _typed(self, frame: pd.DataFrame, field: str) -> pd.DataFrame:
         """The records as typed columns; the labels come last, and stay text."""
         label = self.options.label_field or "label"
@@ -152,7 +147,7 @@ class TextStream:
         columns = frame.drop(columns="label", errors="ignore").items()
         table = typed(columns, frame.index, parse_column if self.read is read_csv else None)
         labelled = with_labels(table, frame[label]) if label in frame else table
-        return labelled if label in frame and labelled["label"].notna().any() else table
+        return named(labelled if label in frame and labelled["label"].notna().any() else table)
 
 
 # -------------------------------------------------------------------- lines and folders
@@ -258,38 +253,35 @@ def read_csv(path: Path, options: Options) -> Iterator[Record]:
     start = list(itertools.islice(lines, 10))
     top = next(filter(str.strip, start), "")
     excel = re.fullmatch("sep=(.)", top)
+    if excel:
+        start[start.index(top)] = ""
     delimiter = options.delimiter or (excel[1] if excel else max(_DELIMITERS, key=top.count))
-    rows = _rows(path, itertools.chain(start, lines), delimiter)
-    _, header = next(itertools.islice(rows, 1 if excel else 0, None), (1, []))
-    if not header:
-        raise FileError(f"{path}: is empty; expected a header and a record for each document")
-    header = [name if name.strip() else f"column_{i}" for i, name in enumerate(header, 1)]
-    if repeated := sorted(name for name, times in Counter(header).items() if times > 1):
-        raise FileError(
-            f"{path}: columns must have different names, got {listed(repeated)} twice; rename or "
-            "remove one"
-        )
-    for line, row in rows:
-        if len(row) != len(header):
-            raise at_line(
-                path,
-                line,
-                f"expected {len(header)} fields as in the header, got {len(row)}, separated by "
-                f"{delimiter!r}; quote fields that hold it, or give another delimiter",
-            )
-        yield f"line {line}", dict(zip(header, row, strict=True))
-
-
-def _rows(path: Path, lines: Iterable[str], delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """Rows of at least one field, each with the number of its first line."""
     csv.field_size_limit(max(LONGEST, csv.field_size_limit()))
-    reader = csv.reader((f"{line}\n" for line in lines), delimiter=delimiter, strict=True)
+    ended = (f"{line}\n" for line in itertools.chain(start, lines))
+    reader = csv.reader(ended, delimiter=delimiter, strict=True)
+    header: list[str] = []
     line = 1
     try:
         for row in reader:
-            if row:
-                yield line, row
+            if row and not header:
+                header = [name if name.strip() else f"column_{i}" for i, name in enumerate(row, 1)]
+                if repeated := sorted(name for name in {*header} if header.count(name) > 1):
+                    raise FileError(
+                        f"{path}: columns must have different names, got {listed(repeated)} "
+                        "twice; rename or remove one"
+                    )
+            elif row and len(row) != len(header):
+                raise at_line(
+                    path,
+                    line,
+                    f"expected {len(header)} fields as in the header, got {len(row)}, separated "
+                    f"by {delimiter!r}; quote fields that hold it, or give another delimiter",
+                )
+            elif row:
+                yield f"line {line}", dict(zip(header, row, strict=True))
             line = reader.line_num + 1
     except csv.Error as error:
         message = f"not a CSV record with the delimiter {delimiter!r}: {error}"
         raise at_line(path, line, message) from error
+    if not header:
+        raise FileError(f"{path}: is empty; expected a header and a record for each document")
