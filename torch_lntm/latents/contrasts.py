@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from torch_lntm.latents.factor import LaplaceFactorSpace, LaplaceSourcesSpace
-from torch_lntm.latents.identified import IdentifiedSpace, Proposal, elliptical_draws
+from torch_lntm.latents.identified import STUDENT, IdentifiedSpace, Proposal, elliptical_draws
 from torch_lntm.latents.linalg import contrast_basis, triangular_factor
 from torch_lntm.latents.normal import NormalSpace, StandardNormalSpace
 from torch_lntm.latents.space import LocatedSpace
@@ -67,7 +67,7 @@ class CentredSpace(LocatedSpace, IdentifiedSpace):
         return gradient @ self.loading.mT
 
     def proposal(
-        self, name: str, posterior: Any, row: int, document: tuple[Tensor, Tensor], nu: float
+        self, name: str, posterior: Any, row: int, document: tuple[Tensor, Tensor]
     ) -> Proposal:
         """See :meth:`IdentifiedSpace.proposal`; with the moments of :meth:`normal`.
 
@@ -79,7 +79,7 @@ class CentredSpace(LocatedSpace, IdentifiedSpace):
         rows = torch.tensor([row], device=self.loc.device)
         space = self.select(rows)
         loc, tril = space.normal(posterior, rows, [document])
-        nu = nu if name == "student_t" else math.inf
+        nu = STUDENT if name == "student_t" else math.inf
         return Proposal(space, partial(elliptical_draws, loc[0], tril[0], nu))
 
 
@@ -96,10 +96,7 @@ class ContrastSpace(CentredSpace, StandardNormalSpace):
     anchored: bool
 
     sites = ("eta",)
-    proposals = {  # noqa: RUF012
-        "student_t": "Student-t({degrees_of_freedom:g})",
-        "gaussian": "normal",
-    }
+    proposals = {"student_t": f"Student-t({STUDENT:g})", "gaussian": "normal"}  # noqa: RUF012
 
     @classmethod
     def of(cls, space: NormalSpace) -> Self:
@@ -186,9 +183,7 @@ class SourceContrastSpace(CentredSpace, LaplaceSourcesSpace):
 
     sites = ("source", "eta")
     # There is no normal proposal: with Laplace sources its weights have infinite variance.
-    proposals = {  # noqa: RUF012
-        "student_t": "Student-t({degrees_of_freedom:g}) of sources and eta"
-    }
+    proposals = {"student_t": f"Student-t({STUDENT:g}) of sources and eta"}  # noqa: RUF012
 
     @classmethod
     def of(cls, space: LaplaceFactorSpace) -> Self:

@@ -17,7 +17,7 @@ from torch_lntm.distributions import BagOfWords, WordCounts
 from torch_lntm.errors import ConfigError, NumericalError, require_whole
 from torch_lntm.kernels.uncompiled import uncompiled
 from torch_lntm.latents import DocumentTarget
-from torch_lntm.models.names import NameRecord, check_topic_names, is_named
+from torch_lntm.models.names import check_topic_names, is_named
 from torch_lntm.models.priors.prior import DocumentPrior
 from torch_lntm.models.sites import (
     capture,
@@ -125,7 +125,6 @@ class TopicModel(nn.Module):
         names = None if keywords is None else keywords.topic_names(topics.num_topics)
         self._topic_names = check_topic_names(names, topics.num_topics)
         self.construction: Construction | None = None
-        self._name_records: dict[int, NameRecord] = {}
 
     @property
     def name(self) -> str:
@@ -167,19 +166,6 @@ class TopicModel(nn.Module):
     @topic_names.setter
     def topic_names(self, names: Sequence[str | None] | Mapping[int, str] | None) -> None:
         self._topic_names = check_topic_names(names, self.num_topics)
-
-    @property
-    def name_records(self) -> tuple[NameRecord, ...]:
-        """Records of the present names that a language model gave; see :func:`name_topics`."""
-        return tuple(
-            record
-            for k, record in self._name_records.items()
-            if self._topic_names[k] == record.name
-        )
-
-    def add_name_records(self, records: Sequence[NameRecord]) -> None:
-        """Add records of names, in place of older records of the same topics."""
-        self._name_records |= {record.topic: record for record in records}
 
     @property
     def has_topic_names(self) -> bool:
@@ -248,7 +234,6 @@ class TopicModel(nn.Module):
         )
         if model.num_topics == self.num_topics:
             model.topic_names = self.topic_names
-            model.add_name_records(self.name_records)
         return model
 
     def theta(self, latent: Tensor) -> Tensor:
