@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
-from torch_lntm.errors import ConfigError
+from torch_lntm.errors import lacks, undefined
 
 #: Bound on the size of a table of probabilities of a document's words in memory.
 MAX_ELEMENTS = 2**22
@@ -96,7 +96,7 @@ class CountLikelihood:
         Returns:
             ``(..., num_cells)`` nats; 0 for padding (count 0).
         """
-        raise NotImplementedError(f"{type(self).__name__} does not define log_terms")
+        raise undefined(self, "log_terms")
 
     def tokens(self, probability: Tensor, cells: Cells) -> Tensor:
         """Expected tokens from the topics: derivatives of ℓ in log s.
@@ -108,7 +108,7 @@ class CountLikelihood:
         Returns:
             ``(..., num_cells)`` in the dtype of ``probability``; 0 for padding (count 0).
         """
-        raise NotImplementedError(f"{type(self).__name__} does not define tokens")
+        raise undefined(self, "tokens")
 
     def slopes(self, probability: Tensor, cells: Cells) -> Tensor:
         """Derivatives of ℓ in s: :meth:`tokens` divided by the probabilities."""
@@ -146,9 +146,7 @@ class CountLikelihood:
         Raises:
             ConfigError: The subclass does not define the method.
         """
-        raise ConfigError(
-            f"{type(self).__name__} has no method draw_words, by which documents are generated"
-        )
+        raise lacks(self, "draw_words", "by which documents are generated")
 
 
 class Independent(CountLikelihood):
