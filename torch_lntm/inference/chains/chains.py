@@ -21,7 +21,7 @@ from torch_lntm.errors import (
 )
 from torch_lntm.guides import make_guide
 from torch_lntm.guides.table import guides_suited
-from torch_lntm.latents.metrics import Metric, UnitMetric
+from torch_lntm.latents.metrics import Metric
 from torch_lntm.models import TopicModel
 from torch_lntm.sampling import hmc
 from torch_lntm.sampling.collapsed import CollapsedGibbs
@@ -167,7 +167,7 @@ class Chains:
     def _make_metric(self, model: TopicModel, means: Tensor | None) -> Metric:
         space, name = self.target.space, self.settings.mass_matrix
         if name == "prior":
-            return UnitMetric()
+            return Metric()
         metrics = guides_suited(model).metrics
         if name == "identity":
             metric = space.unit_metric()

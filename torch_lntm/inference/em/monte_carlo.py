@@ -137,7 +137,7 @@ class MonteCarloEM(Engine[MonteCarloResult]):
         progress: Whether to show a progress bar on standard error.
 
     Raises:
-        IncompatibleGuideError: The model's prior has no latent space.
+        IncompatibleGuideError: No guide suits the latent space of the model's prior.
         ConfigError: A setting is invalid.
 
     Example:
