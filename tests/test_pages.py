@@ -6,7 +6,6 @@ A test shortens what it cannot afford; what it replaces must be there.
 from __future__ import annotations
 
 import csv
-import io
 import re
 import shlex
 import subprocess
@@ -236,16 +235,13 @@ def test_a_python_block_of_the_readme_runs_alone(
 @pytest.mark.long
 @pytest.mark.parametrize("block", SHELL[1:], ids=lambda code: code.split("\n")[0])
 def test_a_block_of_commands_of_the_readme_runs(
-    block: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    block: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for line in shortened(block).splitlines():
-        echo, _, command = line.rpartition(" | ")
-        name, *arguments = shlex.split(command, comments=True)
+        name, *arguments = shlex.split(line, comments=True)
         assert name == "torch-lntm"
-        said = "".join(f"{text}\n" for text in shlex.split(echo)[1:])
-        with warnings.catch_warnings(), io.TextIOWrapper(io.BytesIO(said.encode())) as stdin:
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
-            monkeypatch.setattr("sys.stdin", stdin)
             assert main(arguments) in (0, None), (line, capfd.readouterr())
 
 

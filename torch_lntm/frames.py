@@ -16,7 +16,7 @@ from torch_lntm.errors import ConfigError, CorpusError
 
 TableFormat = Literal["text", "csv", "json"]
 #: Most characters of a cell of a printed table.
-_WIDEST = 100
+_WIDEST = 160
 
 
 def is_default(index: pd.Index) -> bool:
@@ -154,8 +154,10 @@ def _words_in_lines(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _flush_left(column: pd.Series) -> pd.Series:
-    """A column of texts padded to one width, its name too; another column as it is."""
-    if column.dtype.kind in "biufM":
+    """A column of texts padded to one width, its name too; another column is printed by pandas."""
+    if column.dtype.kind in "iu":
+        return column.astype(object).where(column.notna(), "")
+    if column.dtype.kind in "bfM":
         return column
     texts = ["" if is_missing(x) else "".join(map(_visible, str(x))) for x in column]
     texts = [t if len(t) <= _WIDEST else f"{t[: _WIDEST - 1]}…" for t in texts]

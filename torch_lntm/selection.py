@@ -171,7 +171,7 @@ def _fit_and_score(
     train, test = corpus.split(shares[0], seed=seed)
     options = {"progress": False, **settings["options"], "num_topics": size}
     settings = {**settings, "options": options, "seed": fit_seed}
-    model, guide, engine = recipe.for_corpus(train, size).make(train, **settings)
+    model, guide, engine = recipe.for_corpus(train, size).make(corpus, **settings)
     with propagate_interrupts():
         seconds = engine.fit(train).seconds
     completion = document_completion(

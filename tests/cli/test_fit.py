@@ -123,7 +123,7 @@ def test_prevalence_and_content_depend_on_columns(workplace, capsys):
     pairs = {(str(k), group) for k in range(3) for group in ("Left", "Right")}
     assert {(row["topic"], row["level"]) for row in rows} <= pairs
     for arguments, message in (
-        (stm, "the model stm needs prevalence, such as"),
+        (stm, "stm needs prevalence, such as"),
         ((*stm, "--prevalence", "~ open('x', 'w')"), "which is forbidden"),
         (("fit", "posts.csv", "--prevalence", "~ party"), "prevalence is an option of stm"),
         ((*stm, "--content", "text"), "no column 'text'"),

@@ -53,9 +53,9 @@ def test_the_configuration_of_a_run_reproduces_the_run(run_folder):
         ("plugin: os", "unknown option 'plugin'"),
         ("source: cauchy", "source: expected 'gaussian', 'laplace'"),
         ("checkpoint_seconds: .nan", "checkpoint_seconds: expected float; got nan"),
-        ("- a\n- b", "expected lines 'option: value', got a list"),
+        ("- a\n- b", "expected lines 'name: value', got a list"),
         ("a: [1", "not YAML"),
-        ("corpus: 2001-13-01", "not YAML of options: month must be in 1..12"),
+        ("corpus: 2001-13-01", "not YAML: month must be in 1..12"),
         ("out: &a x\nvocabulary: *a", "holds an alias, as in *name; write out the value"),
         ('out: "a\\0b"', "out: expected str; got a"),
         ("a: " + "x" * 100_000, "holds more than 100000 characters"),
@@ -80,7 +80,6 @@ def test_a_wrong_configuration_is_explained(config, message, counts, capsys):
         ("fit x.npz --checkpoint-seconds nan", "--checkpoint-seconds: expected float; got nan"),
         ("fit", "CORPUS not given"),
         ("fit x.npz --source cauchy", "--source: expected 'gaussian', 'laplace'; got cauchy"),
-        ("fit x.yaml", "x.yaml: is a configuration file; did you mean --config x.yaml?"),
         ("fit x.npz y.npz", "unrecognized arguments: y.npz"),
         ("fit --config none.yaml", "none.yaml: cannot be read (No such file"),
         ("transform run x.npz", "--out not given"),
@@ -126,12 +125,11 @@ def test_every_option_has_help_and_a_single_heading():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stream", ["stdin", "stdout", "stderr"])
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_closed_streams_give_no_traceback(run_folder, monkeypatch, stream):
     monkeypatch.setattr(sys, stream, None)
     assert main(["topics", run_folder]) == 0
-    corpus, code = ("-", 1) if stream == "stdin" else ("counts.npz", 0)
-    assert main(["transform", run_folder, corpus, "--format", "npz", "--out", "x.csv"]) == code
+    assert main(["transform", run_folder, "counts.npz", "--out", "x.csv"]) == 0
 
 
 @pytest.mark.parametrize(

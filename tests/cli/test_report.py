@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import sys
 from pathlib import Path
 
 import pytest
@@ -82,8 +80,7 @@ def test_the_report_of_a_fit_by_chains_uses_chains_once(posts, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:dropped 13 of 41 tokens")  # stop words, which the fit left out
-def test_report_on_counts_and_on_standard_input(counts, texts, monkeypatch, capsys):
+def test_report_on_counts_and_on_texts(counts, texts, capsys):
     fit_quickly(counts, "--test-fraction", "0")
     assert main(["report", "run"]) == 0
     page = Path("run/report.html").read_text(encoding="utf-8")
@@ -91,9 +88,7 @@ def test_report_on_counts_and_on_standard_input(counts, texts, monkeypatch, caps
     assert "<blockquote" not in page
     assert 'id="scores"' not in page
     fit_quickly(texts, out="other")
-    stdin = io.TextIOWrapper(io.BytesIO(Path(texts).read_bytes()))
-    monkeypatch.setattr(sys, "stdin", stdin)
-    assert main(["report", "other", "-", "--format", "txt"]) == 0
+    assert main(["report", "other"]) == 0
     assert "<blockquote" in Path("other/report.html").read_text(encoding="utf-8")
     capsys.readouterr()
     assert main(["report", "run", "--out", "."]) == 1

@@ -233,7 +233,7 @@ def test_a_design_matrix_replaces_a_formula(corpus) -> None:
     narrow = corpus.with_covariates({"prevalence": x[:, :1]})
     with pytest.raises(CorpusError, match="has 1 columns; the model was made for 2"):
         model.encode(narrow)
-    with pytest.raises(CorpusError, match="no column 'prevalence'"):
+    with pytest.raises(ConfigError, match="stm needs prevalence, such as '~ party', or content"):
         lntm.models.stm(NUM_TOPICS, corpus)
     with pytest.raises(ConfigError, match="with_covariates"):
         lntm.models.stm(NUM_TOPICS, corpus, x)  # type: ignore[arg-type]

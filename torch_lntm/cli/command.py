@@ -19,8 +19,6 @@ COMMANDS: dict[str, Callable[..., int | None]] = {}
 
 #: Control characters, which can move a terminal's cursor, colour its text, or worse.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-#: ASCII replacements of characters of the tables, for encodings that lack them.
-_PLAIN = {"−": "-", "–": "-", "…": "...", "±": "+/-", "’": "'"}
 
 Headed = Mapping[str, Mapping[str, Option]]
 
@@ -161,16 +159,7 @@ def say(message: str) -> None:
 
 def show(text: object, end: str = "\n") -> None:
     """Print a result, without letting words and names from files control the terminal."""
-    if sys.stdout is None:  # if closed
-        return
-    shown, encoding = visible(str(text)), getattr(sys.stdout, "encoding", None) or "utf-8"
-    try:
-        shown.encode(encoding)
-    except UnicodeEncodeError:
-        for fine, plain in _PLAIN.items():
-            shown = shown.replace(fine, plain)
-        shown = shown.encode(encoding, "replace").decode(encoding)
-    print(shown, end=end)
+    print(visible(str(text)), end=end)
 
 
 def refuse_existing(path: str | None, overwrite: bool) -> None:

@@ -27,11 +27,9 @@ from torch_lntm.cli.documents import (
     completion,
     is_built_in,
     source_of,
-    structural_options,
-    training_documents,
 )
 from torch_lntm.cli.launch import STOPPED
-from torch_lntm.cli.values import groups_option, mapping_option, read_keywords, whole_numbers
+from torch_lntm.cli.values import lists_option, mapping_option, whole_numbers
 from torch_lntm.errors import ConfigError, require_whole
 
 if TYPE_CHECKING:
@@ -80,14 +78,15 @@ def topics(
     documents = RunDocuments(run_folder, corpus, computation=Computation())
     result: Any
     if num_docs:
-        _, guide, read = documents.load()
-        theta = lntm.inference.transform(guide, read, progress=documents.random["progress"])
+        run, read = documents.load()
+        progress = documents.random["progress"]
+        theta = lntm.inference.transform(run.guide(), read, progress=progress)
         result = lntm.reports.representative_documents(
             theta, num_docs=num_docs, corpus=read, texts=documents.texts()
         )
     elif words != "probability":
-        run, _, read = documents.load()
-        train = training_documents(run, read)
+        run, read = documents.load()
+        train = documents.training(run, read)
         best = lntm.reports.labels.best_words(run.model, train, words, top_n=top_n)
         result = run.topic_table(top_n=top_n, num_correlated=num_correlated)
         result[:] = [replace(topic, words=best[topic.topic]) for topic in result]
@@ -96,7 +95,7 @@ def topics(
         if by_level:
             result = lntm.reports.level_words(run.model, top_n=top_n)
         elif groups is not None:
-            topics_of: Any = groups_option(groups)
+            topics_of = lists_option("groups", groups) or {}
             result = lntm.reports.summarise_groups(
                 run.model, topics_of, run.topic_shares, top_n=top_n
             )
@@ -154,9 +153,9 @@ def transform(
         if Path(out).suffix != ".csv":
             raise ConfigError(f"{out}: expected a file name that ends in .csv, or -")
         refuse_existing(out, overwrite)
-    run, guide, corpus = documents.load()
-    drawn = guide if source == "guide" else run.chains(seed=documents.random["seed"])
-    options |= {"groups": groups_option(groups), **documents.random}
+    run, corpus = documents.load()
+    drawn = source_of(run, source, documents.random["seed"])
+    options |= {"groups": lists_option("groups", groups), **documents.random}
     theta = lntm.inference.transform(drawn, corpus, **options)
     table = lntm.frames.to_csv(theta.frame())
     if out == "-":
@@ -205,13 +204,13 @@ def evaluate(
     if unknown := [name for name in chosen if name not in _METRICS]:
         raise ConfigError(f"metrics: {unknown[0]!r}; expected some of {', '.join(_METRICS)}")
     refuse_existing(out, overwrite)
-    run, guide, corpus = documents.load()
+    run, corpus = documents.load()
     if method == "auto":
         # Fits by chains have wide priors, for which approximate posteriors are too narrow to
         # propose from.
         method = "ais" if run.sampled else "importance"
     test, train = corpus, None
-    if run.metadata.get("corpus", {}).get("fingerprint") == corpus.fingerprint():
+    if documents.are_of_fit:
         split = run.split(corpus)
         if split is None:
             say("warning: the model was fitted to these documents")
@@ -220,7 +219,7 @@ def evaluate(
             say(f"completion and likelihood of the {len(test)} documents held out from the fit")
     results: list[Any] = []
     if "completion" in chosen:
-        results += completion(guide, test, train, **options, **documents.random)
+        results += completion(run.guide(), test, train, **options, **documents.random)
     if "likelihood" in chosen and test.num_tokens == 0:
         say("the documents have no words, so the likelihood per token is undefined")
     elif "likelihood" in chosen:
@@ -274,9 +273,9 @@ def names(
         changed = _changed_names(lntm.load_run(run_folder).model, set or {}, clear)
         lntm.io.write_topic_names(run_folder, changed)
     if ask is not None:
-        run, guide, corpus = documents.load()
+        run, corpus = documents.load()
         texts = documents.texts() if options["num_docs"] else None
-        options |= {"texts": texts, "source": guide, "top_n": top_n}
+        options |= {"texts": texts, "source": run.guide(), "top_n": top_n}
         options["progress"] = documents.random["progress"]
         lntm.name_topics(run.model, corpus, functools.partial(_answer, ask), **options)
         lntm.io.write_topic_names(run_folder, run.model.topic_names, run.model.name_records)
@@ -365,7 +364,7 @@ def convert(
     """
     if Path(folder).is_dir() and any(Path(folder).iterdir()) and not overwrite:
         raise ConfigError(f"{folder}: exists already; choose another path, or pass --overwrite")
-    corpus = lntm.read_corpus(documents.path, max_bytes=math.inf, **documents.options)
+    corpus = documents.read(max_bytes=math.inf)
     corpus.save(folder, shard_size=shard_size)
     if corpus.preparation:
         say(corpus.preparation)
@@ -374,7 +373,7 @@ def convert(
 
 
 @register_command("effects")
-@takes("effects:estimate", "link standard_errors clusters weights")
+@takes("effects:estimate", "link standard_errors clusters weights num_draws")
 def effects(
     documents: RunDocuments,
     *,
@@ -387,7 +386,6 @@ def effects(
     by: str | None = None,
     print_as: Literal["text", "json", "csv"] = "text",
     figure: str | None = None,
-    num_draws: int | None = None,
     **options: Any,
 ) -> None:
     """Print how the topic proportions depend on the documents' metadata.
@@ -410,8 +408,6 @@ def effects(
             of a fit by hmc. They are exact but slower. joint: A joint chain of documents, topics
             and prior, whose intervals include the uncertainty of the fit. Short documents need it.
             auto: chains after posterior hmc, and guide otherwise.
-        num_draws: Number of draws from each document's posterior. Defaults to 50, and to fewer for
-            large corpora, but at least 25.
         level: Probability of the intervals.
         predict: Column for predictions: print the expected proportions at its values instead of
             coefficients.
@@ -424,23 +420,16 @@ def effects(
 
     if predict is None and (figure or by):
         raise ConfigError("figure and by need predictions; name their column by --predict")
-    run, _, corpus = documents.load()
+    run, corpus = documents.load()
     text = formula or _own_formula(run.model)
     fitted, _ = Formula.fit(text, corpus.metadata)
     for name in filter(None, (predict, by)):
         fitted.check_column(name)  # before the draws
-    drawn: Any
+    drawn: Any = source_of(run, source, documents.random["seed"])
     if source == "joint":
-        drawn = lntm.inference.joint_draws(
-            run.model, corpus, num_draws=num_draws or 50, **documents.random
-        )
-    else:
-        drawn = source_of(documents, run, corpus, source, num_draws)
-    options |= {
-        "num_draws": num_draws,
-        "groups": groups_option(groups),
-        **documents.random,
-    }
+        num = options["num_draws"] or 50
+        drawn = lntm.inference.joint_draws(run.model, corpus, num_draws=num, **documents.random)
+    options |= {"groups": lists_option("groups", groups), **documents.random}
     options["topics"] = None if topics is None else topics.split(",")
     found = lntm.effects.estimate(run.model, drawn, corpus, text, **options)
     if figure is not None:
@@ -490,7 +479,7 @@ def select(
         posterior: Method for the documents' posteriors, as for fit. Defaults to auto.
         prevalence: Formula of the columns for the prevalence of topics, for stm.
         content: Column between whose levels the words of topics differ, for stm.
-        keywords: YAML or JSON file of keywords by topic, as for fit.
+        keywords: Keywords by topic, as for fit.
         likelihood: Also estimate the log likelihood of whole held-out documents by annealed
             importance sampling, which takes about as long as the fits.
         print_as: Output format of the criteria.
@@ -504,10 +493,10 @@ def select(
     corpus = documents.read()
     if corpus.preparation:
         say(corpus.preparation)
-    of_model = structural_options(model, prevalence, content, corpus)
-    if keywords is not None:
-        of_model["keywords"] = read_keywords(keywords)
-    options |= {"model_options": of_model, "device": device, **computation.random}
+    of_model: dict[str, Any] = {"prevalence": prevalence, "content": content}
+    of_model["keywords"] = lists_option("keywords", keywords)
+    options |= {"model_options": {n: x for n, x in of_model.items() if x is not None}}
+    options |= {"device": device, **computation.random}
     selection = lntm.select(corpus, sizes, recipe=recipe, **options)
     show(lntm.frames.render(selection, print_as))
     if figure is not None:
@@ -530,14 +519,14 @@ def stability(
     Args:
         print_as: Output format.
     """
-    run, _, corpus = documents.load()
-    train = training_documents(run, corpus)
+    run, corpus = documents.load()
+    train = documents.training(run, corpus)
     found = lntm.topic_stability(run, train, **options, **documents.random)
     show(lntm.frames.render(found, print_as))
 
 
 @register_command("report")
-@takes("reports.page:render_page", "title top_n num_docs max_docs")
+@takes("reports.page:render_page", "title top_n num_docs max_docs num_draws")
 def report(
     documents: RunDocuments,
     *,
@@ -548,7 +537,6 @@ def report(
     stability: int = 0,
     effects: str | None = None,
     source: Literal["auto", "guide", "chains"] = "auto",
-    num_draws: int | None = None,
     overwrite: bool = False,
     **options: Any,
 ) -> None:
@@ -575,29 +563,27 @@ def report(
             default guide after posterior hmc. chains: Chains of each document, which continue those
             of a fit by hmc. They are exact but slower. auto: chains after posterior hmc, and guide
             otherwise.
-        num_draws: Number of draws from each document's posterior. Defaults to 50, and to fewer for
-            large corpora, but at least 25.
         overwrite: Replace an existing file.
     """
     refuse_existing(out, overwrite)
-    run, _, corpus = documents.load()
+    run, corpus = documents.load()
     corpus = run.model.encode(corpus)
-    shown: dict[str, Any] = {"groups": groups_option(groups), "num_draws": num_draws}
+    shown: dict[str, Any] = {"groups": lists_option("groups", groups), **options}
     if levels is not None:
         sizes = whole_numbers("levels", levels)
         shown["tree"] = tree = lntm.topic_tree(run.model, sizes, shares=run.topic_shares)
         shown["groups"] = shown["groups"] or tree.groups(tree.levels[-1])
-    shown["source"] = drawn = source_of(documents, run, corpus, source, num_draws)
+    drawn = source_of(run, source, documents.random["seed"])
     if effects is not None:
         about = {name: shown[name] for name in ("groups", "num_draws")} | documents.random
+        if not isinstance(drawn, lntm.guides.Guide):  # the chains run once
+            num_draws = options["num_draws"]
+            drawn = lntm.inference.theta_draws(drawn, corpus, num_draws, **documents.random)
         shown["effects"] = lntm.effects.estimate(run.model, drawn, corpus, effects, **about)
     if stability:
-        train = training_documents(run, corpus)
+        train = documents.training(run, corpus)
         shown["stability"] = lntm.topic_stability(run, train, stability, **documents.random)
     if by is not None:
         shown["by"] = [column.strip() for column in by.split(",") if column.strip()]
-    shown |= {"texts": documents.texts(), **options, **documents.random}
-    path = lntm.report(
-        run, corpus, None if out is None else Path(out), overwrite=overwrite, **shown
-    )
-    say(f"wrote {path}")
+    shown |= {"source": drawn, "texts": documents.texts(), **documents.random}
+    say(f"wrote {lntm.report(run, corpus, out, overwrite=overwrite, **shown)}")

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-import shutil
 import sys
-import tempfile
 import warnings
-import weakref
 from argparse import ArgumentTypeError
 from collections.abc import Iterable
 from contextlib import suppress
@@ -100,68 +96,52 @@ class Documents:
     Args:
         corpus: File or folder of documents. Files may be gzipped: .npz, .ldac, .dat, docword.*.txt,
             .mtx, .parquet, .txt, .jsonl, .csv. Folders hold texts or .parquet files, or were
-            written by convert. Use - for standard input, example for 75 short texts of this
-            package, and lee for 300 news articles in gensim's package.
+            written by convert. The names example and lee stand for 75 short texts of this package
+            and 300 news articles in gensim's package.
         format: Format of the corpus: one of txt (a document per line), jsonl, json, csv, folder,
             npz, ldac, uci, mtx, parquet and store. Defaults to the format that the name suggests.
-            For standard input, it defaults to the format of the fit's corpus, or to txt if the fit
-            read a folder of texts.
     """
 
     def __init__(self, corpus: str, *, words: Words, **reading: Any) -> None:
         self.corpus = corpus
-        #: The user's options of reading, and of words.
-        self.reading, self.words = given(Documents, reading), given(Words, vars(words))
+        #: The options of reading, and of words, that the user gives.
+        self.given = given(Documents, reading) | given(Words, vars(words))
 
-    @functools.cached_property
-    def path(self) -> str:
-        """The file or folder, or its address. Standard input is copied to a temporary file."""
+    @property
+    def path(self) -> Path:
+        """The file or folder."""
         example = _example(self.corpus)
-        if example is not None:
-            return str(example.file())
-        if self.corpus != "-":
-            return self.corpus
-        if "format" not in self.reading:
-            raise ConfigError("the corpus - is standard input; name its format, as in --format txt")
-        if sys.stdin is None:
-            raise ConfigError("the corpus - is standard input, which is closed")
-        folder = tempfile.mkdtemp()
-        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        with open(Path(folder, "stdin"), "wb") as file:
-            shutil.copyfileobj(sys.stdin.buffer, file)
-        return file.name
+        return Path(self.corpus) if example is None else example.file()
 
     @property
     def options(self) -> dict[str, Any]:
-        """Options of :func:`~torch_lntm.read_corpus`: of an example, of reading and of words."""
+        """Options of :func:`~torch_lntm.read_corpus`: the given ones, and those of an example."""
         example = _example(self.corpus)
-        options = ({} if example is None else example.options) | self.reading | self.words
-        if "vocabulary" in self.words:
+        options = {} if example is None else dict(example.options)
+        if "vocabulary" in self.given:  # which chooses the words
             options = {n: v for n, v in options.items() if n not in ("min_df", "max_df")}
+        options |= self.given
         return options | _stop_words(options.get("stop_words"))
 
-    def read(self) -> Corpus:
-        """Read the corpus."""
-        return lntm.read_corpus(self.path, **self.options)
-
-    def holds_texts(self) -> bool:
-        """Whether the corpus holds texts rather than counts."""
-        return self._format().holds == "texts"
+    def read(self, **more: Any) -> Corpus:
+        """Read the corpus, with further options of :func:`~torch_lntm.read_corpus`."""
+        return lntm.read_corpus(self.path, **self.options, **more)
 
     def texts(self) -> Iterable[str] | None:
         """Texts of the documents; ``None`` for counts."""
         from torch_lntm.corpus.readers.texts import Options, TextStream
 
-        if not self.holds_texts():
+        about = self._format()
+        if about.holds == "counts":
             return None
         names = ("text_field", "label_field", "encoding", "delimiter")
-        options = {name: self.reading[name] for name in names if name in self.reading}
-        return TextStream(Path(self.path), self._format().read, Options(**options))
+        options = {name: self.given[name] for name in names if name in self.given}
+        return TextStream(self.path, about.read, Options(**options))
 
     def _format(self) -> Format:
         from torch_lntm.corpus.readers.formats import find_format
 
-        return find_format(Path(self.path), self.options.get("format"))
+        return find_format(self.path, self.options.get("format"))
 
 
 def _example(corpus: str | None) -> Any:
@@ -177,9 +157,6 @@ def _stop_words(name: str | None) -> dict[str, Any]:
         return {}
     from torch_lntm.files.reading import read_lines
 
-    if not Path(name).exists() and Path(name).name == name and not Path(name).suffix:
-        expected = "english, none, or a file with a word per line"
-        raise ConfigError(f"stop_words is {name!r}; expected {expected}")
     return {"stop_words": read_lines(Path(name))}
 
 
@@ -189,8 +166,8 @@ class RunDocuments(Documents):
     Args:
         run_folder: The run's folder.
         corpus: Documents, as for fit. Defaults to the corpus of the fit.
-        format: Format of the corpus, as for fit. For standard input, it defaults to the format of
-            the fit's corpus, or to txt if the fit read a folder of texts.
+        format: Format of the corpus, as for fit. Where the name suggests none, it defaults to the
+            format of the fit's corpus.
     """
 
     def __init__(
@@ -206,41 +183,46 @@ class RunDocuments(Documents):
         #: The arguments ``seed`` and ``progress`` of a function.
         self.random = computation.random
 
-    def load(self) -> tuple[Run, Guide[Any], Corpus]:
-        """The run, its guide on the device, and the documents over its vocabulary."""
+    def load(self) -> tuple[Run, Corpus]:
+        """The run, with its model on the device, and the documents over its vocabulary."""
         device = self.computation.start()
         run = lntm.load_run(self.run_folder)
+        run.model.to(device)
         by_default, corpus_of_fit = not self.corpus, run.config.get("corpus")
         if by_default:
             self.corpus = _local_corpus(self.run_folder, corpus_of_fit)
-        run.model.to(device)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             corpus = self._read_for(run)
         known = run.metadata.get("corpus", {}).get("fingerprint")
-        if known == corpus.fingerprint():
-            return run, run.guide(), corpus  # the fit has given the warnings
-        for warning in caught:
+        self.are_of_fit = known == corpus.fingerprint()
+        for warning in () if self.are_of_fit else caught:  # the fit has given the warnings
             warnings.warn(warning.message, warning.category, stacklevel=2)
-        if self.corpus == corpus_of_fit != "-" and known is not None:
+        if not self.are_of_fit and self.corpus == corpus_of_fit and known is not None:
             changed = f"{corpus_of_fit}: the documents or the options of reading have changed"
             used = "all documents, including training documents,"
             if by_default:
                 raise ConfigError(f"{changed} since the fit; to use {used} name it as CORPUS")
             say(f"warning: {changed} since the fit; {used} are used")
-        return run, run.guide(), corpus
+        return run, corpus
+
+    def training(self, run: Run, corpus: Corpus) -> Corpus:
+        """The loaded documents; those of the fit come without the held-out ones."""
+        split = run.split(corpus) if self.are_of_fit else None
+        return corpus if split is None else split.train
 
     def _read_for(self, run: Run) -> Corpus:
         """Read the corpus over the vocabulary of the fitted model.
 
         Options for reading and splitting default to the options of the fit.
         """
-        vocabulary, config = run.model.vocabulary, _reading_of(run)
-        self.reading = self._of_fit(config) | self.reading
-        if self.holds_texts() and vocabulary is not None:
+        vocabulary, config, chosen = run.model.vocabulary, _reading_of(run), self.given
+        self.given = self._of_fit(config) | chosen
+        if vocabulary is not None and self._format().holds == "texts":
             # The vocabulary of the model chooses the words, also of the documents of the fit.
-            self.words = {"vocabulary": self.reading.get("vocabulary") or vocabulary}
-            self.words |= {"stop_words": "none"} | {n: config[n] for n in TOKENS if n in config}
+            tokens = {n: config[n] for n in TOKENS if n in config}
+            words = {"vocabulary": vocabulary, "stop_words": "none"} | tokens
+            self.given |= words | chosen
         corpus = self.read()
         if vocabulary is not None:
             return corpus.with_vocabulary(vocabulary)
@@ -251,38 +233,31 @@ class RunDocuments(Documents):
 
     def _of_fit(self, config: dict[str, Any]) -> dict[str, Any]:
         """The fit's options of reading, as far as they apply to this corpus."""
-        names: Iterable[str] = READING.split()
-        chosen: dict[str, Any] = {}
-        if self.corpus != config.get("corpus") or self.corpus == "-":
-            if _example(self.corpus) is not None:
-                return {}
-            # Another file may differ in format or lack labels, and the words are those of the
-            # model.
-            of_fit = config.get("format") or _format_of(config.get("corpus"))
-            form = self.reading.get("format") or _format_of(self.corpus)
-            if form is None:
-                is_text_stream = self.corpus == "-" and of_fit == "folder"
-                form = chosen["format"] = "txt" if is_text_stream else of_fit
-            names = ("text_field", "delimiter", "encoding") if form == of_fit else ("encoding",)
-        return {n: config[n] for n in names if n in config} | chosen
+        if self.corpus == config.get("corpus"):
+            return {n: config[n] for n in READING.split() if n in config}
+        if _example(self.corpus) is not None:
+            return {}
+        # Another file may differ in format or lack labels, and the words are those of the model.
+        of_fit = config.get("format") or _format_of(config.get("corpus"))
+        form = self.given.get("format") or _format_of(self.corpus) or of_fit
+        names = ("text_field", "delimiter", "encoding") if form == of_fit else ("encoding",)
+        return {"format": form} | {n: config[n] for n in names if n in config}
 
 
 def _reading_of(run: Run) -> dict[str, Any]:
     """The corpus and the given options of reading and words in the configuration of a run.
 
     Raises:
-        ConfigError: An option has another type than on the command line. Or an option names an
-            address, from which nothing is fetched unasked, because a run may be a stranger's.
+        ConfigError: An option has another type than on the command line.
     """
     config = {}
     for name, option in known_options(Documents).items():
-        value, where = run.config.get(name), f"{run.path / 'config.json'}: {name}"
-        if isinstance(value, str) and ("://" in value or "::" in value) and name != "corpus":
-            raise ConfigError(f"{where} is the address {value}; give it on the command line")
+        value = run.config.get(name)
         try:
             value = None if value is None else read_value(option.kinds, value)
         except ArgumentTypeError as error:
-            raise ConfigError(f"{where}: {str(error)[:200]}. Was the file edited?") from error
+            where = f"{run.path / 'config.json'}: {name}: {str(error)[:200]}"
+            raise ConfigError(f"{where}. Was the file edited?") from error
         if value not in (None, option.default):
             config[name] = value
     return config
@@ -292,16 +267,14 @@ def _local_corpus(folder: str, corpus: object) -> str:
     """The corpus that a run's configuration names: a local path or an example.
 
     Raises:
-        ConfigError: There is none, or it is an address.
+        ConfigError: There is none.
     """
-    problem = "the documents of the fit are no file"
-    if isinstance(corpus, str) and corpus != "-":
-        if _example(corpus) is not None or Path(corpus).exists():
-            return corpus
-        is_address = "://" in corpus or "::" in corpus
-        problem = "nothing is fetched unasked" if is_address else "no such file or folder"
+    if isinstance(corpus, str) and (_example(corpus) is not None or Path(corpus).exists()):
+        return corpus
     source = f"the corpus of {folder} was read from there"
-    raise ConfigError(f"{corpus}: {problem}, and {source}; name the documents, as CORPUS")
+    raise ConfigError(
+        f"{corpus}: no such file or folder, and {source}; name the documents, as CORPUS"
+    )
 
 
 def _format_of(corpus: object) -> str | None:
@@ -313,29 +286,13 @@ def _format_of(corpus: object) -> str | None:
     return None
 
 
-def source_of(
-    documents: RunDocuments, run: Run, corpus: Corpus, source: str, num_draws: int | None
-) -> DrawSource:
-    """What draws the proportions of the documents.
+def source_of(run: Run, source: str, seed: int) -> DrawSource:
+    """What draws the proportions of documents: ``"guide"``, ``"chains"``, or ``"auto"``, the run's.
 
-    Args:
-        documents: The documents of the command.
-        run: The run.
-        corpus: The documents.
-        source: ``"guide"``, ``"chains"``, or ``"auto"`` for that of the run.
-        num_draws: Number of draws by chains.
+    The seed is that of chains.
     """
-    if source == "guide" or (source == "auto" and not run.sampled):
-        return run.guide()
-    seed, progress = documents.random.values()
-    return lntm.inference.theta_draws(run.chains(seed=seed), corpus, num_draws, progress=progress)
-
-
-def training_documents(run: Run, corpus: Corpus) -> Corpus:
-    """The documents of a fit: the corpus without the held-out documents, or another corpus."""
-    is_corpus_of_fit = run.metadata.get("corpus", {}).get("fingerprint") == corpus.fingerprint()
-    split = run.split(corpus) if is_corpus_of_fit else None
-    return corpus if split is None else split.train
+    by_chains = run.sampled if source == "auto" else source == "chains"
+    return run.chains(seed=seed) if by_chains else run.guide()
 
 
 def completion(
@@ -377,29 +334,6 @@ def completion(
             better = "a unigram model predicts these documents better than the topic model"
             say(f"warning: {better}; the model may have too many topics, or too few documents")
     return results
-
-
-def structural_options(
-    model: str, prevalence: str | None, content: str | None, corpus: Any
-) -> dict[str, Any]:
-    """Arguments of the constructor for a formula of prevalence and a column of content.
-
-    They are derived from all documents, because held-out ones may have levels and dates that are
-    missing from the training documents.
-
-    Raises:
-        ConfigError: The model is stm, and both options are missing.
-    """
-    from torch_lntm.models.levels import learn_levels
-
-    options: dict[str, Any] = {}
-    if prevalence is not None:
-        options["prevalence"] = lntm.models.Covariates.of(corpus, prevalence)
-    if content is not None:
-        options["content"] = learn_levels(corpus, content)
-    if model == "stm" and not options:
-        raise ConfigError("the model stm needs prevalence, such as '~ party', or content")
-    return options
 
 
 def is_built_in(model: str) -> bool:

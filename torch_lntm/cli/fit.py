@@ -10,15 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch_lntm as lntm
 from torch_lntm.cli.command import given, register_command, say, show, takes
-from torch_lntm.cli.documents import (
-    Computation,
-    Documents,
-    completion,
-    is_built_in,
-    structural_options,
-)
+from torch_lntm.cli.documents import Computation, Documents, completion, is_built_in
 from torch_lntm.cli.launch import STOPPED, processes_on
-from torch_lntm.cli.values import read_keywords
+from torch_lntm.cli.values import lists_option
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.options import CHOSEN, GUIDES, SAMPLED, VARIATIONAL, fit_options
 
@@ -57,9 +51,9 @@ class FitOptions:
             sources. Defaults to auto. If you set options that only one of the two engines has,
             defaults to that engine.
         num_topics: Number of topics, K.
-        keywords: YAML or JSON file of keywords by topic, such as "economy: [tax, budget]"; a
-            configuration file may contain the keywords themselves. These topics come first, and
-            num_topics counts them as well as the free ones. For ctm, iftm, lda and stm.
+        keywords: Keywords by topic, such as "economy=tax,budget; war=army", or a .yaml or .json
+            file of lines such as "economy: [tax, budget]". These topics come first, and num_topics
+            counts them as well as the free ones. For ctm, iftm, lda and stm.
         model_options: Further arguments of the model's constructor, as JSON.
         test_fraction: Share of the documents to hold out for evaluation; 0 holds out none. Defaults
             to 0.1, except for several processes that fit a folder in shards by hmc. They hold out
@@ -70,8 +64,7 @@ class FitOptions:
         top_n: Number of top words to print for each topic.
         checkpoint_seconds: Seconds between checkpoints.
         keep_chains: Save the last states of the chains of posterior hmc, so that the commands
-            report and effects can continue them. They take 4 bytes per document, topic and chain,
-            and by default are saved if that is at most 100 MB.
+            report and effects can continue them. They take 4 bytes per document, topic and chain.
     """
 
     model: str = "ctm"
@@ -84,7 +77,7 @@ class FitOptions:
     overwrite: bool = False
     top_n: int = 10
     checkpoint_seconds: float = 60.0
-    keep_chains: bool | None = None
+    keep_chains: bool = True
 
     def recipe(self, names: Collection[str]) -> Recipe:
         """The recipe of the model and the posterior.
@@ -102,22 +95,13 @@ class FitOptions:
                 posterior = "auto" if sampled.isdisjoint(names) else "hmc"
         return Recipe(self.model, posterior)
 
-    def split(self, corpus: Corpus, seed: int) -> Split[Corpus] | None:
-        """The training and the held-out documents; ``None`` if no document is held out."""
-        share = self.test_fraction or 0.0
-        if not 0 <= share < 1:
-            raise ConfigError(f"test_fraction is {share}; expected 0, or below 1")
-        if share and len(corpus) == 1:
-            raise ConfigError("test_fraction: one document cannot be divided; set it to 0")
-        return corpus.split(share, seed=seed) if share else None
-
 
 @register_command("fit")
 @takes(lambda: fit_options(_OWN))
 def fit_model(
-    documents: Documents,
     *,
     fit: FitOptions,
+    documents: Documents,
     computation: Computation,
     **options: Any,
 ) -> int:
@@ -134,7 +118,7 @@ def fit_model(
         together = processes.together
         recipe, corpus = together(lambda: _read(documents, fit, options, processes))
         joined = lntm.inference.join_parts(corpus, processes)
-        config = {"corpus": documents.corpus} | documents.reading | documents.words
+        config = {"corpus": documents.corpus} | documents.given
         config |= vars(computation) | vars(fit) | options | {"device": device.type}
         return together(lambda: _task(fit, options, config, recipe, joined)).run(processes)
 
@@ -146,11 +130,11 @@ def _read(
     from torch_lntm.corpus.store import count_shards
 
     require_whole(1, top_n=fit.top_n)
-    fit.keywords = read_keywords(fit.keywords)  # the run keeps the words
+    fit.keywords = lists_option("keywords", fit.keywords)  # the run keeps the words
     if fit.out is not None:
         lntm.io.check_target(Path(fit.out), fit.overwrite)
     recipe = fit.recipe(given(fit_model, options))
-    whole = processes.alone or fit.test_fraction or documents.reading
+    whole = processes.alone or fit.test_fraction or documents.given
     if whole or count_shards(documents.path) < processes.size:
         fit.test_fraction = 0.1 if fit.test_fraction is None else fit.test_fraction
         return recipe, documents.read()
@@ -169,18 +153,14 @@ def _task(
     """Make the model, the guide and the engine, and check the folder of the run."""
     from torch_lntm.files.writing import shortened
 
-    split = fit.split(corpus, config["seed"])
-    train = corpus if split is None else split.train
-    recipe = recipe.for_corpus(train, fit.num_topics)
-    explicit = fit.model_options or {}
-    settings = {name: value for name, value in recipe.options.items() if name not in explicit}
-    settings |= {"num_topics": fit.num_topics} | given(fit_model, options)
+    seed, share = config["seed"], fit.test_fraction
+    split = corpus.split(share, seed=seed) if share else None
+    recipe = recipe.for_corpus(corpus if split is None else split.train, fit.num_topics)
+    settings = {**recipe.options, "num_topics": fit.num_topics, **given(fit_model, options)}
     settings |= {} if fit.keywords is None else {"keywords": fit.keywords}
-    settings |= structural_options(fit.model, options["prevalence"], options["content"], corpus)
     parts = recipe.make(
-        corpus.num_words,
-        corpus.vocabulary,
-        seed=config["seed"],
+        corpus,  # held-out documents may have levels and dates that the others lack
+        seed=seed,
         device=config["device"],
         options=settings | {"progress": config["progress"]},
         model_options=fit.model_options,
@@ -188,10 +168,10 @@ def _task(
     lntm.io.check_saveable(parts.model)
     path = Path(fit.out or Path("runs", shortened(corpus.name or "corpus")))
     lntm.io.check_target(path, fit.overwrite)
+    posterior = recipe.posterior if recipe.samples else parts.guide.name
     config |= {name: settings.get(name) for name in CHOSEN}
-    config |= {"out": str(path)}
-    config["posterior"] = recipe.posterior if recipe.samples else parts.guide.name
-    return _Task(path, corpus, split, parts, config, recipe.samples, recipe.reason)
+    config |= {"out": str(path), "posterior": posterior}
+    return _Task(path, corpus, split, parts, config, recipe)
 
 
 @dataclass(frozen=True)
@@ -203,8 +183,7 @@ class _Task:
     split: Split[Corpus] | None
     parts: FitComponents
     config: dict[str, Any]
-    samples: bool
-    reason: str | None
+    recipe: Recipe
 
     @property
     def train(self) -> Corpus:
@@ -247,11 +226,11 @@ class _Task:
         finally:  # the command evaluate scores a fit that is saved without scores
             self.save(unfinished, result, scores)
         if interrupted:
-            state = "last finished epoch" if self.samples else "best so far"
+            state = "last finished epoch" if self.recipe.samples else "best so far"
             say(f"interrupted: saved the {state}, {_stage(result)}, in {self.path}")
             return
         say(f"{result.ended}: {_stage(result)}, {result.seconds:.1f} s")
-        if result.num_unconverged and not self.samples:
+        if result.num_unconverged and not self.recipe.samples:
             say(f"warning: {result.num_unconverged} documents' posteriors did not converge")
         top_n, model = self.config["top_n"], self.parts.model
         show(model.topic_table(result.topic_shares, top_n=top_n, num_correlated=2))
@@ -266,8 +245,8 @@ class _Task:
             say(f"continuing the unfinished fit of {unfinished.checkpoint}")
         if corpus.preparation:
             say(corpus.preparation)
-        if self.reason:
-            say(f"posterior auto: {self.reason}")
+        if self.recipe.reason:
+            say(f"posterior auto: {self.recipe.reason}")
         held_out = "" if self.split is None else f", with {len(self.split.test)} held out"
         several = "" if processes.alone else f", in {processes.size} processes"
         if corpus.part is not None:
@@ -295,19 +274,13 @@ class _Task:
             about["fingerprint"] = corpus.fingerprint()
         else:
             about["manifest"] = corpus.part.fingerprint
-        assert result.topic_shares is not None  # the first process has those of all documents
-        metadata = {
-            "corpus": about,
-            "device": self.config["device"],
-            "seed": self.config["seed"],
-        }
         try:
             lntm.io.save_run(
                 self.path,
                 self.parts.model,
                 result,
                 self.config,
-                metadata=metadata | {"topic_shares": result.topic_shares.tolist()},
+                metadata={"corpus": about},
                 split=self.split,
                 evaluation=None if scores is None else lntm.reports.scores.score_records(scores),
                 keep_chains=self.config["keep_chains"],

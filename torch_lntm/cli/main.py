@@ -6,6 +6,7 @@ import argparse
 import functools
 import importlib.util
 import inspect
+import io
 import os
 import sys
 import warnings
@@ -42,6 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         SystemExit: With code 2 for wrong options, and with code 0 after help or the version.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # signs that a terminal lacks are escaped
+        sys.stdout.reconfigure(errors="backslashreplace")
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
         try:
@@ -214,10 +217,6 @@ def _values(parser: Parser, command: Callable[..., Any], arguments: list[str]) -
     if config is not None:
         parser.set_defaults(**_read_config(parser, known, config))
     values = vars(parser.parse_args(arguments))
-    for option in known.values():
-        value = values[option.name]
-        if option.is_positional and config is None and str(value).endswith((".yaml", ".yml")):
-            parser.error(f"{value}: is a configuration file; did you mean --config {value}?")
     missing = [option for option in known.values() if option.is_required]
     missing = [option for option in missing if values[option.name] is None]
     if missing:

@@ -67,20 +67,6 @@ def whole_numbers(option: str, text: str) -> list[int]:
         raise ConfigError(f"{option}: {text!r}; expected whole numbers, as in 10,20,50") from None
 
 
-def read_keywords(keywords: str | dict[str, Any] | None) -> dict[str, Any] | None:
-    """Keywords by topic, from a file or from a configuration file.
-
-    Args:
-        keywords: Path of a YAML or JSON file, keywords by topic, or ``None``.
-
-    Raises:
-        ConfigError: The file is unreadable, or has another form.
-    """
-    if not isinstance(keywords, str):
-        return keywords
-    return read_mapping(Path(keywords), "topic", "[word, word]")
-
-
 def mapping_option(option: str, value: str | dict[str, Any]) -> dict[str, Any]:
     """The mapping that an option gives.
 
@@ -96,7 +82,7 @@ def mapping_option(option: str, value: str | dict[str, Any]) -> dict[str, Any]:
         ConfigError: The text is no mapping, has a name twice, or the file is unreadable.
     """
     if isinstance(value, str) and Path(value).suffix in (".json", ".yaml", ".yml"):
-        value = read_mapping(Path(value), "name")
+        value = read_mapping(Path(value))
     if isinstance(value, dict):
         return {str(name): item for name, item in value.items()}
     mapping: dict[str, Any] = {}
@@ -111,31 +97,29 @@ def mapping_option(option: str, value: str | dict[str, Any]) -> dict[str, Any]:
     return mapping
 
 
-def groups_option(value: str | dict[str, Any] | None) -> dict[str, list[int | str]] | None:
-    """Groups of topics that an option gives, as numbers and names of topics by group.
+def lists_option(option: str, value: str | dict[str, Any] | None) -> dict[str, Any] | None:
+    """Lists by name that an option gives, such as topics by group and keywords by topic.
 
     Args:
-        value: As for :func:`mapping_option`.
+        option: Name of the option, for messages.
+        value: As for :func:`mapping_option`, where commas separate the items of a list.
 
     Raises:
         ConfigError: As for :func:`mapping_option`.
     """
     if value is None:
         return None
-    groups = mapping_option("groups", value)
     return {
-        name: [part.strip() for part in topics.split(",")] if isinstance(topics, str) else topics
-        for name, topics in groups.items()
+        name: [part.strip() for part in items.split(",")] if isinstance(items, str) else items
+        for name, items in mapping_option(option, value).items()
     }
 
 
-def read_mapping(path: Path, key: str = "option", value: str = "value") -> dict[Any, Any]:
+def read_mapping(path: Path) -> dict[Any, Any]:
     """Read a YAML or JSON file of unknown origin.
 
     Args:
         path: The file.
-        key: Meaning of its names, for messages.
-        value: Form of its values, for messages.
 
     Raises:
         ConfigError: The file is unreadable, too large, or has another form; or it repeats a name,
@@ -149,7 +133,7 @@ def read_mapping(path: Path, key: str = "option", value: str = "value") -> dict[
         # Through aliases of aliases, a short file could expand to billions of values.
         if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
             raise ConfigError(f"{path}: holds an alias, as in *name; write out the value")
-        _refuse_repeated_keys(yaml.compose(text, Loader=yaml.SafeLoader), f"{path}: ", key)
+        _refuse_repeated_keys(yaml.compose(text, Loader=yaml.SafeLoader), f"{path}: ")
         values = yaml.safe_load(text)
     except ConfigError:
         raise
@@ -157,14 +141,14 @@ def read_mapping(path: Path, key: str = "option", value: str = "value") -> dict[
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(f"{path}: cannot be read ({reason})") from error
     except (yaml.YAMLError, TypeError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: not YAML of {key}s: {error}") from error
+        raise ConfigError(f"{path}: not YAML: {error}") from error
     values = {} if values is None else values
     if not isinstance(values, dict):
-        raise ConfigError(f"{path}: expected lines '{key}: {value}', got a {type(values).__name__}")
+        raise ConfigError(f"{path}: expected lines 'name: value', got a {type(values).__name__}")
     return values
 
 
-def _refuse_repeated_keys(node: yaml.Node | None, where: str, what: str) -> None:
+def _refuse_repeated_keys(node: yaml.Node | None, where: str) -> None:
     """Refuse a mapping of a YAML document that has a key twice.
 
     Raises:
@@ -175,6 +159,6 @@ def _refuse_repeated_keys(node: yaml.Node | None, where: str, what: str) -> None
         name, line = str(key.value), key.start_mark.line + 1
         if name in seen:
             problem = f"{name!r} stands on line {seen[name]} and on line {line}"
-            raise ConfigError(f"{where}{problem}; give every {what} once")
+            raise ConfigError(f"{where}{problem}; give every name once")
         seen[name] = line
-        _refuse_repeated_keys(value, where, what)
+        _refuse_repeated_keys(value, where)

@@ -139,29 +139,23 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         }
         defaults = {name: option.default for name, option in cls._options.items()}
         usual, by_name = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
-        signature = inspect.Signature(
-            [
-                inspect.Parameter("self", usual),
-                inspect.Parameter("n_components", usual, default=10),
-                *(
-                    inspect.Parameter(name, by_name, default=value)
-                    for name, value in {**cls._own, **_COMMON, **defaults}.items()
-                ),
-            ]
-        )
+        parameters = [inspect.Parameter("self", usual)]
+        parameters += [inspect.Parameter("n_components", usual, default=10)]
+        for name, default in {**cls._own, **_COMMON, **defaults}.items():
+            parameters += [inspect.Parameter(name, by_name, default=default)]
+        signature = inspect.Signature(parameters)
 
-        def __init__(self: Any, *arguments: Any, **parameters: Any) -> None:
-            bound = signature.bind(self, *arguments, **parameters)
+        def __init__(self: Any, *arguments: Any, **options: Any) -> None:
+            bound = signature.bind(self, *arguments, **options)
             bound.apply_defaults()
             vars(self).update({n: v for n, v in bound.arguments.items() if n != "self"})
 
         cls.__init__ = __init__  # type: ignore[method-assign]
         vars(cls.__init__)["__signature__"] = signature
-        lines = [f"{name}: {option.help}" for name, option in cls._options.items()]
-        text = "".join(
-            textwrap.fill(line, 96, initial_indent=" " * 8, subsequent_indent=" " * 12) + "\n"
-            for line in lines
-        )
+        text = ""
+        for name, option in cls._options.items():
+            lines = textwrap.wrap(f"{name}: {option.help}", 84)
+            text += textwrap.indent("\n    ".join(lines), " " * 8) + "\n"
         head, mark, example = (cls.__doc__ or "").partition("\n    Example:")
         cls.__doc__ = f"{head}{text}{mark}{example}"
 
@@ -278,18 +272,22 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
             "num_topics": self.n_components,
             "max_epochs" if recipe.samples else "max_iterations": self.max_iter,
             "keywords": self.keywords,
-            **self._model_options(corpus),
+            **{n.replace("n_", "num_"): getattr(self, n) for n in self._own},
             **self._given(),
         }
         options = {name: value for name, value in options.items() if value is not None}
         components = recipe.make(
-            corpus.num_words,
+            self._learned_from(corpus),
             corpus.vocabulary or self._words(self.vocabulary),
             seed=seed,
             device=find_device(self.device),
             options={"progress": bool(self.verbose), **options},
         )
         return recipe, components
+
+    def _learned_from(self, corpus: Corpus) -> Corpus | int:
+        """The documents if the constructor learns from them, else the size of the vocabulary."""
+        return corpus.num_words
 
     def _given(self) -> dict[str, Any]:
         """The options of model and engine that differ from their defaults."""
@@ -303,10 +301,6 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
     @property
     def _posterior_name(self) -> str:
         return self._posterior if self.posterior is None else self.posterior
-
-    def _model_options(self, corpus: Corpus) -> dict[str, Any]:
-        """Options of the model from parameters that the subclass adds."""
-        return {}
 
     def _seed(self) -> int:
         return int(check_random_state(self.random_state).randint(2**31 - 1))

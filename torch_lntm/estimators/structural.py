@@ -13,8 +13,7 @@ from torch_lntm.corpus.metadata import describe
 from torch_lntm.errors import ConfigError
 from torch_lntm.estimators.base import TopicModelEstimator
 from torch_lntm.models import StructuralPrior
-from torch_lntm.models.levels import learn_levels
-from torch_lntm.models.priors.covariates import PREVALENCE, Covariates
+from torch_lntm.models.priors.covariates import PREVALENCE
 
 #: The metadata that a method requests from scikit-learn's metadata routing by default.
 _REQUEST = {"metadata": True}
@@ -179,17 +178,12 @@ class StructuralTopicModel(TopicModelEstimator):
             return corpus.with_metadata(metadata)
         return replace(corpus, table=describe(X, corpus.num_docs, metadata))
 
-    def _model_options(self, corpus: Corpus) -> dict[str, Any]:
-        """The formula and the levels, as learned from the documents."""
-        for name in ("prevalence", "content"):
-            if getattr(self, name) is not None and not list(corpus.metadata):
-                raise ConfigError(
-                    f"{name} is {getattr(self, name)!r} and the documents have no metadata; pass "
-                    "the columns: fit(X, metadata=frame)"
-                )
-        options: dict[str, Any] = {}
-        if self.prevalence is not None or PREVALENCE in corpus.covariates:
-            options["prevalence"] = Covariates.of(corpus, self.prevalence)
-        if self.content is not None:
-            options["content"] = learn_levels(corpus, self.content)
-        return options
+    def _learned_from(self, corpus: Corpus) -> Corpus | int:
+        """The documents, from which the model learns its columns, if there are any."""
+        given = [n for n in ("prevalence", "content") if getattr(self, n) is not None]
+        if given and not list(corpus.metadata):
+            raise ConfigError(
+                f"{given[0]} is {getattr(self, given[0])!r} and the documents have no metadata; "
+                "pass the columns: fit(X, metadata=frame)"
+            )
+        return corpus if given or PREVALENCE in corpus.covariates else corpus.num_words

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from torch_lntm.corpus import Corpus
 from torch_lntm.estimators.base import TopicModelEstimator
 from torch_lntm.inference.documents import source_prior
 
@@ -99,9 +98,6 @@ class IndependentFactorTopicModel(TopicModelEstimator):
 
     _model = "iftm"
     _own: ClassVar[dict[str, Any]] = {"n_sources": None, "source": "gaussian"}
-
-    def _model_options(self, corpus: Corpus) -> dict[str, Any]:
-        return {"num_sources": self.n_sources, "source": self.source}
 
     @property
     def mixing_(self) -> NDArray[np.floating[Any]]:

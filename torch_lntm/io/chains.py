@@ -13,8 +13,6 @@ from torch_lntm.files.reading import read_errors
 from torch_lntm.inference import DocumentHMC, KeptChains
 from torch_lntm.models import TopicModel
 
-#: Larger files of chains, in bytes, are saved only on request.
-MAX_KEPT_BYTES = 100e6
 #: Maximum number of leapfrog steps in a file, to bound the time of a transition.
 MAX_STEPS = 1000
 #: Prefix of the tensors of the latent variables.
@@ -23,12 +21,6 @@ _LATENT = "latent."
 _DAMAGE = (OSError, SafetensorError, KeyError, OverflowError, ValueError, TypeError, RecursionError)
 #: Settings of the chains in the file's metadata.
 _SETTINGS = ("mass_matrix", "num_steps", "target_accept", "jitter")
-
-
-def chains_size(chains: KeptChains) -> int:
-    """Size of the file of chains, in bytes."""
-    dim = sum(value.shape[-1] for value in chains.latents.values())
-    return chains.num_docs * (8 + 4 * chains.settings.num_chains * (dim + 1))
 
 
 def write_chains(path: Path, chains: KeptChains, run: str) -> None:

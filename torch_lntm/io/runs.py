@@ -22,7 +22,7 @@ from torch_lntm.guides import Guide
 from torch_lntm.inference import DocumentHMC, FitResult, KeptChains
 from torch_lntm.inference.fitted import Fitted
 from torch_lntm.io.card import is_unedited, model_card, settings_of, signed
-from torch_lntm.io.chains import MAX_KEPT_BYTES, chains_size, read_chains, write_chains
+from torch_lntm.io.chains import read_chains, write_chains
 from torch_lntm.io.models import (
     CARD,
     MODEL,
@@ -167,7 +167,7 @@ def save_run(
     metadata: Mapping[str, Any] | None = None,
     split: Split[Corpus] | None = None,
     evaluation: Sequence[Mapping[str, Any]] | None = None,
-    keep_chains: bool | None = None,
+    keep_chains: bool = True,
     overwrite: bool = False,
 ) -> Path:
     """Write a fit to a folder, completely or not at all.
@@ -181,13 +181,12 @@ def save_run(
         model: The fitted model.
         result: The result of the fit.
         config: The configuration of the fit, JSON-able.
-        metadata: Further facts to record, JSON-able. The card shows ``"licence"`` and
-            ``"topic_shares"``.
+        metadata: Further facts to record, JSON-able. The card shows ``"licence"``.
         split: The training and the held-out documents.
         evaluation: Scores on the held-out documents, from
             :func:`torch_lntm.reports.scores.score_records`.
         keep_chains: Save the last states of the chains, for reports and effects to continue. They
-            take 4 bytes per document, topic and chain. Defaults to saving up to 100 MB.
+            take 4 bytes per document, topic and chain.
         overwrite: Replace an existing model or run.
 
     Returns:
@@ -203,6 +202,7 @@ def save_run(
         Run('run', ctm, 10 topics)
     """
     check_saveable(model)
+    shares = result.topic_shares
     versions = {name: version(name) for name in ("torch_lntm", "torch", "pyro-ppl", "numpy")}
     about = {
         "stop_reason": result.stop_reason,
@@ -210,6 +210,7 @@ def save_run(
         "objective_name": result.objective_name,
         "objective": result.history[-1]["objective"] if result.history else None,
         "seconds": round(result.seconds, 3),
+        "topic_shares": None if shares is None else shares.tolist(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": {"python": platform.python_version(), **versions},
         **(metadata or {}),
@@ -227,10 +228,8 @@ def save_run(
         if split is not None:
             split.save(folder / SPLIT)
         chains = result.source
-        if isinstance(chains, KeptChains) and chains.num_docs:
-            small = chains_size(chains) <= MAX_KEPT_BYTES
-            if small if keep_chains is None else keep_chains:
-                write_chains(folder / CHAINS, chains, _identity(about))
+        if keep_chains and isinstance(chains, KeptChains) and chains.num_docs:
+            write_chains(folder / CHAINS, chains, _identity(about))
     return Path(path)
 
 

@@ -325,8 +325,10 @@ def _learn_columns(
     corpus, learned = num_words, _learn_keywords(**arguments)
     if content is not None and not isinstance(content, Levels | Mapping):
         learned["content"] = learn_levels(corpus, content)
-    is_plain = prevalence is None and content is not None and PREVALENCE not in corpus.covariates
-    if not isinstance(prevalence, Covariates | Mapping) and not is_plain:
+    if prevalence is None and PREVALENCE not in corpus.covariates:
+        if content is None:
+            raise ConfigError("stm needs prevalence, such as '~ party', or content")
+    elif not isinstance(prevalence, Covariates | Mapping):
         learned["prevalence"] = Covariates.of(corpus, prevalence)
     return learned
 
