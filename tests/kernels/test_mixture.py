@@ -108,10 +108,10 @@ def test_gradients(device) -> None:
 
 
 @pytest.mark.slow
-def test_derivatives_of_both_orders_in_both_inputs(hardware) -> None:
+def test_derivatives_of_both_orders_in_both_inputs(device) -> None:
     weights, topics, counts = random_arrays(5, 3, 6)
-    t, phi = tensors(hardware, torch.float64, weights, topics)
-    batch = make_batch(counts, hardware)
+    t, phi = tensors(device, torch.float64, weights, topics)
+    batch = make_batch(counts, device)
     t.requires_grad_()
     phi.requires_grad_()
 
@@ -126,10 +126,10 @@ def test_derivatives_of_both_orders_in_both_inputs(hardware) -> None:
 
 
 @pytest.mark.slow
-def test_gradients_by_torch_func_and_second_derivatives(hardware) -> None:
+def test_gradients_by_torch_func_and_second_derivatives(device) -> None:
     weights, topics, counts = random_arrays(4, 3, 6)
-    t, phi = tensors(hardware, torch.float64, weights, topics)
-    batch = make_batch(counts, hardware)
+    t, phi = tensors(device, torch.float64, weights, topics)
+    batch = make_batch(counts, device)
 
     def total(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return mixture_log_likelihood(a, b, batch).sum()

@@ -260,12 +260,12 @@ def test_a_start_continues_to_the_same_bits_after_every_epoch() -> None:
 
 
 @pytest.mark.long
-def test_two_fits_have_the_same_bits(hardware: torch.device) -> None:
+def test_two_fits_have_the_same_bits(device: torch.device) -> None:
     """Also on a GPU: no sum depends on the order of its threads."""
     rng = np.random.default_rng(6)
     topics, theta = rng.dirichlet(np.full(2000, 0.05), 20), rng.dirichlet(np.full(20, 0.1), 1500)
     corpus = Corpus.from_matrix(np.stack([rng.multinomial(60, row @ topics) for row in theta]))
-    first, second = (ctm(20, corpus.num_words).to(hardware) for _ in range(2))
+    first, second = (ctm(20, corpus.num_words).to(device) for _ in range(2))
     for model in (first, second):
         fit_monte_carlo(model, corpus, max_epochs=3)
     assert_same(first, second)
