@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 import pandas as pd
 import torch
+from torch import Tensor
 
 from torch_lntm.corpus import Corpus, WordHoldOut
 from torch_lntm.corpus.corpus import as_corpus
@@ -103,8 +104,8 @@ def completion_perplexity(theta: Any, topics: Any, held_out: Corpus) -> Completi
     held_out = as_corpus(held_out, allow_empty=True)
     if isinstance(theta, pd.DataFrame):
         theta = align(theta, held_out.metadata.index, "theta").to_numpy()
-    proportions = as_probabilities(theta, "theta", (held_out.num_docs, None))
-    probs = as_probabilities(topics, "topics", (proportions.shape[1], held_out.num_words))
+    proportions = probabilities(theta, "theta", (held_out.num_docs, None))
+    probs = probabilities(topics, "topics", (proportions.shape[1], held_out.num_words))
     if held_out.num_tokens == 0:
         raise CorpusError("there is not one held-out token; pass documents that have some")
     scores = []
@@ -127,6 +128,21 @@ def completion_perplexity(theta: Any, topics: Any, held_out: Corpus) -> Completi
         corpus_name=held_out.name,
         documents=held_out.metadata.index,
     )
+
+
+def probabilities(values: Any, name: str, shape: tuple[int | None, int | None]) -> Tensor:
+    """Rows of probabilities of a shape; see :func:`torch_lntm.evaluation.checks.as_probabilities`.
+
+    Raises:
+        ConfigError: The shape is different, where None stands for any size.
+    """
+    rows = as_probabilities(values, name)
+    if any(size not in (None, real) for size, real in zip(shape, rows.shape, strict=True)):
+        raise ConfigError(
+            f"{name} has shape {tuple(rows.shape)}; expected sizes "
+            f"{', '.join('any' if size is None else str(size) for size in shape)}"
+        )
+    return rows
 
 
 def model_of(prior: Prior, topics: Any, concentration: float | None = None) -> TopicModel:

@@ -69,7 +69,7 @@ def html(known):
         corpus,
         texts=[f"{HOSTILE} text {d}" for d in range(len(corpus))],
         scores=as_scores(
-            [("perplexity", 512.25, 3.5, "per token", "importance " + HOSTILE, 40, 9)]
+            [("perplexity", 512.25, 3.5, "per token", 40, 9, "importance " + HOSTILE)]
         ),
         settings={"start": HOSTILE},
         title="Posts " + HOSTILE,

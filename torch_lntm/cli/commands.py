@@ -53,6 +53,9 @@ def topics(
 ) -> None:
     """Print the topics of a run, largest first.
 
+    Shares are means over the documents of the fit, without those that the fit held out. The command
+    report shows the means over all documents of its CORPUS.
+
     Args:
         run_folder: The run's folder.
         corpus: Documents for --words and --num-docs. Defaults to the corpus of the fit.
@@ -278,7 +281,7 @@ def names(
         options |= {"texts": texts, "source": run.guide(), "top_n": top_n}
         options["progress"] = documents.random["progress"]
         lntm.name_topics(run.model, corpus, functools.partial(_answer, ask), **options)
-        lntm.io.write_topic_names(run_folder, run.model.topic_names, run.model.name_records)
+        lntm.io.write_topic_names(run_folder, run.model.topic_names)
     table = lntm.load_run(run_folder).topic_table(top_n=top_n)
     show(lntm.frames.render(table, print_as))
 

@@ -27,7 +27,7 @@ from torch_lntm.formulas.columns import read_columns
 from torch_lntm.formulas.language import level_column
 from torch_lntm.models import TopicGroups, TopicModel
 from torch_lntm.models.names import find_topics
-from torch_lntm.plotting.style import is_skewed, topic_labels
+from torch_lntm.plotting.style import NEUTRAL, is_skewed, topic_labels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -385,7 +385,8 @@ class Effects:
                 points, label = points[points[_key(by)] == value], f"{label}, {value}"
             series.append(_series(label, points[_key(name)].tolist(), points))
         kind = self.formula.kinds.get(name, "text")
-        return plot_effects(series, name, kind, options.get("level", 0.95), ax=ax)
+        along = f"expected proportion, {options.get('level', 0.95):.0%} intervals"
+        return plot_effects(series, kind, name, along, f"Topic {series[0].label}", ax=ax)
 
     def plot_difference(
         self,
@@ -419,14 +420,17 @@ class Effects:
             ConfigError: As for :meth:`difference`, or there is no first value.
             CorpusError: See :meth:`predict`.
         """
-        from torch_lntm.plotting.lines import plot_differences
+        from torch_lntm.plotting.lines import plot_effects
 
         drawn, series = self._drawn(topics), []
         for value in self._several(name, first):
             rows = self.difference(name, value, second, **options).set_index("topic")
             points = rows.loc[list(drawn)]
             series.append(_series(points[_key(name)].iloc[0], list(drawn.values()), points))
-        return plot_differences(series, name, options.get("level", 0.95), ax=ax)
+        along = f"difference of expected proportions, {options.get('level', 0.95):.0%} intervals"
+        ax = plot_effects(series, "text", "topic", along, f"{name}: {series[0].label}", ax=ax)
+        ax.axvline(0.0, color=NEUTRAL, linewidth=0.8, zorder=1)
+        return ax
 
     def grid(self, name: str) -> list[Any]:
         """Levels of a column, or a grid from its smallest to its largest value.

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
-from torch_lntm.errors import ConfigError
+from torch_lntm.errors import lacks, undefined
 
 
 class Cells(Protocol):
@@ -93,7 +93,7 @@ class CountLikelihood:
         Returns:
             ``(..., num_cells)`` nats; 0 for padding (count 0).
         """
-        raise self._undefined("log_terms")
+        raise undefined(self, "log_terms")
 
     def tokens(self, probability: Tensor, cells: Cells) -> Tensor:
         """Expected tokens from the topics: derivatives of ℓ in log s.
@@ -105,13 +105,7 @@ class CountLikelihood:
         Returns:
             ``(..., num_cells)`` in the dtype of ``probability``; 0 for padding (count 0).
         """
-        raise self._undefined("tokens")
-
-    def _undefined(self, method: str) -> NotImplementedError:
-        return NotImplementedError(
-            f"{type(self).__name__} does not define {method}; the docstring of CountLikelihood "
-            "says what a likelihood of words defines"
-        )
+        raise undefined(self, "tokens")
 
     def slopes(self, probability: Tensor, cells: Cells) -> Tensor:
         """Derivatives of ℓ in s: :meth:`tokens` divided by the probabilities."""
@@ -149,9 +143,7 @@ class CountLikelihood:
         Raises:
             ConfigError: The subclass does not define the method.
         """
-        raise ConfigError(
-            f"{type(self).__name__} has no method draw_words, by which documents are generated"
-        )
+        raise lacks(self, "draw_words", "by which documents are generated")
 
 
 class Independent(CountLikelihood):

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from torch_lntm.latents.factor import LaplaceFactorSpace, LaplaceSourcesSpace
-from torch_lntm.latents.identified import IdentifiedSpace, Proposal, elliptical_draws
+from torch_lntm.latents.identified import STUDENT, IdentifiedSpace, Proposal, elliptical_draws
 from torch_lntm.latents.linalg import contrast_basis, triangular_factor
 from torch_lntm.latents.normal import NormalSpace, StandardNormalSpace
 from torch_lntm.latents.space import LocatedSpace
@@ -80,10 +80,7 @@ class ContrastSpace(CentredSpace, StandardNormalSpace):
     anchored: bool
 
     sites = ("eta",)
-    proposals = {  # noqa: RUF012
-        "student_t": "Student-t({degrees_of_freedom:g})",
-        "gaussian": "normal",
-    }
+    proposals = {"student_t": f"Student-t({STUDENT:g})", "gaussian": "normal"}  # noqa: RUF012
 
     @classmethod
     def of(cls, space: NormalSpace) -> Self:
@@ -154,7 +151,7 @@ class ContrastSpace(CentredSpace, StandardNormalSpace):
         return finite & (tril.diagonal(dim1=-2, dim2=-1) > 0).all(1)
 
     def proposal(
-        self, name: str, posterior: Any, row: int, document: tuple[Tensor, Tensor], nu: float
+        self, name: str, posterior: Any, row: int, document: tuple[Tensor, Tensor]
     ) -> Proposal:
         """See :meth:`IdentifiedSpace.proposal`.
 
@@ -162,7 +159,7 @@ class ContrastSpace(CentredSpace, StandardNormalSpace):
         whereas those of the Student-t with equal centre and scale have finite variance.
         """
         space, loc, tril = self._around(posterior, row)
-        nu = nu if name == "student_t" else math.inf
+        nu = STUDENT if name == "student_t" else math.inf
         return Proposal(space, partial(elliptical_draws, loc, tril, nu))
 
     def normal(
@@ -193,9 +190,7 @@ class SourceContrastSpace(CentredSpace, LaplaceSourcesSpace):
 
     sites = ("source", "eta")
     # There is no normal proposal: with Laplace sources its weights have infinite variance.
-    proposals = {  # noqa: RUF012
-        "student_t": "Student-t({degrees_of_freedom:g}) of sources and eta"
-    }
+    proposals = {"student_t": f"Student-t({STUDENT:g}) of sources and eta"}  # noqa: RUF012
 
     @classmethod
     def of(cls, space: LaplaceFactorSpace) -> Self:
@@ -249,7 +244,7 @@ class SourceContrastSpace(CentredSpace, LaplaceSourcesSpace):
         return torch.isfinite(total) & (second > 0).all(1)
 
     def proposal(
-        self, name: str, posterior: Any, row: int, document: tuple[Tensor, Tensor], nu: float
+        self, name: str, posterior: Any, row: int, document: tuple[Tensor, Tensor]
     ) -> Proposal:
         """See :meth:`IdentifiedSpace.proposal`; sources and eta together.
 
@@ -259,7 +254,7 @@ class SourceContrastSpace(CentredSpace, LaplaceSourcesSpace):
         then eta given the sources (*Putthividhya et al. 2009, §3.2.1*), or eta first.
         """
         space, loc, tril = self._around(posterior, row, document)
-        return Proposal(space, partial(elliptical_draws, loc, tril, nu))
+        return Proposal(space, partial(elliptical_draws, loc, tril, STUDENT))
 
     def normal(
         self, posterior: Any, documents: Iterable[tuple[Tensor, Tensor]]

@@ -218,7 +218,7 @@ def reference() -> State:
 @pytest.mark.long
 def test_a_sweep_leaves_the_joint_posterior_unchanged(reference: State, monkeypatch) -> None:
     """All parts together. Runs begin at exact draws, so that their means are independent."""
-    monkeypatch.setattr(dirichlet, "improved_concentration", lambda concentration, counts: BETA)
+    monkeypatch.setattr(dirichlet, "improved_concentration", lambda *arguments: BETA)
     rng = np.random.default_rng(1)
     starts = draw_states(NUM_RUNS, rng)
     model = TopicModel(InformedPrior(), DirichletTopics(NUM_TOPICS, NUM_WORDS, dtype=torch.float64))

@@ -170,7 +170,7 @@ def swept(chain: JointChain, state: State, rng: np.random.Generator) -> State:
 @pytest.mark.parametrize("kind", ["gaussian", "laplace", "dirichlet"])
 def test_a_sweep_leaves_the_joint_posterior_unchanged(kind: str, monkeypatch) -> None:
     """Runs begin at exact draws, so their means are independent."""
-    monkeypatch.setattr(dirichlet, "improved_concentration", lambda concentration, counts: BETA)
+    monkeypatch.setattr(dirichlet, "improved_concentration", lambda *arguments: BETA)
     expected = features(draw_states(kind, 100_000, np.random.default_rng(0))).mean(0)
     rng = np.random.default_rng(1)
     starts = draw_states(kind, NUM_RUNS, rng)

@@ -17,7 +17,7 @@ from torch_lntm.inference.chains.chains import Chains, Progress, initial_latents
 from torch_lntm.inference.chains.document_hmc import DocumentHMC
 from torch_lntm.kernels.mixture import word_probabilities
 from torch_lntm.models import TopicModel
-from torch_lntm.models.priors.prior import is_up_to_date
+from torch_lntm.models.parts import is_up_to_date
 from torch_lntm.posteriors.posterior import Draws
 from torch_lntm.progress import tqdm
 

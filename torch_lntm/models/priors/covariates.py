@@ -91,21 +91,15 @@ class Covariates:
                 f"{MAX_SIZE:g}; multiply the column by a constant"
             )
         means, scales = matrix.mean(0), matrix.std(0)
-        # Relative spread up to which a column counts as constant.
-        constant = np.flatnonzero(scales <= 1e-10 * sizes)
-        if len(constant):
-            raise ConfigError(
-                f"prevalence: the column {names[constant[0]]} is the same in all documents, like "
-                "the intercept; leave it out"
-            )
         # Relative spread that float32, the type of batches, still resolves to 0.1 %.
         blurred = np.flatnonzero(scales <= 1e-4 * sizes)
         if len(blurred):
             name = names[blurred[0]]
             raise ConfigError(
                 f"prevalence: the column {name} varies by {scales[blurred[0]]:.2g} around "
-                f"{means[blurred[0]]:.9g}, and single precision would round this variation; use "
-                f"center({name}) in the formula, or subtract the mean; write dates as in 2004-09-30"
+                f"{means[blurred[0]]:.9g}, and single precision would round this variation; leave "
+                f"a constant column out, or use center({name}) in the formula, or subtract the "
+                "mean; write dates as in 2004-09-30"
             )
         return cls(names, tuple(means.tolist()), tuple(scales.tolist()), fitted)
 
