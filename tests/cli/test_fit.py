@@ -54,7 +54,7 @@ def test_the_command_fit_equals_a_fit_in_python(counts):
     settings = {"anchored": True, "topic_smoothing": 0.2, "vocabulary": corpus.vocabulary}
     model = lntm.models.ctm(3, 30, seed=4, **settings)
     guide = lntm.guides.LaplaceGuide(model)
-    options = {"max_iterations": 3, "start_epochs": 3, "stepwise_epochs": 1}
+    options = {"max_iterations": 3, "start_epochs": 3, "stepwise_epochs": 2}
     engine = lntm.inference.VariationalEM(model, guide, seed=4, progress=False, **options)
     result = engine.fit(corpus)
     run = lntm.load_run("run")

@@ -123,13 +123,13 @@ def stop_at_checkpoint(patch, number, error):
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("model", "number"),  # of the start's 40 epochs, of stepwise EM's 10, or of EM
+    ("model", "number"),  # of the start's 3 epochs, of stepwise EM's 2, or of EM
     [
-        ("--model iftm", 20),
-        ("--model iftm --source laplace", 52),
-        ("--model lda", 45),
-        ("--model lda --posterior ep", 45),
-        ("--model lda --posterior ep", 52),
+        ("--model iftm", 2),
+        ("--model iftm --source laplace", 7),
+        ("--model lda", 4),
+        ("--model lda --posterior ep", 4),
+        ("--model lda --posterior ep", 7),
     ],
 )
 def test_fits_of_every_model_continue(counts, model, number, monkeypatch, capsys):
@@ -142,7 +142,7 @@ def test_fits_of_every_model_continue(counts, model, number, monkeypatch, capsys
     assert main([*fit, "--out", "run"]) == 0
     assert "continuing the unfinished fit of run.partial" in capsys.readouterr().err
     assert_equal_runs()
-    assert len(lntm.load_run("run").history) > 52
+    assert len(lntm.load_run("run").history) > 7
 
     stop_at_checkpoint(monkeypatch, number, KeyboardInterrupt())
     assert main([*fit, "--out", "early"]) == 130

@@ -11,7 +11,7 @@ from torch_lntm.cli import main
 
 QUICK = (
     *("--no-progress", "--num-topics", "3", "--max-iterations", "3"),
-    *("--start-epochs", "3", "--stepwise-epochs", "1"),
+    *("--start-epochs", "3", "--stepwise-epochs", "2"),
 )
 
 
