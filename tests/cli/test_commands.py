@@ -25,12 +25,12 @@ from torch_lntm.io.models import write_model
 @pytest.mark.slow
 def test_topics(run_folder, capsys):
     capsys.readouterr()
-    assert main(["topics", run_folder, "--format", "json", "--top-n", "2"]) == 0
+    assert main(["topics", run_folder, "--print-as", "json", "--top-n", "2"]) == 0
     records = json.loads(capsys.readouterr().out)
     assert {record["topic"] for record in records} == {0, 1, 2}
     assert all(len(record["words"].split()) == 2 for record in records)
     for words in ("frex", "lift", "score"):
-        assert main(["topics", run_folder, "--format", "json", "--words", words]) == 0
+        assert main(["topics", run_folder, "--print-as", "json", "--words", words]) == 0
         found = json.loads(capsys.readouterr().out)
         assert [row["topic"] for row in found] == [record["topic"] for record in records]
         assert all(len(row["words"].split()) == 10 for row in found)
@@ -312,10 +312,10 @@ def test_tables_are_safe_for_spreadsheets(workplace, capsys):
     capsys.readouterr()
     few = ["--source", "guide", "--num-draws", "3", "--formula", "~ col", "--print-as", "csv"]
     for name, *options in (
-        ["topics", "--format", "csv", "--top-n", "400"],
-        ["topics", "--num-docs", "2", "--format", "csv"],
-        ["topics", "--groups", "+a=0; -b=1", "--format", "csv"],
-        ["sources", "--format", "csv"],
+        ["topics", "--print-as", "csv", "--top-n", "400"],
+        ["topics", "--num-docs", "2", "--print-as", "csv"],
+        ["topics", "--groups", "+a=0; -b=1", "--print-as", "csv"],
+        ["sources", "--print-as", "csv"],
         ["names", "--print-as", "csv"],
         ["tree", "--levels", "2", "--print-as", "csv"],
         ["stability", "--num-fits", "1", "--print-as", "csv", "--no-progress"],

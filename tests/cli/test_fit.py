@@ -118,7 +118,7 @@ def test_prevalence_and_content_depend_on_columns(workplace, capsys):
     assert main([*stm, "--out", "groups", "--content", "party", "--content-penalty", "1"]) == 0
     assert lntm.load_run("groups").model.topics.content.levels == ("Left", "Right")
     capsys.readouterr()
-    assert main(["topics", "groups", "--by-level", "--format", "csv"]) == 0
+    assert main(["topics", "groups", "--by-level", "--print-as", "csv"]) == 0
     rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
     pairs = {(str(k), group) for k in range(3) for group in ("Left", "Right")}
     assert {(row["topic"], row["level"]) for row in rows} <= pairs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from dataclasses import asdict, astuple
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -130,8 +130,6 @@ def load_model(path: str | Path) -> TopicModel:
 
 def read_model(folder: Path) -> TopicModel:
     """Read a model from a folder that stays unchanged; see :func:`load_model`."""
-    if not folder.is_dir():
-        raise ConfigError(f"{folder}: no such folder; expected one with a {MODEL}")
     about, file = read_json(folder / MODEL), folder / MODEL
     if about.get("format_version") != FORMAT_VERSION:
         raise ConfigError(
@@ -152,16 +150,11 @@ def read_model(folder: Path) -> TopicModel:
             words = folder / VOCABULARY, model.num_words, None, checksums.get(VOCABULARY)
             model.vocabulary = read_vocabulary(*words)
     if (folder / NAMES).is_file():
-        records = read_json(folder / NAMES, list)[: model.num_topics]
         with read_errors(folder / NAMES, "is damaged", _INVALID):
-            found = [NameRecord(**record) for record in records]
-            for topic, *texts in map(astuple, found):
-                is_topic = type(topic) is int and topic in range(model.num_topics)
-                if not is_topic or {*map(type, texts)} != {str}:
-                    raise ValueError(
-                        f"a record is of topic {topic!r:.20}, with texts {texts!r:.60}"
-                    )
-            model.add_name_records(found)
+            records = [NameRecord(**record) for record in read_json(folder / NAMES, list)]
+            if not all(record.topic in range(model.num_topics) for record in records):
+                raise ValueError("a record is of no topic")
+            model.add_name_records(records)
     with read_errors(folder / TENSORS, f"contradicts {MODEL}", _INVALID):
         dtypes = {name: x.dtype for name, x in model.state_dict().items()}
         for name, x in tensors.items():
