@@ -12,8 +12,9 @@ setup: .venv/.installed
 demo: .venv/.installed
 	.venv/bin/torch-lntm fit --config configs/quickstart.yaml --out runs/demo --overwrite
 
-# One thread per process: two processes on two cores are faster than two threads in one process.
-PYTEST = OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n $(JOBS) --dist worksteal
+# One thread per process: two processes on two cores are faster than two threads in one process. Compiled tests are kept
+# even where the environment, as in many containers, says otherwise: each process then starts in half the time.
+PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n $(JOBS) --dist worksteal
 STUDIES = studies/tests
 
 # What must hold before each commit: the tests that are not marked long.

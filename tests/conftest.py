@@ -1,24 +1,17 @@
-"""Options and fixtures of every test."""
+"""Options and fixtures of every test.
+
+The process that hands tests out to others loads this file and runs none of them, so the heavy
+imports stand inside the functions.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-import torch
-from support.pretend import PretendDevice
-from support.shared_state import restored
-
-if TYPE_CHECKING:
-    from torch_lntm.corpus import Corpus
-
-# Triton reads this when it is imported: without a GPU its kernels run in its interpreter.
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -26,80 +19,63 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--device",
-        choices=("cpu", "cuda", "pretend"),
+        choices=("cpu", "cuda"),
         default="cpu",
-        help="where the tests that take the `device` fixture compute (default: cpu); pretend runs "
-        "these tests alone, on a device without hardware that refuses what CUDA refuses",
+        help="where the tests that take the `device` fixture compute (default: cpu)",
     )
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    # Skipping here would let a run that tested nothing on the GPU pass.
-    if config.getoption("--device") == "cuda" and not torch.cuda.is_available():
-        raise pytest.UsageError("--device cuda: torch finds no CUDA device on this machine")
-
-
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    import torch
+
+    # Triton reads this when it is imported: without a GPU its kernels run in its interpreter.
+    if not torch.cuda.is_available():
+        os.environ.setdefault("TRITON_INTERPRET", "1")
     for item in items:
         if item.get_closest_marker("long"):
             item.add_marker("slow")
-    # Every operation is slow on the pretend device, and the other tests would not use it.
-    if config.getoption("--device") == "pretend":
-        there = [bool({"device", "accelerator"} & set(item.fixturenames)) for item in items]
-        config.hook.pytest_deselected(
-            items=[i for i, on in zip(items, there, strict=True) if not on]
-        )
-        items[:] = [item for item, on in zip(items, there, strict=True) if on]
 
 
 @pytest.fixture(autouse=True)
-def shared_state() -> Iterator[None]:
+def shared_state():
     """Registered names and Pyro's parameters are of one test only."""
+    from support.shared_state import restored
+
     with restored():
         yield
 
 
 @pytest.fixture
-def terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def terminal(capsys, monkeypatch):
     """Standard error is a terminal, whose text ``capsys`` reads."""
     monkeypatch.setattr(type(sys.stderr), "isatty", lambda stream: True)
     monkeypatch.setattr("torch_lntm.progress.DELAY", 0.0)
 
 
 @pytest.fixture
-def device(pytestconfig: pytest.Config) -> Iterator[torch.device]:
+def device(pytestconfig):
     """The device named on the command line."""
-    name = pytestconfig.getoption("--device")
-    if name != "pretend":
-        yield torch.device(name)
-        return
-    with PretendDevice():
-        yield torch.device("cuda")
+    import torch
 
-
-@pytest.fixture
-def hardware(pytestconfig: pytest.Config) -> torch.device:
-    """The device named on the command line; with the pretend one its tests are left out.
-
-    For PyTorch's function transforms, which see through that.
-    """
     return torch.device(pytestconfig.getoption("--device"))
 
 
 @pytest.fixture
-def accelerator(pytestconfig: pytest.Config) -> Iterator[torch.device]:
+def accelerator(device):
     """A CUDA device: the pretend one, unless the command line asks for the hardware's."""
-    if pytestconfig.getoption("--device") == "cuda":
-        yield torch.device("cuda")
-        return
-    with PretendDevice():
+    import torch
+    from support.pretend import PretendDevice
+
+    with nullcontext() if device.type == "cuda" else PretendDevice():
         yield torch.device("cuda")
 
 
 @pytest.fixture
-def fused(monkeypatch: pytest.MonkeyPatch) -> torch.device:
+def fused(monkeypatch):
     """Switches Triton's kernels on, and says where they run: on CUDA or in the interpreter."""
+    import torch
+
     there = torch.cuda.is_available()
     # Older interpreters take no NumPy of today.
     pytest.importorskip(
@@ -110,13 +86,15 @@ def fused(monkeypatch: pytest.MonkeyPatch) -> torch.device:
 
 
 @pytest.fixture
-def generator(device: torch.device) -> torch.Generator:
+def generator(device):
     """A generator on the device, in the same state at the start of every test."""
+    import torch
+
     return torch.Generator(device=device).manual_seed(0)
 
 
 @pytest.fixture(scope="session")
-def shared_data() -> Path:
+def shared_data():
     """The folder of real corpora beside the repository; the test is skipped where there is none."""
     folder = Path(os.environ.get("LNTM_DATA", REPOSITORY.parent / "shared" / "data"))
     if not folder.is_dir():
@@ -125,7 +103,7 @@ def shared_data() -> Path:
 
 
 @pytest.fixture(scope="session")
-def lee() -> Corpus:
+def lee():
     """The 300 news articles that gensim's package carries."""
     from torch_lntm.corpus import lee_corpus
 

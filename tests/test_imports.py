@@ -1,11 +1,16 @@
-"""The package's imports run one way, and nothing that it loads from a file can execute code."""
+"""The package's imports run one way, and its arrays hold no pickles.
+
+Ruff refuses what else executes code from a file (pyproject.toml).
+"""
 
 from __future__ import annotations
 
 import ast
-import functools
-from collections.abc import Iterator
+import re
+from graphlib import TopologicalSorter
 from pathlib import Path
+
+import pytest
 
 PACKAGE = Path(__file__).resolve().parent.parent / "torch_lntm"
 ROOT = PACKAGE.name
@@ -46,124 +51,64 @@ DOORS = {
 }
 WITHOUT_PYRO = {"kernels", "latents", "posteriors", "solvers", "noise"}
 
-# Whatever unpickles or evaluates what a file says.
-EXECUTING = {
-    *("cloudpickle", "dill", "marshal", "pickle", "shelve"),
-    *("eval", "exec", "joblib.dump", "joblib.load"),
-    *("torch.jit.load", "torch.load", "torch.save"),
-    *("yaml.full_load", "yaml.load", "yaml.unsafe_load"),
-}
+
+@pytest.fixture(scope="module")
+def imports() -> dict[str, set[str]]:
+    """The dotted names that each module of the package imports, at any depth."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        package = path.relative_to(PACKAGE.parent).parent.parts
+        module = ".".join(package if path.stem == "__init__" else (*package, path.stem))
+        found[module] = imported_names(path.read_text(encoding="utf-8"), package)
+    return found
 
 
-@functools.cache
-def parsed(source: str) -> ast.Module:
-    """The tree of a source, which several tests read."""
-    return ast.parse(source)
-
-
-def imported_names(tree: ast.Module, module: str, is_package: bool) -> Iterator[tuple[str, str]]:
-    """Yields (local name, full dotted name) of every import, at any depth."""
-    for node in ast.walk(tree):
+def imported_names(source: str, package: tuple[str, ...]) -> set[str]:
+    """Full dotted names of every import in a file of a package."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield alias.asname or alias.name, alias.name
+            found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            origin = node.module or ""
-            if node.level:
-                parents = module.split(".") + [""] * is_package
-                origin = ".".join([*parents[: -node.level], *filter(None, [origin])])
-            for alias in node.names:
-                yield alias.asname or alias.name, f"{origin}.{alias.name}"
+            parents = package[: len(package) + 1 - node.level] if node.level else ()
+            origin = [*parents, *filter(None, [node.module])]
+            found |= {".".join([*origin, alias.name]) for alias in node.names}
+    return found
 
 
-def import_violations(source: str, module: str, is_package: bool = False) -> list[str]:
-    """Imports that run against the direction, in words."""
-    room = module.split(".")[1]
-    if room not in MAY_IMPORT:
-        return [f"{module} is in no known room: give {room!r} its place in MAY_IMPORT"]
-    violations = []
-    for _, name in imported_names(parsed(source), module, is_package):
+def violations(module: str, names: set[str]) -> list[str]:
+    """Imports of a module that run against the direction, in words."""
+    room, found = module.split(".")[1], []
+    for name in names:
         top, *rest = name.split(".")
         if top == "pyro" and room in WITHOUT_PYRO:
-            violations.append(f"{module} imports {name}: {room} is pure torch")
+            found.append(f"{module} imports {name}: {room} is pure torch")
         if top != ROOT or rest == ["__version__"] or (module, name) in DOORS:
             continue
         target = rest[0] if rest and rest[0] in MAY_IMPORT else ROOT
         if target not in {room, *MAY_IMPORT[room]}:
-            violations.append(f"{module} imports {name}: {room} may not import {target}")
-    return violations
+            found.append(f"{module} imports {name}: {room} may not import {target}")
+    return found
 
 
-def dotted_name(node: ast.AST) -> str | None:
-    if isinstance(node, ast.Name):
-        return node.id
-    if isinstance(node, ast.Attribute) and (base := dotted_name(node.value)):
-        return f"{base}.{node.attr}"
-    return None
+def test_imports_run_one_way(imports: dict[str, set[str]]) -> None:
+    assert imports.keys() > {"torch_lntm.corpus", "torch_lntm.models.priors.prior"}
+    of_rooms = {module: names for module, names in imports.items() if module != ROOT}
+    assert [v for module, names in of_rooms.items() for v in violations(module, names)] == []
 
 
-def executing_uses(source: str, module: str, is_package: bool = False) -> list[str]:
-    """Uses of what executes code from files, in words."""
-    tree = parsed(source)
-    full_names = dict(imported_names(tree, module, is_package))
-    used = set(full_names.values())
-    for node in ast.walk(tree):
-        if name := dotted_name(node):
-            first, _, rest = name.partition(".")
-            used.add(".".join(filter(None, [full_names.get(first, first), rest])))
-    uses = [
-        f"{module} uses {name}"
-        for name in sorted(used)
-        if name in EXECUTING or name.split(".")[0] in EXECUTING - {"eval", "exec"}
-    ]
-    for node in ast.walk(tree):
-        if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
-            refused = isinstance(node.value, ast.Constant) and node.value.value is False
-            uses += [] if refused else [f"{module}:{node.value.lineno} may allow pickles"]
-    return uses
-
-
-def modules() -> Iterator[tuple[str, str, bool]]:
-    """Yields (source, dotted name, whether it is a package) of every module in the package."""
-    for path in sorted(PACKAGE.rglob("*.py")):
-        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
-        is_package = parts[-1] == "__init__"
-        name = ".".join(parts[:-1] if is_package else parts)
-        yield path.read_text(encoding="utf-8"), name, is_package
-
-
-def test_imports_run_one_way() -> None:
-    checked = [module for module in modules() if module[1] != ROOT]
-    assert {"corpus", "kernels", "models", "solvers"} <= {m.split(".")[1] for _, m, _ in checked}
-    assert [v for module in checked for v in import_violations(*module)] == []
-
-
-def circles(sources: dict[str, str], packages: frozenset[str] = frozenset()) -> list[str]:
-    """Modules that import themselves through others, at whatever depth the imports stand."""
-    imported: dict[str, set[str]] = {module: set() for module in sources}
-    for module, source in sources.items():
-        for _, name in imported_names(parsed(source), module, module in packages):
+def test_no_two_files_import_each_other(imports: dict[str, set[str]]) -> None:
+    graph: dict[str, set[str]] = {}
+    for module, names in imports.items():
+        graph[module] = set()
+        for name in names:
             target = "" if (module, name) in DOORS else name
-            while target and target not in sources:
+            while target and target not in imports:
                 target = target.rpartition(".")[0]
-            imported[module] |= {target} & set(sources) - {module, ROOT}
-
-    def reached(module: str) -> set[str]:
-        found: set[str] = set()
-        waiting = set(imported[module])
-        while waiting:
-            found.add(latest := waiting.pop())
-            waiting |= imported[latest] - found
-        return found
-
-    return [module for module in sources if module in reached(module)]
+            graph[module] |= {target} & imports.keys() - {module, ROOT}
+    TopologicalSorter(graph).prepare()  # it names the modules of a circle
 
 
-def test_no_two_files_import_each_other() -> None:
-    checked = list(modules())
-    packages = frozenset(name for _, name, is_package in checked if is_package)
-    assert circles({name: source for source, name, _ in checked}, packages) == []
-
-
-def test_loading_executes_no_code() -> None:
-    assert [use for module in modules() for use in executing_uses(*module)] == []
+def test_arrays_are_read_without_pickles() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        assert not re.search("allow_pickle=(?!False)", path.read_text(encoding="utf-8")), path

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 import operator
-import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support.pretend import DEVICE, PretendDevice, PretendDeviceError, PretendTensor
+from support.pretend import PretendDevice, PretendDeviceError, PretendTensor
 from torch import Tensor
 
 
@@ -29,9 +27,6 @@ HERE = torch.ones(3)
 INTEGERS = torch.arange(4).view(2, 2)
 
 
-# -- what it refuses
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -42,12 +37,9 @@ INTEGERS = torch.arange(4).view(2, 2)
         (lambda: torch.tensor(1.0).add_(there()[0, 0]), "same device"),
         (lambda: torch.nn.Linear(3, 2)(there()), "same device"),
         (lambda: there() * HERE, r"mul; .*\(3,\)"),
-        (lambda: setattr(there().requires_grad_(), "data", torch.zeros(2, 3)), "incompatible"),
         (lambda: there().normal_(generator=torch.Generator()), "device type for generator"),
         (lambda: torch.randn(3, generator=torch.Generator("cuda")), "device type for generator"),
         (lambda: INTEGERS.cuda() @ INTEGERS.cuda(), "not implemented"),
-        (lambda: torch.zeros(1, device="cuda:1"), "invalid device ordinal"),
-        (lambda: PretendDevice().__enter__(), "nest"),
     ],
 )
 def test_what_cuda_refuses(cuda: PretendDevice, call: Callable[[], Any], message: str) -> None:
@@ -66,14 +58,8 @@ def test_it_ends_with_its_context() -> None:
         tensor = there()
         assert torch.cuda.is_available()
     assert not torch.cuda.is_available()
-    assert type(torch.Generator()) is torch.Generator
     with pytest.raises(PretendDeviceError, match="outside"):
         tensor + 1
-    with PretendDevice():
-        assert (tensor + 1).device == DEVICE
-
-
-# -- what it lets pass
 
 
 def test_a_generator_has_its_device_and_another_stream(cuda: PretendDevice) -> None:
@@ -84,9 +70,6 @@ def test_a_generator_has_its_device_and_another_stream(cuda: PretendDevice) -> N
     assert draw(1) == draw(1)
     assert draw(1) != draw(2)
     assert draw(1) != torch.rand(3, generator=torch.Generator().manual_seed(1)).tolist()
-
-
-# -- the numbers are the CPU's
 
 
 def gradient_of(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
@@ -120,8 +103,8 @@ def test_results_equal_the_cpu_s_to_the_last_bit(
     assert torch.equal(found.cpu(), expected)
 
 
-def test_a_module_moves_trains_and_is_copied(cuda: PretendDevice) -> None:
-    def trained(device: str) -> torch.nn.Linear:
+def test_a_module_moves_and_trains(cuda: PretendDevice) -> None:
+    def trained(device: str) -> Tensor:
         torch.manual_seed(0)
         module = torch.nn.Linear(3, 2).to(device)
         optimizer = torch.optim.Adam(module.parameters(), lr=0.1)
@@ -129,10 +112,7 @@ def test_a_module_moves_trains_and_is_copied(cuda: PretendDevice) -> None:
             optimizer.zero_grad()
             module(torch.ones(4, 3, device=device)).square().mean().backward()
             optimizer.step()
-        return module
+        assert module.weight.device.type == device
+        return module.cpu().weight
 
-    here, module = trained("cpu"), trained("cuda")
-    for copied in (module, copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
-        assert copied.weight.device == DEVICE
-        assert torch.equal(copied.weight.cpu(), here.weight)
-    assert type(module.cpu().weight) is torch.nn.Parameter
+    assert torch.equal(trained("cpu"), trained("cuda"))

@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 import pandas as pd
 import torch
+from torch import Tensor
 
 from torch_lntm.corpus import Corpus, WordHoldOut
 from torch_lntm.corpus.corpus import as_corpus
@@ -25,6 +26,20 @@ from torch_lntm.models import DirichletMultinomial, TopicModel, ctm, lda
 #: logits or for the first K − 1 with the last logit at 0; or a model with its own topics.
 Prior: TypeAlias = "TopicModel | tuple[Any, Any] | Any"
 _MAX_DOCS = 512
+
+
+def check_hold_out(hold_out: WordHoldOut[Corpus], expected: str) -> None:
+    """Check that a hold-out has the fingerprint of the intended one.
+
+    Raises:
+        CorpusError: The two differ.
+    """
+    found = hold_out.fingerprint()
+    if found != expected:
+        raise CorpusError(
+            f"the fingerprint of the hold-out of {hold_out.corpus!r} is {found[:12]}…, expected "
+            f"{expected[:12]}…; make it from the same corpus with the same seeds"
+        )
 
 
 def completion_of(
@@ -63,7 +78,7 @@ def completion_of(
         CorpusError: See :func:`document_completion`.
     """
     if fingerprint is not None:
-        hold_out.check_fingerprint(fingerprint)
+        check_hold_out(hold_out, fingerprint)
     model = model_of(prior, topics, concentration)
     return document_completion(model, hold_out, theta=theta, **settings)
 
@@ -89,8 +104,8 @@ def completion_perplexity(theta: Any, topics: Any, held_out: Corpus) -> Completi
     held_out = as_corpus(held_out, allow_empty=True)
     if isinstance(theta, pd.DataFrame):
         theta = align(theta, held_out.metadata.index, "theta").to_numpy()
-    proportions = as_probabilities(theta, "theta", (held_out.num_docs, None))
-    probs = as_probabilities(topics, "topics", (proportions.shape[1], held_out.num_words))
+    proportions = probabilities(theta, "theta", (held_out.num_docs, None))
+    probs = probabilities(topics, "topics", (proportions.shape[1], held_out.num_words))
     if held_out.num_tokens == 0:
         raise CorpusError("there is not one held-out token; pass documents that have some")
     scores = []
@@ -113,6 +128,21 @@ def completion_perplexity(theta: Any, topics: Any, held_out: Corpus) -> Completi
         corpus_name=held_out.name,
         documents=held_out.metadata.index,
     )
+
+
+def probabilities(values: Any, name: str, shape: tuple[int | None, int | None]) -> Tensor:
+    """Rows of probabilities of a shape; see :func:`torch_lntm.evaluation.checks.as_probabilities`.
+
+    Raises:
+        ConfigError: The shape is different, where None stands for any size.
+    """
+    rows = as_probabilities(values, name)
+    if any(size not in (None, real) for size, real in zip(shape, rows.shape, strict=True)):
+        raise ConfigError(
+            f"{name} has shape {tuple(rows.shape)}; expected sizes "
+            f"{', '.join('any' if size is None else str(size) for size in shape)}"
+        )
+    return rows
 
 
 def model_of(prior: Prior, topics: Any, concentration: float | None = None) -> TopicModel:

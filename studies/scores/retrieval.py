@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from studies.scores.completion import probabilities
 from torch_lntm.corpus.corpus import as_corpus
 from torch_lntm.errors import ConfigError
 from torch_lntm.evaluation.checks import as_probabilities
@@ -174,8 +175,8 @@ def by_likelihood(theta: Any, topics: Any, documents: Any, *, per_token: bool = 
         ConfigError: The shapes differ, or a number is negative, infinite or NaN.
     """
     corpus = as_corpus(documents, allow_empty=True)
-    probs = as_probabilities(topics, "topics", (None, corpus.num_words))
-    proportions = as_probabilities(theta, "theta", (None, len(probs)))
+    probs = probabilities(topics, "topics", (None, corpus.num_words))
+    proportions = probabilities(theta, "theta", (None, len(probs)))
     lengths = torch.from_numpy(np.maximum(corpus.lengths, 1)) if per_token else torch.ones(1)
     counts, floor = corpus.to_scipy().astype(np.float64), probability_floor(torch.float64)
 
@@ -248,8 +249,8 @@ def by_tfidf(queries: Any, documents: Any) -> Similarity:
 
 def _proportions(queries: Any, documents: Any) -> tuple[Tensor, Tensor]:
     """Proportions of queries and of documents, over the same topics."""
-    second = as_probabilities(documents, "documents", (None, None))
-    return as_probabilities(queries, "queries", (None, second.shape[1])), second
+    second = as_probabilities(documents, "documents")
+    return probabilities(queries, "queries", (None, second.shape[1])), second
 
 
 def _products(first: Tensor, second: Tensor) -> Similarity:

@@ -11,7 +11,6 @@ import torch_lntm as lntm
 from torch_lntm.errors import ConfigError
 from torch_lntm.files import writing
 from torch_lntm.io.card import code
-from torch_lntm.models.names import NameRecord
 
 HOSTILE = (
     "# Heading\n\n[link](https://example.org) <script>alert(1)</script> ![x](y.png) `` ` ``` "
@@ -61,7 +60,7 @@ def test_a_model_s_folder_has_a_card_that_loading_ignores(fitted, tmp_path):
 
 
 def test_a_run_s_card_has_data_settings_scores_and_licence(fitted, tmp_path):
-    score = ("perplexity", 512.256, 3.5, "per token", "importance " + HOSTILE, 40, None)
+    score = ("perplexity", 512.256, 3.5, "per token", 40, None, "importance " + HOSTILE)
     config = {"corpus": f"{HOSTILE}.csv", "posterior": "taylor", "test_fraction": 0.1, "out": "x"}
     about = {
         "corpus": {"num_docs": 40, "num_words": 30, "name": HOSTILE},
@@ -82,12 +81,11 @@ def test_a_run_s_card_has_data_settings_scores_and_licence(fitted, tmp_path):
         assert sign not in plain
 
 
-@pytest.mark.parametrize("killed_at", ["names.json", "model.json", "README.md"])
+@pytest.mark.parametrize("killed_at", ["model.json", "README.md"])
 def test_names_after_a_kill_are_on_the_card_and_an_edited_card_stays(
     fitted, tmp_path, monkeypatch, killed_at
 ):
     folder = lntm.save_model(fitted[0], tmp_path / "model")
-    record = NameRecord(0, "economy", "a language model", "question", "answer")
     card, model = folder / "README.md", folder / "model.json"
     real = writing.atomic_write
 
@@ -98,7 +96,7 @@ def test_names_after_a_kill_are_on_the_card_and_an_edited_card_stays(
 
     monkeypatch.setattr(writing, "atomic_write", kill)
     with pytest.raises(KeyboardInterrupt):
-        lntm.io.write_topic_names(folder, {0: "economy"}, [record])
+        lntm.io.write_topic_names(folder, {0: "economy"})
     monkeypatch.undo()
     assert lntm.load_model(folder).num_topics == 3
     names = lntm.io.write_topic_names(folder, {0: "economy", 1: "trade"})

@@ -23,7 +23,7 @@ import torch_lntm as lntm
 from torch_lntm.errors import ConfigError
 from torch_lntm.io import load_model, save_model, save_run
 from torch_lntm.models import register
-from torch_lntm.models.registry import CONSTRUCTORS, construct
+from torch_lntm.models.registry import CONSTRUCTORS, find_constructor
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def make_own(num_topics, num_words, *, scale=1.0, loc=None, shape=(1, 2), vocabu
 
 def test_a_registered_model_is_loaded_unchanged(tmp_path, own_names):
     register("own")(make_own)
-    model = construct("own", num_topics=3, num_words=5, scale=2.0, loc=torch.arange(3.0))
+    model = find_constructor("own")(num_topics=3, num_words=5, scale=2.0, loc=torch.arange(3.0))
     model.prior.design.fill_(7.0)
     model.vocabulary = WORDS
     path = save_model(model, tmp_path / "own")

@@ -68,7 +68,7 @@ def test_a_run_replaced_between_two_reads_is_the_new_run(tmp_path, monkeypatch, 
 
 def test_a_run_refuses_split_and_scores_of_another_run(tmp_path):
     corpus = lntm.Corpus.from_matrix(np.ones((8, 5), int), VOCABULARIES[0])
-    rows = [("perplexity", 2.0, None, "per token", "importance", None, None)]
+    rows = [("perplexity", 2.0, None, "per token", None, None, "importance")]
     scores = as_scores(rows)
     for seconds in (1.0, 2.0):
         split = corpus.split(0.25, seed=int(seconds))

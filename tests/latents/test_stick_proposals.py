@@ -19,7 +19,7 @@ def draws(
 ) -> tuple[Tensor, Tensor]:
     """Log theta, and the log ratio of the prior to the proposal."""
     space, posterior = StickSpace.of(alpha), SimpleNamespace(gamma=gamma[None])
-    proposal = space.proposal(name, posterior, 0, (torch.empty(0), torch.empty(0)), 5.0)
+    proposal = space.proposal(name, posterior, 0, (torch.empty(0), torch.empty(0)))
     z, log_q = proposal.draw(num_draws, key)
     return proposal.space.logits(z), proposal.space.log_density(z) - log_q
 
@@ -80,7 +80,7 @@ def test_sticks_have_the_stated_density() -> None:
     # Two topics have a single stick. Its law is a mixture of four beta distributions.
     alpha, gamma = torch.tensor([0.4, 0.9]).double(), torch.tensor([2.0, 3.5]).double()
     posterior, nothing = SimpleNamespace(gamma=gamma[None]), (torch.empty(0), torch.empty(0))
-    proposal = StickSpace.of(alpha).proposal("sticks", posterior, 0, nothing, 5.0)
+    proposal = StickSpace.of(alpha).proposal("sticks", posterior, 0, nothing)
     z, log_q = proposal.draw(8, (3,))
     ends = []
     for a, tokens in zip(alpha.tolist(), (gamma - alpha).tolist(), strict=True):

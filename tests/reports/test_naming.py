@@ -1,8 +1,7 @@
-"""Names by a language model: prompts, checked answers, records, and a command that answers."""
+"""Names by a language model: prompts, checked answers, and a command that answers."""
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from pathlib import Path
@@ -34,31 +33,22 @@ class Answering:
     """A function that gives answers in turn, and keeps the prompts."""
 
     def __init__(self, *answers: Any) -> None:
-        self.answers, self.prompts, self.model = iter(answers), list[str](), "known"
+        self.answers, self.prompts = iter(answers), list[str]()
 
     def __call__(self, prompt: str) -> Any:
         self.prompts.append(prompt)
         return next(self.answers)
 
 
-def test_topics_get_names_with_records_that_are_saved(documents: Any, tmp_path: Any) -> None:
+def test_topics_get_names_that_are_saved(documents: Any, tmp_path: Any) -> None:
     model, corpus = documents
     before = {name: x.clone() for name, x in model.state_dict().items()}
     ask = Answering(' "Economy." ', "<think>Is it\nwar?</think>\n War and peace", "Trade")
-    ask.model = "small"
     names = lntm.name_topics(model, corpus, ask)
     assert names == ("Economy", "War and peace", "Trade")
-    record = model.name_records[1]
-    assert (record.topic, record.name, record.source) == (1, "War and peace", "small")
-    assert record.prompt == ask.prompts[1]
-    assert record.answer.startswith("<think>")
-    folder = lntm.save_model(model, tmp_path / "model")
-    loaded = lntm.load_model(folder)
-    assert loaded.name_records == model.name_records
-    assert "`names of topics by`: `small`" in (folder / "README.md").read_text()
+    loaded = lntm.load_model(lntm.save_model(model, tmp_path / "model"))
+    assert loaded.topic_names == names
     assert all(torch.equal(before[name], x) for name, x in loaded.state_dict().items())
-    model.topic_names = {1: "war and peace", 2: "Trade"}
-    assert [record.topic for record in model.name_records] == [2]
 
 
 def test_a_prompt_has_words_documents_and_other_names(documents: Any) -> None:
@@ -133,16 +123,6 @@ def test_a_failure_changes_no_name(documents: Any) -> None:
         lntm.name_topics(model, corpus, ask)
 
 
-@pytest.mark.parametrize("change", [{"topic": 3}, {"topic": -1}, None])
-def test_damaged_records_are_refused(change: Any, documents: Any, tmp_path: Any) -> None:
-    folder = lntm.save_model(documents[0], tmp_path / "model")
-    record = {"topic": 0, "name": "A", "source": "ask", "prompt": "?", "answer": "A"}
-    damaged = [{**record, **change}] if change else {"a": 1}
-    (folder / "names.json").write_text(json.dumps(damaged))
-    with pytest.raises(ConfigError, match=r"names\.json: "):
-        lntm.load_model(folder)
-
-
 @pytest.mark.slow
 def test_a_command_names_topics(tmp_path: Any, monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.chdir(tmp_path)
@@ -158,8 +138,7 @@ def test_a_command_names_topics(tmp_path: Any, monkeypatch: Any, capsys: Any) ->
     assert (first[:5], second, third[:5]) == ("Name ", "mine", "Name ")
     assert all(torch.equal(before[name], x) for name, x in run.model.state_dict().items())
     assert main(["report", "run", "--source", "guide", "--num-draws", "2"]) == 0
-    page = (tmp_path / "run" / "report.html").read_text()
-    assert "named 2 of the topics" in page
+    assert "Name " in (tmp_path / "run" / "report.html").read_text()
     capsys.readouterr()
     assert main(["names", "run", "--clear", "--ask", "no-such-program"]) == 1
     assert "'no-such-program' failed" in capsys.readouterr().err

@@ -10,8 +10,8 @@ from support.known import make_model
 
 import torch_lntm as lntm
 from torch_lntm.corpus import synthetic_topics
-from torch_lntm.errors import ConfigError, ConvergenceWarning, CorpusError
-from torch_lntm.inference import ThetaDraws, theta_draws
+from torch_lntm.errors import ConfigError, CorpusError
+from torch_lntm.inference import theta_draws
 from torch_lntm.reports import summarise_corpus
 from torch_lntm.reports.prevalence import correlation_intervals, correlation_lines, differences
 
@@ -137,17 +137,3 @@ def test_intervals_of_correlations_cover_the_truth():
     drawn = correlation_lines(correlation, error, 0.95)
     drawn = drawn[drawn["correlation"] > 0]
     assert set(zip(drawn["first"], drawn["second"], strict=True)) >= {(0, 1), (2, 3)}
-
-
-def test_shares_that_drift_give_a_warning(known):
-    guide, corpus = known
-    generator = torch.Generator().manual_seed(0)
-    theta = torch.softmax(torch.randn(24, len(corpus), 3, generator=generator), -1)
-    summarise_corpus(ThetaDraws.of(theta, guide.model), corpus)  # no warning
-    theta[12:, :, 1] += 0.9
-    theta /= theta.sum(-1, keepdim=True)
-    with pytest.warns(ConvergenceWarning, match=r"topic 1 changes by \d\d\.\d percentage points"):
-        summarise_corpus(ThetaDraws.of(theta, guide.model), corpus)
-    same = torch.full((24, len(corpus), 3), 1 / 3)
-    same[12:, :, 0] += 5e-4
-    summarise_corpus(ThetaDraws.of(same, guide.model), corpus)  # less than what is printed

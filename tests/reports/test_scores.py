@@ -14,9 +14,9 @@ from torch_lntm.reports import score_table, topic_scores
 from torch_lntm.reports.scores import as_scores, read_scores, write_scores
 
 ROWS = [
-    ("perplexity", 1234.567, 45.6, "per token", "so", 30, 1000),
-    ("diversity", 0.5, None, "share", "so", None, None),
-    ("lonely", 2.0, math.inf, "per token", "so", 1, 2),
+    ("perplexity", 1234.567, 45.6, "per token", 30, 1000, "so"),
+    ("diversity", 0.5, None, "share", None, None, "so"),
+    ("lonely", 2.0, math.inf, "per token", 1, 2, "so"),
 ]
 #: Values of other types in a file.
 WRONG = [("value", "x"), ("value", None), ("value", [1, 2]), ("value", 10**400), ("metric", None)]
@@ -26,6 +26,7 @@ WRONG += [("standard_error", "x"), ("documents", "")]
 def test_scores_are_written_and_read(tmp_path):
     path, scores = tmp_path / "scores.json", as_scores(ROWS)
     assert list(scores)[:4] == ["metric", "value", "std_error", "unit"]
+    assert "<NA>" not in lntm.frames.render(scores)
     write_scores(path, scores)
     records = json.loads(path.read_text())
     assert [record["standard_error"] for record in records] == [45.6, None, None]
@@ -50,7 +51,7 @@ def test_completion_scores_name_their_method():
     assert score.value == result.perplexity
     assert score.std_error == result.perplexity_standard_error
     assert "TaylorGuide" in score.method
-    assert "50% of tokens observed, seed 3" in score.method
+    assert "50% observed, seed 3" in score.method
     assert score.documents == 8
 
 

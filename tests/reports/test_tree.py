@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy.cluster.hierarchy import fcluster
 from support.pages import Page
 
 import torch_lntm as lntm
@@ -56,7 +55,6 @@ def test_every_level_divides_the_topics_and_refines_the_next(level: int) -> None
     if level > 1:
         coarse = [set(topics) for topics in tree.groups(level - 1).values()]
         assert all(any(set(topics) <= other for other in coarse) for topics in groups.values())
-        assert fcluster(tree.merges, tree.cut(level), "distance").max() == level
 
 
 class Unknown(lntm.models.LogisticNormalPrior):

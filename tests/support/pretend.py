@@ -29,7 +29,6 @@ reads the numbers. A dispatch mode sees the operations of these calls, including
 from __future__ import annotations
 
 import contextlib
-import copy
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -77,30 +76,13 @@ class PretendTensor(torch.Tensor):
     is_cuda = property(lambda self: True)
     is_cpu = is_meta = property(lambda self: False)
     is_sparse = property(lambda self: self.inner.is_sparse)
-    is_sparse_csr = property(lambda self: self.inner.is_sparse_csr)
 
     @property
     def data(self) -> Tensor:
         return PretendTensor(self.inner.detach())  # not self.detach(), whose writes autograd sees
 
-    @data.setter
-    def data(self, new: Tensor) -> None:
-        if not isinstance(new, PretendTensor):
-            raise PretendDeviceError("incompatible tensor type: .data on cuda:0 set to one on cpu")
-        torch.Tensor.data.__set__(self, new)  # type: ignore[attr-defined]
-        self.inner = new.inner
-
-    def get_device(self) -> int:
-        return 0
-
     def tolist(self) -> Any:
         return self.cpu().tolist()
-
-    def to_dense(self, *args: Any, **kwargs: Any) -> Tensor:
-        if self.layout == torch.strided:
-            return self
-        # C++ would return the tensor itself, because its wrapper is strided.
-        return _active().run(torch.ops.aten._to_dense.default, (self, *args), kwargs)
 
     def numpy(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError(
@@ -114,39 +96,12 @@ class PretendTensor(torch.Tensor):
     def __dlpack__(self, *args: Any, **kwargs: Any) -> Any:
         raise BufferError("a tensor on cuda:0 cannot be read by a library that computes on the CPU")
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> PretendTensor:
-        if id(self) in memo:
-            return memo[id(self)]
-        if not self.is_leaf:
-            raise RuntimeError("only tensors created explicitly by the user can be deep-copied")
-        copied = self.detach().clone().requires_grad_(self.requires_grad)
-        copied.grad = copy.deepcopy(self.grad, memo)
-        memo[id(self)] = _as_parameter(copied, self)
-        return copied
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        parameter = getattr(self, "_is_param", False)
-        return _restore, (self.inner.detach(), self.requires_grad, parameter)
-
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         return f"{self.inner!r}[cuda:0]"
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _active().run(func, args, kwargs or {})
-
-
-def _as_parameter(tensor: PretendTensor, like: PretendTensor) -> PretendTensor:
-    if getattr(like, "_is_param", False):
-        tensor._is_param = True  # what torch.nn.Parameter writes into tensors of other classes
-    return tensor
-
-
-def _restore(inner: Tensor, requires_grad: bool, parameter: bool) -> PretendTensor:
-    tensor = PretendTensor(inner).requires_grad_(requires_grad)
-    if parameter:
-        tensor._is_param = True
-    return tensor
 
 
 def _active() -> PretendDevice:
@@ -159,50 +114,25 @@ def is_device(device: Any) -> bool:
     """Whether a name or ``torch.device`` is the pretend device. It is the only CUDA device."""
     if isinstance(device, str) and device.startswith("cuda"):
         device = torch.device(device)
-    if not isinstance(device, torch.device) or device.type != "cuda":
-        return False
-    if device.index not in (None, 0):
-        raise PretendDeviceError(f"CUDA error: invalid device ordinal: {device}, of one device")
-    return True
+    return isinstance(device, torch.device) and device.type == "cuda"
 
 
-class _DeviceGenerator(_HostGenerator):
-    """The result of ``torch.Generator("cuda")``."""
+class _Generator(_HostGenerator):
+    """What ``torch.Generator`` is inside the context; "cpu" gives one of PyTorch's own."""
 
-    def __new__(cls) -> _DeviceGenerator:
+    def __new__(cls, device: Any = "cpu") -> torch.Generator:
+        if not is_device(device):
+            return _HostGenerator(device)
         return super().__new__(cls, "cpu").manual_seed(0)
 
-    def __init__(self) -> None:
+    def __init__(self, device: Any = "cpu") -> None:
         pass
 
     device = property(lambda self: DEVICE)
 
-    def manual_seed(self, seed: int) -> _DeviceGenerator:
-        self.seeded = seed
+    def manual_seed(self, seed: int) -> _Generator:
         super().manual_seed(seed ^ 0x5DEECE66D)
         return self
-
-    def initial_seed(self) -> int:
-        return self.seeded
-
-    def __reduce__(self) -> Any:
-        raise TypeError(
-            "generators on the pretend device cannot be pickled; keep their get_state()"
-        )
-
-
-class _GeneratorType(type):
-    """Type of ``torch.Generator`` inside the context. A class, for tests by ``isinstance``."""
-
-    def __call__(cls, device: Any = "cpu") -> torch.Generator:
-        return _DeviceGenerator() if is_device(device) else _HostGenerator(device)
-
-    def __instancecheck__(cls, instance: Any) -> bool:
-        return isinstance(instance, _HostGenerator)
-
-
-class _Generator(metaclass=_GeneratorType):
-    pass
 
 
 #: Matrix products. CUDA has none for integers.
@@ -228,7 +158,6 @@ class Operation:
         self.view = bool(aliases) and all(a is not None and not a.is_write for a in aliases)
         self.takes_scalars = torch.Tag.pointwise in func.tags or self.name in _TAKE_SCALARS
         self.num_returns = len(aliases)
-        self.returns_changed = any(a is not None and a.is_write for a in aliases)
         self._changed = [
             (position, argument.name)
             for position, argument in enumerate(schema.arguments)
@@ -251,8 +180,6 @@ class PretendDevice:
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> PretendDevice:
-        if _ACTIVE:
-            raise PretendDeviceError("there is one pretend device: do not nest PretendDevice")
         enter = self._stack.enter_context
         # Triton's interpreter is slow. Its kernels run here only if LNTM_TRITON asks for them.
         enter(mock.patch.dict(os.environ, {"LNTM_TRITON": os.environ.get("LNTM_TRITON", "0")}))
@@ -282,13 +209,10 @@ class PretendDevice:
             "_lazy_init": lambda: None,
             "is_available": lambda: True,
             "device_count": lambda: 1,
-            "current_device": lambda: 0,
-            "get_device_name": lambda device=None: "pretend",
             "mem_get_info": lambda device=None: (memory, memory),
             "manual_seed_all": lambda seed: None,
             "get_rng_state": lambda device=None: torch.get_rng_state(),
             "set_rng_state": lambda state, device=None: torch.set_rng_state(state),
-            "synchronize": lambda device=None: None,
         }
 
     def operation(self, func: Any) -> Operation:
@@ -369,8 +293,6 @@ class PretendDevice:
             for tensor in changed:
                 if isinstance(tensor, PretendTensor):
                     _follow(tensor)
-            if not operation.returns_changed:
-                return out if operation.num_returns == 0 else _wrapped(out, on_device)
             return changed[0] if operation.num_returns == 1 else tuple(changed)
         return _wrapped(out, on_device)
 
@@ -405,10 +327,6 @@ class _Kernels(TorchDispatchMode):
         if not types and kwargs.get("device", _HOST) == _HOST:
             return func(*args, **kwargs)
         return self._device.run(func, args, kwargs)
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # or else PyTorch wraps the method once more, for a compiler not used here
 
 
 @contextlib.contextmanager
@@ -457,12 +375,6 @@ def _from_data(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return func(*args, **kwargs)
 
 
-def _new_tensor(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    like, *data = args
-    kwargs = {"dtype": like.dtype, "device": _META if like.is_cuda else _HOST, **kwargs}
-    return _from_data(torch.tensor, tuple(data), kwargs)
-
-
 def _index(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Lists and arrays as indices. ``_from_data`` gives the reason."""
     tensor, index, *value = args
@@ -478,7 +390,6 @@ def _index(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 _CALLS: dict[Any, Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]] = {
     Tensor.to: _to,
     Tensor.cuda: _cuda,
-    Tensor.new_tensor: _new_tensor,
     Tensor.__getitem__: _index,
     Tensor.__setitem__: _index,
     torch.tensor: _from_data,
@@ -512,7 +423,7 @@ class _Calls(TorchFunctionMode):
             here = is_device(kwargs["device"])
         else:
             here = any(isinstance(t, PretendTensor) for t in tensors)
-        if isinstance(generator, _DeviceGenerator) != here:
+        if isinstance(generator, _Generator) != here:
             expected, found = ("cuda", "cpu") if here else ("cpu", "cuda")
             raise PretendDeviceError(
                 f"Expected a '{expected}' device type for generator but found '{found}' "

@@ -52,7 +52,9 @@ def topics(
 ) -> None:
     """Print the topics of a run, largest first.
 
-    CORPUS matters only for --words and --num-docs, and defaults to the corpus of the fit.
+    Shares are means over the documents of the fit, without those that the fit held out. The command
+    report shows the means over all documents of its CORPUS. Here, CORPUS matters only for --words
+    and --num-docs, and defaults to the corpus of the fit.
 
     Args:
         top_n: Number of top words of each topic.
@@ -274,7 +276,7 @@ def names(
         options |= {"texts": texts, "source": run.guide(), "top_n": top_n}
         options["progress"] = documents.random["progress"]
         lntm.name_topics(run.model, corpus, functools.partial(_answer, ask), **options)
-        lntm.io.write_topic_names(run_folder, run.model.topic_names, run.model.name_records)
+        lntm.io.write_topic_names(run_folder, run.model.topic_names)
     table = lntm.load_run(run_folder).topic_table(top_n=top_n)
     show(lntm.frames.render(table, print_as))
 

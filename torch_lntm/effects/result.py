@@ -20,14 +20,14 @@ from torch_lntm.corpus.metadata import as_metadata
 from torch_lntm.effects.design import Design
 from torch_lntm.effects.linear import LinearRegression
 from torch_lntm.effects.logit import AVERAGE, NEW, LogitRegression
-from torch_lntm.effects.numbers import Scale, format_value, intervals
+from torch_lntm.effects.regression import Scale, intervals
 from torch_lntm.errors import ConfigError
 from torch_lntm.formulas import Formula
 from torch_lntm.formulas.columns import read_columns
 from torch_lntm.formulas.language import level_column
 from torch_lntm.models import TopicGroups, TopicModel
 from torch_lntm.models.names import find_topics
-from torch_lntm.plotting.style import is_skewed, topic_labels
+from torch_lntm.plotting.style import NEUTRAL, is_skewed, topic_labels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -152,11 +152,6 @@ class Effects:
 
     def __repr__(self) -> str:
         return "\n  ".join([f"Effects({self.formula.text!r}, link={self.link!r})", *self.notes])
-
-    @property
-    def description(self) -> str:
-        """Describes the regression, and which uncertainty the intervals include or leave out."""
-        return " ".join(self.notes)
 
     def _names(self) -> list[str]:
         """Names of the responses: those of topics, or their first words, and those of groups."""
@@ -350,8 +345,8 @@ class Effects:
         pair = (fixed[name], self._several(name, second)[0])
         points = [{**fixed, name: value} for value in pair]
         one, other = self._averages(points, others)
-        compared = " − ".join(map(format_value, pair))
-        return self._estimates([one.less(other)], [{**fixed, name: compared}], level)
+        texts = [f"{value:.6g}" if isinstance(value, float) else str(value) for value in pair]
+        return self._estimates([one.less(other)], [{**fixed, name: " − ".join(texts)}], level)
 
     def plot(
         self,
@@ -390,7 +385,8 @@ class Effects:
                 points, label = points[points[_key(by)] == value], f"{label}, {value}"
             series.append(_series(label, points[_key(name)].tolist(), points))
         kind = self.formula.kinds.get(name, "text")
-        return plot_effects(series, name, kind, options.get("level", 0.95), ax=ax)
+        along = f"expected proportion, {options.get('level', 0.95):.0%} intervals"
+        return plot_effects(series, kind, name, along, f"Topic {series[0].label}", ax=ax)
 
     def plot_difference(
         self,
@@ -424,14 +420,17 @@ class Effects:
             ConfigError: As for :meth:`difference`, or there is no first value.
             CorpusError: See :meth:`predict`.
         """
-        from torch_lntm.plotting.lines import plot_differences
+        from torch_lntm.plotting.lines import plot_effects
 
         drawn, series = self._drawn(topics), []
         for value in self._several(name, first):
             rows = self.difference(name, value, second, **options).set_index("topic")
             points = rows.loc[list(drawn)]
             series.append(_series(points[_key(name)].iloc[0], list(drawn.values()), points))
-        return plot_differences(series, name, options.get("level", 0.95), ax=ax)
+        along = f"difference of expected proportions, {options.get('level', 0.95):.0%} intervals"
+        ax = plot_effects(series, "text", "topic", along, f"{name}: {series[0].label}", ax=ax)
+        ax.axvline(0.0, color=NEUTRAL, linewidth=0.8, zorder=1)
+        return ax
 
     def grid(self, name: str) -> list[Any]:
         """Levels of a column, or a grid from its smallest to its largest value.

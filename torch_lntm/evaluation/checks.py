@@ -9,15 +9,9 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from torch_lntm.corpus import Corpus, DocumentBatch
+from torch_lntm.corpus import Corpus
 from torch_lntm.corpus.corpus import as_corpus
-from torch_lntm.errors import (
-    ConfigError,
-    IncompatibleGuideError,
-    UnreliableEstimateWarning,
-    require_whole,
-    warn,
-)
+from torch_lntm.errors import ConfigError, UnreliableEstimateWarning, require_whole, warn
 from torch_lntm.latents.identified import IdentifiedSpace
 from torch_lntm.models import TopicModel
 from torch_lntm.models.model import require_model
@@ -45,25 +39,9 @@ def check_arguments(model: Any, corpus: Any, *, seed: int, max_docs: int) -> Cor
     return model.encode(as_corpus(corpus, allow_empty=True))
 
 
-def identified_space(model: TopicModel, batch: DocumentBatch) -> IdentifiedSpace:
-    """The coordinates of a batch over which to integrate.
-
-    Raises:
-        IncompatibleGuideError: The prior does not define identified coordinates.
-    """
-    try:
-        return model.prior.identified(batch)
-    except NotImplementedError:
-        name = type(model.prior).__name__
-        raise IncompatibleGuideError(
-            f"{name} defines no identified coordinates, which this evaluation needs; define "
-            f"{name}.identified(batch)"
-        ) from None
-
-
 def corpus_space(model: TopicModel, corpus: Corpus) -> IdentifiedSpace:
     """Coordinates of the corpus's first document, to ask for properties of the prior."""
-    return identified_space(model, corpus.batch([0], model.device, model.dtype))
+    return model.prior.identified(corpus.batch([0], model.device, model.dtype))
 
 
 def format_positions(documents: Tensor) -> str:
@@ -121,25 +99,17 @@ def as_matrix(values: Any, name: str) -> Tensor:
     return rows
 
 
-def as_probabilities(
-    values: Any, name: str, shape: tuple[int | None, int | None] = (None, None)
-) -> Tensor:
+def as_probabilities(values: Any, name: str) -> Tensor:
     """Rows of probabilities as a float64 tensor on the CPU, normalised.
 
     Args:
         values: See :func:`as_matrix`.
         name: Name of the argument, for messages.
-        shape: Expected numbers of rows and columns; None for any number.
 
     Raises:
-        ConfigError: The shape is different, or a row is 0. See also :func:`as_matrix`.
+        ConfigError: A row is 0. See also :func:`as_matrix`.
     """
     rows = as_matrix(values, name)
-    if any(size not in (None, real) for size, real in zip(shape, rows.shape, strict=True)):
-        raise ConfigError(
-            f"{name} has shape {tuple(rows.shape)}; expected sizes "
-            f"{', '.join('any' if size is None else str(size) for size in shape)}"
-        )
     total = rows.sum(1, keepdim=True)
     if (total == 0).any():
         row = int((total == 0).nonzero()[0, 0])

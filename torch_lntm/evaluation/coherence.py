@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from numbers import Integral
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -20,7 +20,8 @@ from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.evaluation.checks import as_matrix
 from torch_lntm.models import TopicModel
 
-Measure = Literal["npmi", "umass"]
+#: Measures of coherence.
+MEASURES = ("npmi", "umass")
 _EXPECTED = (
     "a model, a floating-point matrix of weights (num_topics, num_words), or a non-empty list of "
     "different words or positions of words for each topic"
@@ -30,7 +31,7 @@ _EXPECTED = (
 def coherence(
     topics: Any,
     corpus: Corpus,
-    measure: Measure = "npmi",
+    measure: str = "npmi",
     top_n: int = 10,
     *,
     smoothing: float = 1.0,
@@ -74,8 +75,8 @@ def coherence(
         >>> lntm.evaluation.coherence([["israeli", "palestinian"]], corpus) > 0.5
         tensor([True])
     """
-    if measure not in get_args(Measure):
-        raise ConfigError(f"measure is {measure!r}; expected one of {', '.join(get_args(Measure))}")
+    if measure not in MEASURES:
+        raise ConfigError(f"measure is {measure!r}; expected one of {', '.join(MEASURES)}")
     if top_n < 2:
         raise ConfigError(f"top_n is {top_n}; expected at least 2, for pairs of words")
     if not 0 < smoothing < math.inf:

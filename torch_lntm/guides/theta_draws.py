@@ -235,9 +235,10 @@ class ThetaDraws:
         rows = self.rows if rows is None else rows
         num_draws = self.num_draws if num_draws is None else num_draws
         draw = self.draw
-        # If most of the documents are wanted, it is cheaper to pass over all draws, which then stay
-        # in memory.
-        if num_draws == self.num_draws and self._stays_in_memory and 2 * len(rows) > len(self.rows):
+        # The draws may be in memory. If most of the documents are wanted, it is also cheaper to
+        # pass over all draws, which then stay there.
+        selects = self._kept is not None or 2 * len(rows) > len(self.rows)
+        if num_draws == self.num_draws and self._stays_in_memory and selects:
             draw, keep = self._select, False
         return replace(self, draw=draw, rows=rows, num_draws=num_draws, keep=keep)
 
@@ -275,10 +276,10 @@ class ThetaDraws:
 
 
 def wanted_draws(
-    corpus: Corpus, rows: Positions | None, num_draws: int | None
+    num_docs: int, rows: Positions | None, num_draws: int | None
 ) -> tuple[Positions, int]:
     """Positions of the documents, by default all, and number of draws of each document."""
-    rows = np.arange(corpus.num_docs) if rows is None else rows
+    rows = np.arange(num_docs) if rows is None else rows
     return rows, enough_draws(len(rows)) if num_draws is None else num_draws
 
 

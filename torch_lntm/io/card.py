@@ -59,7 +59,6 @@ def model_card(
     config, metadata = config or {}, metadata or {}
     call = model.construction
     settings = ({} if call is None else call.to_json()) | settings_of(config, metadata)
-    settings["names of topics by"] = ", ".join(sorted({r.source for r in model.name_records}))
     data = {"corpus": settings.pop("corpus", None), **(metadata.get("corpus") or {})}
     licence = metadata.get("licence")
     sections = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import zlib
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,11 @@ from torch_lntm.files.writing import as_json, as_lines, atomic_folder, resolve_l
 from torch_lntm.io.card import model_card, signed
 from torch_lntm.models import TopicModel
 from torch_lntm.models.model import require_model
-from torch_lntm.models.names import NameRecord
-from torch_lntm.models.registry import CONSTRUCTORS, construct
+from torch_lntm.models.registry import CONSTRUCTORS, find_constructor
 
 #: Files of a model's folder. Those of a run's folder are in runs.py.
 MODEL, TENSORS, VOCABULARY = "model.json", "model.safetensors", "vocabulary.txt"
-CARD, NAMES = "README.md", "names.json"
+CARD = "README.md"
 FORMAT_VERSION = 1
 #: Word probabilities of a model that any folder may hold. Larger models have up to 64 for each
 #: stored parameter, since embedded topics are products of small tables.
@@ -92,7 +90,7 @@ def check_saveable(model: TopicModel) -> None:
             "the model by mine(...)"
         )
     try:
-        twin = construct(call.name, **json.loads(json.dumps(call.to_json())))
+        twin = find_constructor(call.name)(**json.loads(json.dumps(call.to_json())))
         twin.load_state_dict(model.state_dict())
         "".join(model.vocabulary or ()).encode()
         for (name, part), new in zip(model.named_modules(), twin.modules(), strict=True):
@@ -144,17 +142,11 @@ def read_model(folder: Path) -> TopicModel:
     with read_errors(file, "is damaged", _INVALID):
         if not 0 < settings["num_topics"] * settings["num_words"] <= most:
             raise ValueError("the numbers of topics and words are impossible")
-        model = construct(about.get("kind"), **settings)
+        model = find_constructor(about.get("kind"))(**settings)
         model.topic_names = about.get("topic_names")  # files before 0.3.0 lack it
         if about.get("vocabulary"):
             words = folder / VOCABULARY, model.num_words, None, checksums.get(VOCABULARY)
             model.vocabulary = read_vocabulary(*words)
-    if (folder / NAMES).is_file():
-        with read_errors(folder / NAMES, "is damaged", _INVALID):
-            records = [NameRecord(**record) for record in read_json(folder / NAMES, list)]
-            if not all(record.topic in range(model.num_topics) for record in records):
-                raise ValueError("a record is of no topic")
-            model.add_name_records(records)
     with read_errors(folder / TENSORS, f"contradicts {MODEL}", _INVALID):
         dtypes = {name: x.dtype for name, x in model.state_dict().items()}
         for name, x in tensors.items():
@@ -180,8 +172,6 @@ def write_model(folder: Path, model: TopicModel) -> None:
         "checksums": {name: zlib.crc32(data) for name, data in files.items()},
     }
     files[MODEL] = as_json(about)
-    if model.name_records:
-        files[NAMES] = as_json([asdict(record) for record in model.name_records])
     for name, data in files.items():
         (folder / name).write_bytes(data)
 

@@ -7,7 +7,7 @@ import platform
 import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -26,7 +26,6 @@ from torch_lntm.io.chains import read_chains, write_chains
 from torch_lntm.io.models import (
     CARD,
     MODEL,
-    NAMES,
     check_saveable,
     check_target,
     load_model,
@@ -35,7 +34,6 @@ from torch_lntm.io.models import (
     write_model,
 )
 from torch_lntm.models import TopicModel
-from torch_lntm.models.names import NameRecord
 from torch_lntm.recipes import SAMPLERS, guide_of
 
 T = TypeVar("T")
@@ -233,15 +231,12 @@ def save_run(
     return Path(path)
 
 
-def write_topic_names(
-    folder: str | Path, names: Any, records: Sequence[NameRecord] = ()
-) -> tuple[str, ...]:
+def write_topic_names(folder: str | Path, names: Any) -> tuple[str, ...]:
     """Set the names of the topics of a saved model or run.
 
     Args:
         folder: The folder.
         names: The names; see :attr:`TopicModel.topic_names`.
-        records: Records of names by a language model; see :func:`name_topics`.
 
     Returns:
         The names of all topics.
@@ -259,11 +254,8 @@ def write_topic_names(
     model = load_model(path) if run is None else run.model
     about, card = read_json(path / MODEL), path / CARD
     model.topic_names = names
-    model.add_name_records(records)
     about["topic_names"] = model.topic_names if model.has_topic_names else None
     files = {MODEL: writing.as_json(about)}
-    if records:
-        files = {NAMES: writing.as_json([asdict(record) for record in model.name_records])} | files
     # People edit cards, for instance to add a licence, so an edited card is left alone.
     if not card.is_file() or is_unedited(card.read_bytes()):
         files[CARD] = signed(_card(path, model, run))

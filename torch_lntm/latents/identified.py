@@ -19,6 +19,9 @@ from torch import Tensor
 
 from torch_lntm.latents.space import LatentSpace
 
+#: Degrees of freedom of Student-t proposals.
+STUDENT = 5.0
+
 
 class IdentifiedSpace(LatentSpace):
     """Coordinates of the latent variables with an effect on the likelihood.
@@ -28,8 +31,7 @@ class IdentifiedSpace(LatentSpace):
     numbers are float64.
     """
 
-    #: Descriptions of the proposals by name, with the placeholder ``{degrees_of_freedom:g}`` for a
-    #: Student-t. The first proposal is the default.
+    #: Descriptions of the proposals by name. The first proposal is the default.
     proposals: ClassVar[Mapping[str, str]]
     #: Whether the space has :meth:`normal`. Logits are then affine in z.
     has_normal: ClassVar[bool] = False
@@ -45,7 +47,7 @@ class IdentifiedSpace(LatentSpace):
 
     @abstractmethod
     def proposal(
-        self, name: str, posterior: Any, row: int, document: tuple[Tensor, Tensor], nu: float
+        self, name: str, posterior: Any, row: int, document: tuple[Tensor, Tensor]
     ) -> Proposal:
         """The proposal for a single document.
 
@@ -55,16 +57,16 @@ class IdentifiedSpace(LatentSpace):
             row: Position of the document in the batch.
             document: Probabilities ``(nnz, num_topics)`` of its words under each topic, and their
                 counts ``(nnz,)``.
-            nu: Degrees of freedom of a Student-t; ignored by other proposals.
         """
 
     def normal(
-        self, posterior: Any, documents: Iterable[tuple[Tensor, Tensor]]
+        self, posterior: Any, rows: Tensor, documents: Iterable[tuple[Tensor, Tensor]]
     ) -> tuple[Tensor, Tensor]:
-        """Normal approximations of the posteriors of a batch of documents with tokens.
+        """Normal approximations of the posteriors of this space's documents, with tokens.
 
         Args:
-            posterior: A guide's posterior of the batch.
+            posterior: A guide's posterior of these documents, and possibly of others.
+            rows: ``(num_docs,)`` int64 rows of the documents in ``posterior``.
             documents: Words of each document, as for :meth:`proposal`. Read at most once.
 
         Returns:

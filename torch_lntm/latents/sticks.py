@@ -111,7 +111,7 @@ class StickSpace(DirichletSpace, IdentifiedSpace):
         return (torch.isfinite(posterior.gamma) & (posterior.gamma > 0)).all(1)
 
     def proposal(
-        self, name: str, posterior: Any, row: int, document: tuple[Tensor, Tensor], nu: float
+        self, name: str, posterior: Any, row: int, document: tuple[Tensor, Tensor]
     ) -> Proposal:
         """See :meth:`IdentifiedSpace.proposal`.
 

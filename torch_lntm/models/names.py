@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,25 +12,6 @@ from torch_lntm.errors import ConfigError
 
 #: Maximum number of characters of a name.
 MAX_NAME = 80
-
-
-@dataclass(frozen=True)
-class NameRecord:
-    """Record of how a language model named a topic.
-
-    Attributes:
-        topic: Number of the topic.
-        name: The name.
-        source: Name of the language model.
-        prompt: The question.
-        answer: The answer, as it was given.
-    """
-
-    topic: int
-    name: str
-    source: str
-    prompt: str
-    answer: str
 
 
 def check_name(name: Any, what: str = "name") -> str:
@@ -90,12 +70,11 @@ def check_topic_names(names: Any, num_topics: int) -> tuple[str, ...]:
         number if name is None or name == number else check_name(name, f"name of topic {number}")
         for number, name in zip(numbers, names, strict=True)
     )
-    first: dict[str, int] = {}
     for k, name in enumerate(checked):
-        if first.setdefault(name, k) != k:
+        first = checked.index(name)
+        if first != k:
             raise ConfigError(
-                f"topics {first[name]} and {k} have the same name {name!r}; expected different "
-                "names"
+                f"topics {first} and {k} have the same name {name!r}; expected different names"
             )
     return checked
 

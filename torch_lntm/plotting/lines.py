@@ -63,36 +63,40 @@ def look(position: int) -> tuple[str, tuple[str, str]]:
 
 
 def plot_effects(
-    series: Sequence[Series], name: str, kind: str, level: float, *, ax: Axes | None = None
+    series: Sequence[Series], kind: str, across: str, along: str, title: str, *, ax: Axes | None
 ) -> Axes:
-    """Plot expected proportions with intervals: lines over numbers and dates, points at levels.
+    """Plot values with intervals: lines over numbers and dates, rows of points for levels.
 
     Args:
         series: The series to draw.
-        name: Name of the column.
         kind: ``"number"``, ``"date"`` or ``"text"``.
-        level: Probability of the intervals.
+        across: Name of the column, or of the rows.
+        along: What the values are.
+        title: Title for a single series. Several have a legend.
         ax: Axes to draw into. Defaults to a new figure.
 
     Returns:
         The axes.
     """
-    if ax is None:  # the legend has a line for each series
-        ax = _new_axes(len(series) * (len(series[0].values) if kind == "text" else 1))
-    axis_label = f"expected proportion, {level:.0%} intervals"
+    # The legend has a line for each series.
+    num_rows = len(series) * (len(series[0].values) if kind == "text" else 1)
+    ax = style.axes_of(ax, WIDTH, max(HEIGHT, 1.0 + PER_LEVEL * num_rows))
     if kind == "text":
         _draw_rows(ax, series)
-        ax.set(xlabel=axis_label, ylabel=name)
+        ax.set(xlabel=along, ylabel=across)
     else:
         unit = "datetime64[D]" if kind == "date" else np.float64
         draw_lines(ax, [line._replace(values=np.array(line.values, unit)) for line in series])
-        ax.set(xlabel=name, ylabel=axis_label)
+        ax.set(xlabel=across, ylabel=along)
         if kind == "date":
             ax.tick_params(axis="x", rotation=30)
         elif style.is_skewed(np.array(series[0].values, np.float64)):
             ax.set_xscale("log")
             ax.xaxis.set_major_formatter(lambda x, _: style.format_number(x))
-    _name_series(ax, series, f"Topic {series[0].label}")
+    if len(series) > 1:
+        ax.legend(frameon=False, fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    else:
+        ax.set_title(title, fontsize="medium")
     return ax
 
 
@@ -166,39 +170,6 @@ def _draw_small_line(
         ax.text(x, bottom + 0.14, text, ha=side, **_SMALL)
 
 
-def plot_differences(
-    series: Sequence[Series], name: str, level: float, *, ax: Axes | None = None
-) -> Axes:
-    """Plot differences of expected proportions with intervals: a row for each topic.
-
-    Args:
-        series: The differences. Labels name the compared values, and ``values`` the topics.
-        name: Name of the column.
-        level: Probability of the intervals.
-        ax: Axes to draw into. Defaults to a new figure.
-
-    Returns:
-        The axes.
-    """
-    if ax is None:
-        ax = _new_axes(len(series) * len(series[0].values))
-    _draw_rows(ax, series)
-    ax.axvline(0.0, color=style.NEUTRAL, linewidth=0.8, zorder=1)
-    ax.set_xlabel(f"difference of expected proportions, {level:.0%} intervals")
-    ax.set_ylabel("topic")
-    _name_series(ax, series, f"{name}: {series[0].label}")
-    return ax
-
-
-def _new_axes(num_rows: int) -> Axes:
-    """Axes of a new figure with room for some rows."""
-    import matplotlib.pyplot as plt
-
-    height = max(HEIGHT, 1.0 + PER_LEVEL * num_rows)
-    ax: Axes = plt.subplots(figsize=(WIDTH, height), layout="constrained")[1]
-    return ax
-
-
 def _draw_rows(ax: Axes, series: Sequence[Series]) -> None:
     """Points with intervals. Each value has a row, in which the series lie side by side."""
     for j, line in enumerate(series):
@@ -227,14 +198,6 @@ def draw_lines(ax: Axes, series: Sequence[Series]) -> None:
         ax.plot(line.values, mean, dashes, color=colour, label=name)
         ax.fill_between(line.values, lower, upper, color=colour, alpha=0.2, linewidth=0)
     style.rule(ax, "y")
-
-
-def _name_series(ax: Axes, series: Sequence[Series], title: str) -> None:
-    """A legend of several series, or the title of a single one."""
-    if len(series) > 1:
-        ax.legend(frameon=False, fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    else:
-        ax.set_title(title, fontsize="medium")
 
 
 def path_plot(
@@ -271,8 +234,6 @@ def path_plot(
         >>> lntm.plotting.path_plot(years, 0, top_n=3).get_xlabel()
         'year'
     """
-    import matplotlib.pyplot as plt
-
     topics = model.topics
     if not isinstance(topics, DynamicTopics):
         raise ConfigError(
@@ -287,8 +248,7 @@ def path_plot(
         words = (weights * change.abs()).topk(min(top_n, topics.num_words)).indices.tolist()
     periods, names = topics.content, model.words_at(list(words))
     bands = np.stack([x.numpy() for x in topics.log_paths(number, words).bands(level)], -1)
-    if ax is None:
-        _, ax = plt.subplots(figsize=(7.0, 3.6), layout="constrained")
+    ax = style.axes_of(ax, WIDTH, HEIGHT)
     draw_lines(ax, [Series(n, periods.positions, bands[:, j]) for j, n in enumerate(names)])
     every = -(-len(periods.levels) // MOST_LABELS)
     ax.set_xticks(periods.positions[::every], [str(x) for x in periods.levels[::every]])
@@ -336,8 +296,6 @@ def document_proportions(
         >>> len(ax.get_yticklabels())
         3
     """
-    import matplotlib.pyplot as plt
-
     if not 0 < level < 1:
         raise ConfigError(f"level is {level}; expected a probability between 0 and 1")
     of_corpus, num_docs = isinstance(posterior, ThetaDraws), getattr(posterior, "num_docs", 0)
@@ -358,8 +316,7 @@ def document_proportions(
     shown = np.argsort(-mean, kind="stable")[:num_topics][::-1]
     rows = np.arange(len(shown))
     look: dict[str, Any] = {"color": style.NEGATIVE, "clip_on": False}
-    if ax is None:
-        _, ax = plt.subplots(figsize=(6.0, 0.3 * len(shown) + 1.1), layout="constrained")
+    ax = style.axes_of(ax, 6.0, 0.3 * len(shown) + 1.1)
     ax.hlines(rows, lower[shown], upper[shown], linewidth=2.2, alpha=0.55, **look)
     ax.plot(mean[shown], rows, "o", **look)
     ax.set_yticks(rows, [str(names[k]) for k in shown], fontsize=9, parse_math=False)

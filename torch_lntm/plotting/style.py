@@ -145,6 +145,13 @@ def format_number(value: float) -> str:
     return f"{value:,.0f}" if 1e4 <= abs(value) < 1e12 else f"{value:g}"
 
 
+def axes_of(ax: Axes | None, width: float, height: float) -> Axes:
+    """The axes, or those of a new figure of a width and a height in inches."""
+    import matplotlib.pyplot as plt
+
+    return plt.subplots(figsize=(width, height), layout="constrained")[1] if ax is None else ax
+
+
 def rule(ax: Axes, axis: Literal["x", "y"]) -> None:
     """Reduce grid and frame to the lines that help to read one axis."""
     ax.grid(False)

@@ -22,6 +22,7 @@ from torch_lntm.plotting.style import (
     NEGATIVE,
     NEUTRAL,
     POSITIVE,
+    axes_of,
     rule,
     shorten,
     topic_labels,
@@ -62,9 +63,9 @@ def topic_map(
 ) -> dict[int, tuple[float, float]]:
     """Draw topics as named circles that do not overlap, with similar topics close together.
 
-    The starting point is the coordinates whose distances best approximate the given ones. They are
-    mixed with their ranks, which evens out crowds and gaps. Each topic then moves to a cell of a
-    brick pattern, such that the sum of the squared moves is smallest.
+    The starting point is the coordinates of classical scaling, whose distances come close to the
+    given ones. They are mixed with their ranks, which evens out crowds and gaps. Each topic then
+    moves to a cell of a brick pattern, such that the sum of the squared moves is smallest.
 
     Args:
         distance: ``(num_shown, num_shown)`` distances of the topics to show.
@@ -80,8 +81,10 @@ def topic_map(
         Places of the circles by topic.
     """
     numbers = range(len(names)) if topics is None else topics
-    # A layout engine sets the position of axes only when it draws the figure.
-    ax.figure.canvas.figure.draw_without_rendering()
+    figure = ax.figure.canvas.figure
+    engine = figure.get_layout_engine()
+    if engine is not None:  # otherwise it places the axes only when the figure is drawn
+        engine.execute(figure)
     window = ax.get_window_extent()
     width, height = (float(x) / ax.figure.dpi for x in (window.width, window.height))
     plain: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
@@ -112,17 +115,13 @@ def topic_map(
 
 
 def _plane(distance: Array) -> Array:
-    """Coordinates ``(num_topics, 2)`` with the distances, by least squares; the widest first."""
-    from sklearn.manifold import smacof
-
+    """Coordinates ``(num_topics, 2)`` by classical scaling (*Torgerson 1952*), the widest first."""
     size = len(distance)
-    if size < 3:
-        return np.column_stack([np.arange(size), np.zeros(size)])
-    # Majorisation cannot separate topics at equal coordinates.
-    distance = np.maximum(distance, 1e-3 * max(float(distance.max()), 1.0)) * (1 - np.eye(size))
-    points = smacof(distance, n_components=2, n_init=4, eps=1e-6, random_state=0)[0]
-    points -= points.mean(0)
-    return np.asarray(points @ np.linalg.svd(points, full_matrices=False)[2].T)
+    centring = np.eye(size) - 1 / size
+    values, vectors = np.linalg.eigh(-centring @ np.square(distance) @ centring / 2)
+    # A single topic has no second coordinate.
+    both = vectors[:, :-3:-1] * np.sqrt(values[:-3:-1].clip(0))
+    return np.pad(both, ((0, 0), (0, 2 - both.shape[1])))
 
 
 def _cells(points: Array, width: float, height: float, needed: float) -> Array:
@@ -211,7 +210,6 @@ def correlation_graph(
         >>> ax.get_title()
         'Correlated topics'
     """
-    import matplotlib.pyplot as plt
     from matplotlib.lines import Line2D
 
     names, size = topic_labels(model) if labels is None else labels, model.num_topics
@@ -227,9 +225,8 @@ def correlation_graph(
     pairs["upper"] = pairs["correlation"] = pairs["lower"]
     pairs = pairs[pairs["correlation"] >= max(min_correlation, 1e-12)]
     pairs = pairs.nlargest(int(1.5 * size), "correlation")
-    if ax is None:
-        width, height = map_size(size, max(1.75 * float(np.sqrt(size)), 3.5))
-        _, ax = plt.subplots(figsize=(width + 0.2, height + 0.8), layout="constrained")
+    width, height = map_size(size, max(1.75 * float(np.sqrt(size)), 3.5))
+    ax = axes_of(ax, width + 0.2, height + 0.8)
     title = "Correlated topics" + ("" if shares is None else " (area: share of the topic)")
     ax.set_title(title, fontsize=10)
     words = ["" if name == str(k) else name.removeprefix(f"{k} ") for k, name in enumerate(names)]
@@ -261,21 +258,20 @@ def tree_plot(tree: Any, *, labels: Sequence[str] | None = None, ax: Axes | None
         >>> len(ax.get_yticklabels())
         10
     """
-    import matplotlib.pyplot as plt
     from scipy.cluster.hierarchy import dendrogram
 
-    if ax is None:
-        figsize = (6.5, 0.22 * tree.num_topics + 1.0)
-        _, ax = plt.subplots(figsize=figsize, layout="constrained")
+    ax = axes_of(ax, 6.5, 0.22 * tree.num_topics + 1.0)
     plain: dict[str, Any] = {"no_labels": True, "color_threshold": 0.0, "orientation": "right"}
     drawn = dendrogram(tree.merges, ax=ax, above_threshold_color=NEGATIVE, **plain)
     # The topics lie at the heights 5, 15, 25 and so on.
     rows = {topic: 10 * row + 5 for row, topic in enumerate(drawn["leaves"] or ())}
     look: dict[str, Any] = {"color": POSITIVE, "fontsize": 8, "parse_math": False}
+    heights = np.array([0.0, *tree.merges[:, 2], 1.05 * tree.merges[-1, 2]])
     for i, level in enumerate(tree.levels):
-        top = -8 - 8 * (i % 2)
-        ax.vlines(tree.cut(level), top, 10 * len(rows), POSITIVE, "dashed", linewidth=1.0)
-        ax.text(tree.cut(level), top, f"{level} groups", ha="center", va="bottom", **look)
+        top, done = -8 - 8 * (i % 2), tree.num_topics - level
+        cut = heights[done : done + 2].mean()  # between the last merge of the groups and the next
+        ax.vlines(cut, top, 10 * len(rows), POSITIVE, "dashed", linewidth=1.0)
+        ax.text(cut, top, f"{level} groups", ha="center", va="bottom", **look)
     right = ax.get_yaxis_transform()
     for name, topics in tree.groups(tree.levels[-1]).items() if tree.levels else ():
         own = [rows[k] for k in topics]
@@ -346,8 +342,6 @@ def plot_loadings(
     ax: Axes | None = None,
 ) -> Axes:
     """Plot loadings ``(num_topics, num_sources)`` of named topics as :func:`source_plot` does."""
-    import matplotlib.pyplot as plt
-
     rows: list[tuple[str, float]] = []
     for number in sources:
         order = np.argsort(-loadings[:, number], kind="stable")
@@ -356,9 +350,8 @@ def plot_loadings(
         rows += [row for row in ranked if row[1] > 0][:num_topics]
         rows += [row for row in ranked if row[1] < 0][-num_topics:]
     shown, values = [name for name, _ in rows], np.array([value for _, value in rows])
-    if ax is None:  # the bars have room beside the longest name
-        figsize = (4.0 + 0.08 * max(map(len, shown)), 0.21 * len(rows) + 0.9)
-        _, ax = plt.subplots(figsize=figsize, layout="constrained")
+    # The bars have room beside the longest name.
+    ax = axes_of(ax, 4.0 + 0.08 * max(map(len, shown)), 0.21 * len(rows) + 0.9)
     ax.barh(range(len(rows)), values, 0.7, color=np.where(values < 0, NEGATIVE, POSITIVE))
     ax.axvline(0, color=NEUTRAL, linewidth=0.8)
     for tick, value in zip(

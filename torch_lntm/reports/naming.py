@@ -13,7 +13,7 @@ from torch_lntm.errors import ConfigError, NamingWarning, require_whole, warn
 from torch_lntm.inference import DrawSource, transform
 from torch_lntm.models import TopicModel
 from torch_lntm.models.model import require_model
-from torch_lntm.models.names import NameRecord, check_name, find_topics, is_named
+from torch_lntm.models.names import check_name, find_topics, is_named
 from torch_lntm.progress import tqdm
 from torch_lntm.recipes import guide_of
 from torch_lntm.reports.labels import best_words
@@ -50,10 +50,8 @@ def name_topics(
     answer is refused, ``ask`` gets the prompt again with the reason, up to 3 times in all. A topic
     that gets no suitable answer keeps its present name, with a warning.
 
-    The model keeps the names in :attr:`TopicModel.topic_names`. :attr:`TopicModel.name_records`
-    records the prompt, answer and source of each, where the source is ``ask.model`` or the
-    function's name. Both are saved with the model, and no number of it changes. Only ``ask`` sees
-    the prompts, so the texts stay on this machine unless ``ask`` sends them elsewhere.
+    The model keeps the names in :attr:`TopicModel.topic_names`, and no number of it changes. Only
+    ``ask`` sees the prompts, so the texts stay on this machine unless ``ask`` sends them elsewhere.
 
     Args:
         model: The model.
@@ -104,24 +102,21 @@ def name_topics(
         quotes = excerpts(best["position"].to_numpy(np.int64), corpus, texts)
         for k, quote in zip(best["topic"].tolist(), quotes, strict=True):
             quoted[k].append(quote)
-    asked = getattr(ask, "model", None) or getattr(ask, "__name__", type(ask).__name__)
-    records, refused = [], []
+    refused = []
     for k in tqdm(numbers, desc="names", unit="topic", disable=not progress):
         taken = [name for j, name in enumerate(names) if j != k and is_named(names, j)]
         prompt = _prompt(frex[k], probable[k], quoted[k], taken, language)
-        found = _ask(ask, k, prompt, taken, str(asked))
-        if isinstance(found, NameRecord):
-            names[k] = found.name
-            records.append(found)
+        name, reason = _ask(ask, prompt, taken)
+        if name is None:
+            refused.append(f"topic {names[k]} ({reason})")
         else:
-            refused.append(f"topic {names[k]} ({found})")
+            names[k] = name
     if refused:
         text = f"no suitable name for {'; '.join(refused)}"
-        if not records:
+        if len(refused) == len(numbers):
             raise ConfigError(f"{text}; try another language model")
         warn(f"{text}. They keep their present names", NamingWarning)
     model.topic_names = names
-    model.add_name_records(records)
     return model.topic_names
 
 
@@ -147,19 +142,17 @@ def _prompt(
     return "\n".join(lines)
 
 
-def _ask(
-    ask: Callable[[str], str], topic: int, prompt: str, taken: Sequence[str], source: str
-) -> NameRecord | str:
-    """The record of a topic's new name, or the reason why the last answer was refused."""
+def _ask(ask: Callable[[str], str], prompt: str, taken: Sequence[str]) -> tuple[str | None, str]:
+    """The new name of a topic, or None and the reason why the last answer was refused."""
     question, reason = prompt, ""
     for _ in range(_ATTEMPTS):
         answer = ask(question)
         try:
-            return NameRecord(topic, _name_in(answer, taken), source, question, answer)
+            return _name_in(answer, taken), ""
         except ConfigError as error:
             reason = str(error)
             question = f"{prompt}\nYour last answer was refused: {reason}."
-    return reason
+    return None, reason
 
 
 def _name_in(answer: Any, taken: Sequence[str]) -> str:

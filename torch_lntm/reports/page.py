@@ -48,8 +48,10 @@ LEVEL = 0.95
 #: many documents is below 0.16 percentage points. Draws of more documents take many minutes.
 MAX_DOCS = 100_000
 #: Limits of the page: default number of columns, rows of the table of correlations, metadata of a
-#: document, letters of a value; and draws for the interval of a document's share.
-_COLUMNS, _PAIRS, _FIELDS, _VALUE, _DRAWS = 6, 40, 6, 80, 200
+#: document, letters of a value; and fewest draws for the interval of a document's share.
+_COLUMNS, _PAIRS, _FIELDS, _VALUE, _DRAWS = 6, 40, 6, 80, 50
+#: Most documents whose draws stay in memory, for the intervals of representative documents.
+_KEPT = 5000
 _TEMPLATES = jinja2.Environment(
     loader=jinja2.PackageLoader("torch_lntm.reports"),
     autoescape=True,
@@ -226,15 +228,12 @@ def render_page(
 def _sampled(
     corpus: Corpus, source: DrawSource, max_docs: int, seed: int, **options: Any
 ) -> tuple[Corpus, NDArray[np.int64], ThetaDraws]:
-    """The documents of the page, their ascending positions, and draws of their proportions.
-
-    All draws are made in a single pass over the documents, so that these need not fit in memory.
-    """
+    """The documents of the page, their ascending positions, and draws of their proportions."""
+    options |= {"seed": seed, "keep": len(corpus) <= _KEPT}
     if len(corpus) <= max_docs:
-        draws = theta_draws(source, corpus, seed=seed, keep=False, **options)
-        return corpus, np.arange(len(corpus)), draws
+        return corpus, np.arange(len(corpus)), theta_draws(source, corpus, **options)
     rows = np.sort(np.random.default_rng(seed).choice(len(corpus), max_docs, replace=False))
-    draws = theta_draws(source, corpus, rows=rows, seed=seed, keep=False, **options)
+    draws = theta_draws(source, corpus, rows=rows, **options)
     return corpus[rows], rows, draws.of_selection(rows)
 
 
@@ -252,8 +251,9 @@ def _documents(
     best = best_documents(page.summary.documents, num_docs)
     rows, tails = best["position"].to_numpy(np.int64), [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
     ends: dict[int, NDArray[np.float64]] = {}
-    for part in page.draws.take(np.unique(rows), _DRAWS):
-        both = np.quantile(part.theta.cpu().numpy(), tails, axis=0)
+    for part in page.draws.take(np.unique(rows), max(page.draws.num_draws, _DRAWS)):
+        # An end at rank p(S + 1) of S draws gives intervals of few draws their coverage.
+        both = np.quantile(part.theta.cpu().numpy(), tails, axis=0, method="weibull")
         ends |= {d: both[:, i] for i, d in enumerate(part.rows.tolist())}
     quotes = excerpts(sample[rows], everything, texts)
     metadata = everything.metadata

@@ -18,7 +18,7 @@ from scipy.special import ndtri, stdtrit
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus
-from torch_lntm.errors import ConfigError, ConvergenceWarning, warn
+from torch_lntm.errors import ConfigError
 from torch_lntm.formulas.columns import find_column
 from torch_lntm.frames import render
 from torch_lntm.inference import DocumentTopics, DrawSource, theta_draws
@@ -33,10 +33,6 @@ Axis = tuple[Array | None, str]
 #: Documents with fewer tokens on average count as short. For them, the uncertainty of the topics'
 #: words matters, although the intervals of this module leave it out.
 SHORT_DOCUMENT = 50.0
-#: Limits of a drift warning, for the change of a share from the first half of its draws to the
-#: second: Monte-Carlo standard errors (less than 1 false warning in 1,000 reports for independent
-#: draws), a unit of the last printed digit, and the fewest draws.
-DRIFT_ERRORS, LAST_DIGIT, FEWEST_DRAWS = 7.0, 0.001, 20
 #: Most levels of a column of names, of a column of numbers, and of a column of dates.
 MOST_NAMES, MOST_BINS, MOST_PERIODS = 12, 10, 36
 #: A column with more distinct names than this is taken for ids, which do not divide the documents.
@@ -206,10 +202,6 @@ def summarise_corpus(
             than 2 draws, a group is refused, or the corpus has other words or none.
         MissingColumnError: A column is missing from the metadata.
 
-    Warns:
-        ConvergenceWarning: A share drifts between the halves of its draws. The chains have not
-            converged.
-
     Example:
         >>> summary = lntm.reports.summarise_corpus(guide, posts, by=["party"])
         >>> summary.overall.mean.shape, summary.prevalence[0].levels.names
@@ -239,7 +231,6 @@ def summarise_corpus(
         logits.add(drawn[:, nonempty[rows]])
         theta[rows] = drawn.mean(0).to(model.dtype)
         converged[rows] = part.converged
-    _check_drift(sums[0].by_draw()[:, 0, :size], model.topic_names)
     documents = DocumentTopics(
         theta, converged, corpus.lengths, "mean", model.topic_names, metadata=table
     )
@@ -267,13 +258,10 @@ class _LevelSums:
         self.first += member @ theta
         self.second += member @ theta.square().mean(0)
 
-    def by_draw(self) -> Array:
-        """Mean proportions ``(num_draws, num_levels, num_columns)`` at each draw."""
-        return np.asarray(self.first.numpy() / np.maximum(self.num_docs, 1)[:, None])
-
     def result(self, level: float) -> Prevalence:
         """The prevalence, with intervals of a coverage probability."""
-        count, by_draw = self.num_docs[:, None].astype(np.float64), self.by_draw()
+        count = self.num_docs[:, None].astype(np.float64)
+        by_draw = self.first.numpy() / np.maximum(count, 1)
         mean = by_draw.mean(0)
         scatter = self.second.numpy() - count * np.square(by_draw).mean(0)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -283,28 +271,6 @@ class _LevelSums:
         reach = stdtrit(np.maximum(count - 1, 1), (1 + level) / 2) * error
         ends = (mean - reach).clip(0), (mean + reach).clip(max=1)
         return Prevalence(self.levels, self.num_docs, mean, *ends, error, self.columns)
-
-
-def _check_drift(shares: Array, names: Sequence[str]) -> None:
-    """Warn of shares that drift over the draws, which suggests that the chains have not converged.
-
-    Args:
-        shares: ``(num_draws, num_topics)`` mean proportions of the documents at each draw.
-        names: Names of the topics.
-    """
-    if len(shares) < FEWEST_DRAWS:
-        return
-    early, late = np.array_split(shares, 2)
-    change = np.abs(late.mean(0) - early.mean(0))
-    error = np.sqrt(early.var(0) / len(early) + late.var(0) / len(late))
-    drifts = np.where(change > DRIFT_ERRORS * error, change, 0.0)
-    if drifts.max() > LAST_DIGIT:
-        warn(
-            f"the share of topic {names[int(drifts.argmax())]} changes by {100 * drifts.max():.1f} "
-            "percentage points from the first half of the draws to the second: the chains have "
-            "not settled. Fit with more epochs, or draw with more warmup_steps",
-            ConvergenceWarning,
-        )
 
 
 class _LogitMoments:

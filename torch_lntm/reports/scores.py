@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 
@@ -23,9 +23,9 @@ _TYPES = {
     "value": "float",
     "std_error": "float",
     "unit": "str",
-    "method": "str",
     "documents": "Int64",
     "tokens": "Int64",
+    "method": "str",
 }
 
 
@@ -36,9 +36,9 @@ def score_table(*results: CompletionResult | LikelihoodEstimate) -> pd.DataFrame
         *results: Results of ``evaluation.document_completion`` and ``evaluation.log_likelihood``.
 
     Returns:
-        A row for each score: ``metric``, ``value``, ``std_error`` over documents, ``unit``,
-        ``method``, and numbers of ``documents`` and ``tokens``. A likelihood has two rows, as
-        perplexity and in nats per token.
+        A row for each score: ``metric``, ``value``, ``std_error`` over documents, ``unit``, numbers
+        of ``documents`` and ``tokens``, and ``method``. A likelihood has two rows, as perplexity
+        and in nats per token.
 
     Example:
         >>> completion = lntm.evaluation.document_completion(model, test, theta="mode", guide=guide)
@@ -49,19 +49,18 @@ def score_table(*results: CompletionResult | LikelihoodEstimate) -> pd.DataFrame
     for result in results:
         perplexity = (result.perplexity, result.perplexity_standard_error)
         if isinstance(result, LikelihoodEstimate):
-            about = (result.description, result.num_docs, int(result.lengths.sum()))
+            about = (result.num_docs, int(result.lengths.sum()), result.description)
             rows.append(("perplexity", *perplexity, "per token", *about))
             nats = (result.nats_per_token, result.nats_per_token_standard_error)
             rows.append(("log likelihood", *nats, "nats per token", *about))
             continue
         method = result.method
         if result.observed_fraction is not None:
-            method += f"; {result.observed_fraction:.0%} of tokens observed, seed {result.seed}"
+            method += f"; {result.observed_fraction:.0%} observed, seed {result.seed}"
         if isinstance(result, ExactCompletion):
-            method += f"; simulation error {result.simulation_error:.2g} nats per token"
-        counts = (result.num_docs, int(result.held_out_tokens.sum()))
-        name = "completion perplexity"
-        rows.append((name, *perplexity, "per held-out token", method, *counts))
+            method += f"; simulation error {result.simulation_error:.2g}"
+        about = (result.num_docs, int(result.held_out_tokens.sum()), method)
+        rows.append(("completion perplexity", *perplexity, "per held-out token", *about))
     return as_scores(rows)
 
 
@@ -72,13 +71,13 @@ def topic_scores(
 
     Args:
         model: The model.
-        corpus: Documents for the coherence by NPMI and UMass, with standard errors over topics.
-            Defaults to the diversity alone, which is the share of distinct words among all top
-            words.
+        corpus: Documents in which to count how often top words occur together, for the coherence by
+            NPMI and by UMass with standard errors over topics. Without them, only the diversity is
+            computed, which is the share of distinct words among the top words of all topics.
         top_n: Top words of each topic.
 
     Returns:
-        A table as that of :func:`score_table`.
+        A table like that of :func:`score_table`.
 
     Example:
         >>> lntm.reports.topic_scores(model)["metric"].tolist()
@@ -86,16 +85,14 @@ def topic_scores(
     """
     words = model.topics.top_words(top_n)[0].tolist()
     rows: list[tuple[Any, ...]] = []
-    measures: dict[Literal["npmi", "umass"], str] = {"npmi": "NPMI", "umass": "UMass"}
-    for measure, name in measures.items() if corpus is not None else ():
-        assert corpus is not None
-        values = coherence(words, corpus, measure, top_n)
-        numbers = (float(values.mean()), float(values.std() / math.sqrt(len(values))))
-        about = ("mean over topics", f"top {top_n} words, together in documents")
-        rows.append((f"coherence {name}", *numbers, *about, corpus.num_docs, corpus.num_tokens))
-    diversity = topic_diversity(words, top_n)
-    about = ("share of distinct words", f"top {top_n} words")
-    rows.append(("topic diversity", diversity, None, *about, None, None))
+    if corpus is not None:
+        about = (corpus.num_docs, corpus.num_tokens, f"top {top_n} words, together in documents")
+        for name in ("NPMI", "UMass"):
+            values = coherence(words, corpus, name.lower(), top_n)
+            numbers = (float(values.mean()), float(values.std() / math.sqrt(len(values))))
+            rows.append((f"coherence {name}", *numbers, "mean over topics", *about))
+    diversity = (topic_diversity(words, top_n), None, "share of distinct words")
+    rows.append(("topic diversity", *diversity, None, None, f"top {top_n} words"))
     return as_scores(rows)
 
 

@@ -91,13 +91,6 @@ class TopicTree:
         ]
         return pd.DataFrame(rows, columns=["level", "group", "topics"])
 
-    def cut(self, level: int) -> float:
-        """Distance between the last merge of a level's groups and the next merge."""
-        _check_level(level, self.num_topics)
-        distances = [0.0, *self.merges[:, 2].tolist(), 1.05 * float(self.merges[-1, 2])]
-        done = self.num_topics - level
-        return (distances[done] + distances[done + 1]) / 2
-
     def __repr__(self) -> str:
         return f"TopicTree of {self.num_topics} topics, by {self.by}\n{render(self.frame())}"
 

@@ -56,8 +56,6 @@ def test_a_name_with_options_equals_the_method_object(family: str) -> None:
         ((), {"num_draws": 24}, "num_draws is 24; expected at least 25"),
         (("exact",), {}, "method is 'exact'; expected one of importance, ais"),
         ((), {"proposal": "normal"}, "proposal is 'normal'; expected one of student_t, gaussian"),
-        ((), {"degrees_of_freedom": 0}, "degrees_of_freedom is 0"),
-        ((), {"degrees_of_freedom": math.inf}, "proposal='gaussian'"),
         ((), {"seed": -1}, "seed is -1"),
         ((), {"max_docs": 0}, "max_docs is 0"),
         ((), {"num_chains": 2}, "num_chains is no option of method importance"),
@@ -188,7 +186,7 @@ def test_a_prior_without_identified_coordinates_is_refused() -> None:
     model = make_model("ctm")
     corpus = some_documents(model)
     model.prior = Silent()
-    with pytest.raises(IncompatibleGuideError, match=r"define Silent\.identified\(batch\)"):
+    with pytest.raises(NotImplementedError, match="Silent does not define identified"):
         log_likelihood(model, corpus)
 
 

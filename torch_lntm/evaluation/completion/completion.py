@@ -20,7 +20,13 @@ from torch import Tensor
 
 from torch_lntm.corpus import Corpus, DocumentBatch, WordHoldOut
 from torch_lntm.corpus.corpus import as_corpus
-from torch_lntm.errors import ConfigError, CorpusError, require_whole
+from torch_lntm.errors import (
+    ConfigError,
+    CorpusError,
+    UnreliableEstimateWarning,
+    require_whole,
+    warn,
+)
 from torch_lntm.evaluation.checks import check_arguments
 from torch_lntm.evaluation.completion.cache import (
     CacheWeight,
@@ -29,7 +35,7 @@ from torch_lntm.evaluation.completion.cache import (
     held_out_words,
     resolve_cache_weight,
 )
-from torch_lntm.evaluation.completion.exact import SHORT, checked, score_by_chains
+from torch_lntm.evaluation.completion.exact import SHORT, score_by_chains
 from torch_lntm.evaluation.completion.result import CompletionResult, ExactCompletion
 from torch_lntm.evaluation.completion.theta import theta_draws, theta_means, theta_modes
 from torch_lntm.guides import Guide
@@ -159,16 +165,15 @@ def document_completion(
             "theta='integrated' predicts held-out tokens together and has no cache_weight; take "
             "theta 'mode', 'mean' or 'exact', or cache_weight=None for the topics alone"
         )
-    frozen = isinstance(corpus, WordHoldOut)
     about: dict[str, Any] = {
         "held_out_tokens": torch.tensor(hold_out.held_out.lengths),
         "theta": theta,
-        "observed_fraction": None if frozen else observed_fraction,
-        "seed": None if frozen else seed,
         "corpus_name": hold_out.corpus.name,
         "documents": hold_out.corpus.metadata.index,
         "fingerprint": hold_out.fingerprint(),
     }
+    if not isinstance(corpus, WordHoldOut):
+        about |= {"observed_fraction": observed_fraction, "seed": seed}
     score: Any = partial(_scores, model, guide, theta, weight, num_draws, seed)
     precision: Any = {"tolerance": tolerance, "num_chains": num_chains}
     if exact:
@@ -181,7 +186,19 @@ def document_completion(
         about[name] = torch.cat([part[name].cpu() for part, _ in scores])[place]
     own = "" if weight is None else f", and the documents' own words (a = {weight:.4g})"
     about["method"] = scores[0][1] + own
-    return checked(ExactCompletion(**about, **precision)) if exact else CompletionResult(**about)
+    return _checked(ExactCompletion(**about, **precision)) if exact else CompletionResult(**about)
+
+
+def _checked(result: ExactCompletion) -> ExactCompletion:
+    """The same result; warns if its error is above the tolerance."""
+    if not result.within_tolerance:
+        warn(
+            f"the simulation's error is {result.simulation_error:.2g} nats per token and its bias "
+            f"{result.simulation_bias:.2g}, not within {result.tolerance:g}, after "
+            f"{int(result.num_draws.max())} draws of each chain; raise max_draws",
+            UnreliableEstimateWarning,
+        )
+    return result
 
 
 @torch.no_grad()

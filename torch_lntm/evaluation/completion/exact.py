@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import torch
+from pyro.ops.stats import split_gelman_rubin
 from torch import Tensor
 
 from torch_lntm.corpus import DocumentBatch
-from torch_lntm.errors import UnreliableEstimateWarning, warn
 from torch_lntm.evaluation.completion.cache import held_out_words
-from torch_lntm.evaluation.completion.result import ExactCompletion
 from torch_lntm.inference.chains.chains import theta_chains
-from torch_lntm.inference.chains.diagnostics import split_rhat
 from torch_lntm.kernels.chains import SparseWords
 from torch_lntm.models import TopicModel
 
@@ -81,7 +79,7 @@ def score_by_chains(
         precise = float(scores["variance"].sum()) <= tolerance**2 * all_tokens * tokens
         unbiased = float(scores["bias"].sum().abs()) <= tolerance * tokens
         if (precise and unbiased) or 2 * num_draws > max_draws:
-            return scores, f"{model.name}, exact posterior mean of theta by {sampler} chains"
+            return scores, f"{model.name}, exact mean of theta by {sampler} chains"
         num_draws *= 2
 
 
@@ -106,18 +104,7 @@ def _score(words: SparseWords, means: Tensor, log_likelihood: Tensor) -> dict[st
         "log_predictive": score - bias,
         "variance": influence.var(0) / num_chains,
         "bias": bias,
-        "rhat": split_rhat(log_likelihood),
+        # Documents without held-out tokens have equal draws.
+        "rhat": split_gelman_rubin(log_likelihood).nan_to_num(1.0),
         "num_draws": torch.full((num_docs,), log_likelihood.shape[1]),
     }
-
-
-def checked(result: ExactCompletion) -> ExactCompletion:
-    """The same result; warns if its error is above the tolerance."""
-    if not result.within_tolerance:
-        warn(
-            f"the simulation's error is {result.simulation_error:.2g} nats per token and its bias "
-            f"{result.simulation_bias:.2g}, not within {result.tolerance:g}, after "
-            f"{int(result.num_draws.max())} draws of each chain; raise max_draws",
-            UnreliableEstimateWarning,
-        )
-    return result

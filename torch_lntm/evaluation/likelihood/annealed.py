@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -37,11 +37,8 @@ _FEWEST_TRANSITIONS = 10
 #: Smallest reliable effective sample size, in chains. Below 2, a single chain has more than half of
 #: the weight, so that neither the mean weight nor its standard error can be trusted.
 LEAST_CHAINS = 2.0
-#: Defaults by start of the path.
-_DEFAULTS: dict[str, dict[str, Any]] = {
-    "posterior": {"num_temperatures": 64, "num_steps": 6, "schedule": "sigmoid"},
-    "prior": {"num_temperatures": 500, "num_steps": 5, "schedule": "power"},
-}
+#: Defaults by start of the path: temperatures, leapfrog steps, and spacing of the temperatures.
+_DEFAULTS = {"posterior": (64, 6, "sigmoid"), "prior": (500, 5, "power")}
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,20 +69,16 @@ class AIS(LikelihoodMethod):
             64 from the posterior and to 500 from the prior.
         num_steps: Leapfrog steps of the transition at each temperature. Defaults to 6 from the
             posterior and to 5 from the prior.
-        schedule: Spacing of the temperatures: ``"power"``, (i/(T−1))³, dense at the prior;
-            ``"sigmoid"``, dense at both ends (*Wu et al. 2017*); or ``"linear"``. Defaults to
-            ``"power"`` from the prior and to ``"sigmoid"`` from the posterior.
         start: ``"posterior"`` or ``"prior"``. Defaults to ``"posterior"`` if the model's prior
             supports it.
 
     Raises:
-        ConfigError: A number is too small, or the schedule or the start is unknown.
+        ConfigError: A number is too small, or the start is unknown.
     """
 
     num_chains: int = 16
     num_temperatures: int | None = None
     num_steps: int | None = None
-    schedule: str | None = None
     start: str | None = None
 
     name: ClassVar[str] = "ais"
@@ -97,15 +90,8 @@ class AIS(LikelihoodMethod):
                 f"start is {self.start!r}; expected one of {', '.join(_DEFAULTS)}, or None for the "
                 "first that the model's prior has"
             )
-        require_whole(0, num_temperatures=self.num_temperatures)
+        require_whole(3, num_temperatures=self.num_temperatures)
         require_whole(1, num_steps=self.num_steps)
-        filled = self._filled(self.start or "posterior")
-        ais.make_schedule(filled["schedule"], filled["num_temperatures"])
-
-    def _filled(self, start: str) -> dict[str, Any]:
-        """The settings of a path from a start, with its defaults."""
-        given = {name: getattr(self, name) for name in _DEFAULTS[start]}
-        return _DEFAULTS[start] | {name: x for name, x in given.items() if x is not None}
 
     def path(self, model: TopicModel, corpus: Corpus) -> AIS:
         """These settings, with the defaults that suit a model's documents filled in.
@@ -118,7 +104,7 @@ class AIS(LikelihoodMethod):
         if start != "prior":
             try:
                 has_normal = corpus_space(model, corpus).has_normal
-            except IncompatibleGuideError:
+            except NotImplementedError:
                 has_normal = False
             if start == "posterior" and not has_normal:
                 raise IncompatibleGuideError(
@@ -126,13 +112,13 @@ class AIS(LikelihoodMethod):
                     "posterior; take start='prior'"
                 )
             start = "posterior" if has_normal else "prior"
-        return replace(self, start=start, **self._filled(start))
-
-    @property
-    def temperatures(self) -> list[float]:
-        """Inverse temperatures of a :meth:`path`, from 0 to 1."""
-        filled = self._filled(self.start or "posterior")
-        return ais.make_schedule(filled["schedule"], filled["num_temperatures"]).tolist()
+        num_temperatures, num_steps, _ = _DEFAULTS[start]
+        return replace(
+            self,
+            start=start,
+            num_temperatures=self.num_temperatures or num_temperatures,
+            num_steps=self.num_steps or num_steps,
+        )
 
     def compute(
         self, model: TopicModel, corpus: Corpus, seed: int, max_docs: int, progress: bool
@@ -142,23 +128,18 @@ class AIS(LikelihoodMethod):
         Ctrl-C ends the computation without a result.
         """
         path = self.path(model, corpus)
-        found = _anneal(model, corpus, path, None, seed, max_docs, progress)
-        start = "the prior" if path.start == "prior" else "a normal near the posterior"
+        start = "the prior" if path.start == "prior" else "near the posterior"
         return LikelihoodEstimate(
-            log_likelihood=found["log_mean"],
-            standard_error=found["standard_error"],
+            **anneal(model, corpus, path, None, seed, max_docs, progress),
             lengths=torch.tensor(corpus.lengths),
             method=self.name,
             description=(
                 f"annealed importance sampling, {path.num_chains} chains from {start}, "
-                f"{len(path.temperatures)} temperatures ({path.schedule} schedule), each with a "
-                f"transition of {path.num_steps} leapfrog steps"
+                f"{path.num_temperatures} temperatures of {path.num_steps} leapfrog steps"
             ),
             num_draws=self.num_chains,
             seed=seed,
             corpus_name=corpus.name,
-            effective_sample_size=found["effective_sample_size"],
-            acceptance=found["acceptance"],
         )
 
 
@@ -255,11 +236,11 @@ def ais_bracket(
     corpus, latents = model.generate(lengths, seed=seed, covariates=covariates)
     path = settings.path(model, corpus)
     lower = settings.estimate(model, corpus, seed=seed, max_docs=max_docs, progress=progress)
-    found = _anneal(model, corpus, path, latents, seed, max_docs, progress)
-    return AISBracket(corpus, lower, -found["log_mean"], found["effective_sample_size"])
+    upper = anneal(model, corpus, path, latents, seed, max_docs, progress)
+    return AISBracket(corpus, lower, upper["log_likelihood"], upper["effective_sample_size"])
 
 
-def _anneal(
+def anneal(
     model: TopicModel,
     corpus: Corpus,
     path: AIS,
@@ -268,113 +249,78 @@ def _anneal(
     max_docs: int,
     progress: bool,
 ) -> dict[str, Tensor]:
-    """Mean weights and diagnostics of all documents, with warnings about unreliable ones.
-
-    With ``latents``, the chains run in reverse, so that the weights are those of 1/p(w).
-    """
-    values = torch.zeros(corpus.num_docs, dtype=torch.float64)
-    found = {
-        "log_mean": values,
-        "standard_error": values.clone(),
-        "effective_sample_size": torch.full_like(values, float(path.num_chains)),
-        "acceptance": torch.ones_like(values),
-    }
-    stuck = torch.zeros_like(values, dtype=torch.bool)
-    for part in anneal_corpus(
-        model, corpus, path, seed=seed, max_docs=max_docs, progress=progress, latents=latents
-    ):
-        weights = part.log_weights if latents is None else -part.log_weights
-        summary = summarise_weights(weights, 0)
-        for name in ("log_mean", "standard_error", "effective_sample_size"):
-            found[name][part.rows] = getattr(summary, name)
-        found["acceptance"][part.rows], stuck[part.rows] = part.acceptance, part.stuck
-    # The effective sample size of two different chains is always below 2.
-    least, size = min(LEAST_CHAINS, path.num_chains / 2.0), found["effective_sample_size"]
-    what = "log likelihoods" if latents is None else "upper bounds"
-    problem = f"an effective sample size below {least:g} chains"
-    cure = "raise num_temperatures, or num_chains"
-    warn_of_documents((size < least) & ~stuck, problem, cure, what)
-    warn_of_documents(stuck, "chains that never moved", "raise num_temperatures", what)
-    return found
-
-
-class AnnealedDocuments(NamedTuple):
-    """Weights and diagnostics of the chains of some documents, on the CPU.
-
-    Attributes:
-        rows: ``(num_docs,)`` positions in the corpus.
-        log_weights: ``(num_chains, num_docs)`` float64 nats.
-        acceptance: ``(num_docs,)`` mean acceptance probabilities.
-        stuck: ``(num_docs,)`` bool, whether a chain never moved in more than 10 transitions.
-    """
-
-    rows: Tensor
-    log_weights: Tensor
-    acceptance: Tensor
-    stuck: Tensor
-
-
-def anneal_corpus(
-    model: TopicModel,
-    corpus: Corpus,
-    path: AIS,
-    *,
-    seed: int,
-    max_docs: int,
-    progress: bool,
-    latents: Mapping[str, Tensor] | None = None,
-) -> Iterator[AnnealedDocuments]:
-    """Runs annealed chains for all documents with tokens, batch by batch.
+    """Estimates of all documents and their diagnostics, with warnings about unreliable ones.
 
     Args:
         model: The model.
         corpus: The documents.
-        path: The path and the number of chains.
+        path: The path and the number of chains; see :meth:`AIS.path`.
+        latents: ``(num_docs, dim)`` latent variables that generated the documents, by site. The
+            chains then run in reverse, from these values to the start of the path, and give upper
+            bounds. None for forward chains.
         seed: Seed of all noise.
         max_docs: Most documents annealed at once.
         progress: Show a progress bar over temperatures.
-        latents: ``(num_docs, dim)`` latent variables that generated the documents, by site. Chains
-            then run in reverse, from these values to the start of the path. Defaults to forward
-            chains.
+
+    Returns:
+        Attributes of a :class:`LikelihoodEstimate` by name.
 
     Raises:
         NumericalError: A parameter or a density at the start is infinite or NaN, or the normal near
             the posterior failed; names the parameter or the documents.
     """
+    assert path.start is not None
+    assert path.num_temperatures is not None
     assert path.num_steps is not None
-    schedule = path.temperatures
+    schedule = ais.make_schedule(_DEFAULTS[path.start][2], path.num_temperatures).tolist()
     model.check_parameters()
     topics = model.topics.double_probs
     targets: Any = _from_prior if path.start == "prior" else _from_posterior
     parts = _parts(model, corpus, path.num_chains, max_docs)
+    values = torch.zeros(corpus.num_docs, dtype=torch.float64)
+    errors, acceptance = torch.zeros_like(values), torch.ones_like(values)
+    size = torch.full_like(values, float(path.num_chains))
+    stuck = torch.zeros_like(values, dtype=torch.bool)
+    sign = 1.0 if latents is None else -1.0  # weights of reverse chains estimate 1/p(w)
     total = len(parts) * (len(schedule) - 1)
     with tqdm(total=total, disable=not progress, unit="temperature") as bar:
         for first in targets(model, topics, corpus, parts, max_docs):
-            batch = first.batch
+            rows = first.batch.index
             # Documents are the outermost axis in memory, because every product with these keys
             # needs this order.
-            keys = noise.document_keys(seed, batch.index, path.num_chains).mT.contiguous().mT
+            keys = noise.document_keys(seed, rows, path.num_chains).mT.contiguous().mT
             target: DocumentTarget = first
             if isinstance(first, Bridge):  # short chains first improve the normals
                 target, transitions = ais.fit(first, schedule, keys, path.num_steps)
             else:
                 transitions = ais.tune(first, schedule, keys, path.num_steps)
-            posterior = None
+            begin = None
             if latents is not None:
-                batch_latents = {
-                    name: value[batch.index].expand(path.num_chains, -1, -1)
+                found = {
+                    name: value[rows].expand(path.num_chains, -1, -1)
                     for name, value in latents.items()
                 }
-                posterior = target.locate(batch_latents, noise.fold_in(keys, ais.POSTERIOR))
-            chains = ais.anneal(target, schedule, transitions, keys, posterior, bar.update)
+                begin = target.locate(found, noise.fold_in(keys, ais.POSTERIOR))
+            chains = ais.anneal(target, schedule, transitions, keys, begin, bar.update)
+            summary, rows = summarise_weights(sign * chains.log_weights.cpu(), 0), rows.cpu()
+            values[rows], errors[rows] = sign * summary.log_mean, summary.standard_error
+            size[rows] = summary.effective_sample_size
+            acceptance[rows] = chains.acceptance.mean(0).cpu()
             # Even at a good step size, a few transitions may leave a chain in place by chance.
-            stuck = ~chains.moved.all(0) & (len(schedule) > _FEWEST_TRANSITIONS + 2)
-            yield AnnealedDocuments(
-                batch.index.cpu(),
-                chains.log_weights.cpu(),
-                chains.acceptance.mean(0).cpu(),
-                stuck.cpu(),
-            )
+            stuck[rows] = ~chains.moved.all(0).cpu() & (len(schedule) > _FEWEST_TRANSITIONS + 2)
+    # The effective sample size of two different chains is always below 2.
+    least = min(LEAST_CHAINS, path.num_chains / 2.0)
+    what = "log likelihoods" if latents is None else "upper bounds"
+    problem = f"an effective sample size below {least:g} chains"
+    cure = "raise num_temperatures, or num_chains"
+    warn_of_documents((size < least) & ~stuck, problem, cure, what)
+    warn_of_documents(stuck, "chains that never moved", "raise num_temperatures", what)
+    return {
+        "log_likelihood": values,
+        "standard_error": errors,
+        "effective_sample_size": size,
+        "acceptance": acceptance,
+    }
 
 
 def _parts(model: TopicModel, corpus: Corpus, num_chains: int, max_docs: int) -> list[np.ndarray]:
@@ -444,6 +390,7 @@ def _bridge(model: TopicModel, topics: Tensor, batch: DocumentBatch) -> Bridge:
     space, posterior = solve(model, given, guide)
     independent_batch, _ = guide.as_independent(given, posterior)
     cells = document_words(independent_batch, topics.mT)
-    loc, factor = space.normal(posterior, ((words, part.counts) for words, part in cells))
+    rows = torch.arange(batch.num_docs, device=batch.device)
+    loc, factor = space.normal(posterior, rows, ((words, part.counts) for words, part in cells))
     parts: dict[str, Any] = {"topics": topics, "batch": batch, "words": model.words}
     return Bridge(space=space, **parts, padded=True, loc=loc, factor=factor)

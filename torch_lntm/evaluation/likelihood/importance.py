@@ -13,7 +13,7 @@ from torch import Tensor
 
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError, NumericalError, require_whole
-from torch_lntm.evaluation.checks import corpus_space, identified_space, warn_of_documents
+from torch_lntm.evaluation.checks import corpus_space, warn_of_documents
 from torch_lntm.evaluation.likelihood.estimate import (
     PARETO_K_LIMIT,
     LikelihoodEstimate,
@@ -24,7 +24,7 @@ from torch_lntm.guides.guide import require_guide
 from torch_lntm.guides.table import guides_suited
 from torch_lntm.kernels.likelihood import CellRows, Cells
 from torch_lntm.latents.identified import IdentifiedSpace
-from torch_lntm.models import TopicModel, Words
+from torch_lntm.models import TopicModel
 from torch_lntm.posteriors import Posterior
 from torch_lntm.progress import tqdm
 from torch_lntm.sampling.importance import MIN_SAMPLES, log_weights, pareto_k, summarise_weights
@@ -58,7 +58,6 @@ class Importance(LikelihoodMethod):
         guide: Guide whose posterior to draw around. Defaults to ``LaplaceGuide(model)``, whose
             covariance allows for the topic assignments; to ``FactorGuide(model)`` for Laplace
             sources, and to ``EPGuide(model)`` for a Dirichlet prior.
-        degrees_of_freedom: Degrees of freedom of the Student-t.
 
     Raises:
         ConfigError: A number is out of range.
@@ -67,7 +66,6 @@ class Importance(LikelihoodMethod):
     num_draws: int = 1000
     proposal: str | None = None
     guide: Guide[Any] | None = None
-    degrees_of_freedom: float = 5.0
 
     name: ClassVar[str] = "importance"
 
@@ -77,11 +75,6 @@ class Importance(LikelihoodMethod):
             raise ConfigError(
                 f"num_draws is {self.num_draws}; expected at least {MIN_SAMPLES}, the fewest "
                 "that show whether the weights have a heavy tail, and better 1000"
-            )
-        if not 0 < self.degrees_of_freedom < math.inf:
-            raise ConfigError(
-                f"degrees_of_freedom is {self.degrees_of_freedom}; expected a positive number "
-                "(for infinitely many take proposal='gaussian')"
             )
 
     def compute(
@@ -107,12 +100,12 @@ class Importance(LikelihoodMethod):
         errors, size = torch.zeros_like(values), torch.full_like(values, float(self.num_draws))
         tail = torch.full_like(values, -math.inf)
         for batch_documents in documents(model, corpus, guide, max_docs, progress):
-            weights = torch.stack(
-                [
-                    self._log_weights(document, proposal, seed, model.words)
-                    for document in batch_documents
-                ]
-            )
+            drawn = []
+            for d in batch_documents:
+                q = d.space.proposal(proposal, d.posterior, d.row, (d.words, d.independent))
+                key = (seed, d.position)
+                drawn.append(log_weights(q, d.words, d.cells, self.num_draws, key, model.words))
+            weights = torch.stack(drawn).cpu()
             rows, summary = [d.position for d in batch_documents], summarise_weights(weights, 1)
             values[rows], errors[rows] = summary.log_mean, summary.standard_error
             size[rows], tail[rows] = summary.effective_sample_size, pareto_k(weights)
@@ -122,14 +115,14 @@ class Importance(LikelihoodMethod):
             "raise num_draws, draw from another guide's posterior or proposal, or sample by "
             "annealed importance sampling (method ais)",
         )
-        words = space.proposals[proposal].format(degrees_of_freedom=self.degrees_of_freedom)
         return LikelihoodEstimate(
             log_likelihood=values,
             standard_error=errors,
             lengths=torch.tensor(corpus.lengths),
             method=self.name,
             description=(
-                f"importance sampling, {self.num_draws} draws of {type(guide).__name__}'s {words}"
+                f"importance sampling, {self.num_draws} draws of {type(guide).__name__}'s "
+                f"{space.proposals[proposal]}"
             ),
             num_draws=self.num_draws,
             seed=seed,
@@ -137,14 +130,6 @@ class Importance(LikelihoodMethod):
             effective_sample_size=size,
             pareto_k=tail,
         )
-
-    def _log_weights(self, d: Document, proposal: str, seed: int, likelihood: Words) -> Tensor:
-        """Log weights of a document's draws ``(num_draws,)``, on the CPU."""
-        words = (d.words, d.independent)
-        nu = self.degrees_of_freedom
-        distribution = d.space.proposal(proposal, d.posterior, d.row, words, nu)
-        key = (seed, d.position)
-        return log_weights(distribution, d.words, d.cells, self.num_draws, key, likelihood).cpu()
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,7 +212,7 @@ def solve(
     Raises:
         NumericalError: A posterior failed, or is improper; names documents.
     """
-    space, posterior = identified_space(model, batch), guide.posterior(batch)
+    space, posterior = model.prior.identified(batch), guide.posterior(batch)
     improper = ~space.proper(posterior)
     if bool(improper.any()):
         positions = batch.index[improper].tolist()
