@@ -24,6 +24,9 @@ from torch import Tensor
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.errors import lacks, undefined
 
+#: Bound on the size of a table of probabilities of a document's words in memory.
+MAX_ELEMENTS = 2**22
+
 
 class Cells(Protocol):
     """Stored counts in one of 3 layouts, each with the cells on the last axis.
@@ -226,8 +229,6 @@ def log_likelihood_at(
     words: Tensor,
     cells: Cells,
     likelihood: CountLikelihood = INDEPENDENT,
-    *,
-    max_elements: int = 2**22,
 ) -> Tensor:
     """Log likelihood of a single document at many topic proportions.
 
@@ -239,12 +240,11 @@ def log_likelihood_at(
         words: ``(nnz, num_topics)`` probabilities of the document's words under each topic.
         cells: Counts of these words.
         likelihood: Distribution of the counts. Defaults to independent draws.
-        max_elements: Bound on the size of a table in memory.
 
     Returns:
         ``(num_points,)`` nats, in the dtype of ``logits``.
     """
-    chunks = logits.split(max(1, max_elements // max(1, *words.shape)))
+    chunks = logits.split(max(1, MAX_ELEMENTS // max(1, *words.shape)))
     return torch.cat(
         [log_likelihood_of(torch.softmax(x, -1) @ words.mT, cells, likelihood) for x in chunks]
     )

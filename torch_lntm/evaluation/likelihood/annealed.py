@@ -390,6 +390,7 @@ def _bridge(model: TopicModel, topics: Tensor, batch: DocumentBatch) -> Bridge:
     space, posterior = solve(model, given, guide)
     independent_batch, _ = guide.as_independent(given, posterior)
     cells = document_words(independent_batch, topics.mT)
-    loc, factor = space.normal(posterior, ((words, part.counts) for words, part in cells))
+    rows = torch.arange(batch.num_docs, device=batch.device)
+    loc, factor = space.normal(posterior, rows, ((words, part.counts) for words, part in cells))
     parts: dict[str, Any] = {"topics": topics, "batch": batch, "words": model.words}
     return Bridge(space=space, **parts, padded=True, loc=loc, factor=factor)
