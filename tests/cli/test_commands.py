@@ -93,11 +93,11 @@ def test_unknown_words_are_dropped_with_a_counted_warning(texts, capsys):
 
 
 def test_counts_without_words_need_the_models_columns(workplace, capsys):
-    lntm.Corpus.from_matrix(np.eye(6, 5, dtype=int) + 1).save("five.npz")
-    lntm.Corpus.from_matrix(np.eye(6, 4, dtype=int) + 1).save("four.npz")
-    assert main(["fit", "five.npz", "--out", "run", *QUICK]) == 0
-    assert main(["transform", "run", "five.npz", "--out", "x.csv", "--no-progress"]) == 0
-    assert main(["transform", "run", "four.npz", "--out", "y.csv", "--no-progress"]) == 1
+    lntm.Corpus.from_matrix(np.eye(6, 5, dtype=int) + 1).save("five")
+    lntm.Corpus.from_matrix(np.eye(6, 4, dtype=int) + 1).save("four")
+    assert main(["fit", "five", "--out", "run", *QUICK]) == 0
+    assert main(["transform", "run", "five", "--out", "x.csv", "--no-progress"]) == 0
+    assert main(["transform", "run", "four", "--out", "y.csv", "--no-progress"]) == 1
     assert "does not have the 5 words of the model" in capsys.readouterr().err
     assert not Path("y.csv").exists()
 
@@ -172,8 +172,8 @@ def test_transform_carries_the_documents_columns(run_folder, counts):
     names = [f"d{d}" for d in range(40)]
     names[3] = None
     columns = {"id": names, "year": range(1900, 1940), "tokens": [float("nan"), *[0.5] * 39]}
-    corpus.with_metadata(columns).save("more.npz")
-    rows, _ = proportions(run_folder, "more.npz")
+    corpus.with_metadata(columns).save("more")
+    rows, _ = proportions(run_folder, "more")
     assert set(rows[0]) > {"document", "id", "year", "metadata.tokens", "label", "tokens"}
     assert [row["id"] for row in rows[2:5]] == ["d2", "", "d4"]
     assert rows[5]["year"] == "1905"

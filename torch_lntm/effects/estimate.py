@@ -145,7 +145,9 @@ def estimate(
             _warn_of_lone_documents(design, columns, rows)
     options: dict[str, Any] = {"seed": seed, "coefficients": coefficients, "progress": progress}
     if isinstance(source, Tensor | np.ndarray):
-        source = _given_draws(torch.as_tensor(source), model, corpus.num_docs)
+        source = ThetaDraws.of(torch.as_tensor(source), model)
+        if len(source.rows) != corpus.num_docs:
+            raise ConfigError(f"draws of {len(source.rows)} documents; expected {corpus.num_docs}")
     proportions = theta_draws(source, corpus, num_draws, model=model, rows=rows, **options)
     if proportions.num_draws < 2:
         raise ConfigError(f"{proportions!r}; expected at least 2 draws")
@@ -271,17 +273,6 @@ def _topics(
     if found is None:
         return tuple(numbers), every[numbers], None
     return (*numbers, *found.names), torch.cat([every[numbers], found.sums(every).mT]), found
-
-
-def _given_draws(theta: Tensor, model: TopicModel, num_docs: int) -> ThetaDraws:
-    """An array of draws, once checked to be of these documents."""
-    expected = (num_docs, model.num_topics)
-    if tuple(theta.shape[1:]) != expected:
-        raise ConfigError(
-            f"draws of shape {tuple(theta.shape)}; expected (num_draws, {expected[0]}, "
-            f"{expected[1]})"
-        )
-    return ThetaDraws.of(theta, model)
 
 
 def _column(corpus: Corpus, values: Any, what: str, rows: NDArray[np.int64]) -> NDArray[Any]:
