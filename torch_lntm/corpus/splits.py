@@ -56,7 +56,7 @@ class Split(Generic[D]):
         Args:
             path: The ``.npz`` file, for ``load_split``.
         """
-        indices = {"train_index": self.train_index, "test_index": self.test_index}
+        indices: dict[str, Any] = {"train_index": self.train_index, "test_index": self.test_index}
         with atomic_write(Path(path)) as file:
             np.savez_compressed(file, fingerprint=self.corpus.fingerprint(), **indices)
 
