@@ -125,7 +125,6 @@ def estimate(
         ['Intercept', 'party[T.right]']
     """
     require_model(model)
-    require_whole(0, seed=seed)
     require_whole(2, num_draws=num_draws)
     _require_one("link", link, REGRESSIONS)
     _require_one("standard_errors", standard_errors, (None, *get_args(StandardErrors)))
@@ -157,8 +156,7 @@ def estimate(
             yield torch.from_numpy(np.searchsorted(rows, part.rows)), part.theta.double()
 
     regression = REGRESSIONS[link](design, parts, responses, kind)
-    if regression.separated:
-        _warn_of_separation(formula, proportions.model, regression.separated)
+    _warn_of_separation(formula, proportions.model, regression.separated)
     return Effects(
         formula=fitted,
         topics=regressed,
@@ -206,13 +204,14 @@ def _notes(
 def _warn_of_separation(text: str, model: TopicModel, topics: Sequence[int]) -> None:
     """Warn of topics that almost vanish at some values of the columns."""
     labels = topic_labels(model)
-    warn(
-        f"formula {text!r} separates documents without the topics "
-        f"{', '.join(labels[k] for k in topics[:5])}: their expected proportions are almost 0 for "
-        "some values of the columns, and intervals of the logit are unreliable there; use "
-        "link='identity', or a formula with fewer terms",
-        CorpusWarning,
-    )
+    if topics:
+        warn(
+            f"formula {text!r} separates documents without the topics "
+            f"{', '.join(labels[k] for k in topics[:5])}: their expected proportions are almost 0 "
+            "for some values of the columns, and intervals of the logit are unreliable there; use "
+            "link='identity', or a formula with fewer terms",
+            CorpusWarning,
+        )
 
 
 def _design(
