@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from support.commands import QUICK, fit_quickly
+from support.corpora import save_counts
 from support.folders import edit_json
 
 import torch_lntm as lntm
@@ -182,7 +183,7 @@ def test_a_corpus_changed_since_the_fit_is_detected(run_folder, counts, command,
     corpus = lntm.read_corpus(counts)
     matrix = corpus.to_scipy().toarray()
     matrix[0] += 1
-    lntm.Corpus.from_matrix(matrix, corpus.vocabulary).save(counts)
+    save_counts(lntm.Corpus.from_matrix(matrix, corpus.vocabulary), Path(counts))
     capsys.readouterr()
     more = ["--formula", "~ 1"] if command == "effects" else []
     assert main([command, run_folder, *more, "--no-progress"]) == 1
