@@ -150,7 +150,7 @@ def test_transform_uses_the_reading_options_of_the_fit(workplace, capsys):
     assert main(["transform", "run", "docs.csv", "--out", "z.csv"]) == 0
     assert {row["label"] for row in rows_of(Path("z.csv").read_text())} == {"left", "right"}
     capsys.readouterr()
-    assert main(["evaluate", "run", "--metrics", "completion"]) == 0
+    assert main(["evaluate", "run", "--metrics", "completion", "--theta", "mode"]) == 0
     assert "held out from the fit" in capsys.readouterr().err
     # What is given counts more.
     write_posts("named.csv", field="text")
@@ -189,7 +189,9 @@ def test_a_corpus_changed_since_the_fit_is_detected(run_folder, counts, command,
     assert main([command, run_folder, *more, "--no-progress"]) == 1
     assert "counts.npz: the documents or the options of reading" in capsys.readouterr().err
     if command == "evaluate":
-        assert main([command, run_folder, counts, "--metrics", "completion"]) == 0
+        assert (
+            main([command, run_folder, counts, "--metrics", "completion", "--theta", "mode"]) == 0
+        )
         assert "including training documents" in capsys.readouterr().err
 
 
@@ -203,7 +205,8 @@ def test_a_missing_corpus_of_the_fit_is_an_error(run_folder, counts, capsys):
         capsys.readouterr()
         assert main(["evaluate", run_folder]) == 1
         assert "name the documents, as CORPUS" in capsys.readouterr().err
-    assert main(["evaluate", run_folder, "elsewhere/counts.npz", "--metrics", "completion"]) == 0
+    brief = ["--metrics", "completion", "--theta", "mode"]
+    assert main(["evaluate", run_folder, "elsewhere/counts.npz", *brief]) == 0
     assert "the 4 documents held out from the fit" in capsys.readouterr().err
 
 
@@ -270,7 +273,7 @@ def test_new_documents_under_the_name_of_the_fits_keep_their_words(workplace, ca
         assert tokens == [sum(word in model for word in post) for post in words]
     # The documents of a fit are known by their contents, and their words are not said to be lost.
     Path("copy.txt").write_text("\n".join(posts))
-    assert main(["evaluate", "run", "copy.txt", "--metrics", "completion"]) == 0
+    assert main(["evaluate", "run", "copy.txt", "--metrics", "completion", "--theta", "mode"]) == 0
     err = capsys.readouterr().err
     assert "held out from the fit" in err
     assert "dropped" not in err
@@ -320,7 +323,7 @@ def test_tables_are_safe_for_spreadsheets(workplace, capsys):
 @pytest.mark.slow
 def test_the_example_corpus_is_fitted_evaluated_and_reported_by_its_name():
     assert main(["fit", "example", "--out", "run", *QUICK]) == 0
-    assert main(["evaluate", "run", "--metrics", "completion"]) == 0
+    assert main(["evaluate", "run", "--metrics", "completion", "--theta", "mode"]) == 0
     assert main(["report", "run", "--no-progress", "--by", "season"]) == 0
     page = Path("run/report.html").read_text()
     assert "<blockquote" in page
