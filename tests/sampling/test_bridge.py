@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +13,8 @@ from support.problems import make_batch, random_problem
 from torch import Tensor
 
 from torch_lntm import noise
-from torch_lntm.latents import DocumentTarget, NormalSpace
+from torch_lntm.latents import DocumentTarget
 from torch_lntm.latents.contrasts import ContrastSpace, SourceContrastSpace
-from torch_lntm.latents.factor import LaplaceFactorSpace
 from torch_lntm.latents.identified import IdentifiedSpace
 from torch_lntm.sampling import ais
 from torch_lntm.sampling.bridge import Bridge
@@ -24,16 +24,13 @@ LENGTHS = (30, 1, 60, 3)
 
 def make_bridge(kind: str, device: torch.device, seed: int = 0) -> Bridge:
     """A bridge from a normal unrelated to the posterior."""
-    space: IdentifiedSpace
+    problem: Any
     if kind == "laplace":
         problem = random_factor_problem(lengths=LENGTHS, source="laplace")
-        parts = (problem.loc, problem.mixing, problem.noise_precision)
-        tensors = (torch.from_numpy(part).to(device) for part in parts)
-        space = SourceContrastSpace.of(LaplaceFactorSpace(*tensors))
+        space: IdentifiedSpace = SourceContrastSpace.of(problem.space(device))
     else:
         problem = random_problem(lengths=LENGTHS)
-        tril = torch.linalg.cholesky(torch.from_numpy(problem.covariance)).to(device)
-        space = ContrastSpace.of(NormalSpace(torch.from_numpy(problem.loc).to(device), tril))
+        space = ContrastSpace.of(problem.space(device))
     rng = np.random.default_rng(seed)
     loc = 0.3 * rng.normal(size=(len(LENGTHS), space.dim))
     factor = np.tril(0.2 * rng.normal(size=(*loc.shape, space.dim)), -1) + np.eye(space.dim)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +17,8 @@ from torch import Tensor
 
 from torch_lntm import noise
 from torch_lntm.errors import NumericalError
-from torch_lntm.latents import DocumentTarget, FactorSpace, LatentSpace, NormalSpace
-from torch_lntm.latents.factor import GaussianFactorSpace, LaplaceFactorSpace
+from torch_lntm.latents import DocumentTarget, FactorSpace, NormalSpace
+from torch_lntm.latents.factor import LaplaceFactorSpace
 from torch_lntm.latents.metrics import Metric
 from torch_lntm.sampling import hmc
 from torch_lntm.sampling.step_sizes import DualAveraging, find_step_size
@@ -36,20 +37,14 @@ def make_target(
     lengths: tuple[int, ...] = (30, 1, 0, 60, 3),
 ) -> DocumentTarget:
     """Documents under a prior of each kind."""
+    problem: Any
     if "sources" in kind:
         problem = random_factor_problem(lengths=lengths, source=kind.split()[0])
-        parts = (problem.loc, problem.mixing, problem.noise_precision)
-        factor_space = GaussianFactorSpace if "gaussian" in kind else LaplaceFactorSpace
-        space: LatentSpace = factor_space(
-            *(torch.from_numpy(part).to(device, dtype) for part in parts)
-        )
     else:
         problem = random_problem(lengths=lengths, anchored=kind == "anchored")
-        tril = torch.linalg.cholesky(torch.from_numpy(problem.covariance))
-        loc = torch.from_numpy(problem.loc).to(device, dtype)
-        space = NormalSpace(loc, tril.to(device), kind == "anchored")
     topics = torch.from_numpy(problem.topics).to(device, dtype)
-    return DocumentTarget(space, topics, make_batch(problem.counts, device, dtype))
+    batch = make_batch(problem.counts, device, dtype)
+    return DocumentTarget(problem.space(device, dtype), topics, batch)
 
 
 def some_keys(target: DocumentTarget, seed: int = 0, num_chains: int = 2) -> Tensor:
