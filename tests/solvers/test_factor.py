@@ -10,7 +10,7 @@ import torch
 from oracles import factor as oracle
 from oracles.factor import FactorProblem, random_factor_problem
 from scipy import optimize
-from scipy.special import logsumexp, softmax
+from scipy.special import softmax
 from support.problems import make_batch
 
 from torch_lntm.latents import NormalSpace
@@ -21,7 +21,6 @@ from torch_lntm.solvers.bounds import gaussian_bound
 from torch_lntm.solvers.factor import factor, update_mean
 from torch_lntm.solvers.laplace import laplace
 from torch_lntm.solvers.options import SolveOptions
-from torch_lntm.solvers.special import inverse_mean_root, log_mean_rate
 from torch_lntm.solvers.taylor import taylor
 
 SOURCES = pytest.mark.parametrize("source", ["gaussian", "laplace"])
@@ -116,61 +115,6 @@ def test_a_warm_start_with_little_gain_takes_one_round(device, source) -> None:
     assert again.iterations.tolist() == [1] * 5
     assert bool(again.converged.all())
     torch.testing.assert_close(again.objective, best.objective, rtol=0, atol=tolerance)
-
-
-@SOURCES
-def test_every_update_raises_the_bound_and_is_its_maximiser(device, source) -> None:
-    """The maximiser of the bound with all other quantities fixed, from any start."""
-    problem = random_factor_problem(source=source, lengths=(30, 1, 4, 200))
-    space = problem.space(device)
-    rng = np.random.default_rng(1)
-    num_docs, num_topics = len(problem.counts), len(problem.topics)
-    x = problem.loc + rng.normal(size=(num_docs, num_topics))
-    variance = rng.gamma(2.0, 0.3, size=x.shape)
-    s = rng.normal(size=(num_docs, 2))
-    root = np.linalg.cholesky(np.cov(rng.normal(size=(2, 9))))
-    covariance = np.broadcast_to(root @ root.T, (num_docs, 2, 2))
-
-    def bounds(*q: np.ndarray) -> np.ndarray:
-        rows = zip(*q, problem.counts, strict=True)
-        return np.array([oracle.bound(*row, problem) for row in rows])
-
-    def tensor(a: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(np.ascontiguousarray(a)).to(device)
-
-    before = bounds(x, variance, s, covariance)
-    lengths = problem.counts.sum(1)
-    joint = np.exp(x)[:, :, None] * problem.topics
-    n = np.einsum("dkv,dv->dk", joint / joint.sum(1, keepdims=True), problem.counts)
-    log_normaliser = logsumexp(x + variance / 2, axis=1)
-    centre = problem.loc + s @ problem.mixing.T
-    given = (n, centre, log_normaliser, variance / 2, problem.noise_precision, lengths)
-    x = update_mean(*map(tensor, given)).cpu().numpy()
-    slope = n - (lengths / np.exp(log_normaliser))[:, None] * np.exp(x + variance / 2)
-    np.testing.assert_allclose(slope, problem.noise_precision * (x - centre), atol=1e-11)
-    after = bounds(x, variance, s, covariance)
-    assert np.all(after > before)
-
-    log_rate = log_mean_rate(tensor(x), tensor(variance / 2), tensor(lengths))
-    precision = tensor(problem.noise_precision).expand_as(log_rate)
-    variance = inverse_mean_root(precision, log_rate, 0.5).cpu().numpy()
-    before, after = after, bounds(x, variance, s, covariance)
-    assert np.all(after > before)
-
-    if source == "laplace":
-        second = s**2 + np.diagonal(covariance, axis1=1, axis2=2)
-        tril = space.source_tril_at(tensor(second**0.25), None)
-    else:
-        tril = space.source_tril.expand(num_docs, -1, -1)
-    covariance = (tril @ tril.mT).cpu().numpy()
-    s = space.sources(tensor(x), tril).cpu().numpy()
-    before, after = after, bounds(x, variance, s, covariance)
-    assert np.all(after > before)
-    if source == "gaussian":
-        gain = np.linalg.inv(
-            problem.mixing.T @ np.diag(problem.noise_precision) @ problem.mixing + np.eye(2)
-        )
-        np.testing.assert_allclose(covariance[0], gain, rtol=1e-12)
 
 
 @DTYPES

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from oracles.factor import random_factor_problem
+from support.pairs import make_model
 from support.problems import Problem, make_batch, random_problem
 
 from torch_lntm.errors import NumericalError
@@ -26,29 +26,16 @@ ALL = pytest.mark.parametrize("name", [*NORMAL, "factor", "taylor-factor"])
 SETTINGS = {"tolerance": 1e-3, "max_iterations": 1000}
 
 
-def models(name: str, device: torch.device, **scale: float) -> tuple[TopicModel, TopicModel]:
+def models(name: str, device: torch.device) -> tuple[TopicModel, TopicModel]:
     """A model in float32 and in float64. Guides with names ending in factor get a factor model."""
-    single, double = torch.float32, torch.float64
     if name.endswith("factor"):
-        problem = random_factor_problem(4, 2, source="laplace" if name == "factor" else "gaussian")
-        made = [
-            iftm(
-                *problem.topics.shape,
-                2,
-                source=problem.source,
-                **{
-                    key: torch.from_numpy(getattr(problem, key)).float()
-                    for key in ("loc", "mixing", "noise_precision", "topics")
-                },
-                dtype=dtype,
-            ).to(device)
-            for dtype in (single, double)
-        ]
+        family = f"iftm(source='{'laplace' if name == 'factor' else 'gaussian'}')"
+        single, double = (make_model(family, dtype=d).to(device) for d in ("float32", "float64"))
     else:
-        problem = random_problem(diagonal=True, **scale)
-        made = [problem.model(device, dtype) for dtype in (single, double)]
-    made[1].load_state_dict({k: v.double() for k, v in made[0].state_dict().items()})
-    return made[0], made[1]
+        problem = random_problem(diagonal=True)
+        single, double = (problem.model(device, d) for d in (torch.float32, torch.float64))
+    double.load_state_dict({k: v.double() for k, v in single.state_dict().items()})
+    return single, double
 
 
 def solve(name: str, model: TopicModel, counts: np.ndarray, **options: float) -> NormalPosterior:
