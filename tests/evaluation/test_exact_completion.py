@@ -18,7 +18,6 @@ from torch_lntm.errors import ConfigError, CorpusError, UnreliableEstimateWarnin
 from torch_lntm.evaluation import CompletionResult, document_completion, paired_difference
 from torch_lntm.evaluation.completion.exact import SHORT
 from torch_lntm.evaluation.completion.result import ExactCompletion
-from torch_lntm.inference.chains.diagnostics import split_rhat
 from torch_lntm.models import ctm, iftm, lda
 
 RNG = np.random.default_rng(0)
@@ -304,13 +303,3 @@ def test_differences_are_paired() -> None:
 def test_invalid_arguments_are_named(prior, topics, options, message) -> None:
     with pytest.raises(ConfigError, match=message):
         completion_of(prior, topics, hold_out(), **options)
-
-
-def test_rhat_separates_chains_that_agree_from_chains_that_differ() -> None:
-    draws = torch.randn(4, 500, 3, generator=torch.Generator().manual_seed(0)).double()
-    draws[0, :, 1] += 1.0
-    draws[:, :, 2] = 5.0
-    rhat = split_rhat(draws)
-    assert float(rhat[0]) < 1.02
-    assert float(rhat[1]) > 1.05
-    assert float(rhat[2]) == 1.0

@@ -540,7 +540,7 @@ def test_continued_chains_make_the_same_draws_as_uninterrupted_chains(family: st
         later.move()
     theta = model.theta(later.latents[model.prior.latent])
     torch.testing.assert_close(torch.softmax(later.logits, -1), theta)
-    assert later.progress.num_transitions == 6
+    assert later.progress.num_updates == 6
     if family != "lda":  # many of its coordinates have the same theta, and one is drawn
         for site, values in whole.latents.items():
             torch.testing.assert_close(later.latents[site], values)

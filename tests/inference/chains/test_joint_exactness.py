@@ -24,7 +24,6 @@ from scipy.stats import t as student
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.inference import JointChain
-from torch_lntm.inference.chains.chains import Progress
 from torch_lntm.models import (
     DirichletTopics,
     Keywords,
@@ -225,7 +224,7 @@ def test_a_sweep_leaves_the_joint_posterior_unchanged(reference: State, monkeypa
     chain = JointChain(model, corpus_of(starts.counts[0]), warmup_steps=1)
     step_size = torch.full((1, len(X)), STEP_SIZE, dtype=torch.float64)
     adapted = DualAveraging.start(step_size)._replace(log_average=step_size.log())
-    chain._progress = Progress(1, adapted)
+    chain._progress = adapted._replace(num_updates=1)
     means = []
     for run in range(NUM_RUNS):
         state = State(*(values[run : run + 1] for values in starts))

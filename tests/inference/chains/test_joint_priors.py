@@ -19,7 +19,6 @@ import torch_lntm as lntm
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import IncompatibleGuideError, NumericalError
 from torch_lntm.inference import JointChain, joint_draws
-from torch_lntm.inference.chains.chains import Progress
 from torch_lntm.models import DirichletPrior, DirichletTopics, IndependentFactorPrior, TopicModel
 from torch_lntm.models.topics import dirichlet
 from torch_lntm.sampling.step_sizes import DualAveraging
@@ -135,7 +134,7 @@ def make_chain(kind: str, counts: NDArray[np.int64]) -> JointChain:
     chain = JointChain(model, corpus, warmup_steps=1, prior=kind != "dirichlet")
     step_size = torch.full((1, len(LENGTHS)), 0.6, dtype=torch.float64)
     adapted = DualAveraging.start(step_size)._replace(log_average=step_size.log())
-    chain._progress = Progress(1, adapted)
+    chain._progress = adapted._replace(num_updates=1)
     return chain
 
 
