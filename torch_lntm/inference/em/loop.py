@@ -35,8 +35,7 @@ from torch_lntm.inference.em.checkpoint import (
     write_rows,
 )
 from torch_lntm.inference.em.distributed import Processes
-from torch_lntm.inference.em.documents import DocumentShard, corpus_to_fit
-from torch_lntm.inference.em.parts import join_parts
+from torch_lntm.inference.em.documents import DocumentShard, corpus_to_fit, join_parts
 from torch_lntm.inference.em.result import FitResult, StopReason
 from torch_lntm.inference.interruption import Terminated, stops_on_interrupt
 from torch_lntm.models import TopicModel
@@ -191,7 +190,6 @@ class ResumableFit(ABC, Generic[R]):
         processes.share(self.model.state_dict())
         self._resume()
         self.keep()
-        has_callback = any(processes.gather(callback is not None))
         saved = time.monotonic()
         start = saved - self.state.seconds
         steps = self.steps()
@@ -208,7 +206,7 @@ class ResumableFit(ABC, Generic[R]):
                 record["seconds"] = round(self.state.seconds, 3)
                 self.state.history.append(record)
                 self.keep()
-                stopped = has_callback and self._stopped_by(callback)
+                stopped = self._stopped_by(callback)
                 if due or stopped:
                     self._save()
                     saved = time.monotonic()
