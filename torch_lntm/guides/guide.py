@@ -386,7 +386,7 @@ class Guide(ABC, Generic[P]):
     ) -> ThetaDraws:
         """Draws from the posteriors of documents; see :func:`torch_lntm.inference.theta_draws`."""
         corpus = self.model.encode(corpus)
-        rows, num_draws = wanted_draws(corpus, rows, num_draws)
+        rows, num_draws = wanted_draws(corpus.num_docs, rows, num_draws)
         maker = GuideDraws(self, corpus, options)
         drawn = options.coefficients and maker.draw_coefficients(rows, num_draws)
         name = self.name or type(self).__name__

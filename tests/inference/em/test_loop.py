@@ -16,14 +16,14 @@ from support.pairs import make_model
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConvergenceWarning, NumericalError, SavingWarning
-from torch_lntm.guides import EPGuide, TaylorGuide
+from torch_lntm.guides import EPGuide, FactorGuide, TaylorGuide
 from torch_lntm.inference import FitResult, MonteCarloEM, VariationalEM
 from torch_lntm.inference.em.checkpoint import FitState
 from torch_lntm.inference.em.distributed import Processes
 from torch_lntm.inference.em.documents import DocumentShard
 from torch_lntm.inference.em.loop import ResumableFit
 from torch_lntm.inference.interruption import Terminated
-from torch_lntm.models import TopicModel, ctm, lda
+from torch_lntm.models import TopicModel, ctm, iftm, lda
 
 
 class Counting(ResumableFit):
@@ -244,7 +244,7 @@ def test_an_objective_that_is_not_finite_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "kind_of_guide", "at"),
-    [*((ctm, TaylorGuide, at) for at in (3, 60, 100)), (lda, EPGuide, 50)],
+    [*((ctm, TaylorGuide, at) for at in (3, 60, 100)), (lda, EPGuide, 50), (iftm, FactorGuide, 50)],
 )
 def test_a_killed_fit_continues_to_the_same_bits(
     tmp_path: Path, kind: Any, kind_of_guide: Any, at: int

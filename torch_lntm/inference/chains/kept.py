@@ -116,7 +116,7 @@ class KeptChains:
     ) -> ThetaDraws:
         """Draws by chains of documents; see :func:`torch_lntm.inference.theta_draws`."""
         corpus = self.model.encode(corpus)
-        rows, num_draws = wanted_draws(corpus, rows, num_draws)
+        rows, num_draws = wanted_draws(corpus.num_docs, rows, num_draws)
         method = "chains of each document (Hamiltonian Monte Carlo)"
         if self.num_docs:
             method += ", which continue the chains of the fit"

@@ -115,8 +115,12 @@ class Covariates:
         """
         if not self.names:
             return corpus
-        has_columns = self.formula is not None and self.formula.reads_any(corpus.metadata)
-        if PREVALENCE in corpus.covariates and not has_columns:
+        formula = self.formula
+        if formula is not None and formula.reads_any(corpus.metadata):
+            return corpus.with_encoding(
+                PREVALENCE, self, lambda: formula.matrix(corpus.metadata)[:, 1:]
+            )
+        if PREVALENCE in corpus.covariates:
             width = _array(corpus).shape[1]
             if width != len(self.names):
                 raise CorpusError(
@@ -124,7 +128,7 @@ class Covariates:
                     f"{len(self.names)}: {', '.join(self.names)}"
                 )
             return corpus.without_encodings(PREVALENCE)
-        return corpus.with_encoding(PREVALENCE, self, lambda: self._derive(corpus))
+        return corpus.with_encoding(PREVALENCE, self, lambda: self._typical(corpus))
 
     def encode_levels(self, corpus: Corpus) -> Corpus:
         """The corpus with the positions ``"prevalence_levels"`` ``(num_docs, num_random_terms)``.
@@ -169,9 +173,8 @@ class Covariates:
                 )
         return positions
 
-    def _derive(self, corpus: Corpus) -> NDArray[np.float64]:
-        if self.formula is not None and self.formula.reads_any(corpus.metadata):
-            return self.formula.matrix(corpus.metadata)[:, 1:]
+    def _typical(self, corpus: Corpus) -> NDArray[np.float64]:
+        """The means of the columns, for documents without any of the columns."""
         warn(
             f"{corpus!r} has no column of the model's prevalence ({', '.join(self.names)}); its "
             "documents get the columns' means in the training documents",
