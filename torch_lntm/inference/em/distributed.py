@@ -116,7 +116,7 @@ class Processes:
         part = part or self._nothing
         # The counts are stored word by word.
         rows = self._all_reduce(part.word_counts.mT.to(self._device, dtype).contiguous())
-        scalars = [part.num_docs, part.num_tokens, float(part.objective), part.num_unconverged]
+        scalars = [part.num_docs, part.num_tokens, float(part.objective), int(part.num_unconverged)]
         message = torch.tensor([*_flags(error), *scalars], dtype=torch.float64)
         sums = self.total({"": message, **{name: part.sums[name] for name in self._nothing.sums}})
         *flags, num_docs, num_tokens, objective, unconverged = sums.pop("").tolist()

@@ -190,6 +190,7 @@ class ResumableFit(ABC, Generic[R]):
         processes.share(self.model.state_dict())
         self._resume()
         self.keep()
+        has_callback = any(processes.gather(callback is not None))
         saved = time.monotonic()
         start = saved - self.state.seconds
         steps = self.steps()
@@ -206,7 +207,7 @@ class ResumableFit(ABC, Generic[R]):
                 record["seconds"] = round(self.state.seconds, 3)
                 self.state.history.append(record)
                 self.keep()
-                stopped = self._stopped_by(callback)
+                stopped = has_callback and self._stopped_by(callback)
                 if due or stopped:
                     self._save()
                     saved = time.monotonic()

@@ -23,7 +23,6 @@ from torch_lntm.inference.em.checkpoint import FitState
 from torch_lntm.inference.em.documents import DocumentShard, document_bar
 from torch_lntm.inference.em.merging import halves, merged_labels
 from torch_lntm.inference.em.schedule import default_step_docs, num_epochs
-from torch_lntm.inference.em.statistics import as_float_if_ready
 from torch_lntm.inference.em.table import DocumentTable, new_table
 from torch_lntm.kernels.mixture import (
     ExpectedCounts,
@@ -366,7 +365,7 @@ class Start:
             self.processes.poll()
             counts = _lda_counts(running.probs(words), batch, theta, sweeps, concentration)
             assert counts.word_counts is not None
-            objective += as_float_if_ready(counts.log_likelihood.sum())
+            objective += counts.log_likelihood.sum().double()
             state.updates += 1
             weight = float(state.updates) ** -START_EXPONENT
             totals = counts.topic_counts.sum(0, dtype=torch.float64)
